@@ -1,0 +1,161 @@
+//! Refusals, with their numbers. Whoever gets one of these finds the allocator as it was (SP4).
+
+use crate::{Align, Pages, RequestError, Va, VaRange};
+use core::fmt;
+
+/// Why no address range was given out. The index is unchanged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// The request makes no sense in any space.
+    BadRequest(RequestError),
+    /// No free range inside the window fits.
+    NoSpace {
+        /// Pages asked for.
+        requested: Pages,
+        /// Alignment asked for.
+        align: Align,
+        /// The whole pages that were searched.
+        window: VaRange,
+        /// Largest free range anywhere in the space, in pages, whatever its alignment.
+        largest: Pages,
+    },
+    /// The exact range asked for is not wholly free.
+    Occupied {
+        /// The range asked for.
+        range: VaRange,
+    },
+    /// The exact range asked for is empty, not page-aligned, or not inside the space.
+    BadRange {
+        /// The range asked for.
+        range: VaRange,
+        /// The space.
+        extent: VaRange,
+    },
+    /// No room for the index's own records: the platform refused a slab.
+    NoMeta {
+        /// Records that were missing, of the kind that was refused.
+        records: usize,
+    },
+}
+
+impl fmt::Display for AllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadRequest(error) => fmt::Display::fmt(error, f),
+            Self::NoSpace { requested, align, window, largest } => write!(
+                f,
+                "no free range of {requested} aligned to {align:?} bytes in {window}, the largest is {largest}"
+            ),
+            Self::Occupied { range } => write!(f, "range {range} is not wholly free"),
+            Self::BadRange { range, extent } => {
+                write!(f, "range {range} is not a non-empty run of whole pages inside {extent}")
+            }
+            Self::NoMeta { records } => write!(f, "the platform lent no slab for {records} index records"),
+        }
+    }
+}
+
+impl core::error::Error for AllocError {}
+
+impl From<RequestError> for AllocError {
+    fn from(error: RequestError) -> Self {
+        Self::BadRequest(error)
+    }
+}
+
+/// Why a range was not taken back. Always a caller's mistake; the index is unchanged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FreeError {
+    /// The range is empty, not page-aligned, or not inside the space.
+    BadRange {
+        /// The range given back.
+        range: VaRange,
+        /// The space.
+        extent: VaRange,
+    },
+    /// Part of the range is free already.
+    AlreadyFree {
+        /// The range given back.
+        range: VaRange,
+        /// A free range that it overlaps.
+        hole: VaRange,
+    },
+    /// More pieces come back than were taken: part of an area was freed on its own. See `reserve_pieces` of the index.
+    TooManyPieces {
+        /// The range given back.
+        range: VaRange,
+        /// Areas that are out, as far as the index knows.
+        live: u64,
+    },
+}
+
+impl fmt::Display for FreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadRange { range, extent } => {
+                write!(f, "range {range} is not a non-empty run of whole pages inside {extent}")
+            }
+            Self::AlreadyFree { range, hole } => write!(f, "range {range} overlaps the free range {hole}"),
+            Self::TooManyPieces { range, live } => {
+                write!(
+                    f,
+                    "giving back {range} would leave more free pieces than the {live} areas out account for"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for FreeError {}
+
+/// What a check of the invariants found: the first rule that does not hold, and where.
+///
+/// Only `validate` returns this. On a working path a broken invariant is a bug and goes to [`Platform::bug`].
+///
+/// [`Platform::bug`]: crate::Platform::bug
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// Id of the rule, as in the module that states it, for example `"FT3"`.
+    pub rule: &'static str,
+    /// Where, or the nearest address to it.
+    pub at: Va,
+    /// What the rule demands.
+    pub want: u64,
+    /// What was found.
+    pub got: u64,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "invariant {} broken at {}: want {:#x}, got {:#x}", self.rule, self.at, self.want, self.got)
+    }
+}
+
+impl core::error::Error for Broken {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn errors_say_their_numbers() {
+        let window = VaRange::from_pages(1, 9).unwrap();
+        let error = AllocError::NoSpace {
+            requested: Pages::new(12),
+            align: Align::PAGE,
+            window,
+            largest: Pages::new(8),
+        };
+        assert_eq!(
+            error.to_string(),
+            "no free range of 12 pages aligned to 2^12 bytes in [0x1000, 0x9000), the largest is 8 pages"
+        );
+        let error = FreeError::AlreadyFree { range: window, hole: window };
+        assert_eq!(error.to_string(), "range [0x1000, 0x9000) overlaps the free range [0x1000, 0x9000)");
+        let broken = Broken { rule: "FT3", at: Va::new(0x7000), want: 2, got: 1 };
+        assert_eq!(broken.to_string(), "invariant FT3 broken at 0x7000: want 0x2, got 0x1");
+    }
+}

@@ -1,0 +1,30 @@
+//! The words of the house: what an address, a page count, an alignment, a range, a request and a refusal are.
+//!
+//! Nothing here allocates, locks or reads memory. An address is a number ([`Va`]) and is never dereferenced below
+//! the machine layer, which is why every `va-*` crate can forbid `unsafe` and run on any machine.
+//!
+//! | word | meaning | unit |
+//! |---|---|---|
+//! | [`Va`] | a virtual address | bytes |
+//! | [`Pages`] | a count of pages | pages of [`PAGE_SIZE`] |
+//! | [`Align`] | a power of two | bytes |
+//! | [`VaRange`] | `[start, end)` | bytes |
+//! | [`Request`] | size, alignment and window of an allocation | - |
+//! | [`AllocError`], [`FreeError`] | why not, in numbers; nothing has changed | - |
+//! | [`Platform`] | what a machine must supply | - |
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod error;
+mod platform;
+mod request;
+pub mod sync;
+mod units;
+
+pub use error::{AllocError, Broken, FreeError};
+pub use platform::{NoSlabs, Platform, Record};
+pub use request::{Request, RequestError};
+pub use units::{Align, PAGE_SHIFT, PAGE_SIZE, Pages, Va, VaRange};

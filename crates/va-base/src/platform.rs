@@ -1,0 +1,76 @@
+//! The porting contract: all that a new machine must read.
+//!
+//! # Theory
+//! The core decides *where*; a machine does *what*. It asks a machine for two things so far:
+//!
+//! | call | state before | state after | may fail |
+//! |---|---|---|---|
+//! | [`Platform::lend_slab`] | the platform owns the memory | the core owns the records until it hands the slab back or forever | yes, by `None`; the core then fails the request and changes nothing |
+//! | [`Platform::take_back_slab`] | the core owned the slab | the platform owns it again | no |
+//! | [`Platform::bug`] | an invariant is broken | never returns | - |
+//!
+//! No lock of the core is held by the index itself: whoever wraps it in a lock decides whether `lend_slab` may sleep,
+//! and must not let it call back into the same index.
+
+use crate::Broken;
+use core::fmt;
+
+/// A record that lives in slabs: plain data with an empty value.
+pub trait Record: Copy + Send + Sync + 'static {
+    /// What an unused record holds.
+    const EMPTY: Self;
+}
+
+/// What a machine supplies to the core.
+pub trait Platform {
+    /// Lends at least `min` records, or refuses with `None`.
+    ///
+    /// The slab may hold any values; its length may exceed `min`, and the surplus is used. The core asks for slabs of
+    /// growing size and at most 31 of them per kind of record, so lending exactly `min` each time is enough.
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]>;
+
+    /// Takes back a slab that [`lend_slab`](Self::lend_slab) lent, when its index is dropped.
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]);
+
+    /// Stops the machine, or at least whoever runs here: an invariant of the core does not hold.
+    ///
+    /// `broken` is known when a check found it, and absent when the working path met the impossible.
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+        match broken {
+            Some(broken) => panic!("{what}: {broken}"),
+            None => panic!("{what}"),
+        }
+    }
+}
+
+/// A machine without memory for records: an index on it lives in its inline slab alone.
+///
+/// ```
+/// use va_base::{NoSlabs, Platform};
+/// # #[derive(Clone, Copy)] struct R; impl va_base::Record for R { const EMPTY: Self = R; }
+/// assert!(NoSlabs.lend_slab::<R>(1).is_none());
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSlabs;
+
+impl Platform for NoSlabs {
+    fn lend_slab<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> {
+        None
+    }
+
+    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+}
+
+impl<P: Platform + ?Sized> Platform for &P {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        (**self).lend_slab(min)
+    }
+
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        (**self).take_back_slab(slab);
+    }
+
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+        (**self).bug(what, broken)
+    }
+}

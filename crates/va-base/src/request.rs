@@ -1,0 +1,167 @@
+//! What a caller asks for.
+
+use crate::{Align, Pages, VaRange};
+use core::fmt;
+
+/// A request for address space: how much, how aligned, and where it may lie.
+///
+/// Holding one proves that the size is at least a page and that the alignment is a power of two; whether it can be
+/// met is the index's answer.
+///
+/// ```
+/// use va_base::{Request, Va, VaRange};
+/// let module = VaRange::new(Va::new(0xffff_ffff_c000_0000), Va::new(0xffff_ffff_ff00_0000)).unwrap();
+/// let request = Request::new(3 * 4096, 4096)?.within(module);
+/// assert_eq!(request.size().get(), 3);
+/// assert!(Request::new(100, 4096).is_err());
+/// assert!(Request::new(4096, 24).is_err());
+/// # Ok::<(), va_base::RequestError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    size: Pages,
+    align: Align,
+    window: Option<VaRange>,
+}
+
+impl Request {
+    /// Returns a request for `size_bytes` aligned to `align_bytes`, anywhere in the default window.
+    ///
+    /// An alignment below a page is legal and asks for no more than a page.
+    ///
+    /// # Errors
+    /// [`RequestError::BadSize`] unless `size_bytes` is a whole number of pages and not zero;
+    /// [`RequestError::BadAlign`] unless `align_bytes` is a power of two.
+    #[inline]
+    pub const fn new(size_bytes: u64, align_bytes: u64) -> Result<Self, RequestError> {
+        let Some(align) = Align::new(align_bytes) else {
+            return Err(RequestError::BadAlign { align_bytes });
+        };
+        match Pages::from_bytes(size_bytes) {
+            Some(size) if size.get() > 0 => Ok(Self { size, align, window: None }),
+            _ => Err(RequestError::BadSize { size_bytes }),
+        }
+    }
+
+    /// Returns a request for `count` pages, page-aligned, anywhere in the default window.
+    ///
+    /// # Errors
+    /// [`RequestError::BadSize`] if `count` is zero or does not fit an address space (`2^52` pages or more).
+    #[inline]
+    pub const fn pages(count: u64) -> Result<Self, RequestError> {
+        match Pages::new(count).checked_bytes() {
+            Some(size_bytes) => Self::new(size_bytes, crate::PAGE_SIZE),
+            None => Err(RequestError::BadSize { size_bytes: u64::MAX }),
+        }
+    }
+
+    /// Returns the same request with another alignment.
+    #[inline]
+    #[must_use]
+    pub const fn aligned(self, align: Align) -> Self {
+        Self { align, ..self }
+    }
+
+    /// Returns the same request, to be met inside `window` (its ends need not be page-aligned).
+    #[inline]
+    #[must_use]
+    pub const fn within(self, window: VaRange) -> Self {
+        Self { window: Some(window), ..self }
+    }
+
+    /// How many pages.
+    #[inline]
+    pub const fn size(&self) -> Pages {
+        self.size
+    }
+
+    /// How aligned.
+    #[inline]
+    pub const fn align(&self) -> Align {
+        self.align
+    }
+
+    /// Where it may lie; `None` is the default window of the space.
+    #[inline]
+    pub const fn window(&self) -> Option<VaRange> {
+        self.window
+    }
+}
+
+/// Why a request makes no sense, whatever the space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The size is zero, not whole pages, or too large for any address space.
+    BadSize {
+        /// The size asked for, in bytes (`u64::MAX` where the byte count overflows).
+        size_bytes: u64,
+    },
+    /// The alignment is not a power of two.
+    BadAlign {
+        /// The alignment asked for, in bytes.
+        align_bytes: u64,
+    },
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadSize { size_bytes } => {
+                write!(
+                    f,
+                    "size {size_bytes} is not a whole, non-zero number of {}-byte pages",
+                    crate::PAGE_SIZE
+                )
+            }
+            Self::BadAlign { align_bytes } => write!(f, "align {align_bytes} is not a power of two"),
+        }
+    }
+}
+
+impl core::error::Error for RequestError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PAGE_SIZE, Va};
+    use std::string::ToString;
+
+    #[test]
+    fn a_request_is_whole_pages_and_a_power_of_two() {
+        for size_bytes in [0, 1, PAGE_SIZE - 1, PAGE_SIZE + 1, u64::MAX] {
+            assert_eq!(Request::new(size_bytes, PAGE_SIZE), Err(RequestError::BadSize { size_bytes }));
+        }
+        for align_bytes in [0, 3, 4097, u64::MAX] {
+            assert_eq!(Request::new(PAGE_SIZE, align_bytes), Err(RequestError::BadAlign { align_bytes }));
+        }
+        let request = Request::new(PAGE_SIZE << 51, 1 << 63).unwrap();
+        assert_eq!(
+            (request.size(), request.align().log2(), request.window()),
+            (Pages::new(1 << 51), 63, None)
+        );
+        assert_eq!(Request::pages(1 << 52), Err(RequestError::BadSize { size_bytes: u64::MAX }));
+        assert_eq!(Request::pages(0), Err(RequestError::BadSize { size_bytes: 0 }));
+    }
+
+    #[test]
+    fn align_one_is_legal() {
+        assert_eq!(Request::new(PAGE_SIZE, 1).unwrap().align().page_log2(), 0);
+    }
+
+    #[test]
+    fn within_and_aligned_change_only_their_field() {
+        let window = VaRange::new(Va::new(5), Va::new(50)).unwrap();
+        let request = Request::pages(7).unwrap().within(window).aligned(Align::from_log2(20).unwrap());
+        assert_eq!((request.size().get(), request.align().log2(), request.window()), (7, 20, Some(window)));
+    }
+
+    #[test]
+    fn errors_read_as_one_clear_line() {
+        assert_eq!(Request::new(PAGE_SIZE, 3).unwrap_err().to_string(), "align 3 is not a power of two");
+        assert_eq!(
+            Request::new(5, 1).unwrap_err().to_string(),
+            "size 5 is not a whole, non-zero number of 4096-byte pages"
+        );
+    }
+}

@@ -1,0 +1,373 @@
+//! Units of measure: addresses, pages, alignments and half-open ranges.
+//!
+//! # Theory
+//! Bytes and pages mix silently when both are `u64`, which is the classic bug of this field, so each has a type and
+//! every conversion is a named method. A range is half-open, `[start, end)`. Its largest end is `2^64 - 1`, so the
+//! very last byte of a 64-bit space (and with it the last page) can belong to no range: the same byte that Linux
+//! gives up by ending its free space at `ULONG_MAX`.
+//!
+//! # Invariants
+//! - **VR1 ordered** `start <= end` in every [`VaRange`].
+//! - **AL1 power** every [`Align`] is a power of two (only its logarithm is kept).
+
+use core::fmt;
+
+/// Binary logarithm of [`PAGE_SIZE`].
+pub const PAGE_SHIFT: u32 = 12;
+/// Bytes in a page: the unit in which address space is handed out.
+pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
+
+/// A virtual address, in bytes. A number: holding one proves nothing about what lies there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Va(u64);
+
+impl Va {
+    /// Address zero.
+    pub const ZERO: Self = Self(0);
+    /// The highest address, which no half-open range can contain.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// Wraps a byte address.
+    #[inline]
+    pub const fn new(addr: u64) -> Self {
+        Self(addr)
+    }
+
+    /// Returns the byte address.
+    #[inline]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the address `bytes` higher, or `None` past `2^64 - 1`.
+    #[inline]
+    pub const fn checked_add(self, bytes: u64) -> Option<Self> {
+        match self.0.checked_add(bytes) {
+            Some(addr) => Some(Self(addr)),
+            None => None,
+        }
+    }
+
+    /// Returns the lowest multiple of `align` that is not below this address, or `None` if it lies past `2^64 - 1`.
+    #[inline]
+    pub const fn align_up(self, align: Align) -> Option<Self> {
+        let mask = align.bytes() - 1;
+        match self.0.checked_add(mask) {
+            Some(addr) => Some(Self(addr & !mask)),
+            None => None,
+        }
+    }
+
+    /// Returns the highest multiple of `align` that is not above this address.
+    #[inline]
+    pub const fn align_down(self, align: Align) -> Self {
+        Self(self.0 & !(align.bytes() - 1))
+    }
+
+    /// Tells whether the address is a multiple of `align`.
+    #[inline]
+    pub const fn is_aligned(self, align: Align) -> bool {
+        self.0 & (align.bytes() - 1) == 0
+    }
+
+    /// Returns the number of the page that contains this address.
+    #[inline]
+    pub const fn page_floor(self) -> u64 {
+        self.0 >> PAGE_SHIFT
+    }
+
+    /// Returns the number of the first page that starts at or above this address (at most `2^52`).
+    #[inline]
+    pub const fn page_ceil(self) -> u64 {
+        (self.0 >> PAGE_SHIFT) + (self.0 & (PAGE_SIZE - 1) != 0) as u64
+    }
+
+    /// Returns the first address of page `number`.
+    ///
+    /// `number` must be below `2^52`; higher bits are shifted out, as in any address arithmetic on the machine.
+    #[inline]
+    pub const fn from_page(number: u64) -> Self {
+        Self(number << PAGE_SHIFT)
+    }
+}
+
+impl fmt::Debug for Va {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Display for Va {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A count of pages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Pages(u64);
+
+impl Pages {
+    /// Wraps a count.
+    #[inline]
+    pub const fn new(count: u64) -> Self {
+        Self(count)
+    }
+
+    /// Returns the count.
+    #[inline]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the count in bytes, or `None` past `2^64 - 1`.
+    #[inline]
+    pub const fn checked_bytes(self) -> Option<u64> {
+        self.0.checked_mul(PAGE_SIZE)
+    }
+
+    /// Returns the pages of exactly `size_bytes`, or `None` if that is not a whole number of pages.
+    #[inline]
+    pub const fn from_bytes(size_bytes: u64) -> Option<Self> {
+        if size_bytes & (PAGE_SIZE - 1) == 0 { Some(Self(size_bytes >> PAGE_SHIFT)) } else { None }
+    }
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}p", self.0)
+    }
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pages", self.0)
+    }
+}
+
+/// An alignment: a power of two from 1 byte to `2^63` bytes (AL1). Anything up to a page asks for nothing more than a page.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Align(u8);
+
+impl Align {
+    /// One page: what every address handed out has anyway.
+    pub const PAGE: Self = Self(PAGE_SHIFT as u8);
+
+    /// Returns the alignment of `align_bytes`, or `None` if that is not a power of two.
+    #[inline]
+    pub const fn new(align_bytes: u64) -> Option<Self> {
+        if align_bytes.is_power_of_two() { Some(Self(align_bytes.trailing_zeros() as u8)) } else { None }
+    }
+
+    /// Returns the alignment `2^log2` bytes, or `None` from 64 up.
+    #[inline]
+    pub const fn from_log2(log2: u32) -> Option<Self> {
+        if log2 < u64::BITS { Some(Self(log2 as u8)) } else { None }
+    }
+
+    /// Returns the alignment in bytes.
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        1 << self.0
+    }
+
+    /// Returns the binary logarithm of the alignment in bytes.
+    #[inline]
+    pub const fn log2(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Returns the binary logarithm of the alignment in pages: 0 for everything up to a page.
+    #[inline]
+    pub const fn page_log2(self) -> u32 {
+        (self.0 as u32).saturating_sub(PAGE_SHIFT)
+    }
+}
+
+impl Default for Align {
+    fn default() -> Self {
+        Self::PAGE
+    }
+}
+
+impl fmt::Debug for Align {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "2^{}", self.0)
+    }
+}
+
+/// A half-open range of addresses, `[start, end)`, with `start <= end` (VR1); `[0, 2^64 - 1)` is the largest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct VaRange {
+    start: Va,
+    end: Va,
+}
+
+impl VaRange {
+    /// The largest range there is, `[0, 2^64 - 1)`.
+    pub const ALL: Self = Self { start: Va::ZERO, end: Va::MAX };
+
+    /// Returns `[start, end)`, or `None` if `end` is below `start`.
+    #[inline]
+    pub const fn new(start: Va, end: Va) -> Option<Self> {
+        if start.0 <= end.0 { Some(Self { start, end }) } else { None }
+    }
+
+    /// Returns the `size_bytes` bytes from `start` on, or `None` if they do not end by `2^64 - 1`.
+    #[inline]
+    pub const fn from_size(start: Va, size_bytes: u64) -> Option<Self> {
+        match start.checked_add(size_bytes) {
+            Some(end) => Some(Self { start, end }),
+            None => None,
+        }
+    }
+
+    /// Returns the range of the pages `[first, end)`, or `None` if they are out of order or end past `2^64 - 1`.
+    #[inline]
+    pub const fn from_pages(first: u64, end: u64) -> Option<Self> {
+        if first <= end && end < 1 << (u64::BITS - PAGE_SHIFT) {
+            Some(Self { start: Va::from_page(first), end: Va::from_page(end) })
+        } else {
+            None
+        }
+    }
+
+    /// First address.
+    #[inline]
+    pub const fn start(self) -> Va {
+        self.start
+    }
+
+    /// Address after the last.
+    #[inline]
+    pub const fn end(self) -> Va {
+        self.end
+    }
+
+    /// Bytes in the range.
+    #[inline]
+    pub const fn len_bytes(self) -> u64 {
+        self.end.0 - self.start.0
+    }
+
+    /// Tells whether the range holds no byte.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.start.0 == self.end.0
+    }
+
+    /// Tells whether both ends lie on page boundaries.
+    #[inline]
+    pub const fn is_page_aligned(self) -> bool {
+        (self.start.0 | self.end.0) & (PAGE_SIZE - 1) == 0
+    }
+
+    /// Returns the page numbers `[first, end)` of the whole pages inside; `first >= end` where there is none.
+    #[inline]
+    pub const fn whole_pages(self) -> (u64, u64) {
+        (self.start.page_ceil(), self.end.page_floor())
+    }
+
+    /// Tells whether `addr` lies inside.
+    #[inline]
+    pub const fn contains(self, addr: Va) -> bool {
+        self.start.0 <= addr.0 && addr.0 < self.end.0
+    }
+
+    /// Tells whether all of `other` lies inside.
+    #[inline]
+    pub const fn encloses(self, other: Self) -> bool {
+        self.start.0 <= other.start.0 && other.end.0 <= self.end.0
+    }
+
+    /// Tells whether the two have a byte in common.
+    #[inline]
+    pub const fn overlaps(self, other: Self) -> bool {
+        !self.is_empty() && !other.is_empty() && self.start.0 < other.end.0 && other.start.0 < self.end.0
+    }
+}
+
+impl fmt::Debug for VaRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{:#x}, {:#x})", self.start.0, self.end.0)
+    }
+}
+
+impl fmt::Display for VaRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vr1_a_range_is_ordered_and_reaches_the_last_byte_but_one() {
+        assert_eq!(VaRange::new(Va::new(2), Va::new(1)), None);
+        assert_eq!(VaRange::ALL.len_bytes(), u64::MAX);
+        assert_eq!(VaRange::from_size(Va::new(1), u64::MAX), None);
+        assert_eq!(VaRange::from_size(Va::new(1), u64::MAX - 1).map(VaRange::end), Some(Va::MAX));
+    }
+
+    #[test]
+    fn whole_pages_round_inward_and_never_wrap() {
+        assert_eq!(VaRange::ALL.whole_pages(), (0, (1 << 52) - 1));
+        let odd = VaRange::new(Va::new(1), Va::new(3 * PAGE_SIZE - 1)).unwrap();
+        assert_eq!(odd.whole_pages(), (1, 2));
+        let last = VaRange::new(Va::new(u64::MAX - 5), Va::MAX).unwrap();
+        assert_eq!(last.whole_pages(), (1 << 52, (1 << 52) - 1));
+    }
+
+    #[test]
+    fn from_pages_refuses_what_bytes_cannot_say() {
+        assert_eq!(VaRange::from_pages(0, 1 << 52), None);
+        assert_eq!(VaRange::from_pages(2, 1), None);
+        let top = VaRange::from_pages(5, (1 << 52) - 1).unwrap();
+        assert_eq!(top.whole_pages(), (5, (1 << 52) - 1));
+        assert!(top.is_page_aligned());
+    }
+
+    #[test]
+    fn al1_an_alignment_is_a_power_of_two() {
+        for bad in [0, 3, 6, u64::MAX] {
+            assert_eq!(Align::new(bad), None);
+        }
+        for log2 in 0..64 {
+            assert_eq!(Align::new(1 << log2).map(Align::log2), Some(log2));
+        }
+        assert_eq!(Align::from_log2(64), None);
+        assert_eq!(Align::new(1).map(Align::page_log2), Some(0));
+        assert_eq!(Align::new(1 << 21).map(Align::page_log2), Some(9));
+    }
+
+    #[test]
+    fn align_up_stops_at_the_top_of_the_space() {
+        let huge = Align::from_log2(63).unwrap();
+        assert_eq!(Va::new(1).align_up(huge), Some(Va::new(1 << 63)));
+        assert_eq!(Va::new((1 << 63) + 1).align_up(huge), None);
+        assert_eq!(Va::new(u64::MAX).align_down(huge), Va::new(1 << 63));
+        assert!(Va::new(1 << 63).is_aligned(huge));
+        assert!(!Va::new(1 << 62).is_aligned(huge));
+    }
+
+    #[test]
+    fn ranges_overlap_only_where_they_share_a_byte() {
+        let of = |a, b| VaRange::new(Va::new(a), Va::new(b)).unwrap();
+        assert!(of(0, 10).overlaps(of(9, 20)));
+        assert!(!of(0, 10).overlaps(of(10, 20)));
+        assert!(!of(0, 10).overlaps(of(5, 5)));
+        assert!(of(0, 10).encloses(of(3, 10)));
+        assert!(!of(0, 10).encloses(of(3, 11)));
+        assert!(of(0, 10).contains(Va::new(0)) && !of(0, 10).contains(Va::new(10)));
+    }
+
+    #[test]
+    fn pages_convert_only_when_whole() {
+        assert_eq!(Pages::from_bytes(4095), None);
+        assert_eq!(Pages::from_bytes(8192), Some(Pages::new(2)));
+        assert_eq!(Pages::new(1 << 52).checked_bytes(), None);
+        assert_eq!(Pages::new(3).checked_bytes(), Some(3 * PAGE_SIZE));
+    }
+}

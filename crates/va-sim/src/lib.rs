@@ -1,0 +1,1 @@
+//! Slow obvious twins of the fast structures.

@@ -1,0 +1,117 @@
+//! What every index counts: areas out, holes, free pages, and how many holes are paid for (FT5, FT6).
+//!
+//! The arithmetic of SP3 (see `free_index`): with `live` areas out and `holes` holes, returns alone can raise the
+//! number of holes to at most `(live + holes + 1) / 2`. [`Ledger::bound`] is that number; [`Ledger::paid_holes`] is for
+//! how many holes the structure has records in hand.
+
+use va_base::Broken;
+use va_base::Va;
+
+/// The counts of one index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ledger {
+    /// Areas out, reserved pieces included.
+    pub(crate) live: u64,
+    /// Holes of this moment.
+    pub(crate) holes: u64,
+    /// Pages in them.
+    pub(crate) free_pages: u64,
+    /// The structure has records for this many holes, whatever its shape.
+    pub(crate) paid_holes: u64,
+}
+
+impl Ledger {
+    /// Most holes that returns alone can lead to.
+    #[inline]
+    pub(crate) fn bound(&self) -> u64 {
+        bound(self.live, self.holes)
+    }
+
+    /// Holes that must be paid for before one more area is taken, whatever its fit.
+    #[inline]
+    pub(crate) fn bound_after_take(&self) -> u64 {
+        // One area more, and at worst (NoEdge) one hole more.
+        bound(self.live + 1, self.holes + 1)
+    }
+
+    /// Tells whether a return that merges with `merged` neighbours (0, 1 or 2) is one that the areas out account for.
+    #[inline]
+    pub(crate) fn may_return(&self, merged: u64) -> bool {
+        // After it: holes + 1 - merged <= (live - 1) + 1.
+        self.live > 0 && self.holes + 1 <= self.live + merged
+    }
+
+    /// Most pieces that can be forgotten while `holes <= live + 1` holds.
+    pub(crate) fn releasable(&self) -> u64 {
+        // holes >= 1 more than live is impossible to exceed; with no hole left, every area may be one.
+        (self.live + 1).saturating_sub(self.holes).min(self.live)
+    }
+
+    /// Checks FT6.
+    pub(crate) fn validate(&self) -> Result<(), Broken> {
+        if self.holes > self.live + 1 {
+            return Err(Broken { rule: "FT6", at: Va::ZERO, want: self.live + 1, got: self.holes });
+        }
+        if self.bound() > self.paid_holes {
+            return Err(Broken { rule: "FT6", at: Va::ZERO, want: self.bound(), got: self.paid_holes });
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn bound(live: u64, holes: u64) -> u64 {
+    (live + holes).div_ceil(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(live: u64, holes: u64) -> Ledger {
+        Ledger { live, holes, free_pages: 0, paid_holes: 0 }
+    }
+
+    /// Plays every sequence of returns on a row of areas and holes and compares the peak with the bound.
+    #[test]
+    fn ft6_the_bound_is_reached_and_never_passed() {
+        // A bit a slot: 1 = one area, 0 = free. Holes are maximal runs of 0.
+        fn holes(bits: u32, n: u32) -> u64 {
+            (0..n).filter(|&i| bits & (1 << i) == 0 && (i == 0 || bits & (1 << (i - 1)) != 0)).count() as u64
+        }
+        fn peak(bits: u32, n: u32) -> u64 {
+            let now = holes(bits, n);
+            (0..n)
+                .filter(|&i| bits & (1 << i) != 0)
+                .map(|i| peak(bits & !(1 << i), n))
+                .max()
+                .map_or(now, |p| p.max(now))
+        }
+        let mut tight = 0;
+        for n in 1..=9 {
+            for bits in 0u32..1 << n {
+                let l = ledger(u64::from(bits.count_ones()), holes(bits, n));
+                let (peak, bound) = (peak(bits, n), l.bound());
+                assert!(peak <= bound, "{bits:b}: peak {peak} > bound {bound}");
+                assert!(l.holes <= l.live + 1);
+                tight += u32::from(peak == bound);
+            }
+        }
+        assert!(tight > 0, "the bound is never reached: it could be lower");
+    }
+
+    #[test]
+    fn more_pieces_than_areas_are_noticed() {
+        assert!(!ledger(0, 1).may_return(0), "nothing is out");
+        assert!(ledger(1, 1).may_return(0), "[hole][area] then a gap: one run, two holes at most");
+        assert!(!ledger(1, 2).may_return(0), "one area between two holes must merge with at least one");
+        assert!(ledger(1, 2).may_return(1));
+    }
+
+    #[test]
+    fn what_holes_need_is_not_released() {
+        assert_eq!(ledger(5, 6).releasable(), 0);
+        assert_eq!(ledger(5, 3).releasable(), 3);
+        assert_eq!(ledger(2, 0).releasable(), 2);
+    }
+}

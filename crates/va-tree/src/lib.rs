@@ -1,0 +1,25 @@
+//! Which ranges of an address space are free: the index of holes.
+//!
+//! One trait, [`FreeIndex`], and two structures behind it that give the same answers (with one stated exception) at
+//! different cost. Neither reads memory, locks, allocates or knows a machine: an address is a number.
+//!
+//! | structure | what it is | lowest fit | for |
+//! |---|---|---|---|
+//! | [`BTreeIndex`] | B+tree of holes keyed by their end, longest hole (and longest *aligned* hole) per child | exact, O(log n) for every size, window and alignment to 1 GiB | everything; the default |
+//! | [`RbIndex`] with [`Exact`](rb::Exact) | red-black tree with `subtree_max_size` | exact; O(log n) up to page alignment | the twin of the above |
+//! | [`RbIndex`] with [`Linux`](rb::Linux) | the same tree | what Linux 6.12 answers, address for address | comparing with a kernel |
+//!
+//! Start at [`FreeIndex`]; the theory of each structure heads its module.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod congruent;
+mod free_index;
+mod ledger;
+mod slab;
+
+pub use congruent::Congruent;
+pub use free_index::{Fit, FreeIndex, IndexMemory};

@@ -1,0 +1,2 @@
+//! The laboratory of `vmalloc`.
+fn main() {}

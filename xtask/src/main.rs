@@ -1,0 +1,2 @@
+//! Everything that is run on the tree.
+fn main() {}
