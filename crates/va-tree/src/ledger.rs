@@ -103,9 +103,11 @@ mod tests {
     #[test]
     fn more_pieces_than_areas_are_noticed() {
         assert!(!ledger(0, 1).may_return(0), "nothing is out");
-        assert!(ledger(1, 1).may_return(0), "[hole][area] then a gap: one run, two holes at most");
-        assert!(!ledger(1, 2).may_return(0), "one area between two holes must merge with at least one");
-        assert!(ledger(1, 2).may_return(1));
+        assert!(ledger(1, 0).may_return(0), "the only area, nothing free: one hole afterwards");
+        assert!(!ledger(1, 1).may_return(0), "the last area out must merge with the only hole");
+        assert!(ledger(1, 1).may_return(1));
+        assert!(!ledger(1, 2).may_return(1), "the last area out must merge with both holes");
+        assert!(ledger(1, 2).may_return(2));
     }
 
     #[test]
