@@ -16,10 +16,12 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod btree;
 mod congruent;
 mod free_index;
 mod ledger;
 mod slab;
 
+pub use btree::{BTree, BTreeIndex, BTreeIndex32};
 pub use congruent::Congruent;
 pub use free_index::{Fit, FreeIndex, IndexMemory};

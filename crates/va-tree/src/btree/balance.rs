@@ -1,0 +1,292 @@
+//! Keeping nodes between 3F/8 and F entries: splits, joins, loans (BT2).
+//!
+//! A split, a join and a loan move holes between siblings; the maxima above their parent do not change, so each has to
+//! set right only the two summaries in the parent.
+
+use super::cost::min_fill;
+use super::node::{insert_at, move_tail, remove_at};
+use super::path::Path;
+use super::rows::{CLASSES, Row, RowBlock, row_of_block, row_of_leaf};
+use super::{BTree, Inner, Key, Leaf};
+use crate::slab::NIL;
+use va_base::{Platform, Record};
+
+impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+    /// Fewest entries of a node that is not the root.
+    const MIN: usize = min_fill(F);
+
+    /// A record that was paid for.
+    fn paid(&self, record: Option<u32>) -> u32 {
+        match record {
+            Some(id) => id,
+            None => {
+                self.platform.bug(format_args!("SP3: the tree needs a record that was not paid for"), None)
+            }
+        }
+    }
+
+    pub(super) fn new_leaf(&mut self) -> u32 {
+        let id = self.leaves.take();
+        let id = self.paid(id);
+        *self.leaves.get_mut(id) = Leaf::EMPTY;
+        id
+    }
+
+    pub(super) fn new_row_block(&mut self) -> u32 {
+        let id = self.rows.take();
+        let id = self.paid(id);
+        *self.rows.get_mut(id) = RowBlock::EMPTY;
+        id
+    }
+
+    fn new_inner(&mut self) -> u32 {
+        let id = self.inners.take();
+        let id = self.paid(id);
+        *self.inners.get_mut(id) = Inner::EMPTY;
+        if self.rows_on {
+            self.inners.get_mut(id).rows = self.new_row_block();
+        }
+        id
+    }
+
+    fn drop_inner(&mut self, id: u32) {
+        let block = self.inners.get(id).rows;
+        if block != NIL {
+            self.rows.put(block);
+        }
+        self.inners.put(id);
+    }
+
+    /// The gap and the row of a node at `level` (0 is a leaf).
+    fn summary(&self, id: u32, level: usize) -> (K, Row<K>) {
+        let none = [K::ZERO; CLASSES];
+        if level == 0 {
+            let leaf = self.leaves.get(id);
+            (leaf.max_size(), if self.rows_on { row_of_leaf(&leaf.end, &leaf.size) } else { none })
+        } else {
+            let inner = self.inners.get(id);
+            let row = if self.rows_on { row_of_block(&self.rows.get(inner.rows).row) } else { none };
+            (inner.max_gap(), row)
+        }
+    }
+
+    /// Computes anew what inner node `parent` says about its child `slot`, a node at `level`.
+    fn resummarize(&mut self, parent: u32, slot: usize, level: usize) {
+        let (gap, row) = self.summary(self.inners.get(parent).child[slot], level);
+        let inner = self.inners.get_mut(parent);
+        inner.gap[slot] = gap;
+        if self.rows_on {
+            let block = inner.rows;
+            self.rows.get_mut(block).row[slot] = row;
+        }
+    }
+
+    /// Splits the full leaf of `path` in halves and puts a hole in at `slot`. The summaries above know the hole.
+    #[cold]
+    pub(super) fn split_leaf(&mut self, path: &Path, slot: usize, end: K, size: K) {
+        let left = path.node(0);
+        let right = self.new_leaf();
+        let mut upper = Leaf::EMPTY;
+        let leaf = self.leaves.get_mut(left);
+        move_tail(&mut leaf.end, F / 2, F, &mut upper.end, 0, K::MAX);
+        move_tail(&mut leaf.size, F / 2, F, &mut upper.size, 0, K::ZERO);
+        // At the seam the hole goes right: it ends above everything on the left either way.
+        if slot < F / 2 {
+            leaf.insert(slot, end, size);
+        } else {
+            upper.insert(slot - F / 2, end, size);
+        }
+        // The last end on the left: below every start on the right, since holes do not touch (BT1).
+        let sep = leaf.end[if slot < F / 2 { F / 2 } else { F / 2 - 1 }];
+        *self.leaves.get_mut(right) = upper;
+        self.add_child(path, 1, sep, right);
+    }
+
+    /// Makes `right` the right sibling of the node of `path` at `level - 1`, which it was split from at `sep`.
+    fn add_child(&mut self, path: &Path, level: usize, sep: K, right: u32) {
+        if level > self.height {
+            return self.grow_root(sep, right);
+        }
+        let (parent, slot) = (path.node(level), path.slot(level));
+        if self.inners.get(parent).is_full() {
+            let (parent, slot) = self.split_inner(path, level);
+            self.put_child(parent, slot, level, sep, right);
+        } else {
+            self.put_child(parent, slot, level, sep, right);
+        }
+    }
+
+    /// Puts `right` in after child `slot` of `parent`, which has room.
+    fn put_child(&mut self, parent: u32, slot: usize, level: usize, sep: K, right: u32) {
+        let inner = self.inners.get_mut(parent);
+        // The new child ends where the old one ended; the old one now ends at `sep`.
+        let old_sep = inner.sep[slot];
+        inner.insert(slot + 1, old_sep, K::ZERO, right);
+        inner.sep[slot] = sep;
+        if self.rows_on {
+            let block = inner.rows;
+            insert_at(&mut self.rows.get_mut(block).row, slot + 1, [K::ZERO; CLASSES]);
+        }
+        self.resummarize(parent, slot, level - 1);
+        self.resummarize(parent, slot + 1, level - 1);
+    }
+
+    /// Splits the full inner node of `path` at `level` in halves; returns where its slot of the path is now.
+    fn split_inner(&mut self, path: &Path, level: usize) -> (u32, usize) {
+        let (left, slot) = (path.node(level), path.slot(level));
+        let right = self.new_inner();
+        let mut upper = Inner { rows: self.inners.get(right).rows, ..Inner::EMPTY };
+        let inner = self.inners.get_mut(left);
+        let half = F / 2;
+        move_tail(&mut inner.sep, half, F, &mut upper.sep, 0, K::MAX);
+        move_tail(&mut inner.gap, half, F, &mut upper.gap, 0, K::ZERO);
+        move_tail(&mut inner.child, half, F, &mut upper.child, 0, NIL);
+        // The separator of the last child on the left moves up.
+        let sep = core::mem::replace(&mut inner.sep[half - 1], K::MAX);
+        if self.rows_on {
+            let (left_block, right_block) = (inner.rows, upper.rows);
+            let mut upper_rows = RowBlock::EMPTY;
+            let rows = &mut self.rows.get_mut(left_block).row;
+            move_tail(rows, half, F, &mut upper_rows.row, 0, [K::ZERO; CLASSES]);
+            *self.rows.get_mut(right_block) = upper_rows;
+        }
+        *self.inners.get_mut(right) = upper;
+        self.add_child(path, level + 1, sep, right);
+        if slot < half { (left, slot) } else { (right, slot - half) }
+    }
+
+    /// Puts a new root above the old one and its new right sibling.
+    fn grow_root(&mut self, sep: K, right: u32) {
+        let (left, level) = (self.root, self.height);
+        let root = self.new_inner();
+        let inner = self.inners.get_mut(root);
+        inner.insert(0, K::MAX, K::ZERO, right);
+        inner.insert(0, sep, K::ZERO, left);
+        self.resummarize(root, 0, level);
+        self.resummarize(root, 1, level);
+        self.root = root;
+        self.height += 1;
+    }
+
+    /// Joins or lends to the leaf of `path`, and what joins above, if they have too few entries.
+    #[inline]
+    pub(super) fn refill(&mut self, path: &Path) {
+        if self.height == 0 || self.leaves.get(path.node(0)).size[Self::MIN - 1] != K::ZERO {
+            return;
+        }
+        self.refill_from(path);
+    }
+
+    #[cold]
+    fn refill_from(&mut self, path: &Path) {
+        for level in 1..=self.height {
+            let (parent, slot) = (path.node(level), path.slot(level));
+            // The left sibling, or for a first child the right one.
+            let left = slot.saturating_sub(1);
+            if !self.join(parent, left, level - 1) {
+                return;
+            }
+            if level == self.height {
+                if self.inners.get(parent).child[1] == NIL {
+                    self.root = self.inners.get(parent).child[0];
+                    self.height -= 1;
+                    self.drop_inner(parent);
+                }
+                return;
+            }
+            if self.inners.get(parent).child[Self::MIN - 1] != NIL {
+                return;
+            }
+        }
+    }
+
+    /// Joins children `left` and `left + 1` of `parent`, nodes at `level`, if they fit comfortably (2m entries);
+    /// else gives each half. Tells whether they were joined.
+    fn join(&mut self, parent: u32, left: usize, level: usize) -> bool {
+        let inner = self.inners.get(parent);
+        let (a, b) = (inner.child[left], inner.child[left + 1]);
+        let sep = inner.sep[left];
+        let (a_len, b_len) = match level {
+            0 => (self.leaves.get(a).len(), self.leaves.get(b).len()),
+            _ => (self.inners.get(a).len(), self.inners.get(b).len()),
+        };
+        let total = a_len + b_len;
+        let joined = total <= 2 * Self::MIN;
+        // How many entries the left one ends up with.
+        let keep = if joined { total } else { total / 2 };
+        let sep = match level {
+            0 => self.share_leaves(a, b, a_len, b_len, keep),
+            _ => self.share_inners(a, b, a_len, b_len, keep, sep),
+        };
+        let inner = self.inners.get_mut(parent);
+        if joined {
+            // The joined node ends where the right one ended.
+            inner.sep[left] = inner.sep[left + 1];
+            inner.remove(left + 1);
+            if self.rows_on {
+                let block = inner.rows;
+                remove_at(&mut self.rows.get_mut(block).row, left + 1, [K::ZERO; CLASSES]);
+            }
+            match level {
+                0 => self.leaves.put(b),
+                _ => self.drop_inner(b),
+            }
+        } else {
+            inner.sep[left] = sep;
+            self.resummarize(parent, left + 1, level);
+        }
+        self.resummarize(parent, left, level);
+        joined
+    }
+
+    /// Moves holes between neighbouring leaves until `a` has `keep`; returns the separator between them.
+    fn share_leaves(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, keep: usize) -> K {
+        let (mut left, mut right) = (*self.leaves.get(a), *self.leaves.get(b));
+        share(&mut left.end, &mut right.end, a_len, b_len, keep, K::MAX);
+        share(&mut left.size, &mut right.size, a_len, b_len, keep, K::ZERO);
+        *self.leaves.get_mut(a) = left;
+        *self.leaves.get_mut(b) = right;
+        left.end[keep - 1]
+    }
+
+    /// Moves children between neighbouring inner nodes until `a` has `keep`; returns the separator between them.
+    fn share_inners(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, keep: usize, sep: K) -> K {
+        let (mut left, mut right) = (*self.inners.get(a), *self.inners.get(b));
+        // What bounded the left node from above bounds its last child; the parent will have the new bound.
+        left.sep[a_len - 1] = sep;
+        share(&mut left.sep, &mut right.sep, a_len, b_len, keep, K::MAX);
+        share(&mut left.gap, &mut right.gap, a_len, b_len, keep, K::ZERO);
+        share(&mut left.child, &mut right.child, a_len, b_len, keep, NIL);
+        let sep = core::mem::replace(&mut left.sep[keep - 1], K::MAX);
+        if self.rows_on {
+            let (mut upper, mut lower) = (*self.rows.get(left.rows), *self.rows.get(right.rows));
+            share(&mut upper.row, &mut lower.row, a_len, b_len, keep, [K::ZERO; CLASSES]);
+            *self.rows.get_mut(left.rows) = upper;
+            *self.rows.get_mut(right.rows) = lower;
+        }
+        *self.inners.get_mut(a) = left;
+        *self.inners.get_mut(b) = right;
+        sep
+    }
+}
+
+/// Moves elements over the seam between two neighbouring arrays until the left one has `keep`.
+fn share<T: Copy, const F: usize>(
+    left: &mut [T; F],
+    right: &mut [T; F],
+    left_len: usize,
+    right_len: usize,
+    keep: usize,
+    unused: T,
+) {
+    if keep >= left_len {
+        let moved = keep - left_len;
+        left[left_len..keep].copy_from_slice(&right[..moved]);
+        right.copy_within(moved..right_len, 0);
+        right[right_len - moved..right_len].fill(unused);
+    } else {
+        let moved = left_len - keep;
+        right.copy_within(..right_len, moved);
+        move_tail(left, keep, left_len, right, 0, unused);
+    }
+}

@@ -1,0 +1,389 @@
+//! Changing: cutting an area from a hole, merging one back, and telling the summaries above.
+//!
+//! # Theory
+//! A summary (a gap, a row) is the maximum of what lies below. A hole that grows can only raise the maxima above it, and
+//! the first one that does not rise ends the walk. A hole that shrinks can lower a maximum only if it was that maximum;
+//! then the node is scanned, and the walk ends where the result is what stood there.
+//!
+//! Separators need care in two places, because a separator must lie between the ends to its left and the *starts* to its
+//! right (BT1), and a merge or an insertion can move either:
+//!
+//! ```text
+//!   child i         sep      child i+1
+//!   ...  |##|        ^        |####|  ...
+//!            |=======|=====|              what comes back may straddle the separator
+//!   start falls below sep  ->  lower it to the start (the one separator left of the path)
+//!   end passes sep         ->  raise it to the end   (the one separator right of the path)
+//! ```
+//! "The one" is found by climbing to the first level where the path is not in the first (or last) slot: separators
+//! higher up lie beyond, and lower down on that side there are none.
+
+use super::path::Path;
+use super::rows::{self, Row};
+use super::search::{Found, Place};
+use super::{BTree, Key};
+use crate::Fit;
+use crate::slab::NIL;
+use va_base::{FreeError, Platform, VaRange};
+
+/// The hole to the right of what comes back.
+enum Right {
+    None,
+    /// In the same leaf as the path, at this slot.
+    Here(usize),
+    /// First of the next leaf.
+    Next,
+}
+
+impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+    /// Cuts `size` pages at `found.at` from the hole found. The records for it are paid.
+    #[inline]
+    pub(super) fn cut(&mut self, found: &Found, size: u64) -> Fit {
+        let (start, end) = (found.start, found.end);
+        let (from, to) = (found.at, found.at + size);
+        let fit = Fit::of(from, to, start, end);
+        match found.place {
+            Place::Top => self.cut_top(from, to, fit),
+            Place::Tree(path) => self.cut_in_tree(&path, (start, end), (from, to), fit),
+        }
+        self.ledger.live += 1;
+        self.ledger.free_pages -= size;
+        match fit {
+            Fit::Full => self.ledger.holes -= 1,
+            Fit::LeftEdge | Fit::RightEdge => {}
+            Fit::NoEdge => self.ledger.holes += 1,
+        }
+        fit
+    }
+
+    #[inline]
+    fn cut_top(&mut self, from: u64, to: u64, fit: Fit) {
+        let start = self.top_start;
+        self.top_start = to;
+        match fit {
+            Fit::Full | Fit::LeftEdge => {}
+            // What stays below no longer touches the end of the extent: it moves into the tree (BT5).
+            Fit::RightEdge | Fit::NoEdge => {
+                let mut path = Path::new();
+                let slot = self.route(K::of(from), &mut path).1;
+                self.insert_hole(&mut path, slot, start, from);
+            }
+        }
+    }
+
+    #[inline]
+    fn cut_in_tree(&mut self, path: &Path, hole: (u64, u64), taken: (u64, u64), fit: Fit) {
+        let ((start, end), (from, to)) = (hole, taken);
+        let (old_end, old_size) = (K::of(end), K::of(end - start));
+        let (id, slot) = (path.node(0), path.slot(0));
+        let leaf = self.leaves.get_mut(id);
+        match fit {
+            Fit::LeftEdge => {
+                leaf.size[slot] = K::of(end - to);
+                self.lowered(path, old_end, old_size);
+            }
+            Fit::RightEdge => {
+                leaf.end[slot] = K::of(from);
+                leaf.size[slot] = K::of(from - start);
+                self.lowered(path, old_end, old_size);
+            }
+            Fit::Full => {
+                leaf.remove(slot);
+                self.lowered(path, old_end, old_size);
+                self.refill(path);
+            }
+            Fit::NoEdge => {
+                // The slot keeps the right part, whose end is the old one; the left part goes in before it.
+                leaf.size[slot] = K::of(end - to);
+                self.lowered(path, old_end, old_size);
+                let mut path = *path;
+                self.insert_hole(&mut path, slot, start, from);
+            }
+        }
+    }
+
+    /// Puts hole `[start, end)` in at `slot` of the leaf of `path`.
+    pub(super) fn insert_hole(&mut self, path: &mut Path, slot: usize, start: u64, end: u64) {
+        let (key, size) = (K::of(end), K::of(end - start));
+        self.last_end = self.last_end.max(end);
+        if slot == 0 {
+            self.lower_left_separator(path, K::of(start));
+        }
+        let leaf = self.leaves.get_mut(path.node(0));
+        let last = slot == F || leaf.size[slot] == K::ZERO;
+        if leaf.is_full() {
+            if last {
+                self.raise_right_separator(path, key);
+            }
+            self.raised(path, key, size);
+            self.split_leaf(path, slot, key, size);
+        } else {
+            leaf.insert(slot, key, size);
+            if last {
+                self.raise_right_separator(path, key);
+            }
+            self.raised(path, key, size);
+        }
+    }
+
+    /// Merges `[start, end)` with the holes that it touches, or refuses and changes nothing.
+    #[inline]
+    pub(super) fn merge(&mut self, start: u64, end: u64, range: VaRange) -> Result<(), FreeError> {
+        let top = self.top_start;
+        let top_free = top < self.top_end();
+        if end > top {
+            return Err(FreeError::AlreadyFree { range, hole: self.range(top, self.top_end()) });
+        }
+        // Ends at or above the start, that is: a left neighbour, or what might overlap, or a right neighbour.
+        let mut path = Path::new();
+        if start > self.last_end || self.longest == 0 {
+            if end == top {
+                self.accept(range, u64::from(top_free), end - start)?;
+                self.move_top(start);
+                return Ok(());
+            }
+            self.accept(range, 0, end - start)?;
+            let slot = self.route(K::of(start), &mut path).1;
+            self.insert_hole(&mut path, slot, start, end);
+            return Ok(());
+        }
+        let (id, slot) = self.route(K::of(start), &mut path);
+        let leaf = self.leaves.get(id);
+        let used = |slot: usize| slot < F && leaf.size[slot] != K::ZERO;
+        let left = used(slot) && leaf.end[slot].get() == start;
+        let next = slot + usize::from(left);
+        let mut next_path = path;
+        let right = if used(next) {
+            Right::Here(next)
+        } else if self.next_leaf(&mut next_path) {
+            Right::Next
+        } else {
+            Right::None
+        };
+        let right_hole = match right {
+            Right::None => None,
+            Right::Here(slot) => Some(self.hole_at(id, slot)),
+            Right::Next => Some(self.hole_at(next_path.node(0), 0)),
+        };
+        if let Some((hole_start, hole_end)) = right_hole.filter(|&(hole_start, _)| hole_start < end) {
+            return Err(FreeError::AlreadyFree { range, hole: self.range(hole_start, hole_end) });
+        }
+        let touches = right_hole.filter(|&(hole_start, _)| hole_start == end);
+        let with_top = end == top && top_free;
+        let merged = u64::from(left) + u64::from(touches.is_some() || with_top);
+        self.accept(range, merged, end - start)?;
+
+        if end == top {
+            // The top hole grows down, over the left neighbour too.
+            if left {
+                let left_start = self.hole_at(id, slot).0;
+                self.remove_hole(&path);
+                self.move_top(left_start);
+            } else {
+                self.move_top(start);
+            }
+            return Ok(());
+        }
+        match (left, touches, right) {
+            (false, None, _) => self.insert_hole(&mut path, slot, start, end),
+            (true, None, _) => self.grow_right(&path, slot, end),
+            (false, Some(_), Right::Here(slot)) => self.grow_left(&path, slot, start),
+            (false, Some(_), _) => self.grow_left(&next_path, 0, start),
+            (true, Some((_, right_end)), Right::Here(next)) => {
+                // |##L##|==back==|##R##|  both in this leaf: R's slot closes, L's takes everything.
+                let leaf = self.leaves.get_mut(id);
+                let size = K::of(right_end - (leaf.end[slot] - leaf.size[slot]).get());
+                let (old_end, old_size) = (leaf.end[next], leaf.size[next]);
+                leaf.remove(next);
+                (leaf.end[slot], leaf.size[slot]) = (K::of(right_end), size);
+                // The whole lies where R lay and ends where R ended, and is longer in every class.
+                debug_assert_eq!(old_end.get(), right_end);
+                debug_assert!(old_size < size);
+                self.raised(&path, K::of(right_end), size);
+                self.refill(&path);
+            }
+            (true, Some((_, right_end)), _) => {
+                // R is in the next leaf. It goes first, which may move L: look it up again.
+                self.remove_hole(&next_path);
+                let slot = self.route(K::of(start), &mut path).1;
+                self.grow_right(&path, slot, right_end);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the top hole begin at `start`, lower than before: every hole of the tree now ends below it.
+    #[inline]
+    fn move_top(&mut self, start: u64) {
+        self.top_start = start;
+        self.last_end = self.last_end.min(start.saturating_sub(1));
+    }
+
+    /// Counts a return that merges with `merged` holes, or refuses one that the areas out cannot account for.
+    #[inline]
+    fn accept(&mut self, range: VaRange, merged: u64, pages: u64) -> Result<(), FreeError> {
+        if !self.ledger.may_return(merged) {
+            return Err(FreeError::TooManyPieces { range, live: self.ledger.live });
+        }
+        self.ledger.live -= 1;
+        self.ledger.holes = self.ledger.holes + 1 - merged;
+        self.ledger.free_pages += pages;
+        Ok(())
+    }
+
+    /// Takes the hole at step 0 of `path` out of the tree.
+    fn remove_hole(&mut self, path: &Path) {
+        let (id, slot) = (path.node(0), path.slot(0));
+        let leaf = self.leaves.get_mut(id);
+        let (end, size) = (leaf.end[slot], leaf.size[slot]);
+        leaf.remove(slot);
+        self.lowered(path, end, size);
+        self.refill(path);
+    }
+
+    /// Moves the end of hole `slot` up to `end`.
+    #[inline]
+    fn grow_right(&mut self, path: &Path, slot: usize, end: u64) {
+        self.last_end = self.last_end.max(end);
+        let leaf = self.leaves.get_mut(path.node(0));
+        let size = K::of(end - (leaf.end[slot] - leaf.size[slot]).get());
+        let end = K::of(end);
+        (leaf.end[slot], leaf.size[slot]) = (end, size);
+        if slot + 1 == F || leaf.size[slot + 1] == K::ZERO {
+            self.raise_right_separator(path, end);
+        }
+        self.raised(path, end, size);
+    }
+
+    /// Moves the start of hole `slot` down to `start`.
+    #[inline]
+    fn grow_left(&mut self, path: &Path, slot: usize, start: u64) {
+        let leaf = self.leaves.get_mut(path.node(0));
+        let end = leaf.end[slot];
+        let size = K::of(end.get() - start);
+        leaf.size[slot] = size;
+        if slot == 0 {
+            self.lower_left_separator(path, K::of(start));
+        }
+        self.raised(path, end, size);
+    }
+
+    #[inline]
+    fn lower_left_separator(&mut self, path: &Path, start: K) {
+        for level in 1..=self.height {
+            if let Some(slot) = path.slot(level).checked_sub(1) {
+                let sep = &mut self.inners.get_mut(path.node(level)).sep[slot];
+                *sep = (*sep).min(start);
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn raise_right_separator(&mut self, path: &Path, end: K) {
+        for level in 1..=self.height {
+            let sep = &mut self.inners.get_mut(path.node(level)).sep[path.slot(level)];
+            // MAX marks the last child: the bound stands higher up.
+            if *sep != K::MAX {
+                *sep = (*sep).max(end);
+                return;
+            }
+        }
+    }
+
+    /// Tells the summaries above the leaf of `path` that a hole there is new, or longer than before.
+    #[inline]
+    fn raised(&mut self, path: &Path, end: K, size: K) {
+        self.longest = self.longest.max(size.get());
+        for level in 1..=self.height {
+            let gap = &mut self.inners.get_mut(path.node(level)).gap[path.slot(level)];
+            if *gap >= size {
+                break;
+            }
+            *gap = size;
+        }
+        if self.rows_on {
+            let row = rows::row_of(end, size);
+            for level in 1..=self.height {
+                let block = self.inners.get(path.node(level)).rows;
+                if !rows::raise(&mut self.rows.get_mut(block).row[path.slot(level)], &row) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Tells the summaries above the leaf of `path` that a hole `(end, size)` there is gone, or is now shorter.
+    #[inline]
+    fn lowered(&mut self, path: &Path, end: K, size: K) {
+        if self.rows_on && self.height > 0 {
+            self.lowered_rows(path, &rows::row_of(end, size));
+        }
+        if size.get() == self.longest || self.height > 0 {
+            self.lowered_gaps(path, size);
+        }
+    }
+
+    #[inline]
+    fn lowered_gaps(&mut self, path: &Path, old: K) {
+        if self.height > 0 && self.inners.get(path.node(1)).gap[path.slot(1)] != old {
+            return;
+        }
+        let mut max = self.leaves.get(path.node(0)).max_size();
+        for level in 1..=self.height {
+            let inner = self.inners.get_mut(path.node(level));
+            let gap = &mut inner.gap[path.slot(level)];
+            if *gap == max {
+                return;
+            }
+            *gap = max;
+            max = inner.max_gap();
+        }
+        self.longest = max.get();
+    }
+
+    fn lowered_rows(&mut self, path: &Path, old: &Row<K>) {
+        let block = self.inners.get(path.node(1)).rows;
+        if !rows::holds_up(old, &self.rows.get(block).row[path.slot(1)]) {
+            return;
+        }
+        let leaf = self.leaves.get(path.node(0));
+        let mut row = rows::row_of_leaf(&leaf.end, &leaf.size);
+        for level in 1..=self.height {
+            let block = self.inners.get(path.node(level)).rows;
+            let block = &mut self.rows.get_mut(block).row;
+            if block[path.slot(level)] == row {
+                return;
+            }
+            block[path.slot(level)] = row;
+            row = rows::row_of_block(block);
+        }
+    }
+
+    /// Builds the rows of every inner node, O(n). The blocks are paid.
+    pub(super) fn build_rows(&mut self) {
+        if self.height > 0 {
+            self.build_rows_of(self.root, self.height);
+        }
+    }
+
+    fn build_rows_of(&mut self, node: u32, level: usize) -> Row<K> {
+        let block = self.new_row_block();
+        self.inners.get_mut(node).rows = block;
+        for slot in 0..F {
+            let child = self.inners.get(node).child[slot];
+            if child == NIL {
+                break;
+            }
+            let row = if level == 1 {
+                let leaf = self.leaves.get(child);
+                rows::row_of_leaf(&leaf.end, &leaf.size)
+            } else {
+                // Depth is bounded by MAX_HEIGHT.
+                self.build_rows_of(child, level - 1)
+            };
+            self.rows.get_mut(block).row[slot] = row;
+        }
+        rows::row_of_block(&self.rows.get(block).row)
+    }
+}

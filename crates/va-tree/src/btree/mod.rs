@@ -1,0 +1,417 @@
+//! The B+tree of holes: the exact lowest fit for every size, alignment and window, in O(log n).
+//!
+//! # Theory
+//! **Why a B+tree.** A binary tree of holes costs a cache miss a level and has 19 levels at a million holes; a node of
+//! 16 or 32 entries costs a few misses and has three to five. What a binary tree keeps per node (the longest hole below) is
+//! kept here per child, in an array that one scan passes.
+//!
+//! **Why keyed by the end.** Nearly every allocation cuts the left edge of a hole. Its end stays, so the key stays:
+//! one size is written and no separator moves.
+//!
+//! **The top hole** (the one that touches the end of the extent) is kept outside the tree: it is where a young space
+//! allocates, and there an allocation is an addition.
+//!
+//! **Searching.** The first child that promises enough is entered; the promise of a whole subtree is exact, so there is
+//! no coming back. Two things clip a promise: the window's start cuts at most one hole, which is tested on the way to
+//! the first leaf; the window's end needs no search at all, since if the lowest fit ends past it, so does every other.
+//!
+//! ```text
+//!   window start .....v                          1 walk to the first hole that ends above it, test it clipped
+//!   holes   ##  ####  ###   #    #######   ##    2 the rest of that leaf
+//!                     1     2    3 climb         3 up until a child to the right promises enough, then down
+//! ```
+//!
+//! **Alignment** has rows of its own (see `rows`), which exist from the first aligned request on, or from the
+//! beginning ([`BTree::with_rows`]). They cost memory and time, and a space that never aligns pays for none.
+//!
+//! **Shape** (see `cost` for the bounds): nodes split in halves when full and join or lend when they fall below 3F/8,
+//! so every height and every reserve is guaranteed, not expected.
+//!
+//! # Invariants
+//! - **BT1 routed** `sep[i]` lies between the ends in child `i` and the starts in child `i + 1`; the last is `MAX`.
+//! - **BT2 filled** every node but the root has at least 3F/8 entries, an inner root at least two, all leaves one depth.
+//! - **BT3 gap** `gap[i]` is the longest hole below child `i`, and `longest` that of the whole tree.
+//! - **BT5 top** the hole that touches the end of the extent is outside the tree, every other inside.
+//! - **BT6 last-end** no hole of the tree ends above `last_end`.
+//!
+//! # Cost
+//! `n` holes, fanout F: every operation is O(F log n) and changes O(log n) nodes, except that the first aligned request builds
+//! the rows in O(n), that alignments above 1 GiB may walk O(n) holes, and that congruent areas pass the holes above the answer.
+//! # Source
+//! Our own; Linux has a red-black tree here (see [`rb`](crate::rb)). Measurements: `docs/decisions/0001-index-structure.md`.
+
+mod balance;
+mod change;
+mod cost;
+mod key;
+mod node;
+mod path;
+mod rows;
+mod search;
+mod validate;
+
+pub use key::Key;
+
+use crate::ledger::Ledger;
+use crate::slab::{NIL, Slab};
+use crate::{Fit, FreeIndex, IndexMemory};
+use node::{Inner, Leaf};
+use rows::RowBlock;
+use va_base::{AllocError, Broken, FreeError, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange};
+
+/// Leaves that are part of the index itself.
+const INLINE_LEAVES: usize = 8;
+/// Inner nodes that are: what the inline leaves can need.
+const INLINE_INNERS: usize = 1;
+
+/// The B+tree with 64-bit page numbers: any extent.
+pub type BTreeIndex<P> = BTree<u64, 16, P>;
+/// The B+tree with 32-bit page numbers: extents up to 16 TiB, half the memory.
+pub type BTreeIndex32<P> = BTree<u32, 32, P>;
+
+/// A B+tree of holes; `K` is the width of a page number inside, `F` the fanout (a multiple of 8).
+///
+/// ```
+/// use va_base::{NoSlabs, Request, Va, VaRange};
+/// use va_tree::{BTreeIndex, FreeIndex};
+///
+/// let space = VaRange::from_pages(0x100, 0x200).unwrap();
+/// let mut index = BTreeIndex::new(space, space, NoSlabs)?;
+/// let at = index.alloc(&Request::new(3 * 4096, 4096)?)?;
+/// assert_eq!(at, Va::new(0x100_000));
+/// let aligned = index.alloc(&Request::new(4096, 64 * 4096)?)?;
+/// assert_eq!(aligned, Va::new(0x140_000));
+/// index.give_back(VaRange::from_size(at, 3 * 4096).unwrap()).unwrap();
+/// assert_eq!(index.hole_count(), 2);
+/// # Ok::<(), va_base::AllocError>(())
+/// ```
+pub struct BTree<K: Key, const F: usize, P: Platform> {
+    // Constant after `new`.
+    /// First page of the extent.
+    first: u64,
+    /// Page after the last.
+    end: u64,
+    /// What every key is relative to: `first` rounded down to a multiple of `2^CLASSES` pages, so that relative
+    /// alignment is alignment.
+    base: u64,
+    default_window: VaRange,
+    platform: P,
+    // The tree.
+    leaves: Slab<Leaf<K, F>, INLINE_LEAVES>,
+    inners: Slab<Inner<K, F>, INLINE_INNERS>,
+    rows: Slab<RowBlock<K, F>, INLINE_INNERS>,
+    rows_on: bool,
+    root: u32,
+    /// Levels of inner nodes above the leaves.
+    height: usize,
+    /// Longest hole inside the tree, in pages (BT3).
+    longest: u64,
+    /// Upper bound of the ends in the tree, relative (BT6).
+    last_end: u64,
+    // Outside the tree.
+    /// Start of the hole that touches the end of the extent, relative; the end itself if there is none (BT5).
+    top_start: u64,
+    ledger: Ledger,
+}
+
+impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+    /// Creates an index of the whole pages of `extent`, all free.
+    ///
+    /// Requests without a window are met in `default_window`, or what of it lies in the extent. Nothing is asked of
+    /// the platform yet.
+    ///
+    /// # Errors
+    /// [`AllocError::BadRange`] if `extent` holds no whole page, or, with 32-bit keys, if more than 16 TiB lie between
+    /// its start rounded down to 1 GiB and its end.
+    pub fn new(extent: VaRange, default_window: VaRange, platform: P) -> Result<Self, AllocError> {
+        // Split halves and lenders must satisfy the minimum fill (`cost`), and shifts work on whole vectors.
+        const { assert!(F >= 8 && F.is_multiple_of(8)) };
+        let (first, end) = extent.whole_pages();
+        let base = first & !((1 << rows::CLASSES) - 1);
+        let bad = AllocError::BadRange { range: extent, extent: VaRange::ALL };
+        // The end of the extent itself is never a key: a hole that reaches it is the top hole.
+        if first >= end || end - base - 1 > K::MAX.get() {
+            return Err(bad);
+        }
+        let mut tree = Self {
+            first,
+            end,
+            base,
+            default_window,
+            platform,
+            leaves: Slab::new(),
+            inners: Slab::new(),
+            rows: Slab::new(),
+            rows_on: false,
+            root: NIL,
+            height: 0,
+            longest: 0,
+            last_end: 0,
+            top_start: first - base,
+            ledger: Ledger { live: 0, holes: 1, free_pages: end - first, paid_holes: 0 },
+        };
+        tree.count_paid();
+        tree.root = tree.new_leaf();
+        Ok(tree)
+    }
+
+    /// Turns the alignment rows on now instead of at the first aligned request: O(n), and O(1) for a young space.
+    ///
+    /// # Errors
+    /// [`AllocError::NoMeta`] if the platform refuses a slab; nothing has changed.
+    pub fn with_rows(mut self) -> Result<Self, AllocError> {
+        self.turn_rows_on()?;
+        Ok(self)
+    }
+
+    /// Tells whether alignment rows are kept.
+    pub fn has_rows(&self) -> bool {
+        self.rows_on
+    }
+
+    /// End of the extent, relative.
+    #[inline(always)]
+    fn top_end(&self) -> u64 {
+        self.end - self.base
+    }
+
+    /// Pages of the top hole.
+    #[inline(always)]
+    fn top_size(&self) -> u64 {
+        self.top_end() - self.top_start
+    }
+
+    /// The address of relative page `page`.
+    #[inline(always)]
+    fn va(&self, page: u64) -> Va {
+        Va::from_page(self.base + page)
+    }
+
+    /// The range of relative pages `[start, end)`, which lie in the extent.
+    fn range(&self, start: u64, end: u64) -> VaRange {
+        VaRange::new(self.va(start), self.va(end)).unwrap_or_default()
+    }
+
+    /// The relative pages of `range` if it is a non-empty run of whole pages in the extent.
+    #[inline]
+    fn checked_pages(&self, range: VaRange) -> Option<(u64, u64)> {
+        let (start, end) = (range.start().page_floor(), range.end().page_floor());
+        let inside = range.is_page_aligned() && self.first <= start && start < end && end <= self.end;
+        inside.then(|| (start - self.base, end - self.base))
+    }
+
+    /// Recomputes for how many holes the records in hand are enough, whatever the shape.
+    fn count_paid(&mut self) {
+        let mut inners = self.inners.capacity();
+        if self.rows_on {
+            inners = inners.min(self.rows.capacity());
+        }
+        let leaves = cost::leaves_under(inners as u64, self.leaves.capacity() as u64, F);
+        let leaves = leaves.min(cost::leaves_within_height(path::MAX_HEIGHT, F));
+        self.ledger.paid_holes = cost::holes(leaves, F);
+    }
+
+    /// Makes sure that `holes` holes are paid for, or refuses and changes nothing that anyone could see.
+    #[inline]
+    fn pay(&mut self, holes: u64) -> Result<(), AllocError> {
+        if holes <= self.ledger.paid_holes { Ok(()) } else { self.pay_slow(holes) }
+    }
+
+    #[cold]
+    fn pay_slow(&mut self, holes: u64) -> Result<(), AllocError> {
+        let leaves = cost::leaves(holes, F);
+        let inners = cost::inners(leaves, F) as usize;
+        let refused = |records| AllocError::NoMeta { records };
+        if leaves > cost::leaves_within_height(path::MAX_HEIGHT, F) {
+            return Err(refused(leaves as usize));
+        }
+        // Slabs lent before a refusal stay as spare capacity, and are counted.
+        let lent = self.leaves.reserve(leaves as usize, &self.platform);
+        let lent = lent.and_then(|()| self.inners.reserve(inners, &self.platform));
+        let lent = lent.and_then(|()| match self.rows_on {
+            true => self.rows.reserve(inners, &self.platform),
+            false => Ok(()),
+        });
+        self.count_paid();
+        lent.map_err(refused)
+    }
+
+    #[cold]
+    fn turn_rows_on(&mut self) -> Result<(), AllocError> {
+        if self.rows_on {
+            return Ok(());
+        }
+        let inners = cost::inners(cost::leaves(self.ledger.bound(), F), F) as usize;
+        self.rows.reserve(inners, &self.platform).map_err(|records| AllocError::NoMeta { records })?;
+        self.build_rows();
+        self.rows_on = true;
+        self.count_paid();
+        Ok(())
+    }
+
+    /// A request as the search wants it.
+    #[inline]
+    fn wanted(&self, request: &Request) -> search::Wanted {
+        let (low, high) = request.window().unwrap_or(self.default_window).whole_pages();
+        let (low, high) = (low.max(self.first), high.min(self.end));
+        search::Wanted {
+            size: request.size().get(),
+            align_log2: request.align().page_log2(),
+            // An empty window: nothing fits between its ends, which is all that the search looks at.
+            low: low.min(self.end) - self.base,
+            high: high.max(self.base) - self.base,
+        }
+    }
+
+    #[cold]
+    fn no_space(&self, request: &Request) -> AllocError {
+        let window = request.window().unwrap_or(self.default_window);
+        AllocError::NoSpace {
+            requested: request.size(),
+            align: request.align(),
+            window,
+            largest: self.largest_hole(),
+        }
+    }
+
+    /// With the feature `validate`: stops at the first operation after which an invariant does not hold.
+    #[inline(always)]
+    fn check(&self) {
+        #[cfg(feature = "validate")]
+        if let Err(broken) = self.validate() {
+            self.platform.bug(format_args!("after an operation on the B+tree"), Some(broken));
+        }
+    }
+}
+
+impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
+    fn extent(&self) -> VaRange {
+        self.range(self.first - self.base, self.top_end())
+    }
+
+    fn default_window(&self) -> VaRange {
+        self.default_window
+    }
+
+    /// O(log n); O(n) for an aligned request while there are no rows, since turning them on is a change.
+    fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        match self.find_lowest(&self.wanted(request)) {
+            Some(found) => Ok(self.va(found.at)),
+            None => Err(self.no_space(request)),
+        }
+    }
+
+    #[inline]
+    fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
+        let wanted = self.wanted(request);
+        // One leaf is searched hole by hole; rows are for more.
+        if wanted.align_log2 > 0 && !self.rows_on && self.height > 0 {
+            self.turn_rows_on()?;
+        }
+        let Some(found) = self.find_lowest(&wanted) else {
+            return Err(self.no_space(request));
+        };
+        self.pay(self.ledger.bound_after_take())?;
+        self.cut(&found, wanted.size);
+        self.check();
+        Ok(self.va(found.at))
+    }
+
+    fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
+        let bad = AllocError::BadRange { range, extent: self.extent() };
+        let (start, end) = self.checked_pages(range).ok_or(bad)?;
+        let found = self.find_enclosing(start, end).ok_or(AllocError::Occupied { range })?;
+        self.pay(self.ledger.bound_after_take())?;
+        let fit = self.cut(&found, end - start);
+        self.check();
+        Ok(fit)
+    }
+
+    #[inline]
+    fn give_back(&mut self, range: VaRange) -> Result<(), FreeError> {
+        let Some((start, end)) = self.checked_pages(range) else {
+            return Err(FreeError::BadRange { range, extent: self.extent() });
+        };
+        self.merge(start, end, range)?;
+        self.check();
+        Ok(())
+    }
+
+    fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError> {
+        let live = self.ledger.live.saturating_add(pieces);
+        let want = Ledger { live, ..self.ledger };
+        self.pay(want.bound())?;
+        self.ledger.live = live;
+        Ok(())
+    }
+
+    fn release_pieces(&mut self, pieces: u64) -> u64 {
+        let released = pieces.min(self.ledger.releasable());
+        self.ledger.live -= released;
+        released
+    }
+
+    fn live(&self) -> u64 {
+        self.ledger.live
+    }
+
+    fn free_pages(&self) -> Pages {
+        Pages::new(self.ledger.free_pages)
+    }
+
+    fn hole_count(&self) -> u64 {
+        self.ledger.holes
+    }
+
+    fn largest_hole(&self) -> Pages {
+        Pages::new(self.longest.max(self.top_size()))
+    }
+
+    fn hole_after(&self, at: Va) -> Option<VaRange> {
+        let page = at.page_floor();
+        if page >= self.end {
+            return None;
+        }
+        // A hole ends above `at` when it ends above its page: ends are page boundaries.
+        let page = page.max(self.first) - self.base;
+        let (start, end) = self.first_hole_from(page + 1).or_else(|| self.top_hole())?;
+        Some(self.range(start, end))
+    }
+
+    fn hole_below(&self, at: Va) -> Option<VaRange> {
+        let page = at.page_floor();
+        if page < self.first {
+            return None;
+        }
+        let (start, end) = self.last_hole_to(page.min(self.end) - self.base)?;
+        Some(self.range(start, end))
+    }
+
+    fn memory(&self) -> IndexMemory {
+        let leaf = size_of::<Leaf<K, F>>();
+        let inner = size_of::<Inner<K, F>>();
+        let row = size_of::<RowBlock<K, F>>();
+        IndexMemory {
+            used_bytes: self.leaves.used() * leaf + self.inners.used() * inner,
+            row_bytes: self.rows.used() * row,
+            lent_bytes: self.leaves.capacity() * leaf
+                + self.inners.capacity() * inner
+                + self.rows.capacity() * row,
+        }
+    }
+
+    fn validate(&self) -> Result<(), Broken> {
+        self.walk()
+    }
+}
+
+impl<K: Key, const F: usize, P: Platform> Drop for BTree<K, F, P> {
+    fn drop(&mut self) {
+        self.leaves.return_all(&self.platform);
+        self.inners.return_all(&self.platform);
+        self.rows.return_all(&self.platform);
+    }
+}
+
+// A page number fits in 52 bits: sums of two never overflow.
+const _: () = assert!(PAGE_SHIFT >= 12);

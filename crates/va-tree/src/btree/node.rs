@@ -1,0 +1,181 @@
+//! Leaves and inner nodes: fixed arrays, no header, no pointer.
+//!
+//! # Theory
+//! A leaf holds up to `F` holes as two parallel arrays, ends and sizes, in address order. Nothing counts them: an
+//! unused slot has size zero and the largest end, so a scan for the first end at or above a key needs no length,
+//! "full" is `size[F - 1] != 0` and "fewer than `m`" is `size[m - 1] == 0`.
+//!
+//! An inner node holds up to `F` children: the id of each, the longest hole below it (`gap`), and a separator `sep`.
+//! The separator of the last child, and of unused slots, is the largest key: what really bounds the last child stands
+//! in an ancestor, so that growing the last hole of a subtree has one place to be told, not a chain of them.
+//!
+//! ```text
+//!   inner  sep  |  40 |  97 | MAX | MAX ..        ends in child 0 <= 40 <= starts in child 1
+//!          gap  |   9 |  30 |   4 |   0 ..
+//!          child|  L3 |  L0 |  L7 | NIL ..
+//!   leaf   end  |  44 |  60 |  97 | MAX ..        three holes: [42,44) [30..60) no: ascending and disjoint
+//!          size |   2 |   9 |  30 |   0 ..
+//! ```
+
+use super::Key;
+use crate::slab::{Linked, NIL};
+use va_base::Record;
+
+/// Up to `F` holes in address order.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Leaf<K, const F: usize> {
+    pub(super) end: [K; F],
+    pub(super) size: [K; F],
+}
+
+impl<K: Key, const F: usize> Leaf<K, F> {
+    /// Slots in use, O(F).
+    pub(super) fn len(&self) -> usize {
+        self.size.iter().filter(|&&size| size != K::ZERO).count()
+    }
+
+    #[inline(always)]
+    pub(super) fn is_full(&self) -> bool {
+        self.size[F - 1] != K::ZERO
+    }
+
+    /// Index of the first hole that ends at or above `key`; `F` if there is none and no unused slot.
+    #[inline(always)]
+    pub(super) fn first_end_from(&self, key: K) -> usize {
+        self.end.iter().position(|&end| end >= key).unwrap_or(F)
+    }
+
+    #[inline(always)]
+    pub(super) fn max_size(&self) -> K {
+        max_of(&self.size)
+    }
+
+    /// Opens slot `at` for a hole. The leaf must not be full.
+    #[inline(always)]
+    pub(super) fn insert(&mut self, at: usize, end: K, size: K) {
+        insert_at(&mut self.end, at, end);
+        insert_at(&mut self.size, at, size);
+    }
+
+    /// Closes slot `at`.
+    #[inline(always)]
+    pub(super) fn remove(&mut self, at: usize) {
+        remove_at(&mut self.end, at, K::MAX);
+        remove_at(&mut self.size, at, K::ZERO);
+    }
+}
+
+impl<K: Key, const F: usize> Record for Leaf<K, F> {
+    const EMPTY: Self = Self { end: [K::MAX; F], size: [K::ZERO; F] };
+}
+
+impl<K: Key, const F: usize> Linked for Leaf<K, F> {
+    fn link(&self) -> u32 {
+        self.end[0].get() as u32
+    }
+
+    fn set_link(&mut self, id: u32) {
+        self.end[0] = K::of(u64::from(id));
+    }
+}
+
+/// Up to `F` children with their summaries.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Inner<K, const F: usize> {
+    pub(super) sep: [K; F],
+    pub(super) gap: [K; F],
+    pub(super) child: [u32; F],
+    /// Its alignment rows, or [`NIL`] while the tree keeps none.
+    pub(super) rows: u32,
+}
+
+impl<K: Key, const F: usize> Inner<K, F> {
+    /// Slots in use, O(F).
+    pub(super) fn len(&self) -> usize {
+        self.child.iter().filter(|&&child| child != NIL).count()
+    }
+
+    #[inline(always)]
+    pub(super) fn is_full(&self) -> bool {
+        self.child[F - 1] != NIL
+    }
+
+    /// Index of the child in which a hole that ends at or above `key` is first to be looked for.
+    #[inline(always)]
+    pub(super) fn route(&self, key: K) -> usize {
+        // The last child's separator is MAX, so this always finds one; the bound keeps the result in range.
+        self.sep.iter().position(|&sep| sep >= key).unwrap_or(F - 1)
+    }
+
+    #[inline(always)]
+    pub(super) fn max_gap(&self) -> K {
+        max_of(&self.gap)
+    }
+
+    /// Opens slot `at`. The node must not be full.
+    pub(super) fn insert(&mut self, at: usize, sep: K, gap: K, child: u32) {
+        insert_at(&mut self.sep, at, sep);
+        insert_at(&mut self.gap, at, gap);
+        insert_at(&mut self.child, at, child);
+    }
+
+    /// Closes slot `at`.
+    pub(super) fn remove(&mut self, at: usize) {
+        remove_at(&mut self.sep, at, K::MAX);
+        remove_at(&mut self.gap, at, K::ZERO);
+        remove_at(&mut self.child, at, NIL);
+    }
+}
+
+impl<K: Key, const F: usize> Record for Inner<K, F> {
+    const EMPTY: Self = Self { sep: [K::MAX; F], gap: [K::ZERO; F], child: [NIL; F], rows: NIL };
+}
+
+impl<K: Key, const F: usize> Linked for Inner<K, F> {
+    fn link(&self) -> u32 {
+        self.rows
+    }
+
+    fn set_link(&mut self, id: u32) {
+        self.rows = id;
+    }
+}
+
+/// Largest element.
+#[inline(always)]
+fn max_of<K: Key, const F: usize>(values: &[K; F]) -> K {
+    let mut max = values[0];
+    for &value in &values[1..] {
+        max = max.max(value);
+    }
+    max
+}
+
+/// Shifts `values[at..]` up by one, dropping the last, and writes `value` at `at`.
+#[inline(always)]
+pub(super) fn insert_at<T: Copy, const F: usize>(values: &mut [T; F], at: usize, value: T) {
+    values.copy_within(at..F - 1, at + 1);
+    values[at] = value;
+}
+
+/// Shifts `values[at + 1..]` down by one and writes `unused` into the last.
+#[inline(always)]
+pub(super) fn remove_at<T: Copy, const F: usize>(values: &mut [T; F], at: usize, unused: T) {
+    values.copy_within(at + 1.., at);
+    values[F - 1] = unused;
+}
+
+/// Moves `from[first..len]` to the beginning of `to[at..]` and fills what is left behind with `unused`.
+pub(super) fn move_tail<T: Copy, const F: usize>(
+    from: &mut [T; F],
+    first: usize,
+    len: usize,
+    to: &mut [T; F],
+    at: usize,
+    unused: T,
+) {
+    to[at..at + len - first].copy_from_slice(&from[first..len]);
+    from[first..len].fill(unused);
+}

@@ -1,0 +1,257 @@
+//! Finding: the lowest fit, the hole around an address, neighbours. Nothing here changes the tree.
+
+use super::path::Path;
+use super::rows::CLASSES;
+use super::{BTree, Key};
+use crate::slab::NIL;
+use va_base::Platform;
+
+/// What is looked for, in relative pages.
+pub(super) struct Wanted {
+    pub(super) size: u64,
+    pub(super) align_log2: u32,
+    pub(super) low: u64,
+    pub(super) high: u64,
+}
+
+/// Where a hole is.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// In the tree, at step 0 of the path.
+    Tree(Path),
+    /// The top hole.
+    Top,
+}
+
+/// A hole, and the first page to take of it.
+pub(super) struct Found {
+    pub(super) place: Place,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) at: u64,
+}
+
+impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+    /// Where `wanted` would begin in a hole that starts at `start`; may lie past anything.
+    #[inline(always)]
+    fn first_at(&self, start: u64, wanted: &Wanted) -> u64 {
+        let at = start.max(wanted.low);
+        if wanted.align_log2 == 0 {
+            return at;
+        }
+        // Pages are below 2^52 and the mask is below 2^51: no overflow.
+        let mask = (1u64 << wanted.align_log2) - 1;
+        at + ((self.base + at).wrapping_neg() & mask)
+    }
+
+    /// Finds the lowest fit: O(F log n), given exact promises for its alignment (see `promise`).
+    #[inline]
+    pub(super) fn find_lowest(&self, wanted: &Wanted) -> Option<Found> {
+        let found = if wanted.size <= self.longest { self.find_in_tree(wanted) } else { None };
+        let found = match found {
+            Some(found) => found,
+            None => {
+                let (start, end) = (self.top_start, self.top_end());
+                let at = self.first_at(start, wanted);
+                if end.saturating_sub(at) < wanted.size {
+                    return None;
+                }
+                Found { place: Place::Top, start, end, at }
+            }
+        };
+        // The lowest fit ends past the window: so does every other.
+        (found.at + wanted.size <= wanted.high).then_some(found)
+    }
+
+    /// Tells whether child `slot` of `node` may hold a fit; false is always true, true is exact up to `2^CLASSES`
+    /// pages of alignment while rows are on, and always for none.
+    #[inline(always)]
+    fn promise(&self, node: &super::Inner<K, F>, slot: usize, wanted: &Wanted) -> bool {
+        if wanted.align_log2 == 0 || !self.rows_on {
+            node.gap[slot].get() >= wanted.size
+        } else {
+            let class = (wanted.align_log2 as usize).min(CLASSES) - 1;
+            self.rows.get(node.rows).row[slot][class].get() >= wanted.size
+        }
+    }
+
+    fn find_in_tree(&self, wanted: &Wanted) -> Option<Found> {
+        let mut path = Path::new();
+        // Where the scan of the current leaf begins, and the level from which to climb when a leaf has nothing.
+        let (mut leaf_id, mut slot) = if wanted.low <= self.first - self.base {
+            // Nothing is clipped: the first promise is the answer.
+            (self.descend(&mut path, self.root, self.height, wanted)?, 0)
+        } else {
+            // A hole counts from where it ends above the window's start.
+            let key = wanted.low + 1;
+            if key > self.last_end {
+                return None;
+            }
+            self.route(K::of(key), &mut path)
+        };
+        loop {
+            let leaf = self.leaves.get(leaf_id);
+            while slot < F && leaf.size[slot] != K::ZERO {
+                let (size, end) = (leaf.size[slot].get(), leaf.end[slot].get());
+                if size >= wanted.size {
+                    let start = end - size;
+                    let at = self.first_at(start, wanted);
+                    if at + wanted.size <= end {
+                        path.set(0, leaf_id, slot);
+                        return Some(Found { place: Place::Tree(path), start, end, at });
+                    }
+                    if start >= wanted.high {
+                        return None;
+                    }
+                }
+                slot += 1;
+            }
+            leaf_id = self.climb(&mut path, wanted)?;
+            slot = 0;
+        }
+    }
+
+    /// Enters the first child that promises a fit, `level` levels down from `node`; `None` if the first node has none.
+    #[inline]
+    fn descend(&self, path: &mut Path, mut node: u32, mut level: usize, wanted: &Wanted) -> Option<u32> {
+        while level > 0 {
+            let inner = self.inners.get(node);
+            // Below a promise there is always another: only the first node can fail.
+            let slot = (0..F).find(|&slot| self.promise(inner, slot, wanted))?;
+            path.set(level, node, slot);
+            node = inner.child[slot];
+            level -= 1;
+        }
+        Some(node)
+    }
+
+    /// Goes up until a child further right promises a fit, then down into it.
+    #[inline]
+    fn climb(&self, path: &mut Path, wanted: &Wanted) -> Option<u32> {
+        for level in 1..=self.height {
+            let node = path.node(level);
+            let inner = self.inners.get(node);
+            let next = (path.slot(level) + 1..F).find(|&slot| self.promise(inner, slot, wanted));
+            if let Some(slot) = next {
+                path.set(level, node, slot);
+                return self.descend(path, inner.child[slot], level - 1, wanted);
+            }
+        }
+        None
+    }
+
+    /// Walks to the leaf where a hole that ends at or above `key` is first to be looked for; returns it and the slot of
+    /// the first such hole in it (one past the last hole if there is none). Fills the path, step 0 included.
+    #[inline]
+    pub(super) fn route(&self, key: K, path: &mut Path) -> (u32, usize) {
+        let mut node = self.root;
+        for level in (1..=self.height).rev() {
+            let inner = self.inners.get(node);
+            let slot = inner.route(key);
+            path.set(level, node, slot);
+            node = inner.child[slot];
+        }
+        let slot = self.leaves.get(node).first_end_from(key);
+        path.set(0, node, slot);
+        (node, slot)
+    }
+
+    /// Moves `path` to the first hole of the next leaf; false if there is none.
+    pub(super) fn next_leaf(&self, path: &mut Path) -> bool {
+        for level in 1..=self.height {
+            let (node, slot) = (path.node(level), path.slot(level) + 1);
+            let inner = self.inners.get(node);
+            if slot < F && inner.child[slot] != NIL {
+                path.set(level, node, slot);
+                let mut node = inner.child[slot];
+                for level in (1..level).rev() {
+                    path.set(level, node, 0);
+                    node = self.inners.get(node).child[0];
+                }
+                path.set(0, node, 0);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The hole that encloses `[start, end)`.
+    pub(super) fn find_enclosing(&self, start: u64, end: u64) -> Option<Found> {
+        if start >= self.top_start {
+            return Some(Found { place: Place::Top, start: self.top_start, end: self.top_end(), at: start });
+        }
+        if end > self.last_end {
+            return None;
+        }
+        let mut path = Path::new();
+        let (mut leaf, mut slot) = self.route(K::of(end), &mut path);
+        if slot == F || self.leaves.get(leaf).size[slot] == K::ZERO {
+            if !self.next_leaf(&mut path) {
+                return None;
+            }
+            (leaf, slot) = (path.node(0), 0);
+        }
+        let (hole_start, hole_end) = self.hole_at(leaf, slot);
+        (hole_start <= start).then_some(Found {
+            place: Place::Tree(path),
+            start: hole_start,
+            end: hole_end,
+            at: start,
+        })
+    }
+
+    /// Hole `slot` of a leaf, relative pages.
+    #[inline(always)]
+    pub(super) fn hole_at(&self, leaf: u32, slot: usize) -> (u64, u64) {
+        let leaf = self.leaves.get(leaf);
+        let (size, end) = (leaf.size[slot].get(), leaf.end[slot].get());
+        (end - size, end)
+    }
+
+    /// The top hole, if there is one.
+    pub(super) fn top_hole(&self) -> Option<(u64, u64)> {
+        (self.top_start < self.top_end()).then_some((self.top_start, self.top_end()))
+    }
+
+    /// The first hole of the tree that ends at or above `key`.
+    pub(super) fn first_hole_from(&self, key: u64) -> Option<(u64, u64)> {
+        if key > self.last_end {
+            return None;
+        }
+        let mut path = Path::new();
+        let (leaf, slot) = self.route(K::of(key), &mut path);
+        if slot < F && self.leaves.get(leaf).size[slot] != K::ZERO {
+            return Some(self.hole_at(leaf, slot));
+        }
+        self.next_leaf(&mut path).then(|| self.hole_at(path.node(0), 0))
+    }
+
+    /// The last hole that starts at or below `page`, the top hole included.
+    pub(super) fn last_hole_to(&self, page: u64) -> Option<(u64, u64)> {
+        if let Some((start, end)) = self.top_hole().filter(|&(start, _)| start <= page) {
+            return Some((start, end));
+        }
+        let mut path = Path::new();
+        // Past `last_end` the very last leaf is reached, with the slot after its last hole.
+        let (leaf, slot) = self.route(K::of((page + 1).min(K::MAX.get())), &mut path);
+        if slot < F && self.leaves.get(leaf).size[slot] != K::ZERO && self.hole_at(leaf, slot).0 <= page {
+            return Some(self.hole_at(leaf, slot));
+        }
+        // The hole that ends above `page` starts above it, or there is none: the one before is the answer.
+        if slot > 0 {
+            let last = slot.min(self.leaves.get(leaf).len());
+            return last.checked_sub(1).map(|slot| self.hole_at(leaf, slot));
+        }
+        for level in 1..=self.height {
+            if path.slot(level) > 0 {
+                let mut node = self.inners.get(path.node(level)).child[path.slot(level) - 1];
+                for _ in 1..level {
+                    let inner = self.inners.get(node);
+                    node = inner.child[inner.len() - 1];
+                }
+                return self.leaves.get(node).len().checked_sub(1).map(|slot| self.hole_at(node, slot));
+            }
+        }
+        None
+    }
+}

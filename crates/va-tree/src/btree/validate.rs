@@ -1,0 +1,157 @@
+//! Checks FT1, FT2, FT4 to FT6, BT1 to BT6 and SL1 with a walk over everything, O(n).
+
+use super::cost::min_fill;
+use super::rows::{self, CLASSES, Row};
+use super::{BTree, Key};
+use crate::slab::NIL;
+use va_base::{Broken, Platform};
+
+/// What the walk has seen so far.
+struct Walk {
+    leaves: u64,
+    inners: u64,
+    holes: u64,
+    pages: u64,
+    /// End of the last hole, if there was one.
+    last_end: Option<u64>,
+}
+
+/// The truth about a subtree.
+struct Truth<K> {
+    gap: K,
+    row: Row<K>,
+}
+
+impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+    pub(super) fn walk(&self) -> Result<(), Broken> {
+        let mut walk = Walk { leaves: 0, inners: 0, holes: 0, pages: 0, last_end: None };
+        let low = self.first - self.base;
+        let truth = self.walk_node(self.root, self.height, low, self.top_end(), &mut walk)?;
+        let at = self.va(low);
+        want("BT3", at, truth.gap.get(), self.longest)?;
+        if let Some((start, end)) = self.top_hole() {
+            walk.holes += 1;
+            walk.pages += end - start;
+        }
+        if let Some(last_end) = walk.last_end {
+            // BT5 and FT2: below the top hole and apart from it, or below the end of the extent.
+            ensure("BT5", self.va(last_end), self.top_start, last_end, last_end < self.top_start)?;
+            ensure("BT6", self.va(last_end), self.last_end, last_end, last_end <= self.last_end)?;
+        }
+        want("FT5", at, walk.holes, self.ledger.holes)?;
+        want("FT5", at, walk.pages, self.ledger.free_pages)?;
+        self.ledger.validate()?;
+        want("SL1", at, walk.leaves, self.leaves.used() as u64)?;
+        want("SL1", at, walk.inners, self.inners.used() as u64)?;
+        want("SL1", at, if self.rows_on { walk.inners } else { 0 }, self.rows.used() as u64)?;
+        for (freed, used, capacity) in [
+            (self.leaves.count_freed(), self.leaves.used(), self.leaves.capacity()),
+            (self.inners.count_freed(), self.inners.used(), self.inners.capacity()),
+            (self.rows.count_freed(), self.rows.used(), self.rows.capacity()),
+        ] {
+            let freed = freed.unwrap_or(usize::MAX);
+            ensure("SL1", at, capacity as u64, freed as u64, freed <= capacity - used)?;
+        }
+        Ok(())
+    }
+
+    /// Checks the subtree of `node`: every hole ends in `(low, high]`, every hole but the first also starts in it.
+    fn walk_node(
+        &self,
+        node: u32,
+        level: usize,
+        low: u64,
+        high: u64,
+        walk: &mut Walk,
+    ) -> Result<Truth<K>, Broken> {
+        let is_root = node == self.root;
+        if level == 0 {
+            walk.leaves += 1;
+            return self.walk_leaf(node, is_root, low, high, walk);
+        }
+        walk.inners += 1;
+        let inner = self.inners.get(node);
+        let at = self.va(low);
+        let len = inner.len();
+        let fewest = if is_root { 2 } else { min_fill(F) };
+        ensure("BT2", at, fewest as u64, len as u64, len >= fewest)?;
+        let mut truth = Truth { gap: K::ZERO, row: [K::ZERO; CLASSES] };
+        let mut low = low;
+        for slot in 0..F {
+            if slot >= len {
+                let unused = (inner.sep[slot], inner.gap[slot], inner.child[slot]) == (K::MAX, K::ZERO, NIL);
+                ensure("BT2", at, 1, slot as u64, unused)?;
+                continue;
+            }
+            let sep = inner.sep[slot].get();
+            let child_high = if slot + 1 == len {
+                want("BT1", at, K::MAX.get(), sep)?;
+                high
+            } else {
+                ensure("BT1", self.va(low), low, sep, low <= sep && sep <= high)?;
+                sep
+            };
+            let below = self.walk_node(inner.child[slot], level - 1, low, child_high, walk)?;
+            want("BT3", self.va(low), below.gap.get(), inner.gap[slot].get())?;
+            truth.gap = truth.gap.max(below.gap);
+            rows::raise(&mut truth.row, &below.row);
+            if self.rows_on {
+                let kept = &self.rows.get(inner.rows).row[slot];
+                for (&exact, &stored) in below.row.iter().zip(kept) {
+                    want("BT4", self.va(low), exact.get(), stored.get())?;
+                }
+            }
+            low = child_high;
+        }
+        if self.rows_on {
+            for row in &self.rows.get(inner.rows).row[len..] {
+                ensure("BT4", at, 0, row[0].get(), *row == [K::ZERO; CLASSES])?;
+            }
+        }
+        Ok(truth)
+    }
+
+    fn walk_leaf(
+        &self,
+        node: u32,
+        is_root: bool,
+        low: u64,
+        high: u64,
+        walk: &mut Walk,
+    ) -> Result<Truth<K>, Broken> {
+        let leaf = self.leaves.get(node);
+        let len = leaf.len();
+        let at = self.va(low);
+        ensure("BT2", at, min_fill(F) as u64, len as u64, is_root || len >= min_fill(F))?;
+        for slot in 0..F {
+            if slot >= len {
+                let unused = (leaf.end[slot], leaf.size[slot]) == (K::MAX, K::ZERO);
+                ensure("BT2", at, len as u64, slot as u64, unused)?;
+                continue;
+            }
+            let (end, size) = (leaf.end[slot].get(), leaf.size[slot].get());
+            ensure("FT4", at, end, size, 0 < size && size <= end && end < self.top_end())?;
+            let start = end - size;
+            ensure("FT4", self.va(start), self.first - self.base, start, start >= self.first - self.base)?;
+            // BT1: to the right of every separator before, to the left of the next.
+            ensure("BT1", self.va(start), low, start, start >= low)?;
+            ensure("BT1", self.va(end), high, end, end <= high)?;
+            if let Some(last_end) = walk.last_end {
+                ensure("FT1", self.va(start), last_end, start, start >= last_end)?;
+                ensure("FT2", self.va(start), last_end, start, start != last_end)?;
+            }
+            walk.last_end = Some(end);
+            walk.holes += 1;
+            walk.pages += size;
+        }
+        Ok(Truth { gap: leaf.max_size(), row: rows::row_of_leaf(&leaf.end, &leaf.size) })
+    }
+}
+
+fn want(rule: &'static str, at: va_base::Va, want: u64, got: u64) -> Result<(), Broken> {
+    ensure(rule, at, want, got, want == got)
+}
+
+fn ensure(rule: &'static str, at: va_base::Va, want: u64, got: u64, holds: bool) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(Broken { rule, at, want, got }) }
+}
