@@ -15,7 +15,7 @@ pub enum AllocError {
         requested: Pages,
         /// Alignment asked for.
         align: Align,
-        /// The whole pages that were searched.
+        /// The window of the request.
         window: VaRange,
         /// Largest free range anywhere in the space, in pages, whatever its alignment.
         largest: Pages,
@@ -79,7 +79,7 @@ pub enum FreeError {
     AlreadyFree {
         /// The range given back.
         range: VaRange,
-        /// A free range that it overlaps.
+        /// The lowest free range that it overlaps.
         hole: VaRange,
     },
     /// More pieces come back than were taken: part of an area was freed on its own. See `reserve_pieces` of the index.

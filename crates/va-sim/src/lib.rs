@@ -1,1 +1,18 @@
-//! Slow obvious twins of the fast structures.
+//! Slow obvious twins, the `Op` language and platforms that can refuse: what tests and the laboratory are made of.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`platform`] | a heap that lends slabs and gets them back, and one that refuses when told |
+//! | [`model`] | the index of holes as a sorted list, and as a row of booleans |
+//! | [`op`] | one language for property tests, fuzzing and saved failures |
+//! | [`run`] | runs ops on two indexes and names the first difference |
+//! | [`strip`] | address spaces as strings: `"AA.B...CC"` |
+//! | [`fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |
+#![forbid(unsafe_code)]
+
+//pub mod fuzz;
+pub mod model;
+pub mod op;
+pub mod platform;
+pub mod run;
+pub mod strip;

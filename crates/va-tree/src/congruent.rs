@@ -71,14 +71,28 @@ impl<'a> Congruent<'a> {
         self.areas
     }
 
+    /// What the base must be a multiple of.
+    pub fn align(&self) -> Align {
+        self.align
+    }
+
+    /// Where the areas may lie; `None` is the default window.
+    pub fn window(&self) -> Option<VaRange> {
+        self.window
+    }
+
     /// Bytes from the base to the end of the last area.
-    fn span_bytes(&self) -> u64 {
+    pub fn span_bytes(&self) -> u64 {
         self.areas.last().map_or(0, |&(offset, size)| offset + size)
     }
 
+    /// Pages of all areas together.
+    pub fn pages(&self) -> Pages {
+        Pages::new(self.areas.iter().map(|&(_, size)| size / PAGE_SIZE).sum())
+    }
+
     fn no_space(&self, index: &(impl FreeIndex + ?Sized), window: VaRange) -> AllocError {
-        let requested = Pages::new(self.areas.iter().map(|&(_, size)| size / PAGE_SIZE).sum());
-        AllocError::NoSpace { requested, align: self.align, window, largest: index.largest_hole() }
+        AllocError::NoSpace { requested: self.pages(), align: self.align, window, largest: index.largest_hole() }
     }
 }
 

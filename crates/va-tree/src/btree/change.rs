@@ -132,7 +132,9 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         let top = self.top_start;
         let top_free = top < self.top_end();
         if end > top {
-            return Err(FreeError::AlreadyFree { range, hole: self.range(top, self.top_end()) });
+            // The lowest hole that overlaps may lie below the top hole.
+            let (hole_start, hole_end) = self.first_hole_from(start + 1).unwrap_or((top, self.top_end()));
+            return Err(FreeError::AlreadyFree { range, hole: self.range(hole_start, hole_end) });
         }
         // Ends at or above the start, that is: a left neighbour, or what might overlap, or a right neighbour.
         let mut path = Path::new();

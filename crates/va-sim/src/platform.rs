@@ -1,0 +1,129 @@
+//! Platforms for tests and the laboratory: slabs from the heap, and slabs refused.
+
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use va_base::{Platform, Record};
+
+/// Lends slabs from the heap and reuses those handed back, so that thousands of short-lived indexes cost no more
+/// memory than the largest of them. Clones share one pool.
+#[derive(Clone, Default)]
+pub struct HeapPlatform {
+    pool: Rc<RefCell<HashMap<TypeId, Vec<Box<dyn Any>>>>>,
+}
+
+impl Platform for HeapPlatform {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        let mut pool = self.pool.borrow_mut();
+        let slabs = pool.entry(TypeId::of::<T>()).or_default();
+        let fits = slabs.iter().position(|slab| {
+            // Not far longer than asked for, or small indexes would use up the slabs of large ones.
+            slab.downcast_ref::<&'static mut [T]>()
+                .is_some_and(|slab| slab.len() >= min && slab.len() / 4 <= min)
+        });
+        if let Some(at) = fits
+            && let Ok(slab) = slabs.swap_remove(at).downcast::<&'static mut [T]>()
+        {
+            return Some(*slab);
+        }
+        let mut records = Vec::new();
+        records.try_reserve_exact(min).ok()?;
+        records.resize(min, T::EMPTY);
+        Some(Vec::leak(records))
+    }
+
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        let mut pool = self.pool.borrow_mut();
+        pool.entry(TypeId::of::<T>()).or_default().push(Box::new(slab));
+    }
+}
+
+/// When a [`RefusingPlatform`] says no.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refuse {
+    /// Never.
+    Never,
+    /// Every request from now on.
+    All,
+    /// Every request after this many were granted.
+    After(u64),
+}
+
+/// A [`HeapPlatform`] that refuses slabs when told. Clones share the switch.
+#[derive(Clone)]
+pub struct RefusingPlatform {
+    heap: HeapPlatform,
+    state: Rc<RefCell<(Refuse, u64)>>,
+}
+
+impl RefusingPlatform {
+    /// Creates a platform that refuses as `refuse` says.
+    pub fn new(refuse: Refuse) -> Self {
+        Self { heap: HeapPlatform::default(), state: Rc::new(RefCell::new((refuse, 0))) }
+    }
+
+    /// Changes when it refuses; grants are counted from here on.
+    pub fn set(&self, refuse: Refuse) {
+        *self.state.borrow_mut() = (refuse, 0);
+    }
+
+    /// Slabs granted since the last [`set`](Self::set).
+    pub fn granted(&self) -> u64 {
+        self.state.borrow().1
+    }
+}
+
+impl Platform for RefusingPlatform {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        let mut state = self.state.borrow_mut();
+        let refused = match state.0 {
+            Refuse::Never => false,
+            Refuse::All => true,
+            Refuse::After(granted) => state.1 >= granted,
+        };
+        if refused {
+            return None;
+        }
+        state.1 += 1;
+        self.heap.lend_slab(min)
+    }
+
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        self.heap.take_back_slab(slab);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy)]
+    struct Word(u64);
+    impl Record for Word {
+        const EMPTY: Self = Self(7);
+    }
+
+    #[test]
+    fn a_slab_handed_back_is_lent_again() {
+        let heap = HeapPlatform::default();
+        let slab = heap.lend_slab::<Word>(8).unwrap();
+        assert!(slab.iter().all(|word| word.0 == 7));
+        let at = slab.as_ptr();
+        heap.take_back_slab(slab);
+        assert_eq!(heap.clone().lend_slab::<Word>(6).unwrap().as_ptr(), at);
+        assert_ne!(heap.lend_slab::<Word>(6).unwrap().as_ptr(), at);
+    }
+
+    #[test]
+    fn it_refuses_when_told() {
+        let platform = RefusingPlatform::new(Refuse::After(1));
+        assert!(platform.lend_slab::<Word>(1).is_some());
+        assert!(platform.lend_slab::<Word>(1).is_none());
+        platform.set(Refuse::Never);
+        assert!(platform.lend_slab::<Word>(1).is_some());
+        platform.set(Refuse::All);
+        assert!(platform.lend_slab::<Word>(1).is_none());
+        assert_eq!(platform.granted(), 0);
+    }
+}

@@ -1,0 +1,48 @@
+//! Address spaces as strings, one character a page: `.` is free, a letter is an area.
+
+use va_base::{Request, VaRange};
+use va_tree::FreeIndex;
+
+/// Takes everything that is not `.` in `strip`, each run of one letter as one area, from an index of that many pages.
+///
+/// # Panics
+/// If the index refuses: the strip is then not one of a fresh index.
+pub fn lay(index: &mut impl FreeIndex, strip: &str) {
+    let first = index.extent().start().page_floor();
+    let pages: Vec<char> = strip.chars().collect();
+    let mut at = 0;
+    while at < pages.len() {
+        let run = pages[at..].iter().take_while(|&&page| page == pages[at]).count();
+        if pages[at] != '.' {
+            let range = VaRange::from_pages(first + at as u64, first + (at + run) as u64).unwrap_or_default();
+            if let Err(error) = index.take(range) {
+                panic!("cannot lay {strip:?}: {error}");
+            }
+        }
+        at += run;
+    }
+}
+
+/// Draws which pages are free (`.`) and which are out (`#`).
+pub fn draw(index: &impl FreeIndex) -> String {
+    let (first, end) = index.extent().whole_pages();
+    let mut strip = vec!['#'; (end - first) as usize];
+    for hole in index.holes() {
+        let (from, to) = hole.whole_pages();
+        strip[(from - first) as usize..(to - first) as usize].fill('.');
+    }
+    strip.into_iter().collect()
+}
+
+/// Takes `request` and draws the pages it got as `a`, others as [`draw`]; or says why not.
+pub fn alloc(index: &mut impl FreeIndex, request: &Request) -> String {
+    match index.alloc(request) {
+        Ok(at) => {
+            let from = (at.page_floor() - index.extent().start().page_floor()) as usize;
+            let mut strip: Vec<char> = draw(index).chars().collect();
+            strip[from..from + request.size().get() as usize].fill('a');
+            strip.into_iter().collect()
+        }
+        Err(error) => error.to_string(),
+    }
+}
