@@ -10,7 +10,7 @@
 //! | [`fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |
 #![forbid(unsafe_code)]
 
-//pub mod fuzz;
+pub mod fuzz;
 pub mod model;
 pub mod op;
 pub mod platform;

@@ -51,7 +51,8 @@ impl ModelIndex {
 
     fn pages_of(&self, range: VaRange) -> Option<(u64, u64)> {
         let (start, end) = range.whole_pages();
-        (range.is_page_aligned() && !range.is_empty() && self.extent().encloses(range)).then_some((start, end))
+        (range.is_page_aligned() && !range.is_empty() && self.extent().encloses(range))
+            .then_some((start, end))
     }
 
     fn cut(&mut self, start: u64, end: u64) -> Option<Fit> {
@@ -266,13 +267,15 @@ impl PageIndex {
 
     fn runs(&self) -> Vec<VaRange> {
         let end = self.first + self.free.len() as u64;
-        let starts = (self.first..end).filter(|&page| self.is_free(page) && !self.is_free(page.wrapping_sub(1)));
+        let starts =
+            (self.first..end).filter(|&page| self.is_free(page) && !self.is_free(page.wrapping_sub(1)));
         starts.map(|start| range(start, (start..).find(|&page| !self.is_free(page)).unwrap_or(end))).collect()
     }
 
     fn pages_of(&self, range: VaRange) -> Option<(u64, u64)> {
         let (start, end) = range.whole_pages();
-        (range.is_page_aligned() && !range.is_empty() && self.extent().encloses(range)).then_some((start, end))
+        (range.is_page_aligned() && !range.is_empty() && self.extent().encloses(range))
+            .then_some((start, end))
     }
 }
 
@@ -389,9 +392,10 @@ impl FreeIndex for PageIndex {
             .find(|&page| {
                 Va::from_page(page).is_aligned(areas.align())
                     && Va::from_page(page) >= low
-                    && areas.areas().iter().all(|&(offset, size)| {
-                        self.all(page + offset / PAGE_SIZE, size / PAGE_SIZE, true)
-                    })
+                    && areas
+                        .areas()
+                        .iter()
+                        .all(|&(offset, size)| self.all(page + offset / PAGE_SIZE, size / PAGE_SIZE, true))
             })
             .map(Va::from_page)
             .ok_or(AllocError::NoSpace {

@@ -233,7 +233,12 @@ fn walks_differ(a: &impl FreeIndex, b: &impl FreeIndex) -> Option<String> {
     }
     // Neighbours, seen from the ends of every hole and from beside them.
     for hole in x.iter().take(64) {
-        for at in [hole.start(), hole.end(), Va::new(hole.start().get().wrapping_sub(1)), Va::new(hole.end().get() - 1)] {
+        for at in [
+            hole.start(),
+            hole.end(),
+            Va::new(hole.start().get().wrapping_sub(1)),
+            Va::new(hole.end().get() - 1),
+        ] {
             let (p, q) = ((a.hole_after(at), a.hole_below(at)), (b.hole_after(at), b.hole_below(at)));
             if p != q {
                 return Some(format!("holes after and below {at}: {p:?} and {q:?}"));

@@ -92,7 +92,12 @@ impl<'a> Congruent<'a> {
     }
 
     fn no_space(&self, index: &(impl FreeIndex + ?Sized), window: VaRange) -> AllocError {
-        AllocError::NoSpace { requested: self.pages(), align: self.align, window, largest: index.largest_hole() }
+        AllocError::NoSpace {
+            requested: self.pages(),
+            align: self.align,
+            window,
+            largest: index.largest_hole(),
+        }
     }
 }
 

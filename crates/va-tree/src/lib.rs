@@ -20,8 +20,10 @@ pub mod btree;
 mod congruent;
 mod free_index;
 mod ledger;
+pub mod rb;
 mod slab;
 
 pub use btree::{BTree, BTreeIndex, BTreeIndex32};
 pub use congruent::Congruent;
 pub use free_index::{Fit, FreeIndex, IndexMemory};
+pub use rb::RbIndex;

@@ -1,0 +1,414 @@
+//! The seed's structure: a red-black tree of holes that knows the largest hole below each.
+//!
+//! # Theory
+//! This is what Linux has had since 5.2: holes sorted by address in a red-black tree, each with the size of the
+//! largest in its subtree, in pair with a list for O(1) neighbours. The tree is in `tree`, the two searches in
+//! [`search`]; here is what an index does with them.
+//!
+//! ```text
+//!   pages   0....5....10...15...20...25...30          own size | largest below
+//!   holes    ##   ######    ###     #                      3|6   the root: [14, 17)
+//!           [1,3) [5,11)  [14,17) [25,26)              6|6     1|1
+//!                                                    2|2
+//! ```
+//!
+//! **Cutting** keeps the record of the hole for what remains, so that a left or a right edge moves one number; only a cut
+//! in the middle links a second record, for the part on the left. **Merging** keeps the record of the left neighbour; when
+//! both neighbours touch, the right one is unlinked first, and only then the left one grows.
+//!
+//! Addresses are kept in bytes, as Linux does, because its inflated length (`size + align - 1`) is a number of bytes.
+//!
+//! # Invariants
+//! FT1 to FT6 (see [`FreeIndex`]), RB1 to RB4 (see `tree`).
+//!
+//! # Cost
+//! A hole is one record of 48 bytes. Alloc, give back: O(log n); with [`Exact`](search::Exact) and an alignment
+//! above a page, O(n) at worst.
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12); differences: `docs/kernel-map.md`.
+
+pub mod search;
+mod tree;
+
+pub use search::{Exact, Linux, Search};
+
+use crate::ledger::Ledger;
+use crate::slab::NIL;
+use crate::{Fit, FreeIndex, IndexMemory};
+use core::marker::PhantomData;
+use search::{TreeRef, Wanted};
+use tree::{Hole, INLINE_HOLES, Side, Tree};
+use va_base::{AllocError, Broken, FreeError, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
+
+/// A red-black tree of holes, searched as `S` says.
+///
+/// ```
+/// use va_base::{NoSlabs, Request, Va, VaRange};
+/// use va_tree::{FreeIndex, RbIndex, rb};
+///
+/// let space = VaRange::from_pages(1, 9).unwrap();
+/// let mut index = RbIndex::<rb::Linux, _>::new(space, space, NoSlabs)?;
+/// assert_eq!(index.alloc(&Request::new(4096, 4 * 4096)?)?, Va::new(4 * 4096));
+/// assert_eq!(index.alloc(&Request::new(4096, 4096)?)?, Va::new(4096));
+/// # Ok::<(), va_base::AllocError>(())
+/// ```
+pub struct RbIndex<S: Search, P: Platform> {
+    extent: VaRange,
+    default_window: VaRange,
+    platform: P,
+    tree: Tree,
+    ledger: Ledger,
+    search: PhantomData<S>,
+}
+
+impl<S: Search, P: Platform> RbIndex<S, P> {
+    /// Creates an index of the whole pages of `extent`, all free. Nothing is asked of the platform yet.
+    ///
+    /// # Errors
+    /// [`AllocError::BadRange`] if `extent` holds no whole page.
+    pub fn new(extent: VaRange, default_window: VaRange, platform: P) -> Result<Self, AllocError> {
+        let (first, end) = extent.whole_pages();
+        let bad = AllocError::BadRange { range: extent, extent: VaRange::ALL };
+        let pages = VaRange::from_pages(first, end).filter(|pages| !pages.is_empty()).ok_or(bad)?;
+        let mut index = Self {
+            extent: pages,
+            default_window,
+            platform,
+            tree: Tree::new(),
+            ledger: Ledger { live: 0, holes: 1, free_pages: end - first, paid_holes: INLINE_HOLES as u64 },
+            search: PhantomData,
+        };
+        let id = index.new_hole(pages.start().get(), pages.end().get());
+        index.tree.insert(id, NIL, Side::Left);
+        Ok(index)
+    }
+
+    /// Links, in the order given, from parent to child: `(start, end, depth)`, to compare shapes with a kernel's.
+    pub fn shape(&self) -> impl Iterator<Item = (Va, Va, u32)> + '_ {
+        let mut id = self.tree.first();
+        core::iter::from_fn(move || {
+            if id == NIL {
+                return None;
+            }
+            let hole = self.tree.get(id);
+            let (mut depth, mut up) = (0, hole.parent);
+            while up != NIL {
+                depth += 1;
+                up = self.tree.get(up).parent;
+            }
+            id = hole.next;
+            Some((Va::new(hole.start), Va::new(hole.end), depth))
+        })
+    }
+
+    /// A record for `[start, end)`, which was paid for.
+    #[inline]
+    fn new_hole(&mut self, start: u64, end: u64) -> u32 {
+        let Some(id) = self.tree.slab.take() else {
+            self.platform.bug(format_args!("SP3: the tree needs a record that was not paid for"), None);
+        };
+        let hole: &mut Hole = self.tree.get_mut(id);
+        (hole.start, hole.end) = (start, end);
+        id
+    }
+
+    #[inline]
+    fn pay(&mut self, holes: u64) -> Result<(), AllocError> {
+        if holes <= self.ledger.paid_holes { Ok(()) } else { self.pay_slow(holes) }
+    }
+
+    #[cold]
+    fn pay_slow(&mut self, holes: u64) -> Result<(), AllocError> {
+        let want = usize::try_from(holes).map_err(|_| AllocError::NoMeta { records: usize::MAX })?;
+        let lent = self.tree.slab.reserve(want, &self.platform);
+        self.ledger.paid_holes = self.tree.slab.capacity() as u64;
+        lent.map_err(|records| AllocError::NoMeta { records })
+    }
+
+    #[inline]
+    fn find(&self, request: &Request) -> Option<(u32, u64)> {
+        let window = request.window().unwrap_or(self.default_window);
+        let size = request.size().checked_bytes()?;
+        // An alignment below a page asks for no more than a page: holes are pages.
+        let wanted = Wanted {
+            size,
+            align: request.align().bytes().max(PAGE_SIZE),
+            low: window.start().get(),
+            high: window.end().get(),
+        };
+        S::find(&TreeRef(&self.tree), &wanted)
+    }
+
+    #[cold]
+    fn no_space(&self, request: &Request) -> AllocError {
+        AllocError::NoSpace {
+            requested: request.size(),
+            align: request.align(),
+            window: request.window().unwrap_or(self.default_window),
+            largest: self.largest_hole(),
+        }
+    }
+
+    /// Cuts `[start, end)` from the hole that encloses it. Its records are paid.
+    #[inline]
+    fn cut(&mut self, id: u32, start: u64, end: u64) -> Fit {
+        let hole = self.tree.get_mut(id);
+        let hole_start = hole.start;
+        let fit = Fit::of(start, end, hole_start, hole.end);
+        match fit {
+            Fit::Full => {
+                self.tree.erase(id);
+                self.tree.slab.put(id);
+                self.ledger.holes -= 1;
+            }
+            Fit::LeftEdge => {
+                hole.start = end;
+                self.tree.propagate(id);
+            }
+            Fit::RightEdge => {
+                hole.end = start;
+                self.tree.propagate(id);
+            }
+            Fit::NoEdge => {
+                hole.start = end;
+                self.tree.propagate(id);
+                let left = self.new_hole(hole_start, start);
+                // The part on the left comes right before the hole: no need to walk from the root.
+                let link = self.tree.find_link(id, hole_start, start);
+                let Some((parent, side)) = link else {
+                    self.platform
+                        .bug(format_args!("FT1: {hole_start:#x} overlaps what it was cut from"), None);
+                };
+                self.tree.insert(left, parent, side);
+                self.ledger.holes += 1;
+            }
+        }
+        self.ledger.live += 1;
+        self.ledger.free_pages -= (end - start) / PAGE_SIZE;
+        fit
+    }
+
+    fn is_inside(&self, range: VaRange) -> bool {
+        range.is_page_aligned() && !range.is_empty() && self.extent.encloses(range)
+    }
+
+    #[inline]
+    fn accept(&mut self, range: VaRange, merged: u64) -> Result<(), FreeError> {
+        if !self.ledger.may_return(merged) {
+            return Err(FreeError::TooManyPieces { range, live: self.ledger.live });
+        }
+        self.ledger.live -= 1;
+        self.ledger.holes = self.ledger.holes + 1 - merged;
+        self.ledger.free_pages += range.len_bytes() / PAGE_SIZE;
+        Ok(())
+    }
+
+    /// Merges `range` with the holes that it touches, or links it on its own.
+    #[inline]
+    fn merge(&mut self, range: VaRange) -> Result<(), FreeError> {
+        let (start, end) = (range.start().get(), range.end().get());
+        if self.tree.root == NIL {
+            self.accept(range, 0)?;
+            let id = self.new_hole(start, end);
+            self.tree.insert(id, NIL, Side::Left);
+            return Ok(());
+        }
+        let Some((parent, side)) = self.tree.find_link(self.tree.root, start, end) else {
+            return Err(self.already_free(range));
+        };
+        let (prev, next) = self.tree.neighbours(parent, side);
+        let prev = if prev != NIL && self.tree.get(prev).end == start { prev } else { NIL };
+        let next = if next != NIL && self.tree.get(next).start == end { next } else { NIL };
+        match (prev, next) {
+            (NIL, NIL) => {
+                self.accept(range, 0)?;
+                let id = self.new_hole(start, end);
+                self.tree.insert(id, parent, side);
+            }
+            (NIL, next) => {
+                self.accept(range, 1)?;
+                self.tree.get_mut(next).start = start;
+                self.tree.propagate(next);
+            }
+            (prev, NIL) => {
+                self.accept(range, 1)?;
+                self.tree.get_mut(prev).end = end;
+                self.tree.propagate(prev);
+            }
+            (prev, next) => {
+                self.accept(range, 2)?;
+                // The right one goes first: a rotation that its going causes must see sizes that agree with the maxima.
+                let end = self.tree.get(next).end;
+                self.tree.erase(next);
+                self.tree.slab.put(next);
+                self.tree.get_mut(prev).end = end;
+                self.tree.propagate(prev);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn already_free(&self, range: VaRange) -> FreeError {
+        let hole = self.hole_after(range.start()).unwrap_or_default();
+        FreeError::AlreadyFree { range, hole }
+    }
+
+    fn range_of(&self, id: u32) -> Option<VaRange> {
+        if id == NIL {
+            return None;
+        }
+        let hole = self.tree.get(id);
+        VaRange::new(Va::new(hole.start), Va::new(hole.end))
+    }
+
+    /// With the feature `validate`: stops at the first operation after which an invariant does not hold.
+    #[inline(always)]
+    fn check(&self) {
+        #[cfg(feature = "validate")]
+        if let Err(broken) = self.validate() {
+            self.platform.bug(format_args!("after an operation on the red-black tree"), Some(broken));
+        }
+    }
+}
+
+impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
+    fn extent(&self) -> VaRange {
+        self.extent
+    }
+
+    fn default_window(&self) -> VaRange {
+        self.default_window
+    }
+
+    fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        self.find(request).map(|(_, at)| Va::new(at)).ok_or_else(|| self.no_space(request))
+    }
+
+    #[inline]
+    fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
+        let Some((id, at)) = self.find(request) else {
+            return Err(self.no_space(request));
+        };
+        self.pay(self.ledger.bound_after_take())?;
+        // The search saw that this ends inside the hole.
+        self.cut(id, at, at + request.size().get() * PAGE_SIZE);
+        self.check();
+        Ok(Va::new(at))
+    }
+
+    fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
+        if !self.is_inside(range) {
+            return Err(AllocError::BadRange { range, extent: self.extent });
+        }
+        let id = self.tree.last_starting_to(range.start().get());
+        if id == NIL || self.tree.get(id).end < range.end().get() {
+            return Err(AllocError::Occupied { range });
+        }
+        self.pay(self.ledger.bound_after_take())?;
+        let fit = self.cut(id, range.start().get(), range.end().get());
+        self.check();
+        Ok(fit)
+    }
+
+    #[inline]
+    fn give_back(&mut self, range: VaRange) -> Result<(), FreeError> {
+        if !self.is_inside(range) {
+            return Err(FreeError::BadRange { range, extent: self.extent });
+        }
+        self.merge(range)?;
+        self.check();
+        Ok(())
+    }
+
+    fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError> {
+        let live = self.ledger.live.saturating_add(pieces);
+        let want = Ledger { live, ..self.ledger };
+        self.pay(want.bound())?;
+        self.ledger.live = live;
+        Ok(())
+    }
+
+    fn release_pieces(&mut self, pieces: u64) -> u64 {
+        let released = pieces.min(self.ledger.releasable());
+        self.ledger.live -= released;
+        released
+    }
+
+    fn live(&self) -> u64 {
+        self.ledger.live
+    }
+
+    fn free_pages(&self) -> Pages {
+        Pages::new(self.ledger.free_pages)
+    }
+
+    fn hole_count(&self) -> u64 {
+        self.ledger.holes
+    }
+
+    fn largest_hole(&self) -> Pages {
+        Pages::new(self.tree.max_size(self.tree.root) / PAGE_SIZE)
+    }
+
+    fn hole_after(&self, at: Va) -> Option<VaRange> {
+        self.range_of(self.tree.first_ending_above(at.get()))
+    }
+
+    fn hole_below(&self, at: Va) -> Option<VaRange> {
+        self.range_of(self.tree.last_starting_to(at.get()))
+    }
+
+    fn memory(&self) -> IndexMemory {
+        IndexMemory {
+            used_bytes: self.tree.slab.used() * size_of::<Hole>(),
+            row_bytes: 0,
+            lent_bytes: self.tree.slab.capacity() * size_of::<Hole>(),
+        }
+    }
+
+    fn validate(&self) -> Result<(), Broken> {
+        let at = |id| Va::new(if id == NIL { 0 } else { self.tree.get(id).start });
+        self.tree.black_height(self.tree.root, 0).map_err(|(rule, id)| Broken {
+            rule,
+            at: at(id),
+            want: 0,
+            got: 1,
+        })?;
+        ensure("RB1", at(self.tree.root), 0, 1, self.tree.root_is_black())?;
+        let (mut id, mut prev, mut count, mut pages) = (self.tree.first(), NIL, 0, 0);
+        while id != NIL {
+            let hole = self.tree.get(id);
+            ensure("RB4", at(id), u64::from(prev), u64::from(hole.prev), hole.prev == prev)?;
+            let next = self.tree.in_order_next(id);
+            ensure("RB4", at(id), u64::from(next), u64::from(hole.next), hole.next == next)?;
+            let range = VaRange::new(Va::new(hole.start), Va::new(hole.end)).unwrap_or_default();
+            ensure("FT4", at(id), hole.end, hole.start, self.is_inside(range))?;
+            if prev != NIL {
+                let last = self.tree.get(prev).end;
+                ensure("FT1", at(id), last, hole.start, hole.start >= last)?;
+                ensure("FT2", at(id), last, hole.start, hole.start != last)?;
+            }
+            (count, pages) = (count + 1, pages + hole.size() / PAGE_SIZE);
+            (prev, id) = (id, next);
+        }
+        ensure("FT5", Va::ZERO, count, self.ledger.holes, count == self.ledger.holes)?;
+        ensure("FT5", Va::ZERO, pages, self.ledger.free_pages, pages == self.ledger.free_pages)?;
+        self.ledger.validate()?;
+        let used = self.tree.slab.used() as u64;
+        ensure("SL1", Va::ZERO, count, used, count == used)?;
+        let spare = (self.tree.slab.capacity() as u64) - used;
+        let freed = self.tree.slab.count_freed().map_or(u64::MAX, |freed| freed as u64);
+        ensure("SL1", Va::ZERO, spare, freed, freed <= spare)
+    }
+}
+
+impl<S: Search, P: Platform> Drop for RbIndex<S, P> {
+    fn drop(&mut self) {
+        self.tree.slab.return_all(&self.platform);
+    }
+}
+
+fn ensure(rule: &'static str, at: Va, want: u64, got: u64, holds: bool) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(Broken { rule, at, want, got }) }
+}

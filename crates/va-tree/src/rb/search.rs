@@ -1,0 +1,162 @@
+//! Two searches on one tree: Linux's, and the exact one.
+//!
+//! # Theory
+//! `subtree_max_size` tells whether a subtree holds a large enough hole, so a search for the *lowest* one goes left
+//! wherever the left promises enough. Alignment and the window's start spoil that: a hole may be long enough and still
+//! not fit. The two searches deal with it differently.
+//!
+//! **[`Linux`]** asks for `size + align - 1` bytes when it chooses a way (then whatever it finds surely fits), but takes
+//! any hole that it *passes* and that fits. So it stays O(log n), is not the lowest fit for alignments above a page,
+//! depends on the shape of the tree, and can miss a fit altogether. When it runs out of ways it rolls back: to the nearest
+//! ancestor that fits or whose right side promises enough, whose left side it must not enter again. Its end of the window is
+//! looked at only afterwards. A window exactly as large as an aligned request is searched with the bare size.
+//!
+//! **[`Exact`]** asks for `size` and visits, in address order, every hole that its ways cannot exclude: always the
+//! lowest fit; O(log n) up to page alignment, O(n) at worst above.
+//!
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12: `find_vmap_lowest_match`, `va_alloc`), from its behaviour.
+
+use super::tree::{Hole, Tree};
+use crate::slab::NIL;
+use va_base::PAGE_SIZE;
+
+/// What is looked for, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub(super) size: u64,
+    pub(super) align: u64,
+    pub(super) low: u64,
+    pub(super) high: u64,
+}
+
+impl Wanted {
+    /// Where the request would begin in `hole`, if it fits there, with `low` as the window's start and no end.
+    #[inline(always)]
+    fn first_in(&self, hole: &Hole, low: u64) -> Option<u64> {
+        let at = hole.start.max(low).checked_add(self.align - 1)? & !(self.align - 1);
+        (at.checked_add(self.size)? <= hole.end).then_some(at)
+    }
+}
+
+/// A way of choosing a hole.
+pub trait Search {
+    /// Returns the hole to cut and the address in it.
+    #[doc(hidden)]
+    fn find(tree: &TreeRef<'_>, wanted: &Wanted) -> Option<(u32, u64)>;
+}
+
+/// The tree, as a search sees it.
+pub struct TreeRef<'a>(pub(super) &'a Tree);
+
+/// Linux's search: what Linux 6.12 answers, address for address.
+#[derive(Clone, Copy, Debug)]
+pub struct Linux;
+
+/// The exact lowest fit.
+#[derive(Clone, Copy, Debug)]
+pub struct Exact;
+
+impl Search for Linux {
+    #[inline]
+    fn find(tree: &TreeRef<'_>, wanted: &Wanted) -> Option<(u32, u64)> {
+        let tree = tree.0;
+        let window_is_exact = wanted.high - wanted.low == wanted.size;
+        let length = if wanted.align <= PAGE_SIZE || window_is_exact {
+            wanted.size
+        } else {
+            wanted.size.checked_add(wanted.align - 1)?
+        };
+        let found = linux_lowest(tree, wanted, length)?;
+        let at = wanted.first_in(tree.get(found), wanted.low)?;
+        (at.checked_add(wanted.size)? <= wanted.high).then_some((found, at))
+    }
+}
+
+/// The hole that Linux finds when it asks for `length` on the way.
+#[inline]
+fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
+    let mut low = wanted.low;
+    let mut id = tree.root;
+    if id == NIL {
+        return None;
+    }
+    loop {
+        let hole = tree.get(id);
+        // Strict: a hole that starts at the window's start has nothing of use to its left.
+        if low < hole.start && tree.max_size(hole.left()) >= length {
+            id = hole.left();
+            continue;
+        }
+        if wanted.first_in(hole, low).is_some() {
+            return Some(id);
+        }
+        if tree.max_size(hole.right()) >= length {
+            id = hole.right();
+            continue;
+        }
+        // A dead end: back to an ancestor that fits, or whose right side is still to be seen.
+        loop {
+            id = tree.get(id).parent;
+            if id == NIL {
+                return None;
+            }
+            let hole = tree.get(id);
+            if wanted.first_in(hole, low).is_some() {
+                return Some(id);
+            }
+            // Not strict here: having come back to a hole that starts at `low`, its right side is what remains. And one
+            // more than its start afterwards, so that no later step takes this hole, or what is left of it, for new.
+            if low <= hole.start && tree.max_size(hole.right()) >= length {
+                low = hole.start + 1;
+                id = hole.right();
+                break;
+            }
+        }
+    }
+}
+
+impl Search for Exact {
+    #[inline]
+    fn find(tree: &TreeRef<'_>, wanted: &Wanted) -> Option<(u32, u64)> {
+        let tree = tree.0;
+        let mut id = tree.root;
+        if tree.max_size(id) < wanted.size {
+            return None;
+        }
+        loop {
+            // Down to the lowest hole that nothing excludes: what lies left of a hole ends below its start.
+            let mut hole = tree.get(id);
+            while wanted.low < hole.start && tree.max_size(hole.left()) >= wanted.size {
+                id = hole.left();
+                hole = tree.get(id);
+            }
+            // In order from there.
+            loop {
+                let hole = tree.get(id);
+                if hole.start >= wanted.high {
+                    return None;
+                }
+                if let Some(at) = wanted.first_in(hole, wanted.low) {
+                    return (at.checked_add(wanted.size)? <= wanted.high).then_some((id, at));
+                }
+                if tree.max_size(hole.right()) >= wanted.size {
+                    id = hole.right();
+                    break;
+                }
+                // Up, past every hole whose right side this was.
+                loop {
+                    let parent = tree.get(id).parent;
+                    if parent == NIL {
+                        return None;
+                    }
+                    let from_left = tree.get(parent).left() == id;
+                    id = parent;
+                    if from_left {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}

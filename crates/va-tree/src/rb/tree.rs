@@ -1,0 +1,478 @@
+//! The red-black tree of holes: links, colours, and the largest hole below each.
+//!
+//! # Theory
+//! Each hole is one record: its two ends, the largest size in its subtree, three tree links, two list links, a colour;
+//! no pointers, 48 bytes. The list gives both neighbours in O(1), which is what merging needs.
+//!
+//! `subtree_max_size` is the maximum of a hole's own size and of what its two children say. It is set right from the place
+//! of a change upward, and the first ancestor whose value comes out as it stood ends the walk: nothing above depends on
+//! anything but that value. A rotation hands the old top's value to the new top (same holes below) and computes the
+//! demoted one anew.
+//!
+//! **Shapes.** Which hole Linux picks for an aligned request depends on the shape of its tree, so insertion and erasure must
+//! give the same shapes. Both are the textbook's (Cormen et al., chapter 13): insertion recolours while the uncle is red
+//! and then rotates once or twice; erasure of a hole with two children moves the in-order *successor* into its place, and
+//! the four cases of the repair are tried in the textbook's order. That is all that determines a shape;
+//! `docs/decisions/0002-rb-faithful.md` says how it was compared.
+//!
+//! # Invariants
+//! - **FT3 max-size** `subtree_max_size` is the maximum of a hole's own size and its children's values.
+//! - **RB1 red** a red hole has no red child; the root is black.
+//! - **RB2 black-height** every way from a hole down to a missing child passes as many black holes.
+//! - **RB3 links** a child's parent is the one whose child it is.
+//! - **RB4 list** the list links are the in-order neighbours.
+
+use crate::slab::{Linked, NIL, Slab};
+use va_base::Record;
+
+/// Holes that are part of the index itself.
+pub(super) const INLINE_HOLES: usize = 64;
+
+/// Which child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    Left,
+    Right,
+}
+
+impl Side {
+    #[inline(always)]
+    fn other(self) -> Self {
+        match self {
+            Self::Left => Self::Right,
+            Self::Right => Self::Left,
+        }
+    }
+}
+
+/// A hole `[start, end)`, in bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Hole {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) subtree_max_size: u64,
+    pub(super) parent: u32,
+    child: [u32; 2],
+    pub(super) prev: u32,
+    pub(super) next: u32,
+    red: bool,
+}
+
+// The issue of memory: 72 bytes in Linux 6.12.
+const _: () = assert!(size_of::<Hole>() <= 48);
+
+impl Hole {
+    #[inline(always)]
+    pub(super) fn size(&self) -> u64 {
+        self.end - self.start
+    }
+
+    #[inline(always)]
+    pub(super) fn left(&self) -> u32 {
+        self.child[0]
+    }
+
+    #[inline(always)]
+    pub(super) fn right(&self) -> u32 {
+        self.child[1]
+    }
+
+    #[inline(always)]
+    fn child(&self, side: Side) -> u32 {
+        self.child[side as usize]
+    }
+}
+
+impl Record for Hole {
+    const EMPTY: Self = Self {
+        start: 0,
+        end: 0,
+        subtree_max_size: 0,
+        parent: NIL,
+        child: [NIL; 2],
+        prev: NIL,
+        next: NIL,
+        red: false,
+    };
+}
+
+impl Linked for Hole {
+    fn link(&self) -> u32 {
+        self.next
+    }
+
+    fn set_link(&mut self, id: u32) {
+        self.next = id;
+    }
+}
+
+/// The tree and its list.
+pub(super) struct Tree {
+    pub(super) slab: Slab<Hole, INLINE_HOLES>,
+    pub(super) root: u32,
+}
+
+impl Tree {
+    pub(super) fn new() -> Self {
+        Self { slab: Slab::new(), root: NIL }
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, id: u32) -> &Hole {
+        self.slab.get(id)
+    }
+
+    #[inline(always)]
+    pub(super) fn get_mut(&mut self, id: u32) -> &mut Hole {
+        self.slab.get_mut(id)
+    }
+
+    /// Largest size below `id`, 0 for no hole.
+    #[inline(always)]
+    pub(super) fn max_size(&self, id: u32) -> u64 {
+        if id == NIL { 0 } else { self.get(id).subtree_max_size }
+    }
+
+    #[inline(always)]
+    fn is_red(&self, id: u32) -> bool {
+        id != NIL && self.get(id).red
+    }
+
+    #[inline(always)]
+    fn computed_max(&self, id: u32) -> u64 {
+        let hole = self.get(id);
+        hole.size().max(self.max_size(hole.left())).max(self.max_size(hole.right()))
+    }
+
+    /// Sets `subtree_max_size` right from `id` upward, until one comes out as it stood.
+    #[inline]
+    pub(super) fn propagate(&mut self, mut id: u32) {
+        while id != NIL {
+            let max = self.computed_max(id);
+            let hole = self.get_mut(id);
+            if hole.subtree_max_size == max {
+                return;
+            }
+            hole.subtree_max_size = max;
+            id = hole.parent;
+        }
+    }
+
+    /// Where a hole `[start, end)` would be linked below `from`; `None` if it overlaps one there. `from` is not [`NIL`].
+    #[inline]
+    pub(super) fn find_link(&self, mut from: u32, start: u64, end: u64) -> Option<(u32, Side)> {
+        loop {
+            let hole = self.get(from);
+            let side = if end <= hole.start {
+                Side::Left
+            } else if start >= hole.end {
+                Side::Right
+            } else {
+                return None;
+            };
+            let child = hole.child(side);
+            if child == NIL {
+                return Some((from, side));
+            }
+            from = child;
+        }
+    }
+
+    /// The neighbours in the list of what is linked at `side` of `parent`.
+    #[inline(always)]
+    pub(super) fn neighbours(&self, parent: u32, side: Side) -> (u32, u32) {
+        match side {
+            Side::Left => (self.get(parent).prev, parent),
+            Side::Right => (parent, self.get(parent).next),
+        }
+    }
+
+    /// Links the new hole `id`, whose ends are set, at `side` of `parent` (which is [`NIL`] in an empty tree).
+    pub(super) fn insert(&mut self, id: u32, parent: u32, side: Side) {
+        let (prev, next) = if parent == NIL { (NIL, NIL) } else { self.neighbours(parent, side) };
+        let hole = self.get_mut(id);
+        *hole = Hole { parent, prev, next, red: true, subtree_max_size: hole.size(), ..*hole };
+        hole.child = [NIL; 2];
+        if prev != NIL {
+            self.get_mut(prev).next = id;
+        }
+        if next != NIL {
+            self.get_mut(next).prev = id;
+        }
+        if parent == NIL {
+            self.root = id;
+        } else {
+            self.get_mut(parent).child[side as usize] = id;
+            self.propagate(parent);
+        }
+        self.repair_insertion(id);
+    }
+
+    /// Restores RB1 after `node` was linked as a red leaf.
+    fn repair_insertion(&mut self, mut node: u32) {
+        loop {
+            let parent = self.get(node).parent;
+            if parent == NIL {
+                self.get_mut(node).red = false;
+                return;
+            }
+            if !self.get(parent).red {
+                return;
+            }
+            // A red hole is not the root: it has a parent.
+            let grandparent = self.get(parent).parent;
+            let side = self.side_of(parent, grandparent);
+            let uncle = self.get(grandparent).child(side.other());
+            if self.is_red(uncle) {
+                self.get_mut(parent).red = false;
+                self.get_mut(uncle).red = false;
+                self.get_mut(grandparent).red = true;
+                node = grandparent;
+                continue;
+            }
+            let mut top = parent;
+            if self.get(parent).child(side.other()) == node {
+                // An inner grandchild: straighten first.
+                self.rotate(parent, side);
+                top = node;
+            }
+            self.get_mut(top).red = false;
+            self.get_mut(grandparent).red = true;
+            self.rotate(grandparent, side.other());
+            return;
+        }
+    }
+
+    #[inline(always)]
+    fn side_of(&self, child: u32, parent: u32) -> Side {
+        if self.get(parent).left() == child { Side::Left } else { Side::Right }
+    }
+
+    /// Turns the edge between `top` and its child on the other side, so that `top` goes down on `side`.
+    fn rotate(&mut self, top: u32, side: Side) {
+        let rising = self.get(top).child(side.other());
+        let between = self.get(rising).child(side);
+        let max = self.get(top).subtree_max_size;
+        let parent = self.get(top).parent;
+        self.get_mut(top).child[side.other() as usize] = between;
+        if between != NIL {
+            self.get_mut(between).parent = top;
+        }
+        self.get_mut(rising).child[side as usize] = top;
+        self.get_mut(top).parent = rising;
+        self.replace_child(parent, top, rising);
+        // The same holes lie below the new top as below the old one.
+        self.get_mut(rising).subtree_max_size = max;
+        let demoted = self.computed_max(top);
+        self.get_mut(top).subtree_max_size = demoted;
+    }
+
+    /// Makes `new` the child of `parent` (or the root) that `old` was.
+    #[inline]
+    fn replace_child(&mut self, parent: u32, old: u32, new: u32) {
+        if parent == NIL {
+            self.root = new;
+        } else {
+            let side = self.side_of(old, parent);
+            self.get_mut(parent).child[side as usize] = new;
+        }
+        if new != NIL {
+            self.get_mut(new).parent = parent;
+        }
+    }
+
+    /// Unlinks hole `id` from the tree and the list. Its record stays with the caller.
+    pub(super) fn erase(&mut self, id: u32) {
+        let Hole { parent, child: [left, right], prev, next, red, .. } = *self.get(id);
+        if prev != NIL {
+            self.get_mut(prev).next = next;
+        }
+        if next != NIL {
+            self.get_mut(next).prev = prev;
+        }
+        if left == NIL || right == NIL {
+            let only = if left == NIL { right } else { left };
+            self.replace_child(parent, id, only);
+            self.propagate(parent);
+            if only != NIL {
+                // An only child is red, and its parent was black.
+                self.get_mut(only).red = false;
+            } else if !red && parent != NIL {
+                // Which side lost a black hole: the one that is missing a child where a black one was.
+                let side = self.lost_side(parent);
+                self.repair_erasure(parent, side);
+            }
+            return;
+        }
+        // Two children: the successor, which is the next in the list and has no left child, takes the place.
+        let successor = next;
+        let moved = *self.get(successor);
+        let (hurt, side) = if moved.parent == id {
+            (successor, Side::Right)
+        } else {
+            self.replace_child(moved.parent, successor, moved.right());
+            self.get_mut(successor).child[1] = right;
+            self.get_mut(right).parent = successor;
+            (moved.parent, Side::Left)
+        };
+        self.get_mut(successor).child[0] = left;
+        self.get_mut(left).parent = successor;
+        self.replace_child(parent, id, successor);
+        let max = self.get(id).subtree_max_size;
+        let place = self.get_mut(successor);
+        place.red = red;
+        // The value of the place; set right below if it was the erased hole's, or depended on where the successor was.
+        place.subtree_max_size = max;
+        if hurt != successor {
+            self.propagate(hurt);
+        }
+        self.propagate(successor);
+        if moved.right() != NIL {
+            self.get_mut(moved.right()).red = false;
+        } else if !moved.red {
+            self.repair_erasure(hurt, side);
+        }
+    }
+
+    /// The side of `parent` on which a childless black hole was taken away.
+    fn lost_side(&self, parent: u32) -> Side {
+        // The sibling of a black hole exists (RB2), so the empty side is the one.
+        if self.get(parent).left() == NIL { Side::Left } else { Side::Right }
+    }
+
+    /// Restores RB2 after the subtree at `side` of `parent` lost one black hole.
+    fn repair_erasure(&mut self, mut parent: u32, mut side: Side) {
+        loop {
+            let mut sibling = self.get(parent).child(side.other());
+            if self.get(sibling).red {
+                // Make the sibling black.
+                self.get_mut(sibling).red = false;
+                self.get_mut(parent).red = true;
+                self.rotate(parent, side);
+                sibling = self.get(parent).child(side.other());
+            }
+            let (near, far) = (self.get(sibling).child(side), self.get(sibling).child(side.other()));
+            if !self.is_red(near) && !self.is_red(far) {
+                // Take a black one from the sibling's side too, and go on above.
+                self.get_mut(sibling).red = true;
+                if self.get(parent).red {
+                    self.get_mut(parent).red = false;
+                    return;
+                }
+                let above = self.get(parent).parent;
+                if above == NIL {
+                    return;
+                }
+                side = self.side_of(parent, above);
+                parent = above;
+                continue;
+            }
+            if !self.is_red(far) {
+                // Make the far nephew the red one.
+                self.get_mut(near).red = false;
+                self.get_mut(sibling).red = true;
+                self.rotate(sibling, side.other());
+                sibling = near;
+            }
+            let far = self.get(sibling).child(side.other());
+            let red = self.get(parent).red;
+            self.get_mut(sibling).red = red;
+            self.get_mut(parent).red = false;
+            self.get_mut(far).red = false;
+            self.rotate(parent, side);
+            return;
+        }
+    }
+
+    /// The first hole in address order.
+    pub(super) fn first(&self) -> u32 {
+        let mut id = self.root;
+        while id != NIL && self.get(id).left() != NIL {
+            id = self.get(id).left();
+        }
+        id
+    }
+
+    /// The lowest hole that ends above `at`.
+    pub(super) fn first_ending_above(&self, at: u64) -> u32 {
+        let (mut id, mut found) = (self.root, NIL);
+        while id != NIL {
+            let hole = self.get(id);
+            if hole.end > at {
+                found = id;
+                id = hole.left();
+            } else {
+                id = hole.right();
+            }
+        }
+        found
+    }
+
+    /// The highest hole that starts at or below `at`.
+    pub(super) fn last_starting_to(&self, at: u64) -> u32 {
+        let (mut id, mut found) = (self.root, NIL);
+        while id != NIL {
+            let hole = self.get(id);
+            if hole.start <= at {
+                found = id;
+                id = hole.right();
+            } else {
+                id = hole.left();
+            }
+        }
+        found
+    }
+
+    /// Black holes on the way down from `id`, or which rule is broken there: checks FT3, RB1, RB2, RB3.
+    pub(super) fn black_height(&self, id: u32, depth: u32) -> Result<u64, (&'static str, u32)> {
+        if id == NIL {
+            return Ok(0);
+        }
+        // A red-black tree of 2^32 holes is at most 64 deep: more is a loop.
+        if depth > 64 {
+            return Err(("RB3", id));
+        }
+        let hole = self.get(id);
+        let mut heights = [0; 2];
+        for (child, height) in hole.child.into_iter().zip(&mut heights) {
+            if child != NIL && self.get(child).parent != id {
+                return Err(("RB3", child));
+            }
+            if hole.red && self.is_red(child) {
+                return Err(("RB1", id));
+            }
+            *height = self.black_height(child, depth + 1)?;
+        }
+        if heights[0] != heights[1] {
+            return Err(("RB2", id));
+        }
+        if hole.subtree_max_size != self.computed_max(id) {
+            return Err(("FT3", id));
+        }
+        Ok(heights[0] + u64::from(!hole.red))
+    }
+
+    /// Tells whether the root is black (RB1).
+    pub(super) fn root_is_black(&self) -> bool {
+        !self.is_red(self.root)
+    }
+
+    /// Next hole in order by tree links alone, to check the list against (RB4).
+    pub(super) fn in_order_next(&self, id: u32) -> u32 {
+        let mut id = id;
+        if self.get(id).right() != NIL {
+            id = self.get(id).right();
+            while self.get(id).left() != NIL {
+                id = self.get(id).left();
+            }
+            return id;
+        }
+        loop {
+            let parent = self.get(id).parent;
+            if parent == NIL || self.get(parent).left() == id {
+                return parent;
+            }
+            id = parent;
+        }
+    }
+}
