@@ -1,2 +1,15 @@
 //! The laboratory of `vmalloc`.
-fn main() {}
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match vmlab::cli::main(&vmlab::cli::Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line, causes included.
+            eprintln!("vmlab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -345,20 +345,31 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 
     fn lowered_rows(&mut self, path: &Path, old: &Row<K>) {
-        let block = self.inners.get(path.node(1)).rows;
-        if !rows::holds_up(old, &self.rows.get(block).row[path.slot(1)]) {
-            return;
-        }
-        let leaf = self.leaves.get(path.node(0));
-        let mut row = rows::row_of_leaf(&leaf.end, &leaf.size);
+        // What the hole, and then each level, said before: only what stood as a maximum above can lower it.
+        let mut before = *old;
+        let mut falling = (1u32 << rows::CLASSES) - 1;
+        let mut below = NIL;
         for level in 1..=self.height {
             let block = self.inners.get(path.node(level)).rows;
-            let block = &mut self.rows.get_mut(block).row;
-            if block[path.slot(level)] == row {
+            falling &= rows::held_up(&before, &self.rows.get(block).row[path.slot(level)]);
+            for class in rows::each(falling) {
+                let max = if level == 1 {
+                    let leaf = self.leaves.get(path.node(0));
+                    rows::class_of_leaf(&leaf.end, &leaf.size, class)
+                } else {
+                    rows::class_of_block(&self.rows.get(below).row, class)
+                };
+                let kept = &mut self.rows.get_mut(block).row[path.slot(level)][class];
+                before[class] = *kept;
+                if *kept == max {
+                    falling &= !(1 << class);
+                }
+                *kept = max;
+            }
+            if falling == 0 {
                 return;
             }
-            block[path.slot(level)] = row;
-            row = rows::row_of_block(block);
+            below = block;
         }
     }
 

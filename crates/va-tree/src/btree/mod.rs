@@ -21,8 +21,9 @@
 //!                     1     2    3 climb         3 up until a child to the right promises enough, then down
 //! ```
 //!
-//! **Alignment** has rows of its own (see `rows`), which exist from the first aligned request on, or from the
-//! beginning ([`BTree::with_rows`]). They cost memory and time, and a space that never aligns pays for none.
+//! **Alignment** has rows of its own (see `rows`). They cost memory and time, so they are built, in one O(n) step, by the
+//! first aligned request that would otherwise visit more than a constant number of leaves, and kept from then on; or they
+//! are there from the beginning ([`BTree::with_rows`]). A space that aligns little or is small pays for none.
 //!
 //! **Shape** (see `cost` for the bounds): nodes split in halves when full and join or lend when they fall below 3F/8,
 //! so every height and every reserve is guaranteed, not expected.
@@ -35,7 +36,7 @@
 //! - **BT6 last-end** no hole of the tree ends above `last_end`.
 //!
 //! # Cost
-//! `n` holes, fanout F: every operation is O(F log n) and changes O(log n) nodes, except that the first aligned request builds
+//! `n` holes, fanout F: every operation is O(F log n) and changes O(log n) nodes, except that one aligned request builds
 //! the rows in O(n), that alignments above 1 GiB may walk O(n) holes, and that congruent areas pass the holes above the answer.
 //! # Source
 //! Our own; Linux has a red-black tree here (see [`rb`](crate::rb)). Measurements: `docs/decisions/0001-index-structure.md`.
@@ -57,6 +58,7 @@ use crate::slab::{NIL, Slab};
 use crate::{Fit, FreeIndex, IndexMemory};
 use node::{Inner, Leaf};
 use rows::RowBlock;
+use search::Search;
 use va_base::{AllocError, Broken, FreeError, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange};
 
 /// Leaves that are part of the index itself.
@@ -155,7 +157,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Ok(tree)
     }
 
-    /// Turns the alignment rows on now instead of at the first aligned request: O(n), and O(1) for a young space.
+    /// Turns the alignment rows on now instead of at the first aligned request that needs them: O(n), and O(1) for a young space.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the platform refuses a slab; nothing has changed.
@@ -295,7 +297,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
 
     /// O(log n); O(n) for an aligned request while there are no rows, since turning them on is a change.
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
-        match self.find_lowest(&self.wanted(request)) {
+        match self.find_lowest_patiently(&self.wanted(request)) {
             Some(found) => Ok(self.va(found.at)),
             None => Err(self.no_space(request)),
         }
@@ -304,12 +306,13 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     #[inline]
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
         let wanted = self.wanted(request);
-        // One leaf is searched hole by hole; rows are for more.
-        if wanted.align_log2 > 0 && !self.rows_on && self.height > 0 {
-            self.turn_rows_on()?;
-        }
-        let Some(found) = self.find_lowest(&wanted) else {
-            return Err(self.no_space(request));
+        let found = match self.find_lowest(&wanted) {
+            Search::Found(found) => found,
+            Search::Nothing => return Err(self.no_space(request)),
+            Search::NeedsRows => {
+                self.turn_rows_on()?;
+                self.find_lowest_patiently(&wanted).ok_or_else(|| self.no_space(request))?
+            }
         };
         self.pay(self.ledger.bound_after_take())?;
         self.cut(&found, wanted.size);

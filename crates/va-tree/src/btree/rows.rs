@@ -8,8 +8,8 @@
 //! whatever the holes look like. A single longest-gap value promises too much: 100,000 holes of 1023 pages, each one
 //! page past a multiple of 1024, all look large enough for 512 pages aligned to 1024 and all but a few are not.
 //!
-//! Rows are kept eagerly, and exactly: a hole that grows raises each class, a hole that shrinks makes its leaf's row
-//! be computed anew only if it was the maximum of some class. Above `2^18` pages (1 GiB) rows cannot promise, only
+//! Rows are kept eagerly, and exactly: a hole that grows raises each class, a hole that shrinks makes those
+//! classes be computed anew of which it was the maximum, and only those. Above `2^18` pages (1 GiB) rows cannot promise, only
 //! exclude: such a request is still answered exactly, with a walk over the holes that class 18 cannot exclude, O(n).
 //!
 //! # Invariants
@@ -70,14 +70,42 @@ pub(super) fn raise<K: Key>(row: &mut Row<K>, other: &Row<K>) -> bool {
     rose
 }
 
-/// Tells whether `row` is the maximum of some class of `of`, zero aside: whether `of` falls when `row` does.
+/// The classes, one bit each, of which `row` is the maximum in `of`, zero aside: what falls when `row` does.
 #[inline(always)]
-pub(super) fn holds_up<K: Key>(row: &Row<K>, of: &Row<K>) -> bool {
-    let mut holds = false;
-    for (&mine, &max) in row.iter().zip(of) {
-        holds |= mine == max && max != K::ZERO;
+pub(super) fn held_up<K: Key>(row: &Row<K>, of: &Row<K>) -> u32 {
+    let mut held = 0;
+    for (class, (&mine, &max)) in row.iter().zip(of).enumerate() {
+        held |= u32::from(mine == max && max != K::ZERO) << class;
     }
-    holds
+    held
+}
+
+/// The indexes of the set bits of `classes`.
+#[inline(always)]
+pub(super) fn each(mut classes: u32) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let class = classes.trailing_zeros();
+        // Clears the lowest bit; of zero there is none.
+        classes &= classes.wrapping_sub(1);
+        (class < u32::BITS).then_some(class as usize)
+    })
+}
+
+/// One class of the row of all holes of a leaf.
+#[inline(always)]
+pub(super) fn class_of_leaf<K: Key, const F: usize>(end: &[K; F], size: &[K; F], class: usize) -> K {
+    let mask = K::of((2u64 << class) - 1);
+    let mut max = K::ZERO;
+    for (&end, &size) in end.iter().zip(size) {
+        max = max.max(size.saturating_sub((end - size).wrapping_neg() & mask));
+    }
+    max
+}
+
+/// One class of the row of all children of an inner node.
+#[inline(always)]
+pub(super) fn class_of_block<K: Key, const F: usize>(rows: &[Row<K>; F], class: usize) -> K {
+    rows.iter().map(|row| row[class]).fold(K::ZERO, K::max)
 }
 
 /// The row of all holes of a leaf.

@@ -14,6 +14,20 @@ pub(super) struct Wanted {
     pub(super) high: u64,
 }
 
+/// Leaves that an aligned search may visit without rows before they are worth their cost: a constant, so that the
+/// bound stays O(log n). Kernels align small areas in spaces of some hundred holes, where rows would only be upkeep.
+const ROWLESS_LEAVES: usize = 16;
+
+/// What a search came to.
+pub(super) enum Search {
+    /// The lowest fit.
+    Found(Found),
+    /// Nothing fits.
+    Nothing,
+    /// Without rows this would take too long.
+    NeedsRows,
+}
+
 /// Where a hole is.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
@@ -44,23 +58,40 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         at + ((self.base + at).wrapping_neg() & mask)
     }
 
-    /// Finds the lowest fit: O(F log n), given exact promises for its alignment (see `promise`).
+    /// Finds the lowest fit: O(F log n), given exact promises for its alignment (see `promise`). Without rows, an
+    /// aligned search ends with [`Search::NeedsRows`] after a constant number of leaves.
     #[inline]
-    pub(super) fn find_lowest(&self, wanted: &Wanted) -> Option<Found> {
-        let found = if wanted.size <= self.longest { self.find_in_tree(wanted) } else { None };
+    pub(super) fn find_lowest(&self, wanted: &Wanted) -> Search {
+        let rowless = wanted.align_log2 > 0 && !self.rows_on;
+        self.find_within(wanted, if rowless { ROWLESS_LEAVES } else { usize::MAX })
+    }
+
+    /// As [`find_lowest`](Self::find_lowest), but never gives up: O(n) for an aligned search without rows.
+    pub(super) fn find_lowest_patiently(&self, wanted: &Wanted) -> Option<Found> {
+        match self.find_within(wanted, usize::MAX) {
+            Search::Found(found) => Some(found),
+            Search::Nothing | Search::NeedsRows => None,
+        }
+    }
+
+    #[inline]
+    fn find_within(&self, wanted: &Wanted, leaves: usize) -> Search {
+        let found =
+            if wanted.size <= self.longest { self.find_in_tree(wanted, leaves) } else { Search::Nothing };
         let found = match found {
-            Some(found) => found,
-            None => {
+            Search::Found(found) => found,
+            Search::NeedsRows => return Search::NeedsRows,
+            Search::Nothing => {
                 let (start, end) = (self.top_start, self.top_end());
                 let at = self.first_at(start, wanted);
                 if end.saturating_sub(at) < wanted.size {
-                    return None;
+                    return Search::Nothing;
                 }
                 Found { place: Place::Top, start, end, at }
             }
         };
-        // The lowest fit ends past the window: so does every other.
-        (found.at + wanted.size <= wanted.high).then_some(found)
+        // If the lowest fit ends past the window, so does every other.
+        if found.at + wanted.size <= wanted.high { Search::Found(found) } else { Search::Nothing }
     }
 
     /// Tells whether child `slot` of `node` may hold a fit; false is always true, true is exact up to `2^CLASSES`
@@ -75,39 +106,51 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    fn find_in_tree(&self, wanted: &Wanted) -> Option<Found> {
+    #[inline]
+    fn find_in_tree(&self, wanted: &Wanted, mut leaves: usize) -> Search {
         let mut path = Path::new();
-        // Where the scan of the current leaf begins, and the level from which to climb when a leaf has nothing.
+        // Where the scan of the current leaf begins.
         let (mut leaf_id, mut slot) = if wanted.low <= self.first - self.base {
             // Nothing is clipped: the first promise is the answer.
-            (self.descend(&mut path, self.root, self.height, wanted)?, 0)
+            match self.descend(&mut path, self.root, self.height, wanted) {
+                Some(leaf) => (leaf, 0),
+                None => return Search::Nothing,
+            }
         } else {
             // A hole counts from where it ends above the window's start.
             let key = wanted.low + 1;
             if key > self.last_end {
-                return None;
+                return Search::Nothing;
             }
             self.route(K::of(key), &mut path)
         };
         loop {
             let leaf = self.leaves.get(leaf_id);
-            while slot < F && leaf.size[slot] != K::ZERO {
-                let (size, end) = (leaf.size[slot].get(), leaf.end[slot].get());
+            for (slot, &size) in leaf.size.iter().enumerate().skip(slot) {
+                let size = size.get();
+                // Unused slots have size zero, which is never enough.
                 if size >= wanted.size {
+                    let end = leaf.end[slot].get();
                     let start = end - size;
                     let at = self.first_at(start, wanted);
                     if at + wanted.size <= end {
                         path.set(0, leaf_id, slot);
-                        return Some(Found { place: Place::Tree(path), start, end, at });
+                        return Search::Found(Found { place: Place::Tree(path), start, end, at });
                     }
                     if start >= wanted.high {
-                        return None;
+                        return Search::Nothing;
                     }
                 }
-                slot += 1;
             }
-            leaf_id = self.climb(&mut path, wanted)?;
+            leaf_id = match self.climb(&mut path, wanted) {
+                Some(leaf) => leaf,
+                None => return Search::Nothing,
+            };
             slot = 0;
+            leaves -= 1;
+            if leaves == 0 {
+                return Search::NeedsRows;
+            }
         }
     }
 

@@ -1,0 +1,55 @@
+//! The indexes that a trace can be replayed on, by name.
+
+use crate::lab::list::ListIndex;
+use va_base::{AllocError, VaRange};
+use va_sim::platform::HeapPlatform;
+use va_tree::rb::{Exact, Linux};
+use va_tree::{BTreeIndex, FreeIndex, RbIndex};
+
+/// An index, by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum IndexKind {
+    /// Red-black tree, searched as Linux 6.12 does
+    RbLinux,
+    /// Red-black tree, exact lowest fit
+    RbExact,
+    /// B+tree of holes, exact lowest fit (the default index of the library)
+    Btree,
+    /// The list of busy areas that Linux walked before 5.2
+    List,
+}
+
+/// All of them, in the order of the tables.
+pub const ALL: [IndexKind; 4] = [IndexKind::RbLinux, IndexKind::RbExact, IndexKind::Btree, IndexKind::List];
+
+/// Something to do with an index, whichever it is.
+pub trait Visitor {
+    /// What comes out.
+    type Out;
+    /// Does it; `make` creates a fresh index.
+    fn visit<I: FreeIndex>(self, make: impl Fn() -> Result<I, AllocError>) -> Self::Out;
+}
+
+impl IndexKind {
+    /// The name on the command line and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RbLinux => "rb-linux",
+            Self::RbExact => "rb-exact",
+            Self::Btree => "btree",
+            Self::List => "list",
+        }
+    }
+
+    /// Hands `visitor` a way to make this index for a space.
+    pub fn visit<V: Visitor>(self, extent: VaRange, window: VaRange, visitor: V) -> V::Out {
+        // One heap for all rounds: its slabs are reused, so that rounds do not pay for memory.
+        let heap = HeapPlatform::default();
+        match self {
+            Self::RbLinux => visitor.visit(|| RbIndex::<Linux, _>::new(extent, window, heap.clone())),
+            Self::RbExact => visitor.visit(|| RbIndex::<Exact, _>::new(extent, window, heap.clone())),
+            Self::Btree => visitor.visit(|| BTreeIndex::new(extent, window, heap.clone())),
+            Self::List => visitor.visit(|| ListIndex::new(extent, window)),
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! The allocator that Linux had before 5.2: the holes are not known, they are what lies between busy areas.
+//!
+//! # Theory
+//! Busy areas are in a list in address order, and in a tree for finding one by address. An allocation walks the list
+//! from some area on and takes the first gap that fits. Where it begins is the art: at the area it allocated last (or the
+//! one before what was freed since), if everything below is known to be too small. That is remembered as the largest gap
+//! passed below the cached area, and the knowledge is void as soon as a request is smaller than that gap, less aligned,
+//! or begins lower than the one before.
+//!
+//! ```text
+//!   |AAAA|  |BBB| |CC|    |DDDDDD|       E               cached: D, largest gap below: 4
+//!         2      1    4          ^ begin here for 5 pages or more, else from the window's start
+//! ```
+//! So the same sizes in a row are fast, and a mix of sizes and alignments walks the whole list every time: O(n), which is
+//! what the seed set out to end. It is not the lowest fit either: what is freed below the cached area lowers the cache but
+//! not the knowledge about gaps.
+//!
+//! Source: the description and the removed lines of the change that replaced it in Linux 5.2.
+
+use std::collections::BTreeMap;
+use va_base::{AllocError, Broken, FreeError, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_tree::{Fit, FreeIndex, IndexMemory};
+
+const NONE: usize = usize::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Area {
+    start: u64,
+    end: u64,
+    prev: usize,
+    next: usize,
+}
+
+/// Busy areas in a list, with a cached place to begin.
+pub struct ListIndex {
+    extent: VaRange,
+    default_window: VaRange,
+    areas: Vec<Area>,
+    unused: Vec<usize>,
+    /// Start of an area to its place in `areas`.
+    by_start: BTreeMap<u64, usize>,
+    head: usize,
+    live: u64,
+    free_pages: u64,
+    // What is remembered between allocations.
+    cached: usize,
+    cached_hole: u64,
+    cached_low: u64,
+    cached_align: u64,
+}
+
+impl ListIndex {
+    /// Creates an index of the whole pages of `extent`, all free.
+    ///
+    /// # Errors
+    /// [`AllocError::BadRange`] if there is no whole page.
+    pub fn new(extent: VaRange, default_window: VaRange) -> Result<Self, AllocError> {
+        let (first, end) = extent.whole_pages();
+        let bad = AllocError::BadRange { range: extent, extent: VaRange::ALL };
+        let pages = VaRange::from_pages(first, end).filter(|pages| !pages.is_empty()).ok_or(bad)?;
+        Ok(Self {
+            extent: pages,
+            default_window,
+            areas: Vec::new(),
+            unused: Vec::new(),
+            by_start: BTreeMap::new(),
+            head: NONE,
+            live: 0,
+            free_pages: end - first,
+            cached: NONE,
+            cached_hole: 0,
+            cached_low: 0,
+            cached_align: 0,
+        })
+    }
+
+    /// Where the walk comes to rest, and after which area; forgets and learns as it goes.
+    fn walk(&mut self, size: u64, align: u64, low: u64, high: u64) -> Option<u64> {
+        let up = |at: u64| Some(at.checked_add(align - 1)? & !(align - 1));
+        if self.cached == NONE
+            || size < self.cached_hole
+            || low < self.cached_low
+            || align < self.cached_align
+        {
+            self.forget();
+        }
+        (self.cached_low, self.cached_align) = (low, align);
+        let mut first = self.cached;
+        let mut at = 0;
+        if first != NONE {
+            at = up(self.areas[first].end)?;
+            if at < low {
+                self.forget();
+                first = NONE;
+            }
+        }
+        if first == NONE {
+            at = up(low)?;
+            // The first area that ends at or above it.
+            let below = self.by_start.range(..=at).next_back().map(|(_, &area)| area);
+            first = match below {
+                Some(area) if self.areas[area].end >= at => area,
+                Some(area) => self.areas[area].next,
+                None => self.head,
+            };
+        }
+        while first != NONE {
+            let area = self.areas[first];
+            let end = at.checked_add(size)?;
+            if end <= area.start || end > high {
+                break;
+            }
+            // What was passed is a gap that was too small.
+            self.cached_hole = self.cached_hole.max(area.start.saturating_sub(at));
+            at = up(area.end)?;
+            first = area.next;
+        }
+        (at.checked_add(size)? <= high && at >= low).then_some(at)
+    }
+
+    fn forget(&mut self) {
+        self.cached = NONE;
+        self.cached_hole = 0;
+    }
+
+    fn link(&mut self, start: u64, end: u64) -> usize {
+        let prev = self.by_start.range(..start).next_back().map_or(NONE, |(_, &area)| area);
+        let next = if prev == NONE { self.head } else { self.areas[prev].next };
+        let area = Area { start, end, prev, next };
+        let at = match self.unused.pop() {
+            Some(at) => {
+                self.areas[at] = area;
+                at
+            }
+            None => {
+                self.areas.push(area);
+                self.areas.len() - 1
+            }
+        };
+        if prev == NONE {
+            self.head = at
+        } else {
+            self.areas[prev].next = at
+        }
+        if next != NONE {
+            self.areas[next].prev = at;
+        }
+        self.by_start.insert(start, at);
+        at
+    }
+
+    fn unlink(&mut self, at: usize) {
+        let area = self.areas[at];
+        if self.cached != NONE {
+            if area.end < self.cached_low {
+                self.cached = NONE;
+            } else if area.start <= self.areas[self.cached].start {
+                self.cached = area.prev;
+            }
+        }
+        if area.prev == NONE {
+            self.head = area.next
+        } else {
+            self.areas[area.prev].next = area.next
+        }
+        if area.next != NONE {
+            self.areas[area.next].prev = area.prev;
+        }
+        self.by_start.remove(&area.start);
+        self.unused.push(at);
+    }
+
+    /// The area with the highest start at or below `at`.
+    fn area_below(&self, at: u64) -> Option<Area> {
+        self.by_start.range(..=at).next_back().map(|(_, &area)| self.areas[area])
+    }
+
+    fn is_inside(&self, range: VaRange) -> bool {
+        range.is_page_aligned() && !range.is_empty() && self.extent.encloses(range)
+    }
+
+    /// Tells whether `range` holds no byte of an area.
+    fn is_free(&self, range: VaRange) -> bool {
+        self.area_below(range.end().get() - 1).is_none_or(|area| area.end <= range.start().get())
+    }
+
+    fn no_space(&self, request: &Request) -> AllocError {
+        AllocError::NoSpace {
+            requested: request.size(),
+            align: request.align(),
+            window: request.window().unwrap_or(self.default_window),
+            largest: self.largest_hole(),
+        }
+    }
+}
+
+impl FreeIndex for ListIndex {
+    fn extent(&self) -> VaRange {
+        self.extent
+    }
+
+    fn default_window(&self) -> VaRange {
+        self.default_window
+    }
+
+    /// The lowest fit, which is not always what [`alloc`](Self::alloc) takes.
+    fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
+        let window = request.window().unwrap_or(self.default_window);
+        let size = request.size().get() * PAGE_SIZE;
+        let fit = |hole: VaRange| {
+            let at = hole.start().max(window.start()).align_up(request.align())?;
+            let at = Va::from_page(at.page_ceil());
+            let end = at.checked_add(size)?;
+            (end <= hole.end() && end <= window.end()).then_some(at)
+        };
+        self.holes().find_map(fit).ok_or_else(|| self.no_space(request))
+    }
+
+    fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
+        let window = request.window().unwrap_or(self.default_window);
+        let (low, high) = window.whole_pages();
+        let (first, end) = self.extent.whole_pages();
+        let (low, high) = (low.max(first) * PAGE_SIZE, high.min(end) * PAGE_SIZE);
+        let size = request.size().get() * PAGE_SIZE;
+        let Some(at) = self.walk(size, request.align().bytes().max(PAGE_SIZE), low, high) else {
+            return Err(self.no_space(request));
+        };
+        self.cached = self.link(at, at + size);
+        self.live += 1;
+        self.free_pages -= request.size().get();
+        Ok(Va::new(at))
+    }
+
+    fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
+        if !self.is_inside(range) {
+            return Err(AllocError::BadRange { range, extent: self.extent });
+        }
+        if !self.is_free(range) {
+            return Err(AllocError::Occupied { range });
+        }
+        let hole = self.hole_below(range.start()).unwrap_or(range);
+        self.link(range.start().get(), range.end().get());
+        self.live += 1;
+        self.free_pages -= range.len_bytes() / PAGE_SIZE;
+        Ok(match (hole.start() == range.start(), hole.end() == range.end()) {
+            (true, true) => Fit::Full,
+            (true, false) => Fit::LeftEdge,
+            (false, true) => Fit::RightEdge,
+            (false, false) => Fit::NoEdge,
+        })
+    }
+
+    /// One area in O(log n), as it was; anything else by cutting it out of the areas that it lies in, O(n).
+    fn give_back(&mut self, range: VaRange) -> Result<(), FreeError> {
+        if !self.is_inside(range) {
+            return Err(FreeError::BadRange { range, extent: self.extent });
+        }
+        let (start, end) = (range.start().get(), range.end().get());
+        if let Some(&at) = self.by_start.get(&start)
+            && self.areas[at].end == end
+            && self.live >= self.by_start.len() as u64
+        {
+            self.unlink(at);
+        } else {
+            let hole = self.hole_after(range.start()).filter(|hole| hole.start() < range.end());
+            if let Some(hole) = hole {
+                return Err(FreeError::AlreadyFree { range, hole });
+            }
+            let touches = |hole: Option<VaRange>, edge: fn(VaRange) -> Va, at: Va| {
+                u64::from(hole.is_some_and(|hole| edge(hole) == at))
+            };
+            let merged = touches(self.hole_below(range.start()), VaRange::end, range.start())
+                + touches(self.hole_after(range.start()), VaRange::start, range.end());
+            if self.live == 0 || self.hole_count() + 1 > self.live + merged {
+                return Err(FreeError::TooManyPieces { range, live: self.live });
+            }
+            let cut: Vec<usize> = self
+                .by_start
+                .range(..end)
+                .rev()
+                .take_while(|&(_, &area)| self.areas[area].end > start)
+                .map(|(_, &area)| area)
+                .collect();
+            for at in cut {
+                let area = self.areas[at];
+                self.unlink(at);
+                if area.start < start {
+                    self.link(area.start, start);
+                }
+                if area.end > end {
+                    self.link(end, area.end);
+                }
+            }
+        }
+        self.live -= 1;
+        self.free_pages += range.len_bytes() / PAGE_SIZE;
+        Ok(())
+    }
+
+    fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError> {
+        self.live = self.live.saturating_add(pieces);
+        Ok(())
+    }
+
+    fn release_pieces(&mut self, pieces: u64) -> u64 {
+        let released = pieces.min((self.live + 1).saturating_sub(self.hole_count()).min(self.live));
+        self.live -= released;
+        released
+    }
+
+    fn live(&self) -> u64 {
+        self.live
+    }
+
+    fn free_pages(&self) -> Pages {
+        Pages::new(self.free_pages)
+    }
+
+    /// O(n): the holes are not known.
+    fn hole_count(&self) -> u64 {
+        self.holes().count() as u64
+    }
+
+    /// O(n): the holes are not known.
+    fn largest_hole(&self) -> Pages {
+        Pages::new(self.holes().map(|hole| hole.len_bytes() / PAGE_SIZE).max().unwrap_or(0))
+    }
+
+    fn hole_after(&self, at: Va) -> Option<VaRange> {
+        let at = at.max(self.extent.start());
+        // Past the run of areas that covers `at`, or back to the end of the area below it.
+        let below = self.by_start.range(..=at.get()).next_back().map(|(_, &area)| area);
+        let (mut start, mut next) = match below {
+            Some(area) => (self.areas[area].end, self.areas[area].next),
+            None => (self.extent.start().get(), self.head),
+        };
+        while next != NONE && self.areas[next].start == start {
+            (start, next) = (self.areas[next].end, self.areas[next].next);
+        }
+        let end = if next == NONE { self.extent.end().get() } else { self.areas[next].start };
+        let hole = VaRange::new(Va::new(start), Va::new(end)).filter(|hole| !hole.is_empty())?;
+        (hole.end() > at).then_some(hole)
+    }
+
+    fn hole_below(&self, at: Va) -> Option<VaRange> {
+        let mut area = self.area_below(at.get());
+        loop {
+            let (start, next) = match area {
+                Some(area) => (area.end, area.next),
+                None => (self.extent.start().get(), self.head),
+            };
+            let end = if next == NONE { self.extent.end().get() } else { self.areas[next].start };
+            if start < end && start <= at.get() {
+                return VaRange::new(Va::new(start), Va::new(end));
+            }
+            area = match area?.prev {
+                NONE => None,
+                prev => Some(self.areas[prev]),
+            };
+        }
+    }
+
+    fn memory(&self) -> IndexMemory {
+        // What a busy area costs; holes cost nothing.
+        let area = size_of::<Area>() + size_of::<(u64, usize)>();
+        IndexMemory {
+            used_bytes: self.by_start.len() * area,
+            row_bytes: 0,
+            lent_bytes: self.areas.capacity() * area,
+        }
+    }
+
+    fn validate(&self) -> Result<(), Broken> {
+        let (mut at, mut last, mut count, mut pages) = (self.head, self.extent.start().get(), 0, 0);
+        while at != NONE {
+            let area = self.areas[at];
+            if area.start < last || area.end <= area.start || count > self.by_start.len() {
+                return Err(Broken { rule: "FT1", at: Va::new(area.start), want: last, got: area.start });
+            }
+            pages += (area.end - area.start) / PAGE_SIZE;
+            (last, count, at) = (area.end, count + 1, area.next);
+        }
+        let all = self.extent.len_bytes() / PAGE_SIZE;
+        if all - pages != self.free_pages {
+            return Err(Broken { rule: "FT5", at: Va::ZERO, want: all - pages, got: self.free_pages });
+        }
+        if self.hole_count() > self.live + 1 {
+            return Err(Broken { rule: "FT6", at: Va::ZERO, want: self.live + 1, got: self.hole_count() });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use va_sim::model::ModelIndex;
+    use va_sim::op::{Op, Space};
+    use va_sim::run::{Driver, Outcome};
+
+    /// What it takes is not always the lowest fit; that it fits, and everything else, is checked against the model.
+    #[test]
+    fn the_list_never_gives_out_what_is_taken() {
+        let space = Space::whole(VaRange::from_pages(4, 600).unwrap());
+        let (mut same, mut other) = (0, 0);
+        for seed in 0..20 {
+            let mut list = Driver::new(ListIndex::new(space.extent, space.extent).unwrap());
+            let mut model = Driver::new(ModelIndex::new(space.extent, space.extent).unwrap());
+            for op in Op::from_seed(&space, seed).take(1500) {
+                let (got, want) = (list.run(&op), model.run(&op));
+                let size = match &op {
+                    Op::Alloc(ask) => ask.size,
+                    _ => 0,
+                };
+                match (&got, &want) {
+                    (Outcome::At(Ok(ours)), Outcome::At(Ok(lowest))) if size > 0 && ours != lowest => {
+                        other += 1;
+                        assert!(ours > lowest);
+                        model.index.give_back(VaRange::from_size(*lowest, size).unwrap()).unwrap();
+                        model.index.take(VaRange::from_size(*ours, size).unwrap()).unwrap();
+                        model.out = list.out.clone();
+                    }
+                    (Outcome::At(Err(_)), Outcome::At(Ok(lowest))) if size > 0 => {
+                        other += 1;
+                        model.index.give_back(VaRange::from_size(*lowest, size).unwrap()).unwrap();
+                        model.out = list.out.clone();
+                    }
+                    _ => {
+                        same += 1;
+                        assert_eq!(got, want, "seed {seed}, {op}");
+                    }
+                }
+                list.index.validate().unwrap();
+                assert_eq!(list.index.holes().collect::<Vec<_>>(), model.index.holes().collect::<Vec<_>>());
+            }
+        }
+        assert!(same > 10_000 && other < same / 10, "{same} the same, {other} other");
+    }
+}

@@ -1,0 +1,21 @@
+//! The laboratory: replays what real kernels did to their address space, measures indexes side by side, draws what it saw.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`trace`] | reads event traces (ftrace, trace-cmd, perf text; plain, gzip, zstd) and `/proc/vmallocinfo` |
+//! | [`replay`] | runs a trace through an index and compares every address |
+//! | [`kind`] | the indexes, by name |
+//! | [`report`] | one self-contained HTML file to look at |
+//! | [`bench`] | workloads, contenders, tables and plots |
+//! | [`lab`] | indexes that serve comparison only |
+//! | [`shipped`] | the traces that come with the program |
+
+pub mod bench;
+pub mod cli;
+pub mod kind;
+pub mod lab;
+pub mod replay;
+pub mod report;
+pub mod run;
+pub mod shipped;
+pub mod trace;

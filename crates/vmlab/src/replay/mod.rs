@@ -1,0 +1,375 @@
+//! Runs the events of a trace through an index and says, address by address, whether it answers as the kernel did.
+//!
+//! # Rules
+//! The space begins empty, all of `[1, 2^64 - 1)`, as Linux's does. What is freed becomes lazy and keeps its range;
+//! a purge gives all lazy ranges back, from the highest down: the kernel walks them upward and puts each before the last.
+//! (The order cannot change which ranges are free, but it shapes a tree, and with it Linux's aligned answers.) An allocation is asked of the index with the kernel's size,
+//! alignment and window. Where the answers differ, ours is given back and the kernel's range is taken instead, so that one
+//! difference does not cause the next.
+//!
+//! What events do not tell is inferred, and each inference is counted:
+//! - a percpu chunk shows only its base; its size stands in `vmallocinfo`, or is taken to be 2 MiB;
+//! - a range that is freed but was never seen to be allocated was there before the trace, or is a `vm_map_ram` block;
+//! - a range that the kernel hands out while we still hold it was freed on a way without events.
+
+pub mod timing;
+
+use crate::trace::vmallocinfo::Table;
+use crate::trace::{Event, Trace};
+use std::collections::BTreeMap;
+use va_base::{Request, Va, VaRange};
+use va_tree::{Congruent, FreeIndex};
+
+/// Bytes of a percpu chunk's area where nothing says otherwise.
+pub const CHUNK_BYTES: u64 = 2 << 20;
+
+/// The space of a kernel: everything but the first byte and the last, as Linux has it.
+pub fn kernel_extent() -> VaRange {
+    VaRange::new(Va::new(1), Va::MAX).unwrap_or(VaRange::ALL)
+}
+
+/// The window that most allocations of the trace name: the kernel's vmalloc range.
+pub fn default_window(trace: &Trace) -> VaRange {
+    let mut counts: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for event in &trace.events {
+        if let Event::Alloc { vstart, vend, .. } = *event {
+            *counts.entry((vstart, vend)).or_default() += 1;
+        }
+    }
+    let most = counts.into_iter().max_by_key(|&(window, count)| (count, window));
+    most.and_then(|((start, end), _)| VaRange::new(Va::new(start), Va::new(end))).unwrap_or(kernel_extent())
+}
+
+/// How the answers compare. Every allocation is in exactly one of the first five (RP1).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// The same address.
+    pub equal: u64,
+    /// A lower address than the kernel's.
+    pub lower: u64,
+    /// A higher one.
+    pub higher: u64,
+    /// Both found nothing.
+    pub failed_both: u64,
+    /// One found nothing.
+    pub failed_differs: u64,
+    /// What events do not tell and was inferred.
+    pub inferred: u64,
+    /// Of these: percpu chunks.
+    pub chunks: u64,
+    /// Of the chunks: those whose size was not known and taken to be 2 MiB.
+    pub chunks_guessed: u64,
+    /// Of the chunks: those whose base is the one that the index finds, too.
+    pub chunks_equal: u64,
+    /// Events whose numbers no allocator would accept (sizes that are not pages, windows upside down).
+    pub absurd: u64,
+    /// Numbers of the allocations whose answers differ, the first few.
+    pub first_differences: Vec<Differs>,
+}
+
+/// One answer that differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Differs {
+    /// Number of the allocation, from 1.
+    pub number: u64,
+    /// Bytes asked for.
+    pub size: u64,
+    /// Alignment asked for.
+    pub align: u64,
+    /// What the kernel answered.
+    pub kernel: Option<u64>,
+    /// What the index answered.
+    pub ours: Option<u64>,
+}
+
+/// How many differences are kept.
+const DIFFERENCES_KEPT: usize = 32;
+
+/// A call on the index, as the replay made it.
+#[derive(Clone, Copy, Debug)]
+pub enum Call {
+    /// Take the lowest fit.
+    Alloc(Request),
+    /// Take exactly this.
+    Take(VaRange),
+    /// Give this back.
+    GiveBack(VaRange),
+}
+
+/// A replay in progress.
+pub struct Replay<'a, I> {
+    /// The index.
+    pub index: I,
+    /// What the kernel has given out, start to size.
+    pub busy: BTreeMap<u64, u64>,
+    /// What it has freed and not yet purged.
+    pub lazy: BTreeMap<u64, u64>,
+    /// The result so far.
+    pub tally: Tally,
+    /// Every call made on the index that changed it, or was meant to.
+    pub calls: Vec<Call>,
+    table: &'a Table,
+    window: VaRange,
+    allocs: u64,
+}
+
+impl<'a, I: FreeIndex> Replay<'a, I> {
+    /// Begins with an index of an empty space.
+    pub fn new(index: I, window: VaRange, table: &'a Table) -> Self {
+        Self {
+            index,
+            busy: BTreeMap::new(),
+            lazy: BTreeMap::new(),
+            tally: Tally::default(),
+            calls: Vec::new(),
+            table,
+            window,
+            allocs: 0,
+        }
+    }
+
+    /// Replays all events.
+    pub fn run(&mut self, events: &[Event]) {
+        for event in events {
+            self.step(event);
+        }
+    }
+
+    /// Replays one event.
+    pub fn step(&mut self, event: &Event) {
+        match *event {
+            Event::Alloc { addr, size, align, vstart, vend, failed } => {
+                self.allocs += 1;
+                self.alloc(addr, size, align, (vstart, vend), failed);
+            }
+            Event::Free { addr } => match self.busy.remove(&addr) {
+                Some(size) => {
+                    self.lazy.insert(addr, size);
+                }
+                None => self.tally.inferred += 1,
+            },
+            Event::Purge { purged } => {
+                if purged > 0 {
+                    for (start, size) in std::mem::take(&mut self.lazy).into_iter().rev() {
+                        self.give_back(start, size);
+                    }
+                }
+            }
+            Event::ChunkCreate { base } => self.chunk(base),
+            // Its areas become lazy by free events of their own.
+            Event::ChunkDestroy { .. } => {}
+        }
+    }
+
+    fn alloc(&mut self, addr: u64, size: u64, align: u64, (vstart, vend): (u64, u64), failed: bool) {
+        let window = VaRange::new(Va::new(vstart), Va::new(vend));
+        let (Ok(request), Some(window)) = (Request::new(size, align), window) else {
+            self.tally.absurd += 1;
+            // The index would refuse it too.
+            if failed {
+                self.tally.failed_both += 1
+            } else {
+                self.tally.failed_differs += 1
+            }
+            return;
+        };
+        let request = request.within(window);
+        self.calls.push(Call::Alloc(request));
+        let ours = self.index.alloc(&request).ok().map(Va::get);
+        let kernel = (!failed).then_some(addr);
+        let tally = &mut self.tally;
+        match (ours, kernel) {
+            (None, None) => tally.failed_both += 1,
+            (Some(ours), Some(kernel)) if ours == kernel => tally.equal += 1,
+            (Some(ours), Some(kernel)) if ours < kernel => tally.lower += 1,
+            (Some(_), Some(_)) => tally.higher += 1,
+            (Some(_), None) | (None, Some(_)) => tally.failed_differs += 1,
+        }
+        if ours != kernel {
+            if tally.first_differences.len() < DIFFERENCES_KEPT {
+                tally.first_differences.push(Differs { number: self.allocs, size, align, kernel, ours });
+            }
+            if let Some(ours) = ours {
+                self.give_back(ours, size);
+            }
+            let taken = match kernel {
+                Some(kernel) => self.take_anyway(kernel, size),
+                None => return,
+            };
+            if !taken {
+                self.tally.absurd += 1;
+                return;
+            }
+        } else if ours.is_some() {
+            self.forget_overlaps(addr, size);
+        }
+        if let Some(kernel) = kernel {
+            self.busy.insert(kernel, size);
+        }
+    }
+
+    /// Takes `[start, start + size)`, and first lets go of what we hold there: it was freed without an event.
+    fn take_anyway(&mut self, start: u64, size: u64) -> bool {
+        let Some(range) = VaRange::from_size(Va::new(start), size) else { return false };
+        for (start, size) in self.forget_overlaps(start, size) {
+            self.give_back(start, size);
+        }
+        self.calls.push(Call::Take(range));
+        self.index.take(range).is_ok()
+    }
+
+    /// Removes from our books what overlaps a range that the kernel hands out anew; returns it.
+    fn forget_overlaps(&mut self, start: u64, size: u64) -> Vec<(u64, u64)> {
+        let end = start.saturating_add(size);
+        let mut gone = Vec::new();
+        for held in [&mut self.busy, &mut self.lazy] {
+            while let Some((&at, &len)) = held.range(..end).next_back()
+                && at.saturating_add(len) > start
+            {
+                held.remove(&at);
+                self.tally.inferred += 1;
+                gone.push((at, len));
+            }
+        }
+        gone
+    }
+
+    fn give_back(&mut self, start: u64, size: u64) {
+        if let Some(range) = VaRange::from_size(Va::new(start), size) {
+            self.calls.push(Call::GiveBack(range));
+            // Whatever the books hold was taken from the index: a refusal is a bug, and shows as a difference of counts.
+            let back = self.index.give_back(range);
+            debug_assert!(back.is_ok(), "{back:?}");
+        }
+    }
+
+    fn chunk(&mut self, base: u64) {
+        let known = self.table.chunk_bytes(base);
+        let size = known.unwrap_or(CHUNK_BYTES);
+        self.tally.inferred += 1;
+        self.tally.chunks += 1;
+        self.tally.chunks_guessed += u64::from(known.is_none());
+        // The alignment of a chunk is its atom, which is no larger than the unit: the size's lowest bit.
+        let areas = [(0, size)];
+        let atom = 1 << size.trailing_zeros();
+        if let Ok(request) = Congruent::new(&areas, atom) {
+            let ours = self.index.find_congruent(&request.within(self.window));
+            self.tally.chunks_equal += u64::from(ours == Ok(Va::new(base)));
+        }
+        if self.take_anyway(base, size) {
+            self.busy.insert(base, size);
+        } else {
+            self.tally.absurd += 1;
+        }
+    }
+
+    /// The largest free range inside the default window, in bytes.
+    pub fn largest_in_window(&self) -> u64 {
+        largest_in(&self.index, self.window)
+    }
+}
+
+/// The largest free range of `index` inside `window`, in bytes.
+pub fn largest_in(index: &impl FreeIndex, window: VaRange) -> u64 {
+    let clip = |hole: VaRange| {
+        hole.end().min(window.end()).get().saturating_sub(hole.start().max(window.start()).get())
+    };
+    let mut largest = 0;
+    let mut at = window.start();
+    while let Some(hole) = index.hole_after(at) {
+        if hole.start() >= window.end() {
+            break;
+        }
+        largest = largest.max(clip(hole));
+        at = hole.end();
+    }
+    largest
+}
+
+/// Replays a fuzzer's trace on every production index and checks that the books close (RP1).
+pub fn fuzz(trace: &Trace, table: &Table) {
+    struct Check<'a>(&'a Trace, &'a Table, VaRange);
+    impl crate::kind::Visitor for Check<'_> {
+        type Out = ();
+        fn visit<I: FreeIndex>(self, make: impl Fn() -> Result<I, va_base::AllocError>) {
+            let Ok(index) = make() else { return };
+            let mut replay = Replay::new(index, self.2, self.1);
+            replay.run(&self.0.events);
+            let tally = &replay.tally;
+            let sum = tally.equal + tally.lower + tally.higher + tally.failed_both + tally.failed_differs;
+            assert_eq!(sum, self.0.allocs(), "RP1");
+            if let Err(broken) = replay.index.validate() {
+                panic!("{broken}");
+            }
+        }
+    }
+    let window = default_window(trace);
+    for kind in crate::kind::ALL {
+        kind.visit(kernel_extent(), window, Check(trace, table, window));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use va_sim::model::ModelIndex;
+
+    fn replayed(text: &str, table: &Table) -> (Tally, u64) {
+        let trace = Trace::read(text.as_bytes());
+        let window = default_window(&trace);
+        let index = ModelIndex::new(kernel_extent(), window).unwrap();
+        let mut replay = Replay::new(index, window, table);
+        replay.run(&trace.events);
+        (replay.tally.clone(), replay.index.hole_count())
+    }
+
+    fn alloc(addr: u64, size: u64, align: u64, failed: u8) -> String {
+        format!(
+            "alloc_vmap_area: va_start: {addr} size={size} align={align} vstart=0x100000 vend=0x200fff failed={failed}\n"
+        )
+    }
+
+    #[test]
+    fn rp1_every_allocation_is_in_one_column() {
+        let text = [
+            alloc(0x10_0000, 0x2000, 1, 0),
+            alloc(0x10_4000, 0x1000, 1, 0),
+            alloc(0x10_2000, 0x2000, 4096, 0),
+            // The kernel found nothing where there is something, and the other way round.
+            alloc(0x20_0fff, 0x1000, 4096, 1),
+            alloc(0x20_0fff, 0x8000_0000, 4096, 1),
+            alloc(0x10_5800, 0x10, 3, 0),
+        ]
+        .concat();
+        let (tally, _) = replayed(&text, &Table::default());
+        assert_eq!((tally.equal, tally.lower, tally.higher), (2, 1, 0));
+        assert_eq!((tally.failed_both, tally.failed_differs, tally.absurd), (1, 2, 1));
+        assert_eq!(tally.first_differences[0].number, 2);
+    }
+
+    #[test]
+    fn what_is_freed_comes_back_at_the_next_purge_only() {
+        let free = "free_vmap_area_noflush: va_start=0x100000 nr_lazy=2 nr_lazy_max=9\n";
+        let idle = "purge_vmap_area_lazy: start=0xffffffffffffffff end=0x0 num_purged=0\n";
+        let purge = "purge_vmap_area_lazy: start=0x100000 end=0x102000 num_purged=1\n";
+        let first = alloc(0x10_0000, 0x2000, 1, 0);
+        let text = [first.as_str(), free, idle, &alloc(0x10_2000, 0x1000, 1, 0), purge, &first].concat();
+        let (tally, _) = replayed(&text, &Table::default());
+        assert_eq!((tally.equal, tally.inferred), (3, 0));
+    }
+
+    #[test]
+    fn what_events_do_not_tell_is_inferred_and_counted() {
+        let unknown = "free_vmap_area_noflush: va_start=0x7000 nr_lazy=2 nr_lazy_max=9\n";
+        let chunk = "percpu_create_chunk: base_addr=0x200000\n";
+        let again = alloc(0x10_0000, 0x2000, 1, 0);
+        let text = [again.as_str(), unknown, chunk, &again].concat();
+        let (tally, _) = replayed(&text, &Table::default());
+        assert_eq!((tally.inferred, tally.chunks, tally.chunks_guessed), (3, 1, 1));
+        // The second allocation of a range that we still hold: ours lies higher.
+        assert_eq!((tally.equal, tally.higher), (1, 1));
+        let info = "0x200000-0x201000 4096 pcpu_get_vm_areas+0x0/0x1 vmalloc\n";
+        let (tally, _) = replayed(chunk, &Table::read(info.as_bytes()));
+        assert_eq!((tally.chunks, tally.chunks_guessed, tally.absurd), (1, 0, 0));
+    }
+}

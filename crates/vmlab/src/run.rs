@@ -1,0 +1,161 @@
+//! One trace on one index: what comes out, as a row.
+
+use crate::kind::{IndexKind, Visitor};
+use crate::replay::timing::{Budget, each_call, per_call};
+use crate::replay::{Differs, Replay, Tally, default_window, kernel_extent};
+use crate::trace::Trace;
+use crate::trace::vmallocinfo::Table;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use va_base::{AllocError, VaRange};
+use va_tree::FreeIndex;
+
+/// A row of the table; the object that `--json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Name of the trace.
+    pub trace: String,
+    /// Name of the index.
+    pub index: String,
+    /// Events that change the address space.
+    pub events: u64,
+    /// Allocations, failed attempts included: the sum of the next five.
+    pub allocs: u64,
+    /// The kernel's address.
+    pub equal: u64,
+    /// A lower one.
+    pub lower: u64,
+    /// A higher one.
+    pub higher: u64,
+    /// Neither found anything.
+    pub failed_both: u64,
+    /// One found nothing.
+    pub failed_differs: u64,
+    /// What events do not tell.
+    pub inferred: u64,
+    /// Nanoseconds a call, median round.
+    pub ns_median: f64,
+    /// Nanoseconds a call, fastest round.
+    pub ns_min: f64,
+    /// Holes at the end.
+    pub holes: u64,
+    /// Largest hole of the window at the end, in bytes.
+    pub largest_hole: u64,
+    /// Percpu chunks seen.
+    pub chunks: u64,
+    /// Percpu chunks whose base the index's own top-down search finds too.
+    pub chunks_equal: u64,
+    /// Events with numbers that no allocator accepts.
+    pub absurd: u64,
+    /// Rounds timed.
+    pub rounds: u32,
+    /// Lines of our events that could not be read.
+    pub bad_lines: u64,
+    /// Whether the input ended early.
+    pub truncated: bool,
+    /// The first answers that differ.
+    #[serde(skip)]
+    pub first_differences: Vec<Differs>,
+}
+
+/// What a row comes with.
+pub struct Outcome {
+    /// The row.
+    pub row: Row,
+    /// Nanoseconds of each call, if asked for.
+    pub latency: Vec<u32>,
+    /// The rest of the tally.
+    pub tally: Tally,
+}
+
+/// What to do besides replaying.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Rounds of timing.
+    pub budget: Budget,
+    /// Whether to time each call on its own.
+    pub latency: bool,
+}
+
+struct Run<'a> {
+    name: &'a str,
+    trace: &'a Trace,
+    table: &'a Table,
+    kind: IndexKind,
+    window: VaRange,
+    options: Options,
+}
+
+impl Visitor for Run<'_> {
+    type Out = Result<Outcome>;
+
+    fn visit<I: FreeIndex>(self, make: impl Fn() -> Result<I, AllocError>) -> Result<Outcome> {
+        let mut replay = Replay::new(make()?, self.window, self.table);
+        replay.run(&self.trace.events);
+        replay.index.validate().context("the index is broken")?;
+        let time = per_call(&make, &replay.calls, self.options.budget)?;
+        let latency = if self.options.latency { each_call(&make, &replay.calls)? } else { Vec::new() };
+        let tally = replay.tally.clone();
+        let row = Row {
+            trace: self.name.to_string(),
+            index: self.kind.name().to_string(),
+            events: self.trace.events.len() as u64,
+            allocs: self.trace.allocs(),
+            equal: tally.equal,
+            lower: tally.lower,
+            higher: tally.higher,
+            failed_both: tally.failed_both,
+            failed_differs: tally.failed_differs,
+            inferred: tally.inferred,
+            ns_median: time.median,
+            ns_min: time.min,
+            holes: replay.index.hole_count(),
+            largest_hole: replay.largest_in_window(),
+            chunks: tally.chunks,
+            chunks_equal: tally.chunks_equal,
+            absurd: tally.absurd,
+            rounds: time.rounds,
+            bad_lines: self.trace.bad,
+            truncated: self.trace.cut_short.is_some(),
+            first_differences: tally.first_differences.clone(),
+        };
+        Ok(Outcome { row, latency, tally })
+    }
+}
+
+/// Replays `trace` on the index `kind`, compares and times it.
+///
+/// # Errors
+/// If the index cannot be made or a check of its invariants fails.
+pub fn run(name: &str, trace: &Trace, table: &Table, kind: IndexKind, options: Options) -> Result<Outcome> {
+    let window = default_window(trace);
+    kind.visit(kernel_extent(), window, Run { name, trace, table, kind, window, options })
+        .with_context(|| format!("{name} on {}", kind.name()))
+}
+
+/// Bytes for people: `12.5 PiB`.
+pub fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut unit = 0;
+    let mut scaled = count as f64;
+    while scaled >= 1024.0 && unit + 1 < units.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    if scaled >= 100.0 || scaled == scaled.trunc() {
+        format!("{scaled:.0} {}", units[unit])
+    } else {
+        format!("{scaled:.1} {}", units[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn bytes_read_well() {
+        let given = [0, 4096, 5 << 19, 150 << 20, u64::MAX];
+        assert_eq!(given.map(bytes), ["0 B", "4 KiB", "2.5 MiB", "150 MiB", "16 EiB"]);
+    }
+}

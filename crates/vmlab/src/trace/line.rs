@@ -1,0 +1,224 @@
+//! One line of a trace.
+
+/// An event that changes the address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// An attempt to allocate (`alloc_vmap_area`).
+    Alloc {
+        /// Address given, or the end of the window where it failed.
+        addr: u64,
+        /// Bytes, guard page included.
+        size: u64,
+        /// Bytes; 1 is legal.
+        align: u64,
+        /// First address of the window.
+        vstart: u64,
+        /// Address after its last; need not be page-aligned.
+        vend: u64,
+        /// Whether the attempt failed.
+        failed: bool,
+    },
+    /// An area became lazy (`free_vmap_area_noflush`).
+    Free {
+        /// Its first address.
+        addr: u64,
+    },
+    /// Every lazy area went back (`purge_vmap_area_lazy`).
+    Purge {
+        /// How many.
+        purged: u64,
+    },
+    /// A percpu chunk was created; its areas were taken top-down (`percpu_create_chunk`).
+    ChunkCreate {
+        /// Its first address.
+        base: u64,
+    },
+    /// A percpu chunk was destroyed; its areas become lazy by events of their own (`percpu_destroy_chunk`).
+    ChunkDestroy {
+        /// Its first address.
+        base: u64,
+    },
+}
+
+/// What a line is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Line {
+    /// One of our events.
+    Event(Event),
+    /// A `percpu` event that does not change the address space.
+    Percpu,
+    /// A comment or an empty line.
+    Comment,
+    /// Something else: another event, or text.
+    Other,
+    /// One of our events, but not understood.
+    Bad,
+}
+
+/// The events of ours, by name.
+const NAMES: [&str; 8] = [
+    "alloc_vmap_area",
+    "free_vmap_area_noflush",
+    "purge_vmap_area_lazy",
+    "percpu_create_chunk",
+    "percpu_destroy_chunk",
+    "percpu_alloc_percpu",
+    "percpu_free_percpu",
+    "percpu_alloc_percpu_fail",
+];
+
+/// Parses one line, whichever tool printed it.
+pub fn parse(line: &str) -> Line {
+    let line = line.trim();
+    if line.is_empty() || line.starts_with('#') {
+        return Line::Comment;
+    }
+    let Some((name, fields)) = split(line) else { return Line::Other };
+    let event = match name {
+        "alloc_vmap_area" => alloc(fields),
+        "free_vmap_area_noflush" => {
+            field(fields, "va_start").and_then(number).map(|addr| Event::Free { addr })
+        }
+        "purge_vmap_area_lazy" => {
+            field(fields, "num_purged").and_then(number).map(|purged| Event::Purge { purged })
+        }
+        "percpu_create_chunk" => pointer(fields).map(|base| Event::ChunkCreate { base }),
+        "percpu_destroy_chunk" => pointer(fields).map(|base| Event::ChunkDestroy { base }),
+        _ => return Line::Percpu,
+    };
+    event.map_or(Line::Bad, Line::Event)
+}
+
+/// The name of an event of ours, and what follows its colon. The name stands after a blank, or after `vmalloc:` or
+/// `percpu:` where perf printed it, or begins the line.
+fn split(line: &str) -> Option<(&'static str, &str)> {
+    let mut from = 0;
+    while let Some(colon) = line[from..].find(':').map(|at| from + at) {
+        let word_start = line[..colon].rfind([' ', '\t', ':']).map_or(0, |at| at + 1);
+        let word = &line[word_start..colon];
+        if let Some(name) = NAMES.iter().find(|&&name| name == word) {
+            return Some((name, line[colon + 1..].trim_start()));
+        }
+        from = colon + 1;
+    }
+    None
+}
+
+fn alloc(fields: &str) -> Option<Event> {
+    let get = |key| field(fields, key).and_then(number);
+    // The address is printed as "va_start: N", unlike every other field.
+    let addr = match fields.strip_prefix("va_start:") {
+        Some(rest) => number(rest.split_whitespace().next()?)?,
+        None => get("va_start")?,
+    };
+    let event = Event::Alloc {
+        addr,
+        size: get("size")?,
+        align: get("align")?,
+        vstart: get("vstart")?,
+        vend: get("vend")?,
+        failed: match get("failed")? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        },
+    };
+    Some(event)
+}
+
+/// The value of `key=value`.
+fn field<'a>(fields: &'a str, key: &str) -> Option<&'a str> {
+    fields.split([' ', '\t', ',']).find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// Decimal, or hexadecimal with `0x`.
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// A pointer is printed in hexadecimal, with or without `0x`.
+fn pointer(fields: &str) -> Option<u64> {
+    let text = field(fields, "base_addr")?;
+    u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIELDS: &str = "va_start: 18419722475945328640 size=20480 align=1 vstart=0xffa0000000000000 vend=0xffd1ffffffffffff failed=0";
+    const ALLOC: Line = Line::Event(Event::Alloc {
+        addr: 18_419_722_475_945_328_640,
+        size: 20480,
+        align: 1,
+        vstart: 0xffa0_0000_0000_0000,
+        vend: 0xffd1_ffff_ffff_ffff,
+        failed: false,
+    });
+
+    #[test]
+    fn the_three_shapes_of_an_allocation() {
+        for head in [
+            "          <idle>-0       [000] d..1.     0.219395: alloc_vmap_area: ",
+            " kworker/u8:3-77    [002]     7.219395: alloc_vmap_area:      ",
+            "swapper     0 [000]     0.219395: vmalloc:alloc_vmap_area: ",
+            "alloc_vmap_area: ",
+        ] {
+            assert_eq!(parse(&format!("{head}{FIELDS}")), ALLOC, "{head}");
+        }
+    }
+
+    #[test]
+    fn the_other_events() {
+        let event = |line| match parse(line) {
+            Line::Event(event) => event,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(
+            event(
+                "a-1 [000] .. 1.5: free_vmap_area_noflush: va_start=0xffa0000000055000 nr_lazy=2 nr_lazy_max=8192"
+            ),
+            Event::Free { addr: 0xffa0_0000_0005_5000 }
+        );
+        assert_eq!(
+            event("a-1 [000] .. 1.5: purge_vmap_area_lazy: start=0xffffffffffffffff end=0x0 num_purged=3"),
+            Event::Purge { purged: 3 }
+        );
+        assert_eq!(
+            event("a-1 [000] .. 1.5: percpu_create_chunk: base_addr=ffd1ffffffc00000"),
+            Event::ChunkCreate { base: 0xffd1_ffff_ffc0_0000 }
+        );
+        assert_eq!(
+            event("a-1 [000] .. 1.5: percpu_destroy_chunk: base_addr=0xffd1ffffffc00000"),
+            Event::ChunkDestroy { base: 0xffd1_ffff_ffc0_0000 }
+        );
+        let line = "a-1 [0] 1: percpu_alloc_percpu: call_site=f+0x1/0x2 size=4 base_addr=ff off=1";
+        assert_eq!(parse(line), Line::Percpu);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_bad_and_what_is_not_ours_is_other() {
+        for bad in [
+            "alloc_vmap_area:",
+            "alloc_vmap_area: va_start: x size=1",
+            "alloc_vmap_area: va_start: 99999999999999999999 size=1 align=1 vstart=0x0 vend=0x1 failed=0",
+            "alloc_vmap_area: va_start: 1 size=1 align=1 vstart=0x0 vend=0x1 failed=7",
+            "alloc_vmap_area: va_start: 1 size=1 align=1 vstart=0x0 failed=0",
+            "free_vmap_area_noflush: va_start=",
+            "percpu_create_chunk: base_addr=(____ptrval____)",
+            "purge_vmap_area_lazy: start=0x0 end=0x0",
+        ] {
+            assert_eq!(parse(bad), Line::Bad, "{bad}");
+        }
+        for other in ["sched_switch: prev_comm=alloc_vmap_area", "hello", ":::", "my_alloc_vmap_area: size=1"]
+        {
+            assert_eq!(parse(other), Line::Other, "{other}");
+        }
+        for comment in ["", "   ", "# tracer: nop", "#"] {
+            assert_eq!(parse(comment), Line::Comment);
+        }
+    }
+}

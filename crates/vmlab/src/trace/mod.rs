@@ -1,0 +1,202 @@
+//! Event traces of a kernel's `vmalloc` and `percpu` events.
+//!
+//! Three text shapes are read, told apart line by line, since they differ only in what stands before the event's name:
+//! tracefs `trace`, `trace-cmd report` and `perf script`. Plain, gzip and zstd are told apart by their first bytes.
+//! Reading streams; a line longer than [`LINE_MAX`] is cut and counted, so hostile input costs time but no memory.
+
+mod line;
+pub mod vmallocinfo;
+
+pub use line::{Event, Line, parse};
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Longest line that is looked at, in bytes.
+pub const LINE_MAX: usize = 16 * 1024;
+/// How many unreadable lines are remembered by number.
+const BAD_KEPT: usize = 8;
+
+/// What a trace held.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// The events that change the address space, in order.
+    pub events: Vec<Event>,
+    /// Lines read.
+    pub lines: u64,
+    /// Comment and empty lines.
+    pub comments: u64,
+    /// Lines of events that are not ours.
+    pub others: u64,
+    /// `percpu` events that do not change the address space.
+    pub percpu: u64,
+    /// Lines of our events that could not be understood.
+    pub bad: u64,
+    /// The first of them: number and text, cut short.
+    pub bad_lines: Vec<(u64, String)>,
+    /// Why reading ended early, if it did.
+    pub cut_short: Option<String>,
+}
+
+impl Trace {
+    /// Reads a whole trace. Errors in the middle of the input end it early and are kept in `cut_short`.
+    pub fn read(input: impl Read) -> Self {
+        let mut trace = Self::default();
+        let mut input = BufReader::with_capacity(1 << 16, input);
+        let mut line = Vec::new();
+        loop {
+            match read_line(&mut input, &mut line) {
+                Ok(false) => break,
+                Ok(true) => trace.add(&line),
+                Err(error) => {
+                    trace.cut_short = Some(format!("after line {}: {error}", trace.lines));
+                    break;
+                }
+            }
+        }
+        trace
+    }
+
+    fn add(&mut self, line: &[u8]) {
+        self.lines += 1;
+        let text = String::from_utf8_lossy(line);
+        match parse(&text) {
+            Line::Event(event) => self.events.push(event),
+            Line::Comment => self.comments += 1,
+            Line::Percpu => self.percpu += 1,
+            Line::Other => self.others += 1,
+            Line::Bad => {
+                self.bad += 1;
+                if self.bad_lines.len() < BAD_KEPT {
+                    self.bad_lines.push((self.lines, text.trim().chars().take(120).collect()));
+                }
+            }
+        }
+    }
+
+    /// Allocations, failed attempts included.
+    pub fn allocs(&self) -> u64 {
+        self.events.iter().filter(|event| matches!(event, Event::Alloc { .. })).count() as u64
+    }
+}
+
+/// Reads a line without its end into `line`, at most [`LINE_MAX`] bytes of it; false at the end of the input.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    let mut any = false;
+    loop {
+        let buffer = match input.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            other => other?,
+        };
+        if buffer.is_empty() {
+            return Ok(any);
+        }
+        any = true;
+        let end = buffer.iter().position(|&byte| byte == b'\n');
+        let part = &buffer[..end.unwrap_or(buffer.len())];
+        let room = LINE_MAX - line.len();
+        line.extend_from_slice(&part[..part.len().min(room)]);
+        let used = part.len() + usize::from(end.is_some());
+        input.consume(used);
+        if end.is_some() {
+            return Ok(true);
+        }
+    }
+}
+
+/// Undoes gzip or zstd, as the first bytes say, or neither.
+///
+/// # Errors
+/// If the first bytes cannot be read, or begin a frame that cannot be decoded.
+pub fn decompress<'a>(input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut input = BufReader::with_capacity(1 << 16, input);
+    // A short file may come in one piece or in several: four bytes decide.
+    let mut magic = Vec::with_capacity(4);
+    input.by_ref().take(4).read_to_end(&mut magic)?;
+    let whole = io::Cursor::new(magic.clone()).chain(input);
+    match magic[..] {
+        [0x1f, 0x8b, ..] => Ok(Box::new(flate2::read::MultiGzDecoder::new(whole))),
+        [0x28, 0xb5, 0x2f, 0xfd] => {
+            let decoder = ruzstd::decoding::StreamingDecoder::new(whole)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+            Ok(Box::new(decoder))
+        }
+        _ => Ok(Box::new(whole)),
+    }
+}
+
+/// Opens a trace for reading, compressed or not.
+///
+/// # Errors
+/// If the file cannot be opened or begins with a broken frame.
+pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+    decompress(File::open(path)?)
+}
+
+/// The body of the fuzz target `trace_text`: whatever the bytes are, reading and replaying them ends and says something.
+pub fn fuzz(data: &[u8]) {
+    let Ok(input) = decompress(data) else { return };
+    // A bomb of a few bytes may stand for gigabytes: bound what a fuzz input may cost.
+    let trace = Trace::read(input.take(1 << 20));
+    let table = vmallocinfo::Table::read(data);
+    crate::replay::fuzz(&trace, &table);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    const ALLOC: &str = "x-1 [000] ..... 1.0: alloc_vmap_area: va_start: 8192 size=8192 align=4096 vstart=0x1000 vend=0xffff000 failed=0\n";
+
+    #[test]
+    fn plain_gzip_and_a_truncated_gzip() {
+        let text = ALLOC.repeat(400);
+        assert_eq!(Trace::read(decompress(text.as_bytes()).unwrap()).allocs(), 400);
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gz.write_all(text.as_bytes()).unwrap();
+        let gz = gz.finish().unwrap();
+        let whole = Trace::read(decompress(&gz[..]).unwrap());
+        assert_eq!((whole.allocs(), whole.cut_short), (400, None));
+        let cut = Trace::read(decompress(&gz[..gz.len() / 2]).unwrap());
+        assert!(cut.cut_short.is_some());
+    }
+
+    #[test]
+    fn zstd_is_read_and_a_broken_frame_is_an_error() {
+        let zst = ruzstd::encoding::compress_to_vec(
+            ALLOC.repeat(400).as_bytes(),
+            ruzstd::encoding::CompressionLevel::Fastest,
+        );
+        assert_eq!(Trace::read(decompress(&zst[..]).unwrap()).allocs(), 400);
+        assert!(decompress(&zst[..5]).is_err());
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_and_reading_goes_on() {
+        let mut text = vec![b'x'; 5 * LINE_MAX];
+        text.push(b'\n');
+        text.extend_from_slice(ALLOC.as_bytes());
+        let trace = Trace::read(&text[..]);
+        assert_eq!((trace.lines, trace.others, trace.allocs()), (2, 1, 1));
+    }
+
+    #[test]
+    fn bad_lines_are_counted_and_the_first_are_named() {
+        let text = format!("# c\n{ALLOC}alloc_vmap_area: nonsense\n\nsched_switch: prev=1\n");
+        let trace = Trace::read(text.as_bytes());
+        assert_eq!((trace.comments, trace.bad, trace.others, trace.allocs()), (2, 1, 1, 1));
+        assert_eq!(trace.bad_lines, [(3, "alloc_vmap_area: nonsense".to_string())]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_do_no_harm() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(5000).collect();
+        fuzz(&bytes);
+        fuzz(&[]);
+        fuzz(&[0x1f, 0x8b]);
+        fuzz(&[0x28, 0xb5, 0x2f, 0xfd, 0, 0]);
+    }
+}
