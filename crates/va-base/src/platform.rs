@@ -26,7 +26,7 @@ pub trait Platform {
     /// Lends at least `min` records, or refuses with `None`.
     ///
     /// The slab may hold any values; its length may exceed `min`, and the surplus is used. The core asks for slabs of
-    /// growing size and at most 31 of them per kind of record, so lending exactly `min` each time is enough.
+    /// growing size and at most 32 of them per kind of record, so lending exactly `min` each time is enough.
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]>;
 
     /// Takes back a slab that [`lend_slab`](Self::lend_slab) lent, when its index is dropped.

@@ -54,7 +54,7 @@ mod validate;
 pub use key::Key;
 
 use crate::ledger::Ledger;
-use crate::slab::{NIL, Slab};
+use crate::slab::{NIL, SLABS_MAX, Slab};
 use crate::{Fit, FreeIndex, IndexMemory};
 use node::{Inner, Leaf};
 use rows::RowBlock;
@@ -99,9 +99,9 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     default_window: VaRange,
     platform: P,
     // The tree.
-    leaves: Slab<Leaf<K, F>, INLINE_LEAVES>,
-    inners: Slab<Inner<K, F>, INLINE_INNERS>,
-    rows: Slab<RowBlock<K, F>, INLINE_INNERS>,
+    leaves: Slab<Leaf<K, F>, INLINE_LEAVES, SLABS_MAX>,
+    inners: Slab<Inner<K, F>, INLINE_INNERS, SLABS_MAX>,
+    rows: Slab<RowBlock<K, F>, INLINE_INNERS, SLABS_MAX>,
     rows_on: bool,
     root: u32,
     /// Levels of inner nodes above the leaves.

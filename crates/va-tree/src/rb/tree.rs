@@ -108,7 +108,7 @@ impl Linked for Hole {
 
 /// The tree and its list.
 pub(super) struct Tree {
-    pub(super) slab: Slab<Hole, INLINE_HOLES>,
+    pub(super) slab: Slab<Hole, INLINE_HOLES, 1>,
     pub(super) root: u32,
 }
 

@@ -1,0 +1,217 @@
+//! Who is measured, in one place.
+
+use super::peers::{OffsetPeer, RangePeer, VmPeer};
+use super::workloads::{FREE, Op, Workload};
+use crate::lab::Holes;
+use crate::lab::first_fit::FirstFit;
+use crate::lab::list::ListIndex;
+use crate::lab::splay::Splay;
+use crate::lab::treap::{Cached, Eager, Lazy, Treap};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+use va_base::{Align, PAGE_SHIFT, Request, VaRange};
+use va_sim::platform::HeapPlatform;
+use va_tree::rb::{Exact, Linux};
+use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, IndexMemory, RbIndex};
+
+/// How far an index promises the lowest fit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Exactness {
+    /// Always.
+    Always,
+    /// For alignments up to a page.
+    UpToPage,
+    /// Never.
+    Never,
+}
+
+/// One who is measured.
+pub(super) struct Contender {
+    pub(super) name: &'static str,
+    /// Whether it takes alignments.
+    pub(super) aligns: bool,
+    /// Whether it takes windows.
+    pub(super) windows: bool,
+    pub(super) exactness: Exactness,
+    pub(super) make: Box<dyn Fn(&Workload) -> Option<Box<dyn Runner>>>,
+}
+
+impl Contender {
+    /// Whether its addresses on `workload` must be the lowest fits.
+    pub(super) fn exact(&self, workload: &Workload) -> bool {
+        match self.exactness {
+            Exactness::Always => true,
+            Exactness::UpToPage => !workload.aligned,
+            Exactness::Never => false,
+        }
+    }
+}
+
+/// A contender at work; called once a round, so that the calls inside are direct.
+pub(super) trait Runner {
+    /// Fills the space; false if that takes past `deadline`.
+    fn setup(&mut self, workload: &Workload, deadline: Instant) -> bool;
+    /// Runs a round and returns how long it took.
+    fn round(&mut self, workload: &Workload, ops: &[Op]) -> Duration;
+    /// Hash of all addresses given out in rounds.
+    fn hash(&self) -> u64;
+    /// See [`Holes::memory`].
+    fn memory(&self) -> Option<(IndexMemory, u64)>;
+}
+
+/// Marks a slot that holds nothing.
+const NONE: u64 = u64::MAX;
+
+pub(super) struct Work<H> {
+    index: H,
+    slots: Vec<u64>,
+    hash: u64,
+}
+
+impl<H: Holes> Work<H> {
+    pub(super) fn new(index: H, workload: &Workload) -> Self {
+        Self { index, slots: vec![NONE; workload.slots], hash: 0 }
+    }
+
+    #[inline(always)]
+    fn run(&mut self, op: &Op, window: (u64, u64)) {
+        let slot = op.slot as usize;
+        if op.align_log2 == FREE {
+            if self.slots[slot] != NONE {
+                self.index.free(self.slots[slot], u64::from(op.size));
+            }
+        } else {
+            let at = self.index.alloc(u64::from(op.size), u32::from(op.align_log2), window).unwrap_or(NONE);
+            self.slots[slot] = at;
+            self.hash = (self.hash.rotate_left(5) ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+}
+
+impl<H: Holes> Runner for Work<H> {
+    fn setup(&mut self, workload: &Workload, deadline: Instant) -> bool {
+        for ops in workload.setup.chunks(512) {
+            for op in ops {
+                self.run(op, (0, workload.pages));
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+        }
+        self.hash = 0;
+        true
+    }
+
+    fn round(&mut self, workload: &Workload, ops: &[Op]) -> Duration {
+        let window = workload.window.unwrap_or((0, workload.pages));
+        let start = Instant::now();
+        for op in ops {
+            self.run(op, window);
+        }
+        black_box(self.hash);
+        start.elapsed()
+    }
+
+    fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    fn memory(&self) -> Option<(IndexMemory, u64)> {
+        self.index.memory()
+    }
+}
+
+/// An index of the library behind the bare trait.
+struct OnIndex<I> {
+    index: I,
+    /// The window that is the default one, in pages.
+    whole: (u64, u64),
+}
+
+impl<I: FreeIndex> Holes for OnIndex<I> {
+    #[inline(always)]
+    fn alloc(&mut self, size: u64, align_log2: u32, window: (u64, u64)) -> Option<u64> {
+        let align = Align::from_log2(align_log2 + PAGE_SHIFT)?;
+        let mut request = Request::pages(size).ok()?.aligned(align);
+        if window != self.whole {
+            request = request.within(VaRange::from_pages(window.0, window.1)?);
+        }
+        self.index.alloc(&request).ok().map(|at| at.page_floor())
+    }
+
+    #[inline(always)]
+    fn free(&mut self, start: u64, size: u64) {
+        let back = VaRange::from_pages(start, start + size).map(|range| self.index.give_back(range));
+        debug_assert!(matches!(back, Some(Ok(()))), "{back:?}");
+    }
+
+    fn memory(&self) -> Option<(IndexMemory, u64)> {
+        Some((self.index.memory(), self.index.hole_count()))
+    }
+}
+
+/// Does nothing: what is left is the harness.
+struct Null(u64);
+
+impl Holes for Null {
+    #[inline(always)]
+    fn alloc(&mut self, size: u64, _: u32, _: (u64, u64)) -> Option<u64> {
+        self.0 = self.0.wrapping_add(size);
+        Some(self.0 & 0xffff)
+    }
+
+    #[inline(always)]
+    fn free(&mut self, start: u64, size: u64) {
+        self.0 ^= start.wrapping_sub(size);
+    }
+}
+
+pub(super) fn null(workload: &Workload) -> Box<dyn Runner> {
+    Box::new(Work::new(Null(0), workload))
+}
+
+fn index<I: FreeIndex + 'static>(
+    name: &'static str,
+    exactness: Exactness,
+    make: fn(VaRange, HeapPlatform) -> Option<I>,
+) -> Contender {
+    let make = move |workload: &Workload| -> Option<Box<dyn Runner>> {
+        let space = VaRange::from_pages(0, workload.pages)?;
+        let index = OnIndex { index: make(space, HeapPlatform::default())?, whole: (0, workload.pages) };
+        Some(Box::new(Work::new(index, workload)))
+    };
+    Contender { name, aligns: true, windows: true, exactness, make: Box::new(make) }
+}
+
+fn bare<H: Holes + 'static>(
+    name: &'static str,
+    (aligns, windows): (bool, bool),
+    exactness: Exactness,
+    make: fn(u64) -> Option<H>,
+) -> Contender {
+    let make = move |workload: &Workload| -> Option<Box<dyn Runner>> {
+        Some(Box::new(Work::new(make(workload.pages)?, workload)))
+    };
+    Contender { name, aligns, windows, exactness, make: Box::new(make) }
+}
+
+/// All of them, in the order of the tables.
+pub(super) fn all() -> Vec<Contender> {
+    use Exactness::{Always, Never, UpToPage};
+    vec![
+        index("rb-linux", UpToPage, |space, heap| RbIndex::<Linux, _>::new(space, space, heap).ok()),
+        index("rb-exact", Always, |space, heap| RbIndex::<Exact, _>::new(space, space, heap).ok()),
+        index("btree", Always, |space, heap| BTreeIndex::new(space, space, heap).ok()),
+        index("btree32", Always, |space, heap| BTreeIndex32::new(space, space, heap).ok()),
+        index("list", Never, |space, _| ListIndex::new(space, space).ok()),
+        bare("first-fit", (true, true), Always, |pages| Some(FirstFit::new(pages))),
+        bare("treap", (true, true), Always, |pages| Some(Treap::<Eager>::new(pages))),
+        bare("treap-lazy", (true, true), Always, |pages| Some(Treap::<Lazy>::new(pages))),
+        bare("treap-cached", (true, true), Always, |pages| Some(Treap::<Cached>::new(pages))),
+        bare("splay", (true, true), Always, |pages| Some(Splay::new(pages))),
+        // The peers do what they do: none takes a window, and only one an alignment.
+        bare("range-alloc", (false, false), Never, |pages| Some(RangePeer::new(pages))),
+        bare("vm-allocator", (true, false), Never, VmPeer::new),
+        bare("offset-allocator", (false, false), Never, OffsetPeer::new),
+    ]
+}

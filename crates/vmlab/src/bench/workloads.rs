@@ -1,0 +1,241 @@
+//! The workloads: streams of operations, made from fixed seeds.
+
+use va_sim::op::Rng;
+
+/// One operation. What it allocates goes to a slot, and what it frees comes from one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Op {
+    pub(super) slot: u32,
+    pub(super) size: u32,
+    /// Binary logarithm, in pages; [`FREE`] for giving the slot back.
+    pub(super) align_log2: u8,
+}
+
+/// Marks an operation that gives back.
+pub(super) const FREE: u8 = u8::MAX;
+
+/// A workload, ready to run.
+pub(super) struct Workload {
+    pub(super) name: String,
+    /// Pages of the space.
+    pub(super) pages: u64,
+    pub(super) slots: usize,
+    pub(super) setup: Vec<Op>,
+    pub(super) rounds: Vec<Vec<Op>>,
+    /// Pairs (or what the workload calls one) in each round.
+    pub(super) pairs: usize,
+    /// Whether it asks for alignments.
+    pub(super) aligned: bool,
+    /// Where the rounds allocate, if not anywhere.
+    pub(super) window: Option<(u64, u64)>,
+}
+
+/// How to make a workload.
+pub(super) struct Spec {
+    pub(super) name: &'static str,
+    /// Areas that are out, or holes for the adversary: the x of growth plots.
+    pub(super) n: u64,
+    /// Whether it is part of a quick run.
+    pub(super) quick: bool,
+    fill: fn(&mut Maker, u64),
+}
+
+const fn spec(name: &'static str, n: u64, quick: bool, fill: fn(&mut Maker, u64)) -> Spec {
+    Spec { name, n, quick, fill }
+}
+
+/// All of them.
+pub(super) const ALL: [Spec; 20] = [
+    spec("empty", 1, true, empty),
+    spec("fix-15k", 15_000, true, fix),
+    spec("rand-100", 100, true, random),
+    spec("rand-1k", 1_000, true, random),
+    spec("rand-15k", 15_000, true, random),
+    spec("rand-100k", 100_000, false, random),
+    spec("rand-1M", 1_000_000, false, random),
+    spec("long_busy_list", 15_000, true, long_busy_list),
+    spec("frag", 15_000, true, frag),
+    spec("window", 15_000, true, window),
+    spec("adversary-100", 100, true, adversary),
+    spec("adversary-1k", 1_000, true, adversary),
+    spec("adversary-10k", 10_000, false, adversary),
+    spec("adversary-100k", 100_000, false, adversary),
+    spec("aligns-1k", 1_000, true, aligns),
+    spec("aligns-15k", 15_000, false, aligns),
+    spec("aligns-100k", 100_000, false, aligns),
+    spec("rand-1k-rows", 1_000, false, random_with_rows),
+    spec("rand-15k-rows", 15_000, false, random_with_rows),
+    spec("old-mix", 15_000, true, old_mix),
+];
+
+impl Spec {
+    /// Makes the stream for so many rounds.
+    pub(super) fn make(&self, rounds: usize) -> Workload {
+        let workload = Workload {
+            name: self.name.to_string(),
+            pages: 1 << 30,
+            slots: 0,
+            setup: Vec::new(),
+            rounds: Vec::new(),
+            pairs: 1,
+            aligned: false,
+            window: None,
+        };
+        let mut maker = Maker { workload, rng: Rng::new(0x5eed ^ self.n), rounds };
+        (self.fill)(&mut maker, self.n);
+        let mut workload = maker.workload;
+        let ops = || workload.setup.iter().chain(workload.rounds.iter().flatten());
+        workload.slots = ops().map(|op| op.slot as usize + 1).max().unwrap_or(0);
+        workload.aligned = ops().any(|op| op.align_log2 != FREE && op.align_log2 > 0);
+        workload
+    }
+}
+
+/// What the makers write into.
+struct Maker {
+    workload: Workload,
+    rng: Rng,
+    rounds: usize,
+}
+
+fn alloc(slot: u64, size: u64, align_log2: u8) -> Op {
+    Op { slot: slot as u32, size: size as u32, align_log2 }
+}
+
+fn free(slot: u64, size: u64) -> Op {
+    Op { slot: slot as u32, size: size as u32, align_log2: FREE }
+}
+
+impl Maker {
+    /// Makes the rounds: `pairs` pairs each.
+    fn rounds(&mut self, pairs: usize, mut pair: impl FnMut(&mut Rng, &mut Vec<Op>)) {
+        self.workload.pairs = pairs;
+        for _ in 0..self.rounds {
+            let mut ops = Vec::with_capacity(2 * pairs);
+            for _ in 0..pairs {
+                pair(&mut self.rng, &mut ops);
+            }
+            self.workload.rounds.push(ops);
+        }
+    }
+
+    /// `n` areas, of sizes and alignments that `ask` gives, each replaced at random.
+    fn replace(&mut self, n: u64, pairs: usize, mut ask: impl FnMut(&mut Rng) -> (u64, u8)) {
+        let mut sizes = Vec::new();
+        for slot in 0..n {
+            let (size, align) = ask(&mut self.rng);
+            sizes.push(size);
+            self.workload.setup.push(alloc(slot, size, align));
+        }
+        // Let the space age before the first round: replace every area once.
+        for _ in 0..n {
+            let slot = self.rng.below(n);
+            let (size, align) = ask(&mut self.rng);
+            self.workload.setup.push(free(slot, sizes[slot as usize]));
+            self.workload.setup.push(alloc(slot, size, align));
+            sizes[slot as usize] = size;
+        }
+        self.rounds(pairs, |rng, ops| {
+            let slot = rng.below(n);
+            let (size, align) = ask(rng);
+            ops.push(free(slot, sizes[slot as usize]));
+            ops.push(alloc(slot, size, align));
+            sizes[slot as usize] = size;
+        });
+    }
+}
+
+/// One size, nothing else out.
+fn empty(maker: &mut Maker, _: u64) {
+    maker.rounds(20_000, |_, ops| ops.extend([alloc(0, 2, 0), free(0, 2)]));
+}
+
+/// Five pages each, replaced at random: one or two holes.
+fn fix(maker: &mut Maker, n: u64) {
+    maker.replace(n, 20_000, |_| (5, 0));
+}
+
+/// 1 to 256 pages each, replaced at random.
+fn random(maker: &mut Maker, n: u64) {
+    maker.replace(n, 20_000, |rng| (1 + rng.below(256), 0));
+}
+
+/// The same after requests that made an index keep whatever it keeps for alignment.
+fn random_with_rows(maker: &mut Maker, n: u64) {
+    maker.replace(n, 20_000, |rng| (1 + rng.below(256), 0));
+    let mut tickle = Vec::new();
+    for slot in n..n + 64 {
+        tickle.push(alloc(slot, 1, 10));
+    }
+    maker.workload.setup.extend(tickle);
+}
+
+/// 15,000 areas of two pages, every second one freed: then larger ones, and two pages again (four operations a "pair").
+fn long_busy_list(maker: &mut Maker, n: u64) {
+    busy_list(maker, n);
+    maker.rounds(10_000, |_, ops| ops.extend([alloc(0, 101, 0), alloc(2, 2, 0), free(0, 101), free(2, 2)]));
+}
+
+fn busy_list(maker: &mut Maker, n: u64) {
+    maker.workload.setup.extend((0..n).map(|slot| alloc(slot, 2, 0)));
+    maker.workload.setup.extend((0..n).step_by(2).map(|slot| free(slot, 2)));
+}
+
+/// Sizes that no small hole can hold, past 7,500 small holes.
+fn frag(maker: &mut Maker, n: u64) {
+    maker.workload.setup.extend((0..n).map(|slot| alloc(slot, 1, 0)));
+    maker.workload.setup.extend((0..n).step_by(2).map(|slot| free(slot, 1)));
+    let mut sizes = [0u64; 100];
+    for (at, size) in sizes.iter_mut().enumerate() {
+        *size = 2 + maker.rng.below(62);
+        maker.workload.setup.push(alloc(n + at as u64, *size, 0));
+    }
+    maker.rounds(20_000, |rng, ops| {
+        let at = rng.below(100);
+        let size = 2 + rng.below(62);
+        ops.extend([free(n + at, sizes[at as usize]), alloc(n + at, size, 0)]);
+        sizes[at as usize] = size;
+    });
+}
+
+/// A zone of 16,000 pages in the middle of 15,000 areas of five pages: one is freed in it and allocated again.
+fn window(maker: &mut Maker, n: u64) {
+    maker.workload.setup.extend((0..n).map(|slot| alloc(slot, 5, 0)));
+    let (low, high) = (30_000, 46_000);
+    maker.workload.window = Some((low, high));
+    maker.rounds(20_000, |rng, ops| {
+        let slot = low / 5 + rng.below((high - low) / 5);
+        ops.extend([free(slot, 5), alloc(slot, 5, 0)]);
+    });
+}
+
+/// Holes of 1023 pages, each one page past a multiple of 1024: all look large enough for 512 pages aligned to 1024, and
+/// none is.
+fn adversary(maker: &mut Maker, n: u64) {
+    for at in 0..n {
+        maker.workload.setup.extend([alloc(2 * at, 1, 0), alloc(2 * at + 1, 1023, 0)]);
+    }
+    maker.workload.setup.push(alloc(2 * n, 1, 0));
+    maker.workload.setup.extend((0..n).map(|at| free(2 * at + 1, 1023)));
+    // Few pairs a round: an index that walks all holes must finish.
+    let pairs = if n > 1000 { 200 } else { 2_000 };
+    maker.rounds(pairs, |_, ops| ops.extend([alloc(2 * n + 1, 512, 10), free(2 * n + 1, 512)]));
+}
+
+/// 1 to 256 pages, aligned to 1 to 1024 pages.
+fn aligns(maker: &mut Maker, n: u64) {
+    let pairs = if n > 10_000 { 2_000 } else { 10_000 };
+    maker.replace(n, pairs, |rng| (1 + rng.below(256), rng.below(11) as u8));
+}
+
+/// What the kernel's test suite does, in turn, over 15,000 kept areas: one size, a list of holes to pass, stacks
+/// aligned to 16 KiB in between, random sizes (ten operations a "pair").
+fn old_mix(maker: &mut Maker, n: u64) {
+    busy_list(maker, n);
+    maker.rounds(500, |rng, ops| {
+        let size = 1 + rng.below(64);
+        ops.extend([alloc(0, 101, 0), alloc(2, 2, 0), free(0, 101), free(2, 2)]);
+        ops.extend([alloc(4, 5, 2), free(4, 5)]);
+        ops.extend([alloc(6, size, 0), free(6, size), alloc(8, 4, 0), free(8, 4)]);
+    });
+}
