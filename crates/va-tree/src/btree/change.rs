@@ -56,6 +56,15 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         fit
     }
 
+    /// Cuts `size` pages from the left edge of the top hole, which has them.
+    #[inline]
+    pub(super) fn cut_top_edge(&mut self, size: u64) {
+        self.top_start += size;
+        self.ledger.live += 1;
+        self.ledger.free_pages -= size;
+        self.ledger.holes -= u64::from(self.top_start == self.top_end());
+    }
+
     #[inline]
     fn cut_top(&mut self, from: u64, to: u64, fit: Fit) {
         let start = self.top_start;
@@ -129,8 +138,17 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Merges `[start, end)` with the holes that it touches, or refuses and changes nothing.
     #[inline]
     pub(super) fn merge(&mut self, start: u64, end: u64, range: VaRange) -> Result<(), FreeError> {
+        // Right below the top hole and above all others: what was taken last comes back first.
+        if end == self.top_start && (start > self.last_end || self.longest == 0) {
+            self.accept(range, u64::from(end < self.top_end()), end - start)?;
+            self.move_top(start);
+            return Ok(());
+        }
+        self.merge_in_tree(start, end, range)
+    }
+
+    fn merge_in_tree(&mut self, start: u64, end: u64, range: VaRange) -> Result<(), FreeError> {
         let top = self.top_start;
-        let top_free = top < self.top_end();
         if end > top {
             // The lowest hole that overlaps may lie below the top hole.
             let (hole_start, hole_end) = self.first_hole_from(start + 1).unwrap_or((top, self.top_end()));
@@ -138,40 +156,23 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
         // Ends at or above the start, that is: a left neighbour, or what might overlap, or a right neighbour.
         let mut path = Path::new();
-        if start > self.last_end || self.longest == 0 {
-            if end == top {
-                self.accept(range, u64::from(top_free), end - start)?;
-                self.move_top(start);
-                return Ok(());
-            }
-            self.accept(range, 0, end - start)?;
-            let slot = self.route(K::of(start), &mut path).1;
-            self.insert_hole(&mut path, slot, start, end);
-            return Ok(());
-        }
         let (id, slot) = self.route(K::of(start), &mut path);
         let leaf = self.leaves.get(id);
-        let used = |slot: usize| slot < F && leaf.size[slot] != K::ZERO;
-        let left = used(slot) && leaf.end[slot].get() == start;
+        let left = slot < F && leaf.end[slot].get() == start && leaf.size[slot] != K::ZERO;
         let next = slot + usize::from(left);
-        let mut next_path = path;
-        let right = if used(next) {
-            Right::Here(next)
-        } else if self.next_leaf(&mut next_path) {
-            Right::Next
+        let (right, right_hole) = if next < F && leaf.size[next] != K::ZERO {
+            let (size, end) = (leaf.size[next].get(), leaf.end[next].get());
+            (Right::Here(next), Some((end - size, end)))
         } else {
-            Right::None
+            self.first_of_next_leaf(&path)
         };
-        let right_hole = match right {
-            Right::None => None,
-            Right::Here(slot) => Some(self.hole_at(id, slot)),
-            Right::Next => Some(self.hole_at(next_path.node(0), 0)),
-        };
-        if let Some((hole_start, hole_end)) = right_hole.filter(|&(hole_start, _)| hole_start < end) {
+        if let Some((hole_start, hole_end)) = right_hole
+            && hole_start < end
+        {
             return Err(FreeError::AlreadyFree { range, hole: self.range(hole_start, hole_end) });
         }
         let touches = right_hole.filter(|&(hole_start, _)| hole_start == end);
-        let with_top = end == top && top_free;
+        let with_top = end == top && top < self.top_end();
         let merged = u64::from(left) + u64::from(touches.is_some() || with_top);
         self.accept(range, merged, end - start)?;
 
@@ -190,28 +191,40 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             (false, None, _) => self.insert_hole(&mut path, slot, start, end),
             (true, None, _) => self.grow_right(&path, slot, end),
             (false, Some(_), Right::Here(slot)) => self.grow_left(&path, slot, start),
-            (false, Some(_), _) => self.grow_left(&next_path, 0, start),
+            (false, Some(_), _) => {
+                self.next_leaf(&mut path);
+                self.grow_left(&path, 0, start);
+            }
             (true, Some((_, right_end)), Right::Here(next)) => {
                 // |##L##|==back==|##R##|  both in this leaf: R's slot closes, L's takes everything.
                 let leaf = self.leaves.get_mut(id);
                 let size = K::of(right_end - (leaf.end[slot] - leaf.size[slot]).get());
-                let (old_end, old_size) = (leaf.end[next], leaf.size[next]);
                 leaf.remove(next);
                 (leaf.end[slot], leaf.size[slot]) = (K::of(right_end), size);
-                // The whole lies where R lay and ends where R ended, and is longer in every class.
-                debug_assert_eq!(old_end.get(), right_end);
-                debug_assert!(old_size < size);
+                // The whole ends where R ended and is longer than either in every class: no summary falls.
                 self.raised(&path, K::of(right_end), size);
                 self.refill(&path);
             }
             (true, Some((_, right_end)), _) => {
                 // R is in the next leaf. It goes first, which may move L: look it up again.
+                let mut next_path = path;
+                self.next_leaf(&mut next_path);
                 self.remove_hole(&next_path);
                 let slot = self.route(K::of(start), &mut path).1;
                 self.grow_right(&path, slot, right_end);
             }
         }
         Ok(())
+    }
+
+    /// The first hole after the leaf of `path`.
+    fn first_of_next_leaf(&self, path: &Path) -> (Right, Option<(u64, u64)>) {
+        let mut path = *path;
+        if self.next_leaf(&mut path) {
+            (Right::Next, Some(self.hole_at(path.node(0), 0)))
+        } else {
+            (Right::None, None)
+        }
     }
 
     /// Lets the top hole begin at `start`, lower than before: every hole of the tree now ends below it.

@@ -306,6 +306,20 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     #[inline]
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
         let wanted = self.wanted(request);
+        // Nothing in the tree is large enough: a young space, or a large request. Then it is the top hole or nothing.
+        if wanted.size > self.longest
+            && let at = self.top_start
+            && self.first_at(at, &wanted) == at
+        {
+            let end = at + wanted.size;
+            if end > wanted.high.min(self.top_end()) {
+                return Err(self.no_space(request));
+            }
+            self.pay(self.ledger.bound_after_take())?;
+            self.cut_top_edge(wanted.size);
+            self.check();
+            return Ok(self.va(at));
+        }
         let found = match self.find_lowest(&wanted) {
             Search::Found(found) => found,
             Search::Nothing => return Err(self.no_space(request)),

@@ -48,7 +48,7 @@ pub(super) struct Found {
 impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Where `wanted` would begin in a hole that starts at `start`; may lie past anything.
     #[inline(always)]
-    fn first_at(&self, start: u64, wanted: &Wanted) -> u64 {
+    pub(super) fn first_at(&self, start: u64, wanted: &Wanted) -> u64 {
         let at = start.max(wanted.low);
         if wanted.align_log2 == 0 {
             return at;
