@@ -28,24 +28,28 @@ impl Holes for RangePeer {
     }
 }
 
+/// Where its space begins, in pages, which serve as its unit: its `free` fails with an underflow when what it
+/// merges begins at 0.
+const VM_BASE: u64 = 1 << 40;
+
 pub(super) struct VmPeer(AddressAllocator);
 
 impl VmPeer {
     pub(super) fn new(pages: u64) -> Option<Self> {
-        // It refuses a base of zero-sized or overflowing spaces only; pages serve as its unit.
-        AddressAllocator::new(0, pages).ok().map(Self)
+        AddressAllocator::new(VM_BASE, pages).ok().map(Self)
     }
 }
 
 impl Holes for VmPeer {
     fn alloc(&mut self, size: u64, align_log2: u32, _: (u64, u64)) -> Option<u64> {
         let range = self.0.allocate(size, 1 << align_log2, AllocPolicy::FirstMatch).ok()?;
-        Some(range.start())
+        Some(range.start() - VM_BASE)
     }
 
     fn free(&mut self, start: u64, size: u64) {
+        let start = start + VM_BASE;
         let freed = RangeInclusive::new(start, start + size - 1).and_then(|range| self.0.free(&range));
-        debug_assert!(freed.is_ok());
+        debug_assert!(freed.is_ok(), "{start}+{size}: {freed:?}");
     }
 }
 
