@@ -20,7 +20,7 @@
 
 use super::path::Path;
 use super::rows::{self, Row};
-use super::search::{Found, Place};
+use super::search::Found;
 use super::{BTree, Key};
 use crate::Fit;
 use crate::slab::NIL;
@@ -36,15 +36,16 @@ enum Right {
 }
 
 impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
-    /// Cuts `size` pages at `found.at` from the hole found. The records for it are paid.
+    /// Cuts `size` pages at `found.at` from the hole found at `path`. The records for it are paid.
     #[inline]
-    pub(super) fn cut(&mut self, found: &Found, size: u64) -> Fit {
+    pub(super) fn cut(&mut self, found: &Found, path: &mut Path, size: u64) -> Fit {
         let (start, end) = (found.start, found.end);
         let (from, to) = (found.at, found.at + size);
         let fit = Fit::of(from, to, start, end);
-        match found.place {
-            Place::Top => self.cut_top(from, to, fit),
-            Place::Tree(path) => self.cut_in_tree(&path, (start, end), (from, to), fit),
+        if found.top {
+            self.cut_top(from, to, fit);
+        } else {
+            self.cut_in_tree(path, (start, end), (from, to), fit);
         }
         self.ledger.live += 1;
         self.ledger.free_pages -= size;
@@ -81,7 +82,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 
     #[inline]
-    fn cut_in_tree(&mut self, path: &Path, hole: (u64, u64), taken: (u64, u64), fit: Fit) {
+    fn cut_in_tree(&mut self, path: &mut Path, hole: (u64, u64), taken: (u64, u64), fit: Fit) {
         let ((start, end), (from, to)) = (hole, taken);
         let (old_end, old_size) = (K::of(end), K::of(end - start));
         let (id, slot) = (path.node(0), path.slot(0));
@@ -105,8 +106,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
                 // The slot keeps the right part, whose end is the old one; the left part goes in before it.
                 leaf.size[slot] = K::of(end - to);
                 self.lowered(path, old_end, old_size);
-                let mut path = *path;
-                self.insert_hole(&mut path, slot, start, from);
+                self.insert_hole(path, slot, start, from);
             }
         }
     }

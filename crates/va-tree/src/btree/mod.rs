@@ -57,6 +57,7 @@ use crate::ledger::Ledger;
 use crate::slab::{NIL, SLABS_MAX, Slab};
 use crate::{Fit, FreeIndex, IndexMemory};
 use node::{Inner, Leaf};
+use path::Path;
 use rows::RowBlock;
 use search::Search;
 use va_base::{AllocError, Broken, FreeError, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange};
@@ -297,7 +298,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
 
     /// O(log n); O(n) for an aligned request while there are no rows, since turning them on is a change.
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
-        match self.find_lowest_patiently(&self.wanted(request)) {
+        match self.find_lowest_patiently(&self.wanted(request), &mut Path::new()) {
             Some(found) => Ok(self.va(found.at)),
             None => Err(self.no_space(request)),
         }
@@ -320,16 +321,17 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
             self.check();
             return Ok(self.va(at));
         }
-        let found = match self.find_lowest(&wanted) {
+        let mut path = Path::new();
+        let found = match self.find_lowest(&wanted, &mut path) {
             Search::Found(found) => found,
             Search::Nothing => return Err(self.no_space(request)),
             Search::NeedsRows => {
                 self.turn_rows_on()?;
-                self.find_lowest_patiently(&wanted).ok_or_else(|| self.no_space(request))?
+                self.find_lowest_patiently(&wanted, &mut path).ok_or_else(|| self.no_space(request))?
             }
         };
         self.pay(self.ledger.bound_after_take())?;
-        self.cut(&found, wanted.size);
+        self.cut(&found, &mut path, wanted.size);
         self.check();
         Ok(self.va(found.at))
     }
@@ -337,9 +339,10 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
         let bad = AllocError::BadRange { range, extent: self.extent() };
         let (start, end) = self.checked_pages(range).ok_or(bad)?;
-        let found = self.find_enclosing(start, end).ok_or(AllocError::Occupied { range })?;
+        let mut path = Path::new();
+        let found = self.find_enclosing(start, end, &mut path).ok_or(AllocError::Occupied { range })?;
         self.pay(self.ledger.bound_after_take())?;
-        let fit = self.cut(&found, end - start);
+        let fit = self.cut(&found, &mut path, end - start);
         self.check();
         Ok(fit)
     }

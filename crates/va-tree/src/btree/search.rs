@@ -28,18 +28,11 @@ pub(super) enum Search {
     NeedsRows,
 }
 
-/// Where a hole is.
-#[derive(Clone, Copy)]
-pub(super) enum Place {
-    /// In the tree, at step 0 of the path.
-    Tree(Path),
-    /// The top hole.
-    Top,
-}
-
-/// A hole, and the first page to take of it.
+/// A hole, and the first page to take of it. The way to it is in the path that the search filled: a copy of that here
+/// would be read in wide loads right after its narrow stores, and wait for them.
 pub(super) struct Found {
-    pub(super) place: Place,
+    /// Whether it is the top hole; else it is at step 0 of the path.
+    pub(super) top: bool,
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) at: u64,
@@ -61,23 +54,23 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Finds the lowest fit: O(F log n), given exact promises for its alignment (see `promise`). Without rows, an
     /// aligned search ends with [`Search::NeedsRows`] after a constant number of leaves.
     #[inline]
-    pub(super) fn find_lowest(&self, wanted: &Wanted) -> Search {
+    pub(super) fn find_lowest(&self, wanted: &Wanted, path: &mut Path) -> Search {
         let rowless = wanted.align_log2 > 0 && !self.rows_on;
-        self.find_within(wanted, if rowless { ROWLESS_LEAVES } else { usize::MAX })
+        self.find_within(wanted, path, if rowless { ROWLESS_LEAVES } else { usize::MAX })
     }
 
     /// As [`find_lowest`](Self::find_lowest), but never gives up: O(n) for an aligned search without rows.
-    pub(super) fn find_lowest_patiently(&self, wanted: &Wanted) -> Option<Found> {
-        match self.find_within(wanted, usize::MAX) {
+    pub(super) fn find_lowest_patiently(&self, wanted: &Wanted, path: &mut Path) -> Option<Found> {
+        match self.find_within(wanted, path, usize::MAX) {
             Search::Found(found) => Some(found),
             Search::Nothing | Search::NeedsRows => None,
         }
     }
 
     #[inline]
-    fn find_within(&self, wanted: &Wanted, leaves: usize) -> Search {
+    fn find_within(&self, wanted: &Wanted, path: &mut Path, leaves: usize) -> Search {
         let found =
-            if wanted.size <= self.longest { self.find_in_tree(wanted, leaves) } else { Search::Nothing };
+            if wanted.size <= self.longest { self.find_in_tree(wanted, path, leaves) } else { Search::Nothing };
         let found = match found {
             Search::Found(found) => found,
             Search::NeedsRows => return Search::NeedsRows,
@@ -87,7 +80,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
                 if end.saturating_sub(at) < wanted.size {
                     return Search::Nothing;
                 }
-                Found { place: Place::Top, start, end, at }
+                Found { top: true, start, end, at }
             }
         };
         // If the lowest fit ends past the window, so does every other.
@@ -107,12 +100,11 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 
     #[inline]
-    fn find_in_tree(&self, wanted: &Wanted, mut leaves: usize) -> Search {
-        let mut path = Path::new();
+    fn find_in_tree(&self, wanted: &Wanted, path: &mut Path, mut leaves: usize) -> Search {
         // Where the scan of the current leaf begins.
         let (mut leaf_id, mut slot) = if wanted.low <= self.first - self.base {
             // Nothing is clipped: the first promise is the answer.
-            match self.descend(&mut path, self.root, self.height, wanted) {
+            match self.descend(path, self.root, self.height, wanted) {
                 Some(leaf) => (leaf, 0),
                 None => return Search::Nothing,
             }
@@ -122,7 +114,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             if key > self.last_end {
                 return Search::Nothing;
             }
-            self.route(K::of(key), &mut path)
+            self.route(K::of(key), path)
         };
         loop {
             let leaf = self.leaves.get(leaf_id);
@@ -135,14 +127,14 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
                     let at = self.first_at(start, wanted);
                     if at + wanted.size <= end {
                         path.set(0, leaf_id, slot);
-                        return Search::Found(Found { place: Place::Tree(path), start, end, at });
+                        return Search::Found(Found { top: false, start, end, at });
                     }
                     if start >= wanted.high {
                         return Search::Nothing;
                     }
                 }
             }
-            leaf_id = match self.climb(&mut path, wanted) {
+            leaf_id = match self.climb(path, wanted) {
                 Some(leaf) => leaf,
                 None => return Search::Nothing,
             };
@@ -219,24 +211,23 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 
     /// The hole that encloses `[start, end)`.
-    pub(super) fn find_enclosing(&self, start: u64, end: u64) -> Option<Found> {
+    pub(super) fn find_enclosing(&self, start: u64, end: u64, path: &mut Path) -> Option<Found> {
         if start >= self.top_start {
-            return Some(Found { place: Place::Top, start: self.top_start, end: self.top_end(), at: start });
+            return Some(Found { top: true, start: self.top_start, end: self.top_end(), at: start });
         }
         if end > self.last_end {
             return None;
         }
-        let mut path = Path::new();
-        let (mut leaf, mut slot) = self.route(K::of(end), &mut path);
+        let (mut leaf, mut slot) = self.route(K::of(end), path);
         if slot == F || self.leaves.get(leaf).size[slot] == K::ZERO {
-            if !self.next_leaf(&mut path) {
+            if !self.next_leaf(path) {
                 return None;
             }
             (leaf, slot) = (path.node(0), 0);
         }
         let (hole_start, hole_end) = self.hole_at(leaf, slot);
         (hole_start <= start).then_some(Found {
-            place: Place::Tree(path),
+            top: false,
             start: hole_start,
             end: hole_end,
             at: start,

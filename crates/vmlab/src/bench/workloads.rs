@@ -63,8 +63,8 @@ pub(super) const ALL: [Spec; 20] = [
     spec("aligns-1k", 1_000, true, aligns),
     spec("aligns-15k", 15_000, false, aligns),
     spec("aligns-100k", 100_000, false, aligns),
-    spec("rand-1k-rows", 1_000, false, random_with_rows),
-    spec("rand-15k-rows", 15_000, false, random_with_rows),
+    spec("rows-1k", 1_000, false, random_with_rows),
+    spec("rows-15k", 15_000, false, random_with_rows),
     spec("old-mix", 15_000, true, old_mix),
 ];
 
