@@ -43,18 +43,17 @@ impl<K: Key, const F: usize> Leaf<K, F> {
     /// Index of the first hole that ends at or above `key`; `F` if there is none and no unused slot.
     #[inline(always)]
     pub(super) fn first_end_from(&self, key: K) -> usize {
-        self.end.iter().position(|&end| end >= key).unwrap_or(F)
+        first_from(&self.end, key)
     }
 
     #[inline(always)]
     pub(super) fn max_size(&self) -> K {
-        // Element by element, and no further than the holes: see `insert`.
         let mut max = K::ZERO;
-        for &size in &self.size {
-            if size == K::ZERO {
+        for eight in self.size.chunks_exact(8) {
+            max = max.max(max_of(eight));
+            if eight[7] == K::ZERO {
                 break;
             }
-            max = max.max(size);
         }
         max
     }
@@ -129,7 +128,7 @@ impl<K: Key, const F: usize> Inner<K, F> {
     #[inline(always)]
     pub(super) fn route(&self, key: K) -> usize {
         // The last child's separator is MAX, so this always finds one; the bound keeps the result in range.
-        self.sep.iter().position(|&sep| sep >= key).unwrap_or(F - 1)
+        first_from(&self.sep, key).min(F - 1)
     }
 
     #[inline(always)]
@@ -166,12 +165,35 @@ impl<K: Key, const F: usize> Linked for Inner<K, F> {
     }
 }
 
+/// Index of the first of the ascending `values` at or above `key`; `F` if there is none.
+///
+/// Eight at a time: which of them it is cannot be predicted, so they are counted; which eight often can.
+#[inline(always)]
+fn first_from<K: Key, const F: usize>(values: &[K; F], key: K) -> usize {
+    let mut first = 0;
+    for eight in values.chunks_exact(8) {
+        if eight[7] < key {
+            first += 8;
+            continue;
+        }
+        return first + eight.iter().map(|&value| usize::from(value < key)).sum::<usize>();
+    }
+    first
+}
+
+/// Index of the first of `values` that is at least `wanted`, from `from` on.
+#[inline(always)]
+pub(super) fn first_promise<K: Key, const F: usize>(values: &[K; F], from: usize, wanted: K) -> Option<usize> {
+    (from..F).find(|&slot| values[slot] >= wanted)
+}
+
 /// Largest element.
 #[inline(always)]
-fn max_of<K: Key, const F: usize>(values: &[K; F]) -> K {
+fn max_of<K: Key>(values: &[K]) -> K {
     let mut max = values[0];
     for &value in &values[1..] {
-        max = max.max(value);
+        // Which is larger is a coin toss: a conditional move, not a branch.
+        max = core::hint::select_unpredictable(value > max, value, max);
     }
     max
 }

@@ -1,5 +1,6 @@
 //! Finding: the lowest fit, the hole around an address, neighbours. Nothing here changes the tree.
 
+use super::node::{self, Inner};
 use super::path::Path;
 use super::rows::CLASSES;
 use super::{BTree, Key};
@@ -51,7 +52,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         at + ((self.base + at).wrapping_neg() & mask)
     }
 
-    /// Finds the lowest fit: O(F log n), given exact promises for its alignment (see `promise`). Without rows, an
+    /// Finds the lowest fit: O(F log n), given exact promises for its alignment (see `first_promise`). Without rows, an
     /// aligned search ends with [`Search::NeedsRows`] after a constant number of leaves.
     #[inline]
     pub(super) fn find_lowest(&self, wanted: &Wanted, path: &mut Path) -> Search {
@@ -87,16 +88,17 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         if found.at + wanted.size <= wanted.high { Search::Found(found) } else { Search::Nothing }
     }
 
-    /// Tells whether child `slot` of `node` may hold a fit; false is always true, true is exact up to `2^CLASSES`
-    /// pages of alignment while rows are on, and always for none.
+    /// The first child of `node` from `from` on that may hold a fit. No other may; that one surely does for alignments up to
+    /// `2^CLASSES` pages while rows are on, and always for none.
     #[inline(always)]
-    fn promise(&self, node: &super::Inner<K, F>, slot: usize, wanted: &Wanted) -> bool {
+    fn first_promise(&self, node: &Inner<K, F>, from: usize, wanted: &Wanted) -> Option<usize> {
         if wanted.align_log2 == 0 || !self.rows_on {
-            node.gap[slot].get() >= wanted.size
-        } else {
-            let class = (wanted.align_log2 as usize).min(CLASSES) - 1;
-            self.rows.get(node.rows).row[slot][class].get() >= wanted.size
+            // It is at most `longest`, a key.
+            return node::first_promise(&node.gap, from, K::of(wanted.size));
         }
+        let class = (wanted.align_log2 as usize).min(CLASSES) - 1;
+        let rows = &self.rows.get(node.rows).row;
+        (from..F).find(|&slot| rows[slot][class].get() >= wanted.size)
     }
 
     #[inline]
@@ -152,7 +154,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         while level > 0 {
             let inner = self.inners.get(node);
             // Below a promise there is always another: only the first node can fail.
-            let slot = (0..F).find(|&slot| self.promise(inner, slot, wanted))?;
+            let slot = self.first_promise(inner, 0, wanted)?;
             path.set(level, node, slot);
             node = inner.child[slot];
             level -= 1;
@@ -166,8 +168,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         for level in 1..=self.height {
             let node = path.node(level);
             let inner = self.inners.get(node);
-            let next = (path.slot(level) + 1..F).find(|&slot| self.promise(inner, slot, wanted));
-            if let Some(slot) = next {
+            if let Some(slot) = self.first_promise(inner, path.slot(level) + 1, wanted) {
                 path.set(level, node, slot);
                 return self.descend(path, inner.child[slot], level - 1, wanted);
             }
