@@ -187,15 +187,20 @@ pub(super) fn first_promise<K: Key, const F: usize>(values: &[K; F], from: usize
     (from..F).find(|&slot| values[slot] >= wanted)
 }
 
-/// Largest element.
+/// Largest element. Page counts: below 2^63.
 #[inline(always)]
 fn max_of<K: Key>(values: &[K]) -> K {
-    let mut max = values[0];
-    for &value in &values[1..] {
-        // Which is larger is a coin toss: a conditional move, not a branch.
-        max = core::hint::select_unpredictable(value > max, value, max);
+    // Where vectors can do it, a plain maximum becomes one.
+    if cfg!(target_feature = "avx2") || size_of::<K>() < size_of::<u64>() {
+        return values.iter().fold(K::ZERO, |max, &value| core::hint::select_unpredictable(value > max, value, max));
     }
-    max
+    let mut max = 0u64;
+    for &value in values {
+        // Which is larger is a coin toss, and of a plain maximum with a load in it the compiler makes a branch.
+        let below = max.wrapping_sub(value.get());
+        max = max.wrapping_sub(below & ((below.cast_signed() >> 63).cast_unsigned()));
+    }
+    K::of(max)
 }
 
 /// Shifts `values[at..]` up by one, dropping the last, and writes `value` at `at`.

@@ -37,6 +37,12 @@ impl Wanted {
         let at = hole.start.max(low).checked_add(self.align - 1)? & !(self.align - 1);
         (at.checked_add(self.size)? <= hole.end).then_some(at)
     }
+
+    /// Tells whether the request fits in `hole`; most that are passed are too small, and that is seen first.
+    #[inline(always)]
+    fn fits_in(&self, hole: &Hole, low: u64) -> bool {
+        hole.size() >= self.size && self.first_in(hole, low).is_some()
+    }
 }
 
 /// A way of choosing a hole.
@@ -81,35 +87,39 @@ fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
     if id == NIL {
         return None;
     }
+    let mut hole = tree.get(id);
     loop {
-        let hole = tree.get(id);
         // Strict: a hole that starts at the window's start has nothing of use to its left.
-        if low < hole.start && tree.max_size(hole.left()) >= length {
-            id = hole.left();
+        if low < hole.start
+            && let Some(left) = tree.promising(hole.left(), length)
+        {
+            (id, hole) = (hole.left(), left);
             continue;
         }
-        if wanted.first_in(hole, low).is_some() {
+        if wanted.fits_in(hole, low) {
             return Some(id);
         }
-        if tree.max_size(hole.right()) >= length {
-            id = hole.right();
+        if let Some(right) = tree.promising(hole.right(), length) {
+            (id, hole) = (hole.right(), right);
             continue;
         }
         // A dead end: back to an ancestor that fits, or whose right side is still to be seen.
         loop {
-            id = tree.get(id).parent;
+            id = hole.parent;
             if id == NIL {
                 return None;
             }
-            let hole = tree.get(id);
-            if wanted.first_in(hole, low).is_some() {
+            hole = tree.get(id);
+            if wanted.fits_in(hole, low) {
                 return Some(id);
             }
             // Not strict here: having come back to a hole that starts at `low`, its right side is what remains. And one
             // more than its start afterwards, so that no later step takes this hole, or what is left of it, for new.
-            if low <= hole.start && tree.max_size(hole.right()) >= length {
+            if low <= hole.start
+                && let Some(right) = tree.promising(hole.right(), length)
+            {
                 low = hole.start + 1;
-                id = hole.right();
+                (id, hole) = (hole.right(), right);
                 break;
             }
         }
@@ -121,36 +131,35 @@ impl Search for Exact {
     fn find(tree: &TreeRef<'_>, wanted: &Wanted) -> Option<(u32, u64)> {
         let tree = tree.0;
         let mut id = tree.root;
-        if tree.max_size(id) < wanted.size {
-            return None;
-        }
+        let mut hole = tree.promising(id, wanted.size)?;
         loop {
             // Down to the lowest hole that nothing excludes: what lies left of a hole ends below its start.
-            let mut hole = tree.get(id);
-            while wanted.low < hole.start && tree.max_size(hole.left()) >= wanted.size {
-                id = hole.left();
-                hole = tree.get(id);
+            while wanted.low < hole.start
+                && let Some(left) = tree.promising(hole.left(), wanted.size)
+            {
+                (id, hole) = (hole.left(), left);
             }
             // In order from there.
             loop {
-                let hole = tree.get(id);
                 if hole.start >= wanted.high {
                     return None;
                 }
-                if let Some(at) = wanted.first_in(hole, wanted.low) {
+                if wanted.fits_in(hole, wanted.low) {
+                    let at = wanted.first_in(hole, wanted.low)?;
                     return (at.checked_add(wanted.size)? <= wanted.high).then_some((id, at));
                 }
-                if tree.max_size(hole.right()) >= wanted.size {
-                    id = hole.right();
+                if let Some(right) = tree.promising(hole.right(), wanted.size) {
+                    (id, hole) = (hole.right(), right);
                     break;
                 }
                 // Up, past every hole whose right side this was.
                 loop {
-                    let parent = tree.get(id).parent;
+                    let parent = hole.parent;
                     if parent == NIL {
                         return None;
                     }
-                    let from_left = tree.get(parent).left() == id;
+                    hole = tree.get(parent);
+                    let from_left = hole.left() == id;
                     id = parent;
                     if from_left {
                         break;

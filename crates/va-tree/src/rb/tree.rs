@@ -133,6 +133,15 @@ impl Tree {
         if id == NIL { 0 } else { self.get(id).subtree_max_size }
     }
 
+    /// Hole `id`, if there is one and `size` or more below it.
+    #[inline(always)]
+    pub(super) fn promising(&self, id: u32, size: u64) -> Option<&Hole> {
+        if id == NIL {
+            return None;
+        }
+        Some(self.get(id)).filter(|hole| hole.subtree_max_size >= size)
+    }
+
     #[inline(always)]
     fn is_red(&self, id: u32) -> bool {
         id != NIL && self.get(id).red
