@@ -46,3 +46,22 @@ pub fn alloc(index: &mut impl FreeIndex, request: &Request) -> String {
         Err(error) => error.to_string(),
     }
 }
+
+/// Makes `holes` (in pages, given back in this order) the only holes of a fresh index.
+///
+/// # Panics
+/// If the index refuses: the holes are then not disjoint ranges of it.
+pub fn leave(index: &mut impl FreeIndex, holes: &[(u64, u64)]) {
+    let all = index.extent();
+    // What comes back between two holes, and what stays out between them.
+    let pieces = index.take(all).map(|_| index.reserve_pieces(2 * holes.len() as u64));
+    if !matches!(pieces, Ok(Ok(()))) {
+        panic!("cannot take {all}: {pieces:?}");
+    }
+    for &(first, end) in holes {
+        let hole = VaRange::from_pages(first, end).unwrap_or_default();
+        if let Err(error) = index.give_back(hole) {
+            panic!("cannot leave {hole}: {error}");
+        }
+    }
+}
