@@ -42,6 +42,8 @@
 //! Our own; Linux has a red-black tree here (see [`rb`](crate::rb)). Measurements: `docs/decisions/0001-index-structure.md`.
 
 mod balance;
+#[cfg(test)]
+mod broken;
 mod change;
 mod cost;
 mod key;

@@ -27,6 +27,8 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12); differences: `docs/kernel-map.md`.
 
+#[cfg(test)]
+mod broken;
 pub mod search;
 mod tree;
 

@@ -142,8 +142,14 @@ impl Tree {
         Some(self.get(id)).filter(|hole| hole.subtree_max_size >= size)
     }
 
+    /// Colours hole `id`, to break RB1 or RB2.
+    #[cfg(test)]
+    pub(super) fn paint(&mut self, id: u32, red: bool) {
+        self.get_mut(id).red = red;
+    }
+
     #[inline(always)]
-    fn is_red(&self, id: u32) -> bool {
+    pub(super) fn is_red(&self, id: u32) -> bool {
         id != NIL && self.get(id).red
     }
 

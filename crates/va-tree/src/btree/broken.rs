@@ -1,0 +1,195 @@
+//! Each invariant, broken on purpose: the walk must name it. A check that cannot fail proves nothing.
+
+use super::BTree;
+use crate::FreeIndex;
+use std::vec::Vec;
+use va_base::{NoSlabs, Platform, Record, VaRange};
+
+/// Leaks its slabs: these trees are few and small.
+struct Leak;
+
+impl Platform for Leak {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        Some(std::vec![T::EMPTY; min].leak())
+    }
+    fn take_back_slab<T: Record>(&self, _: &'static mut [T]) {}
+}
+
+type Tree = BTree<u64, 8, Leak>;
+
+/// A tree of two levels or more with rows: `holes` holes of `1..=5` pages, one in three pages out of nine.
+fn tree(holes: u64) -> Tree {
+    let space = VaRange::from_pages(0, 1 << 20).unwrap();
+    let mut tree = Tree::new(space, space, Leak).unwrap().with_rows().unwrap();
+    for n in 0..holes {
+        let from = n * 9 + 1 + n % 5;
+        tree.take(VaRange::from_pages(n * 9, from).unwrap()).unwrap();
+        tree.take(VaRange::from_pages(n * 9 + 6, n * 9 + 9).unwrap()).unwrap();
+    }
+    tree.validate().unwrap();
+    assert!(tree.height >= 2, "the tree must be deep enough to be broken everywhere");
+    tree
+}
+
+/// The rules that the walk names after `spoil`.
+fn broken(spoil: impl FnOnce(&mut Tree)) -> &'static str {
+    let mut tree = tree(200);
+    spoil(&mut tree);
+    let broken = tree.validate().map_err(|broken| broken.rule);
+    // Its drop must not mind.
+    broken.err().unwrap_or("nothing")
+}
+
+/// The ids of all leaves, leftmost first, and of all inner nodes.
+fn nodes(tree: &Tree) -> (Vec<u32>, Vec<u32>) {
+    let (mut level, mut inners) = (std::vec![tree.root], Vec::new());
+    for _ in 0..tree.height {
+        inners.extend(&level);
+        level = level
+            .iter()
+            .flat_map(|&node| {
+                let inner = tree.inners.get(node);
+                inner.child[..inner.len()].to_vec()
+            })
+            .collect();
+    }
+    (level, inners)
+}
+
+#[test]
+fn ft1_an_overlap_is_named() {
+    // The second hole of a leaf starts before the first one ends.
+    assert_eq!(
+        broken(|tree| {
+            let leaf = nodes(tree).0[3];
+            let leaf = tree.leaves.get_mut(leaf);
+            leaf.size[1] = leaf.end[1] - leaf.end[0] + 1;
+        }),
+        "FT1"
+    );
+}
+
+#[test]
+fn ft2_holes_that_touch_are_named() {
+    assert_eq!(
+        broken(|tree| {
+            let leaf = nodes(tree).0[3];
+            let leaf = tree.leaves.get_mut(leaf);
+            leaf.size[1] = leaf.end[1] - leaf.end[0];
+        }),
+        "FT2"
+    );
+}
+
+#[test]
+fn ft4_a_hole_outside_is_named() {
+    let space = VaRange::from_pages(100, 200).unwrap();
+    let mut tree = BTree::<u64, 8, _>::new(space, space, NoSlabs).unwrap();
+    tree.take(VaRange::from_pages(110, 120).unwrap()).unwrap();
+    // [100, 110) becomes [99, 110).
+    tree.leaves.get_mut(tree.root).size[0] = 11;
+    assert_eq!(tree.validate().unwrap_err().rule, "FT4");
+}
+
+#[test]
+fn ft5_a_wrong_count_is_named() {
+    assert_eq!(broken(|tree| tree.ledger.holes -= 1), "FT5");
+    assert_eq!(broken(|tree| tree.ledger.free_pages += 1), "FT5");
+}
+
+#[test]
+fn ft6_holes_that_are_not_paid_are_named() {
+    assert_eq!(broken(|tree| tree.ledger.paid_holes = 199), "FT6");
+    assert_eq!(broken(|tree| tree.ledger.live = 1), "FT6");
+}
+
+#[test]
+fn bt1_a_separator_on_the_wrong_side_is_named() {
+    assert_eq!(
+        broken(|tree| {
+            let root = tree.root;
+            tree.inners.get_mut(root).sep[0] += 9;
+        }),
+        "BT1"
+    );
+    assert_eq!(
+        broken(|tree| {
+            let inner = *nodes(tree).1.last().unwrap();
+            tree.inners.get_mut(inner).sep[0] -= 9;
+        }),
+        "BT1"
+    );
+}
+
+#[test]
+fn bt2_a_node_with_too_few_entries_is_named() {
+    assert_eq!(
+        broken(|tree| {
+            let leaf = nodes(tree).0[2];
+            while tree.leaves.get(leaf).size[1] != 0 {
+                tree.leaves.get_mut(leaf).remove(1);
+            }
+        }),
+        "BT2"
+    );
+}
+
+#[test]
+fn bt3_a_wrong_gap_is_named() {
+    for (below, above) in [(true, false), (false, true)] {
+        assert_eq!(
+            broken(|tree| {
+                let inner = *nodes(tree).1.last().unwrap();
+                let gap = &mut tree.inners.get_mut(inner).gap[0];
+                *gap = *gap + u64::from(above) - u64::from(below);
+            }),
+            "BT3"
+        );
+    }
+    assert_eq!(broken(|tree| tree.longest += 1), "BT3");
+}
+
+#[test]
+fn bt4_a_wrong_row_is_named() {
+    for class in [0, 1, 2] {
+        assert_eq!(
+            broken(|tree| {
+                let inner = *nodes(tree).1.last().unwrap();
+                let block = tree.inners.get(inner).rows;
+                tree.rows.get_mut(block).row[0][class] += 1;
+            }),
+            "BT4"
+        );
+    }
+    assert_eq!(
+        broken(|tree| {
+            let block = tree.inners.get(tree.root).rows;
+            tree.rows.get_mut(block).row[7][3] = 1;
+        }),
+        "BT4"
+    );
+}
+
+#[test]
+fn bt5_a_hole_at_the_top_inside_the_tree_is_named() {
+    assert_eq!(
+        broken(|tree| {
+            let gone = tree.top_start - 1794;
+            tree.top_start = 1794;
+            tree.ledger.free_pages += gone;
+        }),
+        "BT5"
+    );
+}
+
+#[test]
+fn bt6_a_last_end_too_low_is_named() {
+    assert_eq!(broken(|tree| tree.last_end -= 1), "BT6");
+}
+
+#[test]
+fn sl1_a_lost_record_is_named() {
+    assert_eq!(broken(|tree| assert!(tree.leaves.take().is_some())), "SL1");
+    assert_eq!(broken(|tree| assert!(tree.inners.take().is_some())), "SL1");
+    assert_eq!(broken(|tree| assert!(tree.rows.take().is_some())), "SL1");
+}
