@@ -55,7 +55,11 @@ impl NodeMap {
     /// Creates the map of `nodes` nodes with zones of `zone` pages; `None` if either is zero, or a tag or a zone's bytes
     /// would not fit.
     pub const fn new(nodes: u32, zone: Pages) -> Option<Self> {
-        if nodes == 0 || nodes >= 1 << (u32::BITS - KIND_BITS) || zone.get() == 0 || zone.get() > u64::MAX / PAGE_SIZE {
+        if nodes == 0
+            || nodes >= 1 << (u32::BITS - KIND_BITS)
+            || zone.get() == 0
+            || zone.get() > u64::MAX / PAGE_SIZE
+        {
             return None;
         }
         Some(Self { nodes, zone })

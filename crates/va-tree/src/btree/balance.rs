@@ -4,9 +4,9 @@
 //! set right only the two summaries in the parent.
 
 use super::cost::min_fill;
-use super::node::{insert_at, move_tail, remove_at};
+use super::node::{insert_at, max_of, move_tail, remove_at};
 use super::path::Path;
-use super::rows::{CLASSES, Row, RowBlock, row_of_block, row_of_leaf};
+use super::rows::{RowBlock, usable_in_leaf};
 use super::{BTree, Inner, Key, Leaf};
 use crate::slab::NIL;
 use va_base::{Platform, Record};
@@ -43,7 +43,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         let id = self.inners.take();
         let id = self.paid(id);
         *self.inners.get_mut(id) = Inner::EMPTY;
-        if self.rows_on {
+        if !self.kept.is_empty() {
             self.inners.get_mut(id).rows = self.new_row_block();
         }
         id
@@ -57,27 +57,24 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.inners.put(id);
     }
 
-    /// The gap and the row of a node at `level` (0 is a leaf).
-    fn summary(&self, id: u32, level: usize) -> (K, Row<K>) {
-        let none = [K::ZERO; CLASSES];
-        if level == 0 {
-            let leaf = self.leaves.get(id);
-            (leaf.max_size(), if self.rows_on { row_of_leaf(&leaf.end, &leaf.size) } else { none })
-        } else {
-            let inner = self.inners.get(id);
-            let row = if self.rows_on { row_of_block(&self.rows.get(inner.rows).row) } else { none };
-            (inner.max_gap(), row)
-        }
-    }
-
-    /// Computes anew what inner node `parent` says about its child `slot`, a node at `level`.
+    /// Computes anew what inner node `parent` says about its child `slot`, a node at `level` (0 is a leaf).
     fn resummarize(&mut self, parent: u32, slot: usize, level: usize) {
-        let (gap, row) = self.summary(self.inners.get(parent).child[slot], level);
+        let child = self.inners.get(parent).child[slot];
+        let gap = match level {
+            0 => self.leaves.get(child).max_size(),
+            _ => self.inners.get(child).max_gap(),
+        };
         let inner = self.inners.get_mut(parent);
         inner.gap[slot] = gap;
-        if self.rows_on {
-            let block = inner.rows;
-            self.rows.get_mut(block).row[slot] = row;
+        let block = inner.rows;
+        for class in self.kept.each() {
+            let usable = if level == 0 {
+                let leaf = self.leaves.get(child);
+                usable_in_leaf(&leaf.end, &leaf.size, class)
+            } else {
+                max_of(&self.rows.get(self.inners.get(child).rows).row[class])
+            };
+            self.rows.get_mut(block).row[class][slot] = usable;
         }
     }
 
@@ -123,9 +120,9 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         let old_sep = inner.sep[slot];
         inner.insert(slot + 1, old_sep, K::ZERO, right);
         inner.sep[slot] = sep;
-        if self.rows_on {
-            let block = inner.rows;
-            insert_at(&mut self.rows.get_mut(block).row, slot + 1, [K::ZERO; CLASSES]);
+        let block = inner.rows;
+        for class in self.kept.each() {
+            insert_at(&mut self.rows.get_mut(block).row[class], slot + 1, K::ZERO);
         }
         self.resummarize(parent, slot, level - 1);
         self.resummarize(parent, slot + 1, level - 1);
@@ -143,12 +140,11 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         move_tail(&mut inner.child, half, F, &mut upper.child, 0, NIL);
         // The separator of the last child on the left moves up.
         let sep = core::mem::replace(&mut inner.sep[half - 1], K::MAX);
-        if self.rows_on {
-            let (left_block, right_block) = (inner.rows, upper.rows);
-            let mut upper_rows = RowBlock::EMPTY;
-            let rows = &mut self.rows.get_mut(left_block).row;
-            move_tail(rows, half, F, &mut upper_rows.row, 0, [K::ZERO; CLASSES]);
-            *self.rows.get_mut(right_block) = upper_rows;
+        let (left_block, right_block) = (inner.rows, upper.rows);
+        for class in self.kept.each() {
+            let mut tail = [K::ZERO; F];
+            move_tail(&mut self.rows.get_mut(left_block).row[class], half, F, &mut tail, 0, K::ZERO);
+            self.rows.get_mut(right_block).row[class] = tail;
         }
         *self.inners.get_mut(right) = upper;
         self.add_child(path, level + 1, sep, right);
@@ -223,9 +219,9 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             // The joined node ends where the right one ended.
             inner.sep[left] = inner.sep[left + 1];
             inner.remove(left + 1);
-            if self.rows_on {
-                let block = inner.rows;
-                remove_at(&mut self.rows.get_mut(block).row, left + 1, [K::ZERO; CLASSES]);
+            let block = inner.rows;
+            for class in self.kept.each() {
+                remove_at(&mut self.rows.get_mut(block).row[class], left + 1, K::ZERO);
             }
             match level {
                 0 => self.leaves.put(b),
@@ -258,11 +254,12 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         share(&mut left.gap, &mut right.gap, a_len, b_len, keep, K::ZERO);
         share(&mut left.child, &mut right.child, a_len, b_len, keep, NIL);
         let sep = core::mem::replace(&mut left.sep[keep - 1], K::MAX);
-        if self.rows_on {
-            let (mut upper, mut lower) = (*self.rows.get(left.rows), *self.rows.get(right.rows));
-            share(&mut upper.row, &mut lower.row, a_len, b_len, keep, [K::ZERO; CLASSES]);
-            *self.rows.get_mut(left.rows) = upper;
-            *self.rows.get_mut(right.rows) = lower;
+        for class in self.kept.each() {
+            let mut upper = self.rows.get(left.rows).row[class];
+            let mut lower = self.rows.get(right.rows).row[class];
+            share(&mut upper, &mut lower, a_len, b_len, keep, K::ZERO);
+            self.rows.get_mut(left.rows).row[class] = upper;
+            self.rows.get_mut(right.rows).row[class] = lower;
         }
         *self.inners.get_mut(a) = left;
         *self.inners.get_mut(b) = right;

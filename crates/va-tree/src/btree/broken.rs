@@ -156,7 +156,7 @@ fn bt4_a_wrong_row_is_named() {
             broken(|tree| {
                 let inner = *nodes(tree).1.last().unwrap();
                 let block = tree.inners.get(inner).rows;
-                tree.rows.get_mut(block).row[0][class] += 1;
+                tree.rows.get_mut(block).row[class][0] += 1;
             }),
             "BT4"
         );
@@ -164,7 +164,7 @@ fn bt4_a_wrong_row_is_named() {
     assert_eq!(
         broken(|tree| {
             let block = tree.inners.get(tree.root).rows;
-            tree.rows.get_mut(block).row[7][3] = 1;
+            tree.rows.get_mut(block).row[3][7] = 1;
         }),
         "BT4"
     );

@@ -18,8 +18,9 @@
 //! "The one" is found by climbing to the first level where the path is not in the first (or last) slot: separators
 //! higher up lie beyond, and lower down on that side there are none.
 
+use super::node;
 use super::path::Path;
-use super::rows::{self, Row};
+use super::rows::{self, Classes};
 use super::search::Found;
 use super::{BTree, Key};
 use crate::Fit;
@@ -317,30 +318,36 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             }
             *gap = size;
         }
-        if self.rows_on {
-            let row = rows::row_of(end, size);
-            for level in 1..=self.height {
-                let block = self.inners.get(path.node(level)).rows;
-                if !rows::raise(&mut self.rows.get_mut(block).row[path.slot(level)], &row) {
-                    break;
-                }
+        for class in self.kept.each() {
+            self.raised_row(path, class, rows::usable(end, size, class));
+        }
+    }
+
+    #[inline]
+    fn raised_row(&mut self, path: &Path, class: usize, usable: K) {
+        for level in 1..=self.height {
+            let block = self.inners.get(path.node(level)).rows;
+            let kept = &mut self.rows.get_mut(block).row[class][path.slot(level)];
+            if *kept >= usable {
+                return;
             }
+            *kept = usable;
         }
     }
 
     /// Tells the summaries above the leaf of `path` that a hole `(end, size)` there is gone, or is now shorter.
     #[inline]
     fn lowered(&mut self, path: &Path, end: K, size: K) {
-        if self.rows_on && self.height > 0 {
-            self.lowered_rows(path, &rows::row_of(end, size));
+        for class in self.kept.each() {
+            self.lowered_row(path, class, rows::usable(end, size, class));
         }
         if size.get() == self.longest || self.height > 0 {
-            self.lowered_gaps(path, size);
+            self.lowered_gap(path, size);
         }
     }
 
     #[inline]
-    fn lowered_gaps(&mut self, path: &Path, old: K) {
+    fn lowered_gap(&mut self, path: &Path, old: K) {
         if self.height > 0 && self.inners.get(path.node(1)).gap[path.slot(1)] != old {
             return;
         }
@@ -352,64 +359,76 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
                 return;
             }
             *gap = max;
-            max = inner.max_gap();
+            max = node::max_of(&inner.gap);
         }
         self.longest = max.get();
     }
 
-    fn lowered_rows(&mut self, path: &Path, old: &Row<K>) {
-        // What the hole, and then each level, said before: only what stood as a maximum above can lower it.
-        let mut before = *old;
-        let mut falling = (1u32 << rows::CLASSES) - 1;
-        let mut below = NIL;
+    #[inline]
+    fn lowered_row(&mut self, path: &Path, class: usize, old: K) {
+        if self.height == 0 || old == K::ZERO {
+            // What was nothing holds no maximum up.
+            return;
+        }
+        let block = self.inners.get(path.node(1)).rows;
+        if self.rows.get(block).row[class][path.slot(1)] != old {
+            return;
+        }
+        let leaf = self.leaves.get(path.node(0));
+        let mut max = rows::usable_in_leaf(&leaf.end, &leaf.size, class);
         for level in 1..=self.height {
             let block = self.inners.get(path.node(level)).rows;
-            falling &= rows::held_up(&before, &self.rows.get(block).row[path.slot(level)]);
-            for class in rows::each(falling) {
-                let max = if level == 1 {
-                    let leaf = self.leaves.get(path.node(0));
-                    rows::class_of_leaf(&leaf.end, &leaf.size, class)
-                } else {
-                    rows::class_of_block(&self.rows.get(below).row, class)
-                };
-                let kept = &mut self.rows.get_mut(block).row[path.slot(level)][class];
-                before[class] = *kept;
-                if *kept == max {
-                    falling &= !(1 << class);
-                }
-                *kept = max;
-            }
-            if falling == 0 {
+            let row = &mut self.rows.get_mut(block).row[class];
+            let kept = &mut row[path.slot(level)];
+            if *kept == max {
                 return;
             }
-            below = block;
+            *kept = max;
+            max = node::max_of(row);
         }
     }
 
-    /// Builds the rows of every inner node, O(n). The blocks are paid.
-    pub(super) fn build_rows(&mut self) {
-        if self.height > 0 {
-            self.build_rows_of(self.root, self.height);
+    /// Keeps the rows of `classes` from now on, O(n) each. The blocks are paid.
+    pub(super) fn build_rows(&mut self, classes: Classes) {
+        if self.height == 0 {
+            return;
+        }
+        if self.kept.is_empty() {
+            self.give_blocks(self.root, self.height);
+        }
+        for class in classes.each() {
+            self.build_row(self.root, self.height, class);
         }
     }
 
-    fn build_rows_of(&mut self, node: u32, level: usize) -> Row<K> {
-        let block = self.new_row_block();
-        self.inners.get_mut(node).rows = block;
-        for slot in 0..F {
+    /// Gives each inner node below `node` its row block. Depth is bounded by `MAX_HEIGHT`, here and below.
+    fn give_blocks(&mut self, node: u32, level: usize) {
+        self.inners.get_mut(node).rows = self.new_row_block();
+        for slot in 0..if level > 1 { F } else { 0 } {
+            match self.inners.get(node).child[slot] {
+                NIL => return,
+                child => self.give_blocks(child, level - 1),
+            }
+        }
+    }
+
+    /// Computes the row of `class` in every inner node below `node`; returns its maximum.
+    fn build_row(&mut self, node: u32, level: usize, class: usize) -> K {
+        let mut row = [K::ZERO; F];
+        for (slot, usable) in row.iter_mut().enumerate() {
             let child = self.inners.get(node).child[slot];
             if child == NIL {
                 break;
             }
-            let row = if level == 1 {
+            *usable = if level == 1 {
                 let leaf = self.leaves.get(child);
-                rows::row_of_leaf(&leaf.end, &leaf.size)
+                rows::usable_in_leaf(&leaf.end, &leaf.size, class)
             } else {
-                // Depth is bounded by MAX_HEIGHT.
-                self.build_rows_of(child, level - 1)
+                self.build_row(child, level - 1, class)
             };
-            self.rows.get_mut(block).row[slot] = row;
         }
-        rows::row_of_block(&self.rows.get(block).row)
+        let block = self.inners.get(node).rows;
+        self.rows.get_mut(block).row[class] = row;
+        node::max_of(&row)
     }
 }

@@ -21,9 +21,10 @@
 //!                     1     2    3 climb         3 up until a child to the right promises enough, then down
 //! ```
 //!
-//! **Alignment** has rows of its own (see `rows`). They cost memory and time, so they are built, in one O(n) step, by the
-//! first aligned request that would otherwise visit more than a constant number of leaves, and kept from then on; or they
-//! are there from the beginning ([`BTree::with_rows`]). A space that aligns little or is small pays for none.
+//! **Alignment** has rows of its own, one for each power of two (see `rows`). They cost memory and time, so each is built,
+//! in one O(n) step, by the first request of its alignment that would otherwise visit more than a constant number of
+//! leaves, and kept from then on; or all are there from the beginning ([`BTree::with_rows`]). A space that aligns little or
+//! is small pays for none.
 //!
 //! **Shape** (see `cost` for the bounds): nodes split in halves when full and join or lend when they fall below 3F/8,
 //! so every height and every reserve is guaranteed, not expected.
@@ -36,8 +37,8 @@
 //! - **BT6 last-end** no hole of the tree ends above `last_end`.
 //!
 //! # Cost
-//! `n` holes, fanout F: every operation is O(F log n) and changes O(log n) nodes, except that one aligned request builds
-//! the rows in O(n), that alignments above 1 GiB may walk O(n) holes, and that congruent areas pass the holes above the answer.
+//! `n` holes, fanout F: every operation is O(F log n) and changes O(log n) nodes, except that one request of each
+//! alignment builds its row in O(n), that alignments above 1 GiB may walk O(n) holes, and that congruent areas pass the holes above the answer.
 //! # Source
 //! Our own; Linux has a red-black tree here (see [`rb`](crate::rb)). Measurements: `docs/decisions/0001-index-structure.md`.
 
@@ -60,7 +61,7 @@ use crate::slab::{NIL, SLABS_MAX, Slab};
 use crate::{Fit, FreeIndex, IndexMemory};
 use node::{Inner, Leaf};
 use path::Path;
-use rows::RowBlock;
+use rows::{Classes, RowBlock};
 use search::Search;
 use va_base::{AllocError, Broken, FreeError, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange};
 
@@ -105,7 +106,8 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     leaves: Slab<Leaf<K, F>, INLINE_LEAVES, SLABS_MAX>,
     inners: Slab<Inner<K, F>, INLINE_INNERS, SLABS_MAX>,
     rows: Slab<RowBlock<K, F>, INLINE_INNERS, SLABS_MAX>,
-    rows_on: bool,
+    /// The alignment classes that have rows (BT4).
+    kept: Classes,
     root: u32,
     /// Levels of inner nodes above the leaves.
     height: usize,
@@ -147,7 +149,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             leaves: Slab::new(),
             inners: Slab::new(),
             rows: Slab::new(),
-            rows_on: false,
+            kept: Classes::NONE,
             root: NIL,
             height: 0,
             longest: 0,
@@ -160,18 +162,19 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Ok(tree)
     }
 
-    /// Turns the alignment rows on now instead of at the first aligned request that needs them: O(n), and O(1) for a young space.
+    /// Keeps the alignment rows of every class from now on, instead of each from the first request that needs it: O(n), and
+    /// O(1) for a young space.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the platform refuses a slab; nothing has changed.
     pub fn with_rows(mut self) -> Result<Self, AllocError> {
-        self.turn_rows_on()?;
+        self.keep_rows(Classes::ALL)?;
         Ok(self)
     }
 
-    /// Tells whether alignment rows are kept.
+    /// Tells whether alignment rows of any class are kept.
     pub fn has_rows(&self) -> bool {
-        self.rows_on
+        !self.kept.is_empty()
     }
 
     /// End of the extent, relative.
@@ -208,7 +211,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Recomputes for how many holes the records in hand are enough, whatever the shape.
     fn count_paid(&mut self) {
         let mut inners = self.inners.capacity();
-        if self.rows_on {
+        if self.has_rows() {
             inners = inners.min(self.rows.capacity());
         }
         let leaves = cost::leaves_under(inners as u64, self.leaves.capacity() as u64, F);
@@ -233,7 +236,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         // Slabs lent before a refusal stay as spare capacity, and are counted.
         let lent = self.leaves.reserve(leaves as usize, &self.platform);
         let lent = lent.and_then(|()| self.inners.reserve(inners, &self.platform));
-        let lent = lent.and_then(|()| match self.rows_on {
+        let lent = lent.and_then(|()| match self.has_rows() {
             true => self.rows.reserve(inners, &self.platform),
             false => Ok(()),
         });
@@ -242,14 +245,11 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 
     #[cold]
-    fn turn_rows_on(&mut self) -> Result<(), AllocError> {
-        if self.rows_on {
-            return Ok(());
-        }
+    fn keep_rows(&mut self, classes: Classes) -> Result<(), AllocError> {
         let inners = cost::inners(cost::leaves(self.ledger.bound(), F), F) as usize;
         self.rows.reserve(inners, &self.platform).map_err(|records| AllocError::NoMeta { records })?;
-        self.build_rows();
-        self.rows_on = true;
+        self.build_rows(classes.without(self.kept));
+        self.kept = self.kept.with(classes);
         self.count_paid();
         Ok(())
     }
@@ -327,8 +327,8 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         let found = match self.find_lowest(&wanted, &mut path) {
             Search::Found(found) => found,
             Search::Nothing => return Err(self.no_space(request)),
-            Search::NeedsRows => {
-                self.turn_rows_on()?;
+            Search::NeedsRow => {
+                self.keep_rows(wanted.class().map_or(Classes::NONE, Classes::only))?;
                 self.find_lowest_patiently(&wanted, &mut path).ok_or_else(|| self.no_space(request))?
             }
         };

@@ -183,16 +183,22 @@ fn first_from<K: Key, const F: usize>(values: &[K; F], key: K) -> usize {
 
 /// Index of the first of `values` that is at least `wanted`, from `from` on.
 #[inline(always)]
-pub(super) fn first_promise<K: Key, const F: usize>(values: &[K; F], from: usize, wanted: K) -> Option<usize> {
+pub(super) fn first_promise<K: Key, const F: usize>(
+    values: &[K; F],
+    from: usize,
+    wanted: K,
+) -> Option<usize> {
     (from..F).find(|&slot| values[slot] >= wanted)
 }
 
 /// Largest element. Page counts: below 2^63.
 #[inline(always)]
-fn max_of<K: Key>(values: &[K]) -> K {
+pub(super) fn max_of<K: Key>(values: &[K]) -> K {
     // Where vectors can do it, a plain maximum becomes one.
     if cfg!(target_feature = "avx2") || size_of::<K>() < size_of::<u64>() {
-        return values.iter().fold(K::ZERO, |max, &value| core::hint::select_unpredictable(value > max, value, max));
+        return values
+            .iter()
+            .fold(K::ZERO, |max, &value| core::hint::select_unpredictable(value > max, value, max));
     }
     let mut max = 0u64;
     for &value in values {

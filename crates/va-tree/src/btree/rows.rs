@@ -1,20 +1,27 @@
-//! Alignment rows: per child, the longest *aligned* part of any hole below it, one number per alignment.
+//! Alignment rows: per child, the longest *aligned* part of any hole below it, one number per alignment class.
 //!
 //! # Theory
 //! With `pad_k(h)` the pages from the start of hole `h` to the next multiple of `2^k`, its usable length is
 //! `usable_k(h) = max(0, size - pad_k)`: a request of `s` pages aligned to `2^k` fits in `h` if and only if
-//! `usable_k(h) >= s`. A row keeps, for every k from 1 to [`CLASSES`], the maximum of `usable_k` below a child. So a
-//! descent that takes the first child with `row[k] >= s` meets no false promise and never comes back: O(log n),
-//! whatever the holes look like. A single longest-gap value promises too much: 100,000 holes of 1023 pages, each one
-//! page past a multiple of 1024, all look large enough for 512 pages aligned to 1024 and all but a few are not.
+//! `usable_k(h) >= s`. The row of class k keeps, for every child, the maximum of `usable_k` below it. So a descent that
+//! takes the first child with `row_k >= s` meets no false promise and never comes back: O(log n), whatever the holes
+//! look like. A single longest-gap value promises too much: 100,000 holes of 1023 pages, each one page past a multiple
+//! of 1024, all look large enough for 512 pages aligned to 1024 and all but a few are not.
 //!
-//! Rows are kept eagerly, and exactly: a hole that grows raises each class, a hole that shrinks makes those
-//! classes be computed anew of which it was the maximum, and only those. Above `2^18` pages (1 GiB) rows cannot promise, only
-//! exclude: such a request is still answered exactly, with a walk over the holes that class 18 cannot exclude, O(n).
+//! A gap is the row of class 0, and a row is kept as a gap is: eagerly, exactly, and level by level until one does
+//! not change. Each class costs that again on every change, so only those are kept that somebody has asked for in vain
+//! (a kernel asks for two or three). Above `2^18` pages (1 GiB) rows cannot promise, only exclude: such a request is
+//! still answered exactly, with a walk over the holes that class 18 cannot exclude, O(n).
+//!
+//! ```text
+//!   inner   gap  |   9 |  30 |   4 |   0 ..      usable_0, always kept
+//!   block   row 1|   8 |  30 |   3 |   0 ..      pages after the first multiple of 2
+//!           row 2|   6 |  28 |   0 |   0 ..      ... of 4, if anybody aligns to 4
+//! ```
 //!
 //! # Invariants
-//! - **BT4 rows** while rows are on, every inner node has a row block, and `row[i][k]` is the maximum of `usable_k` over
-//!   all holes below child `i`; unused slots are zero.
+//! - **BT4 rows** while a class is kept, `row[k][i]` of every inner node is the maximum of `usable_k` over all holes below
+//!   child `i`; rows of unused slots and of classes that are not kept are zero.
 
 use super::Key;
 use crate::slab::Linked;
@@ -23,17 +30,14 @@ use va_base::Record;
 /// Alignments that have a class of their own: `2^1` to `2^18` pages (8 KiB to 1 GiB).
 pub(super) const CLASSES: usize = 18;
 
-/// One number per alignment class; entry `k - 1` is for `2^k` pages.
-pub(super) type Row<K> = [K; CLASSES];
-
-/// The rows of one inner node.
+/// The rows of one inner node; `row[k - 1]` is for `2^k` pages.
 #[derive(Clone, Copy)]
 pub(super) struct RowBlock<K, const F: usize> {
-    pub(super) row: [Row<K>; F],
+    pub(super) row: [[K; F]; CLASSES],
 }
 
 impl<K: Key, const F: usize> Record for RowBlock<K, F> {
-    const EMPTY: Self = Self { row: [[K::ZERO; CLASSES]; F] };
+    const EMPTY: Self = Self { row: [[K::ZERO; F]; CLASSES] };
 }
 
 impl<K: Key, const F: usize> Linked for RowBlock<K, F> {
@@ -46,85 +50,69 @@ impl<K: Key, const F: usize> Linked for RowBlock<K, F> {
     }
 }
 
-/// `2^k - 1` for each class.
-#[inline(always)]
-fn masks<K: Key>() -> Row<K> {
-    core::array::from_fn(|i| K::of((2u64 << i) - 1))
-}
+/// A set of classes, one bit each: bit `k - 1` is for `2^k` pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Classes(u32);
 
-/// The row of one hole that ends at `end`. The tree's base is a multiple of `2^18`, so relative alignment is alignment.
-#[inline(always)]
-pub(super) fn row_of<K: Key>(end: K, size: K) -> Row<K> {
-    let below = (end - size).wrapping_neg();
-    masks::<K>().map(|mask| size.saturating_sub(below & mask))
-}
+impl Classes {
+    pub(super) const NONE: Self = Self(0);
+    pub(super) const ALL: Self = Self((1 << CLASSES) - 1);
 
-/// Raises each class of `row` to that of `other`; tells whether any rose.
-#[inline(always)]
-pub(super) fn raise<K: Key>(row: &mut Row<K>, other: &Row<K>) -> bool {
-    let mut rose = false;
-    for (mine, &theirs) in row.iter_mut().zip(other) {
-        rose |= theirs > *mine;
-        *mine = (*mine).max(theirs);
+    /// The class of an alignment to `2^log2` pages, `log2 > 0`: the row that tells most about it.
+    #[inline(always)]
+    pub(super) fn of_align(log2: u32) -> usize {
+        (log2 as usize).min(CLASSES) - 1
     }
-    rose
-}
 
-/// The classes, one bit each, of which `row` is the maximum in `of`, zero aside: what falls when `row` does.
-#[inline(always)]
-pub(super) fn held_up<K: Key>(row: &Row<K>, of: &Row<K>) -> u32 {
-    let mut held = 0;
-    for (class, (&mine, &max)) in row.iter().zip(of).enumerate() {
-        held |= u32::from(mine == max && max != K::ZERO) << class;
+    #[inline(always)]
+    pub(super) fn only(class: usize) -> Self {
+        Self(1 << class)
     }
-    held
+
+    #[inline(always)]
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline(always)]
+    pub(super) fn has(self, class: usize) -> bool {
+        self.0 & (1 << class) != 0
+    }
+
+    pub(super) fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(super) fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The classes in it, smallest first.
+    #[inline(always)]
+    pub(super) fn each(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        core::iter::from_fn(move || {
+            let class = left.trailing_zeros();
+            // Clears the lowest bit; of zero there is none.
+            left &= left.wrapping_sub(1);
+            (class < u32::BITS).then_some(class as usize)
+        })
+    }
 }
 
-/// The indexes of the set bits of `classes`.
+/// The usable length of one hole that ends at `end`. The tree's base is a multiple of `2^18`, so relative alignment is
+/// alignment.
 #[inline(always)]
-pub(super) fn each(mut classes: u32) -> impl Iterator<Item = usize> {
-    core::iter::from_fn(move || {
-        let class = classes.trailing_zeros();
-        // Clears the lowest bit; of zero there is none.
-        classes &= classes.wrapping_sub(1);
-        (class < u32::BITS).then_some(class as usize)
-    })
-}
-
-/// One class of the row of all holes of a leaf.
-#[inline(always)]
-pub(super) fn class_of_leaf<K: Key, const F: usize>(end: &[K; F], size: &[K; F], class: usize) -> K {
+pub(super) fn usable<K: Key>(end: K, size: K, class: usize) -> K {
     let mask = K::of((2u64 << class) - 1);
-    let mut max = K::ZERO;
-    for (&end, &size) in end.iter().zip(size) {
-        max = max.max(size.saturating_sub((end - size).wrapping_neg() & mask));
-    }
-    max
+    size.saturating_sub((end - size).wrapping_neg() & mask)
 }
 
-/// One class of the row of all children of an inner node.
+/// The longest usable length of all holes of a leaf.
 #[inline(always)]
-pub(super) fn class_of_block<K: Key, const F: usize>(rows: &[Row<K>; F], class: usize) -> K {
-    rows.iter().map(|row| row[class]).fold(K::ZERO, K::max)
-}
-
-/// The row of all holes of a leaf.
-pub(super) fn row_of_leaf<K: Key, const F: usize>(end: &[K; F], size: &[K; F]) -> Row<K> {
-    let mut row = [K::ZERO; CLASSES];
-    for (&end, &size) in end.iter().zip(size) {
-        // An unused slot has size 0 and contributes nothing, whatever its end.
-        raise(&mut row, &row_of(end, size));
-    }
-    row
-}
-
-/// The row of all children of an inner node.
-pub(super) fn row_of_block<K: Key, const F: usize>(rows: &[Row<K>; F]) -> Row<K> {
-    let mut row = rows[0];
-    for other in &rows[1..] {
-        raise(&mut row, other);
-    }
-    row
+pub(super) fn usable_in_leaf<K: Key, const F: usize>(end: &[K; F], size: &[K; F], class: usize) -> K {
+    // An unused slot has size 0 and contributes nothing, whatever its end.
+    end.iter().zip(size).fold(K::ZERO, |max, (&end, &size)| max.max(usable(end, size, class)))
 }
 
 #[cfg(test)]
@@ -132,7 +120,7 @@ mod tests {
     use super::*;
 
     /// Usable pages by trying every start.
-    fn usable(start: u64, end: u64, k: usize) -> u64 {
+    fn by_trying(start: u64, end: u64, k: usize) -> u64 {
         (start..end).find(|page| page % (1 << k) == 0).map_or(0, |page| end - page)
     }
 
@@ -140,9 +128,14 @@ mod tests {
     fn bt4_a_row_is_what_trying_every_start_gives() {
         for start in 0..70u64 {
             for size in 1..40 {
-                let row = row_of(start + size, size);
-                for k in 1..=CLASSES {
-                    assert_eq!(row[k - 1], usable(start, start + size, k), "[{start}, +{size}) 2^{k}");
+                for class in 0..CLASSES {
+                    let by_hand = by_trying(start, start + size, class + 1);
+                    assert_eq!(
+                        usable(start + size, size, class),
+                        by_hand,
+                        "[{start}, +{size}) 2^{}",
+                        class + 1
+                    );
                 }
             }
         }
@@ -151,7 +144,14 @@ mod tests {
     #[test]
     fn a_row_near_the_top_of_32_bits_does_not_wrap() {
         // Starts at 2^32 - 11: the next multiples of 2, 4, 8 are 2^32 - 10, 2^32 - 8, 2^32 - 8; of 16, past its end.
-        let row = row_of::<u32>(u32::MAX, 10);
-        assert_eq!((&row[..3], &row[3..]), (&[9, 7, 7][..], &[0; CLASSES - 3][..]));
+        let row = |class| usable::<u32>(u32::MAX, 10, class);
+        assert_eq!([row(0), row(1), row(2), row(3), row(CLASSES - 1)], [9, 7, 7, 0, 0]);
+    }
+
+    #[test]
+    fn an_alignment_above_the_largest_class_has_that_one() {
+        assert_eq!((Classes::of_align(1), Classes::of_align(18), Classes::of_align(51)), (0, 17, 17));
+        assert!(Classes::ALL.each().eq(0..CLASSES));
+        assert!(Classes::ALL.without(Classes::only(3)).each().all(|class| class != 3));
     }
 }

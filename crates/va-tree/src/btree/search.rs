@@ -2,7 +2,7 @@
 
 use super::node::{self, Inner};
 use super::path::Path;
-use super::rows::CLASSES;
+use super::rows::Classes;
 use super::{BTree, Key};
 use crate::slab::NIL;
 use va_base::Platform;
@@ -15,6 +15,14 @@ pub(super) struct Wanted {
     pub(super) high: u64,
 }
 
+impl Wanted {
+    /// The class of rows that tells about it; `None` without alignment, when gaps do.
+    #[inline(always)]
+    pub(super) fn class(&self) -> Option<usize> {
+        (self.align_log2 > 0).then(|| Classes::of_align(self.align_log2))
+    }
+}
+
 /// Leaves that an aligned search may visit without rows before they are worth their cost: a constant, so that the
 /// bound stays O(log n). Kernels align small areas in spaces of some hundred holes, where rows would only be upkeep.
 const ROWLESS_LEAVES: usize = 16;
@@ -25,8 +33,8 @@ pub(super) enum Search {
     Found(Found),
     /// Nothing fits.
     Nothing,
-    /// Without rows this would take too long.
-    NeedsRows,
+    /// Without the row of its class this would take too long.
+    NeedsRow,
 }
 
 /// A hole, and the first page to take of it. The way to it is in the path that the search filled: a copy of that here
@@ -52,29 +60,32 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         at + ((self.base + at).wrapping_neg() & mask)
     }
 
-    /// Finds the lowest fit: O(F log n), given exact promises for its alignment (see `first_promise`). Without rows, an
-    /// aligned search ends with [`Search::NeedsRows`] after a constant number of leaves.
+    /// Finds the lowest fit: O(F log n), given exact promises for its alignment (see `first_promise`). Without its row, an
+    /// aligned search ends with [`Search::NeedsRow`] after a constant number of leaves.
     #[inline]
     pub(super) fn find_lowest(&self, wanted: &Wanted, path: &mut Path) -> Search {
-        let rowless = wanted.align_log2 > 0 && !self.rows_on;
+        let rowless = wanted.class().is_some_and(|class| !self.kept.has(class));
         self.find_within(wanted, path, if rowless { ROWLESS_LEAVES } else { usize::MAX })
     }
 
-    /// As [`find_lowest`](Self::find_lowest), but never gives up: O(n) for an aligned search without rows.
+    /// As [`find_lowest`](Self::find_lowest), but never gives up: O(n) for an aligned search without its row.
     pub(super) fn find_lowest_patiently(&self, wanted: &Wanted, path: &mut Path) -> Option<Found> {
         match self.find_within(wanted, path, usize::MAX) {
             Search::Found(found) => Some(found),
-            Search::Nothing | Search::NeedsRows => None,
+            Search::Nothing | Search::NeedsRow => None,
         }
     }
 
     #[inline]
     fn find_within(&self, wanted: &Wanted, path: &mut Path, leaves: usize) -> Search {
-        let found =
-            if wanted.size <= self.longest { self.find_in_tree(wanted, path, leaves) } else { Search::Nothing };
+        let found = if wanted.size <= self.longest {
+            self.find_in_tree(wanted, path, leaves)
+        } else {
+            Search::Nothing
+        };
         let found = match found {
             Search::Found(found) => found,
-            Search::NeedsRows => return Search::NeedsRows,
+            Search::NeedsRow => return Search::NeedsRow,
             Search::Nothing => {
                 let (start, end) = (self.top_start, self.top_end());
                 let at = self.first_at(start, wanted);
@@ -88,17 +99,16 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         if found.at + wanted.size <= wanted.high { Search::Found(found) } else { Search::Nothing }
     }
 
-    /// The first child of `node` from `from` on that may hold a fit. No other may; that one surely does for alignments up to
-    /// `2^CLASSES` pages while rows are on, and always for none.
+    /// The first child of `node` from `from` on that may hold a fit. No other may; that one surely does if its class is
+    /// kept and the alignment is none or at most `2^CLASSES` pages.
     #[inline(always)]
     fn first_promise(&self, node: &Inner<K, F>, from: usize, wanted: &Wanted) -> Option<usize> {
-        if wanted.align_log2 == 0 || !self.rows_on {
-            // It is at most `longest`, a key.
-            return node::first_promise(&node.gap, from, K::of(wanted.size));
+        // The size is at most `longest`, a key.
+        let size = K::of(wanted.size);
+        match wanted.class().filter(|&class| self.kept.has(class)) {
+            Some(class) => node::first_promise(&self.rows.get(node.rows).row[class], from, size),
+            None => node::first_promise(&node.gap, from, size),
         }
-        let class = (wanted.align_log2 as usize).min(CLASSES) - 1;
-        let rows = &self.rows.get(node.rows).row;
-        (from..F).find(|&slot| rows[slot][class].get() >= wanted.size)
     }
 
     #[inline]
@@ -143,7 +153,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             slot = 0;
             leaves -= 1;
             if leaves == 0 {
-                return Search::NeedsRows;
+                return Search::NeedsRow;
             }
         }
     }
@@ -227,12 +237,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             (leaf, slot) = (path.node(0), 0);
         }
         let (hole_start, hole_end) = self.hole_at(leaf, slot);
-        (hole_start <= start).then_some(Found {
-            top: false,
-            start: hole_start,
-            end: hole_end,
-            at: start,
-        })
+        (hole_start <= start).then_some(Found { top: false, start: hole_start, end: hole_end, at: start })
     }
 
     /// Hole `slot` of a leaf, relative pages.

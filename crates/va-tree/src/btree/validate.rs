@@ -1,7 +1,7 @@
 //! Checks FT1, FT2, FT4 to FT6, BT1 to BT6 and SL1 with a walk over everything, O(n).
 
 use super::cost::min_fill;
-use super::rows::{self, CLASSES, Row};
+use super::rows::{CLASSES, Classes, usable_in_leaf};
 use super::{BTree, Key};
 use crate::slab::NIL;
 use va_base::{Broken, Platform};
@@ -19,7 +19,8 @@ struct Walk {
 /// The truth about a subtree.
 struct Truth<K> {
     gap: K,
-    row: Row<K>,
+    /// What the rows of all classes would say.
+    row: [K; CLASSES],
 }
 
 impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
@@ -43,7 +44,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.ledger.validate()?;
         want("SL1", at, walk.leaves, self.leaves.used() as u64)?;
         want("SL1", at, walk.inners, self.inners.used() as u64)?;
-        want("SL1", at, if self.rows_on { walk.inners } else { 0 }, self.rows.used() as u64)?;
+        want("SL1", at, if self.has_rows() { walk.inners } else { 0 }, self.rows.used() as u64)?;
         for (freed, used, capacity) in [
             (self.leaves.count_freed(), self.leaves.used(), self.leaves.capacity()),
             (self.inners.count_freed(), self.inners.used(), self.inners.capacity()),
@@ -94,18 +95,23 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             let below = self.walk_node(inner.child[slot], level - 1, low, child_high, walk)?;
             want("BT3", self.va(low), below.gap.get(), inner.gap[slot].get())?;
             truth.gap = truth.gap.max(below.gap);
-            rows::raise(&mut truth.row, &below.row);
-            if self.rows_on {
-                let kept = &self.rows.get(inner.rows).row[slot];
-                for (&exact, &stored) in below.row.iter().zip(kept) {
-                    want("BT4", self.va(low), exact.get(), stored.get())?;
+            for (class, &exact) in below.row.iter().enumerate() {
+                truth.row[class] = truth.row[class].max(exact);
+                if self.kept.has(class) {
+                    let kept = self.rows.get(inner.rows).row[class][slot];
+                    want("BT4", self.va(low), exact.get(), kept.get())?;
                 }
             }
             low = child_high;
         }
-        if self.rows_on {
-            for row in &self.rows.get(inner.rows).row[len..] {
-                ensure("BT4", at, 0, row[0].get(), *row == [K::ZERO; CLASSES])?;
+        if self.has_rows() {
+            let rows = &self.rows.get(inner.rows).row;
+            for class in self.kept.each() {
+                let unused = rows[class][len..].iter().all(|&row| row == K::ZERO);
+                ensure("BT4", at, 0, class as u64, unused)?;
+            }
+            for class in Classes::ALL.without(self.kept).each() {
+                ensure("BT4", at, 0, class as u64, rows[class] == [K::ZERO; F])?;
             }
         }
         Ok(truth)
@@ -144,7 +150,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             walk.holes += 1;
             walk.pages += size;
         }
-        Ok(Truth { gap: leaf.max_size(), row: rows::row_of_leaf(&leaf.end, &leaf.size) })
+        let row = core::array::from_fn(|class| usable_in_leaf(&leaf.end, &leaf.size, class));
+        Ok(Truth { gap: leaf.max_size(), row })
     }
 }
 
