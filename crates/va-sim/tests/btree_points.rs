@@ -211,3 +211,41 @@ fn bt4_rows_come_when_an_aligned_search_is_long() {
     assert_eq!(lowest.page_floor(), 16_000);
     tree.validate().unwrap();
 }
+
+#[test]
+fn bt4_rows_go_when_one_inner_node_is_left() {
+    let mut pair = Pair::new(HOLES);
+    // Nothing of 4 pages aligned to 8 in any hole: every leaf is visited, or a row built.
+    let end = HOLES * STEP;
+    assert_eq!(pair.alloc(4, 8), Ok(end));
+    assert!(pair.tree.has_rows());
+    let with_rows = pair.tree.memory();
+    assert!(with_rows.row_bytes > 0);
+    // At fanout 8 one inner node has at most 64 holes, and at least nine in the worst case.
+    let mut left = HOLES;
+    while pair.tree.has_rows() {
+        left -= 1;
+        assert!(left >= 9, "rows are kept for {left} holes");
+        pair.take(left * STEP + 4, left * STEP + 10);
+    }
+    assert_eq!(pair.tree.memory().row_bytes, 0);
+    // And come again when they are needed again.
+    for n in left..HOLES {
+        pair.back(n * STEP + 4, n * STEP + 10);
+    }
+    assert!(!pair.tree.has_rows());
+    assert_eq!(pair.alloc(4, 8), Ok(end + 8));
+    assert!(pair.tree.has_rows());
+}
+
+#[test]
+fn bt4_rows_that_are_always_kept_stay() {
+    let space = VaRange::from_pages(0, 1 << 16).unwrap();
+    let mut tree =
+        BTree::<u64, 8, _>::new(space, space, HeapPlatform::default()).unwrap().with_rows().unwrap();
+    let range = |n| VaRange::from_pages(n * STEP, n * STEP + 1).unwrap();
+    (1..200).for_each(|n| assert!(tree.take(range(n)).is_ok()));
+    (1..200).for_each(|n| assert!(tree.give_back(range(n)).is_ok()));
+    assert!(tree.has_rows());
+    tree.validate().unwrap();
+}

@@ -37,8 +37,8 @@ impl Ledger {
     /// Tells whether a return that merges with `merged` neighbours (0, 1 or 2) is one that the areas out account for.
     #[inline]
     pub(crate) fn may_return(&self, merged: u64) -> bool {
-        // After it: holes + 1 - merged <= (live - 1) + 1.
-        self.live > 0 && self.holes + 1 <= self.live + merged
+        // After it there are holes + 1 - merged, and at most (live - 1) + 1 there may be.
+        self.live > 0 && self.holes < self.live + merged
     }
 
     /// Most pieces that can be forgotten while `holes <= live + 1` holds.

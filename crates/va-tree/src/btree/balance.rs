@@ -6,7 +6,7 @@
 use super::cost::min_fill;
 use super::node::{insert_at, max_of, move_tail, remove_at};
 use super::path::Path;
-use super::rows::{RowBlock, usable_in_leaf};
+use super::rows::{Classes, RowBlock, usable_in_leaf};
 use super::{BTree, Inner, Key, Leaf};
 use crate::slab::NIL;
 use va_base::{Platform, Record};
@@ -187,12 +187,23 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
                     self.root = self.inners.get(parent).child[0];
                     self.height -= 1;
                     self.drop_inner(parent);
+                    self.forget_rows();
                 }
                 return;
             }
             if self.inners.get(parent).child[Self::MIN - 1] != NIL {
                 return;
             }
+        }
+    }
+
+    /// Keeps no rows any longer if one inner node is all there is: no search visits more leaves than it has. O(1).
+    fn forget_rows(&mut self) {
+        if self.height == 1 && self.has_rows() && !self.rows_always {
+            let block = core::mem::replace(&mut self.inners.get_mut(self.root).rows, NIL);
+            self.rows.put(block);
+            self.kept = Classes::NONE;
+            self.count_paid();
         }
     }
 

@@ -87,7 +87,7 @@ mod tests {
         for fanout in [8, 16, 32, 64] {
             let m = min_fill(fanout);
             assert!(fanout / 2 >= m);
-            assert!((2 * m + 1) / 2 >= m, "a node that could not join leaves both with at least m");
+            assert!((2 * m + 1).div_euclid(2) >= m, "a node that could not join leaves both with at least m");
         }
     }
 }

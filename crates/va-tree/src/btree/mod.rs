@@ -23,8 +23,8 @@
 //!
 //! **Alignment** has rows of its own, one for each power of two (see `rows`). They cost memory and time, so each is built,
 //! in one O(n) step, by the first request of its alignment that would otherwise visit more than a constant number of
-//! leaves, and kept from then on; or all are there from the beginning ([`BTree::with_rows`]). A space that aligns little or
-//! is small pays for none.
+//! leaves, and kept until the tree has shrunk to one inner node, where no search is long; or all are there from the
+//! beginning ([`BTree::with_rows`]). A space that aligns little or is small pays for none.
 //!
 //! **Shape** (see `cost` for the bounds): nodes split in halves when full and join or lend when they fall below 3F/8,
 //! so every height and every reserve is guaranteed, not expected.
@@ -108,6 +108,8 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     rows: Slab<RowBlock<K, F>, INLINE_INNERS, SLABS_MAX>,
     /// The alignment classes that have rows (BT4).
     kept: Classes,
+    /// Whether they stay when the tree is small.
+    rows_always: bool,
     root: u32,
     /// Levels of inner nodes above the leaves.
     height: usize,
@@ -150,6 +152,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             inners: Slab::new(),
             rows: Slab::new(),
             kept: Classes::NONE,
+            rows_always: false,
             root: NIL,
             height: 0,
             longest: 0,
@@ -162,12 +165,13 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Ok(tree)
     }
 
-    /// Keeps the alignment rows of every class from now on, instead of each from the first request that needs it: O(n), and
-    /// O(1) for a young space.
+    /// Keeps the alignment rows of every class from now on, whatever is asked and however few holes there are: O(n) now, O(1)
+    /// for a young space, and no later request builds anything.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the platform refuses a slab; nothing has changed.
     pub fn with_rows(mut self) -> Result<Self, AllocError> {
+        self.rows_always = true;
         self.keep_rows(Classes::ALL)?;
         Ok(self)
     }

@@ -23,10 +23,6 @@ impl Wanted {
     }
 }
 
-/// Leaves that an aligned search may visit without rows before they are worth their cost: a constant, so that the
-/// bound stays O(log n). Kernels align small areas in spaces of some hundred holes, where rows would only be upkeep.
-const ROWLESS_LEAVES: usize = 16;
-
 /// What a search came to.
 pub(super) enum Search {
     /// The lowest fit.
@@ -48,6 +44,11 @@ pub(super) struct Found {
 }
 
 impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
+    /// Leaves that an aligned search may visit without a row before one is worth its cost: a constant, so that the bound
+    /// stays O(log n), and all that one inner node has. Kernels align small areas in spaces of some hundred holes, where
+    /// rows would only be upkeep.
+    const ROWLESS_LEAVES: usize = F;
+
     /// Where `wanted` would begin in a hole that starts at `start`; may lie past anything.
     #[inline(always)]
     pub(super) fn first_at(&self, start: u64, wanted: &Wanted) -> u64 {
@@ -65,7 +66,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     #[inline]
     pub(super) fn find_lowest(&self, wanted: &Wanted, path: &mut Path) -> Search {
         let rowless = wanted.class().is_some_and(|class| !self.kept.has(class));
-        self.find_within(wanted, path, if rowless { ROWLESS_LEAVES } else { usize::MAX })
+        self.find_within(wanted, path, if rowless { Self::ROWLESS_LEAVES } else { usize::MAX })
     }
 
     /// As [`find_lowest`](Self::find_lowest), but never gives up: O(n) for an aligned search without its row.
