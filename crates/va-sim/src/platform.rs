@@ -6,11 +6,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use va_base::{Platform, Record};
 
+/// Slabs handed back, by the type of their records.
+type Pool = HashMap<TypeId, Vec<Box<dyn Any>>>;
+
 /// Lends slabs from the heap and reuses those handed back, so that thousands of short-lived indexes cost no more
 /// memory than the largest of them. Clones share one pool.
 #[derive(Clone, Default)]
 pub struct HeapPlatform {
-    pool: Rc<RefCell<HashMap<TypeId, Vec<Box<dyn Any>>>>>,
+    pool: Rc<RefCell<Pool>>,
 }
 
 impl Platform for HeapPlatform {

@@ -1,5 +1,7 @@
 //! The B+tree and its twins give the same answers, whatever is asked of them.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use proptest::prelude::*;
 use va_base::{Va, VaRange};
 use va_sim::model::{ModelIndex, PageIndex};

@@ -1,6 +1,8 @@
 //! The red-black tree with the exact search and its twins give the same answers; with Linux's search it gives the
 //! same up to page alignment, and never an answer that does not fit.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use va_base::{PAGE_SIZE, Va, VaRange};
 use va_sim::model::ModelIndex;
 use va_sim::op::{Op, Space};

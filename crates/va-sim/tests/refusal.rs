@@ -1,5 +1,7 @@
 //! A platform that refuses slabs: giving back never needs one (SP3), and a refusal changes nothing (SP4).
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_sim::op::Rng;
 use va_sim::platform::{Refuse, RefusingPlatform};

@@ -1,5 +1,7 @@
 //! Small spaces drawn as strips, on every index: four fits, merges, refusals. `.` free, `#` out, `a` what was given.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use va_base::{Align, AllocError, FreeError, Request, VaRange};
 use va_sim::platform::HeapPlatform;
 use va_sim::strip::{alloc, draw, lay};
@@ -65,16 +67,16 @@ impl<I: FreeIndex> Strip for I {
 #[test]
 fn the_four_fits() {
     each("..####..", |index| {
-        assert_eq!((index.take(0, 2), index.draw()), (Ok(Fit::Full), "######..".into()))
+        assert_eq!((index.take(0, 2), index.draw()), (Ok(Fit::Full), "######..".into()));
     });
     each("....##..", |index| {
-        assert_eq!((index.take(0, 2), index.draw()), (Ok(Fit::LeftEdge), "##..##..".into()))
+        assert_eq!((index.take(0, 2), index.draw()), (Ok(Fit::LeftEdge), "##..##..".into()));
     });
     each("....##..", |index| {
-        assert_eq!((index.take(2, 4), index.draw()), (Ok(Fit::RightEdge), "..####..".into()))
+        assert_eq!((index.take(2, 4), index.draw()), (Ok(Fit::RightEdge), "..####..".into()));
     });
     each("....##..", |index| {
-        assert_eq!((index.take(1, 3), index.draw()), (Ok(Fit::NoEdge), ".##.##..".into()))
+        assert_eq!((index.take(1, 3), index.draw()), (Ok(Fit::NoEdge), ".##.##..".into()));
     });
 }
 
@@ -82,10 +84,10 @@ fn the_four_fits() {
 fn the_four_fits_of_the_hole_at_the_top() {
     each("##....", |index| assert_eq!((index.take(2, 6), index.draw()), (Ok(Fit::Full), "######".into())));
     each("##....", |index| {
-        assert_eq!((index.take(2, 4), index.draw()), (Ok(Fit::LeftEdge), "####..".into()))
+        assert_eq!((index.take(2, 4), index.draw()), (Ok(Fit::LeftEdge), "####..".into()));
     });
     each("##....", |index| {
-        assert_eq!((index.take(4, 6), index.draw()), (Ok(Fit::RightEdge), "##..##".into()))
+        assert_eq!((index.take(4, 6), index.draw()), (Ok(Fit::RightEdge), "##..##".into()));
     });
     each("##....", |index| assert_eq!((index.take(3, 5), index.draw()), (Ok(Fit::NoEdge), "##.##.".into())));
 }

@@ -1,5 +1,7 @@
 //! Worked examples: the tree of five holes that the slides of the rework go through, and where Linux's search fails.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use va_base::{Align, AllocError, Pages, Request, Va, VaRange};
 use va_sim::platform::HeapPlatform;
 use va_sim::strip::leave;

@@ -25,6 +25,9 @@ pub(super) enum Exactness {
     Never,
 }
 
+/// Makes a contender ready for a workload, if it can take it.
+pub(super) type Make = Box<dyn Fn(&Workload) -> Option<Box<dyn Runner>>>;
+
 /// One who is measured.
 pub(super) struct Contender {
     pub(super) name: &'static str,
@@ -33,7 +36,7 @@ pub(super) struct Contender {
     /// Whether it takes windows.
     pub(super) windows: bool,
     pub(super) exactness: Exactness,
-    pub(super) make: Box<dyn Fn(&Workload) -> Option<Box<dyn Runner>>>,
+    pub(super) make: Make,
 }
 
 impl Contender {
@@ -136,7 +139,7 @@ impl<I: FreeIndex> Holes for OnIndex<I> {
         if window != self.whole {
             request = request.within(VaRange::from_pages(window.0, window.1)?);
         }
-        self.index.alloc(&request).ok().map(|at| at.page_floor())
+        self.index.alloc(&request).ok().map(va_base::Va::page_floor)
     }
 
     #[inline(always)]

@@ -115,9 +115,9 @@ impl Bst {
         let parent = self.get(old).parent;
         let side = self.side(old);
         if parent == NIL {
-            self.root = new
+            self.root = new;
         } else {
-            self.get_mut(parent).child[side] = new
+            self.get_mut(parent).child[side] = new;
         }
         if new != NIL {
             self.get_mut(new).parent = parent;

@@ -138,9 +138,9 @@ impl ListIndex {
             }
         };
         if prev == NONE {
-            self.head = at
+            self.head = at;
         } else {
-            self.areas[prev].next = at
+            self.areas[prev].next = at;
         }
         if next != NONE {
             self.areas[next].prev = at;
@@ -159,9 +159,9 @@ impl ListIndex {
             }
         }
         if area.prev == NONE {
-            self.head = area.next
+            self.head = area.next;
         } else {
-            self.areas[area.prev].next = area.next
+            self.areas[area.prev].next = area.next;
         }
         if area.next != NONE {
             self.areas[area.next].prev = area.prev;
