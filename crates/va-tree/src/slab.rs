@@ -181,6 +181,21 @@ impl<T: Linked, const N: usize, const S: usize> Slab<T, N, S> {
         }
     }
 
+    /// All records of a slab that grows by moving, by id: a walk that looks them up here decides "inline or lent" once, and
+    /// finds [`NIL`] past the end.
+    #[inline(always)]
+    pub(crate) fn all(&self) -> &[T] {
+        const { assert!(S == 1) };
+        if self.lent_count == 0 { &self.inline } else { &*self.lent[0] }
+    }
+
+    /// The same, to change them.
+    #[inline(always)]
+    pub(crate) fn all_mut(&mut self) -> &mut [T] {
+        const { assert!(S == 1) };
+        if self.lent_count == 0 { &mut self.inline } else { &mut *self.lent[0] }
+    }
+
     /// Length of the free list, O(free); `None` if it is longer than the capacity, so has a loop (SL1).
     pub(crate) fn count_freed(&self) -> Option<usize> {
         let (mut id, mut count) = (self.freed, 0);

@@ -17,8 +17,7 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `find_vmap_lowest_match`, `va_alloc`), from its behaviour.
 
-use super::tree::{Hole, Tree};
-use crate::slab::NIL;
+use super::tree::{Hole, Tree, promising};
 use va_base::PAGE_SIZE;
 
 /// What is looked for, in bytes.
@@ -83,15 +82,13 @@ impl Search for Linux {
 #[inline]
 fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
     let mut low = wanted.low;
+    let holes = tree.slab.all();
     let mut id = tree.root;
-    if id == NIL {
-        return None;
-    }
-    let mut hole = tree.get(id);
+    let mut hole = holes.get(id as usize)?;
     loop {
         // Strict: a hole that starts at the window's start has nothing of use to its left.
         if low < hole.start
-            && let Some(left) = tree.promising(hole.left(), length)
+            && let Some(left) = promising(holes, hole.left(), length)
         {
             (id, hole) = (hole.left(), left);
             continue;
@@ -99,24 +96,21 @@ fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
         if wanted.fits_in(hole, low) {
             return Some(id);
         }
-        if let Some(right) = tree.promising(hole.right(), length) {
+        if let Some(right) = promising(holes, hole.right(), length) {
             (id, hole) = (hole.right(), right);
             continue;
         }
         // A dead end: back to an ancestor that fits, or whose right side is still to be seen.
         loop {
             id = hole.parent;
-            if id == NIL {
-                return None;
-            }
-            hole = tree.get(id);
+            hole = holes.get(id as usize)?;
             if wanted.fits_in(hole, low) {
                 return Some(id);
             }
             // Not strict here: having come back to a hole that starts at `low`, its right side is what remains. And one
             // more than its start afterwards, so that no later step takes this hole, or what is left of it, for new.
             if low <= hole.start
-                && let Some(right) = tree.promising(hole.right(), length)
+                && let Some(right) = promising(holes, hole.right(), length)
             {
                 low = hole.start + 1;
                 (id, hole) = (hole.right(), right);
@@ -129,13 +123,13 @@ fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
 impl Search for Exact {
     #[inline]
     fn find(tree: &TreeRef<'_>, wanted: &Wanted) -> Option<(u32, u64)> {
-        let tree = tree.0;
-        let mut id = tree.root;
-        let mut hole = tree.promising(id, wanted.size)?;
+        let holes = tree.0.slab.all();
+        let mut id = tree.0.root;
+        let mut hole = promising(holes, id, wanted.size)?;
         loop {
             // Down to the lowest hole that nothing excludes: what lies left of a hole ends below its start.
             while wanted.low < hole.start
-                && let Some(left) = tree.promising(hole.left(), wanted.size)
+                && let Some(left) = promising(holes, hole.left(), wanted.size)
             {
                 (id, hole) = (hole.left(), left);
             }
@@ -148,17 +142,14 @@ impl Search for Exact {
                     let at = wanted.first_in(hole, wanted.low)?;
                     return (at.checked_add(wanted.size)? <= wanted.high).then_some((id, at));
                 }
-                if let Some(right) = tree.promising(hole.right(), wanted.size) {
+                if let Some(right) = promising(holes, hole.right(), wanted.size) {
                     (id, hole) = (hole.right(), right);
                     break;
                 }
                 // Up, past every hole whose right side this was.
                 loop {
                     let parent = hole.parent;
-                    if parent == NIL {
-                        return None;
-                    }
-                    hole = tree.get(parent);
+                    hole = holes.get(parent as usize)?;
                     let from_left = hole.left() == id;
                     id = parent;
                     if from_left {

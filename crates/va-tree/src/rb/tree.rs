@@ -106,6 +106,23 @@ impl Linked for Hole {
     }
 }
 
+/// Hole `id` of `holes`, if there is one and `size` or more below it. [`NIL`] lies past every slice.
+#[inline(always)]
+pub(super) fn promising(holes: &[Hole], id: u32, size: u64) -> Option<&Hole> {
+    holes.get(id as usize).filter(|hole| hole.subtree_max_size >= size)
+}
+
+#[inline(always)]
+fn max_size(holes: &[Hole], id: u32) -> u64 {
+    holes.get(id as usize).map_or(0, |hole| hole.subtree_max_size)
+}
+
+/// FT3: what `subtree_max_size` of `hole` must be.
+#[inline(always)]
+fn computed_max(holes: &[Hole], hole: &Hole) -> u64 {
+    hole.size().max(max_size(holes, hole.left())).max(max_size(holes, hole.right()))
+}
+
 /// The tree and its list.
 pub(super) struct Tree {
     pub(super) slab: Slab<Hole, INLINE_HOLES, 1>,
@@ -130,16 +147,7 @@ impl Tree {
     /// Largest size below `id`, 0 for no hole.
     #[inline(always)]
     pub(super) fn max_size(&self, id: u32) -> u64 {
-        if id == NIL { 0 } else { self.get(id).subtree_max_size }
-    }
-
-    /// Hole `id`, if there is one and `size` or more below it.
-    #[inline(always)]
-    pub(super) fn promising(&self, id: u32, size: u64) -> Option<&Hole> {
-        if id == NIL {
-            return None;
-        }
-        Some(self.get(id)).filter(|hole| hole.subtree_max_size >= size)
+        max_size(self.slab.all(), id)
     }
 
     /// Colours hole `id`, to break RB1 or RB2.
@@ -155,19 +163,19 @@ impl Tree {
 
     #[inline(always)]
     fn computed_max(&self, id: u32) -> u64 {
-        let hole = self.get(id);
-        hole.size().max(self.max_size(hole.left())).max(self.max_size(hole.right()))
+        computed_max(self.slab.all(), self.get(id))
     }
 
     /// Sets `subtree_max_size` right from `id` upward, until one comes out as it stood.
     #[inline]
     pub(super) fn propagate(&mut self, mut id: u32) {
-        while id != NIL {
-            let max = self.computed_max(id);
-            let hole = self.get_mut(id);
+        let holes = self.slab.all_mut();
+        while let Some(hole) = holes.get(id as usize) {
+            let max = computed_max(holes, hole);
             if hole.subtree_max_size == max {
                 return;
             }
+            let hole = &mut holes[id as usize];
             hole.subtree_max_size = max;
             id = hole.parent;
         }
@@ -176,20 +184,20 @@ impl Tree {
     /// Where a hole `[start, end)` would be linked below `from`; `None` if it overlaps one there. `from` is not [`NIL`].
     #[inline]
     pub(super) fn find_link(&self, mut from: u32, start: u64, end: u64) -> Option<(u32, Side)> {
+        let holes = self.slab.all();
+        let mut hole = holes.get(from as usize)?;
         loop {
-            let hole = self.get(from);
-            let side = if end <= hole.start {
-                Side::Left
+            let (side, child) = if end <= hole.start {
+                (Side::Left, hole.left())
             } else if start >= hole.end {
-                Side::Right
+                (Side::Right, hole.right())
             } else {
                 return None;
             };
-            let child = hole.child(side);
-            if child == NIL {
-                return Some((from, side));
+            match holes.get(child as usize) {
+                Some(below) => (from, hole) = (child, below),
+                None => return Some((from, side)),
             }
-            from = child;
         }
     }
 
@@ -411,8 +419,8 @@ impl Tree {
     /// The lowest hole that ends above `at`.
     pub(super) fn first_ending_above(&self, at: u64) -> u32 {
         let (mut id, mut found) = (self.root, NIL);
-        while id != NIL {
-            let hole = self.get(id);
+        let holes = self.slab.all();
+        while let Some(hole) = holes.get(id as usize) {
             if hole.end > at {
                 found = id;
                 id = hole.left();
@@ -426,8 +434,8 @@ impl Tree {
     /// The highest hole that starts at or below `at`.
     pub(super) fn last_starting_to(&self, at: u64) -> u32 {
         let (mut id, mut found) = (self.root, NIL);
-        while id != NIL {
-            let hole = self.get(id);
+        let holes = self.slab.all();
+        while let Some(hole) = holes.get(id as usize) {
             if hole.start <= at {
                 found = id;
                 id = hole.right();
