@@ -341,50 +341,61 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         for class in self.kept.each() {
             self.lowered_row(path, class, rows::usable(end, size, class));
         }
-        if size.get() == self.longest || self.height > 0 {
-            self.lowered_gap(path, size);
-        }
+        self.lowered_gap(path, size);
     }
 
+    /// A gap above that is not `old` is some other hole's: there the walk ends, before anything is scanned.
     #[inline]
     fn lowered_gap(&mut self, path: &Path, old: K) {
-        if self.height > 0 && self.inners.get(path.node(1)).gap[path.slot(1)] != old {
-            return;
-        }
-        let mut max = self.leaves.get(path.node(0)).max_size();
         for level in 1..=self.height {
-            let inner = self.inners.get_mut(path.node(level));
-            let gap = &mut inner.gap[path.slot(level)];
-            if *gap == max {
+            let (node, slot) = (path.node(level), path.slot(level));
+            if self.inners.get(node).gap[slot] != old {
                 return;
             }
-            *gap = max;
-            max = node::max_of(&inner.gap);
+            let max = self.longest_in(path, level - 1);
+            if max == old {
+                return;
+            }
+            self.inners.get_mut(node).gap[slot] = max;
         }
-        self.longest = max.get();
+        if self.longest == old.get() {
+            self.longest = self.longest_in(path, self.height).get();
+        }
     }
 
+    /// The longest hole below the node of `path` at `level`, by a scan.
+    #[inline]
+    fn longest_in(&self, path: &Path, level: usize) -> K {
+        match level {
+            0 => self.leaves.get(path.node(0)).max_size(),
+            _ => self.inners.get(path.node(level)).max_gap(),
+        }
+    }
+
+    /// As [`lowered_gap`](Self::lowered_gap), for one class.
     #[inline]
     fn lowered_row(&mut self, path: &Path, class: usize, old: K) {
-        if self.height == 0 || old == K::ZERO {
+        if old == K::ZERO {
             // What was nothing holds no maximum up.
             return;
         }
-        let block = self.inners.get(path.node(1)).rows;
-        if self.rows.get(block).row[class][path.slot(1)] != old {
-            return;
-        }
-        let leaf = self.leaves.get(path.node(0));
-        let mut max = rows::usable_in_leaf(&leaf.end, &leaf.size, class);
+        let mut below = NIL;
         for level in 1..=self.height {
-            let block = self.inners.get(path.node(level)).rows;
-            let row = &mut self.rows.get_mut(block).row[class];
-            let kept = &mut row[path.slot(level)];
-            if *kept == max {
+            let (block, slot) = (self.inners.get(path.node(level)).rows, path.slot(level));
+            if self.rows.get(block).row[class][slot] != old {
                 return;
             }
-            *kept = max;
-            max = node::max_of(row);
+            let max = if level == 1 {
+                let leaf = self.leaves.get(path.node(0));
+                rows::usable_in_leaf(&leaf.end, &leaf.size, class)
+            } else {
+                node::max_of(&self.rows.get(below).row[class])
+            };
+            if max == old {
+                return;
+            }
+            self.rows.get_mut(block).row[class][slot] = max;
+            below = block;
         }
     }
 
