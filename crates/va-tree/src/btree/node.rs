@@ -167,9 +167,13 @@ impl<K: Key, const F: usize> Linked for Inner<K, F> {
 
 /// Index of the first of the ascending `values` at or above `key`; `F` if there is none.
 ///
-/// Eight at a time: which of them it is cannot be predicted, so they are counted; which eight often can.
+/// Eight wide ones at a time: which of them it is cannot be predicted, so they are counted; which eight often can. Of
+/// narrow ones there are more, and a scan that ends early is the faster one (both measured).
 #[inline(always)]
 fn first_from<K: Key, const F: usize>(values: &[K; F], key: K) -> usize {
+    if size_of::<K>() < size_of::<u64>() {
+        return values.iter().position(|&value| value >= key).unwrap_or(F);
+    }
     let mut first = 0;
     for eight in values.chunks_exact(8) {
         if eight[7] < key {
