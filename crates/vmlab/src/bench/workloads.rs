@@ -45,7 +45,7 @@ const fn spec(name: &'static str, n: u64, quick: bool, fill: fn(&mut Maker, u64)
 }
 
 /// All of them.
-pub(super) const ALL: [Spec; 20] = [
+pub(super) const ALL: [Spec; 21] = [
     spec("empty", 1, true, empty),
     spec("fix-15k", 15_000, true, fix),
     spec("rand-100", 100, true, random),
@@ -66,6 +66,7 @@ pub(super) const ALL: [Spec; 20] = [
     spec("rows-1k", 1_000, false, random_with_rows),
     spec("rows-15k", 15_000, false, random_with_rows),
     spec("old-mix", 15_000, true, old_mix),
+    spec("old-mix-50k", 50_000, false, old_mix),
 ];
 
 impl Spec {
@@ -228,7 +229,7 @@ fn aligns(maker: &mut Maker, n: u64) {
     maker.replace(n, pairs, |rng| (1 + rng.below(256), rng.below(11) as u8));
 }
 
-/// What the kernel's test suite does, in turn, over 15,000 kept areas: one size, a list of holes to pass, stacks
+/// What the kernel's test suite does, in turn, over 15,000 or 50,000 kept areas: one size, a list of holes to pass, stacks
 /// aligned to 16 KiB in between, random sizes (ten operations a "pair").
 fn old_mix(maker: &mut Maker, n: u64) {
     busy_list(maker, n);
