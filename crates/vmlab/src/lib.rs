@@ -6,7 +6,7 @@
 //! | [`replay`] | runs a trace through an index and compares every address |
 //! | [`kind`] | the indexes, by name |
 //! | [`report`] | one self-contained HTML file to look at |
-//! | [`bench`] | workloads, contenders, tables and plots |
+//! | [`mod@bench`] | workloads, contenders, tables and plots |
 //! | [`lab`] | indexes that serve comparison only |
 //! | [`shipped`] | the traces that come with the program |
 

@@ -22,7 +22,7 @@
 //! FT1 to FT6 (see [`FreeIndex`]), RB1 to RB4 (see `tree`).
 //!
 //! # Cost
-//! A hole is one record of 48 bytes. Alloc, give back: O(log n); with [`Exact`](search::Exact) and an alignment
+//! A hole is one record of 48 bytes. Alloc, give back: O(log n); with [`Exact`] and an alignment
 //! above a page, O(n) at worst.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12); differences: `docs/kernel-map.md`.
