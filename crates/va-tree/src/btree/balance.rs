@@ -175,7 +175,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
 
     #[cold]
     fn refill_from(&mut self, path: &Path) {
-        for level in 1..=self.height {
+        for level in 1..self.height + 1 {
             let (parent, slot) = (path.node(level), path.slot(level));
             // The left sibling, or for a first child the right one.
             let left = slot.saturating_sub(1);

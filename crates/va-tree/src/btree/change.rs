@@ -286,7 +286,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
 
     #[inline]
     fn lower_left_separator(&mut self, path: &Path, start: K) {
-        for level in 1..=self.height {
+        for level in 1..self.height + 1 {
             if let Some(slot) = path.slot(level).checked_sub(1) {
                 let sep = &mut self.inners.get_mut(path.node(level)).sep[slot];
                 *sep = (*sep).min(start);
@@ -297,7 +297,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
 
     #[inline]
     fn raise_right_separator(&mut self, path: &Path, end: K) {
-        for level in 1..=self.height {
+        for level in 1..self.height + 1 {
             let sep = &mut self.inners.get_mut(path.node(level)).sep[path.slot(level)];
             // MAX marks the last child: the bound stands higher up.
             if *sep != K::MAX {
@@ -311,7 +311,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     #[inline]
     fn raised(&mut self, path: &Path, end: K, size: K) {
         self.longest = self.longest.max(size.get());
-        for level in 1..=self.height {
+        for level in 1..self.height + 1 {
             let gap = &mut self.inners.get_mut(path.node(level)).gap[path.slot(level)];
             if *gap >= size {
                 break;
@@ -325,7 +325,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
 
     #[inline]
     fn raised_row(&mut self, path: &Path, class: usize, usable: K) {
-        for level in 1..=self.height {
+        for level in 1..self.height + 1 {
             let block = self.inners.get(path.node(level)).rows;
             let kept = &mut self.rows.get_mut(block).row[class][path.slot(level)];
             if *kept >= usable {
@@ -347,7 +347,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// A gap above that is not `old` is some other hole's: there the walk ends, before anything is scanned.
     #[inline]
     fn lowered_gap(&mut self, path: &Path, old: K) {
-        for level in 1..=self.height {
+        for level in 1..self.height + 1 {
             let (node, slot) = (path.node(level), path.slot(level));
             if self.inners.get(node).gap[slot] != old {
                 return;
@@ -380,7 +380,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             return;
         }
         let mut below = NIL;
-        for level in 1..=self.height {
+        for level in 1..self.height + 1 {
             let (block, slot) = (self.inners.get(path.node(level)).rows, path.slot(level));
             if self.rows.get(block).row[class][slot] != old {
                 return;

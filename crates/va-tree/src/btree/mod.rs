@@ -101,6 +101,8 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     /// alignment is alignment.
     base: u64,
     default_window: VaRange,
+    /// The same, as a search wants it.
+    default_pages: (u64, u64),
     platform: P,
     // The tree.
     leaves: Slab<Leaf<K, F>, INLINE_LEAVES, SLABS_MAX>,
@@ -147,6 +149,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             end,
             base,
             default_window,
+            default_pages: (0, 0),
             platform,
             leaves: Slab::new(),
             inners: Slab::new(),
@@ -160,6 +163,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             top_start: first - base,
             ledger: Ledger { live: 0, holes: 1, free_pages: end - first, paid_holes: 0 },
         };
+        tree.default_pages = tree.clip(default_window);
         tree.count_paid();
         tree.root = tree.new_leaf();
         Ok(tree)
@@ -258,18 +262,23 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Ok(())
     }
 
+    /// The pages of `window` that lie in the extent, relative. An empty one stays empty: nothing fits between its ends,
+    /// which is all that the search looks at.
+    #[inline]
+    fn clip(&self, window: VaRange) -> (u64, u64) {
+        let (low, high) = window.whole_pages();
+        let (low, high) = (low.max(self.first), high.min(self.end));
+        (low.min(self.end) - self.base, high.max(self.base) - self.base)
+    }
+
     /// A request as the search wants it.
     #[inline]
     fn wanted(&self, request: &Request) -> search::Wanted {
-        let (low, high) = request.window().unwrap_or(self.default_window).whole_pages();
-        let (low, high) = (low.max(self.first), high.min(self.end));
-        search::Wanted {
-            size: request.size().get(),
-            align_log2: request.align().page_log2(),
-            // An empty window: nothing fits between its ends, which is all that the search looks at.
-            low: low.min(self.end) - self.base,
-            high: high.max(self.base) - self.base,
-        }
+        let (low, high) = match request.window() {
+            None => self.default_pages,
+            Some(window) => self.clip(window),
+        };
+        search::Wanted { size: request.size().get(), align_log2: request.align().page_log2(), low, high }
     }
 
     #[cold]

@@ -176,7 +176,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Goes up until a child further right promises a fit, then down into it.
     #[inline]
     fn climb(&self, path: &mut Path, wanted: &Wanted) -> Option<u32> {
-        for level in 1..=self.height {
+        for level in 1..self.height + 1 {
             let node = path.node(level);
             let inner = self.inners.get(node);
             if let Some(slot) = self.first_promise(inner, path.slot(level) + 1, wanted) {
@@ -192,7 +192,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     #[inline]
     pub(super) fn route(&self, key: K, path: &mut Path) -> (u32, usize) {
         let mut node = self.root;
-        for level in (1..=self.height).rev() {
+        for level in (1..self.height + 1).rev() {
             let inner = self.inners.get(node);
             let slot = inner.route(key);
             path.set(level, node, slot);
@@ -205,7 +205,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
 
     /// Moves `path` to the first hole of the next leaf; false if there is none.
     pub(super) fn next_leaf(&self, path: &mut Path) -> bool {
-        for level in 1..=self.height {
+        for level in 1..self.height + 1 {
             let (node, slot) = (path.node(level), path.slot(level) + 1);
             let inner = self.inners.get(node);
             if slot < F && inner.child[slot] != NIL {
@@ -283,7 +283,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             let last = slot.min(self.leaves.get(leaf).len());
             return last.checked_sub(1).map(|slot| self.hole_at(leaf, slot));
         }
-        for level in 1..=self.height {
+        for level in 1..self.height + 1 {
             if path.slot(level) > 0 {
                 let mut node = self.inners.get(path.node(level)).child[path.slot(level) - 1];
                 for _ in 1..level {
