@@ -57,6 +57,14 @@ pub(crate) struct Cell {
     pub(crate) memory: Option<(va_tree::IndexMemory, u64)>,
 }
 
+/// A contender at work on one workload.
+struct Running<'a> {
+    contender: &'a Contender,
+    runner: Box<dyn Runner>,
+    times: Vec<Duration>,
+    spent: Duration,
+}
+
 /// The longest that filling the space may take before a contender is left out of a workload.
 const SETUP_BUDGET: Duration = Duration::from_secs(4);
 /// The longest that all rounds of one contender may take on one workload; two rounds are run in any case.
@@ -95,9 +103,7 @@ pub fn run(args: &Args) -> Result<()> {
         eprintln!("{} ...", workload.name);
         cells.extend(measure(&workload, &contenders, rounds)?);
     }
-    print::table(&cells)?;
-    print::ratios(&cells)?;
-    print::memory(&cells)?;
+    print::tables_to_terminal(&cells)?;
     print::files(&cells, &args.out, rounds)
 }
 
@@ -105,14 +111,14 @@ pub fn run(args: &Args) -> Result<()> {
 fn measure(workload: &Workload, contenders: &[Contender], rounds: usize) -> Result<Vec<Cell>> {
     let mut null = contenders::null(workload);
     null.setup(workload, Instant::now() + SETUP_BUDGET);
-    let mut running: Vec<(&Contender, Box<dyn Runner>, Vec<Duration>, Duration)> = Vec::new();
+    let mut running: Vec<Running<'_>> = Vec::new();
     for contender in contenders {
         if workload.aligned && !contender.aligns || workload.window.is_some() && !contender.windows {
             continue;
         }
         let Some(mut runner) = (contender.make)(workload) else { continue };
         if runner.setup(workload, Instant::now() + SETUP_BUDGET) {
-            running.push((contender, runner, Vec::new(), Duration::ZERO));
+            running.push(Running { contender, runner, times: Vec::new(), spent: Duration::ZERO });
         } else {
             eprintln!("  {} is left out: filling the space takes over {SETUP_BUDGET:?}", contender.name);
         }
@@ -120,18 +126,18 @@ fn measure(workload: &Workload, contenders: &[Contender], rounds: usize) -> Resu
     let mut harness = Duration::MAX;
     for round in &workload.rounds {
         harness = harness.min(null.round(workload, round));
-        for (_, runner, times, spent) in &mut running {
-            if times.len() < 2 || *spent < ROUNDS_BUDGET {
-                let time = runner.round(workload, round);
-                *spent += time;
-                times.push(time);
+        for running in &mut running {
+            if running.times.len() < 2 || running.spent < ROUNDS_BUDGET {
+                let time = running.runner.round(workload, round);
+                running.spent += time;
+                running.times.push(time);
             }
         }
     }
     let exact: Vec<_> = running
         .iter()
-        .filter(|(contender, _, times, _)| times.len() == rounds && contender.exact(workload))
-        .map(|(contender, runner, ..)| (contender.name, runner.hash()))
+        .filter(|running| running.times.len() == rounds && running.contender.exact(workload))
+        .map(|running| (running.contender.name, running.runner.hash()))
         .collect();
     if let Some(odd) = exact.iter().find(|(_, hash)| *hash != exact[0].1) {
         bail!("{}: {} and {} are exact and give different addresses", workload.name, exact[0].0, odd.0);
@@ -140,7 +146,7 @@ fn measure(workload: &Workload, contenders: &[Contender], rounds: usize) -> Resu
     let harness = per_pair(harness);
     Ok(running
         .into_iter()
-        .map(|(contender, runner, mut times, _)| {
+        .map(|Running { contender, runner, mut times, .. }| {
             times.sort_unstable();
             let (median, min) = (per_pair(times[times.len() / 2]), per_pair(times[0]));
             Cell {

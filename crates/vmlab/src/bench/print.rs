@@ -28,11 +28,42 @@ fn number(ns: f64) -> String {
     if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
+/// A table with its caption.
+struct Captioned {
+    caption: &'static str,
+    table: Table,
+}
+
+/// All tables, in the order in which they are read.
+fn tables(cells: &[Cell]) -> [Captioned; 3] {
+    [times(cells), ratios(cells), memory(cells)]
+}
+
+/// Prints the tables.
+pub(super) fn tables_to_terminal(cells: &[Cell]) -> Result<()> {
+    for Captioned { caption, mut table } in tables(cells) {
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        out(caption)?;
+        out(&format!("{table}\n"))?;
+    }
+    Ok(())
+}
+
+/// The tables as a page of results.
+fn page(cells: &[Cell], rounds: usize) -> String {
+    let mut page = format!("# The index of holes, {} build\n\n```text\n{}```\n", build(), header(rounds));
+    for Captioned { caption, mut table } in tables(cells) {
+        table.load_preset(presets::ASCII_MARKDOWN);
+        // Writing to a String cannot fail.
+        let _ = write!(page, "\n{caption}\n\n{}\n", table.trim_fmt());
+    }
+    page
+}
+
 /// Minimum (median) nanoseconds a pair.
-pub(super) fn table(cells: &[Cell]) -> Result<()> {
+fn times(cells: &[Cell]) -> Captioned {
     let contenders = names(cells, |cell| cell.contender);
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header(std::iter::once("workload").chain(contenders.iter().copied()));
     for workload in names(cells, |cell| &cell.workload) {
         let mut row = vec![workload.to_string()];
@@ -45,17 +76,20 @@ pub(super) fn table(cells: &[Cell]) -> Result<()> {
         }
         table.add_row(row);
     }
-    for column in table.column_iter_mut().skip(1) {
+    right(&mut table, 1);
+    let caption = "Nanoseconds a pair, harness subtracted: minimum (median); - where a contender cannot or would take too long.";
+    Captioned { caption, table }
+}
+
+/// Numbers to the right, from a column on.
+fn right(table: &mut Table, from: usize) {
+    for column in table.column_iter_mut().skip(from) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    out(
-        "ns a pair, harness subtracted: minimum (median); - where a contender cannot or would take too long",
-    )?;
-    out(&table.to_string())
 }
 
 /// The default indexes against the others, from minima.
-pub(super) fn ratios(cells: &[Cell]) -> Result<()> {
+fn ratios(cells: &[Cell]) -> Captioned {
     let pairs = [
         ("rb-linux", "btree"),
         ("rb-linux", "btree32"),
@@ -64,7 +98,6 @@ pub(super) fn ratios(cells: &[Cell]) -> Result<()> {
         ("list", "rb-linux"),
     ];
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header(std::iter::once("workload".to_string()).chain(pairs.map(|(a, b)| format!("{a} / {b}"))));
     for workload in names(cells, |cell| &cell.workload) {
         let mut row = vec![workload.to_string()];
@@ -75,17 +108,13 @@ pub(super) fn ratios(cells: &[Cell]) -> Result<()> {
         }
         table.add_row(row);
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    out("\nhow many times the time of the second the first takes (minima)")?;
-    out(&table.to_string())
+    right(&mut table, 1);
+    Captioned { caption: "How many times the time of the second the first takes (minima).", table }
 }
 
 /// Bytes a hole.
-pub(super) fn memory(cells: &[Cell]) -> Result<()> {
+fn memory(cells: &[Cell]) -> Captioned {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header([
         "workload",
         "index",
@@ -108,13 +137,9 @@ pub(super) fn memory(cells: &[Cell]) -> Result<()> {
             per_hole(memory.lent_bytes),
         ]);
     }
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    out(
-        "\nmemory: records in use, alignment rows in use, and all slabs with what is reserved for returns and spare",
-    )?;
-    out(&table.to_string())
+    right(&mut table, 2);
+    let caption = "Memory: records in use, alignment rows in use, and all slabs with what is reserved for returns and spare.";
+    Captioned { caption, table }
 }
 
 /// The build's instruction set, as far as it matters here.
@@ -138,7 +163,8 @@ pub(super) fn header(rounds: usize) -> String {
     };
     let (model, family) =
         (field("model name").unwrap_or("unknown".into()), field("cpu family").unwrap_or_default());
-    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    // Not what this thread may use: it is pinned to one.
+    let cpus = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let args: Vec<String> =
         std::env::args().skip(1).map(|arg| arg.rsplit('/').next().unwrap_or("").to_string()).collect();
@@ -150,7 +176,7 @@ pub(super) fn header(rounds: usize) -> String {
     )
 }
 
-/// CSV and SVG.
+/// CSV, tables and SVG.
 pub(super) fn files(cells: &[Cell], dir: &Path, rounds: usize) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let mut csv = String::new();
@@ -175,6 +201,7 @@ pub(super) fn files(cells: &[Cell], dir: &Path, rounds: usize) -> Result<()> {
         out(&format!("wrote {}", path.display()))
     };
     write(format!("index-{}.csv", build()), &csv)?;
+    write(format!("index-{}.md", build()), &page(cells, rounds))?;
     for (prefix, title, x) in [
         ("rand-", "Random sizes, replaced at random", "areas out"),
         ("adversary-", "Misaligned holes, an aligned request", "holes"),
