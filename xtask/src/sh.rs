@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -84,7 +84,7 @@ impl Cmd {
             let text = String::from_utf8_lossy(&line);
             each(text.trim_end_matches(['\n', '\r']));
             match show {
-                Show::All => print(&text),
+                Show::All => print!("{text}"),
                 Show::Failure => kept.push_str(&text),
                 Show::Nothing => {}
             }
@@ -92,7 +92,7 @@ impl Cmd {
         }
         let status = child.wait()?;
         if show == Show::Failure && !status.success() {
-            print(&format!("$ {what}\n{kept}"));
+            print!("$ {what}\n{kept}");
         }
         Ok(Ended { what, code: status.code(), status: status.to_string() })
     }
@@ -146,13 +146,6 @@ impl Ended {
 pub(crate) fn on_path(program: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
-}
-
-fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    // A reader that went away must not stop the checks.
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
 }
 
 #[cfg(test)]
