@@ -25,13 +25,13 @@ pub(crate) struct Args {
     list: bool,
 }
 
-/// One step. It returns the tests that it ran, and fails by an error.
+/// One step. It adds the tests that it runs, and fails by an error.
 struct Step {
     name: &'static str,
     what: &'static str,
     /// Part of `--quick`.
     quick: bool,
-    run: fn(&Path) -> Result<Tests>,
+    run: fn(&Path, &mut Tests) -> Result<()>,
 }
 
 /// All steps, what fails fast first.
@@ -49,7 +49,7 @@ const STEPS: [Step; 13] = [
     },
     Step { name: "doc", what: "documentation without warnings", quick: false, run: doc },
     Step { name: "no_std", what: "the core in a freestanding program", quick: false, run: no_std },
-    Step { name: "loom", what: "interleavings, where there are any", quick: false, run: loom::main },
+    Step { name: "loom", what: "interleavings, where there are any", quick: false, run: loom::run },
     Step { name: "deny", what: "licences, banned crates, sources", quick: false, run: deny },
     Step { name: "demo", what: "the program does its main job", quick: false, run: demo },
     Step {
@@ -75,8 +75,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     for (at, step) in steps.iter().enumerate() {
         println!("\n==== {} ({}/{}): {}", step.name, at + 1, steps.len(), step.what);
         let (step_started, before) = (Instant::now(), tests);
-        // A step that fails has still run tests: `tests` is counted as they end.
-        let outcome = (step.run)(root).map(|ran| tests += ran);
+        let outcome = (step.run)(root, &mut tests);
         let time = duration(step_started.elapsed().as_secs_f64());
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
         println!("==== {}: {verdict}, {time}", step.name);
@@ -101,7 +100,9 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         bail!("{} of {} steps failed", failed.len(), steps.len());
     }
     // Only a run in which every step held ends so.
-    println!("\n{} passed, {} failed", tests.passed, tests.failed);
+    if tests.passed > 0 {
+        println!("\n{} passed, {} failed", tests.passed, tests.failed);
+    }
     Ok(())
 }
 
@@ -126,15 +127,15 @@ fn tests_ran(count: u64) -> String {
 /// The folders with a workspace of their own.
 const OWN_WORKSPACES: [&str; 2] = ["fuzz/Cargo.toml", "examples/kernel/Cargo.toml"];
 
-fn fmt(root: &Path) -> Result<Tests> {
+fn fmt(root: &Path, _: &mut Tests) -> Result<()> {
     Cmd::cargo(root).args(["fmt", "--all", "--check"]).run(Show::All)?;
     for manifest in OWN_WORKSPACES {
         Cmd::cargo(root).args(["fmt", "--manifest-path", manifest, "--check"]).run(Show::All)?;
     }
-    Ok(Tests::default())
+    Ok(())
 }
 
-fn clippy(root: &Path) -> Result<Tests> {
+fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
     Cmd::cargo(root)
         .args(["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--all-features"])
         .args(["--", "-D", "warnings"])
@@ -143,17 +144,17 @@ fn clippy(root: &Path) -> Result<Tests> {
         .args(["clippy", "--quiet", "--locked", "--release", "--manifest-path", OWN_WORKSPACES[1]])
         .args(["--target-dir", "examples/kernel/target", "--", "-D", "warnings"])
         .run(Show::All)?;
-    Ok(Tests::default())
+    Ok(())
 }
 
-fn run_tidy(root: &Path) -> Result<Tests> {
+fn run_tidy(root: &Path, _: &mut Tests) -> Result<()> {
     tidy::run(root)?;
-    Ok(Tests::default())
+    Ok(())
 }
 
 /// Runs tests by cargo-nextest where it is installed, which runs them side by side.
-fn run_tests(root: &Path, args: &[&str]) -> Result<Tests> {
-    let mut tests = Tests::default();
+fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
+    let before = tests.passed;
     let cmd = if on_path("cargo-nextest") {
         Cmd::cargo(root)
             .args(["nextest", "run", "--locked", "--no-fail-fast", "--status-level", "slow"])
@@ -161,63 +162,67 @@ fn run_tests(root: &Path, args: &[&str]) -> Result<Tests> {
     } else {
         Cmd::cargo(root).args(["test", "--locked", "--no-fail-fast", "--lib", "--bins", "--tests"]).args(args)
     };
-    counted(cmd.env("CARGO_TERM_COLOR", "never"), &mut tests)?;
-    if tests.passed == 0 {
+    counted(cmd.env("CARGO_TERM_COLOR", "never"), tests)?;
+    if tests.passed == before {
         bail!("no test was run");
     }
-    Ok(tests)
+    Ok(())
 }
 
-/// Runs a command that runs tests; how many passed is in the error as well.
+/// Runs a command that runs tests, and adds them; a test that fails is an error whatever the command says.
 pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
-    let ended = cmd.lines(Show::All, |line| tests.read(line))?;
-    if tests.failed > 0 {
-        bail!("{} passed, {} failed", tests.passed, tests.failed);
+    let mut ran = Tests::default();
+    let ended = cmd.lines(Show::All, |line| ran.read(line));
+    *tests += ran;
+    if ran.failed > 0 {
+        bail!("{} tests passed, {} failed", ran.passed, ran.failed);
     }
-    ended.success()
+    ended?.success()
 }
 
-fn test(root: &Path) -> Result<Tests> {
-    run_tests(root, &["--workspace"])
+fn test(root: &Path, tests: &mut Tests) -> Result<()> {
+    run_tests(root, &["--workspace"], tests)
 }
 
-fn features(root: &Path) -> Result<Tests> {
+fn features(root: &Path, tests: &mut Tests) -> Result<()> {
     // The crates that have a feature, and va-sim, whose tests drive them. `--features validate` alone would refuse crates
     // that lack it.
-    run_tests(root, &["-p", "va-base", "-p", "va-tree", "-p", "va-sim", "--features", "va-tree/validate"])
+    run_tests(
+        root,
+        &["-p", "va-base", "-p", "va-tree", "-p", "va-sim", "--features", "va-tree/validate"],
+        tests,
+    )
 }
 
-fn doctest(root: &Path) -> Result<Tests> {
-    let mut tests = Tests::default();
-    counted(Cmd::cargo(root).args(["test", "--quiet", "--locked", "--workspace", "--doc"]), &mut tests)?;
-    Ok(tests)
+fn doctest(root: &Path, tests: &mut Tests) -> Result<()> {
+    counted(Cmd::cargo(root).args(["test", "--quiet", "--locked", "--workspace", "--doc"]), tests)
 }
 
-fn doc(root: &Path) -> Result<Tests> {
+fn doc(root: &Path, _: &mut Tests) -> Result<()> {
     Cmd::cargo(root)
         .env("RUSTDOCFLAGS", "-D warnings")
         .args(["doc", "--quiet", "--locked", "--workspace", "--no-deps"])
         .run(Show::All)?;
-    Ok(Tests::default())
+    Ok(())
 }
 
-fn no_std(root: &Path) -> Result<Tests> {
+fn no_std(root: &Path, _: &mut Tests) -> Result<()> {
     kernel::main(root)?;
-    Ok(Tests::default())
+    Ok(())
 }
 
-fn deny(root: &Path) -> Result<Tests> {
+fn deny(root: &Path, _: &mut Tests) -> Result<()> {
     let deny = tools::cargo_deny(root)?;
     for manifest in ["Cargo.toml", OWN_WORKSPACES[0], OWN_WORKSPACES[1]] {
         Cmd::new(root, &deny)
-            .args(["--manifest-path", manifest, "--locked", "check", "--hide-inclusion-graph"])
-            .args(["--config", "deny.toml", "licenses", "bans", "sources"])
+            .args(["--manifest-path", manifest, "--locked", "--config", "deny.toml"])
+            .args(["check", "--hide-inclusion-graph", "licenses", "bans", "sources"])
             .run(Show::All)?;
     }
-    Ok(Tests::default())
+    Ok(())
 }
 
-fn demo(root: &Path) -> Result<Tests> {
+fn demo(root: &Path, _: &mut Tests) -> Result<()> {
     let report = root.join("target/ci/report.html");
     fs::create_dir_all(root.join("target/ci"))?;
     // What an earlier run wrote must not pass for this one's.
@@ -233,19 +238,19 @@ fn demo(root: &Path) -> Result<Tests> {
         bail!("the report has {} bytes and is no page to look at", page.len());
     }
     println!("report: {} bytes", page.len());
-    Ok(Tests::default())
+    Ok(())
 }
 
-fn fuzz_build(root: &Path) -> Result<Tests> {
+fn fuzz_build(root: &Path, _: &mut Tests) -> Result<()> {
     fuzz::build(root)?;
     // With the same flags, so that libFuzzer itself is compiled once.
     fuzz::cargo(root, "clippy").args(["--", "-D", "warnings"]).run(Show::All)?;
-    Ok(Tests::default())
+    Ok(())
 }
 
-fn run_fuzz(root: &Path) -> Result<Tests> {
+fn run_fuzz(root: &Path, _: &mut Tests) -> Result<()> {
     fuzz::run_all(root, &fuzz::targets(root)?, 10)?;
-    Ok(Tests::default())
+    Ok(())
 }
 
 #[cfg(test)]
@@ -273,8 +278,8 @@ mod tests {
     fn a_failed_test_fails_its_step_even_if_the_command_does_not() {
         let mut tests = Tests::default();
         let cmd = Cmd::new(Path::new("."), "echo").arg("test result: FAILED. 3 passed; 2 failed; 0 ignored");
-        assert_eq!(counted(cmd, &mut tests).unwrap_err().to_string(), "3 passed, 2 failed");
-        let mut tests = Tests::default();
+        assert_eq!(counted(cmd, &mut tests).unwrap_err().to_string(), "3 tests passed, 2 failed");
+        assert_eq!(tests, Tests { passed: 3, failed: 2 });
         let cmd = Cmd::new(Path::new("."), "false");
         assert!(counted(cmd, &mut tests).is_err());
     }

@@ -24,10 +24,12 @@ impl Tests {
     /// `test result: ok. 12 passed; 0 failed; ...` closes each binary of `cargo test`;
     /// `Summary [ 0.1s] 45 tests run: 44 passed (2 slow), 1 failed, 0 skipped` closes the run of `cargo nextest`.
     pub(crate) fn read(&mut self, line: &str) {
-        let line = line.trim();
+        // At the beginning of the line: nextest shows, indented, what a test that failed had printed.
         let rest = if let Some(rest) = line.strip_prefix("test result: ") {
             rest
-        } else if let (true, Some((_, rest))) = (line.starts_with("Summary ["), line.split_once(" run: ")) {
+        } else if let (true, Some((_, rest))) =
+            (line.trim_start().starts_with("Summary ["), line.split_once(" run: "))
+        {
             rest
         } else {
             return;
@@ -79,5 +81,6 @@ mod tests {
     #[test]
     fn what_tests_themselves_print_does_not_count() {
         assert_eq!(read("I have 7 passed, 3 failed\n"), (0, 0));
+        assert_eq!(read("    test result: FAILED. 0 passed; 1 failed; 0 ignored\n"), (0, 0));
     }
 }

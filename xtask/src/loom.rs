@@ -1,29 +1,27 @@
 //! Interleavings, as far as there are any: tests under `--cfg loom`.
 
+use crate::ci;
 use crate::count::Tests;
 use crate::sh::{Cmd, Show};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Runs every crate's loom tests; where there are none, says so, and compiles the core against loom all the same, so
 /// that the facade (`crates/va-base/src/sync.rs`) keeps having two working sides.
-pub(crate) fn main(root: &Path) -> Result<Tests> {
-    let mut tests = Tests::default();
+pub(crate) fn run(root: &Path, tests: &mut Tests) -> Result<()> {
     let modelled = modelled(root)?;
+    let before = tests.passed;
     for krate in &modelled {
-        cargo(root, "test")
-            .args(["--release", "-p", krate, "loom"])
-            .lines(Show::All, |line| tests.read(line))?
-            .success()?;
+        ci::counted(cargo(root, "test").args(["--release", "-p", krate, "loom"]), tests)?;
     }
     if modelled.is_empty() {
         println!("nothing to model: no crate has src/loom/, src/loom.rs or tests/loom*.rs");
         cargo(root, "check").args(["-p", "va-base", "-p", "va-tree"]).run(Show::All)?;
-    } else if tests.passed == 0 {
-        anyhow::bail!("{} promise loom tests, and none ran", modelled.join(", "));
+    } else if tests.passed == before {
+        bail!("{} promise loom tests, and none ran", modelled.join(", "));
     }
-    Ok(tests)
+    Ok(())
 }
 
 fn cargo(root: &Path, command: &str) -> Cmd {

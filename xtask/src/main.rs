@@ -78,7 +78,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Ci(args) => ci::main(&root, args),
         Task::Tidy(args) => tidy::main(&root, args),
         Task::Kernel => kernel::main(&root),
-        Task::Loom => loom::main(&root).map(drop),
+        Task::Loom => loom::run(&root, &mut count::Tests::default()),
         Task::Fuzz(args) => fuzz::main(&root, args),
         Task::Soak(args) => soak::main(&root, args),
         Task::Mutate(args) => mutate::main(&root, args),
