@@ -21,12 +21,16 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         }
     }
     for file in tree.files() {
-        let tokens = file.source().into_iter().flat_map(|source| source.tokens());
+        let tokens = file.source().into_iter().flat_map(super::source::Source::tokens);
         for token in tokens.filter(|token| matches!(&token.kind, Kind::Ident(word) if word == "unsafe")) {
             match listed.get_mut(file.path()) {
                 Some((_, used)) => *used = true,
                 None => {
-                    report.add(file.path(), token.line, format!("unsafe, and {LIST} does not list this file"))
+                    report.add(
+                        file.path(),
+                        token.line,
+                        format!("unsafe, and {LIST} does not list this file"),
+                    );
                 }
             }
         }
