@@ -1,0 +1,35 @@
+//! The saved inputs of fuzzing, as plain tests.
+
+use std::fs;
+use std::path::Path;
+
+/// Every saved input of a fuzz target, with its name.
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let mut inputs = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        inputs.push((path.display().to_string(), fs::read(&path).unwrap()));
+    }
+    inputs.sort();
+    assert!(inputs.len() >= 10, "{target} has {} saved inputs", inputs.len());
+    inputs
+}
+
+fn run(target: &str, body: fn(&[u8])) {
+    for (name, input) in corpus(target) {
+        // The harness shows this when the body panics.
+        println!("{name}");
+        body(&input);
+    }
+}
+
+#[test]
+fn every_index_equals_its_twin_on_saved_inputs() {
+    run("index_ops", va_sim::fuzz::index_ops);
+}
+
+#[test]
+fn sp3_and_sp4_hold_on_saved_inputs_when_slabs_are_refused() {
+    run("slab_refusal", va_sim::fuzz::slab_refusal);
+}

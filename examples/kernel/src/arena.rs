@@ -1,0 +1,60 @@
+//! A platform as a kernel has it at boot: a fixed piece of memory, lent out from the bottom up.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use va_base::{Platform, Record};
+
+const ARENA_BYTES: usize = 256 << 10;
+
+#[repr(align(4096))]
+struct Memory(UnsafeCell<[u8; ARENA_BYTES]>);
+
+// SAFETY: the bytes are reached through `lend_slab` alone, which gives every byte to one borrower at most.
+unsafe impl Sync for Memory {}
+
+static MEMORY: Memory = Memory(UnsafeCell::new([0; ARENA_BYTES]));
+/// Bytes lent so far. It only grows, which is what makes each slab exclusive.
+static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Lends slabs from a static piece of memory and keeps none that comes back.
+#[derive(Clone, Copy)]
+pub(crate) struct Arena;
+
+impl Arena {
+    /// Bytes lent so far, padding included.
+    pub(crate) fn lent_bytes() -> usize {
+        LENT_BYTES.load(Ordering::Relaxed)
+    }
+}
+
+impl Platform for Arena {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        let size_bytes = min.checked_mul(size_of::<T>())?;
+        if align_of::<T>() > 4096 {
+            return None;
+        }
+        let place = |lent: usize| -> Option<(usize, usize)> {
+            let start = lent.checked_next_multiple_of(align_of::<T>())?;
+            let end = start.checked_add(size_bytes)?;
+            (end <= ARENA_BYTES).then_some((start, end))
+        };
+        // Relaxed: the counter alone decides who gets which bytes, and nothing is read through it.
+        let before = LENT_BYTES
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |lent| place(lent).map(|(_, end)| end))
+            .ok()?;
+        let (start, _) = place(before)?;
+        // SAFETY: `start` is at most the size of the memory, by `place`.
+        let first = unsafe { MEMORY.0.get().cast::<u8>().add(start) }.cast::<T>();
+        for i in 0..min {
+            // SAFETY: `i < min`, and `place` found room for `min` records after `start`.
+            let at = unsafe { first.add(i) };
+            // SAFETY: inside the memory, aligned by `place` (the memory is aligned to 4096, `T` to no more), and nobody
+            // else's: the counter passed these bytes in the step above and never comes back.
+            unsafe { at.write(T::EMPTY) };
+        }
+        // SAFETY: `min` records, aligned, written just now, lent to nobody else, and the memory is static.
+        Some(unsafe { core::slice::from_raw_parts_mut(first, min) })
+    }
+
+    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+}
