@@ -156,6 +156,7 @@ impl Align {
     /// Returns the alignment of `align_bytes`, or `None` if that is not a power of two.
     #[inline]
     pub const fn new(align_bytes: u64) -> Option<Self> {
+        // Checks AL1.
         if align_bytes.is_power_of_two() { Some(Self(align_bytes.trailing_zeros() as u8)) } else { None }
     }
 
@@ -210,6 +211,7 @@ impl VaRange {
     /// Returns `[start, end)`, or `None` if `end` is below `start`.
     #[inline]
     pub const fn new(start: Va, end: Va) -> Option<Self> {
+        // Checks VR1; the other constructors add what is not negative, or compare as well.
         if start.0 <= end.0 { Some(Self { start, end }) } else { None }
     }
 

@@ -182,7 +182,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Runs `ops` on both indexes and compares every outcome, every count, and every hole.
+/// Runs `ops` on both indexes and compares every outcome, every count, and every hole. Checks SP5 where both are of one kind.
 ///
 /// # Errors
 /// The first [`Difference`].
