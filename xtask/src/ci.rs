@@ -185,13 +185,11 @@ fn test(root: &Path, tests: &mut Tests) -> Result<()> {
 }
 
 fn features(root: &Path, tests: &mut Tests) -> Result<()> {
-    // The crates that have a feature, and va-sim, whose tests drive them. `--features validate` alone would refuse crates
-    // that lack it.
-    run_tests(
-        root,
-        &["-p", "va-base", "-p", "va-tree", "-p", "va-sim", "--features", "va-tree/validate"],
-        tests,
-    )
+    // The core, va-sim included, whose tests drive the others. `--features validate` alone would refuse crates that lack it.
+    let core = crate::core_crates(root)?;
+    let mut args: Vec<_> = core.iter().flat_map(|name| ["-p", name]).collect();
+    args.extend(["--features", "va-tree/validate"]);
+    run_tests(root, &args, tests)
 }
 
 fn doctest(root: &Path, tests: &mut Tests) -> Result<()> {

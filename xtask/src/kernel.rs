@@ -15,6 +15,7 @@ const PANICKED: i32 = 101;
 /// `cargo xtask kernel`.
 pub(crate) fn main(root: &Path) -> Result<()> {
     let dir = root.join("examples/kernel");
+    every_crate_takes_part(root, &dir.join("Cargo.toml"))?;
     Cmd::cargo(&dir)
         .args(["build", "--quiet", "--locked", "--release", "--target-dir", "target"])
         .run(Show::All)?;
@@ -38,6 +39,20 @@ pub(crate) fn main(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A crate that promises to need no system and is not in the program is not proved by it.
+fn every_crate_takes_part(root: &Path, manifest: &Path) -> Result<()> {
+    let manifest: toml::Table = toml::from_str(&fs::read_to_string(manifest)?)?;
+    let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
+    for name in crate::core_crates(root)? {
+        let head = fs::read_to_string(root.join("crates").join(&name).join("src/lib.rs"))?;
+        let promises = head.lines().any(|line| line.trim() == "#![no_std]");
+        if promises && !dependencies.is_some_and(|table| table.contains_key(&name)) {
+            bail!("{name} is #![no_std], but examples/kernel does not link it");
+        }
+    }
+    Ok(())
+}
+
 /// Links the program: nothing but the core, the panic handler and `start.c`.
 fn link(dir: &Path, name: &str, flags: &[&str]) -> Result<std::path::PathBuf> {
     let out = dir.join("target").join(name);
@@ -52,4 +67,25 @@ fn link(dir: &Path, name: &str, flags: &[&str]) -> Result<std::path::PathBuf> {
         .run(Show::All)
         .context("the core does not link without a C library")?;
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crate_that_the_program_leaves_out_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["va-a", "va-b", "other"] {
+            let src = dir.path().join("crates").join(name).join("src");
+            fs::create_dir_all(&src).unwrap();
+            fs::write(src.join("lib.rs"), if name == "va-b" { "#![no_std]\n" } else { "" }).unwrap();
+        }
+        let manifest = dir.path().join("Cargo.toml");
+        fs::write(&manifest, "[dependencies]\nva-b = \"1\"\n").unwrap();
+        every_crate_takes_part(dir.path(), &manifest).unwrap();
+        fs::write(&manifest, "[dependencies]\n").unwrap();
+        let error = every_crate_takes_part(dir.path(), &manifest).unwrap_err().to_string();
+        assert!(error.starts_with("va-b is #![no_std]"), "{error}");
+    }
 }

@@ -90,3 +90,16 @@ fn run(task: &Task) -> Result<()> {
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
+
+/// The crates of the core, `va-*`, in order.
+fn core_crates(root: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root.join("crates"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.starts_with("va-") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}

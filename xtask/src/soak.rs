@@ -24,7 +24,7 @@ pub(crate) struct Args {
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let started = Instant::now();
     let (commit, machine) = (commit(root), machine(root));
-    let targets = fuzz::targets(root)?;
+    let (targets, core) = (fuzz::targets(root)?, crate::core_crates(root)?);
     let seconds = (args.minutes * 30 / targets.len() as u64).max(1);
     fuzz::build(root)?;
     let mut rows = String::new();
@@ -50,7 +50,8 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
             .env("PROPTEST_CASES", CASES.to_string())
             .env("VMALLOC_SOAK_SEEDS", seeds.to_string())
             .args(["test", "--quiet", "--locked", "--no-fail-fast", "--lib", "--tests"])
-            .args(["-p", "va-base", "-p", "va-tree", "-p", "va-sim", "--features", "va-tree/validate"]);
+            .args(core.iter().flat_map(|name| ["-p", name]))
+            .args(["--features", "va-tree/validate"]);
         if let Err(error) = ci::counted(cmd, &mut tests) {
             println!("{error:#}");
             tests.failed = tests.failed.max(1);
@@ -64,7 +65,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     );
     writeln!(
         rows,
-        "| tests of `va-base`, `va-tree`, `va-sim`, invariants walked | {rounds} rounds, {} tests passed, {} failed, \
+        "| tests of the core, invariants walked | {rounds} rounds, {} tests passed, {} failed, \
          {seeds} seeds in the last, {CASES} cases of each property | {time} | {outcome} |",
         tests.passed, tests.failed
     )?;

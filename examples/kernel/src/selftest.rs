@@ -2,6 +2,8 @@
 
 use crate::arena::Arena;
 use va_base::{Align, AllocError, FreeError, NoSlabs, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_space::lazy::lazy_max_pages;
+use va_space::node::{NodeMap, Walk};
 use va_tree::rb::{Exact, Linux};
 use va_tree::{BTreeIndex, BTreeIndex32, Congruent, FreeIndex, RbIndex};
 
@@ -29,7 +31,7 @@ pub(crate) fn run() -> Result<(), Failed> {
     if Arena::lent_bytes() == 0 {
         return Err(3);
     }
-    Ok(())
+    at(80, policies())
 }
 
 fn range((start, end): (u64, u64)) -> Option<VaRange> {
@@ -39,6 +41,22 @@ fn range((start, end): (u64, u64)) -> Option<VaRange> {
 /// Numbers the checks of one index.
 fn at(base: Failed, result: Result<(), Failed>) -> Result<(), Failed> {
     result.map_err(|check| base + check)
+}
+
+/// The arithmetic of spaces.
+fn policies() -> Result<(), Failed> {
+    if lazy_max_pages(4) <= lazy_max_pages(1) {
+        return Err(1);
+    }
+    let nodes = NodeMap::new(3, Pages::new(16)).ok_or(2)?;
+    let at = Va::new(SPACE.0 + 16 * PAGE_SIZE);
+    if nodes.decode(nodes.encode(nodes.node_of(at), 1)) != Ok(nodes.node_of(at)) {
+        return Err(3);
+    }
+    if nodes.lookup_order(at, Walk::Up).count() != 3 {
+        return Err(4);
+    }
+    Ok(())
 }
 
 /// Few areas, many refusals: what must work before a kernel has memory, and that running out of records is an error

@@ -1,5 +1,16 @@
 //! The rules that no compiler knows. One rule a file; each is tested on a tree in which it is broken.
 //!
+//! | rule | what must hold |
+//! |---|---|
+//! | `layers` | a crate depends only on lower layers of the table in `ARCHITECTURE.md`; dependencies of tests are free |
+//! | `heads` | `va-*` crates say `#![no_std]` and `#![forbid(unsafe_code)]`, and have no `alloc` outside tests |
+//! | `unsafe-list` | `unsafe` stands only in files that `ARCHITECTURE.md` lists, and each of those needs it |
+//! | `invariants` | every id has one statement, a check and a test; every id that is named is stated |
+//! | `paths` | every path that a page or a doc comment names exists |
+//! | `sync-facade` | atomics of `va-*` come from `crates/va-base/src/sync.rs` |
+//! | `hygiene` | no paths of somebody's machine, no notes to oneself, no file too long, no test switched off without a reason |
+//! | `manifests` | every package has the house's licence, edition and lints |
+//!
 //! The rules look at the files of the tree that git does not ignore, committed or not, so the answer does not depend on
 //! the state of a checkout.
 
