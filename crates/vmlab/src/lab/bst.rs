@@ -167,29 +167,58 @@ impl Bst {
         (below, above)
     }
 
-    /// The lowest fit below `id`. Where `tighten` is set, maxima that promised too much are set right on the way back.
-    pub fn lowest(&mut self, id: u32, want: &Want, tighten: bool) -> Option<(u32, u64)> {
-        if id == NIL || self.get(id).max < want.size {
+    /// The lowest fit. Where `tighten` is set, maxima that promised too much are set right on the way back.
+    ///
+    /// Goes by the parents and not by recursion: a splay tree may be as deep as it has holes.
+    pub fn lowest(&mut self, want: &Want, tighten: bool) -> Option<(u32, u64)> {
+        let promises = |tree: &Self, id: u32| id != NIL && tree.get(id).max >= want.size;
+        let mut at = self.root;
+        if !promises(self, at) {
             return None;
         }
-        let Hole { start, end, child: [left, right], .. } = *self.get(id);
-        // What lies left of a hole ends below its start.
-        if want.window.0 < start
-            && let Some(found) = self.lowest(left, want, tighten)
-        {
-            return Some(found);
+        // What is next at `at`: its left side, itself and its right side, or its parent.
+        enum Next {
+            Left,
+            Own,
+            Up,
         }
-        if let Some(at) = fit(start, end, want.size, want.align_log2, want.window) {
-            return Some((id, at));
+        let mut next = Next::Left;
+        loop {
+            let Hole { start, end, child: [left, right], parent, .. } = *self.get(at);
+            next = match next {
+                // What lies left of a hole ends below its start.
+                Next::Left if want.window.0 < start && promises(self, left) => {
+                    at = left;
+                    Next::Left
+                }
+                Next::Left => Next::Own,
+                Next::Own => {
+                    if let Some(page) = fit(start, end, want.size, want.align_log2, want.window) {
+                        return Some((at, page));
+                    }
+                    if start >= want.window.1 {
+                        return None;
+                    }
+                    if promises(self, right) {
+                        at = right;
+                        Next::Left
+                    } else {
+                        Next::Up
+                    }
+                }
+                Next::Up => {
+                    if tighten {
+                        self.pull(at);
+                    }
+                    if parent == NIL {
+                        return None;
+                    }
+                    let from_left = self.get(parent).child[0] == at;
+                    at = parent;
+                    if from_left { Next::Own } else { Next::Up }
+                }
+            };
         }
-        if start >= want.window.1 {
-            return None;
-        }
-        let found = self.lowest(right, want, tighten);
-        if found.is_none() && tighten {
-            self.pull(id);
-        }
-        found
     }
 }
 

@@ -67,7 +67,7 @@ impl Splay {
 impl Holes for Splay {
     fn alloc(&mut self, size: u64, align_log2: u32, window: (u64, u64)) -> Option<u64> {
         let want = Want { size, align_log2, window };
-        let (id, at) = self.tree.lowest(self.tree.root, &want, false)?;
+        let (id, at) = self.tree.lowest(&want, false)?;
         self.splay(id);
         let hole = self.tree.get_mut(id);
         let (start, end) = (hole.start, hole.end);

@@ -113,7 +113,7 @@ impl<V: Variant> Holes for Treap<V> {
         let cached = if V::CACHED { self.cached(&want) } else { None };
         let (id, at) = match cached {
             Some(found) => found,
-            None => self.tree.lowest(self.tree.root, &want, V::LAZY)?,
+            None => self.tree.lowest(&want, V::LAZY)?,
         };
         let (start, end) = (self.tree.get(id).start, self.tree.get(id).end);
         // The left part of a middle cut lies below what served: it may fit what comes next.
