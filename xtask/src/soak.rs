@@ -65,7 +65,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     );
     writeln!(
         rows,
-        "| tests of the core, invariants walked | {rounds} rounds, {} tests passed, {} failed, \
+        "| tests of the core, invariants walked | {} tests passed, {} failed (rounds: {rounds}), \
          {seeds} seeds in the last, {CASES} cases of each property | {time} | {outcome} |",
         tests.passed, tests.failed
     )?;
