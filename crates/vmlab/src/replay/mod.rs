@@ -86,7 +86,7 @@ pub struct Differs {
 const DIFFERENCES_KEPT: usize = 32;
 
 /// A call on the index, as the replay made it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
     /// Take the lowest fit.
     Alloc(Request),
