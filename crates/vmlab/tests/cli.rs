@@ -1,5 +1,7 @@
 //! The program as its users meet it: the binary, the shipped traces, and input that nobody wishes for.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 #[path = "cli/forms.rs"]
 mod forms;
 #[path = "cli/input.rs"]

@@ -24,8 +24,8 @@ use std::time::Duration;
     after_help = "Examples:\n  \
         vmlab                                        the shipped traces, and a report\n  \
         vmlab replay trace.gz --index btree,rb-linux a trace of your own, two indexes\n  \
-        vmlab replay trace.zst --json | jq .equal    one JSON object per trace and index\n  \
-        vmlab bench index --filter rand              measure the indexes on random sizes"
+        vmlab replay trace.zst --json | jq .equal    an object per trace and index\n  \
+        vmlab bench index --filter rand              time the indexes on random sizes"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -46,7 +46,7 @@ enum Command {
         cd /sys/kernel/tracing; echo 65536 > buffer_size_kb\n  \
         echo 1 > events/vmalloc/enable; echo 1 > events/percpu/enable\n  \
         cat trace > /tmp/NAME.ftrace; cat /proc/vmallocinfo > /tmp/NAME.vmallocinfo\n\n\
-        NAME.vmallocinfo beside NAME.ftrace, NAME.txt or NAME (.gz, .zst) is read by itself.")]
+        NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
     Replay(ReplayArgs),
     /// Measure indexes side by side
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]

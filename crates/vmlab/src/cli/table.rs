@@ -59,7 +59,7 @@ pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
         ]);
     }
     for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
+        column.set_padding((0, 1));
     }
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
