@@ -8,7 +8,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // One line, causes included.
-            eprintln!("vmlab: {error:#}");
+            vmlab::cli::say(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::kind::{IndexKind, Visitor};
 use crate::replay::timing::{Budget, each_call, per_call};
-use crate::replay::{Differs, Replay, Tally, default_window, kernel_extent};
+use crate::replay::{Replay, Tally, default_window, kernel_extent};
 use crate::trace::Trace;
 use crate::trace::vmallocinfo::Table;
 use anyhow::{Context, Result};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use va_base::{AllocError, VaRange};
 use va_tree::FreeIndex;
 
-/// A row of the table; the object that `--json` prints.
+/// A row of the table. Its fields, in this order, are the object that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Name of the trace.
@@ -31,7 +31,7 @@ pub struct Row {
     pub failed_both: u64,
     /// One found nothing.
     pub failed_differs: u64,
-    /// What events do not tell.
+    /// What events do not tell and was inferred: percpu chunks, frees and reuses on ways without events.
     pub inferred: u64,
     /// Nanoseconds a call, median round.
     pub ns_median: f64,
@@ -41,30 +41,17 @@ pub struct Row {
     pub holes: u64,
     /// Largest hole of the window at the end, in bytes.
     pub largest_hole: u64,
-    /// Percpu chunks seen.
-    pub chunks: u64,
-    /// Percpu chunks whose base the index's own top-down search finds too.
-    pub chunks_equal: u64,
-    /// Events with numbers that no allocator accepts.
-    pub absurd: u64,
-    /// Rounds timed.
-    pub rounds: u32,
-    /// Lines of our events that could not be read.
-    pub bad_lines: u64,
-    /// Whether the input ended early.
-    pub truncated: bool,
-    /// The first answers that differ.
-    #[serde(skip)]
-    pub first_differences: Vec<Differs>,
 }
 
 /// What a row comes with.
 pub struct Outcome {
     /// The row.
     pub row: Row,
+    /// Rounds timed.
+    pub rounds: u32,
     /// Nanoseconds of each call, if asked for.
     pub latency: Vec<u32>,
-    /// The rest of the tally.
+    /// How the answers compare, in full.
     pub tally: Tally,
 }
 
@@ -111,15 +98,8 @@ impl Visitor for Run<'_> {
             ns_min: time.min,
             holes: replay.index.hole_count(),
             largest_hole: replay.largest_in_window(),
-            chunks: tally.chunks,
-            chunks_equal: tally.chunks_equal,
-            absurd: tally.absurd,
-            rounds: time.rounds,
-            bad_lines: self.trace.bad,
-            truncated: self.trace.cut_short.is_some(),
-            first_differences: tally.first_differences.clone(),
         };
-        Ok(Outcome { row, latency, tally })
+        Ok(Outcome { row, tally, rounds: time.rounds, latency })
     }
 }
 
@@ -142,20 +122,36 @@ pub fn bytes(count: u64) -> String {
         scaled /= 1024.0;
         unit += 1;
     }
-    if scaled >= 100.0 || scaled == scaled.trunc() {
-        format!("{scaled:.0} {}", units[unit])
-    } else {
-        format!("{scaled:.1} {}", units[unit])
+    let text = if scaled >= 100.0 { format!("{scaled:.0}") } else { format!("{scaled:.1}") };
+    format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), units[unit])
+}
+
+/// Digits in groups of three: `67,187`.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
     }
+    text
 }
 
 #[cfg(test)]
 mod tests {
-    use super::bytes;
+    use super::{bytes, grouped};
 
     #[test]
     fn bytes_read_well() {
-        let given = [0, 4096, 5 << 19, 150 << 20, u64::MAX];
-        assert_eq!(given.map(bytes), ["0 B", "4 KiB", "2.5 MiB", "150 MiB", "16 EiB"]);
+        let given = [0, 4096, 5 << 19, (2 << 20) + 4096, 150 << 20, u64::MAX];
+        assert_eq!(given.map(bytes), ["0 B", "4 KiB", "2.5 MiB", "2 MiB", "150 MiB", "16 EiB"]);
+    }
+
+    #[test]
+    fn digits_come_in_threes() {
+        let given = [0, 999, 1000, 67_187, u64::MAX];
+        assert_eq!(given.map(grouped), ["0", "999", "1,000", "67,187", "18,446,744,073,709,551,615"]);
     }
 }

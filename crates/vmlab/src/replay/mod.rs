@@ -1,12 +1,19 @@
 //! Runs the events of a trace through an index and says, address by address, whether it answers as the kernel did.
 //!
 //! # Rules
-//! The space begins empty, all of `[1, 2^64 - 1)`, as Linux's does. What is freed becomes lazy and keeps its range;
-//! a purge gives all lazy ranges back, from the highest down: the kernel walks them upward and puts each before the last.
-//! (The order cannot change which ranges are free, but it shapes a tree, and with it Linux's aligned answers.) An allocation is asked of the index with the kernel's size,
-//! alignment and window. Where the answers differ, ours is given back and the kernel's range is taken instead, so that one
-//! difference does not cause the next.
+//! The space begins empty, all of `[1, 2^64 - 1)`, as Linux's does. An allocation is asked of the index with the kernel's
+//! size, alignment and window. Where the answers differ, ours is given back and the kernel's range is taken instead, so that
+//! one difference does not cause the next.
 //!
+//! What is freed becomes lazy and keeps its range; a purge gives all lazy ranges back, from the highest down: the kernel
+//! walks them upward and puts each before the last. (The order cannot change which ranges are free, but it shapes a tree,
+//! and with it Linux's aligned answers.)
+//!
+//! # Invariants
+//! - **RP1 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both and
+//!   failed-differs, whatever the trace holds.
+//!
+//! # Inference
 //! What events do not tell is inferred, and each inference is counted:
 //! - a percpu chunk shows only its base; its size stands in `vmallocinfo`, or is taken to be 2 MiB;
 //! - a range that is freed but was never seen to be allocated was there before the trace, or is a `vm_map_ram` block;
@@ -40,7 +47,7 @@ pub fn default_window(trace: &Trace) -> VaRange {
     most.and_then(|((start, end), _)| VaRange::new(Va::new(start), Va::new(end))).unwrap_or(kernel_extent())
 }
 
-/// How the answers compare. Every allocation is in exactly one of the first five (RP1).
+/// How the answers compare. RP1: every allocation is in exactly one of the first five.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// The same address.
@@ -86,7 +93,7 @@ pub struct Differs {
 const DIFFERENCES_KEPT: usize = 32;
 
 /// A call on the index, as the replay made it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
     /// Take the lowest fit.
     Alloc(Request),
@@ -167,9 +174,9 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
             self.tally.absurd += 1;
             // The index would refuse it too.
             if failed {
-                self.tally.failed_both += 1
+                self.tally.failed_both += 1;
             } else {
-                self.tally.failed_differs += 1
+                self.tally.failed_differs += 1;
             }
             return;
         };

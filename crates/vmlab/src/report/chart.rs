@@ -129,6 +129,29 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
+/// The colour of a line. On a page it is a variable, so that a dark page may choose another.
+fn colour(number: usize, standalone: bool) -> String {
+    let colour = COLOURS[number % COLOURS.len()];
+    if standalone { colour.to_string() } else { format!("var(--c{number},{colour})") }
+}
+
+/// The dashes of a line. On a page, where lines are few, each has its own, for print without colours.
+fn dash(number: usize, standalone: bool) -> &'static str {
+    match number {
+        _ if standalone && number < COLOURS.len() => "",
+        1 => " stroke-dasharray=\"7 3\"",
+        2 => " stroke-dasharray=\"2 2\"",
+        3 => " stroke-dasharray=\"8 3 2 3\"",
+        _ if number < COLOURS.len() => "",
+        _ => " stroke-dasharray=\"5 3\"",
+    }
+}
+
+/// Round values from 0 to `high`, about five.
+pub(super) fn round_ticks(high: f64) -> Vec<f64> {
+    Axis::new(Scale::Linear, [0.0, high].into_iter(), 0.0, 1.0).ticks()
+}
+
 impl Chart<'_> {
     /// The chart as an SVG element. `standalone` gives it what a file of its own needs.
     pub fn svg(&self, standalone: bool) -> String {
@@ -190,36 +213,36 @@ impl Chart<'_> {
             escape(self.y)
         );
         for (number, (name, points)) in self.lines.iter().enumerate() {
-            let colour = COLOURS[number % COLOURS.len()];
-            let dash = if number >= COLOURS.len() { " stroke-dasharray=\"5 3\"" } else { "" };
+            let colour = colour(number, standalone);
+            let dash = dash(number, standalone);
             let mut path = String::new();
             for &(px, py) in points {
                 let _ = write!(path, "{:.1},{:.1} ", x.at(px), y.at(py));
             }
             let _ = write!(
                 svg,
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\" stroke-linejoin=\"round\"{dash}/>",
+                "<polyline points=\"{}\" fill=\"none\" style=\"stroke:{colour}\" stroke-width=\"1.8\" stroke-linejoin=\"round\"{dash}/>",
                 path.trim_end()
             );
             if points.len() <= 12 {
                 for &(px, py) in points {
                     let _ = write!(
                         svg,
-                        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.6\" fill=\"{colour}\"/>",
+                        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.6\" style=\"fill:{colour}\"/>",
                         x.at(px),
                         y.at(py)
                     );
                 }
             }
             if self.lines.len() > 1 {
-                let column = (width - left - right) / 5.0;
+                let column = (width - left - right) / (self.lines.len().clamp(4, 5) as f64);
                 let (lx, ly) = (left + (number % 5) as f64 * column, 32.0 + (number / 5) as f64 * 16.0);
                 let _ = write!(
                     svg,
-                    "<line x1=\"{lx:.1}\" x2=\"{:.1}\" y1=\"{ly}\" y2=\"{ly}\" stroke=\"{colour}\" stroke-width=\"3\"{dash}/>\
+                    "<line x1=\"{lx:.1}\" x2=\"{:.1}\" y1=\"{ly}\" y2=\"{ly}\" style=\"stroke:{colour}\" stroke-width=\"2.4\"{dash}/>\
                      <text x=\"{:.1}\" y=\"{}\">{}</text>",
-                    lx + 16.0,
-                    lx + 21.0,
+                    lx + 20.0,
+                    lx + 25.0,
                     ly + 4.0,
                     escape(name)
                 );

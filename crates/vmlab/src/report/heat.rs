@@ -1,32 +1,91 @@
 //! The address space over time.
 
 use crate::replay::{Replay, default_window, kernel_extent, largest_in};
-use crate::trace::Trace;
 use crate::trace::vmallocinfo::Table;
+use crate::trace::{Event, Trace};
 use base64::Engine;
-use va_base::{AllocError, PAGE_SIZE};
+use std::collections::BTreeMap;
+use va_base::{AllocError, PAGE_SIZE, VaRange};
 use va_sim::platform::HeapPlatform;
 use va_tree::rb::Linux;
 use va_tree::{FreeIndex, RbIndex};
 
 /// Columns of the picture, at most.
-const COLUMNS: usize = 420;
+pub(super) const COLUMNS: usize = 420;
 /// Rows of the picture, shared among the clusters of addresses.
-const ROWS: usize = 200;
+const ROWS: usize = 180;
+/// Fewest rows of a cluster: what its four lines of labels need.
+const ROWS_MIN: usize = 34;
 /// Untouched bytes that separate two clusters.
-const CLUSTER_GAP: u64 = 256 << 20;
+const CLUSTER_GAP: u64 = 16 << 20;
 
-/// A run of addresses that the trace touches, and its rows.
-#[derive(Clone, Copy, Debug)]
+/// Panels, at most, as long as two neighbours of one region can be joined.
+const PANELS: usize = 6;
+/// What is less than this part of all that is drawn shares a panel with its like.
+const SMALL_PART: u64 = 8;
+
+/// Addresses that the trace touches, drawn as one panel.
+#[derive(Clone, Debug)]
 pub struct Cluster {
-    /// First address.
-    pub start: u64,
-    /// Address after the last.
-    pub end: u64,
+    /// Runs of addresses, each `[start, end)`, upwards; what lies between them is not drawn.
+    pub runs: Vec<(u64, u64)>,
     /// First row, from the top; the lowest address is at the bottom.
     pub top_row: usize,
     /// Rows.
     pub rows: usize,
+    /// What lies there.
+    pub region: Region,
+}
+
+/// What a cluster of addresses is used for, as far as events tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Region {
+    /// Inside the window that most allocations name.
+    Vmalloc,
+    /// In that window too, and percpu chunks were placed there.
+    Percpu,
+    /// Outside of it: on x86-64, modules.
+    Elsewhere,
+}
+
+impl Cluster {
+    /// First address.
+    pub fn start(&self) -> u64 {
+        self.runs.first().map_or(0, |run| run.0)
+    }
+
+    /// Address after the last.
+    pub fn end(&self) -> u64 {
+        self.runs.last().map_or(0, |run| run.1)
+    }
+
+    /// Bytes that are drawn.
+    pub fn span(&self) -> u64 {
+        self.runs.iter().map(|run| run.1 - run.0).sum()
+    }
+
+    /// How far up `at` is drawn, in bytes; `None` if it is not.
+    fn height_of(&self, at: u64) -> Option<u64> {
+        let mut below = 0;
+        for &(start, end) in &self.runs {
+            if at < end {
+                return (at >= start).then(|| below + (at - start));
+            }
+            below += end - start;
+        }
+        None
+    }
+}
+
+impl Region {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vmalloc => "vmalloc range",
+            Self::Percpu => "percpu chunks",
+            Self::Elsewhere => "other window",
+        }
+    }
 }
 
 /// One moment.
@@ -75,18 +134,26 @@ impl Picture {
                 touched.extend(latest(event, &replay.busy));
             }
         }
-        let clusters = clusters(touched);
+        let chunks = events.iter().filter_map(|event| match *event {
+            Event::ChunkCreate { base } => Some(base),
+            _ => None,
+        });
+        let clusters = clusters(touched, window, &chunks.collect::<Vec<_>>());
         let rows = clusters.last().map_or(0, |cluster| cluster.top_row + cluster.rows);
         let mut picture = Self { clusters, moments: Vec::new(), cells: vec![vec![[0; 2]; columns]; rows] };
         let mut replay = Replay::new(make()?, window, table);
         let mut done = 0;
         for column in 0..columns {
             let upto = events.len() * (column + 1) / columns;
+            // Many an area lives for less than a column: what was handed out in it is drawn, too.
+            let mut busy = BTreeMap::new();
             for event in &events[done..upto] {
                 replay.step(event);
+                busy.extend(latest(event, &replay.busy).map(|(start, end)| (start, end - start)));
             }
             done = upto;
-            let pages = |held: &std::collections::BTreeMap<u64, u64>| held.values().sum::<u64>() / PAGE_SIZE;
+            busy.extend(&replay.busy);
+            let pages = |held: &BTreeMap<u64, u64>| held.values().sum::<u64>() / PAGE_SIZE;
             picture.moments.push(Moment {
                 event: done,
                 holes: replay.index.hole_count(),
@@ -94,22 +161,20 @@ impl Picture {
                 busy_pages: pages(&replay.busy),
                 lazy_pages: pages(&replay.lazy),
             });
-            picture.paint(column, 0, replay.busy.iter());
-            picture.paint(column, 1, replay.lazy.iter());
+            picture.paint(column, 0, &busy);
+            picture.paint(column, 1, &replay.lazy);
         }
         Ok(picture)
     }
 
     /// Adds areas to a column of the picture, into the given share.
-    fn paint<'a>(&mut self, column: usize, share: usize, areas: impl Iterator<Item = (&'a u64, &'a u64)>) {
+    fn paint(&mut self, column: usize, share: usize, areas: &BTreeMap<u64, u64>) {
         let mut sums = vec![0f64; self.cells.len()];
         for (&start, &size) in areas {
-            let Some(cluster) = self.clusters.iter().find(|c| c.start <= start && start < c.end) else {
-                continue;
-            };
-            let per_row = (cluster.end - cluster.start) as f64 / cluster.rows as f64;
-            let (from, to) =
-                ((start - cluster.start) as f64 / per_row, (start - cluster.start + size) as f64 / per_row);
+            let place = self.clusters.iter().find_map(|cluster| Some((cluster, cluster.height_of(start)?)));
+            let Some((cluster, height)) = place else { continue };
+            let per_row = cluster.span() as f64 / cluster.rows as f64;
+            let (from, to) = (height as f64 / per_row, (height + size) as f64 / per_row);
             let mut at = from;
             while at < to {
                 let row = (at.floor() as usize).min(cluster.rows - 1);
@@ -124,77 +189,90 @@ impl Picture {
         }
     }
 
-    /// The picture as a PNG in a data URI; `None` where there is nothing to see.
-    pub fn png_uri(&self) -> Option<String> {
-        let (height, width) = (self.cells.len(), self.moments.len());
-        if height == 0 || width == 0 {
-            return None;
-        }
+    /// One cluster as a PNG in a data URI: what is free is transparent, so that it suits any background.
+    pub fn png_uri(&self, cluster: &Cluster) -> Option<String> {
+        let cells = self.cells.get(cluster.top_row..cluster.top_row + cluster.rows)?;
         let mut data = Vec::new();
-        let mut encoder = png::Encoder::new(&mut data, width as u32, height as u32);
-        encoder.set_color(png::ColorType::Rgb);
+        let mut encoder = png::Encoder::new(&mut data, self.moments.len() as u32, cluster.rows as u32);
+        encoder.set_color(png::ColorType::Rgba);
         encoder.set_depth(png::BitDepth::Eight);
         let mut writer = encoder.write_header().ok()?;
-        let pixels: Vec<u8> =
-            self.cells.iter().flatten().flat_map(|&[busy, lazy]| colour(busy, lazy)).collect();
+        let pixels: Vec<u8> = cells.iter().flatten().flat_map(|&[busy, lazy]| colour(busy, lazy)).collect();
         writer.write_image_data(&pixels).ok()?;
         writer.finish().ok()?;
         let text = base64::engine::general_purpose::STANDARD.encode(&data);
         Some(format!("data:image/png;base64,{text}"))
     }
-
-    /// Rows of the picture.
-    pub fn rows(&self) -> usize {
-        self.cells.len()
-    }
 }
 
-/// White where free, blue where busy, orange where lazy. A trace of something must be seen: shares are raised.
-fn colour(busy: u8, lazy: u8) -> [u8; 3] {
-    let lift = |share: u8| if share == 0 { 0.0 } else { 0.18 + 0.82 * (f64::from(share) / 255.0).powf(0.7) };
+/// Blue where busy, orange where lazy, transparent where free. A trace of something must be seen: shares are raised.
+fn colour(busy: u8, lazy: u8) -> [u8; 4] {
+    const BUSY: [f64; 3] = [47.0, 111.0, 190.0];
+    const LAZY: [f64; 3] = [226.0, 135.0, 43.0];
+    let lift = |share: u8| if share == 0 { 0.0 } else { 0.2 + 0.8 * (f64::from(share) / 255.0).powf(0.7) };
     let (busy, lazy) = (lift(busy), lift(lazy));
-    let scale = if busy + lazy > 1.0 { 1.0 / (busy + lazy) } else { 1.0 };
-    let (busy, lazy) = (busy * scale, lazy * scale);
-    let free = 1.0 - busy - lazy;
-    let mix = |free_part: f64, busy_part: f64, lazy_part: f64| {
-        (free * free_part + busy * busy_part + lazy * lazy_part).round().clamp(0.0, 255.0) as u8
-    };
-    [mix(244.0, 31.0, 230.0), mix(246.0, 94.0, 126.0), mix(250.0, 168.0, 34.0)]
+    let used = busy + lazy;
+    if used == 0.0 {
+        return [0; 4];
+    }
+    let mix = |at: usize| ((busy * BUSY[at] + lazy * LAZY[at]) / used).round() as u8;
+    [mix(0), mix(1), mix(2), (used.min(1.0) * 255.0).round() as u8]
 }
 
 /// The area that an event brought.
-fn latest(event: &crate::trace::Event, busy: &std::collections::BTreeMap<u64, u64>) -> Option<(u64, u64)> {
+fn latest(event: &Event, busy: &BTreeMap<u64, u64>) -> Option<(u64, u64)> {
     let at = match *event {
-        crate::trace::Event::Alloc { addr, failed: false, .. } => addr,
-        crate::trace::Event::ChunkCreate { base } => base,
+        Event::Alloc { addr, failed: false, .. } => addr,
+        Event::ChunkCreate { base } => base,
         _ => return None,
     };
     busy.get(&at).map(|&size| (at, at.saturating_add(size)))
 }
 
-/// Groups ranges that lie near each other, and shares the rows among the groups by the root of their span.
-fn clusters(mut touched: Vec<(u64, u64)>) -> Vec<Cluster> {
+/// Groups ranges that lie near each other into panels, and shares the rows among them by the root of their span.
+fn clusters(mut touched: Vec<(u64, u64)>, window: VaRange, chunks: &[u64]) -> Vec<Cluster> {
     touched.sort_unstable();
-    let mut groups: Vec<(u64, u64)> = Vec::new();
+    let mut runs: Vec<(u64, u64)> = Vec::new();
     for (start, end) in touched {
-        match groups.last_mut() {
+        match runs.last_mut() {
             Some(last) if start.saturating_sub(last.1) < CLUSTER_GAP => last.1 = last.1.max(end),
-            _ => groups.push((start, end)),
+            _ => runs.push((start, end)),
         }
     }
-    let weight = |&(start, end): &(u64, u64)| ((end - start) as f64).sqrt();
-    let total: f64 = groups.iter().map(weight).sum();
-    let mut top_row = 0;
-    groups
-        .iter()
-        .rev()
-        .map(|group| {
-            let rows = ((weight(group) / total * ROWS as f64) as usize).max(10);
-            let cluster = Cluster { start: group.0, end: group.1, top_row, rows };
-            top_row += rows;
-            cluster
+    let region = |&(start, end): &(u64, u64)| {
+        if chunks.iter().any(|base| (start..end).contains(base)) {
+            Region::Percpu
+        } else if start >= window.start().get() && start < window.end().get() {
+            Region::Vmalloc
+        } else {
+            Region::Elsewhere
+        }
+    };
+    let cluster = |run: &(u64, u64)| Cluster { runs: vec![*run], top_row: 0, rows: 0, region: region(run) };
+    let mut clusters: Vec<Cluster> = runs.iter().map(cluster).collect();
+    // Neighbours of one region share a panel if both are small beside the rest, or if there are too many to see.
+    let total: u64 = clusters.iter().map(Cluster::span).sum();
+    while let Some(at) = (1..clusters.len())
+        .filter(|&at| clusters[at - 1].region == clusters[at].region)
+        .min_by_key(|&at| clusters[at - 1].span() + clusters[at].span())
+        .filter(|&at| {
+            let small = |at: usize| clusters[at].span() < total / SMALL_PART;
+            small(at - 1) && small(at) || clusters.len() > PANELS
         })
-        .collect()
+    {
+        let upper = clusters.remove(at);
+        clusters[at - 1].runs.extend(upper.runs);
+    }
+    clusters.reverse();
+    let weight = |cluster: &Cluster| (cluster.span() as f64).sqrt();
+    let weights: f64 = clusters.iter().map(weight).sum();
+    let mut top_row = 0;
+    for cluster in &mut clusters {
+        cluster.top_row = top_row;
+        cluster.rows = ((weight(cluster) / weights * ROWS as f64) as usize).max(ROWS_MIN);
+        top_row += cluster.rows;
+    }
+    clusters
 }
 
 #[cfg(test)]
@@ -203,10 +281,30 @@ mod tests {
 
     #[test]
     fn ranges_far_apart_are_drawn_apart_and_nothing_is_lost() {
-        let clusters = clusters(vec![(0, 4096), (8192, 1 << 20), (1 << 40, (1 << 40) + 4096)]);
-        assert_eq!(clusters.len(), 2);
-        assert_eq!((clusters[0].start, clusters[1].end), (1 << 40, 1 << 20));
+        let window = VaRange::from_pages(0, 1 << 20).unwrap();
+        let touched =
+            vec![(0, 4096), (8192, 1 << 20), (1 << 31, (1 << 31) + 4096), (1 << 40, (1 << 40) + 4096)];
+        let clusters = clusters(touched, window, &[1 << 31]);
+        let regions: Vec<Region> = clusters.iter().map(|cluster| cluster.region).collect();
+        assert_eq!(regions, [Region::Elsewhere, Region::Percpu, Region::Vmalloc]);
+        assert_eq!((clusters[0].start(), clusters[2].end()), (1 << 40, 1 << 20));
         assert_eq!(clusters[1].top_row, clusters[0].rows);
+    }
+
+    #[test]
+    fn many_small_ranges_share_a_panel_and_each_has_its_place_in_it() {
+        let window = VaRange::from_pages(0, 1 << 40).unwrap();
+        let small = (1..40u64).map(|n| (n << 32, (n << 32) + 8192));
+        let clusters = clusters(small.chain([(0, 1 << 24)]).collect(), window, &[]);
+        let runs: Vec<usize> = clusters.iter().map(|cluster| cluster.runs.len()).collect();
+        assert_eq!(runs, [39, 1], "the large one keeps its panel");
+        let cluster = &clusters[0];
+        assert_eq!(cluster.height_of(cluster.runs[1].0 + 4096), Some(8192 + 4096));
+        assert_eq!((cluster.height_of(cluster.runs[0].1), cluster.height_of(cluster.end())), (None, None));
+        let large = (1..40u64).map(|n| (n << 32, (n << 32) + (1 << 24)));
+        let clusters = super::clusters(large.collect(), window, &[]);
+        assert!((2..=PANELS).contains(&clusters.len()));
+        assert_eq!(clusters.iter().map(|cluster| cluster.runs.len()).sum::<usize>(), 39);
     }
 
     #[test]
@@ -218,16 +316,18 @@ mod tests {
         assert_eq!(picture.moments.len(), 3);
         let last = picture.moments[2];
         assert_eq!((last.busy_pages, last.lazy_pages), (2, 2));
-        let column = |at: usize| (picture.cells[0][at], picture.cells[picture.rows() - 1][at]);
+        let column = |at: usize| (picture.cells[0][at], picture.cells[picture.cells.len() - 1][at]);
         // The high half is busy, the low half was busy and became lazy.
         assert_eq!(column(1), ([255, 0], [255, 0]));
         assert_eq!(column(2), ([255, 0], [0, 255]));
-        assert!(picture.png_uri().unwrap().starts_with("data:image/png;base64,iVBOR"));
+        let uri = picture.png_uri(&picture.clusters[0]).unwrap();
+        assert!(uri.starts_with("data:image/png;base64,iVBOR"));
+        assert_eq!((colour(255, 0)[3], colour(0, 255)[3], colour(0, 0)[3]), (255, 255, 0));
     }
 
     #[test]
     fn an_empty_trace_has_no_picture() {
         let picture = Picture::of(&Trace::default(), &Table::default()).unwrap();
-        assert!(picture.png_uri().is_none());
+        assert!(picture.clusters.is_empty() && picture.moments.iter().all(|m| m.busy_pages == 0));
     }
 }

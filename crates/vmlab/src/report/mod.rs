@@ -1,9 +1,10 @@
 //! One self-contained HTML file to look at: no script, no network, no font of its own.
 //!
-//! Per trace: the address space over time as a heat map, holes and the largest hole over time, how long calls take on each
-//! index, and the table. The picture of the space is drawn from the kernel's own addresses.
+//! Per trace: the table, the address space over time as a heat map, holes, pages and the largest hole over time, how long
+//! calls take on each index; under each figure a sentence that says what one sees in it. The picture of the space is drawn from the kernel's own addresses.
 
 pub mod chart;
+mod figures;
 mod heat;
 mod page;
 

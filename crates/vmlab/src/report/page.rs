@@ -1,39 +1,26 @@
 //! The page.
 
-use super::chart::{Chart, Scale, escape};
+use super::chart::escape;
+use super::figures;
 use super::heat::Picture;
-use crate::run::Row;
+use crate::run::{Outcome, Row, bytes, grouped};
 use std::fmt::Write;
 
 /// One trace of the report.
 pub struct Chapter {
     /// Its name.
     pub name: String,
+    /// What was recorded, if known.
+    pub about: String,
     /// The space over time.
     pub picture: Picture,
-    /// One row an index.
-    pub rows: Vec<Row>,
-    /// Nanoseconds of each call, by index.
-    pub latency: Vec<(String, Vec<u32>)>,
+    /// One an index, the same indexes in every chapter.
+    pub outcomes: Vec<Outcome>,
     /// What was inferred, what could not be read.
     pub notes: Vec<String>,
 }
 
-const STYLE: &str = "
-:root{color-scheme:light dark;--ink:#1f2937;--dim:#5b6472;--paper:#fff;--line:#d8dde5;--good:#15803d;--off:#b45309}
-@media (prefers-color-scheme:dark){:root{--ink:#e5e7eb;--dim:#9aa4b2;--paper:#14181f;--line:#333b47;--good:#4ade80;--off:#fbbf24}}
-@media print{:root{--ink:#000;--dim:#333;--paper:#fff;--line:#bbb;--good:#060;--off:#840}section{break-inside:avoid-page}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1040px;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.6rem;margin:0 0 .3rem}h2{font-size:1.2rem;margin:2.4rem 0 .4rem;border-top:1px solid var(--line);padding-top:1.2rem}
-p{margin:.3rem 0 .7rem;color:var(--dim)}table{border-collapse:collapse;font-size:13px;width:100%;font-variant-numeric:tabular-nums}
-th,td{text-align:right;padding:.28rem .5rem;border-bottom:1px solid var(--line)}th:first-child,td:first-child{text-align:left}
-th{font-weight:600;color:var(--dim)}.ok{color:var(--good);font-weight:600}.off{color:var(--off)}
-.scroll,figure{overflow-x:auto}figure{margin:.8rem 0 1rem}figcaption{font-size:12px;color:var(--dim)}
-.heat{display:grid;grid-template-columns:max-content 1fr;column-gap:.5rem;font-size:10.5px;color:var(--dim);font-family:ui-monospace,monospace}
-.heat .axis{position:relative;width:12.2em}.heat .axis span{position:absolute;right:0;white-space:nowrap}
-.heat img{width:100%;image-rendering:pixelated;border:1px solid var(--line)}
-.key i{display:inline-block;width:1em;height:.8em;margin:0 .3em 0 .9em;border:1px solid var(--line);vertical-align:-1px}
-.pair{display:flex;flex-wrap:wrap;gap:1rem}svg{max-width:100%;height:auto}";
+const STYLE: &str = include_str!("style.css");
 
 /// Renders the page.
 pub fn page(title: &str, chapters: &[Chapter]) -> String {
@@ -41,140 +28,179 @@ pub fn page(title: &str, chapters: &[Chapter]) -> String {
     // Writing to a String cannot fail.
     let _ = write!(
         html,
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\"><title>{0}</title><style>{STYLE}</style></head><body>\
-         <h1>{0}</h1><p>What a kernel did to its virtual address space, replayed event by event. Pictures show the \
-         kernel's own addresses; the tables say how each index answered the same requests.</p>",
+         <header><h1>{0}</h1><p>What a Linux kernel did to its virtual address space, replayed event by event on each \
+         index. The figures show the kernel's own addresses; the tables say how each index answered the same requests, \
+         and how fast.</p></header>",
         escape(title)
     );
-    for chapter in chapters {
-        write_chapter(&mut html, chapter);
+    write_summary(&mut html, chapters);
+    for (number, chapter) in chapters.iter().enumerate() {
+        write_chapter(&mut html, number, chapter);
     }
+    write_footer(&mut html, chapters);
     html.push_str("</body></html>\n");
     html
 }
 
-fn write_chapter(html: &mut String, chapter: &Chapter) {
-    let _ = write!(html, "<section><h2>{}</h2>", escape(&chapter.name));
-    for note in &chapter.notes {
-        let _ = write!(html, "<p>{}</p>", escape(note));
+/// Answers that are the kernel's: its address, or nothing where it found nothing.
+fn alike(row: &Row) -> u64 {
+    row.equal + row.failed_both
+}
+
+fn class(row: &Row) -> &'static str {
+    if alike(row) == row.allocs { "ok" } else { "off" }
+}
+
+/// All traces and indexes in one table.
+fn write_summary(html: &mut String, chapters: &[Chapter]) {
+    let Some(first) = chapters.first() else { return };
+    let kinds = first.outcomes.len();
+    let _ = write!(
+        html,
+        "<h3>All results</h3><div class=\"scroll\"><table><thead><tr><th rowspan=\"2\">trace</th><th rowspan=\"2\">allocations</th>\
+         <th class=\"group rule\" colspan=\"{kinds}\">answers that are the kernel's</th>\
+         <th class=\"group rule\" colspan=\"{kinds}\">ns per operation, median</th></tr><tr>"
+    );
+    for _ in 0..2 {
+        for (at, outcome) in first.outcomes.iter().enumerate() {
+            let rule = if at == 0 { " class=\"rule\"" } else { "" };
+            let _ = write!(html, "<th{rule}>{}</th>", escape(&outcome.row.index));
+        }
     }
-    write_heat(html, &chapter.picture);
-    let moments = &chapter.picture.moments;
-    let series = |name: &str, value: fn(&super::heat::Moment) -> f64| {
-        (name.to_string(), moments.iter().map(|m| (m.event as f64, value(m))).collect::<Vec<_>>())
-    };
-    let over_time = |title, y, y_scale, lines| {
-        Chart { title, x: "events", y, x_scale: Scale::Linear, y_scale, lines, size: (500.0, 220.0) }
-            .svg(false)
-    };
-    let holes = over_time("Holes", "holes", Scale::Linear, vec![series("holes", |m| m.holes as f64)]);
-    let used = over_time(
-        "Pages in use",
-        "pages",
-        Scale::Linear,
-        vec![series("busy", |m| m.busy_pages as f64), series("lazy", |m| m.lazy_pages as f64)],
+    html.push_str("</tr></thead><tbody>");
+    for (number, chapter) in chapters.iter().enumerate() {
+        let allocs = chapter.outcomes.first().map_or(0, |outcome| outcome.row.allocs);
+        let _ = write!(
+            html,
+            "<tr><th><a href=\"#t{number}\">{}</a></th><td>{}</td>",
+            escape(&chapter.name),
+            grouped(allocs)
+        );
+        for (at, Outcome { row, .. }) in chapter.outcomes.iter().enumerate() {
+            let rule = if at == 0 { " rule" } else { "" };
+            let _ = write!(html, "<td class=\"{}{rule}\">{}</td>", class(row), grouped(alike(row)));
+        }
+        for (at, Outcome { row, .. }) in chapter.outcomes.iter().enumerate() {
+            let rule = if at == 0 { " class=\"rule\"" } else { "" };
+            let _ = write!(html, "<td{rule}>{:.1}</td>", row.ns_median);
+        }
+        html.push_str("</tr>");
+    }
+    html.push_str(
+        "</tbody></table></div><p class=\"dim note\">An answer is the kernel's if it is the same address, or nothing where the kernel found nothing. \
+         Green: all of them. <b>rb-linux</b> searches as Linux does; <b>rb-exact</b> and <b>btree</b> always give the \
+         lowest fit, which Linux misses for some aligned requests; <b>list</b> is the design that Linux left with 5.2.</p>",
     );
-    let largest = over_time(
-        "Missing from the largest hole",
-        "MiB below its size at the start",
-        Scale::Linear,
-        vec![series_from_first(moments)],
-    );
-    let latency = Chart {
-        title: "Time of a call",
-        x: "ns a call (clock cost subtracted)",
-        y: "% of calls",
-        x_scale: Scale::Log,
-        y_scale: Scale::Linear,
-        lines: chapter.latency.iter().map(|(name, ns)| (name.clone(), histogram(ns))).collect(),
-        size: (500.0, 220.0),
-    };
-    let _ = write!(html, "<div class=\"pair\">{holes}{used}{largest}{}</div>", latency.svg(false));
-    write_table(html, &chapter.rows);
+}
+
+fn write_chapter(html: &mut String, number: usize, chapter: &Chapter) {
+    let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&chapter.name));
+    if !chapter.about.is_empty() {
+        let _ = write!(html, "<p>{}</p>", escape(&chapter.about));
+    }
+    let notes: Vec<String> = chapter.notes.iter().map(|note| escape(note)).collect();
+    let _ = write!(html, "<p class=\"dim note\">{}</p>", notes.join("<br>"));
+    write_table(html, &chapter.outcomes);
+    figures::write(html, &chapter.picture, &chapter.outcomes);
     html.push_str("</section>");
 }
 
-/// The largest hole of a 12.5 PiB window hardly moves on its own scale: what it has lost is what tells.
-fn series_from_first(moments: &[super::heat::Moment]) -> (String, Vec<(f64, f64)>) {
-    let most = moments.iter().map(|m| m.largest).max().unwrap_or(0);
-    let points = moments.iter().map(|m| (m.event as f64, (most - m.largest) as f64 / f64::from(1 << 20)));
-    ("largest hole".to_string(), points.collect())
-}
-
-fn write_heat(html: &mut String, picture: &Picture) {
-    let Some(uri) = picture.png_uri() else { return };
-    let rows = picture.rows();
-    let height = rows * 3 / 2;
-    let _ = write!(html, "<figure><div class=\"heat\"><div class=\"axis\" style=\"height:{height}px\">");
-    for cluster in &picture.clusters {
-        let at = |row: usize| row * height / rows;
-        let (top, bottom) = (at(cluster.top_row), at(cluster.top_row + cluster.rows));
-        let _ = write!(html, "<span style=\"top:{top}px\">{:#x}</span>", cluster.end);
-        if bottom - top >= 26 {
-            let _ = write!(html, "<span style=\"top:{}px\">{:#x}</span>", bottom - 14, cluster.start);
-        }
-    }
-    let _ = write!(
-        html,
-        "</div><img alt=\"address space over time\" style=\"height:{height}px\" src=\"{uri}\"></div>\
-         <figcaption class=\"key\">address (bottom to top, untouched stretches left out) over events (left to right)\
-         <i style=\"background:#1f5ea8\"></i>busy<i style=\"background:#e67e22\"></i>lazy\
-         <i style=\"background:#f4f6fa\"></i>free</figcaption></figure>"
-    );
-}
-
-/// Share of calls per bin; eight bins to a factor of ten.
-fn histogram(ns: &[u32]) -> Vec<(f64, f64)> {
-    let bin = |ns: u32| (f64::from(ns.max(1)).log10() * 8.0).round() as usize;
-    let mut bins = vec![0u64; 80];
-    for &ns in ns {
-        bins[bin(ns).min(79)] += 1;
-    }
-    let first = bins.iter().position(|&n| n > 0).unwrap_or(0);
-    let last = bins.iter().rposition(|&n| n > 0).unwrap_or(0);
-    let total = ns.len().max(1) as f64;
-    (first..=last).map(|at| (10f64.powf(at as f64 / 8.0), bins[at] as f64 * 100.0 / total)).collect()
-}
-
-fn write_table(html: &mut String, rows: &[Row]) {
-    html.push_str("<div class=\"scroll\"><table><tr>");
+fn write_table(html: &mut String, outcomes: &[Outcome]) {
+    html.push_str("<div class=\"scroll\"><table><thead><tr>");
     for head in [
         "index",
         "allocations",
         "equal",
         "lower",
         "higher",
-        "failed both",
-        "failed differs",
+        "failed<br>both",
+        "failed<br>differs",
         "inferred",
-        "ns/op median",
-        "ns/op min",
-        "holes at end",
-        "largest hole",
+        "ns/op<br>median",
+        "ns/op<br>minimum",
+        "holes<br>at end",
+        "largest<br>hole",
     ] {
         let _ = write!(html, "<th>{head}</th>");
     }
-    html.push_str("</tr>");
-    for row in rows {
-        let class = if row.equal + row.failed_both == row.allocs { "ok" } else { "off" };
+    html.push_str("</tr></thead><tbody>");
+    for Outcome { row, .. } in outcomes {
+        let _ = write!(html, "<tr><th>{}</th>", escape(&row.index));
+        let odd = |count: u64| if count > 0 { "off" } else { "" };
+        for (class, count) in [
+            ("", row.allocs),
+            (class(row), row.equal),
+            (odd(row.lower), row.lower),
+            (odd(row.higher), row.higher),
+            ("", row.failed_both),
+            (odd(row.failed_differs), row.failed_differs),
+            ("", row.inferred),
+        ] {
+            let _ = write!(html, "<td class=\"{class}\">{}</td>", grouped(count));
+        }
         let _ = write!(
             html,
-            "<tr><td>{}</td><td>{}</td><td class=\"{class}\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-             <td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td>{}</td></tr>",
-            row.index,
-            row.allocs,
-            row.equal,
-            row.lower,
-            row.higher,
-            row.failed_both,
-            row.failed_differs,
-            row.inferred,
+            "<td>{:.1}</td><td>{:.1}</td><td>{}</td><td>{}</td></tr>",
             row.ns_median,
             row.ns_min,
-            row.holes,
-            crate::run::bytes(row.largest_hole)
+            grouped(row.holes),
+            bytes(row.largest_hole)
         );
     }
-    html.push_str("</table></div>");
+    let _ = write!(html, "</tbody></table></div><p class=\"dim note\">{}</p>", escape(&verdict(outcomes)));
+}
+
+/// What the table says, in a sentence or two.
+fn verdict(outcomes: &[Outcome]) -> String {
+    let (same, differ): (Vec<&Outcome>, Vec<&Outcome>) =
+        outcomes.iter().partition(|outcome| alike(&outcome.row) == outcome.row.allocs);
+    let mut said = Vec::new();
+    if !same.is_empty() {
+        let names: Vec<&str> = same.iter().map(|outcome| outcome.row.index.as_str()).collect();
+        let verb = if names.len() == 1 { "answers" } else { "answer" };
+        said.push(format!("{} {verb} every request as the kernel did.", listed(&names)));
+    }
+    // Indexes that differ alike share a sentence.
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    for Outcome { row, tally, .. } in differ {
+        let share = 100.0 * (row.allocs - alike(row)) as f64 / row.allocs.max(1) as f64;
+        let first = tally.first_differences.first().map_or(String::new(), |first| {
+            let (number, size, align) = (grouped(first.number), bytes(first.size), bytes(first.align));
+            format!(", first at allocation {number} ({size}, align {align})")
+        });
+        let text = format!("{share:.2} % of the answers{first}");
+        match groups.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, names)) => names.push(&row.index),
+            None => groups.push((text, vec![&row.index])),
+        }
+    }
+    for (text, names) in groups {
+        let verb = if names.len() == 1 { "differs" } else { "differ" };
+        said.push(format!("{} {verb} in {text}.", listed(&names)));
+    }
+    said.join(" ")
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+fn write_footer(html: &mut String, chapters: &[Chapter]) {
+    let rounds = chapters.iter().flat_map(|chapter| &chapter.outcomes).map(|outcome| outcome.rounds);
+    let (least, most) = rounds.fold((u32::MAX, 0), |(least, most), n| (least.min(n), most.max(n)));
+    let _ = write!(
+        html,
+        "<footer>Written by vmlab {}. An operation is a call on the index: allocate, take exactly, or give back. Its time \
+         is the median or the minimum of {} rounds over the whole trace on the machine that wrote this page, the cost of \
+         the loop subtracted; the traces' own clock plays no part. Curves are sampled at up to {} moments.</footer>",
+        env!("CARGO_PKG_VERSION"),
+        if least >= most { most.to_string() } else { format!("{least} to {most}") },
+        super::heat::COLUMNS
+    );
 }

@@ -49,6 +49,8 @@ pub enum Line {
     Percpu,
     /// A comment or an empty line.
     Comment,
+    /// The recorder says that it lost so many events.
+    Lost(u64),
     /// Something else: another event, or text.
     Other,
     /// One of our events, but not understood.
@@ -71,9 +73,9 @@ const NAMES: [&str; 8] = [
 pub fn parse(line: &str) -> Line {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
-        return Line::Comment;
+        return overwritten(line).map_or(Line::Comment, Line::Lost);
     }
-    let Some((name, fields)) = split(line) else { return Line::Other };
+    let Some((name, fields)) = split(line) else { return lost(line).map_or(Line::Other, Line::Lost) };
     let event = match name {
         "alloc_vmap_area" => alloc(fields),
         "free_vmap_area_noflush" => {
@@ -102,6 +104,25 @@ fn split(line: &str) -> Option<(&'static str, &str)> {
         from = colon + 1;
     }
     None
+}
+
+/// `# entries-in-buffer/entries-written: 10/14`: a ring buffer that was full lost the difference.
+fn overwritten(line: &str) -> Option<u64> {
+    let counts = line.strip_prefix('#')?.trim_start().strip_prefix("entries-in-buffer/entries-written:")?;
+    let (kept, written) = counts.split_whitespace().next()?.split_once('/')?;
+    let lost = written.parse::<u64>().ok()?.checked_sub(kept.parse().ok()?)?;
+    (lost > 0).then_some(lost)
+}
+
+/// `CPU:0 [LOST 3 EVENTS]` (tracefs), `CPU:0 [3 EVENTS DROPPED]` (trace-cmd).
+fn lost(line: &str) -> Option<u64> {
+    let (cpu, note) = line.strip_prefix("CPU:")?.split_once('[')?;
+    cpu.trim().parse::<u32>().ok()?;
+    let mut words = note.strip_suffix(']')?.split_whitespace();
+    match (words.next()?, words.next()?, words.next()?, words.next()) {
+        ("LOST", count, "EVENTS", None) | (count, "EVENTS", "DROPPED", None) => count.parse().ok(),
+        _ => None,
+    }
 }
 
 fn alloc(fields: &str) -> Option<Event> {
@@ -200,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_bad_and_what_is_not_ours_is_other() {
+    fn what_is_not_understood_is_bad_what_is_not_ours_is_other_what_is_lost_is_counted() {
         for bad in [
             "alloc_vmap_area:",
             "alloc_vmap_area: va_start: x size=1",
@@ -217,7 +238,16 @@ mod tests {
         {
             assert_eq!(parse(other), Line::Other, "{other}");
         }
-        for comment in ["", "   ", "# tracer: nop", "#"] {
+        for (text, events) in [
+            ("CPU:3 [LOST 42 EVENTS]", 42),
+            ("CPU:0 [7 EVENTS DROPPED]", 7),
+            ("# entries-in-buffer/entries-written: 10/14   #P:1", 4),
+        ] {
+            assert_eq!(parse(text), Line::Lost(events), "{text}");
+        }
+        for comment in
+            ["", "   ", "# tracer: nop", "#", "# entries-in-buffer/entries-written: 151/151   #P:1"]
+        {
             assert_eq!(parse(comment), Line::Comment);
         }
     }

@@ -1,0 +1,161 @@
+//! What a replay reads: a trace, the table of areas beside it, and what is to be said about both.
+
+use super::say;
+use crate::replay::Tally;
+use crate::run::grouped;
+use crate::shipped::Shipped;
+use crate::trace::vmallocinfo::Table;
+use crate::trace::{Trace, decompress, open};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+
+/// A trace and its table, under the name that the results carry.
+pub(super) struct Input {
+    pub(super) name: String,
+    /// What was recorded, if known.
+    pub(super) about: &'static str,
+    pub(super) trace: Trace,
+    pub(super) table: Table,
+}
+
+impl Input {
+    /// A trace that comes with the program.
+    pub(super) fn shipped(shipped: &Shipped) -> Result<Self> {
+        Ok(Self {
+            name: shipped.name.to_string(),
+            about: shipped.about,
+            trace: Trace::read(decompress(shipped.trace)?),
+            table: Table::read(shipped.vmallocinfo),
+        })
+    }
+
+    /// Reads a trace, and `vmallocinfo` or else what lies beside the trace; says on stderr what could not be read.
+    pub(super) fn read(file: &Path, vmallocinfo: Option<&Path>) -> Result<Self> {
+        let shown = file.display();
+        let trace = Trace::read(open(file).with_context(|| format!("cannot read {shown}"))?);
+        if trace.events.is_empty() {
+            bail!("no vmalloc event in {shown}: {}", why_empty(&trace));
+        }
+        if trace.lost > 0 {
+            say(&format!(
+                "{shown}: the recorder lost {} events, so that answers after that mean little; use a larger buffer",
+                trace.lost
+            ));
+        }
+        if trace.bad > 0 {
+            say(&format!("{shown}: {} event line(s) cannot be read, the first of them:", trace.bad));
+            for (number, text) in &trace.bad_lines {
+                say(&format!("{shown}: line {number}: {text}"));
+            }
+        }
+        let table = match vmallocinfo.map(Path::to_path_buf).or_else(|| beside(file)) {
+            Some(path) => read_table(&path)?,
+            None => Table::default(),
+        };
+        Ok(Self { name: stem(file), about: "", trace, table })
+    }
+
+    /// What the trace held.
+    pub(super) fn census(&self) -> String {
+        let trace = &self.trace;
+        format!(
+            "{} lines: {} events that change the address space, {} percpu events that do not, {} other lines, {} that \
+             cannot be read.",
+            grouped(trace.lines),
+            grouped(trace.events.len() as u64),
+            grouped(trace.percpu),
+            grouped(trace.others + trace.comments),
+            grouped(trace.bad)
+        )
+    }
+}
+
+/// What a replay had to infer, or could not use: a sentence each.
+pub(super) fn inferred(tally: &Tally) -> Vec<String> {
+    let mut notes = Vec::new();
+    let plural = |count: u64| if count == 1 { "" } else { "s" };
+    if tally.chunks > 0 {
+        let size = match tally.chunks_guessed {
+            0 => "size from vmallocinfo",
+            _ => "size unknown and taken as 2 MiB, for lack of a vmallocinfo that lists one",
+        };
+        notes.push(format!(
+            "{} percpu chunk{} inferred, {size}; the top-down search finds the same base for {}",
+            tally.chunks,
+            plural(tally.chunks),
+            tally.chunks_equal
+        ));
+    }
+    let silent = tally.inferred - tally.chunks;
+    if silent > 0 {
+        notes.push(format!(
+            "{silent} area{} freed or reused on a way without events: there before the trace, or a vm_map_ram block",
+            plural(silent)
+        ));
+    }
+    if tally.absurd > 0 {
+        notes.push(format!(
+            "{} event{} with numbers that no allocator accepts",
+            tally.absurd,
+            plural(tally.absurd)
+        ));
+    }
+    notes
+}
+
+fn why_empty(trace: &Trace) -> String {
+    match (&trace.cut_short, trace.lines, trace.bad) {
+        (Some(why), ..) => format!("reading ended {why}"),
+        (None, 0, _) => "it is empty".to_string(),
+        (None, lines, 0) => format!("none of its {lines} lines is one"),
+        (None, lines, bad) => format!("of its {lines} lines {bad} name one and cannot be read"),
+    }
+}
+
+fn read_table(path: &Path) -> Result<Table> {
+    let shown = path.display();
+    let table = Table::read(open(path).with_context(|| format!("cannot read {shown}"))?);
+    if table.bad > 0 {
+        say(&format!("{shown}: {} line(s) are not of vmallocinfo, or hide the addresses", table.bad));
+    }
+    Ok(table)
+}
+
+/// The file's name without `.gz`, `.zst`, `.ftrace`, `.txt`.
+fn stem(file: &Path) -> String {
+    if file == Path::new("-") {
+        return "stdin".to_string();
+    }
+    let mut name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    for end in [".gz", ".zst", ".ftrace", ".txt"] {
+        if let Some(short) = name.strip_suffix(end).filter(|short| !short.is_empty()) {
+            name = short.to_string();
+        }
+    }
+    name
+}
+
+/// `NAME.vmallocinfo` beside the trace, if there is one.
+fn beside(file: &Path) -> Option<PathBuf> {
+    let beside = file.with_file_name(format!("{}.vmallocinfo", stem(file)));
+    beside.is_file().then_some(beside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_trace_is_the_file_without_what_says_its_format() {
+        for (file, name) in [
+            ("a/boot.ftrace.gz", "boot"),
+            ("boot.zst", "boot"),
+            ("boot.v2.txt", "boot.v2"),
+            ("trace", "trace"),
+            (".gz", ".gz"),
+            ("-", "stdin"),
+        ] {
+            assert_eq!(stem(Path::new(file)), name);
+        }
+    }
+}

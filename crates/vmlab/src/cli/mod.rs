@@ -1,0 +1,232 @@
+//! The command line: what can be asked for, and in which order it is done.
+
+mod input;
+mod table;
+
+use crate::kind::{ALL, IndexKind};
+use crate::replay::timing::Budget;
+use crate::report::{Chapter, Picture, page};
+use crate::run::{Options, Outcome, run};
+use crate::shipped::TRACES;
+use anyhow::{Context, Result, bail};
+use clap::{CommandFactory, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use input::Input;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The laboratory of vmalloc: what real kernels did to their address space, replayed, compared, timed, drawn.
+#[derive(Parser, Debug)]
+#[command(
+    name = "vmlab",
+    version,
+    after_help = "Examples:\n  \
+        vmlab                                        the shipped traces, and a report\n  \
+        vmlab replay trace.gz --index btree,rb-linux a trace of your own, two indexes\n  \
+        vmlab replay trace.zst --json | jq .equal    an object per trace and index\n  \
+        vmlab bench index --filter rand              time the indexes on random sizes"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Replay the five traces that come with vmlab on every index and write a report to look at (the default)
+    #[command(after_help = "Example:\n  vmlab demo --report /tmp/report.html")]
+    Demo(DemoArgs),
+    /// Replay traces of your own: ftrace, trace-cmd or perf text, plain, gzip or zstd
+    #[command(after_help = "Examples:\n  \
+        vmlab replay trace.ftrace.gz --report out.html\n  \
+        vmlab replay trace --vmallocinfo info --index btree,rb-linux\n  \
+        trace-cmd report | vmlab replay - --json | jq .equal\n\n\
+        Record a trace as root:\n  \
+        cd /sys/kernel/tracing; echo 65536 > buffer_size_kb\n  \
+        echo 1 > events/vmalloc/enable; echo 1 > events/percpu/enable\n  \
+        cat trace > /tmp/NAME.ftrace; cat /proc/vmallocinfo > /tmp/NAME.vmallocinfo\n\n\
+        NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
+    Replay(ReplayArgs),
+    /// Measure indexes side by side
+    #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
+    Bench(BenchCommand),
+    /// Print shell completions
+    #[command(after_help = "Examples:\n  \
+        vmlab completions bash > /etc/bash_completion.d/vmlab\n  \
+        vmlab completions zsh > ~/.zfunc/_vmlab\n  \
+        vmlab completions fish > ~/.config/fish/completions/vmlab.fish")]
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(clap::Args, Debug)]
+struct DemoArgs {
+    /// Where to write the report
+    #[arg(long, value_name = "FILE", default_value = "vmlab-report.html")]
+    report: PathBuf,
+}
+
+#[derive(clap::Args, Debug)]
+struct ReplayArgs {
+    /// Traces; - is standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Indexes to replay on (default: all)
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME")]
+    index: Vec<IndexKind>,
+    /// Print one JSON object per trace and index instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Write a report to look at
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// The machine's /proc/vmallocinfo, which tells the size of percpu chunks (2 MiB without it); for every trace
+    #[arg(long, value_name = "FILE")]
+    vmallocinfo: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Debug)]
+enum BenchCommand {
+    /// The index of holes: workloads from an empty space to a million areas
+    #[command(after_help = "Examples:\n  \
+        vmlab bench index --quick\n  \
+        vmlab bench index --filter rand --indexes btree,rb-linux --out results")]
+    Index(crate::bench::Args),
+}
+
+/// Runs the command line.
+///
+/// # Errors
+/// Whatever cannot be done, as one line.
+pub fn main(cli: &Cli) -> Result<()> {
+    match &cli.command {
+        None => demo(Path::new("vmlab-report.html")),
+        Some(Command::Demo(args)) => demo(&args.report),
+        Some(Command::Replay(args)) => replay(args),
+        Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::run(args),
+        Some(Command::Completions { shell }) => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "vmlab", &mut script);
+            out(String::from_utf8(script)?.trim_end())
+        }
+    }
+}
+
+fn demo(report: &Path) -> Result<()> {
+    let inputs = TRACES.iter().map(Input::shipped).collect::<Result<Vec<_>>>()?;
+    let outcomes = run_all(&inputs, &ALL, true)?;
+    table::print(&outcomes)?;
+    for note in notes(&inputs, &outcomes) {
+        out(&note)?;
+    }
+    let shown = write_report(report, "vmalloc: five traces of a real kernel", &inputs, outcomes)?;
+    out(&format!("report: {shown}"))
+}
+
+fn replay(args: &ReplayArgs) -> Result<()> {
+    let read = |file: &PathBuf| Input::read(file, args.vmallocinfo.as_deref());
+    let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let kinds = if args.index.is_empty() { &ALL[..] } else { &args.index[..] };
+    let outcomes = run_all(&inputs, kinds, args.report.is_some())?;
+    // With --json, stdout is for the objects alone.
+    let tell = |line: &str| {
+        if args.json {
+            say(line);
+            Ok(())
+        } else {
+            out(line)
+        }
+    };
+    if args.json {
+        for outcome in &outcomes {
+            out(&serde_json::to_string(&outcome.row)?)?;
+        }
+    } else {
+        table::print(&outcomes)?;
+        table::print_differences(&outcomes)?;
+    }
+    for note in notes(&inputs, &outcomes) {
+        tell(&note)?;
+    }
+    if let Some(report) = &args.report {
+        let shown = write_report(report, "vmalloc: replay", &inputs, outcomes)?;
+        tell(&format!("report: {shown}"))?;
+    }
+    // What was read has been replayed and shown; that it is not all must not go unnoticed by a script.
+    match inputs.iter().find_map(|input| Some((&input.name, input.trace.cut_short.as_ref()?))) {
+        Some((name, why)) => bail!("{name}: the input ends early, {why}; the results are of what was read"),
+        None => Ok(()),
+    }
+}
+
+/// Replays every trace on every index: the outcomes of the first trace, in the order of `kinds`, then of the second.
+fn run_all(inputs: &[Input], kinds: &[IndexKind], latency: bool) -> Result<Vec<Outcome>> {
+    // Draws on stderr, and only if that is a terminal.
+    let bar = ProgressBar::new((inputs.len() * kinds.len()) as u64);
+    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(Duration::from_millis(120));
+    let options = Options { budget: Budget::default(), latency };
+    let mut outcomes = Vec::with_capacity(inputs.len() * kinds.len());
+    for input in inputs {
+        for &kind in kinds {
+            bar.set_message(format!("{} on {}", input.name, kind.name()));
+            outcomes.push(run(&input.name, &input.trace, &input.table, kind, options)?);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(outcomes)
+}
+
+/// What was inferred, each sentence once with the traces it holds for.
+fn notes(inputs: &[Input], outcomes: &[Outcome]) -> Vec<String> {
+    let mut notes: Vec<(String, Vec<&str>)> = Vec::new();
+    for (input, outcomes) in inputs.iter().zip(outcomes.chunks(outcomes.len() / inputs.len())) {
+        for note in input::inferred(&outcomes[0].tally) {
+            match notes.iter_mut().find(|(known, _)| *known == note) {
+                Some((_, names)) => names.push(&input.name),
+                None => notes.push((note, vec![&input.name])),
+            }
+        }
+    }
+    let line = |(note, names): (String, Vec<&str>)| match names.len() {
+        len if len > 1 && len == inputs.len() => format!("each trace: {note}"),
+        _ => format!("{}: {note}", names.join(", ")),
+    };
+    notes.into_iter().map(line).collect()
+}
+
+/// Writes the report and tells where it is.
+fn write_report(path: &Path, title: &str, inputs: &[Input], outcomes: Vec<Outcome>) -> Result<String> {
+    let kinds = outcomes.len() / inputs.len();
+    let mut outcomes = outcomes.into_iter();
+    let mut chapters = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        let outcomes: Vec<Outcome> = outcomes.by_ref().take(kinds).collect();
+        let mut notes = vec![input.census()];
+        notes.extend(input::inferred(&outcomes[0].tally).into_iter().map(|note| note + "."));
+        let picture = Picture::of(&input.trace, &input.table)?;
+        let (name, about) = (input.name.clone(), input.about.to_string());
+        chapters.push(Chapter { name, about, picture, outcomes, notes });
+    }
+    std::fs::write(path, page(title, &chapters))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()).display().to_string())
+}
+
+/// Prints a line on stdout. A reader that went away is no error of ours, and no reason to leave work undone.
+pub(crate) fn out(line: &str) -> Result<()> {
+    match writeln!(std::io::stdout(), "{line}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Prints a line on stderr, under the program's name. Where that cannot be written there is nobody to tell.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "vmlab: {line}");
+}

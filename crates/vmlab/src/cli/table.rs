@@ -1,0 +1,92 @@
+//! The results on a terminal.
+
+use super::out;
+use crate::run::{Outcome, bytes};
+use anyhow::Result;
+use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent, presets};
+
+/// How many differences are shown of each index on each trace.
+const DIFFERENCES_SHOWN: usize = 4;
+
+/// Prints a row for each trace and index. Green where every answer is the kernel's, yellow what is not.
+pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
+        .remove_style(TableComponent::HorizontalLines)
+        .remove_style(TableComponent::MiddleIntersections)
+        .set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header([
+        "trace",
+        "index",
+        "events",
+        "allocs",
+        "equal",
+        "lower",
+        "higher",
+        "failed\nboth",
+        "failed\ndiffers",
+        "inferred",
+        "ns/op\nmedian",
+        "ns/op\nmin",
+        "holes\nat end",
+        "largest\nhole",
+    ]);
+    let mut last = "";
+    for Outcome { row, .. } in outcomes {
+        let name = if row.trace == last { "" } else { &row.trace };
+        last = &row.trace;
+        let good = |count: u64| {
+            let all = row.equal + row.failed_both == row.allocs;
+            if all { Cell::new(count).fg(Color::Green) } else { Cell::new(count) }
+        };
+        let odd = |count: u64| if count > 0 { Cell::new(count).fg(Color::Yellow) } else { Cell::new(count) };
+        table.add_row([
+            Cell::new(name),
+            Cell::new(&row.index),
+            Cell::new(row.events),
+            Cell::new(row.allocs),
+            good(row.equal),
+            odd(row.lower),
+            odd(row.higher),
+            Cell::new(row.failed_both),
+            odd(row.failed_differs),
+            Cell::new(row.inferred),
+            Cell::new(format!("{:.1}", row.ns_median)),
+            Cell::new(format!("{:.1}", row.ns_min)),
+            Cell::new(row.holes),
+            Cell::new(bytes(row.largest_hole)),
+        ]);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 1));
+    }
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    out(&table.to_string())
+}
+
+/// Prints the first answers of each index that differ from the kernel's.
+pub(super) fn print_differences(outcomes: &[Outcome]) -> Result<()> {
+    let address = |at: Option<u64>| at.map_or("nothing".to_string(), |at| format!("{at:#x}"));
+    for Outcome { row, tally, .. } in outcomes {
+        let count = row.lower + row.higher + row.failed_differs;
+        if count == 0 {
+            continue;
+        }
+        out(&format!(
+            "{} on {}: {count} answers differ from the kernel's, the first:",
+            row.trace, row.index
+        ))?;
+        for differs in tally.first_differences.iter().take(DIFFERENCES_SHOWN) {
+            let (number, size, align) = (differs.number, differs.size, differs.align);
+            let (kernel, ours) = (address(differs.kernel), address(differs.ours));
+            out(&format!(
+                "  allocation {number}: size {size} align {align}: kernel {kernel}, {} {ours}",
+                row.index
+            ))?;
+        }
+    }
+    Ok(())
+}

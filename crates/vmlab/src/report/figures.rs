@@ -1,0 +1,221 @@
+//! The figures of a chapter, each with a sentence that says what one sees.
+
+use super::chart::{Chart, Scale, round_ticks};
+use super::heat::{Moment, Picture};
+use crate::run::{Outcome, bytes, grouped};
+use std::fmt::Write;
+use va_base::PAGE_SIZE;
+
+/// Size of a chart in its own units; the page scales it.
+const SIZE: (f64, f64) = (460.0, 240.0);
+/// CSS pixels of a row of the heat map.
+const ROW_PX: f64 = 1.6;
+/// Bins of the histogram to a factor of two.
+const BINS_PER_OCTAVE: f64 = 2.0;
+
+/// Writes all figures of a chapter.
+pub(super) fn write(html: &mut String, picture: &Picture, outcomes: &[Outcome]) {
+    let moments = &picture.moments;
+    heat(html, picture);
+    html.push_str("<div class=\"pair\">");
+    pages(html, moments);
+    holes(html, moments);
+    largest(html, moments);
+    latency(html, outcomes);
+    html.push_str("</div>");
+}
+
+/// The moment at which `value` is largest, the first of them.
+fn most(moments: &[Moment], value: fn(&Moment) -> u64) -> (u64, usize) {
+    let mut best = (0, 0);
+    for moment in moments {
+        if value(moment) > best.0 {
+            best = (value(moment), moment.event);
+        }
+    }
+    best
+}
+
+fn series(name: &str, moments: &[Moment], value: impl Fn(&Moment) -> f64) -> (String, Vec<(f64, f64)>) {
+    (name.to_string(), moments.iter().map(|moment| (moment.event as f64, value(moment))).collect())
+}
+
+fn figure(html: &mut String, chart: &Chart, caption: &str) {
+    // Writing to a String cannot fail.
+    let _ = write!(html, "<figure>{}<figcaption>{caption}</figcaption></figure>", chart.svg(false));
+}
+
+fn over_time<'a>(title: &'a str, y: &'a str, lines: Vec<(String, Vec<(f64, f64)>)>) -> Chart<'a> {
+    let x = "events since the trace began";
+    Chart { title, x, y, x_scale: Scale::Linear, y_scale: Scale::Linear, lines, size: SIZE }
+}
+
+fn heat(html: &mut String, picture: &Picture) {
+    html.push_str(
+        "<h3>The address space over time</h3><figure><div class=\"key\">\
+         <span><i style=\"background:var(--busy)\"></i>busy</span>\
+         <span><i style=\"background:var(--lazy)\"></i>lazy: freed, not reusable before a purge</span>\
+         <span><i style=\"background:var(--card)\"></i>free</span></div>",
+    );
+    for cluster in &picture.clusters {
+        let Some(uri) = picture.png_uri(cluster) else { continue };
+        let _ = write!(
+            html,
+            "<div class=\"panel\"><div class=\"label\"><code>{:#x}</code><span><b>{}</b> {}{}</span><code>{:#x}</code></div>\
+             <img alt=\"{} over time\" style=\"height:{:.0}px\" src=\"{uri}\"></div>",
+            cluster.end(),
+            cluster.region.name(),
+            bytes(cluster.span()),
+            if cluster.runs.len() > 1 {
+                format!("<br>in {} runs", cluster.runs.len())
+            } else {
+                String::new()
+            },
+            cluster.start(),
+            cluster.region.name(),
+            cluster.rows as f64 * ROW_PX
+        );
+    }
+    let events = picture.moments.last().map_or(0, |moment| moment.event);
+    html.push_str("<div class=\"panel\"><div class=\"gutter\"></div><div><div class=\"ticks\">");
+    for tick in round_ticks(events as f64) {
+        let share = 100.0 * tick / events.max(1) as f64;
+        // A label in the middle of the right edge would not fit.
+        let class = if share > 97.0 { " class=\"last\"" } else { "" };
+        let _ = write!(html, "<span{class} style=\"left:{share:.2}%\">{}</span>", grouped(tick as u64));
+    }
+    html.push_str("</div><div class=\"xname\">events since the trace began</div></div></div>");
+    let end = picture.moments.last().copied().unwrap_or_default();
+    let _ = write!(
+        html,
+        "<figcaption>Addresses upwards, each panel on its own scale; stretches that no event touches are left out. A column \
+         shows what is busy at its end or was handed out in it, and what is lazy at its end. In the end {} are busy and {} lazy.</figcaption>\
+         </figure>",
+        bytes(end.busy_pages * PAGE_SIZE),
+        bytes(end.lazy_pages * PAGE_SIZE),
+    );
+}
+
+fn pages(html: &mut String, moments: &[Moment]) {
+    let lines = vec![
+        series("busy", moments, |m| m.busy_pages as f64),
+        series("lazy", moments, |m| m.lazy_pages as f64),
+    ];
+    let (busy, busy_at) = most(moments, |m| m.busy_pages);
+    let (lazy, lazy_at) = most(moments, |m| m.lazy_pages);
+    let lazily = match lazy {
+        0 => "nothing is lazy at any moment drawn".to_string(),
+        _ => format!(
+            "lazy pages reach {} at event {} and fall to none where a purge gives them back",
+            grouped(lazy),
+            grouped(lazy_at as u64)
+        ),
+    };
+    let caption =
+        format!("Busy pages reach {} at event {}; {lazily}.", grouped(busy), grouped(busy_at as u64));
+    figure(html, &over_time("Pages in use", "pages of 4 KiB", lines), &caption);
+}
+
+fn holes(html: &mut String, moments: &[Moment]) {
+    let (holes, at) = most(moments, |m| m.holes);
+    let end = moments.last().map_or(0, |m| m.holes);
+    let caption = format!(
+        "The free space is in at most {} pieces, at event {}, and in {} at the end: the size of the index.",
+        grouped(holes),
+        grouped(at as u64),
+        grouped(end)
+    );
+    let lines = vec![series("holes", moments, |m| m.holes as f64)];
+    figure(html, &over_time("Holes", "holes in the whole space", lines), &caption);
+}
+
+/// The largest hole of a 12.5 PiB window hardly moves on its own scale: what it has lost is what tells.
+fn largest(html: &mut String, moments: &[Moment]) {
+    let start = moments.iter().map(|m| m.largest).max().unwrap_or(0);
+    let least = moments.iter().min_by_key(|m| m.largest).copied().unwrap_or_default();
+    let lost = start - least.largest;
+    let (unit, name) = if lost >= 1 << 20 { (1u64 << 20, "MiB") } else { (1 << 10, "KiB") };
+    let caption = match lost {
+        0 => format!("The largest hole keeps its {} all the time.", bytes(start)),
+        _ => format!(
+            "The largest hole has {} at first and loses at most {} of them, at event {}.",
+            bytes(start),
+            bytes(lost),
+            grouped(least.event as u64)
+        ),
+    };
+    let y = format!("{name} lost");
+    let lines = vec![series("largest hole", moments, |m| (start - m.largest) as f64 / unit as f64)];
+    figure(html, &over_time("Lost from the largest hole", &y, lines), &caption);
+}
+
+fn latency(html: &mut String, outcomes: &[Outcome]) {
+    let mut lines = Vec::new();
+    let mut said = Vec::new();
+    for outcome in outcomes {
+        let mut ns = outcome.latency.clone();
+        ns.sort_unstable();
+        let at = |share: f64| ns.get(((ns.len() as f64 * share) as usize).min(ns.len().saturating_sub(1)));
+        if let (Some(half), Some(most), Some(worst)) = (at(0.5), at(0.99), ns.last()) {
+            let [half, most, worst] = [half, most, worst].map(|&ns| grouped(u64::from(ns)));
+            said.push(format!("{} {half} / {most} / {worst}", outcome.row.index));
+        }
+        lines.push((outcome.row.index.clone(), histogram(&ns)));
+    }
+    let chart = Chart {
+        title: "Time of a call",
+        x: "ns a call (the clock's own cost subtracted)",
+        y: "% of the calls in a bin",
+        x_scale: Scale::Log,
+        y_scale: Scale::Linear,
+        lines,
+        size: SIZE,
+    };
+    let caption = format!(
+        "Each call timed on its own, once: half of the calls, 99 % of them and all take at most (ns): {}.",
+        said.join("; ")
+    );
+    figure(html, &chart, &caption);
+}
+
+/// Share of calls in each bin, as the steps of a line. `ns` is in order.
+fn histogram(ns: &[u32]) -> Vec<(f64, f64)> {
+    let bin = |ns: u32| (f64::from(ns.max(1)).log2() * BINS_PER_OCTAVE).floor() as usize;
+    let (Some(&first), Some(&last)) = (ns.first(), ns.last()) else { return Vec::new() };
+    let (first, last) = (bin(first), bin(last));
+    let mut bins = vec![0u64; last - first + 1];
+    for &ns in ns {
+        bins[bin(ns) - first] += 1;
+    }
+    let edge = |bin: usize| ((first + bin) as f64 / BINS_PER_OCTAVE).exp2();
+    let mut steps = vec![(edge(0), 0.0)];
+    for (at, &count) in bins.iter().enumerate() {
+        let share = count as f64 * 100.0 / ns.len() as f64;
+        steps.extend([(edge(at), share), (edge(at + 1), share)]);
+    }
+    steps.push((edge(bins.len()), 0.0));
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_holds_every_call_once() {
+        for ns in [vec![0], vec![1, 1, 2, 40, 41, 900], vec![u32::MAX], (0..5000).collect()] {
+            let steps = histogram(&ns);
+            let held: f64 = steps[1..steps.len() - 1].chunks(2).map(|step| step[0].1).sum();
+            assert!((held - 100.0).abs() < 1e-6, "{held}");
+            assert!(steps.windows(2).all(|two| two[0].0 <= two[1].0));
+        }
+        assert!(histogram(&[]).is_empty());
+    }
+
+    #[test]
+    fn the_most_is_told_with_its_first_moment() {
+        let moment = |event, holes| Moment { event, holes, ..Moment::default() };
+        assert_eq!(most(&[moment(1, 3), moment(2, 9), moment(3, 9)], |m| m.holes), (9, 2));
+        assert_eq!(most(&[], |m| m.holes), (0, 0));
+    }
+}

@@ -1,0 +1,157 @@
+//! Where a trace's text comes from: a file or standard input; plain, gzip or zstd.
+
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::Path;
+
+const BUFFER_BYTES: usize = 1 << 16;
+
+/// Opens a trace for reading, compressed or not; `-` is standard input.
+///
+/// # Errors
+/// If the file cannot be opened or read, or begins with a broken frame.
+pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+    if path == Path::new("-") { decompress(io::stdin()) } else { decompress(File::open(path)?) }
+}
+
+/// Undoes gzip or zstd, as the first bytes say, or neither.
+///
+/// # Errors
+/// If the first bytes cannot be read, or begin a frame that cannot be decoded.
+pub fn decompress<'a>(input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut input = BufReader::with_capacity(BUFFER_BYTES, input);
+    // A short file may come in one piece or in several: four bytes decide.
+    let mut magic = Vec::with_capacity(4);
+    input.by_ref().take(4).read_to_end(&mut magic)?;
+    let whole = Cursor::new(magic.clone()).chain(input);
+    match magic[..] {
+        [0x1f, 0x8b, ..] => Ok(Box::new(flate2::bufread::MultiGzDecoder::new(whole))),
+        [0x28, 0xb5, 0x2f, 0xfd] => Ok(Box::new(Frames::new(whole)?)),
+        _ => Ok(Box::new(whole)),
+    }
+}
+
+/// All frames of a zstd stream, one after the other (parallel compressors make several, and so does `cat`), checksums
+/// included. The crate's own streaming reader stops after the first frame.
+struct Frames<R> {
+    input: R,
+    decoder: FrameDecoder,
+    /// Whether a frame is begun and not yet read to its end.
+    open: bool,
+}
+
+impl<R: BufRead> Frames<R> {
+    fn new(input: R) -> io::Result<Self> {
+        let mut frames = Self { input, decoder: FrameDecoder::new(), open: false };
+        frames.begin()?;
+        Ok(frames)
+    }
+
+    /// Begins the next frame, if there is one.
+    fn begin(&mut self) -> io::Result<()> {
+        while !self.open && !self.input.fill_buf()?.is_empty() {
+            match self.decoder.init(&mut self.input) {
+                Ok(()) => self.open = true,
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    io::copy(&mut self.input.by_ref().take(u64::from(length)), &mut io::sink())?;
+                }
+                Err(error) => return Err(invalid(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the frame that was read.
+    fn end(&mut self) -> io::Result<()> {
+        self.open = false;
+        match (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum()) {
+            (Some(told), Some(seen)) if told != seen => Err(invalid("the zstd checksum differs")),
+            _ => self.begin(),
+        }
+    }
+}
+
+impl<R: BufRead> Read for Frames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.open && !buffer.is_empty() {
+            if self.decoder.can_collect() == 0 && self.decoder.is_finished() {
+                self.end()?;
+            } else if self.decoder.can_collect() < buffer.len() && !self.decoder.is_finished() {
+                let wanted = BlockDecodingStrategy::UptoBytes(buffer.len());
+                self.decoder.decode_blocks(&mut self.input, wanted).map_err(invalid)?;
+            } else {
+                return self.decoder.read(buffer);
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    use std::io::Write;
+
+    fn text() -> Vec<u8> {
+        (0..20_000u32)
+            .flat_map(|n| format!("line {}\n", n.wrapping_mul(2_654_435_761)).into_bytes())
+            .collect()
+    }
+
+    fn zstd(bytes: &[u8]) -> Vec<u8> {
+        compress_to_vec(bytes, CompressionLevel::Fastest)
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gz.write_all(bytes).unwrap();
+        gz.finish().unwrap()
+    }
+
+    fn read(bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let mut all = Vec::new();
+        decompress(bytes)?.read_to_end(&mut all)?;
+        Ok(all)
+    }
+
+    #[test]
+    fn plain_gzip_and_zstd_give_the_same_bytes() {
+        for bytes in [text(), b"".to_vec(), b"abc".to_vec()] {
+            assert!(read(&bytes).unwrap() == bytes);
+            assert!(read(&gzip(&bytes)).unwrap() == bytes);
+            assert!(read(&zstd(&bytes)).unwrap() == bytes);
+        }
+    }
+
+    #[test]
+    fn several_frames_are_one_text() {
+        let text = text();
+        let (a, b) = text.split_at(text.len() / 3);
+        assert!(read(&[gzip(a), gzip(b)].concat()).unwrap() == text);
+        // A skippable frame of five bytes may stand between two others.
+        let skipped = [&[0x50, 0x2a, 0x4d, 0x18, 5, 0, 0, 0][..], b"12345"].concat();
+        assert!(read(&[zstd(a), skipped, zstd(b)].concat()).unwrap() == text);
+    }
+
+    #[test]
+    fn a_broken_stream_is_an_error_not_an_end() {
+        for bytes in [gzip(&text()), zstd(&text())] {
+            assert!(read(&bytes[..bytes.len() / 2]).is_err());
+            assert!(read(&bytes[..5]).is_err());
+            assert!(read(&[&bytes[..], b"more"].concat()).is_err());
+            let mut flipped = bytes.clone();
+            flipped[bytes.len() - 2] ^= 1;
+            assert!(read(&flipped).is_err(), "the checksum");
+        }
+    }
+}

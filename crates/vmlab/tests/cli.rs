@@ -1,0 +1,136 @@
+//! The program as its users meet it: the binary, the shipped traces, and input that nobody wishes for.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+#[path = "cli/forms.rs"]
+mod forms;
+#[path = "cli/input.rs"]
+mod input;
+#[path = "cli/oracles.rs"]
+mod oracles;
+#[path = "cli/report.rs"]
+mod report;
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+const TRACES: [&str; 5] =
+    ["boot-smp1", "fork-netns-smp1", "fork-netns-smp4", "tc-flower-smp1", "test_vmalloc-mask127-smp1"];
+const INDEXES: [&str; 4] = ["rb-linux", "rb-exact", "btree", "list"];
+/// What `--json` prints, in this order.
+const FIELDS: [&str; 14] = [
+    "trace",
+    "index",
+    "events",
+    "allocs",
+    "equal",
+    "lower",
+    "higher",
+    "failed_both",
+    "failed_differs",
+    "inferred",
+    "ns_median",
+    "ns_min",
+    "holes",
+    "largest_hole",
+];
+
+fn vmlab() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_vmlab"))
+}
+
+fn shipped(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data").join(name)
+}
+
+fn text_of(name: &str) -> String {
+    let mut text = String::new();
+    let file = std::fs::File::open(shipped(&format!("{name}.ftrace.gz"))).unwrap();
+    flate2::read::GzDecoder::new(file).read_to_string(&mut text).unwrap();
+    text
+}
+
+/// Everything replayed once, for all tests that only look.
+struct All {
+    stdout: String,
+    stderr: String,
+    html: String,
+}
+
+fn all() -> &'static All {
+    static ALL: OnceLock<All> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let dir = TempDir::new().unwrap();
+        let report = dir.path().join("out.html");
+        let output = vmlab()
+            .args(["replay", "--json", "--report"])
+            .arg(&report)
+            .args(TRACES.map(|name| shipped(&format!("{name}.ftrace.gz"))))
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        All {
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+            html: std::fs::read_to_string(report).unwrap(),
+        }
+    })
+}
+
+fn rows(json: &str) -> Vec<Value> {
+    json.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn number(row: &Value, key: &str) -> u64 {
+    row[key].as_u64().unwrap_or_else(|| panic!("{key} of {row}"))
+}
+
+/// What an index answered, without the times.
+fn columns(row: &Value) -> Vec<u64> {
+    FIELDS
+        .iter()
+        .filter(|field| !["trace", "index", "ns_median", "ns_min"].contains(field))
+        .map(|field| number(row, field))
+        .collect()
+}
+
+/// The row of one trace on one index.
+fn row(trace: &str, index: &str) -> Value {
+    let found = rows(&all().stdout).into_iter().find(|row| row["trace"] == trace && row["index"] == index);
+    found.unwrap_or_else(|| panic!("no {trace} on {index}"))
+}
+
+/// Replays a text on `rb-linux`, under the given file name.
+fn replayed(dir: &TempDir, name: &str, bytes: &[u8], more: &[&str]) -> assert_cmd::assert::Assert {
+    let file = dir.path().join(name);
+    std::fs::write(&file, bytes).unwrap();
+    vmlab().args(["replay", "--index", "rb-linux", "--json"]).args(more).arg(file).assert()
+}
+
+fn stdout_of(assert: &assert_cmd::assert::Assert) -> String {
+    String::from_utf8(assert.get_output().stdout.clone()).unwrap()
+}
+
+fn stderr_of(assert: &assert_cmd::assert::Assert) -> String {
+    String::from_utf8(assert.get_output().stderr.clone()).unwrap()
+}
+
+const SMALL: &str = "x-1 [000] ..... 1.0: alloc_vmap_area: va_start: 1048576 size=8192 align=4096 vstart=0x100000 vend=0xffffff failed=0\n\
+                     x-1 [000] ..... 1.1: free_vmap_area_noflush: va_start=0x100000 nr_lazy=2 nr_lazy_max=9\n";
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(bytes).unwrap();
+    gz.finish().unwrap()
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
+}

@@ -1,0 +1,121 @@
+//! What the kernel did, what each index answers, and how `--json` says it.
+
+use super::*;
+
+#[test]
+fn rb_linux_gives_every_address_of_the_single_cpu_traces() {
+    for (trace, events, equal, failed_both) in [
+        ("boot-smp1", 151, 103, 0),
+        ("fork-netns-smp1", 750, 322, 0),
+        ("tc-flower-smp1", 691, 292, 0),
+        ("test_vmalloc-mask127-smp1", 134_360, 67_181, 6),
+    ] {
+        let row = row(trace, "rb-linux");
+        let got = ["events", "allocs", "equal", "lower", "higher", "failed_both", "failed_differs"]
+            .map(|field| number(&row, field));
+        assert_eq!(got, [events, equal + failed_both, equal, 0, 0, failed_both, 0], "{trace}");
+    }
+}
+
+#[test]
+fn rp1_every_allocation_is_in_exactly_one_column() {
+    let rows = rows(&all().stdout);
+    assert_eq!(rows.len(), TRACES.len() * INDEXES.len());
+    for row in &rows {
+        let sum: u64 = ["equal", "lower", "higher", "failed_both", "failed_differs"]
+            .iter()
+            .map(|field| number(row, field))
+            .sum();
+        assert_eq!(number(row, "allocs"), sum, "{row}");
+    }
+}
+
+#[test]
+fn the_exact_indexes_answer_alike_and_only_they_find_what_linux_misses() {
+    for trace in TRACES {
+        assert_eq!(columns(&row(trace, "btree")), columns(&row(trace, "rb-exact")), "{trace}");
+    }
+    for trace in ["boot-smp1", "fork-netns-smp1", "tc-flower-smp1"] {
+        assert_eq!(columns(&row(trace, "btree")), columns(&row(trace, "rb-linux")), "{trace}");
+    }
+    // 21 lower addresses, and two requests that Linux's search fails although they fit.
+    let suite = row("test_vmalloc-mask127-smp1", "btree");
+    let got =
+        ["equal", "lower", "higher", "failed_both", "failed_differs"].map(|field| number(&suite, field));
+    assert_eq!(got, [67_160, 21, 0, 4, 2]);
+}
+
+#[test]
+fn the_exact_indexes_give_the_same_address_each_time_and_the_kernels_up_to_page_alignment() {
+    use va_base::{AllocError, PAGE_SIZE, VaRange};
+    use vmlab::kind::{IndexKind, Visitor};
+    use vmlab::replay::{Call, Differs, Replay, default_window, kernel_extent};
+    use vmlab::trace::{Trace, open, vmallocinfo::Table};
+
+    struct Calls<'a>(&'a Trace, VaRange);
+    impl Visitor for Calls<'_> {
+        type Out = (Vec<Call>, Vec<Differs>, u64);
+        fn visit<I: va_tree::FreeIndex>(self, make: impl Fn() -> Result<I, AllocError>) -> Self::Out {
+            let table = Table::default();
+            let mut replay = Replay::new(make().unwrap(), self.1, &table);
+            replay.run(&self.0.events);
+            replay.index.validate().unwrap();
+            let tally = &replay.tally;
+            let differ = tally.lower + tally.higher + tally.failed_differs;
+            (replay.calls, replay.tally.first_differences, differ)
+        }
+    }
+    for name in TRACES {
+        let trace = Trace::read(open(&shipped(&format!("{name}.ftrace.gz"))).unwrap());
+        let window = default_window(&trace);
+        let run = |kind: IndexKind| kind.visit(kernel_extent(), window, Calls(&trace, window));
+        let (btree, differences, count) = run(IndexKind::Btree);
+        // Where an answer is not the kernel's it is given back, and so stands among the calls: equal calls, equal answers.
+        assert!(btree == run(IndexKind::RbExact).0, "{name}");
+        if name.ends_with("smp1") {
+            assert_eq!(differences.len() as u64, count, "{name}: all differences are kept");
+            assert!(differences.iter().all(|differs| differs.align > PAGE_SIZE), "{name}: {differences:?}");
+        }
+    }
+}
+
+#[test]
+fn json_objects_have_the_promised_fields_in_order_and_stdout_holds_nothing_else() {
+    let lines: Vec<&str> = all().stdout.lines().collect();
+    let names = TRACES.iter().flat_map(|trace| INDEXES.map(|index| (trace, index)));
+    for (line, (trace, index)) in lines.iter().zip(names) {
+        let row: Value = serde_json::from_str(line).unwrap();
+        assert_eq!((&row["trace"], &row["index"]), (&Value::from(*trace), &Value::from(index)));
+        // No value holds a comma or a colon, so the keys can be read off.
+        let keys: Vec<&str> = line
+            .trim_matches(['{', '}'])
+            .split(',')
+            .map(|pair| pair.split_once(':').unwrap().0.trim_matches('"'))
+            .collect();
+        assert_eq!(keys, FIELDS);
+    }
+    assert_eq!(lines.len(), TRACES.len() * INDEXES.len());
+}
+
+#[test]
+fn every_figure_of_a_row_is_computed() {
+    for trace in TRACES {
+        let rows = INDEXES.map(|index| row(trace, index));
+        for row in &rows {
+            let (median, min) = (row["ns_median"].as_f64().unwrap(), row["ns_min"].as_f64().unwrap());
+            assert!(0.0 < min && min <= median && median < 1e6, "{row}");
+            // One percpu chunk in each trace, and nothing else that events do not tell.
+            assert_eq!(number(row, "inferred"), 1, "{row}");
+            // Whatever an index answered, the kernel's areas are what is out in the end.
+            assert_eq!(row["holes"], rows[0]["holes"], "{row}");
+            assert_eq!(row["largest_hole"], rows[0]["largest_hole"], "{row}");
+            assert!(number(row, "holes") > 50 && number(row, "largest_hole") > 1 << 53, "{row}");
+        }
+    }
+}
+
+#[test]
+fn what_was_inferred_is_said_on_stderr_under_json() {
+    assert!(all().stderr.contains("vmlab: each trace: 1 percpu chunk inferred, size from vmallocinfo"));
+    assert!(all().stderr.contains("vmlab: report: "));
+}
