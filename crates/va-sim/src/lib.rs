@@ -16,3 +16,8 @@ pub mod op;
 pub mod platform;
 pub mod run;
 pub mod strip;
+
+/// The examples of the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
