@@ -230,7 +230,7 @@ pub(super) fn files(cells: &[Cell], dir: &Path, rounds: usize) -> Result<()> {
             lines,
             size: (760.0, 430.0),
         };
-        write(format!("index-{}{}.svg", prefix, build()), &chart.svg(true))?;
+        write(format!("index-{}{}.svg", prefix, build()), &format!("{}\n", chart.svg(true)))?;
     }
     Ok(())
 }
