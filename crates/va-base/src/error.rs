@@ -4,7 +4,7 @@ use crate::{Align, Pages, RequestError, Va, VaRange};
 use core::fmt;
 
 /// Why no address range was given out. The index is unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum AllocError {
     /// The request makes no sense in any space.
@@ -45,7 +45,7 @@ impl fmt::Display for AllocError {
             Self::BadRequest(error) => fmt::Display::fmt(error, f),
             Self::NoSpace { requested, align, window, largest } => write!(
                 f,
-                "no free range of {requested} aligned to {align:?} bytes in {window}, the largest is {largest}"
+                "no free range of {requested} aligned to {align} in {window}, the largest is {largest}"
             ),
             Self::Occupied { range } => write!(f, "range {range} is not wholly free"),
             Self::BadRange { range, extent } => {
@@ -65,7 +65,7 @@ impl From<RequestError> for AllocError {
 }
 
 /// Why a range was not taken back. Always a caller's mistake; the index is unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FreeError {
     /// The range is empty, not page-aligned, or not inside the space.
@@ -125,6 +125,17 @@ pub struct Broken {
     pub want: u64,
     /// What was found.
     pub got: u64,
+}
+
+impl Broken {
+    /// `Ok` if `holds`, else what is broken.
+    ///
+    /// # Errors
+    /// Itself, unless `holds`.
+    #[inline]
+    pub fn unless(holds: bool, rule: &'static str, at: Va, want: u64, got: u64) -> Result<(), Self> {
+        if holds { Ok(()) } else { Err(Self { rule, at, want, got }) }
+    }
 }
 
 impl fmt::Display for Broken {

@@ -1,7 +1,7 @@
 //! The porting contract: all that a new machine must read.
 //!
 //! # Theory
-//! The core decides *where*; a machine does *what*. It asks a machine for two things so far:
+//! The core decides *where*; a machine does *what*. It asks a machine for three things so far:
 //!
 //! | call | state before | state after | may fail |
 //! |---|---|---|---|
@@ -26,7 +26,8 @@ pub trait Platform {
     /// Lends at least `min` records, or refuses with `None`.
     ///
     /// The slab may hold any values; its length may exceed `min`, and the surplus is used. The core asks for slabs of
-    /// growing size and at most 32 of them per kind of record, so lending exactly `min` each time is enough.
+    /// growing size, so lending exactly `min` each time is enough: it holds at most 32 of them per kind of record, and a
+    /// structure that grows by moving holds one and hands the one before back.
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]>;
 
     /// Takes back a slab that [`lend_slab`](Self::lend_slab) lent, when its index is dropped.

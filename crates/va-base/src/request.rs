@@ -17,7 +17,7 @@ use core::fmt;
 /// assert!(Request::new(4096, 24).is_err());
 /// # Ok::<(), va_base::RequestError>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Request {
     size: Pages,
     align: Align,
@@ -46,12 +46,12 @@ impl Request {
     /// Returns a request for `count` pages, page-aligned, anywhere in the default window.
     ///
     /// # Errors
-    /// [`RequestError::BadSize`] if `count` is zero or does not fit an address space (`2^52` pages or more).
+    /// [`RequestError::BadSize`] if `count` is zero, [`RequestError::TooManyPages`] from `2^52` up.
     #[inline]
     pub const fn pages(count: u64) -> Result<Self, RequestError> {
         match Pages::new(count).checked_bytes() {
             Some(size_bytes) => Self::new(size_bytes, crate::PAGE_SIZE),
-            None => Err(RequestError::BadSize { size_bytes: u64::MAX }),
+            None => Err(RequestError::TooManyPages { pages: count }),
         }
     }
 
@@ -89,19 +89,36 @@ impl Request {
 }
 
 /// Why a request makes no sense, whatever the space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum RequestError {
     /// The size is zero, not whole pages, or too large for any address space.
     BadSize {
-        /// The size asked for, in bytes (`u64::MAX` where the byte count overflows).
+        /// The size asked for, in bytes.
         size_bytes: u64,
+    },
+    /// The number of pages does not fit an address space.
+    TooManyPages {
+        /// The number asked for.
+        pages: u64,
     },
     /// The alignment is not a power of two.
     BadAlign {
         /// The alignment asked for, in bytes.
         align_bytes: u64,
     },
+    /// One of several areas at fixed distances is empty, not a multiple of their alignment, past the end of the address
+    /// space, or begins before the one before it ends.
+    BadArea {
+        /// Where it begins, from the common base, in bytes.
+        offset_bytes: u64,
+        /// Its size, in bytes.
+        size_bytes: u64,
+        /// The alignment of all.
+        align_bytes: u64,
+    },
+    /// There is no area in a request for several.
+    NoArea,
 }
 
 impl fmt::Display for RequestError {
@@ -114,7 +131,14 @@ impl fmt::Display for RequestError {
                     crate::PAGE_SIZE
                 )
             }
+            Self::TooManyPages { pages } => write!(f, "{pages} pages do not fit a 64-bit address space"),
             Self::BadAlign { align_bytes } => write!(f, "align {align_bytes} is not a power of two"),
+            Self::BadArea { offset_bytes, size_bytes, align_bytes } => write!(
+                f,
+                "area of {size_bytes:#x} bytes at offset {offset_bytes:#x} is empty, not in multiples of {align_bytes:#x}, \
+                 past the address space, or before the end of the area before it"
+            ),
+            Self::NoArea => f.write_str("a request for several areas names none"),
         }
     }
 }
@@ -140,7 +164,7 @@ mod tests {
             (request.size(), request.align().log2(), request.window()),
             (Pages::new(1 << 51), 63, None)
         );
-        assert_eq!(Request::pages(1 << 52), Err(RequestError::BadSize { size_bytes: u64::MAX }));
+        assert_eq!(Request::pages(1 << 52), Err(RequestError::TooManyPages { pages: 1 << 52 }));
         assert_eq!(Request::pages(0), Err(RequestError::BadSize { size_bytes: 0 }));
     }
 

@@ -141,7 +141,7 @@ impl fmt::Debug for Pages {
 
 impl fmt::Display for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} pages", self.0)
+        write!(f, "{} page{}", self.0, if self.0 == 1 { "" } else { "s" })
     }
 }
 
@@ -188,6 +188,12 @@ impl Align {
 impl Default for Align {
     fn default() -> Self {
         Self::PAGE
+    }
+}
+
+impl fmt::Display for Align {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "2^{} bytes", self.0)
     }
 }
 

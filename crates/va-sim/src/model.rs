@@ -1,10 +1,23 @@
 //! The twins: the index of holes in its most obvious forms, to compare the fast ones with.
 //!
 //! [`ModelIndex`] is a sorted list of holes, searched from the front. [`PageIndex`] is one boolean a page. Both count areas
-//! out as the trait demands, and both know nothing of records, so they never answer `NoMeta`.
+//! out as the trait demands, and both know nothing of records, so they answer `NoMeta` to what no memory could ever pay for
+//! alone.
 
 use va_base::{AllocError, Broken, FreeError, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_tree::{Congruent, Fit, FreeIndex, IndexMemory};
+
+/// The pages of `range`, if it is a range of whole pages of `index`.
+fn pages_of(index: &impl FreeIndex, range: VaRange) -> Option<(u64, u64)> {
+    let inside = range.is_page_aligned() && !range.is_empty() && index.extent().encloses(range);
+    inside.then(|| range.whole_pages())
+}
+
+/// Areas out with `pieces` more. A space has below 2^52 pages, so it cannot have more pieces out than that.
+fn more_pieces(live: u64, pieces: u64) -> Result<u64, AllocError> {
+    let sum = live.checked_add(pieces).filter(|&sum| sum < 1 << 52);
+    sum.ok_or(AllocError::NoMeta { records: usize::MAX })
+}
 
 /// A sorted list of holes, in page numbers `[start, end)`.
 #[derive(Clone, Debug)]
@@ -47,12 +60,6 @@ impl ModelIndex {
             window: request.window().unwrap_or(self.default_window),
             largest: self.largest_hole(),
         }
-    }
-
-    fn pages_of(&self, range: VaRange) -> Option<(u64, u64)> {
-        let (start, end) = range.whole_pages();
-        (range.is_page_aligned() && !range.is_empty() && self.extent().encloses(range))
-            .then_some((start, end))
     }
 
     fn cut(&mut self, start: u64, end: u64) -> Option<Fit> {
@@ -100,13 +107,13 @@ impl FreeIndex for ModelIndex {
 
     fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
         let bad = AllocError::BadRange { range, extent: self.extent() };
-        let (start, end) = self.pages_of(range).ok_or(bad)?;
+        let (start, end) = pages_of(self, range).ok_or(bad)?;
         self.cut(start, end).ok_or(AllocError::Occupied { range })
     }
 
     fn give_back(&mut self, back: VaRange) -> Result<(), FreeError> {
         let bad = FreeError::BadRange { range: back, extent: self.extent() };
-        let (start, end) = self.pages_of(back).ok_or(bad)?;
+        let (start, end) = pages_of(self, back).ok_or(bad)?;
         if let Some(&(s, e)) = self.holes.iter().find(|&&(s, e)| s < end && start < e) {
             return Err(FreeError::AlreadyFree { range: back, hole: range(s, e) });
         }
@@ -130,7 +137,7 @@ impl FreeIndex for ModelIndex {
     }
 
     fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError> {
-        self.live += pieces;
+        self.live = more_pieces(self.live, pieces)?;
         Ok(())
     }
 
@@ -216,16 +223,14 @@ impl FreeIndex for ModelIndex {
             if start >= end || start < self.first || end > self.end {
                 return Err(Broken { rule: "FT4", at, want: self.first, got: start });
             }
-            if last.is_some_and(|last| start <= last) {
-                return Err(Broken { rule: "FT2", at, want: end, got: start });
+            if let Some(last) = last {
+                Broken::unless(last <= start, "FT1", at, last, start)?;
+                Broken::unless(last != start, "FT2", at, last, start)?;
             }
             last = Some(end);
         }
         let (holes, live) = (self.holes.len() as u64, self.live);
-        if holes > live + 1 {
-            return Err(Broken { rule: "FT6", at: Va::ZERO, want: live + 1, got: holes });
-        }
-        Ok(())
+        Broken::unless(holes <= live + 1, "FT6", Va::ZERO, live + 1, holes)
     }
 }
 
@@ -271,12 +276,6 @@ impl PageIndex {
             (self.first..end).filter(|&page| self.is_free(page) && !self.is_free(page.wrapping_sub(1)));
         starts.map(|start| range(start, (start..).find(|&page| !self.is_free(page)).unwrap_or(end))).collect()
     }
-
-    fn pages_of(&self, range: VaRange) -> Option<(u64, u64)> {
-        let (start, end) = range.whole_pages();
-        (range.is_page_aligned() && !range.is_empty() && self.extent().encloses(range))
-            .then_some((start, end))
-    }
 }
 
 impl FreeIndex for PageIndex {
@@ -317,7 +316,7 @@ impl FreeIndex for PageIndex {
 
     fn take(&mut self, range: VaRange) -> Result<Fit, AllocError> {
         let bad = AllocError::BadRange { range, extent: self.extent() };
-        let (start, end) = self.pages_of(range).ok_or(bad)?;
+        let (start, end) = pages_of(self, range).ok_or(bad)?;
         if !self.all(start, end - start, true) {
             return Err(AllocError::Occupied { range });
         }
@@ -333,7 +332,7 @@ impl FreeIndex for PageIndex {
 
     fn give_back(&mut self, range: VaRange) -> Result<(), FreeError> {
         let bad = FreeError::BadRange { range, extent: self.extent() };
-        let (start, end) = self.pages_of(range).ok_or(bad)?;
+        let (start, end) = pages_of(self, range).ok_or(bad)?;
         if let Some(hole) = self.runs().into_iter().find(|hole| hole.overlaps(range)) {
             return Err(FreeError::AlreadyFree { range, hole });
         }
@@ -347,7 +346,7 @@ impl FreeIndex for PageIndex {
     }
 
     fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError> {
-        self.live += pieces;
+        self.live = more_pieces(self.live, pieces)?;
         Ok(())
     }
 
@@ -412,9 +411,6 @@ impl FreeIndex for PageIndex {
 
     fn validate(&self) -> Result<(), Broken> {
         let (holes, live) = (self.hole_count(), self.live);
-        if holes > live + 1 {
-            return Err(Broken { rule: "FT6", at: Va::ZERO, want: live + 1, got: holes });
-        }
-        Ok(())
+        Broken::unless(holes <= live + 1, "FT6", Va::ZERO, live + 1, holes)
     }
 }

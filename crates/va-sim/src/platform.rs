@@ -3,6 +3,7 @@
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::rc::Rc;
 use va_base::{Platform, Record};
 
@@ -53,8 +54,14 @@ pub enum Refuse {
     After(u64),
 }
 
+impl fmt::Debug for HeapPlatform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeapPlatform").finish_non_exhaustive()
+    }
+}
+
 /// A [`HeapPlatform`] that refuses slabs when told. Clones share the switch.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RefusingPlatform {
     heap: HeapPlatform,
     state: Rc<RefCell<(Refuse, u64)>>,

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use va_base::{Align, AllocError, Request, Va, VaRange};
+use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::Rng;
 use va_sim::platform::{Refuse, RefusingPlatform};
 use va_tree::btree::BTree;
@@ -99,9 +100,15 @@ fn sp3_pieces_are_paid_when_they_are_reserved() {
     pieces(|platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap().with_rows().unwrap());
 }
 
-/// All that anyone can see of an index.
-fn seen(index: &impl FreeIndex) -> (u64, u64, u64, Vec<VaRange>) {
-    (index.live(), index.free_pages().get(), index.hole_count(), index.holes().collect())
+/// All that anyone can see of an index, what it keeps for alignment included.
+fn seen(index: &impl FreeIndex) -> (u64, u64, u64, usize, Vec<VaRange>) {
+    (
+        index.live(),
+        index.free_pages().get(),
+        index.hole_count(),
+        index.memory().row_bytes,
+        index.holes().collect(),
+    )
 }
 
 /// Operations that need records in every way: allocations, aligned ones (which build rows), cuts in the middle, pieces.
@@ -183,10 +190,101 @@ fn sp4_rows_that_are_refused_are_no_rows() {
     assert_eq!(seen(&index), before);
     index.validate().unwrap();
     platform.set(Refuse::Never);
+    // A row that was built stays, and says so at once the next time; nothing else has changed.
     assert!(matches!(index.alloc(&aligned), Err(AllocError::NoSpace { .. })));
     assert!(index.has_rows());
-    assert_eq!(seen(&index), before);
+    assert_eq!(seen(&index).4, before.4);
     index.validate().unwrap();
+}
+
+#[test]
+fn sp4_a_row_is_not_built_for_an_area_that_is_refused() {
+    // One slab is granted, then none: whether it is the row's or the area's, a refusal leaves no row.
+    let mut refusals = 0;
+    for holes in 100..400 {
+        let platform = RefusingPlatform::new(Refuse::Never);
+        let all = VaRange::from_pages(0, 1 << 20).unwrap();
+        let mut index = BTree::<u64, 8, _>::new(all, all, platform.clone()).unwrap();
+        for n in 0..holes {
+            index.take(VaRange::from_pages(16 * n, 16 * n + 1).unwrap()).unwrap();
+            index.take(VaRange::from_pages(16 * n + 9, 16 * n + 16).unwrap()).unwrap();
+        }
+        for granted in 0..3 {
+            platform.set(Refuse::After(granted));
+            let before = seen(&index);
+            let request = Request::pages(8).unwrap().aligned(Align::new(8 << 12).unwrap());
+            match index.alloc(&request) {
+                Err(AllocError::NoMeta { .. }) => {
+                    assert_eq!(seen(&index), before, "{holes} holes, {granted} slabs");
+                    refusals += 1;
+                }
+                done => {
+                    assert!(done.is_ok(), "{done:?}");
+                    break;
+                }
+            }
+            index.validate().unwrap();
+        }
+    }
+    assert!(refusals > 300, "{refusals}");
+}
+
+#[test]
+fn sp4_rows_for_ever_are_refused_without_a_trace() {
+    let platform = RefusingPlatform::new(Refuse::Never);
+    let mut index = BTreeIndex::new(space(), space(), platform.clone()).unwrap();
+    (0..AREAS)
+        .for_each(|n| assert!(index.take(VaRange::from_pages(64 + 2 * n, 65 + 2 * n).unwrap()).is_ok()));
+    platform.set(Refuse::All);
+    let before = seen(&index);
+    assert!(matches!(index.always_keep_rows(), Err(AllocError::NoMeta { .. })));
+    assert_eq!(seen(&index), before);
+    platform.set(Refuse::Never);
+    index.always_keep_rows().unwrap();
+    assert!(index.has_rows());
+    index.validate().unwrap();
+}
+
+#[test]
+fn sp4_more_pieces_than_there_can_be_are_refused() {
+    fn absurd<I: FreeIndex>(mut index: I) {
+        index.alloc(&Request::pages(3).unwrap()).unwrap();
+        let before = seen(&index);
+        for pieces in [u64::MAX, u64::MAX - 1, 1 << 63, 1 << 52] {
+            assert!(matches!(index.reserve_pieces(pieces), Err(AllocError::NoMeta { .. })), "{pieces}");
+            assert_eq!(seen(&index), before);
+        }
+        let one = index.alloc(&Request::pages(1).unwrap()).unwrap();
+        index.give_back(VaRange::from_size(one, 4096).unwrap()).unwrap();
+        index.validate().unwrap();
+    }
+    let platform = || RefusingPlatform::new(Refuse::Never);
+    absurd(RbIndex::<Linux, _>::new(space(), space(), platform()).unwrap());
+    absurd(BTreeIndex::new(space(), space(), platform()).unwrap());
+    absurd(BTreeIndex32::new(space(), space(), platform()).unwrap().with_rows().unwrap());
+    absurd(ModelIndex::new(space(), space()).unwrap());
+    absurd(PageIndex::new(space(), space()).unwrap());
+}
+
+#[test]
+fn the_sizes_that_the_docs_name() {
+    use va_base::NoSlabs;
+    let kib = |bytes: usize| bytes as f64 / 1024.0;
+    assert!(kib(size_of::<BTreeIndex<NoSlabs>>()) < 6.6);
+    assert!(kib(size_of::<BTreeIndex32<NoSlabs>>()) < 6.6);
+    assert!(kib(size_of::<RbIndex<Linux, NoSlabs>>()) < 3.2);
+    let holes = |index: &mut dyn FnMut(VaRange) -> bool| {
+        (1..).find(|&n| !index(VaRange::from_pages(64 + 2 * n, 65 + 2 * n).unwrap())).unwrap()
+    };
+    let mut wide = BTreeIndex::new(space(), space(), NoSlabs).unwrap();
+    let mut narrow = BTreeIndex32::new(space(), space(), NoSlabs).unwrap();
+    let mut tree = RbIndex::<Linux, _>::new(space(), space(), NoSlabs).unwrap();
+    let counts = [
+        holes(&mut |range| wide.take(range).is_ok()),
+        holes(&mut |range| narrow.take(range).is_ok()),
+        holes(&mut |range| tree.take(range).is_ok()),
+    ];
+    assert_eq!(counts, [53, 107, 64]);
 }
 
 #[test]

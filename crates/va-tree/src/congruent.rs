@@ -37,8 +37,8 @@ impl<'a> Congruent<'a> {
     /// `align_bytes` (of a page, if that is larger), in the default window.
     ///
     /// # Errors
-    /// [`RequestError::BadAlign`] unless `align_bytes` is a power of two; [`RequestError::BadSize`] with the offending
-    /// size unless every area is non-empty, aligned, below `2^64` and after the one before.
+    /// [`RequestError::BadAlign`] unless `align_bytes` is a power of two; [`RequestError::BadArea`] with the first one that
+    /// is empty, not aligned, past `2^64` or not after the one before; [`RequestError::NoArea`].
     pub fn new(areas: &'a [(u64, u64)], align_bytes: u64) -> Result<Self, RequestError> {
         let align = Align::new(align_bytes.max(1)).ok_or(RequestError::BadAlign { align_bytes })?;
         if align_bytes == 0 {
@@ -47,7 +47,7 @@ impl<'a> Congruent<'a> {
         let align = align.max(Align::PAGE);
         let mut end = 0u64;
         for &(offset, size_bytes) in areas {
-            let bad = RequestError::BadSize { size_bytes };
+            let bad = RequestError::BadArea { offset_bytes: offset, size_bytes, align_bytes: align.bytes() };
             let aligned = Va::new(offset).is_aligned(align) && Va::new(size_bytes).is_aligned(align);
             if !aligned || size_bytes == 0 || offset < end {
                 return Err(bad);
@@ -55,7 +55,7 @@ impl<'a> Congruent<'a> {
             end = offset.checked_add(size_bytes).ok_or(bad)?;
         }
         if areas.is_empty() {
-            return Err(RequestError::BadSize { size_bytes: 0 });
+            return Err(RequestError::NoArea);
         }
         Ok(Self { areas, align, window: None })
     }
@@ -148,7 +148,9 @@ pub(crate) fn take_all<I: FreeIndex + ?Sized>(
         let range = VaRange::from_size(Va::new(base.get() + offset), size);
         let taken = range.map(|range| index.take(range));
         // `find_base` saw every range free, and each is paid for.
-        assert!(matches!(taken, Some(Ok(_))), "congruent area at {base} + {offset:#x}: {taken:?}");
+        if !matches!(taken, Some(Ok(_))) {
+            index.bug(format_args!("SP4: congruent area at {base} + {offset:#x}: {taken:?}"));
+        }
     }
     Ok(base)
 }

@@ -44,7 +44,7 @@ use crate::Congruent;
 use va_base::{AllocError, Broken, FreeError, Pages, Request, Va, VaRange};
 
 /// How an area lies in the hole that it is cut from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fit {
     /// The whole hole.
     Full,
@@ -82,7 +82,8 @@ pub struct IndexMemory {
 
 /// An index of the holes of one space.
 ///
-/// All answers are a function of the operations so far (SP5). On `Err` nothing has changed (SP4).
+/// All answers are a function of the operations so far (SP5). On `Err` nothing has changed that any other call could tell
+/// (SP4); slabs lent before a refusal stay as spare capacity. No locks are taken: changes need `&mut self`.
 pub trait FreeIndex {
     /// The whole pages that the index manages.
     fn extent(&self) -> VaRange;
@@ -90,7 +91,8 @@ pub trait FreeIndex {
     /// Where a request without a window is met.
     fn default_window(&self) -> VaRange;
 
-    /// Returns the lowest address at which `request` could be met now.
+    /// Returns the lowest address at which `request` could be met now. O(log n); O(n) for an alignment above a page of
+    /// which the structure keeps no summary (each structure says which those are).
     ///
     /// `Ok` does not promise that records for it are at hand; only [`alloc`](Self::alloc) finds that out.
     ///
@@ -98,19 +100,21 @@ pub trait FreeIndex {
     /// [`AllocError::NoSpace`].
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError>;
 
-    /// Takes the lowest range that meets `request` and returns its first address.
+    /// Takes the lowest range that meets `request` and returns its first address. O(log n), with the exceptions that the
+    /// structure states.
     ///
     /// # Errors
-    /// [`AllocError::NoSpace`] if nothing fits; [`AllocError::NoMeta`] if the platform refuses a slab.
+    /// [`AllocError::NoSpace`] if nothing fits; [`AllocError::NoMeta`] if the platform refuses a slab, for the area or for
+    /// what the structure keeps to find aligned ranges.
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError>;
 
-    /// Takes exactly `range`, which must be free, and tells how it lay in its hole.
+    /// Takes exactly `range`, which must be free, and tells how it lay in its hole. O(log n).
     ///
     /// # Errors
     /// [`AllocError::BadRange`], [`AllocError::Occupied`], [`AllocError::NoMeta`].
     fn take(&mut self, range: VaRange) -> Result<Fit, AllocError>;
 
-    /// Gives `range` back: one area, as it was taken. Merges it with the holes that it touches.
+    /// Gives `range` back: one area, as it was taken. Merges it with the holes that it touches. O(log n).
     ///
     /// Allocates nothing and cannot fail for want of anything (SP3). An area may come back in pieces only after
     /// [`reserve_pieces`](Self::reserve_pieces), and several areas at once only with
@@ -121,17 +125,17 @@ pub trait FreeIndex {
     fn give_back(&mut self, range: VaRange) -> Result<(), FreeError>;
 
     /// Counts `pieces` more areas as out, and pays for their return: an area is about to come back in
-    /// `pieces + 1` parts.
+    /// `pieces + 1` parts. O(1), and what the platform takes to lend.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the platform refuses a slab.
     fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError>;
 
     /// Counts `pieces` areas less as out: `pieces + 1` neighbouring areas came back as one range. Returns how many
-    /// were forgotten, which is less than `pieces` where the holes of this moment still need them.
+    /// were forgotten, which is less than `pieces` where the holes of this moment still need them. O(1).
     fn release_pieces(&mut self, pieces: u64) -> u64;
 
-    /// Areas that are out, pieces reserved included.
+    /// Areas that are out, pieces reserved included, O(1).
     fn live(&self) -> u64;
 
     /// Free pages, O(1).
@@ -143,13 +147,13 @@ pub trait FreeIndex {
     /// Pages of the largest hole, O(1); zero if nothing is free.
     fn largest_hole(&self) -> Pages;
 
-    /// Returns the lowest hole that ends above `at`.
+    /// Returns the lowest hole that ends above `at`. O(log n).
     fn hole_after(&self, at: Va) -> Option<VaRange>;
 
-    /// Returns the highest hole that starts at or below `at`.
+    /// Returns the highest hole that starts at or below `at`. O(log n).
     fn hole_below(&self, at: Va) -> Option<VaRange>;
 
-    /// Iterates over all holes in address order.
+    /// Iterates over all holes in address order, O(log n) each.
     fn holes(&self) -> impl Iterator<Item = VaRange> + '_
     where
         Self: Sized,
@@ -162,7 +166,8 @@ pub trait FreeIndex {
         })
     }
 
-    /// Returns the highest base at which every range of `areas` is free, without taking anything.
+    /// Returns the highest base at which every range of `areas` is free, without taking anything. Cost: (holes above the
+    /// answer + 1) x areas lookups.
     ///
     /// # Errors
     /// [`AllocError::NoSpace`].
@@ -172,7 +177,7 @@ pub trait FreeIndex {
 
     /// Takes several ranges at fixed distances from one base, the highest base possible (`pcpu_get_vm_areas`).
     ///
-    /// All or nothing. Cost: holes above the answer times areas.
+    /// All or nothing. Cost: (holes above the answer + 1) x areas lookups.
     ///
     /// # Errors
     /// [`AllocError::NoSpace`], [`AllocError::NoMeta`].
@@ -180,7 +185,7 @@ pub trait FreeIndex {
         crate::congruent::take_all(self, areas)
     }
 
-    /// Bytes of memory that the index holds.
+    /// Bytes of memory that the index holds, O(1).
     fn memory(&self) -> IndexMemory;
 
     /// Checks every invariant with full walks, O(n). `Err` names the first rule broken and where.
@@ -188,4 +193,10 @@ pub trait FreeIndex {
     /// # Errors
     /// [`Broken`].
     fn validate(&self) -> Result<(), Broken>;
+
+    /// Stops: an invariant does not hold. An index on a platform hands this to [`Platform::bug`](va_base::Platform::bug).
+    #[doc(hidden)]
+    fn bug(&self, what: core::fmt::Arguments<'_>) -> ! {
+        panic!("{what}");
+    }
 }

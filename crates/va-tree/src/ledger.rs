@@ -34,6 +34,13 @@ impl Ledger {
         bound(self.live + 1, self.holes + 1)
     }
 
+    /// The same with `pieces` more areas out; `None` if nothing could ever pay for them.
+    pub(crate) fn with_pieces(&self, pieces: u64) -> Option<Self> {
+        // A page that is out is at most one piece, and there are below 2^52: what is larger would only make sums wrap.
+        let live = self.live.checked_add(pieces).filter(|&live| live < 1 << 52)?;
+        Some(Self { live, ..*self })
+    }
+
     /// Tells whether a return that merges with `merged` neighbours (0, 1 or 2) is one that the areas out account for.
     #[inline]
     pub(crate) fn may_return(&self, merged: u64) -> bool {

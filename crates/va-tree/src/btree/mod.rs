@@ -37,7 +37,8 @@
 //! - **BT6 last-end** no hole of the tree ends above `last_end`.
 //!
 //! # Cost
-//! `n` holes, fanout F: every operation is O(F log n) and changes O(log n) nodes, except that one request of each
+//! An index is 6.5 KiB with the first 53 holes inside it (107 with 32-bit keys), and is built where it stays, or
+//! moved there: `new` is not const. `n` holes, fanout F: every operation is O(F log n) and changes O(log n) nodes, except that one request of each
 //! alignment builds its row in O(n), that alignments above 1 GiB may walk O(n) holes, and that congruent areas pass the holes above the answer.
 //! # Source
 //! Our own; Linux has a red-black tree here (see [`rb`](crate::rb)). Measurements: `docs/decisions/0001-index-structure.md`.
@@ -59,6 +60,7 @@ pub use key::Key;
 use crate::ledger::Ledger;
 use crate::slab::{NIL, SLABS_MAX, Slab};
 use crate::{Fit, FreeIndex, IndexMemory};
+use core::fmt;
 use node::{Inner, Leaf};
 use path::Path;
 use rows::{Classes, RowBlock};
@@ -169,15 +171,24 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Ok(tree)
     }
 
+    /// The same index with [`always_keep_rows`](Self::always_keep_rows). For a new one: if the platform refuses, it is gone.
+    ///
+    /// # Errors
+    /// [`AllocError::NoMeta`] if the platform refuses a slab.
+    pub fn with_rows(mut self) -> Result<Self, AllocError> {
+        self.always_keep_rows()?;
+        Ok(self)
+    }
+
     /// Keeps the alignment rows of every class from now on, whatever is asked and however few holes there are: O(n) now, O(1)
     /// for a young space, and no later request builds anything.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the platform refuses a slab; nothing has changed.
-    pub fn with_rows(mut self) -> Result<Self, AllocError> {
+    pub fn always_keep_rows(&mut self) -> Result<(), AllocError> {
+        self.keep_rows(Classes::ALL, self.ledger.bound())?;
         self.rows_always = true;
-        self.keep_rows(Classes::ALL)?;
-        Ok(self)
+        Ok(())
     }
 
     /// Tells whether alignment rows of any class are kept.
@@ -236,13 +247,14 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     #[cold]
     fn pay_slow(&mut self, holes: u64) -> Result<(), AllocError> {
         let leaves = cost::leaves(holes, F);
-        let inners = cost::inners(leaves, F) as usize;
         let refused = |records| AllocError::NoMeta { records };
+        let count = |nodes: u64| usize::try_from(nodes).map_err(|_| refused(usize::MAX));
+        let inners = count(cost::inners(leaves, F))?;
         if leaves > cost::leaves_within_height(path::MAX_HEIGHT, F) {
-            return Err(refused(leaves as usize));
+            return Err(refused(count(leaves)?));
         }
         // Slabs lent before a refusal stay as spare capacity, and are counted.
-        let lent = self.leaves.reserve(leaves as usize, &self.platform);
+        let lent = self.leaves.reserve(count(leaves)?, &self.platform);
         let lent = lent.and_then(|()| self.inners.reserve(inners, &self.platform));
         let lent = lent.and_then(|()| match self.has_rows() {
             true => self.rows.reserve(inners, &self.platform),
@@ -252,10 +264,13 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         lent.map_err(refused)
     }
 
+    /// Keeps the rows of `classes`, in a tree of which `holes` holes are paid for.
     #[cold]
-    fn keep_rows(&mut self, classes: Classes) -> Result<(), AllocError> {
-        let inners = cost::inners(cost::leaves(self.ledger.bound(), F), F) as usize;
-        self.rows.reserve(inners, &self.platform).map_err(|records| AllocError::NoMeta { records })?;
+    fn keep_rows(&mut self, classes: Classes, holes: u64) -> Result<(), AllocError> {
+        let refused = |records| AllocError::NoMeta { records };
+        let inners =
+            usize::try_from(cost::inners(cost::leaves(holes, F), F)).map_err(|_| refused(usize::MAX))?;
+        self.rows.reserve(inners, &self.platform).map_err(refused)?;
         self.build_rows(classes.without(self.kept));
         self.kept = self.kept.with(classes);
         self.count_paid();
@@ -311,7 +326,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         self.default_window
     }
 
-    /// O(log n); O(n) for an aligned request while there are no rows, since turning them on is a change.
+    /// O(log n); O(n) for an aligned request while its row is not kept, since building it is a change.
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
         match self.find_lowest_patiently(&self.wanted(request), &mut Path::new()) {
             Some(found) => Ok(self.va(found.at)),
@@ -319,6 +334,8 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         }
     }
 
+    /// O(log n), but for a request that builds a row (see the type). A row stays when then nothing fits: it is what tells so
+    /// the next time.
     #[inline]
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
         let wanted = self.wanted(request);
@@ -341,7 +358,10 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
             Search::Found(found) => found,
             Search::Nothing => return Err(self.no_space(request)),
             Search::NeedsRow => {
-                self.keep_rows(wanted.class().map_or(Classes::NONE, Classes::only))?;
+                // First what could be refused for the area itself: a refusal must not leave rows behind.
+                let holes = self.ledger.bound_after_take();
+                self.pay(holes)?;
+                self.keep_rows(wanted.class().map_or(Classes::NONE, Classes::only), holes)?;
                 self.find_lowest_patiently(&wanted, &mut path).ok_or_else(|| self.no_space(request))?
             }
         };
@@ -373,10 +393,9 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     }
 
     fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError> {
-        let live = self.ledger.live.saturating_add(pieces);
-        let want = Ledger { live, ..self.ledger };
+        let want = self.ledger.with_pieces(pieces).ok_or(AllocError::NoMeta { records: usize::MAX })?;
         self.pay(want.bound())?;
-        self.ledger.live = live;
+        self.ledger.live = want.live;
         Ok(())
     }
 
@@ -437,6 +456,24 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
 
     fn validate(&self) -> Result<(), Broken> {
         self.walk()
+    }
+
+    fn bug(&self, what: fmt::Arguments<'_>) -> ! {
+        self.platform.bug(what, None)
+    }
+}
+
+impl<K: Key, const F: usize, P: Platform> fmt::Debug for BTree<K, F, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BTree")
+            .field("extent", &self.extent())
+            .field("live", &self.ledger.live)
+            .field("holes", &self.ledger.holes)
+            .field("free_pages", &self.ledger.free_pages)
+            .field("largest_hole", &self.largest_hole())
+            .field("height", &self.height)
+            .field("rows", &self.kept)
+            .finish_non_exhaustive()
     }
 }
 

@@ -160,5 +160,5 @@ fn want(rule: &'static str, at: va_base::Va, want: u64, got: u64) -> Result<(), 
 }
 
 fn ensure(rule: &'static str, at: va_base::Va, want: u64, got: u64, holds: bool) -> Result<(), Broken> {
-    if holds { Ok(()) } else { Err(Broken { rule, at, want, got }) }
+    Broken::unless(holds, rule, at, want, got)
 }

@@ -21,6 +21,7 @@ use super::tree::{Hole, Tree, promising};
 use va_base::PAGE_SIZE;
 
 /// What is looked for, in bytes.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub(super) size: u64,
@@ -45,13 +46,21 @@ impl Wanted {
 }
 
 /// A way of choosing a hole.
-pub trait Search {
+pub trait Search: sealed::Sealed {
     /// Returns the hole to cut and the address in it.
     #[doc(hidden)]
     fn find(tree: &TreeRef<'_>, wanted: &Wanted) -> Option<(u32, u64)>;
 }
 
+mod sealed {
+    /// The two searches here are all there are: another could hand out what is not free.
+    pub trait Sealed {}
+    impl Sealed for super::Linux {}
+    impl Sealed for super::Exact {}
+}
+
 /// The tree, as a search sees it.
+#[doc(hidden)]
 pub struct TreeRef<'a>(pub(super) &'a Tree);
 
 /// Linux's search: what Linux 6.12 answers, address for address.
@@ -107,9 +116,9 @@ fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
             if wanted.fits_in(hole, low) {
                 return Some(id);
             }
-            // Not strict here: having come back to a hole that starts at `low`, its right side is what remains. And one
-            // more than its start afterwards, so that no later step takes this hole, or what is left of it, for new.
-            if low <= hole.start
+            // One that starts at `low` was not entered on its left, so this is the way back from its right side. And one
+            // more than its start afterwards, so that no later step enters its left side, or what lies before it, again.
+            if low < hole.start
                 && let Some(right) = promising(holes, hole.right(), length)
             {
                 low = hole.start + 1;
