@@ -28,7 +28,7 @@ pub mod sync;
 mod units;
 
 pub use error::{AllocError, Broken, FreeError};
-pub use machine::{Drain, Epoch, Machine, Table};
+pub use machine::{Drain, Epoch, LockClass, Machine, Table};
 pub use platform::{NoSlabs, Platform, Record};
 pub use request::{Request, RequestError};
 pub use units::{Align, PAGE_SHIFT, PAGE_SIZE, Pages, Va, VaRange};

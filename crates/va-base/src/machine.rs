@@ -10,6 +10,7 @@
 //! | [`Machine::flush`] | the purge lock ([`Machine::PurgeLock`]) | if that lock lets it | no |
 //! | [`Machine::completed`] | the purge lock | no | - |
 //! | [`Machine::drain`] | none | yes | - |
+//! | [`Machine::locking`] | any | no | - |
 //! | [`Machine::reclaim`] | none | yes | - |
 //!
 //! None of them may call back into the same space, except [`Machine::drain`] and [`Machine::reclaim`], which may free.
@@ -39,6 +40,19 @@ pub enum Drain {
     Here,
     /// Somebody else, whom the machine has woken and who will call the space's `tick` or `purge`.
     Elsewhere,
+}
+
+/// The locks of a space, by what they guard.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LockClass {
+    /// The pool of one node.
+    Pool,
+    /// The lazy areas of one node.
+    Lazy,
+    /// The free index and the start bits.
+    Free,
+    /// The purge.
+    Purge,
 }
 
 /// What a machine supplies to a space.
@@ -73,6 +87,10 @@ pub trait Machine: Platform {
     fn drain(&self) -> Drain {
         Drain::Here
     }
+
+    /// Tells that a lock is about to be taken, for a machine that counts or traces. Costs nothing where it is empty.
+    #[inline(always)]
+    fn locking(&self, _class: LockClass) {}
 
     /// Asks whoever holds areas that it could do without to free them, since a request is about to fail for want of
     /// space. Returns how many pages were freed; the request is tried again as long as that is not 0.
@@ -111,6 +129,11 @@ impl<M: Machine + ?Sized> Machine for &M {
 
     fn drain(&self) -> Drain {
         (**self).drain()
+    }
+
+    #[inline(always)]
+    fn locking(&self, class: LockClass) {
+        (**self).locking(class);
     }
 
     fn reclaim(&self) -> u64 {
