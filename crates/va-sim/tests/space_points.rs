@@ -1,5 +1,7 @@
 //! Single calls at the limits of a space: refusals, epochs, overflow, boot, wrong frees.
 
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
 use std::sync::{Arc, Mutex, PoisonError};
 use va_base::{Align, AllocError, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine, Violation, lockings};

@@ -1,6 +1,8 @@
 //! A space and its obvious twin, side by side on random calls: the same addresses, the same counts, and a machine that
 //! sees any address that comes back too early.
 
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
 use proptest::prelude::*;
 use va_base::{Align, AllocError, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
 use va_sim::machine::SimMachine;

@@ -26,6 +26,8 @@ mod error;
 mod flight;
 pub mod lazy;
 mod list;
+#[cfg(all(test, loom))]
+mod loom;
 mod map;
 pub mod node;
 pub mod pool;

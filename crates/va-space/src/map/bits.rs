@@ -45,7 +45,7 @@ impl<const W: usize> Bits<W> {
     }
 
     /// Tells whether a bit is set.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn get(&self, at: usize) -> bool {
         self.words[at / WORD_BITS].load(Ordering::Acquire) >> (at % WORD_BITS) & 1 == 1
     }

@@ -46,7 +46,7 @@ pub(crate) use word::{OWNERS_MAX, Word};
 
 use table::{Branch, Leaf, Slot, Subtree};
 use va_base::sync::atomic::Ordering;
-use va_base::{Broken, Machine, PAGE_SHIFT, Va};
+use va_base::{Broken, Machine, Va};
 use word::ESCAPE_PAGES;
 
 #[cfg(not(loom))]
@@ -75,7 +75,7 @@ use shape::{Far, Top, Wide};
 /// Pages that the map covers, from 0.
 pub(crate) const COVERED_PAGES: u64 = 1 << Far::LOG2;
 #[cfg(not(loom))]
-const _: () = assert!(Far::LOG2 == u64::BITS - PAGE_SHIFT);
+const _: () = assert!(Far::LOG2 == u64::BITS - va_base::PAGE_SHIFT);
 
 /// The right to change start bits; there is one in each space, under the lock of the free index.
 pub(crate) struct Marker(());
