@@ -39,6 +39,8 @@ where
     let mut random = Random(seed | 1);
     let mut own: Vec<Area> = Vec::new();
     let mut refused = 0;
+    // Three of four have a magazine.
+    let mut magazine = (cpu % 4 != 3).then(|| space.magazine(cpu).unwrap());
     for call in 0..calls {
         let what = random.below(100);
         if what < 48 && own.len() < 40 {
@@ -49,7 +51,11 @@ where
                 let low = FIRST + random.below(PAGES / 2);
                 request = request.within(VaRange::from_pages(low, low + 2000).unwrap());
             }
-            match space.alloc(cpu, &request) {
+            let got = match &mut magazine {
+                Some(magazine) => magazine.alloc(&request),
+                None => space.alloc(cpu, &request),
+            };
+            match got {
                 Ok(area) => {
                     machine.map(area.range()).unwrap_or_else(|broken| panic!("call {call}: {broken}"));
                     assert!(area.start().is_aligned(request.align()));
@@ -61,7 +67,9 @@ where
             let area = own.swap_remove(random.below(own.len() as u64) as usize);
             machine.unmap(area.range());
             // By another CPU's hand, and by address, as often as not.
-            if random.below(2) == 0 {
+            if let Some(magazine) = &mut magazine {
+                magazine.free(area).unwrap();
+            } else if random.below(2) == 0 {
                 space.free(area).unwrap();
             } else {
                 assert_eq!(space.free_at(area.start()), Ok(area.range()));
@@ -105,9 +113,8 @@ where
     for<'a> Shared<'a, C>: Sync,
 {
     let seed = std::env::var("VA_STRESS_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed: u64 = seed.unwrap_or_else(|| {
-        std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64)
-    });
+    let seed: u64 =
+        seed.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64));
     // Shown by the test harness only on failure.
     println!("VA_STRESS_SEED={seed}");
     let machine = SimMachine::new(threads.min(16) as u32);

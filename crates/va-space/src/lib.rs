@@ -10,6 +10,7 @@
 //! | [`config`] | the policies: Linux 5.2, Linux 6.9, ours |
 //! | [`pool`], [`decay`] | flushed areas by exact size, and how pools shrink |
 //! | [`lazy`], [`node`] | how much may wait for a flush, which node it waits in |
+//! | [`Magazine`] | a cache of areas that its owner passes by `&mut` |
 //! | `map` | the page map: what starts at a page, read without a lock |
 //! | `list`, `flight` | lists without records, and the types that keep an unflushed range out of use (SP2) |
 
@@ -39,4 +40,4 @@ pub use area::{Area, AreaView};
 pub use config::Config;
 pub use error::{ReleaseError, SpaceError};
 pub use map::State;
-pub use space::{Areas, NODES_LIMIT, Purge, Purged, Stats, VmapSpace};
+pub use space::{Areas, MAGAZINES_MAX, Magazine, NODES_LIMIT, Purge, Purged, Stats, VmapSpace};

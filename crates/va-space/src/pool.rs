@@ -1,4 +1,4 @@
-//! The pool of a node: flushed areas, ready to be given out, by exact size.
+//! The pool of a node, or of a magazine: flushed areas, ready to be given out, by exact size.
 //!
 //! # Theory
 //! An area of the right size that is flushed already costs neither the free index nor its lock. Up to
@@ -11,7 +11,7 @@
 //! - **PO3 bounded** the lists of large sizes hold at most [`LARGE_PAGES_MAX`] pages together.
 //!
 //! # Locking
-//! None here: the node has the lock.
+//! None here: the node has the lock, the magazine its owner.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `node_pool_add_va`, `node_alloc`); the large sizes are our own.
 
@@ -38,10 +38,12 @@ pub(crate) struct Pool {
     occupied: [u64; CLASSES.div_ceil(64)],
     areas: u64,
     pages: u64,
+    /// What its areas are: [`State::Pooled`] or [`State::Cached`].
+    state: State,
 }
 
 impl Pool {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(state: State) -> Self {
         Self {
             lists: [const { AreaList::new() }; CLASSES],
             large: [0; LARGE_SIZES],
@@ -49,6 +51,7 @@ impl Pool {
             occupied: [0; CLASSES.div_ceil(64)],
             areas: 0,
             pages: 0,
+            state,
         }
     }
 
@@ -62,7 +65,7 @@ impl Pool {
 
     /// The list that holds areas of `pages`, if there is one.
     #[inline]
-    fn class(&self, pages: u64) -> Option<usize> {
+    pub(crate) fn class(&self, pages: u64) -> Option<usize> {
         if pages <= EXACT_PAGES_MAX {
             return Some(pages as usize - 1);
         }
@@ -131,7 +134,7 @@ impl Pool {
             self.large_pages += area.pages;
         }
         self.occupied[class / 64] |= 1 << (class % 64);
-        self.lists[class].push_front(map, area, State::Pooled);
+        self.lists[class].push_front(map, area, self.state);
         Ok(())
     }
 
@@ -168,7 +171,7 @@ impl Pool {
             while left > 0 {
                 let seen = next.and_then(|page| map.at(page));
                 let got = seen.map_or(0, |seen| seen.pages);
-                if got != size || seen.and_then(|seen| seen.word.state()) != Some(State::Pooled) {
+                if got != size || seen.and_then(|seen| seen.word.state()) != Some(self.state) {
                     return Err(Broken { rule: "PO1", at, want: size, got });
                 }
                 next = next.map(|page| map.link(page));

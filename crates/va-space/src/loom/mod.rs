@@ -212,3 +212,27 @@ fn a_shrinker_against_a_purge_loses_nothing() {
         assert_eq!(space.validate(), Ok(()));
     });
 }
+
+#[test]
+fn a_magazine_that_refills_against_a_shrinker() {
+    model(|| {
+        let space = Arc::new(space(2, 1));
+        let areas: Vec<Area> = (0..2).map(|_| alloc(&space, 0, 1)).collect();
+        for area in areas {
+            free(&space, area);
+        }
+        space.purge(Purge::Drain);
+        let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
+        let theirs = space.clone();
+        let other = spawn(move || theirs.shrink());
+        // From the pool if the shrinker left it, else from the index, if it has given back by then.
+        let mine = magazine.alloc(&ask(1));
+        let shrunk = other.join().unwrap_or(u64::MAX);
+        match mine {
+            Ok(mine) => assert_eq!(space.find(mine.start()).map(|seen| seen.range), Some(mine.range())),
+            Err(error) => panic!("both areas are free: {error}"),
+        }
+        assert!(shrunk <= 2 && space.stats().cached_areas + shrunk <= 2);
+        assert_eq!(space.validate(), Ok(()));
+    });
+}

@@ -5,7 +5,7 @@ use super::purge::PurgeState;
 use super::{NODES_LIMIT, VmapSpace};
 use crate::config::Config;
 use crate::flight::LazyAreas;
-use crate::map::Marker;
+use crate::map::{Marker, State};
 use crate::pool::Pool;
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
 use va_base::{LockClass, Machine, Table};
@@ -18,7 +18,7 @@ pub(super) struct Node<R> {
 
 impl<R: RawMutex + Send + Sync + 'static> Table for Node<R> {
     fn empty() -> Self {
-        Self { pool: Mutex::new(Pool::new()), lazy: Mutex::new(LazyAreas::new()) }
+        Self { pool: Mutex::new(Pool::new(State::Pooled)), lazy: Mutex::new(LazyAreas::new()) }
     }
 }
 

@@ -14,7 +14,7 @@
 //!
 //! # Invariants
 //! - **SP1 conservation** holes of the index and areas with a start bit (and what one thread holds while the machine lends
-//!   it a table) tile the extent at every moment; the lists hold the lazy and the pooled areas, all of them.
+//!   it a table) tile the extent at every moment; the lists hold the lazy, the pooled and the cached areas, all of them.
 //! - **SP2 flush-before-reuse** no address is given out again before a flush that covers it (by types, see `list`).
 //! - **SP3 free cannot fail** a free changes a word and a list; what the index may need was paid for at alloc.
 //! - **SP4 errors change nothing**, but for caches that a failing request empties.
@@ -32,12 +32,14 @@
 mod congruent;
 mod find;
 mod locks;
+mod magazine;
 mod overflow;
 mod purge;
 mod settle;
 mod validate;
 
 pub use find::Areas;
+pub use magazine::{MAGAZINES_MAX, Magazine};
 pub use purge::{Purge, Purged};
 pub use validate::Stats;
 
@@ -49,9 +51,10 @@ use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, State, Word};
 use crate::node::{NodeMap, Zone};
 use core::marker::PhantomData;
 use locks::{Heap, Node};
+use magazine::Cells;
 use purge::PurgeState;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use va_base::sync::{Mutex, MutexGuard};
+use va_base::sync::{Mutex, MutexGuard, OnceRef};
 use va_base::{Machine, Pages, Request, Va, VaRange};
 use va_tree::FreeIndex;
 
@@ -100,6 +103,10 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     settled: Alone<AtomicU64>,
     /// A purge was begun and is not finished: a hint, read without the purge lock.
     purging: AtomicBool,
+    /// Moves when magazines are to hand back what they hold.
+    recall: Alone<AtomicU64>,
+    /// What magazines hold; lent with the first of them.
+    cells: OnceRef<'static, Cells>,
     config: PhantomData<fn() -> C>,
 }
 
@@ -135,6 +142,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             lazied: Alone(AtomicU64::new(0)),
             settled: Alone(AtomicU64::new(0)),
             purging: AtomicBool::new(false),
+            recall: Alone(AtomicU64::new(0)),
+            cells: OnceRef::new(),
             config: PhantomData,
         };
         for node in &mut space.table[..count as usize] {
@@ -213,16 +222,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Cost: O(1), and at most one slice.
     #[inline]
     pub fn free(&self, area: Area) -> Result<(), ReleaseError> {
-        let word = self.map.word(area.page);
-        if !word.is_busy() {
-            return Err(self.no_area(area.page));
-        }
-        // A handle of an area that is gone has an older generation than the one that is there.
-        let same = Word::new(area.pages, word.owner(), area.generation, State::Busy);
-        if same != word {
-            return Err(ReleaseError::Reused { handle: area.range() });
-        }
-        self.release(area.page, area.pages, word)
+        let freed = self.claim(&area)?;
+        self.make_lazy(freed);
+        self.after_free();
+        Ok(())
     }
 
     /// Takes back the area that starts at `at`, and tells its addresses.
@@ -233,14 +236,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// As [`free`](Self::free). Cost: O(1), and at most one slice.
     #[inline]
     pub fn free_at(&self, at: Va) -> Result<VaRange, ReleaseError> {
-        let page = at.page_floor();
-        match self.map.at(page) {
-            Some(seen) if seen.word.is_busy() && Va::from_page(page) == at => {
-                self.release(page, seen.pages, seen.word)?;
-                Ok(range_of(page, seen.pages))
-            }
-            _ => Err(self.no_area_at(at)),
-        }
+        let freed = self.claim_at(at)?;
+        let range = range_of(freed.page, freed.pages);
+        self.make_lazy(freed);
+        self.after_free();
+        Ok(range)
     }
 
     /// Pages freed that still wait in nodes or in a purge.
@@ -312,16 +312,40 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(Area { page, pages, generation: word.generation() })
     }
 
-    /// Makes a busy area lazy: the one who wins this owns it.
+    /// Makes the area of a handle lazy and the caller's.
     #[inline]
-    fn release(&self, page: u64, pages: u64, word: Word) -> Result<(), ReleaseError> {
-        let lazy = word.with_state(State::Lazy);
-        if self.map.exchange(page, word, lazy).is_err() {
-            return Err(self.no_area(page));
+    fn claim(&self, area: &Area) -> Result<Loose<Unflushed>, ReleaseError> {
+        let word = self.map.word(area.page);
+        if !word.is_busy() {
+            return Err(self.no_area_at(area.start()));
         }
-        self.make_lazy(Loose::won(page, pages, lazy));
-        self.after_free();
-        Ok(())
+        // A handle of an area that is gone has an older generation than the one that is there.
+        if Word::new(area.pages, word.owner(), area.generation, State::Busy) != word {
+            return Err(ReleaseError::Reused { handle: area.range() });
+        }
+        self.win(area.page, area.pages, word)
+    }
+
+    /// Makes what starts at an address lazy and the caller's.
+    #[inline]
+    fn claim_at(&self, at: Va) -> Result<Loose<Unflushed>, ReleaseError> {
+        let page = at.page_floor();
+        match self.map.at(page) {
+            Some(seen) if seen.word.is_busy() && Va::from_page(page) == at => {
+                self.win(page, seen.pages, seen.word)
+            }
+            _ => Err(self.no_area_at(at)),
+        }
+    }
+
+    /// Of all who free an area at a time, the one who wins this has it.
+    #[inline(always)]
+    fn win(&self, page: u64, pages: u64, word: Word) -> Result<Loose<Unflushed>, ReleaseError> {
+        let lazy = word.with_state(State::Lazy);
+        match self.map.exchange(page, word, lazy) {
+            Ok(()) => Ok(Loose::won(page, pages, lazy)),
+            Err(_) => Err(self.no_area_at(Va::from_page(page))),
+        }
     }
 
     /// Puts a freed area where it waits.
@@ -341,11 +365,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     #[cold]
-    fn no_area(&self, page: u64) -> ReleaseError {
-        self.no_area_at(Va::from_page(page))
-    }
-
-    #[cold]
     fn no_area_at(&self, at: Va) -> ReleaseError {
         let inside = self.find_enclosing(at).map(|seen| seen.range).filter(|range| range.start() != at);
         ReleaseError::NoArea { at, inside }
@@ -357,6 +376,9 @@ impl<P: Machine + Clone, C: Config> Drop for VmapSpace<P, C> {
         self.map.hand_back(&self.machine);
         for node in self.table.iter_mut().filter_map(Option::take) {
             self.machine.take_back_table(node);
+        }
+        if let Some(cells) = self.cells.get() {
+            self.machine.take_back_table(cells);
         }
     }
 }

@@ -63,6 +63,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if pass == Pass::Whole {
                 self.remember(request, lazied);
             }
+            // Their owners hand back at their next call what would merge with what is free.
+            self.recall.0.fetch_add(1, Ordering::Relaxed);
             return Err(self.no_space(request));
         }
     }
@@ -119,7 +121,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn refused(&self, error: AllocError, largest: Pages) -> SpaceError {
         match error {
             AllocError::NoSpace { requested, align, window, .. } => {
-                let (lazy, cached) = (self.lazy_pages(), Pages::new(0));
+                let (lazy, cached) = (self.lazy_pages(), Pages::new(self.held().cached_pages));
                 SpaceError::NoSpace { requested, align, window, largest, lazy, cached }
             }
             other => SpaceError::Index(other),

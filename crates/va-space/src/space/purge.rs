@@ -126,7 +126,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `purge`, given back after each slice.
     pub fn purge(&self, how: Purge) -> Purged {
         let pass = self.run_pass(how == Purge::Full, || false);
-        self.purged(pass == Pass::Waiting)
+        let mut waiting = pass == Pass::Waiting;
+        if how == Purge::Aliases && self.held().lazy_pages > 0 {
+            // What magazines hold stays lazy, and is flushed again with the rest; but nothing translates it any more.
+            let epoch = self.machine.flush(&[self.extent]);
+            waiting |= !self.machine.completed(epoch);
+        }
+        self.purged(waiting)
     }
 
     /// Does one slice of a purge if one is under way or due. For workers and idle loops.
@@ -165,7 +171,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     #[inline]
-    fn lazy_max(&self) -> Pages {
+    pub(super) fn lazy_max(&self) -> Pages {
         C::lazy_max(self.machine.cpus_online())
     }
 
@@ -173,13 +179,21 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline]
     pub(super) fn after_free(&self) {
         if self.lazy_pages() > self.lazy_max() || self.purging.load(Ordering::Relaxed) {
-            self.drain_some();
+            self.drain_some(self.lazy_pages().get());
+        }
+    }
+
+    /// The same after many frees at once: what magazines hold counts, too.
+    pub(super) fn after_batch(&self) {
+        let lazy = self.lazy_pages().get() + self.held().lazy_pages;
+        if lazy > self.lazy_max().get() || self.purging.load(Ordering::Relaxed) {
+            self.drain_some(lazy);
         }
     }
 
     #[cold]
-    fn drain_some(&self) {
-        let (lazy, max) = (self.lazy_pages().get(), self.lazy_max().get());
+    fn drain_some(&self, lazy: u64) {
+        let max = self.lazy_max().get();
         let begun = self.purging.load(Ordering::Relaxed);
         let helps = lazy > max.saturating_mul(2);
         // Asked even if this call helps, so that a worker that sleeps is woken.

@@ -14,12 +14,16 @@ pub struct Stats {
     pub areas: u64,
     /// Pages of busy areas.
     pub busy_pages: Pages,
-    /// Pages freed and not yet settled by a purge.
+    /// Pages freed and not yet settled by a purge, those in magazines among them.
     pub lazy_pages: Pages,
     /// Areas in pools.
     pub pooled_areas: u64,
     /// Pages in pools.
     pub pooled_pages: Pages,
+    /// Flushed areas in magazines.
+    pub cached_areas: u64,
+    /// Their pages.
+    pub cached_pages: Pages,
     /// Pages in the index.
     pub free_pages: Pages,
     /// Holes in the index.
@@ -39,8 +43,10 @@ pub struct Stats {
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Counts. Cost: O(nodes) locks, and the tables.
     pub fn stats(&self) -> Stats {
-        let mut stats =
-            Stats { lazy_pages: self.lazy_pages(), tables: self.map.tables(), ..Stats::default() };
+        let held = self.held();
+        let mut stats = Stats { tables: self.map.tables(), ..Stats::default() };
+        stats.lazy_pages = Pages::new(self.lazy_pages().get() + held.lazy_pages);
+        (stats.cached_areas, stats.cached_pages) = (held.cached_areas, Pages::new(held.cached_pages));
         let mut pooled = 0;
         for node in self.each_node() {
             let pool = self.lock_pool(node);
@@ -57,7 +63,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         stats.holes = heap.index.hole_count();
         stats.largest_hole = heap.index.largest_hole();
         let out = pages_of(self.extent) - stats.free_pages.get() - heap.transit_pages;
-        stats.busy_pages = Pages::new(out.saturating_sub(stats.lazy_pages.get() + pooled));
+        stats.busy_pages =
+            Pages::new(out.saturating_sub(stats.lazy_pages.get() + pooled + held.cached_pages));
         stats
     }
 
@@ -88,7 +95,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if want == got { Ok(()) } else { Err(Broken { rule: "SP1", at: Va::ZERO, want, got }) }
         };
         let of = |state: State| areas[state as usize];
-        sp1(listed, of(State::Lazy).0)?;
+        let held = self.held();
+        sp1(listed + held.lazy_areas, of(State::Lazy).0)?;
+        sp1(lazy_pages + held.lazy_pages, of(State::Lazy).1)?;
+        sp1(held.cached_areas, of(State::Cached).0)?;
+        sp1(held.cached_pages, of(State::Cached).1)?;
         sp1(pooled, of(State::Pooled).0)?;
         sp1(pooled_pages, of(State::Pooled).1)?;
         sp1(0, of(State::Purging).0)?;
