@@ -11,20 +11,24 @@
 //! | [`VaRange`] | `[start, end)` | bytes |
 //! | [`Request`] | size, alignment and window of an allocation | - |
 //! | [`AllocError`], [`FreeError`] | why not, in numbers; nothing has changed | - |
-//! | [`Platform`] | what a machine must supply | - |
+//! | [`Platform`] | what a machine must supply to an index | - |
+//! | [`Machine`] | what it must supply to a space: locks, tables, the flush | - |
 #![no_std]
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
+#[cfg(any(test, loom))]
 extern crate std;
 
 mod error;
+mod lock;
+mod machine;
 mod platform;
 mod request;
 pub mod sync;
 mod units;
 
 pub use error::{AllocError, Broken, FreeError};
+pub use machine::{Drain, Epoch, LockClass, Machine, Table};
 pub use platform::{NoSlabs, Platform, Record};
 pub use request::{Request, RequestError};
 pub use units::{Align, PAGE_SHIFT, PAGE_SIZE, Pages, Va, VaRange};

@@ -4,6 +4,15 @@
 //! any protocol can be put under loom without touching its code. The names are the same on both sides. The index of
 //! holes takes `&mut self` and needs none of them; they are for the layers that share.
 
+//!
+//! [`Mutex`] is lock_api's: the machine says what kind of lock it is by a [`RawMutex`] (one that spins with interrupts off,
+//! one that parks, a futex). There is no lock of our own here. [`OnceRef`] holds a reference that is set once; loom does not
+//! model it, so what races to set one is not under loom.
+
+pub use crate::lock::{Mutex, MutexGuard};
+pub use lock_api::RawMutex;
+pub use once_cell::race::OnceRef;
+
 #[cfg(loom)]
 pub use loom::{hint::spin_loop, sync::atomic};
 

@@ -2,6 +2,8 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`machine`] | a machine that remembers stale translations, and refuses the nth slab or table |
+//! | [`space_model`] | a space in its most obvious form |
 //! | [`platform`] | a heap that lends slabs and gets them back, and one that refuses when told |
 //! | [`model`] | the index of holes as a sorted list, and as a row of booleans |
 //! | [`op`] | one language for property tests, fuzzing and saved failures |
@@ -11,10 +13,12 @@
 #![forbid(unsafe_code)]
 
 pub mod fuzz;
+pub mod machine;
 pub mod model;
 pub mod op;
 pub mod platform;
 pub mod run;
+pub mod space_model;
 pub mod strip;
 
 /// The examples of the README compile and run.

@@ -1,7 +1,18 @@
-//! Policies of a virtual address space, begun: the arithmetic that later floors stand on.
+//! Who holds which range of a virtual address space, and until when.
 //!
-//! [`lazy`] says how many pages may wait for one flush, [`node`] which node an address belongs to and how an area is
-//! tagged with its owner. Both are pure functions of numbers; the spaces and pools that use them come on top.
+//! [`VmapSpace`] gives out areas, takes them back, and gives their addresses out again only after a flush. It stands on
+//! the index of holes (`va-tree`) and knows a machine by the contract of [`va_base::Machine`] alone: no memory is
+//! read, nothing is allocated, an address is a number.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`VmapSpace`] | alloc, free, find, purge; the life of an area and the lock order |
+//! | [`config`] | the policies: Linux 5.2, Linux 6.9, ours |
+//! | [`pool`], [`decay`] | flushed areas by exact size, and how pools shrink |
+//! | [`lazy`], [`node`] | how much may wait for a flush, which node it waits in |
+//! | [`Magazine`] | a cache of areas that its owner passes by `&mut` |
+//! | `map` | the page map: what starts at a page, read without a lock |
+//! | `list`, `flight` | lists without records, and the types that keep an unflushed range out of use (SP2) |
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -9,5 +20,24 @@
 #[cfg(test)]
 extern crate std;
 
+mod area;
+pub mod config;
+pub mod decay;
+mod error;
+mod flight;
 pub mod lazy;
+mod list;
+#[cfg(all(test, loom))]
+mod loom;
+mod map;
 pub mod node;
+pub mod pool;
+mod space;
+#[cfg(test)]
+mod testing;
+
+pub use area::{Area, AreaView};
+pub use config::Config;
+pub use error::{ReleaseError, SpaceError};
+pub use map::State;
+pub use space::{Areas, MAGAZINES_MAX, Magazine, NODES_LIMIT, Purge, Purged, Stats, VmapSpace};

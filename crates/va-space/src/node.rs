@@ -13,6 +13,9 @@
 //! owner's zone is at or *below* the address, so going down ([`Walk::Down`]) meets it sooner than going up, which is what
 //! Linux did first.
 //!
+//! Zones that repeat have a resonance: areas aligned to `zone * N` pages all start in node 0 (2 MiB-aligned ones with any
+//! power of two of nodes up to 32). [`Spread`] takes the node from a multiplicative hash of the zone instead.
+//!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `addr_to_node_id`, `encode_vn_id`, `decode_vn_id`, `find_vmap_area`; later releases walk down).
 
@@ -26,6 +29,34 @@ const KIND_BITS: u32 = 8;
 pub struct NodeMap {
     nodes: u32,
     zone: Pages,
+}
+
+/// Which node an area without an owner goes to when it is freed.
+pub trait Zone: 'static {
+    /// The node of address `at`.
+    fn node_of(map: &NodeMap, at: Va) -> u32;
+}
+
+/// Zones in turn, as Linux has them.
+#[derive(Clone, Copy, Debug)]
+pub struct InTurn;
+
+impl Zone for InTurn {
+    fn node_of(map: &NodeMap, at: Va) -> u32 {
+        map.node_of(at)
+    }
+}
+
+/// Zones by a multiplicative hash of their number: no alignment is in step with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread;
+
+impl Zone for Spread {
+    fn node_of(map: &NodeMap, at: Va) -> u32 {
+        // The golden ratio times 2^64, odd; the upper half of the product is mixed best.
+        let hash = (at.page_floor() / map.zone.get()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        ((hash * u64::from(map.nodes)) >> 32) as u32
+    }
 }
 
 /// In which order a lookup visits the nodes after the first.
@@ -63,6 +94,11 @@ impl NodeMap {
             return None;
         }
         Some(Self { nodes, zone })
+    }
+
+    /// How many nodes.
+    pub const fn nodes(&self) -> u32 {
+        self.nodes
     }
 
     /// The node of address `at`.
@@ -124,6 +160,23 @@ mod tests {
         let pages = [0, 15, 16, 31, 63, 64];
         assert_eq!(pages.map(|page| four().node_of(Va::from_page(page))), [0, 0, 1, 1, 3, 0]);
         assert_eq!(NodeMap::new(1, Pages::new(1)).unwrap().node_of(Va::new(u64::MAX)), 0);
+    }
+
+    #[test]
+    fn areas_of_2_mib_in_turn_share_a_node_and_spread_do_not() {
+        for nodes in [2u32, 4, 16, 24, 32, 64, 128] {
+            let map = NodeMap::new(nodes, Pages::new(16)).unwrap();
+            let most = |node_of: fn(&NodeMap, Va) -> u32| {
+                let mut counts = std::vec![0; nodes as usize];
+                for n in 0..4096 {
+                    counts[node_of(&map, Va::from_page(0xf_ffc9_0000_0000 + n * 512)) as usize] += 1;
+                }
+                counts.into_iter().max().unwrap_or(0)
+            };
+            let fair = 4096 / nodes;
+            assert!(most(Spread::node_of) <= 2 * fair, "{nodes} nodes: {}", most(Spread::node_of));
+            assert!(nodes > 32 || most(InTurn::node_of) >= fair * (nodes / 3).max(2), "{nodes} nodes");
+        }
     }
 
     #[test]

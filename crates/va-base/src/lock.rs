@@ -1,0 +1,60 @@
+//! The lock of the house: lock_api's over the machine's raw lock, loom's under `--cfg loom`.
+//!
+//! Both faces have the same names and the same signatures, so that a structure written over `Mutex<R, T>` is modelled
+//! as it is. Under loom `R` only names the class of the lock.
+
+#[cfg(not(loom))]
+pub use lock_api::{Mutex, MutexGuard};
+
+#[cfg(loom)]
+pub use model::{Mutex, MutexGuard};
+
+#[cfg(loom)]
+mod model {
+    use core::marker::PhantomData;
+    use core::ops::{Deref, DerefMut};
+    use std::sync::PoisonError;
+
+    /// Loom's mutex in lock_api's clothes.
+    pub struct Mutex<R, T> {
+        inner: loom::sync::Mutex<T>,
+        raw: PhantomData<fn() -> R>,
+    }
+
+    impl<R, T> Mutex<R, T> {
+        /// Wraps a value.
+        pub fn new(value: T) -> Self {
+            Self { inner: loom::sync::Mutex::new(value), raw: PhantomData }
+        }
+
+        /// Waits for the lock.
+        pub fn lock(&self) -> MutexGuard<'_, R, T> {
+            let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            MutexGuard { inner, raw: PhantomData }
+        }
+
+        /// Takes the lock if nobody holds it.
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, R, T>> {
+            self.inner.try_lock().ok().map(|inner| MutexGuard { inner, raw: PhantomData })
+        }
+    }
+
+    /// Holds the lock while it lives.
+    pub struct MutexGuard<'a, R, T> {
+        inner: loom::sync::MutexGuard<'a, T>,
+        raw: PhantomData<fn() -> R>,
+    }
+
+    impl<R, T> Deref for MutexGuard<'_, R, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            &self.inner
+        }
+    }
+
+    impl<R, T> DerefMut for MutexGuard<'_, R, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.inner
+        }
+    }
+}

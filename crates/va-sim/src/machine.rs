@@ -1,0 +1,346 @@
+//! A simulated machine: it remembers stale translations, so that reuse without a flush is seen, and refuses when told.
+//!
+//! # Theory
+//! A client of a space that gets an area maps it; one that frees an area unmaps it first. The machine plays that part
+//! ([`SimMachine::map`], [`SimMachine::unmap`]) and keeps, page by page, what its CPUs may believe:
+//!
+//! ```text
+//!   clean --map--> mapped --unmap--> stale --a flush that began later, completed--> clean
+//!                                      \--map--> SP2 is broken
+//! ```
+//!
+//! A page that was unmapped after a flush began stays stale, whatever that flush covers. What a flush does, and when it
+//! ends, is a [`Flushing`].
+
+use parking_lot::{Mutex, RawMutex};
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use va_base::{Drain, Epoch, LockClass, Machine, Platform, Record, Table, Va, VaRange};
+
+/// What a flush does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flushing {
+    /// All of it, before the call returns.
+    AtOnce,
+    /// Nothing until [`SimMachine::complete_flushes`].
+    WhenTold,
+    /// Nothing, ever, while it says that it did: a fault, to see that the machine sees it.
+    Never,
+}
+
+/// SP2 was broken: an address was mapped that a CPU may still translate to what was there before, or that is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// The first page concerned.
+    pub at: Va,
+    /// It was unmapped and not flushed (or else it is mapped at this moment: given out twice).
+    pub stale: bool,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.stale {
+            true => write!(f, "SP2: {} was given out again before a flush that covers it", self.at),
+            false => write!(f, "SP1: {} was given out twice", self.at),
+        }
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// What CPUs may believe of a page that is not clean.
+#[derive(Clone, Copy)]
+enum Belief {
+    Mapped,
+    /// Unmapped at this time.
+    Stale(u64),
+}
+
+struct Beliefs {
+    pages: BTreeMap<u64, Belief>,
+    /// Counts unmaps and flushes.
+    clock: u64,
+    /// Epoch, time of beginning, ranges.
+    pending: Vec<(u64, u64, Vec<VaRange>)>,
+    flushing: Flushing,
+}
+
+type Slabs = HashMap<TypeId, Vec<Box<dyn Any + Send>>>;
+
+/// Asked for space by `reclaim`; returns pages freed.
+pub type Reclaim = Box<dyn FnMut() -> u64 + Send>;
+
+/// The machine. Share it by reference.
+pub struct SimMachine {
+    cpus_possible: u32,
+    cpus_online: AtomicU32,
+    beliefs: Mutex<Beliefs>,
+    slabs: Mutex<Slabs>,
+    slabs_left: AtomicU64,
+    tables_left: AtomicU64,
+    tables: AtomicU64,
+    flushes: AtomicU64,
+    drains: AtomicU64,
+    drains_elsewhere: AtomicBool,
+    reclaim: Mutex<Option<Reclaim>>,
+}
+
+thread_local! {
+    static LOCKINGS: RefCell<[u64; 4]> = const { RefCell::new([0; 4]) };
+}
+
+/// Locks of all spaces on simulated machines that this thread took so far: pool, lazy, free, purge.
+pub fn lockings() -> [u64; 4] {
+    LOCKINGS.with(|counts| *counts.borrow())
+}
+
+impl SimMachine {
+    /// Creates a machine of `cpus` CPUs, all online, that flushes at once and refuses nothing.
+    pub fn new(cpus: u32) -> Self {
+        let beliefs =
+            Beliefs { pages: BTreeMap::new(), clock: 0, pending: Vec::new(), flushing: Flushing::AtOnce };
+        Self {
+            cpus_possible: cpus,
+            cpus_online: AtomicU32::new(cpus),
+            beliefs: Mutex::new(beliefs),
+            slabs: Mutex::default(),
+            slabs_left: AtomicU64::new(u64::MAX),
+            tables_left: AtomicU64::new(u64::MAX),
+            tables: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            drains: AtomicU64::new(0),
+            drains_elsewhere: AtomicBool::new(false),
+            reclaim: Mutex::default(),
+        }
+    }
+
+    /// How flushes go from now on.
+    pub fn set_flushing(&self, flushing: Flushing) {
+        self.beliefs.lock().flushing = flushing;
+    }
+
+    /// Grants `slabs` slabs and `tables` tables more, and refuses the rest; `u64::MAX` refuses none.
+    pub fn refuse_after(&self, slabs: u64, tables: u64) {
+        self.slabs_left.store(slabs, Ordering::Relaxed);
+        self.tables_left.store(tables, Ordering::Relaxed);
+    }
+
+    /// Whether too many lazy pages are somebody else's work.
+    pub fn drain_elsewhere(&self, elsewhere: bool) {
+        self.drains_elsewhere.store(elsewhere, Ordering::Relaxed);
+    }
+
+    /// Sets what `reclaim` calls.
+    pub fn on_reclaim(&self, reclaim: Option<Reclaim>) {
+        *self.reclaim.lock() = reclaim;
+    }
+
+    /// Sets how many CPUs are online.
+    pub fn set_online(&self, cpus: u32) {
+        self.cpus_online.store(cpus, Ordering::Relaxed);
+    }
+
+    /// Flushes asked for.
+    pub fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
+    }
+
+    /// Times that a space had too many lazy pages.
+    pub fn drains(&self) -> u64 {
+        self.drains.load(Ordering::Relaxed)
+    }
+
+    /// Tables lent and not taken back.
+    pub fn tables(&self) -> u64 {
+        self.tables.load(Ordering::Relaxed)
+    }
+
+    /// Maps an area that was given out.
+    ///
+    /// # Errors
+    /// [`Violation`] if SP1 or SP2 is broken.
+    pub fn map(&self, range: VaRange) -> Result<(), Violation> {
+        let (first, end) = range.whole_pages();
+        let mut beliefs = self.beliefs.lock();
+        if let Some((&page, belief)) = beliefs.pages.range(first..end).next() {
+            return Err(Violation { at: Va::from_page(page), stale: matches!(belief, Belief::Stale(_)) });
+        }
+        beliefs.pages.extend((first..end).map(|page| (page, Belief::Mapped)));
+        Ok(())
+    }
+
+    /// Unmaps an area that is about to be freed: its translations are stale from here on.
+    pub fn unmap(&self, range: VaRange) {
+        let (first, end) = range.whole_pages();
+        let mut beliefs = self.beliefs.lock();
+        beliefs.clock += 1;
+        let now = beliefs.clock;
+        for (_, belief) in beliefs.pages.range_mut(first..end) {
+            *belief = Belief::Stale(now);
+        }
+    }
+
+    /// Ends every flush that has begun.
+    pub fn complete_flushes(&self) {
+        let mut beliefs = self.beliefs.lock();
+        for (_, begun, ranges) in core::mem::take(&mut beliefs.pending) {
+            beliefs.clear(begun, &ranges);
+        }
+    }
+
+    /// Pages in `range` that are mapped or stale.
+    pub fn unclean(&self, range: VaRange) -> u64 {
+        let (first, end) = range.whole_pages();
+        self.beliefs.lock().pages.range(first..end).count() as u64
+    }
+
+    fn granted(left: &AtomicU64) -> bool {
+        let take = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(1) };
+        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+}
+
+impl Beliefs {
+    fn clear(&mut self, begun: u64, ranges: &[VaRange]) {
+        for range in ranges {
+            let (first, end) = range.whole_pages();
+            let gone: Vec<u64> = self
+                .pages
+                .range(first..end)
+                .filter(|(_, belief)| matches!(belief, Belief::Stale(at) if *at <= begun))
+                .map(|(&page, _)| page)
+                .collect();
+            for page in gone {
+                self.pages.remove(&page);
+            }
+        }
+    }
+}
+
+impl Platform for SimMachine {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        if !Self::granted(&self.slabs_left) {
+            return None;
+        }
+        let mut slabs = self.slabs.lock();
+        let kind = slabs.entry(TypeId::of::<T>()).or_default();
+        let fits = |slab: &Box<dyn Any + Send>| {
+            slab.downcast_ref::<&'static mut [T]>().is_some_and(|slab| slab.len() >= min)
+        };
+        if let Some(at) = kind.iter().position(fits)
+            && let Ok(slab) = kind.swap_remove(at).downcast::<&'static mut [T]>()
+        {
+            return Some(*slab);
+        }
+        Some(vec![T::EMPTY; min].leak())
+    }
+
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        self.slabs.lock().entry(TypeId::of::<T>()).or_default().push(Box::new(slab));
+    }
+}
+
+impl Machine for SimMachine {
+    type Lock = RawMutex;
+    type PurgeLock = RawMutex;
+
+    fn cpus_possible(&self) -> u32 {
+        self.cpus_possible
+    }
+
+    fn cpus_online(&self) -> u32 {
+        self.cpus_online.load(Ordering::Relaxed)
+    }
+
+    /// Tables are leaked: without `unsafe`, a shared reference cannot become owned again.
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        if !Self::granted(&self.tables_left) {
+            return None;
+        }
+        self.tables.fetch_add(1, Ordering::Relaxed);
+        Some(Box::leak(Box::new(T::empty())))
+    }
+
+    fn take_back_table<T: Table>(&self, _table: &'static T) {
+        self.tables.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn flush(&self, ranges: &[VaRange]) -> Epoch {
+        let epoch = self.flushes.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut beliefs = self.beliefs.lock();
+        let begun = beliefs.clock;
+        match beliefs.flushing {
+            Flushing::AtOnce => beliefs.clear(begun, ranges),
+            Flushing::WhenTold => beliefs.pending.push((epoch, begun, ranges.to_vec())),
+            Flushing::Never => {}
+        }
+        Epoch(epoch)
+    }
+
+    fn completed(&self, epoch: Epoch) -> bool {
+        self.beliefs.lock().pending.iter().all(|&(pending, ..)| pending > epoch.0)
+    }
+
+    fn drain(&self) -> Drain {
+        self.drains.fetch_add(1, Ordering::Relaxed);
+        if self.drains_elsewhere.load(Ordering::Relaxed) { Drain::Elsewhere } else { Drain::Here }
+    }
+
+    fn locking(&self, class: LockClass) {
+        LOCKINGS.with(|counts| counts.borrow_mut()[class as usize] += 1);
+    }
+
+    fn reclaim(&self) -> u64 {
+        // Out of the cell while it runs: it may free, and so get here again.
+        let taken = self.reclaim.lock().take();
+        match taken {
+            Some(mut reclaim) => {
+                let freed = reclaim();
+                self.reclaim.lock().get_or_insert(reclaim);
+                freed
+            }
+            None => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(first: u64, end: u64) -> VaRange {
+        VaRange::from_pages(first, end).unwrap()
+    }
+
+    #[test]
+    fn sp2_reuse_before_a_flush_is_seen() {
+        let machine = SimMachine::new(1);
+        machine.map(pages(10, 14)).unwrap();
+        assert_eq!(machine.map(pages(13, 15)), Err(Violation { at: Va::from_page(13), stale: false }));
+        machine.unmap(pages(10, 14));
+        let stale = Err(Violation { at: Va::from_page(12), stale: true });
+        assert_eq!(machine.map(pages(12, 13)), stale);
+        machine.flush(&[pages(10, 12)]);
+        assert_eq!(machine.map(pages(12, 13)), stale, "the flush did not cover it");
+        machine.map(pages(10, 12)).unwrap();
+    }
+
+    #[test]
+    fn sp2_a_flush_that_began_before_the_unmap_does_not_count() {
+        let machine = SimMachine::new(1);
+        machine.set_flushing(Flushing::WhenTold);
+        machine.map(pages(1, 2)).unwrap();
+        let epoch = machine.flush(&[pages(0, 9)]);
+        machine.unmap(pages(1, 2));
+        assert!(!machine.completed(epoch));
+        machine.complete_flushes();
+        assert!(machine.completed(epoch));
+        assert!(machine.map(pages(1, 2)).is_err());
+        let _later = machine.flush(&[pages(0, 9)]);
+        machine.complete_flushes();
+        assert!(machine.map(pages(1, 2)).is_ok());
+    }
+}

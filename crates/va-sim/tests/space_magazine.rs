@@ -1,0 +1,194 @@
+//! Magazines: what they save, what they hold, and when they give it back.
+
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use va_base::{Pages, Request, VaRange};
+use va_sim::machine::{SimMachine, lockings};
+use va_space::config::Default as Ours;
+use va_space::{MAGAZINES_MAX, Purge, SpaceError, State, VmapSpace};
+
+const FIRST: u64 = 0xf_ffc9_0000_0000;
+
+fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Ours> {
+    let extent = VaRange::from_pages(FIRST, FIRST + size).unwrap();
+    VmapSpace::new(extent, extent, machine).unwrap()
+}
+
+fn ask(size: u64) -> Request {
+    Request::pages(size).unwrap()
+}
+
+#[test]
+fn a_hot_pair_takes_a_shared_lock_less_than_once_in_twenty() {
+    for size in [1, 2, 64, 256, 257] {
+        let machine = SimMachine::new(2);
+        let space = space(&machine, 1 << 22);
+        let mut magazine = space.magazine(0).unwrap();
+        let mut pair = || {
+            let area = magazine.alloc(&ask(size)).unwrap();
+            magazine.free(area).unwrap();
+        };
+        // Until pools are what they will be.
+        let pairs = 3 * 16_384 / size + 1000;
+        (0..pairs).for_each(|_| pair());
+        let before = lockings();
+        (0..pairs).for_each(|_| pair());
+        let taken: u64 = lockings().iter().zip(before).map(|(now, then)| now - then).sum();
+        let each = taken as f64 / pairs as f64;
+        println!("{size} pages: {each:.4} locks a pair");
+        assert!(each <= if size <= 2 { 0.05 } else { 0.4 }, "{size} pages: {each}");
+        drop(magazine);
+        assert_eq!(space.validate(), Ok(()));
+    }
+}
+
+#[test]
+fn mg1_mg2_what_it_holds_is_bounded_and_told() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 1 << 22);
+    let mut magazine = space.magazine(0).unwrap();
+    let mut state = 1u64;
+    let (mut out, mut most_cached) = (Vec::new(), 0);
+    for _ in 0..60_000 {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        if state >> 63 == 0 {
+            out.push(magazine.alloc(&ask(1 + (state >> 40) % 300)).unwrap());
+        } else if !out.is_empty() {
+            let area = out.swap_remove((state >> 20) as usize % out.len());
+            magazine.free(area).unwrap();
+        }
+        let stats = space.stats();
+        most_cached = most_cached.max(stats.cached_areas);
+        assert!(stats.cached_areas <= 256 && stats.cached_pages.get() <= 4096, "MG1: {stats:?}");
+        assert!(stats.lazy_pages.get() - space.lazy_pages().get() < 4096 + 300, "MG1: {stats:?}");
+    }
+    // SP1 counts words against cells: MG2.
+    assert_eq!(space.validate(), Ok(()));
+    assert!(most_cached > 0 && space.stats().purges > 3, "{most_cached} {:?}", space.stats());
+}
+
+#[test]
+fn what_is_cached_elsewhere_is_told_and_recalled() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 64);
+    let mut theirs = space.magazine(1).unwrap();
+    let areas: Vec<_> = (0..32).map(|_| theirs.alloc(&ask(1)).unwrap()).collect();
+    for area in areas {
+        theirs.free(area).unwrap();
+    }
+    theirs.drain();
+    space.purge(Purge::Drain);
+    // Refills of 1, 2, 4 and 8.
+    let mut kept: Vec<_> = (0..8).map(|_| theirs.alloc(&ask(1)).unwrap()).collect();
+    let stats = space.stats();
+    assert_eq!((stats.cached_pages.get(), stats.cached_areas), (7, 7));
+    let refused = space.alloc(0, &ask(60)).unwrap_err();
+    assert!(matches!(refused, SpaceError::NoSpace { cached, .. } if cached == Pages::new(7)), "{refused}");
+    assert_eq!(space.stats().cached_areas, 7, "nobody has handed anything back yet");
+    theirs.free(kept.pop().unwrap()).unwrap();
+    assert_eq!(space.stats().cached_areas, 0, "their next call did");
+    for area in kept {
+        theirs.free(area).unwrap();
+    }
+    theirs.drain();
+    assert_eq!(space.alloc(0, &ask(64)).map(|area| area.size()), Ok(Pages::new(64)));
+}
+
+#[test]
+fn its_own_stock_goes_back_before_its_request_fails() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 64);
+    let mut magazine = space.magazine(0).unwrap();
+    for _ in 0..3 {
+        let areas: Vec<_> = (0..64).map(|_| magazine.alloc(&ask(1)).unwrap()).collect();
+        for area in areas {
+            magazine.free(area).unwrap();
+        }
+        let all = magazine.alloc(&ask(64)).unwrap();
+        magazine.free(all).unwrap();
+    }
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn an_impossible_request_leaves_the_stock_alone() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 64);
+    let mut magazine = space.magazine(0).unwrap();
+    let areas: Vec<_> = (0..20).map(|_| magazine.alloc(&ask(1)).unwrap()).collect();
+    for area in areas {
+        magazine.free(area).unwrap();
+    }
+    magazine.drain();
+    space.purge(Purge::Drain);
+    let _busy: Vec<_> = (0..3).map(|_| magazine.alloc(&ask(1)).unwrap()).collect();
+    let _more = magazine.alloc(&ask(1)).unwrap();
+    let before = space.stats();
+    assert!(before.cached_areas > 0);
+    assert!(magazine.alloc(&ask(65)).is_err());
+    assert_eq!(space.stats(), before);
+}
+
+#[test]
+fn a_magazine_that_is_dropped_leaves_nothing_behind() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 4096);
+    for round in 0..2 * MAGAZINES_MAX as u32 {
+        let mut magazine = space.magazine(round).unwrap();
+        let area = magazine.alloc(&ask(3)).unwrap();
+        let other = magazine.alloc(&ask(5)).unwrap();
+        magazine.free(area).unwrap();
+        drop(magazine);
+        space.free(other).unwrap();
+    }
+    let stats = space.stats();
+    assert_eq!((stats.cached_areas, stats.busy_pages.get()), (0, 0));
+    space.purge(Purge::Full);
+    assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
+}
+
+#[test]
+fn there_are_so_many_magazines_and_no_more() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 4096);
+    let held: Vec<_> = (0..MAGAZINES_MAX as u32).map(|cpu| space.magazine(cpu).unwrap()).collect();
+    assert_eq!(space.magazine(0).err(), Some(SpaceError::NoMagazine { limit: MAGAZINES_MAX }));
+    drop(held);
+    assert!(space.magazine(0).is_ok());
+    machine.refuse_after(u64::MAX, 0);
+    let extent = space.extent();
+    drop(space);
+    machine.refuse_after(u64::MAX, 5);
+    let young = VmapSpace::<_, Ours>::new(extent, extent, &machine).unwrap();
+    assert_eq!(young.magazine(0).err(), Some(SpaceError::NoTable));
+}
+
+#[test]
+fn sp2_aliases_in_magazines_are_flushed_though_they_stay_lazy() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 4096);
+    let mut magazine = space.magazine(0).unwrap();
+    let area = magazine.alloc(&ask(3)).unwrap();
+    let range = area.range();
+    machine.map(range).unwrap();
+    machine.unmap(range);
+    magazine.free(area).unwrap();
+    assert_eq!(machine.unclean(range), 3);
+    space.purge(Purge::Aliases);
+    assert_eq!(machine.unclean(range), 0);
+    let seen: Vec<_> = space.areas().map(|seen| seen.state).collect();
+    assert_eq!(seen, [State::Lazy]);
+}
+
+#[test]
+fn an_area_of_another_node_goes_home() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 4096);
+    let (mut mine, mut theirs) = (space.magazine(0).unwrap(), space.magazine(1).unwrap());
+    let area = mine.alloc(&ask(3)).unwrap();
+    let start = area.start();
+    assert_eq!(theirs.free_at(start), Ok(area.range()));
+    space.purge(Purge::Drain);
+    assert_eq!(mine.alloc(&ask(3)).map(|area| area.start()), Ok(start), "from the pool of its owner");
+    assert!(mine.free(area).is_err(), "the handle is of the area before");
+}

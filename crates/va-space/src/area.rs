@@ -1,0 +1,60 @@
+//! What a caller holds, and what a lookup sees.
+
+use crate::map::{Seen, State};
+use va_base::{Pages, Va, VaRange};
+
+/// A range of addresses that nobody else was given.
+///
+/// It does **not** mean that anything is mapped there. Dropping it leaks the range; give it back with `free`. Its
+/// addresses may also be given back by their start alone (`free_at`), after which this handle frees nothing any more.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "an area that is dropped is never given back"]
+pub struct Area {
+    pub(crate) page: u64,
+    pub(crate) pages: u64,
+    pub(crate) generation: u32,
+}
+
+impl Area {
+    /// First address.
+    #[inline]
+    pub fn start(&self) -> Va {
+        Va::from_page(self.page)
+    }
+
+    /// How many pages.
+    #[inline]
+    pub fn size(&self) -> Pages {
+        Pages::new(self.pages)
+    }
+
+    /// The addresses.
+    #[inline]
+    pub fn range(&self) -> VaRange {
+        range_of(self.page, self.pages)
+    }
+}
+
+/// What a lookup saw at one moment. The area may have been given back since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AreaView {
+    /// Its addresses.
+    pub range: VaRange,
+    /// What it was.
+    pub state: State,
+    /// The node that allocated it; `None` for one outside the default window, one taken at boot, and in a space without pools.
+    pub owner: Option<u32>,
+}
+
+impl AreaView {
+    pub(crate) fn of(seen: Seen) -> Option<Self> {
+        let state = seen.word.state()?;
+        Some(Self { range: range_of(seen.page, seen.pages), state, owner: seen.word.owner() })
+    }
+}
+
+#[inline]
+pub(crate) fn range_of(page: u64, pages: u64) -> VaRange {
+    // In an extent, which ends by 2^64 - 1.
+    VaRange::from_pages(page, page.saturating_add(pages)).unwrap_or_default()
+}

@@ -1,0 +1,153 @@
+//! The policies of a space, bundled: what differs between Linux's ways and ours is a type or a number here, never an `if`
+//! on a name in a mechanism.
+//!
+//! | | [`OneLock52`] | [`Linux69`] | [`Default`](struct@Default) |
+//! |---|---|---|---|
+//! | stands for | Linux 5.2 to 6.8: one lock | Linux 6.9 to 6.12: nodes and pools | ours |
+//! | free index | red-black tree, Linux's search | the same | B+tree, exact |
+//! | nodes | 1 | a node a CPU, up to 128; with one, no pools | a node a CPU, up to 128 |
+//! | pools | none | up to 256 pages | up to 256 pages and 8 large sizes, stolen before a request fails |
+//! | decay | - | a quarter, all of 1 to 3 | a quarter |
+//! | purge | whole, newest first | whole, node by node, lists by address | in slices |
+//! | a request that cannot be met | purges | purges | fails at once |
+
+use crate::decay::{Decay, Quarter, QuarterOrAllOfFew};
+use crate::lazy::lazy_max_pages;
+use crate::node::{InTurn, Spread, Zone};
+use va_base::{AllocError, Pages, Platform, VaRange};
+use va_tree::rb::Linux;
+use va_tree::{BTreeIndex, FreeIndex, RbIndex};
+
+/// In which order flushed areas go back to the index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Newest first, one by one.
+    Newest,
+    /// Node by node: into pools in address order, to the index in the opposite order, one by one. (The shape of Linux's
+    /// tree, and with it the answer to aligned requests, depends on it.)
+    NodeByAddress,
+    /// Each slice of a purge in address order, neighbours as one.
+    SliceByAddress,
+}
+
+/// A bundle of policies. Constant for a space; costs nothing at run time.
+pub trait Config: 'static {
+    /// The index of holes.
+    type Index<P: Platform>: FreeIndex;
+    /// Where a freed area without an owner waits.
+    type Zone: Zone;
+    /// How much of a pool one drain takes out.
+    type Decay: Decay;
+
+    /// Most nodes, at least 1 and at most 128.
+    const NODES_MAX: u32;
+    /// Whether a space with one node has a pool.
+    const POOL_ON_ONE_NODE: bool;
+    /// Largest size that is pooled, in pages; 0 for no pools. At most [`EXACT_PAGES_MAX`](crate::pool::EXACT_PAGES_MAX)
+    /// sizes have lists of their own; what is larger shares a few.
+    const POOL_PAGES_MAX: u64;
+    /// Pooled areas that an aligned request looks at.
+    const POOL_TRIES: u32;
+    /// Whether a request takes from other nodes' pools before it has everything purged.
+    const STEAL: bool;
+    /// Order of what goes back to the index.
+    const ORDER: Order;
+    /// Areas that one slice of a purge handles.
+    const SLICE_AREAS: u64;
+    /// Whether impossible requests, and repeats of one that failed, fail without a purge.
+    const FAIL_FAST: bool;
+
+    /// Pages that may be lazy before a purge is due, with `cpus` CPUs online.
+    #[inline]
+    fn lazy_max(cpus: u32) -> Pages {
+        lazy_max_pages(cpus)
+    }
+
+    /// Creates the index of the whole pages of `extent`.
+    ///
+    /// # Errors
+    /// [`AllocError::BadRange`] if there is none.
+    fn index<P: Platform>(
+        extent: VaRange,
+        default_window: VaRange,
+        platform: P,
+    ) -> Result<Self::Index<P>, AllocError>;
+}
+
+/// Linux 5.2 to 6.8: one lock, no pools.
+#[derive(Clone, Copy, Debug)]
+pub struct OneLock52;
+
+impl Config for OneLock52 {
+    type Index<P: Platform> = RbIndex<Linux, P>;
+    type Zone = InTurn;
+    type Decay = QuarterOrAllOfFew;
+    const NODES_MAX: u32 = 1;
+    const POOL_ON_ONE_NODE: bool = false;
+    const POOL_PAGES_MAX: u64 = 0;
+    const POOL_TRIES: u32 = 0;
+    const STEAL: bool = false;
+    const ORDER: Order = Order::Newest;
+    const SLICE_AREAS: u64 = u64::MAX;
+    const FAIL_FAST: bool = false;
+
+    fn index<P: Platform>(
+        extent: VaRange,
+        default_window: VaRange,
+        platform: P,
+    ) -> Result<Self::Index<P>, AllocError> {
+        RbIndex::new(extent, default_window, platform)
+    }
+}
+
+/// Linux 6.9 to 6.12: nodes and pools.
+#[derive(Clone, Copy, Debug)]
+pub struct Linux69;
+
+impl Config for Linux69 {
+    type Index<P: Platform> = RbIndex<Linux, P>;
+    type Zone = InTurn;
+    type Decay = QuarterOrAllOfFew;
+    const NODES_MAX: u32 = 128;
+    const POOL_ON_ONE_NODE: bool = false;
+    const POOL_PAGES_MAX: u64 = 256;
+    const POOL_TRIES: u32 = 1;
+    const STEAL: bool = false;
+    const ORDER: Order = Order::NodeByAddress;
+    const SLICE_AREAS: u64 = u64::MAX;
+    const FAIL_FAST: bool = false;
+
+    fn index<P: Platform>(
+        extent: VaRange,
+        default_window: VaRange,
+        platform: P,
+    ) -> Result<Self::Index<P>, AllocError> {
+        RbIndex::new(extent, default_window, platform)
+    }
+}
+
+/// Ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Default;
+
+impl Config for Default {
+    type Index<P: Platform> = BTreeIndex<P>;
+    type Zone = Spread;
+    type Decay = Quarter;
+    const NODES_MAX: u32 = 128;
+    const POOL_ON_ONE_NODE: bool = true;
+    const POOL_PAGES_MAX: u64 = crate::pool::LARGE_PAGES_MAX;
+    const POOL_TRIES: u32 = 4;
+    const STEAL: bool = true;
+    const ORDER: Order = Order::SliceByAddress;
+    const SLICE_AREAS: u64 = 256;
+    const FAIL_FAST: bool = true;
+
+    fn index<P: Platform>(
+        extent: VaRange,
+        default_window: VaRange,
+        platform: P,
+    ) -> Result<Self::Index<P>, AllocError> {
+        BTreeIndex::new(extent, default_window, platform)
+    }
+}

@@ -1,0 +1,97 @@
+//! Refusals of a space, with their numbers. Whoever gets one finds the space as it was (SP4), but for caches emptied.
+
+use core::fmt;
+use va_base::{Align, AllocError, Pages, Va, VaRange};
+
+/// Why no area was given out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SpaceError {
+    /// Nothing fits, though everything that could be was purged (or nothing could ever fit).
+    NoSpace {
+        /// Pages asked for.
+        requested: Pages,
+        /// Alignment asked for.
+        align: Align,
+        /// Window of the request.
+        window: VaRange,
+        /// Largest hole anywhere, in pages.
+        largest: Pages,
+        /// Pages freed whose flush has not ended: they may come back without anybody freeing anything.
+        lazy: Pages,
+        /// Pages in magazines, whose owners have been told to hand them back.
+        cached: Pages,
+    },
+    /// The index refused for another reason.
+    Index(AllocError),
+    /// The machine lent no table for the page map or for a node.
+    NoTable,
+    /// More pages than the space can describe: the extent ends above what the page map covers.
+    TooHigh {
+        /// The extent.
+        extent: VaRange,
+    },
+    /// All magazines that a space can have are out.
+    NoMagazine {
+        /// How many there can be.
+        limit: usize,
+    },
+}
+
+impl fmt::Display for SpaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSpace { requested, align, window, largest, lazy, cached } => write!(
+                f,
+                "no room for {requested} aligned to {align:?} bytes in {window}: the largest hole is {largest}, \
+                 {lazy} wait for a flush, {cached} are in magazines"
+            ),
+            Self::Index(error) => fmt::Display::fmt(error, f),
+            Self::NoTable => f.write_str("the machine lent no table"),
+            Self::TooHigh { extent } => write!(f, "extent {extent} ends above what the page map covers"),
+            Self::NoMagazine { limit } => write!(f, "all {limit} magazines of the space are out"),
+        }
+    }
+}
+
+impl core::error::Error for SpaceError {}
+
+impl From<AllocError> for SpaceError {
+    fn from(error: AllocError) -> Self {
+        Self::Index(error)
+    }
+}
+
+/// Why nothing was given back: always a caller's mistake. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// No busy area starts there.
+    NoArea {
+        /// Where.
+        at: Va,
+        /// The busy area that the address is inside, if it is.
+        inside: Option<VaRange>,
+    },
+    /// The handle is of an area that was given back by its address; another starts there now.
+    Reused {
+        /// What the handle says.
+        handle: VaRange,
+    },
+}
+
+impl fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoArea { at, inside: None } => write!(f, "no area starts at {at}"),
+            Self::NoArea { at, inside: Some(range) } => {
+                write!(f, "no area starts at {at}, which is inside the area {range}")
+            }
+            Self::Reused { handle } => {
+                write!(f, "the area {handle} was given back before, another starts there now")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ReleaseError {}

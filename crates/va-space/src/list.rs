@@ -1,0 +1,285 @@
+//! Lists of areas that are out of use, threaded through the page map, and the types that keep SP2.
+//!
+//! # Theory
+//! A freed area needs no record of its own: its slot in the page map is already there, with its size in the word and a
+//! free field for the next in a list. So freeing, pooling and purging allocate nothing (SP3), and a list of any length is
+//! moved by copying its ends.
+//!
+//! # SP2 by types
+//! ```text
+//!    free                   detach + flush            completed              pool, magazine, index
+//!   Busy ----> AreaList<Unflushed> ----> AreaList<InFlush> ----> AreaList<Flushed> ----> ...
+//! ```
+//! Pools, magazines and the index take [`Flushed`] areas only, and the two arrows in the middle are functions of `flight`
+//! alone: one asks the machine to flush, the other asks whether it has. Leaving either out does not compile.
+//!
+//! A [`Loose`] area is in nobody's list: the thread that holds the value has the area to itself. It can be neither copied
+//! nor made up, only popped from a list, won from a free, or taken from the index.
+
+use crate::map::{PageMap, State, Word};
+use core::marker::PhantomData;
+
+/// Freed; CPUs may still translate its addresses.
+pub(crate) enum Unflushed {}
+/// A flush that covers it has begun.
+pub(crate) enum InFlush {}
+/// No CPU translates its addresses.
+pub(crate) enum Flushed {}
+
+/// No area: beyond every page number.
+const NIL: u64 = u64::MAX;
+
+/// One area, in the hands of one thread.
+#[must_use = "a loose area that is dropped is lost to the space"]
+pub(crate) struct Loose<S> {
+    pub(crate) page: u64,
+    pub(crate) pages: u64,
+    pub(crate) word: Word,
+    phase: PhantomData<S>,
+}
+
+impl<S> Loose<S> {
+    /// Only for whoever made the area his: by winning a free, or by taking it out of the index.
+    pub(crate) fn won(page: u64, pages: u64, word: Word) -> Self {
+        Self { page, pages, word, phase: PhantomData }
+    }
+
+    /// Page after the last.
+    pub(crate) fn end(&self) -> u64 {
+        self.page + self.pages
+    }
+}
+
+/// A list of areas in one phase. Whoever can change the list has its areas to himself.
+#[must_use = "the areas of a list that is dropped are lost to the space"]
+pub(crate) struct AreaList<S> {
+    head: u64,
+    tail: u64,
+    areas: u64,
+    pages: u64,
+    phase: PhantomData<fn() -> S>,
+}
+
+impl<S> AreaList<S> {
+    pub(crate) const fn new() -> Self {
+        Self { head: NIL, tail: NIL, areas: 0, pages: 0, phase: PhantomData }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == NIL
+    }
+
+    #[inline(always)]
+    pub(crate) fn areas(&self) -> u64 {
+        self.areas
+    }
+
+    #[inline(always)]
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Puts an area in front and says in its word what it now is.
+    #[inline]
+    pub(crate) fn push_front(&mut self, map: &PageMap, area: Loose<S>, state: State) {
+        map.write(area.page, area.word.with_state(state), self.head);
+        if self.head == NIL {
+            self.tail = area.page;
+        }
+        self.head = area.page;
+        self.count_in(&area);
+    }
+
+    /// Puts an area at the end.
+    #[inline]
+    pub(crate) fn push_back(&mut self, map: &PageMap, area: Loose<S>, state: State) {
+        map.write(area.page, area.word.with_state(state), NIL);
+        if self.head == NIL {
+            self.head = area.page;
+        } else {
+            map.set_link(self.tail, area.page);
+        }
+        self.tail = area.page;
+        self.count_in(&area);
+    }
+
+    #[inline(always)]
+    fn count_in(&mut self, area: &Loose<S>) {
+        self.areas += 1;
+        self.pages += area.pages;
+    }
+
+    /// Takes the first area.
+    #[inline]
+    pub(crate) fn pop_front(&mut self, map: &PageMap) -> Option<Loose<S>> {
+        let page = self.head;
+        if page == NIL {
+            return None;
+        }
+        let (seen, next) = map.read(page)?;
+        self.head = next;
+        if self.head == NIL {
+            self.tail = NIL;
+        }
+        self.areas -= 1;
+        self.pages -= seen.pages;
+        Some(Loose::won(page, seen.pages, seen.word))
+    }
+
+    /// First page of the first area.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> Option<u64> {
+        (self.head != NIL).then_some(self.head)
+    }
+
+    /// Moves the first area to the end.
+    pub(crate) fn rotate(&mut self, map: &PageMap) {
+        if self.head != self.tail {
+            let page = self.head;
+            self.head = map.link(page);
+            map.set_link(self.tail, page);
+            map.set_link(page, NIL);
+            self.tail = page;
+        }
+    }
+
+    /// Appends all of `other`, O(1).
+    pub(crate) fn append(&mut self, map: &PageMap, other: Self) {
+        if other.head == NIL {
+            return;
+        }
+        if self.head == NIL {
+            self.head = other.head;
+        } else {
+            map.set_link(self.tail, other.head);
+        }
+        self.tail = other.tail;
+        self.areas += other.areas;
+        self.pages += other.pages;
+    }
+
+    /// The same areas in another phase; only `flight` may say so.
+    pub(crate) fn in_phase<T>(self) -> AreaList<T> {
+        AreaList {
+            head: self.head,
+            tail: self.tail,
+            areas: self.areas,
+            pages: self.pages,
+            phase: PhantomData,
+        }
+    }
+
+    /// Sorts by address: merge sort on the links, O(n log n), no memory.
+    pub(crate) fn sort(&mut self, map: &PageMap) {
+        // Runs of 2^i areas wait in bin i.
+        let mut bins = [NIL; u64::BITS as usize];
+        let mut rest = self.head;
+        while rest != NIL {
+            let mut run = rest;
+            rest = map.link(rest);
+            map.set_link(run, NIL);
+            for bin in &mut bins {
+                if *bin == NIL {
+                    *bin = run;
+                    break;
+                }
+                run = merge(map, core::mem::replace(bin, NIL), run);
+            }
+        }
+        self.head = bins.into_iter().fold(NIL, |all, run| merge(map, run, all));
+        self.tail = self.head;
+        let mut at = self.head;
+        while at != NIL {
+            self.tail = at;
+            at = map.link(at);
+        }
+    }
+}
+
+/// Merges two sorted runs.
+fn merge(map: &PageMap, mut a: u64, mut b: u64) -> u64 {
+    // NIL is above every page, so an exhausted run never wins.
+    let head = a.min(b);
+    let mut tail = NIL;
+    while a != NIL && b != NIL {
+        let least = if a < b { &mut a } else { &mut b };
+        let page = *least;
+        *least = map.link(page);
+        if tail != NIL {
+            map.set_link(tail, page);
+        }
+        tail = page;
+    }
+    if tail != NIL {
+        map.set_link(tail, a.min(b));
+    }
+    head
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::testing::TestMachine;
+    use std::vec::Vec;
+
+    fn map_of(pages: &[u64]) -> PageMap {
+        let machine = TestMachine::default();
+        let Some((map, mut marker)) = PageMap::new(0, &machine) else { panic!("refused") };
+        for &page in pages {
+            assert!(map.reserve(page, 1, &machine));
+            map.begin(&mut marker, page, 1, Word::new(1, None, 1, State::Busy));
+        }
+        map
+    }
+
+    fn filled(map: &PageMap, pages: &[u64]) -> AreaList<Flushed> {
+        let mut list = AreaList::new();
+        for &page in pages {
+            list.push_back(map, Loose::won(page, 1, map.word(page)), State::Pooled);
+        }
+        list
+    }
+
+    fn drained(map: &PageMap, mut list: AreaList<Flushed>) -> Vec<u64> {
+        let (areas, mut pages) = (list.areas(), Vec::new());
+        while let Some(area) = list.pop_front(map) {
+            assert_eq!(area.word.state(), Some(State::Pooled));
+            pages.push(area.page);
+        }
+        assert_eq!((areas, list.areas(), list.pages()), (pages.len() as u64, 0, 0));
+        pages
+    }
+
+    #[test]
+    fn a_list_keeps_its_order_and_sorts_by_address() {
+        for count in 0..40u64 {
+            let pages: Vec<u64> = (0..count).map(|n| n * 37 % 101).collect();
+            let map = map_of(&pages);
+            assert_eq!(drained(&map, filled(&map, &pages)), pages);
+            let mut list = filled(&map, &pages);
+            list.sort(&map);
+            // The tail is right, too: what is appended comes last.
+            assert!(map.reserve(5000, 1, &TestMachine::default()));
+            let mut want = pages.clone();
+            want.sort_unstable();
+            let mut more = AreaList::new();
+            more.append(&map, list);
+            more.push_back(&map, Loose::won(5000, 1, Word::new(1, None, 0, State::Pooled)), State::Pooled);
+            map.put(5000, Word::new(1, None, 0, State::Pooled));
+            want.push(5000);
+            assert_eq!(drained(&map, more), want);
+        }
+    }
+
+    #[test]
+    fn rotating_moves_the_first_to_the_end() {
+        let map = map_of(&[1, 2, 3]);
+        let mut list = filled(&map, &[1, 2, 3]);
+        list.rotate(&map);
+        assert_eq!(drained(&map, list), [2, 3, 1]);
+        let mut list = filled(&map, &[2]);
+        list.rotate(&map);
+        assert_eq!(drained(&map, list), [2]);
+    }
+}

@@ -1,0 +1,254 @@
+//! Interleavings, each small enough to try all of them (with at most three preemptions).
+//!
+//! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-space --lib loom`. The page map is small here (`map::shape`); which of two
+//! threads lends a table is not modelled, so the slots are lent before the threads begin.
+
+use crate::config::{Config, Order};
+use crate::decay::Quarter;
+use crate::node::Spread;
+use crate::testing::TestMachine;
+use crate::{Area, Purge, ReleaseError, State, VmapSpace};
+use loom::thread;
+use std::sync::Arc;
+use std::vec::Vec;
+use va_base::{AllocError, Pages, Platform, Request, Va, VaRange};
+use va_tree::BTreeIndex;
+
+/// Ours, with slices of one area and no automatic purge.
+struct Tiny;
+
+impl Config for Tiny {
+    type Index<P: Platform> = BTreeIndex<P>;
+    type Zone = Spread;
+    type Decay = Quarter;
+    const NODES_MAX: u32 = 2;
+    const POOL_ON_ONE_NODE: bool = true;
+    const POOL_PAGES_MAX: u64 = 256;
+    const POOL_TRIES: u32 = 1;
+    const STEAL: bool = true;
+    const ORDER: Order = Order::SliceByAddress;
+    const SLICE_AREAS: u64 = 1;
+    const FAIL_FAST: bool = true;
+    fn lazy_max(_cpus: u32) -> Pages {
+        Pages::new(1000)
+    }
+    fn index<P: Platform>(e: VaRange, w: VaRange, p: P) -> Result<Self::Index<P>, AllocError> {
+        BTreeIndex::new(e, w, p)
+    }
+}
+
+/// In machine words.
+const STACK_WORDS: usize = 1 << 17;
+
+type Space = VmapSpace<&'static TestMachine, Tiny>;
+
+/// A space of `pages` pages from page 1 on, with all slots lent.
+fn space(pages: u64, cpus: u32) -> Space {
+    let machine: &'static TestMachine =
+        std::boxed::Box::leak(std::boxed::Box::new(TestMachine { cpus, ..TestMachine::default() }));
+    let Some(extent) = VaRange::from_pages(1, 1 + pages) else { panic!("pages") };
+    let Ok(space) = Space::new(extent, extent, machine) else { panic!("refused") };
+    let singles: Vec<Area> = (0..pages).map(|_| alloc(&space, 0, 1)).collect();
+    for area in singles {
+        free(&space, area);
+    }
+    space.purge(Purge::Full);
+    space
+}
+
+fn ask(pages: u64) -> Request {
+    match Request::pages(pages) {
+        Ok(request) => request,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn alloc(space: &Space, cpu: u32, pages: u64) -> Area {
+    match space.alloc(cpu, &ask(pages)) {
+        Ok(area) => area,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn free(space: &Space, area: Area) {
+    if let Err(error) = space.free(area) {
+        panic!("{error}");
+    }
+}
+
+/// A thread with room for a space: loom's own have 32 KiB of stack.
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    match thread::Builder::new().stack_size(STACK_WORDS).spawn(body) {
+        Ok(handle) => handle,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn model(body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 20_000;
+    let body = Arc::new(body);
+    builder.check(move || {
+        let body = body.clone();
+        // What it says when it fails was printed by then.
+        assert!(spawn(move || body()).join().is_ok());
+    });
+}
+
+#[test]
+fn sp1_alloc_and_free_against_a_purge() {
+    model(|| {
+        let space = Arc::new(space(4, 1));
+        let lazy = alloc(&space, 0, 1);
+        free(&space, lazy);
+        let theirs = space.clone();
+        let purger = spawn(move || theirs.purge(Purge::Drain));
+        let mine = alloc(&space, 0, 1);
+        let kept = alloc(&space, 0, 1);
+        assert_ne!(mine.start(), kept.start());
+        free(&space, mine);
+        assert!(purger.join().is_ok_and(|purged| !purged.waiting));
+        assert_eq!(space.find(kept.start()).map(|seen| seen.state), Some(State::Busy));
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn of_two_frees_one_loses() {
+    model(|| {
+        let space = Arc::new(space(2, 1));
+        let area = alloc(&space, 0, 1);
+        let (theirs, at) = (space.clone(), area.start());
+        let other = spawn(move || theirs.free_at(at).is_ok());
+        let mine = space.free(area);
+        let theirs = other.join().unwrap_or(false);
+        assert!(mine.is_ok() != theirs, "{mine:?} {theirs}");
+        assert!(mine.is_ok() || mine == Err(ReleaseError::NoArea { at, inside: None }));
+        assert_eq!(space.lazy_pages(), Pages::new(1));
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn two_allocs_from_one_pool_get_two_areas() {
+    model(|| {
+        let space = Arc::new(space(4, 1));
+        let area = alloc(&space, 0, 2);
+        free(&space, area);
+        space.purge(Purge::Drain);
+        let theirs = space.clone();
+        let other = spawn(move || alloc(&theirs, 0, 2).start());
+        let mine = alloc(&space, 0, 2).start();
+        assert!(other.join().is_ok_and(|theirs| theirs != mine));
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn a_read_against_a_free_and_a_reuse_sees_one_of_both() {
+    model(|| {
+        let space = Arc::new(space(6, 1));
+        let below = alloc(&space, 0, 1);
+        let old = alloc(&space, 0, 3);
+        let live = alloc(&space, 0, 2);
+        let (theirs, inside) = (space.clone(), Va::from_page(4));
+        let (below, live) = (below.range(), live.range());
+        let was = old.range();
+        let reader = spawn(move || {
+            // What is live throughout is found, whatever happens beside it.
+            assert_eq!(theirs.find_enclosing(Va::from_page(6)).map(|seen| seen.range), Some(live));
+            let seen = theirs.find_enclosing(inside).map(|seen| seen.range);
+            assert_eq!(theirs.find_enclosing(below.start()).map(|seen| seen.range), Some(below));
+            seen
+        });
+        free(&space, old);
+        space.purge(Purge::Full);
+        let new = alloc(&space, 0, 2);
+        let newer = alloc(&space, 0, 1);
+        let seen = reader.join().ok().flatten();
+        // The page is in the old area, in none, or in the last one.
+        assert!(seen.is_none_or(|seen| seen == was || seen == newer.range()), "{seen:?}");
+        assert_eq!((new.start(), newer.start()), (Va::from_page(2), Va::from_page(4)));
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn a_free_during_a_steal_loses_nothing() {
+    model(|| {
+        let space = Arc::new(space(2, 2));
+        let pooled = alloc(&space, 1, 1);
+        let other = alloc(&space, 1, 1);
+        free(&space, pooled);
+        space.purge(Purge::Drain);
+        let theirs = space.clone();
+        let freer = spawn(move || free(&theirs, other));
+        // The index is empty; the only area at hand is in the other node's pool.
+        let stolen = alloc(&space, 0, 1);
+        assert!(freer.join().is_ok());
+        let last = alloc(&space, 0, 1);
+        assert_ne!(stolen.start(), last.start());
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn a_shrinker_against_a_purge_loses_nothing() {
+    model(|| {
+        let space = Arc::new(space(3, 1));
+        let areas: Vec<Area> = (0..3).map(|_| alloc(&space, 0, 1)).collect();
+        for (n, area) in areas.into_iter().enumerate() {
+            free(&space, area);
+            if n == 1 {
+                space.purge(Purge::Drain);
+            }
+        }
+        let theirs = space.clone();
+        let shrinker = spawn(move || theirs.shrink());
+        let purged = space.purge(Purge::Drain);
+        assert!(shrinker.join().is_ok_and(|shrunk| (2..=3).contains(&shrunk)));
+        assert_eq!((purged.waiting, space.lazy_pages()), (false, Pages::new(0)));
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn a_magazine_that_refills_against_a_shrinker() {
+    model(|| {
+        let space = Arc::new(space(2, 1));
+        let areas: Vec<Area> = (0..2).map(|_| alloc(&space, 0, 1)).collect();
+        for area in areas {
+            free(&space, area);
+        }
+        space.purge(Purge::Drain);
+        let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
+        let theirs = space.clone();
+        let other = spawn(move || theirs.shrink());
+        // From the pool if the shrinker left it, else from the index, if it has given back by then.
+        let mine = magazine.alloc(&ask(1));
+        let shrunk = other.join().unwrap_or(u64::MAX);
+        match mine {
+            Ok(mine) => assert_eq!(space.find(mine.start()).map(|seen| seen.range), Some(mine.range())),
+            Err(error) => panic!("both areas are free: {error}"),
+        }
+        assert!(shrunk <= 2 && space.stats().cached_areas + shrunk <= 2);
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn a_failure_is_not_remembered_past_a_free() {
+    model(|| {
+        let space = Arc::new(space(2, 1));
+        let area = alloc(&space, 0, 2);
+        let theirs = space.clone();
+        let other = spawn(move || free(&theirs, area));
+        // Whether it fails or not depends on who is first.
+        let early = space.alloc(0, &ask(1)).is_ok();
+        assert!(other.join().is_ok());
+        // By now the free is done: a request that fails now would fail for ever.
+        let late = space.alloc(0, &ask(1));
+        assert!(late.is_ok(), "early: {early}, late: {late:?}, {:?}", space.stats());
+    });
+}

@@ -1,0 +1,130 @@
+//! A row of bits with a summary word: read by anybody, written under one lock.
+//!
+//! # Invariants
+//! - **PM1 summary** bit `w` of the summary is set exactly when word `w` has a bit.
+//!
+//! A reader without the lock may see a word of one moment and the summary of another. It never misses a bit that is set
+//! throughout its search: that bit's summary is set throughout, too, and a search only ever passes what is clear.
+
+use va_base::sync::atomic::{AtomicU64, Ordering};
+
+/// Bits in a word.
+const WORD_BITS: usize = 64;
+
+/// `W` words, at most 64.
+pub(crate) struct Bits<const W: usize> {
+    summary: AtomicU64,
+    words: [AtomicU64; W],
+}
+
+impl<const W: usize> Bits<W> {
+    pub(crate) fn new() -> Self {
+        const { assert!(W > 0 && W <= WORD_BITS) };
+        Self { summary: AtomicU64::new(0), words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Sets a bit. The caller holds the lock, so a load and a store are enough; `Release` publishes what the bit leads to.
+    pub(crate) fn set(&self, at: usize) {
+        let word = &self.words[at / WORD_BITS];
+        word.store(word.load(Ordering::Relaxed) | 1 << (at % WORD_BITS), Ordering::Release);
+        let summary = self.summary.load(Ordering::Relaxed) | 1 << (at / WORD_BITS);
+        self.summary.store(summary, Ordering::Release);
+    }
+
+    /// Clears a bit under the lock and tells whether none is left.
+    pub(crate) fn clear(&self, at: usize) -> bool {
+        let word = &self.words[at / WORD_BITS];
+        let left = word.load(Ordering::Relaxed) & !(1 << (at % WORD_BITS));
+        word.store(left, Ordering::Relaxed);
+        let mut summary = self.summary.load(Ordering::Relaxed);
+        if left == 0 {
+            summary &= !(1 << (at / WORD_BITS));
+            self.summary.store(summary, Ordering::Relaxed);
+        }
+        summary == 0
+    }
+
+    /// Tells whether a bit is set.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn get(&self, at: usize) -> bool {
+        self.words[at / WORD_BITS].load(Ordering::Acquire) >> (at % WORD_BITS) & 1 == 1
+    }
+
+    /// The lowest bit set at or above `at`. The loads pair with the stores of [`set`](Self::set).
+    #[inline]
+    pub(crate) fn next(&self, at: usize) -> Option<usize> {
+        let first = at / WORD_BITS;
+        let here = self.words.get(first)?.load(Ordering::Acquire) & (!0 << (at % WORD_BITS));
+        if here != 0 {
+            return Some(first * WORD_BITS + here.trailing_zeros() as usize);
+        }
+        let mut above = self.summary.load(Ordering::Acquire) & (!0 << first) & !(1 << first);
+        while above != 0 {
+            let word = above.trailing_zeros() as usize;
+            let bits = self.words[word].load(Ordering::Acquire);
+            if bits != 0 {
+                return Some(word * WORD_BITS + bits.trailing_zeros() as usize);
+            }
+            above &= above - 1;
+        }
+        None
+    }
+
+    /// The highest bit set at or below `at`.
+    #[inline]
+    pub(crate) fn prev(&self, at: usize) -> Option<usize> {
+        let first = at / WORD_BITS;
+        let here = self.words.get(first)?.load(Ordering::Acquire) & (!0 >> (WORD_BITS - 1 - at % WORD_BITS));
+        if here != 0 {
+            return Some(first * WORD_BITS + here.ilog2() as usize);
+        }
+        let mut below = self.summary.load(Ordering::Acquire) & ((1 << first) - 1);
+        while below != 0 {
+            let word = below.ilog2() as usize;
+            let bits = self.words[word].load(Ordering::Acquire);
+            if bits != 0 {
+                return Some(word * WORD_BITS + bits.ilog2() as usize);
+            }
+            below &= !(1 << word);
+        }
+        None
+    }
+
+    /// Checks PM1; `false` if it does not hold. Also says whether any bit is set.
+    pub(crate) fn check(&self) -> (bool, bool) {
+        let summary = self.summary.load(Ordering::Acquire);
+        let mut want = 0;
+        for (at, word) in self.words.iter().enumerate() {
+            want |= u64::from(word.load(Ordering::Acquire) != 0) << at;
+        }
+        (summary == want, want != 0)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pm1_a_search_answers_as_a_row_of_booleans() {
+        let bits = Bits::<3>::new();
+        let mut twin = [false; 192];
+        let mut state = 1u64;
+        for _ in 0..4000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = (state >> 33) as usize % 192;
+            twin[at] = state >> 60 < 3;
+            if twin[at] {
+                bits.set(at);
+            } else {
+                assert_eq!(bits.clear(at), !twin.contains(&true));
+            }
+            assert_eq!(bits.get(at), twin[at]);
+            let from = (state >> 20) as usize % 192;
+            assert_eq!(bits.next(from), (from..192).find(|&at| twin[at]));
+            assert_eq!(bits.prev(from), (0..=from).rev().find(|&at| twin[at]));
+            assert_eq!(bits.check(), (true, twin.contains(&true)));
+        }
+        assert_eq!(bits.next(192), None);
+    }
+}

@@ -1,0 +1,313 @@
+//! The page map: what starts at a page, read without a lock.
+//!
+//! # Theory
+//! A tree of areas per node, as Linux has it, finds a start under that node's lock and an inside address by asking node
+//! after node. Here a page number is an index: a radix tree of tables, lent when first needed, has a slot for every page.
+//! Only the slot of an area's *first* page is used. An address inside an area is found by the nearest start bit at
+//! or below it: the bits have a summary at each level, so that the way there is a few words long however large
+//! the area is.
+//!
+//! ```text
+//!   Far (2^10) > Wide (2^10) > Top (2^11) > Mid (2^11) > Leaf (2^10 slots, 4 MiB of address space)
+//!                                near ^ the Top of the default window is known: three loads to a slot
+//!
+//!   page    10  11  12  13  14  15  16          word of 10: busy, 4 pages, owner, generation
+//!   area     |===============|   |===|          find 13: nearest start bit at or below is 10, 13 < 10 + 4, found
+//!   starts   1   0   0   0   0   1   0          find 14: nearest is 10 again, 14 >= 10 + 4, nothing there
+//! ```
+//!
+//! # Who writes what
+//! - A **start bit** means that the page is the start of an area that is out of the free index, in whatever state. Bits
+//!   change only under the lock of the free index, in the same hold as the index: the proof is a [`Marker`], which
+//!   lives under that lock. So areas with a bit and holes of the index tile the space at every moment (SP1).
+//! - A **word** is written by whoever has the area to himself: the thread that took it out of the index, a pool or a
+//!   magazine; the holder of the list that it is in. A busy area belongs to nobody in this sense, so it leaves that state
+//!   by compare-exchange alone, and of two frees one loses.
+//! - A **link** is guarded by whatever guards the list.
+//!
+//! # Invariants
+//! - **PM1 summary** in every row of bits the summary is exact (`bits`).
+//! - **PM2 upward** a table has a bit for a child exactly when the child has a bit.
+//! - **PM3 start** a page with a start bit has a word with a state, and a page without has none.
+//!
+//! # What a reader may rely on
+//! No lock, and no waiting for anybody. An area that is busy from before a search until after it is found. What is found
+//! was busy at the moment its word was read; a size that took two reads is confirmed by reading the word again
+//! (a generation cannot come back unless 2^21 areas began there in between).
+//! # Source
+//! Our own; what it stands for: Linux `mm/vmalloc.c` (6.12: `find_vmap_area`, `find_vmap_area_exceed_addr_lock`).
+
+mod bits;
+mod table;
+mod word;
+
+pub use word::State;
+pub(crate) use word::{OWNERS_MAX, Word};
+
+use table::{Branch, Leaf, Slot, Subtree};
+use va_base::sync::atomic::Ordering;
+use va_base::{Broken, Machine, Va};
+use word::ESCAPE_PAGES;
+
+#[cfg(not(loom))]
+mod shape {
+    use super::{Branch, Leaf};
+    pub(super) type Slots = Leaf<16, 1024>;
+    pub(super) type Mid = Branch<Slots, 32, 2048>;
+    pub(super) type Top = Branch<Mid, 32, 2048>;
+    pub(super) type Wide = Branch<Top, 16, 1024>;
+    pub(super) type Far = Branch<Wide, 16, 1024>;
+}
+
+/// Small, since a model makes all of it anew thousands of times.
+#[cfg(loom)]
+mod shape {
+    use super::{Branch, Leaf};
+    pub(super) type Slots = Leaf<1, 8>;
+    pub(super) type Mid = Branch<Slots, 1, 2>;
+    pub(super) type Top = Branch<Mid, 1, 2>;
+    pub(super) type Wide = Branch<Top, 1, 2>;
+    pub(super) type Far = Branch<Wide, 1, 2>;
+}
+
+use shape::{Far, Top, Wide};
+
+/// Pages that the map covers, from 0.
+pub(crate) const COVERED_PAGES: u64 = 1 << Far::LOG2;
+#[cfg(not(loom))]
+const _: () = assert!(Far::LOG2 == u64::BITS - va_base::PAGE_SHIFT);
+
+/// The right to change start bits; there is one in each space, under the lock of the free index.
+pub(crate) struct Marker(());
+
+/// What a lookup found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Seen {
+    /// First page.
+    pub(crate) page: u64,
+    /// Size.
+    pub(crate) pages: u64,
+    /// The word as it was read.
+    pub(crate) word: Word,
+}
+
+/// The map of one space.
+pub(crate) struct PageMap {
+    // Constant after `new`.
+    far: &'static Far,
+    /// The Top of the default window, and which of all Tops that is.
+    near: &'static Top,
+    near_index: u64,
+}
+
+impl PageMap {
+    /// Creates the map, whose fast part is around page `near`; `None` if the machine refuses a table.
+    pub(crate) fn new(near: u64, machine: &impl Machine) -> Option<(Self, Marker)> {
+        let far = machine.lend_table::<Far>()?;
+        let near = near.min(COVERED_PAGES - 1);
+        let top = far.ensure((near >> Wide::LOG2) as usize, machine).and_then(|wide| {
+            wide.ensure((near >> Top::LOG2 & ((1 << (Wide::LOG2 - Top::LOG2)) - 1)) as usize, machine)
+        });
+        match top {
+            Some(top) => Some((Self { far, near: top, near_index: near >> Top::LOG2 }, Marker(()))),
+            None => {
+                far.hand_back(machine);
+                machine.take_back_table(far);
+                None
+            }
+        }
+    }
+
+    /// Hands every table back; the map must not be used afterwards.
+    pub(crate) fn hand_back(&self, machine: &impl Machine) {
+        self.far.hand_back(machine);
+        machine.take_back_table(self.far);
+    }
+
+    /// Tables lent.
+    pub(crate) fn tables(&self) -> u64 {
+        self.far.count()
+    }
+
+    #[inline(always)]
+    pub(crate) fn slot(&self, page: u64) -> Option<&Slot> {
+        if page >> Top::LOG2 == self.near_index {
+            self.near.slot(page & ((1 << Top::LOG2) - 1))
+        } else {
+            self.far.slot(page)
+        }
+    }
+
+    /// Makes sure that the slots for an area are there; `false` if the machine refuses a table.
+    #[inline]
+    pub(crate) fn reserve(&self, page: u64, pages: u64, machine: &impl Machine) -> bool {
+        self.is_reserved(page, pages)
+            || (self.far.reserve(page, machine)
+                && (pages < ESCAPE_PAGES || self.far.reserve(page + 1, machine)))
+    }
+
+    /// Tells whether they are.
+    #[inline]
+    pub(crate) fn is_reserved(&self, page: u64, pages: u64) -> bool {
+        self.slot(page).is_some() && (pages < ESCAPE_PAGES || self.slot(page + 1).is_some())
+    }
+
+    /// The word of a page.
+    #[inline(always)]
+    pub(crate) fn word(&self, page: u64) -> Word {
+        // Pairs with the release stores of `put` and of the compare-exchange.
+        self.slot(page).map_or(Word::NONE, |slot| Word::from_bits(slot.word.load(Ordering::Acquire)))
+    }
+
+    /// Writes the word of an area that the caller has to himself. Its slot is there.
+    #[inline(always)]
+    pub(crate) fn put(&self, page: u64, word: Word) {
+        if let Some(slot) = self.slot(page) {
+            // Release: what was done to the area before is seen by whoever finds or frees it.
+            slot.word.store(word.bits(), Ordering::Release);
+        }
+    }
+
+    /// Replaces the word of a busy area, or returns what is there now.
+    #[inline]
+    pub(crate) fn exchange(&self, page: u64, from: Word, to: Word) -> Result<(), Word> {
+        let slot = self.slot(page).ok_or(Word::NONE)?;
+        // Acquire: the freer owns the area from here on. Release: as in `put`.
+        let done = slot.word.compare_exchange(from.bits(), to.bits(), Ordering::AcqRel, Ordering::Acquire);
+        done.map(|_| ()).map_err(Word::from_bits)
+    }
+
+    /// Writes word and link of an area that the caller has to himself, in one lookup of its slot.
+    #[inline(always)]
+    pub(crate) fn write(&self, page: u64, word: Word, next: u64) {
+        if let Some(slot) = self.slot(page) {
+            slot.link.store(next, Ordering::Relaxed);
+            // Only what changes is written: a lookup of a neighbour need not lose its cache line.
+            if slot.word.load(Ordering::Relaxed) != word.bits() {
+                slot.word.store(word.bits(), Ordering::Release);
+            }
+        }
+    }
+
+    /// Reads area and link of one that the caller has to himself, in one lookup.
+    #[inline(always)]
+    pub(crate) fn read(&self, page: u64) -> Option<(Seen, u64)> {
+        let slot = self.slot(page)?;
+        let word = Word::from_bits(slot.word.load(Ordering::Relaxed));
+        let next = slot.link.load(Ordering::Relaxed);
+        match word.pages() {
+            Some(pages) => Some((Seen { page, pages, word }, next)),
+            None => Some((self.at(page)?, next)),
+        }
+    }
+
+    /// The area next in a list; the caller holds the list.
+    #[inline(always)]
+    pub(crate) fn link(&self, page: u64) -> u64 {
+        self.slot(page).map_or(0, |slot| slot.link.load(Ordering::Relaxed))
+    }
+
+    /// Sets it.
+    #[inline(always)]
+    pub(crate) fn set_link(&self, page: u64, next: u64) {
+        if let Some(slot) = self.slot(page) {
+            slot.link.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives an area that just left the index its word and its start bit. Its slots are there.
+    pub(crate) fn begin(&self, _marker: &mut Marker, page: u64, pages: u64, word: Word) {
+        if pages >= ESCAPE_PAGES {
+            self.put(page + 1, Word::size_escape(pages));
+        }
+        self.put(page, word);
+        self.far.mark(page);
+    }
+
+    /// Takes the start bit and the word of an area that goes back to the index. The generation stays behind in the
+    /// link, to be counted on when an area begins here again.
+    pub(crate) fn end(&self, _marker: &mut Marker, page: u64, pages: u64) {
+        self.far.unmark(page);
+        self.set_link(page, u64::from(self.word(page).generation()));
+        self.put(page, Word::NONE);
+        if pages >= ESCAPE_PAGES {
+            self.put(page + 1, Word::NONE);
+        }
+    }
+
+    /// The generation at which the last area here ended; meaningful while no area starts at `page`.
+    pub(crate) fn last_generation(&self, page: u64) -> u32 {
+        self.link(page) as u32
+    }
+
+    /// What starts at `page`, in whatever state.
+    #[inline]
+    pub(crate) fn at(&self, page: u64) -> Option<Seen> {
+        let mut word = self.word(page);
+        loop {
+            word.state()?;
+            if let Some(pages) = word.pages() {
+                return Some(Seen { page, pages, word });
+            }
+            let pages = self.word(page + 1).escaped_pages();
+            let again = self.word(page);
+            if again == word {
+                return Some(Seen { page, pages, word });
+            }
+            word = again;
+        }
+    }
+
+    /// The lowest area that starts at or above `page`, in whatever state.
+    pub(crate) fn next(&self, mut page: u64) -> Option<Seen> {
+        while page < COVERED_PAGES {
+            page = self.far.next(page)?;
+            if let Some(seen) = self.at(page) {
+                return Some(seen);
+            }
+            page += 1;
+        }
+        None
+    }
+
+    /// The area that covers `page`, in whatever state.
+    #[inline]
+    pub(crate) fn covering(&self, page: u64) -> Option<Seen> {
+        // The bits first, even of the page itself: they are 128 bytes for 4 MiB, and the slot of a page inside an area is
+        // one that nobody else ever touches, so not in any cache.
+        let mut from = page;
+        loop {
+            let start = self.prev_start(from)?;
+            match self.at(start) {
+                // Areas are disjoint: what starts lower ends before this one starts.
+                Some(seen) => return (page - start < seen.pages).then_some(seen),
+                // It ended after its bit was read.
+                None => from = start.checked_sub(1)?,
+            }
+        }
+    }
+
+    #[inline]
+    fn prev_start(&self, page: u64) -> Option<u64> {
+        if page >> Top::LOG2 == self.near_index
+            && let Some(found) = self.near.prev(page & ((1 << Top::LOG2) - 1))
+        {
+            return Some(self.near_index << Top::LOG2 | found);
+        }
+        self.far.prev(page.min(COVERED_PAGES - 1))
+    }
+
+    /// Checks PM1 and PM2.
+    pub(crate) fn check(&self) -> Result<(), Broken> {
+        self.far.check(0).map(|_| ())
+    }
+
+    /// Checks that no word is in a state unless its page has a start bit, for one page (PM3).
+    pub(crate) fn check_bit(&self, page: u64) -> Result<(), Broken> {
+        let bit = self.far.next(page) == Some(page);
+        let state = self.word(page).state().is_some();
+        let broken =
+            Broken { rule: "PM3", at: Va::from_page(page), want: u64::from(bit), got: u64::from(state) };
+        if bit == state { Ok(()) } else { Err(broken) }
+    }
+}

@@ -1,0 +1,73 @@
+//! Several areas at fixed distances from one base, for a copy of the same thing on each CPU or memory node.
+//!
+//! They are cut top down, away from where single areas grow, so that the distances can be met again and again. All are
+//! taken under one hold of the lock of the index, and become busy once the machine lent what their slots need; else all
+//! go back.
+//!
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12: `pcpu_get_vm_areas`).
+
+use super::{Purge, VmapSpace};
+use crate::area::range_of;
+use crate::config::Config;
+use crate::error::SpaceError;
+use crate::map::{State, Word};
+use va_base::{AllocError, Machine, Va, VaRange};
+use va_tree::{Congruent, FreeIndex};
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    /// Gives out several areas at fixed distances from one base, the highest possible, all or none (`pcpu_get_vm_areas`).
+    ///
+    /// The areas lie at `base + offset` in the order of `areas`, have no owner, and are freed one by one by their start.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    /// # Locks
+    /// `free`; all of them one after the other when nothing fits.
+    /// Cost: holes above the answer times areas.
+    pub fn alloc_congruent(&self, areas: &Congruent<'_>) -> Result<Va, SpaceError> {
+        let mut purged = false;
+        let base = loop {
+            let mut heap = self.lock_free();
+            match heap.index.alloc_congruent(areas) {
+                Err(AllocError::NoSpace { .. }) if !purged => {
+                    drop(heap);
+                    self.purge(Purge::Full);
+                    purged = true;
+                }
+                Err(error) => return Err(self.refused(error, heap.index.largest_hole())),
+                Ok(base) => {
+                    heap.transit_pages += areas.pages().get();
+                    break base;
+                }
+            }
+        };
+        let pages_of = |&(offset, size): &(u64, u64)| {
+            let range = VaRange::from_size(Va::new(base.get() + offset), size).unwrap_or_default();
+            let (page, end) = range.whole_pages();
+            (page, end - page)
+        };
+        let reserved = areas
+            .areas()
+            .iter()
+            .map(pages_of)
+            .all(|(page, pages)| self.map.reserve(page, pages, &self.machine));
+        let mut guard = self.lock_free();
+        let heap = &mut *guard;
+        heap.transit_pages -= areas.pages().get();
+        for (page, pages) in areas.areas().iter().map(pages_of) {
+            if reserved {
+                let word = Word::new(pages, None, self.map.last_generation(page) + 1, State::Busy);
+                self.map.begin(&mut heap.marker, page, pages, word);
+            } else if let Err(error) = heap.index.give_back(range_of(page, pages)) {
+                self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
+            }
+        }
+        drop(guard);
+        if reserved {
+            return Ok(base);
+        }
+        self.note_return();
+        Err(SpaceError::NoTable)
+    }
+}

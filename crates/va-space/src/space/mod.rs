@@ -1,0 +1,395 @@
+//! A space: who holds which range, and until when.
+//!
+//! # Theory
+//! ```text
+//!             alloc                        free                    purge: detach, flush, land
+//!   index ------------> busy (page map) --------> lazy (a node) ------------------------------> pool (a node) --> busy
+//!     ^                                                                          |                  |
+//!     +--------------------------------------------------------------------------+--- no list ------+--- decay
+//! ```
+//! **Busy** areas are in the page map alone. **Lazy** ones wait in the node that allocated them (or, without an owner, in
+//! that of their address) until more than `lazy_max_pages` do; then one flush over their hull serves all. The flushed go
+//! to the **pool** of their owner, by exact size, and what no pool takes goes back to the **index**. A request asks the
+//! pool of its CPU's node first, the index next.
+//!
+//! # Invariants
+//! - **SP1 conservation** holes of the index and areas with a start bit (and what one thread holds while the machine lends
+//!   it a table) tile the extent at every moment; the lists hold the lazy, the pooled and the cached areas, all of them.
+//! - **SP2 flush-before-reuse** no address is given out again before a flush that covers it (by types, see `list`).
+//! - **SP3 free cannot fail** a free changes a word and a list; what the index may need was paid for at alloc.
+//! - **SP4 errors change nothing**, but for caches that a failing request empties.
+//! - **SP5 deterministic** the same calls with the same CPU ids give the same addresses.
+//!
+//! # Locking
+//! ```text
+//!   purge (PurgeLock)  >  { pool of a node | lazy of a node | free (index and start bits) }       (Lock)
+//! ```
+//! The inner three never nest in each other. Lookups take none. A free takes one (lazy), an alloc one (pool) or two (pool,
+//! free). The machine is asked for slabs under `free`, for a flush under `purge`, for anything else under no lock.
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, `free_vmap_area_noflush`); differences: the table in [`config`](crate::config).
+
+mod congruent;
+mod find;
+mod locks;
+mod magazine;
+mod overflow;
+mod purge;
+mod settle;
+mod validate;
+
+pub use find::Areas;
+pub use magazine::{MAGAZINES_MAX, Magazine};
+pub use purge::{Purge, Purged};
+pub use validate::Stats;
+
+use crate::area::{Area, range_of};
+use crate::config::{Config, Order};
+use crate::error::{ReleaseError, SpaceError};
+use crate::list::{Flushed, Loose, Unflushed};
+use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, State, Word};
+use crate::node::{NodeMap, Zone};
+use core::marker::PhantomData;
+use locks::{Heap, Node};
+use magazine::Cells;
+use purge::PurgeState;
+use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use va_base::sync::{Mutex, MutexGuard, OnceRef};
+use va_base::{Machine, Pages, Request, Va, VaRange};
+use va_tree::FreeIndex;
+
+/// Most nodes of a space.
+pub const NODES_LIMIT: u32 = 128;
+const _: () = assert!(NODES_LIMIT <= OWNERS_MAX);
+/// Pages in a zone.
+const ZONE_PAGES: Pages = Pages::new(16);
+
+/// An atomic in a cache line of its own.
+#[repr(align(64))]
+struct Alone<T>(T);
+
+/// A virtual address space on machine `P` under the policies `C`.
+///
+/// ```
+/// use va_base::{Request, VaRange};
+/// use va_sim::machine::SimMachine;
+/// use va_space::VmapSpace;
+///
+/// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
+/// let machine = SimMachine::new(4);
+/// let space = VmapSpace::<_, va_space::config::Default>::new(window, window, &machine)?;
+/// let area = space.alloc(0, &Request::pages(3).unwrap())?;
+/// let start = area.start();
+/// assert_eq!(space.find_enclosing(start).map(|seen| seen.range), Some(area.range()));
+/// space.free(area).unwrap();
+/// assert!(space.free_at(start).is_err(), "it was given back already");
+/// # Ok::<(), va_space::SpaceError>(())
+/// ```
+pub struct VmapSpace<P: Machine + Clone, C: Config> {
+    // Constant after `new`.
+    machine: P,
+    extent: VaRange,
+    default_window: VaRange,
+    nodes: NodeMap,
+    table: [Option<&'static Node<P::Lock>>; NODES_LIMIT as usize],
+    map: PageMap,
+    // Under their locks; see the lock order above.
+    purge: Mutex<P::PurgeLock, PurgeState>,
+    free: Mutex<P::Lock, Heap<C::Index<P>>>,
+    // Atomic, each alone.
+    /// Pages that ever became lazy in a node.
+    lazied: Alone<AtomicU64>,
+    /// Pages that ever ceased to be. Their difference is what waits.
+    settled: Alone<AtomicU64>,
+    /// A purge was begun and is not finished: a hint, read without the purge lock.
+    purging: AtomicBool,
+    /// Moves after areas came back to the index or to pools otherwise than by a free.
+    returned: Alone<AtomicU64>,
+    /// Moves when magazines are to hand back what they hold.
+    recall: Alone<AtomicU64>,
+    /// What magazines hold; lent with the first of them.
+    cells: OnceRef<'static, Cells>,
+    config: PhantomData<fn() -> C>,
+}
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    /// Creates a space of the whole pages of `extent`, all free.
+    ///
+    /// Requests without a window, or with exactly this one, are met in `default_window`, and only their areas are pooled.
+    /// The machine is asked how many CPUs are possible, and for a node for each.
+    ///
+    /// # Errors
+    /// [`SpaceError::Index`] if there is no whole page in `extent`, [`SpaceError::TooHigh`] if the page map does not
+    /// cover it, [`SpaceError::NoTable`] if the machine refuses one.
+    pub fn new(extent: VaRange, default_window: VaRange, machine: P) -> Result<Self, SpaceError> {
+        let index = C::index(extent, default_window, machine.clone())?;
+        let extent = index.extent();
+        if extent.end().page_floor() > COVERED_PAGES {
+            return Err(SpaceError::TooHigh { extent });
+        }
+        let count = machine.cpus_possible().clamp(1, C::NODES_MAX.min(NODES_LIMIT));
+        let nodes = NodeMap::new(count, ZONE_PAGES).ok_or(SpaceError::NoTable)?;
+        let near = default_window.start().max(extent.start()).page_floor();
+        let (map, marker) = PageMap::new(near, &machine).ok_or(SpaceError::NoTable)?;
+        let heap = Heap { index, marker, transit_pages: 0, failed: None };
+        let mut space = Self {
+            machine,
+            extent,
+            default_window,
+            nodes,
+            table: [None; NODES_LIMIT as usize],
+            map,
+            purge: Mutex::new(PurgeState::new()),
+            free: Mutex::new(heap),
+            lazied: Alone(AtomicU64::new(0)),
+            settled: Alone(AtomicU64::new(0)),
+            purging: AtomicBool::new(false),
+            returned: Alone(AtomicU64::new(0)),
+            recall: Alone(AtomicU64::new(0)),
+            cells: OnceRef::new(),
+            config: PhantomData,
+        };
+        for node in &mut space.table[..count as usize] {
+            // Dropped on refusal, the space hands back what it got.
+            *node = Some(space.machine.lend_table().ok_or(SpaceError::NoTable)?);
+        }
+        Ok(space)
+    }
+
+    /// Creates a space in which `busy` is taken already: areas that existed before there was an allocator. They have no
+    /// owner and are freed by their start.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`SpaceError::Index`] with [`AllocError::Occupied`](va_base::AllocError::Occupied) if two ranges overlap, with
+    /// [`AllocError::BadRange`](va_base::AllocError::BadRange) if one is empty, not whole pages, or not in the extent.
+    pub fn with_busy(
+        extent: VaRange,
+        default_window: VaRange,
+        machine: P,
+        busy: &[VaRange],
+    ) -> Result<Self, SpaceError> {
+        let space = Self::new(extent, default_window, machine)?;
+        for &range in busy {
+            let mut heap = space.lock_free();
+            heap.index.take(range)?;
+            let (page, end) = range.whole_pages();
+            let _area = space.begin(heap, page, end - page, None)?;
+        }
+        Ok(space)
+    }
+
+    /// The whole pages that the space manages.
+    pub fn extent(&self) -> VaRange {
+        self.extent
+    }
+
+    /// Where requests without a window are met.
+    pub fn default_window(&self) -> VaRange {
+        self.default_window
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> u32 {
+        self.nodes.nodes()
+    }
+
+    /// Gives out an area; `cpu` is the CPU that asks, or stands for it.
+    ///
+    /// # Errors
+    /// [`SpaceError::NoSpace`], after everything was purged and the machine's hooks freed nothing more;
+    /// [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the machine lends no memory for the records.
+    /// # Locks
+    /// `pool`, and if it has nothing, `free`; all of them one after the other when nothing fits.
+    /// Cost: O(1) from a pool, O(log holes) otherwise; a purge when nothing fits.
+    #[inline]
+    pub fn alloc(&self, cpu: u32, request: &Request) -> Result<Area, SpaceError> {
+        let owner = self.owner_for(cpu, request);
+        if let Some(node) = owner
+            && request.size().get() <= C::POOL_PAGES_MAX
+            && let Some(area) = self.take_pooled(node, request, owner)
+        {
+            return Ok(area);
+        }
+        match self.take_from_index(request, owner) {
+            Err(SpaceError::NoSpace { .. }) => self.overflow(request, owner),
+            done => done,
+        }
+    }
+
+    /// Takes an area back. Its addresses are given out again after a flush.
+    ///
+    /// # Errors
+    /// [`ReleaseError`] if the area was given back by its address before.
+    /// # Locks
+    /// `lazy` of one node, then `purge` and all below it if this call does a slice of a purge.
+    /// Cost: O(1), and at most one slice.
+    #[inline]
+    pub fn free(&self, area: Area) -> Result<(), ReleaseError> {
+        let freed = self.claim(&area)?;
+        self.make_lazy(freed);
+        self.after_free();
+        Ok(())
+    }
+
+    /// Takes back the area that starts at `at`, and tells its addresses.
+    ///
+    /// # Errors
+    /// [`ReleaseError::NoArea`] if no busy area starts there; of two frees at a time, one gets it.
+    /// # Locks
+    /// As [`free`](Self::free). Cost: O(1), and at most one slice.
+    #[inline]
+    pub fn free_at(&self, at: Va) -> Result<VaRange, ReleaseError> {
+        let freed = self.claim_at(at)?;
+        let range = range_of(freed.page, freed.pages);
+        self.make_lazy(freed);
+        self.after_free();
+        Ok(range)
+    }
+
+    /// Pages freed that still wait in nodes or in a purge.
+    #[inline]
+    pub fn lazy_pages(&self) -> Pages {
+        // Settled first: it never overtakes what was lazied before it.
+        let settled = self.settled.0.load(Ordering::Acquire);
+        Pages::new(self.lazied.0.load(Ordering::Relaxed).saturating_sub(settled))
+    }
+
+    /// The owner that an area for this request gets.
+    #[inline(always)]
+    fn owner_for(&self, cpu: u32, request: &Request) -> Option<u32> {
+        let tagged = C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes.nodes() > 1);
+        let default = request.window().is_none_or(|window| window == self.default_window);
+        (tagged && default).then(|| cpu % self.nodes.nodes())
+    }
+
+    /// An area of the exact size from the pool of `node`, for `owner`.
+    #[inline]
+    fn take_pooled(&self, node: u32, request: &Request, owner: Option<u32>) -> Option<Area> {
+        let mut pool = self.lock_pool(self.node(node));
+        let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES)?;
+        drop(pool);
+        Some(self.publish(area, owner))
+    }
+
+    /// Makes a flushed area busy.
+    #[inline]
+    fn publish(&self, area: Loose<Flushed>, owner: Option<u32>) -> Area {
+        let word = Word::new(area.pages, owner, area.word.generation() + 1, State::Busy);
+        self.map.put(area.page, word);
+        Area { page: area.page, pages: area.pages, generation: word.generation() }
+    }
+
+    #[inline]
+    fn take_from_index(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
+        let mut heap = self.lock_free();
+        match heap.index.alloc(request) {
+            Ok(at) => self.begin(heap, at.page_floor(), request.size().get(), owner),
+            Err(error) => Err(self.refused(error, heap.index.largest_hole())),
+        }
+    }
+
+    /// Makes busy what was just taken from the index, or gives it back if the machine lends no slots.
+    #[inline]
+    fn begin<'a>(
+        &'a self,
+        mut heap: MutexGuard<'a, P::Lock, Heap<C::Index<P>>>,
+        page: u64,
+        pages: u64,
+        owner: Option<u32>,
+    ) -> Result<Area, SpaceError> {
+        if !self.map.is_reserved(page, pages) {
+            heap.transit_pages += pages;
+            drop(heap);
+            let reserved = self.map.reserve(page, pages, &self.machine);
+            heap = self.lock_free();
+            heap.transit_pages -= pages;
+            if !reserved {
+                if let Err(error) = heap.index.give_back(range_of(page, pages)) {
+                    self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
+                }
+                drop(heap);
+                self.note_return();
+                return Err(SpaceError::NoTable);
+            }
+        }
+        let word = Word::new(pages, owner, self.map.last_generation(page) + 1, State::Busy);
+        self.map.begin(&mut heap.marker, page, pages, word);
+        Ok(Area { page, pages, generation: word.generation() })
+    }
+
+    /// Makes the area of a handle lazy and the caller's.
+    #[inline]
+    fn claim(&self, area: &Area) -> Result<Loose<Unflushed>, ReleaseError> {
+        let word = self.map.word(area.page);
+        if !word.is_busy() {
+            return Err(self.no_area_at(area.start()));
+        }
+        // A handle of an area that is gone has an older generation than the one that is there.
+        if Word::new(area.pages, word.owner(), area.generation, State::Busy) != word {
+            return Err(ReleaseError::Reused { handle: area.range() });
+        }
+        self.win(area.page, area.pages, word)
+    }
+
+    /// Makes what starts at an address lazy and the caller's.
+    #[inline]
+    fn claim_at(&self, at: Va) -> Result<Loose<Unflushed>, ReleaseError> {
+        let page = at.page_floor();
+        match self.map.at(page) {
+            Some(seen) if seen.word.is_busy() && Va::from_page(page) == at => {
+                self.win(page, seen.pages, seen.word)
+            }
+            _ => Err(self.no_area_at(at)),
+        }
+    }
+
+    /// Of all who free an area at a time, the one who wins this has it.
+    #[inline(always)]
+    fn win(&self, page: u64, pages: u64, word: Word) -> Result<Loose<Unflushed>, ReleaseError> {
+        let lazy = word.with_state(State::Lazy);
+        match self.map.exchange(page, word, lazy) {
+            Ok(()) => Ok(Loose::won(page, pages, lazy)),
+            Err(_) => Err(self.no_area_at(Va::from_page(page))),
+        }
+    }
+
+    /// The node in which an area waits when it is freed.
+    #[inline]
+    fn home<S>(&self, area: &Loose<S>) -> u32 {
+        area.word.owner().unwrap_or_else(|| C::Zone::node_of(&self.nodes, Va::from_page(area.page)))
+    }
+
+    /// Puts a freed area where it waits.
+    #[inline]
+    fn make_lazy(&self, area: Loose<Unflushed>) {
+        let (page, end) = (area.page, area.end());
+        let node = self.home(&area);
+        // Counted before it can be found, so that nothing is ever settled that was not counted.
+        self.lazied.0.fetch_add(area.pages, Ordering::Relaxed);
+        let mut lazy = self.lock_lazy(self.node(node));
+        lazy.cover(page, end);
+        match C::ORDER {
+            Order::Newest => lazy.list.push_front(&self.map, area, State::Lazy),
+            // So the last freed of a size ends up in front of its pool.
+            Order::NodeByAddress | Order::SliceByAddress => lazy.list.push_back(&self.map, area, State::Lazy),
+        }
+    }
+
+    #[cold]
+    fn no_area_at(&self, at: Va) -> ReleaseError {
+        let inside = self.find_enclosing(at).map(|seen| seen.range).filter(|range| range.start() != at);
+        ReleaseError::NoArea { at, inside }
+    }
+}
+
+impl<P: Machine + Clone, C: Config> Drop for VmapSpace<P, C> {
+    fn drop(&mut self) {
+        self.map.hand_back(&self.machine);
+        for node in self.table.iter_mut().filter_map(Option::take) {
+            self.machine.take_back_table(node);
+        }
+        if let Some(cells) = self.cells.get() {
+            self.machine.take_back_table(cells);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What happens before a request fails.
+//!
+//! # Theory
+//! Holes that fit may exist all over: in other nodes' pools, among the lazy, at the machine's clients. In turn: other
+//! pools are asked for the exact size; everything is purged, pools emptied, so that neighbours merge, and the index is asked
+//! again (after each slice, where the policy is to fail fast); the machine's clients are asked to free; and again.
+//!
+//! A request that no space of this extent could ever meet fails at once and empties nobody's cache. So does one that asks
+//! for no less than one that failed, while nothing was freed since: whoever asks a full window over and over pays for it
+//! once. (Linux empties every pool of every node at each failure.)
+//!
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, the label `overflow`).
+
+use super::VmapSpace;
+use super::purge::Pass;
+use crate::area::Area;
+use crate::config::Config;
+use crate::error::SpaceError;
+use va_base::sync::atomic::Ordering;
+use va_base::{Align, AllocError, Machine, Pages, Request, VaRange};
+use va_tree::FreeIndex;
+
+/// A request that failed although nothing was lazy, pooled or in flight any more.
+#[derive(Clone, Copy)]
+pub(super) struct Failed {
+    size: Pages,
+    align: Align,
+    window: VaRange,
+    /// Pages that had ever been freed then, all of them settled.
+    lazied: u64,
+    /// How often anything had come back.
+    returned: u64,
+}
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    #[cold]
+    pub(super) fn overflow(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
+        if C::FAIL_FAST && (self.is_impossible(request) || self.failed_before(request)) {
+            return Err(self.no_space(request));
+        }
+        loop {
+            if let Some(area) = self.steal(request, owner) {
+                return Ok(area);
+            }
+            // Read before the purge: what is freed during it may have come too late for it.
+            let lazied = self.lazied.0.load(Ordering::Relaxed);
+            let mut found = None;
+            let pass = self.run_pass(true, || {
+                found = C::FAIL_FAST
+                    .then(|| self.take_from_index(request, owner))
+                    .filter(|got| !is_no_space(got));
+                found.is_some()
+            });
+            if let Some(found) = found {
+                return found;
+            }
+            let again = self.take_from_index(request, owner);
+            if !is_no_space(&again) {
+                return again;
+            }
+            if self.machine.reclaim() > 0 {
+                continue;
+            }
+            if let Pass::Whole { returned } = pass {
+                self.remember(request, lazied, returned);
+            }
+            // Their owners hand back at their next call what would merge with what is free.
+            self.recall.0.fetch_add(1, Ordering::Relaxed);
+            return Err(self.no_space(request));
+        }
+    }
+
+    /// An area of the exact size from any pool.
+    fn steal(&self, request: &Request, owner: Option<u32>) -> Option<Area> {
+        if !C::STEAL || request.size().get() > C::POOL_PAGES_MAX {
+            return None;
+        }
+        let node = owner?;
+        let nodes = self.nodes.nodes();
+        (1..nodes).find_map(|step| self.take_pooled((node + step) % nodes, request, owner))
+    }
+
+    /// Tells whether the request could not be met even if the extent were all free.
+    pub(super) fn is_impossible(&self, request: &Request) -> bool {
+        let window = request.window().unwrap_or(self.default_window);
+        let start = window.start().max(self.extent.start()).align_up(request.align().max(Align::PAGE));
+        let (_, end) = window.whole_pages();
+        let end = end.min(self.extent.end().page_floor());
+        start.is_none_or(|start| {
+            let first = start.page_ceil();
+            first > end || end - first < request.size().get()
+        })
+    }
+
+    /// Tells whether no less was asked for before in vain, and nothing was freed since.
+    fn failed_before(&self, request: &Request) -> bool {
+        let window = request.window().unwrap_or(self.default_window);
+        let heap = self.lock_free();
+        heap.failed.is_some_and(|failed| {
+            request.size() >= failed.size
+                && request.align() >= failed.align
+                && failed.window.encloses(window)
+                && failed.lazied == self.lazied.0.load(Ordering::Relaxed)
+                && failed.returned == self.returned.0.load(Ordering::Acquire)
+        })
+    }
+
+    /// Notes that a request failed with nothing left to purge. Not if something is lazy: a free that was counted but had
+    /// not put its area into the list when the purge took it would be forgotten.
+    fn remember(&self, request: &Request, lazied: u64, returned: u64) {
+        if self.lazy_pages().get() > 0 {
+            return;
+        }
+        let window = request.window().unwrap_or(self.default_window);
+        let failed = Failed { size: request.size(), align: request.align(), window, lazied, returned };
+        self.lock_free().failed = Some(failed);
+    }
+
+    /// Called after anything came back to the index or to pools otherwise than by a free: what failed before may succeed.
+    pub(super) fn note_return(&self) {
+        // Release pairs with the acquire loads of `overflow`: whoever reads the new number finds what came back.
+        self.returned.0.fetch_add(1, Ordering::Release);
+    }
+
+    fn no_space(&self, request: &Request) -> SpaceError {
+        let window = request.window().unwrap_or(self.default_window);
+        let (requested, align) = (request.size(), request.align());
+        let largest = self.lock_free().index.largest_hole();
+        self.refused(AllocError::NoSpace { requested, align, window, largest }, largest)
+    }
+
+    /// What the index says, with what only the space knows.
+    #[cold]
+    pub(super) fn refused(&self, error: AllocError, largest: Pages) -> SpaceError {
+        match error {
+            AllocError::NoSpace { requested, align, window, .. } => {
+                let (lazy, cached) = (self.lazy_pages(), Pages::new(self.held().cached_pages));
+                SpaceError::NoSpace { requested, align, window, largest, lazy, cached }
+            }
+            other => SpaceError::Index(other),
+        }
+    }
+}
+
+fn is_no_space(got: &Result<Area, SpaceError>) -> bool {
+    matches!(got, Err(SpaceError::NoSpace { .. }))
+}

@@ -1,0 +1,133 @@
+//! Where flushed areas go: into the pool of their owner, or back to the index.
+//!
+//! All of this runs in a slice of a purge (or of a shrinker), under the purge lock.
+
+use super::VmapSpace;
+use super::purge::PurgeState;
+use crate::area::range_of;
+use crate::config::{Config, Order};
+use crate::decay::Decay;
+use crate::list::{AreaList, Flushed};
+use crate::map::State;
+use va_base::Machine;
+use va_base::sync::atomic::Ordering;
+use va_tree::FreeIndex;
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    /// Decays the pool of `node` from `class` on; returns where to go on, if the budget ended first.
+    pub(super) fn decay(
+        &self,
+        node: u32,
+        mut class: usize,
+        mut left: Option<u64>,
+        full: bool,
+        budget: &mut u64,
+    ) -> (Option<usize>, Option<u64>) {
+        let mut batch = AreaList::new();
+        let mut pool = self.lock_pool(self.node(node));
+        let mut next = None;
+        while let Some(at) = pool.next_class(class) {
+            let quota = |len| if full { len } else { C::Decay::quota(len) };
+            let mut take =
+                if at == class { left.take() } else { None }.unwrap_or_else(|| quota(pool.len(at)));
+            while take > 0
+                && *budget > 0
+                && let Some(area) = pool.pop(&self.map, at)
+            {
+                take -= 1;
+                *budget -= 1;
+                batch.push_back(&self.map, area, State::Purging);
+            }
+            if *budget == 0 {
+                (next, left) = (Some(at), Some(take));
+                break;
+            }
+            (class, left) = (at + 1, None);
+        }
+        drop(pool);
+        let by_address = C::ORDER != Order::Newest;
+        self.to_index(batch, by_address, by_address);
+        (next, left)
+    }
+
+    /// Puts flushed areas into pools, and what they do not take into the index.
+    pub(super) fn settle(&self, state: &mut PurgeState, list: &mut AreaList<Flushed>, budget: &mut u64) {
+        // What goes to the index, and the part of it that is of one node.
+        let (mut batch, mut part, mut part_of) = (AreaList::new(), AreaList::new(), 0);
+        let mut pages = 0;
+        let mut pool = None;
+        while *budget > 0
+            && let Some(area) = list.pop_front(&self.map)
+        {
+            *budget -= 1;
+            state.areas += 1;
+            pages += area.pages;
+            let owner = area.word.owner().filter(|_| !state.full && area.pages <= C::POOL_PAGES_MAX);
+            let rest = match owner {
+                None => Err(area),
+                Some(owner) => {
+                    // Neighbours in the list mostly have one owner: his lock is kept from one to the next.
+                    let held = match pool.take() {
+                        Some((held, guard)) if held == owner => guard,
+                        other => {
+                            drop(other);
+                            self.lock_pool(self.node(owner))
+                        }
+                    };
+                    let (_, pool) = pool.insert((owner, held));
+                    pool.put(&self.map, area)
+                }
+            };
+            if let Err(area) = rest {
+                let node = self.home(&area);
+                if node != part_of {
+                    batch.append(&self.map, core::mem::replace(&mut part, AreaList::new()));
+                    part_of = node;
+                }
+                match C::ORDER {
+                    Order::NodeByAddress => part.push_front(&self.map, area, State::Purging),
+                    Order::Newest | Order::SliceByAddress => part.push_back(&self.map, area, State::Purging),
+                }
+            }
+        }
+        batch.append(&self.map, part);
+        drop(pool);
+        // Before the index has them: what can be allocated is never counted as lazy.
+        self.settled.0.fetch_add(pages, Ordering::Release);
+        self.to_index(batch, C::ORDER == Order::SliceByAddress, C::ORDER == Order::SliceByAddress);
+    }
+
+    /// Gives flushed areas back to the index under one hold of `free`; neighbours in the list as one, if told.
+    pub(super) fn to_index(&self, mut batch: AreaList<Flushed>, sort: bool, join: bool) {
+        if batch.is_empty() {
+            return;
+        }
+        if sort {
+            batch.sort(&self.map);
+        }
+        let mut heap = self.lock_free();
+        let heap = &mut *heap;
+        let mut run: Option<(u64, u64, u64)> = None;
+        loop {
+            let area = batch.pop_front(&self.map);
+            if let (Some(area), Some((_, end, count))) = (&area, &mut run)
+                && join
+                && area.page == *end
+            {
+                self.map.end(&mut heap.marker, area.page, area.pages);
+                *end += area.pages;
+                *count += 1;
+                continue;
+            }
+            if let Some((page, end, count)) = run.take() {
+                if let Err(error) = heap.index.give_back(range_of(page, end - page)) {
+                    self.machine.bug(format_args!("the index refuses what was out: {error}"), None);
+                }
+                let _released = heap.index.release_pieces(count - 1);
+            }
+            let Some(area) = area else { return };
+            self.map.end(&mut heap.marker, area.page, area.pages);
+            run = Some((area.page, area.end(), 1));
+        }
+    }
+}

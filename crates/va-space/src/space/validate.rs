@@ -1,0 +1,157 @@
+//! Counting everything, and checking that nothing is lost.
+
+use super::VmapSpace;
+use crate::config::Config;
+use crate::map::State;
+use va_base::{Broken, Machine, Pages, Va};
+use va_tree::FreeIndex;
+
+/// Where the pages of a space are. Each number is exact at the moment it was read; together they are exact only while
+/// nobody else calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Areas that are out of the index, in any state.
+    pub areas: u64,
+    /// Pages of busy areas.
+    pub busy_pages: Pages,
+    /// Pages freed and not yet settled by a purge, those in magazines among them.
+    pub lazy_pages: Pages,
+    /// Areas in pools.
+    pub pooled_areas: u64,
+    /// Pages in pools.
+    pub pooled_pages: Pages,
+    /// Flushed areas in magazines.
+    pub cached_areas: u64,
+    /// Their pages.
+    pub cached_pages: Pages,
+    /// Pages in the index.
+    pub free_pages: Pages,
+    /// Holes in the index.
+    pub holes: u64,
+    /// Pages of the largest.
+    pub largest_hole: Pages,
+    /// Passes of the purge.
+    pub purges: u64,
+    /// Flushes that it asked for.
+    pub flushes: u64,
+    /// Areas that it settled.
+    pub purged_areas: u64,
+    /// Tables of the page map.
+    pub tables: u64,
+}
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    /// Counts. Cost: O(nodes) locks, and the tables.
+    pub fn stats(&self) -> Stats {
+        let held = self.held();
+        let mut stats = Stats { tables: self.map.tables(), ..Stats::default() };
+        stats.lazy_pages = Pages::new(self.lazy_pages().get() + held.lazy_pages);
+        (stats.cached_areas, stats.cached_pages) = (held.cached_areas, Pages::new(held.cached_pages));
+        let mut pooled = 0;
+        for node in self.each_node() {
+            let pool = self.lock_pool(node);
+            stats.pooled_areas += pool.areas();
+            pooled += pool.pages();
+        }
+        stats.pooled_pages = Pages::new(pooled);
+        let purge = self.lock_purge();
+        (stats.purges, stats.flushes, stats.purged_areas) = (purge.passes(), purge.flushes, purge.areas);
+        drop(purge);
+        let heap = self.lock_free();
+        stats.areas = heap.index.live();
+        stats.free_pages = heap.index.free_pages();
+        stats.holes = heap.index.hole_count();
+        stats.largest_hole = heap.index.largest_hole();
+        let out = pages_of(self.extent) - stats.free_pages.get() - heap.transit_pages;
+        stats.busy_pages =
+            Pages::new(out.saturating_sub(stats.lazy_pages.get() + pooled + held.cached_pages));
+        stats
+    }
+
+    /// Checks every invariant with full walks: those of the index, the page map, the pools, and SP1: every page is in a
+    /// hole or in exactly one area, and every lazy and every pooled area is in a list.
+    ///
+    /// Call it when nobody else calls: what moves during the walk may look broken.
+    ///
+    /// # Errors
+    /// [`Broken`] names the first rule that does not hold.
+    pub fn validate(&self) -> Result<(), Broken> {
+        let purge = self.lock_purge();
+        let (mut listed, mut lazy_pages) = purge.holds();
+        let (mut pooled, mut pooled_pages) = (0, 0);
+        for node in self.each_node() {
+            let pool = self.lock_pool(node);
+            pool.validate(&self.map)?;
+            (pooled, pooled_pages) = (pooled + pool.areas(), pooled_pages + pool.pages());
+            drop(pool);
+            let lazy = self.lock_lazy(node);
+            (listed, lazy_pages) = (listed + lazy.list.areas(), lazy_pages + lazy.list.pages());
+        }
+        let heap = self.lock_free();
+        heap.index.validate()?;
+        self.map.check()?;
+        let areas = self.check_tiling(&heap.index, heap.transit_pages)?;
+        let sp1 = |want, got| {
+            if want == got { Ok(()) } else { Err(Broken { rule: "SP1", at: Va::ZERO, want, got }) }
+        };
+        let of = |state: State| areas[state as usize];
+        let held = self.held();
+        sp1(listed + held.lazy_areas, of(State::Lazy).0)?;
+        sp1(lazy_pages + held.lazy_pages, of(State::Lazy).1)?;
+        sp1(held.cached_areas, of(State::Cached).0)?;
+        sp1(held.cached_pages, of(State::Cached).1)?;
+        sp1(pooled, of(State::Pooled).0)?;
+        sp1(pooled_pages, of(State::Pooled).1)?;
+        sp1(0, of(State::Purging).0)?;
+        let broken = Broken { rule: "PU2", at: Va::ZERO, want: lazy_pages, got: self.lazy_pages().get() };
+        if lazy_pages == self.lazy_pages().get() { Ok(()) } else { Err(broken) }
+    }
+
+    /// Walks holes and areas side by side: they must tile the extent. Returns areas and pages by state.
+    fn check_tiling(&self, index: &impl FreeIndex, transit: u64) -> Result<[(u64, u64); 8], Broken> {
+        let mut counts = [(0, 0); 8];
+        let (mut at, end) = self.extent.whole_pages();
+        let mut missing = 0;
+        let mut holes = index.holes().peekable();
+        let mut areas = 0;
+        loop {
+            let area = self.map.next(at);
+            let hole = holes.peek().map(|hole| hole.whole_pages());
+            let (start, pages) = match (area, hole) {
+                (Some(area), hole) if hole.is_none_or(|(start, _)| area.page < start) => {
+                    self.map.check_bit(area.page)?;
+                    let state = area.word.state().map_or(0, |state| state as usize);
+                    counts[state] = (counts[state].0 + 1, counts[state].1 + area.pages);
+                    areas += 1;
+                    (area.page, area.pages)
+                }
+                (_, Some((start, end))) => {
+                    holes.next();
+                    (start, end - start)
+                }
+                (_, None) => break,
+            };
+            // Overlap, or a gap that is more than what is in transit.
+            let gap = start.wrapping_sub(at);
+            if start < at || gap > transit - missing {
+                return Err(Broken { rule: "SP1", at: Va::from_page(at), want: at, got: start });
+            }
+            missing += gap;
+            at = start + pages;
+        }
+        missing += end.wrapping_sub(at);
+        if at > end || missing != transit {
+            return Err(Broken { rule: "SP1", at: Va::from_page(at), want: transit, got: missing });
+        }
+        // Each area is one that the index counts as out (what is in transit is, too, and is no area yet).
+        if areas > index.live() || (transit == 0 && areas != index.live()) {
+            return Err(Broken { rule: "SP1", at: Va::from_page(at), want: index.live(), got: areas });
+        }
+        Ok(counts)
+    }
+}
+
+fn pages_of(extent: va_base::VaRange) -> u64 {
+    let (start, end) = extent.whole_pages();
+    end - start
+}
