@@ -190,3 +190,63 @@ impl Pool {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::map::Word;
+    use crate::testing::TestMachine;
+
+    /// A pool of three areas of 4 pages, one of 9, and one of 300.
+    fn pool() -> (PageMap, Pool) {
+        let machine = TestMachine::default();
+        let (map, mut marker) = PageMap::new(0, &machine).unwrap();
+        let mut pool = Pool::new(State::Pooled);
+        for (page, pages) in [(0, 4), (100, 4), (200, 4), (300, 9), (400, 300)] {
+            assert!(map.reserve(page, pages, &machine));
+            map.begin(&mut marker, page, pages, Word::new(pages, None, 1, State::Busy));
+            assert!(pool.put(&map, Loose::won(page, pages, map.word(page))).is_ok());
+        }
+        pool.validate(&map).unwrap();
+        (map, pool)
+    }
+
+    fn broken(spoil: impl FnOnce(&PageMap, &mut Pool)) -> &'static str {
+        let (map, mut pool) = pool();
+        spoil(&map, &mut pool);
+        pool.validate(&map).map_err(|broken| broken.rule).err().unwrap_or("nothing")
+    }
+
+    #[test]
+    fn po1_an_area_in_the_list_of_another_size_is_named() {
+        assert_eq!(broken(|map, _| map.put(300, Word::new(8, None, 1, State::Pooled))), "PO1");
+        assert_eq!(broken(|map, _| map.put(100, Word::new(4, None, 1, State::Busy))), "PO1");
+        assert_eq!(broken(|_, pool| pool.pages += 1), "PO1");
+    }
+
+    #[test]
+    fn po2_a_wrong_bit_is_named() {
+        assert_eq!(broken(|_, pool| pool.occupied[0] ^= 1 << 3), "PO2");
+        assert_eq!(broken(|_, pool| pool.occupied[2] |= 1), "PO2");
+    }
+
+    #[test]
+    fn po3_too_much_in_large_lists_is_named() {
+        assert_eq!(broken(|_, pool| pool.large_pages -= 1), "PO3");
+        // And is not taken in to begin with.
+        let (map, mut pool) = pool();
+        pool.large_pages = LARGE_PAGES_MAX - 300 + 1;
+        assert!(pool.put(&map, Loose::won(900, 300, Word::new(300, None, 1, State::Busy))).is_err());
+    }
+
+    #[test]
+    fn an_area_of_the_right_size_comes_out_last_in_first_out() {
+        let (map, mut pool) = pool();
+        let pages: [Option<u64>; 4] =
+            core::array::from_fn(|_| pool.take(&map, 4, Align::PAGE, 1).map(|area| area.page));
+        assert_eq!(pages, [Some(200), Some(100), Some(0), None]);
+        assert_eq!(pool.take(&map, 300, Align::PAGE, 1).map(|area| area.page), Some(400));
+        assert_eq!((pool.areas(), pool.pages()), (1, 9));
+        pool.validate(&map).unwrap();
+    }
+}

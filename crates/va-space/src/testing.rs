@@ -1,8 +1,8 @@
 //! The machine of this crate's own tests: it lends what is asked, and its flush ends at once.
 
 use std::boxed::Box;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec;
+use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, Platform, Record, Table, VaRange};
 
 /// Lends from the heap and never takes anything back.

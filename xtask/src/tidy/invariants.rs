@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Words that look like ids.
-const NO_IDS: [&str; 14] = [
-    "ARM64", "AVX2", "BMI1", "BMI2", "CRC32", "FNV1", "LZ4", "MD5", "SHA1", "SSE2", "SSE4", "UTF16", "UTF32",
-    "UTF8",
+const NO_IDS: [&str; 15] = [
+    "ARM64", "AVX2", "BMI1", "BMI2", "CRC32", "FNV1", "LOG2", "LZ4", "MD5", "SHA1", "SSE2", "SSE4", "UTF16",
+    "UTF32", "UTF8",
 ];
 
 type Place = (String, usize);

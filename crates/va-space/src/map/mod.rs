@@ -26,7 +26,7 @@
 //! - A **link** is guarded by whatever guards the list.
 //!
 //! # Invariants
-//! - **PM1 summary** in every row of bits the summary is exact (`bits`).
+//! - PM1: in every row of bits the summary is exact (`bits`).
 //! - **PM2 upward** a table has a bit for a child exactly when the child has a bit.
 //! - **PM3 start** a page with a start bit has a word with a state, and a page without has none.
 //!
@@ -309,5 +309,64 @@ impl PageMap {
         let broken =
             Broken { rule: "PM3", at: Va::from_page(page), want: u64::from(bit), got: u64::from(state) };
         if bit == state { Ok(()) } else { Err(broken) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::testing::TestMachine;
+
+    /// Areas of two pages at these pages.
+    fn map(pages: &[u64]) -> (PageMap, Marker) {
+        let machine = TestMachine::default();
+        let (map, mut marker) = PageMap::new(0, &machine).unwrap();
+        for &page in pages {
+            assert!(map.reserve(page, 2, &machine));
+            map.begin(&mut marker, page, 2, Word::new(2, None, 1, State::Busy));
+        }
+        map.check().unwrap();
+        (map, marker)
+    }
+
+    /// Near, in the next table, in another branch, and at the end of the address space.
+    const FAR_APART: [u64; 5] = [3, 1500, 1 << 22, 1 << 40, COVERED_PAGES - 3];
+
+    #[test]
+    fn pm2_a_bit_without_an_area_below_is_named() {
+        let (map, _marker) = map(&FAR_APART);
+        // The leaf loses its start without telling upward.
+        let index = (1u64 << 22) >> shape::Mid::LOG2;
+        let mid = map.near.child(index as usize).unwrap();
+        let leaf = mid.child(0).unwrap();
+        assert!(leaf.unmark(0));
+        assert_eq!(map.check().unwrap_err().rule, "PM2");
+        leaf.mark(0);
+        map.check().unwrap();
+    }
+
+    #[test]
+    fn pm3_a_word_without_a_start_is_named_and_a_start_without_a_word() {
+        let (map, _marker) = map(&FAR_APART);
+        FAR_APART.into_iter().for_each(|page| map.check_bit(page).unwrap());
+        map.put(4, Word::new(1, None, 1, State::Busy));
+        assert_eq!(map.check_bit(4).unwrap_err().rule, "PM3");
+        map.put(1500, Word::NONE);
+        assert_eq!(map.check_bit(1500).unwrap_err().rule, "PM3");
+    }
+
+    #[test]
+    fn what_covers_a_page_is_found_however_far_its_neighbours_are() {
+        let (map, mut marker) = map(&FAR_APART);
+        for page in FAR_APART {
+            let found = |page| map.covering(page).map(|seen| seen.page);
+            assert_eq!([found(page), found(page + 1), found(page + 2)], [Some(page), Some(page), None]);
+            assert_eq!(map.next(page).map(|seen| seen.page), Some(page));
+        }
+        assert_eq!(map.next(5).map(|seen| seen.page), Some(1500));
+        map.end(&mut marker, 1500, 2);
+        assert_eq!(map.next(5).map(|seen| seen.page), Some(1 << 22));
+        assert_eq!(map.covering(1500).map(|seen| seen.page), None);
+        map.check().unwrap();
     }
 }

@@ -300,6 +300,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let want = u64::from(self.batch[class]).min(limit).min(pool.len(class));
         self.batch[class] = (2 * want).min(limit) as u8;
         let (mut homeless, mut evicted) = (AreaList::new(), false);
+        // Checks MG1.
         while self.stock.areas() + want > STOCK_AREAS_MAX
             || self.stock.pages() + want * pages > STOCK_PAGES_MAX
         {
@@ -371,14 +372,14 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.space.after_batch();
     }
 
-    /// MG2 for the stock.
+    /// Keeps MG2 for the stock.
     #[inline(always)]
     fn tell_cached(&self) {
         self.cell.cached_areas.store(self.stock.areas(), Ordering::Relaxed);
         self.cell.cached_pages.store(self.stock.pages(), Ordering::Relaxed);
     }
 
-    /// MG2 for the lazy list.
+    /// Keeps MG2 for the lazy list.
     #[inline(always)]
     fn tell_lazy(&self) {
         self.cell.lazy_areas.store(self.lazy.list.areas(), Ordering::Relaxed);

@@ -16,9 +16,10 @@
 //! - **SP1 conservation** holes of the index and areas with a start bit (and what one thread holds while the machine lends
 //!   it a table) tile the extent at every moment; the lists hold the lazy, the pooled and the cached areas, all of them.
 //! - **SP2 flush-before-reuse** no address is given out again before a flush that covers it (by types, see `list`).
-//! - **SP3 free cannot fail** a free changes a word and a list; what the index may need was paid for at alloc.
-//! - **SP4 errors change nothing**, but for caches that a failing request empties.
-//! - **SP5 deterministic** the same calls with the same CPU ids give the same addresses.
+//!
+//! SP3, SP4 and SP5 are the house's (ARCHITECTURE.md). Here: a free changes a word and a list, and what the index may need
+//! was paid for at alloc; a request that fails may have emptied caches, and has changed nothing else; the same calls with
+//! the same CPU ids give the same addresses.
 //!
 //! # Locking
 //! ```text

@@ -243,6 +243,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     fn slice_stages(&self, state: &mut PurgeState, full: bool) -> bool {
+        // Checks PU1: each stage counts what it handles off the budget, and ends the slice when there is none.
         let mut budget = C::SLICE_AREAS;
         if state.is_idle() {
             state.stage = Stage::Decay { node: 0, class: 0, left: None };

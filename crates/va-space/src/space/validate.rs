@@ -95,6 +95,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if want == got { Ok(()) } else { Err(Broken { rule: "SP1", at: Va::ZERO, want, got }) }
         };
         let of = |state: State| areas[state as usize];
+        // Checks MG2: what the cells say is what the words say.
         let held = self.held();
         sp1(listed + held.lazy_areas, of(State::Lazy).0)?;
         sp1(lazy_pages + held.lazy_pages, of(State::Lazy).1)?;
@@ -154,4 +155,48 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 fn pages_of(extent: va_base::VaRange) -> u64 {
     let (start, end) = extent.whole_pages();
     end - start
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::config::Default as Ours;
+    use crate::testing::TestMachine;
+    use va_base::sync::atomic::Ordering;
+    use va_base::{Request, VaRange};
+
+    /// The rule that is named after `spoil`, in a space with lazy and busy areas.
+    fn broken(spoil: impl FnOnce(&VmapSpace<&TestMachine, Ours>)) -> &'static str {
+        let machine = TestMachine::default();
+        let all = VaRange::from_pages(16, 1 << 16).unwrap();
+        let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+        for pages in 1..20 {
+            let area = space.alloc(pages as u32 % 2, &Request::pages(pages).unwrap()).unwrap();
+            if pages % 2 == 0 {
+                space.free(area).unwrap();
+            }
+        }
+        assert_eq!(space.validate(), Ok(()));
+        spoil(&space);
+        space.validate().map_err(|broken| broken.rule).err().unwrap_or("nothing")
+    }
+
+    #[test]
+    fn pu2_pages_that_were_counted_wrong_are_named() {
+        assert_eq!(broken(|space| _ = space.lazied.0.fetch_add(1, Ordering::Relaxed)), "PU2");
+        assert_eq!(broken(|space| _ = space.settled.0.fetch_add(1, Ordering::Relaxed)), "PU2");
+    }
+
+    #[test]
+    fn sp1_an_area_that_is_nowhere_or_twice_is_named() {
+        // The first area is [16, 17), busy: it becomes lazy without a list, larger than it is, or none.
+        let word = |pages, state| crate::map::Word::new(pages, None, 1, state);
+        assert_eq!(broken(|space| space.map.put(16, word(1, State::Lazy))), "SP1");
+        assert_eq!(broken(|space| space.map.put(16, word(2, State::Busy))), "SP1");
+        let end = |space: &VmapSpace<&TestMachine, Ours>| {
+            let heap = &mut *space.lock_free();
+            space.map.end(&mut heap.marker, 16, 1);
+        };
+        assert_eq!(broken(end), "SP1");
+    }
 }
