@@ -95,6 +95,24 @@ fn point_2_an_end_grows_past_its_separator() {
 }
 
 #[test]
+fn point_2_a_start_falls_below_a_separator_that_was_raised() {
+    // An end grows up to the next hole and shrinks again, which leaves its separator high; then the next hole grows down.
+    for n in 0..HOLES - 1 {
+        let mut pair = Pair::new(HOLES);
+        pair.back(n * STEP + 10, n * STEP + 19);
+        pair.take(n * STEP + 10, n * STEP + 19);
+        pair.back(n * STEP + 12, n * STEP + 20);
+        // The same with a new hole instead of one that grows.
+        let mut pair = Pair::new(HOLES);
+        pair.back(n * STEP + 10, n * STEP + 19);
+        pair.take(n * STEP + 10, n * STEP + 19);
+        pair.take((n + 1) * STEP + 4, (n + 1) * STEP + 10);
+        pair.back(n * STEP + 12, n * STEP + 14);
+        pair.back(n * STEP + 16, n * STEP + 18);
+    }
+}
+
+#[test]
 fn point_3_the_last_child_goes() {
     // From the top down: each leaf, and each inner node, loses its last child in turn.
     let mut pair = Pair::new(HOLES);

@@ -312,7 +312,8 @@ impl PageMap {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::testing::TestMachine;

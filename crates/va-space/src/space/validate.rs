@@ -157,7 +157,8 @@ fn pages_of(extent: va_base::VaRange) -> u64 {
     end - start
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::config::Default as Ours;
