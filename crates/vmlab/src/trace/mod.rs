@@ -22,6 +22,8 @@ const BAD_KEPT: usize = 8;
 pub struct Trace {
     /// The events that change the address space, in order.
     pub events: Vec<Event>,
+    /// The line, from 1, of each allocation among the events, in order.
+    alloc_lines: Vec<u64>,
     /// Lines read.
     pub lines: u64,
     /// Comment and empty lines.
@@ -63,7 +65,12 @@ impl Trace {
         self.lines += 1;
         let text = String::from_utf8_lossy(line);
         match parse(&text) {
-            Line::Event(event) => self.events.push(event),
+            Line::Event(event) => {
+                if matches!(event, Event::Alloc { .. }) {
+                    self.alloc_lines.push(self.lines);
+                }
+                self.events.push(event);
+            }
             Line::Comment => self.comments += 1,
             Line::Percpu => self.percpu += 1,
             Line::Other => self.others += 1,
@@ -82,7 +89,12 @@ impl Trace {
 
     /// Allocations, failed attempts included.
     pub fn allocs(&self) -> u64 {
-        self.events.iter().filter(|event| matches!(event, Event::Alloc { .. })).count() as u64
+        self.alloc_lines.len() as u64
+    }
+
+    /// The line of an allocation; both count from 1.
+    pub fn alloc_line(&self, number: u64) -> Option<u64> {
+        self.alloc_lines.get(usize::try_from(number.checked_sub(1)?).ok()?).copied()
     }
 }
 

@@ -58,7 +58,7 @@ fn the_exact_indexes_give_the_same_address_each_time_and_the_kernels_up_to_page_
         fn visit<I: va_tree::FreeIndex>(self, make: impl Fn() -> Result<I, AllocError>) -> Self::Out {
             let table = Table::default();
             let mut replay = Replay::new(make().unwrap(), self.1, &table);
-            replay.run(&self.0.events);
+            replay.run(self.0);
             replay.index.validate().unwrap();
             let tally = &replay.tally;
             let differ = tally.lower + tally.higher + tally.failed_differs;
