@@ -141,7 +141,7 @@ impl fmt::Debug for Pages {
 
 impl fmt::Display for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} pages", self.0)
+        write!(f, "{} page{}", self.0, if self.0 == 1 { "" } else { "s" })
     }
 }
 
@@ -311,6 +311,12 @@ mod tests {
         assert_eq!(VaRange::ALL.len_bytes(), u64::MAX);
         assert_eq!(VaRange::from_size(Va::new(1), u64::MAX), None);
         assert_eq!(VaRange::from_size(Va::new(1), u64::MAX - 1).map(VaRange::end), Some(Va::MAX));
+    }
+
+    #[test]
+    fn one_page_is_singular() {
+        use std::string::ToString;
+        assert_eq!([0, 1, 2].map(|count| Pages::new(count).to_string()), ["0 pages", "1 page", "2 pages"]);
     }
 
     #[test]
