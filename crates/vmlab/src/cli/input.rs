@@ -2,7 +2,7 @@
 
 use super::say;
 use crate::replay::Tally;
-use crate::run::counted;
+use crate::run::{counted, grouped};
 use crate::shipped::Shipped;
 use crate::trace::vmallocinfo::Table;
 use crate::trace::{Trace, decompress, open};
@@ -33,9 +33,7 @@ impl Input {
     pub(super) fn read(file: &Path, vmallocinfo: Option<&Path>) -> Result<Self> {
         let shown = file.display();
         let trace = Trace::read(open(file).with_context(|| format!("cannot read {shown}"))?);
-        if trace.events.is_empty() {
-            bail!("no vmalloc event in {shown}: {}", why_empty(&trace));
-        }
+        refuse(&trace).with_context(|| shown.to_string())?;
         if trace.lost > 0 {
             say(&format!(
                 "{shown}: the recorder lost {}, so that answers after that mean little; use a larger buffer",
@@ -96,6 +94,20 @@ pub(super) fn inferred(tally: &Tally) -> Vec<String> {
     notes
 }
 
+/// Refuses a trace that cannot be replayed: without an event, or with too many.
+fn refuse(trace: &Trace) -> Result<()> {
+    if trace.too_many {
+        bail!(
+            "more than {} vmalloc events, the most that one replay takes; give it a part of the trace",
+            grouped(trace.events.len() as u64)
+        );
+    }
+    if trace.events.is_empty() {
+        bail!("no vmalloc event: {}", why_empty(trace));
+    }
+    Ok(())
+}
+
 fn why_empty(trace: &Trace) -> String {
     match (&trace.cut_short, trace.lines, trace.bad) {
         (Some(why), ..) => format!("reading ended {why}"),
@@ -143,6 +155,14 @@ fn beside(file: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trace_of_too_many_events_is_refused_in_one_line() {
+        let event = "free_vmap_area_noflush: va_start=0x1000\n".repeat(4);
+        assert!(refuse(&Trace::read_at_most(event.as_bytes(), 4)).is_ok());
+        let error = refuse(&Trace::read_at_most(event.as_bytes(), 3)).unwrap_err().to_string();
+        assert!(error.starts_with("more than 3 vmalloc events") && error.lines().count() == 1, "{error}");
+    }
 
     #[test]
     fn the_name_of_a_trace_is_the_file_without_what_says_its_format() {

@@ -178,7 +178,7 @@ fn nobody_on_stderr_is_no_panic() {
 #[test]
 fn a_writer_that_goes_away_is_the_end_of_the_input() {
     let assert = vmlab().args(["replay", "-"]).write_stdin("").assert().failure().code(1);
-    assert_eq!(stderr_of(&assert), "vmlab: no vmalloc event in -: it is empty\n");
+    assert_eq!(stderr_of(&assert), "vmlab: -: no vmalloc event: it is empty\n");
     let cut = &text_of("boot-smp1")[..60_000];
     let assert =
         vmlab().args(["replay", "-", "--json", "--index", "btree"]).write_stdin(cut).assert().success();
