@@ -87,6 +87,15 @@ fn an_unknown_index_names_the_known_ones() {
 }
 
 #[test]
+fn an_index_named_twice_runs_once() {
+    let dir = TempDir::new().unwrap();
+    let more = ["--index", "rb-exact,rb-linux,rb-exact"];
+    let assert = replayed(&dir, "t", SMALL.as_bytes(), &more).success();
+    let names: Vec<Value> = rows(&stdout_of(&assert)).iter().map(|row| row["index"].clone()).collect();
+    assert_eq!(names, ["rb-linux", "rb-exact"]);
+}
+
+#[test]
 fn numbers_at_the_ends_of_the_space_do_no_harm() {
     let dir = TempDir::new().unwrap();
     let event = |size: u64, align: u64, vstart: u64, vend: u64| {
@@ -197,6 +206,9 @@ fn a_report_that_cannot_be_written_is_one_line() {
         "{}",
         stderr_of(&assert)
     );
-    // What was computed is not lost.
-    assert!(stdout_of(&assert).contains("103"));
+    assert_eq!(stdout_of(&assert), "", "it is said before the work, not after");
+    let dir = TempDir::new().unwrap();
+    let assert = vmlab().args(["demo", "--report", "no/r.html"]).current_dir(&dir).assert().failure().code(1);
+    assert!(stderr_of(&assert).starts_with("vmlab: cannot write no/r.html: "), "{}", stderr_of(&assert));
+    assert_eq!(stdout_of(&assert), "");
 }
