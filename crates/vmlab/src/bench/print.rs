@@ -123,9 +123,8 @@ fn memory(cells: &[Cell]) -> Captioned {
         "rows, bytes a hole",
         "lent, bytes a hole",
     ]);
-    for cell in
-        cells.iter().filter(|cell| cell.workload.starts_with("rand") || cell.workload.starts_with("aligns"))
-    {
+    let shown = ["rand-", "aligns-", "rows-"];
+    for cell in cells.iter().filter(|cell| shown.iter().any(|prefix| cell.workload.starts_with(prefix))) {
         let Some((memory, holes)) = cell.memory else { continue };
         let per_hole = |bytes: usize| format!("{:.1}", bytes as f64 / holes.max(1) as f64);
         table.add_row([
@@ -233,4 +232,31 @@ pub(super) fn files(cells: &[Cell], dir: &Path, rounds: usize) -> Result<()> {
         write(format!("index-{}{}.svg", prefix, build()), &format!("{}\n", chart.svg(true)))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_shown_wherever_holes_are_many() {
+        let memory = va_tree::IndexMemory { used_bytes: 300, row_bytes: 120, ..Default::default() };
+        let cell = |workload: &str| Cell {
+            workload: workload.to_string(),
+            contender: "btree",
+            median: 1.0,
+            min: 1.0,
+            raw_min: 1.0,
+            harness: 0.0,
+            rounds: 1,
+            memory: Some((memory, 10)),
+        };
+        let table = super::memory(&["rand-1k", "rows-1M", "aligns-1k", "empty"].map(cell)).table;
+        let rows: Vec<String> =
+            table.row_iter().map(|row| row.cell_iter().map(comfy_table::Cell::content).collect()).collect();
+        assert_eq!(rows.len(), 3);
+        assert_eq!(rows[1], "rows-1Mbtree1030.012.00.0");
+        let rows = workloads::ALL.iter().filter(|spec| spec.name.starts_with("rows-"));
+        assert_eq!(rows.map(|spec| spec.n).max(), Some(1_000_000));
+    }
 }

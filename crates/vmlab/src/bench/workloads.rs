@@ -45,7 +45,7 @@ const fn spec(name: &'static str, n: u64, quick: bool, fill: fn(&mut Maker, u64)
 }
 
 /// All of them.
-pub(super) const ALL: [Spec; 21] = [
+pub(super) const ALL: [Spec; 23] = [
     spec("empty", 1, true, empty),
     spec("fix-15k", 15_000, true, fix),
     spec("rand-100", 100, true, random),
@@ -65,6 +65,8 @@ pub(super) const ALL: [Spec; 21] = [
     spec("aligns-100k", 100_000, false, aligns),
     spec("rows-1k", 1_000, false, random_with_rows),
     spec("rows-15k", 15_000, false, random_with_rows),
+    spec("rows-100k", 100_000, false, random_with_rows),
+    spec("rows-1M", 1_000_000, false, random_with_rows),
     spec("old-mix", 15_000, true, old_mix),
     spec("old-mix-50k", 50_000, false, old_mix),
 ];
