@@ -252,7 +252,8 @@ pub(super) fn files(cells: &[Cell], dir: &Path, header: &str) -> Result<()> {
             x_scale: Scale::Log,
             y_scale: Scale::Log,
             lines,
-            size: (760.0, 430.0),
+            about: &["btree", "btree32", "rb-linux", "kern"],
+            size: (820.0, 470.0),
         };
         write(format!("index-{}{}.svg", prefix, build()), &format!("{}\n", chart.svg(true)))?;
     }
