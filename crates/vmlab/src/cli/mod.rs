@@ -96,7 +96,7 @@ enum BenchCommand {
     /// The index of holes: workloads from an empty space to a million areas
     #[command(after_help = "Examples:\n  \
         vmlab bench index --quick\n  \
-        vmlab bench index --filter rand --indexes btree,rb-linux --out results")]
+        vmlab bench index --filter rand --indexes btree,rb-linux --out /tmp/rand")]
     Index(crate::bench::Args),
 }
 
