@@ -320,6 +320,12 @@ mod tests {
     }
 
     #[test]
+    fn one_page_is_singular() {
+        use std::string::ToString;
+        assert_eq!([0, 1, 2].map(|count| Pages::new(count).to_string()), ["0 pages", "1 page", "2 pages"]);
+    }
+
+    #[test]
     fn whole_pages_round_inward_and_never_wrap() {
         assert_eq!(VaRange::ALL.whole_pages(), (0, (1 << 52) - 1));
         let odd = VaRange::new(Va::new(1), Va::new(3 * PAGE_SIZE - 1)).unwrap();

@@ -78,7 +78,7 @@ impl Visitor for Run<'_> {
 
     fn visit<I: FreeIndex>(self, make: impl Fn() -> Result<I, AllocError>) -> Result<Outcome> {
         let mut replay = Replay::new(make()?, self.window, self.table);
-        replay.run(&self.trace.events);
+        replay.run(self.trace);
         replay.index.validate().context("the index is broken")?;
         let time = per_call(&make, &replay.calls, self.options.budget)?;
         let latency = if self.options.latency { each_call(&make, &replay.calls)? } else { Vec::new() };
@@ -126,6 +126,11 @@ pub fn bytes(count: u64) -> String {
     format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), units[unit])
 }
 
+/// A count with its noun: `1 page`, `67,187 pages`.
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
 /// Digits in groups of three: `67,187`.
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
@@ -141,12 +146,18 @@ pub fn grouped(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, grouped};
+    use super::{bytes, counted, grouped};
 
     #[test]
     fn bytes_read_well() {
         let given = [0, 4096, 5 << 19, (2 << 20) + 4096, 150 << 20, u64::MAX];
         assert_eq!(given.map(bytes), ["0 B", "4 KiB", "2.5 MiB", "2 MiB", "150 MiB", "16 EiB"]);
+    }
+
+    #[test]
+    fn one_is_singular_and_all_else_plural() {
+        let given = [0, 1, 2, 1000].map(|count| counted(count, "answer"));
+        assert_eq!(given, ["0 answers", "1 answer", "2 answers", "1,000 answers"]);
     }
 
     #[test]

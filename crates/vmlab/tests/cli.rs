@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+#[path = "cli/bench.rs"]
+mod bench;
 #[path = "cli/forms.rs"]
 mod forms;
 #[path = "cli/input.rs"]

@@ -13,9 +13,11 @@ mod peers;
 mod print;
 mod workloads;
 
+use crate::cli::{out, say};
 use anyhow::{Result, bail};
+use clap::builder::RangedU64ValueParser;
 use contenders::{Contender, Runner};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use workloads::Workload;
 
@@ -28,18 +30,27 @@ pub struct Args {
     /// Only these contenders (see the first table's head for their names)
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     indexes: Vec<String>,
-    /// Rounds
-    #[arg(long, default_value_t = 15)]
+    /// Rounds, 1 to 1000
+    #[arg(long, default_value_t = 15, value_parser = RangedU64ValueParser::<usize>::new().range(1..=ROUNDS_MAX))]
     rounds: usize,
     /// Fewer and smaller workloads, three rounds
-    #[arg(long)]
+    #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Where CSV and SVG go
-    #[arg(long, default_value = "results", value_name = "DIR")]
-    out: PathBuf,
+    /// Where CSV, tables and SVG go: results/, unless the run is a part (--quick, --filter, --indexes), which writes
+    /// files only if told where
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// A shared library with the C functions ki_init, ki_alloc and ki_free, measured as `kern`
     #[arg(long, value_name = "FILE")]
     kern: Option<PathBuf>,
+}
+
+impl Args {
+    /// Where files go. A part of the measurements must not take the place of all.
+    fn files(&self) -> Option<&Path> {
+        let part = self.quick || self.filter.is_some() || !self.indexes.is_empty();
+        self.out.as_deref().or((!part).then_some(Path::new("results")))
+    }
 }
 
 /// What was measured of one contender on one workload.
@@ -65,6 +76,8 @@ struct Running<'a> {
     spent: Duration,
 }
 
+/// The streams of all rounds are made before the first begins: a thousand are half a gigabyte.
+const ROUNDS_MAX: u64 = 1000;
 /// The longest that filling the space may take before a contender is left out of a workload.
 const SETUP_BUDGET: Duration = Duration::from_secs(4);
 /// The longest that all rounds of one contender may take on one workload; two rounds are run in any case.
@@ -75,11 +88,16 @@ const ROUNDS_BUDGET: Duration = Duration::from_secs(4);
 /// # Errors
 /// If two exact indexes disagree, a library cannot be loaded, or results cannot be written.
 pub fn run(args: &Args) -> Result<()> {
+    let rounds = if args.quick { 3 } else { args.rounds };
+    // The run takes minutes: what it ran on is asked for before somebody commits or edits, and before it is pinned.
+    let header = print::header(rounds);
+    if let Some(dir) = args.files() {
+        print::prepare(dir)?;
+    }
     if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.last().copied()) {
         // Not being allowed to pin only makes the figures noisier.
         core_affinity::set_for_current(core);
     }
-    let rounds = if args.quick { 3 } else { args.rounds.max(1) };
     let mut contenders = contenders::all();
     if let Some(path) = &args.kern {
         contenders.push(kern::contender(path)?);
@@ -100,11 +118,14 @@ pub fn run(args: &Args) -> Result<()> {
     let mut cells = Vec::new();
     for spec in workloads {
         let workload = spec.make(rounds);
-        eprintln!("{} ...", workload.name);
+        say(&format!("{} ...", workload.name));
         cells.extend(measure(&workload, &contenders, rounds)?);
     }
     print::tables_to_terminal(&cells)?;
-    print::files(&cells, &args.out, rounds)
+    match args.files() {
+        Some(dir) => print::files(&cells, dir, &header),
+        None => out("no files are written of a part of the measurements: --out DIR writes them"),
+    }
 }
 
 /// Measures all contenders on one workload.
@@ -120,7 +141,8 @@ fn measure(workload: &Workload, contenders: &[Contender], rounds: usize) -> Resu
         if runner.setup(workload, Instant::now() + SETUP_BUDGET) {
             running.push(Running { contender, runner, times: Vec::new(), spent: Duration::ZERO });
         } else {
-            eprintln!("  {} is left out: filling the space takes over {SETUP_BUDGET:?}", contender.name);
+            let why = format!("filling the space takes over {SETUP_BUDGET:?}");
+            say(&format!("{} without {}: {why}", workload.name, contender.name));
         }
     }
     let mut harness = Duration::MAX;

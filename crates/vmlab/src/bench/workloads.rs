@@ -45,7 +45,7 @@ const fn spec(name: &'static str, n: u64, quick: bool, fill: fn(&mut Maker, u64)
 }
 
 /// All of them.
-pub(super) const ALL: [Spec; 21] = [
+pub(super) const ALL: [Spec; 23] = [
     spec("empty", 1, true, empty),
     spec("fix-15k", 15_000, true, fix),
     spec("rand-100", 100, true, random),
@@ -65,6 +65,8 @@ pub(super) const ALL: [Spec; 21] = [
     spec("aligns-100k", 100_000, false, aligns),
     spec("rows-1k", 1_000, false, random_with_rows),
     spec("rows-15k", 15_000, false, random_with_rows),
+    spec("rows-100k", 100_000, false, random_with_rows),
+    spec("rows-1M", 1_000_000, false, random_with_rows),
     spec("old-mix", 15_000, true, old_mix),
     spec("old-mix-50k", 50_000, false, old_mix),
 ];
@@ -199,13 +201,32 @@ fn frag(maker: &mut Maker, n: u64) {
     });
 }
 
-/// A zone of 16,000 pages in the middle of 15,000 areas of five pages: one is freed in it and allocated again.
+/// Areas of five pages with a hole of one page after every fourth, and a zone of 16,000 pages in their middle: an area of
+/// the zone is freed, and five pages are allocated in the zone. Nothing else fits there, and the search has thousands of
+/// holes below the zone, in it and above it to tell from the one that does.
+///
+/// ```text
+///   |AAAAA|BBBBB|CCCCC|DDDDD|.|AAAAA|BBBBB|.....|DDDDD|.|AAAAA|BBBBB|CCCCC|DDDDD|.|
+///      below the zone           |        the zone, and the fit         |
+/// ```
+/// The first of each four stays: freed, it would become one hole with the page before it, and come back a page lower.
 fn window(maker: &mut Maker, n: u64) {
-    maker.workload.setup.extend((0..n).map(|slot| alloc(slot, 5, 0)));
-    let (low, high) = (30_000, 46_000);
-    maker.workload.window = Some((low, high));
+    const GROUP_PAGES: u64 = 4 * 5 + 1;
+    let spacer = |group: u64| n + group;
+    for slot in 0..n {
+        maker.workload.setup.push(alloc(slot, 5, 0));
+        if slot % 4 == 3 {
+            maker.workload.setup.push(alloc(spacer(slot / 4), 1, 0));
+        }
+    }
+    // The last spacer stays, or the free space above would be one with it.
+    maker.workload.setup.extend((0..n / 4 - 1).map(|group| free(spacer(group), 1)));
+    let first = (n / 4 * GROUP_PAGES / 2 - 8_000) / GROUP_PAGES;
+    let low = first * GROUP_PAGES;
+    maker.workload.window = Some((low, low + 16_000));
+    let groups = 16_000 / GROUP_PAGES;
     maker.rounds(20_000, |rng, ops| {
-        let slot = low / 5 + rng.below((high - low) / 5);
+        let slot = 4 * (first + rng.below(groups)) + 1 + rng.below(3);
         ops.extend([free(slot, 5), alloc(slot, 5, 0)]);
     });
 }
@@ -239,4 +260,57 @@ fn old_mix(maker: &mut Maker, n: u64) {
         ops.extend([alloc(4, 5, 2), free(4, 5)]);
         ops.extend([alloc(6, size, 0), free(6, size), alloc(8, 4, 0), free(8, 4)]);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use va_base::{Request, Va, VaRange};
+    use va_sim::platform::HeapPlatform;
+    use va_tree::{BTreeIndex, FreeIndex};
+
+    #[test]
+    fn what_was_freed_in_the_window_is_the_only_fit_among_many_holes() {
+        let spec = ALL.iter().find(|spec| spec.name == "window").unwrap();
+        let workload = spec.make(2);
+        let (low, high) = workload.window.unwrap();
+        assert_eq!(high - low, 16_000);
+        let space = VaRange::from_pages(0, workload.pages).unwrap();
+        let window = VaRange::from_pages(low, high).unwrap();
+        let mut index = BTreeIndex::new(space, space, HeapPlatform::default()).unwrap();
+        let mut at = vec![0; workload.slots];
+        let mut step = |index: &mut BTreeIndex<HeapPlatform>, op: &Op, window| {
+            let (slot, size) = (op.slot as usize, u64::from(op.size));
+            if op.align_log2 == FREE {
+                index.give_back(VaRange::from_pages(at[slot], at[slot] + size).unwrap()).unwrap();
+            } else {
+                let request = Request::pages(size).unwrap().within(window);
+                let before = std::mem::replace(&mut at[slot], index.alloc(&request).unwrap().page_floor());
+                return (before, at[slot]);
+            }
+            (0, 0)
+        };
+        for op in &workload.setup {
+            step(&mut index, op, space);
+        }
+        let holes = index.hole_count();
+        let inside = |index: &BTreeIndex<HeapPlatform>, from: u64, to: u64| {
+            let mut sizes = Vec::new();
+            let mut at = Va::from_page(from);
+            while let Some(hole) = index.hole_after(at).filter(|hole| hole.end().page_floor() <= to) {
+                sizes.push(hole.end().page_floor() - hole.start().page_floor());
+                at = hole.end();
+            }
+            sizes
+        };
+        for (from, to, least) in [(0, low, 1000), (low, high, 700), (high, 4 * low, 1000)] {
+            let sizes = inside(&index, from, to);
+            assert!(sizes.len() > least && sizes.iter().all(|&pages| pages == 1), "{from}: {}", sizes.len());
+        }
+        for op in workload.rounds.iter().flatten() {
+            let (before, now) = step(&mut index, op, window);
+            assert_eq!(before, now);
+        }
+        assert_eq!(index.hole_count(), holes);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::say;
 use crate::replay::Tally;
-use crate::run::grouped;
+use crate::run::{counted, grouped};
 use crate::shipped::Shipped;
 use crate::trace::vmallocinfo::Table;
 use crate::trace::{Trace, decompress, open};
@@ -33,17 +33,15 @@ impl Input {
     pub(super) fn read(file: &Path, vmallocinfo: Option<&Path>) -> Result<Self> {
         let shown = file.display();
         let trace = Trace::read(open(file).with_context(|| format!("cannot read {shown}"))?);
-        if trace.events.is_empty() {
-            bail!("no vmalloc event in {shown}: {}", why_empty(&trace));
-        }
+        refuse(&trace).with_context(|| shown.to_string())?;
         if trace.lost > 0 {
             say(&format!(
-                "{shown}: the recorder lost {} events, so that answers after that mean little; use a larger buffer",
-                trace.lost
+                "{shown}: the recorder lost {}, so that answers after that mean little; use a larger buffer",
+                counted(trace.lost, "event")
             ));
         }
         if trace.bad > 0 {
-            say(&format!("{shown}: {} event line(s) cannot be read, the first of them:", trace.bad));
+            say(&format!("{shown}: {} cannot be read, the first of them:", counted(trace.bad, "event line")));
             for (number, text) in &trace.bad_lines {
                 say(&format!("{shown}: line {number}: {text}"));
             }
@@ -59,13 +57,12 @@ impl Input {
     pub(super) fn census(&self) -> String {
         let trace = &self.trace;
         format!(
-            "{} lines: {} events that change the address space, {} percpu events that do not, {} other lines, {} that \
-             cannot be read.",
-            grouped(trace.lines),
-            grouped(trace.events.len() as u64),
-            grouped(trace.percpu),
-            grouped(trace.others + trace.comments),
-            grouped(trace.bad)
+            "{}: {} that changed the address space, {} that did not, {}, {} that could not be read.",
+            counted(trace.lines, "line"),
+            counted(trace.events.len() as u64, "event"),
+            counted(trace.percpu, "percpu event"),
+            counted(trace.others + trace.comments, "other line"),
+            counted(trace.bad, "event line")
         )
     }
 }
@@ -73,42 +70,56 @@ impl Input {
 /// What a replay had to infer, or could not use: a sentence each.
 pub(super) fn inferred(tally: &Tally) -> Vec<String> {
     let mut notes = Vec::new();
-    let plural = |count: u64| if count == 1 { "" } else { "s" };
     if tally.chunks > 0 {
         let size = match tally.chunks_guessed {
             0 => "size from vmallocinfo",
             _ => "size unknown and taken as 2 MiB, for lack of a vmallocinfo that lists one",
         };
         notes.push(format!(
-            "{} percpu chunk{} inferred, {size}; the top-down search finds the same base for {}",
-            tally.chunks,
-            plural(tally.chunks),
+            "{} inferred, {size}; the top-down search finds the same base for {}",
+            counted(tally.chunks, "percpu chunk"),
             tally.chunks_equal
         ));
     }
     let silent = tally.inferred - tally.chunks;
     if silent > 0 {
         notes.push(format!(
-            "{silent} area{} freed or reused on a way without events: there before the trace, or a vm_map_ram block",
-            plural(silent)
+            "{} freed or reused on a way without events: there before the trace, or a vm_map_ram block",
+            counted(silent, "area")
         ));
     }
     if tally.absurd > 0 {
-        notes.push(format!(
-            "{} event{} with numbers that no allocator accepts",
-            tally.absurd,
-            plural(tally.absurd)
-        ));
+        notes.push(format!("{} with numbers that no allocator accepts", counted(tally.absurd, "event")));
     }
     notes
+}
+
+/// Refuses a trace that cannot be replayed: without an event, or with too many.
+fn refuse(trace: &Trace) -> Result<()> {
+    if trace.too_many {
+        bail!(
+            "more than {} vmalloc events, the most that one replay takes; give it a part of the trace",
+            grouped(trace.events.len() as u64)
+        );
+    }
+    if trace.events.is_empty() {
+        bail!("no vmalloc event: {}", why_empty(trace));
+    }
+    Ok(())
 }
 
 fn why_empty(trace: &Trace) -> String {
     match (&trace.cut_short, trace.lines, trace.bad) {
         (Some(why), ..) => format!("reading ended {why}"),
         (None, 0, _) => "it is empty".to_string(),
-        (None, lines, 0) => format!("none of its {lines} lines is one"),
-        (None, lines, bad) => format!("of its {lines} lines {bad} name one and cannot be read"),
+        (None, lines, 0) => format!("{} read, and none is one", counted(lines, "line")),
+        (None, lines, bad) => {
+            format!(
+                "{} read, {} of one that cannot be understood",
+                counted(lines, "line"),
+                counted(bad, "line")
+            )
+        }
     }
 }
 
@@ -116,7 +127,7 @@ fn read_table(path: &Path) -> Result<Table> {
     let shown = path.display();
     let table = Table::read(open(path).with_context(|| format!("cannot read {shown}"))?);
     if table.bad > 0 {
-        say(&format!("{shown}: {} line(s) are not of vmallocinfo, or hide the addresses", table.bad));
+        say(&format!("{shown}: not of vmallocinfo, or without addresses: {}", counted(table.bad, "line")));
     }
     Ok(table)
 }
@@ -144,6 +155,14 @@ fn beside(file: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trace_of_too_many_events_is_refused_in_one_line() {
+        let event = "free_vmap_area_noflush: va_start=0x1000\n".repeat(4);
+        assert!(refuse(&Trace::read_at_most(event.as_bytes(), 4)).is_ok());
+        let error = refuse(&Trace::read_at_most(event.as_bytes(), 3)).unwrap_err().to_string();
+        assert!(error.starts_with("more than 3 vmalloc events") && error.lines().count() == 1, "{error}");
+    }
 
     #[test]
     fn the_name_of_a_trace_is_the_file_without_what_says_its_format() {

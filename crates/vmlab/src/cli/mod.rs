@@ -1,14 +1,17 @@
 //! The command line: what can be asked for, and in which order it is done.
 
+mod file;
 mod input;
 mod table;
+
+pub(crate) use file::FileToBe;
 
 use crate::kind::{ALL, IndexKind};
 use crate::replay::timing::Budget;
 use crate::report::{Chapter, Picture, page};
 use crate::run::{Options, Outcome, run};
 use crate::shipped::TRACES;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use input::Input;
@@ -93,7 +96,7 @@ enum BenchCommand {
     /// The index of holes: workloads from an empty space to a million areas
     #[command(after_help = "Examples:\n  \
         vmlab bench index --quick\n  \
-        vmlab bench index --filter rand --indexes btree,rb-linux --out results")]
+        vmlab bench index --filter rand --indexes btree,rb-linux --out /tmp/rand")]
     Index(crate::bench::Args),
 }
 
@@ -116,6 +119,7 @@ pub fn main(cli: &Cli) -> Result<()> {
 }
 
 fn demo(report: &Path) -> Result<()> {
+    let report = FileToBe::open(report)?;
     let inputs = TRACES.iter().map(Input::shipped).collect::<Result<Vec<_>>>()?;
     let outcomes = run_all(&inputs, &ALL, true)?;
     table::print(&outcomes)?;
@@ -127,10 +131,16 @@ fn demo(report: &Path) -> Result<()> {
 }
 
 fn replay(args: &ReplayArgs) -> Result<()> {
+    let report = args.report.as_deref().map(FileToBe::open).transpose()?;
     let read = |file: &PathBuf| Input::read(file, args.vmallocinfo.as_deref());
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let kinds = if args.index.is_empty() { &ALL[..] } else { &args.index[..] };
-    let outcomes = run_all(&inputs, kinds, args.report.is_some())?;
+    let mut kinds = Vec::new();
+    for &kind in if args.index.is_empty() { &ALL[..] } else { &args.index } {
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    let outcomes = run_all(&inputs, &kinds, report.is_some())?;
     // With --json, stdout is for the objects alone.
     let tell = |line: &str| {
         if args.json {
@@ -151,7 +161,7 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     for note in notes(&inputs, &outcomes) {
         tell(&note)?;
     }
-    if let Some(report) = &args.report {
+    if let Some(report) = report {
         let shown = write_report(report, "vmalloc: replay", &inputs, outcomes)?;
         tell(&format!("report: {shown}"))?;
     }
@@ -201,7 +211,7 @@ fn notes(inputs: &[Input], outcomes: &[Outcome]) -> Vec<String> {
 }
 
 /// Writes the report and tells where it is.
-fn write_report(path: &Path, title: &str, inputs: &[Input], outcomes: Vec<Outcome>) -> Result<String> {
+fn write_report(file: FileToBe, title: &str, inputs: &[Input], outcomes: Vec<Outcome>) -> Result<String> {
     let kinds = outcomes.len() / inputs.len();
     let mut outcomes = outcomes.into_iter();
     let mut chapters = Vec::with_capacity(inputs.len());
@@ -213,9 +223,8 @@ fn write_report(path: &Path, title: &str, inputs: &[Input], outcomes: Vec<Outcom
         let (name, about) = (input.name.clone(), input.about.to_string());
         chapters.push(Chapter { name, about, picture, outcomes, notes });
     }
-    std::fs::write(path, page(title, &chapters))
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()).display().to_string())
+    let path = file.write(&page(title, &chapters))?;
+    Ok(path.canonicalize().unwrap_or(path).display().to_string())
 }
 
 /// Prints a line on stdout. A reader that went away is no error of ours, and no reason to leave work undone.

@@ -1,7 +1,7 @@
 //! The results on a terminal.
 
 use super::out;
-use crate::run::{Outcome, bytes};
+use crate::run::{Outcome, bytes, counted};
 use anyhow::Result;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent, presets};
 
@@ -76,14 +76,17 @@ pub(super) fn print_differences(outcomes: &[Outcome]) -> Result<()> {
             continue;
         }
         out(&format!(
-            "{} on {}: {count} answers differ from the kernel's, the first:",
-            row.trace, row.index
+            "{} on {}: {} from the kernel's, the first:",
+            row.trace,
+            row.index,
+            if count == 1 { "1 answer differs".into() } else { counted(count, "answer") + " differ" }
         ))?;
         for differs in tally.first_differences.iter().take(DIFFERENCES_SHOWN) {
             let (number, size, align) = (differs.number, differs.size, differs.align);
             let (kernel, ours) = (address(differs.kernel), address(differs.ours));
+            let line = differs.line.map_or(String::new(), |line| format!(", line {line}"));
             out(&format!(
-                "  allocation {number}: size {size} align {align}: kernel {kernel}, {} {ours}",
+                "  allocation {number}{line}: size {size} align {align}: kernel {kernel}, {} {ours}",
                 row.index
             ))?;
         }

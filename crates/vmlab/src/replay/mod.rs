@@ -70,7 +70,7 @@ pub struct Tally {
     pub chunks_equal: u64,
     /// Events whose numbers no allocator would accept (sizes that are not pages, windows upside down).
     pub absurd: u64,
-    /// Numbers of the allocations whose answers differ, the first few.
+    /// The answers that differ, the first few: all of `lower`, `higher` and `failed_differs`, if there is room.
     pub first_differences: Vec<Differs>,
 }
 
@@ -79,6 +79,8 @@ pub struct Tally {
 pub struct Differs {
     /// Number of the allocation, from 1.
     pub number: u64,
+    /// Line of the trace, from 1; known once [`Replay::run`] is done.
+    pub line: Option<u64>,
     /// Bytes asked for.
     pub size: u64,
     /// Alignment asked for.
@@ -135,10 +137,13 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         }
     }
 
-    /// Replays all events.
-    pub fn run(&mut self, events: &[Event]) {
-        for event in events {
+    /// Replays all events of a trace, and tells on which line what differs stands.
+    pub fn run(&mut self, trace: &Trace) {
+        for event in &trace.events {
             self.step(event);
+        }
+        for differs in &mut self.tally.first_differences {
+            differs.line = trace.alloc_line(differs.number);
         }
     }
 
@@ -177,6 +182,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
                 self.tally.failed_both += 1;
             } else {
                 self.tally.failed_differs += 1;
+                self.differs(size, align, Some(addr), None);
             }
             return;
         };
@@ -193,9 +199,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
             (Some(_), None) | (None, Some(_)) => tally.failed_differs += 1,
         }
         if ours != kernel {
-            if tally.first_differences.len() < DIFFERENCES_KEPT {
-                tally.first_differences.push(Differs { number: self.allocs, size, align, kernel, ours });
-            }
+            self.differs(size, align, kernel, ours);
             if let Some(ours) = ours {
                 self.give_back(ours, size);
             }
@@ -212,6 +216,14 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         }
         if let Some(kernel) = kernel {
             self.busy.insert(kernel, size);
+        }
+    }
+
+    /// Notes that the answers to the present allocation differ.
+    fn differs(&mut self, size: u64, align: u64, kernel: Option<u64>, ours: Option<u64>) {
+        if self.tally.first_differences.len() < DIFFERENCES_KEPT {
+            let number = self.allocs;
+            self.tally.first_differences.push(Differs { number, line: None, size, align, kernel, ours });
         }
     }
 
@@ -301,7 +313,7 @@ pub fn fuzz(trace: &Trace, table: &Table) {
         fn visit<I: FreeIndex>(self, make: impl Fn() -> Result<I, va_base::AllocError>) {
             let Ok(index) = make() else { return };
             let mut replay = Replay::new(index, self.2, self.1);
-            replay.run(&self.0.events);
+            replay.run(self.0);
             let tally = &replay.tally;
             let sum = tally.equal + tally.lower + tally.higher + tally.failed_both + tally.failed_differs;
             assert_eq!(sum, self.0.allocs(), "RP1");
@@ -326,7 +338,7 @@ mod tests {
         let window = default_window(&trace);
         let index = ModelIndex::new(kernel_extent(), window).unwrap();
         let mut replay = Replay::new(index, window, table);
-        replay.run(&trace.events);
+        replay.run(&trace);
         (replay.tally.clone(), replay.index.hole_count())
     }
 
@@ -345,13 +357,16 @@ mod tests {
             // The kernel found nothing where there is something, and the other way round.
             alloc(0x20_0fff, 0x1000, 4096, 1),
             alloc(0x20_0fff, 0x8000_0000, 4096, 1),
+            "# a comment\n".to_string(),
             alloc(0x10_5800, 0x10, 3, 0),
         ]
         .concat();
         let (tally, _) = replayed(&text, &Table::default());
         assert_eq!((tally.equal, tally.lower, tally.higher), (2, 1, 0));
         assert_eq!((tally.failed_both, tally.failed_differs, tally.absurd), (1, 2, 1));
-        assert_eq!(tally.first_differences[0].number, 2);
+        // One that no allocator accepts is named with the others.
+        let named: Vec<_> = tally.first_differences.iter().map(|d| (d.number, d.line)).collect();
+        assert_eq!(named, [(2, Some(2)), (4, Some(4)), (6, Some(7))]);
     }
 
     #[test]

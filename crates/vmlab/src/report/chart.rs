@@ -25,6 +25,9 @@ pub struct Chart<'a> {
     pub y_scale: Scale,
     /// Name and points of each line.
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
+    /// Names of the lines that the chart is about: if any, the others are thin and grey, and each line has its name where
+    /// it ends instead of in a legend.
+    pub about: &'a [&'a str],
     /// Width and height in pixels.
     pub size: (f64, f64),
 }
@@ -147,6 +150,59 @@ fn dash(number: usize, standalone: bool) -> &'static str {
     }
 }
 
+/// How a line is drawn.
+struct Look {
+    colour: String,
+    width: f64,
+    dash: &'static str,
+    about: bool,
+}
+
+/// The dashes of lines in the background, which cross one another in one grey.
+const GREY_DASHES: [&str; 5] = [
+    "",
+    " stroke-dasharray=\"6 2\"",
+    " stroke-dasharray=\"2 2\"",
+    " stroke-dasharray=\"8 2 2 2\"",
+    " stroke-dasharray=\"12 4\"",
+];
+const GREYS: [&str; 2] = ["#7b8694", "#a58f7b"];
+
+/// Height of a name beside its line.
+const NAME_PX: f64 = 12.5;
+
+/// Moves heights apart, so that names of [`NAME_PX`] do not cover one another, as little as keeps them in order and
+/// above `bottom`.
+fn spread(heights: &mut [f64], bottom: f64) {
+    let mut order: Vec<usize> = (0..heights.len()).collect();
+    order.sort_by(|&a, &b| heights[a].total_cmp(&heights[b]));
+    // A run of names that touch sits around the middle of where they want to be.
+    let mut runs: Vec<(f64, Vec<usize>)> = Vec::new();
+    for at in order {
+        runs.push((heights[at], vec![at]));
+        while let [.., (above, first), (below, second)] = &mut runs[..] {
+            let (n, m) = (first.len() as f64, second.len() as f64);
+            if *below - *above >= (n + m) / 2.0 * NAME_PX {
+                break;
+            }
+            let middle = (*above * n + *below * m) / (n + m);
+            let second = std::mem::take(second);
+            first.extend(second);
+            *above = middle;
+            runs.pop();
+        }
+    }
+    let mut lowest = bottom;
+    for (middle, run) in runs.iter().rev() {
+        let half = run.len() as f64 / 2.0 * NAME_PX;
+        let top = middle.min(lowest - half) - half;
+        for (place, &at) in run.iter().enumerate() {
+            heights[at] = top + (place as f64 + 0.5) * NAME_PX;
+        }
+        lowest = top;
+    }
+}
+
 /// Round values from 0 to `high`, about five.
 pub(super) fn round_ticks(high: f64) -> Vec<f64> {
     Axis::new(Scale::Linear, [0.0, high].into_iter(), 0.0, 1.0).ticks()
@@ -156,8 +212,10 @@ impl Chart<'_> {
     /// The chart as an SVG element. `standalone` gives it what a file of its own needs.
     pub fn svg(&self, standalone: bool) -> String {
         let (width, height) = self.size;
-        let legend_rows = if self.lines.len() > 1 { self.lines.len().div_ceil(5) as f64 } else { 0.0 };
-        let (left, right, top, bottom) = (66.0, 14.0, 30.0 + 16.0 * legend_rows, 44.0);
+        let legend = self.about.is_empty() && self.lines.len() > 1;
+        let legend_rows = if legend { self.lines.len().div_ceil(5) as f64 } else { 0.0 };
+        let right = if self.about.is_empty() { 14.0 } else { 132.0 };
+        let (left, top, bottom) = (66.0, 30.0 + 16.0 * legend_rows, 44.0);
         let points = || self.lines.iter().flat_map(|(_, points)| points);
         let x = Axis::new(self.x_scale, points().map(|p| p.0), left, width - right);
         let y = Axis::new(self.y_scale, points().map(|p| p.1), height - bottom, top);
@@ -167,11 +225,13 @@ impl Chart<'_> {
         } else {
             ""
         };
+        // For programs that do not know `background`.
+        let paper = if standalone { "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>" } else { "" };
         // Writing to a String cannot fail.
         let _ = write!(
             svg,
             "<svg {head}viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\" \
-             font-family=\"system-ui,sans-serif\" font-size=\"11\" fill=\"currentColor\"><title>{0}</title>\
+             font-family=\"system-ui,sans-serif\" font-size=\"11\" fill=\"currentColor\"><title>{0}</title>{paper}\
              <text x=\"{left}\" y=\"16\" font-size=\"13\" font-weight=\"600\">{0}</text>",
             escape(self.title)
         );
@@ -212,19 +272,23 @@ impl Chart<'_> {
             (top + height - bottom) / 2.0,
             escape(self.y)
         );
-        for (number, (name, points)) in self.lines.iter().enumerate() {
-            let colour = colour(number, standalone);
-            let dash = dash(number, standalone);
+        let looks = self.looks(standalone);
+        // What the chart is about lies on top of the rest.
+        let mut order: Vec<usize> = (0..self.lines.len()).collect();
+        order.sort_by_key(|&number| looks[number].about);
+        for number in order {
+            let (name, points) = &self.lines[number];
+            let Look { colour, width: thick, dash, about } = &looks[number];
             let mut path = String::new();
             for &(px, py) in points {
                 let _ = write!(path, "{:.1},{:.1} ", x.at(px), y.at(py));
             }
             let _ = write!(
                 svg,
-                "<polyline points=\"{}\" fill=\"none\" style=\"stroke:{colour}\" stroke-width=\"1.8\" stroke-linejoin=\"round\"{dash}/>",
+                "<polyline points=\"{}\" fill=\"none\" style=\"stroke:{colour}\" stroke-width=\"{thick}\" stroke-linejoin=\"round\"{dash}/>",
                 path.trim_end()
             );
-            if points.len() <= 12 {
+            if points.len() <= 12 && *about {
                 for &(px, py) in points {
                     let _ = write!(
                         svg,
@@ -234,7 +298,7 @@ impl Chart<'_> {
                     );
                 }
             }
-            if self.lines.len() > 1 {
+            if legend {
                 let column = (width - left - right) / (self.lines.len().clamp(4, 5) as f64);
                 let (lx, ly) = (left + (number % 5) as f64 * column, 32.0 + (number / 5) as f64 * 16.0);
                 let _ = write!(
@@ -248,8 +312,58 @@ impl Chart<'_> {
                 );
             }
         }
+        if !self.about.is_empty() {
+            self.names(&mut svg, &looks, (&x, &y));
+        }
         svg.push_str("</svg>");
         svg
+    }
+
+    /// How each line is drawn.
+    fn looks(&self, standalone: bool) -> Vec<Look> {
+        let (mut front, mut back) = (0, 0);
+        let look = |(number, (name, _)): (usize, &(String, _))| {
+            if self.about.is_empty() {
+                let (colour, dash) = (colour(number, standalone), dash(number, standalone));
+                Look { colour, width: 1.8, dash, about: true }
+            } else if self.about.contains(&name.as_str()) {
+                front += 1;
+                Look { colour: colour(front - 1, standalone), width: 2.8, dash: "", about: true }
+            } else {
+                back += 1;
+                let (dash, grey) = (GREY_DASHES[(back - 1) % 5], GREYS[(back - 1) / 5 % 2]);
+                Look { colour: grey.to_string(), width: 1.1, dash, about: false }
+            }
+        };
+        self.lines.iter().enumerate().map(look).collect()
+    }
+
+    /// Writes each line's name beside its end. Names that would cover one another are moved apart, and a hair leads to each.
+    fn names(&self, svg: &mut String, looks: &[Look], (x, y): (&Axis, &Axis)) {
+        let end = |number: usize| self.lines[number].1.last().map(|&(px, py)| (x.at(px), y.at(py)));
+        let mut ends: Vec<(usize, f64, f64)> =
+            (0..self.lines.len()).filter_map(|number| end(number).map(|(ex, ey)| (number, ex, ey))).collect();
+        ends.sort_by(|a, b| a.1.total_cmp(&b.1));
+        for group in ends.chunk_by(|a, b| a.1 == b.1) {
+            let mut heights: Vec<f64> = group.iter().map(|&(_, _, ey)| ey).collect();
+            spread(&mut heights, y.from);
+            for (&(number, ex, ey), at) in group.iter().zip(heights) {
+                let Look { colour, about, .. } = &looks[number];
+                let weight = if *about { "700" } else { "400" };
+                // The halo keeps a name readable on top of another line. Writing to a String cannot fail.
+                let _ = write!(
+                    svg,
+                    "<path d=\"M{:.1} {ey:.1}L{:.1} {at:.1}\" fill=\"none\" style=\"stroke:{colour}\" stroke-width=\".8\"/>\
+                     <text x=\"{:.1}\" y=\"{:.1}\" font-weight=\"{weight}\" style=\"fill:{};stroke:#fff;stroke-width:3px;paint-order:stroke\">{}</text>",
+                    ex + 3.0,
+                    ex + 20.0,
+                    ex + 23.0,
+                    at + 4.0,
+                    if *about { colour } else { "#4b5563" },
+                    escape(&self.lines[number].0)
+                );
+            }
+        }
     }
 }
 
@@ -258,9 +372,50 @@ mod tests {
     use super::*;
 
     fn chart(scale: Scale, points: Vec<(f64, f64)>) -> String {
+        // Without a legend, a line without points has no end to name.
+        let about: &[&str] = if scale == Scale::Log && !points.is_empty() { &["b"] } else { &[] };
         let lines = vec![("a<b".to_string(), points), ("b".to_string(), vec![])];
-        Chart { title: "t & u", x: "x", y: "y", x_scale: scale, y_scale: scale, lines, size: (600.0, 240.0) }
-            .svg(true)
+        let size = (600.0, 240.0);
+        Chart { title: "t & u", x: "x", y: "y", x_scale: scale, y_scale: scale, lines, about, size }.svg(true)
+    }
+
+    #[test]
+    fn names_at_one_end_stay_apart_in_order_and_above_the_axis() {
+        let mut heights = [100.0, 101.0, 20.0, 100.5, 298.0, 299.0];
+        let wanted = heights;
+        spread(&mut heights, 300.0);
+        for (a, b) in (0..6).flat_map(|a| (0..6).map(move |b| (a, b))).filter(|&(a, b)| wanted[a] < wanted[b])
+        {
+            assert!(heights[b] - heights[a] > NAME_PX - 0.01, "{heights:?}");
+        }
+        assert!(heights.iter().all(|&at| at < 300.0 - NAME_PX / 2.0 + 0.01));
+        assert!((heights[2], heights[3]) == (20.0, 100.5), "what is not crowded stays: {heights:?}");
+    }
+
+    #[test]
+    fn what_a_chart_is_about_is_thick_and_on_top_and_every_line_looks_its_own_way() {
+        let names = ["a", "us", "b", "c", "d", "e", "f", "g", "h", "i", "j", "we"];
+        let lines: Vec<_> = names
+            .iter()
+            .enumerate()
+            .map(|(n, name)| (name.to_string(), vec![(1.0, n as f64), (9.0, 5.0)]))
+            .collect();
+        let (scale, size) = (Scale::Linear, (700.0, 400.0));
+        let about = &["us", "we"][..];
+        let svg = Chart { title: "t", x: "x", y: "y", x_scale: scale, y_scale: scale, lines, about, size }
+            .svg(true);
+        let looks: Vec<&str> = svg
+            .split("<polyline ")
+            .skip(1)
+            .map(|line| line.split_once("fill").unwrap().1.split_once('>').unwrap().0)
+            .collect();
+        let different: std::collections::BTreeSet<_> = looks.iter().collect();
+        assert_eq!((looks.len(), different.len()), (12, 12));
+        let thick: Vec<bool> = looks.iter().map(|look| look.contains("\"2.8\"")).collect();
+        assert_eq!(thick, [[false; 10].to_vec(), vec![true; 2]].concat());
+        for name in names {
+            assert_eq!(svg.matches(&format!(">{name}</text>")).count(), 1);
+        }
     }
 
     #[test]

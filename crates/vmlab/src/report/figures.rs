@@ -47,7 +47,7 @@ fn figure(html: &mut String, chart: &Chart, caption: &str) {
 
 fn over_time<'a>(title: &'a str, y: &'a str, lines: Vec<(String, Vec<(f64, f64)>)>) -> Chart<'a> {
     let x = "events since the trace began";
-    Chart { title, x, y, x_scale: Scale::Linear, y_scale: Scale::Linear, lines, size: SIZE }
+    Chart { title, x, y, x_scale: Scale::Linear, y_scale: Scale::Linear, lines, about: &[], size: SIZE }
 }
 
 fn heat(html: &mut String, picture: &Picture) {
@@ -169,6 +169,7 @@ fn latency(html: &mut String, outcomes: &[Outcome]) {
         x_scale: Scale::Log,
         y_scale: Scale::Linear,
         lines,
+        about: &[],
         size: SIZE,
     };
     let caption = format!(

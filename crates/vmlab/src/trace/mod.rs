@@ -1,7 +1,12 @@
 //! Event traces of a kernel's `vmalloc` and `percpu` events.
 //!
 //! Three text shapes are read, told apart line by line, since they differ only in what stands before the event's name:
-//! tracefs `trace`, `trace-cmd report` and `perf script`. Reading streams; a line longer than [`LINE_MAX`] is cut and counted, so hostile input costs time but no memory.
+//! tracefs `trace`, `trace-cmd report` and `perf script`.
+//!
+//! # Memory
+//! Input may be hostile, and a megabyte of gzip may stand for a gigabyte of text. Reading streams; a line longer than
+//! [`LINE_MAX`] is cut; what is kept of a trace is some 60 bytes an event and a few lines of text, and reading ends at
+//! [`EVENTS_MAX`] events. Lines that are no events of ours cost time only.
 
 mod line;
 mod source;
@@ -14,6 +19,9 @@ use std::io::{self, BufRead, BufReader, Read};
 
 /// Longest line that is looked at, in bytes.
 pub const LINE_MAX: usize = 16 * 1024;
+/// The most events of one trace: ten times what a ring buffer of 64 MiB holds. A replay takes some 220 bytes for each
+/// (measured: 2.1 GiB for 9.9 million allocations), and no input much more than that.
+pub const EVENTS_MAX: usize = 10_000_000;
 /// How many unreadable lines are remembered by number.
 const BAD_KEPT: usize = 8;
 
@@ -22,6 +30,8 @@ const BAD_KEPT: usize = 8;
 pub struct Trace {
     /// The events that change the address space, in order.
     pub events: Vec<Event>,
+    /// The line, from 1, of each allocation among the events, in order.
+    alloc_lines: Vec<u64>,
     /// Lines read.
     pub lines: u64,
     /// Comment and empty lines.
@@ -38,32 +48,48 @@ pub struct Trace {
     pub lost: u64,
     /// Why reading ended early, if it did.
     pub cut_short: Option<String>,
+    /// Whether reading ended because there were more than [`EVENTS_MAX`] events.
+    pub too_many: bool,
 }
 
 impl Trace {
     /// Reads a whole trace. Errors in the middle of the input end it early and are kept in `cut_short`.
     pub fn read(input: impl Read) -> Self {
+        Self::read_at_most(input, EVENTS_MAX)
+    }
+
+    /// As [`Self::read`]; the events after the first `most` are not read, and `too_many` tells that there are some.
+    pub fn read_at_most(input: impl Read, most: usize) -> Self {
         let mut trace = Self::default();
         let mut input = BufReader::with_capacity(1 << 16, input);
         let mut line = Vec::new();
         loop {
             match read_line(&mut input, &mut line) {
                 Ok(false) => break,
-                Ok(true) => trace.add(&line),
+                Ok(true) => trace.add(&line, most),
                 Err(error) => {
                     trace.cut_short = Some(format!("after line {}: {error}", trace.lines));
                     break;
                 }
             }
+            if trace.too_many {
+                break;
+            }
         }
         trace
     }
 
-    fn add(&mut self, line: &[u8]) {
+    fn add(&mut self, line: &[u8], most: usize) {
         self.lines += 1;
         let text = String::from_utf8_lossy(line);
         match parse(&text) {
-            Line::Event(event) => self.events.push(event),
+            Line::Event(_) if self.events.len() == most => self.too_many = true,
+            Line::Event(event) => {
+                if matches!(event, Event::Alloc { .. }) {
+                    self.alloc_lines.push(self.lines);
+                }
+                self.events.push(event);
+            }
             Line::Comment => self.comments += 1,
             Line::Percpu => self.percpu += 1,
             Line::Other => self.others += 1,
@@ -82,7 +108,12 @@ impl Trace {
 
     /// Allocations, failed attempts included.
     pub fn allocs(&self) -> u64 {
-        self.events.iter().filter(|event| matches!(event, Event::Alloc { .. })).count() as u64
+        self.alloc_lines.len() as u64
+    }
+
+    /// The line of an allocation; both count from 1.
+    pub fn alloc_line(&self, number: u64) -> Option<u64> {
+        self.alloc_lines.get(usize::try_from(number.checked_sub(1)?).ok()?).copied()
     }
 }
 
@@ -154,6 +185,25 @@ mod tests {
         text.extend_from_slice(ALLOC.as_bytes());
         let trace = Trace::read(&text[..]);
         assert_eq!((trace.lines, trace.others, trace.allocs()), (2, 1, 1));
+    }
+
+    #[test]
+    fn reading_ends_at_the_most_events_and_says_so() {
+        let text = format!("{ALLOC}noise\n{ALLOC}noise\n{ALLOC}{ALLOC}noise\n");
+        let trace = |most| Trace::read_at_most(text.as_bytes(), most);
+        let whole = trace(4);
+        assert_eq!((whole.allocs(), whole.lines, whole.too_many), (4, 7, false));
+        for most in [0, 1, 2, 3] {
+            let some = trace(most);
+            assert_eq!((some.events.len(), some.allocs(), some.too_many), (most, most as u64, true));
+        }
+        // What follows costs not even time: it is not read.
+        assert_eq!(trace(2).lines, 5);
+    }
+
+    #[test]
+    fn what_is_kept_of_an_event_is_small() {
+        assert!(size_of::<Event>() <= 48 && size_of::<crate::replay::Call>() <= 48);
     }
 
     #[test]

@@ -28,7 +28,8 @@ pub fn decompress<'a>(input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let whole = Cursor::new(magic.clone()).chain(input);
     match magic[..] {
         [0x1f, 0x8b, ..] => Ok(Box::new(flate2::bufread::MultiGzDecoder::new(whole))),
-        [0x28, 0xb5, 0x2f, 0xfd] => Ok(Box::new(Frames::new(whole)?)),
+        // A frame, or one of those to skip, which may come first.
+        [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Ok(Box::new(Frames::new(whole)?)),
         _ => Ok(Box::new(whole)),
     }
 }
@@ -58,7 +59,10 @@ impl<R: BufRead> Frames<R> {
                     length,
                     ..
                 })) => {
-                    io::copy(&mut self.input.by_ref().take(u64::from(length)), &mut io::sink())?;
+                    let length = u64::from(length);
+                    if io::copy(&mut self.input.by_ref().take(length), &mut io::sink())? < length {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
                 }
                 Err(error) => return Err(invalid(error)),
             }
@@ -138,9 +142,14 @@ mod tests {
         let text = text();
         let (a, b) = text.split_at(text.len() / 3);
         assert!(read(&[gzip(a), gzip(b)].concat()).unwrap() == text);
-        // A skippable frame of five bytes may stand between two others.
-        let skipped = [&[0x50, 0x2a, 0x4d, 0x18, 5, 0, 0, 0][..], b"12345"].concat();
-        assert!(read(&[zstd(a), skipped, zstd(b)].concat()).unwrap() == text);
+        // A skippable frame of five bytes may stand between two others, and before them.
+        for magic in [0x50, 0x5f] {
+            let skipped = [&[magic, 0x2a, 0x4d, 0x18, 5, 0, 0, 0][..], b"12345"].concat();
+            assert!(read(&[&zstd(a), &skipped, &zstd(b)[..]].concat()).unwrap() == text);
+            assert!(read(&[&skipped, &skipped, &zstd(&text)[..]].concat()).unwrap() == text);
+            assert!(read(&skipped).unwrap().is_empty());
+            assert!(read(&skipped[..10]).is_err(), "cut in the skipped part");
+        }
     }
 
     #[test]

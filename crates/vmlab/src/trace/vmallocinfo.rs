@@ -1,31 +1,31 @@
-//! `/proc/vmallocinfo`: one line an area.
+//! `/proc/vmallocinfo`: one line an area, of which the percpu chunks are kept.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 
-/// One area.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Area {
+/// How many chunks are kept, at most: no machine has that many, and a hostile table ends there.
+const CHUNKS_MAX: usize = 1 << 16;
+
+/// An area, as its line tells it.
+struct Area {
     /// First address.
-    pub start: u64,
-    /// Address after the last, guard page included.
-    pub end: u64,
-    /// What the line says besides: caller, pages, kind.
-    pub words: String,
+    start: u64,
+    /// Bytes, guard page included.
+    size: u64,
+    /// Whether it is part of a percpu chunk.
+    chunk: bool,
 }
 
-impl Area {
-    /// Tells whether the area is part of a percpu chunk.
-    pub fn is_percpu_chunk(&self) -> bool {
-        self.words.starts_with("pcpu_get_vm_areas")
-    }
-}
-
-/// All lines that could be read.
+/// What a table tells about percpu chunks.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// The areas, as they stood.
-    pub areas: Vec<Area>,
-    /// Lines that were not understood.
+    /// Bytes of each chunk, by its first address.
+    chunks: BTreeMap<u64, u64>,
+    /// Bytes of the first of them.
+    first: Option<u64>,
+    /// Lines that were understood.
+    pub areas: u64,
+    /// Lines that were not.
     pub bad: u64,
 }
 
@@ -41,7 +41,7 @@ impl Table {
                 continue;
             }
             match parse(text.trim()) {
-                Some(area) => table.areas.push(area),
+                Some(area) => table.add(&area),
                 None => table.bad += 1,
             }
         }
@@ -50,11 +50,19 @@ impl Table {
         table
     }
 
+    fn add(&mut self, area: &Area) {
+        self.areas += 1;
+        if area.chunk {
+            self.first.get_or_insert(area.size);
+            if self.chunks.len() < CHUNKS_MAX {
+                self.chunks.entry(area.start).or_insert(area.size);
+            }
+        }
+    }
+
     /// Bytes of the percpu chunk at `base`, or of any, since all chunks of a machine are of one size.
     pub fn chunk_bytes(&self, base: u64) -> Option<u64> {
-        let chunk = |area: &&Area| area.is_percpu_chunk();
-        let exact = self.areas.iter().filter(chunk).find(|area| area.start == base);
-        exact.or_else(|| self.areas.iter().find(chunk)).map(|area| area.end - area.start)
+        self.chunks.get(&base).copied().or(self.first)
     }
 }
 
@@ -68,14 +76,30 @@ fn parse(line: &str) -> Option<Area> {
     // The three numbers say the same thing twice.
     (end.checked_sub(start)? == size && size > 0).then(|| Area {
         start,
-        end,
-        words: words.trim().to_string(),
+        size,
+        chunk: words.trim_start().starts_with("pcpu_get_vm_areas"),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chunk_has_its_own_size_or_else_the_first_ones_and_so_many_are_kept() {
+        let line = |at: u64, size: u64| {
+            format!("{at:#x}-{:#x} {size} pcpu_get_vm_areas+0x0/0x1 vmalloc\n", at + size)
+        };
+        let mut text = line(0x1000, 0x1000) + &line(0x9000, 0x3000) + &line(0x9000, 0x4000);
+        let table = Table::read(text.as_bytes());
+        assert_eq!([0x1000, 0x9000, 1].map(|at| table.chunk_bytes(at)), [0x1000, 0x3000, 0x1000].map(Some));
+        for at in 0..CHUNKS_MAX as u64 {
+            text += &line(0x10_0000 + at * 0x1000, 0x2000);
+        }
+        let table = Table::read(text.as_bytes());
+        assert_eq!((table.areas, table.chunks.len()), (3 + CHUNKS_MAX as u64, CHUNKS_MAX));
+        assert_eq!(table.chunk_bytes(0x10_0000 + 0xffff * 0x1000), Some(0x1000));
+    }
 
     #[test]
     fn lines_are_read_and_nonsense_is_counted() {
@@ -85,9 +109,7 @@ mod tests {
                     0x2000-0x1000 4096 x\n\n(null)\n\
                     0x1000-0x3000    8192\n";
         let table = Table::read(text.as_bytes());
-        assert_eq!((table.areas.len(), table.bad), (3, 3));
-        assert_eq!(table.areas[0].words, "irq_init+0xf4/0x130 vmap");
-        assert_eq!(table.areas[2].words, "");
+        assert_eq!((table.areas, table.bad), (3, 3));
         assert_eq!(table.chunk_bytes(0xffd1_ffff_ffc0_0000), Some(2 << 20));
         assert_eq!(table.chunk_bytes(1), Some(2 << 20));
         assert_eq!(Table::default().chunk_bytes(1), None);

@@ -103,7 +103,7 @@ fn the_size_of_a_chunk_comes_from_vmallocinfo_or_is_2_mib_and_said_so() {
     // One that hides addresses is told, and helps nobody.
     std::fs::write(&info, "(____ptrval____)-(____ptrval____) 4096 x\n").unwrap();
     let assert = replayed(&dir, "t.ftrace", text.as_bytes(), &more).success();
-    let stderr = contains("1 line(s) are not of vmallocinfo").and(contains("taken as 2 MiB"));
+    let stderr = contains("not of vmallocinfo, or without addresses: 1 line").and(contains("taken as 2 MiB"));
     assert.stderr(stderr);
     let missing = ["--vmallocinfo", "/nowhere/at/all"];
     replayed(&dir, "t.ftrace", text.as_bytes(), &missing).failure().stderr(contains("/nowhere/at/all"));

@@ -12,9 +12,13 @@ fn unusable_input_is_one_line_on_stderr_and_a_failure() {
         ("garbage", &garbage[..], "no vmalloc event"),
         ("empty", b"", "it is empty"),
         ("empty.gz", &gzip(b""), "it is empty"),
-        ("other", b"a-1 [000] 1.0: sched_switch: prev_comm=a\n", "none of its 1 lines"),
-        ("percpu", b"a-1 [000] 1.0: percpu_free_percpu: base_addr=ff off=1 ptr=2\n", "none of its 1 lines"),
-        ("broken", b"alloc_vmap_area: va_start: x\n", "of its 1 lines 1 name one and cannot be read"),
+        ("other", b"a-1 [000] 1.0: sched_switch: prev_comm=a\n", "1 line read, and none is one"),
+        (
+            "percpu",
+            b"a-1 [000] 1.0: percpu_free_percpu: base_addr=ff off=1 ptr=2\n",
+            "1 line read, and none is one",
+        ),
+        ("broken", b"alloc_vmap_area: va_start: x\n", "1 line read, 1 line of one that cannot be understood"),
         ("cut.gz", &flipped, "reading ended after line"),
         ("head.gz", &[0x1f, 0x8b], "reading ended after line 0"),
         ("head.zst", &[0x28, 0xb5, 0x2f, 0xfd], "cannot read"),
@@ -61,11 +65,9 @@ fn lines_that_cannot_be_read_are_counted_and_named_by_number() {
     );
     let assert = replayed(&dir, "t", text.as_bytes(), &[]).success();
     let stderr = stderr_of(&assert);
-    for says in [
-        "2 event line(s) cannot be read",
-        "line 4: a-1 [000] 1.2: alloc_vmap_area: va_start: many",
-        "line 8: ",
-    ] {
+    for says in
+        ["2 event lines cannot be read", "line 4: a-1 [000] 1.2: alloc_vmap_area: va_start: many", "line 8: "]
+    {
         assert!(stderr.contains(says), "{stderr}");
     }
     assert_eq!(number(&rows(&stdout_of(&assert))[0], "events"), 4);
@@ -82,6 +84,15 @@ fn events_that_the_recorder_lost_are_said_aloud() {
 fn an_unknown_index_names_the_known_ones() {
     let stderr = contains("'avl'").and(contains("rb-linux, rb-exact, btree, list"));
     vmlab().args(["replay", "x", "--index", "avl"]).assert().failure().code(2).stderr(stderr);
+}
+
+#[test]
+fn an_index_named_twice_runs_once() {
+    let dir = TempDir::new().unwrap();
+    let more = ["--index", "rb-exact,rb-linux,rb-exact"];
+    let assert = replayed(&dir, "t", SMALL.as_bytes(), &more).success();
+    let names: Vec<Value> = rows(&stdout_of(&assert)).iter().map(|row| row["index"].clone()).collect();
+    assert_eq!(names, ["rb-linux", "rb-exact"]);
 }
 
 #[test]
@@ -116,6 +127,18 @@ fn numbers_at_the_ends_of_the_space_do_no_harm() {
     }
     assert!(stderr_of(&assert).contains("numbers that no allocator accepts"));
     assert!(!std::fs::read_to_string(report).unwrap().contains("NaN"));
+}
+
+#[test]
+fn an_answer_that_differs_is_named_with_its_line() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("t");
+    let odd = "alloc_vmap_area: va_start: 1048576 size=5 align=3 vstart=0x100000 vend=0xffffff failed=0\n";
+    std::fs::write(&file, format!("# head\n\n{odd}")).unwrap();
+    let assert = vmlab().args(["replay", "--index", "btree"]).arg(file).assert().success();
+    let want = contains("t on btree: 1 answer differs from the kernel's, the first:\n")
+        .and(contains("allocation 1, line 3: size 5 align 3: kernel 0x100000, btree nothing\n"));
+    assert.stdout(want);
 }
 
 #[test]
@@ -164,7 +187,7 @@ fn nobody_on_stderr_is_no_panic() {
 #[test]
 fn a_writer_that_goes_away_is_the_end_of_the_input() {
     let assert = vmlab().args(["replay", "-"]).write_stdin("").assert().failure().code(1);
-    assert_eq!(stderr_of(&assert), "vmlab: no vmalloc event in -: it is empty\n");
+    assert_eq!(stderr_of(&assert), "vmlab: -: no vmalloc event: it is empty\n");
     let cut = &text_of("boot-smp1")[..60_000];
     let assert =
         vmlab().args(["replay", "-", "--json", "--index", "btree"]).write_stdin(cut).assert().success();
@@ -183,6 +206,9 @@ fn a_report_that_cannot_be_written_is_one_line() {
         "{}",
         stderr_of(&assert)
     );
-    // What was computed is not lost.
-    assert!(stdout_of(&assert).contains("103"));
+    assert_eq!(stdout_of(&assert), "", "it is said before the work, not after");
+    let dir = TempDir::new().unwrap();
+    let assert = vmlab().args(["demo", "--report", "no/r.html"]).current_dir(&dir).assert().failure().code(1);
+    assert!(stderr_of(&assert).starts_with("vmlab: cannot write no/r.html: "), "{}", stderr_of(&assert));
+    assert_eq!(stdout_of(&assert), "");
 }

@@ -58,7 +58,7 @@ fn the_exact_indexes_give_the_same_address_each_time_and_the_kernels_up_to_page_
         fn visit<I: va_tree::FreeIndex>(self, make: impl Fn() -> Result<I, AllocError>) -> Self::Out {
             let table = Table::default();
             let mut replay = Replay::new(make().unwrap(), self.1, &table);
-            replay.run(&self.0.events);
+            replay.run(self.0);
             replay.index.validate().unwrap();
             let tally = &replay.tally;
             let differ = tally.lower + tally.higher + tally.failed_differs;
@@ -102,8 +102,11 @@ fn every_figure_of_a_row_is_computed() {
     for trace in TRACES {
         let rows = INDEXES.map(|index| row(trace, index));
         for row in &rows {
-            let (median, min) = (row["ns_median"].as_f64().unwrap(), row["ns_min"].as_f64().unwrap());
-            assert!(0.0 < min && min <= median && median < 1e6, "{row}");
+            // How long it took is the machine's affair; that it was taken is ours.
+            for time in ["ns_median", "ns_min"] {
+                let time = row[time].as_f64().unwrap();
+                assert!(time.is_finite() && time > 0.0, "{row}");
+            }
             // One percpu chunk in each trace, and nothing else that events do not tell.
             assert_eq!(number(row, "inferred"), 1, "{row}");
             // Whatever an index answered, the kernel's areas are what is out in the end.

@@ -1,0 +1,74 @@
+//! A file that is opened before the work whose result it takes.
+
+use anyhow::{Context, Result};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// A file that can be written, and still holds what it held. Dropped unwritten, it leaves nothing behind.
+#[derive(Debug)]
+pub(crate) struct FileToBe {
+    path: PathBuf,
+    file: File,
+    /// Whether there was none before.
+    made: bool,
+}
+
+impl FileToBe {
+    /// Opens or creates the file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let made = !path.exists();
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: path.to_path_buf(), file, made })
+    }
+
+    /// Replaces what the file holds, and tells its path.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn write(mut self, text: &str) -> Result<PathBuf> {
+        let write = |file: &mut File| {
+            // A pipe or a device has no length.
+            if file.metadata()?.is_file() {
+                file.set_len(0)?;
+            }
+            file.write_all(text.as_bytes())
+        };
+        write(&mut self.file).with_context(|| format!("cannot write {}", self.path.display()))?;
+        self.made = false;
+        Ok(std::mem::take(&mut self.path))
+    }
+}
+
+impl Drop for FileToBe {
+    fn drop(&mut self) {
+        if self.made {
+            // An empty file in the way is a nuisance, not an error.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_keeps_what_it_holds_until_it_is_written_and_none_is_left_unwritten() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("r");
+        drop(FileToBe::open(&path).unwrap());
+        assert!(!path.exists());
+        assert_eq!(FileToBe::open(&path).unwrap().write("long text").unwrap(), path);
+        drop(FileToBe::open(&path).unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "long text");
+        FileToBe::open(&path).unwrap().write("short").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "short");
+        let error = FileToBe::open(&dir.path().join("no/r")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot write ") && error.ends_with("no/r"), "{error}");
+    }
+}
