@@ -418,3 +418,20 @@ fn sp5_the_same_calls_give_the_same_addresses() {
     };
     assert_eq!(run(), run());
 }
+
+/// What a node gives back goes into Linux's tree from the top down, so the tree leans to the low side, and its search,
+/// which wants room for any alignment first, ends at the second of two places. Recorded from Linux 6.12.
+#[test]
+fn under_linux_the_last_area_of_a_node_goes_back_first() {
+    let machine = SimMachine::new(1);
+    let window = VaRange::new(Va::new(0xffff_c900_0000_0000), Va::new(0xffff_e8ff_ffff_ffff)).unwrap();
+    let space = VmapSpace::<_, Linux69>::new(VaRange::ALL, window, &machine).unwrap();
+    let areas = [2, 3, 3, 1, 6].map(|pages| space.alloc(0, &Request::pages(pages).unwrap()).unwrap().start());
+    // AABBBCCCDEEEEEE with B and D given back: a hole of three pages at 2, of one at 8.
+    for at in [areas[3], areas[1]] {
+        space.free_at(at).unwrap();
+    }
+    space.purge(Purge::Full);
+    let request = Request::new(PAGE_SIZE, 4 * PAGE_SIZE).unwrap();
+    assert_eq!(space.alloc(0, &request).unwrap().start(), areas[3]);
+}
