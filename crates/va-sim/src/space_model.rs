@@ -139,23 +139,25 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         for node in 0..self.pool.len() {
             self.decay(node, full);
         }
-        let mut all = Vec::new();
-        for lazy in &mut self.lazy {
-            let mut lazy = core::mem::take(lazy);
+        let mut rest = Vec::new();
+        for node in 0..self.lazy.len() {
+            let mut lazy = core::mem::take(&mut self.lazy[node]);
             match C::ORDER {
                 Order::Newest => lazy.reverse(),
                 Order::NodeByAddress => lazy.sort_unstable(),
                 Order::SliceByAddress => {}
             }
-            all.extend(lazy);
-        }
-        let mut rest = Vec::new();
-        for old in all {
-            match old.owner.filter(|_| !full && old.pages <= C::POOL_PAGES_MAX) {
-                Some(owner) if self.has_list(owner, old.pages) => {
-                    self.pool[owner as usize].entry(old.pages).or_default().push(old.page);
+            let of_node = rest.len();
+            for old in lazy {
+                match old.owner.filter(|_| !full && old.pages <= C::POOL_PAGES_MAX) {
+                    Some(owner) if self.has_list(owner, old.pages) => {
+                        self.pool[owner as usize].entry(old.pages).or_default().push(old.page);
+                    }
+                    _ => rest.push((old.page, old.page + old.pages, 1)),
                 }
-                _ => rest.push((old.page, old.page + old.pages, 1)),
+            }
+            if C::ORDER == Order::NodeByAddress {
+                rest[of_node..].reverse();
             }
         }
         if C::ORDER == Order::SliceByAddress {

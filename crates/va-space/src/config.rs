@@ -23,7 +23,7 @@ use va_tree::{BTreeIndex, FreeIndex, RbIndex};
 pub enum Order {
     /// Newest first, one by one.
     Newest,
-    /// Node by node, in address order inside a node, one by one.
+    /// Node by node, one by one; what a pool gives up in address order, what was lazy from the highest address down.
     NodeByAddress,
     /// Each slice of a purge in address order, neighbours as one.
     SliceByAddress,
