@@ -139,27 +139,37 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         for node in 0..self.pool.len() {
             self.decay(node, full);
         }
-        let mut rest = Vec::new();
-        for node in 0..self.lazy.len() {
-            let mut lazy = core::mem::take(&mut self.lazy[node]);
+        let mut all = Vec::new();
+        for lazy in &mut self.lazy {
+            let mut lazy = core::mem::take(lazy);
             match C::ORDER {
                 Order::Newest => lazy.reverse(),
                 Order::NodeByAddress => lazy.sort_unstable(),
                 Order::SliceByAddress => {}
             }
-            let of_node = rest.len();
-            for old in lazy {
-                match old.owner.filter(|_| !full && old.pages <= C::POOL_PAGES_MAX) {
-                    Some(owner) if self.has_list(owner, old.pages) => {
-                        self.pool[owner as usize].entry(old.pages).or_default().push(old.page);
+            all.extend(lazy);
+        }
+        let mut rest = Vec::new();
+        let (mut part, mut part_of) = (Vec::new(), 0);
+        for old in all {
+            match old.owner.filter(|_| !full && old.pages <= C::POOL_PAGES_MAX) {
+                Some(owner) if self.has_list(owner, old.pages) => {
+                    self.pool[owner as usize].entry(old.pages).or_default().push(old.page);
+                }
+                _ => {
+                    let at = Va::from_page(old.page);
+                    let node = old.owner.unwrap_or_else(|| C::Zone::node_of(&self.nodes, at));
+                    if node != part_of {
+                        rest.append(&mut part);
+                        part_of = node;
                     }
-                    _ => rest.push((old.page, old.page + old.pages, 1)),
+                    // A node's part comes back from its highest address down.
+                    let place = if C::ORDER == Order::NodeByAddress { 0 } else { part.len() };
+                    part.insert(place, (old.page, old.page + old.pages, 1));
                 }
             }
-            if C::ORDER == Order::NodeByAddress {
-                rest[of_node..].reverse();
-            }
         }
+        rest.append(&mut part);
         if C::ORDER == Order::SliceByAddress {
             rest = joined(rest);
         }

@@ -78,15 +78,18 @@ fn what_is_cached_elsewhere_is_told_and_recalled() {
     }
     theirs.drain();
     space.purge(Purge::Drain);
-    let kept = theirs.alloc(&ask(1)).unwrap();
-    let (cached, areas) = (space.stats().cached_pages, space.stats().cached_areas);
-    assert_eq!((cached.get(), areas), (31, 31));
-    // The rest of the space is one hole of 32 pages, and they have the other half.
-    let refused = space.alloc(0, &ask(40)).unwrap_err();
-    assert!(matches!(refused, SpaceError::NoSpace { cached, .. } if cached == Pages::new(31)), "{refused}");
-    assert!(space.alloc(0, &ask(40)).is_err(), "nobody has handed anything back yet");
-    theirs.free(kept).unwrap();
+    // Refills of 1, 2, 4 and 8.
+    let mut kept: Vec<_> = (0..8).map(|_| theirs.alloc(&ask(1)).unwrap()).collect();
+    let stats = space.stats();
+    assert_eq!((stats.cached_pages.get(), stats.cached_areas), (7, 7));
+    let refused = space.alloc(0, &ask(60)).unwrap_err();
+    assert!(matches!(refused, SpaceError::NoSpace { cached, .. } if cached == Pages::new(7)), "{refused}");
+    assert_eq!(space.stats().cached_areas, 7, "nobody has handed anything back yet");
+    theirs.free(kept.pop().unwrap()).unwrap();
     assert_eq!(space.stats().cached_areas, 0, "their next call did");
+    for area in kept {
+        theirs.free(area).unwrap();
+    }
     theirs.drain();
     assert_eq!(space.alloc(0, &ask(64)).map(|area| area.size()), Ok(Pages::new(64)));
 }

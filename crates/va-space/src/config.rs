@@ -8,7 +8,7 @@
 //! | nodes | 1 | a node a CPU, up to 128; with one, no pools | a node a CPU, up to 128 |
 //! | pools | none | up to 256 pages | up to 256 pages and 8 large sizes, stolen before a request fails |
 //! | decay | - | a quarter, all of 1 to 3 | a quarter |
-//! | purge | whole, newest first | whole, node by node in address order | in slices |
+//! | purge | whole, newest first | whole, node by node, lists by address | in slices |
 //! | a request that cannot be met | purges | purges | fails at once |
 
 use crate::decay::{Decay, Quarter, QuarterOrAllOfFew};
@@ -23,7 +23,8 @@ use va_tree::{BTreeIndex, FreeIndex, RbIndex};
 pub enum Order {
     /// Newest first, one by one.
     Newest,
-    /// Node by node, one by one; what a pool gives up in address order, what was lazy from the highest address down.
+    /// Node by node: into pools in address order, to the index in the opposite order, one by one. (The shape of Linux's
+    /// tree, and with it the answer to aligned requests, depends on it.)
     NodeByAddress,
     /// Each slice of a purge in address order, neighbours as one.
     SliceByAddress,

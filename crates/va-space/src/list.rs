@@ -83,33 +83,29 @@ impl<S> AreaList<S> {
     /// Puts an area in front and says in its word what it now is.
     #[inline]
     pub(crate) fn push_front(&mut self, map: &PageMap, area: Loose<S>, state: State) {
-        map.set_link(area.page, self.head);
+        map.write(area.page, area.word.with_state(state), self.head);
         if self.head == NIL {
             self.tail = area.page;
         }
         self.head = area.page;
-        self.count_in(map, &area, state);
+        self.count_in(&area);
     }
 
     /// Puts an area at the end.
     #[inline]
     pub(crate) fn push_back(&mut self, map: &PageMap, area: Loose<S>, state: State) {
-        map.set_link(area.page, NIL);
+        map.write(area.page, area.word.with_state(state), NIL);
         if self.head == NIL {
             self.head = area.page;
         } else {
             map.set_link(self.tail, area.page);
         }
         self.tail = area.page;
-        self.count_in(map, &area, state);
+        self.count_in(&area);
     }
 
     #[inline(always)]
-    fn count_in(&mut self, map: &PageMap, area: &Loose<S>, state: State) {
-        let word = area.word.with_state(state);
-        if word != area.word {
-            map.put(area.page, word);
-        }
+    fn count_in(&mut self, area: &Loose<S>) {
         self.areas += 1;
         self.pages += area.pages;
     }
@@ -121,8 +117,8 @@ impl<S> AreaList<S> {
         if page == NIL {
             return None;
         }
-        let seen = map.at(page)?;
-        self.head = map.link(page);
+        let (seen, next) = map.read(page)?;
+        self.head = next;
         if self.head == NIL {
             self.tail = NIL;
         }

@@ -177,6 +177,30 @@ impl PageMap {
         done.map(|_| ()).map_err(Word::from_bits)
     }
 
+    /// Writes word and link of an area that the caller has to himself, in one lookup of its slot.
+    #[inline(always)]
+    pub(crate) fn write(&self, page: u64, word: Word, next: u64) {
+        if let Some(slot) = self.slot(page) {
+            slot.link.store(next, Ordering::Relaxed);
+            // Only what changes is written: a lookup of a neighbour need not lose its cache line.
+            if slot.word.load(Ordering::Relaxed) != word.bits() {
+                slot.word.store(word.bits(), Ordering::Release);
+            }
+        }
+    }
+
+    /// Reads area and link of one that the caller has to himself, in one lookup.
+    #[inline(always)]
+    pub(crate) fn read(&self, page: u64) -> Option<(Seen, u64)> {
+        let slot = self.slot(page)?;
+        let word = Word::from_bits(slot.word.load(Ordering::Relaxed));
+        let next = slot.link.load(Ordering::Relaxed);
+        match word.pages() {
+            Some(pages) => Some((Seen { page, pages, word }, next)),
+            None => Some((self.at(page)?, next)),
+        }
+    }
+
     /// The area next in a list; the caller holds the list.
     #[inline(always)]
     pub(crate) fn link(&self, page: u64) -> u64 {

@@ -10,6 +10,10 @@
 //!         lazy  <= up to 64 ===            lazy  <--- free -----
 //! ```
 //!
+//! A refill brings one area of a size at first, twice as many each time, so that a size in steady use is served from the
+//! stock and a hundred sizes in turn do not push each other out. Where the stock is full, other sizes give way: their
+//! areas go back to the pool in the same hold of its lock.
+//!
 //! What it holds is lost to others only for a while: a request that fails moves the recall generation, and every magazine
 //! hands back all it has at its owner's next call (the failing caller's own at once). Dropping it does the same.
 //!
@@ -30,7 +34,7 @@ use crate::error::{ReleaseError, SpaceError};
 use crate::flight::LazyAreas;
 use crate::list::{AreaList, Loose, Unflushed};
 use crate::map::State;
-use crate::pool::Pool;
+use crate::pool::{CLASSES, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use va_base::{Machine, Request, Table, Va, VaRange};
 
@@ -47,7 +51,7 @@ const STOCK_AREAS_MAX: u64 = 256;
 const STOCK_PAGES_MAX: u64 = 4096;
 /// Areas that one refill brings at most, and pages.
 const REFILL_AREAS_MAX: u64 = 64;
-const REFILL_PAGES_MAX: u64 = 4096;
+const REFILL_PAGES_MAX: u64 = 2048;
 /// Freed areas that a magazine holds at most, and pages.
 const LAZY_AREAS_MAX: u64 = 64;
 const LAZY_PAGES_MAX: u64 = 4096;
@@ -112,6 +116,10 @@ pub struct Magazine<'s, P: Machine + Clone, C: Config> {
     stock: Pool,
     lazy: LazyAreas,
     recall: u64,
+    /// What the next refill of each list brings: doubled by each, halved when the list gives way to others.
+    batch: [u8; CLASSES],
+    /// The list that gives way next.
+    victim: usize,
     /// Pages at which it hands the lazy ones over.
     lazy_pages_max: u64,
 }
@@ -151,6 +159,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             stock: Pool::new(State::Cached),
             lazy: LazyAreas::new(),
             recall: self.recall.0.load(Ordering::Relaxed),
+            batch: [1; CLASSES],
+            victim: 0,
             lazy_pages_max: self.share(),
         })
     }
@@ -280,31 +290,48 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 
     /// Moves areas of one size from the node's pool into the stock; returns how many.
     fn refill(&mut self, pages: u64) -> u64 {
-        let want = (REFILL_PAGES_MAX / pages).clamp(1, REFILL_AREAS_MAX);
         let map = &self.space.map;
-        // Sizes that nobody asks for any more make room for those that somebody does.
-        if self.stock.areas() + want > STOCK_AREAS_MAX || self.stock.pages() + want * pages > STOCK_PAGES_MAX
-        {
-            self.drain();
-        }
         let node = self.space.node(self.node);
         let mut pool = self.space.lock_pool(node);
-        let Some(class) = pool.class(pages) else { return 0 };
+        let Some(class) = pool.class(pages).filter(|&class| pool.len(class) > 0) else { return 0 };
+        let limit = (REFILL_PAGES_MAX / pages).clamp(1, REFILL_AREAS_MAX);
+        let want = u64::from(self.batch[class]).min(limit).min(pool.len(class));
+        self.batch[class] = (2 * want).min(limit) as u8;
+        let mut homeless = AreaList::new();
+        while self.stock.areas() + want > STOCK_AREAS_MAX
+            || self.stock.pages() + want * pages > STOCK_PAGES_MAX
+        {
+            let Some(victim) = self.stock.next_class(self.victim).or_else(|| self.stock.next_class(0)) else {
+                break;
+            };
+            // Half of the list at a time, so that no size loses all it has at once.
+            for _ in 0..self.stock.len(victim).div_ceil(2) {
+                if let Some(area) = self.stock.pop(map, victim)
+                    && let Err(area) = pool.put(map, area)
+                {
+                    homeless.push_back(map, area, State::Purging);
+                }
+            }
+            self.batch[victim] = (self.batch[victim] / 2).max(1);
+            self.victim = victim + 1;
+        }
         let mut got = 0;
         while got < want
             && let Some(area) = pool.pop(map, class)
         {
             if let Err(area) = self.stock.put(map, area) {
-                // The stock has no list for it; it goes back to where there was one a moment ago.
+                // No list for one more large size: it stays where it was.
                 if let Err(area) = pool.put(map, area) {
-                    drop(pool);
-                    let mut batch = AreaList::new();
-                    batch.push_back(map, area, State::Purging);
-                    self.space.to_index(batch, false, false);
+                    homeless.push_back(map, area, State::Purging);
                 }
-                return got;
+                break;
             }
             got += 1;
+        }
+        drop(pool);
+        if !homeless.is_empty() {
+            self.space.to_index(homeless, false, false);
+            self.space.lock_free().failed = None;
         }
         got
     }

@@ -348,9 +348,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// The node in which a freed area waits: its owner, or that of its address.
-    #[inline(always)]
-    fn waits_in<S>(&self, area: &Loose<S>) -> u32 {
+    /// The node in which an area waits when it is freed.
+    #[inline]
+    fn home<S>(&self, area: &Loose<S>) -> u32 {
         area.word.owner().unwrap_or_else(|| C::Zone::node_of(&self.nodes, Va::from_page(area.page)))
     }
 
@@ -358,7 +358,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline]
     fn make_lazy(&self, area: Loose<Unflushed>) {
         let (page, end) = (area.page, area.end());
-        let node = self.waits_in(&area);
+        let node = self.home(&area);
         // Counted before it can be found, so that nothing is ever settled that was not counted.
         self.lazied.0.fetch_add(area.pages, Ordering::Relaxed);
         let mut lazy = self.lock_lazy(self.node(node));

@@ -52,9 +52,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Puts flushed areas into pools, and what they do not take into the index.
     pub(super) fn settle(&self, state: &mut PurgeState, list: &mut AreaList<Flushed>, budget: &mut u64) {
-        let mut batch = AreaList::new();
-        // Under Linux's order: what came from one node, last first, as its purge of a node leaves it.
-        let (mut of_node, mut reversed) = (None, AreaList::new());
+        // What goes to the index, and the part of it that is of one node.
+        let (mut batch, mut part, mut part_of) = (AreaList::new(), AreaList::new(), 0);
         let mut pages = 0;
         let mut pool = None;
         while *budget > 0
@@ -80,18 +79,18 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 }
             };
             if let Err(area) = rest {
-                if C::ORDER != Order::NodeByAddress {
-                    batch.push_back(&self.map, area, State::Purging);
-                    continue;
+                let node = self.home(&area);
+                if node != part_of {
+                    batch.append(&self.map, core::mem::replace(&mut part, AreaList::new()));
+                    part_of = node;
                 }
-                let node = self.waits_in(&area);
-                if of_node.replace(node) != Some(node) {
-                    batch.append(&self.map, core::mem::replace(&mut reversed, AreaList::new()));
+                match C::ORDER {
+                    Order::NodeByAddress => part.push_front(&self.map, area, State::Purging),
+                    Order::Newest | Order::SliceByAddress => part.push_back(&self.map, area, State::Purging),
                 }
-                reversed.push_front(&self.map, area, State::Purging);
             }
         }
-        batch.append(&self.map, reversed);
+        batch.append(&self.map, part);
         drop(pool);
         // Before the index has them: what can be allocated is never counted as lazy.
         self.settled.0.fetch_add(pages, Ordering::Release);
