@@ -111,6 +111,25 @@ fn its_own_stock_goes_back_before_its_request_fails() {
 }
 
 #[test]
+fn an_impossible_request_leaves_the_stock_alone() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 64);
+    let mut magazine = space.magazine(0).unwrap();
+    let areas: Vec<_> = (0..20).map(|_| magazine.alloc(&ask(1)).unwrap()).collect();
+    for area in areas {
+        magazine.free(area).unwrap();
+    }
+    magazine.drain();
+    space.purge(Purge::Drain);
+    let _busy: Vec<_> = (0..3).map(|_| magazine.alloc(&ask(1)).unwrap()).collect();
+    let _more = magazine.alloc(&ask(1)).unwrap();
+    let before = space.stats();
+    assert!(before.cached_areas > 0);
+    assert!(magazine.alloc(&ask(65)).is_err());
+    assert_eq!(space.stats(), before);
+}
+
+#[test]
 fn a_magazine_that_is_dropped_leaves_nothing_behind() {
     let machine = SimMachine::new(2);
     let space = space(&machine, 4096);

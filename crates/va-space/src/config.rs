@@ -1,7 +1,7 @@
 //! The policies of a space, bundled: what differs between Linux's ways and ours is a type or a number here, never an `if`
 //! on a name in a mechanism.
 //!
-//! | | [`OneLock52`] | [`Linux69`] | [`Default`] |
+//! | | [`OneLock52`] | [`Linux69`] | [`Default`](struct@Default) |
 //! |---|---|---|---|
 //! | stands for | Linux 5.2 to 6.8: one lock | Linux 6.9 to 6.12: nodes and pools | ours |
 //! | free index | red-black tree, Linux's search | the same | B+tree, exact |

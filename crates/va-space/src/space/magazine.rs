@@ -266,7 +266,10 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     #[cold]
     fn alloc_shared(&mut self, request: &Request) -> Result<Area, SpaceError> {
         match self.space.alloc(self.node, request) {
-            Err(SpaceError::NoSpace { .. }) if self.stock.areas() > 0 || !self.lazy.list.is_empty() => {
+            Err(SpaceError::NoSpace { .. })
+                if (self.stock.areas() > 0 || !self.lazy.list.is_empty())
+                    && !(C::FAIL_FAST && self.space.is_impossible(request)) =>
+            {
                 self.drain();
                 self.space.alloc(self.node, request)
             }

@@ -157,8 +157,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// owner and are freed by their start.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`SpaceError::Index`] with [`AllocError::Occupied`] if two ranges overlap, with
-    /// [`AllocError::BadRange`] if one is empty, not whole pages, or not in the extent.
+    /// As [`new`](Self::new); [`SpaceError::Index`] with [`AllocError::Occupied`](va_base::AllocError::Occupied) if two ranges overlap, with
+    /// [`AllocError::BadRange`](va_base::AllocError::BadRange) if one is empty, not whole pages, or not in the extent.
     pub fn with_busy(
         extent: VaRange,
         default_window: VaRange,
@@ -194,7 +194,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     ///
     /// # Errors
     /// [`SpaceError::NoSpace`], after everything was purged and the machine's hooks freed nothing more;
-    /// [`SpaceError::NoTable`] and [`AllocError::NoMeta`] if the machine lends no memory for the records.
+    /// [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the machine lends no memory for the records.
     /// # Locks
     /// `pool`, and if it has nothing, `free`; all of them one after the other when nothing fits.
     /// Cost: O(1) from a pool, O(log holes) otherwise; a purge when nothing fits.

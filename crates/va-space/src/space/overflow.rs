@@ -80,7 +80,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Tells whether the request could not be met even if the extent were all free.
-    fn is_impossible(&self, request: &Request) -> bool {
+    pub(super) fn is_impossible(&self, request: &Request) -> bool {
         let window = request.window().unwrap_or(self.default_window);
         let start = window.start().max(self.extent.start()).align_up(request.align().max(Align::PAGE));
         let (_, end) = window.whole_pages();
