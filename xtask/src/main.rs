@@ -1,2 +1,105 @@
 //! Everything that is run on the tree.
-fn main() {}
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`ci`] | every check, one after the other, with times |
+//! | [`tidy`] | the rules that no compiler knows |
+//! | [`kernel`] | the proof that the core needs no operating system |
+//! | [`fuzz`] | builds and runs the fuzz targets on a stable compiler |
+//! | [`soak`] | the same and the property tests, for long, with a page in `results/` |
+//! | [`mutate`] | breaks the code on purpose and expects a test to notice |
+//! | [`sh`], [`count`], [`machine`] | running commands, counting tests in what they print, saying where |
+
+mod ci;
+mod count;
+mod fuzz;
+mod kernel;
+mod loom;
+mod machine;
+mod mutate;
+mod sh;
+mod soak;
+mod tidy;
+mod tools;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Parser, Debug)]
+#[command(
+    name = "cargo xtask",
+    about = "Everything that is run on the tree",
+    after_help = "Examples:\n  \
+        cargo xtask ci                        all that must hold before a change goes in\n  \
+        cargo xtask ci --quick                the part of it that takes a minute\n  \
+        cargo xtask ci --only tidy,fuzz       two steps of it\n  \
+        cargo xtask fuzz index_ops --seconds 600"
+)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand, Debug)]
+enum Task {
+    /// Run every check
+    Ci(ci::Args),
+    /// Check the rules that no compiler knows
+    Tidy(tidy::Args),
+    /// Link the core into a program without a C library or an operating system's help, and run it
+    Kernel,
+    /// Run the tests of interleavings
+    Loom,
+    /// Run fuzz targets
+    Fuzz(fuzz::Args),
+    /// Fuzz and run property tests for long, and write what came of it to results/soak.md
+    Soak(soak::Args),
+    /// Break the code as xtask/mutations.toml says, expect the tests to notice, and write results/mutation.md
+    Mutate(mutate::Args),
+    /// Let cargo-mutants break the code at random, if it is installed
+    Mutants(mutate::MutantsArgs),
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: &Task) -> Result<()> {
+    let root = root();
+    match task {
+        Task::Ci(args) => ci::main(&root, args),
+        Task::Tidy(args) => tidy::main(&root, args),
+        Task::Kernel => kernel::main(&root),
+        Task::Loom => loom::run(&root, &mut count::Tests::default()),
+        Task::Fuzz(args) => fuzz::main(&root, args),
+        Task::Soak(args) => soak::main(&root, args),
+        Task::Mutate(args) => mutate::main(&root, args),
+        Task::Mutants(args) => mutate::mutants(&root, args),
+    }
+}
+
+/// The root of the tree: the folder above this crate's.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+/// The crates of the core, `va-*`, in order.
+fn core_crates(root: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root.join("crates"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.starts_with("va-") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,75 @@
+//! Interleavings, as far as there are any: tests under `--cfg loom`.
+
+use crate::ci;
+use crate::count::Tests;
+use crate::sh::{Cmd, Show};
+use anyhow::{Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Runs every crate's loom tests; where there are none, says so, and compiles the core against loom all the same, so
+/// that the facade (`crates/va-base/src/sync.rs`) keeps having two working sides.
+pub(crate) fn run(root: &Path, tests: &mut Tests) -> Result<()> {
+    let modelled = modelled(root)?;
+    let before = tests.passed;
+    for krate in &modelled {
+        ci::counted(cargo(root, "test").args(["--release", "-p", krate, "loom"]), tests)?;
+    }
+    if modelled.is_empty() {
+        println!("nothing to model: no crate has src/loom/, src/loom.rs or tests/loom*.rs");
+        let core = crate::core_crates(root)?;
+        cargo(root, "check").args(core.iter().flat_map(|name| ["-p", name])).run(Show::All)?;
+    } else if tests.passed == before {
+        bail!("{} promise loom tests, and none ran", modelled.join(", "));
+    }
+    Ok(())
+}
+
+fn cargo(root: &Path, command: &str) -> Cmd {
+    // A folder of its own: the flag would otherwise rebuild everything, here and afterwards.
+    Cmd::cargo(root).env("RUSTFLAGS", "--cfg loom").args([
+        command,
+        "--quiet",
+        "--locked",
+        "--target-dir",
+        "target/loom",
+    ])
+}
+
+/// Crates with something under loom.
+fn modelled(root: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root.join("crates"))? {
+        let dir = entry?.path();
+        let in_src = dir.join("src/loom").is_dir() || dir.join("src/loom.rs").is_file();
+        if in_src || files(&dir.join("tests")).iter().any(|file| starts_with_loom(file)) {
+            found.extend(dir.file_name().map(|name| name.to_string_lossy().into_owned()));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
+}
+
+fn starts_with_loom(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("loom"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crates_with_something_under_loom_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["a/src/loom", "b/tests", "c/src"] {
+            fs::create_dir_all(dir.path().join("crates").join(folder)).unwrap();
+        }
+        fs::write(dir.path().join("crates/b/tests/loom_stack.rs"), "").unwrap();
+        fs::write(dir.path().join("crates/c/src/bloom.rs"), "").unwrap();
+        assert_eq!(modelled(dir.path()).unwrap(), ["a", "b"]);
+    }
+}

@@ -1,0 +1,341 @@
+//! Breaks the code on purpose and expects a test to notice.
+//!
+//! A test that never failed proves little. Each entry of `xtask/mutations.toml` names a line, what to put in its place, and
+//! the tests that must fail then. The tree is copied to `target/mutate`, so that nobody's work is touched; a mutation is
+//! *caught* only if the unbroken code passes the very same tests, the broken code still compiles, and they fail (or never
+//! end, which the time limit tells).
+
+use crate::count::Tests;
+use crate::machine::{commit, duration, machine};
+use crate::sh::{Cmd, Show};
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Only mutations whose name contains this
+    filter: Option<String>,
+    /// Print the mutations and do nothing
+    #[arg(long)]
+    list: bool,
+    /// How long tests may take before they count as never ending
+    #[arg(long, default_value_t = 240)]
+    seconds: u64,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct MutantsArgs {
+    /// What cargo-mutants is told
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+/// The list of mutations.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct List {
+    mutation: Vec<Mutation>,
+}
+
+/// One way to break the code.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct Mutation {
+    /// What it breaks.
+    name: String,
+    /// The file, from the root of the tree.
+    file: String,
+    /// What stands there: exactly once.
+    find: String,
+    /// What to put in its place.
+    replace: String,
+    /// Arguments of `cargo test` that select the tests which must notice.
+    test: Vec<String>,
+}
+
+/// What became of one mutation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// These tests failed.
+    Caught(Vec<String>),
+    /// The tests did not end.
+    NeverEnded,
+    /// Every test passed.
+    Missed,
+    /// The entry is no mutation of this code.
+    Wrong(String),
+}
+
+/// `cargo xtask mutate`.
+pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
+    let text =
+        fs::read_to_string(root.join("xtask/mutations.toml")).context("cannot read xtask/mutations.toml")?;
+    let mut list: List = toml::from_str(&text).context("xtask/mutations.toml")?;
+    if let Some(filter) = &args.filter {
+        list.mutation.retain(|mutation| mutation.name.contains(filter));
+    }
+    if list.mutation.is_empty() {
+        bail!("no such mutation");
+    }
+    if args.list {
+        list.mutation.iter().for_each(|mutation| println!("{} ({})", mutation.name, mutation.file));
+        return Ok(());
+    }
+    let started = Instant::now();
+    let work = root.join("target/mutate/tree");
+    copy_tree(root, &work)?;
+    let bench = Bench { tree: work, build: root.join("target/mutate/build"), seconds: args.seconds };
+    // Tests that fail anyway notice nothing.
+    let commands: BTreeSet<_> = list.mutation.iter().map(|mutation| &mutation.test).collect();
+    for test in commands {
+        let passed = bench.passes(test)?;
+        println!("unbroken: {passed} tests pass: cargo test {}", test.join(" "));
+    }
+    let mut rows = String::new();
+    let mut escaped = 0;
+    for mutation in &list.mutation {
+        let verdict = bench.judge(mutation)?;
+        let shown = match &verdict {
+            Verdict::Caught(tests) => format!("caught by {}", some_of(tests)),
+            Verdict::NeverEnded => "caught: the tests never end".to_string(),
+            Verdict::Missed => "**missed**".to_string(),
+            Verdict::Wrong(why) => format!("**no mutation: {why}**"),
+        };
+        escaped += u32::from(matches!(verdict, Verdict::Missed | Verdict::Wrong(_)));
+        println!("{}: {shown}", mutation.name);
+        let diff = format!("`{}` -> `{}`", one_line(&mutation.find), one_line(&mutation.replace));
+        rows += &format!("| {} | `{}` | {diff} | {shown} |\n", mutation.name, mutation.file);
+    }
+    println!("{} of {} mutations caught", list.mutation.len() as u32 - escaped, list.mutation.len());
+    if args.filter.is_none() {
+        let page = format!(
+            "# Code broken on purpose\n\n- command: `cargo xtask mutate`\n- commit: {}\n- machine: {}\n- time: {}\n\n\
+             | what is broken | file | how | outcome |\n|---|---|---|---|\n{rows}",
+            commit(root),
+            machine(root),
+            duration(started.elapsed().as_secs_f64())
+        );
+        fs::create_dir_all(root.join("results"))?;
+        fs::write(root.join("results/mutation.md"), page)?;
+        println!("written to results/mutation.md");
+    }
+    if escaped > 0 {
+        bail!("{escaped} mutations were not caught");
+    }
+    Ok(())
+}
+
+/// `cargo xtask mutants`.
+pub(crate) fn mutants(root: &Path, args: &MutantsArgs) -> Result<()> {
+    if !crate::sh::on_path("cargo-mutants") {
+        bail!("cargo-mutants is not installed: cargo install --locked cargo-mutants");
+    }
+    Cmd::cargo(root).args(["mutants", "--workspace", "--exclude", "xtask/**"]).args(&args.args).run(Show::All)
+}
+
+/// A copy of the tree to break, with a target folder of its own.
+struct Bench {
+    tree: PathBuf,
+    build: PathBuf,
+    seconds: u64,
+}
+
+impl Bench {
+    /// Runs tests on the unbroken code; how many there are.
+    fn passes(&self, test: &[String]) -> Result<u64> {
+        let mut tests = Tests::default();
+        self.cargo_test(test).lines(Show::Failure, |line| tests.read(line))?.success()?;
+        if tests.passed == 0 {
+            bail!("cargo test {} selects no test", test.join(" "));
+        }
+        Ok(tests.passed)
+    }
+
+    fn judge(&self, mutation: &Mutation) -> Result<Verdict> {
+        let path = self.tree.join(&mutation.file);
+        let Ok(before) = fs::read_to_string(&path) else {
+            return Ok(Verdict::Wrong("no such file".to_string()));
+        };
+        let broken = match apply(&before, mutation) {
+            Ok(broken) => broken,
+            Err(why) => return Ok(Verdict::Wrong(why)),
+        };
+        fs::write(&path, broken)?;
+        let verdict = self.judge_broken(mutation);
+        fs::write(&path, before)?;
+        verdict
+    }
+
+    fn judge_broken(&self, mutation: &Mutation) -> Result<Verdict> {
+        let built = self.cargo_test(&mutation.test).arg("--no-run").lines(Show::Nothing, |_| {})?;
+        if built.code != Some(0) {
+            return Ok(Verdict::Wrong("it does not compile".to_string()));
+        }
+        let mut failed = Vec::new();
+        let ended = self.cargo_test(&mutation.test).lines(Show::Nothing, |line| {
+            if let Some(name) = failed_test(line) {
+                failed.push(name.to_string());
+            }
+        })?;
+        Ok(match ended.code {
+            Some(0) => Verdict::Missed,
+            // What `timeout` says.
+            Some(124 | 137) => Verdict::NeverEnded,
+            _ => Verdict::Caught(failed),
+        })
+    }
+
+    fn cargo_test(&self, test: &[String]) -> Cmd {
+        // `timeout` ends the test binary as well as cargo, since both are in its process group.
+        Cmd::new(&self.tree, "timeout")
+            .arg("--kill-after=5")
+            .arg(self.seconds.to_string())
+            .args(["cargo", "test", "--locked"])
+            .args(test)
+            .env("CARGO_TARGET_DIR", &self.build)
+    }
+}
+
+/// Breaks `text`, or tells why this is not possible.
+fn apply(text: &str, mutation: &Mutation) -> Result<String, String> {
+    match text.matches(&mutation.find).count() {
+        _ if mutation.find == mutation.replace => Err("it changes nothing".to_string()),
+        1 => Ok(text.replacen(&mutation.find, &mutation.replace, 1)),
+        count => Err(format!("its text stands in the file {count} times")),
+    }
+}
+
+/// The name in `test a::b ... FAILED`.
+fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?
+        .strip_suffix(" ... FAILED")
+        .map(|name| name.trim_end_matches(" - should panic"))
+}
+
+fn some_of(tests: &[String]) -> String {
+    match tests {
+        [] => "a crash".to_string(),
+        [one] => format!("`{one}`"),
+        [first, rest @ ..] => format!("`{first}` and {} more", rest.len()),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+/// Makes `to` hold the files of `from` that git does not ignore. What is equal is left alone, so that cargo rebuilds
+/// little; what is gone is removed.
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    let mut kept = BTreeSet::new();
+    for (path, file) in crate::tidy::tree::walk(from)? {
+        let target = to.join(&path);
+        let bytes = fs::read(&file)?;
+        if fs::read(&target).ok().as_ref() != Some(&bytes) {
+            if let Some(dir) = target.parent() {
+                fs::create_dir_all(dir)?;
+            }
+            fs::write(&target, bytes)?;
+        }
+        kept.insert(path);
+    }
+    for (path, file) in crate::tidy::tree::walk(to)? {
+        if !kept.contains(&path) {
+            fs::remove_file(file)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mutation(find: &str, replace: &str) -> Mutation {
+        let text = |text: &str| text.to_string();
+        Mutation {
+            name: text("m"),
+            file: text("src/lib.rs"),
+            find: text(find),
+            replace: text(replace),
+            test: vec![text("--lib")],
+        }
+    }
+
+    #[test]
+    fn a_mutation_must_match_exactly_once_and_change_something() {
+        assert_eq!(apply("a + b", &mutation("+", "-")).unwrap(), "a - b");
+        assert!(apply("a + b + c", &mutation("+", "-")).unwrap_err().contains("2 times"));
+        assert!(apply("a * b", &mutation("+", "-")).unwrap_err().contains("0 times"));
+        assert!(apply("a + b", &mutation("+", "+")).is_err());
+    }
+
+    #[test]
+    fn failed_tests_are_named() {
+        assert_eq!(failed_test("test a::b ... FAILED"), Some("a::b"));
+        assert_eq!(failed_test("test a::b - should panic ... FAILED"), Some("a::b"));
+        assert_eq!(failed_test("test a::b ... ok"), None);
+    }
+
+    #[test]
+    fn a_copy_follows_changes_and_removals() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (from, to) = (from.path(), to.path());
+        fs::write(from.join(".gitignore"), "ignored\n").unwrap();
+        for name in ["a", "b", "ignored"] {
+            fs::write(from.join(name), name).unwrap();
+        }
+        copy_tree(from, to).unwrap();
+        assert!(to.join("a").is_file() && to.join("b").is_file() && !to.join("ignored").exists());
+        fs::write(from.join("a"), "changed").unwrap();
+        fs::remove_file(from.join("b")).unwrap();
+        copy_tree(from, to).unwrap();
+        assert_eq!(fs::read_to_string(to.join("a")).unwrap(), "changed");
+        assert!(!to.join("b").exists());
+    }
+
+    /// A crate with one test that looks at one of two functions.
+    fn planted() -> (tempfile::TempDir, Bench) {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        fs::create_dir_all(tree.join("src")).unwrap();
+        let manifest = "[package]\nname = \"planted\"\nedition = \"2024\"\n[workspace]\n";
+        fs::write(tree.join("Cargo.toml"), manifest).unwrap();
+        fs::write(
+            tree.join("Cargo.lock"),
+            "version = 4\n[[package]]\nname = \"planted\"\nversion = \"0.0.0\"\n",
+        )
+        .unwrap();
+        let code = "pub fn seen() -> u32 { 1 }\npub fn unseen() -> u32 { 2 }\n\
+            #[test]\nfn looks() { assert_eq!(seen(), 1); }\n";
+        fs::write(tree.join("src/lib.rs"), code).unwrap();
+        let bench = Bench { tree, build: dir.path().join("build"), seconds: 60 };
+        (dir, bench)
+    }
+
+    #[test]
+    fn what_a_test_looks_at_is_caught_and_what_none_looks_at_is_missed() {
+        let (_dir, bench) = planted();
+        assert_eq!(bench.passes(&["--lib".to_string()]).unwrap(), 1);
+        assert!(bench.passes(&["--lib".to_string(), "no_such_test".to_string()]).is_err());
+        let judge = |find, replace| bench.judge(&mutation(find, replace)).unwrap();
+        assert_eq!(judge("{ 1 }", "{ 3 }"), Verdict::Caught(vec!["looks".to_string()]));
+        assert_eq!(judge("{ 2 }", "{ 3 }"), Verdict::Missed);
+        assert_eq!(judge("{ 2 }", "{ nonsense }"), Verdict::Wrong("it does not compile".to_string()));
+        // Each is undone before the next.
+        assert_eq!(bench.passes(&["--lib".to_string()]).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_test_that_never_ends_is_caught() {
+        let (_dir, bench) = planted();
+        // Builds first: the limit is for running.
+        bench.passes(&["--lib".to_string()]).unwrap();
+        let bench = Bench { seconds: 3, ..bench };
+        assert_eq!(bench.judge(&mutation("{ 1 }", "{ loop {} }")).unwrap(), Verdict::NeverEnded);
+    }
+}

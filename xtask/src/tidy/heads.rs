@@ -1,0 +1,83 @@
+//! The core forbids `unsafe`, and needs neither `std` nor `alloc` outside tests.
+
+use super::Report;
+use super::source::{Kind, Source, Token};
+use super::tree::Tree;
+
+/// Crates of the core that serve tests and may use `std`.
+const STD: [&str; 1] = ["va-sim"];
+
+pub(crate) fn check(tree: &Tree, report: &mut Report) {
+    for file in tree.files() {
+        let Some(name) = core_crate(file.path()) else { continue };
+        let Some(source) = file.source() else { continue };
+        let std = STD.contains(&name);
+        if file.path() == format!("crates/{name}/src/lib.rs") {
+            let mut demand = |attribute: &str| {
+                if !source.inner_attributes().iter().any(|found| found == attribute) {
+                    report.add(file.path(), 1, format!("lacks #![{attribute}]"));
+                }
+            };
+            demand("forbid(unsafe_code)");
+            if !std {
+                demand("no_std");
+            }
+        }
+        if !std {
+            for (line, name) in extern_crates(source) {
+                report.add(file.path(), line, format!("extern crate {name} outside tests"));
+            }
+        }
+    }
+}
+
+/// `va-tree` of `crates/va-tree/src/...`.
+pub(crate) fn core_crate(path: &str) -> Option<&str> {
+    let (name, rest) = path.strip_prefix("crates/")?.split_once('/')?;
+    (name.starts_with("va-") && rest.starts_with("src/")).then_some(name)
+}
+
+/// `extern crate alloc` and `extern crate std` that is compiled outside tests.
+fn extern_crates(source: &Source) -> Vec<(usize, &str)> {
+    let word = |token: &Token, word: &str| matches!(&token.kind, Kind::Ident(found) if found == word);
+    let mut found = Vec::new();
+    for three in source.tokens().windows(3) {
+        if let [first, second, Token { kind: Kind::Ident(name), line, test: false }] = three
+            && word(first, "extern")
+            && word(second, "crate")
+            && (name == "alloc" || name == "std")
+        {
+            found.push((*line, name.as_str()));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::planted;
+
+    #[test]
+    fn a_head_without_its_promises_is_found() {
+        let good = "//! Words.\n#![no_std]\n#![forbid(unsafe_code)]\n#[cfg(test)]\nextern crate std;\n";
+        assert!(planted(check, &[("crates/va-x/src/lib.rs", good)]).is_empty());
+        assert!(planted(check, &[("crates/va-sim/src/lib.rs", "#![forbid(unsafe_code)]\n")]).is_empty());
+        assert!(planted(check, &[("crates/other/src/lib.rs", "")]).is_empty());
+        let bad = "//! #![no_std]\n#![deny(unsafe_code)]\n#![cfg_attr(not(test), no_std)]\n";
+        assert_eq!(
+            planted(check, &[("crates/va-x/src/lib.rs", bad)]),
+            [
+                "crates/va-x/src/lib.rs:1: lacks #![forbid(unsafe_code)]",
+                "crates/va-x/src/lib.rs:1: lacks #![no_std]"
+            ]
+        );
+    }
+
+    #[test]
+    fn alloc_is_for_tests_only() {
+        let text = "mod a;\nextern crate alloc;\n#[cfg(test)]\nmod tests { extern crate alloc; }\n";
+        let found = planted(check, &[("crates/va-x/src/deep/file.rs", text)]);
+        assert_eq!(found, ["crates/va-x/src/deep/file.rs:2: extern crate alloc outside tests"]);
+    }
+}
