@@ -171,6 +171,7 @@ pub unsafe extern "C" fn kv_stats(out: *mut KvStats) {
     out.purges = count.purges;
     out.purged_areas = count.purged;
     out.tlb_flush = flushes;
+    call::tell(flushes, lockings);
     out.lock_acq = [lockings.free, 0, lockings.lazy, lockings.pool, 0, 0, 0, lockings.purge, 0];
 }
 

@@ -10,6 +10,7 @@ use crate::peer::{self, Count, Peer, Policy, Settings, Space};
 use self_cell::self_cell;
 use std::cell::RefCell;
 use std::sync::Arc;
+use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Request, Va, VaRange};
 use va_space::config::{Default as Ours, Linux69};
 use va_space::{Magazine, Purge, SpaceError};
@@ -37,6 +38,9 @@ enum Context {
     /// Linux's policies.
     Linux { space: Arc<Space<Linux69>>, cpu: u32 },
 }
+
+/// Frees asked for, with the feature `count`.
+static FREES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static CONTEXT: RefCell<Context> = const { RefCell::new(Context::Outside) };
@@ -167,6 +171,9 @@ pub fn alloc(size: u64, align: u64, start: u64, end: u64) -> Option<Va> {
 /// Takes back the area that starts at `at`; `false` if there is none.
 #[inline]
 pub fn free(at: Va) -> bool {
+    if cfg!(feature = "count") {
+        FREES.fetch_add(1, Ordering::Relaxed);
+    }
     CONTEXT.with_borrow_mut(|context| context.free(at))
 }
 
@@ -230,6 +237,18 @@ pub fn count() -> Option<(Count, u64, Lockings)> {
     let (peer, host) = peer::current()?;
     let lockings = host.lockings();
     Some((peer.count(), host.flushes(), lockings))
+}
+
+/// Prints what no field of the C interface has, if the environment asks for it (`VA_PEER_COUNTS`). Locks and frees are
+/// counted only with the feature `count`.
+pub fn tell(flushes: u64, lockings: Lockings) {
+    if std::env::var_os("VA_PEER_COUNTS").is_some() {
+        let Lockings { pool, lazy, free, purge } = lockings;
+        let frees = FREES.load(Ordering::Relaxed);
+        eprintln!(
+            "va-peer counts: frees={frees} flushes={flushes} pool={pool} lazy={lazy} free={free} purge={purge}"
+        );
+    }
 }
 
 #[cfg(test)]
