@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const PACKAGE: &str = "linux-source-6.12";
 
 /// Builds everything under `target/peer`.
-pub(super) fn build(root: &Path, peer: &Path, linux: Option<&Path>) -> Result<Peers> {
+pub(super) fn build(root: &Path, peer: Option<&Path>, linux: Option<&Path>) -> Result<Peers> {
     let peer = directory(root, peer)?;
     let target = root.join("target/peer");
     let programs = target.join("build");
@@ -29,7 +29,10 @@ pub(super) fn build(root: &Path, peer: &Path, linux: Option<&Path>) -> Result<Pe
     })
 }
 
-fn directory(root: &Path, peer: &Path) -> Result<PathBuf> {
+fn directory(root: &Path, peer: Option<&Path>) -> Result<PathBuf> {
+    let Some(peer) = peer else {
+        bail!("no kernel-peer directory is named: say where one is with --peer DIR or VA_PEER_DIR");
+    };
     let dir = root.join(peer);
     if !dir.join("Makefile").is_file() {
         bail!(
@@ -91,8 +94,10 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_in_one_line() {
         let root = tempfile::tempdir().unwrap();
-        let error = directory(root.path(), Path::new("nowhere")).unwrap_err().to_string();
-        assert!(error.contains("--peer DIR or VA_PEER_DIR") && !error.contains('\n'), "{error}");
+        for named in [None, Some(Path::new("nowhere"))] {
+            let error = directory(root.path(), named).unwrap_err().to_string();
+            assert!(error.contains("--peer DIR or VA_PEER_DIR") && !error.contains('\n'), "{error}");
+        }
         let error = source(root.path(), root.path(), Some(Path::new("none")), root.path()).unwrap_err();
         assert!(error.to_string().contains("mm/vmalloc.c"), "{error}");
     }

@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The kernel-peer directory (or the variable VA_PEER_DIR)
-    #[arg(long, value_name = "DIR", env = "VA_PEER_DIR", default_value = "../shared/kernel-peer")]
-    peer: PathBuf,
+    #[arg(long, value_name = "DIR", env = "VA_PEER_DIR")]
+    peer: Option<PathBuf>,
     /// Source of Linux 6.12, unpacked; else that of the package linux-source-6.12 is unpacked into target/peer
     #[arg(long, value_name = "DIR", env = "VA_PEER_LINUX")]
     linux: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub(crate) struct Peers {
 
 /// `cargo xtask peer`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
-    let peers = build::build(root, &args.peer, args.linux.as_deref())?;
+    let peers = build::build(root, args.peer.as_deref(), args.linux.as_deref())?;
     let replays = replay::compare(root, &peers, args.seeds)?;
     if args.replay {
         return Ok(());
