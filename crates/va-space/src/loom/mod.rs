@@ -236,3 +236,19 @@ fn a_magazine_that_refills_against_a_shrinker() {
         assert_eq!(space.validate(), Ok(()));
     });
 }
+
+#[test]
+fn a_failure_is_not_remembered_past_a_free() {
+    model(|| {
+        let space = Arc::new(space(2, 1));
+        let area = alloc(&space, 0, 2);
+        let theirs = space.clone();
+        let other = spawn(move || free(&theirs, area));
+        // Whether it fails or not depends on who is first.
+        let early = space.alloc(0, &ask(1)).is_ok();
+        assert!(other.join().is_ok());
+        // By now the free is done: a request that fails now would fail for ever.
+        let late = space.alloc(0, &ask(1));
+        assert!(late.is_ok(), "early: {early}, late: {late:?}, {:?}", space.stats());
+    });
+}

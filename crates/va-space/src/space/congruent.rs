@@ -52,7 +52,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             .iter()
             .map(pages_of)
             .all(|(page, pages)| self.map.reserve(page, pages, &self.machine));
-        let mut heap = self.lock_free();
+        let mut guard = self.lock_free();
+        let heap = &mut *guard;
         heap.transit_pages -= areas.pages().get();
         for (page, pages) in areas.areas().iter().map(pages_of) {
             if reserved {
@@ -62,6 +63,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
             }
         }
-        if reserved { Ok(base) } else { Err(SpaceError::NoTable) }
+        drop(guard);
+        if reserved {
+            return Ok(base);
+        }
+        self.note_return();
+        Err(SpaceError::NoTable)
     }
 }

@@ -257,8 +257,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if !batch.is_empty() {
             let by_address = C::ORDER != Order::Newest;
             self.space.to_index(batch, by_address, by_address);
-            // What failed before may succeed now, though nothing became lazy.
-            self.space.lock_free().failed = None;
+            self.space.note_return();
         }
         self.hand_over();
     }
@@ -300,7 +299,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let limit = (REFILL_PAGES_MAX / pages).clamp(1, REFILL_AREAS_MAX);
         let want = u64::from(self.batch[class]).min(limit).min(pool.len(class));
         self.batch[class] = (2 * want).min(limit) as u8;
-        let mut homeless = AreaList::new();
+        let (mut homeless, mut evicted) = (AreaList::new(), false);
         while self.stock.areas() + want > STOCK_AREAS_MAX
             || self.stock.pages() + want * pages > STOCK_PAGES_MAX
         {
@@ -317,6 +316,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             }
             self.batch[victim] = (self.batch[victim] / 2).max(1);
             self.victim = victim + 1;
+            evicted = true;
         }
         let mut got = 0;
         while got < want
@@ -332,9 +332,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             got += 1;
         }
         drop(pool);
-        if !homeless.is_empty() {
+        if evicted || !homeless.is_empty() {
             self.space.to_index(homeless, false, false);
-            self.space.lock_free().failed = None;
+            self.space.note_return();
         }
         got
     }

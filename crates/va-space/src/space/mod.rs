@@ -103,6 +103,8 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     settled: Alone<AtomicU64>,
     /// A purge was begun and is not finished: a hint, read without the purge lock.
     purging: AtomicBool,
+    /// Moves after areas came back to the index or to pools otherwise than by a free.
+    returned: Alone<AtomicU64>,
     /// Moves when magazines are to hand back what they hold.
     recall: Alone<AtomicU64>,
     /// What magazines hold; lent with the first of them.
@@ -142,6 +144,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             lazied: Alone(AtomicU64::new(0)),
             settled: Alone(AtomicU64::new(0)),
             purging: AtomicBool::new(false),
+            returned: Alone(AtomicU64::new(0)),
             recall: Alone(AtomicU64::new(0)),
             cells: OnceRef::new(),
             config: PhantomData,
@@ -304,6 +307,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 if let Err(error) = heap.index.give_back(range_of(page, pages)) {
                     self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
                 }
+                drop(heap);
+                self.note_return();
                 return Err(SpaceError::NoTable);
             }
         }

@@ -27,8 +27,10 @@ pub(super) struct Failed {
     size: Pages,
     align: Align,
     window: VaRange,
-    /// Pages that had ever been freed then.
+    /// Pages that had ever been freed then, all of them settled.
     lazied: u64,
+    /// How often anything had come back.
+    returned: u64,
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
@@ -60,8 +62,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if self.machine.reclaim() > 0 {
                 continue;
             }
-            if pass == Pass::Whole {
-                self.remember(request, lazied);
+            if let Pass::Whole { returned } = pass {
+                self.remember(request, lazied, returned);
             }
             // Their owners hand back at their next call what would merge with what is free.
             self.recall.0.fetch_add(1, Ordering::Relaxed);
@@ -100,13 +102,25 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 && request.align() >= failed.align
                 && failed.window.encloses(window)
                 && failed.lazied == self.lazied.0.load(Ordering::Relaxed)
+                && failed.returned == self.returned.0.load(Ordering::Acquire)
         })
     }
 
-    fn remember(&self, request: &Request, lazied: u64) {
+    /// Notes that a request failed with nothing left to purge. Not if something is lazy: a free that was counted but had
+    /// not put its area into the list when the purge took it would be forgotten.
+    fn remember(&self, request: &Request, lazied: u64, returned: u64) {
+        if self.lazy_pages().get() > 0 {
+            return;
+        }
         let window = request.window().unwrap_or(self.default_window);
-        let failed = Failed { size: request.size(), align: request.align(), window, lazied };
+        let failed = Failed { size: request.size(), align: request.align(), window, lazied, returned };
         self.lock_free().failed = Some(failed);
+    }
+
+    /// Called after anything came back to the index or to pools otherwise than by a free: what failed before may succeed.
+    pub(super) fn note_return(&self) {
+        // Release pairs with the acquire loads of `overflow`: whoever reads the new number finds what came back.
+        self.returned.0.fetch_add(1, Ordering::Release);
     }
 
     fn no_space(&self, request: &Request) -> SpaceError {

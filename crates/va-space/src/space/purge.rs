@@ -55,8 +55,8 @@ pub struct Purged {
 /// How a pass ended for whoever asked for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pass {
-    /// All of it was done.
-    Whole,
+    /// All of it was done; and what `returned` was at that moment.
+    Whole { returned: u64 },
     /// The caller had enough.
     Stopped,
     /// It waits for a flush.
@@ -218,7 +218,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         loop {
             let waiting = self.slice(&mut state, full);
             if done(&state) >= target {
-                return Pass::Whole;
+                // Under the purge lock: pools that fill later do so in a slice that moves it.
+                return Pass::Whole { returned: self.returned.0.load(Ordering::Acquire) };
             }
             drop(state);
             if stop() {
@@ -236,6 +237,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// One slice; begins a pass if none is under way. Tells whether it waits for a flush.
     fn slice(&self, state: &mut PurgeState, full: bool) -> bool {
+        let waiting = self.slice_stages(state, full);
+        self.note_return();
+        waiting
+    }
+
+    fn slice_stages(&self, state: &mut PurgeState, full: bool) -> bool {
         let mut budget = C::SLICE_AREAS;
         if state.is_idle() {
             state.stage = Stage::Decay { node: 0, class: 0, left: None };
