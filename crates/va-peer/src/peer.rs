@@ -176,12 +176,13 @@ pub struct Count {
 
 fn count<P: Machine + Clone, C: Config>(space: &VmapSpace<P, C>) -> Count {
     let stats = space.stats();
+    let pooled = stats.pooled_areas + stats.cached_areas;
     let of = |state| space.areas().filter(|seen| seen.state == state).count() as u64;
     Count {
         busy: of(State::Busy),
-        lazy: of(State::Lazy) + of(State::Purging),
+        lazy: of(State::Idle).saturating_sub(pooled),
         lazy_pages: stats.lazy_pages.get(),
-        pooled: stats.pooled_areas + stats.cached_areas,
+        pooled,
         holes: stats.holes,
         largest_bytes: stats.largest_hole.checked_bytes().unwrap_or(u64::MAX),
         purges: stats.purges,

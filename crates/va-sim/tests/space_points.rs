@@ -259,8 +259,10 @@ fn congruent_areas_are_taken_all_or_none() {
 fn pu1_no_free_does_more_than_one_slice() {
     let machine = SimMachine::new(1);
     let space = space::<Ours>(&machine, 1 << 20);
-    // The threshold of one CPU is 8192 pages: so many areas of a page wait, and then the purge begins.
-    let areas: Vec<_> = (0..20_000).map(|_| space.alloc(0, &ask(1)).unwrap()).collect();
+    // The threshold of one CPU is 8192 pages: so many areas of a page wait, and then the purge begins. In a window of
+    // their own they have no owner, so each goes back to the index by itself.
+    let request = ask(1).within(pages(1, 1 << 19));
+    let areas: Vec<_> = (0..20_000).map(|_| space.alloc(0, &request).unwrap()).collect();
     let mut last = 0;
     for area in areas {
         space.free(area).unwrap();
@@ -273,6 +275,19 @@ fn pu1_no_free_does_more_than_one_slice() {
         stats.purged_areas >= 8192 && stats.lazy_pages.get() <= 2 * 8192 && stats.flushes <= 2,
         "{stats:?}"
     );
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn what_is_lazy_of_one_size_reaches_its_pool_in_one_slice() {
+    let machine = SimMachine::new(1);
+    let space = space::<Ours>(&machine, 1 << 20);
+    let areas: Vec<_> = (0..8193).map(|_| space.alloc(0, &ask(1)).unwrap()).collect();
+    for area in areas {
+        space.free(area).unwrap();
+    }
+    let stats = space.stats();
+    assert_eq!((stats.pooled_areas, stats.lazy_pages, stats.flushes), (8193, Pages::new(0), 1));
     assert_eq!(space.validate(), Ok(()));
 }
 

@@ -33,7 +33,6 @@ use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flight::LazyAreas;
 use crate::list::{AreaList, Loose, Unflushed};
-use crate::map::State;
 use crate::pool::{CLASSES, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use va_base::{Machine, Request, Table, Va, VaRange};
@@ -156,7 +155,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             space: self,
             cell: &cell.0,
             node: cpu % self.nodes.nodes(),
-            stock: Pool::new(State::Cached),
+            stock: Pool::new(),
             lazy: LazyAreas::new(),
             recall: self.recall.0.load(Ordering::Relaxed),
             batch: [1; CLASSES],
@@ -251,7 +250,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         while let Some(class) = self.stock.next_class(0)
             && let Some(area) = self.stock.pop(map, class)
         {
-            batch.push_back(map, area, State::Purging);
+            batch.push_back(map, area);
         }
         self.tell_cached();
         if !batch.is_empty() {
@@ -266,7 +265,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     fn alloc_shared(&mut self, request: &Request) -> Result<Area, SpaceError> {
         match self.space.alloc(self.node, request) {
             Err(SpaceError::NoSpace { .. })
-                if (self.stock.areas() > 0 || !self.lazy.list.is_empty())
+                if (self.stock.areas() > 0 || !self.lazy.is_empty())
                     && !(C::FAIL_FAST && self.space.is_impossible(request)) =>
             {
                 self.drain();
@@ -307,29 +306,23 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 break;
             };
             // Half of the list at a time, so that no size loses all it has at once.
-            for _ in 0..self.stock.len(victim).div_ceil(2) {
-                if let Some(area) = self.stock.pop(map, victim)
-                    && let Err(area) = pool.put(map, area)
-                {
-                    homeless.push_back(map, area, State::Purging);
-                }
+            let half = self.stock.len(victim).div_ceil(2);
+            let size = self.stock.size(victim);
+            if let Err(list) = pool.put_list(map, size, self.stock.take_list(map, victim, half)) {
+                homeless.append(map, list);
             }
             self.batch[victim] = (self.batch[victim] / 2).max(1);
             self.victim = victim + 1;
             evicted = true;
         }
-        let mut got = 0;
-        while got < want
-            && let Some(area) = pool.pop(map, class)
-        {
-            if let Err(area) = self.stock.put(map, area) {
-                // No list for one more large size: it stays where it was.
-                if let Err(area) = pool.put(map, area) {
-                    homeless.push_back(map, area, State::Purging);
-                }
-                break;
+        let list = pool.take_list(map, class, want);
+        let mut got = list.areas();
+        if let Err(list) = self.stock.put_list(map, pages, list) {
+            got = 0;
+            // No list for one more large size: it stays where it was.
+            if let Err(list) = pool.put_list(map, pages, list) {
+                homeless.append(map, list);
             }
-            got += 1;
         }
         drop(pool);
         if evicted || !homeless.is_empty() {
@@ -349,8 +342,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             return;
         }
         self.lazy.cover(freed.page, freed.end());
-        self.lazy.list.push_back(&self.space.map, freed, State::Lazy);
-        if self.lazy.list.areas() >= LAZY_AREAS_MAX || self.lazy.list.pages() >= self.lazy_pages_max {
+        let rest = if C::ORDER == Order::SliceByAddress { self.lazy.sized.put(freed) } else { Err(freed) };
+        if let Err(freed) = rest {
+            self.lazy.mixed.push_back(&self.space.map, freed);
+        }
+        if self.lazy.areas() >= LAZY_AREAS_MAX || self.lazy.pages() >= self.lazy_pages_max {
             self.hand_over();
         } else {
             self.tell_lazy();
@@ -359,13 +355,12 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 
     #[cold]
     fn hand_over(&mut self) {
-        let lazy = self.lazy.take();
-        if lazy.list.is_empty() {
+        if self.lazy.is_empty() {
             return;
         }
-        self.space.lazied.0.fetch_add(lazy.list.pages(), Ordering::Relaxed);
+        self.space.lazied.0.fetch_add(self.lazy.pages(), Ordering::Relaxed);
         let node = self.space.node(self.node);
-        self.space.lock_lazy(node).append(&self.space.map, lazy);
+        self.space.lock_lazy(node).absorb(&self.space.map, &mut self.lazy);
         self.tell_lazy();
         self.lazy_pages_max = self.space.share();
         self.space.after_batch();
@@ -381,8 +376,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// MG2 for the lazy list.
     #[inline(always)]
     fn tell_lazy(&self) {
-        self.cell.lazy_areas.store(self.lazy.list.areas(), Ordering::Relaxed);
-        self.cell.lazy_pages.store(self.lazy.list.pages(), Ordering::Relaxed);
+        self.cell.lazy_areas.store(self.lazy.areas(), Ordering::Relaxed);
+        self.cell.lazy_pages.store(self.lazy.pages(), Ordering::Relaxed);
     }
 }
 
