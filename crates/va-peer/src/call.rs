@@ -114,16 +114,22 @@ impl Context {
 
     #[inline(always)]
     fn alloc(&mut self, request: &Request) -> Option<Va> {
-        let got = match self {
-            Self::Magazine { own, .. } => own.with_dependent_mut(|_, magazine| magazine.alloc(request)),
-            Self::Linux { space, cpu } => space.alloc(*cpu, request),
-            Self::Shared { space, cpu } => space.alloc(*cpu, request),
-            Self::Outside => return None,
-        };
-        match got {
+        // One branch to the usual case, all else out of its way.
+        let Self::Magazine { own, .. } = self else { return self.alloc_without(request) };
+        match own.with_dependent_mut(|_, magazine| magazine.alloc(request)) {
             Ok(area) => Some(area.start()),
             Err(error) => self.alloc_after(request, error),
         }
+    }
+
+    #[inline(never)]
+    fn alloc_without(&self, request: &Request) -> Option<Va> {
+        let got = match self {
+            Self::Linux { space, cpu } => space.alloc(*cpu, request),
+            Self::Shared { space, cpu } => space.alloc(*cpu, request),
+            Self::Outside | Self::Magazine { .. } => return None,
+        };
+        got.ok().map(|area| area.start())
     }
 
     /// What a failing request still needs may be in the magazines that this thread has parked.
@@ -142,11 +148,16 @@ impl Context {
 
     #[inline(always)]
     fn free(&mut self, at: Va) -> bool {
+        let Self::Magazine { own, .. } = self else { return self.free_without(at) };
+        own.with_dependent_mut(|_, magazine| magazine.free_at(at)).is_ok()
+    }
+
+    #[inline(never)]
+    fn free_without(&self, at: Va) -> bool {
         match self {
-            Self::Magazine { own, .. } => own.with_dependent_mut(|_, magazine| magazine.free_at(at)).is_ok(),
             Self::Linux { space, .. } => space.free_at(at).is_ok(),
             Self::Shared { space, .. } => space.free_at(at).is_ok(),
-            Self::Outside => false,
+            Self::Outside | Self::Magazine { .. } => false,
         }
     }
 }

@@ -45,15 +45,15 @@ pub const MAGAZINES_MAX: usize = 256;
 pub const MAGAZINES_MAX: usize = 2;
 
 /// Flushed areas that a magazine holds at most.
-const STOCK_AREAS_MAX: u64 = 256;
+const STOCK_AREAS_MAX: u64 = 16384;
 /// Pages in them: 16 MiB.
-const STOCK_PAGES_MAX: u64 = 4096;
+const STOCK_PAGES_MAX: u64 = 16384;
 /// Areas that one refill brings at most, and pages.
 const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
 /// Freed areas that a magazine holds at most, and pages.
-const LAZY_AREAS_MAX: u64 = 64;
-const LAZY_PAGES_MAX: u64 = 4096;
+const LAZY_AREAS_MAX: u64 = 256;
+const LAZY_PAGES_MAX: u64 = 8192;
 const _: () = assert!(REFILL_AREAS_MAX <= STOCK_AREAS_MAX && REFILL_PAGES_MAX <= STOCK_PAGES_MAX);
 
 /// What one magazine holds; written by its owner alone, with plain stores.
@@ -296,8 +296,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let mut pool = self.space.lock_pool(node);
         let Some(class) = pool.class(pages).filter(|&class| pool.len(class) > 0) else { return 0 };
         let limit = (REFILL_PAGES_MAX / pages).clamp(1, REFILL_AREAS_MAX);
-        let want = u64::from(self.batch[class]).min(limit).min(pool.len(class));
+        let mut want = u64::from(self.batch[class]).min(limit).min(pool.len(class));
         self.batch[class] = (2 * want).min(limit) as u8;
+        if want == limit && pool.len(class) * pages <= STOCK_PAGES_MAX {
+            want = pool.len(class);
+        }
         let (mut homeless, mut evicted) = (AreaList::new(), false);
         while self.stock.areas() + want > STOCK_AREAS_MAX
             || self.stock.pages() + want * pages > STOCK_PAGES_MAX
