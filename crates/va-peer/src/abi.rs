@@ -180,7 +180,7 @@ pub unsafe extern "C" fn kv_stats(out: *mut KvStats) {
 pub extern "C" fn kv_vm_alloc(size: u64, align: u64) -> u64 {
     let whole = size.checked_next_multiple_of(PAGE_SIZE).and_then(|size| size.checked_add(PAGE_SIZE));
     let Some(whole) = whole.filter(|_| size > 0) else { return 0 };
-    call::alloc(whole, align, 0, 0).map_or(0, Va::get)
+    kv_alloc(whole, align, 0, 0)
 }
 
 /// Takes such an area back, or one of [`kv_pcpu_areas`]: 0, or -1.

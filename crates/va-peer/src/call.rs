@@ -173,14 +173,14 @@ fn request(size: u64, align: u64, start: u64, end: u64) -> Option<Request> {
 }
 
 /// Gives out an area of `size` bytes in `[start, end)`.
-#[inline]
+#[inline(always)]
 pub fn alloc(size: u64, align: u64, start: u64, end: u64) -> Option<Va> {
     let request = request(size, align, start, end)?;
     CONTEXT.with_borrow_mut(|context| context.alloc(&request))
 }
 
 /// Takes back the area that starts at `at`; `false` if there is none.
-#[inline]
+#[inline(always)]
 pub fn free(at: Va) -> bool {
     if cfg!(feature = "count") {
         FREES.fetch_add(1, Ordering::Relaxed);

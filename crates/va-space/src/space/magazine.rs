@@ -191,25 +191,39 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// As there; before a failure, all that the magazine holds was handed back.
     /// # Locks
     /// None from the stock; `pool` of the node for a refill; else as there.
-    #[inline]
+    #[inline(always)]
     pub fn alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         self.answer_recall();
-        let owner = self.space.owner_for(self.node, request);
-        let pages = request.size().get();
-        if owner.is_none() || pages > C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) {
-            return self.alloc_shared(request);
-        }
-        if let Some(area) = self.stock.take(&self.space.map, pages, request.align(), C::POOL_TRIES) {
-            self.tell_cached();
-            return Ok(self.space.publish(area, owner));
-        }
-        if self.refill(pages) > 0
-            && let Some(area) = self.stock.take(&self.space.map, pages, request.align(), C::POOL_TRIES)
+        // A size above what the stock may hold is in no list of it.
+        if self.space.is_tagged(request)
+            && let Some(area) = self.take(request)
         {
-            self.tell_cached();
-            return Ok(self.space.publish(area, owner));
+            return Ok(area);
         }
+        self.alloc_further(request)
+    }
+
+    /// An area from the stock.
+    #[inline(always)]
+    fn take(&mut self, request: &Request) -> Option<Area> {
+        let map = &self.space.map;
+        let area = self.stock.take(map, request.size().get(), request.align(), C::POOL_TRIES)?;
         self.tell_cached();
+        Some(self.space.publish(area, Some(self.node)))
+    }
+
+    #[inline(never)]
+    fn alloc_further(&mut self, request: &Request) -> Result<Area, SpaceError> {
+        let pages = request.size().get();
+        if self.space.is_tagged(request) && pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) {
+            let brought = self.refill(pages);
+            self.tell_cached();
+            if brought > 0
+                && let Some(area) = self.take(request)
+            {
+                return Ok(area);
+            }
+        }
         self.alloc_shared(request)
     }
 
@@ -232,7 +246,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// As there.
     /// # Locks
     /// As [`free`](Self::free).
-    #[inline]
+    #[inline(always)]
     pub fn free_at(&mut self, at: Va) -> Result<VaRange, ReleaseError> {
         let freed = self.space.claim_at(at)?;
         let range = range_of(freed.page, freed.pages);
@@ -336,12 +350,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     }
 
     /// Keeps a freed area until there are many, if it is of this node.
-    #[inline]
+    #[inline(always)]
     fn keep(&mut self, freed: Loose<Unflushed>) {
         self.answer_recall();
         if freed.word.owner() != Some(self.node) {
-            self.space.make_lazy(freed);
-            self.space.after_free();
+            self.send_home(freed);
             return;
         }
         self.lazy.cover(freed.page, freed.end());
@@ -354,6 +367,13 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         } else {
             self.tell_lazy();
         }
+    }
+
+    /// What is another node's becomes lazy there.
+    #[inline(never)]
+    fn send_home(&self, freed: Loose<Unflushed>) {
+        self.space.make_lazy(freed);
+        self.space.after_free();
     }
 
     #[cold]

@@ -257,9 +257,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// The owner that an area for this request gets.
     #[inline(always)]
     fn owner_for(&self, cpu: u32, request: &Request) -> Option<u32> {
-        let tagged = C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes.nodes() > 1);
-        let default = request.window().is_none_or(|window| window == self.default_window);
-        (tagged && default).then(|| cpu % self.nodes.nodes())
+        self.is_tagged(request).then(|| cpu % self.nodes.nodes())
+    }
+
+    /// Tells whether an area for this request gets an owner.
+    #[inline(always)]
+    fn is_tagged(&self, request: &Request) -> bool {
+        let tags = C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes.nodes() > 1);
+        tags && request.window().is_none_or(|window| window == self.default_window)
     }
 
     /// An area of the exact size from the pool of `node`, for `owner`.
