@@ -8,6 +8,7 @@
 //! | [`fuzz`] | builds and runs the fuzz targets on a stable compiler |
 //! | [`soak`] | the same and the property tests, for long, with a page in `results/` |
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
+//! | [`peer`] | the space beside Linux's own, in one run |
 //! | [`sh`], [`count`], [`machine`] | running commands, counting tests in what they print, saying where |
 
 mod ci;
@@ -17,6 +18,7 @@ mod kernel;
 mod loom;
 mod machine;
 mod mutate;
+mod peer;
 mod sh;
 mod soak;
 mod tidy;
@@ -60,6 +62,8 @@ enum Task {
     Mutate(mutate::Args),
     /// Let cargo-mutants break the code at random, if it is installed
     Mutants(mutate::MutantsArgs),
+    /// Run Linux's allocator and ours under the same programs, and write results/peer.md
+    Peer(peer::Args),
 }
 
 fn main() -> ExitCode {
@@ -83,6 +87,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Soak(args) => soak::main(&root, args),
         Task::Mutate(args) => mutate::main(&root, args),
         Task::Mutants(args) => mutate::mutants(&root, args),
+        Task::Peer(args) => peer::main(&root, args),
     }
 }
 

@@ -177,7 +177,7 @@ fn sp2_aliases_in_magazines_are_flushed_though_they_stay_lazy() {
     space.purge(Purge::Aliases);
     assert_eq!(machine.unclean(range), 0);
     let seen: Vec<_> = space.areas().map(|seen| seen.state).collect();
-    assert_eq!(seen, [State::Lazy]);
+    assert_eq!(seen, [State::Idle]);
 }
 
 #[test]

@@ -259,8 +259,10 @@ fn congruent_areas_are_taken_all_or_none() {
 fn pu1_no_free_does_more_than_one_slice() {
     let machine = SimMachine::new(1);
     let space = space::<Ours>(&machine, 1 << 20);
-    // The threshold of one CPU is 8192 pages: so many areas of a page wait, and then the purge begins.
-    let areas: Vec<_> = (0..20_000).map(|_| space.alloc(0, &ask(1)).unwrap()).collect();
+    // The threshold of one CPU is 8192 pages: so many areas of a page wait, and then the purge begins. In a window of
+    // their own they have no owner, so each goes back to the index by itself.
+    let request = ask(1).within(pages(1, 1 << 19));
+    let areas: Vec<_> = (0..20_000).map(|_| space.alloc(0, &request).unwrap()).collect();
     let mut last = 0;
     for area in areas {
         space.free(area).unwrap();
@@ -273,6 +275,19 @@ fn pu1_no_free_does_more_than_one_slice() {
         stats.purged_areas >= 8192 && stats.lazy_pages.get() <= 2 * 8192 && stats.flushes <= 2,
         "{stats:?}"
     );
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn what_is_lazy_of_one_size_reaches_its_pool_in_one_slice() {
+    let machine = SimMachine::new(1);
+    let space = space::<Ours>(&machine, 1 << 20);
+    let areas: Vec<_> = (0..8193).map(|_| space.alloc(0, &ask(1)).unwrap()).collect();
+    for area in areas {
+        space.free(area).unwrap();
+    }
+    let stats = space.stats();
+    assert_eq!((stats.pooled_areas, stats.lazy_pages, stats.flushes), (8193, Pages::new(0), 1));
     assert_eq!(space.validate(), Ok(()));
 }
 
@@ -358,4 +373,21 @@ fn sp5_the_same_calls_give_the_same_addresses() {
         seen
     };
     assert_eq!(run(), run());
+}
+
+/// What a node gives back goes into Linux's tree from the top down, so the tree leans to the low side, and its search,
+/// which wants room for any alignment first, ends at the second of two places. Recorded from Linux 6.12.
+#[test]
+fn under_linux_the_last_area_of_a_node_goes_back_first() {
+    let machine = SimMachine::new(1);
+    let window = VaRange::new(Va::new(0xffff_c900_0000_0000), Va::new(0xffff_e8ff_ffff_ffff)).unwrap();
+    let space = VmapSpace::<_, Linux69>::new(VaRange::ALL, window, &machine).unwrap();
+    let areas = [2, 3, 3, 1, 6].map(|pages| space.alloc(0, &Request::pages(pages).unwrap()).unwrap().start());
+    // AABBBCCCDEEEEEE with B and D given back: a hole of three pages at 2, of one at 8.
+    for at in [areas[3], areas[1]] {
+        space.free_at(at).unwrap();
+    }
+    space.purge(Purge::Full);
+    let request = Request::new(PAGE_SIZE, 4 * PAGE_SIZE).unwrap();
+    assert_eq!(space.alloc(0, &request).unwrap().start(), areas[3]);
 }

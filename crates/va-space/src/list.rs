@@ -7,22 +7,20 @@
 //!
 //! # SP2 by types
 //! ```text
-//!    free                   detach + flush            completed              pool, magazine, index
-//!   Busy ----> AreaList<Unflushed> ----> AreaList<InFlush> ----> AreaList<Flushed> ----> ...
+//!        free                       flush, completed                    pool, magazine, index
+//!   Busy ----> AreaList<Unflushed> -------------------> AreaList<Flushed> ----> ...
 //! ```
-//! Pools, magazines and the index take [`Flushed`] areas only, and the two arrows in the middle are functions of `flight`
-//! alone: one asks the machine to flush, the other asks whether it has. Leaving either out does not compile.
+//! Pools, magazines and the index take [`Flushed`] areas only, and the arrow in the middle is a function of `flight` alone,
+//! which asks the machine to flush and then whether it has. Leaving either out does not compile.
 //!
 //! A [`Loose`] area is in nobody's list: the thread that holds the value has the area to itself. It can be neither copied
 //! nor made up, only popped from a list, won from a free, or taken from the index.
 
-use crate::map::{PageMap, State, Word};
+use crate::map::{PageMap, Slot, Word};
 use core::marker::PhantomData;
 
 /// Freed; CPUs may still translate its addresses.
 pub(crate) enum Unflushed {}
-/// A flush that covers it has begun.
-pub(crate) enum InFlush {}
 /// No CPU translates its addresses.
 pub(crate) enum Flushed {}
 
@@ -35,13 +33,22 @@ pub(crate) struct Loose<S> {
     pub(crate) page: u64,
     pub(crate) pages: u64,
     pub(crate) word: Word,
+    /// The slot of its first page.
+    slot: &'static Slot,
     phase: PhantomData<S>,
 }
 
 impl<S> Loose<S> {
     /// Only for whoever made the area his: by winning a free, or by taking it out of the index.
-    pub(crate) fn won(page: u64, pages: u64, word: Word) -> Self {
-        Self { page, pages, word, phase: PhantomData }
+    #[inline(always)]
+    pub(crate) fn won(page: u64, pages: u64, word: Word, slot: &'static Slot) -> Self {
+        Self { page, pages, word, slot, phase: PhantomData }
+    }
+
+    /// Ends the hold of the area by saying what it is from here on.
+    #[inline(always)]
+    pub(crate) fn become_busy(self, word: Word) {
+        self.slot.put(word);
     }
 
     /// Page after the last.
@@ -80,51 +87,60 @@ impl<S> AreaList<S> {
         self.pages
     }
 
-    /// Puts an area in front and says in its word what it now is.
-    #[inline]
-    pub(crate) fn push_front(&mut self, map: &PageMap, area: Loose<S>, state: State) {
-        map.write(area.page, area.word.with_state(state), self.head);
+    /// Puts an area in front.
+    #[inline(always)]
+    pub(crate) fn push_front(&mut self, area: Loose<S>) {
+        area.slot.set_link(self.head);
         if self.head == NIL {
             self.tail = area.page;
         }
         self.head = area.page;
-        self.count_in(&area);
+        self.areas += 1;
+        self.pages += area.pages;
     }
 
     /// Puts an area at the end.
     #[inline]
-    pub(crate) fn push_back(&mut self, map: &PageMap, area: Loose<S>, state: State) {
-        map.write(area.page, area.word.with_state(state), NIL);
+    pub(crate) fn push_back(&mut self, map: &PageMap, area: Loose<S>) {
+        area.slot.set_link(NIL);
         if self.head == NIL {
             self.head = area.page;
         } else {
             map.set_link(self.tail, area.page);
         }
         self.tail = area.page;
-        self.count_in(&area);
-    }
-
-    #[inline(always)]
-    fn count_in(&mut self, area: &Loose<S>) {
         self.areas += 1;
         self.pages += area.pages;
     }
 
     /// Takes the first area.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop_front(&mut self, map: &PageMap) -> Option<Loose<S>> {
         let page = self.head;
         if page == NIL {
             return None;
         }
-        let (seen, next) = map.read(page)?;
-        self.head = next;
-        if self.head == NIL {
-            self.tail = NIL;
-        }
+        let slot = map.slot(page)?;
+        let (pages, word) = map.sized(page, slot)?;
+        self.head = slot.link();
         self.areas -= 1;
-        self.pages -= seen.pages;
-        Some(Loose::won(page, seen.pages, seen.word))
+        self.pages -= pages;
+        Some(Loose::won(page, pages, word, slot))
+    }
+
+    /// Takes the first `count` areas of a list whose areas all have `pages` pages.
+    pub(crate) fn split_front(&mut self, map: &PageMap, count: u64, pages: u64) -> Self {
+        if count >= self.areas {
+            return core::mem::replace(self, Self::new());
+        }
+        let Some(steps) = count.checked_sub(1) else { return Self::new() };
+        let tail = (0..steps).fold(self.head, |page, _| map.link(page));
+        let front = Self { head: self.head, tail, areas: count, pages: count * pages, phase: PhantomData };
+        self.head = map.link(tail);
+        map.set_link(tail, NIL);
+        self.areas -= front.areas;
+        self.pages -= front.pages;
+        front
     }
 
     /// First page of the first area.
@@ -155,6 +171,22 @@ impl<S> AreaList<S> {
             map.set_link(self.tail, other.head);
         }
         self.tail = other.tail;
+        self.areas += other.areas;
+        self.pages += other.pages;
+    }
+
+    /// Puts all of `other` in front, O(1).
+    #[inline]
+    pub(crate) fn prepend(&mut self, map: &PageMap, other: Self) {
+        if other.head == NIL {
+            return;
+        }
+        if self.head == NIL {
+            self.tail = other.tail;
+        } else {
+            map.set_link(other.tail, self.head);
+        }
+        self.head = other.head;
         self.areas += other.areas;
         self.pages += other.pages;
     }
@@ -220,6 +252,7 @@ fn merge(map: &PageMap, mut a: u64, mut b: u64) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::map::State;
     use crate::testing::TestMachine;
     use std::vec::Vec;
 
@@ -236,7 +269,8 @@ mod tests {
     fn filled(map: &PageMap, pages: &[u64]) -> AreaList<Flushed> {
         let mut list = AreaList::new();
         for &page in pages {
-            list.push_back(map, Loose::won(page, 1, map.word(page)), State::Pooled);
+            let Some(slot) = map.slot(page) else { panic!("no slot") };
+            list.push_back(map, Loose::won(page, 1, map.word(page), slot));
         }
         list
     }
@@ -244,7 +278,6 @@ mod tests {
     fn drained(map: &PageMap, mut list: AreaList<Flushed>) -> Vec<u64> {
         let (areas, mut pages) = (list.areas(), Vec::new());
         while let Some(area) = list.pop_front(map) {
-            assert_eq!(area.word.state(), Some(State::Pooled));
             pages.push(area.page);
         }
         assert_eq!((areas, list.areas(), list.pages()), (pages.len() as u64, 0, 0));
@@ -265,8 +298,10 @@ mod tests {
             want.sort_unstable();
             let mut more = AreaList::new();
             more.append(&map, list);
-            more.push_back(&map, Loose::won(5000, 1, Word::new(1, None, 0, State::Pooled)), State::Pooled);
-            map.put(5000, Word::new(1, None, 0, State::Pooled));
+            let last = Word::new(1, None, 0, State::Idle);
+            map.put(5000, last);
+            let Some(slot) = map.slot(5000) else { panic!("no slot") };
+            more.push_back(&map, Loose::won(5000, 1, last, slot));
             want.push(5000);
             assert_eq!(drained(&map, more), want);
         }
@@ -281,5 +316,23 @@ mod tests {
         let mut list = filled(&map, &[2]);
         list.rotate(&map);
         assert_eq!(drained(&map, list), [2]);
+    }
+
+    #[test]
+    fn a_list_is_cut_anywhere_and_put_before_another() {
+        let pages = [9, 2, 7, 4, 5];
+        for count in 0..=6 {
+            let map = map_of(&pages);
+            let mut list = filled(&map, &pages);
+            let front = list.split_front(&map, count, 1);
+            let cut = pages.len().min(count as usize);
+            assert_eq!((front.areas(), front.pages()), (cut as u64, cut as u64));
+            assert_eq!((list.areas(), list.first()), ((5 - cut) as u64, pages.get(cut).copied()));
+            // The tail of the front is right, too: what is left is put before it, and found in order.
+            let mut whole = front;
+            whole.prepend(&map, list);
+            let want: Vec<u64> = pages[cut..].iter().chain(&pages[..cut]).copied().collect();
+            assert_eq!(drained(&map, whole), want);
+        }
     }
 }

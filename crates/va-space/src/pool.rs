@@ -1,9 +1,12 @@
-//! The pool of a node, or of a magazine: flushed areas, ready to be given out, by exact size.
+//! Areas by exact size: the pool of a node, the stock of a magazine, what is lazy and what is in a purge.
 //!
 //! # Theory
 //! An area of the right size that is flushed already costs neither the free index nor its lock. Up to
 //! [`EXACT_PAGES_MAX`] pages each size has its own list, last in first out; above, the few sizes that are in use at the
 //! moment share [`LARGE_SIZES`] more, so that a pair of 257 pages is no slower than one of 256.
+//!
+//! What is freed is sorted by size at once, while its slot is at hand. So a purge moves lists, not areas: lazy to flight
+//! to pool to stock, each in a few instructions for all areas of a size.
 //!
 //! # Invariants
 //! - **PO1 exact** every area in the list of a size has that size.
@@ -13,7 +16,7 @@
 //! # Locking
 //! None here: the node has the lock, the magazine its owner.
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `node_pool_add_va`, `node_alloc`); the large sizes are our own.
+//! Linux `mm/vmalloc.c` (6.12: `node_pool_add_va`, `node_alloc`); the large sizes, and lists that move whole, are our own.
 
 use crate::list::{AreaList, Flushed, Loose};
 use crate::map::{PageMap, State};
@@ -29,21 +32,22 @@ pub const LARGE_PAGES_MAX: u64 = 16 << 10;
 const EXACT: usize = EXACT_PAGES_MAX as usize;
 pub(crate) const CLASSES: usize = EXACT + LARGE_SIZES;
 
-/// Flushed areas of one node.
-pub(crate) struct Pool {
-    lists: [AreaList<Flushed>; CLASSES],
+/// Areas of one phase, by size.
+pub(crate) struct Shelf<S> {
+    lists: [AreaList<S>; CLASSES],
     /// Size of the areas in each list of large areas; of any size while the list is empty.
     large: [u64; LARGE_SIZES],
     large_pages: u64,
     occupied: [u64; CLASSES.div_ceil(64)],
     areas: u64,
     pages: u64,
-    /// What its areas are: [`State::Pooled`] or [`State::Cached`].
-    state: State,
 }
 
-impl Pool {
-    pub(crate) fn new(state: State) -> Self {
+/// Flushed areas, ready to be given out.
+pub(crate) type Pool = Shelf<Flushed>;
+
+impl<S> Shelf<S> {
+    pub(crate) const fn new() -> Self {
         Self {
             lists: [const { AreaList::new() }; CLASSES],
             large: [0; LARGE_SIZES],
@@ -51,20 +55,21 @@ impl Pool {
             occupied: [0; CLASSES.div_ceil(64)],
             areas: 0,
             pages: 0,
-            state,
         }
     }
 
+    #[inline(always)]
     pub(crate) fn areas(&self) -> u64 {
         self.areas
     }
 
+    #[inline(always)]
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
 
     /// The list that holds areas of `pages`, if there is one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn class(&self, pages: u64) -> Option<usize> {
         if pages <= EXACT_PAGES_MAX {
             return Some(pages as usize - 1);
@@ -73,9 +78,14 @@ impl Pool {
         Some(EXACT + large)
     }
 
-    /// The list for one more area of `pages`.
-    fn class_for(&mut self, pages: u64) -> Option<usize> {
-        if pages > EXACT_PAGES_MAX && self.large_pages + pages > LARGE_PAGES_MAX {
+    /// The list for `more` pages in areas of `pages`.
+    #[inline(always)]
+    fn class_for(&mut self, pages: u64, more: u64) -> Option<usize> {
+        if pages <= EXACT_PAGES_MAX { Some(pages as usize - 1) } else { self.large_class_for(pages, more) }
+    }
+
+    fn large_class_for(&mut self, pages: u64, more: u64) -> Option<usize> {
+        if self.large_pages + more > LARGE_PAGES_MAX {
             return None;
         }
         self.class(pages).or_else(|| {
@@ -85,60 +95,84 @@ impl Pool {
         })
     }
 
-    /// Takes an area of exactly `pages`, aligned. Looks at `tries` areas at most; those that do not suit go to the end.
-    #[inline]
-    pub(crate) fn take(
-        &mut self,
-        map: &PageMap,
-        pages: u64,
-        align: Align,
-        tries: u32,
-    ) -> Option<Loose<Flushed>> {
-        let class = self.class(pages)?;
-        for _ in 0..u64::from(tries).min(self.lists[class].areas()) {
-            let first = self.lists[class].first()?;
-            if Va::from_page(first).is_aligned(align) {
-                return self.pop(map, class);
-            }
-            self.lists[class].rotate(map);
+    /// Size of the areas in a class that holds some.
+    #[inline(always)]
+    pub(crate) fn size(&self, class: usize) -> u64 {
+        if class < EXACT { class as u64 + 1 } else { self.large[class - EXACT] }
+    }
+
+    /// Counts what came into a class.
+    #[inline(always)]
+    fn count_in(&mut self, class: usize, areas: u64, pages: u64) {
+        self.areas += areas;
+        self.pages += pages;
+        if class >= EXACT {
+            self.large_pages += pages;
         }
-        None
+        self.occupied[class / 64] |= 1 << (class % 64);
+    }
+
+    /// Counts what went out of a class.
+    #[inline(always)]
+    fn count_out(&mut self, class: usize, areas: u64, pages: u64) {
+        self.areas -= areas;
+        self.pages -= pages;
+        if class >= EXACT {
+            self.large_pages -= pages;
+        }
+        if self.lists[class].is_empty() {
+            self.occupied[class / 64] &= !(1 << (class % 64));
+        }
     }
 
     /// Takes the first area of a class.
-    #[inline]
-    pub(crate) fn pop(&mut self, map: &PageMap, class: usize) -> Option<Loose<Flushed>> {
-        let list = &mut self.lists[class];
-        let area = list.pop_front(map)?;
-        if list.is_empty() {
-            self.occupied[class / 64] &= !(1 << (class % 64));
-        }
-        self.areas -= 1;
-        self.pages -= area.pages;
-        if class >= EXACT {
-            self.large_pages -= area.pages;
-        }
+    #[inline(always)]
+    pub(crate) fn pop(&mut self, map: &PageMap, class: usize) -> Option<Loose<S>> {
+        let area = self.lists[class].pop_front(map)?;
+        self.count_out(class, 1, area.pages);
         Some(area)
     }
 
-    /// Puts an area in, or gives it back if the pool has no list for its size.
+    /// Puts an area in, or gives it back if there is no list for its size.
     ///
     /// # Errors
     /// The area.
-    #[inline]
-    pub(crate) fn put(&mut self, map: &PageMap, area: Loose<Flushed>) -> Result<(), Loose<Flushed>> {
-        let Some(class) = self.class_for(area.pages) else { return Err(area) };
-        self.areas += 1;
-        self.pages += area.pages;
-        if class >= EXACT {
-            self.large_pages += area.pages;
-        }
-        self.occupied[class / 64] |= 1 << (class % 64);
-        self.lists[class].push_front(map, area, self.state);
+    #[inline(always)]
+    pub(crate) fn put(&mut self, area: Loose<S>) -> Result<(), Loose<S>> {
+        let Some(class) = self.class_for(area.pages, area.pages) else { return Err(area) };
+        self.count_in(class, 1, area.pages);
+        self.lists[class].push_front(area);
         Ok(())
     }
 
+    /// Puts areas of one size before those that are there, or gives them back if there is no list for them.
+    ///
+    /// # Errors
+    /// The areas.
+    pub(crate) fn put_list(
+        &mut self,
+        map: &PageMap,
+        size: u64,
+        list: AreaList<S>,
+    ) -> Result<(), AreaList<S>> {
+        let Some(class) = self.class_for(size, list.pages()) else { return Err(list) };
+        if !list.is_empty() {
+            self.count_in(class, list.areas(), list.pages());
+            self.lists[class].prepend(map, list);
+        }
+        Ok(())
+    }
+
+    /// Takes the first `count` areas of a class, or all if there are fewer.
+    pub(crate) fn take_list(&mut self, map: &PageMap, class: usize, count: u64) -> AreaList<S> {
+        let size = self.size(class);
+        let list = self.lists[class].split_front(map, count, size);
+        self.count_out(class, list.areas(), list.pages());
+        list
+    }
+
     /// The first class at or above `class` that holds an area.
+    #[inline]
     pub(crate) fn next_class(&self, class: usize) -> Option<usize> {
         let mut mask = !0 << (class % 64);
         for word in class / 64..self.occupied.len() {
@@ -152,11 +186,12 @@ impl Pool {
     }
 
     /// Areas in a class.
+    #[inline(always)]
     pub(crate) fn len(&self, class: usize) -> u64 {
         self.lists[class].areas()
     }
 
-    /// Checks PO1 to PO3 with a full walk; the lock is held.
+    /// Checks PO1 to PO3 with a full walk; whatever guards the shelf is held.
     pub(crate) fn validate(&self, map: &PageMap) -> Result<(), Broken> {
         let (mut areas, mut pages, mut large_pages) = (0, 0, 0);
         for (class, list) in self.lists.iter().enumerate() {
@@ -166,12 +201,12 @@ impl Pool {
             if bit != want {
                 return Err(Broken { rule: "PO2", at, want, got: bit });
             }
-            let size = if class < EXACT { class as u64 + 1 } else { self.large[class - EXACT] };
+            let size = self.size(class);
             let (mut next, mut left) = (list.first(), list.areas());
             while left > 0 {
                 let seen = next.and_then(|page| map.at(page));
                 let got = seen.map_or(0, |seen| seen.pages);
-                if got != size || seen.and_then(|seen| seen.word.state()) != Some(self.state) {
+                if got != size || seen.and_then(|seen| seen.word.state()) != Some(State::Idle) {
                     return Err(Broken { rule: "PO1", at, want: size, got });
                 }
                 next = next.map(|page| map.link(page));
@@ -191,6 +226,43 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Takes an area of exactly `pages`, aligned. Looks at `tries` areas at most; those that do not suit go to the end.
+    #[inline(always)]
+    pub(crate) fn take(
+        &mut self,
+        map: &PageMap,
+        pages: u64,
+        align: Align,
+        tries: u32,
+    ) -> Option<Loose<Flushed>> {
+        let class = self.class(pages)?;
+        let first = self.lists[class].first()?;
+        if Va::from_page(first).is_aligned(align) && tries > 0 {
+            return self.pop(map, class);
+        }
+        self.take_further(map, class, align, tries)
+    }
+
+    #[cold]
+    fn take_further(
+        &mut self,
+        map: &PageMap,
+        class: usize,
+        align: Align,
+        tries: u32,
+    ) -> Option<Loose<Flushed>> {
+        for _ in 0..u64::from(tries).min(self.lists[class].areas()) {
+            let first = self.lists[class].first()?;
+            if Va::from_page(first).is_aligned(align) {
+                return self.pop(map, class);
+            }
+            self.lists[class].rotate(map);
+        }
+        None
+    }
+}
+
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
@@ -198,15 +270,19 @@ mod tests {
     use crate::map::Word;
     use crate::testing::TestMachine;
 
+    fn loose(map: &PageMap, page: u64, pages: u64) -> Loose<Flushed> {
+        Loose::won(page, pages, map.word(page), map.slot(page).unwrap())
+    }
+
     /// A pool of three areas of 4 pages, one of 9, and one of 300.
     fn pool() -> (PageMap, Pool) {
         let machine = TestMachine::default();
         let (map, mut marker) = PageMap::new(0, &machine).unwrap();
-        let mut pool = Pool::new(State::Pooled);
+        let mut pool = Pool::new();
         for (page, pages) in [(0, 4), (100, 4), (200, 4), (300, 9), (400, 300)] {
             assert!(map.reserve(page, pages, &machine));
-            map.begin(&mut marker, page, pages, Word::new(pages, None, 1, State::Busy));
-            assert!(pool.put(&map, Loose::won(page, pages, map.word(page))).is_ok());
+            map.begin(&mut marker, page, pages, Word::new(pages, None, 1, State::Idle));
+            assert!(pool.put(loose(&map, page, pages)).is_ok());
         }
         pool.validate(&map).unwrap();
         (map, pool)
@@ -220,7 +296,7 @@ mod tests {
 
     #[test]
     fn po1_an_area_in_the_list_of_another_size_is_named() {
-        assert_eq!(broken(|map, _| map.put(300, Word::new(8, None, 1, State::Pooled))), "PO1");
+        assert_eq!(broken(|map, _| map.put(300, Word::new(8, None, 1, State::Idle))), "PO1");
         assert_eq!(broken(|map, _| map.put(100, Word::new(4, None, 1, State::Busy))), "PO1");
         assert_eq!(broken(|_, pool| pool.pages += 1), "PO1");
     }
@@ -237,7 +313,7 @@ mod tests {
         // And is not taken in to begin with.
         let (map, mut pool) = pool();
         pool.large_pages = LARGE_PAGES_MAX - 300 + 1;
-        assert!(pool.put(&map, Loose::won(900, 300, Word::new(300, None, 1, State::Busy))).is_err());
+        assert!(pool.put(loose(&map, 0, 300)).is_err());
     }
 
     #[test]

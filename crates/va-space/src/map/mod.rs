@@ -44,8 +44,8 @@ mod word;
 pub use word::State;
 pub(crate) use word::{OWNERS_MAX, Word};
 
-use table::{Branch, Leaf, Slot, Subtree};
-use va_base::sync::atomic::Ordering;
+pub(crate) use table::Slot;
+use table::{Branch, Leaf, Subtree};
 use va_base::{Broken, Machine, Va};
 use word::ESCAPE_PAGES;
 
@@ -129,8 +129,9 @@ impl PageMap {
         self.far.count()
     }
 
+    /// The slot of a page, if its leaf was lent.
     #[inline(always)]
-    pub(crate) fn slot(&self, page: u64) -> Option<&Slot> {
+    pub(crate) fn slot(&self, page: u64) -> Option<&'static Slot> {
         if page >> Top::LOG2 == self.near_index {
             self.near.slot(page & ((1 << Top::LOG2) - 1))
         } else {
@@ -155,63 +156,38 @@ impl PageMap {
     /// The word of a page.
     #[inline(always)]
     pub(crate) fn word(&self, page: u64) -> Word {
-        // Pairs with the release stores of `put` and of the compare-exchange.
-        self.slot(page).map_or(Word::NONE, |slot| Word::from_bits(slot.word.load(Ordering::Acquire)))
+        self.slot(page).map_or(Word::NONE, Slot::word)
     }
 
     /// Writes the word of an area that the caller has to himself. Its slot is there.
     #[inline(always)]
     pub(crate) fn put(&self, page: u64, word: Word) {
         if let Some(slot) = self.slot(page) {
-            // Release: what was done to the area before is seen by whoever finds or frees it.
-            slot.word.store(word.bits(), Ordering::Release);
+            slot.put(word);
         }
     }
 
-    /// Replaces the word of a busy area, or returns what is there now.
-    #[inline]
-    pub(crate) fn exchange(&self, page: u64, from: Word, to: Word) -> Result<(), Word> {
-        let slot = self.slot(page).ok_or(Word::NONE)?;
-        // Acquire: the freer owns the area from here on. Release: as in `put`.
-        let done = slot.word.compare_exchange(from.bits(), to.bits(), Ordering::AcqRel, Ordering::Acquire);
-        done.map(|_| ()).map_err(Word::from_bits)
-    }
-
-    /// Writes word and link of an area that the caller has to himself, in one lookup of its slot.
+    /// What the word of the area that starts at `page` says, and its size, confirmed by `slot`, which is the slot of `page`.
     #[inline(always)]
-    pub(crate) fn write(&self, page: u64, word: Word, next: u64) {
-        if let Some(slot) = self.slot(page) {
-            slot.link.store(next, Ordering::Relaxed);
-            // Only what changes is written: a lookup of a neighbour need not lose its cache line.
-            if slot.word.load(Ordering::Relaxed) != word.bits() {
-                slot.word.store(word.bits(), Ordering::Release);
-            }
-        }
-    }
-
-    /// Reads area and link of one that the caller has to himself, in one lookup.
-    #[inline(always)]
-    pub(crate) fn read(&self, page: u64) -> Option<(Seen, u64)> {
-        let slot = self.slot(page)?;
-        let word = Word::from_bits(slot.word.load(Ordering::Relaxed));
-        let next = slot.link.load(Ordering::Relaxed);
+    pub(crate) fn sized(&self, page: u64, slot: &Slot) -> Option<(u64, Word)> {
+        let word = slot.word();
         match word.pages() {
-            Some(pages) => Some((Seen { page, pages, word }, next)),
-            None => Some((self.at(page)?, next)),
+            Some(pages) => Some((pages, word)),
+            None => self.at(page).map(|seen| (seen.pages, seen.word)),
         }
     }
 
     /// The area next in a list; the caller holds the list.
     #[inline(always)]
     pub(crate) fn link(&self, page: u64) -> u64 {
-        self.slot(page).map_or(0, |slot| slot.link.load(Ordering::Relaxed))
+        self.slot(page).map_or(0, Slot::link)
     }
 
     /// Sets it.
     #[inline(always)]
     pub(crate) fn set_link(&self, page: u64, next: u64) {
         if let Some(slot) = self.slot(page) {
-            slot.link.store(next, Ordering::Relaxed);
+            slot.set_link(next);
         }
     }
 

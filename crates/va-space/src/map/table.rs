@@ -4,16 +4,53 @@
 //! once ([`OnceRef`]); of two that race to set it, one hands its table back.
 
 use super::bits::Bits;
+use super::word::Word;
 use va_base::sync::OnceRef;
-use va_base::sync::atomic::AtomicU64;
+use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Broken, Machine, Table, Va};
 
 /// What the map keeps for one page: used only while an area starts there (and for the size of a huge one before it).
 pub(crate) struct Slot {
     /// See [`Word`](super::word::Word).
-    pub(crate) word: AtomicU64,
+    word: AtomicU64,
     /// The first page of the next area in the list that this area is in; guarded by whoever holds the list.
-    pub(crate) link: AtomicU64,
+    link: AtomicU64,
+}
+
+impl Slot {
+    /// The word as it is now.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> Word {
+        // Pairs with the release stores of `put` and of `exchange`.
+        Word::from_bits(self.word.load(Ordering::Acquire))
+    }
+
+    /// Writes the word of an area that the caller has to himself.
+    #[inline(always)]
+    pub(crate) fn put(&self, word: Word) {
+        // Release: what was done to the area before is seen by whoever finds or frees it.
+        self.word.store(word.bits(), Ordering::Release);
+    }
+
+    /// Replaces the word of a busy area, or returns what is there now.
+    #[inline(always)]
+    pub(crate) fn exchange(&self, from: Word, to: Word) -> Result<(), Word> {
+        // Acquire: the freer owns the area from here on. Release: as in `put`.
+        let done = self.word.compare_exchange(from.bits(), to.bits(), Ordering::AcqRel, Ordering::Acquire);
+        done.map(|_| ()).map_err(Word::from_bits)
+    }
+
+    /// The area next in a list; the caller holds the list.
+    #[inline(always)]
+    pub(crate) fn link(&self) -> u64 {
+        self.link.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    #[inline(always)]
+    pub(crate) fn set_link(&self, next: u64) {
+        self.link.store(next, Ordering::Relaxed);
+    }
 }
 
 /// A subtree of the map. `at` is a page number relative to the subtree.
@@ -22,7 +59,7 @@ pub(crate) trait Subtree: Table {
     const LOG2: u32;
 
     /// The slot of a page, if its leaf was lent.
-    fn slot(&self, at: u64) -> Option<&Slot>;
+    fn slot(&'static self, at: u64) -> Option<&'static Slot>;
 
     /// Makes sure that the leaf of a page is there; `false` if the machine refuses a table.
     fn reserve(&self, at: u64, machine: &impl Machine) -> bool;
@@ -66,7 +103,7 @@ impl<const W: usize, const N: usize> Subtree for Leaf<W, N> {
     const LOG2: u32 = N.ilog2();
 
     #[inline(always)]
-    fn slot(&self, at: u64) -> Option<&Slot> {
+    fn slot(&'static self, at: u64) -> Option<&'static Slot> {
         self.slots.get(at as usize)
     }
 
@@ -154,7 +191,7 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
     const LOG2: u32 = N.ilog2() + T::LOG2;
 
     #[inline(always)]
-    fn slot(&self, at: u64) -> Option<&Slot> {
+    fn slot(&'static self, at: u64) -> Option<&'static Slot> {
         let (index, at) = Self::place(at);
         self.child(index)?.slot(at)
     }

@@ -15,19 +15,14 @@
 pub enum State {
     /// Somebody has it.
     Busy = 1,
-    /// Given back; CPUs may still translate its addresses.
-    Lazy = 2,
-    /// Taken by a purge, which has not settled it yet.
-    Purging = 3,
-    /// Flushed, in the pool of a node.
-    Pooled = 4,
-    /// Flushed, in somebody's magazine.
-    Cached = 5,
+    /// Given back, and in a list: of the lazy, of a purge, of a pool or of a magazine. Which of them is nobody's business but
+    /// the list's, so that a list of any length changes hands without a look at its areas.
+    Idle = 2,
 }
 
 impl State {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Busy, Self::Lazy, Self::Purging, Self::Pooled, Self::Cached];
+    pub const ALL: [Self; 2] = [Self::Busy, Self::Idle];
 }
 
 const STATE_BITS: u32 = 3;
@@ -80,10 +75,7 @@ impl Word {
     pub(crate) const fn state(self) -> Option<State> {
         match self.0 & ((1 << STATE_BITS) - 1) {
             1 => Some(State::Busy),
-            2 => Some(State::Lazy),
-            3 => Some(State::Purging),
-            4 => Some(State::Pooled),
-            5 => Some(State::Cached),
+            2 => Some(State::Idle),
             _ => None,
         }
     }
@@ -146,8 +138,8 @@ mod tests {
                         assert_eq!((word.pages(), word.owner()), (Some(pages), owner));
                         assert_eq!((word.generation(), word.state()), (generation, Some(state)));
                         assert_eq!(word.is_busy(), state == State::Busy);
-                        let other = word.with_state(State::Lazy);
-                        assert_eq!(other, Word::new(pages, owner, generation, State::Lazy));
+                        let other = word.with_state(State::Idle);
+                        assert_eq!(other, Word::new(pages, owner, generation, State::Idle));
                     }
                 }
             }

@@ -4,8 +4,8 @@ use super::overflow::Failed;
 use super::purge::PurgeState;
 use super::{NODES_LIMIT, VmapSpace};
 use crate::config::Config;
-use crate::flight::LazyAreas;
-use crate::map::{Marker, State};
+use crate::flight::{LazyAreas, OnBoard};
+use crate::map::Marker;
 use crate::pool::Pool;
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
 use va_base::{LockClass, Machine, Table};
@@ -14,11 +14,17 @@ use va_base::{LockClass, Machine, Table};
 pub(super) struct Node<R> {
     pub(super) pool: Mutex<R, Pool>,
     pub(super) lazy: Mutex<R, LazyAreas>,
+    /// What of it is in the hands of the purge. Taken by whoever holds `purge`, so nobody ever waits for it.
+    pub(super) board: Mutex<R, OnBoard>,
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Table for Node<R> {
     fn empty() -> Self {
-        Self { pool: Mutex::new(Pool::new(State::Pooled)), lazy: Mutex::new(LazyAreas::new()) }
+        Self {
+            pool: Mutex::new(Pool::new()),
+            lazy: Mutex::new(LazyAreas::new()),
+            board: Mutex::new(OnBoard::new()),
+        }
     }
 }
 

@@ -33,7 +33,6 @@ use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flight::LazyAreas;
 use crate::list::{AreaList, Loose, Unflushed};
-use crate::map::State;
 use crate::pool::{CLASSES, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use va_base::{Machine, Request, Table, Va, VaRange};
@@ -46,15 +45,15 @@ pub const MAGAZINES_MAX: usize = 256;
 pub const MAGAZINES_MAX: usize = 2;
 
 /// Flushed areas that a magazine holds at most.
-const STOCK_AREAS_MAX: u64 = 256;
+const STOCK_AREAS_MAX: u64 = 16384;
 /// Pages in them: 16 MiB.
-const STOCK_PAGES_MAX: u64 = 4096;
+const STOCK_PAGES_MAX: u64 = 16384;
 /// Areas that one refill brings at most, and pages.
 const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
 /// Freed areas that a magazine holds at most, and pages.
-const LAZY_AREAS_MAX: u64 = 64;
-const LAZY_PAGES_MAX: u64 = 4096;
+const LAZY_AREAS_MAX: u64 = 256;
+const LAZY_PAGES_MAX: u64 = 8192;
 const _: () = assert!(REFILL_AREAS_MAX <= STOCK_AREAS_MAX && REFILL_PAGES_MAX <= STOCK_PAGES_MAX);
 
 /// What one magazine holds; written by its owner alone, with plain stores.
@@ -156,7 +155,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             space: self,
             cell: &cell.0,
             node: cpu % self.nodes.nodes(),
-            stock: Pool::new(State::Cached),
+            stock: Pool::new(),
             lazy: LazyAreas::new(),
             recall: self.recall.0.load(Ordering::Relaxed),
             batch: [1; CLASSES],
@@ -192,25 +191,39 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// As there; before a failure, all that the magazine holds was handed back.
     /// # Locks
     /// None from the stock; `pool` of the node for a refill; else as there.
-    #[inline]
+    #[inline(always)]
     pub fn alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         self.answer_recall();
-        let owner = self.space.owner_for(self.node, request);
-        let pages = request.size().get();
-        if owner.is_none() || pages > C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) {
-            return self.alloc_shared(request);
-        }
-        if let Some(area) = self.stock.take(&self.space.map, pages, request.align(), C::POOL_TRIES) {
-            self.tell_cached();
-            return Ok(self.space.publish(area, owner));
-        }
-        if self.refill(pages) > 0
-            && let Some(area) = self.stock.take(&self.space.map, pages, request.align(), C::POOL_TRIES)
+        // A size above what the stock may hold is in no list of it.
+        if self.space.is_tagged(request)
+            && let Some(area) = self.take(request)
         {
-            self.tell_cached();
-            return Ok(self.space.publish(area, owner));
+            return Ok(area);
         }
+        self.alloc_further(request)
+    }
+
+    /// An area from the stock.
+    #[inline(always)]
+    fn take(&mut self, request: &Request) -> Option<Area> {
+        let map = &self.space.map;
+        let area = self.stock.take(map, request.size().get(), request.align(), C::POOL_TRIES)?;
         self.tell_cached();
+        Some(self.space.publish(area, Some(self.node)))
+    }
+
+    #[inline(never)]
+    fn alloc_further(&mut self, request: &Request) -> Result<Area, SpaceError> {
+        let pages = request.size().get();
+        if self.space.is_tagged(request) && pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) {
+            let brought = self.refill(pages);
+            self.tell_cached();
+            if brought > 0
+                && let Some(area) = self.take(request)
+            {
+                return Ok(area);
+            }
+        }
         self.alloc_shared(request)
     }
 
@@ -233,7 +246,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// As there.
     /// # Locks
     /// As [`free`](Self::free).
-    #[inline]
+    #[inline(always)]
     pub fn free_at(&mut self, at: Va) -> Result<VaRange, ReleaseError> {
         let freed = self.space.claim_at(at)?;
         let range = range_of(freed.page, freed.pages);
@@ -251,7 +264,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         while let Some(class) = self.stock.next_class(0)
             && let Some(area) = self.stock.pop(map, class)
         {
-            batch.push_back(map, area, State::Purging);
+            batch.push_back(map, area);
         }
         self.tell_cached();
         if !batch.is_empty() {
@@ -266,7 +279,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     fn alloc_shared(&mut self, request: &Request) -> Result<Area, SpaceError> {
         match self.space.alloc(self.node, request) {
             Err(SpaceError::NoSpace { .. })
-                if (self.stock.areas() > 0 || !self.lazy.list.is_empty())
+                if (self.stock.areas() > 0 || !self.lazy.is_empty())
                     && !(C::FAIL_FAST && self.space.is_impossible(request)) =>
             {
                 self.drain();
@@ -297,8 +310,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let mut pool = self.space.lock_pool(node);
         let Some(class) = pool.class(pages).filter(|&class| pool.len(class) > 0) else { return 0 };
         let limit = (REFILL_PAGES_MAX / pages).clamp(1, REFILL_AREAS_MAX);
-        let want = u64::from(self.batch[class]).min(limit).min(pool.len(class));
+        let mut want = u64::from(self.batch[class]).min(limit).min(pool.len(class));
         self.batch[class] = (2 * want).min(limit) as u8;
+        if want == limit && pool.len(class) * pages <= STOCK_PAGES_MAX {
+            want = pool.len(class);
+        }
         let (mut homeless, mut evicted) = (AreaList::new(), false);
         // Checks MG1.
         while self.stock.areas() + want > STOCK_AREAS_MAX
@@ -308,29 +324,23 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 break;
             };
             // Half of the list at a time, so that no size loses all it has at once.
-            for _ in 0..self.stock.len(victim).div_ceil(2) {
-                if let Some(area) = self.stock.pop(map, victim)
-                    && let Err(area) = pool.put(map, area)
-                {
-                    homeless.push_back(map, area, State::Purging);
-                }
+            let half = self.stock.len(victim).div_ceil(2);
+            let size = self.stock.size(victim);
+            if let Err(list) = pool.put_list(map, size, self.stock.take_list(map, victim, half)) {
+                homeless.append(map, list);
             }
             self.batch[victim] = (self.batch[victim] / 2).max(1);
             self.victim = victim + 1;
             evicted = true;
         }
-        let mut got = 0;
-        while got < want
-            && let Some(area) = pool.pop(map, class)
-        {
-            if let Err(area) = self.stock.put(map, area) {
-                // No list for one more large size: it stays where it was.
-                if let Err(area) = pool.put(map, area) {
-                    homeless.push_back(map, area, State::Purging);
-                }
-                break;
+        let list = pool.take_list(map, class, want);
+        let mut got = list.areas();
+        if let Err(list) = self.stock.put_list(map, pages, list) {
+            got = 0;
+            // No list for one more large size: it stays where it was.
+            if let Err(list) = pool.put_list(map, pages, list) {
+                homeless.append(map, list);
             }
-            got += 1;
         }
         drop(pool);
         if evicted || !homeless.is_empty() {
@@ -341,32 +351,40 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     }
 
     /// Keeps a freed area until there are many, if it is of this node.
-    #[inline]
+    #[inline(always)]
     fn keep(&mut self, freed: Loose<Unflushed>) {
         self.answer_recall();
         if freed.word.owner() != Some(self.node) {
-            self.space.make_lazy(freed);
-            self.space.after_free();
+            self.send_home(freed);
             return;
         }
         self.lazy.cover(freed.page, freed.end());
-        self.lazy.list.push_back(&self.space.map, freed, State::Lazy);
-        if self.lazy.list.areas() >= LAZY_AREAS_MAX || self.lazy.list.pages() >= self.lazy_pages_max {
+        let rest = if C::ORDER == Order::SliceByAddress { self.lazy.sized.put(freed) } else { Err(freed) };
+        if let Err(freed) = rest {
+            self.lazy.mixed.push_back(&self.space.map, freed);
+        }
+        if self.lazy.areas() >= LAZY_AREAS_MAX || self.lazy.pages() >= self.lazy_pages_max {
             self.hand_over();
         } else {
             self.tell_lazy();
         }
     }
 
+    /// What is another node's becomes lazy there.
+    #[inline(never)]
+    fn send_home(&self, freed: Loose<Unflushed>) {
+        self.space.make_lazy(freed);
+        self.space.after_free();
+    }
+
     #[cold]
     fn hand_over(&mut self) {
-        let lazy = self.lazy.take();
-        if lazy.list.is_empty() {
+        if self.lazy.is_empty() {
             return;
         }
-        self.space.lazied.0.fetch_add(lazy.list.pages(), Ordering::Relaxed);
+        self.space.lazied.0.fetch_add(self.lazy.pages(), Ordering::Relaxed);
         let node = self.space.node(self.node);
-        self.space.lock_lazy(node).append(&self.space.map, lazy);
+        self.space.lock_lazy(node).absorb(&self.space.map, &mut self.lazy);
         self.tell_lazy();
         self.lazy_pages_max = self.space.share();
         self.space.after_batch();
@@ -382,8 +400,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Keeps MG2 for the lazy list.
     #[inline(always)]
     fn tell_lazy(&self) {
-        self.cell.lazy_areas.store(self.lazy.list.areas(), Ordering::Relaxed);
-        self.cell.lazy_pages.store(self.lazy.list.pages(), Ordering::Relaxed);
+        self.cell.lazy_areas.store(self.lazy.areas(), Ordering::Relaxed);
+        self.cell.lazy_pages.store(self.lazy.pages(), Ordering::Relaxed);
     }
 }
 

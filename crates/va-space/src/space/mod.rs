@@ -23,9 +23,9 @@
 //!
 //! # Locking
 //! ```text
-//!   purge (PurgeLock)  >  { pool of a node | lazy of a node | free (index and start bits) }       (Lock)
+//!   purge (PurgeLock)  >  board of a node  >  { pool of a node | lazy of a node | free (index and start bits) }   (Lock)
 //! ```
-//! The inner three never nest in each other. Lookups take none. A free takes one (lazy), an alloc one (pool) or two (pool,
+//! The inner three never nest in each other; `board` is taken under `purge` alone. Lookups take none. A free takes one (lazy), an alloc one (pool) or two (pool,
 //! free). The machine is asked for slabs under `free`, for a flush under `purge`, for anything else under no lock.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, `free_vmap_area_noflush`); differences: the table in [`config`](crate::config).
@@ -48,7 +48,7 @@ use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
 use crate::list::{Flushed, Loose, Unflushed};
-use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, State, Word};
+use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, Slot, State, Word};
 use crate::node::{NodeMap, Zone};
 use core::marker::PhantomData;
 use locks::{Heap, Node};
@@ -258,9 +258,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// The owner that an area for this request gets.
     #[inline(always)]
     fn owner_for(&self, cpu: u32, request: &Request) -> Option<u32> {
-        let tagged = C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes.nodes() > 1);
-        let default = request.window().is_none_or(|window| window == self.default_window);
-        (tagged && default).then(|| cpu % self.nodes.nodes())
+        self.is_tagged(request).then(|| cpu % self.nodes.nodes())
+    }
+
+    /// Tells whether an area for this request gets an owner.
+    #[inline(always)]
+    fn is_tagged(&self, request: &Request) -> bool {
+        let tags = C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes.nodes() > 1);
+        tags && request.window().is_none_or(|window| window == self.default_window)
     }
 
     /// An area of the exact size from the pool of `node`, for `owner`.
@@ -273,11 +278,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Makes a flushed area busy.
-    #[inline]
+    #[inline(always)]
     fn publish(&self, area: Loose<Flushed>, owner: Option<u32>) -> Area {
         let word = Word::new(area.pages, owner, area.word.generation() + 1, State::Busy);
-        self.map.put(area.page, word);
-        Area { page: area.page, pages: area.pages, generation: word.generation() }
+        let given = Area { page: area.page, pages: area.pages, generation: word.generation() };
+        area.become_busy(word);
+        given
     }
 
     #[inline]
@@ -321,7 +327,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Makes the area of a handle lazy and the caller's.
     #[inline]
     fn claim(&self, area: &Area) -> Result<Loose<Unflushed>, ReleaseError> {
-        let word = self.map.word(area.page);
+        let Some(slot) = self.map.slot(area.page) else { return Err(self.no_area_at(area.start())) };
+        let word = slot.word();
         if !word.is_busy() {
             return Err(self.no_area_at(area.start()));
         }
@@ -329,27 +336,35 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if Word::new(area.pages, word.owner(), area.generation, State::Busy) != word {
             return Err(ReleaseError::Reused { handle: area.range() });
         }
-        self.win(area.page, area.pages, word)
+        self.win(area.page, area.pages, word, slot)
     }
 
     /// Makes what starts at an address lazy and the caller's.
-    #[inline]
+    #[inline(always)]
     fn claim_at(&self, at: Va) -> Result<Loose<Unflushed>, ReleaseError> {
         let page = at.page_floor();
-        match self.map.at(page) {
-            Some(seen) if seen.word.is_busy() && Va::from_page(page) == at => {
-                self.win(page, seen.pages, seen.word)
-            }
-            _ => Err(self.no_area_at(at)),
+        if let Some(slot) = self.map.slot(page)
+            && let Some((pages, word)) = self.map.sized(page, slot)
+            && word.is_busy()
+            && Va::from_page(page) == at
+        {
+            return self.win(page, pages, word, slot);
         }
+        Err(self.no_area_at(at))
     }
 
     /// Of all who free an area at a time, the one who wins this has it.
     #[inline(always)]
-    fn win(&self, page: u64, pages: u64, word: Word) -> Result<Loose<Unflushed>, ReleaseError> {
-        let lazy = word.with_state(State::Lazy);
-        match self.map.exchange(page, word, lazy) {
-            Ok(()) => Ok(Loose::won(page, pages, lazy)),
+    fn win(
+        &self,
+        page: u64,
+        pages: u64,
+        word: Word,
+        slot: &'static Slot,
+    ) -> Result<Loose<Unflushed>, ReleaseError> {
+        let idle = word.with_state(State::Idle);
+        match slot.exchange(word, idle) {
+            Ok(()) => Ok(Loose::won(page, pages, idle, slot)),
             Err(_) => Err(self.no_area_at(Va::from_page(page))),
         }
     }
@@ -370,9 +385,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut lazy = self.lock_lazy(self.node(node));
         lazy.cover(page, end);
         match C::ORDER {
-            Order::Newest => lazy.list.push_front(&self.map, area, State::Lazy),
+            Order::Newest => lazy.mixed.push_front(area),
             // So the last freed of a size ends up in front of its pool.
-            Order::NodeByAddress | Order::SliceByAddress => lazy.list.push_back(&self.map, area, State::Lazy),
+            Order::NodeByAddress => lazy.mixed.push_back(&self.map, area),
+            Order::SliceByAddress => {
+                let rest = if area.word.owner().is_some() { lazy.sized.put(area) } else { Err(area) };
+                if let Err(area) = rest {
+                    lazy.mixed.push_back(&self.map, area);
+                }
+            }
         }
     }
 

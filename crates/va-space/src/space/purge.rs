@@ -2,9 +2,9 @@
 //!
 //! # Theory
 //! A pass has four stages. **Decay**: each pool gives a part (or, in a full pass, all) back to the index; its areas are
-//! flushed already. **Detach**: the lazy lists of all nodes become one, in O(nodes). **Flight**: one flush over their
+//! flushed already. **Board**: the lazy lists of all nodes are taken, in O(nodes and sizes). **Flight**: one flush over their
 //! hull; the pass waits, without holding anything up, until the machine says that it ended. **Settle**: each area goes to
-//! the pool of its owner, or, in a full pass or if no list takes it, to the index.
+//! the pool of its owner, all of a size at once, or, in a full pass or if no list takes it, to the index.
 //!
 //! A pass is run in slices of a bounded number of areas, each under one hold of the purge lock and, at its end, one of
 //! `free`; between slices both are free. Who runs them is the machine's choice ([`Machine::drain`]): the call that freed
@@ -13,7 +13,7 @@
 //! and what is freed during the slices of one decay.
 //!
 //! # Invariants
-//! - **PU1 bounded** a slice handles at most `SLICE_AREAS` areas.
+//! - **PU1 bounded** a slice handles at most `SLICE_AREAS` areas and lists of areas of one size.
 //! - **PU2 counted** `lazied - settled` is the pages in lazy lists, in flight, and flushed but not settled.
 //!
 //! # Locking
@@ -25,8 +25,7 @@
 
 use super::VmapSpace;
 use crate::config::{Config, Order};
-use crate::flight::{Flight, LazyAreas};
-use crate::list::{AreaList, Flushed};
+use crate::flight::{Boarding, Flight, Landed};
 use va_base::sync::atomic::Ordering;
 use va_base::{Drain, LockClass, Machine, Pages};
 
@@ -72,7 +71,12 @@ enum Stage {
         left: Option<u64>,
     },
     Flight(Flight),
-    Settle(AreaList<Flushed>),
+    /// What landed, and the next of what is on board of a node by size.
+    Settle {
+        landed: Landed,
+        node: u32,
+        class: usize,
+    },
 }
 
 /// What the purge lock guards.
@@ -105,12 +109,12 @@ impl PurgeState {
         matches!(self.stage, Stage::Idle)
     }
 
-    /// Areas and pages that were lazy and are in the hands of the purge.
+    /// Areas and pages that were lazy and are in the hands of the purge, but for those on board of nodes.
     pub(super) fn holds(&self) -> (u64, u64) {
         match &self.stage {
             Stage::Idle | Stage::Decay { .. } => (0, 0),
-            Stage::Flight(flight) => (flight.areas(), flight.pages()),
-            Stage::Settle(list) => (list.areas(), list.pages()),
+            Stage::Flight(flight) => flight.mixed(),
+            Stage::Settle { landed, .. } => (landed.mixed.areas(), landed.mixed.pages()),
         }
     }
 
@@ -261,28 +265,29 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     };
                 }
                 Stage::Decay { .. } => {
-                    let lazy = self.detach();
-                    if lazy.list.is_empty() {
+                    let boarding = self.board();
+                    if boarding.is_empty() {
                         self.end_pass(state);
                         return false;
                     }
                     state.flushes += 1;
-                    state.stage = Stage::Flight(Flight::begin(lazy, &self.machine));
+                    state.stage = Stage::Flight(Flight::begin(boarding, &self.machine));
                 }
                 Stage::Flight(flight) => match flight.land(&self.machine) {
-                    Ok(list) => state.stage = Stage::Settle(list),
+                    Ok(landed) => state.stage = Stage::Settle { landed, node: 0, class: 0 },
                     Err(flight) => {
                         state.stage = Stage::Flight(flight);
                         return true;
                     }
                 },
-                Stage::Settle(mut list) => {
-                    self.settle(state, &mut list, &mut budget);
-                    if list.is_empty() {
+                Stage::Settle { mut landed, mut node, mut class } => {
+                    self.settle_sized(state, &mut landed, &mut node, &mut class, &mut budget);
+                    self.settle(state, &mut landed.mixed, &mut budget);
+                    if node >= self.nodes.nodes() && landed.mixed.is_empty() {
                         self.end_pass(state);
                         return false;
                     }
-                    state.stage = Stage::Settle(list);
+                    state.stage = Stage::Settle { landed, node, class };
                 }
                 Stage::Idle => return false,
             }
@@ -297,16 +302,17 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.purging.store(false, Ordering::Relaxed);
     }
 
-    /// Takes the lazy areas of all nodes.
-    fn detach(&self) -> LazyAreas {
-        let mut all = LazyAreas::new();
+    /// Takes the lazy areas of all nodes on board.
+    fn board(&self) -> Boarding {
+        let mut boarding = Boarding::new();
         for node in self.each_node() {
-            let mut lazy = self.lock_lazy(node).take();
+            let mut board = node.board.lock();
+            let mut lazy = self.lock_lazy(node);
             if C::ORDER == Order::NodeByAddress {
-                lazy.list.sort(&self.map);
+                lazy.mixed.sort(&self.map);
             }
-            all.append(&self.map, lazy);
+            boarding.board(&self.map, &mut lazy, &mut board);
         }
-        all
+        boarding
     }
 }

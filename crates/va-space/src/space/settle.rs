@@ -7,8 +7,8 @@ use super::purge::PurgeState;
 use crate::area::range_of;
 use crate::config::{Config, Order};
 use crate::decay::Decay;
+use crate::flight::Landed;
 use crate::list::{AreaList, Flushed};
-use crate::map::State;
 use va_base::Machine;
 use va_base::sync::atomic::Ordering;
 use va_tree::FreeIndex;
@@ -36,7 +36,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             {
                 take -= 1;
                 *budget -= 1;
-                batch.push_back(&self.map, area, State::Purging);
+                batch.push_back(&self.map, area);
             }
             if *budget == 0 {
                 (next, left) = (Some(at), Some(take));
@@ -48,6 +48,44 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let by_address = C::ORDER != Order::Newest;
         self.to_index(batch, by_address, by_address);
         (next, left)
+    }
+
+    /// Puts what landed by size into the pools of its nodes, from `class` of `node` on; what they do not take, and in a full
+    /// pass all, to the end of what landed otherwise.
+    pub(super) fn settle_sized(
+        &self,
+        state: &mut PurgeState,
+        landed: &mut Landed,
+        node: &mut u32,
+        class: &mut usize,
+        budget: &mut u64,
+    ) {
+        let mut pages = 0;
+        while *node < self.nodes.nodes() {
+            let at = self.node(*node);
+            let mut board = at.board.lock();
+            if board.shelf().areas() > 0 {
+                let mut pool = self.lock_pool(at);
+                while *budget > 0
+                    && let Some((next, size, list)) = landed.next(&self.map, &mut board, *class)
+                {
+                    *class = next + 1;
+                    *budget -= 1;
+                    let (areas, of_list) = (list.areas(), list.pages());
+                    let poolable = !state.full && size <= C::POOL_PAGES_MAX;
+                    let rest = if poolable { pool.put_list(&self.map, size, list) } else { Err(list) };
+                    match rest {
+                        Ok(()) => (state.areas, pages) = (state.areas + areas, pages + of_list),
+                        Err(list) => landed.mixed.append(&self.map, list),
+                    }
+                }
+                if *budget == 0 {
+                    break;
+                }
+            }
+            (*node, *class) = (*node + 1, 0);
+        }
+        self.settled.0.fetch_add(pages, Ordering::Release);
     }
 
     /// Puts flushed areas into pools, and what they do not take into the index.
@@ -75,7 +113,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                         }
                     };
                     let (_, pool) = pool.insert((owner, held));
-                    pool.put(&self.map, area)
+                    pool.put(area)
                 }
             };
             if let Err(area) = rest {
@@ -85,8 +123,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     part_of = node;
                 }
                 match C::ORDER {
-                    Order::NodeByAddress => part.push_front(&self.map, area, State::Purging),
-                    Order::Newest | Order::SliceByAddress => part.push_back(&self.map, area, State::Purging),
+                    Order::NodeByAddress => part.push_front(area),
+                    Order::Newest | Order::SliceByAddress => part.push_back(&self.map, area),
                 }
             }
         }

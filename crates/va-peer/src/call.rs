@@ -1,0 +1,361 @@
+//! What a thread can call, and what belongs to it.
+//!
+//! # Theory
+//! A thread says which CPU it stands for ([`enter`]) before it calls. Under our policies it then owns a magazine, so that
+//! its pairs touch no shared lock; one that says it moved to another CPU parks the magazine of the first and finds it
+//! again when it comes back. Under Linux's there is none.
+
+use crate::host::{Host, Lockings, Work};
+use crate::peer::{self, Count, Peer, Policy, Settings, Space};
+use self_cell::self_cell;
+use std::cell::RefCell;
+use std::sync::Arc;
+use va_base::sync::atomic::{AtomicU64, Ordering};
+use va_base::{PAGE_SIZE, Request, Va, VaRange};
+use va_space::config::{Default as Ours, Linux69};
+use va_space::{Magazine, Purge, SpaceError};
+use va_tree::Congruent;
+
+type OurMagazine<'s> = Magazine<'s, Host, Ours>;
+
+self_cell!(
+    /// A magazine, and a share in the space that it is of.
+    struct Own {
+        owner: Arc<Space<Ours>>,
+        #[not_covariant]
+        dependent: OurMagazine,
+    }
+);
+
+/// What belongs to a thread.
+enum Context {
+    /// It has not said which CPU it stands for.
+    Outside,
+    /// Its magazine, that of each other CPU that it stood for, and the CPU.
+    Magazine { own: Own, parked: Vec<(u32, Own)>, cpu: u32 },
+    /// All magazines that a space can have are out: it does without.
+    Shared { space: Arc<Space<Ours>>, cpu: u32 },
+    /// Linux's policies.
+    Linux { space: Arc<Space<Linux69>>, cpu: u32 },
+}
+
+/// Frees asked for, with the feature `count`.
+static FREES: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static CONTEXT: RefCell<Context> = const { RefCell::new(Context::Outside) };
+}
+
+/// How much to purge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// As a drain does.
+    Drain,
+    /// All, pools emptied.
+    Full,
+    /// So that no CPU translates what was freed.
+    Aliases,
+    /// Pools alone.
+    Shrink,
+}
+
+/// Begins anew with an empty space. `None` if the settings or the machine do not allow it.
+pub fn start(policy: Policy, settings: &Settings) -> Option<()> {
+    leave();
+    peer::start(policy, settings)
+}
+
+/// Says that this thread stands for CPU `cpu` from now on. Does nothing while there is no space.
+pub fn enter(cpu: u32) {
+    let Some((peer, _)) = peer::current() else { return };
+    CONTEXT.with_borrow_mut(|context| {
+        let before = std::mem::replace(context, Context::Outside);
+        *context = match peer {
+            Peer::Linux(space) => Context::Linux { space, cpu },
+            Peer::Ours(space) => before.moved(space, cpu),
+        };
+    });
+}
+
+/// Says that this thread will not call any more: what it keeps goes back to the space.
+pub fn leave() {
+    CONTEXT.set(Context::Outside);
+}
+
+impl Context {
+    /// The same thread on another CPU, with the magazine that it had there or a new one.
+    fn moved(self, space: Arc<Space<Ours>>, cpu: u32) -> Self {
+        let mut parked = match self {
+            Self::Magazine { own, mut parked, cpu } if Arc::ptr_eq(own.borrow_owner(), &space) => {
+                parked.push((cpu, own));
+                parked
+            }
+            Self::Magazine { .. } | Self::Outside | Self::Shared { .. } | Self::Linux { .. } => Vec::new(),
+        };
+        if let Some(at) = parked.iter().position(|&(parked, _)| parked == cpu) {
+            let (_, own) = parked.swap_remove(at);
+            return Self::Magazine { own, parked, cpu };
+        }
+        match Own::try_new(space.clone(), |space| space.magazine(cpu)) {
+            Ok(own) => Self::Magazine { own, parked, cpu },
+            Err(_) => Self::Shared { space, cpu },
+        }
+    }
+
+    /// Hands back all that the thread keeps.
+    fn drain(&mut self) {
+        if let Self::Magazine { own, parked, .. } = self {
+            own.with_dependent_mut(|_, magazine| magazine.drain());
+            for (_, own) in parked {
+                own.with_dependent_mut(|_, magazine| magazine.drain());
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn alloc(&mut self, request: &Request) -> Option<Va> {
+        // One branch to the usual case, all else out of its way.
+        let Self::Magazine { own, .. } = self else { return self.alloc_without(request) };
+        match own.with_dependent_mut(|_, magazine| magazine.alloc(request)) {
+            Ok(area) => Some(area.start()),
+            Err(error) => self.alloc_after(request, error),
+        }
+    }
+
+    #[inline(never)]
+    fn alloc_without(&self, request: &Request) -> Option<Va> {
+        let got = match self {
+            Self::Linux { space, cpu } => space.alloc(*cpu, request),
+            Self::Shared { space, cpu } => space.alloc(*cpu, request),
+            Self::Outside | Self::Magazine { .. } => return None,
+        };
+        got.ok().map(|area| area.start())
+    }
+
+    /// What a failing request still needs may be in the magazines that this thread has parked.
+    #[cold]
+    fn alloc_after(&mut self, request: &Request, error: SpaceError) -> Option<Va> {
+        let SpaceError::NoSpace { requested, window, cached, .. } = error else { return None };
+        let Self::Magazine { own, parked, .. } = self else { return None };
+        if cached.get() == 0 || parked.is_empty() || requested.get() > window.len_bytes() / PAGE_SIZE {
+            return None;
+        }
+        for (_, own) in parked {
+            own.with_dependent_mut(|_, magazine| magazine.drain());
+        }
+        own.with_dependent_mut(|_, magazine| magazine.alloc(request)).ok().map(|area| area.start())
+    }
+
+    #[inline(always)]
+    fn free(&mut self, at: Va) -> bool {
+        let Self::Magazine { own, .. } = self else { return self.free_without(at) };
+        own.with_dependent_mut(|_, magazine| magazine.free_at(at)).is_ok()
+    }
+
+    #[inline(never)]
+    fn free_without(&self, at: Va) -> bool {
+        match self {
+            Self::Linux { space, .. } => space.free_at(at).is_ok(),
+            Self::Shared { space, .. } => space.free_at(at).is_ok(),
+            Self::Outside | Self::Magazine { .. } => false,
+        }
+    }
+}
+
+/// The request that these numbers make; a window of `[0, 0)` is the default one.
+#[inline(always)]
+fn request(size: u64, align: u64, start: u64, end: u64) -> Option<Request> {
+    let request = Request::new(size, align).ok()?;
+    if start | end == 0 {
+        return Some(request);
+    }
+    Some(request.within(VaRange::new(Va::new(start), Va::new(end))?))
+}
+
+/// Gives out an area of `size` bytes in `[start, end)`.
+#[inline(always)]
+pub fn alloc(size: u64, align: u64, start: u64, end: u64) -> Option<Va> {
+    let request = request(size, align, start, end)?;
+    CONTEXT.with_borrow_mut(|context| context.alloc(&request))
+}
+
+/// Takes back the area that starts at `at`; `false` if there is none.
+#[inline(always)]
+pub fn free(at: Va) -> bool {
+    if cfg!(feature = "count") {
+        FREES.fetch_add(1, Ordering::Relaxed);
+    }
+    CONTEXT.with_borrow_mut(|context| context.free(at))
+}
+
+/// The busy area around `at`.
+#[inline]
+pub fn find(at: Va) -> Option<VaRange> {
+    CONTEXT.with_borrow(|context| {
+        let seen = match context {
+            Context::Magazine { own, .. } => own.borrow_owner().find_enclosing(at),
+            Context::Shared { space, .. } => space.find_enclosing(at),
+            Context::Linux { space, .. } => space.find_enclosing(at),
+            Context::Outside => return peer::current()?.0.find(at),
+        };
+        seen.map(|seen| seen.range)
+    })
+}
+
+/// Purges. What this thread keeps goes back first if pools are to be emptied.
+pub fn purge(how: How) {
+    let Some((peer, _)) = peer::current() else { return };
+    if matches!(how, How::Full | How::Shrink) {
+        CONTEXT.with_borrow_mut(Context::drain);
+    }
+    match how {
+        How::Drain => drop(peer.purge(Purge::Drain)),
+        How::Full => drop(peer.purge(Purge::Full)),
+        How::Aliases => drop(peer.purge(Purge::Aliases)),
+        How::Shrink => drop(peer.shrink()),
+    }
+}
+
+/// Drains if that is due and waits to be told; tells whether it was.
+pub fn run_work() -> bool {
+    let Some((peer, host)) = peer::current() else { return false };
+    let due = host.work() == Work::WhenTold && host.take_due();
+    if due {
+        peer.purge(Purge::Drain);
+    }
+    due
+}
+
+/// Gives out areas at `base + offset`, all or none, and returns the base.
+pub fn congruent(areas: &mut [(u64, u64)], align: u64) -> Option<Va> {
+    areas.sort_unstable();
+    let areas = Congruent::new(areas, align).ok()?;
+    let (peer, _) = peer::current()?;
+    match peer {
+        Peer::Ours(space) => space.alloc_congruent(&areas).ok(),
+        Peer::Linux(space) => space.alloc_congruent(&areas).ok(),
+    }
+}
+
+/// The holes, in address order.
+pub fn holes() -> Vec<VaRange> {
+    peer::current().map_or_else(Vec::new, |(peer, _)| peer.holes())
+}
+
+/// What the space holds, how often it flushed, which locks it took.
+pub fn count() -> Option<(Count, u64, Lockings)> {
+    peer::settle();
+    let (peer, host) = peer::current()?;
+    let lockings = host.lockings();
+    Some((peer.count(), host.flushes(), lockings))
+}
+
+/// Prints what no field of the C interface has, if the environment asks for it (`VA_PEER_COUNTS`). Locks and frees are
+/// counted only with the feature `count`.
+pub fn tell(flushes: u64, lockings: Lockings) {
+    if std::env::var_os("VA_PEER_COUNTS").is_some() {
+        let Lockings { pool, lazy, free, purge } = lockings;
+        let frees = FREES.load(Ordering::Relaxed);
+        eprintln!(
+            "va-peer counts: frees={frees} flushes={flushes} pool={pool} lazy={lazy} free={free} purge={purge}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::{Mutex, MutexGuard};
+
+    /// The process has one space: tests take turns.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    fn begin(policy: Policy, work: Work, nodes: u32) -> MutexGuard<'static, ()> {
+        let turn = TURN.lock();
+        let settings = Settings { start: 0x10_0000, end: 0x8000_0000, cpus: 1, nodes, work };
+        assert_eq!(start(policy, &settings), Some(()));
+        enter(0);
+        turn
+    }
+
+    fn held() -> Count {
+        count().map_or_else(Count::default, |(count, ..)| count)
+    }
+
+    #[test]
+    fn both_policies_give_out_find_and_take_back() {
+        for policy in [Policy::Default, Policy::Linux] {
+            let _turn = begin(policy, Work::Here, 2);
+            let at = alloc(3 << 12, 1, 0, 0).unwrap();
+            assert_eq!(find(at.checked_add(0x2fff).unwrap()), VaRange::from_size(at, 3 << 12));
+            assert_eq!([free(at), free(at), free(Va::new(5))], [true, false, false]);
+            assert_eq!(find(at), None);
+            assert_eq!([alloc(0, 1, 0, 0), alloc(1, 1, 0, 0), alloc(4096, 3, 0, 0)], [None; 3]);
+            let high = alloc(1 << 12, 1, 0x4000_0000, 0x5000_0000);
+            assert_eq!(high, Some(Va::new(0x4000_0000)), "{policy:?}");
+            purge(How::Full);
+            assert_eq!((held().busy, held().lazy, held().pooled), (1, 0, 0));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_moves_finds_its_magazine_again_and_all_of_them_for_what_would_fail() {
+        let _turn = begin(Policy::Default, Work::Here, 2);
+        let all = 0x8000_0000 - 0x10_0000;
+        let halves = [alloc(all / 2, 4096, 0, 0).unwrap(), alloc(all / 2, 4096, 0, 0).unwrap()];
+        for (cpu, half) in halves.into_iter().enumerate() {
+            enter(cpu as u32);
+            assert!(free(half));
+        }
+        // Each half is lazy in a magazine or a node of another CPU; together they are all there is.
+        enter(0);
+        assert_eq!(alloc(all, 4096, 0, 0), Some(Va::new(0x10_0000)));
+    }
+
+    #[test]
+    fn a_thread_that_leaves_keeps_nothing_and_gets_nothing() {
+        let _turn = begin(Policy::Default, Work::Here, 1);
+        let at = alloc(1 << 12, 1, 0, 0).unwrap();
+        assert!(free(at));
+        leave();
+        assert_eq!((alloc(1 << 12, 1, 0, 0), free(at)), (None, false));
+        peer::current().unwrap().0.purge(Purge::Full);
+        assert_eq!((held().lazy, held().pooled, holes().len()), (0, 0, 1));
+    }
+
+    #[test]
+    fn the_helper_drains_what_is_over_the_threshold() {
+        for policy in [Policy::Default, Policy::Linux] {
+            let _turn = begin(policy, Work::Helper, 1);
+            for _ in 0..200 {
+                let at = alloc(1 << 20, 1, 0, 0).unwrap();
+                assert!(free(at));
+            }
+            let (count, flushes, _) = count().unwrap();
+            assert!(count.purges > 0 && flushes > 0, "{policy:?}: {count:?}");
+            leave();
+        }
+    }
+
+    #[test]
+    fn nobody_drains_until_told() {
+        let _turn = begin(Policy::Linux, Work::WhenTold, 1);
+        for _ in 0..40 {
+            let at = alloc(1 << 20, 1, 0, 0).unwrap();
+            assert!(free(at));
+        }
+        assert_eq!((held().purges, held().lazy), (0, 40));
+        assert_eq!([run_work(), run_work()], [true, false]);
+        assert_eq!((held().purges, held().lazy), (1, 0));
+    }
+
+    #[test]
+    fn congruent_areas_keep_their_distances_whatever_their_order() {
+        let _turn = begin(Policy::Linux, Work::Here, 1);
+        let mut areas = [(8 << 20, 2 << 20), (0, 2 << 20)];
+        let base = congruent(&mut areas, 2 << 20).unwrap();
+        assert_eq!(base, Va::new(0x8000_0000 - (10 << 20)));
+        assert!(free(base) && free(base.checked_add(8 << 20).unwrap()));
+        assert_eq!(congruent(&mut [(0, 4096)], 3), None);
+    }
+}

@@ -1,0 +1,225 @@
+//! What the space asks of this process: memory for its records and tables, somebody who drains, counts in place of
+//! flushes.
+//!
+//! # Theory
+//! Nothing is mapped here, so a flush is a number, as it is in Linux's library beside which this one is measured. What a
+//! drain costs is not: who pays it is said by [`Work`], with the same three answers as there.
+
+use parking_lot::RawMutex;
+use std::fmt;
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use va_base::{Broken, Drain, Epoch, LockClass, Machine, Platform, Record, Table, VaRange};
+
+/// Who drains when too much is lazy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// The call that freed too much.
+    Here,
+    /// A helper thread.
+    Helper,
+    /// Whoever says so.
+    WhenTold,
+}
+
+/// Locks taken so far, by class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lockings {
+    /// Pools of nodes.
+    pub pool: u64,
+    /// Lazy areas of nodes.
+    pub lazy: u64,
+    /// The index of holes.
+    pub free: u64,
+    /// The purge.
+    pub purge: u64,
+}
+
+/// The process as a machine. Clones are the same one.
+#[derive(Clone)]
+pub struct Host(Arc<Inner>);
+
+struct Inner {
+    // Constant.
+    nodes: u32,
+    cpus: u32,
+    work: Work,
+    // Atomic, each alone.
+    /// Somebody freed too much and nobody has begun to drain since.
+    due: AtomicBool,
+    helper: OnceLock<Thread>,
+    flushes: AtomicU64,
+    lockings: [AtomicU64; 4],
+}
+
+impl Host {
+    /// Creates a machine with `nodes` CPUs possible and `cpus` online.
+    pub fn new(nodes: u32, cpus: u32, work: Work) -> Self {
+        Self(Arc::new(Inner {
+            nodes,
+            cpus,
+            work,
+            due: AtomicBool::new(false),
+            helper: OnceLock::new(),
+            flushes: AtomicU64::new(0),
+            lockings: [const { AtomicU64::new(0) }; 4],
+        }))
+    }
+
+    /// Who drains.
+    pub fn work(&self) -> Work {
+        self.0.work
+    }
+
+    /// Says which thread to wake. Only the first one is kept.
+    pub fn set_helper(&self, thread: Thread) {
+        let _kept = self.0.helper.set(thread);
+    }
+
+    /// Tells whether a drain is due, and takes it upon the caller.
+    pub fn take_due(&self) -> bool {
+        // What was freed before it was asked for is seen by the drain; and the order is what `Helper` relies on.
+        self.0.due.load(Ordering::Relaxed) && self.0.due.swap(false, Ordering::SeqCst)
+    }
+
+    /// Tells whether a drain is due that nobody has taken upon himself.
+    pub fn is_due(&self) -> bool {
+        self.0.due.load(Ordering::SeqCst)
+    }
+
+    /// Flushes asked for.
+    pub fn flushes(&self) -> u64 {
+        self.0.flushes.load(Ordering::Relaxed)
+    }
+
+    /// Locks taken; all 0 without the feature `count`.
+    pub fn lockings(&self) -> Lockings {
+        let of = |class: LockClass| self.0.lockings[class as usize].load(Ordering::Relaxed);
+        Lockings {
+            pool: of(LockClass::Pool),
+            lazy: of(LockClass::Lazy),
+            free: of(LockClass::Free),
+            purge: of(LockClass::Purge),
+        }
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { nodes, cpus, work, .. } = &*self.0;
+        f.debug_struct("Host").field("nodes", nodes).field("cpus", cpus).field("work", work).finish()
+    }
+}
+
+impl Platform for Host {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
+    }
+
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        // SAFETY: every slab that comes back is one that `lend_slab` made of a box, and this is the only reference to it.
+        drop(unsafe { Box::from_raw(slab) });
+    }
+
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+        match broken {
+            Some(broken) => eprintln!("va-peer: {what}: {broken}"),
+            None => eprintln!("va-peer: {what}"),
+        }
+        std::process::abort()
+    }
+}
+
+impl Machine for Host {
+    type Lock = RawMutex;
+    type PurgeLock = RawMutex;
+
+    fn cpus_possible(&self) -> u32 {
+        self.0.nodes
+    }
+
+    #[inline(always)]
+    fn cpus_online(&self) -> u32 {
+        self.0.cpus
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        let table = Box::into_raw(Box::new(T::empty()));
+        let _address = table.expose_provenance();
+        // SAFETY: it was a box a moment ago, and stays one until it is taken back, when nobody refers to it any more.
+        Some(unsafe { &*table })
+    }
+
+    fn take_back_table<T: Table>(&self, table: &'static T) {
+        let table = with_exposed_provenance_mut::<T>((&raw const *table).addr());
+        // SAFETY: `lend_table` made it of a box and exposed it; the space keeps no reference to what it gives back.
+        drop(unsafe { Box::from_raw(table) });
+    }
+
+    #[inline]
+    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
+        Epoch(self.0.flushes.fetch_add(1, Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn completed(&self, _epoch: Epoch) -> bool {
+        true
+    }
+
+    #[inline]
+    fn drain(&self) -> Drain {
+        match self.0.work {
+            Work::Here => Drain::Here,
+            Work::Helper | Work::WhenTold => {
+                // Release pairs with `take_due`.
+                if !self.0.due.load(Ordering::Relaxed)
+                    && !self.0.due.swap(true, Ordering::Release)
+                    && let Some(helper) = self.0.helper.get()
+                {
+                    helper.unpark();
+                }
+                Drain::Elsewhere
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn locking(&self, class: LockClass) {
+        if cfg!(feature = "count") {
+            self.0.lockings[class as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use va_base::VaRange;
+    use va_space::config::Default as Ours;
+    use va_space::{Purge, VmapSpace};
+
+    #[test]
+    fn a_space_on_the_host_lives_flushes_and_gives_its_memory_back() {
+        let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
+        let host = Host::new(2, 2, Work::Here);
+        let space = VmapSpace::<_, Ours>::new(VaRange::ALL, window, host.clone()).unwrap();
+        let areas: Vec<_> =
+            (1..200).map(|n| space.alloc(0, &va_base::Request::pages(n).unwrap()).unwrap()).collect();
+        areas.into_iter().for_each(|area| space.free(area).unwrap());
+        space.purge(Purge::Full);
+        assert_eq!((space.validate(), host.flushes() > 0), (Ok(()), true));
+        // Under a tool that knows the heap: every box comes back.
+        drop(space);
+        assert_eq!(Arc::strong_count(&host.0), 1);
+    }
+
+    #[test]
+    fn a_drain_is_due_once_however_often_it_is_asked_for() {
+        let host = Host::new(1, 1, Work::WhenTold);
+        assert_eq!([host.drain(), host.drain()], [Drain::Elsewhere; 2]);
+        assert_eq!([host.take_due(), host.take_due()], [true, false]);
+        assert_eq!(Host::new(1, 1, Work::Here).drain(), Drain::Here);
+    }
+}

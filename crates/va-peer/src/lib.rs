@@ -1,0 +1,17 @@
+//! The space behind C functions, so that the benches and replays of Linux's own allocator run on it unchanged.
+//!
+//! `libva_peer.so` exports the functions that such a program looks up by name (`kv_init`, `kv_alloc`, `kv_free` and so
+//! on); Linux's allocator, built as a library, exports the same. `cargo xtask peer` runs both in turn. The environment
+//! says which policies the space has: `VA_PEER_POLICY=default` (or nothing) or `VA_PEER_POLICY=linux`.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`abi`] | the C functions: pointers in and out, numbers for errors |
+//! | [`call`] | the same in Rust: what a thread can call, and what belongs to it |
+//! | [`peer`] | the one space of the process, under either policy |
+//! | [`host`] | what the space asks of this process: memory, a helper thread, counts in place of flushes |
+
+pub mod abi;
+pub mod call;
+pub mod host;
+pub mod peer;

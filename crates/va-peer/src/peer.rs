@@ -1,0 +1,261 @@
+//! The one space of the process, under either policy, and the helper thread that drains it.
+
+use crate::host::{Host, Work};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use va_base::sync::atomic::{AtomicBool, Ordering};
+use va_base::{Machine, Va, VaRange};
+use va_space::config::{Config, Default as Ours, Linux69};
+use va_space::{Purge, Purged, SpaceError, State, VmapSpace};
+
+/// Where areas lie if nothing else is said, as in Linux on x86-64: its last byte is left out.
+const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
+/// More CPUs than this a space cannot have.
+const CPUS_MAX: u32 = 256;
+/// Nor more nodes.
+const NODES_MAX: u32 = va_space::NODES_LIMIT;
+/// Variable of the environment that names a policy.
+const POLICY_VARIABLE: &str = "VA_PEER_POLICY";
+
+/// A space in this process.
+pub(crate) type Space<C> = VmapSpace<Host, C>;
+
+/// Which policies the space has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// Ours.
+    Default,
+    /// Linux's from 6.9 to 6.12, bug for bug.
+    Linux,
+}
+
+impl Policy {
+    /// What the environment says; `None` if that is no policy.
+    pub fn from_environment() -> Option<Self> {
+        match std::env::var(POLICY_VARIABLE).as_deref() {
+            Err(_) | Ok("" | "default") => Some(Self::Default),
+            Ok("linux") => Some(Self::Linux),
+            Ok(_) => None,
+        }
+    }
+}
+
+/// What the caller chooses. Zeros mean what Linux has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// First address of the default window; 0: that of x86-64.
+    pub start: u64,
+    /// Address after its last; 0: that of x86-64.
+    pub end: u64,
+    /// CPUs online, which decide how much may be lazy; 0: one.
+    pub cpus: u32,
+    /// Nodes; 0: one for each CPU.
+    pub nodes: u32,
+    /// Who drains.
+    pub work: Work,
+}
+
+/// The space, and what may be asked of it by anybody.
+#[derive(Clone)]
+pub(crate) enum Peer {
+    Ours(Arc<Space<Ours>>),
+    Linux(Arc<Space<Linux69>>),
+}
+
+/// What the process has at a time.
+struct Running {
+    peer: Peer,
+    host: Host,
+    helper: Option<Helper>,
+}
+
+static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
+
+/// Replaces the space of the process by an empty one. Threads that still use the old one keep it until they begin anew.
+pub(crate) fn start(policy: Policy, settings: &Settings) -> Option<()> {
+    let cpus = settings.cpus.max(1);
+    let nodes = if settings.nodes == 0 { cpus } else { settings.nodes };
+    if cpus > CPUS_MAX || nodes > NODES_MAX {
+        return None;
+    }
+    let or = |asked, usual| if asked == 0 { usual } else { asked };
+    let window = VaRange::new(Va::new(or(settings.start, WINDOW.0)), Va::new(or(settings.end, WINDOW.1)))?;
+    let host = Host::new(nodes, cpus, settings.work);
+    // The helper of the old space ends before the new one begins, so that it is in nobody's measurement.
+    drop(RUNNING.lock().take());
+    let peer = match policy {
+        Policy::Default => Peer::Ours(new_space(window, &host).ok()?),
+        Policy::Linux => Peer::Linux(new_space(window, &host).ok()?),
+    };
+    let helper = (settings.work == Work::Helper).then(|| Helper::start(peer.clone(), &host)).flatten();
+    *RUNNING.lock() = Some(Running { peer, host, helper });
+    Some(())
+}
+
+/// The space of the process, if there is one.
+pub(crate) fn current() -> Option<(Peer, Host)> {
+    let running = RUNNING.lock();
+    running.as_ref().map(|running| (running.peer.clone(), running.host.clone()))
+}
+
+/// Waits until the helper, if there is one, has nothing to do.
+pub(crate) fn settle() {
+    let busy = RUNNING.lock().as_ref().and_then(|running| Some(running.helper.as_ref()?.shared.clone()));
+    while busy.as_ref().is_some_and(|shared| shared.is_busy()) {
+        thread::yield_now();
+    }
+}
+
+fn new_space<C: Config>(window: VaRange, host: &Host) -> Result<Arc<Space<C>>, SpaceError> {
+    // As Linux has it: all there is but the first page and the last byte.
+    let extent = VaRange::new(Va::new(1), Va::MAX).unwrap_or(VaRange::ALL);
+    Space::new(extent, window, host.clone()).map(Arc::new)
+}
+
+impl Peer {
+    pub(crate) fn purge(&self, how: Purge) -> Purged {
+        match self {
+            Self::Ours(space) => space.purge(how),
+            Self::Linux(space) => space.purge(how),
+        }
+    }
+
+    pub(crate) fn shrink(&self) -> u64 {
+        match self {
+            Self::Ours(space) => space.shrink(),
+            Self::Linux(space) => space.shrink(),
+        }
+    }
+
+    pub(crate) fn find(&self, at: Va) -> Option<VaRange> {
+        let seen = match self {
+            Self::Ours(space) => space.find_enclosing(at),
+            Self::Linux(space) => space.find_enclosing(at),
+        };
+        seen.map(|seen| seen.range)
+    }
+
+    /// Counts. Exact while nobody else calls.
+    pub(crate) fn count(&self) -> Count {
+        match self {
+            Self::Ours(space) => count(space),
+            Self::Linux(space) => count(space),
+        }
+    }
+
+    /// The holes, in address order: what lies between areas. Exact while nobody else calls.
+    pub(crate) fn holes(&self) -> Vec<VaRange> {
+        match self {
+            Self::Ours(space) => holes(space),
+            Self::Linux(space) => holes(space),
+        }
+    }
+}
+
+/// What a space holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Count {
+    /// Busy areas.
+    pub busy: u64,
+    /// Lazy areas, those in magazines among them.
+    pub lazy: u64,
+    /// Their pages.
+    pub lazy_pages: u64,
+    /// Flushed areas in pools and magazines.
+    pub pooled: u64,
+    /// Holes.
+    pub holes: u64,
+    /// Bytes of the largest.
+    pub largest_bytes: u64,
+    /// Passes of the purge.
+    pub purges: u64,
+    /// Areas that they settled.
+    pub purged: u64,
+}
+
+fn count<P: Machine + Clone, C: Config>(space: &VmapSpace<P, C>) -> Count {
+    let stats = space.stats();
+    let pooled = stats.pooled_areas + stats.cached_areas;
+    let of = |state| space.areas().filter(|seen| seen.state == state).count() as u64;
+    Count {
+        busy: of(State::Busy),
+        lazy: of(State::Idle).saturating_sub(pooled),
+        lazy_pages: stats.lazy_pages.get(),
+        pooled,
+        holes: stats.holes,
+        largest_bytes: stats.largest_hole.checked_bytes().unwrap_or(u64::MAX),
+        purges: stats.purges,
+        purged: stats.purged_areas,
+    }
+}
+
+/// Holes and areas tile the extent, and no two holes touch: the holes are what areas leave.
+fn holes<P: Machine + Clone, C: Config>(space: &VmapSpace<P, C>) -> Vec<VaRange> {
+    let extent = space.extent();
+    let (mut holes, mut at) = (Vec::new(), extent.start());
+    let ends = space.areas().map(|seen| seen.range).chain(VaRange::new(extent.end(), extent.end()));
+    for area in ends {
+        holes.extend(VaRange::new(at, area.start()).filter(|hole| !hole.is_empty()));
+        at = area.end();
+    }
+    holes
+}
+
+/// A thread that drains when it is woken, and ends when it is dropped.
+struct Helper {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    host: Host,
+    stop: AtomicBool,
+    /// Set before a drain is taken on, so that whoever waits never sees a gap.
+    working: AtomicBool,
+}
+
+impl Shared {
+    fn is_busy(&self) -> bool {
+        self.host.is_due() || self.working.load(Ordering::SeqCst)
+    }
+}
+
+impl Helper {
+    fn start(peer: Peer, host: &Host) -> Option<Self> {
+        let shared = Arc::new(Shared {
+            host: host.clone(),
+            stop: AtomicBool::new(false),
+            working: AtomicBool::new(false),
+        });
+        let theirs = shared.clone();
+        let work = move || {
+            // SeqCst on the flags: a waiter reads two of them, and the order of both is what he relies on.
+            while !theirs.stop.load(Ordering::SeqCst) {
+                theirs.working.store(true, Ordering::SeqCst);
+                let due = theirs.host.take_due();
+                if due {
+                    peer.purge(Purge::Drain);
+                }
+                theirs.working.store(false, Ordering::SeqCst);
+                if !due {
+                    thread::park();
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("va-peer drain".into()).spawn(work).ok()?;
+        host.set_helper(thread.thread().clone());
+        Some(Self { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It ends with its purge; that it panicked was printed.
+            let _ended = thread.join();
+        }
+    }
+}

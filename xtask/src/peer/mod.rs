@@ -1,0 +1,75 @@
+//! The space beside Linux's own allocator: the same programs, on its library and on ours in turn, in one run.
+//!
+//! # Theory
+//! A kernel-peer directory holds C programs that measure and replay any library with a certain C interface, and a makefile
+//! that cuts Linux's allocator out of a kernel's source and makes such a library of it. Nothing of the kernel is kept
+//! here: it is built under `target/`, which git ignores. Ours is the crate `va-peer`.
+//!
+//! On a machine that others use too, nanoseconds of two runs cannot be compared. So each row is measured on both
+//! libraries in turn, several rounds, and the minimum of each is kept: only ratios are claimed.
+
+mod bench;
+mod build;
+mod page;
+mod patho;
+mod replay;
+
+use anyhow::Result;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The kernel-peer directory (or the variable VA_PEER_DIR)
+    #[arg(long, value_name = "DIR", env = "VA_PEER_DIR")]
+    peer: Option<PathBuf>,
+    /// Source of Linux 6.12, unpacked; else that of the package linux-source-6.12 is unpacked into target/peer
+    #[arg(long, value_name = "DIR", env = "VA_PEER_LINUX")]
+    linux: Option<PathBuf>,
+    /// Only compare addresses
+    #[arg(long)]
+    replay: bool,
+    /// Rounds of each row
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Milliseconds of each row in each round
+    #[arg(long, default_value_t = 250)]
+    ms: u32,
+    /// Scripts of each profile
+    #[arg(long, default_value_t = 3)]
+    seeds: u32,
+}
+
+/// Both libraries and the programs that run them.
+pub(crate) struct Peers {
+    /// Linux's library.
+    linux: PathBuf,
+    /// Ours.
+    ours: PathBuf,
+    /// Ours, counting the locks that it takes.
+    counting: PathBuf,
+    /// Where the programs are.
+    programs: PathBuf,
+    /// What writes scripts.
+    genops: PathBuf,
+    /// Where scripts go.
+    scratch: PathBuf,
+}
+
+/// `cargo xtask peer`.
+pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
+    let peers = build::build(root, args.peer.as_deref(), args.linux.as_deref())?;
+    let replays = replay::compare(root, &peers, args.seeds)?;
+    if args.replay {
+        return Ok(());
+    }
+    let rows = bench::rows(root, &peers, args.rounds, args.ms)?;
+    let threads = bench::threads(root, &peers, args.rounds, args.ms)?;
+    let cases = patho::cases(root, &peers, args.rounds)?;
+    let backlog = replay::backlogs(root, &peers)?;
+    let page = page::page(root, args.rounds, args.ms, &replays, &rows, &threads, &cases, &backlog)?;
+    fs::create_dir_all(root.join("results"))?;
+    fs::write(root.join("results/peer.md"), &page)?;
+    println!("\n{page}\nwritten to results/peer.md");
+    Ok(())
+}

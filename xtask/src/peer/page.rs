@@ -1,0 +1,143 @@
+//! The page `results/peer.md`.
+
+use super::bench::{Measured, Shared};
+use super::patho::Shown;
+use super::replay::{Backlog, Replayed};
+use crate::machine::{commit, machine};
+use anyhow::Result;
+use std::fmt::Write;
+use std::path::Path;
+
+/// How many times Linux's throughput many threads are to have.
+const THREADS_BAR: f64 = 4.0;
+/// Takings of shared locks that a pair may have.
+const LOCKS_BAR: f64 = 0.05;
+
+/// Everything that was measured, as one page.
+#[expect(clippy::too_many_arguments, reason = "one for each table")]
+pub(super) fn page(
+    root: &Path,
+    rounds: usize,
+    ms: u32,
+    replays: &[Replayed],
+    rows: &[Measured],
+    threads: &[Shared],
+    cases: &[Shown],
+    backlogs: &[Backlog],
+) -> Result<String> {
+    let mut page = format!(
+        "# The space beside Linux 6.12\n\n\
+         - command: `cargo xtask peer --rounds {rounds} --ms {ms}`\n- commit: {}\n- machine: {}\n\n\
+         Linux is its `mm/vmalloc.c` built as a library: page tables and flushes are counted no-ops for both, lazy areas and purges are\n\
+         really done by both, at the same threshold, on the calling thread unless said otherwise. Each row ran on both in turn, {rounds}\n\
+         times; times are the least batch of all rounds, in nanoseconds of CPU time a pair. What others do on the machine\n\
+         moves nanoseconds; the ratio is what is claimed.\n\n",
+        commit(root),
+        machine(root)
+    );
+    self::replays(&mut page, replays)?;
+    self::rows(&mut page, rows)?;
+    self::backlogs(&mut page, backlogs)?;
+    self::threads(&mut page, threads)?;
+    self::cases(&mut page, cases)?;
+    Ok(page)
+}
+
+fn met(met: bool) -> &'static str {
+    if met { "yes" } else { "**no**" }
+}
+
+fn replays(page: &mut String, replays: &[Replayed]) -> Result<()> {
+    page.push_str(
+        "## Addresses\n\n\
+         Policy `linux`, generated scripts with purges, drains, shrinks and moves between CPUs, on 1, 2 and 4 nodes with the drain on\n\
+         the caller: every address and every hole equal.\n\n\
+         | profile | replays | operations |\n|---|---:|---:|\n",
+    );
+    for Replayed { profile, scripts, operations } in replays {
+        writeln!(page, "| {profile} | {scripts} | {operations} |")?;
+    }
+    Ok(())
+}
+
+fn rows(page: &mut String, rows: &[Measured]) -> Result<()> {
+    page.push_str(
+        "\n## One thread, two nodes, default policy\n\n\
+         `locks` is takings of shared locks a pair, counted; purges are those of one run, set-up included, each with one flush.\n\n\
+         | pattern | pages | Linux min | ours min | ratio | bar | met | Linux median | ours median | Linux purges | ours purges | locks |\n\
+         |---|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|\n",
+    );
+    for Measured { row, runs, counted } in rows {
+        let (test, pages, bar) = (row.test, row.pages, row.bar());
+        let Some((linux, ours)) = runs else {
+            writeln!(
+                page,
+                "| {test} | {pages} | - | not there yet | - | {bar:.1} | **no** | - | - | - | - | - |"
+            )?;
+            continue;
+        };
+        let ratio = linux.min_ns / ours.min_ns;
+        let per_run = |purges: u64, wall: f64| purges as f64 * wall;
+        // Purges of equal work: ours does more pairs in the same time.
+        let (theirs, mine) = (per_run(linux.purges, linux.wall_ns), per_run(ours.purges, ours.wall_ns));
+        let relative = if theirs > 0.0 { mine / theirs } else { 0.0 };
+        let locks = counted.map_or(0.0, |run| run.counts.locks as f64 / run.pairs.max(1.0));
+        writeln!(
+            page,
+            "| {test} | {pages} | {:.1} | {:.1} | {ratio:.2} | {bar:.1} | {} | {:.1} | {:.1} | {} | {} ({relative:.2} a pair of Linux's) | {locks:.3} |",
+            linux.min_ns,
+            ours.min_ns,
+            met(ratio >= bar),
+            linux.median_ns,
+            ours.median_ns,
+            linux.purges,
+            ours.purges,
+        )?;
+    }
+    Ok(())
+}
+
+fn backlogs(page: &mut String, backlogs: &[Backlog]) -> Result<()> {
+    page.push_str(
+        "\n60,000 pairs, looked at every 37: the most that was lazy, and the purges, each of which flushed once.\n\n\
+         | pairs of | Linux lazy pages | ours | Linux purges | ours | at most twice the pages, no more purges |\n|---|---:|---:|---:|---:|---|\n",
+    );
+    for Backlog { what, linux, ours } in backlogs {
+        let met = met(ours.pages_max <= 2 * linux.pages_max && ours.purges <= linux.purges);
+        let (theirs, mine) = (linux.pages_max, ours.pages_max);
+        writeln!(page, "| {what} | {theirs} | {mine} | {} | {} | {met} |", linux.purges, ours.purges)?;
+    }
+    Ok(())
+}
+
+fn threads(page: &mut String, threads: &[Shared]) -> Result<()> {
+    writeln!(
+        page,
+        "\n## Many threads, a node each, drained by a helper\n\n\
+         Time a pair of all threads together, the least of the rounds; the bar is {THREADS_BAR} times Linux's throughput, and on the hot\n\
+         ones (`fix_size`, `random_size`) {LOCKS_BAR} locks a pair. More threads than cores show what waiting costs.\n\n\
+         | pattern | threads | Linux ns | ours ns | ratio | met | locks |\n|---|---:|---:|---:|---:|---|---:|"
+    )?;
+    for Shared { test, threads, linux, ours, counted } in threads {
+        let ratio = linux.wall_ns / ours.wall_ns;
+        let locks = counted.counts.locks as f64 / counted.pairs.max(1.0);
+        let hot = *test != "churn_mix";
+        let met = met(ratio >= THREADS_BAR && (!hot || locks <= LOCKS_BAR));
+        let (theirs, mine) = (linux.wall_ns, ours.wall_ns);
+        writeln!(page, "| {test} | {threads} | {theirs:.1} | {mine:.1} | {ratio:.2} | {met} | {locks:.3} |")?;
+    }
+    Ok(())
+}
+
+fn cases(page: &mut String, cases: &[Shown]) -> Result<()> {
+    page.push_str(
+        "\n## Where Linux is not flat\n\n| case | unit | Linux | ours | goal | met |\n|---|---|---:|---:|---:|---|\n",
+    );
+    for Shown { case, linux, ours } in cases {
+        let shown = |number: &Option<f64>| number.map_or("-".to_string(), |number| format!("{number}"));
+        let met = met(ours.is_some_and(|ours| ours <= case.goal));
+        let (theirs, mine) = (shown(linux), shown(ours));
+        writeln!(page, "| {} | {} | {theirs} | {mine} | {} | {met} |", case.what, case.unit, case.goal)?;
+    }
+    Ok(())
+}
