@@ -1,11 +1,11 @@
 //! Where prototypes of an END-keyed B+tree with gap summaries went wrong, one test each, with fanout 8 so that few holes
 //! make a deep tree. Every step is compared with the linear model, and every invariant is walked.
 
-use va_base::{AllocError, Align, Request, VaRange};
+use va_base::{Align, AllocError, Request, VaRange};
 use va_sim::model::ModelIndex;
 use va_sim::platform::HeapPlatform;
-use va_tree::btree::BTree;
 use va_tree::FreeIndex;
+use va_tree::btree::BTree;
 
 /// Pages from one hole's start to the next.
 const STEP: u64 = 16;

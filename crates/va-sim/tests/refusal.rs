@@ -1,6 +1,6 @@
 //! A platform that refuses slabs: giving back never needs one (SP3), and a refusal changes nothing (SP4).
 
-use va_base::{AllocError, Align, Request, Va, VaRange};
+use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_sim::op::Rng;
 use va_sim::platform::{Refuse, RefusingPlatform};
 use va_tree::btree::BTree;
@@ -55,7 +55,11 @@ fn sp3<I: FreeIndex>(fresh: impl Fn(RefusingPlatform) -> I) {
             }
         }
         index.validate().unwrap();
-        assert_eq!((index.live(), index.hole_count(), index.holes().next()), (0, 1, Some(index.extent())), "{name}");
+        assert_eq!(
+            (index.live(), index.hole_count(), index.holes().next()),
+            (0, 1, Some(index.extent())),
+            "{name}"
+        );
     }
 }
 
@@ -129,7 +133,11 @@ fn sp4<I: FreeIndex>(name: &str, fresh: impl Fn(RefusingPlatform) -> I) {
             if let Err(AllocError::NoMeta { records }) = answer {
                 assert!(records > 0);
                 assert!(!refused, "{name}: only one refusal was planned");
-                assert_eq!(seen(&index), before, "{name}: step {step} was refused slab {granted} and changed something");
+                assert_eq!(
+                    seen(&index),
+                    before,
+                    "{name}: step {step} was refused slab {granted} and changed something"
+                );
                 index.validate().unwrap();
                 refused = true;
                 platform.set(Refuse::Never);
@@ -195,4 +203,3 @@ fn an_inline_index_says_when_it_is_full() {
     assert!(taken >= 20, "{taken}");
     index.validate().unwrap();
 }
-

@@ -1,6 +1,6 @@
 //! Small spaces drawn as strips, on every index: four fits, merges, refusals. `.` free, `#` out, `a` what was given.
 
-use va_base::{AllocError, Align, FreeError, Request, VaRange};
+use va_base::{Align, AllocError, FreeError, Request, VaRange};
 use va_sim::platform::HeapPlatform;
 use va_sim::strip::{alloc, draw, lay};
 use va_tree::btree::BTree;
@@ -64,17 +64,29 @@ impl<I: FreeIndex> Strip for I {
 
 #[test]
 fn the_four_fits() {
-    each("..####..", |index| assert_eq!((index.take(0, 2), index.draw()), (Ok(Fit::Full), "######..".into())));
-    each("....##..", |index| assert_eq!((index.take(0, 2), index.draw()), (Ok(Fit::LeftEdge), "##..##..".into())));
-    each("....##..", |index| assert_eq!((index.take(2, 4), index.draw()), (Ok(Fit::RightEdge), "..####..".into())));
-    each("....##..", |index| assert_eq!((index.take(1, 3), index.draw()), (Ok(Fit::NoEdge), ".##.##..".into())));
+    each("..####..", |index| {
+        assert_eq!((index.take(0, 2), index.draw()), (Ok(Fit::Full), "######..".into()))
+    });
+    each("....##..", |index| {
+        assert_eq!((index.take(0, 2), index.draw()), (Ok(Fit::LeftEdge), "##..##..".into()))
+    });
+    each("....##..", |index| {
+        assert_eq!((index.take(2, 4), index.draw()), (Ok(Fit::RightEdge), "..####..".into()))
+    });
+    each("....##..", |index| {
+        assert_eq!((index.take(1, 3), index.draw()), (Ok(Fit::NoEdge), ".##.##..".into()))
+    });
 }
 
 #[test]
 fn the_four_fits_of_the_hole_at_the_top() {
     each("##....", |index| assert_eq!((index.take(2, 6), index.draw()), (Ok(Fit::Full), "######".into())));
-    each("##....", |index| assert_eq!((index.take(2, 4), index.draw()), (Ok(Fit::LeftEdge), "####..".into())));
-    each("##....", |index| assert_eq!((index.take(4, 6), index.draw()), (Ok(Fit::RightEdge), "##..##".into())));
+    each("##....", |index| {
+        assert_eq!((index.take(2, 4), index.draw()), (Ok(Fit::LeftEdge), "####..".into()))
+    });
+    each("##....", |index| {
+        assert_eq!((index.take(4, 6), index.draw()), (Ok(Fit::RightEdge), "##..##".into()))
+    });
     each("##....", |index| assert_eq!((index.take(3, 5), index.draw()), (Ok(Fit::NoEdge), "##.##.".into())));
 }
 
@@ -130,7 +142,9 @@ fn what_is_not_free_is_not_taken() {
 #[test]
 fn what_is_free_is_not_given_back() {
     each("..####..##..", |index| {
-        for (from, to, hole) in [(0, 1, (0, 2)), (1, 3, (0, 2)), (5, 7, (6, 8)), (2, 12, (6, 8)), (11, 12, (10, 12))] {
+        for (from, to, hole) in
+            [(0, 1, (0, 2)), (1, 3, (0, 2)), (5, 7, (6, 8)), (2, 12, (6, 8)), (11, 12, (10, 12))]
+        {
             let error = FreeError::AlreadyFree { range: range(from, to), hole: range(hole.0, hole.1) };
             assert_eq!(index.back(from, to), Err(error));
         }

@@ -1,6 +1,6 @@
 //! Worked examples: the tree of five holes that the slides of the rework go through, and where Linux's search fails.
 
-use va_base::{AllocError, Align, Pages, Request, Va, VaRange};
+use va_base::{Align, AllocError, Pages, Request, Va, VaRange};
 use va_sim::platform::HeapPlatform;
 use va_sim::strip::leave;
 use va_tree::btree::BTree;
@@ -71,7 +71,10 @@ fn steps<I: FreeIndex>(fresh: impl Fn() -> I) {
         assert_eq!(holes(&index).len() as i32 - before.len() as i32, by(fit), "{size} from {low}");
         // What was taken lies as it should in the one hole that it was taken from.
         let (from, to) = before.into_iter().find(|&(from, to)| from <= page && page < to).unwrap();
-        assert_eq!((page == from, page + size == to), (matches!(fit, Fit::Full | Fit::LeftEdge), matches!(fit, Fit::Full | Fit::RightEdge)));
+        assert_eq!(
+            (page == from, page + size == to),
+            (matches!(fit, Fit::Full | Fit::LeftEdge), matches!(fit, Fit::Full | Fit::RightEdge))
+        );
     }
 }
 
