@@ -237,7 +237,7 @@ impl Block {
     pub(crate) fn end(&self) {
         for strip in &self.strips {
             strip.unmark(u32::MAX, u32::MAX);
-            strip.forget(u32::MAX);
+            strip.forget_all();
             strip.set_free(0);
             strip.set_flushed(0);
         }
