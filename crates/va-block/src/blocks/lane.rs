@@ -90,19 +90,16 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
     #[inline]
     pub fn free(&mut self, at: Va, pages: u64) -> Result<(), UnmapError> {
         let page = at.page_floor().wrapping_sub(self.first);
-        match self.block {
+        let (block, page) = match self.block {
             Some(block) if page < u64::from(self.blocks.pages) && Va::from_page(at.page_floor()) == at => {
-                self.blocks.give_back(block, page as u32, at, pages)?;
+                (block, page as u32)
             }
             Some(_) | None => match self.blocks.block_at(at) {
-                Some((block, page)) => self.blocks.give_back(block, page, at, pages)?,
+                Some(found) => found,
                 None => return self.blocks.free_large(at, pages),
             },
-        }
-        if C::REUSE {
-            self.blocks.note_freed(&self.freed, pages);
-        }
-        Ok(())
+        };
+        self.blocks.give_back(block, page, at, pages, &self.freed)
     }
 
     /// Puts the lane's block back into the list of its CPU.

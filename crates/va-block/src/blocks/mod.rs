@@ -206,11 +206,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     #[inline]
     pub fn free(&self, cpu: u32, at: Va, pages: u64) -> Result<(), UnmapError> {
         let Some((block, page)) = self.block_at(at) else { return self.free_large(at, pages) };
-        self.give_back(block, page, at, pages)?;
-        if C::REUSE {
-            self.note_freed(&self.cpu(cpu).freed, pages);
-        }
-        Ok(())
+        self.give_back(block, page, at, pages, &self.cpu(cpu).freed)
     }
 
     /// The mapping of a block that `at` is inside, as it was at one moment. No lock; cost: O(1).
@@ -222,16 +218,25 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Some(self.range(block, head, u64::from(size)))
     }
 
-    /// Sets the bit, and tells the collection.
+    /// Sets the bit, and tells the collection; `freed` counts for the caller.
     #[inline(always)]
-    fn give_back(&self, block: &'static Block, page: u32, at: Va, pages: u64) -> Result<(), UnmapError> {
+    fn give_back(
+        &self,
+        block: &'static Block,
+        page: u32,
+        at: Va,
+        pages: u64,
+        freed: &AtomicU64,
+    ) -> Result<(), UnmapError> {
         if let Err(refusal) = block.give_back(page, pages) {
             return self.refused(block, page, refusal, at, pages);
         }
         if block.touch() {
             self.tell(block);
         }
-        if !C::REUSE && block.count_dead(C::consumed(pages as u32)) == self.pages {
+        if C::REUSE {
+            self.note_freed(freed, pages);
+        } else if block.count_dead(C::consumed(pages as u32)) == self.pages {
             self.bury(block);
         }
         Ok(())
