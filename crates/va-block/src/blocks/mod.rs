@@ -349,7 +349,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     fn bury(&self, block: &'static Block) {
         let mut queue = self.lock_queue(self.cpu(block.cpu()));
         // Asked under the lock: a purge may have been quicker, and another block may have begun here.
-        if block.dead_counted() == self.pages && self.end(&mut queue, block) {
+        if self.end(&mut queue, block) {
             drop(queue);
             self.give_up(block);
         }

@@ -228,21 +228,22 @@ fn sp2_free_against_unmap_aliases() {
 }
 
 #[test]
-fn the_last_free_of_a_block_against_unmap_aliases_and_a_purge() {
+fn the_last_free_of_a_block_against_a_purge_and_a_new_block_there() {
     model(2, || {
         let (blocks, machine) = blocks::<Dying>();
         let (first, last) = (alloc(&blocks, machine, 3), alloc(&blocks, machine, 1));
         free(&blocks, machine, first, 3);
         let theirs = blocks.clone();
-        let flusher = spawn(move || {
+        let purger = spawn(move || {
             theirs.unmap_aliases();
             theirs.shrink();
+            theirs.space().purge(Purge::Full);
+            alloc(&theirs, machine, 2)
         });
         free(&blocks, machine, last, 1);
-        assert!(flusher.join().is_ok());
-        assert_eq!((blocks.stats().blocks, blocks.validate()), (0, Ok(())), "the block is gone, once");
-        alloc(&blocks, machine, 4);
-        alloc(&blocks, machine, 4);
+        assert!(purger.join().is_ok());
+        let stats = blocks.stats();
+        assert_eq!((stats.blocks, stats.live_pages, blocks.validate()), (1, Pages::new(2), Ok(())));
     });
 }
 
@@ -268,17 +269,31 @@ fn of_two_frees_one_loses() {
 fn a_late_second_free_never_hits_another_mapping() {
     model(2, || {
         let (blocks, machine) = blocks::<Reusing>();
-        let at = alloc(&blocks, machine, 2);
-        free(&blocks, machine, at, 2);
-        let theirs = blocks.clone();
-        // A caller's mistake, while the pages are recycled and given out with another size.
-        let late = spawn(move || theirs.free(0, at, 2));
-        blocks.unmap_aliases();
-        while alloc(&blocks, machine, 1) != at {}
-        assert!(late.join().is_ok_and(|late| late.is_err()));
-        let live = blocks.stats().live_pages.get();
-        assert_eq!(blocks.free(0, at, 1), Ok(()), "it lived all the time");
-        assert_eq!((blocks.stats().live_pages.get(), blocks.validate()), (live - 1, Ok(())));
+        // With a neighbour that lives, and then without: a strip is recycled in two ways.
+        for neighbour in [true, false] {
+            let at = alloc(&blocks, machine, 2);
+            let live = neighbour.then(|| alloc(&blocks, machine, 1));
+            machine.unmap(at, 2);
+            let theirs = blocks.clone();
+            // A caller's mistake, which may go on while the pages are recycled and given out with another size.
+            let other = spawn(move || theirs.free(0, at, 2));
+            let mine = blocks.free(0, at, 2);
+            blocks.unmap_aliases();
+            let mut new = Vec::new();
+            if mine.is_ok() {
+                while new.last() != Some(&at) {
+                    new.push(alloc(&blocks, machine, 1));
+                }
+            }
+            let other = other.join().unwrap_or(Ok(()));
+            assert!(mine.is_ok() != other.is_ok(), "{mine:?} {other:?}");
+            assert_eq!(blocks.stats().live_pages.get(), new.len() as u64 + u64::from(neighbour));
+            assert_eq!(blocks.validate(), Ok(()));
+            for at in new.into_iter().chain(live) {
+                free(&blocks, machine, at, 1);
+            }
+            blocks.unmap_aliases();
+        }
     });
 }
 
