@@ -53,6 +53,17 @@ pub enum LockClass {
     Free,
     /// The purge.
     Purge,
+    /// The blocks of one CPU.
+    Queue,
+    /// The count of blocks that share a place in the lookup by address.
+    Lookup,
+    /// The collection of dead pages of blocks.
+    Collect,
+}
+
+impl LockClass {
+    /// How many there are.
+    pub const COUNT: usize = Self::Collect as usize + 1;
 }
 
 /// What a machine supplies to a space.

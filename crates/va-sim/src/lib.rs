@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`machine`] | a machine that remembers stale translations, and refuses the nth slab or table |
 //! | [`space_model`] | a space in its most obvious form |
+//! | [`block_model`] | small mappings in blocks, page by page |
 //! | [`platform`] | a heap that lends slabs and gets them back, and one that refuses when told |
 //! | [`model`] | the index of holes as a sorted list, and as a row of booleans |
 //! | [`op`] | one language for property tests, fuzzing and saved failures |
@@ -12,6 +13,7 @@
 //! | [`fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |
 #![forbid(unsafe_code)]
 
+pub mod block_model;
 pub mod fuzz;
 pub mod machine;
 pub mod model;

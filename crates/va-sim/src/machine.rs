@@ -89,11 +89,11 @@ pub struct SimMachine {
 }
 
 thread_local! {
-    static LOCKINGS: RefCell<[u64; 4]> = const { RefCell::new([0; 4]) };
+    static LOCKINGS: RefCell<[u64; LockClass::COUNT]> = const { RefCell::new([0; LockClass::COUNT]) };
 }
 
-/// Locks of all spaces on simulated machines that this thread took so far: pool, lazy, free, purge.
-pub fn lockings() -> [u64; 4] {
+/// Locks of all spaces on simulated machines that this thread took so far, in the order of [`LockClass`].
+pub fn lockings() -> [u64; LockClass::COUNT] {
     LOCKINGS.with(|counts| *counts.borrow())
 }
 

@@ -348,7 +348,7 @@ fn a_pair_from_the_pool_takes_the_free_lock_never() {
             space.free(area).unwrap();
         }
         let taken: Vec<_> = lockings().iter().zip(before).map(|(now, then)| now - then).collect();
-        assert_eq!(taken, [20, 20, 0, 0], "pool, lazy, free, purge, of {size} pages");
+        assert_eq!(taken[..4], [20, 20, 0, 0], "pool, lazy, free, purge, of {size} pages");
         space.purge(Purge::Drain);
         space.shrink();
     }

@@ -1,0 +1,665 @@
+//! One block: how its pages are given out, given back, and put back into use.
+//!
+//! # Theory
+//! ```text
+//!   |--mapping--|-gone-|--mapping--|......open run......|-gone-|--free--|
+//!                                  ^ cursor             ^ limit
+//! ```
+//! Pages are given out from the front of the **open run**, a moving cursor and no search. When it is too short for a request it
+//! is closed, and the lowest free run that is long enough is opened. A fresh block is one run, so there the cursor is
+//! Linux's bump pointer.
+//!
+//! A block's record stays with its address for good: it lies in the lookup, and when the block goes back to the space only
+//! its contents end. So who looks an address up without a lock never holds a record that became another's.
+//!
+//! # Invariants
+//! - **VB1 whole** free pages, the open run, mappings that live and mappings given back make up the block, each page once.
+//! - **VB2 marked** each head has its tail before the next head; no tail is without a head.
+//! - **VB3 flushed** what a flush covers was given back, what was given back has a head.
+//! - **VB4 dead** the count of dead pages, where it is kept, is that of the mappings given back.
+//!
+//! # Locking
+//! The **owner** writes marks, free bits and the run: whoever holds the queue lock of the block's CPU, or the lane that the
+//! block was taken into. Giving back takes no lock. Reading is free to all.
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12: `struct vmap_block`, `vb_alloc`, `vb_free`), where the lock of the block is taken once to
+//! give out and twice to give back, and where counts are believed.
+
+use crate::config::Config;
+use crate::strip::{Gone, STRIP_PAGES, Strip};
+use va_base::Table;
+use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+#[cfg(not(loom))]
+pub(crate) const STRIPS: usize = 32;
+#[cfg(loom)]
+pub(crate) const STRIPS: usize = 2;
+/// Most pages of a block.
+pub(crate) const PAGES_MAX: u32 = STRIPS as u32 * STRIP_PAGES;
+
+/// No block.
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// Where a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Place {
+    /// Nowhere: the addresses are not ours.
+    Absent,
+    /// In the list of its CPU.
+    Open,
+    /// In no list: no page is free.
+    Full,
+    /// In a lane.
+    Laned,
+}
+
+/// How far a flush for a block is. Changed under the queue lock; a lane takes `Landed` back to `None`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Flight {
+    /// None, or none that ended unheard of.
+    None,
+    /// It has begun: the block is in the chain of the collection.
+    Begun,
+    /// It has ended, and the lane that has the block is to put the pages back into use.
+    Landed,
+}
+
+/// The record of a block.
+#[repr(align(64))]
+pub(crate) struct Block {
+    // Owner.
+    cursor: AtomicU32,
+    limit: AtomicU32,
+    /// No free run but the open one is longer.
+    fit: AtomicU32,
+    // Under the queue lock.
+    place: AtomicU32,
+    flight: AtomicU32,
+    cpu: AtomicU32,
+    pub(crate) next: AtomicU32,
+    pub(crate) prev: AtomicU32,
+    /// The collection that found that nothing lives here any more.
+    idle_since: AtomicU64,
+    // Constant once the record is in the lookup.
+    index: AtomicU32,
+    // Under the lock of the collection.
+    pub(crate) chain: AtomicU32,
+    // Atomic: written by whoever gives back.
+    strips: [Strip; STRIPS],
+    /// In the stack of blocks to collect.
+    touched: AtomicBool,
+    pub(crate) touched_next: AtomicU32,
+    /// Dead pages; only where a block dies with its last mapping.
+    dead: AtomicU32,
+}
+
+impl Table for Block {
+    fn empty() -> Self {
+        Self {
+            cursor: AtomicU32::new(0),
+            limit: AtomicU32::new(0),
+            fit: AtomicU32::new(0),
+            place: AtomicU32::new(Place::Absent as u32),
+            flight: AtomicU32::new(Flight::None as u32),
+            cpu: AtomicU32::new(0),
+            next: AtomicU32::new(NIL),
+            prev: AtomicU32::new(NIL),
+            idle_since: AtomicU64::new(0),
+            index: AtomicU32::new(NIL),
+            chain: AtomicU32::new(NIL),
+            strips: core::array::from_fn(|_| Strip::new()),
+            touched: AtomicBool::new(false),
+            touched_next: AtomicU32::new(NIL),
+            dead: AtomicU32::new(0),
+        }
+    }
+}
+
+/// Why nothing was given back at a page of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// No mapping starts there.
+    NoHead,
+    /// One does, of so many pages.
+    Size(u32),
+    /// One did, of so many pages, and was given back.
+    Twice(u32),
+}
+
+/// A hull of pages of one block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Hull {
+    pub(crate) low: u32,
+    pub(crate) high: u32,
+}
+
+impl Hull {
+    pub(crate) const EMPTY: Self = Self { low: u32::MAX, high: 0 };
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.low >= self.high
+    }
+
+    fn cover(&mut self, low: u32, high: u32) {
+        self.low = self.low.min(low);
+        self.high = self.high.max(high);
+    }
+}
+
+/// Splits a page of a block into its strip and the bit there.
+#[inline(always)]
+fn place_of(page: u32) -> (usize, u32) {
+    // The remainder never changes a page of a block; it tells the compiler so.
+    ((page / STRIP_PAGES) as usize % STRIPS, page % STRIP_PAGES)
+}
+
+/// The bits of a strip between pages `start` and `end` of the block, for strip `at`.
+fn bits_between(at: usize, start: u32, end: u32) -> u32 {
+    let first = at as u32 * STRIP_PAGES;
+    let (low, high) = (start.max(first) - first, end.min(first + STRIP_PAGES).saturating_sub(first));
+    if low >= high {
+        return 0;
+    }
+    (u32::MAX >> (STRIP_PAGES - (high - low))) << low
+}
+
+impl Block {
+    #[inline(always)]
+    pub(crate) fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// Before the record is put into the lookup.
+    pub(crate) fn set_index(&self, index: u32) {
+        self.index.store(index, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn cpu(&self) -> u32 {
+        self.cpu.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        match self.place.load(Ordering::Acquire) {
+            1 => Place::Open,
+            2 => Place::Full,
+            3 => Place::Laned,
+            _ => Place::Absent,
+        }
+    }
+
+    pub(crate) fn set_place(&self, place: Place) {
+        self.place.store(place as u32, Ordering::Release);
+    }
+
+    pub(crate) fn flight(&self) -> Flight {
+        // Acquire pairs with the release in `set_flight`: of the lane that recycled, of the collection that landed.
+        match self.flight.load(Ordering::Acquire) {
+            1 => Flight::Begun,
+            2 => Flight::Landed,
+            _ => Flight::None,
+        }
+    }
+
+    pub(crate) fn set_flight(&self, flight: Flight) {
+        self.flight.store(flight as u32, Ordering::Release);
+    }
+
+    pub(crate) fn idle_since(&self) -> u64 {
+        self.idle_since.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_idle_since(&self, collection: u64) {
+        self.idle_since.store(collection, Ordering::Relaxed);
+    }
+
+    /// An upper bound of the pages that can be had in one piece.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> u32 {
+        let open = self.limit.load(Ordering::Relaxed) - self.cursor.load(Ordering::Relaxed);
+        open.max(self.fit.load(Ordering::Relaxed))
+    }
+
+    /// Begins the life of a block of `pages` pages, all in the open run, for `cpu`. Nothing lives here; the caller has the
+    /// area, so nobody else begins it.
+    pub(crate) fn begin(&self, cpu: u32, pages: u32) {
+        self.cpu.store(cpu, Ordering::Relaxed);
+        self.cursor.store(0, Ordering::Relaxed);
+        self.limit.store(pages, Ordering::Relaxed);
+        self.fit.store(0, Ordering::Relaxed);
+        self.dead.store(0, Ordering::Relaxed);
+        self.idle_since.store(0, Ordering::Relaxed);
+    }
+
+    /// Ends it: no mapping is known any more. Owner only; nothing lives.
+    pub(crate) fn end(&self) {
+        for strip in &self.strips {
+            strip.unmark(u32::MAX, u32::MAX);
+            strip.forget_all();
+            strip.set_free(0);
+            strip.set_flushed(0);
+        }
+        self.cursor.store(0, Ordering::Relaxed);
+        self.limit.store(0, Ordering::Relaxed);
+        self.fit.store(0, Ordering::Relaxed);
+        self.set_place(Place::Absent);
+    }
+
+    /// Gives out `pages` pages of the open run and uses up `consumed` of it. Owner only.
+    #[inline(always)]
+    pub(crate) fn carve(&self, pages: u32, consumed: u32) -> Option<u32> {
+        let at = self.cursor.load(Ordering::Relaxed);
+        let end = at + consumed;
+        if end > self.limit.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.cursor.store(end, Ordering::Relaxed);
+        let ((first, head), (last, tail)) = (place_of(at), place_of(at + pages - 1));
+        if first == last {
+            self.strips[first].mark(1 << head, 1 << tail);
+        } else {
+            self.mark_across(at, at + pages - 1);
+        }
+        Some(at)
+    }
+
+    fn mark_across(&self, head: u32, tail: u32) {
+        let ((first, head), (last, tail)) = (place_of(head), place_of(tail));
+        // The tail first: who sees the head finds it.
+        self.strips[last].mark(0, 1 << tail);
+        self.strips[first].mark(1 << head, 0);
+    }
+
+    /// Does as [`carve`](Self::carve), and opens another run if need be. Owner only. `pages` of `block_pages`.
+    pub(crate) fn carve_anywhere(&self, pages: u32, consumed: u32, block_pages: u32) -> Option<u32> {
+        let done = self.carve(pages, consumed);
+        if done.is_some() || self.fit.load(Ordering::Relaxed) < consumed {
+            return done;
+        }
+        if self.open_run(consumed, block_pages) { self.carve(pages, consumed) } else { None }
+    }
+
+    /// Opens the lowest free run of at least `want` pages; without one, leaves none open. Cost: O(strips and runs).
+    fn open_run(&self, want: u32, block_pages: u32) -> bool {
+        self.close_run();
+        let (mut at, mut longest) = (0, 0);
+        while let Some(start) = self.next_free(at, block_pages, true) {
+            let end = self.next_free(start, block_pages, false).unwrap_or(block_pages);
+            if end - start >= want {
+                self.set_free_between(start, end, false);
+                self.cursor.store(start, Ordering::Relaxed);
+                self.limit.store(end, Ordering::Relaxed);
+                return true;
+            }
+            longest = longest.max(end - start);
+            at = end;
+        }
+        self.fit.store(longest, Ordering::Relaxed);
+        false
+    }
+
+    fn close_run(&self) {
+        let (start, end) = (self.cursor.load(Ordering::Relaxed), self.limit.load(Ordering::Relaxed));
+        self.set_free_between(start, end, true);
+        self.cursor.store(0, Ordering::Relaxed);
+        self.limit.store(0, Ordering::Relaxed);
+        if end - start > self.fit.load(Ordering::Relaxed) {
+            self.fit.store(end - start, Ordering::Relaxed);
+        }
+    }
+
+    fn set_free_between(&self, start: u32, end: u32, free: bool) {
+        let (mut at, end) = (start, end.min(PAGES_MAX));
+        while at < end {
+            let (index, _) = place_of(at);
+            let (strip, bits) = (&self.strips[index], bits_between(index, at, end));
+            strip.set_free(if free { strip.free() | bits } else { strip.free() & !bits });
+            at = (at / STRIP_PAGES + 1) * STRIP_PAGES;
+        }
+    }
+
+    /// The lowest page at or above `from` whose free bit is `free`.
+    fn next_free(&self, from: u32, block_pages: u32, free: bool) -> Option<u32> {
+        let mut at = from;
+        while at < block_pages {
+            let (index, bit) = place_of(at);
+            let word = self.strips[index].free();
+            let left = (if free { word } else { !word }) >> bit;
+            if left != 0 {
+                let found = at + left.trailing_zeros();
+                return (found < block_pages).then_some(found);
+            }
+            at += STRIP_PAGES - bit;
+        }
+        None
+    }
+
+    /// Pages from `head` to the first tail at or above it; `None` if there is none within reach of a mapping.
+    #[inline(always)]
+    fn size_from(&self, head: u32) -> Option<u32> {
+        let (first, bit) = place_of(head);
+        let tails = self.strips[first].marks().tails() >> bit;
+        if tails != 0 { Some(tails.trailing_zeros() + 1) } else { self.size_across(first, bit) }
+    }
+
+    fn size_across(&self, first: usize, bit: u32) -> Option<u32> {
+        let mut before = STRIP_PAGES - bit;
+        // A mapping has at most two strips' pages, so it ends in the next but one at the latest.
+        for strip in self.strips.get(first + 1..)?.iter().take(2) {
+            let tails = strip.marks().tails();
+            if tails != 0 {
+                return Some(before + tails.trailing_zeros() + 1);
+            }
+            before += STRIP_PAGES;
+        }
+        None
+    }
+
+    /// Gives back the mapping of `pages` pages that starts at page `at`. Of two who do, one is refused.
+    #[inline(always)]
+    pub(crate) fn give_back(&self, at: u32, pages: u64) -> Result<(), Refusal> {
+        let (index, bit) = place_of(at);
+        let strip = &self.strips[index];
+        loop {
+            // First: the exchange below fails if anything was recycled after this.
+            let gone = strip.gone();
+            if let Err(refusal) = self.check(strip, gone, at, bit, pages) {
+                // What was read in between may be of two lives.
+                if strip.gone() == gone {
+                    return Err(refusal);
+                }
+            } else if strip.give_back(gone, bit) {
+                return Ok(());
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn check(&self, strip: &Strip, gone: Gone, at: u32, bit: u32, pages: u64) -> Result<(), Refusal> {
+        if !strip.marks().has_head(bit) {
+            return Err(Refusal::NoHead);
+        }
+        let Some(size) = self.size_from(at) else { return Err(Refusal::NoHead) };
+        if gone.has(bit) {
+            return Err(Refusal::Twice(size));
+        }
+        if u64::from(size) == pages { Ok(()) } else { Err(Refusal::Size(size)) }
+    }
+
+    /// Notes that the block has something to collect; `true` for the one who has to tell.
+    #[inline(always)]
+    pub(crate) fn touch(&self) -> bool {
+        // SeqCst: see `Strip::give_back`.
+        !self.touched.load(Ordering::SeqCst) && !self.touched.swap(true, Ordering::SeqCst)
+    }
+
+    /// Before a collection reads what is gone.
+    pub(crate) fn untouch(&self) {
+        self.touched.store(false, Ordering::SeqCst);
+    }
+
+    /// Counts dead pages; returns how many there are.
+    pub(crate) fn count_dead(&self, pages: u32) -> u32 {
+        // AcqRel: who reaches the last page sees all that the others did before.
+        self.dead.fetch_add(pages, Ordering::AcqRel) + pages
+    }
+
+    pub(crate) fn dead_counted(&self) -> u32 {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// The mapping that lives around page `at`: its first page and its size. No lock.
+    pub(crate) fn living_around(&self, at: u32) -> Option<(u32, u32)> {
+        let head = self.head_upto(at)?;
+        let (index, bit) = place_of(head);
+        let strip = &self.strips[index];
+        loop {
+            let gone = strip.gone();
+            if gone.has(bit) || !strip.marks().has_head(bit) {
+                return None;
+            }
+            let size = self.size_from(head)?;
+            // Unchanged, so it was one life that was read.
+            if strip.gone() == gone {
+                return (at - head < size).then_some((head, size));
+            }
+        }
+    }
+
+    /// The highest head at or below page `at`, if a mapping from there could reach it.
+    fn head_upto(&self, at: u32) -> Option<u32> {
+        let (index, bit) = place_of(at);
+        let upto = |index: usize, mask: u32| {
+            let heads = self.strips[index].marks().heads() & mask;
+            (heads != 0).then(|| index as u32 * STRIP_PAGES + heads.ilog2())
+        };
+        upto(index, u32::MAX >> (STRIP_PAGES - 1 - bit))
+            .or_else(|| (index.saturating_sub(2)..index).rev().find_map(|index| upto(index, u32::MAX)))
+    }
+
+    /// Notes that a flush will cover what was given back by now and was not noted before, and adds it to `hull`. Queue lock.
+    pub(crate) fn note_flushed(&self, hull: &mut Hull) {
+        for (index, strip) in self.strips.iter().enumerate() {
+            let flushed = strip.flushed();
+            let fresh = strip.gone().bits() & !flushed;
+            if fresh == 0 {
+                continue;
+            }
+            let first = index as u32 * STRIP_PAGES;
+            let (low, high) = (first + fresh.trailing_zeros(), first + fresh.ilog2());
+            hull.cover(low, high + self.size_from(high).unwrap_or(1));
+            strip.set_flushed(flushed | fresh);
+        }
+    }
+
+    /// Puts what a flush covered, and that has ended, back into use; returns how many pages. Owner only.
+    pub(crate) fn recycle<C: Config>(&self) -> u32 {
+        let mut pages = 0;
+        for (index, strip) in self.strips.iter().enumerate() {
+            let flushed = strip.flushed();
+            if flushed == 0 {
+                continue;
+            }
+            let (inside, tails) =
+                if C::ROUND_UP { (0, 0) } else { ends_inside(flushed, strip.marks().tails()) };
+            let all = strip.marks().heads() == flushed;
+            // All at once: from each head up to its tail.
+            let freed = ((u64::from(tails) << 1).wrapping_sub(u64::from(inside))) as u32;
+            strip.unmark(inside, tails);
+            strip.set_free(strip.free() | freed);
+            pages += freed.count_ones();
+            for head in ones(flushed & !inside) {
+                pages += self.recycle_one::<C>(index as u32 * STRIP_PAGES + head);
+            }
+            if all {
+                strip.forget_all()
+            } else {
+                strip.forget(flushed)
+            }
+            strip.set_flushed(0);
+        }
+        if pages > 0 {
+            self.fit.store(PAGES_MAX, Ordering::Relaxed);
+        }
+        pages
+    }
+
+    /// Clears one mapping and frees its pages.
+    fn recycle_one<C: Config>(&self, head: u32) -> u32 {
+        let Some(size) = self.size_from(head) else { return 0 };
+        let ((first, head_bit), (last, tail_bit)) = (place_of(head), place_of(head + size - 1));
+        self.strips[first].unmark(1 << head_bit, 0);
+        self.strips[last].unmark(0, 1 << tail_bit);
+        self.set_free_between(head, head + C::consumed(size), true);
+        C::consumed(size)
+    }
+
+    /// Tells whether every mapping was given back. Exact for the owner.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.strips.iter().all(|strip| strip.marks().heads() & !strip.gone().bits() == 0)
+    }
+
+    /// Tells whether there is no mapping at all, not even a dead one. Exact for the owner.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.strips.iter().all(|strip| strip.marks().heads() == 0)
+    }
+
+    /// Free pages, those of the open run among them. Exact for the owner.
+    pub(crate) fn free_pages(&self) -> u32 {
+        // Who is not the owner may read the two of different runs.
+        let open = self.limit.load(Ordering::Relaxed).saturating_sub(self.cursor.load(Ordering::Relaxed));
+        open + self.strips.iter().map(|strip| strip.free().count_ones()).sum::<u32>()
+    }
+
+    /// The open run.
+    pub(crate) fn run(&self) -> (u32, u32) {
+        (self.cursor.load(Ordering::Relaxed), self.limit.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn strips(&self) -> &[Strip; STRIPS] {
+        &self.strips
+    }
+}
+
+/// Those of `heads` whose mappings end in the same word, and their tails, given all tails of the word.
+///
+/// A one added at a head runs as a carry through the pages that are no tail, and comes to rest at the first that is: a
+/// zero among ones, so the carries of several heads do not meet. That of a mapping that ends elsewhere leaves the word.
+fn ends_inside(heads: u32, tails: u32) -> (u32, u32) {
+    let sum = u64::from(!tails) + u64::from(heads);
+    let ends = sum as u32 & tails;
+    // Only the highest head can be without its tail.
+    let outside = if sum >> STRIP_PAGES == 0 { 0 } else { 1 << heads.ilog2() };
+    (heads & !outside, ends)
+}
+
+/// The positions of the ones of a word, lowest first.
+pub(crate) fn ones(mut word: u32) -> impl Iterator<Item = u32> {
+    core::iter::from_fn(move || {
+        if word == 0 {
+            return None;
+        }
+        let bit = word.trailing_zeros();
+        word &= word - 1;
+        Some(bit)
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::config::{Default as Ours, Linux64};
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    fn fresh(pages: u32) -> Box<Block> {
+        let block = Box::new(Block::empty());
+        block.begin(0, pages);
+        block
+    }
+
+    /// A block in which mappings of these sizes lie one after the other.
+    fn filled(sizes: &[u32]) -> (Box<Block>, Vec<u32>) {
+        let block = fresh(PAGES_MAX);
+        let at = sizes.iter().map(|&size| block.carve(size, size).unwrap()).collect();
+        (block, at)
+    }
+
+    #[test]
+    fn vb2_tails_are_found_by_carries() {
+        // "[]" is a mapping, "=" its pages in between, "|" one of a page.
+        let words = |text: &str| {
+            let bits = |marks: &str| {
+                text.bytes()
+                    .enumerate()
+                    .filter(|(_, c)| marks.contains(*c as char))
+                    .fold(0, |word, (at, _)| word | 1 << at)
+            };
+            (bits("[|"), bits("]|"))
+        };
+        for (text, heads) in [
+            ("|", 0b1),
+            ("[]", 0b1),
+            ("[==]", 0b1),
+            ("[]|[=]", 0b1101),
+            ("..[=].|", 0b100_0100),
+            ("[==============================]", 1),
+            ("[]............................[]", 1 | 1 << 30),
+        ] {
+            let (all, tails) = words(text);
+            assert_eq!(all, heads, "{text}");
+            assert_eq!(ends_inside(heads, tails), (heads, tails), "{text}");
+            // Each alone finds its own.
+            for head in ones(heads) {
+                let own = tails & (u32::MAX << head);
+                assert_eq!(ends_inside(1 << head, tails), (1 << head, own & own.wrapping_neg()), "{text}");
+            }
+        }
+        let (heads, tails) = words("[].|..........................[=");
+        assert_eq!(ends_inside(heads, tails), (0b1001, 0b1010), "the last ends elsewhere");
+    }
+
+    #[test]
+    fn a_count_is_checked_across_strips() {
+        let (block, at) = filled(&[20, 1, 43, 64, 5, 31, 33]);
+        for (&at, size) in at.iter().zip([20, 1, 43, 64, 5, 31, 33]) {
+            for wrong in [0, size - 1, size + 1, size + (1 << 32), u64::MAX] {
+                assert_eq!(block.give_back(at, wrong), Err(Refusal::Size(size as u32)), "{at}: {wrong}");
+            }
+            for inside in at + 1..at + size as u32 {
+                assert_eq!(block.give_back(inside, 1), Err(Refusal::NoHead));
+                assert_eq!(block.living_around(inside), Some((at, size as u32)));
+            }
+            assert_eq!(block.give_back(at, size), Ok(()));
+            assert_eq!(block.give_back(at, size), Err(Refusal::Twice(size as u32)));
+            assert_eq!(block.living_around(at), None);
+        }
+        assert!(block.is_dead() && !block.is_empty());
+        let mut hull = Hull::EMPTY;
+        block.note_flushed(&mut hull);
+        assert_eq!(hull, Hull { low: 0, high: 197 });
+        assert_eq!((block.recycle::<Ours>(), block.is_empty(), block.free_pages()), (197, true, PAGES_MAX));
+    }
+
+    #[test]
+    fn what_was_not_noted_is_not_recycled() {
+        let (block, at) = filled(&[30, 10, 30]);
+        let sizes = [30, 10, 30];
+        let mut hull = Hull::EMPTY;
+        block.give_back(at[1], sizes[1]).unwrap();
+        block.note_flushed(&mut hull);
+        // Dead, but after the flush began.
+        block.give_back(at[2], sizes[2]).unwrap();
+        assert_eq!((hull, block.recycle::<Ours>()), (Hull { low: 30, high: 40 }, 10));
+        assert_eq!(block.give_back(at[2], 30), Err(Refusal::Twice(30)));
+        // "AAA...BBB" + 11 goes above, + 10 between.
+        assert_eq!(block.carve_anywhere(11, 11, PAGES_MAX), Some(70));
+        // The open run is the larger part; what is between stays for whoever fits only there.
+        assert_eq!(block.carve(PAGES_MAX - 81, PAGES_MAX - 81), Some(81));
+        assert_eq!(block.carve_anywhere(10, 10, PAGES_MAX), Some(30));
+        assert_eq!(block.give_back(30, 10), Ok(()));
+    }
+
+    #[test]
+    fn o7_pages_consumed_by_order() {
+        for (pages, consumed) in [(1, 1), (2, 2), (3, 4), (5, 8), (33, 64)] {
+            let block = fresh(1024);
+            assert_eq!(block.carve(pages, Linux64::consumed(pages)), Some(0));
+            assert_eq!(1024 - block.free_pages(), consumed);
+        }
+    }
+
+    #[test]
+    fn an_ended_block_knows_nothing() {
+        let (block, at) = filled(&[3, 40]);
+        for (at, size) in at.iter().zip([3, 40]) {
+            block.give_back(*at, size).unwrap();
+        }
+        block.end();
+        assert_eq!(block.give_back(at[1], 40), Err(Refusal::NoHead));
+        block.begin(0, 128);
+        assert_eq!((block.carve(64, 64), block.carve(65, 65), block.free_pages()), (Some(0), None, 64));
+    }
+}

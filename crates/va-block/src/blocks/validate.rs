@@ -1,0 +1,230 @@
+//! Counting everything, and checking that nothing is lost.
+
+use super::Blocks;
+use crate::block::{Block, Place, ones};
+use crate::config::{Config, Spread};
+use crate::strip::STRIP_PAGES;
+use va_base::sync::atomic::Ordering;
+use va_base::{Broken, Machine, Pages};
+use va_space::State;
+
+/// Where the pages of blocks are; exact while nobody else calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Blocks present.
+    pub blocks: u64,
+    /// Blocks in lanes, among them.
+    pub laned: u64,
+    /// Pages that can be given out.
+    pub free_pages: Pages,
+    /// Pages of mappings that live, with what was consumed beyond them by rounding.
+    pub live_pages: Pages,
+    /// Pages given back and not yet reusable.
+    pub dead_pages: Pages,
+    /// Collections ended.
+    pub collections: u64,
+    /// Flushes that they asked for.
+    pub flushes: u64,
+    /// Pages that they put back into use (lanes put back more).
+    pub recycled_pages: Pages,
+    /// Blocks that they gave back to the space.
+    pub given_up: u64,
+}
+
+/// Pages of one block: free, live, dead.
+struct Shares {
+    free: u32,
+    live: u32,
+    dead: u32,
+}
+
+impl<P: Machine + Clone, C: Config> Blocks<P, C> {
+    /// Counts. Cost: O(all blocks that there ever were).
+    pub fn stats(&self) -> Stats {
+        let collection = self.lock_collection();
+        let mut stats = Stats {
+            collections: collection.done,
+            flushes: collection.flushes,
+            recycled_pages: Pages::new(collection.recycled),
+            given_up: collection.given_up,
+            ..Stats::default()
+        };
+        drop(collection);
+        let (mut free, mut live, mut dead) = (0, 0, 0);
+        for block in self.lookup.each() {
+            let _queue = self.lock_queue(self.cpu(block.cpu()));
+            let place = block.place();
+            if place == Place::Absent {
+                continue;
+            }
+            stats.blocks += 1;
+            stats.laned += u64::from(place == Place::Laned);
+            if let Ok(shares) = self.check_block(block) {
+                (free, live, dead) = (
+                    free + u64::from(shares.free),
+                    live + u64::from(shares.live),
+                    dead + u64::from(shares.dead),
+                );
+            }
+        }
+        (stats.free_pages, stats.live_pages, stats.dead_pages) =
+            (Pages::new(free), Pages::new(live), Pages::new(dead));
+        stats
+    }
+
+    /// Checks VB1 to VB7 with full walks, and the space below.
+    ///
+    /// Call it when nobody else calls: what moves during the walk may look broken.
+    ///
+    /// # Errors
+    /// [`Broken`] names the first rule that does not hold.
+    pub fn validate(&self) -> Result<(), Broken> {
+        let collection = self.lock_collection();
+        let chain = collection.chain();
+        drop(collection);
+        let mut present = [0; super::CPUS_MAX];
+        let mut open = 0;
+        for block in self.lookup.each() {
+            let place = block.place();
+            if place == Place::Absent {
+                continue;
+            }
+            present[C::Spread::bucket(block.index(), self.cpu_count) as usize] += 1;
+            open += u64::from(place == Place::Open);
+            let shares = self.check_block(block)?;
+            let at = self.va(block, 0);
+            if place == Place::Full && shares.free > 0 {
+                return Err(Broken { rule: "VB7", at, want: 0, got: u64::from(shares.free) });
+            }
+            let area = self.space().find(at).filter(|seen| seen.state == State::Busy);
+            let size = area.map_or(0, |seen| seen.range.len_bytes() / va_base::PAGE_SIZE);
+            if size != u64::from(self.pages) {
+                return Err(Broken { rule: "VB6", at, want: u64::from(self.pages), got: size });
+            }
+        }
+        for (cpu, want) in self.each_cpu().zip(present) {
+            let got = *cpu.present.lock();
+            if got != want {
+                return Err(Broken { rule: "VB5", at: self.space().extent().start(), want, got });
+            }
+            let queue = self.lock_queue(cpu);
+            for block in queue.each(&self.lookup) {
+                let at = self.va(block, 0);
+                if block.place() != Place::Open || !core::ptr::eq(self.cpu(block.cpu()), cpu) || open == 0 {
+                    return Err(Broken {
+                        rule: "VB7",
+                        at,
+                        want: Place::Open as u64,
+                        got: block.place() as u64,
+                    });
+                }
+                open -= 1;
+            }
+        }
+        if open != 0 {
+            return Err(Broken { rule: "VB7", at: self.space().extent().start(), want: 0, got: open });
+        }
+        self.check_chain(chain)?;
+        self.space().validate()
+    }
+
+    /// The chain of the collection ends, and its blocks know of their flight.
+    fn check_chain(&self, mut chain: u32) -> Result<(), Broken> {
+        let mut left = self.lookup.each().count();
+        while let Some(block) = self.lookup.find(chain) {
+            let at = self.va(block, 0);
+            if left == 0 || block.flight() != crate::block::Flight::Begun {
+                return Err(Broken { rule: "VB3", at, want: 1, got: block.flight() as u64 });
+            }
+            left -= 1;
+            chain = block.chain.load(Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// VB1 to VB4 for one block.
+    fn check_block(&self, block: &Block) -> Result<Shares, Broken> {
+        let broken = |rule, page: u32, want: u32, got: u32| {
+            Err(Broken { rule, at: self.va(block, page), want: u64::from(want), got: u64::from(got) })
+        };
+        let mut shares = Shares { free: 0, live: 0, dead: 0 };
+        let (run_start, run_end) = block.run();
+        let mut expect = 0;
+        while expect < self.pages {
+            let (strip, bit) = (&block.strips()[(expect / STRIP_PAGES) as usize], expect % STRIP_PAGES);
+            let (marks, is_free) = (strip.marks(), strip.free() & 1 << bit != 0);
+            let in_run = (run_start..run_end).contains(&expect);
+            let ways = u32::from(marks.has_head(bit)) + u32::from(is_free) + u32::from(in_run);
+            if ways != 1 {
+                return broken("VB1", expect, 1, ways);
+            }
+            if !marks.has_head(bit) {
+                // Not in a mapping, so no mapping may end here.
+                if marks.tails() & 1 << bit != 0 {
+                    return broken("VB2", expect, 0, 1);
+                }
+                shares.free += 1;
+                expect += 1;
+                continue;
+            }
+            let Some(size) = self.size_at(block, expect) else { return broken("VB2", expect, 1, 0) };
+            let consumed = C::consumed(size);
+            if expect + consumed > self.pages {
+                return broken("VB2", expect, self.pages, expect + consumed);
+            }
+            for page in expect + 1..expect + consumed {
+                let (strip, bit) = (&block.strips()[(page / STRIP_PAGES) as usize], page % STRIP_PAGES);
+                let (marks, is_free) = (strip.marks(), strip.free() & 1 << bit != 0);
+                let is_tail = marks.tails() & 1 << bit != 0;
+                if is_free || (run_start..run_end).contains(&page) {
+                    return broken("VB1", page, 1, 2);
+                }
+                if marks.has_head(bit) || is_tail != (page == expect + size - 1) {
+                    return broken("VB2", page, expect + size - 1, page);
+                }
+            }
+            if strip.gone().has(bit) {
+                shares.dead += consumed
+            } else {
+                shares.live += consumed
+            }
+            expect += consumed;
+        }
+        self.check_bits(block)?;
+        let sum = shares.free + shares.live + shares.dead;
+        if sum != self.pages || shares.free != block.free_pages() {
+            return broken("VB1", 0, block.free_pages(), shares.free);
+        }
+        if !C::REUSE && block.dead_counted() != shares.dead {
+            return broken("VB4", 0, shares.dead, block.dead_counted());
+        }
+        Ok(shares)
+    }
+
+    /// VB3.
+    fn check_bits(&self, block: &Block) -> Result<(), Broken> {
+        for (index, strip) in block.strips().iter().enumerate() {
+            let (heads, gone, flushed) = (strip.marks().heads(), strip.gone().bits(), strip.flushed());
+            if let Some(bit) = ones(gone & !heads | flushed & !gone).next() {
+                let at = self.va(block, index as u32 * STRIP_PAGES + bit);
+                return Err(Broken {
+                    rule: "VB3",
+                    at,
+                    want: u64::from(heads & gone),
+                    got: u64::from(gone | flushed),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages from a head to the first tail.
+    fn size_at(&self, block: &Block, head: u32) -> Option<u32> {
+        (head..self.pages.min(head + 64))
+            .find(|page| {
+                let strip = &block.strips()[(page / STRIP_PAGES) as usize];
+                strip.marks().tails() & 1 << (page % STRIP_PAGES) != 0
+            })
+            .map(|tail| tail - head + 1)
+    }
+}

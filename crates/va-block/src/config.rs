@@ -1,0 +1,176 @@
+//! The policies of blocks, bundled: what differs between Linux's ways and ours is a type or a number here.
+//!
+//! | | [`OneMap63`] | [`Linux64`] | [`Default`] |
+//! |---|---|---|---|
+//! | stands for | Linux up to 6.3: one lookup | Linux 6.4 to 6.12: lookup hashed over CPUs | ours |
+//! | space | [`OneLock52`] | [`Linux69`] | [`va_space::config::Default`] |
+//! | pages consumed | rounded up to a power of two | the same | exactly those asked for |
+//! | which block | the first of the CPU that has room | the same | the one used last, then the first that has room |
+//! | dead pages | never reused; the block dies with its last | the same | reused after a flush |
+//! | a flush for blocks | by `unmap_aliases` | the same | and when as many pages are dead as may be lazy |
+
+use va_base::Pages;
+use va_space::config::{Linux69, OneLock52};
+use va_space::lazy::lazy_max_pages;
+
+/// Largest request that a block meets, in pages: the bits of a word in Linux.
+pub const ALLOC_PAGES_MAX: u64 = 64;
+
+/// Pages of a block of Linux on a machine built for `nr_cpus` CPUs (64 bits, pages of 4 KiB).
+///
+/// A sixteenth of each CPU's share of 128 GiB, so that blocks of all CPUs together stay a small part of the space; at
+/// least two of the largest requests, at most 4 MiB. Always a power of two.
+pub const fn bbmap_bits(nr_cpus: u32) -> u64 {
+    const VMALLOC_PAGES: u64 = (128 << 30) >> va_base::PAGE_SHIFT;
+    // 2^31 CPUs and more: `next_power_of_two` of a u64 cannot overflow.
+    let share = VMALLOC_PAGES / (nr_cpus as u64).next_power_of_two() / 16;
+    if share < 2 * ALLOC_PAGES_MAX {
+        2 * ALLOC_PAGES_MAX
+    } else if share > 1024 {
+        1024
+    } else {
+        share
+    }
+}
+
+/// How blocks are spread over the locks of the lookup by address.
+pub trait Spread: 'static {
+    /// The CPU whose lock guards the entry of block `index`, below `cpus`.
+    fn bucket(index: u32, cpus: u32) -> u32;
+}
+
+/// A lock for each possible CPU, by address, since whoever frees knows nothing but the address.
+///
+/// CPUs are numbered densely here, so every bucket exists (Linux has to skip ids of CPUs that are not possible).
+#[derive(Clone, Copy, Debug)]
+pub struct Hashed;
+
+impl Spread for Hashed {
+    #[inline]
+    fn bucket(index: u32, cpus: u32) -> u32 {
+        index % cpus.max(1)
+    }
+}
+
+/// One lock for all.
+#[derive(Clone, Copy, Debug)]
+pub struct OneMap;
+
+impl Spread for OneMap {
+    #[inline]
+    fn bucket(_index: u32, _cpus: u32) -> u32 {
+        0
+    }
+}
+
+/// A bundle of policies. Constant for a set of blocks; costs nothing at run time.
+pub trait Config: 'static {
+    /// The policies of the space below.
+    type Space: va_space::Config;
+    /// The locks of the lookup.
+    type Spread: Spread;
+
+    /// Whether dead pages are used again once flushed. If not, a block goes back to the space with its last mapping.
+    const REUSE: bool;
+    /// Whether a request uses up the next power of two of pages, or exactly those that it asks for.
+    const ROUND_UP: bool;
+    /// Whether each request begins with the oldest block that has room.
+    const FIRST_FIT: bool;
+    /// Blocks that one slice of a collection handles, at least 1.
+    const SLICE_BLOCKS: u32;
+    /// Pages that one CPU frees before it tells the others.
+    const TELL_PAGES: u64;
+
+    /// Pages of a block: a power of two from 64 to 1024, with `cpus` CPUs possible.
+    fn block_pages(cpus: u32) -> u64;
+
+    /// Pages that a request for `pages` uses up in a block.
+    #[inline(always)]
+    fn consumed(pages: u32) -> u32 {
+        if Self::ROUND_UP { pages.next_power_of_two() } else { pages }
+    }
+
+    /// Dead pages that begin a collection, with `cpus` CPUs online.
+    fn dead_max(cpus: u32) -> Pages {
+        lazy_max_pages(cpus)
+    }
+
+    /// Whether an unforced purge takes a block in which nothing lives, if `free` of its `pages` were never used.
+    fn is_fragmented(free: u64, pages: u64) -> bool {
+        free < pages / 4
+    }
+}
+
+/// Linux up to 6.3: one lock over all of the lookup.
+#[derive(Clone, Copy, Debug)]
+pub struct OneMap63;
+
+/// Linux 6.4 to 6.12.
+#[derive(Clone, Copy, Debug)]
+pub struct Linux64;
+
+macro_rules! linux {
+    ($name:ident, $space:ty, $spread:ty) => {
+        impl Config for $name {
+            type Space = $space;
+            type Spread = $spread;
+            const REUSE: bool = false;
+            const ROUND_UP: bool = true;
+            const FIRST_FIT: bool = true;
+            const SLICE_BLOCKS: u32 = u32::MAX;
+            const TELL_PAGES: u64 = 256;
+
+            /// As a kernel built for 256 CPUs.
+            fn block_pages(_cpus: u32) -> u64 {
+                bbmap_bits(256)
+            }
+        }
+    };
+}
+
+linux!(OneMap63, OneLock52, OneMap);
+linux!(Linux64, Linux69, Hashed);
+
+/// Ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Default;
+
+impl Config for Default {
+    type Space = va_space::config::Default;
+    type Spread = Hashed;
+    const REUSE: bool = true;
+    const ROUND_UP: bool = false;
+    const FIRST_FIT: bool = false;
+    const SLICE_BLOCKS: u32 = 64;
+    const TELL_PAGES: u64 = 256;
+
+    fn block_pages(cpus: u32) -> u64 {
+        bbmap_bits(cpus)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn o7_pages_of_a_block_by_cpus() {
+        for (nr_cpus, bits) in
+            [(0, 1024), (1, 1024), (2, 1024), (3, 1024), (2048, 1024), (2049, 512), (4096, 512)]
+        {
+            assert_eq!(bbmap_bits(nr_cpus), bits, "{nr_cpus} CPUs");
+        }
+        assert_eq!([8192, 16384, 1 << 20, u32::MAX].map(bbmap_bits), [256, 128, 128, 128]);
+    }
+
+    #[test]
+    fn o7_linux_rounds_up_to_a_power_of_two_and_we_do_not() {
+        assert_eq!([1, 2, 3, 5, 33, 64].map(Linux64::consumed), [1, 2, 4, 8, 64, 64]);
+        assert_eq!([1, 2, 3, 5, 33, 64].map(Default::consumed), [1, 2, 3, 5, 33, 64]);
+    }
+
+    #[test]
+    fn o7_a_quarter_unused_saves_a_block_from_an_unforced_purge() {
+        assert!(Linux64::is_fragmented(255, 1024) && !Linux64::is_fragmented(256, 1024));
+    }
+}

@@ -1,0 +1,121 @@
+//! Refusals, with their numbers. Whoever gets one finds the blocks as they were (SP4), but for caches emptied.
+
+use core::fmt;
+use va_base::{Pages, RequestError, Va, VaRange};
+use va_space::{ReleaseError, SpaceError};
+
+/// Why no addresses were given out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The request makes no sense in any space.
+    BadRequest(RequestError),
+    /// No block has room, and the space below has none for another (or for a request too large for a block).
+    Space(SpaceError),
+    /// The machine lent no table for a block's record or for the lookup.
+    NoTable,
+    /// The default window of the space has more blocks than the lookup covers.
+    TooWide {
+        /// The window.
+        window: VaRange,
+        /// Blocks that the lookup covers.
+        limit: u64,
+    },
+}
+
+impl fmt::Display for BlockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadRequest(error) => fmt::Display::fmt(error, f),
+            Self::Space(error) => fmt::Display::fmt(error, f),
+            Self::NoTable => f.write_str("the machine lent no table"),
+            Self::TooWide { window, limit } => write!(f, "window {window} has more than {limit} blocks"),
+        }
+    }
+}
+
+impl core::error::Error for BlockError {}
+
+impl From<SpaceError> for BlockError {
+    fn from(error: SpaceError) -> Self {
+        Self::Space(error)
+    }
+}
+
+impl From<RequestError> for BlockError {
+    fn from(error: RequestError) -> Self {
+        Self::BadRequest(error)
+    }
+}
+
+/// Why nothing was taken back: always a caller's mistake. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum UnmapError {
+    /// The count is 0 or does not fit an address space.
+    BadCount {
+        /// Pages.
+        pages: u64,
+    },
+    /// Nothing that was given out starts there.
+    NotMapped {
+        /// Where.
+        at: Va,
+        /// What the address is inside, if it is: a mapping of a block, or an area of the space.
+        inside: Option<VaRange>,
+    },
+    /// Something starts there, and it has another size.
+    WrongCount {
+        /// What starts there.
+        range: VaRange,
+        /// Pages given back.
+        pages: Pages,
+    },
+    /// It was given back before, and nothing has been given out there since.
+    Twice {
+        /// What started there.
+        range: VaRange,
+    },
+    /// The space below refused.
+    Space(ReleaseError),
+}
+
+impl fmt::Display for UnmapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadCount { pages } => write!(f, "{pages} pages is no size of a mapping"),
+            Self::NotMapped { at, inside: None } => write!(f, "nothing starts at {at}"),
+            Self::NotMapped { at, inside: Some(range) } => {
+                write!(f, "nothing starts at {at}, which is inside {range}")
+            }
+            Self::WrongCount { range, pages } => write!(f, "what starts there is {range}, not {pages}"),
+            Self::Twice { range } => write!(f, "{range} was given back before"),
+            Self::Space(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl core::error::Error for UnmapError {}
+
+impl From<ReleaseError> for UnmapError {
+    fn from(error: ReleaseError) -> Self {
+        Self::Space(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn errors_say_their_numbers() {
+        let range = VaRange::from_pages(1, 4).unwrap();
+        let error = UnmapError::WrongCount { range, pages: Pages::new(4) };
+        assert_eq!(error.to_string(), "what starts there is [0x1000, 0x4000), not 4 pages");
+        let error = UnmapError::NotMapped { at: Va::new(0x2000), inside: Some(range) };
+        assert_eq!(error.to_string(), "nothing starts at 0x2000, which is inside [0x1000, 0x4000)");
+        let error = BlockError::TooWide { window: range, limit: 9 };
+        assert_eq!(error.to_string(), "window [0x1000, 0x4000) has more than 9 blocks");
+    }
+}

@@ -1,0 +1,33 @@
+//! Small, short-lived mappings, cut from blocks of address space that belong to a CPU (`vm_map_ram`).
+//!
+//! A space is asked for a whole block, now and then; the pages of a mapping are cut from it without the space, without a
+//! record, and given back by address and count. [`Blocks`] does that for all CPUs, [`Lane`] for a caller who is alone on
+//! his, without a lock. Addresses are numbers: whoever maps something there unmaps it before giving back.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`Blocks`] | alloc, free, unmap_aliases, shrink; the life of a block and the lock order |
+//! | [`config`] | the policies: Linux up to 6.3, Linux 6.4 to 6.12, ours |
+//! | `block`, `strip` | how one block is divided (VB1), and given back without a lock |
+//! | `lookup` | from an address to its block, hashed over possible CPUs or with one lock |
+//! | `queue` | the open blocks of a CPU |
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod block;
+mod blocks;
+pub mod config;
+mod error;
+mod lookup;
+#[cfg(all(test, loom))]
+mod loom;
+mod queue;
+mod strip;
+
+pub use blocks::{Blocks, CPUS_MAX, Collected, Lane, Stats};
+pub use config::Config;
+pub use error::{BlockError, UnmapError};

@@ -1,0 +1,151 @@
+//! From an address to the record of its block.
+//!
+//! # Theory
+//! Whoever gives back knows an address and a count, nothing of the CPU that gave out. Blocks are aligned to their size, so
+//! the address divided by the size, counted from the window's first block, is the **index** of the block; a radix tree of
+//! tables, lent when first needed, leads from there to the record. Tables and records stay until the blocks are dropped: a
+//! lookup takes no lock and nothing it meets is ever freed under it.
+//!
+//! What does need a lock is to enter and to leave: Linux had one for all of the map, the second most contended of the
+//! machine when 64 threads map and unmap a page, and hashes over the possible CPUs since ([`Spread`]). Here it guards how
+//! many of a bucket's blocks are present, changed together with the place of the block. It is taken twice in the life
+//! of a block.
+//!
+//! # Invariants
+//! - **VB5 present** each bucket counts the blocks that are present in it.
+//! # Locking
+//! `Lookup`, one for each bucket, around nothing.
+//! # Source
+//! Linux `mm/vmalloc.c` (`vmap_blocks`; 6.4 and later: `addr_to_vb_xa`).
+
+use crate::block::{Block, NIL};
+use va_base::sync::OnceRef;
+use va_base::{Machine, Table};
+
+#[cfg(not(loom))]
+mod shape {
+    pub(super) const LEAF_LOG2: u32 = 10;
+    pub(super) const BRANCH_LOG2: u32 = 11;
+}
+#[cfg(loom)]
+mod shape {
+    pub(super) const LEAF_LOG2: u32 = 2;
+    pub(super) const BRANCH_LOG2: u32 = 1;
+}
+use shape::{BRANCH_LOG2, LEAF_LOG2};
+
+const LEAF: usize = 1 << LEAF_LOG2;
+const BRANCH: usize = 1 << BRANCH_LOG2;
+
+/// Blocks that the lookup covers; below [`NIL`].
+pub(crate) const COVERED: u64 = (1 << (LEAF_LOG2 + 2 * BRANCH_LOG2)) - 1;
+const _: () = assert!(COVERED <= NIL as u64);
+
+/// Records of consecutive blocks.
+struct Leaf([OnceRef<'static, Block>; LEAF]);
+
+impl Table for Leaf {
+    fn empty() -> Self {
+        Self(core::array::from_fn(|_| OnceRef::new()))
+    }
+}
+
+/// Tables of consecutive parts of the window.
+struct Branch<T: 'static>([OnceRef<'static, T>; BRANCH]);
+
+impl<T: Send + Sync + 'static> Table for Branch<T> {
+    fn empty() -> Self {
+        Self(core::array::from_fn(|_| OnceRef::new()))
+    }
+}
+
+/// The tree.
+pub(crate) struct Lookup {
+    /// The leaf of the lowest blocks, which are used first and most.
+    near: OnceRef<'static, Leaf>,
+    far: OnceRef<'static, Branch<Branch<Leaf>>>,
+}
+
+/// What the cell refers to, lent now if nothing.
+fn ensure<T: Table>(
+    cell: &OnceRef<'static, T>,
+    machine: &impl Machine,
+    prepare: impl FnOnce(&T),
+) -> Option<&'static T> {
+    if let Some(there) = cell.get() {
+        return Some(there);
+    }
+    let lent = machine.lend_table::<T>()?;
+    prepare(lent);
+    if cell.set(lent).is_err() {
+        machine.take_back_table(lent);
+    }
+    cell.get()
+}
+
+impl Lookup {
+    pub(crate) fn new() -> Self {
+        Self { near: OnceRef::new(), far: OnceRef::new() }
+    }
+
+    /// The record of block `index`, if there ever was one there.
+    #[inline(always)]
+    pub(crate) fn find(&self, index: u32) -> Option<&'static Block> {
+        if (index as usize) < LEAF {
+            return self.near.get()?.0.get(index as usize)?.get();
+        }
+        self.find_far(index)
+    }
+
+    #[inline]
+    fn find_far(&self, index: u32) -> Option<&'static Block> {
+        let (high, middle, low) = split(index);
+        self.far.get()?.0.get(high)?.get()?.0.get(middle)?.get()?.0.get(low)?.get()
+    }
+
+    /// The same, made now if it was not there; `None` if the machine refuses a table. What was lent before a refusal stays.
+    pub(crate) fn ensure(&self, index: u32, machine: &impl Machine) -> Option<&'static Block> {
+        let (high, middle, low) = split(index);
+        let leaf = if (index as usize) < LEAF {
+            ensure(&self.near, machine, |_| ())?
+        } else {
+            let far = ensure(&self.far, machine, |_| ())?;
+            let branch = ensure(far.0.get(high)?, machine, |_| ())?;
+            ensure(branch.0.get(middle)?, machine, |_| ())?
+        };
+        ensure(leaf.0.get(low)?, machine, |block| block.set_index(index))
+    }
+
+    /// Every record, in address order.
+    pub(crate) fn each(&self) -> impl Iterator<Item = &'static Block> + '_ {
+        self.leaves().flat_map(|leaf| leaf.0.iter().filter_map(OnceRef::get))
+    }
+
+    fn leaves(&self) -> impl Iterator<Item = &'static Leaf> + '_ {
+        let branches = self.far.get().into_iter().flat_map(|far| far.0.iter().filter_map(OnceRef::get));
+        let leaves = branches.flat_map(|branch| branch.0.iter().filter_map(OnceRef::get));
+        self.near.get().into_iter().chain(leaves)
+    }
+
+    /// Hands every table back; the lookup must not be used afterwards.
+    pub(crate) fn hand_back(&self, machine: &impl Machine) {
+        for leaf in self.leaves() {
+            for block in leaf.0.iter().filter_map(OnceRef::get) {
+                machine.take_back_table(block);
+            }
+            machine.take_back_table(leaf);
+        }
+        if let Some(far) = self.far.get() {
+            for branch in far.0.iter().filter_map(OnceRef::get) {
+                machine.take_back_table(branch);
+            }
+            machine.take_back_table(far);
+        }
+    }
+}
+
+fn split(index: u32) -> (usize, usize, usize) {
+    let (leaf, branch) = (LEAF as u32 - 1, BRANCH as u32 - 1);
+    let high = index.checked_shr(LEAF_LOG2 + BRANCH_LOG2).unwrap_or(0);
+    (high as usize, (index >> LEAF_LOG2 & branch) as usize, (index & leaf) as usize)
+}

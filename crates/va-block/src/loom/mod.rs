@@ -1,0 +1,332 @@
+//! Interleavings, each small enough to try all of them (with at most two or three preemptions).
+//!
+//! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-block --lib loom`. Blocks have two strips here at most; which of two threads
+//! lends a table is not modelled, so records and slots are lent before the threads begin.
+
+use crate::config::{Config, Hashed};
+use crate::{Blocks, UnmapError};
+use loom::thread;
+use std::boxed::Box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::vec;
+use std::vec::Vec;
+use va_base::{AllocError, Epoch, Machine, Pages, Platform, Record, Table, Va, VaRange};
+use va_space::config::Order;
+use va_space::decay::Quarter;
+use va_space::node::Spread;
+use va_space::{Purge, VmapSpace};
+use va_tree::BTreeIndex;
+
+/// Lends from the heap; its flush ends at once. It remembers which pages are stale.
+#[derive(Default)]
+struct Watcher {
+    stale: AtomicU64,
+    mapped: AtomicU64,
+}
+
+impl Watcher {
+    fn map(&self, at: Va, pages: u64) {
+        let bits = (1 << pages) - 1 << at.page_floor();
+        assert_eq!(self.stale.load(Ordering::SeqCst) & bits, 0, "SP2: given out before a flush");
+        assert_eq!(self.mapped.fetch_or(bits, Ordering::SeqCst) & bits, 0, "SP1: given out twice");
+    }
+
+    fn unmap(&self, at: Va, pages: u64) {
+        let bits = (1 << pages) - 1 << at.page_floor();
+        self.mapped.fetch_and(!bits, Ordering::SeqCst);
+        self.stale.fetch_or(bits, Ordering::SeqCst);
+    }
+}
+
+impl Platform for Watcher {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
+    }
+
+    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+}
+
+impl Machine for Watcher {
+    type Lock = parking_lot::RawMutex;
+    type PurgeLock = parking_lot::RawMutex;
+
+    fn cpus_possible(&self) -> u32 {
+        1
+    }
+
+    fn cpus_online(&self) -> u32 {
+        1
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        Some(Box::leak(Box::new(T::empty())))
+    }
+
+    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+
+    fn flush(&self, ranges: &[VaRange]) -> Epoch {
+        for range in ranges {
+            let (first, end) = range.whole_pages();
+            for page in first..end {
+                self.stale.fetch_and(!(1 << page), Ordering::SeqCst);
+            }
+        }
+        Epoch(0)
+    }
+
+    fn completed(&self, _epoch: Epoch) -> bool {
+        true
+    }
+}
+
+struct TinySpace;
+
+impl va_space::Config for TinySpace {
+    type Index<P: Platform> = BTreeIndex<P>;
+    type Zone = Spread;
+    type Decay = Quarter;
+    const NODES_MAX: u32 = 1;
+    const POOL_ON_ONE_NODE: bool = false;
+    const POOL_PAGES_MAX: u64 = 0;
+    const POOL_TRIES: u32 = 1;
+    const STEAL: bool = false;
+    const ORDER: Order = Order::SliceByAddress;
+    const SLICE_AREAS: u64 = 8;
+    const FAIL_FAST: bool = true;
+    fn lazy_max(_cpus: u32) -> Pages {
+        Pages::new(1000)
+    }
+    fn index<P: Platform>(e: VaRange, w: VaRange, p: P) -> Result<Self::Index<P>, AllocError> {
+        BTreeIndex::new(e, w, p)
+    }
+}
+
+/// Blocks of four pages.
+macro_rules! tiny {
+    ($name:ident, $reuse:expr) => {
+        struct $name;
+        impl Config for $name {
+            type Space = TinySpace;
+            type Spread = Hashed;
+            const REUSE: bool = $reuse;
+            const ROUND_UP: bool = false;
+            const FIRST_FIT: bool = false;
+            const SLICE_BLOCKS: u32 = 8;
+            const TELL_PAGES: u64 = 100;
+            fn block_pages(_cpus: u32) -> u64 {
+                4
+            }
+        }
+    };
+}
+
+tiny!(Reusing, true);
+tiny!(Dying, false);
+
+type Tiny<C> = Blocks<&'static Watcher, C>;
+
+/// Room for two blocks, with all tables lent.
+fn blocks<C: Config<Space = TinySpace>>() -> (Arc<Tiny<C>>, &'static Watcher) {
+    let machine: &'static Watcher = Box::leak(Box::default());
+    let Some(window) = VaRange::from_pages(4, 12) else { panic!("pages") };
+    let Ok(space) = VmapSpace::new(window, window, machine) else { panic!("no space") };
+    let Ok(blocks) = Tiny::<C>::new(space, machine) else { panic!("no blocks") };
+    let all: Vec<Va> = (0..2).map(|_| alloc(&blocks, machine, 4)).collect();
+    for at in all {
+        free(&blocks, machine, at, 4);
+    }
+    blocks.shrink();
+    blocks.space().purge(Purge::Full);
+    (Arc::new(blocks), machine)
+}
+
+fn alloc<C: Config>(blocks: &Tiny<C>, machine: &Watcher, pages: u64) -> Va {
+    match blocks.alloc(0, pages) {
+        Ok(at) => {
+            machine.map(at, pages);
+            at
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn free<C: Config>(blocks: &Tiny<C>, machine: &Watcher, at: Va, pages: u64) {
+    machine.unmap(at, pages);
+    if let Err(error) = blocks.free(0, at, pages) {
+        panic!("{error}");
+    }
+}
+
+/// In machine words.
+const STACK_WORDS: usize = 1 << 17;
+
+/// A thread with room for a space: loom's own have 32 KiB of stack.
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    match thread::Builder::new().stack_size(STACK_WORDS).spawn(body) {
+        Ok(handle) => handle,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    let body = Arc::new(body);
+    builder.check(move || {
+        let body = body.clone();
+        // What it says when it fails was printed by then.
+        assert!(spawn(move || body()).join().is_ok());
+    });
+}
+
+/// A block in which nothing lives, open: one side gives it up, the other wants pages.
+fn alloc_against_a_fragmented_purge<C: Config<Space = TinySpace>>() {
+    let (blocks, machine) = blocks::<C>();
+    let old = alloc(&blocks, machine, 1);
+    free(&blocks, machine, old, 1);
+    let theirs = blocks.clone();
+    let purger = spawn(move || theirs.shrink().blocks);
+    let mine = alloc(&blocks, machine, 2);
+    let purged = purger.join().unwrap_or(u64::MAX);
+    assert!(purged <= 1, "one block was empty at most");
+    assert_eq!(blocks.stats().live_pages, Pages::new(2));
+    assert_eq!(blocks.validate(), Ok(()));
+    free(&blocks, machine, mine, 2);
+    blocks.shrink();
+    assert_eq!((blocks.stats().blocks, blocks.validate()), (0, Ok(())));
+}
+
+#[test]
+fn alloc_against_a_fragmented_purge_where_pages_are_reused() {
+    model(3, alloc_against_a_fragmented_purge::<Reusing>);
+}
+
+#[test]
+fn alloc_against_a_fragmented_purge_where_blocks_die() {
+    model(3, alloc_against_a_fragmented_purge::<Dying>);
+}
+
+#[test]
+fn sp2_free_against_unmap_aliases() {
+    model(3, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let (first, second) = (alloc(&blocks, machine, 2), alloc(&blocks, machine, 1));
+        free(&blocks, machine, first, 2);
+        let theirs = blocks.clone();
+        let flusher = spawn(move || theirs.unmap_aliases());
+        free(&blocks, machine, second, 1);
+        assert!(flusher.join().is_ok_and(|collected| !collected.waiting));
+        // What came too late for the collection is on the stack for the next.
+        assert_eq!(blocks.validate(), Ok(()));
+        blocks.unmap_aliases();
+        let stats = blocks.stats();
+        assert_eq!((stats.dead_pages, machine.stale.load(Ordering::SeqCst)), (Pages::new(0), 0));
+        alloc(&blocks, machine, 4);
+    });
+}
+
+#[test]
+fn the_last_free_of_a_block_against_a_purge_and_a_new_block_there() {
+    model(2, || {
+        let (blocks, machine) = blocks::<Dying>();
+        let (first, last) = (alloc(&blocks, machine, 3), alloc(&blocks, machine, 1));
+        free(&blocks, machine, first, 3);
+        let theirs = blocks.clone();
+        let purger = spawn(move || {
+            theirs.unmap_aliases();
+            theirs.shrink();
+            theirs.space().purge(Purge::Full);
+            alloc(&theirs, machine, 2)
+        });
+        free(&blocks, machine, last, 1);
+        assert!(purger.join().is_ok());
+        let stats = blocks.stats();
+        assert_eq!((stats.blocks, stats.live_pages, blocks.validate()), (1, Pages::new(2), Ok(())));
+    });
+}
+
+#[test]
+fn of_two_frees_one_loses() {
+    model(3, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let at = alloc(&blocks, machine, 2);
+        let range = VaRange::from_pages(4, 6).unwrap_or_default();
+        machine.unmap(at, 2);
+        let theirs = blocks.clone();
+        let other = spawn(move || theirs.free(0, at, 2));
+        let mine = blocks.free(0, at, 2);
+        let theirs = other.join().unwrap_or(Ok(()));
+        assert!(mine.is_ok() != theirs.is_ok(), "{mine:?} {theirs:?}");
+        assert_eq!(mine.and(theirs), Err(UnmapError::Twice { range }));
+        assert_eq!(blocks.stats().dead_pages, Pages::new(2));
+        assert_eq!(blocks.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn a_late_second_free_never_hits_another_mapping() {
+    model(2, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        // With a neighbour that lives, and then without: a strip is recycled in two ways.
+        for neighbour in [true, false] {
+            let at = alloc(&blocks, machine, 2);
+            let live = neighbour.then(|| alloc(&blocks, machine, 1));
+            machine.unmap(at, 2);
+            let theirs = blocks.clone();
+            // A caller's mistake, which may go on while the pages are recycled and given out with another size.
+            let other = spawn(move || theirs.free(0, at, 2));
+            let mine = blocks.free(0, at, 2);
+            blocks.unmap_aliases();
+            let mut new = Vec::new();
+            if mine.is_ok() {
+                while new.last() != Some(&at) {
+                    new.push(alloc(&blocks, machine, 1));
+                }
+            }
+            let other = other.join().unwrap_or(Ok(()));
+            assert!(mine.is_ok() != other.is_ok(), "{mine:?} {other:?}");
+            assert_eq!(blocks.stats().live_pages.get(), new.len() as u64 + u64::from(neighbour));
+            assert_eq!(blocks.validate(), Ok(()));
+            for at in new.into_iter().chain(live) {
+                free(&blocks, machine, at, 1);
+            }
+            blocks.unmap_aliases();
+        }
+    });
+}
+
+#[test]
+fn a_lane_against_a_collection() {
+    model(2, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let theirs = blocks.clone();
+        let owner = spawn(move || {
+            let mut lane = theirs.lane(0);
+            for _ in 0..2 {
+                let Ok(at) = lane.alloc(3) else { panic!("no room") };
+                machine.map(at, 3);
+                machine.unmap(at, 3);
+                assert_eq!(lane.free(at, 3), Ok(()));
+            }
+        });
+        blocks.unmap_aliases();
+        assert!(owner.join().is_ok());
+        assert_eq!(blocks.validate(), Ok(()));
+        blocks.shrink();
+        assert_eq!((blocks.stats().blocks, blocks.validate()), (0, Ok(())));
+    });
+}
+
+#[test]
+fn two_allocs_of_one_cpu_get_different_pages() {
+    model(3, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let theirs = blocks.clone();
+        let other = spawn(move || alloc(&theirs, machine, 2));
+        let mine = alloc(&blocks, machine, 2);
+        assert!(other.join().is_ok_and(|theirs| theirs != mine));
+        assert_eq!(blocks.validate(), Ok(()));
+    });
+}

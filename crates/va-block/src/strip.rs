@@ -1,0 +1,192 @@
+//! Thirty-two pages of a block: what lives in them, what died, and how the two sides write without a lock.
+//!
+//! # Theory
+//! A mapping is told by two bits: a **head** at its first page, a **tail** at its last. They are written by the owner of the
+//! block alone, with plain stores. Whoever gives a mapping back, on any CPU, writes one bit in another word, **gone**,
+//! at the page of the head:
+//!
+//! ```text
+//!   page     0 1 2 3 4 5 6 7
+//!   heads    1 . . 1 1 . . .      three mappings: [0,3) [3,4) [4,7)
+//!   tails    . . 1 1 . . 1 .
+//!   gone     1 . . . 1 . . .      [0,3) and [4,7) were given back
+//!   flushed  1 . . . . . . .      a flush covers, or will cover, [0,3)
+//! ```
+//!
+//! So a mapping is given back by one compare-exchange, and of two who try one loses. The upper half of `gone` counts how
+//! often pages of the strip were put back into use: who has read the marks of a mapping that is recycled meanwhile fails
+//! to exchange, even if another mapping starts at the same page by then.
+
+use va_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Pages of a strip.
+pub(crate) const STRIP_PAGES: u32 = 32;
+
+/// The bits of 32 pages.
+pub(crate) struct Strip {
+    /// Heads below, tails above. Written by the owner.
+    marks: AtomicU64,
+    /// Heads of what was given back below, a generation above.
+    gone: AtomicU64,
+    /// Pages that belong to no mapping and not to the open run. Owner only.
+    free: AtomicU32,
+    /// Bits of `gone` that a flush covers that has begun. Under the queue lock; see `Block::flight`.
+    flushed: AtomicU32,
+}
+
+/// What the word `gone` said.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gone(u64);
+
+impl Gone {
+    #[inline(always)]
+    pub(crate) fn has(self, bit: u32) -> bool {
+        self.0 & 1 << bit != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn bits(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// What the marks said.
+#[derive(Clone, Copy)]
+pub(crate) struct Marks(u64);
+
+impl Marks {
+    #[inline(always)]
+    pub(crate) fn has_head(self, bit: u32) -> bool {
+        self.0 & 1 << bit != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn heads(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn tails(self) -> u32 {
+        (self.0 >> STRIP_PAGES) as u32
+    }
+}
+
+impl Strip {
+    pub(crate) fn new() -> Self {
+        Self {
+            marks: AtomicU64::new(0),
+            gone: AtomicU64::new(0),
+            free: AtomicU32::new(0),
+            flushed: AtomicU32::new(0),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn marks(&self) -> Marks {
+        // Acquire pairs with `mark`: who sees a head sees its tail, in another strip, too.
+        Marks(self.marks.load(Ordering::Acquire))
+    }
+
+    /// Sets heads and tails. Owner only.
+    #[inline(always)]
+    pub(crate) fn mark(&self, heads: u32, tails: u32) {
+        let bits = u64::from(heads) | u64::from(tails) << STRIP_PAGES;
+        self.marks.store(self.marks.load(Ordering::Relaxed) | bits, Ordering::Release);
+    }
+
+    /// Clears heads and tails. Owner only; before [`forget`](Self::forget).
+    pub(crate) fn unmark(&self, heads: u32, tails: u32) {
+        let bits = u64::from(heads) | u64::from(tails) << STRIP_PAGES;
+        self.marks.store(self.marks.load(Ordering::Relaxed) & !bits, Ordering::Release);
+    }
+
+    /// What was given back. SeqCst: see [`give_back`](Self::give_back).
+    #[inline(always)]
+    pub(crate) fn gone(&self) -> Gone {
+        Gone(self.gone.load(Ordering::SeqCst))
+    }
+
+    /// Notes that the mapping at `bit` was given back; `false` if the word is no longer `seen`.
+    ///
+    /// SeqCst, as is the load in [`gone`](Self::gone): a collection clears the block's `touched` and then reads this word,
+    /// whoever gives back writes this word and then reads `touched`; one of them must see the other.
+    #[inline(always)]
+    pub(crate) fn give_back(&self, seen: Gone, bit: u32) -> bool {
+        let new = seen.0 | 1 << bit;
+        self.gone.compare_exchange(seen.0, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Forgets what was given back at `heads`, whose marks are cleared, and begins a new generation.
+    pub(crate) fn forget(&self, heads: u32) {
+        let next = |gone: u64| Some((gone & !u64::from(heads)).wrapping_add(1 << STRIP_PAGES));
+        // Release: who sees the new generation sees the marks cleared. It cannot fail: `next` always answers.
+        let _done = self.gone.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+    }
+
+    /// Does as [`forget`](Self::forget) for all that was given back, where nothing lives: nobody can give back here, so it
+    /// takes no exchange.
+    pub(crate) fn forget_all(&self) {
+        let generation = self.gone.load(Ordering::Relaxed) >> STRIP_PAGES;
+        self.gone.store(generation.wrapping_add(1) << STRIP_PAGES, Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub(crate) fn free(&self) -> u32 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Owner only.
+    #[inline(always)]
+    pub(crate) fn set_free(&self, free: u32) {
+        self.free.store(free, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn flushed(&self) -> u32 {
+        self.flushed.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_flushed(&self, flushed: u32) {
+        self.flushed.store(flushed, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_read_the_marks_before_a_recycling_cannot_give_back() {
+        let strip = Strip::new();
+        strip.mark(1 << 4, 1 << 6);
+        let seen = strip.gone();
+        assert!(strip.give_back(seen, 4), "the first");
+        assert!(!strip.give_back(seen, 4), "the second");
+        strip.unmark(1 << 4, 1 << 6);
+        strip.forget(1 << 4);
+        // The bits are as they were when `seen` was read, and yet.
+        strip.mark(1 << 4, 1 << 4);
+        assert_eq!(strip.gone().bits(), seen.bits());
+        assert!(!strip.give_back(seen, 4));
+        assert!(strip.give_back(strip.gone(), 4));
+    }
+
+    #[test]
+    fn forgetting_keeps_what_others_gave_back_meanwhile() {
+        let strip = Strip::new();
+        strip.mark(0b1001, 0b1001);
+        assert!(strip.give_back(strip.gone(), 0) && strip.give_back(strip.gone(), 3));
+        strip.unmark(1, 1);
+        strip.forget(1);
+        assert_eq!((strip.gone().bits(), strip.marks().heads(), strip.marks().tails()), (8, 8, 8));
+    }
+
+    #[test]
+    fn the_highest_generation_is_followed_by_the_first() {
+        let strip = Strip::new();
+        strip.gone.store(u64::MAX << STRIP_PAGES | 1, Ordering::Relaxed);
+        strip.forget(1);
+        assert_eq!(strip.gone.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,109 @@
+//! How long a small mapping takes to give out and take back: the least and the median of many batches, one thread.
+//!
+//! Run: `cargo run --release -p va-sim --example block_pair`
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use va_base::{Epoch, Machine, Platform, Record, Table, Va, VaRange};
+use va_block::config::{Default as Ours, Linux64};
+use va_block::{Blocks, Config};
+use va_space::VmapSpace;
+
+/// Lends from the heap; flushes are counted and do nothing.
+#[derive(Default)]
+struct Bare {
+    flushes: AtomicU64,
+}
+
+impl Platform for Bare {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
+    }
+
+    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+}
+
+impl Machine for Bare {
+    type Lock = parking_lot::RawMutex;
+    type PurgeLock = parking_lot::RawMutex;
+
+    fn cpus_possible(&self) -> u32 {
+        2
+    }
+
+    fn cpus_online(&self) -> u32 {
+        2
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        Some(Box::leak(Box::new(T::empty())))
+    }
+
+    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+
+    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
+        Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn completed(&self, _epoch: Epoch) -> bool {
+        true
+    }
+}
+
+const PAIRS: u64 = 40_000;
+
+fn measure(name: &str, machine: &Bare, mut pair: impl FnMut(u64)) {
+    let flushes = machine.flushes.load(Ordering::Relaxed);
+    let mut batches: Vec<f64> = (0..200)
+        .map(|_| {
+            let start = Instant::now();
+            (0..PAIRS).for_each(&mut pair);
+            start.elapsed().as_nanos() as f64 / PAIRS as f64
+        })
+        .collect();
+    batches.sort_by(f64::total_cmp);
+    let flushes = machine.flushes.load(Ordering::Relaxed) - flushes;
+    let each = 200 * PAIRS / flushes.max(1);
+    println!(
+        "{name:<34} least {:6.2} ns, median {:6.2} ns, a flush each {each} pairs",
+        batches[0], batches[100]
+    );
+}
+
+fn with<C: Config>(what: &str) {
+    let window = VaRange::from_pages(0xf_ffc9_0000_0000, 0xf_ffc9_0000_0000 + (1 << 33)).unwrap_or_default();
+    for pages in [1, 4, 16] {
+        let machine = Bare::default();
+        let Ok(space) = VmapSpace::new(window, window, &machine) else { panic!("no space") };
+        let Ok(blocks) = Blocks::<_, C>::new(space, &machine) else { panic!("no blocks") };
+        let fine = |got: Result<Va, _>| match got {
+            Ok(at) => at,
+            Err(error) => panic!("{error}"),
+        };
+        measure(&format!("{what}, {pages} pages, by CPU"), &machine, |_| {
+            let at = black_box(fine(blocks.alloc(0, black_box(pages))));
+            let _ = black_box(blocks.free(0, at, pages));
+        });
+        let mut lane = blocks.lane(0);
+        measure(&format!("{what}, {pages} pages, in a lane"), &machine, |_| {
+            let at = black_box(fine(lane.alloc(black_box(pages))));
+            let _ = black_box(lane.free(at, pages));
+        });
+        let mut live: Vec<Va> = (0..2048).map(|_| fine(lane.alloc(pages))).collect();
+        let mut random = 1u64;
+        measure(&format!("{what}, {pages} pages, 2048 live"), &machine, |_| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = &mut live[(random >> 53) as usize];
+            let _ = black_box(lane.free(*at, pages));
+            *at = fine(lane.alloc(black_box(pages)));
+        });
+        let stats = blocks.stats();
+        println!("{:>34} {} blocks, {} dead, {} free", "", stats.blocks, stats.dead_pages, stats.free_pages);
+    }
+}
+
+fn main() {
+    with::<Ours>("ours");
+    with::<Linux64>("linux 6.4");
+}

@@ -1,0 +1,435 @@
+//! The twin of blocks: every page of every block says what it is; searches look at each.
+//!
+//! It says what [`Blocks`](va_block::Blocks) with policies `C` answers, address for address and refusal for refusal, when a
+//! collection and a purge are one slice and every flush ends at once. It knows no lanes.
+
+use crate::space_model::SpaceModel;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use va_base::{Align, PAGE_SHIFT, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_block::config::ALLOC_PAGES_MAX;
+use va_block::{Config, UnmapError};
+use va_space::Purge;
+use va_tree::FreeIndex;
+
+/// What a page of a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Page {
+    Free,
+    /// In the run that is given out from.
+    Run,
+    /// In a mapping that starts at page `head` and has `size` pages, those it was rounded up by not counted.
+    Mapping {
+        head: u64,
+        size: u64,
+        life: Life,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    Lives,
+    Dead,
+}
+
+struct Block {
+    cpu: usize,
+    pages: Vec<Page>,
+    /// No free run but the open one is longer.
+    fit: u64,
+    idle_since: u64,
+}
+
+/// How many pages are what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shares {
+    /// Blocks.
+    pub blocks: u64,
+    /// Pages that can be given out.
+    pub free: u64,
+    /// Pages of mappings that live.
+    pub live: u64,
+    /// Pages of mappings given back.
+    pub dead: u64,
+}
+
+/// The obvious blocks.
+pub struct BlockModel<C: Config, I> {
+    space: SpaceModel<C::Space, I>,
+    block_pages: u64,
+    /// By first page.
+    blocks: BTreeMap<u64, Block>,
+    /// Per CPU, the oldest first.
+    open: Vec<Vec<u64>>,
+    current: Vec<Option<u64>>,
+    freed: Vec<u64>,
+    told: u64,
+    /// In the order in which something was given back.
+    touched: Vec<u64>,
+    done: u64,
+    /// Sizes of the areas given out by the space itself, by first page.
+    large: BTreeMap<u64, u64>,
+    config: PhantomData<C>,
+}
+
+impl<C: Config, I: FreeIndex> BlockModel<C, I> {
+    /// Blocks of a machine with `cpus` CPUs, in `space`.
+    pub fn new(space: SpaceModel<C::Space, I>, cpus: u32) -> Self {
+        Self {
+            space,
+            block_pages: C::block_pages(cpus),
+            blocks: BTreeMap::new(),
+            open: vec![Vec::new(); cpus as usize],
+            current: vec![None; cpus as usize],
+            freed: vec![0; cpus as usize],
+            told: 0,
+            touched: Vec::new(),
+            done: 0,
+            large: BTreeMap::new(),
+            config: PhantomData,
+        }
+    }
+
+    fn alloc_max(&self) -> u64 {
+        ALLOC_PAGES_MAX.min(self.block_pages)
+    }
+
+    /// The address of a new mapping, if there is room.
+    pub fn alloc(&mut self, cpu: u32, pages: u64) -> Option<Va> {
+        if pages == 0 || pages > self.alloc_max() {
+            let request = Request::pages(pages).ok()?;
+            let at = self.space.alloc(cpu, &request).or_else(|| {
+                self.shrink();
+                self.space.alloc(cpu, &request)
+            })?;
+            self.large.insert(at.page_floor(), pages);
+            return Some(at);
+        }
+        let cpu_index = cpu as usize % self.open.len();
+        if !C::FIRST_FIT
+            && let Some(current) = self.current[cpu_index]
+            && let Some(at) = self.carve(current, pages)
+        {
+            return Some(at);
+        }
+        if let Some(at) = self.search(cpu_index, pages) {
+            return Some(at);
+        }
+        if C::REUSE && self.told >= C::dead_max(self.open.len() as u32).get() {
+            self.collect();
+            if let Some(at) = self.search(cpu_index, pages) {
+                return Some(at);
+            }
+        }
+        self.begin(cpu, pages).or_else(|| {
+            self.shrink();
+            self.search(cpu_index, pages).or_else(|| self.begin(cpu, pages))
+        })
+    }
+
+    fn begin(&mut self, cpu: u32, pages: u64) -> Option<Va> {
+        let align = Align::new(self.block_pages * PAGE_SIZE)?;
+        let request = Request::pages(self.block_pages).ok()?.aligned(align);
+        let start = self.space.alloc(cpu, &request)?.page_floor();
+        let cpu = cpu as usize % self.open.len();
+        let run = vec![Page::Run; self.block_pages as usize];
+        self.blocks.insert(start, Block { cpu, pages: run, fit: 0, idle_since: 0 });
+        self.open[cpu].push(start);
+        self.current[cpu] = Some(start);
+        self.carve(start, pages)
+    }
+
+    /// From the open run of one block.
+    fn carve(&mut self, start: u64, pages: u64) -> Option<Va> {
+        let consumed = u64::from(C::consumed(pages as u32));
+        let block = self.blocks.get_mut(&start)?;
+        let head = block.pages.iter().position(|page| *page == Page::Run)?;
+        let end = head + consumed as usize;
+        if block.pages.get(head..end)?.iter().any(|page| *page != Page::Run) {
+            return None;
+        }
+        let head = start + head as u64;
+        for page in &mut block.pages[(head - start) as usize..end] {
+            *page = Page::Mapping { head, size: pages, life: Life::Lives };
+        }
+        Some(Va::from_page(head))
+    }
+
+    fn search(&mut self, cpu: usize, pages: u64) -> Option<Va> {
+        let consumed = u64::from(C::consumed(pages as u32));
+        for start in self.open[cpu].clone() {
+            let block = self.blocks.get_mut(&start)?;
+            if block.room() >= consumed {
+                let got = self.carve(start, pages).or_else(|| {
+                    let block = self.blocks.get_mut(&start)?;
+                    if block.fit < consumed || !block.open_run(consumed) {
+                        return None;
+                    }
+                    self.carve(start, pages)
+                });
+                if got.is_some() {
+                    self.current[cpu] = Some(start);
+                    return got;
+                }
+            }
+            if self.blocks.get(&start)?.room() == 0 {
+                self.unlink(start);
+            }
+        }
+        None
+    }
+
+    fn unlink(&mut self, start: u64) {
+        let Some(block) = self.blocks.get(&start) else { return };
+        self.open[block.cpu].retain(|open| *open != start);
+        if self.current[block.cpu] == Some(start) {
+            self.current[block.cpu] = None;
+        }
+    }
+
+    fn give_up(&mut self, start: u64) {
+        self.unlink(start);
+        self.blocks.remove(&start);
+        self.space.free_at(Va::from_page(start));
+    }
+
+    /// Takes a mapping back.
+    ///
+    /// # Errors
+    /// What `Blocks` says.
+    pub fn free(&mut self, cpu: u32, at: Va, pages: u64) -> Result<(), UnmapError> {
+        let page = at.page_floor();
+        let aligned = at.get().is_multiple_of(PAGE_SIZE);
+        let start = page - page % self.block_pages;
+        let Some(block) = self.blocks.get_mut(&start).filter(|_| aligned) else {
+            return self.free_large(at, pages);
+        };
+        if pages == 0 {
+            return Err(UnmapError::BadCount { pages });
+        }
+        let (head, size, life) = match block.pages[(page - start) as usize] {
+            Page::Mapping { head, size, life } if page < head + size => (head, size, life),
+            _ => return Err(UnmapError::NotMapped { at, inside: None }),
+        };
+        let range = VaRange::from_pages(head, head + size).unwrap_or_default();
+        if head != page {
+            let inside = (life == Life::Lives).then_some(range);
+            return Err(UnmapError::NotMapped { at, inside });
+        }
+        if life != Life::Lives {
+            return Err(UnmapError::Twice { range });
+        }
+        if size != pages {
+            return Err(UnmapError::WrongCount { range, pages: Pages::new(pages) });
+        }
+        block.each_of(head, |life| *life = Life::Dead);
+        if !self.touched.contains(&start) {
+            self.touched.push(start);
+        }
+        if C::REUSE {
+            let freed = &mut self.freed[cpu as usize % self.open.len()];
+            *freed += pages;
+            if *freed >= C::TELL_PAGES {
+                self.told += *freed;
+                *freed = 0;
+            }
+        } else if block.count(Life::is_dead) == self.block_pages {
+            self.give_up(start);
+        }
+        Ok(())
+    }
+
+    fn free_large(&mut self, at: Va, pages: u64) -> Result<(), UnmapError> {
+        if pages == 0 || pages > u64::MAX >> PAGE_SHIFT {
+            return Err(UnmapError::BadCount { pages });
+        }
+        let page = at.page_floor();
+        let around = self.large.range(..=page).next_back().filter(|(start, size)| page < *start + **size);
+        let range = around.and_then(|(&start, &size)| VaRange::from_pages(start, start + size));
+        match range {
+            Some(range) if range.start() == at => {
+                if range.len_bytes() / PAGE_SIZE != pages {
+                    return Err(UnmapError::WrongCount { range, pages: Pages::new(pages) });
+                }
+                self.large.remove(&page);
+                self.space.free_at(at);
+                Ok(())
+            }
+            inside
+                if self
+                    .blocks
+                    .range(..=page)
+                    .next_back()
+                    .is_none_or(|(start, _)| page >= start + self.block_pages) =>
+            {
+                Err(UnmapError::NotMapped { at, inside })
+            }
+            // Unaligned, in a block: the space knows the block.
+            _ => {
+                let start = page - page % self.block_pages;
+                Err(UnmapError::NotMapped {
+                    at,
+                    inside: VaRange::from_pages(start, start + self.block_pages),
+                })
+            }
+        }
+    }
+
+    /// Flushes all that is dead, and more.
+    pub fn unmap_aliases(&mut self) {
+        self.collect();
+        self.space.purge(Purge::Aliases);
+    }
+
+    /// Gives up all blocks in which nothing lives.
+    pub fn shrink(&mut self) {
+        if C::REUSE {
+            self.collect();
+        }
+        let starts: Vec<u64> = self.blocks.keys().copied().collect();
+        for start in starts {
+            if self.blocks[&start].count(Life::lives) == 0 {
+                self.give_up(start);
+            }
+        }
+    }
+
+    /// Purges the space.
+    pub fn purge(&mut self, how: Purge) {
+        self.space.purge(how);
+    }
+
+    fn collect(&mut self) {
+        self.told = 0;
+        let touched = core::mem::take(&mut self.touched);
+        if !C::REUSE {
+            for start in touched.into_iter().rev() {
+                let Some(block) = self.blocks.get_mut(&start) else { continue };
+                if block.count(Life::lives) == 0 && C::is_fragmented(block.free(), self.block_pages) {
+                    self.give_up(start);
+                }
+            }
+            self.done += 1;
+            return;
+        }
+        for start in touched {
+            let Some(block) = self.blocks.get_mut(&start) else { continue };
+            if block.count(Life::is_dead) == 0 {
+                continue;
+            }
+            let full = !self.open[block.cpu].contains(&start);
+            for page in &mut block.pages {
+                if matches!(page, Page::Mapping { life: Life::Dead, .. }) {
+                    *page = Page::Free;
+                }
+            }
+            block.fit = 1024;
+            if full {
+                self.open[block.cpu].push(start);
+            }
+            if block.free() == self.block_pages {
+                block.idle_since = self.done;
+            }
+        }
+        for cpu in 0..self.open.len() {
+            let idle = |start: &u64| {
+                let block = &self.blocks[start];
+                block.free() == self.block_pages && block.idle_since < self.done
+            };
+            let ended: Vec<u64> = self.open[cpu].iter().copied().filter(idle).collect();
+            for start in ended.into_iter().rev() {
+                self.give_up(start);
+            }
+        }
+        self.done += 1;
+    }
+
+    /// The mapping that is around `at`.
+    pub fn find_enclosing(&self, at: Va) -> Option<VaRange> {
+        let page = at.page_floor();
+        let start = page - page % self.block_pages;
+        match self.blocks.get(&start)?.pages[(page - start) as usize] {
+            Page::Mapping { head, size, life: Life::Lives } if page < head + size => {
+                VaRange::from_pages(head, head + size)
+            }
+            _ => None,
+        }
+    }
+
+    /// Counts.
+    pub fn shares(&self) -> Shares {
+        let mut shares = Shares { blocks: self.blocks.len() as u64, ..Shares::default() };
+        for block in self.blocks.values() {
+            shares.free += block.free();
+            shares.live += block.count(Life::lives);
+            shares.dead += block.count(Life::is_dead);
+        }
+        shares
+    }
+
+    /// The space below.
+    pub fn space(&self) -> &SpaceModel<C::Space, I> {
+        &self.space
+    }
+}
+
+impl Life {
+    fn lives(self) -> bool {
+        self == Life::Lives
+    }
+
+    fn is_dead(self) -> bool {
+        self != Life::Lives
+    }
+}
+
+impl Block {
+    fn count(&self, which: fn(Life) -> bool) -> u64 {
+        let of = |page: &&Page| matches!(page, Page::Mapping { life, .. } if which(*life));
+        self.pages.iter().filter(of).count() as u64
+    }
+
+    fn free(&self) -> u64 {
+        self.pages.iter().filter(|page| matches!(page, Page::Free | Page::Run)).count() as u64
+    }
+
+    fn run(&self) -> u64 {
+        self.pages.iter().filter(|page| **page == Page::Run).count() as u64
+    }
+
+    fn room(&self) -> u64 {
+        self.run().max(self.fit)
+    }
+
+    fn each_of(&mut self, of: u64, change: impl Fn(&mut Life)) {
+        for page in &mut self.pages {
+            if let Page::Mapping { head, life, .. } = page
+                && *head == of
+            {
+                change(life);
+            }
+        }
+    }
+
+    /// Opens the lowest free run of at least `want` pages instead of the one that is open.
+    fn open_run(&mut self, want: u64) -> bool {
+        self.fit = self.fit.max(self.run());
+        for page in &mut self.pages {
+            if *page == Page::Run {
+                *page = Page::Free;
+            }
+        }
+        let (mut longest, mut start) = (0, 0);
+        while start < self.pages.len() {
+            let len = self.pages[start..].iter().take_while(|page| **page == Page::Free).count();
+            if len as u64 >= want {
+                self.pages[start..start + len].fill(Page::Run);
+                return true;
+            }
+            longest = longest.max(len as u64);
+            start += len.max(1);
+        }
+        self.fit = longest;
+        false
+    }
+}
