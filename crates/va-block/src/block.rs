@@ -474,9 +474,9 @@ impl Block {
                 pages += self.recycle_one::<C>(index as u32 * STRIP_PAGES + head);
             }
             if all {
-                strip.forget_all()
+                strip.forget_all();
             } else {
-                strip.forget(flushed)
+                strip.forget(flushed);
             }
             strip.set_flushed(0);
         }
@@ -547,7 +547,8 @@ pub(crate) fn ones(mut word: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::config::{Default as Ours, Linux64};
@@ -563,7 +564,7 @@ mod tests {
     /// A block in which mappings of these sizes lie one after the other.
     fn filled(sizes: &[u32]) -> (Box<Block>, Vec<u32>) {
         let block = fresh(PAGES_MAX);
-        let at = sizes.iter().map(|&size| block.carve(size, size).unwrap()).collect();
+        let at = sizes.iter().map(|&size| block.carve(size, size).expect("it fits")).collect();
         (block, at)
     }
 

@@ -17,9 +17,10 @@
 //! # Invariants
 //! - **VB6 ours** each block that is present is a busy area of the space, of the block's size and aligned to it.
 //! - **VB7 listed** a block is in the list of its CPU exactly if it is open; a full one has no free page.
-//! - **SP2 flush-before-reuse** pages of a block that were given back are given out again after a flush that covers them, or
-//!   after the block went back to the space, which sees to it.
-//! - **SP3 free cannot fail** giving back sets a bit. **SP4 errors change nothing. SP5 deterministic**, given CPU ids.
+//!
+//! Those of the space hold here too. SP2: pages that were given back are given out again after a flush that covers them, or
+//! after the block went back to the space, which sees to it. SP3: giving back sets a bit. SP4: errors change nothing. SP5:
+//! the same calls with the same CPU ids give the same addresses.
 //!
 //! # Locking
 //! ```text

@@ -184,9 +184,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 }
             }
             if strip.gone().has(bit) {
-                shares.dead += consumed
+                shares.dead += consumed;
             } else {
-                shares.live += consumed
+                shares.live += consumed;
             }
             expect += consumed;
         }
