@@ -26,8 +26,8 @@ use va_base::{Align, Broken, Va};
 pub const EXACT_PAGES_MAX: u64 = 256;
 /// Sizes above that which can be pooled at a time.
 pub const LARGE_SIZES: usize = 8;
-/// Pages that they may hold together in one node: 64 MiB.
-pub const LARGE_PAGES_MAX: u64 = 16 << 10;
+/// Pages that they may hold together in one place: 256 MiB.
+pub const LARGE_PAGES_MAX: u64 = 64 << 10;
 
 const EXACT: usize = EXACT_PAGES_MAX as usize;
 pub(crate) const CLASSES: usize = EXACT + LARGE_SIZES;

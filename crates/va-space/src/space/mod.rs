@@ -47,6 +47,7 @@ pub use validate::Stats;
 use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
+use crate::flight::Landings;
 use crate::list::{Flushed, Loose, Unflushed};
 use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, Slot, State, Word};
 use crate::node::{NodeMap, Zone};
@@ -108,6 +109,8 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     returned: Alone<AtomicU64>,
     /// Moves when magazines are to hand back what they hold.
     recall: Alone<AtomicU64>,
+    /// Which flights have landed.
+    landings: Landings,
     /// What magazines hold; lent with the first of them.
     cells: OnceRef<'static, Cells>,
     config: PhantomData<fn() -> C>,
@@ -147,6 +150,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             purging: AtomicBool::new(false),
             returned: Alone(AtomicU64::new(0)),
             recall: Alone(AtomicU64::new(0)),
+            landings: Landings::new(),
             cells: OnceRef::new(),
             config: PhantomData,
         };
