@@ -20,14 +20,14 @@ use crate::pool::Shelf;
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, Va, VaRange};
 
-/// Areas and pages that wait elsewhere.
+/// How many areas, and pages in them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Sealed {
+pub(crate) struct Amount {
     pub(crate) areas: u64,
     pub(crate) pages: u64,
 }
 
-impl Sealed {
+impl Amount {
     pub(crate) const NONE: Self = Self { areas: 0, pages: 0 };
 
     pub(crate) fn add(&mut self, more: Self) {
@@ -81,7 +81,7 @@ pub(crate) struct LazyAreas {
     pub(crate) sized: Shelf<Unflushed>,
     pub(crate) mixed: AreaList<Unflushed>,
     /// What magazines of the node keep, to fly with what is here.
-    pub(crate) sealed: Sealed,
+    pub(crate) sealed: Amount,
     /// The number of the last flight that boarded here.
     boarded: u64,
     low: u64,
@@ -90,7 +90,7 @@ pub(crate) struct LazyAreas {
 
 impl LazyAreas {
     pub(crate) const fn new() -> Self {
-        let sealed = Sealed::NONE;
+        let sealed = Amount::NONE;
         Self { sized: Shelf::new(), mixed: AreaList::new(), sealed, boarded: 0, low: u64::MAX, high: 0 }
     }
 
@@ -180,17 +180,24 @@ impl Rounds {
         if self.open & 1 == 0 { (first, second) } else { (second, first) }
     }
 
-    /// Puts a freed area into the round, or gives it back if there is no list for its size.
+    /// Puts a freed area into the round and tells what that holds, or gives it back if there is no list for its size.
     ///
     /// # Errors
     /// The area.
     #[inline(always)]
-    pub(crate) fn put(&mut self, area: Loose<Unflushed>) -> Result<(), Loose<Unflushed>> {
+    pub(crate) fn put(&mut self, area: Loose<Unflushed>) -> Result<Amount, Loose<Unflushed>> {
         let (page, end) = (area.page, area.end());
-        self.shelves[self.open & 1].put(area)?;
-        self.low = self.low.min(page);
-        self.high = self.high.max(end);
-        Ok(())
+        let shelf = &mut self.shelves[self.open & 1];
+        shelf.put(area)?;
+        let holds = Amount { areas: shelf.areas(), pages: shelf.pages() };
+        // Branches, since the hull seldom grows.
+        if page < self.low {
+            self.low = page;
+        }
+        if end > self.high {
+            self.high = end;
+        }
+        Ok(holds)
     }
 
     /// Tells whether what is away has landed, and that its ticket is used.
@@ -219,13 +226,13 @@ impl Rounds {
         let (ticket, before) = (self.ticket, self.away().pages());
         let (open, away) = self.both();
         if ticket == Ticket::USED && before == 0 {
-            lazy.sealed.add(Sealed { areas: open.areas(), pages: open.pages() });
+            lazy.sealed.add(Amount { areas: open.areas(), pages: open.pages() });
             self.ticket = next;
             self.open ^= 1;
         } else if ticket == next && before + open.pages() <= most {
             let (areas, pages) = (away.areas(), away.pages());
             move_all(map, open, away, &mut lazy.mixed);
-            lazy.sealed.add(Sealed { areas: away.areas() - areas, pages: away.pages() - pages });
+            lazy.sealed.add(Amount { areas: away.areas() - areas, pages: away.pages() - pages });
         } else {
             move_all(map, open, &mut lazy.sized, &mut lazy.mixed);
         }
@@ -250,7 +257,7 @@ impl Rounds {
         }
         self.ticket = Ticket::USED;
         let away = self.both().1;
-        lazy.sealed.remove(Sealed { areas: away.areas(), pages: away.pages() });
+        lazy.sealed.remove(Amount { areas: away.areas(), pages: away.pages() });
         move_all(map, away, &mut lazy.sized, &mut lazy.mixed);
         false
     }
@@ -259,7 +266,7 @@ impl Rounds {
     pub(crate) fn board(&mut self, map: &PageMap, flight: &mut Flight, board: &mut OnBoard) {
         self.ticket = Ticket::USED;
         let away = self.both().1;
-        flight.sealed.remove(Sealed { areas: away.areas(), pages: away.pages() });
+        flight.sealed.remove(Amount { areas: away.areas(), pages: away.pages() });
         move_all(map, away, &mut board.0, &mut flight.mixed);
     }
 }
@@ -268,7 +275,7 @@ impl Rounds {
 pub(crate) struct Boarding {
     number: u64,
     mixed: AreaList<Unflushed>,
-    sealed: Sealed,
+    sealed: Amount,
     low: u64,
     high: u64,
 }
@@ -277,7 +284,7 @@ impl Boarding {
     /// Begins to board the flight after all others.
     pub(crate) fn new(flights: &mut u64) -> Self {
         *flights += 1;
-        Self { number: *flights, mixed: AreaList::new(), sealed: Sealed::NONE, low: u64::MAX, high: 0 }
+        Self { number: *flights, mixed: AreaList::new(), sealed: Amount::NONE, low: u64::MAX, high: 0 }
     }
 
     /// Takes all of `lazy` on board: what is sorted by size to the board of its node, the rest after what is there.
@@ -286,7 +293,7 @@ impl Boarding {
         self.high = self.high.max(lazy.high);
         (lazy.low, lazy.high) = (u64::MAX, 0);
         lazy.boarded = self.number;
-        self.sealed.add(core::mem::replace(&mut lazy.sealed, Sealed::NONE));
+        self.sealed.add(core::mem::replace(&mut lazy.sealed, Amount::NONE));
         self.mixed.append(map, core::mem::replace(&mut lazy.mixed, AreaList::new()));
         move_all(map, &mut lazy.sized, &mut board.0, &mut self.mixed);
     }
@@ -307,7 +314,7 @@ pub(crate) struct Flight {
     number: u64,
     mixed: AreaList<Unflushed>,
     /// What flies without being in a list here.
-    pub(crate) sealed: Sealed,
+    pub(crate) sealed: Amount,
     epoch: Epoch,
 }
 
@@ -327,7 +334,7 @@ impl Flight {
         self,
         machine: &impl Machine,
         landings: &Landings,
-        settled: impl FnOnce(Sealed),
+        settled: impl FnOnce(Amount),
     ) -> Result<Landed, Self> {
         if !machine.completed(self.epoch) {
             return Err(self);

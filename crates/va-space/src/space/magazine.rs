@@ -33,7 +33,7 @@ use super::{Alone, VmapSpace};
 use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
-use crate::flight::{Rounds, Sealed};
+use crate::flight::{Amount, Rounds};
 use crate::list::{AreaList, Flushed, Loose, Unflushed};
 use crate::pool::{CLASSES, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -103,7 +103,7 @@ pub(super) struct Held {
     pub(super) lazy_areas: u64,
     pub(super) lazy_pages: u64,
     /// What is sealed, and has not landed.
-    pub(super) sealed: Sealed,
+    pub(super) sealed: Amount,
 }
 
 /// A cache of areas that its owner passes by `&mut`; see the module.
@@ -211,7 +211,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 held.cached_areas += areas;
                 held.cached_pages += pages;
             } else {
-                held.sealed.add(Sealed { areas, pages });
+                held.sealed.add(Amount { areas, pages });
             }
         }
         held
@@ -234,7 +234,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         {
             return Ok(area);
         }
-        self.alloc_further(request)
+        // By value, so that the usual path needs no request in memory.
+        self.alloc_further(*request)
     }
 
     /// An area from the stock.
@@ -247,7 +248,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     }
 
     #[inline(never)]
-    fn alloc_further(&mut self, request: &Request) -> Result<Area, SpaceError> {
+    fn alloc_further(&mut self, request: Request) -> Result<Area, SpaceError> {
+        let request = &request;
         let pages = request.size().get();
         if self.space.is_tagged(request) && pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) {
             if (self.bring_landed(pages) || self.refill(pages))
@@ -449,13 +451,15 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             self.send_home(freed);
             return;
         }
-        if let Err(freed) = self.rounds.put(freed) {
-            self.send_home(freed);
-            return;
-        }
-        self.tell_lazy();
-        if self.rounds.open().pages() >= self.round_pages_max {
-            self.end_round();
+        match self.rounds.put(freed) {
+            Ok(Amount { areas, pages }) => {
+                self.cell.lazy_areas.store(areas, Ordering::Relaxed);
+                self.cell.lazy_pages.store(pages, Ordering::Relaxed);
+                if pages >= self.round_pages_max {
+                    self.end_round();
+                }
+            }
+            Err(freed) => self.send_home(freed),
         }
     }
 
@@ -510,7 +514,6 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     }
 
     /// Keeps MG2 for the round.
-    #[inline(always)]
     fn tell_lazy(&self) {
         self.cell.lazy_areas.store(self.rounds.open().areas(), Ordering::Relaxed);
         self.cell.lazy_pages.store(self.rounds.open().pages(), Ordering::Relaxed);

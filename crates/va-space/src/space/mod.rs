@@ -284,7 +284,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Makes a flushed area busy.
     #[inline(always)]
     fn publish(&self, area: Loose<Flushed>, owner: Option<u32>) -> Area {
-        let word = Word::new(area.pages, owner, area.word.generation() + 1, State::Busy);
+        let word = area.word.again(owner);
         let given = Area { page: area.page, pages: area.pages, generation: word.generation() };
         area.become_busy(word);
         given

@@ -25,7 +25,7 @@
 
 use super::VmapSpace;
 use crate::config::{Config, Order};
-use crate::flight::{Boarding, Flight, Landed, Sealed};
+use crate::flight::{Amount, Boarding, Flight, Landed};
 use va_base::sync::atomic::Ordering;
 use va_base::{Drain, LockClass, Machine, Pages};
 
@@ -122,8 +122,8 @@ impl PurgeState {
     }
 
     /// What flies without being in a list of the purge.
-    pub(super) fn sealed(&self) -> Sealed {
-        if let Stage::Flight(flight) = &self.stage { flight.sealed } else { Sealed::NONE }
+    pub(super) fn sealed(&self) -> Amount {
+        if let Stage::Flight(flight) = &self.stage { flight.sealed } else { Amount::NONE }
     }
 
     /// The flight that is in the air.
@@ -286,7 +286,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     state.stage = Stage::Flight(Flight::begin(boarding, &self.machine));
                 }
                 Stage::Flight(flight) => {
-                    let settled = |sealed: Sealed| {
+                    let settled = |sealed: Amount| {
                         state.areas += sealed.areas;
                         self.settled.0.fetch_add(sealed.pages, Ordering::Release);
                     };
