@@ -36,6 +36,7 @@ mod locks;
 mod magazine;
 mod overflow;
 mod purge;
+mod row;
 mod settle;
 mod validate;
 
@@ -52,7 +53,7 @@ use crate::list::{Flushed, Loose, Unflushed};
 use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, Slot, State, Word};
 use crate::node::{NodeMap, Zone};
 use core::marker::PhantomData;
-use locks::{Heap, Node};
+use locks::{Heap, Node, Pooled};
 use magazine::Cells;
 use purge::PurgeState;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -109,6 +110,8 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     returned: Alone<AtomicU64>,
     /// Moves when magazines are to hand back what they hold.
     recall: Alone<AtomicU64>,
+    /// Which nodes have something in their pools.
+    pooled: Alone<Pooled>,
     /// Which flights have landed.
     landings: Landings,
     /// What magazines hold; lent with the first of them.
@@ -150,6 +153,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             purging: AtomicBool::new(false),
             returned: Alone(AtomicU64::new(0)),
             recall: Alone(AtomicU64::new(0)),
+            pooled: Alone(Pooled::new()),
             landings: Landings::new(),
             cells: OnceRef::new(),
             config: PhantomData,
@@ -275,7 +279,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// An area of the exact size from the pool of `node`, for `owner`.
     #[inline]
     fn take_pooled(&self, node: u32, request: &Request, owner: Option<u32>) -> Option<Area> {
-        let mut pool = self.lock_pool(self.node(node));
+        let mut pool = self.lock_filled_pool(node)?;
         let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES)?;
         drop(pool);
         Some(self.publish(area, owner))
