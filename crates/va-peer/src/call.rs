@@ -153,6 +153,16 @@ impl Context {
     }
 
     #[inline(never)]
+    fn find_without(&self, at: Va) -> Option<VaRange> {
+        let seen = match self {
+            Self::Linux { space, .. } => space.find_enclosing(at),
+            Self::Shared { space, .. } => space.find_enclosing(at),
+            Self::Outside | Self::Magazine { .. } => return peer::current()?.0.find(at),
+        };
+        seen.map(|seen| seen.range)
+    }
+
+    #[inline(never)]
     fn free_without(&self, at: Va) -> bool {
         match self {
             Self::Linux { space, .. } => space.free_at(at).is_ok(),
@@ -189,16 +199,11 @@ pub fn free(at: Va) -> bool {
 }
 
 /// The busy area around `at`.
-#[inline]
+#[inline(always)]
 pub fn find(at: Va) -> Option<VaRange> {
     CONTEXT.with_borrow(|context| {
-        let seen = match context {
-            Context::Magazine { own, .. } => own.borrow_owner().find_enclosing(at),
-            Context::Shared { space, .. } => space.find_enclosing(at),
-            Context::Linux { space, .. } => space.find_enclosing(at),
-            Context::Outside => return peer::current()?.0.find(at),
-        };
-        seen.map(|seen| seen.range)
+        let Context::Magazine { own, .. } = context else { return context.find_without(at) };
+        own.borrow_owner().find_enclosing(at).map(|seen| seen.range)
     })
 }
 

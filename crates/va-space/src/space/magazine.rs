@@ -35,7 +35,7 @@ use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flight::{Amount, Rounds};
 use crate::list::{AreaList, Flushed, Loose, Unflushed};
-use crate::pool::{CLASSES, Pool};
+use crate::pool::{CLASSES, EXACT_PAGES_MAX, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use va_base::{Align, Machine, Request, Table, Va, VaRange};
 
@@ -57,7 +57,7 @@ const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
 /// Pages that a row from the index has at most.
 const ROW_PAGES_MAX: u64 = 256;
-const _: () = assert!(ROW_PAGES_MAX / 2 <= crate::pool::EXACT_PAGES_MAX);
+const _: () = assert!(ROW_PAGES_MAX / 2 <= EXACT_PAGES_MAX);
 const _: () = assert!(REFILL_PAGES_MAX <= STOCK_PAGES_MAX && AWAY_PAGES_MAX <= STOCK_PAGES_MAX);
 /// With more magazines than this, what others have not sealed is not looked at when a round ends.
 const LOOKED_AT_MAX: usize = 16;
@@ -254,6 +254,12 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     fn alloc_further(&mut self, request: Request) -> Result<Area, SpaceError> {
         let request = &request;
         let pages = request.size().get();
+        // Of others the space finds out, when the index has nothing.
+        if (pages > EXACT_PAGES_MAX || request.window().is_some())
+            && let Some(error) = self.space.impossible(request)
+        {
+            return Err(error);
+        }
         if self.space.is_tagged(request) && pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) {
             if (self.bring_landed(pages) || self.refill(pages))
                 && let Some(area) = self.take(request)
@@ -343,9 +349,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     #[cold]
     fn alloc_shared(&mut self, request: &Request) -> Result<Area, SpaceError> {
         match self.space.alloc(self.node, request) {
-            Err(SpaceError::NoSpace { .. })
-                if self.holds_any() && !(C::FAIL_FAST && self.space.is_impossible(request)) =>
-            {
+            Err(SpaceError::NoSpace { .. }) if self.holds_any() => {
                 self.drain();
                 self.space.alloc(self.node, request)
             }

@@ -205,7 +205,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Gives out an area; `cpu` is the CPU that asks, or stands for it.
     ///
     /// # Errors
-    /// [`SpaceError::NoSpace`], after everything was purged and the machine's hooks freed nothing more;
+    /// [`SpaceError::Impossible`] at once for what could never fit; [`SpaceError::NoSpace`] after everything was purged and the
+    /// machine's hooks freed nothing more;
     /// [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the machine lends no memory for the records.
     /// # Locks
     /// `pool`, and if it has nothing, `free`; all of them one after the other when nothing fits.
@@ -218,6 +219,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             && let Some(area) = self.take_pooled(node, request, owner)
         {
             return Ok(area);
+        }
+        if let Some(error) = self.impossible(request) {
+            return Err(error);
         }
         match self.take_from_index(request, owner) {
             Err(SpaceError::NoSpace { .. }) => self.overflow(request, owner),
@@ -299,7 +303,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut heap = self.lock_free();
         match heap.index.alloc(request) {
             Ok(at) => self.begin(heap, at.page_floor(), request.size().get(), owner),
-            Err(error) => Err(self.refused(error, heap.index.largest_hole())),
+            Err(error) => Err(Self::not_yet(error)),
         }
     }
 
