@@ -113,19 +113,26 @@ impl<S> AreaList<S> {
         self.pages += area.pages;
     }
 
-    /// Takes the first area.
+    /// Takes the first area, which has `pages` pages.
     #[inline(always)]
-    pub(crate) fn pop_front(&mut self, map: &PageMap) -> Option<Loose<S>> {
+    pub(crate) fn pop_front(&mut self, map: &PageMap, pages: u64) -> Option<Loose<S>> {
         let page = self.head;
         if page == NIL {
             return None;
         }
         let slot = map.slot(page)?;
-        let (pages, word) = map.sized(page, slot)?;
         self.head = slot.link();
         self.areas -= 1;
         self.pages -= pages;
-        Some(Loose::won(page, pages, word, slot))
+        Some(Loose::won(page, pages, slot.word(), slot))
+    }
+
+    /// Takes the first area, of whatever size.
+    #[inline]
+    pub(crate) fn pop_any(&mut self, map: &PageMap) -> Option<Loose<S>> {
+        let slot = map.slot(self.first()?)?;
+        let (pages, _) = map.sized(self.head, slot)?;
+        self.pop_front(map, pages)
     }
 
     /// Takes the first `count` areas of a list whose areas all have `pages` pages.
@@ -277,7 +284,7 @@ mod tests {
 
     fn drained(map: &PageMap, mut list: AreaList<Flushed>) -> Vec<u64> {
         let (areas, mut pages) = (list.areas(), Vec::new());
-        while let Some(area) = list.pop_front(map) {
+        while let Some(area) = list.pop_any(map) {
             pages.push(area.page);
         }
         assert_eq!((areas, list.areas(), list.pages()), (pages.len() as u64, 0, 0));

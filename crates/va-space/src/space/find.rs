@@ -15,7 +15,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// The busy area that `at` is inside. Cost: a few words for each level of the page map, whatever the sizes; no lock.
-    #[inline]
+    #[inline(always)]
     pub fn find_enclosing(&self, at: Va) -> Option<AreaView> {
         let seen = self.map.covering(at.page_floor()).filter(|seen| seen.word.is_busy())?;
         AreaView::of(seen)

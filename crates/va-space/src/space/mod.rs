@@ -36,6 +36,7 @@ mod locks;
 mod magazine;
 mod overflow;
 mod purge;
+mod row;
 mod settle;
 mod validate;
 
@@ -47,11 +48,12 @@ pub use validate::Stats;
 use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
+use crate::flight::Landings;
 use crate::list::{Flushed, Loose, Unflushed};
 use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, Slot, State, Word};
 use crate::node::{NodeMap, Zone};
 use core::marker::PhantomData;
-use locks::{Heap, Node};
+use locks::{Heap, Node, Pooled};
 use magazine::Cells;
 use purge::PurgeState;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -108,6 +110,10 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     returned: Alone<AtomicU64>,
     /// Moves when magazines are to hand back what they hold.
     recall: Alone<AtomicU64>,
+    /// Which nodes have something in their pools.
+    pooled: Alone<Pooled>,
+    /// Which flights have landed.
+    landings: Landings,
     /// What magazines hold; lent with the first of them.
     cells: OnceRef<'static, Cells>,
     config: PhantomData<fn() -> C>,
@@ -147,6 +153,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             purging: AtomicBool::new(false),
             returned: Alone(AtomicU64::new(0)),
             recall: Alone(AtomicU64::new(0)),
+            pooled: Alone(Pooled::new()),
+            landings: Landings::new(),
             cells: OnceRef::new(),
             config: PhantomData,
         };
@@ -197,7 +205,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Gives out an area; `cpu` is the CPU that asks, or stands for it.
     ///
     /// # Errors
-    /// [`SpaceError::NoSpace`], after everything was purged and the machine's hooks freed nothing more;
+    /// [`SpaceError::Impossible`] at once for what could never fit; [`SpaceError::NoSpace`] after everything was purged and the
+    /// machine's hooks freed nothing more;
     /// [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the machine lends no memory for the records.
     /// # Locks
     /// `pool`, and if it has nothing, `free`; all of them one after the other when nothing fits.
@@ -210,6 +219,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             && let Some(area) = self.take_pooled(node, request, owner)
         {
             return Ok(area);
+        }
+        if let Some(error) = self.impossible(request) {
+            return Err(error);
         }
         match self.take_from_index(request, owner) {
             Err(SpaceError::NoSpace { .. }) => self.overflow(request, owner),
@@ -271,7 +283,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// An area of the exact size from the pool of `node`, for `owner`.
     #[inline]
     fn take_pooled(&self, node: u32, request: &Request, owner: Option<u32>) -> Option<Area> {
-        let mut pool = self.lock_pool(self.node(node));
+        let mut pool = self.lock_filled_pool(node)?;
         let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES)?;
         drop(pool);
         Some(self.publish(area, owner))
@@ -280,7 +292,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Makes a flushed area busy.
     #[inline(always)]
     fn publish(&self, area: Loose<Flushed>, owner: Option<u32>) -> Area {
-        let word = Word::new(area.pages, owner, area.word.generation() + 1, State::Busy);
+        let word = area.word.again(owner);
         let given = Area { page: area.page, pages: area.pages, generation: word.generation() };
         area.become_busy(word);
         given
@@ -291,7 +303,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut heap = self.lock_free();
         match heap.index.alloc(request) {
             Ok(at) => self.begin(heap, at.page_floor(), request.size().get(), owner),
-            Err(error) => Err(self.refused(error, heap.index.largest_hole())),
+            Err(error) => Err(Self::not_yet(error)),
         }
     }
 

@@ -23,8 +23,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         full: bool,
         budget: &mut u64,
     ) -> (Option<usize>, Option<u64>) {
+        let Some(mut pool) = self.lock_filled_pool(node) else { return (None, None) };
         let mut batch = AreaList::new();
-        let mut pool = self.lock_pool(self.node(node));
         let mut next = None;
         while let Some(at) = pool.next_class(class) {
             let quota = |len| if full { len } else { C::Decay::quota(len) };
@@ -65,7 +65,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let at = self.node(*node);
             let mut board = at.board.lock();
             if board.shelf().areas() > 0 {
-                let mut pool = self.lock_pool(at);
+                let mut pool = self.lock_pool(*node);
                 while *budget > 0
                     && let Some((next, size, list)) = landed.next(&self.map, &mut board, *class)
                 {
@@ -95,7 +95,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut pages = 0;
         let mut pool = None;
         while *budget > 0
-            && let Some(area) = list.pop_front(&self.map)
+            && let Some(area) = list.pop_any(&self.map)
         {
             *budget -= 1;
             state.areas += 1;
@@ -109,7 +109,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                         Some((held, guard)) if held == owner => guard,
                         other => {
                             drop(other);
-                            self.lock_pool(self.node(owner))
+                            self.lock_pool(owner)
                         }
                     };
                     let (_, pool) = pool.insert((owner, held));
@@ -147,7 +147,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let heap = &mut *heap;
         let mut run: Option<(u64, u64, u64)> = None;
         loop {
-            let area = batch.pop_front(&self.map);
+            let area = batch.pop_any(&self.map);
             if let (Some(area), Some((_, end, count))) = (&area, &mut run)
                 && join
                 && area.page == *end
