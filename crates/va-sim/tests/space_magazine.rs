@@ -59,8 +59,8 @@ fn mg1_mg2_what_it_holds_is_bounded_and_told() {
         }
         let stats = space.stats();
         most_cached = most_cached.max(stats.cached_areas);
-        assert!(stats.cached_areas <= 256 && stats.cached_pages.get() <= 4096, "MG1: {stats:?}");
-        assert!(stats.lazy_pages.get() - space.lazy_pages().get() < 4096 + 300, "MG1: {stats:?}");
+        assert!(stats.cached_areas <= 16_384 && stats.cached_pages.get() <= 16_384, "MG1: {stats:?}");
+        assert!(stats.lazy_pages.get() - space.lazy_pages().get() < 8192 + 300, "MG1: {stats:?}");
     }
     // SP1 counts words against cells: MG2.
     assert_eq!(space.validate(), Ok(()));

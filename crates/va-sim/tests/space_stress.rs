@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Align, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
-use va_space::config::{Default as Ours, Linux69, OneLock52};
+use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
 use va_space::{Area, Config, Purge, VmapSpace};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
@@ -157,12 +157,14 @@ fn sp1_to_sp3_hold_with_2_threads() {
     stress::<Ours>(2, 20_000, Flushing::AtOnce);
     stress::<Linux69>(2, 10_000, Flushing::AtOnce);
     stress::<OneLock52>(2, 10_000, Flushing::AtOnce);
+    stress::<WithTrees<Ours>>(2, 10_000, Flushing::AtOnce);
 }
 
 #[test]
 fn sp1_to_sp3_hold_with_16_threads() {
     stress::<Ours>(16, 4000, Flushing::AtOnce);
     stress::<Linux69>(16, 2000, Flushing::AtOnce);
+    stress::<WithTrees<Ours>>(16, 2000, Flushing::AtOnce);
 }
 
 #[test]

@@ -5,13 +5,14 @@
 
 use crate::config::{Config, Order};
 use crate::decay::Quarter;
+use crate::lookup::MapLookup;
 use crate::node::Spread;
 use crate::testing::TestMachine;
 use crate::{Area, Purge, ReleaseError, State, VmapSpace};
 use loom::thread;
 use std::sync::Arc;
 use std::vec::Vec;
-use va_base::{AllocError, Pages, Platform, Request, Va, VaRange};
+use va_base::{AllocError, Machine, Pages, Platform, Request, Va, VaRange};
 use va_tree::BTreeIndex;
 
 /// Ours, with slices of one area and no automatic purge.
@@ -21,6 +22,7 @@ impl Config for Tiny {
     type Index<P: Platform> = BTreeIndex<P>;
     type Zone = Spread;
     type Decay = Quarter;
+    type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = 2;
     const POOL_ON_ONE_NODE: bool = true;
     const POOL_PAGES_MAX: u64 = 256;

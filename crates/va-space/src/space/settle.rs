@@ -9,8 +9,9 @@ use crate::config::{Config, Order};
 use crate::decay::Decay;
 use crate::flight::Landed;
 use crate::list::{AreaList, Flushed};
-use va_base::Machine;
+use crate::lookup::Lookup;
 use va_base::sync::atomic::Ordering;
+use va_base::{Machine, Va};
 use va_tree::FreeIndex;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
@@ -153,6 +154,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 && area.page == *end
             {
                 self.map.end(&mut heap.marker, area.page, area.pages);
+                self.lookup.release(Va::from_page(area.page));
                 *end += area.pages;
                 *count += 1;
                 continue;
@@ -165,6 +167,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             let Some(area) = area else { return };
             self.map.end(&mut heap.marker, area.page, area.pages);
+            self.lookup.release(Va::from_page(area.page));
             run = Some((area.page, area.end(), 1));
         }
     }
