@@ -106,8 +106,7 @@ fn free<C: Config>(space: &VmapSpace<&Bare, C>, area: Area) {
 fn with<C: Config>(what: &str, cpus: u32, live: u64) {
     let machine = Bare { cpus, lent_bytes: AtomicU64::new(0), lockings: AtomicU64::new(0) };
     let window = VaRange::from_pages(0xf_ffc9_0000_0000, 0xf_ffc9_0000_0000 + (1 << 33)).unwrap_or_default();
-    let space =
-        VmapSpace::<_, C>::new(window, window, &machine).unwrap_or_else(|error| panic!("{error}"));
+    let space = VmapSpace::<_, C>::new(window, window, &machine).unwrap_or_else(|error| panic!("{error}"));
     let mut random = Random(live);
     let mut areas: Vec<Area> = Vec::new();
     for n in 0..live * 10 / 9 {
@@ -149,7 +148,9 @@ fn with<C: Config>(what: &str, cpus: u32, live: u64) {
 
 fn main() {
     println!("ns a call (locks of trees a call); memory of the space, for each live area\n");
-    println!("| lookup | nodes | live areas | a start | inside | next above | alloc + free, random | bytes |");
+    println!(
+        "| lookup | nodes | live areas | a start | inside | next above | alloc + free, random | bytes |"
+    );
     println!("|---|---|---|---|---|---|---|---|");
     for live in [1000, 10_000, 100_000] {
         for cpus in [2, 16, 128] {

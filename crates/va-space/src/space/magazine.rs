@@ -214,6 +214,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 
     #[inline(never)]
     fn alloc_further(&mut self, request: &Request) -> Result<Area, SpaceError> {
+        self.space.stop_if_lost();
         let pages = request.size().get();
         if self.space.is_tagged(request) && pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) {
             let brought = self.refill(pages);
@@ -266,6 +267,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         {
             batch.push_back(map, area);
         }
+        self.space.stop_if_lost();
         self.tell_cached();
         if !batch.is_empty() {
             let by_address = C::ORDER != Order::Newest;

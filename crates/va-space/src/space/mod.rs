@@ -281,8 +281,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline]
     fn take_pooled(&self, node: u32, request: &Request, owner: Option<u32>) -> Option<Area> {
         let mut pool = self.lock_pool(self.node(node));
-        let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES)?;
+        let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES);
         drop(pool);
+        let Some(area) = area else {
+            self.stop_if_lost();
+            return None;
+        };
         Some(self.publish(area, owner))
     }
 
