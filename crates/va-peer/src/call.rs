@@ -115,18 +115,18 @@ impl Context {
     #[inline(always)]
     fn alloc(&mut self, request: &Request) -> Option<Va> {
         // One branch to the usual case, all else out of its way.
-        let Self::Magazine { own, .. } = self else { return self.alloc_without(request) };
+        let Self::Magazine { own, .. } = self else { return self.alloc_without(*request) };
         match own.with_dependent_mut(|_, magazine| magazine.alloc(request)) {
             Ok(area) => Some(area.start()),
-            Err(error) => self.alloc_after(request, error),
+            Err(error) => self.alloc_after(*request, error),
         }
     }
 
     #[inline(never)]
-    fn alloc_without(&self, request: &Request) -> Option<Va> {
+    fn alloc_without(&self, request: Request) -> Option<Va> {
         let got = match self {
-            Self::Linux { space, cpu } => space.alloc(*cpu, request),
-            Self::Shared { space, cpu } => space.alloc(*cpu, request),
+            Self::Linux { space, cpu } => space.alloc(*cpu, &request),
+            Self::Shared { space, cpu } => space.alloc(*cpu, &request),
             Self::Outside | Self::Magazine { .. } => return None,
         };
         got.ok().map(|area| area.start())
@@ -134,7 +134,7 @@ impl Context {
 
     /// What a failing request still needs may be in the magazines that this thread has parked.
     #[cold]
-    fn alloc_after(&mut self, request: &Request, error: SpaceError) -> Option<Va> {
+    fn alloc_after(&mut self, request: Request, error: SpaceError) -> Option<Va> {
         let SpaceError::NoSpace { requested, window, cached, .. } = error else { return None };
         let Self::Magazine { own, parked, .. } = self else { return None };
         if cached.get() == 0 || parked.is_empty() || requested.get() > window.len_bytes() / PAGE_SIZE {
@@ -143,7 +143,7 @@ impl Context {
         for (_, own) in parked {
             own.with_dependent_mut(|_, magazine| magazine.drain());
         }
-        own.with_dependent_mut(|_, magazine| magazine.alloc(request)).ok().map(|area| area.start())
+        own.with_dependent_mut(|_, magazine| magazine.alloc(&request)).ok().map(|area| area.start())
     }
 
     #[inline(always)]

@@ -146,7 +146,7 @@ impl Config for Default {
     type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = 128;
     const POOL_ON_ONE_NODE: bool = true;
-    const POOL_PAGES_MAX: u64 = crate::pool::LARGE_PAGES_MAX;
+    const POOL_PAGES_MAX: u64 = 1 << 14;
     const POOL_TRIES: u32 = 4;
     const STEAL: bool = true;
     const ORDER: Order = Order::SliceByAddress;

@@ -119,19 +119,28 @@ impl<S> AreaList<S> {
         self.pages += area.pages;
     }
 
-    /// Takes the first area.
+    /// Takes the first area, which has `pages` pages.
     #[inline(always)]
-    pub(crate) fn pop_front(&mut self, map: &PageMap) -> Option<Loose<S>> {
+    pub(crate) fn pop_front(&mut self, map: &PageMap, pages: u64) -> Option<Loose<S>> {
         let page = self.head;
         if page == NIL {
             return None;
         }
         // Checks LI1: what is busy, or is no area, belongs to somebody else.
-        let Some((slot, pages, word)) = map.idle_at(page) else { return map.lose(page) };
+        let Some((slot, word)) = map.idle_slot(page) else { return map.lose(page) };
         self.head = slot.link();
         self.areas -= 1;
         self.pages -= pages;
         Some(Loose::won(page, pages, word, slot))
+    }
+
+    /// Takes the first area, of whatever size.
+    #[inline]
+    pub(crate) fn pop_any(&mut self, map: &PageMap) -> Option<Loose<S>> {
+        let page = self.first()?;
+        let Some((slot, _)) = map.idle_slot(page) else { return map.lose(page) };
+        let (pages, _) = map.sized(page, slot)?;
+        self.pop_front(map, pages)
     }
 
     /// Takes the first `count` areas of a list whose areas all have `pages` pages.
@@ -216,8 +225,8 @@ impl<S> AreaList<S> {
         while rest != NIL {
             let mut run = rest;
             // Checks LI1: a list that leads to what is not its own may lead round and round.
-            rest = match map.idle_at(rest) {
-                Some((slot, ..)) => slot.link(),
+            rest = match map.idle_slot(rest) {
+                Some((slot, _)) => slot.link(),
                 None => return map.lose(run).unwrap_or_default(),
             };
             map.set_link(run, NIL);
@@ -287,7 +296,7 @@ mod tests {
 
     fn drained(map: &PageMap, mut list: AreaList<Flushed>) -> Vec<u64> {
         let (areas, mut pages) = (list.areas(), Vec::new());
-        while let Some(area) = list.pop_front(map) {
+        while let Some(area) = list.pop_any(map) {
             pages.push(area.page);
         }
         assert_eq!((areas, list.areas(), list.pages()), (pages.len() as u64, 0, 0));

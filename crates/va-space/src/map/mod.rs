@@ -186,12 +186,12 @@ impl PageMap {
         }
     }
 
-    /// Slot, size and word of an area that is in a list, which the caller holds.
+    /// Slot and word of an area that is in a list, which the caller holds.
     #[inline(always)]
-    pub(crate) fn idle_at(&self, page: u64) -> Option<(&'static Slot, u64, Word)> {
+    pub(crate) fn idle_slot(&self, page: u64) -> Option<(&'static Slot, Word)> {
         let slot = self.slot(page)?;
-        let (pages, word) = self.sized(page, slot)?;
-        (word.state() == Some(State::Idle)).then_some((slot, pages, word))
+        let word = slot.word();
+        (word.state() == Some(State::Idle)).then_some((slot, word))
     }
 
     /// Notes that a list led to `page`, which is none of its areas: LI1 is broken.

@@ -48,6 +48,7 @@ pub use validate::Stats;
 use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
+use crate::flight::Landings;
 use crate::list::{Flushed, Loose, Unflushed};
 use crate::lookup::Lookup;
 use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, Slot, State, Word};
@@ -112,6 +113,8 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     returned: Alone<AtomicU64>,
     /// Moves when magazines are to hand back what they hold.
     recall: Alone<AtomicU64>,
+    /// Which flights have landed.
+    landings: Landings,
     /// What magazines hold; lent with the first of them.
     cells: OnceRef<'static, Cells>,
     config: PhantomData<fn() -> C>,
@@ -156,6 +159,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             purging: AtomicBool::new(false),
             returned: Alone(AtomicU64::new(0)),
             recall: Alone(AtomicU64::new(0)),
+            landings: Landings::new(),
             cells: OnceRef::new(),
             config: PhantomData,
         };
@@ -293,7 +297,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Makes a flushed area busy.
     #[inline(always)]
     fn publish(&self, area: Loose<Flushed>, owner: Option<u32>) -> Area {
-        let word = Word::new(area.pages, owner, area.word.generation() + 1, State::Busy);
+        let word = area.word.again(owner);
         let given = Area { page: area.page, pages: area.pages, generation: word.generation() };
         self.lookup.insert(given.range(), &self.machine);
         area.become_busy(word);

@@ -97,7 +97,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut pages = 0;
         let mut pool = None;
         while *budget > 0
-            && let Some(area) = list.pop_front(&self.map)
+            && let Some(area) = list.pop_any(&self.map)
         {
             *budget -= 1;
             state.areas += 1;
@@ -150,7 +150,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let heap = &mut *heap;
         let mut run: Option<(u64, u64, u64)> = None;
         loop {
-            let area = batch.pop_front(&self.map);
+            let area = batch.pop_any(&self.map);
             if let (Some(area), Some((_, end, count))) = (&area, &mut run)
                 && join
                 && area.page == *end

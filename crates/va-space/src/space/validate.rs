@@ -44,6 +44,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Counts. Cost: O(nodes) locks, and the tables.
     pub fn stats(&self) -> Stats {
         let held = self.held();
+        // What is sealed in magazines is counted as lazy in the space.
         let mut stats = Stats { tables: self.map.tables(), ..Stats::default() };
         stats.lazy_pages = Pages::new(self.lazy_pages().get() + held.lazy_pages);
         (stats.cached_areas, stats.cached_pages) = (held.cached_areas, Pages::new(held.cached_pages));
@@ -78,6 +79,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub fn validate(&self) -> Result<(), Broken> {
         let purge = self.lock_purge();
         let (mut listed, mut lazy_pages) = purge.holds();
+        let mut sealed = purge.sealed();
         let (mut pooled, mut pooled_pages) = (0, 0);
         for node in self.each_node() {
             let pool = self.lock_pool(node);
@@ -87,6 +89,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let lazy = self.lock_lazy(node);
             lazy.sized.validate(&self.map)?;
             (listed, lazy_pages) = (listed + lazy.areas(), lazy_pages + lazy.pages());
+            sealed.add(lazy.sealed);
             drop(lazy);
             let board = node.board.lock();
             board.shelf().validate(&self.map)?;
@@ -103,6 +106,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let of = |state: State| areas[state as usize];
         // Checks MG2: what the cells say is what the words say.
         let held = self.held();
+        if held.sealed != sealed {
+            return Err(Broken { rule: "MG2", at: Va::ZERO, want: held.sealed.pages, got: sealed.pages });
+        }
+        (listed, lazy_pages) = (listed + sealed.areas, lazy_pages + sealed.pages);
         let (idle_areas, idle_pages) = of(State::Idle);
         sp1(listed + held.lazy_areas + pooled + held.cached_areas, idle_areas)?;
         sp1(lazy_pages + held.lazy_pages + pooled_pages + held.cached_pages, idle_pages)?;
