@@ -135,7 +135,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn refused(&self, error: AllocError, largest: Pages) -> SpaceError {
         match error {
             AllocError::NoSpace { requested, align, window, .. } => {
-                let (lazy, cached) = (self.lazy_pages(), Pages::new(self.held().cached_pages));
+                let held = self.held();
+                let (lazy, cached) = (self.lazy_pages(), Pages::new(held.cached_pages + held.lazy_pages));
                 SpaceError::NoSpace { requested, align, window, largest, lazy, cached }
             }
             other => SpaceError::Index(other),
