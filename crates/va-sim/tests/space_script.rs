@@ -191,8 +191,8 @@ fn run<C: Config>(seed: u64, steps: u64, magazines: u32, flushing: Flushing) -> 
     story
 }
 
-/// Runs each seed twice; returns what all of them came across.
-fn scripts<C: Config>(magazines: u32, flushing: Flushing) -> Story {
+/// Runs each seed twice; what all of them came across must satisfy `seen`, unless one seed was asked for.
+fn scripts<C: Config>(magazines: u32, flushing: Flushing, seen: impl Fn(&Story) -> bool) {
     let given: Option<u64> = std::env::var("VA_SCRIPT_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = given.map_or(1..=6, |seed| seed..=seed);
     let mut all = Story::default();
@@ -208,25 +208,20 @@ fn scripts<C: Config>(magazines: u32, flushing: Flushing) -> Story {
         all.waits += story.waits;
         all.flushes += story.flushes;
     }
-    assert!(given.is_some() || (all.wrong_frees > 50 && all.flushes > 20), "{all:?}");
-    all
+    assert!(given.is_some() || (all.wrong_frees > 50 && all.flushes > 20 && seen(&all)), "{all:?}");
 }
 
 #[test]
 fn sp1_to_sp5_hold_in_a_script_of_everything() {
-    let ours = scripts::<Ours>(3, Flushing::AtOnce);
-    assert!(ours.no_table > 0 && ours.waits == 0, "{ours:?}");
-    scripts::<Linux69>(0, Flushing::AtOnce);
-    scripts::<OneLock52>(0, Flushing::AtOnce);
-    let trees = scripts::<WithTrees<Ours>>(2, Flushing::AtOnce);
-    assert!(trees.no_records > 0, "{trees:?}");
+    scripts::<Ours>(3, Flushing::AtOnce, |story| story.no_table > 0 && story.waits == 0);
+    scripts::<Linux69>(0, Flushing::AtOnce, |story| story.no_table > 0);
+    scripts::<OneLock52>(0, Flushing::AtOnce, |story| story.no_table > 0);
+    scripts::<WithTrees<Ours>>(2, Flushing::AtOnce, |story| story.no_records > 0);
 }
 
 #[test]
 fn sp1_to_sp5_hold_in_a_script_whose_flushes_end_late() {
-    let ours = scripts::<Ours>(3, Flushing::WhenTold);
-    assert!(ours.waits > 50, "{ours:?}");
-    let linux = scripts::<Linux69>(0, Flushing::WhenTold);
-    assert!(linux.waits > 50, "{linux:?}");
-    scripts::<WithTrees<Ours>>(2, Flushing::WhenTold);
+    scripts::<Ours>(3, Flushing::WhenTold, |story| story.waits > 50);
+    scripts::<Linux69>(0, Flushing::WhenTold, |story| story.waits > 50);
+    scripts::<WithTrees<Ours>>(2, Flushing::WhenTold, |story| story.waits > 50);
 }
