@@ -19,7 +19,7 @@ pub enum SpaceError {
         largest: Pages,
         /// Pages freed whose flush has not ended: they may come back without anybody freeing anything.
         lazy: Pages,
-        /// Pages in magazines, whose owners have been told to hand them back.
+        /// Pages in magazines, flushed or not, whose owners have been told to hand them back.
         cached: Pages,
     },
     /// Nothing like this could fit even if the whole extent were free. Nothing was purged for it.

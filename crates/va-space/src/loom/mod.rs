@@ -5,6 +5,7 @@
 
 use crate::config::{Config, Order};
 use crate::decay::Quarter;
+use crate::lookup::MapLookup;
 use crate::node::Spread;
 use crate::testing::TestMachine;
 use crate::{Area, Purge, ReleaseError, State, VmapSpace};
@@ -12,7 +13,7 @@ use loom::thread;
 use std::sync::Arc;
 use std::vec::Vec;
 use va_base::sync::atomic::Ordering;
-use va_base::{AllocError, Pages, Platform, Request, Va, VaRange};
+use va_base::{AllocError, Machine, Pages, Platform, Request, Va, VaRange};
 use va_tree::BTreeIndex;
 
 /// Ours, with slices of one area and no automatic purge.
@@ -22,6 +23,7 @@ impl Config for Tiny {
     type Index<P: Platform> = BTreeIndex<P>;
     type Zone = Spread;
     type Decay = Quarter;
+    type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = 2;
     const POOL_ON_ONE_NODE: bool = true;
     const POOL_PAGES_MAX: u64 = 256;

@@ -253,6 +253,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     #[inline(never)]
     fn alloc_further(&mut self, request: Request) -> Result<Area, SpaceError> {
         let request = &request;
+        self.space.stop_if_lost();
         let pages = request.size().get();
         // Of others the space finds out, when the index has nothing.
         if (pages > EXACT_PAGES_MAX || request.window().is_some())
@@ -319,6 +320,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             batch.append(map, self.stock.take_list(map, next, u64::MAX));
             class = next + 1;
         }
+        self.space.stop_if_lost();
         self.tell_cached();
         self.tell_away();
         if !batch.is_empty() {

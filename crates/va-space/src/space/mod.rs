@@ -30,6 +30,7 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, `free_vmap_area_noflush`); differences: the table in [`config`](crate::config).
 
+mod busy;
 mod congruent;
 mod find;
 mod locks;
@@ -50,6 +51,7 @@ use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flight::Landings;
 use crate::list::{Flushed, Loose, Unflushed};
+use crate::lookup::Lookup;
 use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, Slot, State, Word};
 use crate::node::{NodeMap, Zone};
 use core::marker::PhantomData;
@@ -96,6 +98,8 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     nodes: NodeMap,
     table: [Option<&'static Node<P::Lock>>; NODES_LIMIT as usize],
     map: PageMap,
+    /// Finds busy areas, unless the page map does.
+    lookup: C::Lookup<P>,
     // Under their locks; see the lock order above.
     purge: Mutex<P::PurgeLock, PurgeState>,
     free: Mutex<P::Lock, Heap<C::Index<P>>>,
@@ -138,6 +142,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let nodes = NodeMap::new(count, ZONE_PAGES).ok_or(SpaceError::NoTable)?;
         let near = default_window.start().max(extent.start()).page_floor();
         let (map, marker) = PageMap::new(near, &machine).ok_or(SpaceError::NoTable)?;
+        let Some(lookup) = <C::Lookup<P> as Lookup<P>>::new(nodes, &machine) else {
+            map.hand_back(&machine);
+            return Err(SpaceError::NoTable);
+        };
         let heap = Heap { index, marker, transit_pages: 0, failed: None };
         let mut space = Self {
             machine,
@@ -146,6 +154,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             nodes,
             table: [None; NODES_LIMIT as usize],
             map,
+            lookup,
             purge: Mutex::new(PurgeState::new()),
             free: Mutex::new(heap),
             lazied: Alone(AtomicU64::new(0)),
@@ -284,8 +293,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline]
     fn take_pooled(&self, node: u32, request: &Request, owner: Option<u32>) -> Option<Area> {
         let mut pool = self.lock_filled_pool(node)?;
-        let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES)?;
+        let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES);
         drop(pool);
+        let Some(area) = area else {
+            self.stop_if_lost();
+            return None;
+        };
         Some(self.publish(area, owner))
     }
 
@@ -294,6 +307,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     fn publish(&self, area: Loose<Flushed>, owner: Option<u32>) -> Area {
         let word = area.word.again(owner);
         let given = Area { page: area.page, pages: area.pages, generation: word.generation() };
+        self.lookup.insert(given.range(), &self.machine);
         area.become_busy(word);
         given
     }
@@ -316,19 +330,19 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         pages: u64,
         owner: Option<u32>,
     ) -> Result<Area, SpaceError> {
-        if !self.map.is_reserved(page, pages) {
+        if Self::TELLS || !self.map.is_reserved(page, pages) {
             heap.transit_pages += pages;
             drop(heap);
-            let reserved = self.map.reserve(page, pages, &self.machine);
+            let ready = self.ready(page, pages);
             heap = self.lock_free();
             heap.transit_pages -= pages;
-            if !reserved {
+            if let Err(refusal) = ready {
                 if let Err(error) = heap.index.give_back(range_of(page, pages)) {
                     self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
                 }
                 drop(heap);
                 self.note_return();
-                return Err(SpaceError::NoTable);
+                return Err(refusal);
             }
         }
         let word = Word::new(pages, owner, self.map.last_generation(page) + 1, State::Busy);
@@ -376,7 +390,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     ) -> Result<Loose<Unflushed>, ReleaseError> {
         let idle = word.with_state(State::Idle);
         match slot.exchange(word, idle) {
-            Ok(()) => Ok(Loose::won(page, pages, idle, slot)),
+            Ok(()) => {
+                self.lookup.remove(Va::from_page(page), &self.machine);
+                Ok(Loose::won(page, pages, idle, slot))
+            }
             Err(_) => Err(self.no_area_at(Va::from_page(page))),
         }
     }
@@ -419,6 +436,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 impl<P: Machine + Clone, C: Config> Drop for VmapSpace<P, C> {
     fn drop(&mut self) {
         self.map.hand_back(&self.machine);
+        self.lookup.hand_back(&self.machine);
         for node in self.table.iter_mut().filter_map(Option::take) {
             self.machine.take_back_table(node);
         }

@@ -146,7 +146,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// What the index says, with what only the space knows.
     #[cold]
     pub(super) fn refused(&self, error: AllocError) -> SpaceError {
-        let (lazy, cached) = (self.lazy_pages(), Pages::new(self.held().cached_pages));
+        let held = self.held();
+        let (lazy, cached) = (self.lazy_pages(), Pages::new(held.cached_pages + held.lazy_pages));
         match Self::not_yet(error) {
             SpaceError::NoSpace { requested, align, window, largest, .. } => {
                 SpaceError::NoSpace { requested, align, window, largest, lazy, cached }
