@@ -78,6 +78,13 @@ impl Collection {
         matches!(self.stage, Stage::Idle)
     }
 
+    /// Has a flush under way for one block, as `validate` sees it.
+    #[cfg(test)]
+    #[cfg(not(loom))]
+    pub(super) fn pretend_flight(&mut self, chain: u32) {
+        self.stage = Stage::Settle { chain };
+    }
+
     /// The chain of blocks with a flush under way.
     pub(super) fn chain(&self) -> u32 {
         match self.stage {
@@ -116,8 +123,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             if block.place() == Place::Absent {
                 continue;
             }
-            let mut queue = self.lock_queue(self.cpu(block.cpu()));
-            if self.is_forlorn(block) && self.end(&mut queue, block) {
+            let (mut queue, place) = self.lock_home(block);
+            if self.is_forlorn(block) && self.end(&mut queue, block, place) {
                 drop(queue);
                 self.give_up(block);
                 collection.given_up += 1;
@@ -232,10 +239,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         let rest = block.touched_next.load(Ordering::Relaxed);
         // From here on it may be pushed again, which changes the link.
         block.untouch();
-        let mut queue = self.lock_queue(self.cpu(block.cpu()));
+        let (mut queue, place) = self.lock_home(block);
         let mut stage = Stage::Gather { rest, chain, low, high };
         let Stage::Gather { chain, low, high, .. } = &mut stage else { return stage };
-        if block.place() == Place::Absent {
+        if place == Place::Absent {
             return stage;
         }
         let mut hull = Hull::EMPTY;
@@ -243,7 +250,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             let free = u64::from(block.free_pages());
             if self.is_forlorn(block)
                 && C::is_fragmented(free, u64::from(self.pages))
-                && self.end(&mut queue, block)
+                && self.end(&mut queue, block, place)
             {
                 drop(queue);
                 self.give_up(block);
@@ -275,14 +282,14 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     /// Puts what was noted in one block back into use, or has its lane do it.
     fn settle(&self, collection: &mut Collection, block: &'static Block) {
-        let mut queue = self.lock_queue(self.cpu(block.cpu()));
-        if block.place() == Place::Laned {
+        let (mut queue, place) = self.lock_home(block);
+        if place == Place::Laned {
             block.set_flight(Flight::Landed);
             return;
         }
         collection.recycled += u64::from(block.recycle::<C>());
         block.set_flight(Flight::None);
-        if block.place() == Place::Full {
+        if place == Place::Full {
             queue.push(&self.lookup, block);
         }
         if block.is_empty() {
@@ -313,7 +320,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     fn end_chained(&self, queue: &mut Queue, block: &'static Block, chain: u32) -> bool {
-        let ends = block.flight() == Flight::None && self.end(queue, block);
+        let ends = block.flight() == Flight::None && self.end(queue, block, Place::Open);
         if ends {
             block.chain.store(chain, Ordering::Relaxed);
         }

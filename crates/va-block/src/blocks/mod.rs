@@ -33,6 +33,9 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `vm_map_ram`, `vm_unmap_ram`, `new_vmap_block`, `vb_alloc`, `vb_free`). Reuse and lanes are our own.
 
+#[cfg(test)]
+#[cfg(not(loom))]
+mod broken;
 mod collect;
 mod lane;
 mod validate;
@@ -348,17 +351,19 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Gives a block back to the space whose pages all died, unless it is in a lane, which does so itself.
     #[cold]
     fn bury(&self, block: &'static Block) {
-        let mut queue = self.lock_queue(self.cpu(block.cpu()));
+        let (mut queue, place) = self.lock_home(block);
         // Asked under the lock: a purge may have been quicker, and another block may have begun here.
-        if self.end(&mut queue, block) {
+        if block.dead_counted() == self.pages && self.end(&mut queue, block, place) {
             drop(queue);
             self.give_up(block);
         }
     }
 
     /// Ends a block in which nothing lives, if it is not in a lane; tells whether it did. Give it up next, without the lock.
-    fn end(&self, queue: &mut Queue, block: &'static Block) -> bool {
-        match block.place() {
+    ///
+    /// `place` is what [`lock_home`](Self::lock_home) told: one that was absent then may be anywhere by now.
+    fn end(&self, queue: &mut Queue, block: &'static Block, place: Place) -> bool {
+        match place {
             Place::Open => queue.unlink(&self.lookup, block, Place::Full),
             Place::Full => {}
             Place::Laned | Place::Absent => return false,
@@ -451,9 +456,25 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     #[inline(always)]
-    fn lock_queue<'a>(&self, cpu: &'a Cpu<P::Lock>) -> MutexGuard<'a, P::Lock, Queue> {
+    fn lock_queue(&self, cpu: &'static Cpu<P::Lock>) -> MutexGuard<'static, P::Lock, Queue> {
         self.machine.locking(LockClass::Queue);
         cpu.queue.lock()
+    }
+
+    /// Takes the lock that guards where a block is, and tells that.
+    ///
+    /// A record lives again and again, each time with the CPU that begins it: the CPU is read anew once its lock is held. If
+    /// the block is in that CPU's list or was, it stays so until the lock is dropped.
+    fn lock_home(&self, block: &'static Block) -> (MutexGuard<'static, P::Lock, Queue>, Place) {
+        loop {
+            let cpu = block.cpu();
+            let queue = self.lock_queue(self.cpu(cpu));
+            // In this order: who sees the place of a later life, which is written last, sees its CPU.
+            let place = block.place();
+            if block.cpu() == cpu {
+                return (queue, place);
+            }
+        }
     }
 
     fn lock_present(&self, index: u32) -> MutexGuard<'static, P::Lock, u64> {
