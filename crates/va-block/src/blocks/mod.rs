@@ -110,6 +110,10 @@ pub struct Blocks<P: Machine + Clone, C: Config> {
     freed: Alone<AtomicU64>,
     /// Moves when lanes are to hand back what they hold.
     recall: Alone<AtomicU64>,
+    /// Moves when a block may have become one that could go back to the space.
+    news: Alone<AtomicU64>,
+    /// What it was when all of them had gone back.
+    old_news: AtomicU64,
     /// A collection was begun and is not finished: a hint.
     collecting: AtomicBool,
     config: PhantomData<fn() -> C>,
@@ -123,9 +127,17 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// [`BlockError::TooWide`] if the window has more blocks than the lookup covers, [`BlockError::NoTable`] if the
     /// machine refuses a table. The space is dropped with either.
     pub fn new(space: VmapSpace<P, C::Space>, machine: P) -> Result<Self, BlockError> {
-        let count = machine.cpus_possible().clamp(1, CPUS_MAX as u32);
-        let pages =
-            C::block_pages(machine.cpus_possible()).clamp(1, u64::from(PAGES_MAX)).next_power_of_two();
+        let cpus = machine.cpus_possible();
+        Self::with_cpus(space, machine, cpus)
+    }
+
+    /// Does as [`new`](Self::new) for `cpus` CPUs, where there are to be more or fewer than the space has nodes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_cpus(space: VmapSpace<P, C::Space>, machine: P, cpus: u32) -> Result<Self, BlockError> {
+        let count = cpus.clamp(1, CPUS_MAX as u32);
+        let pages = C::block_pages(cpus).clamp(1, u64::from(PAGES_MAX)).next_power_of_two();
         let pages_log2 = pages.ilog2();
         let window = space.default_window();
         let first = window.start().page_floor() >> pages_log2;
@@ -147,6 +159,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             touched: Alone(AtomicU32::new(NIL)),
             freed: Alone(AtomicU64::new(0)),
             recall: Alone(AtomicU64::new(0)),
+            news: Alone(AtomicU64::new(1)),
+            old_news: AtomicU64::new(0),
             collecting: AtomicBool::new(false),
             config: PhantomData,
         };
@@ -257,9 +271,16 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         freed.store(now, Ordering::Relaxed);
     }
 
+    /// Notes that there may be something for [`shrink`](Self::shrink).
+    fn note_news(&self) {
+        // Release pairs with the acquire of `shrink`.
+        self.news.0.fetch_add(1, Ordering::Release);
+    }
+
     /// Pushes a block that was just touched on the stack.
     #[cold]
     fn tell(&self, block: &Block) {
+        self.note_news();
         let mut head = self.touched.0.load(Ordering::Relaxed);
         loop {
             block.touched_next.store(head, Ordering::Relaxed);
