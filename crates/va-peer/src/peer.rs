@@ -212,7 +212,11 @@ impl Peer {
     /// Counts. Exact while nobody else calls.
     pub(crate) fn count(&self) -> Count {
         match self {
-            Self::Ours(space) => count(&**space),
+            Self::Ours(space) => {
+                // A collection of dead pages in blocks is to them what a purge is to areas.
+                let held = count(&**space);
+                Count { purges: held.purges + space.blocks().stats().flushes, ..held }
+            }
             Self::Linux(space) => count(&**space),
         }
     }
@@ -241,7 +245,7 @@ pub struct Count {
     pub holes: u64,
     /// Bytes of the largest.
     pub largest_bytes: u64,
-    /// Passes of the purge.
+    /// Passes of the purge, and collections in blocks that flushed.
     pub purges: u64,
     /// Areas that they settled.
     pub purged: u64,
