@@ -97,7 +97,7 @@ enum BenchCommand {
     #[command(after_help = "Examples:\n  \
         vmlab bench index --quick\n  \
         vmlab bench index --filter rand --indexes btree,rb-linux --out /tmp/rand")]
-    Index(crate::bench::Args),
+    Index(crate::bench::index::Args),
 }
 
 /// Runs the command line.
@@ -109,7 +109,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         None => demo(Path::new("vmlab-report.html")),
         Some(Command::Demo(args)) => demo(&args.report),
         Some(Command::Replay(args)) => replay(args),
-        Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::run(args),
+        Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "vmlab", &mut script);
