@@ -6,7 +6,7 @@
 //! [`WatchedLock`], which counts.
 //!
 //! Slabs that come back are lent again. Tables are leaked: without unsafe code a shared reference cannot become owned
-//! again, and a run of the laboratory ends soon.
+//! again, and a run of the laboratory ends soon. So there is a limit to them, which a hostile trace meets first.
 
 mod lock;
 
@@ -24,6 +24,9 @@ use va_base::{Broken, Drain, Epoch, LockClass, Machine, Platform, Record, Table,
 
 /// The usual lock.
 pub type PlainLock = parking_lot::RawMutex;
+
+/// Bytes of tables that one machine lends at most. A space of a kernel's trace takes a few MiB.
+const TABLES_BYTES_MAX: u64 = 1 << 30;
 
 /// Who drains when too much is lazy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +52,7 @@ struct Inner {
     due: AtomicBool,
     helper: OnceLock<Thread>,
     flushes: AtomicU64,
+    tables_bytes: AtomicU64,
 }
 
 impl<L> LabMachine<L> {
@@ -62,6 +66,7 @@ impl<L> LabMachine<L> {
             due: AtomicBool::new(false),
             helper: OnceLock::new(),
             flushes: AtomicU64::new(0),
+            tables_bytes: AtomicU64::new(0),
         };
         Self(Arc::new(inner), PhantomData)
     }
@@ -131,7 +136,9 @@ impl<L: Watch> Machine for LabMachine<L> {
     }
 
     fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        Some(Box::leak(Box::new(T::empty())))
+        let bytes = size_of::<T>() as u64;
+        let before = self.0.tables_bytes.fetch_add(bytes, Ordering::Relaxed);
+        (before + bytes <= TABLES_BYTES_MAX).then(|| &*Box::leak(Box::new(T::empty())))
     }
 
     fn take_back_table<T: Table>(&self, _table: &'static T) {}

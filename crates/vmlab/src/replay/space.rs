@@ -87,7 +87,8 @@ impl Ranges {
 struct Books {
     busy: Ranges,
     lazy: Ranges,
-    /// Here: what is in pools. There: what was purged whole, may be in one, and was not handed out since.
+    /// Here: what is in pools. There: what was purged whole, may be in one, and was not handed out since; nothing if the
+    /// trace is of one CPU, where Linux has no pools.
     pooled: Ranges,
 }
 
@@ -113,6 +114,8 @@ pub struct SpaceReplay<'a, C: Config> {
     held: BTreeMap<u64, Option<u64>>,
     ours: Books,
     theirs: Books,
+    /// Whether the kernel has pools.
+    pools_there: bool,
     /// By CPU.
     failed: BTreeMap<u16, Failed>,
     allocs: u64,
@@ -130,6 +133,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             held: BTreeMap::new(),
             ours: Books::default(),
             theirs: Books::default(),
+            pools_there: false,
             failed: BTreeMap::new(),
             allocs: 0,
         }
@@ -137,6 +141,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
 
     /// Replays all events of a trace.
     pub fn run(&mut self, trace: &Trace) {
+        self.pools_there = trace.cpus.iter().any(|&cpu| cpu > 0);
         let silent = silent_frees(trace, self.table);
         let mut silent = silent.iter().peekable();
         for (at, (event, &cpu)) in trace.events.iter().zip(&trace.cpus).enumerate() {
@@ -163,7 +168,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
                 if self.failed.get(&cpu).is_some_and(|before| !same_request(&before.event, event)) {
                     self.give_up(cpu);
                 }
-                if failed && !self.failed.contains_key(&cpu) {
+                if failed && request_of(event).is_some() && !self.failed.contains_key(&cpu) {
                     let before = Failed { event: *event, number: self.allocs, purged: false };
                     self.failed.insert(cpu, before);
                 } else {
@@ -179,7 +184,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
                 for start in std::mem::take(&mut self.theirs.lazy.0) {
                     if purged == 0 {
                         self.theirs.lazy.0.insert(start.0, start.1);
-                    } else if start.1 <= POOLED_PAGES_MAX * PAGE_SIZE {
+                    } else if self.pools_there && start.1 <= POOLED_PAGES_MAX * PAGE_SIZE {
                         self.theirs.pooled.0.insert(start.0, start.1);
                     }
                 }
@@ -202,10 +207,17 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         if let Some(Failed { event, number, purged }) = self.failed.remove(&cpu) {
             let ours = self.ask(&event, cpu, purged).0;
             self.compare(&event, cpu, number, ours);
+            self.keep(&event, ours);
         }
     }
 
     fn alloc(&mut self, event: &Event, cpu: u16) {
+        if request_of(event).is_none() {
+            // No allocator accepts that: there is nothing to go on with.
+            self.tally.absurd += 1;
+            self.compare(event, cpu, self.allocs, None);
+            return;
+        }
         let first = self.failed.remove(&cpu);
         let (ours, purged) = self.ask(event, cpu, first.as_ref().is_some_and(|first| first.purged));
         if let Some(first) = first {
@@ -221,15 +233,9 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
 
     /// Asks the space; tells whether it had everything purged for that, and has it purged if the kernel had.
     fn ask(&mut self, event: &Event, cpu: u16, purged_there: bool) -> (Option<u64>, bool) {
-        let Event::Alloc { size, align, vstart, vend, .. } = *event else { return (None, false) };
-        let window = VaRange::new(Va::new(vstart), Va::new(vend));
-        let (Ok(request), Some(window)) = (Request::new(size, align), window) else {
-            self.tally.absurd += 1;
-            return (None, false);
-        };
+        let Some(request) = request_of(event) else { return (None, false) };
         let before = self.space.stats().purges;
-        let ours =
-            self.space.alloc(u32::from(cpu), &request.within(window)).ok().map(|area| area.start().get());
+        let ours = self.space.alloc(u32::from(cpu), &request).ok().map(|area| area.start().get());
         let purged = self.space.stats().purges > before;
         if purged_there && !purged {
             self.space.purge(Purge::Full);
@@ -286,6 +292,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         } else if here(&self.ours.pooled)
             || from_pool
             || kernel.is_some_and(|at| self.theirs.pooled.0.get(&at) == Some(&size))
+            || there(&self.theirs.pooled)
         {
             &mut reasons.pool
         } else if align > PAGE_SIZE {
@@ -302,7 +309,9 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             self.ours.pooled.0.remove(&ours);
             self.ours.busy.0.insert(ours, size);
         }
-        if failed {
+        let possible = VaRange::from_size(Va::new(addr), size).is_some();
+        self.tally.absurd += u64::from(!failed && !possible);
+        if failed || !possible {
             if let Some(ours) = ours {
                 self.free_ours(ours);
             }
@@ -364,6 +373,10 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         self.tally.inferred += 1;
         self.tally.chunks += 1;
         self.tally.chunks_guessed += u64::from(known.is_none());
+        if VaRange::from_size(Va::new(base), size).is_none() {
+            self.tally.absurd += 1;
+            return;
+        }
         let areas = [(0, size)];
         let window = self.window;
         let found = Congruent::new(&areas, 1 << size.trailing_zeros())
@@ -391,18 +404,23 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
     }
 }
 
+/// What an event asks for; `None` if no allocator accepts that.
+fn request_of(event: &Event) -> Option<Request> {
+    let Event::Alloc { size, align, vstart, vend, .. } = *event else { return None };
+    let window = VaRange::new(Va::new(vstart), Va::new(vend))?;
+    Some(Request::new(size, align).ok()?.within(window))
+}
+
+/// Whether a second attempt may follow a first one.
 fn same_request(one: &Event, other: &Event) -> bool {
-    let asked = |event: &Event| match *event {
-        Event::Alloc { size, align, vstart, vend, .. } => Some((size, align, vstart, vend)),
-        _ => None,
-    };
-    asked(one) == asked(other)
+    request_of(one) == request_of(other)
 }
 
 /// Areas that the kernel hands out while the trace holds them busy, and before which event they were freed at the latest:
 /// the last purge that returned something. In the order of the events.
 fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
     let mut busy = Ranges::default();
+    let mut began = BTreeMap::new();
     let mut last_purge = 0;
     let mut silent = Vec::new();
     for (at, event) in trace.events.iter().enumerate() {
@@ -421,9 +439,160 @@ fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
             }
             Event::Alloc { .. } | Event::ChunkDestroy { .. } => continue,
         };
-        silent.extend(busy.take_overlaps(taken.0, taken.1).into_iter().map(|start| (last_purge, start)));
+        for start in busy.take_overlaps(taken.0, taken.1) {
+            let after = began.get(&start).map_or(0, |at| at + 1);
+            silent.push((last_purge.max(after), start));
+        }
         busy.0.insert(taken.0, taken.1);
+        began.insert(taken.0, at);
     }
     silent.sort_by_key(|&(at, _)| at);
     silent
+}
+
+/// Replays a fuzzer's trace under every policy and checks that the books close (RP1, RP2) and the space holds.
+pub fn fuzz(trace: &Trace, table: &Table) {
+    use crate::run_space::{Policy, run};
+    for policy in [Policy::Linux, Policy::Default, Policy::OneLock] {
+        let Ok(outcome) = run("fuzz", trace, table, policy, 3) else { continue };
+        let row = &outcome.row;
+        let differ = row.lower + row.higher + row.failed_differs;
+        assert_eq!(row.equal + row.failed_both + differ, row.allocs, "RP1");
+        assert_eq!(row.why.sum(), differ, "RP2");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_space::{Policy, SpaceRow, run};
+
+    fn alloc(cpu: u16, addr: u64, size: u64, align: u64, failed: u8) -> String {
+        format!(
+            "x-1 [{cpu:03}] ..... 1.0: alloc_vmap_area: va_start: {addr} size={size} align={align} vstart=0x100000 vend=0x200fff failed={failed}\n"
+        )
+    }
+
+    fn free(cpu: u16, addr: u64) -> String {
+        format!(
+            "x-1 [{cpu:03}] ..... 1.0: free_vmap_area_noflush: va_start={addr:#x} nr_lazy=2 nr_lazy_max=9\n"
+        )
+    }
+
+    fn purge(cpu: u16, purged: u64) -> String {
+        format!(
+            "x-1 [{cpu:03}] ..... 1.0: purge_vmap_area_lazy: start=0x100000 end=0x102000 num_purged={purged}\n"
+        )
+    }
+
+    fn replayed(text: &str, policy: Policy, nodes: u32) -> SpaceRow {
+        run("t", &Trace::read(text.as_bytes()), &Table::default(), policy, nodes).unwrap().row
+    }
+
+    #[test]
+    fn what_a_purge_left_in_the_pool_of_a_cpu_comes_back_to_that_cpu_only() {
+        // Freed and purged, the first area is in the pool of CPU 1; CPU 0 gets the lowest hole, CPU 1 gets it again.
+        let text = [
+            alloc(1, 0x10_0000, 0x2000, 1, 0),
+            alloc(0, 0x10_2000, 0x2000, 1, 0),
+            free(0, 0x10_0000),
+            alloc(1, 0x10_4000, 0x2000, 1, 0),
+            purge(0, 1),
+            alloc(0, 0x10_6000, 0x2000, 1, 0),
+            alloc(1, 0x10_0000, 0x2000, 1, 0),
+        ]
+        .concat();
+        let row = replayed(&text, Policy::Linux, 2);
+        assert_eq!((row.equal, row.allocs, row.why), (5, 5, Reasons::default()));
+        // Without pools the area is the lowest hole for whoever comes first, and so in the way of the second.
+        let row = replayed(&text, Policy::OneLock, 2);
+        assert_eq!((row.equal, row.lower, row.higher), (3, 1, 1));
+        assert_eq!(row.why, Reasons { pool: 1, earlier: 1, ..Reasons::default() });
+    }
+
+    #[test]
+    fn rp2_each_difference_has_its_reason() {
+        let first = [alloc(0, 0x10_0000, 0x2000, 1, 0), alloc(1, 0x10_2000, 0x2000, 1, 0)].concat();
+        // Not purged by the events, but the kernel has it already.
+        let lazy = [first.as_str(), &free(0, 0x10_0000), &alloc(0, 0x10_0000, 0x1000, 1, 0)].concat();
+        let row = replayed(&lazy, Policy::Linux, 2);
+        assert_eq!((row.higher, row.why.purge_time), (1, 1));
+        // From the pool of another CPU.
+        let pooled = [first.as_str(), &free(0, 0x10_0000), &purge(0, 1), &alloc(1, 0x10_0000, 0x2000, 1, 0)];
+        let row = replayed(&pooled.concat(), Policy::Linux, 2);
+        assert_eq!((row.higher, row.why.other_cpu), (1, 1));
+        let above = alloc(0, 0x10_8000, 0x2000, 0x8000, 0);
+        let row = replayed(
+            &[first.as_str(), &alloc(0, 0x11_0000, 0x2000, 0x8000, 0), &above].concat(),
+            Policy::Default,
+            2,
+        );
+        assert_eq!((row.equal, row.lower, row.higher), (2, 1, 1));
+        assert_eq!((row.why.aligned, row.why.earlier), (1, 1));
+        let row = replayed(&[first.as_str(), &alloc(0, 0x10_9000, 0x2000, 1, 0)].concat(), Policy::Linux, 2);
+        assert_eq!((row.lower, row.why), (1, Reasons { holes: 1, ..Reasons::default() }));
+    }
+
+    #[test]
+    fn two_attempts_with_a_purge_between_are_one_request() {
+        let all = 0x10_0000;
+        let twice = |failed| {
+            [
+                alloc(0, 0x10_0000, all, 1, 0),
+                free(0, 0x10_0000),
+                alloc(0, 0x20_0fff, 0x2000, 4096, 1),
+                purge(0, 1),
+                alloc(0, 0x10_0000, 0x2000, 4096, failed),
+            ]
+            .concat()
+        };
+        for policy in [Policy::Linux, Policy::OneLock] {
+            let row = replayed(&twice(0), policy, 2);
+            assert_eq!((row.equal, row.failed_both, row.purges), (2, 1, 1), "{policy:?}");
+            // The kernel gave up where there is room: one answer differs, the other does not.
+            let row = replayed(&twice(1), policy, 2);
+            assert_eq!((row.failed_both, row.failed_differs), (1, 1));
+        }
+        // What can never fit fails both times, and a trace may end after the first.
+        let never = [
+            alloc(0, 0x20_0fff, 2 * all, 1, 1),
+            alloc(0, 0x20_0fff, 2 * all, 1, 1),
+            alloc(1, 0x20_0fff, 2 * all, 1, 1),
+        ];
+        for policy in [Policy::Linux, Policy::Default] {
+            assert_eq!(replayed(&never.concat(), policy, 2).failed_both, 3, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn an_area_that_went_without_an_event_went_at_the_purge_before_it_was_seen_again() {
+        let text = [
+            alloc(0, 0x10_0000, 0x2000, 1, 0),
+            alloc(0, 0x10_2000, 0x2000, 1, 0),
+            free(0, 0x10_2000),
+            purge(0, 2),
+            alloc(0, 0x10_0000, 0x4000, 1, 0),
+        ]
+        .concat();
+        let row = replayed(&text, Policy::OneLock, 1);
+        assert_eq!((row.equal, row.inferred), (3, 1));
+    }
+
+    #[test]
+    fn numbers_that_no_allocator_accepts_change_nothing() {
+        let text = [
+            alloc(0, 0x10_0000, 0x2000, 1, 0),
+            alloc(0, 0x10_0000, 0, 1, 0),
+            alloc(0, 0x10_0000, 0x1800, 3, 1),
+            alloc(0, u64::MAX - 0xfff, 0x2000, 1, 0),
+            free(0, 0x77_0000),
+            alloc(0, 0x10_2000, 0x2000, 1, 0),
+        ]
+        .concat();
+        for policy in [Policy::Linux, Policy::Default, Policy::OneLock] {
+            let outcome = run("t", &Trace::read(text.as_bytes()), &Table::default(), policy, 2).unwrap();
+            assert_eq!(outcome.tally.absurd, 3, "{policy:?}");
+            fuzz(&Trace::read(text.as_bytes()), &Table::default());
+        }
+    }
 }
