@@ -36,7 +36,15 @@ pub(super) struct Failed {
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[cold]
     pub(super) fn overflow(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
-        if C::FAIL_FAST && (self.is_impossible(request) || self.failed_before(request)) {
+        if C::FAIL_FAST && self.is_impossible(request) {
+            return Err(self.no_space(request));
+        }
+        if C::FAIL_FAST && self.failed_before(request) {
+            // Nothing was freed since, but what magazines took back is not counted before they hand it over.
+            let held = self.held();
+            if held.cached_pages + held.lazy_pages > 0 {
+                self.recall_magazines();
+            }
             return Err(self.no_space(request));
         }
         loop {
@@ -65,8 +73,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if let Pass::Whole { returned } = pass {
                 self.remember(request, lazied, returned);
             }
-            // Their owners hand back at their next call what would merge with what is free.
-            self.recall.0.fetch_add(1, Ordering::Relaxed);
+            self.recall_magazines();
             return Err(self.no_space(request));
         }
     }
@@ -121,6 +128,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn note_return(&self) {
         // Release pairs with the acquire loads of `overflow`: whoever reads the new number finds what came back.
         self.returned.0.fetch_add(1, Ordering::Release);
+    }
+
+    /// Has magazines hand back, at their owners' next call, what would merge with what is free.
+    fn recall_magazines(&self) {
+        self.recall.0.fetch_add(1, Ordering::Relaxed);
     }
 
     fn no_space(&self, request: &Request) -> SpaceError {
