@@ -178,4 +178,7 @@ fn what_another_magazine_holds_is_recalled() {
         calls.push(one(1, 60));
         assert_eq!(met::<Tiny>(60, 2, 2, &calls).unwrap(), 1, "{freed} areas");
     }
+    // The same request failed before, and since then areas went nowhere but into a magazine.
+    let calls = [one(0, 40), one(5, 30), Call::Free { caller: 0, which: 0 }, one(5, 30)];
+    assert_eq!(met::<Tiny>(60, 2, 2, &calls).unwrap(), 1, "a request that failed before");
 }
