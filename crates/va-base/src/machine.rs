@@ -59,11 +59,13 @@ pub enum LockClass {
     Lookup,
     /// The collection of dead pages of blocks.
     Collect,
+    /// The tree of busy areas of one node, where a space has such trees.
+    Busy,
 }
 
 impl LockClass {
     /// How many there are.
-    pub const COUNT: usize = Self::Collect as usize + 1;
+    pub const COUNT: usize = Self::Busy as usize + 1;
 }
 
 /// What a machine supplies to a space.

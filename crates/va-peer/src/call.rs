@@ -124,22 +124,22 @@ impl Context {
     #[inline(always)]
     fn alloc(&mut self, request: &Request) -> Option<Va> {
         // One branch to the usual case, all else out of its way.
-        let Self::Magazine { own, .. } = self else { return self.alloc_without(request) };
+        let Self::Magazine { own, .. } = self else { return self.alloc_without(*request) };
         match own.with_dependent_mut(|_, kept| kept.magazine.alloc(request)) {
             Ok(area) => Some(area.start()),
-            Err(error) => self.alloc_after(request, error),
+            Err(error) => self.alloc_after(*request, error),
         }
     }
 
     #[inline(never)]
-    fn alloc_without(&self, request: &Request) -> Option<Va> {
+    fn alloc_without(&self, request: Request) -> Option<Va> {
         let got = match self {
             Self::Linux { space, cpu } => {
-                let got = space.alloc(*cpu, request);
+                let got = space.alloc(*cpu, &request);
                 space.end();
                 got
             }
-            Self::Shared { space, cpu } => space.alloc(*cpu, request),
+            Self::Shared { space, cpu } => space.alloc(*cpu, &request),
             Self::Outside | Self::Magazine { .. } => return None,
         };
         got.ok().map(|area| area.start())
@@ -147,7 +147,7 @@ impl Context {
 
     /// What a failing request still needs may be in what this thread keeps: magazines that it has parked, blocks in lanes.
     #[cold]
-    fn alloc_after(&mut self, request: &Request, error: SpaceError) -> Option<Va> {
+    fn alloc_after(&mut self, request: Request, error: SpaceError) -> Option<Va> {
         let SpaceError::NoSpace { requested, window, cached, .. } = error else { return None };
         let Self::Magazine { own, parked, .. } = self else { return None };
         if requested.get() > window.len_bytes() / PAGE_SIZE {
@@ -160,7 +160,7 @@ impl Context {
         }
         own.with_dependent_mut(|_, kept| kept.lane.park());
         parked.iter_mut().for_each(|(_, own)| drain(own));
-        own.with_dependent_mut(|_, kept| kept.magazine.alloc(request)).ok().map(|area| area.start())
+        own.with_dependent_mut(|_, kept| kept.magazine.alloc(&request)).ok().map(|area| area.start())
     }
 
     #[inline(always)]
@@ -191,6 +191,16 @@ impl Context {
             Self::Linux { space, cpu } => space.blocks().free(*cpu, at, pages).is_ok(),
             Self::Outside => false,
         }
+    }
+
+    #[inline(never)]
+    fn find_without(&self, at: Va) -> Option<VaRange> {
+        let seen = match self {
+            Self::Linux { space, .. } => space.find_enclosing(at),
+            Self::Shared { space, .. } => space.find_enclosing(at),
+            Self::Outside | Self::Magazine { .. } => return peer::current()?.0.find(at),
+        };
+        seen.map(|seen| seen.range)
     }
 
     #[inline(never)]
@@ -253,16 +263,11 @@ pub fn unmap(at: Va, pages: u64) -> bool {
 }
 
 /// The busy area around `at`.
-#[inline]
+#[inline(always)]
 pub fn find(at: Va) -> Option<VaRange> {
     CONTEXT.with_borrow(|context| {
-        let seen = match context {
-            Context::Magazine { own, .. } => own.borrow_owner().find_enclosing(at),
-            Context::Shared { space, .. } => space.find_enclosing(at),
-            Context::Linux { space, .. } => space.find_enclosing(at),
-            Context::Outside => return peer::current()?.0.find(at),
-        };
-        seen.map(|seen| seen.range)
+        let Context::Magazine { own, .. } = context else { return context.find_without(at) };
+        own.borrow_owner().find_enclosing(at).map(|seen| seen.range)
     })
 }
 

@@ -194,6 +194,14 @@ impl Peer {
         }
     }
 
+    /// What a helper does that was woken: under our policies no more than is due.
+    fn drain(&self) -> Purged {
+        match self {
+            Self::Ours(space) => space.drain(),
+            Self::Linux(space) => space.purge(Purge::Drain),
+        }
+    }
+
     pub(crate) fn shrink(&self) -> u64 {
         match self {
             Self::Ours(space) => space.shrink(),
@@ -312,7 +320,7 @@ impl Helper {
                 theirs.working.store(true, Ordering::SeqCst);
                 let due = theirs.host.take_due();
                 if due {
-                    peer.purge(Purge::Drain);
+                    peer.drain();
                 }
                 theirs.working.store(false, Ordering::SeqCst);
                 if !due {

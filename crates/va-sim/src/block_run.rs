@@ -28,6 +28,7 @@ macro_rules! tiny_space {
             type Index<P: Platform> = <$of as va_space::Config>::Index<P>;
             type Zone = <$of as va_space::Config>::Zone;
             type Decay = <$of as va_space::Config>::Decay;
+            type Lookup<P: va_base::Machine> = <$of as va_space::Config>::Lookup<P>;
             const NODES_MAX: u32 = <$of as va_space::Config>::NODES_MAX;
             const POOL_ON_ONE_NODE: bool = <$of as va_space::Config>::POOL_ON_ONE_NODE;
             const POOL_PAGES_MAX: u64 = <$of as va_space::Config>::POOL_PAGES_MAX;

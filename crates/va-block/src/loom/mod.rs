@@ -86,6 +86,7 @@ impl va_space::Config for TinySpace {
     type Index<P: Platform> = BTreeIndex<P>;
     type Zone = Spread;
     type Decay = Quarter;
+    type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;
     const NODES_MAX: u32 = 1;
     const POOL_ON_ONE_NODE: bool = false;
     const POOL_PAGES_MAX: u64 = 0;
