@@ -36,12 +36,14 @@ mod locks;
 mod magazine;
 mod overflow;
 mod purge;
+mod reshape;
 mod settle;
 mod validate;
 
 pub use find::Areas;
 pub use magazine::{MAGAZINES_MAX, Magazine};
 pub use purge::{Purge, Purged};
+pub use reshape::ReshapeError;
 pub use validate::Stats;
 
 use crate::area::{Area, range_of};
