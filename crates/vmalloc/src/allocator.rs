@@ -88,7 +88,9 @@ mod tests {
         let by = &memory;
         let word = |area: NonNull<[u8]>, at: usize| {
             // SAFETY: an allocation of our own, of more bytes than that.
-            unsafe { area.cast::<u8>().add(at).read() }
+            let place = unsafe { area.cast::<u8>().add(at) };
+            // SAFETY: as before, and set.
+            unsafe { place.read() }
         };
         let (small, large) = (Layout::new::<[u64; 700]>(), Layout::new::<[u64; 90_000]>());
         let area = Allocator::allocate_zeroed(&by, small).unwrap();

@@ -32,6 +32,8 @@ use va_base::VaRange;
 
 /// What is tried, the largest first.
 const LADDER_LOG2: [u32; 9] = [40, 38, 36, 34, 32, 30, 28, 26, 25];
+/// Bytes of the smallest.
+const LEAST_BYTES: usize = 1 << LADDER_LOG2[LADDER_LOG2.len() - 1];
 /// Where the pages begin is a multiple of this: a huge page.
 const BASE_ALIGN: usize = 2 << 20;
 /// Pages by which the frontier moves at least and, unless more is asked for, at most.
@@ -96,6 +98,15 @@ pub(crate) fn pointer(page: u64) -> *mut u8 {
     with_exposed_provenance_mut(address(page))
 }
 
+/// Bytes that an arena may have: what the caller allows, and half of what the process may have at all.
+pub(crate) fn room(os: &impl Os, bytes_max: usize) -> Result<usize, CreateError> {
+    let bytes = bytes_max.min(os.address_limit().map_or(usize::MAX, |limit| limit / 2));
+    if bytes < LEAST_BYTES {
+        return Err(CreateError::TooSmall { bytes, least_bytes: LEAST_BYTES });
+    }
+    Ok(bytes)
+}
+
 /// The arena of one allocator.
 pub(crate) struct Arena<O: Os> {
     // Constant after `reserve`.
@@ -110,15 +121,12 @@ pub(crate) struct Arena<O: Os> {
 }
 
 impl<O: Os> Arena<O> {
-    /// Reserves the largest arena of the ladder that is at most `bytes_max` and half of what the process may have at all.
-    pub(crate) fn reserve(host: Host<O>, bytes_max: usize) -> Result<Self, CreateError> {
-        let limit = host.os().address_limit().map_or(usize::MAX, |limit| limit / 2);
-        let most = bytes_max.min(limit);
-        let least = 1usize << LADDER_LOG2[LADDER_LOG2.len() - 1];
+    /// Reserves the largest arena of the ladder that is at most `most` bytes, which are at least those of the smallest.
+    pub(crate) fn reserve(host: Host<O>, most: usize) -> Result<Self, CreateError> {
         let mut refused = None;
         // A size of the caller's own first, if it is no step of the ladder.
-        let own =
-            Some(most & !(BASE_ALIGN - 1)).filter(|&bytes| bytes >= least && bytes < 1 << LADDER_LOG2[0]);
+        let own = Some(most & !(BASE_ALIGN - 1))
+            .filter(|&bytes| bytes >= LEAST_BYTES && bytes < 1 << LADDER_LOG2[0]);
         let ladder = LADDER_LOG2.iter().map(|log2| 1usize << log2).filter(|&bytes| bytes <= most);
         for bytes in own.into_iter().chain(ladder) {
             let pages = (bytes / PAGE_BYTES) as u64;
@@ -139,10 +147,8 @@ impl<O: Os> Arena<O> {
                 Err(errno) => refused = Some(errno),
             }
         }
-        Err(match refused {
-            Some(errno) => CreateError::Refused { call: Call::Reserve, errno, bytes: least },
-            None => CreateError::TooSmall { bytes: most, least_bytes: least },
-        })
+        let errno = refused.unwrap_or(Errno::NOMEM);
+        Err(CreateError::Refused { call: Call::Reserve, errno, bytes: LEAST_BYTES })
     }
 
     /// Unmaps the arena.
@@ -307,7 +313,8 @@ mod tests {
     use crate::os::shim::Shim;
 
     fn arena(shim: &Shim, bytes_max: usize) -> Result<Arena<Shim>, CreateError> {
-        Arena::reserve(Host::open(shim.clone()).unwrap(), bytes_max)
+        let most = room(shim, bytes_max)?;
+        Arena::reserve(Host::open(shim.clone()).unwrap(), most)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{Heap, carve::Central};
 use crate::PAGE_BYTES;
-use crate::arena::Arena;
+use crate::arena::{Arena, room};
 use crate::error::CreateError;
 use crate::fork;
 use crate::lock::Mutex;
@@ -36,9 +36,11 @@ unsafe impl<O: Os> Sync for Owned<O> {}
 impl<O: Os> Owned<O> {
     /// Makes a heap on a system.
     pub(crate) fn new(os: O, plan: Plan) -> Result<Self, CreateError> {
+        // First of all, so that a process without room for an arena is told that, and nothing else.
+        let most = room(&os, plan.arena_bytes_max)?;
         fork::ensure_handlers();
         let host = Host::open(os).map_err(|(call, errno)| CreateError::Refused { call, errno, bytes: 0 })?;
-        let arena = Arena::reserve(host, plan.arena_bytes_max).inspect_err(|_| {
+        let arena = Arena::reserve(host, most).inspect_err(|_| {
             // SAFETY: nothing lives there yet.
             unsafe { host.close() };
         })?;

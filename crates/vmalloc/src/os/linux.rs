@@ -294,3 +294,94 @@ pub(crate) fn abort_with(message: core::fmt::Arguments<'_>) -> ! {
     // SAFETY: stops.
     unsafe { libc::abort() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_spans_are_given_back_with_the_batch_call_and_without() {
+        let linux = Linux::new();
+        let page = crate::PAGE_BYTES;
+        let base = linux.map(400 * page).unwrap();
+        for batches in [true, false] {
+            linux.batches.store(batches, Ordering::Relaxed);
+            let place = |n: usize| with_exposed_provenance_mut::<u8>(base + n * page + 17);
+            for n in 0..400 {
+                // SAFETY: the mapping made above.
+                unsafe { place(n).write(7) };
+            }
+            // Every other page, in more spans than one call takes.
+            let spans: Vec<_> = (0..150).map(|n| Span { at: base + 2 * n * page, bytes: page }).collect();
+            // SAFETY: the same.
+            assert_eq!(unsafe { linux.discard(&spans) }, Ok(()));
+            for n in 0..400 {
+                let want = if n < 300 && n % 2 == 0 { 0 } else { 7 };
+                // SAFETY: the same.
+                assert_eq!(unsafe { place(n).read() }, want, "page {n}, batches {batches}");
+            }
+        }
+        // A span that is nobody's is told apart, however the others were done.
+        for batches in [true, false] {
+            linux.batches.store(batches, Ordering::Relaxed);
+            let nobody = linux.reserve(page).unwrap();
+            // SAFETY: reserved a moment ago.
+            unsafe { linux.unmap(Span { at: nobody, bytes: page }) };
+            let spans = [base, base + page, nobody, base + 2 * page].map(|at| Span { at, bytes: page });
+            // SAFETY: nothing is mapped at the one that is not ours.
+            assert_eq!(unsafe { linux.discard(&spans) }, Err((2, Errno::NOMEM)), "batches {batches}");
+        }
+        // SAFETY: nobody refers to it any more.
+        unsafe { linux.unmap(Span { at: base, bytes: 400 * page }) };
+    }
+
+    #[test]
+    fn a_thread_is_on_a_cpu_that_there_is_whoever_is_asked() {
+        let linux = Linux::new();
+        assert!(linux.cpus() >= 1 && linux.mappings_max() > 1000);
+        for _ in 0..1000 {
+            assert!(linux.cpu() < 1 << 16 && slow_cpu() < 1 << 16);
+        }
+        // Pinned, both say the same.
+        let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
+        let cpu = slow_cpu();
+        // SAFETY: all zeros is a set.
+        let bits = unsafe { set.assume_init_mut() };
+        // SAFETY: the CPU is one of a set.
+        unsafe { libc::CPU_SET(cpu, bits) };
+        // SAFETY: reads the set; of this test's thread alone.
+        let pinned = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set.as_ptr()) };
+        if pinned == 0 {
+            assert_eq!((linux.cpu(), slow_cpu()), (cpu, cpu));
+        }
+    }
+
+    #[test]
+    fn pages_move_and_leave_zeros_and_what_cannot_move_stays() {
+        let linux = Linux::new();
+        let bytes = 16 * crate::PAGE_BYTES;
+        let base = linux.map(3 * bytes).unwrap();
+        let place = |part: usize| with_exposed_provenance_mut::<u8>(base + part * bytes + 9);
+        // SAFETY: the mapping made above.
+        unsafe { place(0).write(5) };
+        // SAFETY: the same, and nobody refers to it.
+        unsafe { linux.move_pages(Span { at: base, bytes }, base + 2 * bytes) }.unwrap();
+        for (part, want) in [(0, 0), (1, 0), (2, 5)] {
+            // SAFETY: the same.
+            assert_eq!(unsafe { place(part).read() }, want);
+        }
+        // What is mapped is not mended; a hole is.
+        // SAFETY: the same.
+        assert!(!unsafe { linux.mend(Span { at: base, bytes }) });
+        // SAFETY: the same.
+        unsafe { linux.unmap(Span { at: base + bytes, bytes }) };
+        // SAFETY: the same.
+        assert!(unsafe { linux.mend(Span { at: base + bytes, bytes }) });
+        // SAFETY: the same.
+        unsafe { linux.renew(Span { at: base, bytes: 3 * bytes }) }.unwrap();
+        // SAFETY: the same.
+        assert_eq!(unsafe { place(2).read() }, 0);
+        // SAFETY: the same, and nobody refers to it any more.
+        unsafe { linux.unmap(Span { at: base, bytes: 3 * bytes }) };
+    }
+}
