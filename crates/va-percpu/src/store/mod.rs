@@ -1,0 +1,537 @@
+//! All chunks, as the short lock guards them: what is free where, and which chunk is tried when.
+//!
+//! # Theory
+//! A request goes through the lists from the one of its own size to that of the chunks wholly free, and in each list from the
+//! front: the fullest chunk that may hold it comes first, so that others can run empty. The list of chunks sidelined lies
+//! before that of the free ones: their pages are gone, but their addresses are used before new ones. A chunk that grew emptier
+//! goes to the front of its new list, one that grew fuller to the back.
+//!
+//! Where an object begins is marked by a bit in a second bitmap; it ends where the next begins, or where nothing is.
+//!
+//! # Invariants
+//! - **PC1 bound**      the marks are the first bits of the live objects, of which there are as many as counted.
+//! - **PC2 slot**       each chunk stands in the list of its longest run, in that of nobody's reach if a search put it there, or in
+//!   that of those isolated.
+//! - **PC3 free**       a chunk's count of free bits is that of its zeros; hidden bits are ones.
+//! - **PC4 empty**      a chunk's count of spare pages is that of its populated pages that are wholly free.
+//! - **PC5 populated**  a chunk's count of populated pages is that of its bits, and every live object lies in such pages.
+//! - **PC6 spare**      the spare pages counted on are those of all chunks but the reserved one and those isolated.
+//!
+//! PC4 to PC6 hold when nobody is between taking and populating.
+//!
+//! # Source
+//! Linux `mm/percpu.c` (6.12: `pcpu_alloc_area`, `pcpu_free_area`, `pcpu_chunk_relocate`, `pcpu_isolate_chunk`).
+
+mod lists;
+mod validate;
+
+use crate::bitmap::{self, BIT_BYTES, PAGE_BITS, Word, words_for};
+use crate::chunk::{Chunk, Lists, NIL};
+use crate::config::{Config, SlotBy};
+use crate::engine::{Fit, HintEngine, View, Want};
+use crate::error::FreeError;
+use crate::geometry::{Geometry, Part, Slots};
+use crate::lookup::{Lookup, Place};
+use crate::request::Offset;
+use crate::rows::{Rows, Spare};
+use core::ops::Range;
+use va_base::{PAGE_SIZE, Platform, Va};
+
+/// Row of the dynamic part of the first chunk.
+pub(crate) const FIRST: u32 = 0;
+/// Row of the reserved part.
+pub(crate) const RESERVED: u32 = 1;
+
+/// What was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Taken {
+    pub(crate) row: u32,
+    /// The first bit.
+    pub(crate) at: u32,
+}
+
+/// What freeing brought about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Freed {
+    pub(crate) base: Va,
+    pub(crate) off: u32,
+    /// There is something to depopulate or to destroy.
+    pub(crate) balance: bool,
+}
+
+/// Counts over all chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) allocs: u64,
+    /// Bytes of these.
+    pub(crate) bytes: u64,
+    pub(crate) frees: u64,
+    pub(crate) live: u64,
+    pub(crate) live_max: u64,
+    pub(crate) chunks: u32,
+    pub(crate) chunks_max: u32,
+    /// Bytes; the least is a unit's until something smaller was asked for.
+    pub(crate) size_min: u32,
+    pub(crate) size_max: u32,
+    /// Spare pages that are counted on (PC6).
+    pub(crate) spare_pages: i64,
+    /// Populated pages of one unit, those of the first chunk too.
+    pub(crate) populated: u64,
+    /// Chunks made since the beginning.
+    pub(crate) made: u32,
+}
+
+/// All chunks.
+pub(crate) struct Store<C: Config> {
+    pub(crate) geometry: Geometry,
+    pub(crate) slots: Slots,
+    pub(crate) lists: Lists,
+    chunks: Rows<Chunk<C::Engine>>,
+    words: Rows<Word>,
+    blocks: Rows<<C::Engine as HintEngine>::Block>,
+    lookup: Lookup,
+    grain_shift: u32,
+    /// Pages can be depopulated.
+    by_page: bool,
+    /// Head of the list of rows not in use, through `next`.
+    unused: u32,
+    /// Rows that were ever in use.
+    begun: u32,
+    pub(crate) totals: Totals,
+}
+
+/// Slabs lent outside the lock, which [`Store::grow`] uses.
+pub(crate) struct More<C: Config> {
+    rows: Option<Lent<C>>,
+    places: Option<&'static mut [Place]>,
+}
+
+struct Lent<C: Config> {
+    chunks: Spare<Chunk<C::Engine>>,
+    words: Spare<Word>,
+    blocks: Spare<<C::Engine as HintEngine>::Block>,
+}
+
+/// What [`Store::grow`] would need, if anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Need {
+    rows: Option<[(usize, u32); 3]>,
+    places: Option<usize>,
+}
+
+impl Need {
+    /// Nothing is needed.
+    pub(crate) fn is_none(&self) -> bool {
+        self.rows.is_none() && self.places.is_none()
+    }
+
+    /// Asks the platform for it; all or nothing.
+    pub(crate) fn lend<C: Config, P: Platform>(&self, platform: &P) -> Option<More<C>> {
+        let rows = match self.rows {
+            None => None,
+            Some([chunks, words, blocks]) => {
+                let chunks = Rows::lend(chunks.0, chunks.1, platform)?;
+                let Some(words) = Rows::lend(words.0, words.1, platform) else {
+                    chunks.give_back(platform);
+                    return None;
+                };
+                let Some(blocks) = Rows::lend(blocks.0, blocks.1, platform) else {
+                    chunks.give_back(platform);
+                    words.give_back(platform);
+                    return None;
+                };
+                Some(Lent { chunks, words, blocks })
+            }
+        };
+        let places = match self.places {
+            None => None,
+            Some(min) => match platform.lend_slab(min).filter(|slab| slab.len() >= min) {
+                Some(places) => Some(places),
+                None => {
+                    More::<C> { rows, places: None }.give_back(platform);
+                    return None;
+                }
+            },
+        };
+        Some(More { rows, places })
+    }
+}
+
+impl<C: Config> More<C> {
+    fn give_back<P: Platform>(self, platform: &P) {
+        if let Some(rows) = self.rows {
+            rows.chunks.give_back(platform);
+            rows.words.give_back(platform);
+            rows.blocks.give_back(platform);
+        }
+        if let Some(places) = self.places {
+            platform.take_back_slab(places);
+        }
+    }
+}
+
+impl<C: Config> Store<C> {
+    /// A store without chunks; [`begin`](Self::begin) makes the first.
+    pub(crate) fn new(geometry: Geometry, by_page: bool) -> Self {
+        let bits = geometry.unit_bits();
+        // The bits of objects, where they begin, the pages populated.
+        let words = 2 * words_for(bits) + words_for(geometry.unit_pages());
+        let totals = Totals { size_min: geometry.unit_bytes(), ..Totals::default() };
+        Self {
+            geometry,
+            slots: geometry.slots(),
+            lists: Lists::EMPTY,
+            chunks: Rows::new(1),
+            words: Rows::new(words),
+            blocks: Rows::new(C::Engine::blocks_for(geometry.unit_pages())),
+            lookup: Lookup::new(),
+            grain_shift: geometry.grain_shift(),
+            by_page,
+            unused: NIL,
+            begun: 0,
+            totals,
+        }
+    }
+
+    /// Grains of a unit.
+    fn grains(&self) -> u32 {
+        self.geometry.unit_bytes() >> self.grain_shift
+    }
+
+    /// What must be lent before one more chunk can be made.
+    pub(crate) fn need(&self) -> Need {
+        let full = self.unused == NIL && self.begun == self.chunks.count();
+        let rows = full.then(|| [self.chunks.next(), self.words.next(), self.blocks.next()]);
+        Need { rows, places: self.lookup.wanted(self.grains()) }
+    }
+
+    /// Uses what was lent, and returns a table that is not in use any more.
+    #[must_use]
+    pub(crate) fn grow(&mut self, more: More<C>) -> Option<&'static mut [Place]> {
+        if let Some(rows) = more.rows {
+            self.chunks.add(rows.chunks);
+            self.words.add(rows.words);
+            self.blocks.add(rows.blocks);
+        }
+        more.places.map(|places| self.lookup.move_to(places))
+    }
+
+    /// Makes the two parts of the first chunk. What [`need`](Self::need) said has been lent.
+    pub(crate) fn begin(&mut self) {
+        self.begun = 2;
+        let base = self.geometry.base().get();
+        self.lookup.add(base >> self.grain_shift, self.grains(), FIRST);
+        if let Some(part) = self.geometry.reserved() {
+            self.begin_part(RESERVED, part);
+        }
+        self.begin_part(FIRST, self.geometry.dynamic());
+        self.totals.spare_pages = i64::from(self.chunk(FIRST).empty);
+        let sizes = self.geometry.sizes();
+        let parts = u64::from(sizes.fixed) + u64::from(sizes.reserved) + u64::from(sizes.dynamic);
+        self.totals.populated = parts / PAGE_SIZE;
+        (self.totals.chunks, self.totals.chunks_max) = (1, 1);
+        let slot = self.slot_of(FIRST);
+        self.join(FIRST, slot, crate::chunk::End::Front);
+    }
+
+    fn begin_part(&mut self, row: u32, part: Part) {
+        let bits = part.pages * PAGE_BITS;
+        let chunk = self.chunks.one_mut(row);
+        *chunk = Chunk {
+            base: part.base.get(),
+            pages: part.pages,
+            populated: part.pages,
+            empty: part.pages as i32,
+            free_bits: bits - part.hidden_before - part.hidden_after,
+            immutable: true,
+            exists: true,
+            hidden_before: part.hidden_before,
+            hidden_after: part.hidden_after,
+            ..<Chunk<C::Engine> as va_base::Record>::EMPTY
+        };
+        self.wipe(row);
+        let (words, pages) = (2 * words_for(self.geometry.unit_bits()) as usize, part.pages);
+        bitmap::set(&mut self.words.row_mut(row)[words..], 0, pages);
+        for (at, hidden) in [(0, part.hidden_before), (bits - part.hidden_after, part.hidden_after)] {
+            if hidden > 0 {
+                let broken = C::Engine::take_at(&mut self.view(row).0, at, hidden);
+                self.chunks.one_mut(row).empty -= broken as i32;
+            }
+        }
+    }
+
+    /// Clears the row of a chunk, as for one that is made.
+    fn wipe(&mut self, row: u32) {
+        self.words.row_mut(row).fill(Word(0));
+        C::Engine::reset(&mut self.view(row).0);
+    }
+
+    /// A chunk as its engine sees it, and the marks of its objects.
+    #[inline]
+    pub(crate) fn view(&mut self, row: u32) -> (View<'_, C::Engine>, &mut [Word]) {
+        let chunk = self.chunks.one_mut(row);
+        let words = words_for(self.geometry.unit_bits()) as usize;
+        let (map, rest) = self.words.row_mut(row).split_at_mut(words);
+        let (marks, populated) = rest.split_at_mut(words);
+        // The first chunk is shorter than its row.
+        let blocks = &mut self.blocks.row_mut(row)[..C::Engine::blocks_for(chunk.pages) as usize];
+        let head = &mut chunk.head;
+        (View { map, populated, blocks, head, pages: chunk.pages }, marks)
+    }
+
+    /// A chunk.
+    #[inline]
+    pub(crate) fn chunk(&self, row: u32) -> &Chunk<C::Engine> {
+        self.chunks.one(row)
+    }
+
+    /// A chunk.
+    #[inline]
+    pub(crate) fn chunk_mut(&mut self, row: u32) -> &mut Chunk<C::Engine> {
+        self.chunks.one_mut(row)
+    }
+
+    /// Rows that may be in use.
+    pub(crate) fn rows(&self) -> Range<u32> {
+        0..self.begun
+    }
+
+    /// The bits of the populated pages of a chunk.
+    pub(crate) fn populated(&self, row: u32) -> &[Word] {
+        &self.words.row(row)[2 * words_for(self.geometry.unit_bits()) as usize..]
+    }
+
+    /// The list in which a chunk belongs.
+    #[inline]
+    pub(crate) fn slot_of(&self, row: u32) -> u8 {
+        let chunk = self.chunks.one(row);
+        let bits = match C::SLOT_BY {
+            SlotBy::Contig => C::Engine::longest(&chunk.head),
+            SlotBy::FreeBytes => chunk.free_bits,
+        };
+        self.slots.of(bits * BIT_BYTES)
+    }
+
+    /// Finds room in any chunk but the reserved one.
+    #[inline]
+    pub(crate) fn take(&mut self, want: Want, populated: bool) -> Option<Taken> {
+        for slot in self.slots.of(want.bits * BIT_BYTES)..=self.slots.free {
+            let mut row = self.lists.first[slot as usize];
+            while row != NIL {
+                let next = self.chunks.one(row).next;
+                match self.take_in(row, want, populated) {
+                    Fit::At { at, .. } => {
+                        self.reintegrate(row);
+                        return Some(Taken { row, at });
+                    }
+                    Fit::Nowhere if C::RELEGATE && slot < 3 => self.relegate(row),
+                    Fit::Nowhere | Fit::Missed => {}
+                }
+                row = next;
+            }
+        }
+        None
+    }
+
+    /// Finds room in the reserved part.
+    pub(crate) fn take_reserved(&mut self, want: Want, populated: bool) -> Option<Taken> {
+        match self.take_in(RESERVED, want, populated) {
+            Fit::At { at, .. } => Some(Taken { row: RESERVED, at }),
+            Fit::Nowhere | Fit::Missed => None,
+        }
+    }
+
+    /// Whether there is a reserved part.
+    pub(crate) fn has_reserved(&self) -> bool {
+        self.chunk(RESERVED).exists
+    }
+
+    #[inline]
+    fn take_in(&mut self, row: u32, want: Want, populated: bool) -> Fit {
+        let old = self.slot_of(row);
+        let (mut view, marks) = self.view(row);
+        let fit = C::Engine::take(&mut view, want, populated);
+        if let Fit::At { at, pages } = fit {
+            bitmap::set(marks, at, at + 1);
+            let chunk = self.chunks.one_mut(row);
+            chunk.free_bits -= want.bits;
+            chunk.live += 1;
+            chunk.largest_bits = chunk.largest_bits.max(want.bits);
+            self.count_empty(row, -(pages as i32));
+            self.relocate(row, old);
+            let (totals, bytes) = (&mut self.totals, want.bits * BIT_BYTES);
+            totals.allocs += 1;
+            totals.bytes += u64::from(bytes);
+            totals.live += 1;
+            totals.live_max = totals.live_max.max(totals.live);
+            totals.size_min = totals.size_min.min(bytes);
+            totals.size_max = totals.size_max.max(bytes);
+        }
+        fit
+    }
+
+    /// The chunk and the byte of it at an address.
+    #[inline]
+    pub(crate) fn place_of(&self, at: u64) -> Option<(u32, u32)> {
+        let mut row = self.lookup.find(at >> self.grain_shift)?;
+        if row == FIRST {
+            let first = self.chunk(FIRST);
+            if at < first.base + u64::from(first.hidden_before * BIT_BYTES) {
+                row = RESERVED;
+            }
+        }
+        let chunk = self.chunk(row);
+        let off = at.checked_sub(chunk.base).filter(|_| chunk.exists)?;
+        let inside = off < u64::from(chunk.pages) * PAGE_SIZE;
+        inside.then_some((row, off as u32))
+    }
+
+    /// Takes an object back.
+    #[inline]
+    pub(crate) fn free(&mut self, offset: Offset) -> Result<Freed, FreeError> {
+        let at = offset.at(self.geometry.base()).get();
+        let Some((row, off)) = self.place_of(at) else { return Err(FreeError::NoChunk { offset }) };
+        let bit = off / BIT_BYTES;
+        let (view, marks) = self.view(row);
+        if !off.is_multiple_of(BIT_BYTES) || !bitmap::is_set(marks, bit) {
+            let start = bitmap::after_last_set(marks, 0, bit + 1);
+            // Inside: nothing is free from where an object starts up to here.
+            let inside = start > 0 && bitmap::next_clear(view.map, start - 1, bit + 1) == bit + 1;
+            let start = self.chunk(row).base + u64::from(start.saturating_sub(1) * BIT_BYTES);
+            let inside = inside.then(|| Offset::between(self.geometry.base(), start));
+            return Err(FreeError::NoObject { offset, inside });
+        }
+        self.free_at(row, bit);
+        let (chunk, whole) = (self.chunks.one(row), self.geometry.unit_bits());
+        let (base, full) = (Va::new(chunk.base), chunk.free_bits == whole);
+        let balance = if full && !chunk.isolated {
+            // There is another one wholly free.
+            self.lists.first[self.slots.free as usize] != self.lists.last[self.slots.free as usize]
+                || self.lists.first[self.slots.free as usize] != row
+        } else if self.should_reclaim(row) {
+            self.isolate(row);
+            true
+        } else {
+            false
+        };
+        Ok(Freed { base, off, balance })
+    }
+
+    /// Takes the object back that starts at a bit.
+    pub(crate) fn free_at(&mut self, row: u32, bit: u32) {
+        let old = self.slot_of(row);
+        let (mut view, marks) = self.view(row);
+        let end = bitmap::next_clear_or_marked(view.map, marks, bit + 1, view.bits());
+        bitmap::clear(marks, bit, bit + 1);
+        let pages = C::Engine::give(&mut view, bit, end - bit);
+        let chunk = self.chunks.one_mut(row);
+        chunk.free_bits += end - bit;
+        chunk.live -= 1;
+        self.count_empty(row, pages as i32);
+        self.relocate(row, old);
+        self.totals.frees += 1;
+        self.totals.live -= 1;
+    }
+
+    /// Whether enough of a chunk is populated for nothing that it should be depopulated.
+    fn should_reclaim(&self, row: u32) -> bool {
+        let chunk = self.chunk(row);
+        let (empty, spare) = (i64::from(chunk.empty), self.totals.spare_pages);
+        !chunk.immutable
+            && self.by_page
+            && ((chunk.isolated && empty > 0)
+                || (spare > i64::from(C::SPARE_PAGES_HIGH) + empty && empty >= i64::from(chunk.pages / 4)))
+    }
+
+    /// Counts spare pages of a chunk.
+    fn count_empty(&mut self, row: u32, pages: i32) {
+        let chunk = self.chunks.one_mut(row);
+        chunk.empty += pages;
+        if row != RESERVED && !chunk.isolated {
+            self.totals.spare_pages += i64::from(pages);
+        }
+    }
+
+    /// Makes a chunk whose first unit begins at `base`; what [`need`](Self::need) said has been lent. It is in no list yet.
+    pub(crate) fn add(&mut self, base: Va) -> u32 {
+        let row = if self.unused == NIL { self.begun } else { self.unused };
+        if self.unused == NIL {
+            self.begun += 1;
+        } else {
+            self.unused = self.chunk(row).next;
+        }
+        let (pages, bits) = (self.geometry.unit_pages(), self.geometry.unit_bits());
+        self.totals.made += 1;
+        *self.chunks.one_mut(row) = Chunk {
+            base: base.get(),
+            pages,
+            free_bits: bits,
+            exists: true,
+            number: self.totals.made,
+            ..<Chunk<C::Engine> as va_base::Record>::EMPTY
+        };
+        self.wipe(row);
+        self.lookup.add(base.get() >> self.grain_shift, self.grains(), row);
+        self.totals.chunks += 1;
+        self.totals.chunks_max = self.totals.chunks_max.max(self.totals.chunks);
+        row
+    }
+
+    /// Forgets a chunk that is in no list and has no populated page.
+    pub(crate) fn remove(&mut self, row: u32) {
+        let base = self.chunk(row).base;
+        self.lookup.remove(base >> self.grain_shift, self.grains());
+        *self.chunks.one_mut(row) =
+            Chunk { next: self.unused, ..<Chunk<C::Engine> as va_base::Record>::EMPTY };
+        self.unused = row;
+        self.totals.chunks -= 1;
+    }
+
+    /// The first run of pages of `[page, end)` that is populated, or is not.
+    pub(crate) fn run_of_pages(&self, row: u32, page: u32, end: u32, populated: bool) -> Option<Range<u32>> {
+        let map = self.populated(row);
+        let (start, stop) = if populated {
+            let start = bitmap::next_set(map, page, end);
+            (start, bitmap::next_clear(map, start, end))
+        } else {
+            let start = bitmap::next_clear(map, page, end);
+            (start, bitmap::next_set(map, start, end))
+        };
+        (start < end).then_some(start..stop)
+    }
+
+    /// Notes that pages are populated that were not.
+    pub(crate) fn note_populated(&mut self, row: u32, pages: Range<u32>) {
+        let words = 2 * words_for(self.geometry.unit_bits()) as usize;
+        bitmap::set(&mut self.words.row_mut(row)[words..], pages.start, pages.end);
+        let count = pages.end - pages.start;
+        self.chunks.one_mut(row).populated += count;
+        self.totals.populated += u64::from(count);
+        // Those that are in use were counted off when they were taken.
+        self.count_empty(row, count as i32);
+    }
+
+    /// Notes that pages, all wholly free, are populated no more.
+    pub(crate) fn note_depopulated(&mut self, row: u32, pages: Range<u32>) {
+        let words = 2 * words_for(self.geometry.unit_bits()) as usize;
+        bitmap::clear(&mut self.words.row_mut(row)[words..], pages.start, pages.end);
+        let count = pages.end - pages.start;
+        self.chunks.one_mut(row).populated -= count;
+        self.totals.populated -= u64::from(count);
+        self.count_empty(row, -(count as i32));
+    }
+
+    /// Whether a page is populated and wholly free.
+    pub(crate) fn is_spare(&mut self, row: u32, page: u32) -> bool {
+        let (view, _) = self.view(row);
+        C::Engine::is_free(&view, page) && bitmap::is_set(view.populated, page)
+    }
+
+    /// Hands all records back.
+    pub(crate) fn give_back<P: Platform>(&mut self, platform: &P) {
+        self.chunks.give_back(platform);
+        self.words.give_back(platform);
+        self.blocks.give_back(platform);
+        platform.take_back_slab(self.lookup.take());
+    }
+}
