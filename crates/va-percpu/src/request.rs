@@ -94,6 +94,11 @@ impl Request {
         self
     }
 
+    /// Size and alignment, in bytes.
+    pub const fn parts(&self) -> (usize, usize) {
+        (self.size, self.align)
+    }
+
     /// In bits. Linux looks at the size once it is whole words, and so it is here: 32 KiB less a byte is legal.
     #[inline]
     pub(crate) fn want(&self) -> Result<Want, AllocError> {

@@ -38,6 +38,9 @@
 
 mod change;
 mod search;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
 mod validate;
 
 use crate::bitmap::PAGE_BITS;

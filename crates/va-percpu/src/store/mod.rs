@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //! - **PC1 bound**      the marks are the first bits of the live objects, of which there are as many as counted.
-//! - **PC2 slot**       each chunk stands in the list of its longest run, in that of nobody's reach if a search put it there, or in
-//!   that of those isolated.
+//! - **PC2 slot**       each chunk stands in the list of its longest run, in that of nobody's reach if a search put it there, in that of
+//!   those isolated, or in none while it is being destroyed.
 //! - **PC3 free**       a chunk's count of free bits is that of its zeros; hidden bits are ones.
 //! - **PC4 empty**      a chunk's count of spare pages is that of its populated pages that are wholly free.
 //! - **PC5 populated**  a chunk's count of populated pages is that of its bits, and every live object lies in such pages.
@@ -22,6 +22,9 @@
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_alloc_area`, `pcpu_free_area`, `pcpu_chunk_relocate`, `pcpu_isolate_chunk`).
 
+#[cfg(test)]
+#[cfg(not(loom))]
+mod broken;
 mod lists;
 mod validate;
 

@@ -2,7 +2,7 @@
 
 use super::{FIRST, RESERVED, Store};
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
-use crate::chunk::NIL;
+use crate::chunk::{NIL, NO_SLOT};
 use crate::config::Config;
 use crate::engine::HintEngine;
 use va_base::{Broken, Va};
@@ -115,6 +115,13 @@ impl<C: Config> Store<C> {
             let last = self.lists.last[slot as usize];
             Broken::unless(last == before, "PC2", self.geometry.base(), before.into(), last.into())?;
         }
+        // One that is being destroyed is in no list.
+        let leaving = |&row: &u32| {
+            let chunk = self.chunk(row);
+            let whole = chunk.live == 0 && chunk.free_bits == self.geometry.unit_bits();
+            chunk.exists && row > RESERVED && chunk.slot == NO_SLOT && whole
+        };
+        seen += self.rows().filter(leaving).count() as u32;
         // The first chunk counts as one, and its dynamic part stands for it.
         let chunks = self.totals.chunks;
         Broken::unless(seen == chunks, "PC2", self.geometry.base(), chunks.into(), seen.into())
