@@ -1,6 +1,7 @@
 //! The policies: Linux's and ours.
 
 use crate::engine::HintEngine;
+use crate::run::RunIndex;
 use crate::scan::{AsInLinux, Corrected, Rules, ScanHints};
 
 /// By what a chunk is put in a list.
@@ -39,4 +40,11 @@ impl Config for Linux612 {
 pub struct Scan<R = Corrected>(core::marker::PhantomData<R>);
 impl<R: Rules> Config for Scan<R> {
     type Engine = ScanHints<R>;
+}
+
+/// Ours: exact runs, the lowest chunk that holds something first, the lowest place in it.
+#[derive(Debug)]
+pub enum Default {}
+impl Config for Default {
+    type Engine = RunIndex;
 }

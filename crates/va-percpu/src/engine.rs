@@ -9,8 +9,10 @@
 //! | engine | how | answers |
 //! |---|---|---|
 //! | [`ScanHints`](crate::scan::ScanHints) | Linux's hints for each page and the whole chunk | a fit near the lowest, or none although there is one |
+//! | [`RunIndex`](crate::run::RunIndex) | exact longest runs in a tree over pages | the lowest fit, and none only if there is none |
 
 use crate::bitmap::{PAGE_BITS, Word};
+use crate::run::Fits;
 use core::fmt;
 use va_base::Record;
 
@@ -89,6 +91,14 @@ pub trait HintEngine: 'static {
     type Head: Copy + Send + Sync + fmt::Debug + 'static;
     /// The head of no chunk.
     const HEAD: Self::Head;
+
+    /// The head tells exactly what fits in the chunk ([`fits`](Self::fits)), so that chunks are chosen by it, the lowest first.
+    const BY_FITS: bool = false;
+
+    /// What fits in the chunk, for each alignment.
+    fn fits(_head: &Self::Head) -> Fits {
+        Fits::NONE
+    }
 
     /// Length of the row of a chunk of so many pages.
     fn blocks_for(pages: u32) -> u32;

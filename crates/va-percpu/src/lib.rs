@@ -10,7 +10,7 @@
 //! | [`PercpuSpace`] | alloc, free, the balance in steps, counts; the lock order |
 //! | [`Request`], [`Offset`] | what is asked for, and given out |
 //! | [`config`] | the policies: Linux's and ours |
-//! | [`engine`] | what finds room in a chunk: [`scan`], Linux's hints |
+//! | [`engine`] | what finds room in a chunk: [`scan`], Linux's hints, and [`run`], exact runs |
 //! | [`geometry`] | units, parts of the first chunk |
 //! | [`backend`] | what supplies chunks and pages |
 //! | `store`, `chunk`, `rows`, `lookup` | chunks, the lists they stand in, records, from an address to its chunk |
@@ -31,6 +31,7 @@ pub mod geometry;
 mod lookup;
 mod request;
 mod rows;
+pub mod run;
 pub mod scan;
 mod space;
 mod store;

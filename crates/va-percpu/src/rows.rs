@@ -42,6 +42,11 @@ impl<T: Record> Rows<T> {
         Self::counted(self.lent)
     }
 
+    /// Rows that there will be with one more slab.
+    pub(crate) fn count_after(&self) -> u32 {
+        Self::counted(self.lent + 1)
+    }
+
     fn counted(lent: usize) -> u32 {
         if lent == 0 { 0 } else { FIRST << (lent - 1) }
     }

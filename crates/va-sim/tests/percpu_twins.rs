@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use va_percpu::Config;
-use va_percpu::config::{Linux612, Scan};
+use va_percpu::config::{Default as Ours, Linux612, Scan};
 use va_sim::percpu::{Op, Rig};
 
 fn size() -> impl Strategy<Value = u32> {
@@ -51,6 +51,12 @@ proptest! {
     #[test]
     fn corrected_hints_hold(ops in prop::collection::vec(op(), 1..300)) {
         holds::<Scan>(&ops);
+    }
+
+    /// PR1 to PR3 and PF1 too.
+    #[test]
+    fn exact_runs_hold(ops in prop::collection::vec(op(), 1..300)) {
+        holds::<Ours>(&ops);
     }
 
     #[test]

@@ -79,9 +79,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     pub fn new(geometry: Geometry, machine: P, backend: B) -> Result<Self, NewError> {
         let mut store = Store::new(geometry, B::BY_PAGE);
         let more = store.need().lend(&machine).ok_or(NewError::NoMeta)?;
-        if let Some(places) = store.grow(more) {
-            machine.take_back_slab(places);
-        }
+        store.grow(more).give_back(&machine);
         store.begin();
         Ok(Self {
             geometry,
@@ -244,9 +242,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         if !need.is_none() {
             let Some(more) = need.lend(&self.machine) else { return Err(AllocError::NoMeta { chunks }) };
             let old = self.lock().grow(more);
-            if let Some(places) = old.filter(|places| !places.is_empty()) {
-                self.machine.take_back_slab(places);
-            }
+            old.give_back(&self.machine);
         }
         let base = self.backend.create(&self.geometry).map_err(|_| AllocError::NoChunk { chunks })?;
         let mut store = self.lock();

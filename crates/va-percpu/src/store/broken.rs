@@ -14,12 +14,12 @@ fn sizes() -> Sizes {
 fn store() -> Store<Scan> {
     let heap = Heap::default();
     let mut store = Store::<Scan>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
-    assert!(store.grow(store.need().lend(&heap).unwrap()).is_some_and(|old| old.is_empty()));
+    store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
     store.begin();
     let taken = store.take(Want { bits: 4, align: 4 }, true).unwrap();
     assert_eq!(taken, Taken { row: FIRST, at: 52 });
     if !store.need().is_none() {
-        let _old = store.grow(store.need().lend(&heap).unwrap());
+        store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
     }
     let row = store.add(Va::new(1 << 31));
     store.relocate_new(row);
@@ -107,4 +107,18 @@ fn pl1_a_chunk_that_is_not_found_is_seen() {
     assert_eq!(rule(&mut store), "PL1");
     store.lookup.add(base, grains, FIRST);
     assert_eq!(rule(&mut store), "PL1");
+}
+
+#[test]
+fn pc3_an_object_at_the_very_end_of_a_part_ends_there() {
+    let mut store = store();
+    let chunk = *store.chunk(FIRST);
+    assert!(chunk.hidden_after > 0);
+    // Two bits before the object that was aligned.
+    let rest = Want { bits: chunk.free_bits - 2, align: 1 };
+    let taken = store.take(rest, true).unwrap();
+    assert_eq!((taken.row, store.chunk(FIRST).free_bits), (FIRST, 2));
+    store.free_at(FIRST, taken.at);
+    store.validate().unwrap();
+    assert_eq!(store.chunk(FIRST).free_bits, chunk.free_bits);
 }

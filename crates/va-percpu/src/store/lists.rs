@@ -87,6 +87,7 @@ impl<C: Config> Store<C> {
             self.totals.spare_pages -= empty;
         }
         self.move_to(row, self.slots.to_depopulate, End::Front);
+        self.tell_forest(row);
     }
 
     /// Counts on a chunk again.
@@ -98,6 +99,7 @@ impl<C: Config> Store<C> {
             let empty = i64::from(chunk.empty);
             self.totals.spare_pages += empty;
             self.relocate_new(row);
+            self.tell_forest(row);
         }
     }
 }

@@ -25,6 +25,7 @@
 #[cfg(test)]
 #[cfg(not(loom))]
 mod broken;
+mod forest;
 mod lists;
 mod validate;
 
@@ -37,7 +38,9 @@ use crate::geometry::{Geometry, Part, Slots};
 use crate::lookup::{Lookup, Place};
 use crate::request::Offset;
 use crate::rows::{Rows, Spare};
+use crate::run::Fits;
 use core::ops::Range;
+use forest::Forest;
 use va_base::{PAGE_SIZE, Platform, Va};
 
 /// Row of the dynamic part of the first chunk.
@@ -93,6 +96,7 @@ pub(crate) struct Store<C: Config> {
     words: Rows<Word>,
     blocks: Rows<<C::Engine as HintEngine>::Block>,
     lookup: Lookup,
+    forest: Forest,
     grain_shift: u32,
     /// Pages can be depopulated.
     by_page: bool,
@@ -107,6 +111,25 @@ pub(crate) struct Store<C: Config> {
 pub(crate) struct More<C: Config> {
     rows: Option<Lent<C>>,
     places: Option<&'static mut [Place]>,
+    nodes: Option<&'static mut [Fits]>,
+}
+
+/// Slabs that [`Store::grow`] left empty.
+#[must_use]
+pub(crate) struct Old {
+    places: Option<&'static mut [Place]>,
+    nodes: Option<&'static mut [Fits]>,
+}
+
+impl Old {
+    pub(crate) fn give_back<P: Platform>(self, platform: &P) {
+        if let Some(places) = self.places.filter(|slab| !slab.is_empty()) {
+            platform.take_back_slab(places);
+        }
+        if let Some(nodes) = self.nodes.filter(|slab| !slab.is_empty()) {
+            platform.take_back_slab(nodes);
+        }
+    }
 }
 
 struct Lent<C: Config> {
@@ -120,12 +143,13 @@ struct Lent<C: Config> {
 pub(crate) struct Need {
     rows: Option<[(usize, u32); 3]>,
     places: Option<usize>,
+    nodes: Option<usize>,
 }
 
 impl Need {
     /// Nothing is needed.
     pub(crate) fn is_none(&self) -> bool {
-        self.rows.is_none() && self.places.is_none()
+        self.rows.is_none() && self.places.is_none() && self.nodes.is_none()
     }
 
     /// Asks the platform for it; all or nothing.
@@ -146,17 +170,20 @@ impl Need {
                 Some(Lent { chunks, words, blocks })
             }
         };
-        let places = match self.places {
-            None => None,
-            Some(min) => match platform.lend_slab(min).filter(|slab| slab.len() >= min) {
-                Some(places) => Some(places),
-                None => {
-                    More::<C> { rows, places: None }.give_back(platform);
-                    return None;
-                }
-            },
-        };
-        Some(More { rows, places })
+        let mut more = More { rows, places: None, nodes: None };
+        if let Some(min) = self.places {
+            more.places = platform.lend_slab(min).filter(|slab| slab.len() >= min);
+        }
+        if let Some(min) = self.nodes.filter(|_| self.places.is_none() == more.places.is_none()) {
+            more.nodes = platform.lend_slab(min).filter(|slab| slab.len() >= min);
+        }
+        let all =
+            self.places.is_none() == more.places.is_none() && self.nodes.is_none() == more.nodes.is_none();
+        if !all {
+            more.give_back(platform);
+            return None;
+        }
+        Some(more)
     }
 }
 
@@ -167,9 +194,7 @@ impl<C: Config> More<C> {
             rows.words.give_back(platform);
             rows.blocks.give_back(platform);
         }
-        if let Some(places) = self.places {
-            platform.take_back_slab(places);
-        }
+        Old { places: self.places, nodes: self.nodes }.give_back(platform);
     }
 }
 
@@ -188,6 +213,7 @@ impl<C: Config> Store<C> {
             words: Rows::new(words),
             blocks: Rows::new(C::Engine::blocks_for(geometry.unit_pages())),
             lookup: Lookup::new(),
+            forest: Forest::new(),
             grain_shift: geometry.grain_shift(),
             by_page,
             unused: NIL,
@@ -205,18 +231,22 @@ impl<C: Config> Store<C> {
     pub(crate) fn need(&self) -> Need {
         let full = self.unused == NIL && self.begun == self.chunks.count();
         let rows = full.then(|| [self.chunks.next(), self.words.next(), self.blocks.next()]);
-        Need { rows, places: self.lookup.wanted(self.grains()) }
+        let count = if full { self.chunks.count_after() } else { self.chunks.count() };
+        let nodes = if C::Engine::BY_FITS { self.forest.wanted(count) } else { None };
+        Need { rows, places: self.lookup.wanted(self.grains()), nodes }
     }
 
-    /// Uses what was lent, and returns a table that is not in use any more.
-    #[must_use]
-    pub(crate) fn grow(&mut self, more: More<C>) -> Option<&'static mut [Place]> {
+    /// Uses what was lent, and returns what is not in use any more.
+    pub(crate) fn grow(&mut self, more: More<C>) -> Old {
         if let Some(rows) = more.rows {
             self.chunks.add(rows.chunks);
             self.words.add(rows.words);
             self.blocks.add(rows.blocks);
         }
-        more.places.map(|places| self.lookup.move_to(places))
+        Old {
+            places: more.places.map(|places| self.lookup.move_to(places)),
+            nodes: more.nodes.map(|nodes| self.forest.move_to(nodes)),
+        }
     }
 
     /// Makes the two parts of the first chunk. What [`need`](Self::need) said has been lent.
@@ -235,6 +265,7 @@ impl<C: Config> Store<C> {
         (self.totals.chunks, self.totals.chunks_max) = (1, 1);
         let slot = self.slot_of(FIRST);
         self.join(FIRST, slot, crate::chunk::End::Front);
+        self.tell_forest(FIRST);
     }
 
     fn begin_part(&mut self, row: u32, part: Part) {
@@ -308,6 +339,10 @@ impl<C: Config> Store<C> {
     #[inline]
     pub(crate) fn slot_of(&self, row: u32) -> u8 {
         let chunk = self.chunks.one(row);
+        if C::Engine::BY_FITS && chunk.free_bits == self.geometry.unit_bits() {
+            // The head does not tell runs apart that are longer than any object.
+            return self.slots.free;
+        }
         let bits = match C::SLOT_BY {
             SlotBy::Contig => C::Engine::longest(&chunk.head),
             SlotBy::FreeBytes => chunk.free_bits,
@@ -318,7 +353,20 @@ impl<C: Config> Store<C> {
     /// Finds room in any chunk but the reserved one.
     #[inline]
     pub(crate) fn take(&mut self, want: Want, populated: bool) -> Option<Taken> {
-        for slot in self.slots.of(want.bits * BIT_BYTES)..=self.slots.free {
+        let mut slot = self.slots.of(want.bits * BIT_BYTES);
+        if C::Engine::BY_FITS {
+            let lane = want.align.trailing_zeros() as usize;
+            let mut from = 0;
+            while let Some(row) = self.forest.lowest(from, want.bits, lane) {
+                if let Fit::At { at, .. } = self.take_in(row, want, populated) {
+                    return Some(Taken { row, at });
+                }
+                // It fits, and not in populated pages.
+                from = row + 1;
+            }
+            slot = self.slots.sidelined;
+        }
+        for slot in slot..=self.slots.free {
             let mut row = self.lists.first[slot as usize];
             while row != NIL {
                 let next = self.chunks.one(row).next;
@@ -362,6 +410,7 @@ impl<C: Config> Store<C> {
             chunk.largest_bits = chunk.largest_bits.max(want.bits);
             self.count_empty(row, -(pages as i32));
             self.relocate(row, old);
+            self.tell_forest(row);
             let (totals, bytes) = (&mut self.totals, want.bits * BIT_BYTES);
             totals.allocs += 1;
             totals.bytes += u64::from(bytes);
@@ -423,8 +472,10 @@ impl<C: Config> Store<C> {
     /// Takes the object back that starts at a bit.
     pub(crate) fn free_at(&mut self, row: u32, bit: u32) {
         let old = self.slot_of(row);
+        // What is hidden behind the part is used and begins no object.
+        let hidden = self.chunk(row).hidden_after;
         let (mut view, marks) = self.view(row);
-        let end = bitmap::next_clear_or_marked(view.map, marks, bit + 1, view.bits());
+        let end = bitmap::next_clear_or_marked(view.map, marks, bit + 1, view.bits() - hidden);
         bitmap::clear(marks, bit, bit + 1);
         let pages = C::Engine::give(&mut view, bit, end - bit);
         let chunk = self.chunks.one_mut(row);
@@ -432,6 +483,7 @@ impl<C: Config> Store<C> {
         chunk.live -= 1;
         self.count_empty(row, pages as i32);
         self.relocate(row, old);
+        self.tell_forest(row);
         self.totals.frees += 1;
         self.totals.live -= 1;
     }
@@ -444,6 +496,26 @@ impl<C: Config> Store<C> {
             && self.by_page
             && ((chunk.isolated && empty > 0)
                 || (spare > i64::from(C::SPARE_PAGES_HIGH) + empty && empty >= i64::from(chunk.pages / 4)))
+    }
+
+    /// What the forest says of a chunk.
+    #[inline]
+    fn forest_fits(&self, row: u32) -> Fits {
+        let chunk = self.chunks.one(row);
+        let hidden = row == RESERVED
+            || !chunk.exists
+            || chunk.isolated
+            || chunk.free_bits == self.geometry.unit_bits();
+        if hidden { Fits::NONE } else { C::Engine::fits(&chunk.head).alignments() }
+    }
+
+    /// Tells the forest what became of a chunk.
+    #[inline]
+    fn tell_forest(&mut self, row: u32) {
+        if C::Engine::BY_FITS {
+            let fits = self.forest_fits(row);
+            self.forest.put(row, fits);
+        }
     }
 
     /// Counts spare pages of a chunk.
@@ -535,6 +607,7 @@ impl<C: Config> Store<C> {
         self.chunks.give_back(platform);
         self.words.give_back(platform);
         self.blocks.give_back(platform);
-        platform.take_back_slab(self.lookup.take());
+        let nodes = Some(self.forest.take());
+        Old { places: Some(self.lookup.take()), nodes }.give_back(platform);
     }
 }

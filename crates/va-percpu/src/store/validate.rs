@@ -1,10 +1,11 @@
-//! The store against its bits. Checks PC1 to PC6, PL1 and PW1, and what the engine checks.
+//! The store against its bits. Checks PC1 to PC6, PF1, PL1 and PW1, and what the engine checks.
 
 use super::{FIRST, RESERVED, Store};
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
 use crate::chunk::{NIL, NO_SLOT};
 use crate::config::Config;
 use crate::engine::HintEngine;
+use crate::run::Fits;
 use va_base::{Broken, Va};
 
 impl<C: Config> Store<C> {
@@ -43,6 +44,10 @@ impl<C: Config> Store<C> {
             self.totals.spare_pages as u64,
         )?;
         Broken::unless(live == self.totals.live, "PC1", at, live, self.totals.live)?;
+        if C::Engine::BY_FITS {
+            let rows = self.begun;
+            self.forest.validate(|row| if row < rows { self.forest_fits(row) } else { Fits::NONE })?;
+        }
         self.validate_lists()
     }
 
@@ -99,7 +104,7 @@ impl<C: Config> Store<C> {
             while row != NIL {
                 let chunk = self.chunk(row);
                 let (own, at) = (self.slot_of(row), Va::new(chunk.base));
-                let parked = C::RELEGATE && slot == 0 && own < 3;
+                let parked = C::RELEGATE && !C::Engine::BY_FITS && slot == 0 && own < 3;
                 let right = match chunk.isolated {
                     true => slot == self.slots.sidelined || slot == self.slots.to_depopulate,
                     false => slot == own || parked,
