@@ -41,6 +41,15 @@ pub enum Fit {
     },
 }
 
+/// What came of giving back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Given {
+    /// Pages that are wholly free now.
+    pub pages: u32,
+    /// Nothing fits below this page that did not fit before.
+    pub from_page: u32,
+}
+
 /// One chunk as an engine sees it.
 pub struct View<'a, E: HintEngine + ?Sized> {
     /// 1 where something is. Bits after the last page are not looked at.
@@ -116,8 +125,25 @@ pub trait HintEngine: 'static {
     /// Sets the bits `[at, at + bits)`, all of them clear, and returns how many pages were wholly free before.
     fn take_at(view: &mut View<'_, Self>, at: u32, bits: u32) -> u32;
 
-    /// Clears the bits `[at, at + bits)`, all of them set, and returns how many pages are wholly free now.
-    fn give(view: &mut View<'_, Self>, at: u32, bits: u32) -> u32;
+    /// Clears the bits `[at, at + bits)`, all of them set.
+    fn give(view: &mut View<'_, Self>, at: u32, bits: u32) -> Given;
+
+    /// Finds room that begins in a page and lies wholly in it, the lowest, and sets its bits. An engine may always say no.
+    #[inline]
+    fn take_in_page(_view: &mut View<'_, Self>, _page: u32, _want: Want) -> Fit {
+        Fit::Nowhere
+    }
+
+    /// Tells whether the head knows all that happened. Until [`settle`](Self::settle) is called it may speak of how things were
+    /// before the last changes, which are all of one page.
+    #[inline]
+    fn is_settled(_head: &Self::Head) -> bool {
+        true
+    }
+
+    /// Tells the head what happened.
+    #[inline]
+    fn settle(_view: &mut View<'_, Self>) {}
 
     /// Tells whether a page is wholly free.
     fn is_free(view: &View<'_, Self>, page: u32) -> bool;

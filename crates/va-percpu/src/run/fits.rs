@@ -24,6 +24,17 @@ const MASKS: [i16; LANES] = {
     masks
 };
 
+/// All ones where there is an alignment.
+pub(super) const KEEP: [i16; LANES] = {
+    let mut keep = [0; LANES];
+    let mut lane = 0;
+    while lane < ALIGNS {
+        keep[lane] = -1;
+        lane += 1;
+    }
+    keep
+};
+
 /// For each alignment, the longest free run once its start is aligned; and the runs at both edges. Bits, at most [`CAP`].
 ///
 /// The lanes that mean nothing hold what suits whoever has the vector.
@@ -43,42 +54,32 @@ impl Fits {
     #[inline]
     pub(super) fn of_run(start: u32, end: u32) -> Self {
         let (start, end) = (start as i16, end as i16);
-        let mut lanes = [0; LANES];
-        for (lane, mask) in lanes.iter_mut().zip(MASKS) {
-            *lane = (end - ((start + mask) & !mask)).max(0);
-        }
         // Only alignments: the other lanes are the caller's.
-        for lane in &mut lanes[ALIGNS..] {
-            *lane = 0;
-        }
-        Self(lanes)
+        Self(core::array::from_fn(|lane| {
+            let aligned = start.wrapping_add(MASKS[lane]) & !MASKS[lane];
+            end.wrapping_sub(aligned).max(0) & KEEP[lane]
+        }))
     }
 
     /// The better of both, for each alignment.
     #[inline]
     pub(crate) fn max(self, other: Self) -> Self {
-        let mut lanes = self.0;
-        for (lane, other) in lanes.iter_mut().zip(other.0) {
-            *lane = (*lane).max(other);
-        }
-        Self(lanes)
+        Self(core::array::from_fn(|lane| self.0[lane].max(other.0[lane])))
     }
 
     /// Two neighbours as one; `left` has `left_bits`, `right` `right_bits`. Both begin at pages.
     #[inline]
     pub(super) fn join(left: &Self, right: &Self, left_bits: i16, right_bits: i16) -> Self {
-        let mut lanes = left.max(*right).0;
         let (ends, begins) = (left.0[RIGHT], right.0[LEFT]);
-        for (lane, mask) in lanes.iter_mut().zip(MASKS) {
-            // Where the boundary is, every alignment is: what is cut off is what the run is longer than a multiple.
-            *lane = (*lane).max((ends & !mask) + begins).min(CAP);
-        }
-        lanes[LEFT] = if left.0[LEFT] >= left_bits { (left.0[LEFT] + begins).min(CAP) } else { left.0[LEFT] };
-        lanes[RIGHT] =
-            if right.0[RIGHT] >= right_bits { (right.0[RIGHT] + ends).min(CAP) } else { right.0[RIGHT] };
-        for lane in &mut lanes[RIGHT + 1..] {
-            *lane = 0;
-        }
+        // Where the boundary is, every alignment is: what is cut off is what the run is longer than a multiple.
+        let mut lanes: [i16; LANES] = core::array::from_fn(|lane| {
+            let across = (ends & !MASKS[lane]).wrapping_add(begins);
+            left.0[lane].max(right.0[lane]).max(across).min(CAP) & KEEP[lane]
+        });
+        let more = if left.0[LEFT] >= left_bits { begins } else { 0 };
+        lanes[LEFT] = left.0[LEFT].wrapping_add(more).min(CAP);
+        let more = if right.0[RIGHT] >= right_bits { ends } else { 0 };
+        lanes[RIGHT] = right.0[RIGHT].wrapping_add(more).min(CAP);
         Self(lanes)
     }
 
@@ -90,9 +91,8 @@ impl Fits {
 
     /// Without the edges.
     #[inline]
-    pub(crate) fn alignments(mut self) -> Self {
-        self.0[ALIGNS..].fill(0);
-        self
+    pub(crate) fn alignments(self) -> Self {
+        Self(core::array::from_fn(|lane| self.0[lane] & KEEP[lane]))
     }
 
     /// The run at the left edge.

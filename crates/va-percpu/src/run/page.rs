@@ -16,33 +16,34 @@
 //! - **PR1 page-exact**  for each alignment, the better of the best run and the rest is what fits in the page, and both edges are exact.
 //! - **PR2 rest-bounds**  the rest is at least what fits the runs other than the best, and exactly that where it is not tainted.
 
-use super::fits::{ALIGNS, CAP, Fits, LANES};
+use super::fits::{ALIGNS, CAP, Fits, KEEP, LANES};
 use crate::bitmap::{self, PAGE_BITS, WORD_BITS, Word};
-use va_base::Record;
 
 const BEST_START: usize = 11;
 const BEST_END: usize = 12;
-const TAINT: usize = 13;
+/// Set in a lane that is a bound and may be no fact. Runs of a page are shorter.
+const TAINT: i16 = 1 << 14;
 
 /// What a page keeps beside its [`Fits`]: the rest, and where the best run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rest(Fits);
 
 impl Rest {
+    #[inline]
     pub(super) fn load(record: &Fits) -> Self {
         Self(*record)
     }
 
+    #[inline]
     pub(super) fn store(self) -> Fits {
         self.0
     }
 
-    fn new(rest: Fits, best: (u32, u32), taint: u16) -> Self {
+    #[inline]
+    fn new(rest: Fits, best: (u32, u32)) -> Self {
         let mut lanes = rest.0;
         lanes[BEST_START] = best.0 as i16;
         lanes[BEST_END] = best.1 as i16;
-        lanes[TAINT] = taint.cast_signed();
-        lanes[TAINT + 1..].fill(0);
         Self(Fits(lanes))
     }
 
@@ -52,51 +53,41 @@ impl Rest {
         (self.0.0[BEST_START] as u32, self.0.0[BEST_END] as u32)
     }
 
-    fn taint(&self) -> u16 {
-        self.0.0[TAINT].cast_unsigned()
-    }
-
     /// What fits the others, at most.
     #[inline]
     pub(super) fn fit(&self, lane: usize) -> i16 {
-        self.0.0[lane % LANES]
+        self.0.0[lane % LANES] & !TAINT
     }
 
-    /// The alignments alone.
-    #[inline]
-    fn fits(&self) -> Fits {
-        let mut lanes = self.0.0;
-        lanes[ALIGNS..].fill(0);
-        Fits(lanes)
+    fn is_tainted(&self, lane: usize) -> bool {
+        self.0.0[lane] & TAINT != 0
     }
 
-    /// Alignments for which `run` is as good as all others: taking it away taints them.
+    /// The rest without the runs that `gone` is the better of, and with those that `come` is; and another best run.
+    ///
+    /// Where what is gone was as good as all the rest, nobody knows what is left: it is tainted, until something comes that is
+    /// as good.
     #[inline]
-    fn equal_to(&self, run: Fits) -> u16 {
-        let mut equal = 0;
-        for lane in 0..ALIGNS {
-            equal |= u16::from(run.0[lane] == self.0.0[lane] && run.0[lane] > 0) << lane;
-        }
-        equal
-    }
-
-    /// Whether a bound that may be wrong decides what fits.
-    #[inline]
-    fn is_doubtful(&self, best: Fits) -> bool {
-        let taint = self.taint();
-        taint != 0 && (0..ALIGNS).any(|lane| taint & (1 << lane) != 0 && self.0.0[lane] > best.0[lane])
+    fn changed(self, gone: Fits, come: Fits, best: (u32, u32)) -> Self {
+        let lanes = core::array::from_fn(|lane| {
+            let (gone, come) = (gone.0[lane], come.0[lane]);
+            let known = self.0.0[lane] & !TAINT;
+            let taint = if gone > 0 && gone == known { TAINT } else { self.0.0[lane] & TAINT };
+            if come > 0 && come >= known { come } else { known | taint }
+        });
+        Self::new(Fits(lanes), best)
     }
 }
 
 /// A page that is wholly free.
 pub(super) fn whole() -> (Fits, Rest) {
     let fits = Fits::of_run(0, PAGE_BITS).with_edges(PAGE_BITS, PAGE_BITS);
-    (fits, Rest::new(Fits::NONE, (0, PAGE_BITS), 0))
+    (fits, Rest::new(Fits::NONE, (0, PAGE_BITS)))
 }
 
 /// A page of which nothing is free.
 fn full() -> (Fits, Rest) {
-    (Fits::NONE, Rest::new(Fits::NONE, (0, 0), 0))
+    (Fits::NONE, Rest::new(Fits::NONE, (0, 0)))
 }
 
 /// Reads a page, whose bits begin at `base`.
@@ -111,7 +102,7 @@ pub(super) fn read(map: &[Word], base: u32) -> (Fits, Rest) {
         rest = rest.max(Fits::of_run(other.0, other.1));
         start = bitmap::next_clear(map, stop, end);
     }
-    finish(map, base, Rest::new(rest, best, 0))
+    finish(map, base, Rest::new(rest, best))
 }
 
 /// What fits, given the best run and the rest; and both edges.
@@ -119,13 +110,21 @@ pub(super) fn read(map: &[Word], base: u32) -> (Fits, Rest) {
 fn finish(map: &[Word], base: u32, rest: Rest) -> (Fits, Rest) {
     let (start, end) = rest.best();
     let best = Fits::of_run(start, end);
-    if rest.is_doubtful(best) {
+    // A bound that may be wrong decides what fits in some lane: it is tainted, and more than the best.
+    let mut doubt = 0;
+    for lane in 0..LANES {
+        let held = rest.0.0[lane] & KEEP[lane];
+        let more = if held & !TAINT > best.0[lane] { TAINT } else { 0 };
+        doubt |= held & more;
+    }
+    if doubt != 0 {
         return read(map, base);
     }
     let stop = base + PAGE_BITS;
     let left = if start == 0 { end } else { bitmap::next_set(map, base, stop) - base };
     let right = if end == PAGE_BITS { end - start } else { stop - bitmap::after_last_set(map, base, stop) };
-    (best.max(rest.fits()).with_edges(left, right), rest)
+    let others = Fits(core::array::from_fn(|lane| rest.0.0[lane] & !TAINT & KEEP[lane]));
+    (best.max(others).with_edges(left, right), rest)
 }
 
 /// The run around `[start, end)` of a page, as far as it is free on both sides of it.
@@ -147,27 +146,12 @@ pub(super) fn take(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) ->
         let (left, right) = ((best.0, start), (end, best.1));
         let longer = right.1 - right.0 >= left.1 - left.0;
         let (best, other) = if longer { (right, left) } else { (left, right) };
-        let others = rest.fits().max(Fits::of_run(other.0, other.1));
-        // Where the piece is better than what was there, it is a fact.
-        let taint = rest.taint() & !better(Fits::of_run(other.0, other.1), rest.fits());
-        return finish(map, base, Rest::new(others, best, taint));
+        let piece = Fits::of_run(other.0, other.1);
+        return finish(map, base, rest.changed(Fits::NONE, piece, best));
     }
     let (from, to) = around(map, base, start, end);
-    let taint = rest.taint() | rest.equal_to(Fits::of_run(from, to));
-    // The pieces are bounded by what was there, and may be as good: but that is for the page to say.
     let pieces = Fits::of_run(from, start).max(Fits::of_run(end, to));
-    let taint = taint & !rest.equal_to(pieces);
-    finish(map, base, Rest::new(rest.fits(), best, taint))
-}
-
-/// Alignments for which `a` is at least as good as `b`, and something.
-#[inline]
-fn better(a: Fits, b: Fits) -> u16 {
-    let mut better = 0;
-    for lane in 0..ALIGNS {
-        better |= u16::from(a.0[lane] >= b.0[lane] && a.0[lane] > 0) << lane;
-    }
-    better
+    finish(map, base, rest.changed(Fits::of_run(from, to), pieces, best))
 }
 
 /// The page after `[start, end)` of it was given back; its bits are clear already.
@@ -179,21 +163,18 @@ pub(super) fn give(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) ->
     }
     let best = rest.best();
     let has_best = best.1 > best.0;
-    let neighbours = Fits::of_run(from, start).max(Fits::of_run(end, to));
     if has_best && from <= best.0 && best.1 <= to {
         // One neighbour was the best run, the other one of the rest.
         let other = if best.1 == start { (end, to) } else { (from, start) };
-        let taint = rest.taint() | rest.equal_to(Fits::of_run(other.0, other.1));
-        return finish(map, base, Rest::new(rest.fits(), (from, to), taint));
+        return finish(map, base, rest.changed(Fits::of_run(other.0, other.1), Fits::NONE, (from, to)));
     }
     if to - from > best.1 - best.0 {
+        let neighbours = Fits::of_run(from, start).max(Fits::of_run(end, to));
         let old = Fits::of_run(best.0, best.1);
-        let taint = (rest.taint() | rest.equal_to(neighbours)) & !better(old, rest.fits());
-        return finish(map, base, Rest::new(rest.fits().max(old), (from, to), taint));
+        return finish(map, base, rest.changed(neighbours, old, (from, to)));
     }
-    let run = Fits::of_run(from, to);
-    let taint = rest.taint() & !better(run, rest.fits());
-    finish(map, base, Rest::new(rest.fits().max(run), best, taint))
+    // It is at least as good as the neighbours that it takes in.
+    finish(map, base, rest.changed(Fits::NONE, Fits::of_run(from, to), best))
 }
 
 /// The lowest place of a page where `bits` aligned to `align` are free, counted from its beginning. There is one.
@@ -284,16 +265,12 @@ pub(super) fn check(
     }
     let wrong = |lane: &usize| {
         let (want, got) = (others.0[*lane], rest.fit(*lane));
-        got < want || (got > want && rest.taint() & (1 << *lane) == 0)
+        got < want || (got > want && !rest.is_tainted(*lane))
     };
     match (0..ALIGNS).find(wrong) {
         Some(lane) => Err(("PR2", others.0[lane], rest.fit(lane))),
         None => Ok(()),
     }
-}
-
-impl Record for Rest {
-    const EMPTY: Self = Self(Fits::NONE);
 }
 
 /// No page holds a run that is cut off.

@@ -44,7 +44,7 @@ mod tests;
 mod validate;
 
 use crate::bitmap::PAGE_BITS;
-use crate::engine::{Fit, HintEngine, View, Want, Wrong};
+use crate::engine::{Fit, Given, HintEngine, View, Want, Wrong};
 use core::marker::PhantomData;
 use va_base::Record;
 
@@ -147,8 +147,8 @@ impl<R: Rules> HintEngine for ScanHints<R> {
         view.take_bits(at, bits)
     }
 
-    fn give(view: &mut View<'_, Self>, at: u32, bits: u32) -> u32 {
-        view.give_bits(at, bits)
+    fn give(view: &mut View<'_, Self>, at: u32, bits: u32) -> Given {
+        Given { pages: view.give_bits(at, bits), from_page: 0 }
     }
 
     #[inline]

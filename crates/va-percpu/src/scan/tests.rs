@@ -42,7 +42,7 @@ impl<R: Rules> Chunk<R> {
     }
 
     fn give(&mut self, at: u32, bits: u32) -> u32 {
-        let pages = ScanHints::<R>::give(&mut self.view(), at, bits);
+        let pages = ScanHints::<R>::give(&mut self.view(), at, bits).pages;
         self.check();
         pages
     }

@@ -80,6 +80,7 @@ impl<C: Config> Store<C> {
 
     /// Puts a chunk among those to depopulate, where no search comes.
     pub(crate) fn isolate(&mut self, row: u32) {
+        self.settle();
         let chunk = self.chunk_mut(row);
         if !chunk.isolated {
             chunk.isolated = true;
@@ -98,8 +99,10 @@ impl<C: Config> Store<C> {
             chunk.isolated = false;
             let empty = i64::from(chunk.empty);
             self.totals.spare_pages += empty;
+            self.settle();
             self.relocate_new(row);
             self.tell_forest(row);
+            self.memos.lower(row, 0);
         }
     }
 }

@@ -27,6 +27,7 @@
 mod broken;
 mod forest;
 mod lists;
+mod memos;
 mod validate;
 
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS, Word, words_for};
@@ -41,6 +42,7 @@ use crate::rows::{Rows, Spare};
 use crate::run::Fits;
 use core::ops::Range;
 use forest::Forest;
+use memos::Memos;
 use va_base::{PAGE_SIZE, Platform, Va};
 
 /// Row of the dynamic part of the first chunk.
@@ -97,6 +99,9 @@ pub(crate) struct Store<C: Config> {
     blocks: Rows<<C::Engine as HintEngine>::Block>,
     lookup: Lookup,
     forest: Forest,
+    memos: Memos,
+    /// The chunk whose head has not heard all, if there is one.
+    unsettled: u32,
     grain_shift: u32,
     /// Pages can be depopulated.
     by_page: bool,
@@ -214,6 +219,8 @@ impl<C: Config> Store<C> {
             blocks: Rows::new(C::Engine::blocks_for(geometry.unit_pages())),
             lookup: Lookup::new(),
             forest: Forest::new(),
+            memos: Memos::new(),
+            unsettled: NIL,
             grain_shift: geometry.grain_shift(),
             by_page,
             unused: NIL,
@@ -292,6 +299,7 @@ impl<C: Config> Store<C> {
                 self.chunks.one_mut(row).empty -= broken as i32;
             }
         }
+        C::Engine::settle(&mut self.view(row).0);
     }
 
     /// Clears the row of a chunk, as for one that is made.
@@ -355,14 +363,8 @@ impl<C: Config> Store<C> {
     pub(crate) fn take(&mut self, want: Want, populated: bool) -> Option<Taken> {
         let mut slot = self.slots.of(want.bits * BIT_BYTES);
         if C::Engine::BY_FITS {
-            let lane = want.align.trailing_zeros() as usize;
-            let mut from = 0;
-            while let Some(row) = self.forest.lowest(from, want.bits, lane) {
-                if let Fit::At { at, .. } = self.take_in(row, want, populated) {
-                    return Some(Taken { row, at });
-                }
-                // It fits, and not in populated pages.
-                from = row + 1;
+            if let Some(taken) = self.take_lowest(want, populated) {
+                return Some(taken);
             }
             slot = self.slots.sidelined;
         }
@@ -384,6 +386,37 @@ impl<C: Config> Store<C> {
         None
     }
 
+    /// Finds the lowest room in reach: in chunks neither wholly free nor isolated.
+    #[inline]
+    fn take_lowest(&mut self, want: Want, populated: bool) -> Option<Taken> {
+        if !populated && let Some((row, page)) = self.memos.find(want) {
+            // It is a mark, and the chunk may be out of reach by now.
+            if self.in_reach(row)
+                && let Fit::At { at, pages } = {
+                    let (mut view, _) = self.view(row);
+                    C::Engine::take_in_page(&mut view, page, want)
+                }
+            {
+                self.took(row, at, want, pages);
+                return Some(Taken { row, at });
+            }
+        }
+        self.settle();
+        let lane = want.align.trailing_zeros() as usize;
+        let mut from = 0;
+        while let Some(row) = self.forest.lowest(from, want.bits, lane) {
+            if let Fit::At { at, .. } = self.take_in(row, want, populated) {
+                if !populated {
+                    self.memos.note(want, row, at / PAGE_BITS);
+                }
+                return Some(Taken { row, at });
+            }
+            // It fits, and not in populated pages.
+            from = row + 1;
+        }
+        None
+    }
+
     /// Finds room in the reserved part.
     pub(crate) fn take_reserved(&mut self, want: Want, populated: bool) -> Option<Taken> {
         match self.take_in(RESERVED, want, populated) {
@@ -400,26 +433,94 @@ impl<C: Config> Store<C> {
     #[inline]
     fn take_in(&mut self, row: u32, want: Want, populated: bool) -> Fit {
         let old = self.slot_of(row);
-        let (mut view, marks) = self.view(row);
+        let (mut view, _) = self.view(row);
         let fit = C::Engine::take(&mut view, want, populated);
         if let Fit::At { at, pages } = fit {
-            bitmap::set(marks, at, at + 1);
-            let chunk = self.chunks.one_mut(row);
-            chunk.free_bits -= want.bits;
-            chunk.live += 1;
-            chunk.largest_bits = chunk.largest_bits.max(want.bits);
-            self.count_empty(row, -(pages as i32));
-            self.relocate(row, old);
-            self.tell_forest(row);
-            let (totals, bytes) = (&mut self.totals, want.bits * BIT_BYTES);
-            totals.allocs += 1;
-            totals.bytes += u64::from(bytes);
-            totals.live += 1;
-            totals.live_max = totals.live_max.max(totals.live);
-            totals.size_min = totals.size_min.min(bytes);
-            totals.size_max = totals.size_max.max(bytes);
+            self.note_take(row, at, want, pages);
+            self.moved(row, old);
         }
         fit
+    }
+
+    /// Notes what was taken by way of a memo, from a chunk in reach.
+    #[inline]
+    fn took(&mut self, row: u32, at: u32, want: Want, pages: u32) {
+        // It stays in reach, and its head says what it said.
+        self.note_take(row, at, want, pages);
+        self.leave_unsettled(row);
+    }
+
+    /// Notes what was taken.
+    #[inline]
+    fn note_take(&mut self, row: u32, at: u32, want: Want, pages: u32) {
+        let (_, marks) = self.view(row);
+        bitmap::set(marks, at, at + 1);
+        let chunk = self.chunks.one_mut(row);
+        chunk.free_bits -= want.bits;
+        chunk.live += 1;
+        chunk.largest_bits = chunk.largest_bits.max(want.bits);
+        if pages > 0 {
+            self.count_empty(row, -(pages as i32));
+        }
+        let (totals, bytes) = (&mut self.totals, want.bits * BIT_BYTES);
+        totals.allocs += 1;
+        totals.bytes += u64::from(bytes);
+        totals.live += 1;
+        totals.live_max = totals.live_max.max(totals.live);
+        totals.size_min = totals.size_min.min(bytes);
+        totals.size_max = totals.size_max.max(bytes);
+    }
+
+    /// Puts a chunk that changed, and stood in list `old`, where it belongs.
+    #[inline]
+    fn moved(&mut self, row: u32, old: u8) {
+        if !C::Engine::BY_FITS {
+            return self.relocate(row, old);
+        }
+        let new = self.slot_of(row);
+        if (old == self.slots.free) == (new == self.slots.free) {
+            return self.leave_unsettled(row);
+        }
+        // It came into reach, or went out of it.
+        self.settle();
+        self.settle_chunk(row, old);
+        self.memos.lower(row, 0);
+    }
+
+    /// Leaves a chunk with a head that has not heard all; there is one at a time.
+    #[inline]
+    fn leave_unsettled(&mut self, row: u32) {
+        if self.unsettled != row {
+            self.settle();
+            self.unsettled = row;
+        }
+    }
+
+    /// Lets every head, list and the forest know all.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        let row = core::mem::replace(&mut self.unsettled, NIL);
+        if row != NIL {
+            // Where it stands: its head may have heard all already.
+            let old = self.chunk(row).slot;
+            self.settle_chunk(row, old);
+        }
+    }
+
+    fn settle_chunk(&mut self, row: u32, old: u8) {
+        if self.unsettled == row {
+            self.unsettled = NIL;
+        }
+        C::Engine::settle(&mut self.view(row).0);
+        self.relocate(row, old);
+        self.tell_forest(row);
+    }
+
+    /// Whether a chunk is one that a search for the lowest fit looks into.
+    #[inline]
+    fn in_reach(&self, row: u32) -> bool {
+        let chunk = self.chunks.one(row);
+        row != RESERVED && chunk.exists && !chunk.isolated && chunk.free_bits != self.geometry.unit_bits()
     }
 
     /// The chunk and the byte of it at an address.
@@ -477,13 +578,17 @@ impl<C: Config> Store<C> {
         let (mut view, marks) = self.view(row);
         let end = bitmap::next_clear_or_marked(view.map, marks, bit + 1, view.bits() - hidden);
         bitmap::clear(marks, bit, bit + 1);
-        let pages = C::Engine::give(&mut view, bit, end - bit);
+        let given = C::Engine::give(&mut view, bit, end - bit);
         let chunk = self.chunks.one_mut(row);
         chunk.free_bits += end - bit;
         chunk.live -= 1;
-        self.count_empty(row, pages as i32);
-        self.relocate(row, old);
-        self.tell_forest(row);
+        if given.pages > 0 {
+            self.count_empty(row, given.pages as i32);
+        }
+        if C::Engine::BY_FITS {
+            self.memos.lower(row, given.from_page);
+        }
+        self.moved(row, old);
         self.totals.frees += 1;
         self.totals.live -= 1;
     }
@@ -501,12 +606,10 @@ impl<C: Config> Store<C> {
     /// What the forest says of a chunk.
     #[inline]
     fn forest_fits(&self, row: u32) -> Fits {
-        let chunk = self.chunks.one(row);
-        let hidden = row == RESERVED
-            || !chunk.exists
-            || chunk.isolated
-            || chunk.free_bits == self.geometry.unit_bits();
-        if hidden { Fits::NONE } else { C::Engine::fits(&chunk.head).alignments() }
+        match self.in_reach(row) {
+            true => C::Engine::fits(&self.chunks.one(row).head).alignments(),
+            false => Fits::NONE,
+        }
     }
 
     /// Tells the forest what became of a chunk.

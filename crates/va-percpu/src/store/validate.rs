@@ -1,4 +1,4 @@
-//! The store against its bits. Checks PC1 to PC6, PF1, PL1 and PW1, and what the engine checks.
+//! The store against its bits. Checks PC1 to PC6, PF1, PL1, PM1 and PW1, and what the engine checks.
 
 use super::{FIRST, RESERVED, Store};
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
@@ -11,6 +11,7 @@ use va_base::{Broken, Va};
 impl<C: Config> Store<C> {
     /// Checks everything, O(bits). Nobody is between taking and populating.
     pub(crate) fn validate(&mut self) -> Result<(), Broken> {
+        self.settle();
         let rows = self.chunks.count();
         self.chunks.validate(rows)?;
         self.words.validate(rows)?;
@@ -47,6 +48,7 @@ impl<C: Config> Store<C> {
         if C::Engine::BY_FITS {
             let rows = self.begun;
             self.forest.validate(|row| if row < rows { self.forest_fits(row) } else { Fits::NONE })?;
+            self.validate_memos()?;
         }
         self.validate_lists()
     }
@@ -95,6 +97,41 @@ impl<C: Config> Store<C> {
         unless(free == chunk.free_bits, "PC3", 0, free, chunk.free_bits)?;
         unless(empty == chunk.empty, "PC4", 0, empty as u32, chunk.empty as u32)?;
         unless(populated == chunk.populated, "PC5", 0, populated, chunk.populated)
+    }
+
+    /// Checks PM1: whatever fits, bit by bit, lies above the marks.
+    fn validate_memos(&mut self) -> Result<(), Broken> {
+        let memos: [Option<_>; 8] = {
+            let mut all = self.memos.all();
+            core::array::from_fn(|_| all.next())
+        };
+        for (want, mark_row, mark_page) in memos.into_iter().flatten() {
+            for row in (0..=mark_row.min(self.begun - 1)).filter(|&row| row != RESERVED) {
+                if !self.in_reach(row) {
+                    continue;
+                }
+                let (view, _) = self.view(row);
+                let end = if row == mark_row { view.bits().min(mark_page * PAGE_BITS) } else { view.bits() };
+                let mut at = 0;
+                while at < end {
+                    at = bitmap::next_clear(view.map, at, end).next_multiple_of(want.align);
+                    let stop = (at + want.bits).min(view.bits());
+                    let used = bitmap::next_set(view.map, at, stop);
+                    if at < end && used == at + want.bits {
+                        let place = Va::new(u64::from(row) << 32 | u64::from(at));
+                        return Broken::unless(
+                            false,
+                            "PM1",
+                            place,
+                            mark_page.into(),
+                            (at / PAGE_BITS).into(),
+                        );
+                    }
+                    at = used + 1;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn validate_lists(&self) -> Result<(), Broken> {
