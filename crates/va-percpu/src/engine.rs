@@ -11,7 +11,7 @@
 //! | [`ScanHints`](crate::scan::ScanHints) | Linux's hints for each page and the whole chunk | a fit near the lowest, or none although there is one |
 //! | [`RunIndex`](crate::run::RunIndex) | exact longest runs in a tree over pages | the lowest fit, and none only if there is none |
 
-use crate::bitmap::{PAGE_BITS, Word};
+use crate::bitmap::{self, PAGE_BITS, Word};
 use crate::run::Fits;
 use core::fmt;
 use va_base::Record;
@@ -70,6 +70,13 @@ impl<E: HintEngine + ?Sized> View<'_, E> {
     pub(crate) fn bits(&self) -> u32 {
         self.pages * PAGE_BITS
     }
+
+    /// Whether some page around `[at, at + bits)` is not populated.
+    #[inline]
+    pub(crate) fn misses_pages(&self, at: u32, bits: u32) -> bool {
+        let end = (at + bits).div_ceil(PAGE_BITS);
+        bitmap::next_clear(self.populated, at / PAGE_BITS, end) < end
+    }
 }
 
 /// What an engine found wrong: the rule, the bit nearest to it, what was wanted and found.
@@ -107,6 +114,12 @@ pub trait HintEngine: 'static {
     /// What fits in the chunk, for each alignment.
     fn fits(_head: &Self::Head) -> Fits {
         Fits::NONE
+    }
+
+    /// Whether it is worth looking into the chunk: `false` only if [`take`](Self::take) would answer [`Fit::Nowhere`].
+    #[inline]
+    fn may_hold(_head: &Self::Head, _want: Want) -> bool {
+        true
     }
 
     /// Length of the row of a chunk of so many pages.

@@ -16,7 +16,7 @@
 //! - **PR1 page-exact**  for each alignment, the better of the best run and the rest is what fits in the page, and both edges are exact.
 //! - **PR2 rest-bounds**  the rest is at least what fits the runs other than the best, and exactly that where it is not tainted.
 
-use super::fits::{ALIGNS, CAP, Fits, KEEP, LANES};
+use super::fits::{ALIGNS, CAP, Fits, KEEP, LANES, lanes};
 use crate::bitmap::{self, PAGE_BITS, WORD_BITS, Word};
 
 const BEST_START: usize = 11;
@@ -41,10 +41,7 @@ impl Rest {
 
     #[inline]
     fn new(rest: Fits, best: (u32, u32)) -> Self {
-        let mut lanes = rest.0;
-        lanes[BEST_START] = best.0 as i16;
-        lanes[BEST_END] = best.1 as i16;
-        Self(Fits(lanes))
+        Self(rest.with(best.0, best.1))
     }
 
     /// The best run, from its start to its end.
@@ -69,7 +66,7 @@ impl Rest {
     /// as good.
     #[inline]
     fn changed(self, gone: Fits, come: Fits, best: (u32, u32)) -> Self {
-        let lanes = core::array::from_fn(|lane| {
+        let lanes = lanes(|lane| {
             let (gone, come) = (gone.0[lane], come.0[lane]);
             let known = self.0.0[lane] & !TAINT;
             let taint = if gone > 0 && gone == known { TAINT } else { self.0.0[lane] & TAINT };
@@ -123,7 +120,7 @@ fn finish(map: &[Word], base: u32, rest: Rest) -> (Fits, Rest) {
     let stop = base + PAGE_BITS;
     let left = if start == 0 { end } else { bitmap::next_set(map, base, stop) - base };
     let right = if end == PAGE_BITS { end - start } else { stop - bitmap::after_last_set(map, base, stop) };
-    let others = Fits(core::array::from_fn(|lane| rest.0.0[lane] & !TAINT & KEEP[lane]));
+    let others = Fits(lanes(|lane| rest.0.0[lane] & !TAINT & KEEP[lane]));
     (best.max(others).with_edges(left, right), rest)
 }
 

@@ -134,6 +134,9 @@ pub(super) fn put(nodes: &mut [Fits], leaves: u32, page: u32, (fits, rest): (Fit
 /// Brings news of pages from `first` to `last` to the root.
 #[inline]
 pub(super) fn lift(nodes: &mut [Fits], leaves: u32, first: u32, last: u32) {
+    if first == last {
+        return lift_one(nodes, leaves + first);
+    }
     let (mut first, mut last) = (leaves + first, leaves + last);
     let mut level = 0;
     while first > 1 {
@@ -147,5 +150,24 @@ pub(super) fn lift(nodes: &mut [Fits], leaves: u32, first: u32, last: u32) {
         if !news {
             return;
         }
+    }
+}
+
+/// Brings news of one page to the root. What goes up is kept at hand: stored, it would be waited for at each level.
+#[inline]
+fn lift_one(nodes: &mut [Fits], mut node: u32) {
+    let (mut fits, mut level) = (nodes[node as usize], 0);
+    while node > 1 {
+        let (other, bits) = (nodes[(node ^ 1) as usize], bits_of(level));
+        fits = match node.is_multiple_of(2) {
+            true => Fits::join(&fits, &other, bits, bits),
+            false => Fits::join(&other, &fits, bits, bits),
+        };
+        (node, level) = (node / 2, level + 1);
+        let old = &mut nodes[node as usize];
+        if *old == fits {
+            return;
+        }
+        *old = fits;
     }
 }

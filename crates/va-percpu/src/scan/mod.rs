@@ -137,6 +137,11 @@ impl<R: Rules> HintEngine for ScanHints<R> {
     }
 
     #[inline]
+    fn may_hold(head: &Hints, want: Want) -> bool {
+        head.holds(want)
+    }
+
+    #[inline]
     fn take(view: &mut View<'_, Self>, want: Want, populated: bool) -> Fit {
         let Some(from) = view.find(want, populated) else { return Fit::Nowhere };
         let Some(at) = view.settle(want, from) else { return Fit::Missed };

@@ -13,7 +13,7 @@ fn waste(at: u32, align: u32) -> u32 {
 impl Hints {
     /// Whether the longest run holds it, once aligned.
     #[inline]
-    fn holds(&self, want: Want) -> bool {
+    pub(super) fn holds(&self, want: Want) -> bool {
         waste(self.contig_start, want.align) + want.bits <= self.contig
     }
 

@@ -133,10 +133,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             if let Some(taken) = taken {
                 let (off, base) = (taken.at * BIT_BYTES, Va::new(store.chunk(taken.row).base));
                 let (first, end) = (off / PAGE_SIZE as u32, (off + bytes).div_ceil(PAGE_SIZE as u32));
-                let missing = !atomic && store.run_of_pages(taken.row, first, end, false).is_some();
                 let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
                 drop(store);
-                if missing {
+                if taken.missing && !atomic {
                     self.populate(request, taken, bytes, first..end)?;
                 } else if low {
                     self.call_for_balance();

@@ -17,7 +17,7 @@ fn store() -> Store<Scan> {
     store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
     store.begin();
     let taken = store.take(Want { bits: 4, align: 4 }, true).unwrap();
-    assert_eq!(taken, Taken { row: FIRST, at: 52 });
+    assert_eq!(taken, Taken { row: FIRST, at: 52, missing: false });
     if !store.need().is_none() {
         store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
     }
@@ -25,10 +25,10 @@ fn store() -> Store<Scan> {
     store.relocate_new(row);
     store.note_populated(row, 0..3);
     let taken = store.take(Want { bits: 8192 - 10, align: 1 }, false).unwrap();
-    assert_eq!(taken, Taken { row, at: 0 });
+    assert_eq!(taken, Taken { row, at: 0, missing: true });
     store.free_at(row, 0);
     let taken = store.take(Want { bits: 5200, align: 1 }, false).unwrap();
-    assert_eq!(taken, Taken { row, at: 0 });
+    assert_eq!(taken, Taken { row, at: 0, missing: true });
     store.note_populated(row, 3..6);
     store.validate().unwrap();
     store

@@ -56,6 +56,17 @@ pub(crate) struct Taken {
     pub(crate) row: u32,
     /// The first bit.
     pub(crate) at: u32,
+    /// Not all of its pages are populated.
+    pub(crate) missing: bool,
+}
+
+/// Nothing was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Miss {
+    /// Nothing fits.
+    Nowhere,
+    /// It seemed to fit.
+    There,
 }
 
 /// What freeing brought about.
@@ -309,7 +320,7 @@ impl<C: Config> Store<C> {
     }
 
     /// A chunk as its engine sees it, and the marks of its objects.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn view(&mut self, row: u32) -> (View<'_, C::Engine>, &mut [Word]) {
         let chunk = self.chunks.one_mut(row);
         let words = words_for(self.geometry.unit_bits()) as usize;
@@ -361,24 +372,29 @@ impl<C: Config> Store<C> {
     /// Finds room in any chunk but the reserved one.
     #[inline]
     pub(crate) fn take(&mut self, want: Want, populated: bool) -> Option<Taken> {
-        let mut slot = self.slots.of(want.bits * BIT_BYTES);
-        if C::Engine::BY_FITS {
+        let slot = if C::Engine::BY_FITS {
             if let Some(taken) = self.take_lowest(want, populated) {
                 return Some(taken);
             }
-            slot = self.slots.sidelined;
-        }
+            self.slots.sidelined
+        } else {
+            self.slots.of(want.bits * BIT_BYTES)
+        };
         for slot in slot..=self.slots.free {
             let mut row = self.lists.first[slot as usize];
             while row != NIL {
                 let next = self.chunks.one(row).next;
-                match self.take_in(row, want, populated) {
-                    Fit::At { at, .. } => {
+                let tried = match C::Engine::may_hold(&self.chunks.one(row).head, want) {
+                    true => self.take_in(row, want, populated),
+                    false => Err(Miss::Nowhere),
+                };
+                match tried {
+                    Ok(taken) => {
                         self.reintegrate(row);
-                        return Some(Taken { row, at });
+                        return Some(taken);
                     }
-                    Fit::Nowhere if C::RELEGATE && slot < 3 => self.relegate(row),
-                    Fit::Nowhere | Fit::Missed => {}
+                    Err(Miss::Nowhere) if C::RELEGATE && slot < 3 => self.relegate(row),
+                    Err(_) => {}
                 }
                 row = next;
             }
@@ -391,25 +407,27 @@ impl<C: Config> Store<C> {
     fn take_lowest(&mut self, want: Want, populated: bool) -> Option<Taken> {
         if !populated && let Some((row, page)) = self.memos.find(want) {
             // It is a mark, and the chunk may be out of reach by now.
-            if self.in_reach(row)
-                && let Fit::At { at, pages } = {
-                    let (mut view, _) = self.view(row);
-                    C::Engine::take_in_page(&mut view, page, want)
+            if self.in_reach(row) {
+                let (mut view, marks) = self.view(row);
+                if let Fit::At { at, pages } = C::Engine::take_in_page(&mut view, page, want) {
+                    bitmap::set(marks, at, at + 1);
+                    let missing = view.misses_pages(at, want.bits);
+                    self.note_take(row, want, pages);
+                    // It stays in reach, and its head says what it said.
+                    self.leave_unsettled(row);
+                    return Some(Taken { row, at, missing });
                 }
-            {
-                self.took(row, at, want, pages);
-                return Some(Taken { row, at });
             }
         }
         self.settle();
         let lane = want.align.trailing_zeros() as usize;
         let mut from = 0;
         while let Some(row) = self.forest.lowest(from, want.bits, lane) {
-            if let Fit::At { at, .. } = self.take_in(row, want, populated) {
+            if let Ok(taken) = self.take_in(row, want, populated) {
                 if !populated {
-                    self.memos.note(want, row, at / PAGE_BITS);
+                    self.memos.note(want, row, taken.at / PAGE_BITS);
                 }
-                return Some(Taken { row, at });
+                return Some(taken);
             }
             // It fits, and not in populated pages.
             from = row + 1;
@@ -419,10 +437,7 @@ impl<C: Config> Store<C> {
 
     /// Finds room in the reserved part.
     pub(crate) fn take_reserved(&mut self, want: Want, populated: bool) -> Option<Taken> {
-        match self.take_in(RESERVED, want, populated) {
-            Fit::At { at, .. } => Some(Taken { row: RESERVED, at }),
-            Fit::Nowhere | Fit::Missed => None,
-        }
+        self.take_in(RESERVED, want, populated).ok()
     }
 
     /// Whether there is a reserved part.
@@ -431,30 +446,25 @@ impl<C: Config> Store<C> {
     }
 
     #[inline]
-    fn take_in(&mut self, row: u32, want: Want, populated: bool) -> Fit {
-        let old = self.slot_of(row);
-        let (mut view, _) = self.view(row);
-        let fit = C::Engine::take(&mut view, want, populated);
-        if let Fit::At { at, pages } = fit {
-            self.note_take(row, at, want, pages);
-            self.moved(row, old);
+    fn take_in(&mut self, row: u32, want: Want, populated: bool) -> Result<Taken, Miss> {
+        let old = self.old_slot(row);
+        let (mut view, marks) = self.view(row);
+        match C::Engine::take(&mut view, want, populated) {
+            Fit::At { at, pages } => {
+                bitmap::set(marks, at, at + 1);
+                let missing = !populated && view.misses_pages(at, want.bits);
+                self.note_take(row, want, pages);
+                self.moved(row, old);
+                Ok(Taken { row, at, missing })
+            }
+            Fit::Nowhere => Err(Miss::Nowhere),
+            Fit::Missed => Err(Miss::There),
         }
-        fit
-    }
-
-    /// Notes what was taken by way of a memo, from a chunk in reach.
-    #[inline]
-    fn took(&mut self, row: u32, at: u32, want: Want, pages: u32) {
-        // It stays in reach, and its head says what it said.
-        self.note_take(row, at, want, pages);
-        self.leave_unsettled(row);
     }
 
     /// Notes what was taken.
     #[inline]
-    fn note_take(&mut self, row: u32, at: u32, want: Want, pages: u32) {
-        let (_, marks) = self.view(row);
-        bitmap::set(marks, at, at + 1);
+    fn note_take(&mut self, row: u32, want: Want, pages: u32) {
         let chunk = self.chunks.one_mut(row);
         chunk.free_bits -= want.bits;
         chunk.live += 1;
@@ -471,14 +481,20 @@ impl<C: Config> Store<C> {
         totals.size_max = totals.size_max.max(bytes);
     }
 
-    /// Puts a chunk that changed, and stood in list `old`, where it belongs.
+    /// Where a chunk belongs before it changes; where it is in or out of reach, for engines that know no more.
+    #[inline]
+    fn old_slot(&self, row: u32) -> u8 {
+        if C::Engine::BY_FITS { self.chunks.one(row).slot } else { self.slot_of(row) }
+    }
+
+    /// Puts a chunk that changed, and belonged in list `old`, where it belongs.
     #[inline]
     fn moved(&mut self, row: u32, old: u8) {
         if !C::Engine::BY_FITS {
             return self.relocate(row, old);
         }
-        let new = self.slot_of(row);
-        if (old == self.slots.free) == (new == self.slots.free) {
+        let whole = self.chunks.one(row).free_bits == self.geometry.unit_bits();
+        if (old == self.slots.free) == whole {
             return self.leave_unsettled(row);
         }
         // It came into reach, or went out of it.
@@ -572,7 +588,7 @@ impl<C: Config> Store<C> {
 
     /// Takes the object back that starts at a bit.
     pub(crate) fn free_at(&mut self, row: u32, bit: u32) {
-        let old = self.slot_of(row);
+        let old = self.old_slot(row);
         // What is hidden behind the part is used and begins no object.
         let hidden = self.chunk(row).hidden_after;
         let (mut view, marks) = self.view(row);
