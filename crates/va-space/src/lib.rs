@@ -42,4 +42,4 @@ pub use area::{Area, AreaView};
 pub use config::Config;
 pub use error::{ReleaseError, SpaceError};
 pub use map::State;
-pub use space::{Areas, MAGAZINES_MAX, Magazine, NODES_LIMIT, Purge, Purged, Stats, VmapSpace};
+pub use space::{Areas, MAGAZINES_MAX, Magazine, NODES_LIMIT, Purge, Purged, ReshapeError, Stats, VmapSpace};
