@@ -105,7 +105,8 @@ impl Run {
 impl Visitor for Crowd<'_> {
     type Out = Run;
 
-    fn visit<S: Subject>(self, subject: &'static S) -> Run {
+    fn visit<S: Subject>(self, subject: S) -> Run {
+        let subject = &subject;
         let (stop, left) = (AtomicBool::new(false), AtomicU32::new(self.threads));
         let ready = Barrier::new(self.threads as usize);
         thread::scope(|scope| {
@@ -153,7 +154,7 @@ impl Crowd<'_> {
     /// What one thread does; returns its pairs, its time, and what it saw of locks meanwhile.
     fn work<S: Subject>(
         &self,
-        subject: &'static S,
+        subject: &S,
         number: u32,
         ready: &Barrier,
         stop: &AtomicBool,
@@ -165,7 +166,7 @@ impl Crowd<'_> {
         let mut runner = Work::new(Stream::new(subject, number), &workload);
         runner.setup(&workload, Instant::now() + Duration::from_secs(60));
         let mut chunks = workload.rounds[0].chunks(2 * PAIRS).cycle();
-        let mut some = |runner: &mut Work<Stream<S>>| {
+        let mut some = |runner: &mut Work<Stream<'_, S>>| {
             if let Some(chunk) = chunks.next() {
                 runner.round(&workload, chunk);
             }
