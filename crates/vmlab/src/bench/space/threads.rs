@@ -162,7 +162,7 @@ impl Crowd<'_> {
         if let Some(core) = self.cores.get(number as usize % self.cores.len().max(1)) {
             core_affinity::set_for_current(*core);
         }
-        let workload = patterns::make(&patterns::shared(u64::from(number))[self.pattern], 1);
+        let workload = patterns::shared(u64::from(number))[self.pattern].make(1);
         let mut runner = Work::new(Stream::new(subject, number), &workload);
         runner.setup(&workload, Instant::now() + Duration::from_secs(60));
         let mut chunks = workload.rounds[0].chunks(2 * PAIRS).cycle();
@@ -171,6 +171,8 @@ impl Crowd<'_> {
                 runner.round(&workload, chunk);
             }
         };
+        // Threads warm up together, so a little of each is enough.
+        (0..4).for_each(|_| some(&mut runner));
         take_lock_stats();
         ready.wait();
         let begun = Instant::now();
