@@ -179,7 +179,7 @@ fn an_impossible_request_empties_nobodys_cache() {
         ask(1).within(pages(200, 300)),
         ask(1).within(VaRange::new(Va::ZERO, Va::ZERO).unwrap()),
     ] {
-        assert!(matches!(space.alloc(0, &request), Err(SpaceError::NoSpace { .. })), "{request:?}");
+        assert!(matches!(space.alloc(0, &request), Err(SpaceError::Impossible { .. })), "{request:?}");
         assert_eq!(space.stats(), before);
     }
 }

@@ -63,6 +63,9 @@ pub trait Config: 'static {
     const SLICE_AREAS: u64;
     /// Whether impossible requests, and repeats of one that failed, fail without a purge.
     const FAIL_FAST: bool;
+    /// Whether a failing request has the machine's clients free what they could do without before everything is purged, or
+    /// only after a purge that did not help.
+    const RECLAIM_FIRST: bool = false;
 
     /// Pages that may be lazy before a purge is due, with `cpus` CPUs online.
     #[inline]
@@ -98,6 +101,7 @@ impl Config for OneLock52 {
     const ORDER: Order = Order::Newest;
     const SLICE_AREAS: u64 = u64::MAX;
     const FAIL_FAST: bool = false;
+    const RECLAIM_FIRST: bool = true;
 
     fn index<P: Platform>(
         extent: VaRange,
@@ -125,6 +129,7 @@ impl Config for Linux69 {
     const ORDER: Order = Order::NodeByAddress;
     const SLICE_AREAS: u64 = u64::MAX;
     const FAIL_FAST: bool = false;
+    const RECLAIM_FIRST: bool = true;
 
     fn index<P: Platform>(
         extent: VaRange,

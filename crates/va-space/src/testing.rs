@@ -16,6 +16,8 @@ pub(crate) struct TestMachine {
     pub(crate) stale: std::sync::Mutex<BTreeSet<u64>>,
 }
 
+// What models of interleavings ask.
+#[cfg(loom)]
 impl TestMachine {
     /// Unmaps an area that is about to be freed.
     pub(crate) fn unmap(&self, range: VaRange) {

@@ -255,7 +255,23 @@ impl PageMap {
     /// What starts at `page`, in whatever state.
     #[inline]
     pub(crate) fn at(&self, page: u64) -> Option<Seen> {
-        let mut word = self.word(page);
+        self.at_slot(page, self.slot(page)?)
+    }
+
+    /// The same, by the slot of `page`.
+    #[inline(always)]
+    fn at_slot(&self, page: u64, slot: &Slot) -> Option<Seen> {
+        let word = slot.word();
+        word.state()?;
+        match word.pages() {
+            Some(pages) => Some(Seen { page, pages, word }),
+            None => self.at_escaped(page, word),
+        }
+    }
+
+    /// The same for a size that is in the second page's slot.
+    #[cold]
+    fn at_escaped(&self, page: u64, mut word: Word) -> Option<Seen> {
         loop {
             word.state()?;
             if let Some(pages) = word.pages() {
@@ -283,29 +299,43 @@ impl PageMap {
     }
 
     /// The area that covers `page`, in whatever state.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn covering(&self, page: u64) -> Option<Seen> {
         // The bits first, even of the page itself: they are 128 bytes for 4 MiB, and the slot of a page inside an area is
         // one that nobody else ever touches, so not in any cache.
-        let mut from = page;
-        loop {
-            let start = self.prev_start(from)?;
-            match self.at(start) {
-                // Areas are disjoint: what starts lower ends before this one starts.
-                Some(seen) => return (page - start < seen.pages).then_some(seen),
-                // It ended after its bit was read.
-                None => from = start.checked_sub(1)?,
-            }
+        let (start, slot) = self.prev_start(page)?;
+        match self.at_slot(start, slot) {
+            // Areas are disjoint: what starts lower ends before this one starts.
+            Some(seen) => (page - start < seen.pages).then_some(seen),
+            // It ended after its bit was read.
+            None => self.covering_again(page, start),
         }
     }
 
-    #[inline]
-    fn prev_start(&self, page: u64) -> Option<u64> {
-        if page >> Top::LOG2 == self.near_index
-            && let Some(found) = self.near.prev(page & ((1 << Top::LOG2) - 1))
-        {
-            return Some(self.near_index << Top::LOG2 | found);
+    /// The same, without what starts at or above `before`.
+    #[cold]
+    fn covering_again(&self, page: u64, mut before: u64) -> Option<Seen> {
+        loop {
+            let (start, slot) = self.prev_start(before.checked_sub(1)?)?;
+            if let Some(seen) = self.at_slot(start, slot) {
+                return (page - start < seen.pages).then_some(seen);
+            }
+            before = start;
         }
+    }
+
+    #[inline(always)]
+    fn prev_start(&self, page: u64) -> Option<(u64, &'static Slot)> {
+        if page >> Top::LOG2 == self.near_index
+            && let Some((found, slot)) = self.near.prev(page & ((1 << Top::LOG2) - 1))
+        {
+            return Some((self.near_index << Top::LOG2 | found, slot));
+        }
+        self.far_prev_start(page)
+    }
+
+    #[inline(never)]
+    fn far_prev_start(&self, page: u64) -> Option<(u64, &'static Slot)> {
         self.far.prev(page.min(COVERED_PAGES - 1))
     }
 

@@ -35,7 +35,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     self.purge(Purge::Full);
                     purged = true;
                 }
-                Err(error) => return Err(self.refused(error, heap.index.largest_hole())),
+                Err(error) => {
+                    drop(heap);
+                    return Err(self.refused(error));
+                }
                 Ok(base) => {
                     heap.transit_pages += areas.pages().get();
                     break base;

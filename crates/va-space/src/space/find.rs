@@ -19,7 +19,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// The busy area that `at` is inside. Cost: a few words for each level of the page map, whatever the sizes; no lock.
-    #[inline]
+    #[inline(always)]
     pub fn find_enclosing(&self, at: Va) -> Option<AreaView> {
         if Self::TELLS {
             return self.lookup.enclosing(at, &self.machine).map(|range| self.view_of(range));

@@ -35,9 +35,9 @@ use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flight::{Amount, Rounds};
 use crate::list::{AreaList, Flushed, Loose, Unflushed};
-use crate::pool::{CLASSES, Pool};
+use crate::pool::{CLASSES, EXACT_PAGES_MAX, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use va_base::{Machine, Request, Table, Va, VaRange};
+use va_base::{Align, Machine, Request, Table, Va, VaRange};
 
 /// Most magazines of a space at a time.
 #[cfg(not(loom))]
@@ -55,6 +55,9 @@ const ROUND_PAGES_MAX: u64 = 1 << 15;
 /// Areas that one refill brings at most, and pages.
 const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
+/// Pages that a row from the index has at most.
+const ROW_PAGES_MAX: u64 = 256;
+const _: () = assert!(ROW_PAGES_MAX / 2 <= EXACT_PAGES_MAX);
 const _: () = assert!(REFILL_PAGES_MAX <= STOCK_PAGES_MAX && AWAY_PAGES_MAX <= STOCK_PAGES_MAX);
 /// With more magazines than this, what others have not sealed is not looked at when a round ends.
 const LOOKED_AT_MAX: usize = 16;
@@ -252,13 +255,20 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let request = &request;
         self.space.stop_if_lost();
         let pages = request.size().get();
+        // Of others the space finds out, when the index has nothing.
+        if (pages > EXACT_PAGES_MAX || request.window().is_some())
+            && let Some(error) = self.space.impossible(request)
+        {
+            return Err(error);
+        }
         if self.space.is_tagged(request) && pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) {
             if (self.bring_landed(pages) || self.refill(pages))
                 && let Some(area) = self.take(request)
             {
                 return Ok(area);
             }
-            match self.space.take_from_index(request, Some(self.node)) {
+            self.space.stop_if_lost();
+            match self.take_from_index(request) {
                 Err(SpaceError::NoSpace { .. }) => {}
                 done => return done,
             }
@@ -342,9 +352,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     #[cold]
     fn alloc_shared(&mut self, request: &Request) -> Result<Area, SpaceError> {
         match self.space.alloc(self.node, request) {
-            Err(SpaceError::NoSpace { .. })
-                if self.holds_any() && !(C::FAIL_FAST && self.space.is_impossible(request)) =>
-            {
+            Err(SpaceError::NoSpace { .. }) if self.holds_any() => {
                 self.drain();
                 self.space.alloc(self.node, request)
             }
@@ -392,7 +400,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let rest = self.stock.put_list(map, pages, list);
         self.tell_cached();
         let Err(list) = rest else { return true };
-        let rest = self.space.lock_pool(self.space.node(self.node)).put_list(map, pages, list);
+        let rest = self.space.lock_pool(self.node).put_list(map, pages, list);
         if let Err(list) = rest {
             self.space.to_index(list, false, false);
         }
@@ -403,8 +411,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Moves areas of one size from the node's pool into the stock; tells whether there were any.
     fn refill(&mut self, pages: u64) -> bool {
         let map = &self.space.map;
-        let node = self.space.node(self.node);
-        let mut pool = self.space.lock_pool(node);
+        let Some(mut pool) = self.space.lock_filled_pool(self.node) else { return false };
         let Some(class) = pool.class(pages).filter(|&class| pool.len(class) > 0) else { return false };
         let limit = (REFILL_PAGES_MAX / pages).clamp(1, REFILL_AREAS_MAX);
         let mut want = u64::from(self.batch[class]).min(limit).min(pool.len(class));
@@ -417,6 +424,24 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.stock_or_pool(pages, list)
     }
 
+    /// An area from the index, and a row of others like it for the stock if this size was asked for before.
+    fn take_from_index(&mut self, request: &Request) -> Result<Area, SpaceError> {
+        let pages = request.size().get();
+        if let Some(class) = Some(pages as usize - 1).filter(|_| pages <= ROW_PAGES_MAX / 2) {
+            let count = u64::from(self.batch[class]).min(ROW_PAGES_MAX / pages);
+            self.batch[class] = (2 * count).min(REFILL_AREAS_MAX) as u8;
+            if count > 1
+                && request.align() <= Align::PAGE
+                && C::ORDER == Order::SliceByAddress
+                && let Some((area, others)) = self.space.take_row(pages, count, self.node)
+            {
+                self.stock_or_pool(pages, others);
+                return Ok(area);
+            }
+        }
+        self.space.take_from_index(request, Some(self.node))
+    }
+
     /// Other sizes give way until there is room for more pages in the stock.
     fn make_room(&mut self, more: u64) {
         let map = &self.space.map;
@@ -424,7 +449,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if self.stock.pages() + more <= STOCK_PAGES_MAX {
             return;
         }
-        let mut pool = self.space.lock_pool(self.space.node(self.node));
+        let mut pool = self.space.lock_pool(self.node);
         let mut homeless = AreaList::new();
         while self.stock.pages() + more > STOCK_PAGES_MAX {
             let Some(victim) = self.stock.next_class(self.victim).or_else(|| self.stock.next_class(0)) else {

@@ -37,6 +37,7 @@ mod locks;
 mod magazine;
 mod overflow;
 mod purge;
+mod row;
 mod settle;
 mod validate;
 
@@ -54,7 +55,7 @@ use crate::lookup::Lookup;
 use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, Slot, State, Word};
 use crate::node::{NodeMap, Zone};
 use core::marker::PhantomData;
-use locks::{Heap, Node};
+use locks::{Heap, Node, Pooled};
 use magazine::Cells;
 use purge::PurgeState;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -113,6 +114,8 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     returned: Alone<AtomicU64>,
     /// Moves when magazines are to hand back what they hold.
     recall: Alone<AtomicU64>,
+    /// Which nodes have something in their pools.
+    pooled: Alone<Pooled>,
     /// Which flights have landed.
     landings: Landings,
     /// What magazines hold; lent with the first of them.
@@ -160,6 +163,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             purging: AtomicBool::new(false),
             returned: Alone(AtomicU64::new(0)),
             recall: Alone(AtomicU64::new(0)),
+            pooled: Alone(Pooled::new()),
             landings: Landings::new(),
             cells: OnceRef::new(),
             config: PhantomData,
@@ -211,7 +215,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Gives out an area; `cpu` is the CPU that asks, or stands for it.
     ///
     /// # Errors
-    /// [`SpaceError::NoSpace`], after everything was purged and the machine's hooks freed nothing more;
+    /// [`SpaceError::Impossible`] at once for what could never fit; [`SpaceError::NoSpace`] after everything was purged and the
+    /// machine's hooks freed nothing more;
     /// [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the machine lends no memory for the records.
     /// # Locks
     /// `pool`, and if it has nothing, `free`; all of them one after the other when nothing fits.
@@ -224,6 +229,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             && let Some(area) = self.take_pooled(node, request, owner)
         {
             return Ok(area);
+        }
+        if let Some(error) = self.impossible(request) {
+            return Err(error);
         }
         match self.take_from_index(request, owner) {
             Err(SpaceError::NoSpace { .. }) => self.overflow(request, owner),
@@ -285,7 +293,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// An area of the exact size from the pool of `node`, for `owner`.
     #[inline]
     fn take_pooled(&self, node: u32, request: &Request, owner: Option<u32>) -> Option<Area> {
-        let mut pool = self.lock_pool(self.node(node));
+        let mut pool = self.lock_filled_pool(node)?;
         let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES);
         drop(pool);
         let Some(area) = area else {
@@ -310,7 +318,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut heap = self.lock_free();
         match heap.index.alloc(request) {
             Ok(at) => self.begin(heap, at.page_floor(), request.size().get(), owner),
-            Err(error) => Err(self.refused(error, heap.index.largest_hole())),
+            Err(error) => Err(Self::not_yet(error)),
         }
     }
 

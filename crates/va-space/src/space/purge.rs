@@ -164,6 +164,25 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.purged(waiting)
     }
 
+    /// Purges until no pass is under way and no more is lazy than may be, or until a flush has to be waited for. For a worker
+    /// that was woken: what was drained by others in the meantime is not drained again.
+    ///
+    /// # Locks
+    /// `purge`, given back after each slice.
+    pub fn drain(&self) -> Purged {
+        loop {
+            let mut state = self.lock_purge();
+            if state.is_idle() && self.lazy_pages() <= self.lazy_max() {
+                drop(state);
+                return self.purged(false);
+            }
+            if self.slice(&mut state, false) {
+                drop(state);
+                return self.purged(true);
+            }
+        }
+    }
+
     /// Gives all pooled areas back to the index, for a machine that is short of memory or of space; returns how many.
     /// Lazy areas stay.
     ///

@@ -24,8 +24,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         full: bool,
         budget: &mut u64,
     ) -> (Option<usize>, Option<u64>) {
+        let Some(mut pool) = self.lock_filled_pool(node) else { return (None, None) };
         let mut batch = AreaList::new();
-        let mut pool = self.lock_pool(self.node(node));
         let mut next = None;
         while let Some(at) = pool.next_class(class) {
             let quota = |len| if full { len } else { C::Decay::quota(len) };
@@ -67,7 +67,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let at = self.node(*node);
             let mut board = at.board.lock();
             if board.shelf().areas() > 0 {
-                let mut pool = self.lock_pool(at);
+                let mut pool = self.lock_pool(*node);
                 while *budget > 0
                     && let Some((next, size, list)) = landed.next(&self.map, &mut board, *class)
                 {
@@ -111,7 +111,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                         Some((held, guard)) if held == owner => guard,
                         other => {
                             drop(other);
-                            self.lock_pool(self.node(owner))
+                            self.lock_pool(owner)
                         }
                     };
                     let (_, pool) = pool.insert((owner, held));

@@ -49,8 +49,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         stats.lazy_pages = Pages::new(self.lazy_pages().get() + held.lazy_pages);
         (stats.cached_areas, stats.cached_pages) = (held.cached_areas, Pages::new(held.cached_pages));
         let mut pooled = 0;
-        for node in self.each_node() {
-            let pool = self.lock_pool(node);
+        for number in 0..self.nodes.nodes() {
+            let pool = self.lock_pool(number);
             stats.pooled_areas += pool.areas();
             pooled += pool.pages();
         }
@@ -81,9 +81,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let (mut listed, mut lazy_pages) = purge.holds();
         let mut sealed = purge.sealed();
         let (mut pooled, mut pooled_pages) = (0, 0);
-        for node in self.each_node() {
-            let pool = self.lock_pool(node);
+        for (number, node) in (0..).zip(self.each_node()) {
+            let pool = self.lock_pool(number);
             pool.validate(&self.map)?;
+            let (any, told) = (u64::from(pool.areas() > 0), u64::from(self.pooled.0.has(number)));
+            if any != told {
+                return Err(Broken { rule: "PO4", at: Va::ZERO, want: any, got: told });
+            }
             (pooled, pooled_pages) = (pooled + pool.areas(), pooled_pages + pool.pages());
             drop(pool);
             let lazy = self.lock_lazy(node);
@@ -195,6 +199,22 @@ mod tests {
     fn pu2_pages_that_were_counted_wrong_are_named() {
         assert_eq!(broken(|space| _ = space.lazied.0.fetch_add(1, Ordering::Relaxed)), "PU2");
         assert_eq!(broken(|space| _ = space.settled.0.fetch_add(1, Ordering::Relaxed)), "PU2");
+    }
+
+    #[test]
+    fn po4_a_pool_that_is_not_noted_or_empty_though_noted_is_named() {
+        assert_eq!(broken(|space| space.pooled.0.spoil(0)), "PO4");
+        let filled = |space: &VmapSpace<&TestMachine, Ours>| {
+            space.purge(crate::Purge::Drain);
+            assert!(space.pooled.0.has(0) && space.validate().is_ok());
+            space.pooled.0.spoil(0);
+        };
+        assert_eq!(broken(filled), "PO4");
+    }
+
+    #[test]
+    fn mg2_what_is_sealed_and_not_told_is_named() {
+        assert_eq!(broken(|space| space.lock_lazy(space.node(0)).sealed.pages += 1), "MG2");
     }
 
     #[test]
