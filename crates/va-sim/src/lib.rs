@@ -10,6 +10,7 @@
 //! | [`model`] | the index of holes as a sorted list, and as a row of booleans |
 //! | [`op`] | one language for property tests, fuzzing and saved failures |
 //! | [`run`] | runs ops on two indexes and names the first difference |
+//! | [`percpu`] | the twin of per-CPU memory, and a backend that remembers and refuses |
 //! | [`strip`] | address spaces as strings: `"AA.B...CC"` |
 //! | [`small`] | policies of a space under which a few dozen pages reach every limit |
 //! | [`fuzz`], [`space_fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |
@@ -21,6 +22,7 @@ pub mod fuzz;
 pub mod machine;
 pub mod model;
 pub mod op;
+pub mod percpu;
 pub mod platform;
 pub mod run;
 pub mod small;

@@ -45,4 +45,4 @@ pub use config::Config;
 pub use early::EarlySpace;
 pub use error::{ReleaseError, SpaceError};
 pub use map::State;
-pub use space::{Areas, MAGAZINES_MAX, Magazine, NODES_LIMIT, Purge, Purged, Stats, VmapSpace};
+pub use space::{Areas, MAGAZINES_MAX, Magazine, NODES_LIMIT, Purge, Purged, ReshapeError, Stats, VmapSpace};

@@ -37,6 +37,7 @@ mod locks;
 mod magazine;
 mod overflow;
 mod purge;
+mod reshape;
 mod row;
 mod settle;
 mod validate;
@@ -44,6 +45,7 @@ mod validate;
 pub use find::Areas;
 pub use magazine::{MAGAZINES_MAX, Magazine};
 pub use purge::{Purge, Purged};
+pub use reshape::ReshapeError;
 pub use validate::Stats;
 
 use crate::area::{Area, range_of};
