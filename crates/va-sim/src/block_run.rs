@@ -81,7 +81,7 @@ tiny!(TinyOneMap, Linux64, TinySpaceOneLock, OneMap, u32::MAX);
 tiny!(Sliced, Ours, TinySpace, Hashed, 1);
 
 /// First page of every window.
-const FIRST: u64 = 0xf_ffc9_0000_0000;
+const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;
 /// Pages that a window has at most.
 pub const PAGES_MAX: u64 = 1500;
 /// Pages of the largest mapping that a block meets.

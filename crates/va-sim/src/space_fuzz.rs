@@ -12,7 +12,7 @@ use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, ReleaseError, SpaceError, State, VmapSpace};
 use va_tree::FreeIndex;
 
-const FIRST: u64 = 0xf_ffc9_0000_0000;
+const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;
 const LAZY: u64 = 60;
 /// Calls of one input at most.
 const CALLS_MAX: usize = 300;
@@ -254,6 +254,11 @@ impl<C: Config> Everything<'_, '_, C> {
                 assert!(area.start().is_aligned(request.align()) && area.size() == request.size());
                 assert!(request.window().unwrap_or(extent).encloses(area.range()));
                 self.out.push(area);
+            }
+            Err(SpaceError::Impossible { .. }) => {
+                let twin = fine(ModelIndex::new(extent, extent));
+                assert!(twin.would_fit(&request).is_err(), "{request:?} fits into the empty space");
+                assert_eq!(self.space.stats().busy_pages, busy, "SP4");
             }
             Err(SpaceError::NoSpace { cached, .. }) if self.plentiful => {
                 let mut twin = fine(ModelIndex::new(extent, extent));

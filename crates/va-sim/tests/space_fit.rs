@@ -15,7 +15,7 @@ use va_tree::FreeIndex;
 /// Ours, where a few dozen pages reach every limit.
 type Tiny = Small<config::Default, 40, 3>;
 
-const FIRST: u64 = 0xf_ffc9_0000_0000;
+const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;
 
 fn extent(pages: u64) -> VaRange {
     VaRange::from_pages(FIRST, FIRST + pages).unwrap()

@@ -9,7 +9,7 @@ use va_sim::machine::{Flushing, SimMachine};
 use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, ReleaseError, SpaceError, VmapSpace};
 
-const FIRST: u64 = 0xf_ffc9_0000_0000;
+const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;
 const PAGES: u64 = 30_000;
 
 fn extent() -> VaRange {
@@ -95,7 +95,7 @@ impl<C: Config> Script<'_, '_, C> {
             }
             Err(refused) => {
                 match refused {
-                    SpaceError::NoSpace { .. } => self.story.full += 1,
+                    SpaceError::NoSpace { .. } | SpaceError::Impossible { .. } => self.story.full += 1,
                     SpaceError::NoTable => self.story.no_table += 1,
                     SpaceError::Index(AllocError::NoMeta { .. }) => self.story.no_records += 1,
                     other => panic!("{other}"),

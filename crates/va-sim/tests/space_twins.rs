@@ -52,7 +52,7 @@ fn call(pages: u64) -> impl Strategy<Value = Call> {
     ]
 }
 
-const FIRST: u64 = 0xf_ffc9_0000_0000;
+const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;
 
 fn extent(pages: u64) -> VaRange {
     VaRange::from_pages(FIRST, FIRST + pages).unwrap()

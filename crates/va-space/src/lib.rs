@@ -11,6 +11,7 @@
 //! | [`pool`], [`decay`] | flushed areas by exact size, and how pools shrink |
 //! | [`lazy`], [`node`] | how much may wait for a flush, which node it waits in |
 //! | [`lookup`] | how a busy area is found: by the page map, or by a tree in each node |
+//! | [`EarlySpace`] | a place for a space, for a static; whoever comes too early is refused |
 //! | [`Magazine`] | a cache of areas that its owner passes by `&mut` |
 //! | `map` | the page map: what starts at a page, read without a lock |
 //! | `list`, `flight` | lists without records, and the types that keep an unflushed range out of use (SP2) |
@@ -24,6 +25,7 @@ extern crate std;
 mod area;
 pub mod config;
 pub mod decay;
+mod early;
 mod error;
 mod flight;
 pub mod lazy;
@@ -40,6 +42,7 @@ mod testing;
 
 pub use area::{Area, AreaView};
 pub use config::Config;
+pub use early::EarlySpace;
 pub use error::{ReleaseError, SpaceError};
 pub use map::State;
 pub use space::{Areas, MAGAZINES_MAX, Magazine, NODES_LIMIT, Purge, Purged, ReshapeError, Stats, VmapSpace};

@@ -57,7 +57,9 @@ mod shape {
     pub(super) type Mid = Branch<Slots, 32, 2048>;
     pub(super) type Top = Branch<Mid, 32, 2048>;
     pub(super) type Wide = Branch<Top, 16, 1024>;
-    pub(super) type Far = Branch<Wide, 16, 1024>;
+    /// The rest of the page numbers: 2^10 with pages of 4 KiB.
+    const FAR: usize = 1 << (u64::BITS - va_base::PAGE_SHIFT - 42);
+    pub(super) type Far = Branch<Wide, { FAR.div_ceil(64) }, FAR>;
 }
 
 /// Small, since a model makes all of it anew thousands of times.

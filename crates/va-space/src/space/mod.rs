@@ -135,6 +135,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// [`SpaceError::Index`] if there is no whole page in `extent`, [`SpaceError::TooHigh`] if the page map does not
     /// cover it, [`SpaceError::NoTable`] if the machine refuses one.
     pub fn new(extent: VaRange, default_window: VaRange, machine: P) -> Result<Self, SpaceError> {
+        va_base::assert_pages::<P>();
         let index = C::index(extent, default_window, machine.clone())?;
         let extent = index.extent();
         if extent.end().page_floor() > COVERED_PAGES {

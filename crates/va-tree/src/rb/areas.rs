@@ -231,7 +231,7 @@ mod tests {
         }
         assert!(tree.len() > 64, "it outgrew its inline records: {}", tree.len());
         tree.clear(&Heap);
-        assert!(tree.is_empty() && tree.len() == 0);
+        assert_eq!((tree.is_empty(), tree.len()), (true, 0));
     }
 
     #[test]
