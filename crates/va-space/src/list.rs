@@ -57,6 +57,12 @@ impl<S> Loose<S> {
         self.slot.put(word);
     }
 
+    /// Ends the hold of the area by marking it as one that leaves; found again by a sweep of the map.
+    #[inline(always)]
+    pub(crate) fn leave(self) {
+        self.slot.put(self.word.leaving());
+    }
+
     /// Page after the last.
     pub(crate) fn end(&self) -> u64 {
         self.page + self.pages

@@ -44,6 +44,12 @@ impl<const W: usize> Bits<W> {
         summary == 0
     }
 
+    /// Tells whether any bit is set.
+    #[inline(always)]
+    pub(crate) fn any(&self) -> bool {
+        self.summary.load(Ordering::Relaxed) != 0
+    }
+
     /// Tells whether a bit is set.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn get(&self, at: usize) -> bool {

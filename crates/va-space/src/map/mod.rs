@@ -233,13 +233,25 @@ impl PageMap {
             self.put(page + 1, Word::size_escape(pages));
         }
         self.put(page, word);
-        self.far.mark(page);
+        // What is above the near part has its bit already if that has any.
+        match self.near_page(page) {
+            Some(near) if self.near.has_any() => self.near.mark(near),
+            _ => self.far.mark(page),
+        }
+    }
+
+    /// Where a page is in the near part, if it is there.
+    #[inline(always)]
+    fn near_page(&self, page: u64) -> Option<u64> {
+        (page >> Top::LOG2 == self.near_index).then_some(page & ((1 << Top::LOG2) - 1))
     }
 
     /// Takes the start bit and the word of an area that goes back to the index. The generation stays behind in the
     /// link, to be counted on when an area begins here again.
     pub(crate) fn end(&self, _marker: &mut Marker, page: u64, pages: u64) {
-        self.far.unmark(page);
+        if self.near_page(page).is_none_or(|near| self.near.unmark(near)) {
+            self.far.unmark(page);
+        }
         self.set_link(page, u64::from(self.word(page).generation()));
         self.put(page, Word::NONE);
         if pages >= ESCAPE_PAGES {
@@ -289,7 +301,11 @@ impl PageMap {
     /// The lowest area that starts at or above `page`, in whatever state.
     pub(crate) fn next(&self, mut page: u64) -> Option<Seen> {
         while page < COVERED_PAGES {
-            page = self.far.next(page)?;
+            let near = self.near_page(page).and_then(|near| self.near.next(near));
+            page = match near {
+                Some(near) => self.near_index << Top::LOG2 | near,
+                None => self.far.next(page)?,
+            };
             if let Some(seen) = self.at(page) {
                 return Some(seen);
             }

@@ -165,6 +165,12 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
         self.children.get(index)?.get()
     }
 
+    /// Tells whether an area starts anywhere in it; whoever asks holds the lock.
+    #[inline(always)]
+    pub(crate) fn has_any(&self) -> bool {
+        self.starts.any()
+    }
+
     /// The highest start in a child below `index`, and its slot.
     #[inline(never)]
     fn prev_below(&'static self, mut index: usize) -> Option<(u64, &'static Slot)> {

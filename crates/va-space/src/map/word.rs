@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   63          32 31                11 10        3 2     0
-//!   |    pages    |    generation     |   owner    | state |       owner 0: none; otherwise node + 1
+//!   |    pages    |    generation     |   owner    | state |       owner 0: none; otherwise node + 1; state 6: idle, leaves
 //! ```
 //!
 //! The generation counts how often an area began to be busy at this page, so that a handle to an earlier one is told
@@ -26,6 +26,8 @@ impl State {
 }
 
 const STATE_BITS: u32 = 3;
+/// Idle, and on its way to the index.
+const LEAVING: u64 = State::Idle as u64 | 4;
 const OWNER_BITS: u32 = 8;
 const GENERATION_BITS: u32 = 21;
 const OWNER_AT: u32 = STATE_BITS;
@@ -75,7 +77,7 @@ impl Word {
     pub(crate) const fn state(self) -> Option<State> {
         match self.0 & ((1 << STATE_BITS) - 1) {
             1 => Some(State::Busy),
-            2 => Some(State::Idle),
+            2 | LEAVING => Some(State::Idle),
             _ => None,
         }
     }
@@ -84,6 +86,18 @@ impl Word {
     #[inline(always)]
     pub(crate) const fn is_busy(self) -> bool {
         self.0 & ((1 << STATE_BITS) - 1) == State::Busy as u64
+    }
+
+    /// The same area, idle, with the mark of one that leaves.
+    #[inline(always)]
+    pub(crate) const fn leaving(self) -> Self {
+        Self(self.0 & !((1 << STATE_BITS) - 1) | LEAVING)
+    }
+
+    /// Tells whether it has the mark.
+    #[inline(always)]
+    pub(crate) const fn is_leaving(self) -> bool {
+        self.0 & ((1 << STATE_BITS) - 1) == LEAVING
     }
 
     /// The same area in another state.
@@ -149,6 +163,9 @@ mod tests {
                         assert_eq!((word.pages(), word.owner()), (Some(pages), owner));
                         assert_eq!((word.generation(), word.state()), (generation, Some(state)));
                         assert_eq!(word.is_busy(), state == State::Busy);
+                        let leaving = word.leaving();
+                        assert_eq!((leaving.state(), leaving.is_leaving()), (Some(State::Idle), true));
+                        assert_eq!((leaving.with_state(state), word.is_leaving()), (word, false));
                         let other = word.with_state(State::Idle);
                         assert_eq!(other, Word::new(pages, owner, generation, State::Idle));
                     }

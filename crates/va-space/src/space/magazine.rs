@@ -225,7 +225,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Gives out an area, as [`VmapSpace::alloc`] does.
     ///
     /// # Errors
-    /// As there; before a failure, all that the magazine holds was handed back.
+    /// As there; before a failure, all that the magazine holds was handed back to the space.
     /// # Locks
     /// None from the stock; `pool` of the node for a refill; else as there.
     #[inline(always)]
@@ -261,19 +261,35 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         {
             return Err(error);
         }
-        if self.space.is_tagged(request) && pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) {
-            if (self.bring_landed(pages) || self.refill(pages))
-                && let Some(area) = self.take(request)
-            {
-                return Ok(area);
+        let got = match self.space.owner_for(self.node, request) {
+            Some(_) if pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) => {
+                if (self.bring_landed(pages) || self.refill(pages))
+                    && let Some(area) = self.take(request)
+                {
+                    return Ok(area);
+                }
+                self.space.stop_if_lost();
+                self.take_from_index(request)
             }
-            self.space.stop_if_lost();
-            match self.take_from_index(request) {
-                Err(SpaceError::NoSpace { .. }) => {}
-                done => return done,
-            }
+            owner => self.space.take_from_index(request, owner),
+        };
+        match got {
+            Err(SpaceError::NoSpace { .. }) => self.alloc_hard(request),
+            done => done,
         }
-        self.alloc_shared(request)
+    }
+
+    /// When the index has nothing: what the magazine holds goes to the space, which does what it can.
+    #[inline(never)]
+    fn alloc_hard(&mut self, request: &Request) -> Result<Area, SpaceError> {
+        if let Some(error) = self.space.impossible(request) {
+            return Err(error);
+        }
+        if self.stock.areas() + self.rounds.open().areas() + self.rounds.away().areas() > 0 {
+            self.drain();
+            return self.space.alloc(self.node, request);
+        }
+        self.space.overflow(request, self.space.owner_for(self.node, request))
     }
 
     /// Takes an area back, as [`VmapSpace::free`] does.
@@ -303,32 +319,35 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         Ok(range)
     }
 
-    /// Hands everything back: flushed areas to the index, so that they merge, freed ones to the node.
+    /// Hands everything back to the node: flushed areas to its pool, freed ones to its lazy areas.
     ///
     /// # Locks
-    /// `free`, `lazy` of the node, one after the other.
+    /// `pool` and `lazy` of the node, one after the other; `purge` before, if something waits for a flight.
     pub fn drain(&mut self) {
         let map = &self.space.map;
         self.unseal();
-        let mut batch = AreaList::new();
-        let mut class = 0;
-        while let Some(next) = self.rounds.away().next_class(class) {
-            batch.append(map, self.rounds.take(map, next));
-            class = next + 1;
-        }
-        class = 0;
-        while let Some(next) = self.stock.next_class(class) {
-            batch.append(map, self.stock.take_list(map, next, u64::MAX));
-            class = next + 1;
+        if self.stock.areas() + self.rounds.away().areas() > 0 {
+            let mut homeless = AreaList::new();
+            let mut pool = self.space.lock_pool(self.node);
+            let mut give = |size, list| {
+                if let Err(list) = pool.put_list(map, size, list) {
+                    homeless.append(map, list);
+                }
+            };
+            while let Some(class) = self.rounds.away().next_class(0) {
+                give(self.rounds.away().size(class), self.rounds.take(map, class));
+            }
+            while let Some(class) = self.stock.next_class(0) {
+                give(self.stock.size(class), self.stock.take_list(map, class, u64::MAX));
+            }
+            drop(pool);
+            let by_address = C::ORDER != Order::Newest;
+            self.space.to_index(homeless, by_address, by_address);
+            self.space.note_return();
         }
         self.space.stop_if_lost();
         self.tell_cached();
         self.tell_away();
-        if !batch.is_empty() {
-            let by_address = C::ORDER != Order::Newest;
-            self.space.to_index(batch, by_address, by_address);
-            self.space.note_return();
-        }
         self.hand_over();
     }
 
@@ -347,21 +366,6 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if boarded && let Some(flight) = state.flight() {
             self.rounds.board(&self.space.map, flight, &mut node.board.lock());
         }
-    }
-
-    #[cold]
-    fn alloc_shared(&mut self, request: &Request) -> Result<Area, SpaceError> {
-        match self.space.alloc(self.node, request) {
-            Err(SpaceError::NoSpace { .. }) if self.holds_any() => {
-                self.drain();
-                self.space.alloc(self.node, request)
-            }
-            done => done,
-        }
-    }
-
-    fn holds_any(&self) -> bool {
-        self.stock.areas() + self.rounds.open().areas() + self.rounds.away().areas() > 0
     }
 
     #[inline(always)]

@@ -33,6 +33,7 @@
 mod busy;
 mod congruent;
 mod find;
+mod leave;
 mod locks;
 mod magazine;
 mod overflow;
@@ -276,7 +277,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub fn lazy_pages(&self) -> Pages {
         // Settled first: it never overtakes what was lazied before it.
         let settled = self.settled.0.load(Ordering::Acquire);
-        Pages::new(self.lazied.0.load(Ordering::Relaxed).saturating_sub(settled))
+        // What never was lazy may be unsettled on its way from a pool to the index, so `settled` may wrap.
+        let waiting = self.lazied.0.load(Ordering::Relaxed).wrapping_sub(settled);
+        Pages::new(waiting.cast_signed().max(0).cast_unsigned())
     }
 
     /// The owner that an area for this request gets.

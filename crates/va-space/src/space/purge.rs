@@ -24,6 +24,7 @@
 //! lock that it has had since 2026).
 
 use super::VmapSpace;
+use super::leave::Leaving;
 use crate::config::{Config, Order};
 use crate::flight::{Amount, Boarding, Flight, Landed};
 use va_base::sync::atomic::Ordering;
@@ -70,6 +71,8 @@ enum Stage {
         class: usize,
         left: Option<u64>,
     },
+    /// What leaves goes to the index: the end of a pass, or what can be done while a flight is waited for.
+    Leave(Option<Flight>),
     Flight(Flight),
     /// What landed, and the next of what is on board of a node by size.
     Settle {
@@ -88,6 +91,8 @@ pub(super) struct PurgeState {
     full_from_start: bool,
     passes: u64,
     full_passes: u64,
+    /// What a full pass gives back to the index.
+    pub(super) leaving: Leaving,
     /// Number of the last flight.
     flights: u64,
     pub(super) flushes: u64,
@@ -102,6 +107,7 @@ impl PurgeState {
             full_from_start: false,
             passes: 0,
             full_passes: 0,
+            leaving: Leaving::new(),
             flights: 0,
             flushes: 0,
             areas: 0,
@@ -114,21 +120,29 @@ impl PurgeState {
 
     /// Areas and pages that were lazy and are in the hands of the purge, but for those on board of nodes.
     pub(super) fn holds(&self) -> (u64, u64) {
-        match &self.stage {
-            Stage::Idle | Stage::Decay { .. } => (0, 0),
-            Stage::Flight(flight) => flight.mixed(),
+        let (areas, pages) = match &self.stage {
+            Stage::Idle | Stage::Decay { .. } | Stage::Leave(None) => (0, 0),
+            Stage::Flight(flight) | Stage::Leave(Some(flight)) => flight.mixed(),
             Stage::Settle { landed, .. } => (landed.mixed.areas(), landed.mixed.pages()),
-        }
+        };
+        let leaving = self.leaving.holds();
+        (areas + leaving.0, pages + leaving.1)
     }
 
     /// What flies without being in a list of the purge.
     pub(super) fn sealed(&self) -> Amount {
-        if let Stage::Flight(flight) = &self.stage { flight.sealed } else { Amount::NONE }
+        match &self.stage {
+            Stage::Flight(flight) | Stage::Leave(Some(flight)) => flight.sealed,
+            Stage::Idle | Stage::Decay { .. } | Stage::Leave(None) | Stage::Settle { .. } => Amount::NONE,
+        }
     }
 
     /// The flight that is in the air.
     pub(super) fn flight(&mut self) -> Option<&mut Flight> {
-        if let Stage::Flight(flight) = &mut self.stage { Some(flight) } else { None }
+        match &mut self.stage {
+            Stage::Flight(flight) | Stage::Leave(Some(flight)) => Some(flight),
+            Stage::Idle | Stage::Decay { .. } | Stage::Leave(None) | Stage::Settle { .. } => None,
+        }
     }
 
     pub(super) fn passes(&self) -> u64 {
@@ -289,6 +303,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         state.full |= full;
         while budget > 0 {
             match core::mem::replace(&mut state.stage, Stage::Idle) {
+                Stage::Decay { node, class, .. }
+                    if node < self.nodes.nodes() && state.full && C::ORDER == Order::SliceByAddress =>
+                {
+                    state.stage = match self.empty_pool(state, node, class, &mut budget) {
+                        Some(class) => Stage::Decay { node, class, left: None },
+                        None => Stage::Decay { node: node + 1, class: 0, left: None },
+                    };
+                }
                 Stage::Decay { node, class, left } if node < self.nodes.nodes() => {
                     let (class, left) = self.decay(node, class, left, state.full, &mut budget);
                     state.stage = match class {
@@ -298,8 +320,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 }
                 Stage::Decay { .. } => {
                     let Some(boarding) = self.board(&mut state.flights) else {
-                        self.end_pass(state);
-                        return false;
+                        state.stage = Stage::Leave(None);
+                        continue;
                     };
                     state.flushes += 1;
                     state.stage = Stage::Flight(Flight::begin(boarding, &self.machine));
@@ -311,20 +333,31 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     };
                     match flight.land(&self.machine, &self.landings, settled) {
                         Ok(landed) => state.stage = Stage::Settle { landed, node: 0, class: 0 },
+                        // What is flushed already need not wait.
+                        Err(flight) if !state.leaving.is_empty() => state.stage = Stage::Leave(Some(flight)),
                         Err(flight) => {
                             state.stage = Stage::Flight(flight);
                             return true;
                         }
                     }
                 }
+                Stage::Leave(flight) if !state.leaving.is_empty() => {
+                    self.leave(state, &mut budget);
+                    state.stage = Stage::Leave(flight);
+                }
+                Stage::Leave(Some(flight)) => state.stage = Stage::Flight(flight),
+                Stage::Leave(None) => {
+                    self.end_pass(state);
+                    return false;
+                }
                 Stage::Settle { mut landed, mut node, mut class } => {
                     self.settle_sized(state, &mut landed, &mut node, &mut class, &mut budget);
                     self.settle(state, &mut landed.mixed, &mut budget);
-                    if node >= self.nodes.nodes() && landed.mixed.is_empty() {
-                        self.end_pass(state);
-                        return false;
-                    }
-                    state.stage = Stage::Settle { landed, node, class };
+                    state.stage = if node >= self.nodes.nodes() && landed.mixed.is_empty() {
+                        Stage::Leave(None)
+                    } else {
+                        Stage::Settle { landed, node, class }
+                    };
                 }
                 Stage::Idle => return false,
             }

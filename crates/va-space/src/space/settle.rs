@@ -4,7 +4,6 @@
 
 use super::VmapSpace;
 use super::purge::PurgeState;
-use crate::area::range_of;
 use crate::config::{Config, Order};
 use crate::decay::Decay;
 use crate::flight::Landed;
@@ -12,7 +11,6 @@ use crate::list::{AreaList, Flushed};
 use crate::lookup::Lookup;
 use va_base::sync::atomic::Ordering;
 use va_base::{Machine, Va};
-use va_tree::FreeIndex;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Decays the pool of `node` from `class` on; returns where to go on, if the budget ended first.
@@ -52,6 +50,30 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         (next, left)
     }
 
+    /// Empties the pool of `node` into what leaves, list by list from `class` on; returns where to go on, if the budget ended
+    /// first.
+    pub(super) fn empty_pool(
+        &self,
+        state: &mut PurgeState,
+        node: u32,
+        mut class: usize,
+        budget: &mut u64,
+    ) -> Option<usize> {
+        let mut pool = self.lock_filled_pool(node)?;
+        while let Some(next) = pool.next_class(class) {
+            if *budget == 0 {
+                return Some(next);
+            }
+            *budget -= 1;
+            let list = pool.take_list(&self.map, next, u64::MAX);
+            // Unsettled again, until the index has it.
+            self.settled.0.fetch_sub(list.pages(), Ordering::Relaxed);
+            state.leaving.add(&self.map, list);
+            class = next + 1;
+        }
+        None
+    }
+
     /// Puts what landed by size into the pools of its nodes, from `class` of `node` on; what they do not take, and in a full
     /// pass all, to the end of what landed otherwise.
     pub(super) fn settle_sized(
@@ -74,6 +96,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     *class = next + 1;
                     *budget -= 1;
                     let (areas, of_list) = (list.areas(), list.pages());
+                    if state.full && C::ORDER == Order::SliceByAddress {
+                        state.areas += areas;
+                        state.leaving.add(&self.map, list);
+                        continue;
+                    }
                     let poolable = !state.full && size <= C::POOL_PAGES_MAX;
                     let rest = if poolable { pool.put_list(&self.map, size, list) } else { Err(list) };
                     match rest {
@@ -92,6 +119,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Puts flushed areas into pools, and what they do not take into the index.
     pub(super) fn settle(&self, state: &mut PurgeState, list: &mut AreaList<Flushed>, budget: &mut u64) {
+        if state.full && C::ORDER == Order::SliceByAddress {
+            if *budget > 0 && !list.is_empty() {
+                *budget -= 1;
+                state.areas += list.areas();
+                state.leaving.add(&self.map, core::mem::replace(list, AreaList::new()));
+            }
+            return;
+        }
         // What goes to the index, and the part of it that is of one node.
         let (mut batch, mut part, mut part_of) = (AreaList::new(), AreaList::new(), 0);
         let mut pages = 0;
@@ -161,12 +196,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 *count += 1;
                 continue;
             }
-            if let Some((page, end, count)) = run.take() {
-                if let Err(error) = heap.index.give_back(range_of(page, end - page)) {
-                    self.machine.bug(format_args!("the index refuses what was out: {error}"), None);
-                }
-                let _released = heap.index.release_pieces(count - 1);
-            }
+            self.give_back_run(heap, run.take());
             let Some(area) = area else { return self.stop_if_lost() };
             self.map.end(&mut heap.marker, area.page, area.pages);
             self.lookup.release(Va::from_page(area.page));

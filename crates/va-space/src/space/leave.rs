@@ -1,0 +1,177 @@
+//! From a full pass back to the index, in bulk.
+//!
+//! # Theory
+//! Pools and flights hold areas by size, last freed first: in the order of addresses they are at random. Giving them back one by
+//! one means a search of the index for each, and sorting them means to pass each some fifteen times. But the page map *is*
+//! sorted. So each area that leaves is **marked** in its word, once, and then a **sweep** over the start bits meets the marked
+//! ones in address order and gives neighbours back as one.
+//!
+//! ```text
+//!   lanes   A -> D -> B     F -> C -> E        mark: one area of each lane in turn, so that the loads of some overlap
+//!   map     |A|B|xx|C|D|E|......|F|            sweep: [A B] [C D E] [F] go to the index; x is in use, and passed
+//! ```
+//!
+//! A sweep passes what is in use, too. Where that would be most of the way, the areas are sorted instead, a slice at a time.
+//!
+//! # Cost
+//! O(1) an area that leaves, and O(1) an area in between, at most [`PASSED_MAX`] times as many.
+
+use super::VmapSpace;
+use super::purge::PurgeState;
+use crate::area::range_of;
+use crate::config::Config;
+use crate::list::{AreaList, Flushed};
+use crate::lookup::Lookup;
+use crate::map::PageMap;
+use va_base::sync::atomic::Ordering;
+use va_base::{Machine, Va};
+use va_tree::FreeIndex;
+
+/// Lists that are marked side by side.
+const LANES: usize = 8;
+/// Areas out, for each that leaves, up to which a sweep is shorter than a sort.
+const PASSED_MAX: u64 = 8;
+
+/// Flushed areas on their way to the index, under the purge lock.
+pub(super) struct Leaving {
+    lanes: [AreaList<Flushed>; LANES],
+    /// The lane for the next list.
+    lane: usize,
+    /// Areas in lanes.
+    listed: u64,
+    /// Areas that are marked in the page map.
+    marked: u64,
+    /// Pages of both.
+    pages: u64,
+    /// No marked area starts below.
+    from: u64,
+}
+
+impl Leaving {
+    pub(super) const fn new() -> Self {
+        let lanes = [const { AreaList::new() }; LANES];
+        Self { lanes, lane: 0, listed: 0, marked: 0, pages: 0, from: u64::MAX }
+    }
+
+    /// Takes the areas of a list.
+    pub(super) fn add(&mut self, map: &PageMap, list: AreaList<Flushed>) {
+        self.listed += list.areas();
+        self.pages += list.pages();
+        self.lanes[self.lane].append(map, list);
+        self.lane = (self.lane + 1) % LANES;
+    }
+
+    /// Areas and pages on the way.
+    pub(super) fn holds(&self) -> (u64, u64) {
+        (self.listed + self.marked, self.pages)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.listed + self.marked == 0
+    }
+
+    /// Marks areas until the budget ends.
+    fn mark(&mut self, map: &PageMap, budget: &mut u64) {
+        // A list that leads nowhere ends early: whoever calls stops then.
+        while *budget > 0 && self.listed > 0 && map.lost().is_none() {
+            for lane in &mut self.lanes {
+                if *budget > 0
+                    && let Some(area) = lane.pop_any(map)
+                {
+                    self.from = self.from.min(area.page);
+                    self.listed -= 1;
+                    self.marked += 1;
+                    *budget -= 1;
+                    area.leave();
+                }
+            }
+        }
+    }
+}
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    /// Gives areas that leave back to the index until the budget ends.
+    pub(super) fn leave(&self, state: &mut PurgeState, budget: &mut u64) {
+        let leaving = &mut state.leaving;
+        if leaving.marked == 0 && leaving.listed > 0 {
+            let live = self.lock_free().index.live();
+            if leaving.listed.saturating_mul(PASSED_MAX) < live {
+                return self.leave_sorted(leaving, budget);
+            }
+        }
+        leaving.mark(&self.map, budget);
+        self.stop_if_lost();
+        if *budget > 0 {
+            self.sweep(leaving, budget);
+        }
+    }
+
+    fn leave_sorted(&self, leaving: &mut Leaving, budget: &mut u64) {
+        let mut batch = AreaList::new();
+        for lane in &mut leaving.lanes {
+            while *budget > 0
+                && let Some(area) = lane.pop_any(&self.map)
+            {
+                *budget -= 1;
+                leaving.listed -= 1;
+                leaving.pages -= area.pages;
+                batch.push_front(area);
+            }
+        }
+        self.settled.0.fetch_add(batch.pages(), Ordering::Release);
+        self.to_index(batch, true, true);
+    }
+
+    /// Gives marked areas to the index in address order; counts what it passes off the budget, too.
+    fn sweep(&self, leaving: &mut Leaving, budget: &mut u64) {
+        let mut heap = self.lock_free();
+        let heap = &mut *heap;
+        let mut run: Option<(u64, u64, u64)> = None;
+        let mut pages = 0;
+        while *budget > 0 && leaving.marked > 0 {
+            let Some(seen) = self.map.next(leaving.from) else {
+                self.machine
+                    .bug(format_args!("{} areas that leave are not in the map", leaving.marked), None);
+            };
+            *budget -= 1;
+            leaving.from = seen.page + 1;
+            if !seen.word.is_leaving() {
+                continue;
+            }
+            self.map.end(&mut heap.marker, seen.page, seen.pages);
+            self.lookup.release(Va::from_page(seen.page));
+            leaving.marked -= 1;
+            pages += seen.pages;
+            match &mut run {
+                Some((_, end, count)) if *end == seen.page => {
+                    *end += seen.pages;
+                    *count += 1;
+                }
+                _ => {
+                    let next = Some((seen.page, seen.page + seen.pages, 1));
+                    self.give_back_run(heap, core::mem::replace(&mut run, next));
+                }
+            }
+        }
+        self.give_back_run(heap, run);
+        leaving.pages -= pages;
+        if leaving.marked == 0 {
+            leaving.from = u64::MAX;
+        }
+        // Before the lock is let go: what can be allocated is never counted as lazy.
+        self.settled.0.fetch_add(pages, Ordering::Release);
+    }
+
+    /// Gives neighbouring areas back as one: first page, page after the last, and how many.
+    pub(super) fn give_back_run(
+        &self,
+        heap: &mut super::locks::Heap<C::Index<P>>,
+        run: Option<(u64, u64, u64)>,
+    ) {
+        let Some((page, end, count)) = run else { return };
+        if let Err(error) = heap.index.give_back(range_of(page, end - page)) {
+            self.machine.bug(format_args!("the index refuses what was out: {error}"), None);
+        }
+        let _released = heap.index.release_pieces(count - 1);
+    }
+}
