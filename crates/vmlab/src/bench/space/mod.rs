@@ -131,7 +131,7 @@ pub fn run(args: &Args) -> Result<()> {
         let contenders: Vec<_> = who.iter().map(|who| who.contender(Setup::alone(nodes))).collect();
         for spec in patterns::all(u64::from(nodes)).iter().filter(|spec| args.wants(spec.name)) {
             say(&format!("{}, {nodes} nodes ...", spec.name));
-            let cells = measure(&patterns::make(spec, rounds), &contenders, rounds)?;
+            let cells = measure(&patterns::make(spec, patterns::WARM, rounds), &contenders, rounds)?;
             measured.rows.extend(cells.into_iter().map(|cell| Row { nodes, cell }));
         }
     }
@@ -158,7 +158,7 @@ mod tests {
         let who = Who::all(&[]).unwrap();
         let contenders: Vec<_> = who.iter().map(|who| who.contender(Setup::alone(2))).collect();
         for spec in patterns::all(2) {
-            let cells = measure(&patterns::make(&spec, 2), &contenders, 2).unwrap();
+            let cells = measure(&patterns::make(&spec, 1, 1), &contenders, 1).unwrap();
             let names: Vec<_> = cells.iter().map(|cell| cell.contender).collect();
             assert_eq!(names, ["ours", "ours-bare", "linux69", "onelock52"], "{}", spec.name);
             for cell in &cells {

@@ -37,12 +37,12 @@ pub(super) fn shared(n: u64) -> [Spec; 3] {
 }
 
 /// Rounds that are run before any is timed, so that pools and magazines hold what the pattern wants.
-const WARM: usize = 4;
+pub(super) const WARM: usize = 8;
 
-/// Makes the stream for so many rounds of a warm space.
-pub(super) fn make(spec: &Spec, rounds: usize) -> Workload {
-    let mut workload = spec.make(WARM + rounds);
-    let warm = workload.rounds.drain(..WARM).flatten();
+/// Makes the stream for so many rounds, after `warm` more in the setup.
+pub(super) fn make(spec: &Spec, warm: usize, rounds: usize) -> Workload {
+    let mut workload = spec.make(warm + rounds);
+    let warm = workload.rounds.drain(..warm).flatten();
     workload.setup.extend(warm);
     workload
 }
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn every_pattern_frees_what_it_allocates_and_has_as_many_pairs_as_it_says() {
         for spec in all(2).iter().chain(&shared(1)) {
-            let workload = make(spec, 2);
+            let workload = make(spec, 1, 2);
             assert_eq!(workload.rounds.len(), 2);
             for round in &workload.rounds {
                 let allocs = round.iter().filter(|op| op.align_log2 != FREE).count();
