@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+use parking_lot::Mutex;
 use std::sync::Arc;
 use va_base::{LockClass, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_block::config::{Default as Ours, Linux64, OneMap63};
@@ -196,6 +197,31 @@ fn an_unforced_purge_takes_dead_blocks_that_are_mostly_used_up() {
         assert_eq!(blocks.stats().blocks, blocks_left, "{parts} parts");
     }
     assert_eq!(blocks.shrink().blocks, 1, "a forced one takes it all the same");
+}
+
+#[test]
+fn under_linux_policies_blocks_go_back_before_the_purge_and_under_ours_after_it() {
+    fn lazy_when_asked<C: Config>() -> Vec<bool>
+    where
+        Blocks<&'static SimMachine, C>: Send + Sync,
+    {
+        let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(1)));
+        let blocks = Arc::new(blocks::<C>(machine, 4096));
+        let (theirs, seen) = (Arc::downgrade(&blocks), Arc::new(Mutex::new(Vec::new())));
+        let notes = seen.clone();
+        machine.on_reclaim(Some(Box::new(move || {
+            notes.lock().push(theirs.upgrade().is_some_and(|blocks| blocks.space().lazy_pages().get() > 0));
+            0
+        })));
+        let area = blocks.space().alloc(0, &Request::pages(9).unwrap()).unwrap();
+        let _lives = blocks.space().alloc(0, &Request::pages(9).unwrap()).unwrap();
+        blocks.space().free(area).unwrap();
+        assert!(blocks.space().alloc(0, &Request::pages(4096).unwrap()).is_err());
+        seen.lock().clone()
+    }
+    assert_eq!(lazy_when_asked::<Linux64>(), [true, false]);
+    assert_eq!(lazy_when_asked::<OneMap63>(), [true, false]);
+    assert_eq!(lazy_when_asked::<Ours>(), [false]);
 }
 
 /// Blocks that their machine asks when a request of the space would fail.

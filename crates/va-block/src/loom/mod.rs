@@ -354,6 +354,20 @@ fn a_lane_against_a_collection() {
 }
 
 #[test]
+fn what_died_during_a_shrink_is_news_for_the_next() {
+    model(3, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let at = alloc(&blocks, machine, 2);
+        let theirs = blocks.clone();
+        let shrinker = spawn(move || theirs.shrink().blocks);
+        free(&blocks, machine, at, 2);
+        let first = shrinker.join().unwrap_or(u64::MAX);
+        assert_eq!(first + blocks.shrink().blocks, 1);
+        assert_eq!((blocks.stats().blocks, blocks.validate()), (0, Ok(())));
+    });
+}
+
+#[test]
 fn two_allocs_of_one_cpu_get_different_pages() {
     model(3, || {
         let (blocks, machine) = blocks::<Reusing>();

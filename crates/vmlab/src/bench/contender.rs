@@ -2,6 +2,8 @@
 
 use super::workload::{FREE, Op, Workload};
 use crate::lab::{Drained, Holes};
+use std::any::Any;
+use std::cell::OnceCell;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 use va_tree::IndexMemory;
@@ -18,7 +20,28 @@ pub(super) enum Exactness {
 }
 
 /// Makes a contender ready for a workload, if it can take it.
-pub(super) type Make = Box<dyn Fn(&Workload) -> Option<Box<dyn Runner>>>;
+pub(super) trait Make {
+    /// What runs may borrow from its home, which lives as long.
+    fn make<'a>(&self, workload: &Workload, home: &'a Home) -> Option<Box<dyn Runner + 'a>>;
+}
+
+impl<F: Fn(&Workload) -> Option<Box<dyn Runner>>> Make for F {
+    fn make<'a>(&self, workload: &Workload, _: &'a Home) -> Option<Box<dyn Runner + 'a>> {
+        self(workload)
+    }
+}
+
+/// Where a contender keeps what its runner borrows.
+#[derive(Default)]
+pub(super) struct Home(OnceCell<Box<dyn Any>>);
+
+impl Home {
+    /// Keeps the one thing that a home is for.
+    pub(super) fn keep<T: Any>(&self, thing: T) -> Option<&T> {
+        self.0.set(Box::new(thing)).ok()?;
+        self.0.get()?.downcast_ref()
+    }
+}
 
 /// One who is measured.
 pub(super) struct Contender {
@@ -28,7 +51,7 @@ pub(super) struct Contender {
     /// Whether it takes windows.
     pub(super) windows: bool,
     pub(super) exactness: Exactness,
-    pub(super) make: Make,
+    pub(super) make: Box<dyn Make>,
 }
 
 impl Contender {

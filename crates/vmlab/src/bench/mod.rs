@@ -16,7 +16,7 @@ mod workload;
 use crate::cli::say;
 use crate::lab::Drained;
 use anyhow::{Result, bail};
-use contender::{Contender, Runner};
+use contender::{Contender, Home, Runner};
 use std::time::{Duration, Instant};
 use workload::Workload;
 
@@ -41,7 +41,7 @@ pub(crate) struct Cell {
 /// A contender at work on one workload.
 struct Running<'a> {
     contender: &'a Contender,
-    runner: Box<dyn Runner>,
+    runner: Box<dyn Runner + 'a>,
     /// What it had purged before the first round.
     before: Option<Drained>,
     times: Vec<Duration>,
@@ -66,12 +66,14 @@ fn pin() {
 fn measure(workload: &Workload, contenders: &[Contender], rounds: usize) -> Result<Vec<Cell>> {
     let mut null = contender::null(workload);
     null.setup(workload, Instant::now() + SETUP_BUDGET);
+    // Before what borrows from them.
+    let homes: Vec<Home> = contenders.iter().map(|_| Home::default()).collect();
     let mut running: Vec<Running<'_>> = Vec::new();
-    for contender in contenders {
+    for (contender, home) in contenders.iter().zip(&homes) {
         if workload.aligned && !contender.aligns || workload.window.is_some() && !contender.windows {
             continue;
         }
-        let Some(mut runner) = (contender.make)(workload) else { continue };
+        let Some(mut runner) = contender.make.make(workload, home) else { continue };
         if runner.setup(workload, Instant::now() + SETUP_BUDGET) {
             let before = runner.drained();
             running.push(Running { contender, runner, before, times: Vec::new(), spent: Duration::ZERO });

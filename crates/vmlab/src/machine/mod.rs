@@ -5,16 +5,13 @@
 //! costs is not: who pays it is said by [`Work`]. The make of the locks is a parameter: the usual one, or
 //! [`WatchedLock`], which counts.
 //!
-//! Slabs that come back are lent again. Tables are leaked: without unsafe code a shared reference cannot become owned
-//! again, and a run of the laboratory ends soon. So there is a limit to them, which a hostile trace meets first.
+//! A machine lends tables up to a limit, which a hostile trace meets before the process runs out of memory.
 
 mod lock;
+mod memory;
 
 pub use lock::{LockStat, LockStats, Watch, WatchedLock, take as take_lock_stats};
 
-use parking_lot::Mutex;
-use std::any::{Any, TypeId};
-use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
@@ -40,14 +37,11 @@ pub enum Work {
 /// The machine. Clones are the same one.
 pub struct LabMachine<L>(Arc<Inner>, PhantomData<fn() -> L>);
 
-type Slabs = HashMap<TypeId, Vec<Box<dyn Any + Send>>>;
-
 struct Inner {
     // Constant.
     nodes: u32,
     cpus: u32,
     work: Work,
-    slabs: Mutex<Slabs>,
     // Atomic, each alone.
     due: AtomicBool,
     helper: OnceLock<Thread>,
@@ -62,7 +56,6 @@ impl<L> LabMachine<L> {
             nodes,
             cpus,
             work,
-            slabs: Mutex::default(),
             due: AtomicBool::new(false),
             helper: OnceLock::new(),
             flushes: AtomicU64::new(0),
@@ -98,21 +91,12 @@ impl<L> fmt::Debug for LabMachine<L> {
 
 impl<L> Platform for LabMachine<L> {
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        let mut slabs = self.0.slabs.lock();
-        let kind = slabs.entry(TypeId::of::<T>()).or_default();
-        let fits = |slab: &Box<dyn Any + Send>| {
-            slab.downcast_ref::<&'static mut [T]>().is_some_and(|slab| slab.len() >= min)
-        };
-        if let Some(at) = kind.iter().position(fits)
-            && let Ok(slab) = kind.swap_remove(at).downcast::<&'static mut [T]>()
-        {
-            return Some(*slab);
-        }
-        Some(vec![T::EMPTY; min].leak())
+        Some(memory::lend_slab(min))
     }
 
     fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        self.0.slabs.lock().entry(TypeId::of::<T>()).or_default().push(Box::new(slab));
+        // SAFETY: what comes back is what `lend_slab` lent, and this is the only reference to it, both by the contract.
+        unsafe { memory::take_back_slab(slab) };
     }
 
     fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
@@ -138,10 +122,14 @@ impl<L: Watch> Machine for LabMachine<L> {
     fn lend_table<T: Table>(&self) -> Option<&'static T> {
         let bytes = size_of::<T>() as u64;
         let before = self.0.tables_bytes.fetch_add(bytes, Ordering::Relaxed);
-        (before + bytes <= TABLES_BYTES_MAX).then(|| &*Box::leak(Box::new(T::empty())))
+        (before + bytes <= TABLES_BYTES_MAX).then(memory::lend_table)
     }
 
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+    fn take_back_table<T: Table>(&self, table: &'static T) {
+        self.0.tables_bytes.fetch_sub(size_of::<T>() as u64, Ordering::Relaxed);
+        // SAFETY: what comes back is what `lend_table` lent, and the space keeps no reference, both by the contract.
+        unsafe { memory::take_back_table(table) };
+    }
 
     #[inline]
     fn flush(&self, _ranges: &[VaRange]) -> Epoch {

@@ -142,7 +142,7 @@ struct Once(&'static Case, u64);
 impl Visitor for Once {
     type Out = Option<f64>;
 
-    fn visit<S: Subject>(self, subject: &'static S) -> Option<f64> {
+    fn visit<S: Subject>(self, subject: S) -> Option<f64> {
         let Self(case, seed) = self;
         let (mut hand, mut rng) = (subject.hand(0), Rng::new(seed));
         match case.what {

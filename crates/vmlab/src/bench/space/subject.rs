@@ -22,7 +22,7 @@ impl Setup {
     }
 }
 
-/// A space that threads share. It lives as long as the process: its tables do anyway.
+/// A space that threads share.
 pub(super) trait Subject: Sync + 'static {
     /// What a thread calls it by.
     type Hand<'a>: Hand
@@ -66,22 +66,22 @@ pub(super) trait Hand {
 /// Something to do with a space, whosever it is.
 pub(super) trait Visitor {
     type Out;
-    fn visit<S: Subject>(self, subject: &'static S) -> Self::Out;
+    fn visit<S: Subject>(self, subject: S) -> Self::Out;
 }
 
 /// A hand as what streams run on.
-pub(super) struct Stream<S: Subject> {
-    subject: &'static S,
-    hand: S::Hand<'static>,
+pub(super) struct Stream<'a, S: Subject> {
+    subject: &'a S,
+    hand: S::Hand<'a>,
 }
 
-impl<S: Subject> Stream<S> {
-    pub(super) fn new(subject: &'static S, cpu: u32) -> Self {
+impl<'a, S: Subject> Stream<'a, S> {
+    pub(super) fn new(subject: &'a S, cpu: u32) -> Self {
         Self { subject, hand: subject.hand(cpu) }
     }
 }
 
-impl<S: Subject> Holes for Stream<S> {
+impl<S: Subject> Holes for Stream<'_, S> {
     #[inline(always)]
     fn alloc(&mut self, size: u64, align_log2: u32, _: (u64, u64)) -> Option<u64> {
         let align = Align::from_log2(align_log2 + PAGE_SHIFT)?;

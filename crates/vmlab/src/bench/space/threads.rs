@@ -105,7 +105,8 @@ impl Run {
 impl Visitor for Crowd<'_> {
     type Out = Run;
 
-    fn visit<S: Subject>(self, subject: &'static S) -> Run {
+    fn visit<S: Subject>(self, subject: S) -> Run {
+        let subject = &subject;
         let (stop, left) = (AtomicBool::new(false), AtomicU32::new(self.threads));
         let ready = Barrier::new(self.threads as usize);
         thread::scope(|scope| {
@@ -153,7 +154,7 @@ impl Crowd<'_> {
     /// What one thread does; returns its pairs, its time, and what it saw of locks meanwhile.
     fn work<S: Subject>(
         &self,
-        subject: &'static S,
+        subject: &S,
         number: u32,
         ready: &Barrier,
         stop: &AtomicBool,
@@ -161,15 +162,17 @@ impl Crowd<'_> {
         if let Some(core) = self.cores.get(number as usize % self.cores.len().max(1)) {
             core_affinity::set_for_current(*core);
         }
-        let workload = patterns::make(&patterns::shared(u64::from(number))[self.pattern], 1);
+        let workload = patterns::shared(u64::from(number))[self.pattern].make(1);
         let mut runner = Work::new(Stream::new(subject, number), &workload);
         runner.setup(&workload, Instant::now() + Duration::from_secs(60));
         let mut chunks = workload.rounds[0].chunks(2 * PAIRS).cycle();
-        let mut some = |runner: &mut Work<Stream<S>>| {
+        let mut some = |runner: &mut Work<Stream<'_, S>>| {
             if let Some(chunk) = chunks.next() {
                 runner.round(&workload, chunk);
             }
         };
+        // Threads warm up together, so a little of each is enough.
+        (0..4).for_each(|_| some(&mut runner));
         take_lock_stats();
         ready.wait();
         let begun = Instant::now();

@@ -3,10 +3,10 @@
 use super::kern::Kern;
 use super::ours::{Bare, Magazines};
 use super::subject::{Setup, Stream, Subject, Visitor};
-use crate::bench::contender::{Contender, Exactness, Runner, Work};
+use crate::bench::contender::{Contender, Exactness, Home, Make, Runner, Work};
 use crate::bench::workload::Workload;
 use crate::machine::{PlainLock, Watch};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::path::PathBuf;
 use va_space::config::{Default as Ours, Linux69, OneLock52};
 
@@ -49,46 +49,50 @@ impl Who {
 
     /// Makes an empty space with locks of make `L`, which a library does not let one choose, and hands it to `visitor`.
     pub(super) fn visit<L: Watch, V: Visitor>(&self, setup: &Setup, visitor: V) -> Result<V::Out> {
-        fn keep<S: Subject>(subject: S) -> &'static S {
-            Box::leak(Box::new(subject))
-        }
-        let what = || format!("{} with {} nodes", self.name(), setup.nodes);
         Ok(match self {
-            Self::Ours => visitor.visit(keep(
-                Magazines::<L, Ours>::new(setup).map_err(anyhow::Error::from).with_context(what)?,
-            )),
-            Self::OursBare => visitor
-                .visit(keep(Bare::<L, Ours>::new(setup).map_err(anyhow::Error::from).with_context(what)?)),
-            Self::Linux69 => visitor
-                .visit(keep(Bare::<L, Linux69>::new(setup).map_err(anyhow::Error::from).with_context(what)?)),
-            Self::OneLock52 => visitor.visit(keep(
-                Bare::<L, OneLock52>::new(setup).map_err(anyhow::Error::from).with_context(what)?,
-            )),
-            Self::Kern(_, kern) => visitor.visit(keep(kern.begin(setup)?)),
+            Self::Ours => visitor.visit(Magazines::<L, Ours>::new(setup)?),
+            Self::OursBare => visitor.visit(Bare::<L, Ours>::new(setup)?),
+            Self::Linux69 => visitor.visit(Bare::<L, Linux69>::new(setup)?),
+            Self::OneLock52 => visitor.visit(Bare::<L, OneLock52>::new(setup)?),
+            Self::Kern(_, kern) => visitor.visit(kern.begin(setup)?),
         })
     }
 
     /// The contender that it is on streams.
     pub(super) fn contender(&self, setup: Setup) -> Contender {
-        let who = self.clone();
-        let make = move |workload: &Workload| who.visit::<PlainLock, _>(&setup, Run(workload)).ok();
         // Which address comes first from a pool is everybody's own affair.
         Contender {
             name: self.name(),
             aligns: true,
             windows: false,
             exactness: Exactness::Never,
-            make: Box::new(make),
+            make: Box::new(Player { who: self.clone(), setup }),
         }
     }
 }
 
-/// Makes what runs a workload.
-struct Run<'a>(&'a Workload);
+/// One who is measured, with a setup.
+struct Player {
+    who: Who,
+    setup: Setup,
+}
 
-impl Visitor for Run<'_> {
-    type Out = Box<dyn Runner>;
-    fn visit<S: Subject>(self, subject: &'static S) -> Box<dyn Runner> {
-        Box::new(Work::new(Stream::new(subject, 0), self.0))
+impl Make for Player {
+    fn make<'a>(&self, workload: &Workload, home: &'a Home) -> Option<Box<dyn Runner + 'a>> {
+        self.who.visit::<PlainLock, _>(&self.setup, Run { workload, home }).ok()?
+    }
+}
+
+/// Makes what runs a workload.
+struct Run<'w, 'a> {
+    workload: &'w Workload,
+    home: &'a Home,
+}
+
+impl<'a> Visitor for Run<'_, 'a> {
+    type Out = Option<Box<dyn Runner + 'a>>;
+    fn visit<S: Subject>(self, subject: S) -> Self::Out {
+        let stream = Stream::new(self.home.keep(subject)?, 0);
+        Some(Box::new(Work::new(stream, self.workload)))
     }
 }
