@@ -5,7 +5,7 @@
 use va_base::{Pages, Request, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_space::config::Default as Ours;
-use va_space::{MAGAZINES_MAX, Purge, SpaceError, State, VmapSpace};
+use va_space::{Area, MAGAZINES_MAX, Purge, SpaceError, State, VmapSpace};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
 
@@ -246,7 +246,7 @@ fn sp2_what_is_away_waits_for_its_flush_wherever_its_magazine_goes() {
         machine.set_flushing(Flushing::WhenTold);
         let mut magazine = space.magazine(0).unwrap();
         let areas: Vec<_> = (0..41).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
-        let ranges: Vec<_> = areas.iter().map(|area| area.range()).collect();
+        let ranges: Vec<_> = areas.iter().map(Area::range).collect();
         for area in areas {
             machine.map(area.range()).unwrap();
             machine.unmap(area.range());

@@ -10,8 +10,12 @@ use std::path::Path;
 
 /// How many times Linux's throughput many threads are to have.
 const THREADS_BAR: f64 = 4.0;
+/// Threads that the machine of the goal has cores for; with more, ours is not to be slower.
+const THREADS_MAX: u32 = 2;
 /// Takings of shared locks that a pair may have.
 const LOCKS_BAR: f64 = 0.05;
+/// Locked read-modify-writes that a pair may have.
+const LOCKED_BAR: f64 = 2.0;
 
 /// Everything that was measured, as one page.
 #[expect(clippy::too_many_arguments, reason = "one for each table")]
@@ -114,17 +118,24 @@ fn threads(page: &mut String, threads: &[Shared]) -> Result<()> {
     writeln!(
         page,
         "\n## Many threads, a node each, drained by a helper\n\n\
-         Time a pair of all threads together, the least of the rounds; the bar is {THREADS_BAR} times Linux's throughput, and on the hot\n\
-         ones (`fix_size`, `random_size`) {LOCKS_BAR} locks a pair. More threads than cores show what waiting costs.\n\n\
-         | pattern | threads | Linux ns | ours ns | ratio | met | locks |\n|---|---:|---:|---:|---:|---|---:|"
+         Time a pair of all threads together, the least of the rounds. With {THREADS_MAX} threads the bar is {THREADS_BAR} times Linux's\n\
+         throughput, and on the hot ones (`fix_size`, `random_size`) {LOCKS_BAR} locks and {LOCKED_BAR} locked read-modify-writes a pair, of\n\
+         which a free has one and each lock two. More threads than cores show what waiting costs: there ours is not to be slower.\n\n\
+         | pattern | threads | Linux ns | ours ns | ratio | bar | met | locks | locked |\n|---|---:|---:|---:|---:|---:|---|---:|---:|"
     )?;
     for Shared { test, threads, linux, ours, counted } in threads {
         let ratio = linux.wall_ns / ours.wall_ns;
         let locks = counted.counts.locks as f64 / counted.pairs.max(1.0);
-        let hot = *test != "churn_mix";
-        let met = met(ratio >= THREADS_BAR && (!hot || locks <= LOCKS_BAR));
+        let locked = 1.0 + 2.0 * locks;
+        let fits = *threads <= THREADS_MAX;
+        let hot = fits && *test != "churn_mix";
+        let bar = if fits { THREADS_BAR } else { 1.0 };
+        let met = met(ratio >= bar && (!hot || locks <= LOCKS_BAR && locked <= LOCKED_BAR));
         let (theirs, mine) = (linux.wall_ns, ours.wall_ns);
-        writeln!(page, "| {test} | {threads} | {theirs:.1} | {mine:.1} | {ratio:.2} | {met} | {locks:.3} |")?;
+        writeln!(
+            page,
+            "| {test} | {threads} | {theirs:.1} | {mine:.1} | {ratio:.2} | {bar:.0} | {met} | {locks:.3} | {locked:.2} |"
+        )?;
     }
     Ok(())
 }

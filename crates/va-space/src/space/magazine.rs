@@ -25,10 +25,11 @@
 //!
 //! # Locking
 //! None for a pair from the stock: one compare-exchange. A refill takes `pool` of its node, the end of a round `lazy`.
-//! Handing everything back takes `purge`, if something is away.
+//! Handing everything back takes `purge` before, if something is away; a recall tries that, and does not wait.
 //! # Source
 //! Our own, after Bonwick's magazines and epochs; Linux takes the pool's lock and the busy lock at each call.
 
+use super::purge::PurgeState;
 use super::{Alone, VmapSpace};
 use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
@@ -37,7 +38,7 @@ use crate::flight::{Amount, Rounds};
 use crate::list::{AreaList, Flushed, Loose, Unflushed};
 use crate::pool::{CLASSES, EXACT_PAGES_MAX, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use va_base::{Align, Machine, Request, Table, Va, VaRange};
+use va_base::{Align, LockClass, Machine, Request, Table, Va, VaRange};
 
 /// Most magazines of a space at a time.
 #[cfg(not(loom))]
@@ -324,9 +325,30 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// # Locks
     /// `pool` and `lazy` of the node, one after the other; `purge` before, if something waits for a flight.
     pub fn drain(&mut self) {
+        if !self.rounds.land(&self.space.landings) {
+            let mut state = self.space.lock_purge();
+            self.unseal(&mut state);
+        }
+        self.give_all();
+    }
+
+    /// Gives what is away to the node, or to its flight if that is in the air. Nothing lands or boards meanwhile.
+    fn unseal(&mut self, state: &mut PurgeState) {
+        if self.rounds.land(&self.space.landings) {
+            return;
+        }
+        let node = self.space.node(self.node);
+        let boarded = self.rounds.unseal(&self.space.map, &mut self.space.lock_lazy(node));
+        if boarded && let Some(flight) = state.flight() {
+            self.rounds.board(&self.space.map, flight, &mut node.board.lock());
+        }
+    }
+
+    /// Gives all that does not wait for a flight to the node.
+    fn give_all(&mut self) {
         let map = &self.space.map;
-        self.unseal();
-        if self.stock.areas() + self.rounds.away().areas() > 0 {
+        let landed = self.rounds.land(&self.space.landings);
+        if self.stock.areas() > 0 || landed && self.rounds.away().areas() > 0 {
             let mut homeless = AreaList::new();
             let mut pool = self.space.lock_pool(self.node);
             let mut give = |size, list| {
@@ -334,7 +356,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                     homeless.append(map, list);
                 }
             };
-            while let Some(class) = self.rounds.away().next_class(0) {
+            while landed && let Some(class) = self.rounds.away().next_class(0) {
                 give(self.rounds.away().size(class), self.rounds.take(map, class));
             }
             while let Some(class) = self.stock.next_class(0) {
@@ -351,35 +373,30 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.hand_over();
     }
 
-    /// Gives what is away and has not landed to the node or to its flight.
-    fn unseal(&mut self) {
-        if self.rounds.land(&self.space.landings) {
-            return;
-        }
-        // Nothing lands or boards meanwhile.
-        let mut state = self.space.lock_purge();
-        if self.rounds.land(&self.space.landings) {
-            return;
-        }
-        let node = self.space.node(self.node);
-        let boarded = self.rounds.unseal(&self.space.map, &mut self.space.lock_lazy(node));
-        if boarded && let Some(flight) = state.flight() {
-            self.rounds.board(&self.space.map, flight, &mut node.board.lock());
-        }
-    }
-
     #[inline(always)]
     fn answer_recall(&mut self) {
         let recall = self.space.recall.0.load(Ordering::Relaxed);
         if recall != self.recall {
-            self.recall = recall;
-            self.recalled();
+            self.recalled(recall);
         }
     }
 
+    /// Hands everything back, but without waiting for a lock that may be held for long: a free comes here, too. What is away
+    /// goes with the next call if it cannot go now.
     #[cold]
-    fn recalled(&mut self) {
-        self.drain();
+    fn recalled(&mut self, recall: u64) {
+        let mut all = self.rounds.land(&self.space.landings);
+        if !all {
+            self.space.machine.locking(LockClass::Purge);
+            if let Some(mut state) = self.space.purge.try_lock() {
+                self.unseal(&mut state);
+                all = true;
+            }
+        }
+        self.give_all();
+        if all {
+            self.recall = recall;
+        }
     }
 
     /// Moves what has landed of one size into the stock, which has none that suits; tells whether there was any.
