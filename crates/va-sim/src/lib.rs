@@ -5,6 +5,7 @@
 //! | [`machine`] | a machine that remembers stale translations, and refuses the nth slab or table |
 //! | [`space_model`] | a space in its most obvious form |
 //! | [`block_model`] | small mappings in blocks, page by page |
+//! | [`block_run`] | calls to blocks, run beside that twin and without |
 //! | [`platform`] | a heap that lends slabs and gets them back, and one that refuses when told |
 //! | [`model`] | the index of holes as a sorted list, and as a row of booleans |
 //! | [`op`] | one language for property tests, fuzzing and saved failures |
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block_model;
+pub mod block_run;
 pub mod fuzz;
 pub mod machine;
 pub mod model;

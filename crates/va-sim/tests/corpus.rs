@@ -35,3 +35,8 @@ fn every_index_equals_its_twin_on_saved_inputs() {
 fn sp3_and_sp4_hold_on_saved_inputs_when_slabs_are_refused() {
     run("slab_refusal", va_sim::fuzz::slab_refusal);
 }
+
+#[test]
+fn vb1_to_vb7_hold_on_saved_inputs() {
+    run("block_ops", va_sim::fuzz::block_ops);
+}

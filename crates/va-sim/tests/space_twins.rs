@@ -11,6 +11,7 @@ use va_sim::platform::HeapPlatform;
 use va_sim::space_model::SpaceModel;
 use va_space::config::{self, Order};
 use va_space::decay::{Decay, Quarter};
+use va_space::lookup::Upward;
 use va_space::node::{Spread, Zone};
 use va_space::{Config, Purge, State, VmapSpace};
 use va_tree::FreeIndex;
@@ -23,6 +24,7 @@ macro_rules! tiny {
             type Index<P: Platform> = <$of as Config>::Index<P>;
             type Zone = <$of as Config>::Zone;
             type Decay = <$of as Config>::Decay;
+            type Lookup<P: va_base::Machine> = <$of as Config>::Lookup<P>;
             const NODES_MAX: u32 = <$of as Config>::NODES_MAX;
             const POOL_ON_ONE_NODE: bool = <$of as Config>::POOL_ON_ONE_NODE;
             const POOL_PAGES_MAX: u64 = <$of as Config>::POOL_PAGES_MAX;
@@ -44,6 +46,9 @@ tiny!(TinyDefault, config::Default, 60, u64::MAX);
 tiny!(SlicedDefault, config::Default, 60, 3);
 tiny!(TinyLinux, config::Linux69, 60, u64::MAX);
 tiny!(TinyOneLock, config::OneLock52, 60, u64::MAX);
+// Twins of the above by another lookup: trees where the page map is the default, the page map where Linux has trees.
+tiny!(TinyTrees, config::WithTrees<config::Default>, 60, u64::MAX);
+tiny!(TinyTreesUp, config::WithTrees<config::Default, Upward>, 60, u64::MAX);
 
 /// What a test can do to a space. Numbers are taken modulo what there is.
 #[derive(Clone, Debug)]
@@ -174,6 +179,12 @@ proptest! {
     }
 
     #[test]
+    fn lk1_lk2_a_space_with_trees_answers_as_its_twin((pages, calls) in calls(), cpus in 1..5u32) {
+        compare::<TinyTrees, _>(pages, cpus, exact(pages), &calls)?;
+        compare::<TinyTreesUp, _>(pages, cpus, exact(pages), &calls)?;
+    }
+
+    #[test]
     fn the_linux_space_answers_as_its_twin((pages, calls) in calls(), cpus in 1..5u32) {
         let index = TinyLinux::index(extent(pages), extent(pages), HeapPlatform::default()).unwrap();
         compare::<TinyLinux, _>(pages, cpus, index, &calls)?;
@@ -252,6 +263,7 @@ fn a_twin_with_another_decay_differs() {
         type Index<P: Platform> = <config::Default as Config>::Index<P>;
         type Zone = Spread;
         type Decay = Wrong;
+        type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;
         const NODES_MAX: u32 = 128;
         const POOL_ON_ONE_NODE: bool = true;
         const POOL_PAGES_MAX: u64 = 256;

@@ -10,6 +10,7 @@
 //! | [`config`] | the policies: Linux 5.2, Linux 6.9, ours |
 //! | [`pool`], [`decay`] | flushed areas by exact size, and how pools shrink |
 //! | [`lazy`], [`node`] | how much may wait for a flush, which node it waits in |
+//! | [`lookup`] | how a busy area is found: by the page map, or by a tree in each node |
 //! | [`Magazine`] | a cache of areas that its owner passes by `&mut` |
 //! | `map` | the page map: what starts at a page, read without a lock |
 //! | `list`, `flight` | lists without records, and the types that keep an unflushed range out of use (SP2) |
@@ -27,6 +28,7 @@ mod error;
 mod flight;
 pub mod lazy;
 mod list;
+pub mod lookup;
 #[cfg(all(test, loom))]
 mod loom;
 mod map;

@@ -12,6 +12,8 @@ mod input;
 mod oracles;
 #[path = "cli/report.rs"]
 mod report;
+#[path = "cli/space.rs"]
+mod space;
 
 use assert_cmd::Command;
 use predicates::prelude::*;

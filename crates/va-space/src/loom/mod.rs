@@ -5,19 +5,45 @@
 
 use crate::config::{Config, Order};
 use crate::decay::Quarter;
+use crate::lookup::MapLookup;
 use crate::node::Spread;
 use crate::testing::TestMachine;
 use crate::{Area, Purge, ReleaseError, State, VmapSpace};
 use loom::thread;
 use std::sync::Arc;
 use std::vec::Vec;
-use va_base::{AllocError, Pages, Platform, Request, Va, VaRange};
+use va_base::sync::atomic::Ordering;
+use va_base::{AllocError, Machine, Pages, Platform, Request, Va, VaRange};
 use va_tree::BTreeIndex;
 
 /// Ours, with slices of one area and no automatic purge.
 struct Tiny;
 
 impl Config for Tiny {
+    type Index<P: Platform> = BTreeIndex<P>;
+    type Zone = Spread;
+    type Decay = Quarter;
+    type Lookup<P: Machine> = MapLookup;
+    const NODES_MAX: u32 = 2;
+    const POOL_ON_ONE_NODE: bool = true;
+    const POOL_PAGES_MAX: u64 = 256;
+    const POOL_TRIES: u32 = 1;
+    const STEAL: bool = true;
+    const ORDER: Order = Order::SliceByAddress;
+    const SLICE_AREAS: u64 = 1;
+    const FAIL_FAST: bool = true;
+    fn lazy_max(_cpus: u32) -> Pages {
+        Pages::new(1000)
+    }
+    fn index<P: Platform>(e: VaRange, w: VaRange, p: P) -> Result<Self::Index<P>, AllocError> {
+        BTreeIndex::new(e, w, p)
+    }
+}
+
+/// The same with a threshold so low that each free ends the round of its magazine.
+struct Tight;
+
+impl Config for Tight {
     type Index<P: Platform> = BTreeIndex<P>;
     type Zone = Spread;
     type Decay = Quarter;
@@ -30,7 +56,7 @@ impl Config for Tiny {
     const SLICE_AREAS: u64 = 1;
     const FAIL_FAST: bool = true;
     fn lazy_max(_cpus: u32) -> Pages {
-        Pages::new(1000)
+        Pages::new(1)
     }
     fn index<P: Platform>(e: VaRange, w: VaRange, p: P) -> Result<Self::Index<P>, AllocError> {
         BTreeIndex::new(e, w, p)
@@ -234,6 +260,32 @@ fn a_magazine_that_refills_against_a_shrinker() {
         }
         assert!(shrunk <= 2 && space.stats().cached_areas + shrunk <= 2);
         assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+/// A round is sealed while a purge boards, flushes and lands; what the magazine gives out then was flushed since it was freed.
+#[test]
+fn sp2_a_round_that_is_sealed_against_a_purge_is_flushed_before_reuse() {
+    model(|| {
+        let machine: &'static TestMachine =
+            std::boxed::Box::leak(std::boxed::Box::new(TestMachine { cpus: 1, ..TestMachine::default() }));
+        let Some(extent) = VaRange::from_pages(1, 9) else { panic!("pages") };
+        let Ok(space) = VmapSpace::<_, Tight>::new(extent, extent, machine) else { panic!("refused") };
+        let space = Arc::new(space);
+        let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
+        let Ok(area) = magazine.alloc(&ask(2)) else { panic!("no area") };
+        let start = area.start();
+        let theirs = space.clone();
+        let other = spawn(move || theirs.purge(Purge::Drain));
+        let before = machine.flushes.load(Ordering::Relaxed);
+        assert!(magazine.free(area).is_ok());
+        let Ok(again) = magazine.alloc(&ask(2)) else { panic!("no area") };
+        let flushed = machine.flushes.load(Ordering::Relaxed) > before;
+        assert!(again.start() != start || flushed, "given out unflushed");
+        assert!(other.join().is_ok());
+        assert_eq!(space.validate(), Ok(()));
+        drop(magazine);
+        assert_eq!((space.validate(), space.stats().cached_areas), (Ok(()), 0));
     });
 }
 

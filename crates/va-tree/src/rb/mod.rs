@@ -27,11 +27,13 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12); differences: `docs/kernel-map.md`.
 
+mod areas;
 #[cfg(test)]
 mod broken;
 pub mod search;
 mod tree;
 
+pub use areas::AreaTree;
 pub use search::{Exact, Linux, Search};
 
 use crate::ledger::Ledger;

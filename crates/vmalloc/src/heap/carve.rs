@@ -9,9 +9,10 @@ use crate::os::{Call, Os, abort_with};
 use crate::records::Host;
 use crate::word::Word;
 use core::alloc::Layout;
-use va_base::{Align, AllocError as IndexError, Pages, Platform, Request, VaRange};
+use va_base::{Align, AllocError as IndexError, Machine, Pages, Platform, Request, VaRange};
 use va_space::config::Order;
 use va_space::decay::Quarter;
+use va_space::lookup::MapLookup;
 use va_space::node::Spread;
 use va_space::{Config, Purge, SpaceError, VmapSpace};
 use va_tree::{BTreeIndex, FreeIndex};
@@ -22,6 +23,7 @@ pub(crate) struct Process;
 
 impl Config for Process {
     type Index<P: Platform> = BTreeIndex<P>;
+    type Lookup<P: Machine> = MapLookup;
     type Zone = Spread;
     type Decay = Quarter;
     const NODES_MAX: u32 = 1;
