@@ -71,7 +71,7 @@ struct Random(u64);
 impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (u128::from(self.0 >> 16) * u128::from(bound) >> 48) as u64
+        ((u128::from(self.0 >> 16) * u128::from(bound)) >> 48) as u64
     }
 }
 

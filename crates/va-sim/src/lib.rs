@@ -11,7 +11,8 @@
 //! | [`op`] | one language for property tests, fuzzing and saved failures |
 //! | [`run`] | runs ops on two indexes and names the first difference |
 //! | [`strip`] | address spaces as strings: `"AA.B...CC"` |
-//! | [`fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |
+//! | [`small`] | policies of a space under which a few dozen pages reach every limit |
+//! | [`fuzz`], [`space_fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |
 #![forbid(unsafe_code)]
 
 pub mod block_model;
@@ -22,6 +23,8 @@ pub mod model;
 pub mod op;
 pub mod platform;
 pub mod run;
+pub mod small;
+pub mod space_fuzz;
 pub mod space_model;
 pub mod strip;
 

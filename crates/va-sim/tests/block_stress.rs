@@ -4,6 +4,8 @@
 //! where that must be refused, looks its own up, and now and then collects, shrinks, ticks or purges. What goes wrong is
 //! printed with the seed; `VA_STRESS_SEED` runs that seed again.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Pages, Va, VaRange};

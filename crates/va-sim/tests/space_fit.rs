@@ -4,36 +4,16 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use proptest::prelude::*;
-use va_base::{Align, AllocError, Machine, Pages, Platform, Request, VaRange};
+use va_base::{Align, Pages, Request, VaRange};
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
-use va_space::config::{self, Order, WithTrees};
+use va_sim::small::Small;
+use va_space::config::{self, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::FreeIndex;
 
 /// Ours, where a few dozen pages reach every limit.
-struct Tiny;
-
-impl Config for Tiny {
-    type Index<P: Platform> = <config::Default as Config>::Index<P>;
-    type Zone = <config::Default as Config>::Zone;
-    type Decay = <config::Default as Config>::Decay;
-    type Lookup<P: Machine> = <config::Default as Config>::Lookup<P>;
-    const NODES_MAX: u32 = config::Default::NODES_MAX;
-    const POOL_ON_ONE_NODE: bool = config::Default::POOL_ON_ONE_NODE;
-    const POOL_PAGES_MAX: u64 = config::Default::POOL_PAGES_MAX;
-    const POOL_TRIES: u32 = config::Default::POOL_TRIES;
-    const STEAL: bool = config::Default::STEAL;
-    const ORDER: Order = config::Default::ORDER;
-    const SLICE_AREAS: u64 = 3;
-    const FAIL_FAST: bool = config::Default::FAIL_FAST;
-    fn lazy_max(_cpus: u32) -> Pages {
-        Pages::new(40)
-    }
-    fn index<P: Platform>(e: VaRange, w: VaRange, p: P) -> Result<Self::Index<P>, AllocError> {
-        config::Default::index(e, w, p)
-    }
-}
+type Tiny = Small<config::Default, 40, 3>;
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
 
@@ -178,4 +158,7 @@ fn what_another_magazine_holds_is_recalled() {
         calls.push(one(1, 60));
         assert_eq!(met::<Tiny>(60, 2, 2, &calls).unwrap(), 1, "{freed} areas");
     }
+    // The same request failed before, and since then areas went nowhere but into a magazine.
+    let calls = [one(0, 40), one(5, 30), Call::Free { caller: 0, which: 0 }, one(5, 30)];
+    assert_eq!(met::<Tiny>(60, 2, 2, &calls).unwrap(), 1, "a request that failed before");
 }

@@ -4,6 +4,8 @@
 
 #[path = "cli/bench.rs"]
 mod bench;
+#[path = "cli/bench_space.rs"]
+mod bench_space;
 #[path = "cli/forms.rs"]
 mod forms;
 #[path = "cli/input.rs"]

@@ -140,7 +140,7 @@ mod tests {
         purges::<OneLock52>();
         for page in WRONG {
             let stops = |said: Option<String>| {
-                assert!(said.as_ref().is_some_and(|said| said.contains("LI1")), "{said:?}")
+                assert!(said.as_ref().is_some_and(|said| said.contains("LI1")), "{said:?}");
             };
             stops(said::<Ours>(false, link_all(page), |space| _ = space.purge(Purge::Full)));
             stops(said::<Ours>(true, link_all(page), |space| _ = space.shrink()));

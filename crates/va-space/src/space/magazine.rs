@@ -267,6 +267,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             {
                 return Ok(area);
             }
+            self.space.stop_if_lost();
             match self.take_from_index(request) {
                 Err(SpaceError::NoSpace { .. }) => {}
                 done => return done,

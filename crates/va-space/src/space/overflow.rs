@@ -42,6 +42,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             && let Some(largest) = self.failed_before(request)
             && self.machine.reclaim() == 0
         {
+            // Nor is what magazines took back counted before they hand it over.
+            let held = self.held();
+            if held.cached_pages + held.lazy_pages > 0 {
+                self.recall_magazines();
+            }
             return Err(self.no_space(request, largest));
         }
         if C::RECLAIM_FIRST {
@@ -73,8 +78,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if let Pass::Whole { returned } = pass {
                 self.remember(request, lazied, returned);
             }
-            // Their owners hand back at their next call what would merge with what is free.
-            self.recall.0.fetch_add(1, Ordering::Relaxed);
+            self.recall_magazines();
             let largest = self.lock_free().index.largest_hole();
             return Err(self.no_space(request, largest));
         }
@@ -141,6 +145,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn note_return(&self) {
         // Release pairs with the acquire loads of `overflow`: whoever reads the new number finds what came back.
         self.returned.0.fetch_add(1, Ordering::Release);
+    }
+
+    /// Has magazines hand back, at their owners' next call, what would merge with what is free.
+    fn recall_magazines(&self) {
+        self.recall.0.fetch_add(1, Ordering::Relaxed);
     }
 
     fn no_space(&self, request: &Request, largest: Pages) -> SpaceError {

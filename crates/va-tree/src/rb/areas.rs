@@ -6,7 +6,7 @@
 //! a lock nor records; `docs/decisions/0007-page-map.md` has both in numbers.
 //!
 //! # Invariants
-//! - **BT1 disjoint** areas are in address order, none empty, none overlapping the next.
+//! - **AT1 disjoint** areas are in address order, none empty, none overlapping the next.
 //!
 //! RB1 to RB4 (see `tree`).
 //!
@@ -123,7 +123,7 @@ impl AreaTree {
         })
     }
 
-    /// Checks BT1 and RB1 to RB4 with a full walk.
+    /// Checks AT1 and RB1 to RB4 with a full walk.
     ///
     /// # Errors
     /// [`Broken`] names the first rule that does not hold.
@@ -142,8 +142,8 @@ impl AreaTree {
             Broken::unless(area.prev == prev, "RB4", at(id), u64::from(prev), u64::from(area.prev))?;
             let next = self.tree.in_order_next(id);
             Broken::unless(area.next == next, "RB4", at(id), u64::from(next), u64::from(area.next))?;
-            Broken::unless(area.start >= last, "BT1", at(id), last, area.start)?;
-            Broken::unless(area.start < area.end, "BT1", at(id), area.end, area.start)?;
+            Broken::unless(area.start >= last, "AT1", at(id), last, area.start)?;
+            Broken::unless(area.start < area.end, "AT1", at(id), area.end, area.start)?;
             (prev, last, id, count) = (id, area.end, next, count + 1);
         }
         Broken::unless(count == self.len(), "SL1", Va::ZERO, count, self.len())
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn bt1_it_answers_as_a_sorted_map() {
+    fn at1_it_answers_as_a_sorted_map() {
         let (mut tree, mut twin) = (AreaTree::new(), BTreeMap::new());
         let mut state = 1u64;
         for _ in 0..20_000 {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn bt1_areas_that_overlap_or_are_empty_are_refused_and_a_spoiled_tree_is_named() {
+    fn at1_areas_that_overlap_or_are_empty_are_refused_and_a_spoiled_tree_is_named() {
         let mut tree = AreaTree::new();
         tree.insert(pages(10, 20)).unwrap();
         tree.insert(pages(20, 30)).unwrap();
@@ -246,9 +246,9 @@ mod tests {
         assert!(matches!(tree.insert(pages(5, 5)), Err(AllocError::BadRange { .. })));
         tree.validate().unwrap();
         tree.tree.get_mut(0).end += 4096;
-        assert_eq!(tree.validate().map_err(|broken| broken.rule), Err("BT1"));
+        assert_eq!(tree.validate().map_err(|broken| broken.rule), Err("AT1"));
         tree.tree.get_mut(0).end = tree.tree.get(0).start;
-        assert_eq!(tree.validate().map_err(|broken| broken.rule), Err("BT1"));
+        assert_eq!(tree.validate().map_err(|broken| broken.rule), Err("AT1"));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod contender;
 pub mod index;
 mod print;
+pub mod space;
 mod workload;
 
 use crate::cli::say;

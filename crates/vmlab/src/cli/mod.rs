@@ -54,7 +54,7 @@ enum Command {
         cat trace > /tmp/NAME.ftrace; cat /proc/vmallocinfo > /tmp/NAME.vmallocinfo\n\n\
         NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
     Replay(ReplayArgs),
-    /// Measure indexes side by side
+    /// Measure indexes or spaces side by side
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
     Bench(BenchCommand),
     /// Print shell completions
@@ -111,6 +111,12 @@ enum BenchCommand {
         vmlab bench index --quick\n  \
         vmlab bench index --filter rand --indexes btree,rb-linux --out /tmp/rand")]
     Index(crate::bench::index::Args),
+    /// Whole spaces: pairs, failing requests, purges, many threads and the locks they wait for
+    #[command(after_help = "Examples:\n  \
+        vmlab bench space --quick\n  \
+        vmlab bench space --kern libkvmalloc.so --kern-count libkvmalloc-count.so\n  \
+        vmlab bench space --filter threads --threads 1,2,4,8,16 --out /tmp/threads")]
+    Space(crate::bench::space::Args),
 }
 
 /// Runs the command line.
@@ -123,6 +129,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Demo(args)) => demo(&args.report),
         Some(Command::Replay(args)) => replay(args),
         Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
+        Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "vmlab", &mut script);

@@ -278,7 +278,8 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         let there = |books: &Ranges| ours.is_some_and(|at| books.overlaps(at, size));
         let from_pool = ours.is_some_and(|at| self.ours.pooled.0.contains_key(&at));
         let node = u32::from(cpu) % self.space.nodes();
-        let owner = kernel.and_then(|at| {
+        // Only there: to look for what starts above an address may take long.
+        let owner = kernel.filter(|at| self.ours.pooled.0.contains_key(at)).and_then(|at| {
             let seen = self.space.areas_from(Va::new(at)).next()?;
             (seen.range.start().get() == at).then_some(seen.owner?)
         });
