@@ -7,8 +7,8 @@ use va_base::{Pages, Request, Va, VaRange};
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_sim::space_model::SpaceModel;
-use va_space::config::Default as Ours;
-use va_space::{Purge, ReshapeError, SpaceError, State, VmapSpace};
+use va_space::config::{Default as Ours, WithTrees};
+use va_space::{Config, Purge, ReshapeError, SpaceError, State, VmapSpace};
 use va_tree::FreeIndex;
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
@@ -49,11 +49,11 @@ fn call(size: u64) -> impl Strategy<Value = Call> {
     ]
 }
 
-fn compare(size: u64, calls: &[Call]) -> Result<(), TestCaseError> {
+fn compare<C: Config>(size: u64, calls: &[Call]) -> Result<(), TestCaseError> {
     let machine = SimMachine::new(1);
-    let space = VmapSpace::<_, Ours>::new(pages(0, size), pages(0, size), &machine).unwrap();
+    let space = VmapSpace::<_, C>::new(pages(0, size), pages(0, size), &machine).unwrap();
     let index = ModelIndex::new(pages(0, size), pages(0, size)).unwrap();
-    let mut model = SpaceModel::<Ours, _>::new(index, 1);
+    let mut model = SpaceModel::<C, _>::new(index, 1);
     for call in calls {
         let areas: Vec<_> = model.busy().collect();
         let nth = |nth: usize| areas[nth % areas.len()].start();
@@ -123,7 +123,8 @@ proptest! {
     fn a_space_whose_areas_change_shape_answers_as_its_twin(
         (size, calls) in (30..200u64).prop_flat_map(|size| (Just(size), prop::collection::vec(call(size), 1..200)))
     ) {
-        compare(size, &calls)?;
+        compare::<Ours>(size, &calls)?;
+        compare::<WithTrees<Ours>>(size, &calls)?;
     }
 }
 

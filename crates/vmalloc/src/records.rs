@@ -159,7 +159,9 @@ impl<O: Os> Home<O> {
             chunks.back[class] = unsafe { first.read() };
             return Some(first.cast());
         }
-        chunks.cut_fresh(&self.os, Layout::from_size_align(1 << class, layout.align()).ok()?)
+        // Aligned to what it may be used for when it comes back.
+        let align = layout.align().max((1 << class).min(crate::PAGE_BYTES));
+        chunks.cut_fresh(&self.os, Layout::from_size_align(1 << class, align).ok()?)
     }
 
     /// Takes a piece back.
@@ -293,6 +295,7 @@ mod tests {
             let layout = Layout::from_size_align(bytes, 16).unwrap();
             let piece = host.0.piece(layout).unwrap();
             add(piece.addr().get(), bytes);
+            assert!(piece.addr().get().is_multiple_of(bytes.next_power_of_two().clamp(64, 4096)));
             // SAFETY: handed out for this layout a moment ago.
             unsafe { host.0.take_back(piece, layout) };
             assert_eq!(host.0.piece(layout), Some(piece));

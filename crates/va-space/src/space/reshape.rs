@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Whoever changes a shape owns the area as if freeing it: it leaves the busy state by the same compare-exchange, so that of
-//! a change and a free at a time one loses. It comes back busy in the same hold of `free`, and nobody under that lock sees
-//! anything in between (SP1). A lookup, which takes no lock, may miss the area in that moment.
+//! a change and a free at a time one loses. Sizes and start bits change in one hold of `free` (SP1); then the area is busy
+//! again. A lookup may miss it in between.
 //!
 //! A handle ([`Area`]) tells a size, so it frees nothing any more once its area has another; areas that change their shape
 //! are given back by their start.
@@ -25,7 +25,7 @@ use super::{Purge, VmapSpace};
 use crate::area::{Area, range_of};
 use crate::config::Config;
 use crate::error::SpaceError;
-use crate::lookup::MapLookup;
+use crate::lookup::Lookup;
 use crate::map::{Seen, State, Word};
 use core::fmt;
 use va_base::{AllocError, Machine, Pages, Va, VaRange};
@@ -91,8 +91,7 @@ impl fmt::Display for ReshapeError {
 
 impl core::error::Error for ReshapeError {}
 
-/// Under policies whose lookup is the page map: trees would have to learn of each new shape in the moment of the change.
-impl<P: Machine + Clone, C: Config<Lookup<P> = MapLookup>> VmapSpace<P, C> {
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Gives out exactly `range`. The area has no owner.
     ///
     /// # Errors
@@ -123,7 +122,7 @@ impl<P: Machine + Clone, C: Config<Lookup<P> = MapLookup>> VmapSpace<P, C> {
     /// # Errors
     /// [`ReshapeError::NoArea`], [`ReshapeError::BadCut`], [`ReshapeError::NoMeta`].
     /// # Locks
-    /// `free`.
+    /// `free`, and those of the lookup.
     /// Cost: O(1).
     pub fn split(&self, at: Va) -> Result<(VaRange, VaRange), ReshapeError> {
         let seen = self.map.covering(at.page_floor()).filter(|seen| seen.word.is_busy());
@@ -135,18 +134,29 @@ impl<P: Machine + Clone, C: Config<Lookup<P> = MapLookup>> VmapSpace<P, C> {
         if !self.map.reserve(cut, end - cut, &self.machine) {
             return Err(ReshapeError::NoMeta(SpaceError::NoTable));
         }
-        let mut guard = self.lock_free();
-        let heap = &mut *guard;
-        heap.index.reserve_pieces(1).map_err(|error| ReshapeError::NoMeta(error.into()))?;
+        let (low, high) = (range_of(left.page, cut - left.page), range_of(cut, end - cut));
         if !self.seize(&left) {
-            let _forgotten = heap.index.release_pieces(1);
             return Err(ReshapeError::NoArea { at });
         }
-        let right = Word::new(end - cut, left.word.owner(), self.map.last_generation(cut) + 1, State::Busy);
+        if let Err(error) = self.lookup.admit(high, &self.machine) {
+            self.settle_as(&left, left.pages);
+            return Err(ReshapeError::NoMeta(error.into()));
+        }
+        let mut guard = self.lock_free();
+        let heap = &mut *guard;
+        if let Err(error) = heap.index.reserve_pieces(1) {
+            drop(guard);
+            self.unready(cut);
+            self.settle_as(&left, left.pages);
+            return Err(ReshapeError::NoMeta(error.into()));
+        }
         // First what is left of it, whose old size may stand where the other begins.
-        self.resettle(&left, cut - left.page);
+        self.resize_idle(&left, cut - left.page);
+        let right = Word::new(end - cut, left.word.owner(), self.map.last_generation(cut) + 1, State::Busy);
         self.map.begin(&mut heap.marker, cut, end - cut, right);
-        Ok((range_of(left.page, cut - left.page), range_of(cut, end - cut)))
+        drop(guard);
+        self.settle_as(&left, cut - left.page);
+        Ok((low, high))
     }
 
     /// Makes one of the busy area that starts at `at` and the busy area that ends there. It has the owner of the lower one.
@@ -154,7 +164,7 @@ impl<P: Machine + Clone, C: Config<Lookup<P> = MapLookup>> VmapSpace<P, C> {
     /// # Errors
     /// [`ReshapeError::NoArea`], [`ReshapeError::NoNeighbour`], [`ReshapeError::NoMeta`].
     /// # Locks
-    /// `free`.
+    /// `free`, and those of the lookup.
     /// Cost: O(1).
     pub fn join(&self, at: Va) -> Result<VaRange, ReshapeError> {
         let right = self.starting(at)?;
@@ -165,18 +175,21 @@ impl<P: Machine + Clone, C: Config<Lookup<P> = MapLookup>> VmapSpace<P, C> {
         if !self.map.reserve(left.page, pages, &self.machine) {
             return Err(ReshapeError::NoMeta(SpaceError::NoTable));
         }
-        let mut guard = self.lock_free();
-        let heap = &mut *guard;
         if !self.seize(&right) {
             return Err(ReshapeError::NoArea { at });
         }
         if !self.seize(&left) {
-            self.map.put(right.page, right.word);
+            self.settle_as(&right, right.pages);
             return Err(lonely);
         }
+        let mut guard = self.lock_free();
+        let heap = &mut *guard;
         self.map.end(&mut heap.marker, right.page, right.pages);
-        self.resettle(&left, pages);
+        self.resize_idle(&left, pages);
         let _forgotten = heap.index.release_pieces(1);
+        drop(guard);
+        self.lookup.release(at);
+        self.settle_as(&left, pages);
         Ok(range_of(left.page, pages))
     }
 
@@ -187,7 +200,7 @@ impl<P: Machine + Clone, C: Config<Lookup<P> = MapLookup>> VmapSpace<P, C> {
     /// [`ReshapeError::NoArea`], [`ReshapeError::BadSize`], [`ReshapeError::NoMeta`]; [`ReshapeError::Blocked`] if the pages
     /// above it are not free (lazy ones are not: purge and try again).
     /// # Locks
-    /// `free`; to shrink, also those of [`free`](Self::free).
+    /// `free`, and those of the lookup; to shrink, also those of [`free`](Self::free).
     /// Cost: O(log holes).
     pub fn resize_at(&self, at: Va, size: Pages) -> Result<VaRange, ReshapeError> {
         let seen = self.starting(at)?;
@@ -208,18 +221,19 @@ impl<P: Machine + Clone, C: Config<Lookup<P> = MapLookup>> VmapSpace<P, C> {
         if !self.map.reserve(page, want, &self.machine) {
             return Err(ReshapeError::NoMeta(SpaceError::NoTable));
         }
-        let mut guard = self.lock_free();
-        let heap = &mut *guard;
         if !self.seize(&seen) {
             return Err(ReshapeError::NoArea { at });
         }
+        let mut guard = self.lock_free();
+        let heap = &mut *guard;
         let tail = range_of(page + have, want - have);
         if let Err(error) = heap.index.take(tail) {
-            self.map.put(page, seen.word);
+            let hole = heap.index.hole_below(tail.start()).filter(|hole| hole.contains(tail.start()));
+            let room = hole.map_or(0, |hole| hole.end().page_floor() - (page + have));
+            drop(guard);
+            self.settle_as(&seen, have);
             return Err(match error {
                 AllocError::Occupied { .. } => {
-                    let hole = heap.index.hole_below(tail.start()).filter(|hole| hole.contains(tail.start()));
-                    let room = hole.map_or(0, |hole| hole.end().page_floor() - (page + have));
                     let possible = Pages::new(have + room);
                     ReshapeError::Blocked { area: range_of(page, have), requested: size, possible }
                 }
@@ -228,7 +242,9 @@ impl<P: Machine + Clone, C: Config<Lookup<P> = MapLookup>> VmapSpace<P, C> {
         }
         // The tail came out as an area of its own; it touches this one, so no hole needs it.
         let _forgotten = heap.index.release_pieces(1);
-        self.resettle(&seen, want);
+        self.resize_idle(&seen, want);
+        drop(guard);
+        self.settle_as(&seen, want);
         Ok(range_of(page, want))
     }
 
@@ -238,15 +254,19 @@ impl<P: Machine + Clone, C: Config<Lookup<P> = MapLookup>> VmapSpace<P, C> {
         seen.filter(|seen| Va::from_page(seen.page) == at).ok_or(ReshapeError::NoArea { at })
     }
 
-    /// Takes a busy area out of everybody's reach, under `free`. `false` if somebody freed it first.
+    /// Takes a busy area out of everybody's reach. `false` if somebody freed it first.
     fn seize(&self, seen: &Seen) -> bool {
         let idle = seen.word.with_state(State::Idle);
-        self.map.slot(seen.page).is_some_and(|slot| slot.exchange(seen.word, idle).is_ok())
+        let won = self.map.slot(seen.page).is_some_and(|slot| slot.exchange(seen.word, idle).is_ok());
+        if won {
+            self.lookup.remove(Va::from_page(seen.page), &self.machine);
+        }
+        won
     }
 
-    /// Makes a seized area busy again, with another size. The slots for it are there.
-    fn resettle(&self, seen: &Seen, pages: u64) {
-        let word = Word::new(pages, seen.word.owner(), seen.word.generation(), State::Busy);
+    /// Gives a seized area another size, under `free`. The slots for it are there.
+    fn resize_idle(&self, seen: &Seen, pages: u64) {
+        let word = Word::new(pages, seen.word.owner(), seen.word.generation(), State::Idle);
         // The word of the second page has the size of a huge area and is empty under any other.
         if word.pages().is_none() {
             self.map.put(seen.page + 1, Word::size_escape(pages));
@@ -254,6 +274,12 @@ impl<P: Machine + Clone, C: Config<Lookup<P> = MapLookup>> VmapSpace<P, C> {
             self.map.put(seen.page + 1, Word::NONE);
         }
         self.map.put(seen.page, word);
+    }
+
+    /// Makes a seized area of that size busy again.
+    fn settle_as(&self, seen: &Seen, pages: u64) {
+        self.lookup.insert(range_of(seen.page, pages), &self.machine);
+        self.map.put(seen.page, Word::new(pages, seen.word.owner(), seen.word.generation(), State::Busy));
     }
 }
 
@@ -320,7 +346,7 @@ mod tests {
             let start = space.alloc_at(pages(64, 72)).unwrap().start();
             let middle = Va::from_page(68);
             std::thread::scope(|scope| {
-                let frees = scope.spawn(|| space.free_at(start).map(|range| range.len_bytes()));
+                let frees = scope.spawn(|| space.free_at(start).map(VaRange::len_bytes));
                 let splits = scope.spawn(|| space.split(middle));
                 let (freed, split) = (frees.join().unwrap(), splits.join().unwrap());
                 let rest = match (freed, split) {

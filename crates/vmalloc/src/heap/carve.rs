@@ -10,6 +10,8 @@ use crate::records::Host;
 use crate::word::Word;
 use core::alloc::Layout;
 use va_base::{Align, AllocError as IndexError, Machine, Pages, Platform, Request, VaRange};
+#[cfg(test)]
+use va_base::{Broken, Va};
 use va_space::config::Order;
 use va_space::decay::Quarter;
 use va_space::lookup::MapLookup;
@@ -49,14 +51,18 @@ impl Config for Process {
     }
 }
 
+/// How often the budget is freed anew before what nobody needed meanwhile counts as idle. Few turns would give back what a
+/// mix of sizes needs a little later, at a page fault for each page.
+const DECAY_TURNS: u64 = 16;
+
 /// What the lock of the heap guards.
 pub(super) struct Central<O: Os> {
     /// Whose addresses are whose; what is free in it is clean.
     pub(super) space: VmapSpace<Host<O>, Process>,
     /// Dirty runs, as holes.
     pub(super) dirty: BTreeIndex<Host<O>>,
-    /// Runs that may become dirty one by one: live, in magazines, leaving, retired.
-    runs: u64,
+    /// Areas that the index of dirty runs counts as out beyond the runs that are: one for each clean gap, at least.
+    spare: u64,
     /// Fewest dirty pages since the last decay, and pages that became dirty since.
     low: u64,
     freed: u64,
@@ -78,8 +84,8 @@ impl<O: Os> Central<O> {
         let mut dirty = BTreeIndex::new(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
         // Nothing is dirty yet.
         dirty.take(extent).map_err(|_| CreateError::NoRecords)?;
-        let (runs, low, freed, moved, retired, leaving, purged, refused) = (0, 0, 0, 0, 0, 0, 0, 0);
-        Ok(Self { space, dirty, runs, low, freed, moved, retired, leaving, purged, refused })
+        let (spare, low, freed, moved, retired, leaving, purged, refused) = (1, 0, 0, 0, 0, 0, 0, 0);
+        Ok(Self { space, dirty, spare, low, freed, moved, retired, leaving, purged, refused })
     }
 
     pub(super) fn dirty_pages(&self) -> u64 {
@@ -91,35 +97,40 @@ impl<O: Os> Central<O> {
     /// There are never more dirty runs than what lies between them, and one. Between them are other runs and clean gaps, of
     /// which the taking may make one more.
     fn pay(&mut self) -> Result<(), AllocError> {
-        let want = self.runs + self.space.stats().holes + 2;
-        let missing = want.saturating_sub(self.dirty.live());
-        self.dirty.reserve_pieces(missing).map_err(|_| AllocError::NoRecords)
+        let missing = (self.space.stats().holes + 2).saturating_sub(self.spare);
+        self.dirty.reserve_pieces(missing).map_err(|_| AllocError::NoRecords)?;
+        self.spare += missing;
+        Ok(())
     }
 
-    /// Gives back what was paid for runs that became clean, but for the gap that each may be.
+    /// Checks VM3, for so many runs.
+    #[cfg(test)]
+    pub(super) fn check_paid(&self, runs: u64) -> Result<(), Broken> {
+        let counted = self.dirty.live() - self.spare;
+        Broken::unless(counted == runs, "VM3", Va::ZERO, runs, counted)?;
+        let gaps = self.space.stats().holes;
+        Broken::unless(self.spare >= gaps, "VM3", Va::ZERO, gaps, self.spare)
+    }
+
+    /// Gives back what is paid beyond that.
     fn refund(&mut self) {
-        let want = self.runs + self.space.stats().holes;
-        self.dirty.release_pieces(self.dirty.live().saturating_sub(want));
+        let excess = self.spare.saturating_sub(self.space.stats().holes);
+        self.spare -= self.dirty.release_pieces(excess);
     }
 
     /// Takes exactly these pages from the dirty ones; `false` for want of records.
     pub(super) fn take_dirty_at(&mut self, range: VaRange) -> bool {
-        let taken = self.dirty.take(range).is_ok();
-        self.runs += u64::from(taken);
-        taken
+        self.dirty.take(range).is_ok()
     }
 
     /// Pays for one more run, cut off from another.
     pub(super) fn part(&mut self) -> Result<(), AllocError> {
-        self.dirty.reserve_pieces(1).map_err(|_| AllocError::NoRecords)?;
-        self.runs += 1;
-        Ok(())
+        self.dirty.reserve_pieces(1).map_err(|_| AllocError::NoRecords)
     }
 
     /// Takes back what was paid for as many runs, which became parts of others.
     pub(super) fn unite(&mut self, runs: u64) {
-        self.runs -= runs;
-        self.dirty.release_pieces(runs);
+        self.spare += runs - self.dirty.release_pieces(runs);
     }
 
     /// Adds a run to the dirty ones. Its return was paid for.
@@ -129,7 +140,6 @@ impl<O: Os> Central<O> {
     }
 
     pub(super) fn give_dirty(&mut self, range: VaRange) {
-        self.runs -= 1;
         if let Err(error) = self.dirty.give_back(range) {
             abort_with(format_args!("a run that nobody had is dirty already: {error}"));
         }
@@ -141,7 +151,6 @@ impl<O: Os> Central<O> {
             return None;
         }
         let page = self.dirty.alloc(request).ok()?.page_floor();
-        self.runs += 1;
         self.low = self.low.min(self.dirty_pages());
         Some(page)
     }
@@ -154,15 +163,16 @@ impl<O: Os> Central<O> {
             self.free_clean(area.range());
             return Err(AllocError::Refused { call: Call::Commit, errno, bytes });
         }
-        self.runs += 1;
+        // One of the spare ones is this run's from now on.
+        self.spare -= 1;
         Ok(area.start().page_floor())
     }
 
     /// Makes runs clean that hold zeros, or no pages.
     pub(super) fn give_clean(&mut self, ranges: impl Iterator<Item = VaRange>) {
         for range in ranges {
-            self.runs -= 1;
             self.free_areas(range);
+            self.spare += 1;
         }
         self.space.purge(Purge::Full);
         self.refund();
@@ -199,7 +209,7 @@ impl<O: Os> Central<O> {
         if dirty > max {
             return dirty - max / 4 * 3;
         }
-        if self.freed < 2 * max {
+        if self.freed < DECAY_TURNS * 2 * max {
             return 0;
         }
         let idle = core::mem::replace(&mut self.low, dirty).min(dirty);

@@ -164,10 +164,11 @@ impl<O: Os> Heap<O> {
         let central = self.central.lock();
         central.space.validate()?;
         central.dirty.validate()?;
-        let (mut sums, mut edge, mut inside) = ([0; 3], 0, None);
+        let (mut sums, mut edge, mut inside, mut runs) = ([0; 3], 0, None, 0);
         self.walk(&central, self.arena.first(), |entry| {
             sums[entry.what as usize] += entry.end - entry.page;
             edge = entry.end;
+            runs += u64::from(entry.what != What::Dirty);
             let mut rest = entry.page + 1..entry.end;
             inside = rest.find(|&page| self.arena.get(page).is_live());
             inside.is_none()
@@ -181,6 +182,7 @@ impl<O: Os> Heap<O> {
         Broken::unless(busy == live + kept + dirty, "VM1", at, busy, live + kept + dirty)?;
         Broken::unless(dirty == central.dirty_pages(), "VM1", at, central.dirty_pages(), dirty)?;
         let unlisted = cached + central.leaving + central.retired;
-        Broken::unless(kept == unlisted, "VM1", at, unlisted, kept)
+        Broken::unless(kept == unlisted, "VM1", at, unlisted, kept)?;
+        central.check_paid(runs)
     }
 }

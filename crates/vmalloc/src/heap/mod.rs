@@ -17,13 +17,15 @@
 //! memory (SP3): each area paid for its return when it was carved.
 //!
 //! **Decay by demand**: a purge is due when dirty pages exceed half of the budget (down to three quarters of that), and each time
-//! as much was freed as the budget says: then a quarter of what nobody needed since the last time goes. The highest runs go
+//! sixteen times the budget was freed: then a quarter of what nobody needed since the last time goes. The highest runs go
 //! first: lowest fit leaves them alone the longest.
 //!
 //! # Invariants
 //! - **VM1 tiling** below the frontier, what is clean in the space, dirty runs and areas told by the word of their first page
 //!   (live, in a magazine, in the hands of a purge, or retired) tile the arena.
 //! - **VM2 first** a word says live only at the first page of a live area, so a free is judged by one word.
+//! - **VM3 paid** the index of dirty runs has records in hand for as many as there can be when all that is not dirty, and not
+//!   clean, comes back (SP3).
 //!
 //! SP3 and SP4 are the house's (ARCHITECTURE.md).
 //!

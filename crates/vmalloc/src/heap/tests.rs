@@ -166,6 +166,31 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
     }
 }
 
+/// Large sizes and a few slots: purges at every turn, and clean gaps between dirty runs.
+#[test]
+fn vm3_whatever_was_purged_in_between_is_paid_for() {
+    let shim = Shim::default();
+    for kept in [8 * MIB, 32 * MIB, 128 * MIB] {
+        let mut twin = Twin::new(heap(&shim, 1 << 36, kept));
+        for step in 0..600 {
+            let cpu = twin.random(2);
+            shim.on_cpu(cpu);
+            if twin.areas.len() >= 16 {
+                let at = twin.nth().unwrap();
+                twin.free(at);
+            }
+            let bytes = (64 << 10) << twin.random(if step % 3 == 0 { 10 } else { 6 });
+            let bytes = bytes + twin.random(bytes);
+            twin.alloc(bytes, 1, Fill::Any).unwrap();
+            if step % 3 == 0 {
+                twin.check();
+            }
+        }
+        assert!(twin.heap.stats().purged_bytes > 0);
+        twin.end();
+    }
+}
+
 /// The nth call of each kind is refused, for every n: nothing is lost, and what comes after succeeds.
 #[test]
 fn sp4_whatever_the_system_refuses_nothing_is_lost() {
@@ -397,7 +422,7 @@ fn what_nobody_needs_for_long_goes_back_and_what_is_needed_stays() {
     let after_burst = twin.heap.stats();
     assert_eq!(after_burst.purged_bytes, 0);
     // Then traffic that no magazine serves, for sizes never come again while they are there.
-    for bytes in (0..6000).map(|n| (17 + n % 300) * PAGE_BYTES) {
+    for bytes in (0..12_000).map(|n| (17 + n % 300) * PAGE_BYTES) {
         let at = twin.alloc(bytes, 1, Fill::Any).unwrap();
         twin.free(at);
     }
@@ -445,6 +470,38 @@ fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot()
     assert_eq!(twin.heap.stats().copies, copies + 1);
     twin.free(top);
     twin.end();
+}
+
+#[test]
+fn a_move_that_is_refused_becomes_a_copy_and_a_hole_is_mended() {
+    // What the system says, whether it left a hole; then whether there are more moves, and what became useless.
+    let cases = [
+        (Errno(libc::EINVAL), false, true, 0),
+        (Errno::NOMEM, true, false, 0),
+        (Errno::NOMEM, false, false, 50 * MIB),
+    ];
+    for (errno, tears, again, retired) in cases {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let mut twin = Twin::new(heap(&shim, 1 << 32, 64 * MIB));
+        let at = twin.alloc(40 * MIB, 1, Fill::Any).unwrap();
+        let _wall = twin.alloc(1, 1, Fill::Any).unwrap();
+        shim.refuse_with(errno);
+        shim.tear(tears);
+        shim.refuse_some(Call::Move, 0, 1);
+        let to = twin.resize(at, 50 * MIB, Fill::Zero).unwrap();
+        let stats = twin.heap.stats();
+        assert_eq!((stats.moved_areas, stats.copies, stats.retired_bytes), (0, 1, retired), "{errno}");
+        twin.check();
+        let _wall = twin.alloc(1, 1, Fill::Any).unwrap();
+        let to = twin.resize(to, 60 * MIB, Fill::Zero).unwrap();
+        assert_eq!(twin.heap.moves_off.load(Ordering::Relaxed), !again, "{errno}");
+        // All of it can be written, the part that was a hole too.
+        Twin::bytes(to, 60 * MIB).fill(0);
+        let (bytes, _, byte) = twin.areas[&to];
+        Twin::mark(to, bytes, byte);
+        twin.end();
+    }
 }
 
 #[test]

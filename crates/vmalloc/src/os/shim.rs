@@ -2,7 +2,7 @@
 
 use super::{Call, Errno, Linux, Os, Span};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 const CALLS: usize = 6;
 
@@ -22,6 +22,10 @@ struct State {
     commit_max: AtomicUsize,
     mapped: AtomicUsize,
     mappings_max: AtomicU64,
+    /// What a refusal says.
+    errno: AtomicI32,
+    /// A refused move leaves a hole where it was to go.
+    tears: AtomicBool,
     cpu: AtomicUsize,
     cpus: AtomicUsize,
 }
@@ -39,6 +43,8 @@ impl Default for Shim {
             commit_max: AtomicUsize::new(usize::MAX),
             mapped: AtomicUsize::new(0),
             mappings_max: AtomicU64::new(65_530),
+            errno: AtomicI32::new(Errno::NOMEM.0),
+            tears: AtomicBool::new(false),
             cpu: AtomicUsize::new(usize::MAX),
             cpus: AtomicUsize::new(4),
         }))
@@ -55,6 +61,16 @@ impl Shim {
     pub(crate) fn refuse_some(&self, call: Call, granted: u64, count: u64) {
         self.0.refusals[call as usize].store(count, Ordering::Relaxed);
         self.0.left[call as usize].store(granted, Ordering::Relaxed);
+    }
+
+    /// Says so where it refuses.
+    pub(crate) fn refuse_with(&self, errno: Errno) {
+        self.0.errno.store(errno.0, Ordering::Relaxed);
+    }
+
+    /// Whether a refused move leaves a hole where it was to go.
+    pub(crate) fn tear(&self, tears: bool) {
+        self.0.tears.store(tears, Ordering::Relaxed);
     }
 
     /// Refuses nothing any more.
@@ -105,7 +121,10 @@ impl Shim {
             let less = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(1) };
             counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
         };
-        if take(&self.0.left[at]) || !take(&self.0.refusals[at]) { Ok(()) } else { Err(Errno::NOMEM) }
+        if take(&self.0.left[at]) || !take(&self.0.refusals[at]) {
+            return Ok(());
+        }
+        Err(Errno(self.0.errno.load(Ordering::Relaxed)))
     }
 
     fn noted(&self, bytes: usize, mapped: Result<usize, Errno>) -> Result<usize, Errno> {
@@ -155,7 +174,13 @@ impl Os for Shim {
     }
 
     unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Errno> {
-        self.granted(Call::Move)?;
+        if let Err(errno) = self.granted(Call::Move) {
+            if self.0.tears.load(Ordering::Relaxed) {
+                // SAFETY: as this function's contract: nobody refers to it.
+                unsafe { self.0.linux.unmap(Span { at: to, ..from }) };
+            }
+            return Err(errno);
+        }
         // SAFETY: as this function's contract.
         unsafe { self.0.linux.move_pages(from, to) }
     }
