@@ -230,7 +230,7 @@ impl<C: Config> Store<C> {
             blocks: Rows::new(C::Engine::blocks_for(geometry.unit_pages())),
             lookup: Lookup::new(),
             forest: Forest::new(),
-            memos: Memos::new(),
+            memos: Memos::new(geometry.unit_pages()),
             unsettled: NIL,
             grain_shift: geometry.grain_shift(),
             by_page,
