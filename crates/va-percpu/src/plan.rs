@@ -139,10 +139,10 @@ fn group_cpus(local: impl Fn(u32, u32) -> bool, groups: &mut [u32]) -> u32 {
             continue;
         }
         groups[first] = count;
-        for other in first + 1..groups.len() {
+        for (other, group) in groups.iter_mut().enumerate().skip(first + 1) {
             let (a, b) = (first as u32, other as u32);
-            if groups[other] == NONE && local(a, b) && local(b, a) {
-                groups[other] = count;
+            if *group == NONE && local(a, b) && local(b, a) {
+                *group = count;
             }
         }
         count += 1;
@@ -160,8 +160,10 @@ mod tests {
 
     fn of(wish: &Wish, cpus: usize, local: impl Fn(u32, u32) -> bool) -> (Plan, Vec<u32>, Vec<u32>) {
         let (mut groups, mut units) = (vec![0; cpus], vec![0; cpus]);
-        let plan = plan(wish, local, &mut groups, &mut units).unwrap();
-        (plan, groups, units)
+        match plan(wish, local, &mut groups, &mut units) {
+            Ok(plan) => (plan, groups, units),
+            Err(error) => panic!("{error}"),
+        }
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use super::*;
 use crate::chunk::NO_SLOT;
 use crate::config::Scan;
+use crate::engine::Want;
 use crate::geometry::Sizes;
+use crate::run::Fits;
 use crate::testing::Heap;
 
 fn sizes() -> Sizes {
