@@ -1,7 +1,9 @@
 //! What supplies a space with chunks and pages.
 //!
 //! # Theory
-//! A space says where; a backend makes it so. Linux has two, one for each value of [`Backend::BY_PAGE`]. The contract:
+//! A space says where; a backend makes it so. Linux has two, [`VmChunks`](crate::vm::VmChunks) takes congruent areas of
+//! address space and populates them page by page, [`KmChunks`](crate::km::KmChunks) contiguous blocks, whole, where nothing
+//! can be mapped. The contract:
 //!
 //! | call | locks held | may fail |
 //! |---|---|---|

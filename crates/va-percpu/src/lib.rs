@@ -11,8 +11,8 @@
 //! | [`Request`], [`Offset`] | what is asked for, and given out |
 //! | [`config`] | the policies: Linux's and ours |
 //! | [`engine`] | what finds room in a chunk: [`scan`], Linux's hints, and [`run`], exact runs |
-//! | [`geometry`] | units, parts of the first chunk |
-//! | [`backend`] | what supplies chunks and pages |
+//! | [`geometry`], [`plan`](plan::plan) | units, parts of the first chunk, groups of CPUs |
+//! | [`backend`], [`vm`], [`km`] | what supplies chunks and pages |
 //! | `store`, `chunk`, `rows`, `lookup` | chunks, the lists they stand in, records, from an address to its chunk |
 
 #![no_std]
@@ -28,7 +28,9 @@ pub mod config;
 pub mod engine;
 mod error;
 pub mod geometry;
+pub mod km;
 mod lookup;
+pub mod plan;
 mod request;
 mod rows;
 pub mod run;
@@ -37,6 +39,7 @@ mod space;
 mod store;
 #[cfg(all(test, not(loom)))]
 mod testing;
+pub mod vm;
 
 pub use backend::{Backend, Event, Refused};
 pub use bitmap::{BIT_BYTES, PAGE_BITS, Word};

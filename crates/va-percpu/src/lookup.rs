@@ -154,11 +154,11 @@ mod tests {
             let grain = (state >> 40) % 600 * 3;
             if twin.contains_key(&grain) {
                 lookup.remove(grain, 3);
-                (grain..grain + 3).for_each(|grain| drop(twin.remove(&grain)));
+                (grain..grain + 3).for_each(|grain| assert!(twin.remove(&grain).is_some()));
             } else {
                 grown(&mut lookup, 3);
                 lookup.add(grain, 3, step);
-                (grain..grain + 3).for_each(|grain| drop(twin.insert(grain, step)));
+                twin.extend((grain..grain + 3).map(|grain| (grain, step)));
             }
             assert_eq!(lookup.used() as usize, twin.len());
             if step % 97 == 0 {

@@ -99,6 +99,11 @@ impl Request {
         (self.size, self.align)
     }
 
+    /// Whether the caller can wait.
+    pub const fn waits(&self) -> bool {
+        matches!(self.context, Context::Sleeping)
+    }
+
     /// In bits. Linux looks at the size once it is whole words, and so it is here: 32 KiB less a byte is legal.
     #[inline]
     pub(crate) fn want(&self) -> Result<Want, AllocError> {

@@ -74,9 +74,16 @@ impl<T: Record> Rows<T> {
     /// Which slab, and where in it.
     #[inline]
     fn place(&self, row: u32) -> (usize, usize) {
+        let (slab, row) = Self::split(row);
+        (slab, row * self.len as usize)
+    }
+
+    /// Which slab, and which of its rows.
+    #[inline]
+    fn split(row: u32) -> (usize, usize) {
         let slab = (u32::BITS - (row / FIRST).leading_zeros()) as usize;
         let before = if slab == 0 { 0 } else { FIRST << (slab - 1) };
-        (slab, ((row - before) * self.len) as usize)
+        (slab, (row - before) as usize)
     }
 
     /// A row.
@@ -96,14 +103,14 @@ impl<T: Record> Rows<T> {
     /// The one record of a row, of rows that have one.
     #[inline]
     pub(crate) fn one(&self, row: u32) -> &T {
-        let (slab, at) = self.place(row);
+        let (slab, at) = Self::split(row);
         &self.slabs[slab][at]
     }
 
     /// The one record of a row, of rows that have one.
     #[inline]
     pub(crate) fn one_mut(&mut self, row: u32) -> &mut T {
-        let (slab, at) = self.place(row);
+        let (slab, at) = Self::split(row);
         &mut self.slabs[slab][at]
     }
 

@@ -115,6 +115,12 @@ impl Fits {
         Self(lanes(|lane| self.0[lane] & KEEP[lane]))
     }
 
+    /// The other lanes alone.
+    #[cfg(test)]
+    pub(crate) fn without_alignments(self) -> Self {
+        Self(lanes(|lane| self.0[lane] & !KEEP[lane]))
+    }
+
     /// The run at the left edge.
     #[inline(always)]
     pub(super) fn left(&self) -> i16 {

@@ -60,19 +60,19 @@ impl Rest {
         self.0.0[lane] & TAINT != 0
     }
 
-    /// The rest without the runs that `gone` is the better of, and with those that `come` is; and another best run.
+    /// The rest without the runs that `gone` is the better of, and with those that `come` is.
     ///
     /// Where what is gone was as good as all the rest, nobody knows what is left: it is tainted, until something comes that is
     /// as good.
-    #[inline]
-    fn changed(self, gone: Fits, come: Fits, best: (u32, u32)) -> Self {
+    #[inline(always)]
+    fn changed(self, gone: Fits, come: Fits) -> Fits {
         let lanes = lanes(|lane| {
             let (gone, come) = (gone.0[lane], come.0[lane]);
             let known = self.0.0[lane] & !TAINT;
             let taint = if gone > 0 && gone == known { TAINT } else { self.0.0[lane] & TAINT };
-            if come > 0 && come >= known { come } else { known | taint }
+            (if come > 0 && come >= known { come } else { known | taint }) & KEEP[lane]
         });
-        Self::new(Fits(lanes), best)
+        Fits(lanes)
     }
 }
 
@@ -88,6 +88,7 @@ fn full() -> (Fits, Rest) {
 }
 
 /// Reads a page, whose bits begin at `base`.
+#[cold]
 pub(super) fn read(map: &[Word], base: u32) -> (Fits, Rest) {
     let end = base + PAGE_BITS;
     let (mut best, mut rest) = ((0, 0), Fits::NONE);
@@ -99,20 +100,19 @@ pub(super) fn read(map: &[Word], base: u32) -> (Fits, Rest) {
         rest = rest.max(Fits::of_run(other.0, other.1));
         start = bitmap::next_clear(map, stop, end);
     }
-    finish(map, base, Rest::new(rest, best))
+    finish(map, base, rest, best)
 }
 
-/// What fits, given the best run and the rest; and both edges.
-#[inline]
-fn finish(map: &[Word], base: u32, rest: Rest) -> (Fits, Rest) {
-    let (start, end) = rest.best();
-    let best = Fits::of_run(start, end);
+/// What fits, given the rest and the best run; and both edges.
+#[inline(always)]
+fn finish(map: &[Word], base: u32, rest: Fits, best: (u32, u32)) -> (Fits, Rest) {
+    let (start, end) = best;
+    let fits = Fits::of_run(start, end);
     // A bound that may be wrong decides what fits in some lane: it is tainted, and more than the best.
     let mut doubt = 0;
     for lane in 0..LANES {
-        let held = rest.0.0[lane] & KEEP[lane];
-        let more = if held & !TAINT > best.0[lane] { TAINT } else { 0 };
-        doubt |= held & more;
+        let more = if rest.0[lane] & !TAINT > fits.0[lane] { TAINT } else { 0 };
+        doubt |= rest.0[lane] & more;
     }
     if doubt != 0 {
         return read(map, base);
@@ -120,8 +120,8 @@ fn finish(map: &[Word], base: u32, rest: Rest) -> (Fits, Rest) {
     let stop = base + PAGE_BITS;
     let left = if start == 0 { end } else { bitmap::next_set(map, base, stop) - base };
     let right = if end == PAGE_BITS { end - start } else { stop - bitmap::after_last_set(map, base, stop) };
-    let others = Fits(lanes(|lane| rest.0.0[lane] & !TAINT & KEEP[lane]));
-    (best.max(others).with_edges(left, right), rest)
+    let others = Fits(lanes(|lane| rest.0[lane] & !TAINT));
+    (fits.max(others).with_edges(left, right), Rest::new(rest, best))
 }
 
 /// The run around `[start, end)` of a page, as far as it is free on both sides of it.
@@ -144,11 +144,11 @@ pub(super) fn take(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) ->
         let longer = right.1 - right.0 >= left.1 - left.0;
         let (best, other) = if longer { (right, left) } else { (left, right) };
         let piece = Fits::of_run(other.0, other.1);
-        return finish(map, base, rest.changed(Fits::NONE, piece, best));
+        return finish(map, base, rest.changed(Fits::NONE, piece), best);
     }
     let (from, to) = around(map, base, start, end);
     let pieces = Fits::of_run(from, start).max(Fits::of_run(end, to));
-    finish(map, base, rest.changed(Fits::of_run(from, to), pieces, best))
+    finish(map, base, rest.changed(Fits::of_run(from, to), pieces), best)
 }
 
 /// The page after `[start, end)` of it was given back; its bits are clear already.
@@ -163,15 +163,15 @@ pub(super) fn give(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) ->
     if has_best && from <= best.0 && best.1 <= to {
         // One neighbour was the best run, the other one of the rest.
         let other = if best.1 == start { (end, to) } else { (from, start) };
-        return finish(map, base, rest.changed(Fits::of_run(other.0, other.1), Fits::NONE, (from, to)));
+        return finish(map, base, rest.changed(Fits::of_run(other.0, other.1), Fits::NONE), (from, to));
     }
     if to - from > best.1 - best.0 {
         let neighbours = Fits::of_run(from, start).max(Fits::of_run(end, to));
         let old = Fits::of_run(best.0, best.1);
-        return finish(map, base, rest.changed(neighbours, old, (from, to)));
+        return finish(map, base, rest.changed(neighbours, old), (from, to));
     }
     // It is at least as good as the neighbours that it takes in.
-    finish(map, base, rest.changed(Fits::NONE, Fits::of_run(from, to), best))
+    finish(map, base, rest.changed(Fits::NONE, Fits::of_run(from, to)), best)
 }
 
 /// The lowest place of a page where `bits` aligned to `align` are free, counted from its beginning. There is one.

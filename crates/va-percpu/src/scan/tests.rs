@@ -140,12 +140,11 @@ fn parts_that_are_switched_off_find_the_same_room_later() {
     rules!(NoForward, FORWARD);
     fn fills<R: Rules>() -> u32 {
         let mut chunk = Chunk::<R>::new();
-        let mut count = 0;
-        for want in [Want { bits: 4, align: 4 }, Want { bits: 5, align: 1 }].into_iter().cycle() {
+        let wants = [Want { bits: 4, align: 4 }, Want { bits: 5, align: 1 }];
+        for (count, want) in (0..).zip(wants.into_iter().cycle()) {
             if !matches!(ScanHints::<R>::take(&mut chunk.view(), want, true), Fit::At { .. }) {
                 return count;
             }
-            count += 1;
             chunk.check();
         }
         unreachable!("a chunk has an end");

@@ -246,22 +246,24 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             // All is populated: one more chunk, and from the beginning.
             return if self.make().is_ok() { Work::Spare } else { done };
         }
-        let (row, base, run) = {
+        let (slot, row, base, run) = {
             let store = self.lock();
-            let lacks = |row: u32| store.chunk(row).populated < store.chunk(row).pages;
-            let mut found = row;
-            if found == NIL {
+            let lacks =
+                |row: u32| store.chunk(row).exists && store.chunk(row).populated < store.chunk(row).pages;
+            // Each list is asked for one chunk; the one before is done if it lacks nothing any more.
+            let (mut slot, mut found) = if row == NIL || lacks(row) { (slot, row) } else { (slot + 1, NIL) };
+            while found == NIL && slot <= last {
                 found = store.lists.first[slot as usize];
                 while found != NIL && !lacks(found) {
                     found = store.chunk(found).next;
                 }
+                slot += u8::from(found == NIL);
             }
-            // Each list is asked for one chunk.
-            if found == NIL || !store.chunk(found).exists || !lacks(found) {
-                return Work::Populate { left, slot: slot + 1, row: NIL };
+            if found == NIL {
+                return Work::Populate { left, slot, row: NIL };
             }
             let chunk = store.chunk(found);
-            (found, Va::new(chunk.base), store.run_of_pages(found, 0, chunk.pages, false))
+            (slot, found, Va::new(chunk.base), store.run_of_pages(found, 0, chunk.pages, false))
         };
         let Some(Range { start, end }) = run else { return done };
         let run = start..end.min(start + left);

@@ -3,7 +3,9 @@
 use super::*;
 use crate::chunk::NO_SLOT;
 use crate::config::Scan;
+use crate::engine::Want;
 use crate::geometry::Sizes;
+use crate::run::Fits;
 use crate::testing::Heap;
 
 fn sizes() -> Sizes {
@@ -121,4 +123,88 @@ fn pc3_an_object_at_the_very_end_of_a_part_ends_there() {
     store.free_at(FIRST, taken.at);
     store.validate().unwrap();
     assert_eq!(store.chunk(FIRST).free_bits, chunk.free_bits);
+}
+
+use crate::config::Default as Ours;
+
+/// The same on exact runs: an object in the first chunk, another with pages of its own.
+fn exact() -> Store<Ours> {
+    let heap = Heap::default();
+    let mut store = Store::<Ours>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
+    store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
+    store.begin();
+    if !store.need().is_none() {
+        store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
+    }
+    let row = store.add(Va::new(1 << 31));
+    store.relocate_new(row);
+    store.note_populated(row, 0..8);
+    for (bits, align) in [(4, 4), (8192, 1), (3, 1), (40, 8)] {
+        store.take(Want { bits, align }, false).unwrap();
+    }
+    store.free_at(row, 0);
+    store.take(Want { bits: 5000, align: 1024 }, false).unwrap();
+    store.validate().unwrap();
+    store
+}
+
+#[test]
+fn pr1_a_page_that_promises_too_much_is_seen() {
+    let mut store = exact();
+    let leaf = {
+        let (view, _) = store.view(FIRST);
+        view.pages.next_power_of_two() as usize
+    };
+    store.view(FIRST).0.blocks[leaf] = Fits::NONE;
+    assert_eq!(store.validate().unwrap_err().rule, "PR1");
+}
+
+#[test]
+fn pr2_a_rest_that_knows_too_little_is_seen() {
+    let mut store = exact();
+    let (view, _) = store.view(FIRST);
+    let leaves = view.pages.next_power_of_two() as usize;
+    let rest = view.blocks[2 * leaves];
+    // The best run alone, as if nothing else were free: there are two bits before the first object.
+    view.blocks[2 * leaves] = rest.without_alignments();
+    assert_ne!(rest, view.blocks[2 * leaves]);
+    assert_eq!(store.validate().unwrap_err().rule, "PR2");
+}
+
+#[test]
+fn pr3_a_node_that_has_not_heard_is_seen() {
+    let mut store = exact();
+    store.view(FIRST).0.blocks[1] = Fits::NONE;
+    assert_eq!(store.validate().unwrap_err().rule, "PR3");
+}
+
+#[test]
+fn pf1_a_forest_that_has_not_heard_is_seen() {
+    let mut store = exact();
+    store.forest.put(FIRST, Fits::NONE);
+    assert_eq!(store.validate().unwrap_err().rule, "PF1");
+}
+
+#[test]
+fn pm1_a_mark_above_what_fits_is_seen() {
+    let mut store = exact();
+    let want = Want { bits: 4, align: 4 };
+    let (row, page) = store.memos.find(want).unwrap();
+    assert_eq!(row, FIRST);
+    store.memos.note(want, row, page + 1);
+    assert_eq!(store.validate().unwrap_err().rule, "PM1");
+}
+
+#[test]
+fn the_lowest_chunk_that_holds_something_comes_first() {
+    let mut store = exact();
+    let want = Want { bits: 2000, align: 1024 };
+    let low = store.take(want, false).unwrap();
+    assert_eq!(low.row, FIRST);
+    // What is freed below is used again before anything above, even if the same was asked for above meanwhile.
+    let high = store.take(Want { bits: 3000, align: 1 }, false).unwrap();
+    store.free_at(low.row, low.at);
+    assert_eq!(store.take(want, false).unwrap(), low);
+    assert!((high.row, high.at) > (low.row, low.at));
+    store.validate().unwrap();
 }

@@ -10,60 +10,71 @@
 use crate::engine::Want;
 
 /// How many there are: the sizes that programs ask for again and again are few.
-const MEMOS: usize = 8;
+pub(super) const MEMOS: usize = 16;
 
 /// The marks, by size and alignment.
 pub(crate) struct Memos {
     wants: [Want; MEMOS],
-    /// Row and page, in one number.
-    marks: [u64; MEMOS],
-}
-
-/// A row and a page of it.
-#[inline]
-pub(crate) fn mark(row: u32, page: u32) -> u64 {
-    u64::from(row) << u32::BITS | u64::from(page)
+    /// Row and page in one number that is compared as a whole. Signed, since such are compared in vectors everywhere.
+    marks: [i32; MEMOS],
+    /// Bits of a page's number in a mark.
+    page_bits: u32,
 }
 
 impl Memos {
-    /// Nothing is known.
-    pub(crate) fn new() -> Self {
-        Self { wants: [Want { bits: 0, align: 0 }; MEMOS], marks: [0; MEMOS] }
+    /// Nothing is known. A unit has so many pages.
+    pub(crate) fn new(unit_pages: u32) -> Self {
+        let page_bits = unit_pages.next_power_of_two().trailing_zeros();
+        Self { wants: [Want { bits: 0, align: 0 }; MEMOS], marks: [0; MEMOS], page_bits }
+    }
+
+    /// A row and a page of it; rows too high for that have none.
+    #[inline]
+    fn mark(&self, row: u32, page: u32) -> Option<i32> {
+        i32::try_from(u64::from(row) << self.page_bits | u64::from(page)).ok()
     }
 
     #[inline]
     fn place(want: Want) -> usize {
-        let mixed = want.bits.wrapping_mul(0x9e37_79b9) ^ want.align.wrapping_mul(0x85eb_ca6b);
+        let mixed = (want.bits << 4 | want.align.trailing_zeros()).wrapping_mul(0x9e37_79b9);
         (mixed >> (u32::BITS - MEMOS.trailing_zeros())) as usize
+    }
+
+    #[inline]
+    fn split(&self, mark: i32) -> (u32, u32) {
+        let mark = mark.cast_unsigned();
+        (mark >> self.page_bits, mark & ((1 << self.page_bits) - 1))
     }
 
     /// The lowest row and page where it may fit.
     #[inline]
     pub(crate) fn find(&self, want: Want) -> Option<(u32, u32)> {
         let at = Self::place(want);
-        let mark = self.marks[at];
-        (self.wants[at] == want).then_some(((mark >> u32::BITS) as u32, mark as u32))
+        (self.wants[at] == want).then(|| self.split(self.marks[at]))
     }
 
     /// It fits in this page and nowhere below.
     #[inline]
     pub(crate) fn note(&mut self, want: Want, row: u32, page: u32) {
         let at = Self::place(want);
-        (self.wants[at], self.marks[at]) = (want, mark(row, page));
+        match self.mark(row, page) {
+            Some(mark) => (self.wants[at], self.marks[at]) = (want, mark),
+            None => self.wants[at].bits = 0,
+        }
     }
 
     /// There may be room in this page.
     #[inline]
     pub(crate) fn lower(&mut self, row: u32, page: u32) {
-        let mark = mark(row, page);
+        let Some(mark) = self.mark(row, page) else { return };
         for old in &mut self.marks {
             *old = (*old).min(mark);
         }
     }
 
-    /// What each memo says.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (Want, u32, u32)> + '_ {
-        let known = self.wants.iter().zip(&self.marks).filter(|(want, _)| want.bits > 0);
-        known.map(|(want, mark)| (*want, (*mark >> u32::BITS) as u32, *mark as u32))
+    /// What one of them says.
+    pub(super) fn get(&self, at: usize) -> Option<(Want, u32, u32)> {
+        let (row, page) = self.split(self.marks[at]);
+        (self.wants[at].bits > 0).then_some((self.wants[at], row, page))
     }
 }

@@ -101,11 +101,8 @@ impl<C: Config> Store<C> {
 
     /// Checks PM1: whatever fits, bit by bit, lies above the marks.
     fn validate_memos(&mut self) -> Result<(), Broken> {
-        let memos: [Option<_>; 8] = {
-            let mut all = self.memos.all();
-            core::array::from_fn(|_| all.next())
-        };
-        for (want, mark_row, mark_page) in memos.into_iter().flatten() {
+        for memo in 0..super::memos::MEMOS {
+            let Some((want, mark_row, mark_page)) = self.memos.get(memo) else { continue };
             for row in (0..=mark_row.min(self.begun - 1)).filter(|&row| row != RESERVED) {
                 if !self.in_reach(row) {
                     continue;

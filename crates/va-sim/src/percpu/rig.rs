@@ -4,6 +4,7 @@ use super::SimChunks;
 use crate::machine::SimMachine;
 use std::collections::BTreeMap;
 use va_base::Va;
+use va_percpu::engine::HintEngine;
 use va_percpu::{
     AllocError, Config, Context, FreeError, Geometry, Offset, PercpuSpace, Place, Request, Sizes,
 };
@@ -154,6 +155,10 @@ impl<C: Config> Rig<C> {
                     there.is_some()
                         || (at > BASE.get() && at < BASE.get() + u64::from(SIZES.unit).max(1 << 20))
                 );
+                if C::Engine::BY_FITS && found.chunk > 0 && request.waits() {
+                    let lowest = self.lowest(found.base.get(), bytes, align.max(4) as u64);
+                    assert_eq!(lowest, at, "{bytes} bytes fit lower in chunk {}", found.chunk);
+                }
                 self.live.insert(at, Live { offset, bytes });
                 self.order.push(at);
                 Ok(offset)
@@ -169,6 +174,18 @@ impl<C: Config> Rig<C> {
                 Err(error)
             }
         }
+    }
+
+    /// The lowest address of a chunk where so much is free, by a walk over what lives.
+    fn lowest(&self, base: u64, bytes: u32, align: u64) -> u64 {
+        let mut at = base;
+        for (start, live) in self.live.range(base..base + u64::from(self.space.geometry().unit_bytes())) {
+            if at + u64::from(bytes) <= *start {
+                break;
+            }
+            at = (start + u64::from(live.bytes)).next_multiple_of(align);
+        }
+        at
     }
 
     fn free(&mut self, at: u64) {

@@ -1,0 +1,281 @@
+//! Taking and freeing objects: which chunk, and what becomes of its marks, its list and its place in the forest.
+
+use super::{FIRST, Freed, Miss, RESERVED, Store, Taken};
+use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
+use crate::chunk::NIL;
+use crate::config::Config;
+use crate::engine::{Fit, HintEngine, Want};
+use crate::error::FreeError;
+use crate::request::Offset;
+use crate::run::Fits;
+use va_base::{PAGE_SIZE, Va};
+
+impl<C: Config> Store<C> {
+    /// Finds room in any chunk but the reserved one.
+    #[inline]
+    pub(crate) fn take(&mut self, want: Want, populated: bool) -> Option<Taken> {
+        let slot = if C::Engine::BY_FITS {
+            if let Some(taken) = self.take_lowest(want, populated) {
+                return Some(taken);
+            }
+            self.slots.sidelined
+        } else {
+            self.slots.of(want.bits * BIT_BYTES)
+        };
+        for slot in slot..=self.slots.free {
+            let mut row = self.lists.first[slot as usize];
+            while row != NIL {
+                let next = self.chunks.one(row).next;
+                let tried = match C::Engine::may_hold(&self.chunks.one(row).head, want) {
+                    true => self.take_in(row, want, populated),
+                    false => Err(Miss::Nowhere),
+                };
+                match tried {
+                    Ok(taken) => {
+                        self.reintegrate(row);
+                        return Some(taken);
+                    }
+                    Err(Miss::Nowhere) if C::RELEGATE && slot < 3 => self.relegate(row),
+                    Err(_) => {}
+                }
+                row = next;
+            }
+        }
+        None
+    }
+
+    /// Finds the lowest room in reach: in chunks neither wholly free nor isolated.
+    #[inline]
+    pub(super) fn take_lowest(&mut self, want: Want, populated: bool) -> Option<Taken> {
+        if !populated && let Some((row, page)) = self.memos.find(want) {
+            // It is a mark, and the chunk may be out of reach by now.
+            if self.in_reach(row) {
+                let (mut view, marks) = self.view(row);
+                if let Fit::At { at, pages } = C::Engine::take_in_page(&mut view, page, want) {
+                    bitmap::set(marks, at, at + 1);
+                    let missing = view.misses_pages(at, want.bits);
+                    self.note_take(row, want, pages);
+                    // It stays in reach, and its head says what it said.
+                    self.leave_unsettled(row);
+                    return Some(Taken { row, at, missing });
+                }
+            }
+        }
+        self.settle();
+        let lane = want.align.trailing_zeros() as usize;
+        let mut from = 0;
+        while let Some(row) = self.forest.lowest(from, want.bits, lane) {
+            if let Ok(taken) = self.take_in(row, want, populated) {
+                if !populated {
+                    self.memos.note(want, row, taken.at / PAGE_BITS);
+                }
+                return Some(taken);
+            }
+            // It fits, and not in populated pages.
+            from = row + 1;
+        }
+        None
+    }
+
+    /// Finds room in the reserved part.
+    pub(crate) fn take_reserved(&mut self, want: Want, populated: bool) -> Option<Taken> {
+        self.take_in(RESERVED, want, populated).ok()
+    }
+
+    /// Whether there is a reserved part.
+    pub(crate) fn has_reserved(&self) -> bool {
+        self.chunk(RESERVED).exists
+    }
+
+    #[inline]
+    pub(super) fn take_in(&mut self, row: u32, want: Want, populated: bool) -> Result<Taken, Miss> {
+        let old = self.old_slot(row);
+        let (mut view, marks) = self.view(row);
+        match C::Engine::take(&mut view, want, populated) {
+            Fit::At { at, pages } => {
+                bitmap::set(marks, at, at + 1);
+                let missing = !populated && view.misses_pages(at, want.bits);
+                self.note_take(row, want, pages);
+                self.moved(row, old);
+                Ok(Taken { row, at, missing })
+            }
+            Fit::Nowhere => Err(Miss::Nowhere),
+            Fit::Missed => Err(Miss::There),
+        }
+    }
+
+    /// Notes what was taken.
+    #[inline]
+    pub(super) fn note_take(&mut self, row: u32, want: Want, pages: u32) {
+        let chunk = self.chunks.one_mut(row);
+        chunk.free_bits -= want.bits;
+        chunk.live += 1;
+        chunk.largest_bits = chunk.largest_bits.max(want.bits);
+        if pages > 0 {
+            self.count_empty(row, -(pages as i32));
+        }
+        let (totals, bytes) = (&mut self.totals, want.bits * BIT_BYTES);
+        totals.allocs += 1;
+        totals.bytes += u64::from(bytes);
+        totals.live += 1;
+        totals.live_max = totals.live_max.max(totals.live);
+        totals.size_min = totals.size_min.min(bytes);
+        totals.size_max = totals.size_max.max(bytes);
+    }
+
+    /// Where a chunk belongs before it changes; where it is in or out of reach, for engines that know no more.
+    #[inline]
+    pub(super) fn old_slot(&self, row: u32) -> u8 {
+        if C::Engine::BY_FITS { self.chunks.one(row).slot } else { self.slot_of(row) }
+    }
+
+    /// Puts a chunk that changed, and belonged in list `old`, where it belongs.
+    #[inline]
+    pub(super) fn moved(&mut self, row: u32, old: u8) {
+        if !C::Engine::BY_FITS {
+            return self.relocate(row, old);
+        }
+        let whole = self.chunks.one(row).free_bits == self.geometry.unit_bits();
+        if (old == self.slots.free) == whole {
+            return self.leave_unsettled(row);
+        }
+        // It came into reach, or went out of it.
+        self.settle();
+        self.settle_chunk(row, old);
+        self.memos.lower(row, 0);
+    }
+
+    /// Leaves a chunk with a head that has not heard all; there is one at a time.
+    #[inline]
+    pub(super) fn leave_unsettled(&mut self, row: u32) {
+        if self.unsettled != row {
+            self.settle();
+            self.unsettled = row;
+        }
+    }
+
+    /// Lets every head, list and the forest know all.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        let row = core::mem::replace(&mut self.unsettled, NIL);
+        if row != NIL {
+            // Where it stands: its head may have heard all already.
+            let old = self.chunk(row).slot;
+            self.settle_chunk(row, old);
+        }
+    }
+
+    pub(super) fn settle_chunk(&mut self, row: u32, old: u8) {
+        if self.unsettled == row {
+            self.unsettled = NIL;
+        }
+        C::Engine::settle(&mut self.view(row).0);
+        self.relocate(row, old);
+        self.tell_forest(row);
+    }
+
+    /// Whether a chunk is one that a search for the lowest fit looks into.
+    #[inline]
+    pub(super) fn in_reach(&self, row: u32) -> bool {
+        let chunk = self.chunks.one(row);
+        row != RESERVED && chunk.exists && !chunk.isolated && chunk.free_bits != self.geometry.unit_bits()
+    }
+
+    /// The chunk and the byte of it at an address.
+    #[inline]
+    pub(crate) fn place_of(&self, at: u64) -> Option<(u32, u32)> {
+        let mut row = self.lookup.find(at >> self.grain_shift)?;
+        if row == FIRST {
+            let first = self.chunk(FIRST);
+            if at < first.base + u64::from(first.hidden_before * BIT_BYTES) {
+                row = RESERVED;
+            }
+        }
+        let chunk = self.chunk(row);
+        let off = at.checked_sub(chunk.base).filter(|_| chunk.exists)?;
+        let inside = off < u64::from(chunk.pages) * PAGE_SIZE;
+        inside.then_some((row, off as u32))
+    }
+
+    /// Takes an object back.
+    #[inline]
+    pub(crate) fn free(&mut self, offset: Offset) -> Result<Freed, FreeError> {
+        let at = offset.at(self.geometry.base()).get();
+        let Some((row, off)) = self.place_of(at) else { return Err(FreeError::NoChunk { offset }) };
+        let bit = off / BIT_BYTES;
+        let (view, marks) = self.view(row);
+        if !off.is_multiple_of(BIT_BYTES) || !bitmap::is_set(marks, bit) {
+            let start = bitmap::after_last_set(marks, 0, bit + 1);
+            // Inside: nothing is free from where an object starts up to here.
+            let inside = start > 0 && bitmap::next_clear(view.map, start - 1, bit + 1) == bit + 1;
+            let start = self.chunk(row).base + u64::from(start.saturating_sub(1) * BIT_BYTES);
+            let inside = inside.then(|| Offset::between(self.geometry.base(), start));
+            return Err(FreeError::NoObject { offset, inside });
+        }
+        self.free_at(row, bit);
+        let (chunk, whole) = (self.chunks.one(row), self.geometry.unit_bits());
+        let (base, full) = (Va::new(chunk.base), chunk.free_bits == whole);
+        let balance = if full && !chunk.isolated {
+            // There is another one wholly free.
+            self.lists.first[self.slots.free as usize] != self.lists.last[self.slots.free as usize]
+                || self.lists.first[self.slots.free as usize] != row
+        } else if self.should_reclaim(row) {
+            self.isolate(row);
+            true
+        } else {
+            false
+        };
+        Ok(Freed { base, off, balance })
+    }
+
+    /// Takes the object back that starts at a bit.
+    pub(crate) fn free_at(&mut self, row: u32, bit: u32) {
+        let old = self.old_slot(row);
+        // What is hidden behind the part is used and begins no object.
+        let hidden = self.chunk(row).hidden_after;
+        let (mut view, marks) = self.view(row);
+        let end = bitmap::next_clear_or_marked(view.map, marks, bit + 1, view.bits() - hidden);
+        bitmap::clear(marks, bit, bit + 1);
+        let given = C::Engine::give(&mut view, bit, end - bit);
+        let chunk = self.chunks.one_mut(row);
+        chunk.free_bits += end - bit;
+        chunk.live -= 1;
+        if given.pages > 0 {
+            self.count_empty(row, given.pages as i32);
+        }
+        if C::Engine::BY_FITS {
+            self.memos.lower(row, given.from_page);
+        }
+        self.moved(row, old);
+        self.totals.frees += 1;
+        self.totals.live -= 1;
+    }
+
+    /// Whether enough of a chunk is populated for nothing that it should be depopulated.
+    pub(super) fn should_reclaim(&self, row: u32) -> bool {
+        let chunk = self.chunk(row);
+        let (empty, spare) = (i64::from(chunk.empty), self.totals.spare_pages);
+        !chunk.immutable
+            && self.by_page
+            && ((chunk.isolated && empty > 0)
+                || (spare > i64::from(C::SPARE_PAGES_HIGH) + empty && empty >= i64::from(chunk.pages / 4)))
+    }
+
+    /// What the forest says of a chunk.
+    #[inline]
+    pub(super) fn forest_fits(&self, row: u32) -> Fits {
+        match self.in_reach(row) {
+            true => C::Engine::fits(&self.chunks.one(row).head).alignments(),
+            false => Fits::NONE,
+        }
+    }
+
+    /// Tells the forest what became of a chunk.
+    #[inline]
+    pub(super) fn tell_forest(&mut self, row: u32) {
+        if C::Engine::BY_FITS {
+            let fits = self.forest_fits(row);
+            self.forest.put(row, fits);
+        }
+    }
+}

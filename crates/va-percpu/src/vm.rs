@@ -1,0 +1,128 @@
+//! Chunks in address space, populated page by page: Linux's backend `percpu-vm`.
+//!
+//! A chunk is one area for each group of CPUs, at distances that are the same for all chunks, so that a CPU's unit lies as far
+//! from the chunk's beginning as in the first one. [`VmapSpace`] says where; a [`Mapper`] puts pages there.
+//!
+//! # Source
+//! Linux `mm/percpu-vm.c` (6.12: `pcpu_populate_chunk`, `pcpu_create_chunk`).
+
+use crate::backend::{Backend, Refused};
+use crate::geometry::Geometry;
+use core::ops::Range;
+use va_base::{Machine, PAGE_SIZE, RequestError, Va, VaRange};
+use va_space::VmapSpace;
+use va_space::config::Config;
+use va_tree::Congruent;
+
+/// Puts pages of memory at addresses.
+pub trait Mapper {
+    /// Lends pages near a CPU and maps them, all or none.
+    ///
+    /// # Errors
+    /// [`Refused`], and nothing has changed.
+    fn map(&self, cpu: u32, range: VaRange) -> Result<(), Refused>;
+
+    /// Unmaps pages that were mapped and takes them back. CPUs may still translate them until [`flush`](Self::flush).
+    fn unmap(&self, cpu: u32, range: VaRange);
+
+    /// Makes every CPU forget its translations of a range.
+    fn flush(&self, range: VaRange);
+}
+
+/// Where the units of CPUs lie.
+#[derive(Clone, Copy, Debug)]
+pub struct Groups<'a> {
+    /// Each group's distance from the first, and its size: ascending, in bytes, multiples of the atom.
+    pub areas: &'a [(u64, u64)],
+    /// For each possible CPU, where its unit lies from the beginning of the first group, in bytes.
+    pub units: &'a [u64],
+}
+
+/// The backend.
+pub struct VmChunks<'a, P: Machine + Clone, C: Config, M> {
+    space: &'a VmapSpace<P, C>,
+    areas: Congruent<'a>,
+    units: &'a [u64],
+    mapper: M,
+}
+
+impl<'a, P: Machine + Clone, C: Config, M: Mapper> VmChunks<'a, P, C, M> {
+    /// Takes chunks from `space`, at multiples of `atom`.
+    ///
+    /// # Errors
+    /// The groups are not in order, or not multiples of the atom.
+    pub fn new(
+        space: &'a VmapSpace<P, C>,
+        groups: Groups<'a>,
+        atom: u32,
+        mapper: M,
+    ) -> Result<Self, RequestError> {
+        let areas = Congruent::new(groups.areas, atom.into())?;
+        Ok(Self { space, areas, units: groups.units, mapper })
+    }
+
+    /// Who maps.
+    pub fn mapper(&self) -> &M {
+        &self.mapper
+    }
+
+    fn of_unit(&self, base: Va, cpu: usize, pages: &Range<u32>) -> VaRange {
+        let unit = base.get() + self.units[cpu];
+        let at = |page: u32| Va::new(unit + u64::from(page) * PAGE_SIZE);
+        VaRange::new(at(pages.start), at(pages.end)).unwrap_or_default()
+    }
+}
+
+impl<P: Machine + Clone, C: Config, M: Mapper> Backend for VmChunks<'_, P, C, M> {
+    const BY_PAGE: bool = true;
+
+    fn create(&self, _geometry: &Geometry) -> Result<Va, Refused> {
+        self.space.alloc_congruent(&self.areas).map_err(|_| Refused)
+    }
+
+    fn destroy(&self, _geometry: &Geometry, base: Va) {
+        for &(offset, _) in self.areas.areas() {
+            let freed = self.space.free_at(Va::new(base.get() + offset));
+            // Nobody else was given it; were it not so, its addresses would stay out of use.
+            debug_assert!(freed.is_ok(), "giving back a chunk at {base}: {freed:?}");
+        }
+    }
+
+    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), Refused> {
+        for cpu in 0..self.units.len() {
+            if self.mapper.map(cpu as u32, self.of_unit(base, cpu, &pages)).is_err() {
+                for done in 0..cpu {
+                    self.mapper.unmap(done as u32, self.of_unit(base, done, &pages));
+                }
+                if cpu > 0 {
+                    // They may be mapped again before the chunk goes.
+                    self.flush(geometry, base, pages);
+                }
+                return Err(Refused);
+            }
+        }
+        Ok(())
+    }
+
+    fn depopulate(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) {
+        for cpu in 0..self.units.len() {
+            self.mapper.unmap(cpu as u32, self.of_unit(base, cpu, &pages));
+        }
+    }
+
+    fn flush(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) {
+        // One range from the lowest unit to the highest, as Linux has it: it may be long, and it is one call.
+        let of = |cpu| self.of_unit(base, cpu, &pages);
+        let low = (0..self.units.len()).map(|cpu| of(cpu).start()).min();
+        let high = (0..self.units.len()).map(|cpu| of(cpu).end()).max();
+        if let Some(range) = low.zip(high).and_then(|(low, high)| VaRange::new(low, high)) {
+            self.mapper.flush(range);
+        }
+    }
+}
+
+impl<P: Machine + Clone, C: Config, M> core::fmt::Debug for VmChunks<'_, P, C, M> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("VmChunks").field("areas", &self.areas).finish_non_exhaustive()
+    }
+}
