@@ -172,7 +172,7 @@ fn vm3_whatever_was_purged_in_between_is_paid_for() {
     let shim = Shim::default();
     for kept in [8 * MIB, 32 * MIB, 128 * MIB] {
         let mut twin = Twin::new(heap(&shim, 1 << 36, kept));
-        for step in 0..600 {
+        for step in 0..300 {
             let cpu = twin.random(2);
             shim.on_cpu(cpu);
             if twin.areas.len() >= 16 {
@@ -182,7 +182,7 @@ fn vm3_whatever_was_purged_in_between_is_paid_for() {
             let bytes = (64 << 10) << twin.random(if step % 3 == 0 { 10 } else { 6 });
             let bytes = bytes + twin.random(bytes);
             twin.alloc(bytes, 1, Fill::Any).unwrap();
-            if step % 3 == 0 {
+            if step % 4 == 0 {
                 twin.check();
             }
         }
