@@ -243,6 +243,13 @@ fn walks_differ(a: &impl FreeIndex, b: &impl FreeIndex) -> Option<String> {
             if p != q {
                 return Some(format!("holes after and below {at}: {p:?} and {q:?}"));
             }
+            // What is just large enough, and what is not.
+            for size in [hole.whole_pages().1 - hole.whole_pages().0, 2, 9].map(Pages::new) {
+                let (p, q) = (a.fit_below(at, size), b.fit_below(at, size));
+                if p != q {
+                    return Some(format!("holes of {size} below {at}: {p:?} and {q:?}"));
+                }
+            }
         }
     }
     None

@@ -7,7 +7,7 @@ use va_base::{Align, AllocError, Pages, Va, VaRange};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SpaceError {
-    /// Nothing fits, though everything that could be was purged (or nothing could ever fit).
+    /// Nothing fits, though everything that could be was purged.
     NoSpace {
         /// Pages asked for.
         requested: Pages,
@@ -19,8 +19,17 @@ pub enum SpaceError {
         largest: Pages,
         /// Pages freed whose flush has not ended: they may come back without anybody freeing anything.
         lazy: Pages,
-        /// Pages in magazines, whose owners have been told to hand them back.
+        /// Pages in magazines, flushed or not, whose owners have been told to hand them back.
         cached: Pages,
+    },
+    /// Nothing like this could fit even if the whole extent were free. Nothing was purged for it.
+    Impossible {
+        /// Pages asked for.
+        requested: Pages,
+        /// Alignment asked for.
+        align: Align,
+        /// Window of the request.
+        window: VaRange,
     },
     /// The index refused for another reason.
     Index(AllocError),
@@ -31,6 +40,10 @@ pub enum SpaceError {
         /// The extent.
         extent: VaRange,
     },
+    /// There is no space yet: [`EarlySpace::ready`](crate::EarlySpace::ready) was not called.
+    NotReady,
+    /// There is a space already, and it stays.
+    AlreadyReady,
     /// All magazines that a space can have are out.
     NoMagazine {
         /// How many there can be.
@@ -46,9 +59,14 @@ impl fmt::Display for SpaceError {
                 "no room for {requested} aligned to {align:?} bytes in {window}: the largest hole is {largest}, \
                  {lazy} wait for a flush, {cached} are in magazines"
             ),
+            Self::Impossible { requested, align, window } => {
+                write!(f, "{requested} aligned to {align:?} bytes can never fit in {window}")
+            }
             Self::Index(error) => fmt::Display::fmt(error, f),
             Self::NoTable => f.write_str("the machine lent no table"),
             Self::TooHigh { extent } => write!(f, "extent {extent} ends above what the page map covers"),
+            Self::NotReady => f.write_str("there is no space yet"),
+            Self::AlreadyReady => f.write_str("there is a space already"),
             Self::NoMagazine { limit } => write!(f, "all {limit} magazines of the space are out"),
         }
     }

@@ -15,6 +15,12 @@
 //!
 //! A [`Loose`] area is in nobody's list: the thread that holds the value has the area to itself. It can be neither copied
 //! nor made up, only popped from a list, won from a free, or taken from the index.
+//!
+//! # Invariants
+//! - **LI1 idle** every area of a list is idle and has a slot.
+//!
+//! A list does not know the machine, so one that leads nowhere is not an error it could return: it tells the page map
+//! ([`PageMap::lose`]), ends, and whoever asked stops the machine before it does anything else (`space::busy`).
 
 use crate::map::{PageMap, Slot, Word};
 use core::marker::PhantomData;
@@ -113,19 +119,28 @@ impl<S> AreaList<S> {
         self.pages += area.pages;
     }
 
-    /// Takes the first area.
+    /// Takes the first area, which has `pages` pages.
     #[inline(always)]
-    pub(crate) fn pop_front(&mut self, map: &PageMap) -> Option<Loose<S>> {
+    pub(crate) fn pop_front(&mut self, map: &PageMap, pages: u64) -> Option<Loose<S>> {
         let page = self.head;
         if page == NIL {
             return None;
         }
-        let slot = map.slot(page)?;
-        let (pages, word) = map.sized(page, slot)?;
+        // Checks LI1: what is busy, or is no area, belongs to somebody else.
+        let Some((slot, word)) = map.idle_slot(page) else { return map.lose(page) };
         self.head = slot.link();
         self.areas -= 1;
         self.pages -= pages;
         Some(Loose::won(page, pages, word, slot))
+    }
+
+    /// Takes the first area, of whatever size.
+    #[inline]
+    pub(crate) fn pop_any(&mut self, map: &PageMap) -> Option<Loose<S>> {
+        let page = self.first()?;
+        let Some((slot, _)) = map.idle_slot(page) else { return map.lose(page) };
+        let (pages, _) = map.sized(page, slot)?;
+        self.pop_front(map, pages)
     }
 
     /// Takes the first `count` areas of a list whose areas all have `pages` pages.
@@ -209,7 +224,11 @@ impl<S> AreaList<S> {
         let mut rest = self.head;
         while rest != NIL {
             let mut run = rest;
-            rest = map.link(rest);
+            // Checks LI1: a list that leads to what is not its own may lead round and round.
+            rest = match map.idle_slot(rest) {
+                Some((slot, _)) => slot.link(),
+                None => return map.lose(run).unwrap_or_default(),
+            };
             map.set_link(run, NIL);
             for bin in &mut bins {
                 if *bin == NIL {
@@ -261,7 +280,7 @@ mod tests {
         let Some((map, mut marker)) = PageMap::new(0, &machine) else { panic!("refused") };
         for &page in pages {
             assert!(map.reserve(page, 1, &machine));
-            map.begin(&mut marker, page, 1, Word::new(1, None, 1, State::Busy));
+            map.begin(&mut marker, page, 1, Word::new(1, None, 1, State::Idle));
         }
         map
     }
@@ -277,7 +296,7 @@ mod tests {
 
     fn drained(map: &PageMap, mut list: AreaList<Flushed>) -> Vec<u64> {
         let (areas, mut pages) = (list.areas(), Vec::new());
-        while let Some(area) = list.pop_front(map) {
+        while let Some(area) = list.pop_any(map) {
             pages.push(area.page);
         }
         assert_eq!((areas, list.areas(), list.pages()), (pages.len() as u64, 0, 0));

@@ -26,11 +26,19 @@ use va_base::{Align, Broken, Va};
 pub const EXACT_PAGES_MAX: u64 = 256;
 /// Sizes above that which can be pooled at a time.
 pub const LARGE_SIZES: usize = 8;
-/// Pages that they may hold together in one node: 64 MiB.
-pub const LARGE_PAGES_MAX: u64 = 16 << 10;
+/// Pages that they may hold together in one place: 256 MiB.
+pub const LARGE_PAGES_MAX: u64 = 64 << 10;
 
 const EXACT: usize = EXACT_PAGES_MAX as usize;
 pub(crate) const CLASSES: usize = EXACT + LARGE_SIZES;
+
+/// The class of a size that has a list of its own.
+#[inline(always)]
+fn exact_class(pages: u64) -> Option<usize> {
+    // One comparison, after which no index needs another.
+    let class = pages.wrapping_sub(1) as usize;
+    (class < EXACT).then_some(class)
+}
 
 /// Areas of one phase, by size.
 pub(crate) struct Shelf<S> {
@@ -71,8 +79,8 @@ impl<S> Shelf<S> {
     /// The list that holds areas of `pages`, if there is one.
     #[inline(always)]
     pub(crate) fn class(&self, pages: u64) -> Option<usize> {
-        if pages <= EXACT_PAGES_MAX {
-            return Some(pages as usize - 1);
+        if let Some(exact) = exact_class(pages) {
+            return Some(exact);
         }
         let large = self.large.iter().position(|&size| size == pages)?;
         Some(EXACT + large)
@@ -81,7 +89,7 @@ impl<S> Shelf<S> {
     /// The list for `more` pages in areas of `pages`.
     #[inline(always)]
     fn class_for(&mut self, pages: u64, more: u64) -> Option<usize> {
-        if pages <= EXACT_PAGES_MAX { Some(pages as usize - 1) } else { self.large_class_for(pages, more) }
+        exact_class(pages).or_else(|| self.large_class_for(pages, more))
     }
 
     fn large_class_for(&mut self, pages: u64, more: u64) -> Option<usize> {
@@ -101,7 +109,7 @@ impl<S> Shelf<S> {
         if class < EXACT { class as u64 + 1 } else { self.large[class - EXACT] }
     }
 
-    /// Counts what came into a class.
+    /// Counts what comes into a class.
     #[inline(always)]
     fn count_in(&mut self, class: usize, areas: u64, pages: u64) {
         self.areas += areas;
@@ -109,7 +117,9 @@ impl<S> Shelf<S> {
         if class >= EXACT {
             self.large_pages += pages;
         }
-        self.occupied[class / 64] |= 1 << (class % 64);
+        if self.lists[class].is_empty() {
+            self.occupied[class / 64] |= 1 << (class % 64);
+        }
     }
 
     /// Counts what went out of a class.
@@ -128,7 +138,7 @@ impl<S> Shelf<S> {
     /// Takes the first area of a class.
     #[inline(always)]
     pub(crate) fn pop(&mut self, map: &PageMap, class: usize) -> Option<Loose<S>> {
-        let area = self.lists[class].pop_front(map)?;
+        let area = self.lists[class].pop_front(map, self.size(class))?;
         self.count_out(class, 1, area.pages);
         Some(area)
     }

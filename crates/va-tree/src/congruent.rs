@@ -101,7 +101,7 @@ impl<'a> Congruent<'a> {
     }
 }
 
-/// Finds the highest base, O(holes above it x areas) lookups.
+/// Finds the highest base: a lookup for each area, and one more for each hole above it that could hold an area.
 pub(crate) fn find_base<I: FreeIndex + ?Sized>(index: &I, request: &Congruent<'_>) -> Result<Va, AllocError> {
     let window = request.window.unwrap_or(index.default_window());
     let (low, high) = (window.start().max(index.extent().start()), window.end().min(index.extent().end()));
@@ -119,8 +119,8 @@ pub(crate) fn find_base<I: FreeIndex + ?Sized>(index: &I, request: &Congruent<'_
         let (offset, size) = request.areas[next];
         // Cannot overflow: base + span <= high.
         let (start, end) = (base + offset, base + offset + size);
-        // The hole that must contain the area is the highest one that starts at or below its start.
-        let hole = index.hole_below(Va::new(start)).ok_or_else(none)?;
+        // The hole that must contain the area starts at or below its start; of those the highest that is not too small.
+        let hole = index.fit_below(Va::new(start), Pages::new(size / PAGE_SIZE)).ok_or_else(none)?;
         if hole.end().get() >= end {
             settled += 1;
             next = if next == 0 { request.areas.len() - 1 } else { next - 1 };

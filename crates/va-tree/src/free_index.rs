@@ -153,6 +153,19 @@ pub trait FreeIndex {
     /// Returns the highest hole that starts at or below `at`. O(log n).
     fn hole_below(&self, at: Va) -> Option<VaRange>;
 
+    /// Returns the highest hole of at least `size` that starts at or below `at`. O(log n) where the structure knows the longest
+    /// hole of a part of it; here one step a hole.
+    fn fit_below(&self, at: Va, size: Pages) -> Option<VaRange> {
+        let mut hole = self.hole_below(at)?;
+        loop {
+            let (start, end) = hole.whole_pages();
+            if end - start >= size.get() {
+                return Some(hole);
+            }
+            hole = self.hole_below(Va::from_page(start.checked_sub(1)?))?;
+        }
+    }
+
     /// Iterates over all holes in address order, O(log n) each.
     fn holes(&self) -> impl Iterator<Item = VaRange> + '_
     where
@@ -167,7 +180,7 @@ pub trait FreeIndex {
     }
 
     /// Returns the highest base at which every range of `areas` is free, without taking anything. Cost: (holes above the
-    /// answer + 1) x areas lookups.
+    /// answer that could hold an area + 1) x areas lookups.
     ///
     /// # Errors
     /// [`AllocError::NoSpace`].
@@ -177,7 +190,7 @@ pub trait FreeIndex {
 
     /// Takes several ranges at fixed distances from one base, the highest base possible (`pcpu_get_vm_areas`).
     ///
-    /// All or nothing. Cost: (holes above the answer + 1) x areas lookups.
+    /// All or nothing. Cost: as [`find_congruent`](Self::find_congruent).
     ///
     /// # Errors
     /// [`AllocError::NoSpace`], [`AllocError::NoMeta`].

@@ -248,7 +248,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
         let (slot, row, base, run) = {
             let store = self.lock();
-            let lacks = |row: u32| store.chunk(row).exists && store.chunk(row).populated < store.chunk(row).pages;
+            let lacks =
+                |row: u32| store.chunk(row).exists && store.chunk(row).populated < store.chunk(row).pages;
             // Each list is asked for one chunk; the one before is done if it lacks nothing any more.
             let (mut slot, mut found) = if row == NIL || lacks(row) { (slot, row) } else { (slot + 1, NIL) };
             while found == NIL && slot <= last {

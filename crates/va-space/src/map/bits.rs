@@ -71,13 +71,19 @@ impl<const W: usize> Bits<W> {
     }
 
     /// The highest bit set at or below `at`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prev(&self, at: usize) -> Option<usize> {
         let first = at / WORD_BITS;
         let here = self.words.get(first)?.load(Ordering::Acquire) & (!0 >> (WORD_BITS - 1 - at % WORD_BITS));
         if here != 0 {
             return Some(first * WORD_BITS + here.ilog2() as usize);
         }
+        self.prev_further(first)
+    }
+
+    /// The highest bit set in a word below `first`.
+    #[inline]
+    fn prev_further(&self, first: usize) -> Option<usize> {
         let mut below = self.summary.load(Ordering::Acquire) & ((1 << first) - 1);
         while below != 0 {
             let word = below.ilog2() as usize;

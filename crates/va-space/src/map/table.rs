@@ -73,8 +73,8 @@ pub(crate) trait Subtree: Table {
     /// The lowest start at or above `at`.
     fn next(&self, at: u64) -> Option<u64>;
 
-    /// The highest start at or below `at`.
-    fn prev(&self, at: u64) -> Option<u64>;
+    /// The highest start at or below `at`, and its slot.
+    fn prev(&'static self, at: u64) -> Option<(u64, &'static Slot)>;
 
     /// Checks PM1 and PM2 below `first`, the page number of the subtree; tells whether any start bit is set.
     fn check(&self, first: u64) -> Result<bool, Broken>;
@@ -125,9 +125,10 @@ impl<const W: usize, const N: usize> Subtree for Leaf<W, N> {
         self.starts.next(at as usize).map(|at| at as u64)
     }
 
-    #[inline]
-    fn prev(&self, at: u64) -> Option<u64> {
-        self.starts.prev(at as usize).map(|at| at as u64)
+    #[inline(always)]
+    fn prev(&'static self, at: u64) -> Option<(u64, &'static Slot)> {
+        let at = self.starts.prev(at as usize)?;
+        Some((at as u64, self.slots.get(at)?))
     }
 
     fn check(&self, first: u64) -> Result<bool, Broken> {
@@ -162,6 +163,18 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
     #[inline(always)]
     pub(crate) fn child(&self, index: usize) -> Option<&'static T> {
         self.children.get(index)?.get()
+    }
+
+    /// The highest start in a child below `index`, and its slot.
+    #[inline(never)]
+    fn prev_below(&'static self, mut index: usize) -> Option<(u64, &'static Slot)> {
+        loop {
+            index = self.starts.prev(index.checked_sub(1)?)?;
+            // Empty only if its last area went away after the bit was read: go on.
+            if let Some((found, slot)) = self.child(index).and_then(|child| child.prev(Self::MASK)) {
+                return Some(((index as u64) << T::LOG2 | found, slot));
+            }
+        }
     }
 
     /// The child, lent now if it was not there; `None` if the machine refuses.
@@ -232,17 +245,12 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
         }
     }
 
-    #[inline]
-    fn prev(&self, at: u64) -> Option<u64> {
-        let (mut index, at) = Self::place(at);
-        if let Some(found) = self.child(index).and_then(|child| child.prev(at)) {
-            return Some((index as u64) << T::LOG2 | found);
-        }
-        loop {
-            index = self.starts.prev(index.checked_sub(1)?)?;
-            if let Some(found) = self.child(index).and_then(|child| child.prev(Self::MASK)) {
-                return Some((index as u64) << T::LOG2 | found);
-            }
+    #[inline(always)]
+    fn prev(&'static self, at: u64) -> Option<(u64, &'static Slot)> {
+        let (index, at) = Self::place(at);
+        match self.child(index).and_then(|child| child.prev(at)) {
+            Some((found, slot)) => Some(((index as u64) << T::LOG2 | found, slot)),
+            None => self.prev_below(index),
         }
     }
 

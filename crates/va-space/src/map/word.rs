@@ -92,6 +92,17 @@ impl Word {
         Self(self.0 & !((1 << STATE_BITS) - 1) | state as u64)
     }
 
+    /// The word of the same area when it is busy again, for `owner`.
+    #[inline(always)]
+    pub(crate) const fn again(self, owner: Option<u32>) -> Self {
+        let owner = match owner {
+            Some(node) => node as u64 + 1,
+            None => 0,
+        };
+        let generation = (self.0 + (1 << GENERATION_AT)) & (((1 << GENERATION_BITS) - 1) << GENERATION_AT);
+        Self(self.0 >> PAGES_AT << PAGES_AT | generation | owner << OWNER_AT | State::Busy as u64)
+    }
+
     /// The owner.
     #[inline]
     pub(crate) const fn owner(self) -> Option<u32> {
@@ -143,6 +154,11 @@ mod tests {
                     }
                 }
             }
+        }
+        for (generation, next) in [(7, 8), ((1 << GENERATION_BITS) - 1, 0)] {
+            let before = Word::new(9, Some(3), generation, State::Idle);
+            assert_eq!(before.again(Some(5)), Word::new(9, Some(5), next, State::Busy));
+            assert_eq!(before.again(None), Word::new(9, None, next, State::Busy));
         }
         let wrapped = Word::new(1, None, 1 << GENERATION_BITS, State::Busy);
         assert_eq!(wrapped, Word::new(1, None, 0, State::Busy));

@@ -1,4 +1,8 @@
 //! What each lock guards, and the only places that take one.
+//!
+//! # Invariants
+//! - **PO4 noted** a node is in the set of those with something in their pools exactly when there is something, whenever
+//!   nobody holds the lock of its pool.
 
 use super::overflow::Failed;
 use super::purge::PurgeState;
@@ -7,6 +11,8 @@ use crate::config::Config;
 use crate::flight::{LazyAreas, OnBoard};
 use crate::map::Marker;
 use crate::pool::Pool;
+use core::ops::{Deref, DerefMut};
+use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
 use va_base::{LockClass, Machine, Table};
 
@@ -25,6 +31,71 @@ impl<R: RawMutex + Send + Sync + 'static> Table for Node<R> {
             lazy: Mutex::new(LazyAreas::new()),
             board: Mutex::new(OnBoard::new()),
         }
+    }
+}
+
+/// Which nodes may have something in their pools: an empty pool need not be locked to be found empty.
+///
+/// A node is put in under the lock of its pool when something comes into that, and taken out under it when nothing is there. So
+/// whoever comes after a put finds it; one that runs meanwhile may have come before.
+pub(super) struct Pooled([AtomicU64; NODES_LIMIT as usize / 64]);
+
+impl Pooled {
+    pub(super) fn new() -> Self {
+        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// Makes it wrong for a test.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn spoil(&self, node: u32) {
+        self.0[node as usize / 64 % 2].fetch_xor(1 << (node % 64), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn has(&self, node: u32) -> bool {
+        self.0[node as usize / 64 % 2].load(Ordering::Relaxed) >> (node % 64) & 1 == 1
+    }
+
+    /// Notes what `pool`, which the caller holds, is now.
+    #[inline]
+    fn tell(&self, node: u32, pool: &Pool) {
+        let any = pool.areas() > 0;
+        if any != self.has(node) {
+            let word = &self.0[node as usize / 64 % 2];
+            if any {
+                word.fetch_or(1 << (node % 64), Ordering::Relaxed);
+            } else {
+                word.fetch_and(!(1 << (node % 64)), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Holds the lock of a pool, and notes when it lets go whether anything is in it.
+pub(super) struct PoolGuard<'a, R: RawMutex> {
+    pool: MutexGuard<'a, R, Pool>,
+    pooled: &'a Pooled,
+    node: u32,
+}
+
+impl<R: RawMutex> Deref for PoolGuard<'_, R> {
+    type Target = Pool;
+
+    fn deref(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl<R: RawMutex> DerefMut for PoolGuard<'_, R> {
+    fn deref_mut(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+}
+
+impl<R: RawMutex> Drop for PoolGuard<'_, R> {
+    fn drop(&mut self) {
+        // The lock is let go after this.
+        self.pooled.tell(self.node, &self.pool);
     }
 }
 
@@ -48,9 +119,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     #[inline(always)]
-    pub(super) fn lock_pool<'a>(&self, node: &'a Node<P::Lock>) -> MutexGuard<'a, P::Lock, Pool> {
+    pub(super) fn lock_pool(&self, node: u32) -> PoolGuard<'_, P::Lock> {
         self.machine.locking(LockClass::Pool);
-        node.pool.lock()
+        PoolGuard { pool: self.node(node).pool.lock(), pooled: &self.pooled.0, node }
+    }
+
+    /// The pool of a node, unless it is empty.
+    #[inline]
+    pub(super) fn lock_filled_pool(&self, node: u32) -> Option<PoolGuard<'_, P::Lock>> {
+        self.pooled.0.has(node).then(|| self.lock_pool(node))
     }
 
     #[inline(always)]

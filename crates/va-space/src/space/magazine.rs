@@ -2,40 +2,42 @@
 //!
 //! # Theory
 //! Whoever allocates and frees all the time (a CPU, a thread) owns a magazine and calls it instead of the space. What it
-//! gives out was flushed; what it takes back is lazy and goes to the space in batches, so that an address still makes the
-//! whole round. Pool and lazy list of the node are visited once in many pairs.
+//! gives out was flushed; what it takes back is lazy and counts against the threshold of all. But an area need not leave
+//! the magazine to be flushed: a **round** of freed areas is sealed with a ticket for the next flight (`flight`), stays where
+//! it is, and when that has landed its lists are the stock again, each moved whole when its size is asked for.
 //!
 //! ```text
-//!   node: pool  == up to 64 ==>  magazine: stock ---- alloc ---> busy
-//!         lazy  <= up to 64 ===            lazy  <--- free -----
+//!          +--- landed ---  away  <--- seal: hull, ticket --- round <--- free ---+        node: lazy (hull, counts), pool
+//!          v               (sealed)                                              |
+//!        stock ------------------------------ alloc -----------------------> busy
 //! ```
 //!
-//! A refill brings one area of a size at first, twice as many each time, so that a size in steady use is served from the
-//! stock and a hundred sizes in turn do not push each other out. Where the stock is full, other sizes give way: their
-//! areas go back to the pool in the same hold of its lock.
+//! So a steady load turns in its magazine and takes a lock once a round. What the stock lacks comes from the node's pool (one
+//! area of a size at first, twice as many each time) or from the index; what it has too much of goes to the pool.
 //!
 //! What it holds is lost to others only for a while: a request that fails moves the recall generation, and every magazine
 //! hands back all it has at its owner's next call (the failing caller's own at once). Dropping it does the same.
 //!
 //! # Invariants
-//! - **MG1 bounded** the stock holds at most [`STOCK_AREAS_MAX`] areas and [`STOCK_PAGES_MAX`] pages, the lazy list at most
-//!   [`LAZY_AREAS_MAX`] areas, and pages up to [`LAZY_PAGES_MAX`] and one area.
+//! - **MG1 bounded** the stock is at most [`STOCK_PAGES_MAX`] pages, what is away at most [`AWAY_PAGES_MAX`], a round at most
+//!   [`ROUND_PAGES_MAX`] and one area.
 //! - **MG2 told** its cell in the space says what it holds, whenever no call is in it.
 //!
 //! # Locking
-//! None for a pair from the stock: one compare-exchange. A refill takes `pool` of its node, a batch of freed areas `lazy`.
+//! None for a pair from the stock: one compare-exchange. A refill takes `pool` of its node, the end of a round `lazy`.
+//! Handing everything back takes `purge`, if something is away.
 //! # Source
-//! Our own, after Bonwick's magazines; Linux takes the pool's lock and the busy lock at each call.
+//! Our own, after Bonwick's magazines and epochs; Linux takes the pool's lock and the busy lock at each call.
 
 use super::{Alone, VmapSpace};
 use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
-use crate::flight::LazyAreas;
-use crate::list::{AreaList, Loose, Unflushed};
-use crate::pool::{CLASSES, Pool};
+use crate::flight::{Amount, Rounds};
+use crate::list::{AreaList, Flushed, Loose, Unflushed};
+use crate::pool::{CLASSES, EXACT_PAGES_MAX, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use va_base::{Machine, Request, Table, Va, VaRange};
+use va_base::{Align, Machine, Request, Table, Va, VaRange};
 
 /// Most magazines of a space at a time.
 #[cfg(not(loom))]
@@ -44,17 +46,21 @@ pub const MAGAZINES_MAX: usize = 256;
 #[cfg(loom)]
 pub const MAGAZINES_MAX: usize = 2;
 
-/// Flushed areas that a magazine holds at most.
-const STOCK_AREAS_MAX: u64 = 16384;
-/// Pages in them: 16 MiB.
-const STOCK_PAGES_MAX: u64 = 16384;
+/// Flushed pages that the stock of a magazine holds at most: 256 MiB of addresses.
+const STOCK_PAGES_MAX: u64 = 1 << 16;
+/// Pages that wait for a flight in it at most, or have landed since.
+const AWAY_PAGES_MAX: u64 = 1 << 16;
+/// Freed pages at which it ends a round.
+const ROUND_PAGES_MAX: u64 = 1 << 15;
 /// Areas that one refill brings at most, and pages.
 const REFILL_AREAS_MAX: u64 = 64;
 const REFILL_PAGES_MAX: u64 = 2048;
-/// Freed areas that a magazine holds at most, and pages.
-const LAZY_AREAS_MAX: u64 = 256;
-const LAZY_PAGES_MAX: u64 = 8192;
-const _: () = assert!(REFILL_AREAS_MAX <= STOCK_AREAS_MAX && REFILL_PAGES_MAX <= STOCK_PAGES_MAX);
+/// Pages that a row from the index has at most.
+const ROW_PAGES_MAX: u64 = 256;
+const _: () = assert!(ROW_PAGES_MAX / 2 <= EXACT_PAGES_MAX);
+const _: () = assert!(REFILL_PAGES_MAX <= STOCK_PAGES_MAX && AWAY_PAGES_MAX <= STOCK_PAGES_MAX);
+/// With more magazines than this, what others have not sealed is not looked at when a round ends.
+const LOOKED_AT_MAX: usize = 16;
 
 /// What one magazine holds; written by its owner alone, with plain stores.
 struct Cell {
@@ -63,6 +69,10 @@ struct Cell {
     cached_pages: AtomicU64,
     lazy_areas: AtomicU64,
     lazy_pages: AtomicU64,
+    /// What is away: cached if the flight has landed, else lazy, and counted in the space.
+    away_areas: AtomicU64,
+    away_pages: AtomicU64,
+    ticket: AtomicU64,
 }
 
 /// The cells of all magazines that a space can have.
@@ -80,6 +90,9 @@ impl Table for Cells {
             cached_pages: AtomicU64::new(0),
             lazy_areas: AtomicU64::new(0),
             lazy_pages: AtomicU64::new(0),
+            away_areas: AtomicU64::new(0),
+            away_pages: AtomicU64::new(0),
+            ticket: AtomicU64::new(0),
         };
         Self { cells: core::array::from_fn(|_| Alone(cell())), used: AtomicUsize::new(0) }
     }
@@ -92,6 +105,8 @@ pub(super) struct Held {
     pub(super) cached_pages: u64,
     pub(super) lazy_areas: u64,
     pub(super) lazy_pages: u64,
+    /// What is sealed, and has not landed.
+    pub(super) sealed: Amount,
 }
 
 /// A cache of areas that its owner passes by `&mut`; see the module.
@@ -113,14 +128,14 @@ pub struct Magazine<'s, P: Machine + Clone, C: Config> {
     cell: &'static Cell,
     node: u32,
     stock: Pool,
-    lazy: LazyAreas,
+    rounds: Rounds,
     recall: u64,
     /// What the next refill of each list brings: doubled by each, halved when the list gives way to others.
     batch: [u8; CLASSES],
     /// The list that gives way next.
     victim: usize,
-    /// Pages at which it hands the lazy ones over.
-    lazy_pages_max: u64,
+    /// Pages at which the round may end.
+    round_pages_max: u64,
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
@@ -156,21 +171,35 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             cell: &cell.0,
             node: cpu % self.nodes.nodes(),
             stock: Pool::new(),
-            lazy: LazyAreas::new(),
+            rounds: Rounds::new(),
             recall: self.recall.0.load(Ordering::Relaxed),
             batch: [1; CLASSES],
             victim: 0,
-            lazy_pages_max: self.share(),
+            round_pages_max: self.share(),
         })
     }
 
-    /// Lazy pages that each magazine may hold: together they hold at most half of what may be lazy at all.
-    fn share(&self) -> u64 {
-        let used = self.cells.get().map_or(0, |cells| cells.used.load(Ordering::Relaxed));
-        (self.lazy_max().get() / (2 * used.max(1)) as u64).min(LAZY_PAGES_MAX)
+    /// How many magazines there were at a time.
+    fn magazines(&self) -> usize {
+        self.cells.get().map_or(0, |cells| cells.used.load(Ordering::Relaxed))
     }
 
-    /// What all magazines hold. Cost: four loads for each that there was at a time.
+    /// Pages at which a round ends. One magazine alone may hold all that may be lazy; many hold half of it together.
+    fn share(&self) -> u64 {
+        let max = self.lazy_max().get();
+        let share = match self.magazines() {
+            0 | 1 => (max + 1).saturating_sub(self.lazy_pages().get()).max(max / 16),
+            many => max / (2 * many) as u64,
+        };
+        share.clamp(1, ROUND_PAGES_MAX)
+    }
+
+    /// Pages that few magazines have not sealed; of many nobody looks, they hold at most half of what may be lazy.
+    pub(super) fn unsealed(&self) -> u64 {
+        if self.magazines() <= LOOKED_AT_MAX { self.held().lazy_pages } else { 0 }
+    }
+
+    /// What all magazines hold. Cost: seven loads for each that there was at a time.
     pub(super) fn held(&self) -> Held {
         let mut held = Held::default();
         let Some(cells) = self.cells.get() else { return held };
@@ -179,6 +208,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             held.cached_pages += cell.cached_pages.load(Ordering::Relaxed);
             held.lazy_areas += cell.lazy_areas.load(Ordering::Relaxed);
             held.lazy_pages += cell.lazy_pages.load(Ordering::Relaxed);
+            let areas = cell.away_areas.load(Ordering::Relaxed);
+            let pages = cell.away_pages.load(Ordering::Relaxed);
+            if self.landings.have_reached(cell.ticket.load(Ordering::Relaxed)) {
+                held.cached_areas += areas;
+                held.cached_pages += pages;
+            } else {
+                held.sealed.add(Amount { areas, pages });
+            }
         }
         held
     }
@@ -200,7 +237,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         {
             return Ok(area);
         }
-        self.alloc_further(request)
+        // By value, so that the usual path needs no request in memory.
+        self.alloc_further(*request)
     }
 
     /// An area from the stock.
@@ -213,15 +251,26 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     }
 
     #[inline(never)]
-    fn alloc_further(&mut self, request: &Request) -> Result<Area, SpaceError> {
+    fn alloc_further(&mut self, request: Request) -> Result<Area, SpaceError> {
+        let request = &request;
+        self.space.stop_if_lost();
         let pages = request.size().get();
+        // Of others the space finds out, when the index has nothing.
+        if (pages > EXACT_PAGES_MAX || request.window().is_some())
+            && let Some(error) = self.space.impossible(request)
+        {
+            return Err(error);
+        }
         if self.space.is_tagged(request) && pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) {
-            let brought = self.refill(pages);
-            self.tell_cached();
-            if brought > 0
+            if (self.bring_landed(pages) || self.refill(pages))
                 && let Some(area) = self.take(request)
             {
                 return Ok(area);
+            }
+            self.space.stop_if_lost();
+            match self.take_from_index(request) {
+                Err(SpaceError::NoSpace { .. }) => {}
+                done => return done,
             }
         }
         self.alloc_shared(request)
@@ -260,13 +309,21 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// `free`, `lazy` of the node, one after the other.
     pub fn drain(&mut self) {
         let map = &self.space.map;
+        self.unseal();
         let mut batch = AreaList::new();
-        while let Some(class) = self.stock.next_class(0)
-            && let Some(area) = self.stock.pop(map, class)
-        {
-            batch.push_back(map, area);
+        let mut class = 0;
+        while let Some(next) = self.rounds.away().next_class(class) {
+            batch.append(map, self.rounds.take(map, next));
+            class = next + 1;
         }
+        class = 0;
+        while let Some(next) = self.stock.next_class(class) {
+            batch.append(map, self.stock.take_list(map, next, u64::MAX));
+            class = next + 1;
+        }
+        self.space.stop_if_lost();
         self.tell_cached();
+        self.tell_away();
         if !batch.is_empty() {
             let by_address = C::ORDER != Order::Newest;
             self.space.to_index(batch, by_address, by_address);
@@ -275,18 +332,36 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.hand_over();
     }
 
+    /// Gives what is away and has not landed to the node or to its flight.
+    fn unseal(&mut self) {
+        if self.rounds.land(&self.space.landings) {
+            return;
+        }
+        // Nothing lands or boards meanwhile.
+        let mut state = self.space.lock_purge();
+        if self.rounds.land(&self.space.landings) {
+            return;
+        }
+        let node = self.space.node(self.node);
+        let boarded = self.rounds.unseal(&self.space.map, &mut self.space.lock_lazy(node));
+        if boarded && let Some(flight) = state.flight() {
+            self.rounds.board(&self.space.map, flight, &mut node.board.lock());
+        }
+    }
+
     #[cold]
     fn alloc_shared(&mut self, request: &Request) -> Result<Area, SpaceError> {
         match self.space.alloc(self.node, request) {
-            Err(SpaceError::NoSpace { .. })
-                if (self.stock.areas() > 0 || !self.lazy.is_empty())
-                    && !(C::FAIL_FAST && self.space.is_impossible(request)) =>
-            {
+            Err(SpaceError::NoSpace { .. }) if self.holds_any() => {
                 self.drain();
                 self.space.alloc(self.node, request)
             }
             done => done,
         }
+    }
+
+    fn holds_any(&self) -> bool {
+        self.stock.areas() + self.rounds.open().areas() + self.rounds.away().areas() > 0
     }
 
     #[inline(always)]
@@ -303,23 +378,80 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.drain();
     }
 
-    /// Moves areas of one size from the node's pool into the stock; returns how many.
-    fn refill(&mut self, pages: u64) -> u64 {
+    /// Moves what has landed of one size into the stock, which has none that suits; tells whether there was any.
+    fn bring_landed(&mut self, pages: u64) -> bool {
+        if self.rounds.away().areas() == 0 || !self.rounds.land(&self.space.landings) {
+            return false;
+        }
+        let Some(class) = self.rounds.away().class(pages).filter(|&class| self.rounds.away().len(class) > 0)
+        else {
+            return false;
+        };
+        let list = self.rounds.take(&self.space.map, class);
+        let brought = self.stock_or_pool(pages, list);
+        self.tell_away();
+        brought
+    }
+
+    /// Puts areas of one size into the stock, others give way; if it has no list for them, into the pool or the index. Tells whether it had.
+    fn stock_or_pool(&mut self, pages: u64, list: AreaList<Flushed>) -> bool {
         let map = &self.space.map;
-        let node = self.space.node(self.node);
-        let mut pool = self.space.lock_pool(node);
-        let Some(class) = pool.class(pages).filter(|&class| pool.len(class) > 0) else { return 0 };
+        self.make_room(list.pages());
+        let rest = self.stock.put_list(map, pages, list);
+        self.tell_cached();
+        let Err(list) = rest else { return true };
+        let rest = self.space.lock_pool(self.node).put_list(map, pages, list);
+        if let Err(list) = rest {
+            self.space.to_index(list, false, false);
+        }
+        self.space.note_return();
+        false
+    }
+
+    /// Moves areas of one size from the node's pool into the stock; tells whether there were any.
+    fn refill(&mut self, pages: u64) -> bool {
+        let map = &self.space.map;
+        let Some(mut pool) = self.space.lock_filled_pool(self.node) else { return false };
+        let Some(class) = pool.class(pages).filter(|&class| pool.len(class) > 0) else { return false };
         let limit = (REFILL_PAGES_MAX / pages).clamp(1, REFILL_AREAS_MAX);
         let mut want = u64::from(self.batch[class]).min(limit).min(pool.len(class));
         self.batch[class] = (2 * want).min(limit) as u8;
-        if want == limit && pool.len(class) * pages <= STOCK_PAGES_MAX {
+        if want == limit && pool.len(class) * pages <= STOCK_PAGES_MAX / 4 {
             want = pool.len(class);
         }
-        let (mut homeless, mut evicted) = (AreaList::new(), false);
+        let list = pool.take_list(map, class, want);
+        drop(pool);
+        self.stock_or_pool(pages, list)
+    }
+
+    /// An area from the index, and a row of others like it for the stock if this size was asked for before.
+    fn take_from_index(&mut self, request: &Request) -> Result<Area, SpaceError> {
+        let pages = request.size().get();
+        if let Some(class) = Some(pages as usize - 1).filter(|_| pages <= ROW_PAGES_MAX / 2) {
+            let count = u64::from(self.batch[class]).min(ROW_PAGES_MAX / pages);
+            self.batch[class] = (2 * count).min(REFILL_AREAS_MAX) as u8;
+            if count > 1
+                && request.align() <= Align::PAGE
+                && C::ORDER == Order::SliceByAddress
+                && let Some((area, others)) = self.space.take_row(pages, count, self.node)
+            {
+                self.stock_or_pool(pages, others);
+                return Ok(area);
+            }
+        }
+        self.space.take_from_index(request, Some(self.node))
+    }
+
+    /// Other sizes give way until there is room for more pages in the stock.
+    fn make_room(&mut self, more: u64) {
+        let map = &self.space.map;
         // Checks MG1.
-        while self.stock.areas() + want > STOCK_AREAS_MAX
-            || self.stock.pages() + want * pages > STOCK_PAGES_MAX
-        {
+        if self.stock.pages() + more <= STOCK_PAGES_MAX {
+            return;
+        }
+        let mut pool = self.space.lock_pool(self.node);
+        let mut homeless = AreaList::new();
+        while self.stock.pages() + more > STOCK_PAGES_MAX {
             let Some(victim) = self.stock.next_class(self.victim).or_else(|| self.stock.next_class(0)) else {
                 break;
             };
@@ -331,63 +463,74 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             }
             self.batch[victim] = (self.batch[victim] / 2).max(1);
             self.victim = victim + 1;
-            evicted = true;
-        }
-        let list = pool.take_list(map, class, want);
-        let mut got = list.areas();
-        if let Err(list) = self.stock.put_list(map, pages, list) {
-            got = 0;
-            // No list for one more large size: it stays where it was.
-            if let Err(list) = pool.put_list(map, pages, list) {
-                homeless.append(map, list);
-            }
         }
         drop(pool);
-        if evicted || !homeless.is_empty() {
-            self.space.to_index(homeless, false, false);
-            self.space.note_return();
-        }
-        got
+        self.tell_cached();
+        self.space.to_index(homeless, false, false);
+        self.space.note_return();
     }
 
     /// Keeps a freed area until there are many, if it is of this node.
     #[inline(always)]
     fn keep(&mut self, freed: Loose<Unflushed>) {
         self.answer_recall();
-        if freed.word.owner() != Some(self.node) {
+        if freed.word.owner() != Some(self.node) || C::ORDER != Order::SliceByAddress {
             self.send_home(freed);
             return;
         }
-        self.lazy.cover(freed.page, freed.end());
-        let rest = if C::ORDER == Order::SliceByAddress { self.lazy.sized.put(freed) } else { Err(freed) };
-        if let Err(freed) = rest {
-            self.lazy.mixed.push_back(&self.space.map, freed);
-        }
-        if self.lazy.areas() >= LAZY_AREAS_MAX || self.lazy.pages() >= self.lazy_pages_max {
-            self.hand_over();
-        } else {
-            self.tell_lazy();
+        match self.rounds.put(freed) {
+            Ok(Amount { areas, pages }) => {
+                self.cell.lazy_areas.store(areas, Ordering::Relaxed);
+                self.cell.lazy_pages.store(pages, Ordering::Relaxed);
+                if pages >= self.round_pages_max {
+                    self.end_round();
+                }
+            }
+            Err(freed) => self.send_home(freed),
         }
     }
 
-    /// What is another node's becomes lazy there.
+    /// What is another node's, or of a size that has no list, becomes lazy in its node.
     #[inline(never)]
     fn send_home(&self, freed: Loose<Unflushed>) {
         self.space.make_lazy(freed);
         self.space.after_free();
     }
 
+    /// Seals the round.
     #[cold]
-    fn hand_over(&mut self) {
-        if self.lazy.is_empty() {
-            return;
+    fn end_round(&mut self) {
+        let (space, map) = (self.space, &self.space.map);
+        if self.rounds.land(&space.landings) {
+            // What nobody asked for in a whole round makes room for this one.
+            let mut class = 0;
+            while let Some(next) = self.rounds.away().next_class(class) {
+                let (size, list) = (self.rounds.away().size(next), self.rounds.take(map, next));
+                self.stock_or_pool(size, list);
+                class = next + 1;
+            }
         }
-        self.space.lazied.0.fetch_add(self.lazy.pages(), Ordering::Relaxed);
-        let node = self.space.node(self.node);
-        self.space.lock_lazy(node).absorb(&self.space.map, &mut self.lazy);
+        space.lazied.0.fetch_add(self.rounds.open().pages(), Ordering::Relaxed);
+        self.rounds.seal(map, &mut space.lock_lazy(space.node(self.node)), AWAY_PAGES_MAX);
+        self.round_ended();
+    }
+
+    /// Puts the round into the lists of the node.
+    fn hand_over(&mut self) {
+        let (space, map) = (self.space, &self.space.map);
+        let pages = self.rounds.open().pages();
+        if pages > 0 {
+            space.lazied.0.fetch_add(pages, Ordering::Relaxed);
+            self.rounds.hand_over(map, &mut space.lock_lazy(space.node(self.node)));
+            self.round_ended();
+        }
+    }
+
+    fn round_ended(&mut self) {
         self.tell_lazy();
-        self.lazy_pages_max = self.space.share();
-        self.space.after_batch();
+        self.tell_away();
+        self.space.after_round();
+        self.round_pages_max = self.space.share();
     }
 
     /// Keeps MG2 for the stock.
@@ -397,11 +540,17 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.cell.cached_pages.store(self.stock.pages(), Ordering::Relaxed);
     }
 
-    /// Keeps MG2 for the lazy list.
-    #[inline(always)]
+    /// Keeps MG2 for the round.
     fn tell_lazy(&self) {
-        self.cell.lazy_areas.store(self.lazy.areas(), Ordering::Relaxed);
-        self.cell.lazy_pages.store(self.lazy.pages(), Ordering::Relaxed);
+        self.cell.lazy_areas.store(self.rounds.open().areas(), Ordering::Relaxed);
+        self.cell.lazy_pages.store(self.rounds.open().pages(), Ordering::Relaxed);
+    }
+
+    /// Keeps MG2 for what is away.
+    fn tell_away(&self) {
+        self.cell.away_areas.store(self.rounds.away().areas(), Ordering::Relaxed);
+        self.cell.away_pages.store(self.rounds.away().pages(), Ordering::Relaxed);
+        self.cell.ticket.store(self.rounds.ticket().number(), Ordering::Relaxed);
     }
 }
 

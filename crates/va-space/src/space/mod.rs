@@ -30,28 +30,34 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, `free_vmap_area_noflush`); differences: the table in [`config`](crate::config).
 
+mod busy;
 mod congruent;
 mod find;
 mod locks;
 mod magazine;
 mod overflow;
 mod purge;
+mod reshape;
+mod row;
 mod settle;
 mod validate;
 
 pub use find::Areas;
 pub use magazine::{MAGAZINES_MAX, Magazine};
 pub use purge::{Purge, Purged};
+pub use reshape::ReshapeError;
 pub use validate::Stats;
 
 use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
+use crate::flight::Landings;
 use crate::list::{Flushed, Loose, Unflushed};
+use crate::lookup::Lookup;
 use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, Slot, State, Word};
 use crate::node::{NodeMap, Zone};
 use core::marker::PhantomData;
-use locks::{Heap, Node};
+use locks::{Heap, Node, Pooled};
 use magazine::Cells;
 use purge::PurgeState;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -94,6 +100,8 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     nodes: NodeMap,
     table: [Option<&'static Node<P::Lock>>; NODES_LIMIT as usize],
     map: PageMap,
+    /// Finds busy areas, unless the page map does.
+    lookup: C::Lookup<P>,
     // Under their locks; see the lock order above.
     purge: Mutex<P::PurgeLock, PurgeState>,
     free: Mutex<P::Lock, Heap<C::Index<P>>>,
@@ -108,6 +116,10 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     returned: Alone<AtomicU64>,
     /// Moves when magazines are to hand back what they hold.
     recall: Alone<AtomicU64>,
+    /// Which nodes have something in their pools.
+    pooled: Alone<Pooled>,
+    /// Which flights have landed.
+    landings: Landings,
     /// What magazines hold; lent with the first of them.
     cells: OnceRef<'static, Cells>,
     config: PhantomData<fn() -> C>,
@@ -123,6 +135,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// [`SpaceError::Index`] if there is no whole page in `extent`, [`SpaceError::TooHigh`] if the page map does not
     /// cover it, [`SpaceError::NoTable`] if the machine refuses one.
     pub fn new(extent: VaRange, default_window: VaRange, machine: P) -> Result<Self, SpaceError> {
+        va_base::assert_pages::<P>();
         let index = C::index(extent, default_window, machine.clone())?;
         let extent = index.extent();
         if extent.end().page_floor() > COVERED_PAGES {
@@ -132,6 +145,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let nodes = NodeMap::new(count, ZONE_PAGES).ok_or(SpaceError::NoTable)?;
         let near = default_window.start().max(extent.start()).page_floor();
         let (map, marker) = PageMap::new(near, &machine).ok_or(SpaceError::NoTable)?;
+        let Some(lookup) = <C::Lookup<P> as Lookup<P>>::new(nodes, &machine) else {
+            map.hand_back(&machine);
+            return Err(SpaceError::NoTable);
+        };
         let heap = Heap { index, marker, transit_pages: 0, failed: None };
         let mut space = Self {
             machine,
@@ -140,6 +157,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             nodes,
             table: [None; NODES_LIMIT as usize],
             map,
+            lookup,
             purge: Mutex::new(PurgeState::new()),
             free: Mutex::new(heap),
             lazied: Alone(AtomicU64::new(0)),
@@ -147,6 +165,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             purging: AtomicBool::new(false),
             returned: Alone(AtomicU64::new(0)),
             recall: Alone(AtomicU64::new(0)),
+            pooled: Alone(Pooled::new()),
+            landings: Landings::new(),
             cells: OnceRef::new(),
             config: PhantomData,
         };
@@ -197,7 +217,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Gives out an area; `cpu` is the CPU that asks, or stands for it.
     ///
     /// # Errors
-    /// [`SpaceError::NoSpace`], after everything was purged and the machine's hooks freed nothing more;
+    /// [`SpaceError::Impossible`] at once for what could never fit; [`SpaceError::NoSpace`] after everything was purged and the
+    /// machine's hooks freed nothing more;
     /// [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the machine lends no memory for the records.
     /// # Locks
     /// `pool`, and if it has nothing, `free`; all of them one after the other when nothing fits.
@@ -210,6 +231,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             && let Some(area) = self.take_pooled(node, request, owner)
         {
             return Ok(area);
+        }
+        if let Some(error) = self.impossible(request) {
+            return Err(error);
         }
         match self.take_from_index(request, owner) {
             Err(SpaceError::NoSpace { .. }) => self.overflow(request, owner),
@@ -271,17 +295,22 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// An area of the exact size from the pool of `node`, for `owner`.
     #[inline]
     fn take_pooled(&self, node: u32, request: &Request, owner: Option<u32>) -> Option<Area> {
-        let mut pool = self.lock_pool(self.node(node));
-        let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES)?;
+        let mut pool = self.lock_filled_pool(node)?;
+        let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES);
         drop(pool);
+        let Some(area) = area else {
+            self.stop_if_lost();
+            return None;
+        };
         Some(self.publish(area, owner))
     }
 
     /// Makes a flushed area busy.
     #[inline(always)]
     fn publish(&self, area: Loose<Flushed>, owner: Option<u32>) -> Area {
-        let word = Word::new(area.pages, owner, area.word.generation() + 1, State::Busy);
+        let word = area.word.again(owner);
         let given = Area { page: area.page, pages: area.pages, generation: word.generation() };
+        self.lookup.insert(given.range(), &self.machine);
         area.become_busy(word);
         given
     }
@@ -291,7 +320,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut heap = self.lock_free();
         match heap.index.alloc(request) {
             Ok(at) => self.begin(heap, at.page_floor(), request.size().get(), owner),
-            Err(error) => Err(self.refused(error, heap.index.largest_hole())),
+            Err(error) => Err(Self::not_yet(error)),
         }
     }
 
@@ -304,19 +333,19 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         pages: u64,
         owner: Option<u32>,
     ) -> Result<Area, SpaceError> {
-        if !self.map.is_reserved(page, pages) {
+        if Self::TELLS || !self.map.is_reserved(page, pages) {
             heap.transit_pages += pages;
             drop(heap);
-            let reserved = self.map.reserve(page, pages, &self.machine);
+            let ready = self.ready(page, pages);
             heap = self.lock_free();
             heap.transit_pages -= pages;
-            if !reserved {
+            if let Err(refusal) = ready {
                 if let Err(error) = heap.index.give_back(range_of(page, pages)) {
                     self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
                 }
                 drop(heap);
                 self.note_return();
-                return Err(SpaceError::NoTable);
+                return Err(refusal);
             }
         }
         let word = Word::new(pages, owner, self.map.last_generation(page) + 1, State::Busy);
@@ -364,7 +393,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     ) -> Result<Loose<Unflushed>, ReleaseError> {
         let idle = word.with_state(State::Idle);
         match slot.exchange(word, idle) {
-            Ok(()) => Ok(Loose::won(page, pages, idle, slot)),
+            Ok(()) => {
+                self.lookup.remove(Va::from_page(page), &self.machine);
+                Ok(Loose::won(page, pages, idle, slot))
+            }
             Err(_) => Err(self.no_area_at(Va::from_page(page))),
         }
     }
@@ -407,6 +439,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 impl<P: Machine + Clone, C: Config> Drop for VmapSpace<P, C> {
     fn drop(&mut self) {
         self.map.hand_back(&self.machine);
+        self.lookup.hand_back(&self.machine);
         for node in self.table.iter_mut().filter_map(Option::take) {
             self.machine.take_back_table(node);
         }

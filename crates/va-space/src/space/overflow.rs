@@ -3,11 +3,12 @@
 //! # Theory
 //! Holes that fit may exist all over: in other nodes' pools, among the lazy, at the machine's clients. In turn: other
 //! pools are asked for the exact size; everything is purged, pools emptied, so that neighbours merge, and the index is asked
-//! again (after each slice, where the policy is to fail fast); the machine's clients are asked to free; and again.
+//! again (after each slice, where the policy is to fail fast); the machine's clients are asked to free; and again. (Linux
+//! has its vmap blocks freed before the purge: [`Config::RECLAIM_FIRST`].)
 //!
-//! A request that no space of this extent could ever meet fails at once and empties nobody's cache. So does one that asks
+//! A request that no space of this extent could ever meet fails before any of this. So does, at the first step, one that asks
 //! for no less than one that failed, while nothing was freed since: whoever asks a full window over and over pays for it
-//! once. (Linux empties every pool of every node at each failure.)
+//! once; only the machine's clients are asked, who answer quickly that there is nothing new. (Linux empties every pool of every node at each failure.)
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, the label `overflow`).
@@ -36,8 +37,20 @@ pub(super) struct Failed {
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[cold]
     pub(super) fn overflow(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
-        if C::FAIL_FAST && (self.is_impossible(request) || self.failed_before(request)) {
-            return Err(self.no_space(request));
+        // What clients could do without since then counts as free: nobody told the space of it.
+        if C::FAIL_FAST
+            && let Some(largest) = self.failed_before(request)
+            && self.machine.reclaim() == 0
+        {
+            // Nor is what magazines took back counted before they hand it over.
+            let held = self.held();
+            if held.cached_pages + held.lazy_pages > 0 {
+                self.recall_magazines();
+            }
+            return Err(self.no_space(request, largest));
+        }
+        if C::RECLAIM_FIRST {
+            self.machine.reclaim();
         }
         loop {
             if let Some(area) = self.steal(request, owner) {
@@ -65,9 +78,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if let Pass::Whole { returned } = pass {
                 self.remember(request, lazied, returned);
             }
-            // Their owners hand back at their next call what would merge with what is free.
-            self.recall.0.fetch_add(1, Ordering::Relaxed);
-            return Err(self.no_space(request));
+            self.recall_magazines();
+            let largest = self.lock_free().index.largest_hole();
+            return Err(self.no_space(request, largest));
         }
     }
 
@@ -81,8 +94,18 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         (1..nodes).find_map(|step| self.take_pooled((node + step) % nodes, request, owner))
     }
 
-    /// Tells whether the request could not be met even if the extent were all free.
-    pub(super) fn is_impossible(&self, request: &Request) -> bool {
+    /// The error of a request that could not be met even if the extent were all free, where the policy is to ask. Touches
+    /// nothing that changes.
+    #[inline(never)]
+    pub(super) fn impossible(&self, request: &Request) -> Option<SpaceError> {
+        if !C::FAIL_FAST || !self.is_impossible(request) {
+            return None;
+        }
+        let window = request.window().unwrap_or(self.default_window);
+        Some(SpaceError::Impossible { requested: request.size(), align: request.align(), window })
+    }
+
+    fn is_impossible(&self, request: &Request) -> bool {
         let window = request.window().unwrap_or(self.default_window);
         let start = window.start().max(self.extent.start()).align_up(request.align().max(Align::PAGE));
         let (_, end) = window.whole_pages();
@@ -93,17 +116,18 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         })
     }
 
-    /// Tells whether no less was asked for before in vain, and nothing was freed since.
-    fn failed_before(&self, request: &Request) -> bool {
+    /// If no less was asked for before in vain, and nothing was freed since: the largest hole.
+    fn failed_before(&self, request: &Request) -> Option<Pages> {
         let window = request.window().unwrap_or(self.default_window);
         let heap = self.lock_free();
-        heap.failed.is_some_and(|failed| {
+        let known = heap.failed.is_some_and(|failed| {
             request.size() >= failed.size
                 && request.align() >= failed.align
                 && failed.window.encloses(window)
                 && failed.lazied == self.lazied.0.load(Ordering::Relaxed)
                 && failed.returned == self.returned.0.load(Ordering::Acquire)
-        })
+        });
+        known.then(|| heap.index.largest_hole())
     }
 
     /// Notes that a request failed with nothing left to purge. Not if something is lazy: a free that was counted but had
@@ -123,20 +147,36 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.returned.0.fetch_add(1, Ordering::Release);
     }
 
-    fn no_space(&self, request: &Request) -> SpaceError {
+    /// Has magazines hand back, at their owners' next call, what would merge with what is free.
+    fn recall_magazines(&self) {
+        self.recall.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn no_space(&self, request: &Request, largest: Pages) -> SpaceError {
         let window = request.window().unwrap_or(self.default_window);
         let (requested, align) = (request.size(), request.align());
-        let largest = self.lock_free().index.largest_hole();
-        self.refused(AllocError::NoSpace { requested, align, window, largest }, largest)
+        self.refused(AllocError::NoSpace { requested, align, window, largest })
     }
 
     /// What the index says, with what only the space knows.
     #[cold]
-    pub(super) fn refused(&self, error: AllocError, largest: Pages) -> SpaceError {
-        match error {
-            AllocError::NoSpace { requested, align, window, .. } => {
-                let (lazy, cached) = (self.lazy_pages(), Pages::new(self.held().cached_pages));
+    pub(super) fn refused(&self, error: AllocError) -> SpaceError {
+        let held = self.held();
+        let (lazy, cached) = (self.lazy_pages(), Pages::new(held.cached_pages + held.lazy_pages));
+        match Self::not_yet(error) {
+            SpaceError::NoSpace { requested, align, window, largest, .. } => {
                 SpaceError::NoSpace { requested, align, window, largest, lazy, cached }
+            }
+            other => other,
+        }
+    }
+
+    /// What the index says to a request for which there is more to be tried.
+    pub(super) fn not_yet(error: AllocError) -> SpaceError {
+        match error {
+            AllocError::NoSpace { requested, align, window, largest } => {
+                let none = Pages::new(0);
+                SpaceError::NoSpace { requested, align, window, largest, lazy: none, cached: none }
             }
             other => SpaceError::Index(other),
         }

@@ -25,7 +25,7 @@
 
 use super::VmapSpace;
 use crate::config::{Config, Order};
-use crate::flight::{Boarding, Flight, Landed};
+use crate::flight::{Amount, Boarding, Flight, Landed};
 use va_base::sync::atomic::Ordering;
 use va_base::{Drain, LockClass, Machine, Pages};
 
@@ -88,6 +88,8 @@ pub(super) struct PurgeState {
     full_from_start: bool,
     passes: u64,
     full_passes: u64,
+    /// Number of the last flight.
+    flights: u64,
     pub(super) flushes: u64,
     pub(super) areas: u64,
 }
@@ -100,6 +102,7 @@ impl PurgeState {
             full_from_start: false,
             passes: 0,
             full_passes: 0,
+            flights: 0,
             flushes: 0,
             areas: 0,
         }
@@ -116,6 +119,16 @@ impl PurgeState {
             Stage::Flight(flight) => flight.mixed(),
             Stage::Settle { landed, .. } => (landed.mixed.areas(), landed.mixed.pages()),
         }
+    }
+
+    /// What flies without being in a list of the purge.
+    pub(super) fn sealed(&self) -> Amount {
+        if let Stage::Flight(flight) = &self.stage { flight.sealed } else { Amount::NONE }
+    }
+
+    /// The flight that is in the air.
+    pub(super) fn flight(&mut self) -> Option<&mut Flight> {
+        if let Stage::Flight(flight) = &mut self.stage { Some(flight) } else { None }
     }
 
     pub(super) fn passes(&self) -> u64 {
@@ -149,6 +162,25 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let waiting = due && self.slice(&mut state, false);
         drop(state);
         self.purged(waiting)
+    }
+
+    /// Purges until no pass is under way and no more is lazy than may be, or until a flush has to be waited for. For a worker
+    /// that was woken: what was drained by others in the meantime is not drained again.
+    ///
+    /// # Locks
+    /// `purge`, given back after each slice.
+    pub fn drain(&self) -> Purged {
+        loop {
+            let mut state = self.lock_purge();
+            if state.is_idle() && self.lazy_pages() <= self.lazy_max() {
+                drop(state);
+                return self.purged(false);
+            }
+            if self.slice(&mut state, false) {
+                drop(state);
+                return self.purged(true);
+            }
+        }
     }
 
     /// Gives all pooled areas back to the index, for a machine that is short of memory or of space; returns how many.
@@ -187,9 +219,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// The same after many frees at once: what magazines hold counts, too.
-    pub(super) fn after_batch(&self) {
-        let lazy = self.lazy_pages().get() + self.held().lazy_pages;
+    /// The same at the end of a magazine's round: what others have in theirs counts, too.
+    pub(super) fn after_round(&self) {
+        let lazy = self.lazy_pages().get() + self.unsealed();
         if lazy > self.lazy_max().get() || self.purging.load(Ordering::Relaxed) {
             self.drain_some(lazy);
         }
@@ -265,21 +297,26 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     };
                 }
                 Stage::Decay { .. } => {
-                    let boarding = self.board();
-                    if boarding.is_empty() {
+                    let Some(boarding) = self.board(&mut state.flights) else {
                         self.end_pass(state);
                         return false;
-                    }
+                    };
                     state.flushes += 1;
                     state.stage = Stage::Flight(Flight::begin(boarding, &self.machine));
                 }
-                Stage::Flight(flight) => match flight.land(&self.machine) {
-                    Ok(landed) => state.stage = Stage::Settle { landed, node: 0, class: 0 },
-                    Err(flight) => {
-                        state.stage = Stage::Flight(flight);
-                        return true;
+                Stage::Flight(flight) => {
+                    let settled = |sealed: Amount| {
+                        state.areas += sealed.areas;
+                        self.settled.0.fetch_add(sealed.pages, Ordering::Release);
+                    };
+                    match flight.land(&self.machine, &self.landings, settled) {
+                        Ok(landed) => state.stage = Stage::Settle { landed, node: 0, class: 0 },
+                        Err(flight) => {
+                            state.stage = Stage::Flight(flight);
+                            return true;
+                        }
                     }
-                },
+                }
                 Stage::Settle { mut landed, mut node, mut class } => {
                     self.settle_sized(state, &mut landed, &mut node, &mut class, &mut budget);
                     self.settle(state, &mut landed.mixed, &mut budget);
@@ -302,9 +339,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.purging.store(false, Ordering::Relaxed);
     }
 
-    /// Takes the lazy areas of all nodes on board.
-    fn board(&self) -> Boarding {
-        let mut boarding = Boarding::new();
+    /// Takes the lazy areas of all nodes on board, if there are any.
+    fn board(&self, flights: &mut u64) -> Option<Boarding> {
+        let mut boarding = Boarding::new(flights);
         for node in self.each_node() {
             let mut board = node.board.lock();
             let mut lazy = self.lock_lazy(node);
@@ -313,6 +350,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             boarding.board(&self.map, &mut lazy, &mut board);
         }
-        boarding
+        self.stop_if_lost();
+        boarding.unless_empty(&self.landings)
     }
 }

@@ -9,8 +9,9 @@ use crate::config::{Config, Order};
 use crate::decay::Decay;
 use crate::flight::Landed;
 use crate::list::{AreaList, Flushed};
-use va_base::Machine;
+use crate::lookup::Lookup;
 use va_base::sync::atomic::Ordering;
+use va_base::{Machine, Va};
 use va_tree::FreeIndex;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
@@ -23,8 +24,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         full: bool,
         budget: &mut u64,
     ) -> (Option<usize>, Option<u64>) {
+        let Some(mut pool) = self.lock_filled_pool(node) else { return (None, None) };
         let mut batch = AreaList::new();
-        let mut pool = self.lock_pool(self.node(node));
         let mut next = None;
         while let Some(at) = pool.next_class(class) {
             let quota = |len| if full { len } else { C::Decay::quota(len) };
@@ -45,6 +46,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             (class, left) = (at + 1, None);
         }
         drop(pool);
+        self.stop_if_lost();
         let by_address = C::ORDER != Order::Newest;
         self.to_index(batch, by_address, by_address);
         (next, left)
@@ -65,7 +67,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let at = self.node(*node);
             let mut board = at.board.lock();
             if board.shelf().areas() > 0 {
-                let mut pool = self.lock_pool(at);
+                let mut pool = self.lock_pool(*node);
                 while *budget > 0
                     && let Some((next, size, list)) = landed.next(&self.map, &mut board, *class)
                 {
@@ -95,7 +97,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut pages = 0;
         let mut pool = None;
         while *budget > 0
-            && let Some(area) = list.pop_front(&self.map)
+            && let Some(area) = list.pop_any(&self.map)
         {
             *budget -= 1;
             state.areas += 1;
@@ -109,7 +111,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                         Some((held, guard)) if held == owner => guard,
                         other => {
                             drop(other);
-                            self.lock_pool(self.node(owner))
+                            self.lock_pool(owner)
                         }
                     };
                     let (_, pool) = pool.insert((owner, held));
@@ -130,6 +132,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         batch.append(&self.map, part);
         drop(pool);
+        self.stop_if_lost();
         // Before the index has them: what can be allocated is never counted as lazy.
         self.settled.0.fetch_add(pages, Ordering::Release);
         self.to_index(batch, C::ORDER == Order::SliceByAddress, C::ORDER == Order::SliceByAddress);
@@ -147,12 +150,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let heap = &mut *heap;
         let mut run: Option<(u64, u64, u64)> = None;
         loop {
-            let area = batch.pop_front(&self.map);
+            let area = batch.pop_any(&self.map);
             if let (Some(area), Some((_, end, count))) = (&area, &mut run)
                 && join
                 && area.page == *end
             {
                 self.map.end(&mut heap.marker, area.page, area.pages);
+                self.lookup.release(Va::from_page(area.page));
                 *end += area.pages;
                 *count += 1;
                 continue;
@@ -163,8 +167,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 }
                 let _released = heap.index.release_pieces(count - 1);
             }
-            let Some(area) = area else { return };
+            let Some(area) = area else { return self.stop_if_lost() };
             self.map.end(&mut heap.marker, area.page, area.pages);
+            self.lookup.release(Va::from_page(area.page));
             run = Some((area.page, area.end(), 1));
         }
     }

@@ -44,12 +44,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Counts. Cost: O(nodes) locks, and the tables.
     pub fn stats(&self) -> Stats {
         let held = self.held();
+        // What is sealed in magazines is counted as lazy in the space.
         let mut stats = Stats { tables: self.map.tables(), ..Stats::default() };
         stats.lazy_pages = Pages::new(self.lazy_pages().get() + held.lazy_pages);
         (stats.cached_areas, stats.cached_pages) = (held.cached_areas, Pages::new(held.cached_pages));
         let mut pooled = 0;
-        for node in self.each_node() {
-            let pool = self.lock_pool(node);
+        for number in 0..self.nodes.nodes() {
+            let pool = self.lock_pool(number);
             stats.pooled_areas += pool.areas();
             pooled += pool.pages();
         }
@@ -78,15 +79,21 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub fn validate(&self) -> Result<(), Broken> {
         let purge = self.lock_purge();
         let (mut listed, mut lazy_pages) = purge.holds();
+        let mut sealed = purge.sealed();
         let (mut pooled, mut pooled_pages) = (0, 0);
-        for node in self.each_node() {
-            let pool = self.lock_pool(node);
+        for (number, node) in (0..).zip(self.each_node()) {
+            let pool = self.lock_pool(number);
             pool.validate(&self.map)?;
+            let (any, told) = (u64::from(pool.areas() > 0), u64::from(self.pooled.0.has(number)));
+            if any != told {
+                return Err(Broken { rule: "PO4", at: Va::ZERO, want: any, got: told });
+            }
             (pooled, pooled_pages) = (pooled + pool.areas(), pooled_pages + pool.pages());
             drop(pool);
             let lazy = self.lock_lazy(node);
             lazy.sized.validate(&self.map)?;
             (listed, lazy_pages) = (listed + lazy.areas(), lazy_pages + lazy.pages());
+            sealed.add(lazy.sealed);
             drop(lazy);
             let board = node.board.lock();
             board.shelf().validate(&self.map)?;
@@ -95,6 +102,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let heap = self.lock_free();
         heap.index.validate()?;
         self.map.check()?;
+        self.check_lookup()?;
         let areas = self.check_tiling(&heap.index, heap.transit_pages)?;
         let sp1 = |want, got| {
             if want == got { Ok(()) } else { Err(Broken { rule: "SP1", at: Va::ZERO, want, got }) }
@@ -102,6 +110,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let of = |state: State| areas[state as usize];
         // Checks MG2: what the cells say is what the words say.
         let held = self.held();
+        if held.sealed != sealed {
+            return Err(Broken { rule: "MG2", at: Va::ZERO, want: held.sealed.pages, got: sealed.pages });
+        }
+        (listed, lazy_pages) = (listed + sealed.areas, lazy_pages + sealed.pages);
         let (idle_areas, idle_pages) = of(State::Idle);
         sp1(listed + held.lazy_areas + pooled + held.cached_areas, idle_areas)?;
         sp1(lazy_pages + held.lazy_pages + pooled_pages + held.cached_pages, idle_pages)?;
@@ -187,6 +199,22 @@ mod tests {
     fn pu2_pages_that_were_counted_wrong_are_named() {
         assert_eq!(broken(|space| _ = space.lazied.0.fetch_add(1, Ordering::Relaxed)), "PU2");
         assert_eq!(broken(|space| _ = space.settled.0.fetch_add(1, Ordering::Relaxed)), "PU2");
+    }
+
+    #[test]
+    fn po4_a_pool_that_is_not_noted_or_empty_though_noted_is_named() {
+        assert_eq!(broken(|space| space.pooled.0.spoil(0)), "PO4");
+        let filled = |space: &VmapSpace<&TestMachine, Ours>| {
+            space.purge(crate::Purge::Drain);
+            assert!(space.pooled.0.has(0) && space.validate().is_ok());
+            space.pooled.0.spoil(0);
+        };
+        assert_eq!(broken(filled), "PO4");
+    }
+
+    #[test]
+    fn mg2_what_is_sealed_and_not_told_is_named() {
+        assert_eq!(broken(|space| space.lock_lazy(space.node(0)).sealed.pages += 1), "MG2");
     }
 
     #[test]

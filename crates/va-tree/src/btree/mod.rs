@@ -39,7 +39,8 @@
 //! # Cost
 //! An index is 6.5 KiB with the first 53 holes inside it (107 with 32-bit keys), and is built where it stays, or
 //! moved there: `new` is not const. `n` holes, fanout F: every operation is O(F log n) and changes O(log n) nodes, except that one request of each
-//! alignment builds its row in O(n), that alignments above 1 GiB may walk O(n) holes, and that congruent areas pass the holes above the answer.
+//! alignment builds its row in O(n), that alignments above 1 GiB may walk O(n) holes, and that
+//! congruent areas pass the holes above the answer that could hold one of them.
 //! # Source
 //! Our own; Linux has a red-black tree here (see [`rb`](crate::rb)). Measurements: `docs/decisions/0001-index-structure.md`.
 
@@ -139,6 +140,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     pub fn new(extent: VaRange, default_window: VaRange, platform: P) -> Result<Self, AllocError> {
         // Split halves and lenders must satisfy the minimum fill (`cost`), and shifts work on whole vectors.
         const { assert!(F >= 8 && F.is_multiple_of(8)) };
+        va_base::assert_pages::<P>();
         let (first, end) = extent.whole_pages();
         let base = first & !((1 << rows::CLASSES) - 1);
         let bad = AllocError::BadRange { range: extent, extent: VaRange::ALL };
@@ -439,6 +441,11 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         }
         let (start, end) = self.last_hole_to(page.min(self.end) - self.base)?;
         Some(self.range(start, end))
+    }
+
+    fn fit_below(&self, at: Va, size: Pages) -> Option<VaRange> {
+        let page = Some(at.page_floor()).filter(|&page| page >= self.first)?.min(self.end) - self.base;
+        self.last_fit_to(page, size.get().max(1)).map(|(start, end)| self.range(start, end))
     }
 
     fn memory(&self) -> IndexMemory {

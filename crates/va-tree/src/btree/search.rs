@@ -295,4 +295,42 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
         None
     }
+
+    /// The last hole of at least `size` pages that starts at or below `page`, the top hole included.
+    pub(super) fn last_fit_to(&self, page: u64, size: u64) -> Option<(u64, u64)> {
+        if let Some((start, end)) =
+            self.top_hole().filter(|&(start, end)| start <= page && end - start >= size)
+        {
+            return Some((start, end));
+        }
+        if size > self.longest {
+            return None;
+        }
+        let wanted = K::of(size);
+        let mut path = Path::new();
+        let (leaf, slot) = self.route(K::of((page + 1).min(K::MAX.get())), &mut path);
+        // The first hole that ends above `page` may start there or below; those before it do.
+        let reaches =
+            slot < F && self.leaves.get(leaf).size[slot] != K::ZERO && self.hole_at(leaf, slot).0 <= page;
+        if let Some(slot) = last_from(&self.leaves.get(leaf).size[..slot + usize::from(reaches)], wanted) {
+            return Some(self.hole_at(leaf, slot));
+        }
+        for level in 1..self.height + 1 {
+            let inner = self.inners.get(path.node(level));
+            let Some(slot) = last_from(&inner.gap[..path.slot(level)], wanted) else { continue };
+            let mut node = inner.child[slot];
+            for _ in 1..level {
+                let inner = self.inners.get(node);
+                node = inner.child[last_from(&inner.gap, wanted)?];
+            }
+            return last_from(&self.leaves.get(node).size, wanted).map(|slot| self.hole_at(node, slot));
+        }
+        None
+    }
+}
+
+/// The last slot with at least `wanted`.
+#[inline]
+fn last_from<K: Key>(sizes: &[K], wanted: K) -> Option<usize> {
+    sizes.iter().rposition(|&size| size >= wanted)
 }

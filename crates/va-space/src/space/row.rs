@@ -1,0 +1,79 @@
+//! Several areas of one size side by side, under one hold of the index: what a magazine takes when it has none of a size and
+//! asks for it again and again.
+//!
+//! ```text
+//!   hole  |...................................|      one search, one cut
+//!   row   |=A=|=b=|=b=|=b=|...................|      A: busy, for the request; b: flushed, for the stock
+//! ```
+//!
+//! Each comes back to the index for itself, so each is paid for as an area of its own (SP3) before anything is taken.
+
+use super::VmapSpace;
+use crate::area::{Area, range_of};
+use crate::config::Config;
+use crate::list::{AreaList, Flushed, Loose};
+use crate::lookup::Lookup;
+use crate::map::{State, Word};
+use va_base::{Machine, Request, Va};
+use va_tree::FreeIndex;
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    /// Takes `count` areas of `pages` pages, less than 2^32, for `owner`: the first busy, the others in a list. `None` if there is
+    /// no hole for all of them, or no memory; then nothing has changed.
+    pub(super) fn take_row(&self, pages: u64, count: u64, owner: u32) -> Option<(Area, AreaList<Flushed>)> {
+        let request = Request::pages(pages.checked_mul(count)?).ok()?;
+        let others = count.checked_sub(1)?;
+        let mut guard = self.lock_free();
+        guard.index.reserve_pieces(others).ok()?;
+        let Ok(at) = guard.index.alloc(&request) else {
+            let _released = guard.index.release_pieces(others);
+            return None;
+        };
+        let first = at.page_floor();
+        let page_of = |n: u64| first + n * pages;
+        if Self::TELLS || !(0..count).all(|n| self.map.is_reserved(page_of(n), pages)) {
+            guard.transit_pages += pages * count;
+            drop(guard);
+            let ready = self.ready_row(count, page_of, pages);
+            guard = self.lock_free();
+            guard.transit_pages -= pages * count;
+            if !ready {
+                if let Err(error) = guard.index.give_back(range_of(first, pages * count)) {
+                    self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
+                }
+                let _released = guard.index.release_pieces(others);
+                drop(guard);
+                self.note_return();
+                return None;
+            }
+        }
+        let heap = &mut *guard;
+        let mut list = AreaList::new();
+        for page in (1..count).rev().map(page_of) {
+            let word = Word::new(pages, Some(owner), self.map.last_generation(page), State::Idle);
+            self.map.begin(&mut heap.marker, page, pages, word);
+            if let Some(slot) = self.map.slot(page) {
+                list.push_front(Loose::won(page, pages, word, slot));
+            }
+        }
+        let word = Word::new(pages, Some(owner), self.map.last_generation(first) + 1, State::Busy);
+        self.map.begin(&mut heap.marker, first, pages, word);
+        Some((Area { page: first, pages, generation: word.generation() }, list))
+    }
+    /// Readies each area of a row, or none; the lookup keeps the first, and a record for each of the others.
+    fn ready_row(&self, count: u64, page_of: impl Fn(u64) -> u64, pages: u64) -> bool {
+        for n in 0..count {
+            if self.ready(page_of(n), pages).is_err() {
+                if n > 0 {
+                    self.unready(page_of(0));
+                }
+                (1..n).for_each(|done| self.lookup.release(Va::from_page(page_of(done))));
+                return false;
+            }
+            if n > 0 {
+                self.lookup.remove(Va::from_page(page_of(n)), &self.machine);
+            }
+        }
+        true
+    }
+}
