@@ -148,7 +148,7 @@ fn a_chunk_with_too_much_to_spare_is_depopulated_put_aside_and_used_again() {
 
 #[test]
 fn a_step_of_the_balance_asks_for_one_thing_at_a_time() {
-    let mut rig = beyond_the_first();
+    let rig = beyond_the_first();
     let objects: Vec<Offset> =
         (0..160).map(|_| rig.space.alloc(&Request::new(4096, 4096)).unwrap()).collect();
     objects.iter().for_each(|&object| rig.space.free(object).unwrap());

@@ -1,17 +1,20 @@
 //! What fits where, for every alignment at once.
 
-use crate::bitmap::PAGE_BITS;
+use crate::bitmap::{BIT_BYTES, PAGE_BITS};
+use crate::geometry::UNIT_BYTES_MIN;
 use va_base::Record;
 
-/// Alignments: 2^0 to 2^10 bits, a page.
-pub(super) const ALIGNS: usize = 11;
-/// Lanes; a power of two, for vectors.
-pub(super) const LANES: usize = 16;
-/// Longer runs are said to be so long. It holds the largest object at the worst place, and is a multiple of a page, so that what
-/// is cut off begins at a page and changes no alignment.
-pub(super) const CAP: i16 = 12 * PAGE_BITS as i16;
-const LEFT: usize = 11;
-const RIGHT: usize = 12;
+/// Alignments: from a bit to a page, eleven where a page has 4 KiB.
+pub(super) const ALIGNS: usize = PAGE_BITS.trailing_zeros() as usize + 1;
+/// Lanes; a power of two, for vectors. Two behind the alignments are the edges.
+pub(super) const LANES: usize = (ALIGNS + 2).next_power_of_two();
+/// Longer runs are said to be so long: no less than the largest object, whole pages. What is cut off begins at a page and changes no
+/// alignment; and a run at an edge of a page that is so long holds any object at any alignment.
+pub(super) const CAP: i16 = (UNIT_BYTES_MIN / BIT_BYTES).next_multiple_of(PAGE_BITS) as i16;
+const LEFT: usize = ALIGNS;
+const RIGHT: usize = ALIGNS + 1;
+/// The longest fits a lane.
+const _: () = assert!((UNIT_BYTES_MIN / BIT_BYTES).next_multiple_of(PAGE_BITS) < 1 << 15);
 
 /// 2^lane - 1.
 const MASKS: [i16; LANES] = {
@@ -93,11 +96,11 @@ impl Fits {
         let (ends, begins) = (left.0[RIGHT], right.0[LEFT]);
         // Where the boundary is, every alignment is: what is cut off is what the run is longer than a multiple.
         let more = if left.0[LEFT] >= left_bits { begins } else { 0 };
-        let first = left.0[LEFT].wrapping_add(more).min(CAP);
+        let first = left.0[LEFT].saturating_add(more).min(CAP);
         let more = if right.0[RIGHT] >= right_bits { ends } else { 0 };
-        let last = right.0[RIGHT].wrapping_add(more).min(CAP);
+        let last = right.0[RIGHT].saturating_add(more).min(CAP);
         Self(lanes(|lane| {
-            let across = (ends & !MASKS[lane]).wrapping_add(begins);
+            let across = (ends & !MASKS[lane]).saturating_add(begins);
             let fits = left.0[lane].max(right.0[lane]).max(across).min(CAP) & KEEP[lane];
             fits | (first & ONLY_LEFT[lane]) | (last & ONLY_RIGHT[lane])
         }))

@@ -4,7 +4,7 @@
 //! For each page, and each alignment, the longest free run of it that begins aligned; over the pages a tree, in which a node says
 //! the same of both its halves and of what lies across their boundary. So one look at the root tells whether a chunk holds
 //! something, and one way down the tree where the lowest place for it is, however large the unit and however full of holes: a
-//! hole that is large enough and badly aligned costs nothing. All eleven alignments are one vector of sixteen numbers, and two
+//! hole that is large enough and badly aligned costs nothing. All alignments (eleven, where a page has 4 KiB) are one vector of sixteen numbers, and two
 //! vectors make a third in a few instructions.
 //!
 //! ```text

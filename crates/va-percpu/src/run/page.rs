@@ -19,9 +19,9 @@
 use super::fits::{ALIGNS, CAP, Fits, KEEP, LANES, lanes};
 use crate::bitmap::{self, PAGE_BITS, WORD_BITS, Word};
 
-const BEST_START: usize = 11;
-const BEST_END: usize = 12;
-/// Set in a lane that is a bound and may be no fact. Runs of a page are shorter.
+const BEST_START: usize = ALIGNS;
+const BEST_END: usize = ALIGNS + 1;
+/// Set in a lane that is a bound and may be no fact. Runs that are not a whole page are shorter.
 const TAINT: i16 = 1 << 14;
 
 /// What a page keeps beside its [`Fits`]: the rest, and where the best run is.
@@ -271,4 +271,4 @@ pub(super) fn check(
 }
 
 /// No page holds a run that is cut off.
-const _: () = assert!(CAP as u32 > PAGE_BITS);
+const _: () = assert!(CAP as u32 >= PAGE_BITS);

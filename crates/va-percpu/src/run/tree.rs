@@ -23,7 +23,7 @@ pub(super) struct Tree<'a> {
 /// Bits of a node so many levels above the pages, as far as they are told apart.
 #[inline]
 fn bits_of(level: u32) -> i16 {
-    if level > 3 { CAP } else { (PAGE_BITS as i16) << level }
+    (PAGE_BITS << level.min(8)).min(CAP as u32) as i16
 }
 
 impl<'a> Tree<'a> {
@@ -69,12 +69,15 @@ impl<'a> Tree<'a> {
                 (node, level) = (node / 2, level + 1);
             }
             let fits = &self.nodes[node as usize];
-            let at_boundary = (before & mask) + fits.left() >= bits && before > 0;
+            let at_boundary = (before & mask).saturating_add(fits.left()) >= bits && before > 0;
             if at_boundary || fits.fit(lane) >= bits {
                 return self.descend(map, node, level, before, want);
             }
-            before =
-                if fits.left() >= bits_of(level) { (before + fits.left()).min(CAP) } else { fits.right() };
+            before = if fits.left() >= bits_of(level) {
+                before.saturating_add(fits.left()).min(CAP)
+            } else {
+                fits.right()
+            };
             node += 1;
             if node.is_power_of_two() {
                 return None;
@@ -88,7 +91,7 @@ impl<'a> Tree<'a> {
         let mask = !(want.align as i16 - 1);
         let start_of = |node: u32, level: u32| ((node << level) - self.leaves) * PAGE_BITS;
         let across = |boundary: u32, before: i16| boundary - (before & mask) as u32;
-        if (before & mask) + self.nodes[node as usize].left() >= bits && before & mask > 0 {
+        if (before & mask).saturating_add(self.nodes[node as usize].left()) >= bits && before & mask > 0 {
             return Some(across(start_of(node, level), before));
         }
         while level > 0 {
@@ -99,7 +102,7 @@ impl<'a> Tree<'a> {
             let before = self.nodes[node as usize].right();
             node += 1;
             let begins = self.nodes[node as usize].left();
-            if (before & mask) > 0 && (before & mask) + begins >= bits {
+            if (before & mask) > 0 && (before & mask).saturating_add(begins) >= bits {
                 return Some(across(start_of(node, level), before));
             }
         }

@@ -186,13 +186,13 @@ fn pf1_a_forest_that_has_not_heard_is_seen() {
 }
 
 #[test]
-fn pm1_a_mark_above_what_fits_is_seen() {
+fn pn1_a_mark_above_what_fits_is_seen() {
     let mut store = exact();
     let want = Want { bits: 4, align: 4 };
     let (row, page) = store.memos.find(want).unwrap();
     assert_eq!(row, FIRST);
     store.memos.note(want, row, page + 1);
-    assert_eq!(store.validate().unwrap_err().rule, "PM1");
+    assert_eq!(store.validate().unwrap_err().rule, "PN1");
 }
 
 #[test]

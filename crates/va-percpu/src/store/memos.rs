@@ -5,7 +5,7 @@
 //! something back, or brings a chunk into reach, lowers the mark of every memo to where that is.
 //!
 //! # Invariants
-//! - **PM1 nothing-below**  nothing that a memo speaks of fits in reach below its mark.
+//! - **PN1 nothing-below**  nothing that a memo speaks of fits in reach below its mark.
 
 use crate::engine::Want;
 

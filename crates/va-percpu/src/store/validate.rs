@@ -1,4 +1,4 @@
-//! The store against its bits. Checks PC1 to PC6, PF1, PL1, PM1 and PW1, and what the engine checks.
+//! The store against its bits. Checks PC1 to PC6, PF1, PL1, PN1 and PW1, and what the engine checks.
 
 use super::{FIRST, RESERVED, Store};
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
@@ -99,7 +99,7 @@ impl<C: Config> Store<C> {
         unless(populated == chunk.populated, "PC5", 0, populated, chunk.populated)
     }
 
-    /// Checks PM1: whatever fits, bit by bit, lies above the marks.
+    /// Checks PN1: whatever fits, bit by bit, lies above the marks.
     fn validate_memos(&mut self) -> Result<(), Broken> {
         for memo in 0..super::memos::MEMOS {
             let Some((want, mark_row, mark_page)) = self.memos.get(memo) else { continue };
@@ -118,7 +118,7 @@ impl<C: Config> Store<C> {
                         let place = Va::new(u64::from(row) << 32 | u64::from(at));
                         return Broken::unless(
                             false,
-                            "PM1",
+                            "PN1",
                             place,
                             mark_page.into(),
                             (at / PAGE_BITS).into(),
