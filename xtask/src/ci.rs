@@ -3,7 +3,7 @@
 use crate::count::Tests;
 use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
-use crate::{fuzz, kernel, loom, tidy, tools};
+use crate::{fuzz, kernel, loom, peer, tidy, tools};
 use anyhow::{Result, bail};
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ struct Step {
 }
 
 /// All steps, what fails fast first.
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     Step { name: "fmt", what: "every file is formatted", quick: true, run: fmt },
     Step { name: "tidy", what: "the rules that no compiler knows", quick: true, run: run_tidy },
     Step { name: "clippy", what: "no warnings, everywhere", quick: true, run: clippy },
@@ -50,6 +50,12 @@ const STEPS: [Step; 13] = [
     Step { name: "doc", what: "documentation without warnings", quick: false, run: doc },
     Step { name: "no_std", what: "the core in a freestanding program", quick: false, run: no_std },
     Step { name: "loom", what: "interleavings, where there are any", quick: false, run: loom::run },
+    Step {
+        name: "peer",
+        what: "addresses equal to Linux's own library's, where it can be built",
+        quick: false,
+        run: peer::step,
+    },
     Step { name: "deny", what: "licences, banned crates, sources", quick: false, run: deny },
     Step { name: "demo", what: "the program does its main job", quick: false, run: demo },
     Step {

@@ -29,6 +29,6 @@ mod units;
 
 pub use error::{AllocError, Broken, FreeError};
 pub use machine::{Drain, Epoch, LockClass, Machine, Table};
-pub use platform::{NoSlabs, Platform, Record};
+pub use platform::{NoSlabs, Platform, Record, assert_pages};
 pub use request::{Request, RequestError};
 pub use units::{Align, PAGE_SHIFT, PAGE_SIZE, Pages, Va, VaRange};

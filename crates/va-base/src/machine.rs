@@ -59,11 +59,13 @@ pub enum LockClass {
     Lookup,
     /// The collection of dead pages of blocks.
     Collect,
+    /// The tree of busy areas of one node, where a space has such trees.
+    Busy,
 }
 
 impl LockClass {
     /// How many there are.
-    pub const COUNT: usize = Self::Collect as usize + 1;
+    pub const COUNT: usize = Self::Busy as usize + 1;
 }
 
 /// What a machine supplies to a space.
@@ -104,7 +106,8 @@ pub trait Machine: Platform {
     fn locking(&self, _class: LockClass) {}
 
     /// Asks whoever holds areas that it could do without to free them, since a request is about to fail for want of
-    /// space. Returns how many pages were freed; the request is tried again as long as that is not 0.
+    /// space. Returns how many pages were freed; the request is tried again as long as that is not 0. Asked at each
+    /// request that fails for want of space, so it must be quick to say that there is nothing new.
     fn reclaim(&self) -> u64 {
         0
     }

@@ -22,7 +22,23 @@ pub trait Record: Copy + Send + Sync + 'static {
 }
 
 /// What a machine supplies to the core.
+///
+/// A machine whose pages are not those that the core was built for is refused when its index or space is compiled:
+///
+/// ```compile_fail
+/// use va_base::{PAGE_SHIFT, Platform, Record, VaRange};
+/// # struct Other;
+/// impl Platform for Other {
+///     const PAGE_SHIFT: u32 = PAGE_SHIFT + 2;
+/// #   fn lend_slab<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> { None }
+/// #   fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+/// }
+/// va_base::assert_pages::<Other>();
+/// ```
 pub trait Platform {
+    /// Binary logarithm of the bytes in a page of this machine.
+    const PAGE_SHIFT: u32 = crate::PAGE_SHIFT;
+
     /// Lends at least `min` records, or refuses with `None`.
     ///
     /// The slab may hold any values; its length may exceed `min`, and the surplus is used. The core asks for slabs of
@@ -41,6 +57,17 @@ pub trait Platform {
             Some(broken) => panic!("{what}: {broken}"),
             None => panic!("{what}"),
         }
+    }
+}
+
+/// Refuses, when it is compiled, a machine whose pages are not those that this crate was built for.
+#[inline(always)]
+pub const fn assert_pages<P: Platform + ?Sized>() {
+    const {
+        assert!(
+            P::PAGE_SHIFT == crate::PAGE_SHIFT,
+            "the machine has other pages than the core was built for: build with VA_PAGE_SHIFT"
+        );
     }
 }
 
@@ -63,6 +90,8 @@ impl Platform for NoSlabs {
 }
 
 impl<P: Platform + ?Sized> Platform for &P {
+    const PAGE_SHIFT: u32 = P::PAGE_SHIFT;
+
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         (**self).lend_slab(min)
     }

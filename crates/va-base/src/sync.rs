@@ -10,7 +10,7 @@
 //! model it, so what races to set one is not under loom.
 
 pub use crate::lock::{Mutex, MutexGuard};
-pub use lock_api::RawMutex;
+pub use lock_api::{GuardNoSend, RawMutex};
 pub use once_cell::race::OnceRef;
 
 #[cfg(loom)]

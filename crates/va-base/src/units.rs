@@ -12,8 +12,17 @@
 
 use core::fmt;
 
-/// Binary logarithm of [`PAGE_SIZE`].
-pub const PAGE_SHIFT: u32 = 12;
+/// Binary logarithm of [`PAGE_SIZE`]: 12, or what the environment variable `VA_PAGE_SHIFT` said when this crate was built (12
+/// to 16). A machine states its own ([`Platform::PAGE_SHIFT`](crate::Platform::PAGE_SHIFT)); that the two agree is checked when
+/// what stands on the machine is compiled (`docs/decisions/0012-page-size.md`).
+pub const PAGE_SHIFT: u32 = match option_env!("VA_PAGE_SHIFT") {
+    None => 12,
+    Some(text) => match u32::from_str_radix(text, 10) {
+        Ok(shift) => shift,
+        Err(_) => panic!("VA_PAGE_SHIFT is no number"),
+    },
+};
+const _: () = assert!(12 <= PAGE_SHIFT && PAGE_SHIFT <= 16, "VA_PAGE_SHIFT is 12 to 16");
 /// Bytes in a page: the unit in which address space is handed out.
 pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
 

@@ -1,6 +1,6 @@
 //! The policies of blocks, bundled: what differs between Linux's ways and ours is a type or a number here.
 //!
-//! | | [`OneMap63`] | [`Linux64`] | [`Default`] |
+//! | | [`OneMap63`] | [`Linux64`] | [`Default`](struct@Default) |
 //! |---|---|---|---|
 //! | stands for | Linux up to 6.3: one lookup | Linux 6.4 to 6.12: lookup hashed over CPUs | ours |
 //! | space | [`OneLock52`] | [`Linux69`] | [`va_space::config::Default`] |

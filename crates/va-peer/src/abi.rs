@@ -4,7 +4,7 @@
 //! 0 or -1. Behind a null pointer nothing is written.
 
 use crate::call::{self, How};
-use crate::host::Work;
+use crate::host::{Lockings, Work};
 use crate::peer::{Policy, Settings};
 use std::ffi::c_int;
 use va_base::{PAGE_SIZE, Va};
@@ -152,6 +152,19 @@ pub extern "C" fn kv_purge(mode: c_int) {
     }
 }
 
+/// Gives out pages for a mapping that is to be short-lived: its start, or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn kv_map_ram(pages: u32) -> u64 {
+    call::map(u64::from(pages)).map_or(0, Va::get)
+}
+
+/// Takes such a mapping back; what is none, or has another size, changes nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn kv_unmap_ram(addr: u64, pages: u32) {
+    // There is nobody to tell.
+    let _told = call::unmap(Va::new(addr), u64::from(pages));
+}
+
 /// Counts.
 ///
 /// # Safety
@@ -172,7 +185,8 @@ pub unsafe extern "C" fn kv_stats(out: *mut KvStats) {
     out.purged_areas = count.purged;
     out.tlb_flush = flushes;
     call::tell(flushes, lockings);
-    out.lock_acq = [lockings.free, 0, lockings.lazy, lockings.pool, 0, 0, 0, lockings.purge, 0];
+    let Lockings { pool, lazy, free, purge, queue, lookup, collect } = lockings;
+    out.lock_acq = [free, 0, lazy, pool, queue, lookup, 0, purge, collect];
 }
 
 /// Gives out an area with a guard page behind it: its start, or 0.

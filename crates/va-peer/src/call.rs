@@ -1,8 +1,8 @@
 //! What a thread can call, and what belongs to it.
 //!
 //! # Theory
-//! A thread says which CPU it stands for ([`enter`]) before it calls. Under our policies it then owns a magazine, so that
-//! its pairs touch no shared lock; one that says it moved to another CPU parks the magazine of the first and finds it
+//! A thread says which CPU it stands for ([`enter`]) before it calls. Under our policies it then owns a magazine and a lane,
+//! so that its pairs touch no shared lock; one that says it moved to another CPU parks those of the first and finds them
 //! again when it comes back. Under Linux's there is none.
 
 use crate::host::{Host, Lockings, Work};
@@ -12,18 +12,29 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Request, Va, VaRange};
-use va_space::config::{Default as Ours, Linux69};
+use va_block::config::{Default as Ours, Linux64};
+use va_block::{Config, Lane};
 use va_space::{Magazine, Purge, SpaceError};
 use va_tree::Congruent;
 
-type OurMagazine<'s> = Magazine<'s, Host, Ours>;
+/// What a thread keeps of a space, so that its pairs touch no shared lock: areas, and a block to cut pages from.
+struct Kept<'s> {
+    magazine: Magazine<'s, Host, <Ours as Config>::Space>,
+    lane: Lane<'s, Host, Ours>,
+}
+
+impl<'s> Kept<'s> {
+    fn new(space: &'s Space<Ours>, cpu: u32) -> Result<Self, SpaceError> {
+        Ok(Self { magazine: space.magazine(cpu)?, lane: space.blocks().lane(cpu) })
+    }
+}
 
 self_cell!(
-    /// A magazine, and a share in the space that it is of.
+    /// What is kept, and a share in the space that it is of.
     struct Own {
         owner: Arc<Space<Ours>>,
         #[not_covariant]
-        dependent: OurMagazine,
+        dependent: Kept,
     }
 );
 
@@ -36,7 +47,7 @@ enum Context {
     /// All magazines that a space can have are out: it does without.
     Shared { space: Arc<Space<Ours>>, cpu: u32 },
     /// Linux's policies.
-    Linux { space: Arc<Space<Linux69>>, cpu: u32 },
+    Linux { space: Arc<Space<Linux64>>, cpu: u32 },
 }
 
 /// Frees asked for, with the feature `count`.
@@ -96,7 +107,7 @@ impl Context {
             let (_, own) = parked.swap_remove(at);
             return Self::Magazine { own, parked, cpu };
         }
-        match Own::try_new(space.clone(), |space| space.magazine(cpu)) {
+        match Own::try_new(space.clone(), |space| Kept::new(space, cpu)) {
             Ok(own) => Self::Magazine { own, parked, cpu },
             Err(_) => Self::Shared { space, cpu },
         }
@@ -105,10 +116,8 @@ impl Context {
     /// Hands back all that the thread keeps.
     fn drain(&mut self) {
         if let Self::Magazine { own, parked, .. } = self {
-            own.with_dependent_mut(|_, magazine| magazine.drain());
-            for (_, own) in parked {
-                own.with_dependent_mut(|_, magazine| magazine.drain());
-            }
+            drain(own);
+            parked.iter_mut().for_each(|(_, own)| drain(own));
         }
     }
 
@@ -116,7 +125,7 @@ impl Context {
     fn alloc(&mut self, request: &Request) -> Option<Va> {
         // One branch to the usual case, all else out of its way.
         let Self::Magazine { own, .. } = self else { return self.alloc_without(*request) };
-        match own.with_dependent_mut(|_, magazine| magazine.alloc(request)) {
+        match own.with_dependent_mut(|_, kept| kept.magazine.alloc(request)) {
             Ok(area) => Some(area.start()),
             Err(error) => self.alloc_after(*request, error),
         }
@@ -125,31 +134,63 @@ impl Context {
     #[inline(never)]
     fn alloc_without(&self, request: Request) -> Option<Va> {
         let got = match self {
-            Self::Linux { space, cpu } => space.alloc(*cpu, &request),
+            Self::Linux { space, cpu } => {
+                let got = space.alloc(*cpu, &request);
+                space.end();
+                got
+            }
             Self::Shared { space, cpu } => space.alloc(*cpu, &request),
             Self::Outside | Self::Magazine { .. } => return None,
         };
         got.ok().map(|area| area.start())
     }
 
-    /// What a failing request still needs may be in the magazines that this thread has parked.
+    /// What a failing request still needs may be in what this thread keeps: magazines that it has parked, blocks in lanes.
     #[cold]
     fn alloc_after(&mut self, request: Request, error: SpaceError) -> Option<Va> {
         let SpaceError::NoSpace { requested, window, cached, .. } = error else { return None };
         let Self::Magazine { own, parked, .. } = self else { return None };
-        if cached.get() == 0 || parked.is_empty() || requested.get() > window.len_bytes() / PAGE_SIZE {
+        if requested.get() > window.len_bytes() / PAGE_SIZE {
             return None;
         }
-        for (_, own) in parked {
-            own.with_dependent_mut(|_, magazine| magazine.drain());
+        let holds = |own: &mut Own| own.with_dependent_mut(|_, kept| kept.lane.holds());
+        let in_lanes = holds(own) || parked.iter_mut().any(|(_, own)| holds(own));
+        if !in_lanes && (cached.get() == 0 || parked.is_empty()) {
+            return None;
         }
-        own.with_dependent_mut(|_, magazine| magazine.alloc(&request)).ok().map(|area| area.start())
+        own.with_dependent_mut(|_, kept| kept.lane.park());
+        parked.iter_mut().for_each(|(_, own)| drain(own));
+        own.with_dependent_mut(|_, kept| kept.magazine.alloc(&request)).ok().map(|area| area.start())
     }
 
     #[inline(always)]
     fn free(&mut self, at: Va) -> bool {
         let Self::Magazine { own, .. } = self else { return self.free_without(at) };
-        own.with_dependent_mut(|_, magazine| magazine.free_at(at)).is_ok()
+        own.with_dependent_mut(|_, kept| kept.magazine.free_at(at)).is_ok()
+    }
+
+    #[inline(always)]
+    fn map(&mut self, pages: u64) -> Option<Va> {
+        match self {
+            Self::Magazine { own, .. } => own.with_dependent_mut(|_, kept| kept.lane.alloc(pages)).ok(),
+            Self::Shared { space, cpu } => space.blocks().alloc(*cpu, pages).ok(),
+            Self::Linux { space, cpu } => {
+                let got = space.blocks().alloc(*cpu, pages).ok();
+                space.end();
+                got
+            }
+            Self::Outside => None,
+        }
+    }
+
+    #[inline(always)]
+    fn unmap(&mut self, at: Va, pages: u64) -> bool {
+        match self {
+            Self::Magazine { own, .. } => own.with_dependent_mut(|_, kept| kept.lane.free(at, pages)).is_ok(),
+            Self::Shared { space, cpu } => space.blocks().free(*cpu, at, pages).is_ok(),
+            Self::Linux { space, cpu } => space.blocks().free(*cpu, at, pages).is_ok(),
+            Self::Outside => false,
+        }
     }
 
     #[inline(never)]
@@ -170,6 +211,14 @@ impl Context {
             Self::Outside | Self::Magazine { .. } => false,
         }
     }
+}
+
+/// Hands back what is kept.
+fn drain(own: &mut Own) {
+    own.with_dependent_mut(|_, kept| {
+        kept.magazine.drain();
+        kept.lane.park();
+    });
 }
 
 /// The request that these numbers make; a window of `[0, 0)` is the default one.
@@ -198,6 +247,21 @@ pub fn free(at: Va) -> bool {
     CONTEXT.with_borrow_mut(|context| context.free(at))
 }
 
+/// Gives out `pages` pages for a mapping that is to be short-lived.
+#[inline(always)]
+pub fn map(pages: u64) -> Option<Va> {
+    CONTEXT.with_borrow_mut(|context| context.map(pages))
+}
+
+/// Takes such a mapping back; `false` if none of that size starts at `at`.
+#[inline(always)]
+pub fn unmap(at: Va, pages: u64) -> bool {
+    if cfg!(feature = "count") {
+        FREES.fetch_add(1, Ordering::Relaxed);
+    }
+    CONTEXT.with_borrow_mut(|context| context.unmap(at, pages))
+}
+
 /// The busy area around `at`.
 #[inline(always)]
 pub fn find(at: Va) -> Option<VaRange> {
@@ -215,8 +279,8 @@ pub fn purge(how: How) {
     }
     match how {
         How::Drain => drop(peer.purge(Purge::Drain)),
-        How::Full => drop(peer.purge(Purge::Full)),
-        How::Aliases => drop(peer.purge(Purge::Aliases)),
+        How::Full => peer.purge_full(),
+        How::Aliases => peer.unmap_aliases(),
         How::Shrink => drop(peer.shrink()),
     }
 }
@@ -259,10 +323,11 @@ pub fn count() -> Option<(Count, u64, Lockings)> {
 /// counted only with the feature `count`.
 pub fn tell(flushes: u64, lockings: Lockings) {
     if std::env::var_os("VA_PEER_COUNTS").is_some() {
-        let Lockings { pool, lazy, free, purge } = lockings;
+        let Lockings { pool, lazy, free, purge, queue, lookup, collect } = lockings;
         let frees = FREES.load(Ordering::Relaxed);
         eprintln!(
-            "va-peer counts: frees={frees} flushes={flushes} pool={pool} lazy={lazy} free={free} purge={purge}"
+            "va-peer counts: frees={frees} flushes={flushes} pool={pool} lazy={lazy} free={free} purge={purge} \
+             queue={queue} lookup={lookup} collect={collect}"
         );
     }
 }
@@ -300,6 +365,43 @@ mod tests {
             assert_eq!(high, Some(Va::new(0x4000_0000)), "{policy:?}");
             purge(How::Full);
             assert_eq!((held().busy, held().lazy, held().pooled), (1, 0, 0));
+        }
+    }
+
+    #[test]
+    fn mappings_come_from_blocks_and_large_ones_from_the_space() {
+        for (policy, next) in [(Policy::Default, 3), (Policy::Linux, 4)] {
+            let _turn = begin(policy, Work::Here, 2);
+            let [small, large, above] = [3, 65, 1].map(|pages| map(pages).unwrap());
+            // Linux rounds 3 pages up to 4.
+            assert_eq!(above.get() - small.get(), next << 12, "{policy:?}");
+            assert_eq!(held().busy, 2, "a block, and the large one");
+            assert_eq!(
+                [unmap(small, 4), unmap(large, 64), unmap(above, 0), unmap(Va::new(3), 1)],
+                [false; 4]
+            );
+            assert_eq!([unmap(small, 3), unmap(large, 65), unmap(small, 3)], [true, true, false]);
+            assert_eq!([map(0), map(1 << 40)], [None; 2]);
+            assert!(unmap(above, 1));
+            purge(How::Full);
+            assert_eq!((held().busy, held().lazy, holes().len()), (0, 0, 1), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_would_fail_gets_the_blocks_in_which_nothing_lives() {
+        for policy in [Policy::Default, Policy::Linux] {
+            let _turn = begin(policy, Work::Here, 1);
+            let all = 0x8000_0000 - 0x10_0000;
+            for _ in 0..2 {
+                let at = map(1).unwrap();
+                // The second of these would fail at once, were there no news of the block.
+                assert_eq!([alloc(all, 4096, 0, 0), alloc(all, 4096, 0, 0)], [None; 2], "{policy:?}");
+                assert!(unmap(at, 1));
+                let whole = alloc(all, 4096, 0, 0);
+                assert_eq!(whole, Some(Va::new(0x10_0000)), "{policy:?}");
+                assert!(free(whole.unwrap()));
+            }
         }
     }
 

@@ -35,6 +35,12 @@ pub struct Lockings {
     pub free: u64,
     /// The purge.
     pub purge: u64,
+    /// Open blocks of CPUs.
+    pub queue: u64,
+    /// Blocks by address.
+    pub lookup: u64,
+    /// The collection of dead pages of blocks.
+    pub collect: u64,
 }
 
 /// The process as a machine. Clones are the same one.
@@ -50,9 +56,17 @@ struct Inner {
     /// Somebody freed too much and nobody has begun to drain since.
     due: AtomicBool,
     helper: OnceLock<Thread>,
+    /// Blocks are being given back in the middle of a call, whose own drain waits for its end.
+    holding: AtomicBool,
+    /// One waits.
+    held: AtomicBool,
     flushes: AtomicU64,
-    lockings: [AtomicU64; 4],
+    lockings: [AtomicU64; LockClass::COUNT],
+    /// Frees what the space's clients could do without, and tells how many pages.
+    reclaim: OnceLock<Reclaim>,
 }
+
+type Reclaim = Box<dyn Fn() -> u64 + Send + Sync>;
 
 impl Host {
     /// Creates a machine with `nodes` CPUs possible and `cpus` online.
@@ -63,8 +77,11 @@ impl Host {
             work,
             due: AtomicBool::new(false),
             helper: OnceLock::new(),
+            holding: AtomicBool::new(false),
+            held: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
-            lockings: [const { AtomicU64::new(0) }; 4],
+            lockings: [const { AtomicU64::new(0) }; LockClass::COUNT],
+            reclaim: OnceLock::new(),
         }))
     }
 
@@ -76,6 +93,27 @@ impl Host {
     /// Says which thread to wake. Only the first one is kept.
     pub fn set_helper(&self, thread: Thread) {
         let _kept = self.0.helper.set(thread);
+    }
+
+    /// Runs `body`; a drain that it makes due, and that is the caller's to do, waits for [`take_held`](Self::take_held): Linux
+    /// queues it, and whoever queued it does it when his call ends.
+    pub fn holding<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.0.holding.store(true, Ordering::Relaxed);
+        let done = body();
+        self.0.holding.store(false, Ordering::Relaxed);
+        done
+    }
+
+    /// Tells whether a drain waits, and takes it upon the caller.
+    #[inline]
+    pub fn take_held(&self) -> bool {
+        self.0.held.load(Ordering::Relaxed) && self.0.held.swap(false, Ordering::Relaxed)
+    }
+
+    /// Says who frees what he could do without when a request would fail. Only the first one is kept; he must not own the
+    /// host.
+    pub fn set_reclaim(&self, reclaim: impl Fn() -> u64 + Send + Sync + 'static) {
+        let _kept = self.0.reclaim.set(Box::new(reclaim));
     }
 
     /// Tells whether a drain is due, and takes it upon the caller.
@@ -102,6 +140,9 @@ impl Host {
             lazy: of(LockClass::Lazy),
             free: of(LockClass::Free),
             purge: of(LockClass::Purge),
+            queue: of(LockClass::Queue),
+            lookup: of(LockClass::Lookup),
+            collect: of(LockClass::Collect),
         }
     }
 }
@@ -171,6 +212,10 @@ impl Machine for Host {
     #[inline]
     fn drain(&self) -> Drain {
         match self.0.work {
+            Work::Here if self.0.holding.load(Ordering::Relaxed) => {
+                self.0.held.store(true, Ordering::Relaxed);
+                Drain::Elsewhere
+            }
             Work::Here => Drain::Here,
             Work::Helper | Work::WhenTold => {
                 // Release pairs with `take_due`.
@@ -183,6 +228,10 @@ impl Machine for Host {
                 Drain::Elsewhere
             }
         }
+    }
+
+    fn reclaim(&self) -> u64 {
+        self.0.reclaim.get().map_or(0, |reclaim| reclaim())
     }
 
     #[inline(always)]
@@ -221,5 +270,13 @@ mod tests {
         assert_eq!([host.drain(), host.drain()], [Drain::Elsewhere; 2]);
         assert_eq!([host.take_due(), host.take_due()], [true, false]);
         assert_eq!(Host::new(1, 1, Work::Here).drain(), Drain::Here);
+    }
+
+    #[test]
+    fn a_drain_in_the_middle_of_a_call_waits_for_its_end() {
+        let host = Host::new(1, 1, Work::Here);
+        assert_eq!(host.holding(|| host.drain()), Drain::Elsewhere);
+        assert_eq!((host.drain(), host.is_due()), (Drain::Here, false));
+        assert_eq!([host.take_held(), host.take_held()], [true, false]);
     }
 }

@@ -9,9 +9,12 @@
 //! | [`abi`] | the C functions: pointers in and out, numbers for errors |
 //! | [`call`] | the same in Rust: what a thread can call, and what belongs to it |
 //! | [`peer`] | the one space of the process, under either policy |
+//! | [`pcpu_abi`], [`pcpu`] | the same for per-CPU memory (`kp_init`, `kp_alloc` and so on); also `VA_PEER_POLICY=scan` |
 //! | [`host`] | what the space asks of this process: memory, a helper thread, counts in place of flushes |
 
 pub mod abi;
 pub mod call;
 pub mod host;
+pub mod pcpu;
+pub mod pcpu_abi;
 pub mod peer;

@@ -1,13 +1,15 @@
-//! The one space of the process, under either policy, and the helper thread that drains it.
+//! The one space of the process with its blocks, under either policy, and the helper thread that drains it.
 
 use crate::host::{Host, Work};
 use parking_lot::Mutex;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use va_base::sync::atomic::{AtomicBool, Ordering};
 use va_base::{Machine, Va, VaRange};
-use va_space::config::{Config, Default as Ours, Linux69};
-use va_space::{Purge, Purged, SpaceError, State, VmapSpace};
+use va_block::config::{Config, Default as Ours, Linux64};
+use va_block::{BlockError, Blocks};
+use va_space::{Purge, Purged, State, VmapSpace};
 
 /// Where areas lie if nothing else is said, as in Linux on x86-64: its last byte is left out.
 const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
@@ -18,8 +20,47 @@ const NODES_MAX: u32 = va_space::NODES_LIMIT;
 /// Variable of the environment that names a policy.
 const POLICY_VARIABLE: &str = "VA_PEER_POLICY";
 
-/// A space in this process.
-pub(crate) type Space<C> = VmapSpace<Host, C>;
+/// A space in this process, and the blocks that are cut from it.
+pub(crate) struct Space<C: Config> {
+    blocks: Blocks<Host, C>,
+    host: Host,
+}
+
+impl<C: Config> Space<C> {
+    pub(crate) fn blocks(&self) -> &Blocks<Host, C> {
+        &self.blocks
+    }
+
+    /// Gives blocks back, in the middle of a call.
+    fn shrink_blocks(&self) -> u64 {
+        // Ours drains as it goes; the order in which Linux does decides its addresses.
+        let shrink = || self.blocks.shrink().blocks * self.blocks.block_pages().get();
+        if C::REUSE { shrink() } else { self.host.holding(shrink) }
+    }
+
+    fn unmap_aliases(&self) {
+        let unmap = || self.blocks.unmap_aliases();
+        let _flushed = if C::REUSE { unmap() } else { self.host.holding(unmap) };
+        self.end();
+    }
+
+    /// Does what waits for the end of a call.
+    #[inline]
+    pub(crate) fn end(&self) {
+        if self.host.take_held() {
+            self.purge(Purge::Drain);
+        }
+    }
+}
+
+impl<C: Config> Deref for Space<C> {
+    type Target = VmapSpace<Host, C::Space>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        self.blocks.space()
+    }
+}
 
 /// Which policies the space has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +101,7 @@ pub struct Settings {
 #[derive(Clone)]
 pub(crate) enum Peer {
     Ours(Arc<Space<Ours>>),
-    Linux(Arc<Space<Linux69>>),
+    Linux(Arc<Space<Linux64>>),
 }
 
 /// What the process has at a time.
@@ -85,8 +126,8 @@ pub(crate) fn start(policy: Policy, settings: &Settings) -> Option<()> {
     // The helper of the old space ends before the new one begins, so that it is in nobody's measurement.
     drop(RUNNING.lock().take());
     let peer = match policy {
-        Policy::Default => Peer::Ours(new_space(window, &host).ok()?),
-        Policy::Linux => Peer::Linux(new_space(window, &host).ok()?),
+        Policy::Default => Peer::Ours(new_space(window, &host, cpus).ok()?),
+        Policy::Linux => Peer::Linux(new_space(window, &host, cpus).ok()?),
     };
     let helper = (settings.work == Work::Helper).then(|| Helper::start(peer.clone(), &host)).flatten();
     *RUNNING.lock() = Some(Running { peer, host, helper });
@@ -107,13 +148,45 @@ pub(crate) fn settle() {
     }
 }
 
-fn new_space<C: Config>(window: VaRange, host: &Host) -> Result<Arc<Space<C>>, SpaceError> {
+fn new_space<C>(window: VaRange, host: &Host, cpus: u32) -> Result<Arc<Space<C>>, BlockError>
+where
+    C: Config,
+    Space<C>: Send + Sync,
+{
     // As Linux has it: all there is but the first page and the last byte.
     let extent = VaRange::new(Va::new(1), Va::MAX).unwrap_or(VaRange::ALL);
-    Space::new(extent, window, host.clone()).map(Arc::new)
+    let space = VmapSpace::new(extent, window, host.clone())?;
+    let blocks = Blocks::with_cpus(space, host.clone(), cpus)?;
+    let space = Arc::new(Space { blocks, host: host.clone() });
+    let weak = Arc::downgrade(&space);
+    host.set_reclaim(move || weak.upgrade().map_or(0, |space| space.shrink_blocks()));
+    Ok(space)
 }
 
 impl Peer {
+    /// Gives the blocks back in which nothing lives, and purges all there is.
+    pub(crate) fn purge_full(&self) {
+        match self {
+            Self::Ours(space) => {
+                space.shrink_blocks();
+                space.purge(Purge::Full);
+            }
+            Self::Linux(space) => {
+                space.shrink_blocks();
+                space.purge(Purge::Full);
+                space.end();
+            }
+        }
+    }
+
+    /// Has everything flushed that was given back.
+    pub(crate) fn unmap_aliases(&self) {
+        match self {
+            Self::Ours(space) => space.unmap_aliases(),
+            Self::Linux(space) => space.unmap_aliases(),
+        }
+    }
+
     pub(crate) fn purge(&self, how: Purge) -> Purged {
         match self {
             Self::Ours(space) => space.purge(how),
@@ -147,16 +220,20 @@ impl Peer {
     /// Counts. Exact while nobody else calls.
     pub(crate) fn count(&self) -> Count {
         match self {
-            Self::Ours(space) => count(space),
-            Self::Linux(space) => count(space),
+            Self::Ours(space) => {
+                // A collection of dead pages in blocks is to them what a purge is to areas.
+                let held = count(&**space);
+                Count { purges: held.purges + space.blocks().stats().flushes, ..held }
+            }
+            Self::Linux(space) => count(&**space),
         }
     }
 
     /// The holes, in address order: what lies between areas. Exact while nobody else calls.
     pub(crate) fn holes(&self) -> Vec<VaRange> {
         match self {
-            Self::Ours(space) => holes(space),
-            Self::Linux(space) => holes(space),
+            Self::Ours(space) => holes(&**space),
+            Self::Linux(space) => holes(&**space),
         }
     }
 }
@@ -176,13 +253,13 @@ pub struct Count {
     pub holes: u64,
     /// Bytes of the largest.
     pub largest_bytes: u64,
-    /// Passes of the purge.
+    /// Passes of the purge, and collections in blocks that flushed.
     pub purges: u64,
     /// Areas that they settled.
     pub purged: u64,
 }
 
-fn count<P: Machine + Clone, C: Config>(space: &VmapSpace<P, C>) -> Count {
+fn count<P: Machine + Clone, C: va_space::Config>(space: &VmapSpace<P, C>) -> Count {
     let stats = space.stats();
     let pooled = stats.pooled_areas + stats.cached_areas;
     let of = |state| space.areas().filter(|seen| seen.state == state).count() as u64;
@@ -199,7 +276,7 @@ fn count<P: Machine + Clone, C: Config>(space: &VmapSpace<P, C>) -> Count {
 }
 
 /// Holes and areas tile the extent, and no two holes touch: the holes are what areas leave.
-fn holes<P: Machine + Clone, C: Config>(space: &VmapSpace<P, C>) -> Vec<VaRange> {
+fn holes<P: Machine + Clone, C: va_space::Config>(space: &VmapSpace<P, C>) -> Vec<VaRange> {
     let extent = space.extent();
     let (mut holes, mut at) = (Vec::new(), extent.start());
     let ends = space.areas().map(|seen| seen.range).chain(VaRange::new(extent.end(), extent.end()));

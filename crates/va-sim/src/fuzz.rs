@@ -1,5 +1,6 @@
 //! The bodies of the fuzz targets. Each also runs as a plain test over its saved corpus.
 
+use crate::block_run::{self, Call, Conditions};
 use crate::model::{ModelIndex, PageIndex};
 use crate::op::{Op, Space};
 use crate::platform::{HeapPlatform, Refuse, RefusingPlatform};
@@ -119,6 +120,27 @@ fn refused<I: FreeIndex>(index: I, space: &Space, platform: &RefusingPlatform, b
         assert_eq!(back, Outcome::Back(vec![Ok(())]), "SP3: in {space:?}");
         if let Err(broken) = driver.index.validate() {
             panic!("in {space:?}, giving everything back: {broken}");
+        }
+    }
+}
+
+/// Decodes calls to blocks: beside their twin, or with lanes on a machine that refuses and flushes late.
+///
+/// # Panics
+/// At the first difference, broken invariant or address that comes back too early.
+pub fn block_ops(data: &[u8]) {
+    let [pages, how, bytes @ ..] = data else { return };
+    let pages = 300 + u64::from(*pages) * 4;
+    let calls: Vec<Call> = Call::decode_all(bytes).take(300).collect();
+    // One run an input: each keeps tables for good.
+    let cpus = 1 + u32::from(how >> 2 & 1);
+    match how % 4 {
+        0 => block_run::twin_of_ours(pages, cpus, &calls),
+        1 => block_run::twin_of_linux(pages, cpus, &calls),
+        2 => block_run::twin_of_one_map(pages, cpus, &calls),
+        _ => {
+            let lends = if how & 0x80 == 0 { u64::MAX } else { u64::from(how >> 3 & 15) };
+            block_run::with_lanes(Conditions { pages, late: how & 4 != 0, lends }, &calls);
         }
     }
 }

@@ -5,21 +5,28 @@
 //! | [`machine`] | a machine that remembers stale translations, and refuses the nth slab or table |
 //! | [`space_model`] | a space in its most obvious form |
 //! | [`block_model`] | small mappings in blocks, page by page |
+//! | [`block_run`] | calls to blocks, run beside that twin and without |
 //! | [`platform`] | a heap that lends slabs and gets them back, and one that refuses when told |
 //! | [`model`] | the index of holes as a sorted list, and as a row of booleans |
 //! | [`op`] | one language for property tests, fuzzing and saved failures |
 //! | [`run`] | runs ops on two indexes and names the first difference |
+//! | [`percpu`] | the twin of per-CPU memory, and a backend that remembers and refuses |
 //! | [`strip`] | address spaces as strings: `"AA.B...CC"` |
-//! | [`fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |
+//! | [`small`] | policies of a space under which a few dozen pages reach every limit |
+//! | [`fuzz`], [`space_fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |
 #![forbid(unsafe_code)]
 
 pub mod block_model;
+pub mod block_run;
 pub mod fuzz;
 pub mod machine;
 pub mod model;
 pub mod op;
+pub mod percpu;
 pub mod platform;
 pub mod run;
+pub mod small;
+pub mod space_fuzz;
 pub mod space_model;
 pub mod strip;
 

@@ -73,6 +73,9 @@ type Slabs = HashMap<TypeId, Vec<Box<dyn Any + Send>>>;
 /// Asked for space by `reclaim`; returns pages freed.
 pub type Reclaim = Box<dyn FnMut() -> u64 + Send>;
 
+/// What another CPU does right after a flush began.
+pub type Meanwhile = Box<dyn FnMut() + Send>;
+
 /// The machine. Share it by reference.
 pub struct SimMachine {
     cpus_possible: u32,
@@ -86,6 +89,7 @@ pub struct SimMachine {
     drains: AtomicU64,
     drains_elsewhere: AtomicBool,
     reclaim: Mutex<Option<Reclaim>>,
+    meanwhile: Mutex<Option<Meanwhile>>,
 }
 
 thread_local! {
@@ -114,6 +118,7 @@ impl SimMachine {
             drains: AtomicU64::new(0),
             drains_elsewhere: AtomicBool::new(false),
             reclaim: Mutex::default(),
+            meanwhile: Mutex::default(),
         }
     }
 
@@ -136,6 +141,12 @@ impl SimMachine {
     /// Sets what `reclaim` calls.
     pub fn on_reclaim(&self, reclaim: Option<Reclaim>) {
         *self.reclaim.lock() = reclaim;
+    }
+
+    /// Sets what another CPU does right after each flush began, from now on: what it unmaps and frees, that flush does not
+    /// cover. It runs on the same stack, so it must not wait for anything that a purge holds; a free does not.
+    pub fn on_flush(&self, meanwhile: Option<Meanwhile>) {
+        *self.meanwhile.lock() = meanwhile;
     }
 
     /// Sets how many CPUs are online.
@@ -276,6 +287,12 @@ impl Machine for SimMachine {
             Flushing::AtOnce => beliefs.clear(begun, ranges),
             Flushing::WhenTold => beliefs.pending.push((epoch, begun, ranges.to_vec())),
             Flushing::Never => {}
+        }
+        drop(beliefs);
+        let taken = self.meanwhile.lock().take();
+        if let Some(mut meanwhile) = taken {
+            meanwhile();
+            self.meanwhile.lock().get_or_insert(meanwhile);
         }
         Epoch(epoch)
     }

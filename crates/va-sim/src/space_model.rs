@@ -133,6 +133,68 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         VaRange::from_pages(page, page + pages)
     }
 
+    /// Takes exactly `range`; whether it was free, if need be after a purge.
+    pub fn alloc_at(&mut self, range: VaRange) -> bool {
+        let (page, end) = range.whole_pages();
+        if self.index.take(range).is_err() {
+            self.purge(Purge::Full);
+            if self.index.take(range).is_err() {
+                return false;
+            }
+        }
+        self.busy.insert(page, (end - page, None));
+        true
+    }
+
+    /// Cuts the busy area around `at` in two, if it is a page inside one.
+    pub fn split(&mut self, at: Va) -> bool {
+        let cut = at.page_floor();
+        let Some((&page, &(pages, owner))) = self.busy.range(..cut).next_back() else { return false };
+        if Va::from_page(cut) != at || page + pages <= cut {
+            return false;
+        }
+        if let Err(error) = self.index.reserve_pieces(1) {
+            panic!("the model's platform refused: {error}");
+        }
+        self.busy.insert(page, (cut - page, owner));
+        self.busy.insert(cut, (page + pages - cut, owner));
+        true
+    }
+
+    /// Makes one of the busy areas that end and start at `at`, if there are.
+    pub fn join(&mut self, at: Va) -> bool {
+        let page = at.page_floor();
+        let Some((&start, &(below, owner))) = self.busy.range(..page).next_back() else { return false };
+        if Va::from_page(page) != at || start + below != page {
+            return false;
+        }
+        let Some((pages, _)) = self.busy.remove(&page) else { return false };
+        self.index.release_pieces(1);
+        self.busy.insert(start, (below + pages, owner));
+        true
+    }
+
+    /// Gives the busy area at `at` another size, if it can have it.
+    pub fn resize(&mut self, at: Va, size: u64) -> bool {
+        let page = at.page_floor();
+        let Some(&(pages, owner)) = self.busy.get(&page).filter(|_| Va::from_page(page) == at) else {
+            return false;
+        };
+        if size < pages {
+            let tail = Va::from_page(page + size);
+            return size > 0 && self.split(tail) && self.free_at(tail).is_some();
+        }
+        if size > pages {
+            let tail = VaRange::from_pages(page + pages, page + size).unwrap_or_default();
+            if self.index.take(tail).is_err() {
+                return false;
+            }
+            self.index.release_pieces(1);
+            self.busy.insert(page, (size, owner));
+        }
+        true
+    }
+
     /// Purges, all of it.
     pub fn purge(&mut self, how: Purge) {
         let full = how == Purge::Full;

@@ -32,6 +32,16 @@ fn every_index_equals_its_twin_on_saved_inputs() {
 }
 
 #[test]
+fn a_space_holds_its_promises_on_saved_inputs() {
+    run("space_ops", va_sim::space_fuzz::space_ops);
+}
+
+#[test]
 fn sp3_and_sp4_hold_on_saved_inputs_when_slabs_are_refused() {
     run("slab_refusal", va_sim::fuzz::slab_refusal);
+}
+
+#[test]
+fn vb1_to_vb7_hold_on_saved_inputs() {
+    run("block_ops", va_sim::fuzz::block_ops);
 }

@@ -69,6 +69,46 @@ fn sp2_a_freed_area_waits_for_its_epoch() {
     waits::<OneLock52>();
 }
 
+/// What another CPU frees between the beginning of a flush and its end flies with the next one.
+#[test]
+fn sp2_what_is_freed_during_a_flush_waits_for_the_next() {
+    fn waits<C: Config>()
+    where
+        for<'a> VmapSpace<&'a SimMachine, C>: Sync,
+    {
+        let machine: &SimMachine = Box::leak(Box::new(SimMachine::new(1)));
+        let space: &VmapSpace<_, C> = Box::leak(Box::new(space::<C>(machine, 100)));
+        let [first, second] = [0, 1].map(|_| space.alloc(0, &ask(4)).unwrap());
+        let late = Arc::new(Mutex::new(Some(second.start())));
+        for area in [&first, &second] {
+            machine.map(area.range()).unwrap();
+        }
+        machine.on_flush(Some(Box::new(move || {
+            if let Some(at) = late.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                let range = space.find(at).unwrap().range;
+                machine.unmap(range);
+                assert_eq!(space.free_at(at), Ok(range));
+            }
+        })));
+        machine.unmap(first.range());
+        space.free(first).unwrap();
+        space.purge(Purge::Drain);
+        assert_eq!(space.lazy_pages(), Pages::new(4), "what was freed meanwhile is still lazy");
+        assert_eq!(space.validate(), Ok(()));
+        // Everything that can be given out is mapped, and nobody translates any of it.
+        let mut out = Vec::new();
+        while space.lazy_pages() > Pages::new(0) || out.len() < 25 {
+            let area = space.alloc(0, &ask(4)).unwrap();
+            assert_eq!(machine.map(area.range()), Ok(()));
+            out.push(area);
+        }
+        assert!(space.stats().flushes > 1);
+    }
+    waits::<Ours>();
+    waits::<Linux69>();
+    waits::<OneLock52>();
+}
+
 #[test]
 fn sp2_aliases_are_gone_after_a_purge_of_aliases() {
     let machine = SimMachine::new(4);
@@ -171,6 +211,49 @@ fn a_request_is_met_from_other_nodes_pools_before_anything_is_purged() {
     let area = space.alloc(0, &ask(8)).unwrap();
     assert_eq!((area.start(), space.stats().purges), (at(0), purges));
     assert_eq!(space.find(at(0)).and_then(|seen| seen.owner), Some(0));
+}
+
+/// Overflow, in order: other pools, a purge of everything, the machine's clients, and again from the start.
+#[test]
+fn clients_are_asked_only_when_neither_a_pool_nor_a_purge_has_it() {
+    let machine: &SimMachine = Box::leak(Box::new(SimMachine::new(2)));
+    let space: &VmapSpace<_, Ours> = Box::leak(Box::new(space::<Ours>(machine, 12)));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let held = space.alloc(0, &ask(4)).unwrap().start();
+    let (theirs, client) = (asked.clone(), Mutex::new(Some(held)));
+    machine.on_reclaim(Some(Box::new(move || {
+        // What the space had done by then, and what the one client gives: all on the first call, nothing more later.
+        let stats = space.stats();
+        theirs.lock().unwrap().push((stats.purges, stats.lazy_pages.get(), stats.pooled_areas));
+        let mut gives = client.lock().unwrap();
+        gives.take().map_or(0, |at| space.free_at(at).unwrap().len_bytes() / PAGE_SIZE)
+    })));
+    let pooled = space.alloc(1, &ask(4)).unwrap();
+    let lazy = space.alloc(0, &ask(4)).unwrap();
+    space.free(pooled).unwrap();
+    space.purge(Purge::Drain);
+    space.free(lazy).unwrap();
+    let purges = || space.stats().purges;
+    let before = purges();
+    // The other node's pool has the size: nothing is purged.
+    let stolen = space.alloc(0, &ask(4)).unwrap();
+    assert_eq!((purges(), asked.lock().unwrap().len()), (before, 0));
+    // Lazy pages have it: one purge, nobody is asked.
+    let purged = space.alloc(0, &ask(3)).unwrap();
+    assert_eq!((purges(), asked.lock().unwrap().len()), (before + 1, 0));
+    // Only the client has it: he is asked after a purge that left nothing lazy and nothing pooled, and it is tried again.
+    let got = space.alloc(0, &ask(4)).unwrap();
+    assert_eq!(got.start(), held);
+    assert_eq!(*asked.lock().unwrap(), [(before + 2, 0, 0)]);
+    // Nobody has it: he is asked once more, and then the request fails.
+    assert!(
+        matches!(space.alloc(0, &ask(2)), Err(SpaceError::NoSpace { largest, .. }) if largest == Pages::new(1))
+    );
+    assert_eq!(asked.lock().unwrap().len(), 2);
+    for area in [stolen, purged, got] {
+        space.free(area).unwrap();
+    }
+    assert_eq!(space.validate(), Ok(()));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use va_base::{AllocError, Request, VaRange};
 use va_sim::machine::SimMachine;
-use va_space::config::{Default as Ours, Linux69, OneLock52};
+use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
 use va_space::{Config, Purge, SpaceError, VmapSpace};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
@@ -42,6 +42,7 @@ fn sp3_a_free_and_its_purge_need_nothing_from_the_machine() {
     frees::<Ours>();
     frees::<Linux69>();
     frees::<OneLock52>();
+    frees::<WithTrees<Ours>>();
 }
 
 #[test]
@@ -66,6 +67,7 @@ fn sp4_a_refused_table_or_slab_changes_nothing() {
     assert_eq!(refused::<Ours>(u64::MAX, 3), SpaceError::NoTable);
     assert_eq!(refused::<Linux69>(u64::MAX, 0), SpaceError::NoTable);
     assert!(matches!(refused::<Ours>(0, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
+    assert!(matches!(refused::<WithTrees<Ours>>(0, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
     assert!(matches!(refused::<Linux69>(1, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
 }
 
@@ -77,5 +79,33 @@ fn sp4_a_space_that_cannot_begin_hands_everything_back() {
         let made = VmapSpace::<_, Ours>::new(pages(0, 10), pages(0, 10), &machine);
         assert_eq!(made.err(), (tables < 7).then_some(SpaceError::NoTable), "3 for the map, 4 nodes");
         assert_eq!(machine.tables(), 0);
+        machine.refuse_after(u64::MAX, tables);
+        let made = VmapSpace::<_, WithTrees<Ours>>::new(pages(0, 10), pages(0, 10), &machine);
+        assert!(made.is_err(), "4 more for the trees");
+        assert_eq!(machine.tables(), 0);
     }
+}
+
+#[test]
+fn sp4_a_lookup_without_a_record_leaves_nothing_behind() {
+    // Room for 64 areas in each node's tree without a slab; the index itself has all it needs for the areas side by side.
+    let machine = SimMachine::new(1);
+    let space = space::<WithTrees<Ours>>(&machine, 1 << 20);
+    machine.refuse_after(0, u64::MAX);
+    let areas: Vec<_> = (0..64).map(|_| space.alloc(0, &ask(3)).unwrap()).collect();
+    let before = space.stats();
+    assert!(matches!(space.alloc(0, &ask(3)), Err(SpaceError::Index(AllocError::NoMeta { .. }))));
+    // Of congruent areas the second finds no record: the first gives its own back.
+    let parts = [(0, va_base::PAGE_SIZE), (16 * va_base::PAGE_SIZE, va_base::PAGE_SIZE)];
+    space.free(areas.into_iter().next_back().unwrap()).unwrap();
+    space.purge(Purge::Full);
+    assert_eq!(space.stats().areas, 63);
+    let refused = space.alloc_congruent(&va_tree::Congruent::new(&parts, va_base::PAGE_SIZE).unwrap());
+    assert!(matches!(refused, Err(SpaceError::Index(AllocError::NoMeta { .. }))), "{refused:?}");
+    assert_eq!(space.validate(), Ok(()));
+    assert_eq!((space.stats().areas, space.stats().holes), (63, before.holes));
+    let _again = space.alloc(0, &ask(3)).unwrap();
+    assert_eq!(space.stats().free_pages, before.free_pages);
+    drop(space);
+    assert_eq!(machine.tables(), 0);
 }

@@ -8,42 +8,22 @@ use va_base::{Align, AllocError, PAGE_SIZE, Pages, Platform, Request, Va, VaRang
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_sim::platform::HeapPlatform;
+use va_sim::small::Small;
 use va_sim::space_model::SpaceModel;
-use va_space::config::{self, Order};
+use va_space::config::{self, Order, WithTrees};
 use va_space::decay::{Decay, Quarter};
+use va_space::lookup::Upward;
 use va_space::node::{Spread, Zone};
 use va_space::{Config, Purge, State, VmapSpace};
 use va_tree::FreeIndex;
 
-/// Wraps a config so that a few dozen pages reach every limit.
-macro_rules! tiny {
-    ($name:ident, $of:ty, $lazy_max:expr, $slice:expr) => {
-        struct $name;
-        impl Config for $name {
-            type Index<P: Platform> = <$of as Config>::Index<P>;
-            type Zone = <$of as Config>::Zone;
-            type Decay = <$of as Config>::Decay;
-            const NODES_MAX: u32 = <$of as Config>::NODES_MAX;
-            const POOL_ON_ONE_NODE: bool = <$of as Config>::POOL_ON_ONE_NODE;
-            const POOL_PAGES_MAX: u64 = <$of as Config>::POOL_PAGES_MAX;
-            const POOL_TRIES: u32 = <$of as Config>::POOL_TRIES;
-            const STEAL: bool = <$of as Config>::STEAL;
-            const ORDER: Order = <$of as Config>::ORDER;
-            const SLICE_AREAS: u64 = $slice;
-            const FAIL_FAST: bool = <$of as Config>::FAIL_FAST;
-            fn lazy_max(_cpus: u32) -> Pages {
-                Pages::new($lazy_max)
-            }
-            fn index<P: Platform>(e: VaRange, w: VaRange, p: P) -> Result<Self::Index<P>, AllocError> {
-                <$of as Config>::index(e, w, p)
-            }
-        }
-    };
-}
-tiny!(TinyDefault, config::Default, 60, u64::MAX);
-tiny!(SlicedDefault, config::Default, 60, 3);
-tiny!(TinyLinux, config::Linux69, 60, u64::MAX);
-tiny!(TinyOneLock, config::OneLock52, 60, u64::MAX);
+type TinyDefault = Small<config::Default, 60, { u64::MAX }>;
+type SlicedDefault = Small<config::Default, 60, 3>;
+type TinyLinux = Small<config::Linux69, 60, { u64::MAX }>;
+type TinyOneLock = Small<config::OneLock52, 60, { u64::MAX }>;
+/// Ours, with a tree in each node.
+type TinyTrees = WithTrees<TinyDefault>;
+type TinyTreesUp = WithTrees<TinyDefault, Upward>;
 
 /// What a test can do to a space. Numbers are taken modulo what there is.
 #[derive(Clone, Debug)]
@@ -72,7 +52,7 @@ fn call(pages: u64) -> impl Strategy<Value = Call> {
     ]
 }
 
-const FIRST: u64 = 0xf_ffc9_0000_0000;
+const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;
 
 fn extent(pages: u64) -> VaRange {
     VaRange::from_pages(FIRST, FIRST + pages).unwrap()
@@ -174,6 +154,12 @@ proptest! {
     }
 
     #[test]
+    fn lk1_lk2_a_space_with_trees_answers_as_its_twin((pages, calls) in calls(), cpus in 1..5u32) {
+        compare::<TinyTrees, _>(pages, cpus, exact(pages), &calls)?;
+        compare::<TinyTreesUp, _>(pages, cpus, exact(pages), &calls)?;
+    }
+
+    #[test]
     fn the_linux_space_answers_as_its_twin((pages, calls) in calls(), cpus in 1..5u32) {
         let index = TinyLinux::index(extent(pages), extent(pages), HeapPlatform::default()).unwrap();
         compare::<TinyLinux, _>(pages, cpus, index, &calls)?;
@@ -252,6 +238,7 @@ fn a_twin_with_another_decay_differs() {
         type Index<P: Platform> = <config::Default as Config>::Index<P>;
         type Zone = Spread;
         type Decay = Wrong;
+        type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;
         const NODES_MAX: u32 = 128;
         const POOL_ON_ONE_NODE: bool = true;
         const POOL_PAGES_MAX: u64 = 256;

@@ -10,11 +10,16 @@
 //! | decay | - | a quarter, all of 1 to 3 | a quarter |
 //! | purge | whole, newest first | whole, node by node, lists by address | in slices |
 //! | a request that cannot be met | purges | purges | fails at once |
+//! | a busy area is found by | a tree | a tree in each node, nodes asked upward | the page map |
+//!
+//! [`WithTrees`] is any of them with a tree in each node, to compare with.
 
 use crate::decay::{Decay, Quarter, QuarterOrAllOfFew};
 use crate::lazy::lazy_max_pages;
+use crate::lookup::{Downward, Lookup, MapLookup, TreeLookup, Upward, Way};
 use crate::node::{InTurn, Spread, Zone};
-use va_base::{AllocError, Pages, Platform, VaRange};
+use core::marker::PhantomData;
+use va_base::{AllocError, Machine, Pages, Platform, VaRange};
 use va_tree::rb::Linux;
 use va_tree::{BTreeIndex, FreeIndex, RbIndex};
 
@@ -38,6 +43,8 @@ pub trait Config: 'static {
     type Zone: Zone;
     /// How much of a pool one drain takes out.
     type Decay: Decay;
+    /// How a busy area is found.
+    type Lookup<P: Machine>: Lookup<P>;
 
     /// Most nodes, at least 1 and at most 128.
     const NODES_MAX: u32;
@@ -56,6 +63,9 @@ pub trait Config: 'static {
     const SLICE_AREAS: u64;
     /// Whether impossible requests, and repeats of one that failed, fail without a purge.
     const FAIL_FAST: bool;
+    /// Whether a failing request has the machine's clients free what they could do without before everything is purged, or
+    /// only after a purge that did not help.
+    const RECLAIM_FIRST: bool = false;
 
     /// Pages that may be lazy before a purge is due, with `cpus` CPUs online.
     #[inline]
@@ -82,6 +92,7 @@ impl Config for OneLock52 {
     type Index<P: Platform> = RbIndex<Linux, P>;
     type Zone = InTurn;
     type Decay = QuarterOrAllOfFew;
+    type Lookup<P: Machine> = TreeLookup<P, InTurn, Upward>;
     const NODES_MAX: u32 = 1;
     const POOL_ON_ONE_NODE: bool = false;
     const POOL_PAGES_MAX: u64 = 0;
@@ -90,6 +101,7 @@ impl Config for OneLock52 {
     const ORDER: Order = Order::Newest;
     const SLICE_AREAS: u64 = u64::MAX;
     const FAIL_FAST: bool = false;
+    const RECLAIM_FIRST: bool = true;
 
     fn index<P: Platform>(
         extent: VaRange,
@@ -108,6 +120,7 @@ impl Config for Linux69 {
     type Index<P: Platform> = RbIndex<Linux, P>;
     type Zone = InTurn;
     type Decay = QuarterOrAllOfFew;
+    type Lookup<P: Machine> = TreeLookup<P, InTurn, Upward>;
     const NODES_MAX: u32 = 128;
     const POOL_ON_ONE_NODE: bool = false;
     const POOL_PAGES_MAX: u64 = 256;
@@ -116,6 +129,7 @@ impl Config for Linux69 {
     const ORDER: Order = Order::NodeByAddress;
     const SLICE_AREAS: u64 = u64::MAX;
     const FAIL_FAST: bool = false;
+    const RECLAIM_FIRST: bool = true;
 
     fn index<P: Platform>(
         extent: VaRange,
@@ -134,6 +148,7 @@ impl Config for Default {
     type Index<P: Platform> = BTreeIndex<P>;
     type Zone = Spread;
     type Decay = Quarter;
+    type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = 128;
     const POOL_ON_ONE_NODE: bool = true;
     const POOL_PAGES_MAX: u64 = 1 << 14;
@@ -149,5 +164,36 @@ impl Config for Default {
         platform: P,
     ) -> Result<Self::Index<P>, AllocError> {
         BTreeIndex::new(extent, default_window, platform)
+    }
+}
+
+/// `C`, but that busy areas are found by a tree in each node, nodes asked in the order of `W`.
+#[derive(Clone, Copy, Debug)]
+pub struct WithTrees<C, W = Downward>(PhantomData<fn() -> (C, W)>);
+
+impl<C: Config, W: Way> Config for WithTrees<C, W> {
+    type Index<P: Platform> = C::Index<P>;
+    type Zone = C::Zone;
+    type Decay = C::Decay;
+    type Lookup<P: Machine> = TreeLookup<P, C::Zone, W>;
+    const NODES_MAX: u32 = C::NODES_MAX;
+    const POOL_ON_ONE_NODE: bool = C::POOL_ON_ONE_NODE;
+    const POOL_PAGES_MAX: u64 = C::POOL_PAGES_MAX;
+    const POOL_TRIES: u32 = C::POOL_TRIES;
+    const STEAL: bool = C::STEAL;
+    const ORDER: Order = C::ORDER;
+    const SLICE_AREAS: u64 = C::SLICE_AREAS;
+    const FAIL_FAST: bool = C::FAIL_FAST;
+
+    fn lazy_max(cpus: u32) -> Pages {
+        C::lazy_max(cpus)
+    }
+
+    fn index<P: Platform>(
+        extent: VaRange,
+        default_window: VaRange,
+        platform: P,
+    ) -> Result<Self::Index<P>, AllocError> {
+        C::index(extent, default_window, platform)
     }
 }

@@ -19,7 +19,7 @@ pub enum SpaceError {
         largest: Pages,
         /// Pages freed whose flush has not ended: they may come back without anybody freeing anything.
         lazy: Pages,
-        /// Pages in magazines, whose owners have been told to hand them back.
+        /// Pages in magazines, flushed or not, whose owners have been told to hand them back.
         cached: Pages,
     },
     /// Nothing like this could fit even if the whole extent were free. Nothing was purged for it.
@@ -40,6 +40,10 @@ pub enum SpaceError {
         /// The extent.
         extent: VaRange,
     },
+    /// There is no space yet: [`EarlySpace::ready`](crate::EarlySpace::ready) was not called.
+    NotReady,
+    /// There is a space already, and it stays.
+    AlreadyReady,
     /// All magazines that a space can have are out.
     NoMagazine {
         /// How many there can be.
@@ -61,6 +65,8 @@ impl fmt::Display for SpaceError {
             Self::Index(error) => fmt::Display::fmt(error, f),
             Self::NoTable => f.write_str("the machine lent no table"),
             Self::TooHigh { extent } => write!(f, "extent {extent} ends above what the page map covers"),
+            Self::NotReady => f.write_str("there is no space yet"),
+            Self::AlreadyReady => f.write_str("there is a space already"),
             Self::NoMagazine { limit } => write!(f, "all {limit} magazines of the space are out"),
         }
     }

@@ -10,6 +10,8 @@
 //! | [`config`] | the policies: Linux 5.2, Linux 6.9, ours |
 //! | [`pool`], [`decay`] | flushed areas by exact size, and how pools shrink |
 //! | [`lazy`], [`node`] | how much may wait for a flush, which node it waits in |
+//! | [`lookup`] | how a busy area is found: by the page map, or by a tree in each node |
+//! | [`EarlySpace`] | a place for a space, for a static; whoever comes too early is refused |
 //! | [`Magazine`] | a cache of areas that its owner passes by `&mut` |
 //! | `map` | the page map: what starts at a page, read without a lock |
 //! | `list`, `flight` | lists without records, and the types that keep an unflushed range out of use (SP2) |
@@ -23,10 +25,12 @@ extern crate std;
 mod area;
 pub mod config;
 pub mod decay;
+mod early;
 mod error;
 mod flight;
 pub mod lazy;
 mod list;
+pub mod lookup;
 #[cfg(all(test, loom))]
 mod loom;
 mod map;
@@ -38,6 +42,7 @@ mod testing;
 
 pub use area::{Area, AreaView};
 pub use config::Config;
+pub use early::EarlySpace;
 pub use error::{ReleaseError, SpaceError};
 pub use map::State;
-pub use space::{Areas, MAGAZINES_MAX, Magazine, NODES_LIMIT, Purge, Purged, Stats, VmapSpace};
+pub use space::{Areas, MAGAZINES_MAX, Magazine, NODES_LIMIT, Purge, Purged, ReshapeError, Stats, VmapSpace};

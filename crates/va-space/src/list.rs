@@ -15,6 +15,12 @@
 //!
 //! A [`Loose`] area is in nobody's list: the thread that holds the value has the area to itself. It can be neither copied
 //! nor made up, only popped from a list, won from a free, or taken from the index.
+//!
+//! # Invariants
+//! - **LI1 idle** every area of a list is idle and has a slot.
+//!
+//! A list does not know the machine, so one that leads nowhere is not an error it could return: it tells the page map
+//! ([`PageMap::lose`]), ends, and whoever asked stops the machine before it does anything else (`space::busy`).
 
 use crate::map::{PageMap, Slot, Word};
 use core::marker::PhantomData;
@@ -126,18 +132,20 @@ impl<S> AreaList<S> {
         if page == NIL {
             return None;
         }
-        let slot = map.slot(page)?;
+        // Checks LI1: what is busy, or is no area, belongs to somebody else.
+        let Some((slot, word)) = map.idle_slot(page) else { return map.lose(page) };
         self.head = slot.link();
         self.areas -= 1;
         self.pages -= pages;
-        Some(Loose::won(page, pages, slot.word(), slot))
+        Some(Loose::won(page, pages, word, slot))
     }
 
     /// Takes the first area, of whatever size.
     #[inline]
     pub(crate) fn pop_any(&mut self, map: &PageMap) -> Option<Loose<S>> {
-        let slot = map.slot(self.first()?)?;
-        let (pages, _) = map.sized(self.head, slot)?;
+        let page = self.first()?;
+        let Some((slot, _)) = map.idle_slot(page) else { return map.lose(page) };
+        let (pages, _) = map.sized(page, slot)?;
         self.pop_front(map, pages)
     }
 
@@ -222,7 +230,11 @@ impl<S> AreaList<S> {
         let mut rest = self.head;
         while rest != NIL {
             let mut run = rest;
-            rest = map.link(rest);
+            // Checks LI1: a list that leads to what is not its own may lead round and round.
+            rest = match map.idle_slot(rest) {
+                Some((slot, _)) => slot.link(),
+                None => return map.lose(run).unwrap_or_default(),
+            };
             map.set_link(run, NIL);
             for bin in &mut bins {
                 if *bin == NIL {
@@ -274,7 +286,7 @@ mod tests {
         let Some((map, mut marker)) = PageMap::new(0, &machine) else { panic!("refused") };
         for &page in pages {
             assert!(map.reserve(page, 1, &machine));
-            map.begin(&mut marker, page, 1, Word::new(1, None, 1, State::Busy));
+            map.begin(&mut marker, page, 1, Word::new(1, None, 1, State::Idle));
         }
         map
     }

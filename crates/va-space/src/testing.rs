@@ -1,19 +1,40 @@
-//! The machine of this crate's own tests: it lends what is asked, and its flush ends at once.
+//! The machine of this crate's own tests: it lends what is asked, and its flush ends at once. It remembers what was unmapped
+//! and not flushed since, for those who tell it.
 
 use std::boxed::Box;
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
 use std::vec;
 use va_base::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Epoch, Machine, Platform, Record, Table, VaRange};
+use va_base::{Epoch, Machine, Platform, Record, Table, Va, VaRange};
 
 /// Lends from the heap and never takes anything back.
 pub(crate) struct TestMachine {
     pub(crate) cpus: u32,
     pub(crate) flushes: AtomicU64,
+    /// Pages that a CPU may still translate. Not a lock of the model: nobody holds it while anything else happens.
+    pub(crate) stale: std::sync::Mutex<BTreeSet<u64>>,
+}
+
+// What models of interleavings ask.
+#[cfg(loom)]
+impl TestMachine {
+    /// Unmaps an area that is about to be freed.
+    pub(crate) fn unmap(&self, range: VaRange) {
+        let (first, end) = range.whole_pages();
+        self.stale.lock().unwrap_or_else(PoisonError::into_inner).extend(first..end);
+    }
+
+    /// Whether anything in an area may still be translated (SP2 is broken if it was just given out).
+    pub(crate) fn is_stale(&self, range: VaRange) -> bool {
+        let (first, end) = range.whole_pages();
+        self.stale.lock().unwrap_or_else(PoisonError::into_inner).range(first..end).next().is_some()
+    }
 }
 
 impl Default for TestMachine {
     fn default() -> Self {
-        Self { cpus: 2, flushes: AtomicU64::new(0) }
+        Self { cpus: 2, flushes: AtomicU64::new(0), stale: std::sync::Mutex::default() }
     }
 }
 
@@ -43,7 +64,9 @@ impl Machine for TestMachine {
 
     fn take_back_table<T: Table>(&self, _table: &'static T) {}
 
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
+    fn flush(&self, ranges: &[VaRange]) -> Epoch {
+        let covered = |page: &u64| ranges.iter().any(|range| range.contains(Va::from_page(*page)));
+        self.stale.lock().unwrap_or_else(PoisonError::into_inner).retain(|page| !covered(page));
         Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))
     }
 

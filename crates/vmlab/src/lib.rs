@@ -5,6 +5,7 @@
 //! | [`trace`] | reads event traces (ftrace, trace-cmd, perf text; plain, gzip, zstd) and `/proc/vmallocinfo` |
 //! | [`replay`] | runs a trace through an index and compares every address |
 //! | [`kind`] | the indexes, by name |
+//! | [`machine`] | this process as the machine of a space |
 //! | [`report`] | one self-contained HTML file to look at |
 //! | [`mod@bench`] | workloads, contenders, tables and plots |
 //! | [`lab`] | indexes that serve comparison only |
@@ -14,8 +15,10 @@ pub mod bench;
 pub mod cli;
 pub mod kind;
 pub mod lab;
+pub mod machine;
 pub mod replay;
 pub mod report;
 pub mod run;
+pub mod run_space;
 pub mod shipped;
 pub mod trace;

@@ -4,6 +4,8 @@
 
 #[path = "cli/bench.rs"]
 mod bench;
+#[path = "cli/bench_space.rs"]
+mod bench_space;
 #[path = "cli/forms.rs"]
 mod forms;
 #[path = "cli/input.rs"]
@@ -12,6 +14,8 @@ mod input;
 mod oracles;
 #[path = "cli/report.rs"]
 mod report;
+#[path = "cli/space.rs"]
+mod space;
 
 use assert_cmd::Command;
 use predicates::prelude::*;

@@ -2,14 +2,14 @@
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use va_base::{Platform, Record};
+use va_base::{Platform, Record, Table};
 
-const ARENA_BYTES: usize = 256 << 10;
+const ARENA_BYTES: usize = 1 << 20;
 
 #[repr(align(4096))]
 struct Memory(UnsafeCell<[u8; ARENA_BYTES]>);
 
-// SAFETY: the bytes are reached through `lend_slab` alone, which gives every byte to one borrower at most.
+// SAFETY: the bytes are reached through `Arena::carve` alone, which gives every byte to one borrower at most.
 unsafe impl Sync for Memory {}
 
 static MEMORY: Memory = Memory(UnsafeCell::new([0; ARENA_BYTES]));
@@ -25,11 +25,10 @@ impl Arena {
     pub(crate) fn lent_bytes() -> usize {
         LENT_BYTES.load(Ordering::Relaxed)
     }
-}
 
-impl Platform for Arena {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        let size_bytes = min.checked_mul(size_of::<T>())?;
+    /// Room for `count` values, aligned, and nobody else's from now on.
+    fn carve<T>(count: usize) -> Option<*mut T> {
+        let size_bytes = count.checked_mul(size_of::<T>())?;
         if align_of::<T>() > 4096 {
             return None;
         }
@@ -44,12 +43,26 @@ impl Platform for Arena {
             .ok()?;
         let (start, _) = place(before)?;
         // SAFETY: `start` is at most the size of the memory, by `place`.
-        let first = unsafe { MEMORY.0.get().cast::<u8>().add(start) }.cast::<T>();
+        Some(unsafe { MEMORY.0.get().cast::<u8>().add(start) }.cast::<T>())
+    }
+
+    /// Lends a table for good.
+    pub(crate) fn table<T: Table>() -> Option<&'static T> {
+        let at = Self::carve::<T>(1)?;
+        // SAFETY: room for one, aligned, and nobody else's: `carve` says so.
+        unsafe { at.write(T::empty()) };
+        // SAFETY: written just now, never written through again, and the memory is static.
+        Some(unsafe { &*at })
+    }
+}
+
+impl Platform for Arena {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        let first = Self::carve::<T>(min)?;
         for i in 0..min {
-            // SAFETY: `i < min`, and `place` found room for `min` records after `start`.
+            // SAFETY: `i < min`, and `carve` found room for `min` records.
             let at = unsafe { first.add(i) };
-            // SAFETY: inside the memory, aligned by `place` (the memory is aligned to 4096, `T` to no more), and nobody
-            // else's: the counter passed these bytes in the step above and never comes back.
+            // SAFETY: inside the memory, aligned, and nobody else's: `carve` says so.
             unsafe { at.write(T::EMPTY) };
         }
         // SAFETY: `min` records, aligned, written just now, lent to nobody else, and the memory is static.

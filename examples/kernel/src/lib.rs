@@ -6,6 +6,8 @@
 #![no_std]
 
 mod arena;
+mod boot;
+mod lock;
 mod selftest;
 
 unsafe extern "C" {

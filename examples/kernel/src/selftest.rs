@@ -1,6 +1,8 @@
-//! What the core does here: allocate, give back and merge, first from inline records alone, then from a static arena.
+//! What the core does here: allocate, give back and merge, first from inline records alone, then from a static arena. What a
+//! space and its blocks do is in [`boot`].
 
 use crate::arena::Arena;
+use crate::boot;
 use va_base::{Align, AllocError, FreeError, NoSlabs, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_space::lazy::lazy_max_pages;
 use va_space::node::{NodeMap, Walk};
@@ -31,7 +33,9 @@ pub(crate) fn run() -> Result<(), Failed> {
     if Arena::lent_bytes() == 0 {
         return Err(3);
     }
-    at(80, policies())
+    at(80, policies())?;
+    // Not 101: that is a panic.
+    at(110, boot::run(Va::new(SPACE.0)))
 }
 
 fn range((start, end): (u64, u64)) -> Option<VaRange> {

@@ -197,7 +197,10 @@ fn parse(text: &str) -> Option<Run> {
         fails: number("fails")? as u64,
         counts: Counts {
             flushes: count("flushes"),
-            locks: ["pool", "lazy", "free", "purge"].into_iter().map(count).sum(),
+            locks: ["pool", "lazy", "free", "purge", "queue", "lookup", "collect"]
+                .into_iter()
+                .map(count)
+                .sum(),
         },
     })
 }
@@ -214,9 +217,9 @@ mod tests {
         let run = parse(LINE).unwrap();
         assert_eq!((run.min_ns, run.median_ns, run.wall_ns, run.purges), (70.5, 72.3, 72.4, 515));
         assert_eq!((run.counts, parse("kv_init failed\n")), (Counts::default(), None));
-        let text = format!("va-peer counts: frees=900 flushes=2 pool=3 lazy=4 free=5 purge=6\n{LINE}");
-        let run = parse(&text).unwrap();
-        assert_eq!((run.pairs, run.counts), (900.0, Counts { flushes: 2, locks: 18 }));
+        let counts = "frees=900 flushes=2 pool=3 lazy=4 free=5 purge=6 queue=7 lookup=8 collect=9";
+        let run = parse(&format!("va-peer counts: {counts}\n{LINE}")).unwrap();
+        assert_eq!((run.pairs, run.counts), (900.0, Counts { flushes: 2, locks: 42 }));
     }
 
     #[test]

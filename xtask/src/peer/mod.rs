@@ -14,9 +14,10 @@ mod page;
 mod patho;
 mod replay;
 
+use crate::count::Tests;
 use anyhow::Result;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -56,6 +57,32 @@ pub(crate) struct Peers {
     scratch: PathBuf,
 }
 
+/// The step of CI: replays beside Linux's library, one script a profile, where all it takes is there: a kernel-peer directory
+/// that the variable names or that lies in a folder beside this tree, and the kernel's source. Elsewhere it says what is
+/// missing, and is no failure.
+pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
+    let variable = |name: &str| env::var_os(name).map(PathBuf::from);
+    let peer = variable("VA_PEER_DIR").or_else(|| beside(root));
+    match build::build(root, peer.as_deref(), variable("VA_PEER_LINUX").as_deref()) {
+        Ok(peers) => replay::compare(root, &peers, 1).map(|_| ()),
+        Err(missing) => {
+            println!("not compared with Linux here: {missing:#}");
+            Ok(())
+        }
+    }
+}
+
+/// A kernel-peer directory in a folder that lies beside this tree.
+fn beside(root: &Path) -> Option<PathBuf> {
+    let folders = fs::read_dir(root.parent()?).ok()?.flatten();
+    let mut found: Vec<_> = folders
+        .map(|folder| folder.path().join("kernel-peer"))
+        .filter(|peer| peer.join("Makefile").is_file())
+        .collect();
+    found.sort();
+    found.into_iter().next()
+}
+
 /// `cargo xtask peer`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let peers = build::build(root, args.peer.as_deref(), args.linux.as_deref())?;
@@ -72,4 +99,22 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     fs::write(root.join("results/peer.md"), &page)?;
     println!("\n{page}\nwritten to results/peer.md");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_beside_the_tree_is_found() {
+        let around = tempfile::tempdir().unwrap();
+        let root = around.path().join("tree");
+        fs::create_dir_all(root.join("kernel-peer")).unwrap();
+        assert_eq!(beside(&root), None);
+        let peer = around.path().join("other/kernel-peer");
+        fs::create_dir_all(&peer).unwrap();
+        assert_eq!(beside(&root), None, "it has no makefile");
+        fs::write(peer.join("Makefile"), "").unwrap();
+        assert_eq!(beside(&root), Some(peer));
+    }
 }

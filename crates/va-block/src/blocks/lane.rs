@@ -102,6 +102,11 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
         self.blocks.give_back(block, page, at, pages, &self.freed)
     }
 
+    /// Tells whether the lane has a block.
+    pub fn holds(&self) -> bool {
+        self.block.is_some()
+    }
+
     /// Puts the lane's block back into the list of its CPU.
     ///
     /// # Locks
@@ -118,6 +123,7 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
             queue.push(&blocks.lookup, block);
         }
         drop(queue);
+        blocks.note_news();
         // Its last page may have died while the lane had it.
         if !C::REUSE && block.dead_counted() == blocks.pages {
             blocks.bury(block);

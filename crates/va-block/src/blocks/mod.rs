@@ -17,9 +17,10 @@
 //! # Invariants
 //! - **VB6 ours** each block that is present is a busy area of the space, of the block's size and aligned to it.
 //! - **VB7 listed** a block is in the list of its CPU exactly if it is open; a full one has no free page.
-//! - **SP2 flush-before-reuse** pages of a block that were given back are given out again after a flush that covers them, or
-//!   after the block went back to the space, which sees to it.
-//! - **SP3 free cannot fail** giving back sets a bit. **SP4 errors change nothing. SP5 deterministic**, given CPU ids.
+//!
+//! Those of the space hold here too. SP2: pages that were given back are given out again after a flush that covers them, or
+//! after the block went back to the space, which sees to it. SP3: giving back sets a bit. SP4: errors change nothing. SP5:
+//! the same calls with the same CPU ids give the same addresses.
 //!
 //! # Locking
 //! ```text
@@ -32,6 +33,9 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `vm_map_ram`, `vm_unmap_ram`, `new_vmap_block`, `vb_alloc`, `vb_free`). Reuse and lanes are our own.
 
+#[cfg(test)]
+#[cfg(not(loom))]
+mod broken;
 mod collect;
 mod lane;
 mod validate;
@@ -106,6 +110,10 @@ pub struct Blocks<P: Machine + Clone, C: Config> {
     freed: Alone<AtomicU64>,
     /// Moves when lanes are to hand back what they hold.
     recall: Alone<AtomicU64>,
+    /// Moves when a block may have become one that could go back to the space.
+    news: Alone<AtomicU64>,
+    /// What it was when all of them had gone back.
+    old_news: AtomicU64,
     /// A collection was begun and is not finished: a hint.
     collecting: AtomicBool,
     config: PhantomData<fn() -> C>,
@@ -119,9 +127,17 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// [`BlockError::TooWide`] if the window has more blocks than the lookup covers, [`BlockError::NoTable`] if the
     /// machine refuses a table. The space is dropped with either.
     pub fn new(space: VmapSpace<P, C::Space>, machine: P) -> Result<Self, BlockError> {
-        let count = machine.cpus_possible().clamp(1, CPUS_MAX as u32);
-        let pages =
-            C::block_pages(machine.cpus_possible()).clamp(1, u64::from(PAGES_MAX)).next_power_of_two();
+        let cpus = machine.cpus_possible();
+        Self::with_cpus(space, machine, cpus)
+    }
+
+    /// Does as [`new`](Self::new) for `cpus` CPUs, where there are to be more or fewer than the space has nodes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_cpus(space: VmapSpace<P, C::Space>, machine: P, cpus: u32) -> Result<Self, BlockError> {
+        let count = cpus.clamp(1, CPUS_MAX as u32);
+        let pages = C::block_pages(cpus).clamp(1, u64::from(PAGES_MAX)).next_power_of_two();
         let pages_log2 = pages.ilog2();
         let window = space.default_window();
         let first = window.start().page_floor() >> pages_log2;
@@ -143,6 +159,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             touched: Alone(AtomicU32::new(NIL)),
             freed: Alone(AtomicU64::new(0)),
             recall: Alone(AtomicU64::new(0)),
+            news: Alone(AtomicU64::new(1)),
+            old_news: AtomicU64::new(0),
             collecting: AtomicBool::new(false),
             config: PhantomData,
         };
@@ -253,9 +271,16 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         freed.store(now, Ordering::Relaxed);
     }
 
+    /// Notes that there may be something for [`shrink`](Self::shrink).
+    fn note_news(&self) {
+        // Release pairs with the acquire of `shrink`.
+        self.news.0.fetch_add(1, Ordering::Release);
+    }
+
     /// Pushes a block that was just touched on the stack.
     #[cold]
     fn tell(&self, block: &Block) {
+        self.note_news();
         let mut head = self.touched.0.load(Ordering::Relaxed);
         loop {
             block.touched_next.store(head, Ordering::Relaxed);
@@ -347,17 +372,19 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Gives a block back to the space whose pages all died, unless it is in a lane, which does so itself.
     #[cold]
     fn bury(&self, block: &'static Block) {
-        let mut queue = self.lock_queue(self.cpu(block.cpu()));
+        let (mut queue, place) = self.lock_home(block);
         // Asked under the lock: a purge may have been quicker, and another block may have begun here.
-        if self.end(&mut queue, block) {
+        if block.dead_counted() == self.pages && self.end(&mut queue, block, place) {
             drop(queue);
             self.give_up(block);
         }
     }
 
     /// Ends a block in which nothing lives, if it is not in a lane; tells whether it did. Give it up next, without the lock.
-    fn end(&self, queue: &mut Queue, block: &'static Block) -> bool {
-        match block.place() {
+    ///
+    /// `place` is what [`lock_home`](Self::lock_home) told: one that was absent then may be anywhere by now.
+    fn end(&self, queue: &mut Queue, block: &'static Block, place: Place) -> bool {
+        match place {
             Place::Open => queue.unlink(&self.lookup, block, Place::Full),
             Place::Full => {}
             Place::Laned | Place::Absent => return false,
@@ -450,9 +477,25 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     #[inline(always)]
-    fn lock_queue<'a>(&self, cpu: &'a Cpu<P::Lock>) -> MutexGuard<'a, P::Lock, Queue> {
+    fn lock_queue(&self, cpu: &'static Cpu<P::Lock>) -> MutexGuard<'static, P::Lock, Queue> {
         self.machine.locking(LockClass::Queue);
         cpu.queue.lock()
+    }
+
+    /// Takes the lock that guards where a block is, and tells that.
+    ///
+    /// A record lives again and again, each time with the CPU that begins it: the CPU is read anew once its lock is held. If
+    /// the block is in that CPU's list or was, it stays so until the lock is dropped.
+    fn lock_home(&self, block: &'static Block) -> (MutexGuard<'static, P::Lock, Queue>, Place) {
+        loop {
+            let cpu = block.cpu();
+            let queue = self.lock_queue(self.cpu(cpu));
+            // In this order: who sees the place of a later life, which is written last, sees its CPU.
+            let place = block.place();
+            if block.cpu() == cpu {
+                return (queue, place);
+            }
+        }
     }
 
     fn lock_present(&self, index: u32) -> MutexGuard<'static, P::Lock, u64> {

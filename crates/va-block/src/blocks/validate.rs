@@ -52,8 +52,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         drop(collection);
         let (mut free, mut live, mut dead) = (0, 0, 0);
         for block in self.lookup.each() {
-            let _queue = self.lock_queue(self.cpu(block.cpu()));
-            let place = block.place();
+            let (_queue, place) = self.lock_home(block);
             if place == Place::Absent {
                 continue;
             }
@@ -184,9 +183,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 }
             }
             if strip.gone().has(bit) {
-                shares.dead += consumed
+                shares.dead += consumed;
             } else {
-                shares.live += consumed
+                shares.live += consumed;
             }
             expect += consumed;
         }

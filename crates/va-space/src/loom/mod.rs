@@ -3,16 +3,17 @@
 //! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-space --lib loom`. The page map is small here (`map::shape`); which of two
 //! threads lends a table is not modelled, so the slots are lent before the threads begin.
 
-use crate::config::{Config, Order};
+use crate::config::{Config, Order, WithTrees};
 use crate::decay::Quarter;
+use crate::lookup::MapLookup;
 use crate::node::Spread;
 use crate::testing::TestMachine;
-use crate::{Area, Purge, ReleaseError, State, VmapSpace};
+use crate::{Area, Purge, ReleaseError, SpaceError, State, VmapSpace};
 use loom::thread;
 use std::sync::Arc;
 use std::vec::Vec;
 use va_base::sync::atomic::Ordering;
-use va_base::{AllocError, Pages, Platform, Request, Va, VaRange};
+use va_base::{AllocError, Machine, Pages, Platform, Request, Va, VaRange};
 use va_tree::BTreeIndex;
 
 /// Ours, with slices of one area and no automatic purge.
@@ -22,6 +23,7 @@ impl Config for Tiny {
     type Index<P: Platform> = BTreeIndex<P>;
     type Zone = Spread;
     type Decay = Quarter;
+    type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = 2;
     const POOL_ON_ONE_NODE: bool = true;
     const POOL_PAGES_MAX: u64 = 256;
@@ -64,20 +66,25 @@ impl Config for Tight {
 /// In machine words.
 const STACK_WORDS: usize = 1 << 17;
 
-type Space = VmapSpace<&'static TestMachine, Tiny>;
+type Space<C = Tiny> = VmapSpace<&'static TestMachine, C>;
 
 /// A space of `pages` pages from page 1 on, with all slots lent.
 fn space(pages: u64, cpus: u32) -> Space {
+    space_of(pages, cpus).0
+}
+
+/// The same with other policies, and its machine.
+fn space_of<C: Config>(pages: u64, cpus: u32) -> (Space<C>, &'static TestMachine) {
     let machine: &'static TestMachine =
         std::boxed::Box::leak(std::boxed::Box::new(TestMachine { cpus, ..TestMachine::default() }));
     let Some(extent) = VaRange::from_pages(1, 1 + pages) else { panic!("pages") };
-    let Ok(space) = Space::new(extent, extent, machine) else { panic!("refused") };
+    let Ok(space) = Space::<C>::new(extent, extent, machine) else { panic!("refused") };
     let singles: Vec<Area> = (0..pages).map(|_| alloc(&space, 0, 1)).collect();
     for area in singles {
         free(&space, area);
     }
     space.purge(Purge::Full);
-    space
+    (space, machine)
 }
 
 fn ask(pages: u64) -> Request {
@@ -87,14 +94,14 @@ fn ask(pages: u64) -> Request {
     }
 }
 
-fn alloc(space: &Space, cpu: u32, pages: u64) -> Area {
+fn alloc<C: Config>(space: &Space<C>, cpu: u32, pages: u64) -> Area {
     match space.alloc(cpu, &ask(pages)) {
         Ok(area) => area,
         Err(error) => panic!("{error}"),
     }
 }
 
-fn free(space: &Space, area: Area) {
+fn free<C: Config>(space: &Space<C>, area: Area) {
     if let Err(error) = space.free(area) {
         panic!("{error}");
     }
@@ -109,8 +116,13 @@ fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread
 }
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
+    model_within(3, body);
+}
+
+/// With at most so many preemptions.
+fn model_within(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(preemptions);
     builder.max_branches = 20_000;
     let body = Arc::new(body);
     builder.check(move || {
@@ -300,5 +312,103 @@ fn a_failure_is_not_remembered_past_a_free() {
         // By now the free is done: a request that fails now would fail for ever.
         let late = space.alloc(0, &ask(1));
         assert!(late.is_ok(), "early: {early}, late: {late:?}, {:?}", space.stats());
+    });
+}
+
+#[test]
+fn sp2_a_free_during_a_purge_is_not_given_out_before_a_flush_that_covers_it() {
+    model(|| {
+        let (space, machine) = space_of::<Tiny>(3, 1);
+        let space = Arc::new(space);
+        let early = alloc(&space, 0, 1);
+        let late = alloc(&space, 0, 1);
+        machine.unmap(early.range());
+        free(&space, early);
+        let theirs = space.clone();
+        let freer = spawn(move || {
+            machine.unmap(late.range());
+            free(&theirs, late);
+        });
+        space.purge(Purge::Drain);
+        // From the pool: one of the two that were freed, or the third page.
+        for _ in 0..2 {
+            let area = alloc(&space, 0, 1);
+            assert!(!machine.is_stale(area.range()), "SP2: {}", area.range());
+        }
+        assert!(freer.join().is_ok());
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn a_magazine_that_refills_against_one_that_is_drained() {
+    model(|| {
+        let space = Arc::new(space(3, 1));
+        let areas: Vec<Area> = (0..3).map(|_| alloc(&space, 0, 1)).collect();
+        for area in areas {
+            free(&space, area);
+        }
+        space.purge(Purge::Drain);
+        // Lends the table of all magazines, which is not modelled.
+        assert!(space.magazine(0).is_ok());
+        let theirs = space.clone();
+        let other = spawn(move || {
+            let Ok(mut magazine) = theirs.magazine(0) else { panic!("no magazine") };
+            // There are three areas and two are given out; the third may be in the other's stock, or on its way there.
+            match magazine.alloc(&ask(1)) {
+                Ok(area) => assert!(magazine.free(area).is_ok()),
+                Err(SpaceError::NoSpace { cached, .. }) => assert!(cached <= Pages::new(2), "{cached}"),
+                Err(error) => panic!("{error}"),
+            }
+            // Its stock goes to the index, what it took back to the node.
+            magazine.drain();
+        });
+        let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
+        let mine: Vec<Area> = (0..2).filter_map(|_| magazine.alloc(&ask(1)).ok()).collect();
+        assert!(other.join().is_ok());
+        assert!(mine.len() == 2 && mine[0].start() != mine[1].start(), "{mine:?}");
+        drop(magazine);
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn an_iteration_meets_what_is_out_throughout_exactly_once() {
+    model_within(2, || {
+        let space = Arc::new(space(4, 1));
+        let first = alloc(&space, 0, 1);
+        let middle = alloc(&space, 0, 1);
+        let last = alloc(&space, 0, 1);
+        let throughout = [first.range(), last.range()];
+        let theirs = space.clone();
+        let reader = spawn(move || theirs.areas().map(|seen| seen.range).collect::<Vec<_>>());
+        free(&space, middle);
+        space.purge(Purge::Full);
+        let Ok(met) = reader.join() else { panic!("the reader") };
+        assert!(met.is_sorted_by(|low, high| low.start() < high.start()), "{met:?}");
+        for range in throughout {
+            assert_eq!(met.iter().filter(|met| **met == range).count(), 1, "{range} in {met:?}");
+        }
+    });
+}
+
+#[test]
+fn lk1_trees_agree_with_the_map_after_a_free_against_a_lookup() {
+    model(|| {
+        let (space, _) = space_of::<WithTrees<Tiny>>(4, 1);
+        let space = Arc::new(space);
+        let old = alloc(&space, 0, 2);
+        let live = alloc(&space, 0, 1);
+        let (theirs, was, stays) = (space.clone(), old.range(), live.range());
+        let reader = spawn(move || {
+            assert_eq!(theirs.find_above(was.end()).map(|seen| seen.range), Some(stays));
+            theirs.find_enclosing(Va::from_page(2)).map(|seen| seen.range)
+        });
+        free(&space, old);
+        let new = alloc(&space, 0, 1);
+        let seen = reader.join().ok().flatten();
+        assert!(seen.is_none_or(|seen| seen == was), "{seen:?}");
+        assert_eq!(space.find(new.start()).map(|seen| seen.range), Some(new.range()));
+        assert_eq!(space.validate(), Ok(()));
     });
 }

@@ -46,6 +46,7 @@ pub(crate) use word::{OWNERS_MAX, Word};
 
 pub(crate) use table::Slot;
 use table::{Branch, Leaf, Subtree};
+use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Broken, Machine, Va};
 use word::ESCAPE_PAGES;
 
@@ -56,7 +57,9 @@ mod shape {
     pub(super) type Mid = Branch<Slots, 32, 2048>;
     pub(super) type Top = Branch<Mid, 32, 2048>;
     pub(super) type Wide = Branch<Top, 16, 1024>;
-    pub(super) type Far = Branch<Wide, 16, 1024>;
+    /// The rest of the page numbers: 2^10 with pages of 4 KiB.
+    const FAR: usize = 1 << (u64::BITS - va_base::PAGE_SHIFT - 42);
+    pub(super) type Far = Branch<Wide, { FAR.div_ceil(64) }, FAR>;
 }
 
 /// Small, since a model makes all of it anew thousands of times.
@@ -98,7 +101,12 @@ pub(crate) struct PageMap {
     /// The Top of the default window, and which of all Tops that is.
     near: &'static Top,
     near_index: u64,
+    /// See [`lost`](Self::lost). Written once, by whoever is about to stop.
+    lost: AtomicU64,
 }
+
+/// No page was lost. No page number is as large, and neither is what a list ends with.
+const NONE_LOST: u64 = u64::MAX - 1;
 
 impl PageMap {
     /// Creates the map, whose fast part is around page `near`; `None` if the machine refuses a table.
@@ -109,7 +117,10 @@ impl PageMap {
             wide.ensure((near >> Top::LOG2 & ((1 << (Wide::LOG2 - Top::LOG2)) - 1)) as usize, machine)
         });
         match top {
-            Some(top) => Some((Self { far, near: top, near_index: near >> Top::LOG2 }, Marker(()))),
+            Some(near_top) => {
+                let (near_index, lost) = (near >> Top::LOG2, AtomicU64::new(NONE_LOST));
+                Some((Self { far, near: near_top, near_index, lost }, Marker(())))
+            }
             None => {
                 far.hand_back(machine);
                 machine.take_back_table(far);
@@ -177,10 +188,35 @@ impl PageMap {
         }
     }
 
+    /// Slot and word of an area that is in a list, which the caller holds.
+    #[inline(always)]
+    pub(crate) fn idle_slot(&self, page: u64) -> Option<(&'static Slot, Word)> {
+        let slot = self.slot(page)?;
+        let word = slot.word();
+        (word.state() == Some(State::Idle)).then_some((slot, word))
+    }
+
+    /// Notes that a list led to `page`, which is none of its areas: LI1 is broken.
+    #[cold]
+    pub(crate) fn lose<T>(&self, page: u64) -> Option<T> {
+        self.lost.store(page, Ordering::Relaxed);
+        None
+    }
+
+    /// The page that a list led to and that is none of its areas, if that ever happened.
+    #[inline]
+    pub(crate) fn lost(&self) -> Option<u64> {
+        Some(self.lost.load(Ordering::Relaxed)).filter(|&page| page != NONE_LOST)
+    }
+
     /// The area next in a list; the caller holds the list.
     #[inline(always)]
     pub(crate) fn link(&self, page: u64) -> u64 {
-        self.slot(page).map_or(0, Slot::link)
+        match self.slot(page) {
+            Some(slot) => slot.link(),
+            // Beyond every page: the list ends.
+            None => self.lose(page).unwrap_or(u64::MAX),
+        }
     }
 
     /// Sets it.

@@ -50,16 +50,21 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let (page, end) = range.whole_pages();
             (page, end - page)
         };
-        let reserved = areas
-            .areas()
-            .iter()
-            .map(pages_of)
-            .all(|(page, pages)| self.map.reserve(page, pages, &self.machine));
+        let parts = || areas.areas().iter().map(pages_of);
+        let mut readied = 0;
+        let ready = parts().try_for_each(|(page, pages)| {
+            self.ready(page, pages)?;
+            readied += 1;
+            Ok(())
+        });
+        if ready.is_err() {
+            parts().take(readied).for_each(|(page, _)| self.unready(page));
+        }
         let mut guard = self.lock_free();
         let heap = &mut *guard;
         heap.transit_pages -= areas.pages().get();
-        for (page, pages) in areas.areas().iter().map(pages_of) {
-            if reserved {
+        for (page, pages) in parts() {
+            if ready.is_ok() {
                 let word = Word::new(pages, None, self.map.last_generation(page) + 1, State::Busy);
                 self.map.begin(&mut heap.marker, page, pages, word);
             } else if let Err(error) = heap.index.give_back(range_of(page, pages)) {
@@ -67,10 +72,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
         }
         drop(guard);
-        if reserved {
-            return Ok(base);
+        if ready.is_err() {
+            self.note_return();
         }
-        self.note_return();
-        Err(SpaceError::NoTable)
+        ready.map(|()| base)
     }
 }

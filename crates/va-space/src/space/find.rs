@@ -1,15 +1,19 @@
-//! Lookups, without a lock.
+//! Lookups: without a lock by the page map, under one lock a node by trees ([`lookup`](crate::lookup)).
 
 use super::VmapSpace;
 use crate::area::AreaView;
 use crate::config::Config;
+use crate::lookup::Lookup;
 use crate::map::State;
 use va_base::{Machine, Va};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// The busy area that starts at `at`. Cost: O(1), no lock.
+    /// The busy area that starts at `at`. Cost: O(1), no lock, by the page map.
     #[inline]
     pub fn find(&self, at: Va) -> Option<AreaView> {
+        if Self::TELLS {
+            return self.lookup.find(at, &self.machine).map(|range| self.view_of(range));
+        }
         let seen = self.map.at(at.page_floor()).filter(|seen| seen.word.is_busy())?;
         (Va::from_page(seen.page) == at).then(|| AreaView::of(seen))?
     }
@@ -17,6 +21,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// The busy area that `at` is inside. Cost: a few words for each level of the page map, whatever the sizes; no lock.
     #[inline(always)]
     pub fn find_enclosing(&self, at: Va) -> Option<AreaView> {
+        if Self::TELLS {
+            return self.lookup.enclosing(at, &self.machine).map(|range| self.view_of(range));
+        }
         let seen = self.map.covering(at.page_floor()).filter(|seen| seen.word.is_busy())?;
         AreaView::of(seen)
     }
@@ -25,6 +32,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// (`find_vmap_area_exceed_addr_lock`). Cost: as [`find_enclosing`](Self::find_enclosing), and the areas out of use
     /// in between; no lock.
     pub fn find_above(&self, at: Va) -> Option<AreaView> {
+        if Self::TELLS {
+            return self.lookup.above(at, &self.machine).map(|range| self.view_of(range));
+        }
         self.find_enclosing(at).or_else(|| self.areas_from(at).find(|seen| seen.state == State::Busy))
     }
 

@@ -21,9 +21,10 @@ use super::purge::PurgeState;
 use crate::area::range_of;
 use crate::config::Config;
 use crate::list::{AreaList, Flushed};
+use crate::lookup::Lookup;
 use crate::map::PageMap;
-use va_base::Machine;
 use va_base::sync::atomic::Ordering;
+use va_base::{Machine, Va};
 use va_tree::FreeIndex;
 
 /// Lists that are marked side by side.
@@ -71,7 +72,10 @@ impl Leaving {
 
     /// Marks areas until the budget ends.
     fn mark(&mut self, map: &PageMap, budget: &mut u64) {
-        while *budget > 0 && self.listed > 0 {
+        let mut before = u64::MAX;
+        // A list that breaks off is noticed by whoever called.
+        while *budget > 0 && self.listed > 0 && self.listed < before {
+            before = self.listed;
             for lane in &mut self.lanes {
                 if *budget > 0
                     && let Some(area) = lane.pop_any(map)
@@ -98,6 +102,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
         }
         leaving.mark(&self.map, budget);
+        self.stop_if_lost();
         if *budget > 0 {
             self.sweep(leaving, budget);
         }
@@ -115,6 +120,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 batch.push_front(area);
             }
         }
+        self.stop_if_lost();
         self.settled.0.fetch_add(batch.pages(), Ordering::Release);
         self.to_index(batch, true, true);
     }
@@ -136,6 +142,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 continue;
             }
             self.map.end(&mut heap.marker, seen.page, seen.pages);
+            self.lookup.release(Va::from_page(seen.page));
             leaving.marked -= 1;
             pages += seen.pages;
             match &mut run {

@@ -254,6 +254,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     #[inline(never)]
     fn alloc_further(&mut self, request: Request) -> Result<Area, SpaceError> {
         let request = &request;
+        self.space.stop_if_lost();
         let pages = request.size().get();
         // Of others the space finds out, when the index has nothing.
         if (pages > EXACT_PAGES_MAX || request.window().is_some())
@@ -268,6 +269,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 {
                     return Ok(area);
                 }
+                self.space.stop_if_lost();
                 self.take_from_index(request)
             }
             owner => self.space.take_from_index(request, owner),
@@ -361,6 +363,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 give(self.stock.size(class), self.stock.take_list(map, class, u64::MAX));
             }
             drop(pool);
+            self.space.stop_if_lost();
             let by_address = C::ORDER != Order::Newest;
             self.space.to_index(homeless, by_address, by_address);
             self.space.note_return();

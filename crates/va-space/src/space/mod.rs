@@ -30,6 +30,7 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, `free_vmap_area_noflush`); differences: the table in [`config`](crate::config).
 
+mod busy;
 mod congruent;
 mod find;
 mod leave;
@@ -37,6 +38,7 @@ mod locks;
 mod magazine;
 mod overflow;
 mod purge;
+mod reshape;
 mod row;
 mod settle;
 mod validate;
@@ -44,6 +46,7 @@ mod validate;
 pub use find::Areas;
 pub use magazine::{MAGAZINES_MAX, Magazine};
 pub use purge::{Purge, Purged};
+pub use reshape::ReshapeError;
 pub use validate::Stats;
 
 use crate::area::{Area, range_of};
@@ -51,6 +54,7 @@ use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flight::Landings;
 use crate::list::{Flushed, Loose, Unflushed};
+use crate::lookup::Lookup;
 use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, Slot, State, Word};
 use crate::node::{NodeMap, Zone};
 use core::marker::PhantomData;
@@ -97,6 +101,8 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     nodes: NodeMap,
     table: [Option<&'static Node<P::Lock>>; NODES_LIMIT as usize],
     map: PageMap,
+    /// Finds busy areas, unless the page map does.
+    lookup: C::Lookup<P>,
     // Under their locks; see the lock order above.
     purge: Mutex<P::PurgeLock, PurgeState>,
     free: Mutex<P::Lock, Heap<C::Index<P>>>,
@@ -130,6 +136,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// [`SpaceError::Index`] if there is no whole page in `extent`, [`SpaceError::TooHigh`] if the page map does not
     /// cover it, [`SpaceError::NoTable`] if the machine refuses one.
     pub fn new(extent: VaRange, default_window: VaRange, machine: P) -> Result<Self, SpaceError> {
+        va_base::assert_pages::<P>();
         let index = C::index(extent, default_window, machine.clone())?;
         let extent = index.extent();
         if extent.end().page_floor() > COVERED_PAGES {
@@ -139,6 +146,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let nodes = NodeMap::new(count, ZONE_PAGES).ok_or(SpaceError::NoTable)?;
         let near = default_window.start().max(extent.start()).page_floor();
         let (map, marker) = PageMap::new(near, &machine).ok_or(SpaceError::NoTable)?;
+        let Some(lookup) = <C::Lookup<P> as Lookup<P>>::new(nodes, &machine) else {
+            map.hand_back(&machine);
+            return Err(SpaceError::NoTable);
+        };
         let heap = Heap { index, marker, transit_pages: 0, failed: None };
         let mut space = Self {
             machine,
@@ -147,6 +158,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             nodes,
             table: [None; NODES_LIMIT as usize],
             map,
+            lookup,
             purge: Mutex::new(PurgeState::new()),
             free: Mutex::new(heap),
             lazied: Alone(AtomicU64::new(0)),
@@ -287,8 +299,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline]
     fn take_pooled(&self, node: u32, request: &Request, owner: Option<u32>) -> Option<Area> {
         let mut pool = self.lock_filled_pool(node)?;
-        let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES)?;
+        let area = pool.take(&self.map, request.size().get(), request.align(), C::POOL_TRIES);
         drop(pool);
+        let Some(area) = area else {
+            self.stop_if_lost();
+            return None;
+        };
         Some(self.publish(area, owner))
     }
 
@@ -297,6 +313,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     fn publish(&self, area: Loose<Flushed>, owner: Option<u32>) -> Area {
         let word = area.word.again(owner);
         let given = Area { page: area.page, pages: area.pages, generation: word.generation() };
+        self.lookup.insert(given.range(), &self.machine);
         area.become_busy(word);
         given
     }
@@ -319,19 +336,19 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         pages: u64,
         owner: Option<u32>,
     ) -> Result<Area, SpaceError> {
-        if !self.map.is_reserved(page, pages) {
+        if Self::TELLS || !self.map.is_reserved(page, pages) {
             heap.transit_pages += pages;
             drop(heap);
-            let reserved = self.map.reserve(page, pages, &self.machine);
+            let ready = self.ready(page, pages);
             heap = self.lock_free();
             heap.transit_pages -= pages;
-            if !reserved {
+            if let Err(refusal) = ready {
                 if let Err(error) = heap.index.give_back(range_of(page, pages)) {
                     self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
                 }
                 drop(heap);
                 self.note_return();
-                return Err(SpaceError::NoTable);
+                return Err(refusal);
             }
         }
         let word = Word::new(pages, owner, self.map.last_generation(page) + 1, State::Busy);
@@ -379,7 +396,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     ) -> Result<Loose<Unflushed>, ReleaseError> {
         let idle = word.with_state(State::Idle);
         match slot.exchange(word, idle) {
-            Ok(()) => Ok(Loose::won(page, pages, idle, slot)),
+            Ok(()) => {
+                self.lookup.remove(Va::from_page(page), &self.machine);
+                Ok(Loose::won(page, pages, idle, slot))
+            }
             Err(_) => Err(self.no_area_at(Va::from_page(page))),
         }
     }
@@ -422,6 +442,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 impl<P: Machine + Clone, C: Config> Drop for VmapSpace<P, C> {
     fn drop(&mut self) {
         self.map.hand_back(&self.machine);
+        self.lookup.hand_back(&self.machine);
         for node in self.table.iter_mut().filter_map(Option::take) {
             self.machine.take_back_table(node);
         }

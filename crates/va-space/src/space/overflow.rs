@@ -3,11 +3,12 @@
 //! # Theory
 //! Holes that fit may exist all over: in other nodes' pools, among the lazy, at the machine's clients. In turn: other
 //! pools are asked for the exact size; everything is purged, pools emptied, so that neighbours merge, and the index is asked
-//! again (after each slice, where the policy is to fail fast); the machine's clients are asked to free; and again.
+//! again (after each slice, where the policy is to fail fast); the machine's clients are asked to free; and again. (Linux
+//! has its vmap blocks freed before the purge: [`Config::RECLAIM_FIRST`].)
 //!
 //! A request that no space of this extent could ever meet fails before any of this. So does, at the first step, one that asks
 //! for no less than one that failed, while nothing was freed since: whoever asks a full window over and over pays for it
-//! once. (Linux empties every pool of every node at each failure.)
+//! once; only the machine's clients are asked, who answer quickly that there is nothing new. (Linux empties every pool of every node at each failure.)
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, the label `overflow`).
@@ -36,10 +37,20 @@ pub(super) struct Failed {
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[cold]
     pub(super) fn overflow(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
+        // What clients could do without since then counts as free: nobody told the space of it.
         if C::FAIL_FAST
             && let Some(largest) = self.failed_before(request)
+            && self.machine.reclaim() == 0
         {
+            // Nor is what magazines took back counted before they hand it over.
+            let held = self.held();
+            if held.cached_pages + held.lazy_pages > 0 {
+                self.recall_magazines();
+            }
             return Err(self.no_space(request, largest));
+        }
+        if C::RECLAIM_FIRST {
+            self.machine.reclaim();
         }
         loop {
             if let Some(area) = self.steal(request, owner) {
@@ -67,8 +78,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if let Pass::Whole { returned } = pass {
                 self.remember(request, lazied, returned);
             }
-            // Their owners hand back at their next call what would merge with what is free.
-            self.recall.0.fetch_add(1, Ordering::Relaxed);
+            self.recall_magazines();
             let largest = self.lock_free().index.largest_hole();
             return Err(self.no_space(request, largest));
         }
@@ -137,6 +147,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.returned.0.fetch_add(1, Ordering::Release);
     }
 
+    /// Has magazines hand back, at their owners' next call, what would merge with what is free.
+    fn recall_magazines(&self) {
+        self.recall.0.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn no_space(&self, request: &Request, largest: Pages) -> SpaceError {
         let window = request.window().unwrap_or(self.default_window);
         let (requested, align) = (request.size(), request.align());
@@ -146,7 +161,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// What the index says, with what only the space knows.
     #[cold]
     pub(super) fn refused(&self, error: AllocError) -> SpaceError {
-        let (lazy, cached) = (self.lazy_pages(), Pages::new(self.held().cached_pages));
+        let held = self.held();
+        let (lazy, cached) = (self.lazy_pages(), Pages::new(held.cached_pages + held.lazy_pages));
         match Self::not_yet(error) {
             SpaceError::NoSpace { requested, align, window, largest, .. } => {
                 SpaceError::NoSpace { requested, align, window, largest, lazy, cached }

@@ -383,6 +383,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             boarding.board(&self.map, &mut lazy, &mut board);
         }
+        self.stop_if_lost();
         boarding.unless_empty(&self.landings)
     }
 }

@@ -12,8 +12,9 @@ use super::VmapSpace;
 use crate::area::{Area, range_of};
 use crate::config::Config;
 use crate::list::{AreaList, Flushed, Loose};
+use crate::lookup::Lookup;
 use crate::map::{State, Word};
-use va_base::{Machine, Request};
+use va_base::{Machine, Request, Va};
 use va_tree::FreeIndex;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
@@ -30,13 +31,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         };
         let first = at.page_floor();
         let page_of = |n: u64| first + n * pages;
-        if !(0..count).all(|n| self.map.is_reserved(page_of(n), pages)) {
+        if Self::TELLS || !(0..count).all(|n| self.map.is_reserved(page_of(n), pages)) {
             guard.transit_pages += pages * count;
             drop(guard);
-            let reserved = (0..count).all(|n| self.map.reserve(page_of(n), pages, &self.machine));
+            let ready = self.ready_row(count, page_of, pages);
             guard = self.lock_free();
             guard.transit_pages -= pages * count;
-            if !reserved {
+            if !ready {
                 if let Err(error) = guard.index.give_back(range_of(first, pages * count)) {
                     self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
                 }
@@ -58,5 +59,21 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let word = Word::new(pages, Some(owner), self.map.last_generation(first) + 1, State::Busy);
         self.map.begin(&mut heap.marker, first, pages, word);
         Some((Area { page: first, pages, generation: word.generation() }, list))
+    }
+    /// Readies each area of a row, or none; the lookup keeps the first, and a record for each of the others.
+    fn ready_row(&self, count: u64, page_of: impl Fn(u64) -> u64, pages: u64) -> bool {
+        for n in 0..count {
+            if self.ready(page_of(n), pages).is_err() {
+                if n > 0 {
+                    self.unready(page_of(0));
+                }
+                (1..n).for_each(|done| self.lookup.release(Va::from_page(page_of(done))));
+                return false;
+            }
+            if n > 0 {
+                self.lookup.remove(Va::from_page(page_of(n)), &self.machine);
+            }
+        }
+        true
     }
 }

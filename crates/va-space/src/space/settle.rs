@@ -8,8 +8,9 @@ use crate::config::{Config, Order};
 use crate::decay::Decay;
 use crate::flight::Landed;
 use crate::list::{AreaList, Flushed};
-use va_base::Machine;
+use crate::lookup::Lookup;
 use va_base::sync::atomic::Ordering;
+use va_base::{Machine, Va};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Decays the pool of `node` from `class` on; returns where to go on, if the budget ended first.
@@ -43,6 +44,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             (class, left) = (at + 1, None);
         }
         drop(pool);
+        self.stop_if_lost();
         let by_address = C::ORDER != Order::Newest;
         self.to_index(batch, by_address, by_address);
         (next, left)
@@ -165,6 +167,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         batch.append(&self.map, part);
         drop(pool);
+        self.stop_if_lost();
         // Before the index has them: what can be allocated is never counted as lazy.
         self.settled.0.fetch_add(pages, Ordering::Release);
         self.to_index(batch, C::ORDER == Order::SliceByAddress, C::ORDER == Order::SliceByAddress);
@@ -188,13 +191,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 && area.page == *end
             {
                 self.map.end(&mut heap.marker, area.page, area.pages);
+                self.lookup.release(Va::from_page(area.page));
                 *end += area.pages;
                 *count += 1;
                 continue;
             }
             self.give_back_run(heap, run.take());
-            let Some(area) = area else { return };
+            let Some(area) = area else { return self.stop_if_lost() };
             self.map.end(&mut heap.marker, area.page, area.pages);
+            self.lookup.release(Va::from_page(area.page));
             run = Some((area.page, area.end(), 1));
         }
     }

@@ -102,6 +102,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let heap = self.lock_free();
         heap.index.validate()?;
         self.map.check()?;
+        self.check_lookup()?;
         let areas = self.check_tiling(&heap.index, heap.transit_pages)?;
         let sp1 = |want, got| {
             if want == got { Ok(()) } else { Err(Broken { rule: "SP1", at: Va::ZERO, want, got }) }

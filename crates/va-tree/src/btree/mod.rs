@@ -140,6 +140,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     pub fn new(extent: VaRange, default_window: VaRange, platform: P) -> Result<Self, AllocError> {
         // Split halves and lenders must satisfy the minimum fill (`cost`), and shifts work on whole vectors.
         const { assert!(F >= 8 && F.is_multiple_of(8)) };
+        va_base::assert_pages::<P>();
         let (first, end) = extent.whole_pages();
         let base = first & !((1 << rows::CLASSES) - 1);
         let bad = AllocError::BadRange { range: extent, extent: VaRange::ALL };

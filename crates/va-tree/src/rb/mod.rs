@@ -27,11 +27,13 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12); differences: `docs/kernel-map.md`.
 
+mod areas;
 #[cfg(test)]
 mod broken;
 pub mod search;
 mod tree;
 
+pub use areas::AreaTree;
 pub use search::{Exact, Linux, Search};
 
 use crate::ledger::Ledger;
@@ -70,6 +72,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
     /// # Errors
     /// [`AllocError::BadRange`] if `extent` holds no whole page.
     pub fn new(extent: VaRange, default_window: VaRange, platform: P) -> Result<Self, AllocError> {
+        va_base::assert_pages::<P>();
         let (first, end) = extent.whole_pages();
         let bad = AllocError::BadRange { range: extent, extent: VaRange::ALL };
         let pages = VaRange::from_pages(first, end).filter(|pages| !pages.is_empty()).ok_or(bad)?;

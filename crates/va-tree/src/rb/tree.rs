@@ -123,13 +123,13 @@ fn computed_max(holes: &[Hole], hole: &Hole) -> u64 {
     hole.size().max(max_size(holes, hole.left())).max(max_size(holes, hole.right()))
 }
 
-/// The tree and its list.
-pub(super) struct Tree {
+/// The tree and its list. One of areas, where nobody asks for the largest, leaves that value alone.
+pub(super) struct Tree<const LARGEST: bool = true> {
     pub(super) slab: Slab<Hole, INLINE_HOLES, 1>,
     pub(super) root: u32,
 }
 
-impl Tree {
+impl<const LARGEST: bool> Tree<LARGEST> {
     pub(super) fn new() -> Self {
         Self { slab: Slab::new(), root: NIL }
     }
@@ -169,6 +169,9 @@ impl Tree {
     /// Sets `subtree_max_size` right from `id` upward, until one comes out as it stood.
     #[inline]
     pub(super) fn propagate(&mut self, mut id: u32) {
+        if !LARGEST {
+            return;
+        }
         let holes = self.slab.all_mut();
         while let Some(hole) = holes.get(id as usize) {
             let max = computed_max(holes, hole);
@@ -284,6 +287,9 @@ impl Tree {
         self.get_mut(rising).child[side as usize] = top;
         self.get_mut(top).parent = rising;
         self.replace_child(parent, top, rising);
+        if !LARGEST {
+            return;
+        }
         // The same holes lie below the new top as below the old one.
         self.get_mut(rising).subtree_max_size = max;
         let demoted = self.computed_max(top);
@@ -469,7 +475,7 @@ impl Tree {
         if heights[0] != heights[1] {
             return Err(("RB2", id));
         }
-        if hole.subtree_max_size != self.computed_max(id) {
+        if LARGEST && hole.subtree_max_size != self.computed_max(id) {
             return Err(("FT3", id));
         }
         Ok(heights[0] + u64::from(!hole.red))

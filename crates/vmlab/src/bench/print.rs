@@ -1,8 +1,8 @@
-//! Tables, CSV and growth plots.
+//! What every page of results has: its header, its tables, its files.
 
-use super::{Cell, workloads};
+use super::Cell;
 use crate::cli::out;
-use crate::report::chart::{Chart, Scale};
+use crate::report::chart::Chart;
 use crate::run::counted;
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-fn names<'a>(cells: &'a [Cell], of: impl Fn(&'a Cell) -> &'a str) -> Vec<&'a str> {
+pub(super) fn names<'a>(cells: &'a [Cell], of: impl Fn(&'a Cell) -> &'a str) -> Vec<&'a str> {
     let mut names = Vec::new();
     for cell in cells {
         let name = of(cell);
@@ -21,39 +21,34 @@ fn names<'a>(cells: &'a [Cell], of: impl Fn(&'a Cell) -> &'a str) -> Vec<&'a str
     names
 }
 
-fn find<'a>(cells: &'a [Cell], workload: &str, contender: &str) -> Option<&'a Cell> {
+pub(super) fn find<'a>(cells: &'a [Cell], workload: &str, contender: &str) -> Option<&'a Cell> {
     cells.iter().find(|cell| cell.workload == workload && cell.contender == contender)
 }
 
-fn number(ns: f64) -> String {
+pub(super) fn number(ns: f64) -> String {
     if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
 /// A table with its caption.
-struct Captioned {
-    caption: &'static str,
-    table: Table,
-}
-
-/// All tables, in the order in which they are read.
-fn tables(cells: &[Cell]) -> [Captioned; 3] {
-    [times(cells), ratios(cells), memory(cells)]
+pub(super) struct Captioned {
+    pub(super) caption: String,
+    pub(super) table: Table,
 }
 
 /// Prints the tables.
-pub(super) fn tables_to_terminal(cells: &[Cell]) -> Result<()> {
-    for Captioned { caption, mut table } in tables(cells) {
+pub(super) fn tables_to_terminal(tables: impl IntoIterator<Item = Captioned>) -> Result<()> {
+    for Captioned { caption, mut table } in tables {
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-        out(caption)?;
+        out(&caption)?;
         out(&format!("{table}\n"))?;
     }
     Ok(())
 }
 
 /// The tables as a page of results.
-fn page(cells: &[Cell], header: &str) -> String {
-    let mut page = format!("# The index of holes, {} build\n\n```text\n{header}```\n", build());
-    for Captioned { caption, mut table } in tables(cells) {
+pub(super) fn page(title: &str, tables: impl IntoIterator<Item = Captioned>, header: &str) -> String {
+    let mut page = format!("# {title}, {} build\n\n```text\n{header}```\n", build());
+    for Captioned { caption, mut table } in tables {
         table.load_preset(presets::ASCII_MARKDOWN);
         // Writing to a String cannot fail.
         let _ = write!(page, "\n{caption}\n\n{}\n", table.trim_fmt());
@@ -61,8 +56,13 @@ fn page(cells: &[Cell], header: &str) -> String {
     page
 }
 
+/// The header as comments of a CSV file.
+pub(super) fn comments(header: &str) -> String {
+    header.lines().map(|line| format!("# {line}\n")).collect()
+}
+
 /// Minimum (median) nanoseconds a pair.
-fn times(cells: &[Cell]) -> Captioned {
+pub(super) fn times(cells: &[Cell]) -> Captioned {
     let contenders = names(cells, |cell| cell.contender);
     let mut table = Table::new();
     table.set_header(std::iter::once("workload").chain(contenders.iter().copied()));
@@ -79,71 +79,18 @@ fn times(cells: &[Cell]) -> Captioned {
     }
     right(&mut table, 1);
     let caption = "Nanoseconds a pair, harness subtracted: minimum (median); - where a contender cannot or would take too long.";
-    Captioned { caption, table }
+    Captioned { caption: caption.to_string(), table }
 }
 
 /// Numbers to the right, from a column on.
-fn right(table: &mut Table, from: usize) {
+pub(super) fn right(table: &mut Table, from: usize) {
     for column in table.column_iter_mut().skip(from) {
         column.set_cell_alignment(CellAlignment::Right);
     }
 }
 
-/// The default indexes against the others, from minima.
-fn ratios(cells: &[Cell]) -> Captioned {
-    let pairs = [
-        ("rb-linux", "btree"),
-        ("rb-linux", "btree32"),
-        ("kern", "rb-linux"),
-        ("kern", "btree"),
-        ("list", "rb-linux"),
-    ];
-    let mut table = Table::new();
-    table.set_header(std::iter::once("workload".to_string()).chain(pairs.map(|(a, b)| format!("{a} / {b}"))));
-    for workload in names(cells, |cell| &cell.workload) {
-        let mut row = vec![workload.to_string()];
-        for (slow, fast) in pairs {
-            let ratio =
-                find(cells, workload, slow).zip(find(cells, workload, fast)).map(|(a, b)| a.min / b.min);
-            row.push(ratio.map_or("-".to_string(), |ratio| format!("{ratio:.2}")));
-        }
-        table.add_row(row);
-    }
-    right(&mut table, 1);
-    Captioned { caption: "How many times the time of the second the first takes (minima).", table }
-}
-
-/// Bytes a hole.
-fn memory(cells: &[Cell]) -> Captioned {
-    let mut table = Table::new();
-    table.set_header([
-        "workload",
-        "index",
-        "holes",
-        "bytes a hole",
-        "rows, bytes a hole",
-        "lent, bytes a hole",
-    ]);
-    let shown = ["rand-", "aligns-", "rows-"];
-    for cell in cells.iter().filter(|cell| shown.iter().any(|prefix| cell.workload.starts_with(prefix))) {
-        let Some((memory, holes)) = cell.memory else { continue };
-        let per_hole = |bytes: usize| format!("{:.1}", bytes as f64 / holes.max(1) as f64);
-        table.add_row([
-            cell.workload.clone(),
-            cell.contender.to_string(),
-            holes.to_string(),
-            per_hole(memory.used_bytes),
-            per_hole(memory.row_bytes),
-            per_hole(memory.lent_bytes),
-        ]);
-    }
-    right(&mut table, 2);
-    let caption = "Memory: records in use, alignment rows in use, and all slabs with what is reserved for returns and spare.";
-    Captioned { caption, table }
-}
-
 /// The build's instruction set, as far as it matters here.
-fn build() -> &'static str {
+pub(super) fn build() -> &'static str {
     if cfg!(target_feature = "avx2") { "x86-64-v3" } else { "baseline" }
 }
 
@@ -192,72 +139,21 @@ pub(super) fn header(rounds: usize) -> String {
 }
 
 /// Makes the folder, and sees that files can be written there, before anything is measured.
-pub(super) fn prepare(dir: &Path) -> Result<()> {
+pub(super) fn prepare(dir: &Path, name: &str) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    crate::cli::FileToBe::open(&dir.join(csv_name())).map(drop)
+    crate::cli::FileToBe::open(&dir.join(name)).map(drop)
 }
 
-fn csv_name() -> String {
-    format!("index-{}.csv", build())
+/// Writes a file of results, and says so.
+pub(super) fn write_file(dir: &Path, name: &str, text: &str) -> Result<()> {
+    let path = dir.join(name);
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    out(&format!("wrote {}", path.display()))
 }
 
-/// CSV, tables and SVG.
-pub(super) fn files(cells: &[Cell], dir: &Path, header: &str) -> Result<()> {
-    let mut csv = String::new();
-    for line in header.lines() {
-        // Writing to a String cannot fail.
-        let _ = writeln!(csv, "# {line}");
-    }
-    csv.push_str("workload,contender,ns_min,ns_median,raw_min,harness_min,rounds,holes,used_bytes,row_bytes,lent_bytes\n");
-    for cell in cells {
-        let memory = cell.memory.map_or(",,,".to_string(), |(memory, holes)| {
-            format!("{holes},{},{},{}", memory.used_bytes, memory.row_bytes, memory.lent_bytes)
-        });
-        let Cell { workload, contender, min, median, raw_min, harness, rounds, .. } = cell;
-        let _ = writeln!(
-            csv,
-            "{workload},{contender},{min:.2},{median:.2},{raw_min:.2},{harness:.2},{rounds},{memory}"
-        );
-    }
-    let write = |name: String, text: &str| -> Result<()> {
-        let path = dir.join(name);
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        out(&format!("wrote {}", path.display()))
-    };
-    write(csv_name(), &csv)?;
-    write(format!("index-{}.md", build()), &page(cells, header))?;
-    for (prefix, title, x) in [
-        ("rand-", "Random sizes, replaced at random", "areas out"),
-        ("adversary-", "Misaligned holes, an aligned request", "holes"),
-        ("aligns-", "Random sizes and alignments, replaced at random", "areas out"),
-    ] {
-        let lines: Vec<_> = names(cells, |cell| cell.contender)
-            .into_iter()
-            .filter_map(|contender| {
-                let points: Vec<_> = workloads::ALL
-                    .iter()
-                    .filter(|spec| spec.name.starts_with(prefix) && !spec.name.ends_with("rows"))
-                    .filter_map(|spec| Some((spec.n as f64, find(cells, spec.name, contender)?.min)))
-                    .collect();
-                (points.len() > 1).then(|| (contender.to_string(), points))
-            })
-            .collect();
-        if lines.is_empty() {
-            continue;
-        }
-        let chart = Chart {
-            title,
-            x,
-            y: "ns a pair (minimum)",
-            x_scale: Scale::Log,
-            y_scale: Scale::Log,
-            lines,
-            about: &["btree", "btree32", "rb-linux", "kern"],
-            size: (820.0, 470.0),
-        };
-        write(format!("index-{}{}.svg", prefix, build()), &format!("{}\n", chart.svg(true)))?;
-    }
-    Ok(())
+/// The same for a chart.
+pub(super) fn write_chart(dir: &Path, name: &str, chart: &Chart<'_>) -> Result<()> {
+    write_file(dir, name, &format!("{}\n", chart.svg(true)))
 }
 
 #[cfg(test)]
@@ -295,27 +191,5 @@ mod tests {
         let count =
             line.split(", ").find_map(|part| part.strip_suffix(" CPUs").or(part.strip_suffix(" CPU")));
         assert!(count.unwrap().parse::<usize>().unwrap() >= cpus, "{line}");
-    }
-
-    #[test]
-    fn memory_is_shown_wherever_holes_are_many() {
-        let memory = va_tree::IndexMemory { used_bytes: 300, row_bytes: 120, ..Default::default() };
-        let cell = |workload: &str| Cell {
-            workload: workload.to_string(),
-            contender: "btree",
-            median: 1.0,
-            min: 1.0,
-            raw_min: 1.0,
-            harness: 0.0,
-            rounds: 1,
-            memory: Some((memory, 10)),
-        };
-        let table = super::memory(&["rand-1k", "rows-1M", "aligns-1k", "empty"].map(cell)).table;
-        let rows: Vec<String> =
-            table.row_iter().map(|row| row.cell_iter().map(comfy_table::Cell::content).collect()).collect();
-        assert_eq!(rows.len(), 3);
-        assert_eq!(rows[1], "rows-1Mbtree1030.012.00.0");
-        let rows = workloads::ALL.iter().filter(|spec| spec.name.starts_with("rows-"));
-        assert_eq!(rows.map(|spec| spec.n).max(), Some(1_000_000));
     }
 }

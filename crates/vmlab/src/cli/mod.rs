@@ -2,6 +2,7 @@
 
 mod file;
 mod input;
+mod space;
 mod table;
 
 pub(crate) use file::FileToBe;
@@ -10,6 +11,7 @@ use crate::kind::{ALL, IndexKind};
 use crate::replay::timing::Budget;
 use crate::report::{Chapter, Picture, page};
 use crate::run::{Options, Outcome, run};
+use crate::run_space::Policy;
 use crate::shipped::TRACES;
 use anyhow::{Result, bail};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -44,6 +46,7 @@ enum Command {
     #[command(after_help = "Examples:\n  \
         vmlab replay trace.ftrace.gz --report out.html\n  \
         vmlab replay trace --vmallocinfo info --index btree,rb-linux\n  \
+        vmlab replay trace --space --policy linux --nodes 4\n  \
         trace-cmd report | vmlab replay - --json | jq .equal\n\n\
         Record a trace as root:\n  \
         cd /sys/kernel/tracing; echo 65536 > buffer_size_kb\n  \
@@ -51,7 +54,7 @@ enum Command {
         cat trace > /tmp/NAME.ftrace; cat /proc/vmallocinfo > /tmp/NAME.vmallocinfo\n\n\
         NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
     Replay(ReplayArgs),
-    /// Measure indexes side by side
+    /// Measure indexes or spaces side by side
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
     Bench(BenchCommand),
     /// Print shell completions
@@ -86,6 +89,16 @@ struct ReplayArgs {
     /// Write a report to look at
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Replay on a whole space (nodes, pools, lazy areas, purges, the CPU of each event) instead of an index
+    #[arg(long, conflicts_with_all = ["index", "report"])]
+    space: bool,
+    /// Whose ways the space has
+    #[arg(long, value_enum, value_name = "NAME", default_value = "linux", requires = "space")]
+    policy: Policy,
+    /// Nodes of the space (default: a node for each CPU of the trace)
+    #[arg(long, value_name = "N", requires = "space",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(va_space::NODES_LIMIT)))]
+    nodes: Option<u32>,
     /// The machine's /proc/vmallocinfo, which tells the size of percpu chunks (2 MiB without it); for every trace
     #[arg(long, value_name = "FILE")]
     vmallocinfo: Option<PathBuf>,
@@ -97,7 +110,13 @@ enum BenchCommand {
     #[command(after_help = "Examples:\n  \
         vmlab bench index --quick\n  \
         vmlab bench index --filter rand --indexes btree,rb-linux --out /tmp/rand")]
-    Index(crate::bench::Args),
+    Index(crate::bench::index::Args),
+    /// Whole spaces: pairs, failing requests, purges, many threads and the locks they wait for
+    #[command(after_help = "Examples:\n  \
+        vmlab bench space --quick\n  \
+        vmlab bench space --kern libkvmalloc.so --kern-count libkvmalloc-count.so\n  \
+        vmlab bench space --filter threads --threads 1,2,4,8,16 --out /tmp/threads")]
+    Space(crate::bench::space::Args),
 }
 
 /// Runs the command line.
@@ -109,7 +128,8 @@ pub fn main(cli: &Cli) -> Result<()> {
         None => demo(Path::new("vmlab-report.html")),
         Some(Command::Demo(args)) => demo(&args.report),
         Some(Command::Replay(args)) => replay(args),
-        Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::run(args),
+        Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
+        Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "vmlab", &mut script);
@@ -134,6 +154,10 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     let report = args.report.as_deref().map(FileToBe::open).transpose()?;
     let read = |file: &PathBuf| Input::read(file, args.vmallocinfo.as_deref());
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
+    if args.space {
+        space::replay(&inputs, args.policy, args.nodes, args.json)?;
+        return ends_early(&inputs);
+    }
     let mut kinds = Vec::new();
     for &kind in if args.index.is_empty() { &ALL[..] } else { &args.index } {
         if !kinds.contains(&kind) {
@@ -165,7 +189,11 @@ fn replay(args: &ReplayArgs) -> Result<()> {
         let shown = write_report(report, "vmalloc: replay", &inputs, outcomes)?;
         tell(&format!("report: {shown}"))?;
     }
-    // What was read has been replayed and shown; that it is not all must not go unnoticed by a script.
+    ends_early(&inputs)
+}
+
+/// What was read has been replayed and shown; that it is not all must not go unnoticed by a script.
+fn ends_early(inputs: &[Input]) -> Result<()> {
     match inputs.iter().find_map(|input| Some((&input.name, input.trace.cut_short.as_ref()?))) {
         Some((name, why)) => bail!("{name}: the input ends early, {why}; the results are of what was read"),
         None => Ok(()),

@@ -1,6 +1,7 @@
 //! The results on a terminal.
 
 use super::out;
+use crate::replay::Tally;
 use crate::run::{Outcome, bytes, counted};
 use anyhow::Result;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent, presets};
@@ -10,12 +11,7 @@ const DIFFERENCES_SHOWN: usize = 4;
 
 /// Prints a row for each trace and index. Green where every answer is the kernel's, yellow what is not.
 pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
-        .remove_style(TableComponent::HorizontalLines)
-        .remove_style(TableComponent::MiddleIntersections)
-        .set_content_arrangement(ContentArrangement::Disabled);
+    let mut table = plain();
     table.set_header([
         "trace",
         "index",
@@ -58,27 +54,43 @@ pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
             Cell::new(bytes(row.largest_hole)),
         ]);
     }
+    align(&mut table, 2);
+    out(&table.to_string())
+}
+
+/// A table without lines but that under its head.
+pub(super) fn plain() -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
+        .remove_style(TableComponent::HorizontalLines)
+        .remove_style(TableComponent::MiddleIntersections)
+        .set_content_arrangement(ContentArrangement::Disabled);
+    table
+}
+
+/// Narrow columns, numbers to the right from a column on.
+pub(super) fn align(table: &mut Table, from: usize) {
     for column in table.column_iter_mut() {
         column.set_padding((0, 1));
     }
-    for column in table.column_iter_mut().skip(2) {
+    for column in table.column_iter_mut().skip(from) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    out(&table.to_string())
 }
 
 /// Prints the first answers of each index that differ from the kernel's.
 pub(super) fn print_differences(outcomes: &[Outcome]) -> Result<()> {
+    outcomes.iter().try_for_each(|Outcome { row, tally, .. }| differences(&row.trace, &row.index, tally))
+}
+
+/// The same of one replay, on whatever `name` says.
+pub(super) fn differences(trace: &str, name: &str, tally: &Tally) -> Result<()> {
     let address = |at: Option<u64>| at.map_or("nothing".to_string(), |at| format!("{at:#x}"));
-    for Outcome { row, tally, .. } in outcomes {
-        let count = row.lower + row.higher + row.failed_differs;
-        if count == 0 {
-            continue;
-        }
+    let count = tally.lower + tally.higher + tally.failed_differs;
+    if count > 0 {
         out(&format!(
-            "{} on {}: {} from the kernel's, the first:",
-            row.trace,
-            row.index,
+            "{trace} on {name}: {} from the kernel's, the first:",
             if count == 1 { "1 answer differs".into() } else { counted(count, "answer") + " differ" }
         ))?;
         for differs in tally.first_differences.iter().take(DIFFERENCES_SHOWN) {
@@ -86,8 +98,7 @@ pub(super) fn print_differences(outcomes: &[Outcome]) -> Result<()> {
             let (kernel, ours) = (address(differs.kernel), address(differs.ours));
             let line = differs.line.map_or(String::new(), |line| format!(", line {line}"));
             out(&format!(
-                "  allocation {number}{line}: size {size} align {align}: kernel {kernel}, {} {ours}",
-                row.index
+                "  allocation {number}{line}: size {size} align {align}: kernel {kernel}, {name} {ours}"
             ))?;
         }
     }

@@ -16,6 +16,23 @@ pub mod list;
 pub mod splay;
 pub mod treap;
 
+/// How often a space gave lazy areas back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Drained {
+    /// Passes of the purge.
+    pub purges: u64,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+impl Drained {
+    /// What came after `before`.
+    pub fn since(self, before: Self) -> Self {
+        let Self { purges, flushes } = before;
+        Self { purges: self.purges.saturating_sub(purges), flushes: self.flushes.saturating_sub(flushes) }
+    }
+}
+
 /// An index of holes in its barest form, for measuring: page numbers in, page numbers out.
 pub trait Holes {
     /// Takes the lowest fit of `size` pages, aligned to `2^align_log2` pages, inside pages `[low, high)`.
@@ -24,6 +41,10 @@ pub trait Holes {
     fn free(&mut self, start: u64, size: u64);
     /// What its records cost, and how many holes they describe, where that is known.
     fn memory(&self) -> Option<(va_tree::IndexMemory, u64)> {
+        None
+    }
+    /// How often it purged and flushed, if it is more than an index.
+    fn drained(&self) -> Option<Drained> {
         None
     }
 }

@@ -19,6 +19,7 @@
 //! - a range that is freed but was never seen to be allocated was there before the trace, or is a `vm_map_ram` block;
 //! - a range that the kernel hands out while we still hold it was freed on a way without events.
 
+pub mod space;
 pub mod timing;
 
 use crate::trace::vmallocinfo::Table;
@@ -305,7 +306,7 @@ pub fn largest_in(index: &impl FreeIndex, window: VaRange) -> u64 {
     largest
 }
 
-/// Replays a fuzzer's trace on every production index and checks that the books close (RP1).
+/// Replays a fuzzer's trace on every production index and space, and checks that the books close (RP1).
 pub fn fuzz(trace: &Trace, table: &Table) {
     struct Check<'a>(&'a Trace, &'a Table, VaRange);
     impl crate::kind::Visitor for Check<'_> {
@@ -326,6 +327,7 @@ pub fn fuzz(trace: &Trace, table: &Table) {
     for kind in crate::kind::ALL {
         kind.visit(kernel_extent(), window, Check(trace, table, window));
     }
+    space::fuzz(trace, table);
 }
 
 #[cfg(test)]

@@ -91,6 +91,15 @@ pub fn parse(line: &str) -> Line {
     event.map_or(Line::Bad, Line::Event)
 }
 
+/// The CPU that the recorder names, `[003]` before the event; 0 where it names none.
+pub fn cpu(line: &str) -> u16 {
+    let Some((name, _)) = split(line.trim()) else { return 0 };
+    // The name of a task may hold brackets, too: the last before the event count.
+    let head = line.split_once(&format!("{name}:")).map_or("", |(head, _)| head);
+    let number = |word: &str| word.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    head.split_whitespace().rev().find_map(number).unwrap_or(0)
+}
+
 /// The name of an event of ours, and what follows its colon. The name stands after a blank, or after `vmalloc:` or
 /// `percpu:` where perf printed it, or begins the line.
 fn split(line: &str) -> Option<(&'static str, &str)> {
@@ -179,6 +188,20 @@ mod tests {
         vend: 0xffd1_ffff_ffff_ffff,
         failed: false,
     });
+
+    #[test]
+    fn the_cpu_stands_in_brackets_before_the_event() {
+        for (head, want) in [
+            ("x-1 [003] ..... 1.0: ", 3),
+            ("a [7] b-12 [012] 1.0: ", 12),
+            ("swapper 0 [001] 1.0: vmalloc:", 1),
+            ("x-1 [99999999] 1.0: ", 0),
+            ("", 0),
+        ] {
+            assert_eq!(cpu(&format!("{head}alloc_vmap_area: {FIELDS} [005]")), want, "{head}");
+        }
+        assert_eq!(cpu("x-1 [003] ..... 1.0: sched_switch: prev=1"), 0);
+    }
 
     #[test]
     fn the_three_shapes_of_an_allocation() {

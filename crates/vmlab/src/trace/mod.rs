@@ -12,7 +12,7 @@ mod line;
 mod source;
 pub mod vmallocinfo;
 
-pub use line::{Event, Line, parse};
+pub use line::{Event, Line, cpu, parse};
 pub use source::{decompress, open};
 
 use std::io::{self, BufRead, BufReader, Read};
@@ -30,6 +30,8 @@ const BAD_KEPT: usize = 8;
 pub struct Trace {
     /// The events that change the address space, in order.
     pub events: Vec<Event>,
+    /// The CPU of each event, in the same order; 0 where the recorder named none.
+    pub cpus: Vec<u16>,
     /// The line, from 1, of each allocation among the events, in order.
     alloc_lines: Vec<u64>,
     /// Lines read.
@@ -89,6 +91,7 @@ impl Trace {
                     self.alloc_lines.push(self.lines);
                 }
                 self.events.push(event);
+                self.cpus.push(cpu(&text));
             }
             Line::Comment => self.comments += 1,
             Line::Percpu => self.percpu += 1,

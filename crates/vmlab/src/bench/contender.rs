@@ -1,18 +1,12 @@
-//! Who is measured, in one place.
+//! Who is measured: what a contender says of itself, and how it runs a stream.
 
-use super::peers::{OffsetPeer, RangePeer, VmPeer};
-use super::workloads::{FREE, Op, Workload};
-use crate::lab::Holes;
-use crate::lab::first_fit::FirstFit;
-use crate::lab::list::ListIndex;
-use crate::lab::splay::Splay;
-use crate::lab::treap::{Cached, Eager, Lazy, Treap};
+use super::workload::{FREE, Op, Workload};
+use crate::lab::{Drained, Holes};
+use std::any::Any;
+use std::cell::OnceCell;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use va_base::{Align, PAGE_SHIFT, Request, VaRange};
-use va_sim::platform::HeapPlatform;
-use va_tree::rb::{Exact, Linux};
-use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, IndexMemory, RbIndex};
+use va_tree::IndexMemory;
 
 /// How far an index promises the lowest fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +20,28 @@ pub(super) enum Exactness {
 }
 
 /// Makes a contender ready for a workload, if it can take it.
-pub(super) type Make = Box<dyn Fn(&Workload) -> Option<Box<dyn Runner>>>;
+pub(super) trait Make {
+    /// What runs may borrow from its home, which lives as long.
+    fn make<'a>(&self, workload: &Workload, home: &'a Home) -> Option<Box<dyn Runner + 'a>>;
+}
+
+impl<F: Fn(&Workload) -> Option<Box<dyn Runner>>> Make for F {
+    fn make<'a>(&self, workload: &Workload, _: &'a Home) -> Option<Box<dyn Runner + 'a>> {
+        self(workload)
+    }
+}
+
+/// Where a contender keeps what its runner borrows.
+#[derive(Default)]
+pub(super) struct Home(OnceCell<Box<dyn Any>>);
+
+impl Home {
+    /// Keeps the one thing that a home is for.
+    pub(super) fn keep<T: Any>(&self, thing: T) -> Option<&T> {
+        self.0.set(Box::new(thing)).ok()?;
+        self.0.get()?.downcast_ref()
+    }
+}
 
 /// One who is measured.
 pub(super) struct Contender {
@@ -36,7 +51,7 @@ pub(super) struct Contender {
     /// Whether it takes windows.
     pub(super) windows: bool,
     pub(super) exactness: Exactness,
-    pub(super) make: Make,
+    pub(super) make: Box<dyn Make>,
 }
 
 impl Contender {
@@ -60,6 +75,8 @@ pub(super) trait Runner {
     fn hash(&self) -> u64;
     /// See [`Holes::memory`].
     fn memory(&self) -> Option<(IndexMemory, u64)>;
+    /// See [`Holes::drained`].
+    fn drained(&self) -> Option<Drained>;
 }
 
 /// Marks a slot that holds nothing.
@@ -122,34 +139,9 @@ impl<H: Holes> Runner for Work<H> {
     fn memory(&self) -> Option<(IndexMemory, u64)> {
         self.index.memory()
     }
-}
 
-/// An index of the library behind the bare trait.
-struct OnIndex<I> {
-    index: I,
-    /// The window that is the default one, in pages.
-    whole: (u64, u64),
-}
-
-impl<I: FreeIndex> Holes for OnIndex<I> {
-    #[inline(always)]
-    fn alloc(&mut self, size: u64, align_log2: u32, window: (u64, u64)) -> Option<u64> {
-        let align = Align::from_log2(align_log2 + PAGE_SHIFT)?;
-        let mut request = Request::pages(size).ok()?.aligned(align);
-        if window != self.whole {
-            request = request.within(VaRange::from_pages(window.0, window.1)?);
-        }
-        self.index.alloc(&request).ok().map(va_base::Va::page_floor)
-    }
-
-    #[inline(always)]
-    fn free(&mut self, start: u64, size: u64) {
-        let back = VaRange::from_pages(start, start + size).map(|range| self.index.give_back(range));
-        debug_assert!(matches!(back, Some(Ok(()))), "{back:?}");
-    }
-
-    fn memory(&self) -> Option<(IndexMemory, u64)> {
-        Some((self.index.memory(), self.index.hole_count()))
+    fn drained(&self) -> Option<Drained> {
+        self.index.drained()
     }
 }
 
@@ -173,20 +165,7 @@ pub(super) fn null(workload: &Workload) -> Box<dyn Runner> {
     Box::new(Work::new(Null(0), workload))
 }
 
-fn index<I: FreeIndex + 'static>(
-    name: &'static str,
-    exactness: Exactness,
-    make: fn(VaRange, HeapPlatform) -> Option<I>,
-) -> Contender {
-    let make = move |workload: &Workload| -> Option<Box<dyn Runner>> {
-        let space = VaRange::from_pages(0, workload.pages)?;
-        let index = OnIndex { index: make(space, HeapPlatform::default())?, whole: (0, workload.pages) };
-        Some(Box::new(Work::new(index, workload)))
-    };
-    Contender { name, aligns: true, windows: true, exactness, make: Box::new(make) }
-}
-
-fn bare<H: Holes + 'static>(
+pub(super) fn bare<H: Holes + 'static>(
     name: &'static str,
     (aligns, windows): (bool, bool),
     exactness: Exactness,
@@ -196,25 +175,4 @@ fn bare<H: Holes + 'static>(
         Some(Box::new(Work::new(make(workload.pages)?, workload)))
     };
     Contender { name, aligns, windows, exactness, make: Box::new(make) }
-}
-
-/// All of them, in the order of the tables.
-pub(super) fn all() -> Vec<Contender> {
-    use Exactness::{Always, Never, UpToPage};
-    vec![
-        index("rb-linux", UpToPage, |space, heap| RbIndex::<Linux, _>::new(space, space, heap).ok()),
-        index("rb-exact", Always, |space, heap| RbIndex::<Exact, _>::new(space, space, heap).ok()),
-        index("btree", Always, |space, heap| BTreeIndex::new(space, space, heap).ok()),
-        index("btree32", Always, |space, heap| BTreeIndex32::new(space, space, heap).ok()),
-        index("list", Never, |space, _| ListIndex::new(space, space).ok()),
-        bare("first-fit", (true, true), Always, |pages| Some(FirstFit::new(pages))),
-        bare("treap", (true, true), Always, |pages| Some(Treap::<Eager>::new(pages))),
-        bare("treap-lazy", (true, true), Always, |pages| Some(Treap::<Lazy>::new(pages))),
-        bare("treap-cached", (true, true), Always, |pages| Some(Treap::<Cached>::new(pages))),
-        bare("splay", (true, true), Always, |pages| Some(Splay::new(pages))),
-        // The peers do what they do: none takes a window, and only one an alignment.
-        bare("range-alloc", (false, false), Never, |pages| Some(RangePeer::new(pages))),
-        bare("vm-allocator", (true, false), Never, VmPeer::new),
-        bare("offset-allocator", (false, false), Never, OffsetPeer::new),
-    ]
 }

@@ -1,48 +1,6 @@
-//! The workloads: streams of operations, made from fixed seeds.
+//! What the indexes are measured on.
 
-use va_sim::op::Rng;
-
-/// One operation. What it allocates goes to a slot, and what it frees comes from one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Op {
-    pub(super) slot: u32,
-    pub(super) size: u32,
-    /// Binary logarithm, in pages; [`FREE`] for giving the slot back.
-    pub(super) align_log2: u8,
-}
-
-/// Marks an operation that gives back.
-pub(super) const FREE: u8 = u8::MAX;
-
-/// A workload, ready to run.
-pub(super) struct Workload {
-    pub(super) name: String,
-    /// Pages of the space.
-    pub(super) pages: u64,
-    pub(super) slots: usize,
-    pub(super) setup: Vec<Op>,
-    pub(super) rounds: Vec<Vec<Op>>,
-    /// Pairs (or what the workload calls one) in each round.
-    pub(super) pairs: usize,
-    /// Whether it asks for alignments.
-    pub(super) aligned: bool,
-    /// Where the rounds allocate, if not anywhere.
-    pub(super) window: Option<(u64, u64)>,
-}
-
-/// How to make a workload.
-pub(super) struct Spec {
-    pub(super) name: &'static str,
-    /// Areas that are out, or holes for the adversary: the x of growth plots.
-    pub(super) n: u64,
-    /// Whether it is part of a quick run.
-    pub(super) quick: bool,
-    fill: fn(&mut Maker, u64),
-}
-
-const fn spec(name: &'static str, n: u64, quick: bool, fill: fn(&mut Maker, u64)) -> Spec {
-    Spec { name, n, quick, fill }
-}
+use crate::bench::workload::{Maker, Spec, alloc, free, spec};
 
 /// All of them.
 pub(super) const ALL: [Spec; 23] = [
@@ -70,83 +28,6 @@ pub(super) const ALL: [Spec; 23] = [
     spec("old-mix", 15_000, true, old_mix),
     spec("old-mix-50k", 50_000, false, old_mix),
 ];
-
-impl Spec {
-    /// Makes the stream for so many rounds.
-    pub(super) fn make(&self, rounds: usize) -> Workload {
-        let workload = Workload {
-            name: self.name.to_string(),
-            pages: 1 << 30,
-            slots: 0,
-            setup: Vec::new(),
-            rounds: Vec::new(),
-            pairs: 1,
-            aligned: false,
-            window: None,
-        };
-        let mut maker = Maker { workload, rng: Rng::new(0x5eed ^ self.n), rounds };
-        (self.fill)(&mut maker, self.n);
-        let mut workload = maker.workload;
-        let ops = || workload.setup.iter().chain(workload.rounds.iter().flatten());
-        workload.slots = ops().map(|op| op.slot as usize + 1).max().unwrap_or(0);
-        workload.aligned = ops().any(|op| op.align_log2 != FREE && op.align_log2 > 0);
-        workload
-    }
-}
-
-/// What the makers write into.
-struct Maker {
-    workload: Workload,
-    rng: Rng,
-    rounds: usize,
-}
-
-fn alloc(slot: u64, size: u64, align_log2: u8) -> Op {
-    Op { slot: slot as u32, size: size as u32, align_log2 }
-}
-
-fn free(slot: u64, size: u64) -> Op {
-    Op { slot: slot as u32, size: size as u32, align_log2: FREE }
-}
-
-impl Maker {
-    /// Makes the rounds: `pairs` pairs each.
-    fn rounds(&mut self, pairs: usize, mut pair: impl FnMut(&mut Rng, &mut Vec<Op>)) {
-        self.workload.pairs = pairs;
-        for _ in 0..self.rounds {
-            let mut ops = Vec::with_capacity(2 * pairs);
-            for _ in 0..pairs {
-                pair(&mut self.rng, &mut ops);
-            }
-            self.workload.rounds.push(ops);
-        }
-    }
-
-    /// `n` areas, of sizes and alignments that `ask` gives, each replaced at random.
-    fn replace(&mut self, n: u64, pairs: usize, mut ask: impl FnMut(&mut Rng) -> (u64, u8)) {
-        let mut sizes = Vec::new();
-        for slot in 0..n {
-            let (size, align) = ask(&mut self.rng);
-            sizes.push(size);
-            self.workload.setup.push(alloc(slot, size, align));
-        }
-        // Let the space age before the first round: replace every area once.
-        for _ in 0..n {
-            let slot = self.rng.below(n);
-            let (size, align) = ask(&mut self.rng);
-            self.workload.setup.push(free(slot, sizes[slot as usize]));
-            self.workload.setup.push(alloc(slot, size, align));
-            sizes[slot as usize] = size;
-        }
-        self.rounds(pairs, |rng, ops| {
-            let slot = rng.below(n);
-            let (size, align) = ask(rng);
-            ops.push(free(slot, sizes[slot as usize]));
-            ops.push(alloc(slot, size, align));
-            sizes[slot as usize] = size;
-        });
-    }
-}
 
 /// One size, nothing else out.
 fn empty(maker: &mut Maker, _: u64) {
@@ -265,6 +146,7 @@ fn old_mix(maker: &mut Maker, n: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::workload::{FREE, Op};
     use va_base::{Request, Va, VaRange};
     use va_sim::platform::HeapPlatform;
     use va_tree::{BTreeIndex, FreeIndex};

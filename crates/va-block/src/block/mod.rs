@@ -25,7 +25,10 @@
 //! Linux `mm/vmalloc.c` (6.12: `struct vmap_block`, `vb_alloc`, `vb_free`), where the lock of the block is taken once to
 //! give out and twice to give back, and where counts are believed.
 
-use crate::config::Config;
+mod reuse;
+
+pub(crate) use reuse::{Hull, ones};
+
 use crate::strip::{Gone, STRIP_PAGES, Strip};
 use va_base::Table;
 use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -126,26 +129,6 @@ pub(crate) enum Refusal {
     Size(u32),
     /// One did, of so many pages, and was given back.
     Twice(u32),
-}
-
-/// A hull of pages of one block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Hull {
-    pub(crate) low: u32,
-    pub(crate) high: u32,
-}
-
-impl Hull {
-    pub(crate) const EMPTY: Self = Self { low: u32::MAX, high: 0 };
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.low >= self.high
-    }
-
-    fn cover(&mut self, low: u32, high: u32) {
-        self.low = self.low.min(low);
-        self.high = self.high.max(high);
-    }
 }
 
 /// Splits a page of a block into its strip and the bit there.
@@ -439,73 +422,6 @@ impl Block {
             .or_else(|| (index.saturating_sub(2)..index).rev().find_map(|index| upto(index, u32::MAX)))
     }
 
-    /// Notes that a flush will cover what was given back by now and was not noted before, and adds it to `hull`. Queue lock.
-    pub(crate) fn note_flushed(&self, hull: &mut Hull) {
-        for (index, strip) in self.strips.iter().enumerate() {
-            let flushed = strip.flushed();
-            let fresh = strip.gone().bits() & !flushed;
-            if fresh == 0 {
-                continue;
-            }
-            let first = index as u32 * STRIP_PAGES;
-            let (low, high) = (first + fresh.trailing_zeros(), first + fresh.ilog2());
-            hull.cover(low, high + self.size_from(high).unwrap_or(1));
-            strip.set_flushed(flushed | fresh);
-        }
-    }
-
-    /// Puts what a flush covered, and that has ended, back into use; returns how many pages. Owner only.
-    pub(crate) fn recycle<C: Config>(&self) -> u32 {
-        let mut pages = 0;
-        for (index, strip) in self.strips.iter().enumerate() {
-            let flushed = strip.flushed();
-            if flushed == 0 {
-                continue;
-            }
-            let (inside, tails) =
-                if C::ROUND_UP { (0, 0) } else { ends_inside(flushed, strip.marks().tails()) };
-            let all = strip.marks().heads() == flushed;
-            // All at once: from each head up to its tail.
-            let freed = ((u64::from(tails) << 1).wrapping_sub(u64::from(inside))) as u32;
-            strip.unmark(inside, tails);
-            strip.set_free(strip.free() | freed);
-            pages += freed.count_ones();
-            for head in ones(flushed & !inside) {
-                pages += self.recycle_one::<C>(index as u32 * STRIP_PAGES + head);
-            }
-            if all {
-                strip.forget_all()
-            } else {
-                strip.forget(flushed)
-            }
-            strip.set_flushed(0);
-        }
-        if pages > 0 {
-            self.fit.store(PAGES_MAX, Ordering::Relaxed);
-        }
-        pages
-    }
-
-    /// Clears one mapping and frees its pages.
-    fn recycle_one<C: Config>(&self, head: u32) -> u32 {
-        let Some(size) = self.size_from(head) else { return 0 };
-        let ((first, head_bit), (last, tail_bit)) = (place_of(head), place_of(head + size - 1));
-        self.strips[first].unmark(1 << head_bit, 0);
-        self.strips[last].unmark(0, 1 << tail_bit);
-        self.set_free_between(head, head + C::consumed(size), true);
-        C::consumed(size)
-    }
-
-    /// Tells whether every mapping was given back. Exact for the owner.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.strips.iter().all(|strip| strip.marks().heads() & !strip.gone().bits() == 0)
-    }
-
-    /// Tells whether there is no mapping at all, not even a dead one. Exact for the owner.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.strips.iter().all(|strip| strip.marks().heads() == 0)
-    }
-
     /// Free pages, those of the open run among them. Exact for the owner.
     pub(crate) fn free_pages(&self) -> u32 {
         // Who is not the owner may read the two of different runs.
@@ -523,34 +439,11 @@ impl Block {
     }
 }
 
-/// Those of `heads` whose mappings end in the same word, and their tails, given all tails of the word.
-///
-/// A one added at a head runs as a carry through the pages that are no tail, and comes to rest at the first that is: a
-/// zero among ones, so the carries of several heads do not meet. That of a mapping that ends elsewhere leaves the word.
-fn ends_inside(heads: u32, tails: u32) -> (u32, u32) {
-    let sum = u64::from(!tails) + u64::from(heads);
-    let ends = sum as u32 & tails;
-    // Only the highest head can be without its tail.
-    let outside = if sum >> STRIP_PAGES == 0 { 0 } else { 1 << heads.ilog2() };
-    (heads & !outside, ends)
-}
-
-/// The positions of the ones of a word, lowest first.
-pub(crate) fn ones(mut word: u32) -> impl Iterator<Item = u32> {
-    core::iter::from_fn(move || {
-        if word == 0 {
-            return None;
-        }
-        let bit = word.trailing_zeros();
-        word &= word - 1;
-        Some(bit)
-    })
-}
-
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::config::{Default as Ours, Linux64};
+    use crate::config::{Config, Default as Ours, Linux64};
     use std::boxed::Box;
     use std::vec::Vec;
 
@@ -561,44 +454,10 @@ mod tests {
     }
 
     /// A block in which mappings of these sizes lie one after the other.
-    fn filled(sizes: &[u32]) -> (Box<Block>, Vec<u32>) {
+    pub(super) fn filled(sizes: &[u32]) -> (Box<Block>, Vec<u32>) {
         let block = fresh(PAGES_MAX);
-        let at = sizes.iter().map(|&size| block.carve(size, size).unwrap()).collect();
+        let at = sizes.iter().map(|&size| block.carve(size, size).expect("it fits")).collect();
         (block, at)
-    }
-
-    #[test]
-    fn vb2_tails_are_found_by_carries() {
-        // "[]" is a mapping, "=" its pages in between, "|" one of a page.
-        let words = |text: &str| {
-            let bits = |marks: &str| {
-                text.bytes()
-                    .enumerate()
-                    .filter(|(_, c)| marks.contains(*c as char))
-                    .fold(0, |word, (at, _)| word | 1 << at)
-            };
-            (bits("[|"), bits("]|"))
-        };
-        for (text, heads) in [
-            ("|", 0b1),
-            ("[]", 0b1),
-            ("[==]", 0b1),
-            ("[]|[=]", 0b1101),
-            ("..[=].|", 0b100_0100),
-            ("[==============================]", 1),
-            ("[]............................[]", 1 | 1 << 30),
-        ] {
-            let (all, tails) = words(text);
-            assert_eq!(all, heads, "{text}");
-            assert_eq!(ends_inside(heads, tails), (heads, tails), "{text}");
-            // Each alone finds its own.
-            for head in ones(heads) {
-                let own = tails & (u32::MAX << head);
-                assert_eq!(ends_inside(1 << head, tails), (1 << head, own & own.wrapping_neg()), "{text}");
-            }
-        }
-        let (heads, tails) = words("[].|..........................[=");
-        assert_eq!(ends_inside(heads, tails), (0b1001, 0b1010), "the last ends elsewhere");
     }
 
     #[test]
@@ -621,25 +480,6 @@ mod tests {
         block.note_flushed(&mut hull);
         assert_eq!(hull, Hull { low: 0, high: 197 });
         assert_eq!((block.recycle::<Ours>(), block.is_empty(), block.free_pages()), (197, true, PAGES_MAX));
-    }
-
-    #[test]
-    fn what_was_not_noted_is_not_recycled() {
-        let (block, at) = filled(&[30, 10, 30]);
-        let sizes = [30, 10, 30];
-        let mut hull = Hull::EMPTY;
-        block.give_back(at[1], sizes[1]).unwrap();
-        block.note_flushed(&mut hull);
-        // Dead, but after the flush began.
-        block.give_back(at[2], sizes[2]).unwrap();
-        assert_eq!((hull, block.recycle::<Ours>()), (Hull { low: 30, high: 40 }, 10));
-        assert_eq!(block.give_back(at[2], 30), Err(Refusal::Twice(30)));
-        // "AAA...BBB" + 11 goes above, + 10 between.
-        assert_eq!(block.carve_anywhere(11, 11, PAGES_MAX), Some(70));
-        // The open run is the larger part; what is between stays for whoever fits only there.
-        assert_eq!(block.carve(PAGES_MAX - 81, PAGES_MAX - 81), Some(81));
-        assert_eq!(block.carve_anywhere(10, 10, PAGES_MAX), Some(30));
-        assert_eq!(block.give_back(30, 10), Ok(()));
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //! Everything is in bytes. The library has one space; each workload begins with a fresh one. What it was built from is the
 //! user's affair: nothing of it is part of this project.
 
-use super::contenders::{Contender, Exactness, Runner, Work};
-use super::workloads::Workload;
+use crate::bench::contender::{Contender, Exactness, Runner, Work};
+use crate::bench::workload::Workload;
 use crate::lab::Holes;
 use anyhow::{Context, Result};
 use libloading::Library;

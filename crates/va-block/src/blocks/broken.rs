@@ -1,0 +1,119 @@
+//! Each invariant, broken on purpose: `validate` names it, and it alone was broken.
+
+use super::Blocks;
+use crate::block::{Block, Flight, Hull, Place};
+use crate::config::{Config, Default as Ours, Linux64, OneMap63};
+use va_base::VaRange;
+use va_sim::machine::SimMachine;
+use va_space::VmapSpace;
+
+type Held<'m, C> = Blocks<&'m SimMachine, C>;
+
+/// On two CPUs, a block with mappings of 3 and of 40 pages, the second of which was given back; what `change` then makes of
+/// it must break `rule`.
+fn broken<C: Config>(rule: &str, change: impl FnOnce(&Held<'_, C>, &'static Block)) {
+    let machine = SimMachine::new(2);
+    let window = VaRange::from_pages(0x10_0000, 0x20_0000).unwrap();
+    let space = VmapSpace::new(window, window, &machine).unwrap();
+    let blocks = Held::<C>::new(space, &machine).unwrap();
+    let _lives = blocks.alloc(0, 3).unwrap();
+    let dead = blocks.alloc(0, 40).unwrap();
+    blocks.free(1, dead, 40).unwrap();
+    assert_eq!(blocks.validate(), Ok(()), "before");
+    let (block, _) = blocks.block_at(dead).unwrap();
+    change(&blocks, block);
+    let found = blocks.validate().unwrap_err();
+    assert_eq!(found.rule, rule, "{found}");
+}
+
+#[test]
+fn vb1_a_page_in_no_piece_or_in_two_is_found() {
+    // Page 60 of the open run is free as well.
+    broken::<Ours>("VB1", |_, block| block.strips()[1].set_free(1 << 28));
+    // The mapping of 3 pages is forgotten, its pages are nobody's.
+    broken::<Ours>("VB1", |_, block| block.strips()[0].unmark(1, 1 << 2));
+    // A page of a mapping is free.
+    broken::<Ours>("VB1", |_, block| block.strips()[0].set_free(1 << 1));
+}
+
+#[test]
+fn vb2_a_head_without_its_tail_and_a_tail_without_a_head_are_found() {
+    broken::<Ours>("VB2", |_, block| block.strips()[1].unmark(0, 1 << 10));
+    broken::<Ours>("VB2", |_, block| block.strips()[5].mark(0, 1));
+    // Two heads, one tail.
+    broken::<Ours>("VB2", |_, block| block.strips()[0].mark(1 << 1, 0));
+    // Without its tail, a mapping reaches into the next.
+    broken::<Linux64>("VB2", |_, block| block.strips()[0].unmark(0, 1 << 2));
+}
+
+#[test]
+fn vb3_what_a_flush_covers_was_given_back_and_has_a_head() {
+    broken::<Ours>("VB3", |_, block| block.strips()[0].set_flushed(1));
+    broken::<Ours>("VB3", |_, block| {
+        let strip = &block.strips()[0];
+        assert!(strip.give_back(strip.gone(), 1), "no mapping starts there");
+    });
+    // Noted for a flush that no collection knows of is in order; a chain that leads to a block without a flight is not.
+    broken::<Ours>("VB3", |blocks, block| {
+        let mut hull = Hull::EMPTY;
+        block.note_flushed(&mut hull);
+        assert_eq!(hull, Hull { low: 3, high: 43 });
+        assert_eq!(blocks.validate(), Ok(()));
+        block.set_flight(Flight::Begun);
+        assert_eq!(blocks.validate(), Ok(()));
+        blocks.collection.lock().pretend_flight(block.index());
+        assert_eq!(blocks.validate(), Ok(()));
+        block.set_flight(Flight::None);
+    });
+}
+
+#[test]
+fn vb4_the_count_of_dead_pages_is_that_of_the_mappings() {
+    broken::<Linux64>("VB4", |_, block| assert_eq!(block.count_dead(1), 65, "40 are rounded up to 64"));
+    // Where it is not kept, it means nothing.
+    broken::<Ours>("VB7", |_, block| {
+        block.count_dead(1);
+        block.set_place(Place::Full);
+    });
+}
+
+#[test]
+fn vb5_a_bucket_counts_its_blocks() {
+    broken::<Ours>("VB5", |blocks, block| *blocks.lock_present(block.index()) += 1);
+    // In the wrong bucket, although the sum is right.
+    broken::<Ours>("VB5", |blocks, block| {
+        *blocks.lock_present(block.index()) -= 1;
+        *blocks.lock_present(block.index() + 1) += 1;
+    });
+    // One map has one bucket.
+    broken::<OneMap63>("VB5", |blocks, block| *blocks.lock_present(block.index() + 1) -= 1);
+}
+
+#[test]
+fn vb6_a_block_is_an_area_of_the_space() {
+    broken::<Ours>("VB6", |blocks, block| {
+        blocks.space().free_at(blocks.va(block, 0)).unwrap();
+    });
+}
+
+#[test]
+fn vb7_a_block_is_listed_exactly_if_it_is_open() {
+    // Full, and in the list; and it has free pages.
+    broken::<Ours>("VB7", |_, block| block.set_place(Place::Full));
+    // In a lane, and in the list.
+    broken::<Ours>("VB7", |_, block| block.set_place(Place::Laned));
+    // Open, and in no list.
+    broken::<Ours>("VB7", |blocks, block| {
+        let (mut queue, place) = blocks.lock_home(block);
+        assert_eq!(place, Place::Open);
+        queue.unlink(&blocks.lookup, block, Place::Open);
+    });
+    // In the list of another CPU.
+    broken::<Ours>("VB7", |blocks, block| {
+        let (mut queue, _) = blocks.lock_home(block);
+        queue.unlink(&blocks.lookup, block, Place::Full);
+        drop(queue);
+        let mut other = blocks.lock_queue(blocks.cpu(1));
+        other.push(&blocks.lookup, block);
+    });
+}

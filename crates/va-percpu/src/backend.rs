@@ -1,0 +1,142 @@
+//! What supplies a space with chunks and pages.
+//!
+//! # Theory
+//! A space says where; a backend makes it so. Linux has two, one for each value of [`Backend::BY_PAGE`]. The contract:
+//!
+//! | call | locks held | may fail |
+//! |---|---|---|
+//! | [`Backend::create`] | grow | yes; nothing has changed |
+//! | [`Backend::destroy`] | grow | no |
+//! | [`Backend::populate`] | grow | yes; none of the pages is populated then |
+//! | [`Backend::depopulate`] | grow | no |
+//! | [`Backend::flush`] | grow | no |
+//! | [`Backend::wake`], [`Backend::event`] | none, or grow | no |
+//!
+//! The lock `grow` may sleep. None of them may come back into the same space.
+
+use crate::geometry::Geometry;
+use crate::request::{Offset, Request};
+use core::ops::Range;
+use va_base::Va;
+
+/// The backend said no. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused;
+
+/// What happened, as Linux's trace events have it (`percpu:*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// `percpu_alloc_percpu`.
+    Alloc {
+        /// What was asked for.
+        request: Request,
+        /// Where the first unit of the chunk begins.
+        base: Va,
+        /// Bytes from there.
+        off: u32,
+        /// What was given out.
+        offset: Offset,
+    },
+    /// `percpu_alloc_percpu_fail`.
+    AllocFail {
+        /// What was asked for.
+        request: Request,
+    },
+    /// `percpu_free_percpu`.
+    Free {
+        /// Where the first unit of the chunk begins.
+        base: Va,
+        /// Bytes from there.
+        off: u32,
+        /// What was given back.
+        offset: Offset,
+    },
+    /// `percpu_create_chunk`.
+    CreateChunk {
+        /// Where its first unit begins.
+        base: Va,
+    },
+    /// `percpu_destroy_chunk`.
+    DestroyChunk {
+        /// Where its first unit began.
+        base: Va,
+    },
+}
+
+/// Supplies chunks and pages. Pages are counted from the beginning of a unit and stand for that page of every unit.
+pub trait Backend {
+    /// Chunks are made empty and populated by page; else they are made whole and stay so.
+    const BY_PAGE: bool;
+
+    /// Makes a chunk and returns where its first unit begins: at a multiple of the geometry's atom.
+    ///
+    /// # Errors
+    /// [`Refused`], and nothing has changed.
+    fn create(&self, geometry: &Geometry) -> Result<Va, Refused>;
+
+    /// Unmakes a chunk that [`create`](Self::create) made and whose pages have all been depopulated.
+    fn destroy(&self, geometry: &Geometry, base: Va);
+
+    /// Populates pages of every unit, all or none.
+    ///
+    /// # Errors
+    /// [`Refused`], and nothing has changed.
+    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), Refused>;
+
+    /// Takes populated pages away. Whoever still translates them is dealt with by [`flush`](Self::flush), or when the
+    /// addresses of the chunk go back.
+    fn depopulate(&self, geometry: &Geometry, base: Va, pages: Range<u32>);
+
+    /// Forgets translations of pages that were depopulated; once for each chunk looked through.
+    fn flush(&self, geometry: &Geometry, base: Va, pages: Range<u32>);
+
+    /// Tells that the balance is due: somebody should call `tick` until it is done. Called once until then.
+    fn wake(&self) {}
+
+    /// Zeroes an object on every CPU, before it is given out. Called under no lock.
+    #[inline(always)]
+    fn zero(&self, _base: Va, _off: u32, _bytes: u32) {}
+
+    /// Tells what happened. Costs nothing where it is empty.
+    #[inline(always)]
+    fn event(&self, _event: Event) {}
+}
+
+impl<B: Backend + ?Sized> Backend for &B {
+    const BY_PAGE: bool = B::BY_PAGE;
+
+    fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
+        (**self).create(geometry)
+    }
+
+    fn destroy(&self, geometry: &Geometry, base: Va) {
+        (**self).destroy(geometry, base);
+    }
+
+    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), Refused> {
+        (**self).populate(geometry, base, pages)
+    }
+
+    fn depopulate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) {
+        (**self).depopulate(geometry, base, pages);
+    }
+
+    fn flush(&self, geometry: &Geometry, base: Va, pages: Range<u32>) {
+        (**self).flush(geometry, base, pages);
+    }
+
+    fn wake(&self) {
+        (**self).wake();
+    }
+
+    #[inline(always)]
+    fn zero(&self, base: Va, off: u32, bytes: u32) {
+        (**self).zero(base, off, bytes);
+    }
+
+    #[inline(always)]
+    fn event(&self, event: Event) {
+        (**self).event(event);
+    }
+}

@@ -1,0 +1,198 @@
+//! Bits of a chunk in words of 64: search, set and clear runs. One bit stands for [`BIT_BYTES`] bytes.
+//!
+//! Positions are numbers of bits from the beginning of the slice; ranges are half-open. A search that finds nothing answers
+//! its end. Every function walks words, not bits: O(range / 64).
+
+use va_base::Record;
+
+/// Bytes that one bit stands for, the smallest object.
+pub const BIT_BYTES: u32 = 4;
+/// Bits of a page.
+pub const PAGE_BITS: u32 = va_base::PAGE_SIZE as u32 / BIT_BYTES;
+/// Bits of a word.
+pub(crate) const WORD_BITS: u32 = u64::BITS;
+
+/// 64 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Word(pub(crate) u64);
+
+impl Record for Word {
+    const EMPTY: Self = Self(0);
+}
+
+/// Words for so many bits.
+pub(crate) const fn words_for(bits: u32) -> u32 {
+    bits.div_ceil(WORD_BITS)
+}
+
+/// The bits of the word from `from` on.
+#[inline]
+const fn from_mask(from: u32) -> u64 {
+    u64::MAX << (from % WORD_BITS)
+}
+
+/// The bits of the word below `end`; all of them if `end` is at its edge.
+#[inline]
+const fn below_mask(end: u32) -> u64 {
+    u64::MAX >> (end.wrapping_neg() % WORD_BITS)
+}
+
+/// Tells a bit.
+#[inline]
+pub(crate) fn is_set(map: &[Word], at: u32) -> bool {
+    map[(at / WORD_BITS) as usize].0 & (1 << (at % WORD_BITS)) != 0
+}
+
+/// The first position in `[from, end)` where `of` a word has a 1, or `end`.
+#[inline(always)]
+fn next(map: &[Word], from: u32, end: u32, of: impl Fn(usize, u64) -> u64) -> u32 {
+    if from >= end {
+        return end;
+    }
+    let mut word = (from / WORD_BITS) as usize;
+    let last = ((end - 1) / WORD_BITS) as usize;
+    let mut bits = of(word, map[word].0) & from_mask(from);
+    while bits == 0 {
+        if word == last {
+            return end;
+        }
+        word += 1;
+        bits = of(word, map[word].0);
+    }
+    (word as u32 * WORD_BITS + bits.trailing_zeros()).min(end)
+}
+
+/// The first 1 in `[from, end)`, or `end`.
+#[inline]
+pub(crate) fn next_set(map: &[Word], from: u32, end: u32) -> u32 {
+    next(map, from, end, |_, word| word)
+}
+
+/// The first 0 in `[from, end)`, or `end`.
+#[inline]
+pub(crate) fn next_clear(map: &[Word], from: u32, end: u32) -> u32 {
+    next(map, from, end, |_, word| !word)
+}
+
+/// The first position in `[from, end)` where `map` has a 0 or `marks` a 1, or `end`.
+#[inline]
+pub(crate) fn next_clear_or_marked(map: &[Word], marks: &[Word], from: u32, end: u32) -> u32 {
+    next(map, from, end, |at, word| !word | marks[at].0)
+}
+
+/// The position after the last 1 in `[from, end)`, or `from`.
+#[inline]
+pub(crate) fn after_last_set(map: &[Word], from: u32, end: u32) -> u32 {
+    if from >= end {
+        return from;
+    }
+    let first = (from / WORD_BITS) as usize;
+    let mut word = ((end - 1) / WORD_BITS) as usize;
+    let mut bits = map[word].0 & below_mask(end);
+    loop {
+        if word == first {
+            bits &= from_mask(from);
+        }
+        if bits != 0 {
+            return (word as u32 + 1) * WORD_BITS - bits.leading_zeros();
+        }
+        if word == first {
+            return from;
+        }
+        word -= 1;
+        bits = map[word].0;
+    }
+}
+
+/// Calls `change` with each word that `[from, end)` touches, and which of its bits.
+#[inline(always)]
+fn each(map: &mut [Word], from: u32, end: u32, change: impl Fn(&mut u64, u64)) {
+    if from >= end {
+        return;
+    }
+    let (first, last) = ((from / WORD_BITS) as usize, ((end - 1) / WORD_BITS) as usize);
+    if first == last {
+        return change(&mut map[first].0, from_mask(from) & below_mask(end));
+    }
+    change(&mut map[first].0, from_mask(from));
+    for word in &mut map[first + 1..last] {
+        change(&mut word.0, u64::MAX);
+    }
+    change(&mut map[last].0, below_mask(end));
+}
+
+/// Sets `[from, end)`.
+#[inline]
+pub(crate) fn set(map: &mut [Word], from: u32, end: u32) {
+    each(map, from, end, |word, mask| *word |= mask);
+}
+
+/// Clears `[from, end)`.
+#[inline]
+pub(crate) fn clear(map: &mut [Word], from: u32, end: u32) {
+    each(map, from, end, |word, mask| *word &= !mask);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn map(of: &[bool]) -> Vec<Word> {
+        let mut map = vec![Word(0); words_for(of.len() as u32) as usize];
+        for (at, _) in of.iter().enumerate().filter(|(_, set)| **set) {
+            set(&mut map, at as u32, at as u32 + 1);
+        }
+        map
+    }
+
+    #[test]
+    fn searches_answer_what_a_walk_over_bits_answers() {
+        let mut state = 7u64;
+        for round in 0..200 {
+            let bits: Vec<bool> = (0..200)
+                .map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    // Now and then long runs.
+                    (state >> 60) < round % 16
+                })
+                .collect();
+            let map = map(&bits);
+            for from in (0..200usize).step_by(7) {
+                for end in (from..=200).step_by(9) {
+                    let first = |wanted: bool| {
+                        (from..end).find(|&at| bits[at] == wanted).map_or(end as u32, |at| at as u32)
+                    };
+                    assert_eq!(next_set(&map, from as u32, end as u32), first(true));
+                    assert_eq!(next_clear(&map, from as u32, end as u32), first(false));
+                    let last = (from..end).rev().find(|&at| bits[at]).map_or(from as u32, |at| at as u32 + 1);
+                    assert_eq!(after_last_set(&map, from as u32, end as u32), last);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn runs_are_set_and_cleared_exactly() {
+        for (from, end) in [(0, 1), (0, 64), (63, 65), (64, 128), (5, 190), (0, 192), (191, 192), (70, 70)] {
+            let mut map = vec![Word(0); 3];
+            set(&mut map, from, end);
+            assert!((0..192).all(|at| is_set(&map, at) == (from..end).contains(&at)), "{from}..{end}");
+            let mut map = vec![Word(u64::MAX); 3];
+            clear(&mut map, from, end);
+            assert!((0..192).all(|at| is_set(&map, at) != (from..end).contains(&at)), "{from}..{end}");
+        }
+    }
+
+    #[test]
+    fn an_object_ends_where_another_begins_or_nothing_is() {
+        let mut map = vec![Word(0); 2];
+        let mut marks = map.clone();
+        set(&mut map, 10, 90);
+        set(&mut marks, 10, 11);
+        set(&mut marks, 70, 71);
+        assert_eq!(next_clear_or_marked(&map, &marks, 11, 128), 70);
+        assert_eq!(next_clear_or_marked(&map, &marks, 71, 128), 90);
+    }
+}

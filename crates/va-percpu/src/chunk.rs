@@ -1,0 +1,85 @@
+//! What is known of one chunk beside its bits, and the lists that chunks stand in.
+
+use crate::engine::HintEngine;
+use crate::geometry::SLOTS_MAX;
+use va_base::Record;
+
+/// No chunk.
+pub(crate) const NIL: u32 = u32::MAX;
+/// The chunk is in no list.
+pub(crate) const NO_SLOT: u8 = u8::MAX;
+
+/// A chunk.
+pub(crate) struct Chunk<E: HintEngine> {
+    pub(crate) head: E::Head,
+    /// Where its first unit begins, or what its bitmap says of it.
+    pub(crate) base: u64,
+    pub(crate) free_bits: u32,
+    pub(crate) pages: u32,
+    pub(crate) populated: u32,
+    /// Populated pages that are wholly free. Less than 0 for a moment, between taking and populating.
+    pub(crate) empty: i32,
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    /// The list that it stands in.
+    pub(crate) slot: u8,
+    /// It is being depopulated, or is sidelined: its empty pages are not counted on.
+    pub(crate) isolated: bool,
+    /// It is the first or the reserved one, and is never depopulated.
+    pub(crate) immutable: bool,
+    /// The row is in use.
+    pub(crate) exists: bool,
+    pub(crate) hidden_before: u32,
+    pub(crate) hidden_after: u32,
+    /// How many chunks had been made before it; 0 for those of the first.
+    pub(crate) number: u32,
+    pub(crate) live: u32,
+    pub(crate) largest_bits: u32,
+}
+
+impl<E: HintEngine> Clone for Chunk<E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E: HintEngine> Copy for Chunk<E> {}
+
+impl<E: HintEngine> Record for Chunk<E> {
+    const EMPTY: Self = Self {
+        head: E::HEAD,
+        base: 0,
+        free_bits: 0,
+        pages: 0,
+        populated: 0,
+        empty: 0,
+        prev: NIL,
+        next: NIL,
+        slot: NO_SLOT,
+        isolated: false,
+        immutable: false,
+        exists: false,
+        hidden_before: 0,
+        hidden_after: 0,
+        number: 0,
+        live: 0,
+        largest_bits: 0,
+    };
+}
+
+/// The two ends of each list.
+pub(crate) struct Lists {
+    pub(crate) first: [u32; SLOTS_MAX],
+    pub(crate) last: [u32; SLOTS_MAX],
+}
+
+impl Lists {
+    pub(crate) const EMPTY: Self = Self { first: [NIL; SLOTS_MAX], last: [NIL; SLOTS_MAX] };
+}
+
+/// An end of a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    Front,
+    Back,
+}

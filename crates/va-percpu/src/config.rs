@@ -1,0 +1,50 @@
+//! The policies: Linux's and ours.
+
+use crate::engine::HintEngine;
+use crate::run::RunIndex;
+use crate::scan::{AsInLinux, Corrected, Rules, ScanHints};
+
+/// By what a chunk is put in a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SlotBy {
+    /// The longest run that it admits to.
+    Contig,
+    /// All that is free in it, as Linux had it before 5.2: chunks are tried that hold nothing long enough.
+    FreeBytes,
+}
+
+/// Which policies a space has. Numbers of pages are of one unit.
+pub trait Config: 'static {
+    /// What finds room in a chunk.
+    type Engine: HintEngine;
+    /// By what a chunk is put in a list (patch 4 of the series of 2019).
+    const SLOT_BY: SlotBy = SlotBy::Contig;
+    /// Chunks of the three lists of the shortest runs that fail go where nobody looks, until something is freed there
+    /// (patch 5).
+    const RELEGATE: bool = true;
+    /// Fewer spare pages than this call for the balance.
+    const SPARE_PAGES_LOW: u32 = 2;
+    /// So many it leaves.
+    const SPARE_PAGES_HIGH: u32 = 4;
+}
+
+/// Linux 5.14 to 6.12, offset for offset.
+#[derive(Debug)]
+pub enum Linux612 {}
+impl Config for Linux612 {
+    type Engine = ScanHints<AsInLinux>;
+}
+
+/// Linux's hints, with the chunk hint corrected.
+#[derive(Debug)]
+pub struct Scan<R = Corrected>(core::marker::PhantomData<R>);
+impl<R: Rules> Config for Scan<R> {
+    type Engine = ScanHints<R>;
+}
+
+/// Ours: exact runs, the lowest chunk that holds something first, the lowest place in it.
+#[derive(Debug)]
+pub enum Default {}
+impl Config for Default {
+    type Engine = RunIndex;
+}

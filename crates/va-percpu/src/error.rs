@@ -1,0 +1,139 @@
+//! Refusals, with their numbers. Whoever gets one finds the space as it was (SP4).
+
+use crate::geometry::{GeometryError, UNIT_BYTES_MIN};
+use crate::request::Offset;
+use core::fmt;
+use va_base::PAGE_SIZE;
+
+/// Why no offset was given out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// The size is 0 or, in whole words of 4 bytes, above 32 KiB.
+    BadSize {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// The alignment is no power of two, or above a page.
+    BadAlign {
+        /// Bytes asked for.
+        align: usize,
+    },
+    /// The reserved part has no room.
+    ReservedFull {
+        /// Bytes asked for.
+        bytes: u32,
+        /// Bytes free in the reserved part.
+        free: u32,
+    },
+    /// No populated page has room, and the caller cannot wait for others.
+    NoneInReach {
+        /// Bytes asked for.
+        bytes: u32,
+        /// Populated pages that are wholly free.
+        spare_pages: i64,
+    },
+    /// Nothing has room, and the backend made no further chunk.
+    NoChunk {
+        /// Chunks that there are.
+        chunks: u32,
+    },
+    /// Nothing has room, and the platform lent no records for a further chunk.
+    NoMeta {
+        /// Chunks that there are.
+        chunks: u32,
+    },
+    /// There was room, and the backend did not populate it.
+    NotPopulated {
+        /// The first page of the chunk that was not.
+        page: u32,
+        /// Pages.
+        pages: u32,
+    },
+}
+
+impl fmt::Display for AllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadSize { bytes } => write!(f, "{bytes} bytes are not from 1 to {UNIT_BYTES_MIN}"),
+            Self::BadAlign { align } => write!(f, "align {align} is no power of two up to {PAGE_SIZE}"),
+            Self::ReservedFull { bytes, free } => {
+                write!(f, "no room for {bytes} bytes in the reserved part, of which {free} are free")
+            }
+            Self::NoneInReach { bytes, spare_pages } => write!(
+                f,
+                "no room for {bytes} bytes in populated pages, of which {spare_pages} are wholly free"
+            ),
+            Self::NoChunk { chunks } => {
+                write!(f, "no room in {chunks} chunks, and no further chunk was made")
+            }
+            Self::NoMeta { chunks } => {
+                write!(f, "no room in {chunks} chunks, and no records were lent for a further one")
+            }
+            Self::NotPopulated { page, pages } => {
+                write!(f, "{pages} pages from page {page} on were not populated")
+            }
+        }
+    }
+}
+
+impl core::error::Error for AllocError {}
+
+/// Why an offset was not taken back: always a caller's mistake. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FreeError {
+    /// It is in no chunk.
+    NoChunk {
+        /// What was given back.
+        offset: Offset,
+    },
+    /// It is in a chunk and no object starts there.
+    NoObject {
+        /// What was given back.
+        offset: Offset,
+        /// Where the object begins that it is inside, if it is inside one.
+        inside: Option<Offset>,
+    },
+}
+
+impl fmt::Display for FreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoChunk { offset } => write!(f, "offset {offset} is in no chunk"),
+            Self::NoObject { offset, inside: None } => write!(f, "no object starts at offset {offset}"),
+            Self::NoObject { offset, inside: Some(start) } => {
+                write!(f, "offset {offset} is inside the object at {start}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for FreeError {}
+
+/// Why there is no space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum NewError {
+    /// The sizes do not go together.
+    Geometry(GeometryError),
+    /// The platform lent no records for the first chunk.
+    NoMeta,
+}
+
+impl fmt::Display for NewError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Geometry(error) => fmt::Display::fmt(error, f),
+            Self::NoMeta => f.write_str("no records were lent for the first chunk"),
+        }
+    }
+}
+
+impl core::error::Error for NewError {}
+
+impl From<GeometryError> for NewError {
+    fn from(error: GeometryError) -> Self {
+        Self::Geometry(error)
+    }
+}

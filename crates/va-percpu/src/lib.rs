@@ -1,0 +1,47 @@
+//! Per-CPU memory: an object has one offset, and a copy on each CPU.
+//!
+//! A chunk is a line of bytes, of which each CPU has a copy, its unit; the copies of a CPU lie at a distance that is the same for
+//! all chunks. So an [`Offset`] leads to the object of any CPU by one addition. [`PercpuSpace`] says which bytes are whose;
+//! pages and addresses come from a [`Backend`], page by page and only where something is. An offset is a number here, and never
+//! dereferenced.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`PercpuSpace`] | alloc, free, the balance in steps, counts; the lock order |
+//! | [`Request`], [`Offset`] | what is asked for, and given out |
+//! | [`config`] | the policies: Linux's and ours |
+//! | [`engine`] | what finds room in a chunk: [`scan`], Linux's hints, and [`run`], exact runs |
+//! | [`geometry`] | units, parts of the first chunk |
+//! | [`backend`] | what supplies chunks and pages |
+//! | `store`, `chunk`, `rows`, `lookup` | chunks, the lists they stand in, records, from an address to its chunk |
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod backend;
+mod bitmap;
+mod chunk;
+pub mod config;
+pub mod engine;
+mod error;
+pub mod geometry;
+mod lookup;
+mod request;
+mod rows;
+pub mod run;
+pub mod scan;
+mod space;
+mod store;
+#[cfg(all(test, not(loom)))]
+mod testing;
+
+pub use backend::{Backend, Event, Refused};
+pub use bitmap::{BIT_BYTES, PAGE_BITS, Word};
+pub use config::Config;
+pub use error::{AllocError, FreeError, NewError};
+pub use geometry::{Geometry, GeometryError, Sizes};
+pub use request::{Context, Offset, Place, Request};
+pub use space::{ChunkKind, ChunkStats, Found, PercpuSpace, Progress, Stats, StatsText};

@@ -1,0 +1,143 @@
+//! What is asked for, and what is given out.
+
+use crate::bitmap::BIT_BYTES;
+use crate::engine::Want;
+use crate::error::AllocError;
+use crate::geometry::UNIT_BYTES_MIN;
+use core::fmt;
+use va_base::{PAGE_SIZE, Va};
+
+/// What one allocation gave out: how far an object is from the beginning of the first chunk, the same on every CPU.
+///
+/// The object of a CPU lies at the beginning of its unit of the first chunk, plus this; the sum may wrap, since other chunks may
+/// lie below. Holding one says that the bytes are nobody else's, and that their pages are populated.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Offset(u64);
+
+impl Offset {
+    /// From a number.
+    pub const fn new(offset: u64) -> Self {
+        Self(offset)
+    }
+
+    /// The number, in bytes.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Where the object of a CPU is, whose unit of the first chunk begins at `unit`.
+    pub const fn at(self, unit: Va) -> Va {
+        Va::new(unit.get().wrapping_add(self.0))
+    }
+
+    /// The offset of what is at `at`, from the beginning of the first chunk.
+    pub(crate) const fn between(first: Va, at: u64) -> Self {
+        Self(at.wrapping_sub(first.get()))
+    }
+}
+
+impl fmt::Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// What the caller can wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Context {
+    /// Pages may be populated and chunks made.
+    #[default]
+    Sleeping,
+    /// Only what is populated.
+    Atomic,
+}
+
+/// Where to look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Place {
+    /// The dynamic part of the first chunk, and all others.
+    #[default]
+    Anywhere,
+    /// The reserved part, if there is one.
+    Reserved,
+}
+
+/// What is asked for: a size, an alignment, what can be waited for.
+///
+/// ```
+/// use va_percpu::{Context, Request};
+/// let request = Request::new(16, 16).context(Context::Atomic);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    pub(crate) size: usize,
+    pub(crate) align: usize,
+    pub(crate) context: Context,
+    pub(crate) place: Place,
+}
+
+impl Request {
+    /// `size` bytes at a multiple of `align`, which may be less than 4.
+    pub const fn new(size: usize, align: usize) -> Self {
+        Self { size, align, context: Context::Sleeping, place: Place::Anywhere }
+    }
+
+    /// Says what the caller can wait for.
+    pub const fn context(mut self, context: Context) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// Says where to look.
+    pub const fn place(mut self, place: Place) -> Self {
+        self.place = place;
+        self
+    }
+
+    /// Size and alignment, in bytes.
+    pub const fn parts(&self) -> (usize, usize) {
+        (self.size, self.align)
+    }
+
+    /// In bits. Linux looks at the size once it is whole words, and so it is here: 32 KiB less a byte is legal.
+    #[inline]
+    pub(crate) fn want(&self) -> Result<Want, AllocError> {
+        let Self { size: bytes, align, .. } = *self;
+        if bytes == 0 || bytes > UNIT_BYTES_MIN as usize {
+            return Err(AllocError::BadSize { bytes });
+        }
+        // An alignment of 0 asks for nothing.
+        let aligned = align.max(BIT_BYTES as usize);
+        if !aligned.is_power_of_two() || aligned > PAGE_SIZE as usize {
+            return Err(AllocError::BadAlign { align });
+        }
+        Ok(Want { bits: (bytes as u32).div_ceil(BIT_BYTES), align: aligned as u32 / BIT_BYTES })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_chunk_can_hold_is_refused() {
+        let want = |size, align| Request::new(size, align).want();
+        assert_eq!(want(0, 4), Err(AllocError::BadSize { bytes: 0 }));
+        assert_eq!(want(32_769, 4), Err(AllocError::BadSize { bytes: 32_769 }));
+        assert_eq!(want(usize::MAX, 4), Err(AllocError::BadSize { bytes: usize::MAX }));
+        assert_eq!(want(4, 12), Err(AllocError::BadAlign { align: 12 }));
+        assert_eq!(want(4, 8192), Err(AllocError::BadAlign { align: 8192 }));
+        assert_eq!(want(32_768, 4096), Ok(Want { bits: 8192, align: 1024 }));
+        for align in 0..=4 {
+            assert_eq!(want(1, align), Ok(Want { bits: 1, align: 1 }));
+        }
+    }
+
+    #[test]
+    fn an_offset_leads_below_the_first_chunk_too() {
+        let first = Va::new(0x10_000);
+        let offset = Offset::between(first, 0x4010);
+        assert_eq!(offset.at(first), Va::new(0x4010));
+        assert_eq!(offset.at(Va::new(0x30_000)), Va::new(0x2_4010));
+    }
+}

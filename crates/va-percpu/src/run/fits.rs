@@ -1,0 +1,144 @@
+//! What fits where, for every alignment at once.
+
+use crate::bitmap::PAGE_BITS;
+use va_base::Record;
+
+/// Alignments: 2^0 to 2^10 bits, a page.
+pub(super) const ALIGNS: usize = 11;
+/// Lanes; a power of two, for vectors.
+pub(super) const LANES: usize = 16;
+/// Longer runs are said to be so long. It holds the largest object at the worst place, and is a multiple of a page, so that what
+/// is cut off begins at a page and changes no alignment.
+pub(super) const CAP: i16 = 12 * PAGE_BITS as i16;
+const LEFT: usize = 11;
+const RIGHT: usize = 12;
+
+/// 2^lane - 1.
+const MASKS: [i16; LANES] = {
+    let mut masks = [0; LANES];
+    let mut lane = 0;
+    while lane < ALIGNS {
+        masks[lane] = (1 << lane) - 1;
+        lane += 1;
+    }
+    masks
+};
+
+/// All ones where there is an alignment.
+pub(super) const KEEP: [i16; LANES] = {
+    let mut keep = [0; LANES];
+    let mut lane = 0;
+    while lane < ALIGNS {
+        keep[lane] = -1;
+        lane += 1;
+    }
+    keep
+};
+
+const fn only(lane: usize) -> [i16; LANES] {
+    let mut only = [0; LANES];
+    only[lane] = -1;
+    only
+}
+
+/// All ones in the lane of the left edge, and of the right one.
+const ONLY_LEFT: [i16; LANES] = only(LEFT);
+const ONLY_RIGHT: [i16; LANES] = only(RIGHT);
+
+/// A vector, lane by lane. A loop, since that is what becomes vector instructions everywhere.
+#[inline(always)]
+pub(super) fn lanes(of: impl Fn(usize) -> i16) -> [i16; LANES] {
+    let mut lanes = [0; LANES];
+    for (at, lane) in lanes.iter_mut().enumerate() {
+        *lane = of(at);
+    }
+    lanes
+}
+
+/// For each alignment, the longest free run once its start is aligned; and the runs at both edges. Bits, at most [`CAP`].
+///
+/// The lanes that mean nothing hold what suits whoever has the vector.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(align(32))]
+pub struct Fits(pub(super) [i16; LANES]);
+
+impl Record for Fits {
+    const EMPTY: Self = Self::NONE;
+}
+
+impl Fits {
+    /// Nothing fits.
+    pub(crate) const NONE: Self = Self([0; LANES]);
+
+    /// The run `[start, end)` of a page.
+    #[inline(always)]
+    pub(super) fn of_run(start: u32, end: u32) -> Self {
+        let (start, end) = (start as i16, end as i16);
+        // Only alignments: the other lanes are the caller's.
+        Self(lanes(|lane| {
+            let aligned = start.wrapping_add(MASKS[lane]) & !MASKS[lane];
+            end.wrapping_sub(aligned).max(0) & KEEP[lane]
+        }))
+    }
+
+    /// The better of both, for each alignment.
+    #[inline(always)]
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self(lanes(|lane| self.0[lane].max(other.0[lane])))
+    }
+
+    /// Two neighbours as one; `left` has `left_bits`, `right` `right_bits`. Both begin at pages.
+    #[inline(always)]
+    pub(super) fn join(left: &Self, right: &Self, left_bits: i16, right_bits: i16) -> Self {
+        let (ends, begins) = (left.0[RIGHT], right.0[LEFT]);
+        // Where the boundary is, every alignment is: what is cut off is what the run is longer than a multiple.
+        let more = if left.0[LEFT] >= left_bits { begins } else { 0 };
+        let first = left.0[LEFT].wrapping_add(more).min(CAP);
+        let more = if right.0[RIGHT] >= right_bits { ends } else { 0 };
+        let last = right.0[RIGHT].wrapping_add(more).min(CAP);
+        Self(lanes(|lane| {
+            let across = (ends & !MASKS[lane]).wrapping_add(begins);
+            let fits = left.0[lane].max(right.0[lane]).max(across).min(CAP) & KEEP[lane];
+            fits | (first & ONLY_LEFT[lane]) | (last & ONLY_RIGHT[lane])
+        }))
+    }
+
+    /// The longest run for an alignment of `1 << lane` bits.
+    #[inline(always)]
+    pub(crate) fn fit(&self, lane: usize) -> i16 {
+        self.0[lane % LANES]
+    }
+
+    /// Without the edges.
+    #[inline(always)]
+    pub(crate) fn alignments(self) -> Self {
+        Self(lanes(|lane| self.0[lane] & KEEP[lane]))
+    }
+
+    /// The run at the left edge.
+    #[inline(always)]
+    pub(super) fn left(&self) -> i16 {
+        self.0[LEFT]
+    }
+
+    /// The run at the right edge.
+    #[inline(always)]
+    pub(super) fn right(&self) -> i16 {
+        self.0[RIGHT]
+    }
+
+    #[inline(always)]
+    pub(super) fn with_edges(self, left: u32, right: u32) -> Self {
+        self.with(left, right)
+    }
+
+    /// With two numbers in the two lanes behind the alignments.
+    #[inline(always)]
+    pub(super) fn with(self, first: u32, second: u32) -> Self {
+        let (first, second) = (first as i16, second as i16);
+        // Lane by lane: a vector of which single numbers are stored is slow to load again.
+        Self(lanes(|lane| {
+            (self.0[lane] & KEEP[lane]) | (first & ONLY_LEFT[lane]) | (second & ONLY_RIGHT[lane])
+        }))
+    }
+}

@@ -1,0 +1,173 @@
+//! The tree over the pages of a chunk: what fits in each half, and across their boundary.
+//!
+//! A binary tree in one row of records, the root at 1, the pages at its end, as many as the next power of two; those behind the
+//! last page hold nothing. Behind them lies a second record for each page.
+
+use super::fits::{CAP, Fits};
+use super::page::{self, Rest};
+use crate::bitmap::{PAGE_BITS, Word};
+use crate::engine::Want;
+
+/// Leaves of a chunk of so many pages.
+pub(super) const fn leaves(pages: u32) -> u32 {
+    pages.next_power_of_two()
+}
+
+/// The records of one chunk, to be read.
+#[derive(Clone, Copy)]
+pub(super) struct Tree<'a> {
+    pub(super) nodes: &'a [Fits],
+    pub(super) leaves: u32,
+}
+
+/// Bits of a node so many levels above the pages, as far as they are told apart.
+#[inline]
+fn bits_of(level: u32) -> i16 {
+    if level > 3 { CAP } else { (PAGE_BITS as i16) << level }
+}
+
+impl<'a> Tree<'a> {
+    /// Of a chunk of so many pages.
+    #[inline]
+    pub(super) fn new(nodes: &'a [Fits], pages: u32) -> Self {
+        Self { nodes, leaves: leaves(pages) }
+    }
+
+    /// What fits in the whole chunk.
+    #[inline]
+    pub(super) fn root(&self) -> Fits {
+        self.nodes[1]
+    }
+
+    #[inline]
+    pub(super) fn page(&self, page: u32) -> &Fits {
+        &self.nodes[(self.leaves + page) as usize]
+    }
+
+    #[inline]
+    pub(super) fn rest(&self, page: u32) -> Rest {
+        Rest::load(&self.nodes[(2 * self.leaves + page) as usize])
+    }
+
+    /// What the children of a node make of it.
+    #[inline]
+    fn joined(&self, node: u32, level: u32) -> Fits {
+        let bits = bits_of(level - 1);
+        Fits::join(&self.nodes[2 * node as usize], &self.nodes[2 * node as usize + 1], bits, bits)
+    }
+
+    /// The lowest bit at or behind page `from` where `want` fits.
+    pub(super) fn lowest(&self, map: &[Word], from: u32, want: Want) -> Option<u32> {
+        let (bits, lane) = (want.bits as i16, want.align.trailing_zeros() as usize);
+        let mask = !(want.align as i16 - 1);
+        // How much is free right before the node, of what lies behind `from`; and how far the node is from the pages.
+        let (mut before, mut level) = (0i16, 0);
+        let mut node = self.leaves + from;
+        loop {
+            // As large a part as begins here.
+            while node.is_multiple_of(2) && node > 1 {
+                (node, level) = (node / 2, level + 1);
+            }
+            let fits = &self.nodes[node as usize];
+            let at_boundary = (before & mask) + fits.left() >= bits && before > 0;
+            if at_boundary || fits.fit(lane) >= bits {
+                return self.descend(map, node, level, before, want);
+            }
+            before =
+                if fits.left() >= bits_of(level) { (before + fits.left()).min(CAP) } else { fits.right() };
+            node += 1;
+            if node.is_power_of_two() {
+                return None;
+            }
+        }
+    }
+
+    /// The lowest place in a node, or across its left edge, before which `before` bits are free. There is one.
+    fn descend(&self, map: &[Word], mut node: u32, mut level: u32, before: i16, want: Want) -> Option<u32> {
+        let (bits, lane) = (want.bits as i16, want.align.trailing_zeros() as usize);
+        let mask = !(want.align as i16 - 1);
+        let start_of = |node: u32, level: u32| ((node << level) - self.leaves) * PAGE_BITS;
+        let across = |boundary: u32, before: i16| boundary - (before & mask) as u32;
+        if (before & mask) + self.nodes[node as usize].left() >= bits && before & mask > 0 {
+            return Some(across(start_of(node, level), before));
+        }
+        while level > 0 {
+            (node, level) = (2 * node, level - 1);
+            if self.nodes[node as usize].fit(lane) >= bits {
+                continue;
+            }
+            let before = self.nodes[node as usize].right();
+            node += 1;
+            let begins = self.nodes[node as usize].left();
+            if (before & mask) > 0 && (before & mask) + begins >= bits {
+                return Some(across(start_of(node, level), before));
+            }
+        }
+        let page = node - self.leaves;
+        let base = page * PAGE_BITS;
+        page::lowest(map, base, self.rest(page), want.bits, want.align).map(|at| base + at)
+    }
+
+    /// Whether every node is what its children make of it: the first that is not.
+    pub(super) fn first_wrong(&self) -> Option<u32> {
+        let mut level = 0;
+        let mut first = self.leaves;
+        while first > 1 {
+            (first, level) = (first / 2, level + 1);
+            if let Some(node) =
+                (first..2 * first).find(|&node| self.nodes[node as usize] != self.joined(node, level))
+            {
+                return Some(((node << level) - self.leaves) * PAGE_BITS);
+            }
+        }
+        None
+    }
+}
+
+/// Puts what a page is now.
+#[inline]
+pub(super) fn put(nodes: &mut [Fits], leaves: u32, page: u32, (fits, rest): (Fits, Rest)) {
+    nodes[(leaves + page) as usize] = fits;
+    nodes[(2 * leaves + page) as usize] = rest.store();
+}
+
+/// Brings news of pages from `first` to `last` to the root.
+#[inline]
+pub(super) fn lift(nodes: &mut [Fits], leaves: u32, first: u32, last: u32) {
+    if first == last {
+        return lift_one(nodes, leaves + first);
+    }
+    let (mut first, mut last) = (leaves + first, leaves + last);
+    let mut level = 0;
+    while first > 1 {
+        (first, last, level) = (first / 2, last / 2, level + 1);
+        let mut news = false;
+        for node in first..=last {
+            let joined = Tree { nodes, leaves }.joined(node, level);
+            news |= nodes[node as usize] != joined;
+            nodes[node as usize] = joined;
+        }
+        if !news {
+            return;
+        }
+    }
+}
+
+/// Brings news of one page to the root. What goes up is kept at hand: stored, it would be waited for at each level.
+#[inline]
+fn lift_one(nodes: &mut [Fits], mut node: u32) {
+    let (mut fits, mut level) = (nodes[node as usize], 0);
+    while node > 1 {
+        let (other, bits) = (nodes[(node ^ 1) as usize], bits_of(level));
+        fits = match node.is_multiple_of(2) {
+            true => Fits::join(&fits, &other, bits, bits),
+            false => Fits::join(&other, &fits, bits, bits),
+        };
+        (node, level) = (node / 2, level + 1);
+        let old = &mut nodes[node as usize];
+        if *old == fits {
+            return;
+        }
+        *old = fits;
+    }
+}

@@ -1,0 +1,167 @@
+//! Linux's engine: for each page, and for the chunk as a whole, the longest free run known and one before it.
+//!
+//! # Theory
+//! A page of a chunk has one [`Hints`], and so has the chunk, whose hints speak of all its bits:
+//!
+//! ```text
+//!   bits of a page   UUU..UU.....U........UUUUU....      U used, . free
+//!                       |    |    |                |
+//!            first_free-+    |    +-contig         +-right_free (left_free is 0 here)
+//!                            +-scan: the longest run known before contig
+//! ```
+//!
+//! Whoever wants more than `scan` holds begins to look behind it: the search only goes forward (patches 7 and 9 of the
+//! series that brought it), and a run found too small on the way is remembered (patch 8). When the longest run is broken,
+//! `scan` takes its place and the page is read from there on. The hints of the chunk are made of those of its pages, so
+//! that a run is put together from a `right_free`, wholly free pages and a `left_free`.
+//!
+//! Hints may understate: a fit is missed and nothing else. They never overstate, or a search would find nothing where one was
+//! promised.
+//!
+//! # Invariants
+//! - **PH1 contig-free**  `contig` bits from `contig_start` on are free.
+//! - **PH2 scan-free**    `scan` bits from `scan_start` on are free.
+//! - **PH3 edges-free**   the first `left_free` and the last `right_free` bits are free; of a page, a 0 in `left_free` says that its first bit is used.
+//! - **PH4 first-low**    nothing below `first_free` is free.
+//!
+//! Starts mean nothing where the size is 0; Linux compares them even so, and the same is done here, since it decides where the
+//! next object goes.
+//!
+//! # Cost
+//! Taking: pages of the chunk (the search, and the hints of the chunk when its longest run is broken) and the words of two
+//! pages. Giving: the words of two pages; pages of the chunk if a page became free.
+//!
+//! # Source
+//! Linux `mm/percpu.c` (6.12: `pcpu_block_update`, `pcpu_block_update_hint_alloc`, `pcpu_block_update_hint_free`,
+//! `pcpu_find_block_fit`, `pcpu_alloc_area`) and the series "introduce percpu block scan_hint" of 2019 that made it. The name
+//! of each patch's part is in docs/kernel-map.md.
+
+mod change;
+mod search;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
+mod validate;
+
+use crate::bitmap::PAGE_BITS;
+use crate::engine::{Fit, Given, HintEngine, View, Want, Wrong};
+use core::marker::PhantomData;
+use va_base::Record;
+
+/// What of Linux's engine is in use. Each can be switched off apart, to see what it is worth.
+pub trait Rules: 'static {
+    /// The hint of the chunk is raised by what is freed in any page. Linux from 5.2 to 6.12 computes the end of the freed run
+    /// from the beginning of its page instead of the chunk's, so that only the first page raises it.
+    const EXACT_CHUNK_HINT: bool = true;
+    /// A run before the longest is kept (patch 7).
+    const KEEP_SCAN: bool = true;
+    /// The longest run that a search skipped is remembered (patch 8).
+    const LEARN: bool = true;
+    /// A search begins behind the run that is too small (patch 9).
+    const FORWARD: bool = true;
+}
+
+/// Linux's rules, with the chunk hint corrected.
+#[derive(Debug)]
+pub enum Corrected {}
+impl Rules for Corrected {}
+
+/// Linux's rules up to 6.12, offset for offset.
+#[derive(Debug)]
+pub enum AsInLinux {}
+impl Rules for AsInLinux {
+    const EXACT_CHUNK_HINT: bool = false;
+}
+
+/// What is known of the free runs of a page, or of a chunk. Bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hints {
+    pub(crate) contig: u32,
+    pub(crate) contig_start: u32,
+    pub(crate) scan: u32,
+    pub(crate) scan_start: u32,
+    pub(crate) left_free: u32,
+    pub(crate) right_free: u32,
+    pub(crate) first_free: u32,
+    /// Bits that these hints speak of; constant.
+    pub(crate) bits: u32,
+}
+
+impl Record for Hints {
+    const EMPTY: Self = Self::whole(0);
+}
+
+impl Hints {
+    /// All is free.
+    pub(crate) const fn whole(bits: u32) -> Self {
+        Self {
+            contig: bits,
+            contig_start: 0,
+            scan: 0,
+            scan_start: 0,
+            left_free: bits,
+            right_free: bits,
+            first_free: 0,
+            bits,
+        }
+    }
+
+    /// Makes all free, as Linux does it to a page inside what is freed or to a new chunk: the start of an empty `scan` stays.
+    fn make_whole(&mut self) {
+        let scan_start = self.scan_start;
+        *self = Self { scan_start, ..Self::whole(self.bits) };
+    }
+}
+
+/// The engine.
+#[derive(Debug)]
+pub struct ScanHints<R = Corrected>(PhantomData<R>);
+
+impl<R: Rules> HintEngine for ScanHints<R> {
+    type Block = Hints;
+    type Head = Hints;
+    const HEAD: Hints = Hints::EMPTY;
+
+    fn blocks_for(pages: u32) -> u32 {
+        pages
+    }
+
+    fn reset(view: &mut View<'_, Self>) {
+        *view.head = Hints::whole(view.bits());
+        view.blocks.fill(Hints::whole(PAGE_BITS));
+    }
+
+    #[inline]
+    fn longest(head: &Hints) -> u32 {
+        head.contig
+    }
+
+    #[inline]
+    fn may_hold(head: &Hints, want: Want) -> bool {
+        head.holds(want)
+    }
+
+    #[inline]
+    fn take(view: &mut View<'_, Self>, want: Want, populated: bool) -> Fit {
+        let Some(from) = view.find(want, populated) else { return Fit::Nowhere };
+        let Some(at) = view.settle(want, from) else { return Fit::Missed };
+        Fit::At { at, pages: Self::take_at(view, at, want.bits) }
+    }
+
+    fn take_at(view: &mut View<'_, Self>, at: u32, bits: u32) -> u32 {
+        view.take_bits(at, bits)
+    }
+
+    fn give(view: &mut View<'_, Self>, at: u32, bits: u32) -> Given {
+        Given { pages: view.give_bits(at, bits), from_page: 0 }
+    }
+
+    #[inline]
+    fn is_free(view: &View<'_, Self>, page: u32) -> bool {
+        view.blocks[page as usize].contig == PAGE_BITS
+    }
+
+    fn validate(view: &View<'_, Self>) -> Result<(), Wrong> {
+        validate::check(view)
+    }
+}

@@ -1,0 +1,121 @@
+//! Where Linux's engine looks: first by hints alone, then bit by bit from there, at most a page further.
+
+use super::{Hints, Rules, ScanHints};
+use crate::bitmap::{self, PAGE_BITS};
+use crate::engine::{View, Want};
+
+/// Bits from `at` to the next multiple of `align`.
+#[inline]
+fn waste(at: u32, align: u32) -> u32 {
+    at.wrapping_neg() & (align - 1)
+}
+
+impl Hints {
+    /// Whether the longest run holds it, once aligned.
+    #[inline]
+    pub(super) fn holds(&self, want: Want) -> bool {
+        waste(self.contig_start, want.align) + want.bits <= self.contig
+    }
+
+    /// From where to look for it, given that the longest run holds it.
+    #[inline]
+    fn look_from<R: Rules>(&self, bits: u32) -> u32 {
+        let skip = R::FORWARD && self.scan > 0 && self.contig_start > self.scan_start && bits > self.scan;
+        if skip { self.scan_start + self.scan } else { self.first_free }
+    }
+}
+
+impl<R: Rules> View<'_, ScanHints<R>> {
+    /// From which bit on to look, if the hints promise a place.
+    pub(super) fn find(&self, want: Want, populated: bool) -> Option<u32> {
+        if !self.head.holds(want) {
+            return None;
+        }
+        let mut from = self.head.look_from::<R>(want.bits);
+        loop {
+            let (at, run) = self.next_fit(from, want)?;
+            match self.unpopulated(at, run).filter(|_| populated) {
+                None => return Some(at),
+                Some(next) => from = next,
+            }
+        }
+    }
+
+    /// The next place at or after `from` where `want` fits, by the hints of the pages, and how far from there it may lie.
+    fn next_fit(&self, from: u32, want: Want) -> Option<(u32, u32)> {
+        let first = (from / PAGE_BITS) as usize;
+        let mut seen = from % PAGE_BITS;
+        let (mut at, mut run) = (0, 0);
+        for (page, block) in self.blocks.iter().enumerate().skip(first) {
+            if run > 0 {
+                run += block.left_free;
+                if run >= want.bits {
+                    return Some((at, run));
+                }
+                if block.left_free == PAGE_BITS {
+                    continue;
+                }
+            }
+            let base = page as u32 * PAGE_BITS;
+            if block.contig > 0 && block.contig_start >= seen && block.holds(want) {
+                let start = block.look_from::<R>(want.bits);
+                // Up to the end of the object, were it at the beginning of the longest run.
+                let reach = waste(block.contig_start, want.align) + want.bits + block.contig_start - start;
+                return Some((base + start, reach));
+            }
+            seen = 0;
+            let start = PAGE_BITS - block.right_free;
+            let start = start + waste(start, want.align);
+            (at, run) = (base + start, PAGE_BITS - start);
+            if run >= want.bits {
+                return Some((at, run));
+            }
+        }
+        None
+    }
+
+    /// Where populated pages begin again, if one of those around `[at, at + bits)` is not populated.
+    fn unpopulated(&self, at: u32, bits: u32) -> Option<u32> {
+        let end = (at + bits).div_ceil(PAGE_BITS);
+        let page = bitmap::next_clear(self.populated, at / PAGE_BITS, end);
+        (page < end).then(|| bitmap::next_set(self.populated, page + 1, end) * PAGE_BITS)
+    }
+
+    /// Looks bit by bit from `from` on, and remembers the longest run that was too small.
+    pub(super) fn settle(&mut self, want: Want, from: u32) -> Option<u32> {
+        let end = (from + want.bits + PAGE_BITS).min(self.bits());
+        let (mut skipped, mut longest) = (0u32, 0);
+        let mut at = from;
+        loop {
+            at = bitmap::next_clear(self.map, at, end);
+            at += waste(at, want.align);
+            if at + want.bits > end {
+                return None;
+            }
+            let used = bitmap::next_set(self.map, at, at + want.bits);
+            if used == at + want.bits {
+                break;
+            }
+            let run = used - at;
+            let aligned = at == 0 || at.trailing_zeros() > skipped.trailing_zeros();
+            if run > longest || (run == longest && skipped != 0 && aligned) {
+                (skipped, longest) = (at, run);
+            }
+            at = used + 1;
+        }
+        if R::LEARN && longest > 0 {
+            self.learn_skipped(skipped, longest);
+        }
+        Some(at)
+    }
+
+    /// Tells a page of a run that was skipped, with what its alignment cut off before it.
+    fn learn_skipped(&mut self, at: u32, run: u32) {
+        let (page, start) = (at / PAGE_BITS, at % PAGE_BITS);
+        let base = page * PAGE_BITS;
+        if start + run <= PAGE_BITS {
+            let from = bitmap::after_last_set(self.map, base, at) - base;
+            self.blocks[page as usize].learn::<R>(from, start + run);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The hints, step by step, and hints that lie.
+
+use super::*;
+use crate::bitmap::{Word, words_for};
+use std::vec;
+use std::vec::Vec;
+
+/// One chunk of eight pages.
+struct Chunk<R> {
+    map: Vec<Word>,
+    blocks: Vec<Hints>,
+    head: Hints,
+    rules: PhantomData<R>,
+}
+
+const PAGES: u32 = 8;
+
+impl<R: Rules> Chunk<R> {
+    fn new() -> Self {
+        let map = vec![Word(0); words_for(PAGES * PAGE_BITS) as usize];
+        let blocks = vec![Hints::EMPTY; PAGES as usize];
+        let mut chunk = Self { map, blocks, head: Hints::EMPTY, rules: PhantomData };
+        ScanHints::<R>::reset(&mut chunk.view());
+        chunk
+    }
+
+    fn view(&mut self) -> View<'_, ScanHints<R>> {
+        const ALL: &[Word] = &[Word(u64::MAX)];
+        View {
+            map: &mut self.map,
+            populated: ALL,
+            blocks: &mut self.blocks,
+            head: &mut self.head,
+            pages: PAGES,
+        }
+    }
+
+    fn take(&mut self, at: u32, bits: u32) -> u32 {
+        let pages = ScanHints::<R>::take_at(&mut self.view(), at, bits);
+        self.check();
+        pages
+    }
+
+    fn give(&mut self, at: u32, bits: u32) -> u32 {
+        let pages = ScanHints::<R>::give(&mut self.view(), at, bits).pages;
+        self.check();
+        pages
+    }
+
+    fn check(&mut self) {
+        ScanHints::<R>::validate(&self.view()).unwrap();
+    }
+
+    fn broken(&mut self) -> &'static str {
+        ScanHints::<R>::validate(&self.view()).unwrap_err().rule
+    }
+}
+
+/// `(contig, its start, scan, its start)`, the last `None` if there is no scan.
+fn runs(hints: &Hints) -> (u32, u32, Option<(u32, u32)>) {
+    (hints.contig, hints.contig_start, (hints.scan > 0).then_some((hints.scan, hints.scan_start)))
+}
+
+/// What the hints of a chunk of 32 KiB are after each step, from the description of Linux's rules.
+#[test]
+fn ph1_hints_follow_the_rules_step_by_step() {
+    let mut chunk = Chunk::<Corrected>::new();
+    let mut spare = 8i32;
+    for at in [0, 4, 8, 12] {
+        spare -= chunk.take(at, 4) as i32;
+    }
+    assert_eq!(runs(&chunk.blocks[0]), (1008, 16, None));
+    let edges = |hints: &Hints| (hints.left_free, hints.right_free, hints.first_free);
+    assert_eq!((edges(&chunk.blocks[0]), spare), ((0, 1008, 16), 7));
+    assert_eq!((runs(&chunk.head), chunk.head.first_free), ((8176, 16, None), 16));
+
+    spare += chunk.give(4, 4) as i32;
+    assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].first_free), ((1008, 16, Some((4, 4))), 4));
+    assert_eq!((runs(&chunk.head), chunk.head.first_free), ((8176, 16, Some((4, 4))), 4));
+
+    spare += chunk.give(12, 4) as i32;
+    assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].right_free), ((1012, 12, None), 1012));
+    assert_eq!(runs(&chunk.head), (8176, 16, Some((1012, 12))));
+
+    spare -= chunk.take(12, 8) as i32;
+    assert_eq!(runs(&chunk.blocks[0]), (1004, 20, Some((4, 4))));
+    assert_eq!(runs(&chunk.head), (8172, 20, None));
+
+    spare -= chunk.take(4, 2) as i32;
+    assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].first_free), ((1004, 20, None), 6));
+    assert_eq!((runs(&chunk.head), chunk.head.first_free, spare), ((8172, 20, None), 6, 7));
+
+    spare -= chunk.take(1000, 100) as i32;
+    assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].right_free), ((980, 20, Some((2, 6))), 0));
+    assert_eq!((runs(&chunk.blocks[1]), edges(&chunk.blocks[1])), ((948, 76, None), (0, 948, 76)));
+    assert_eq!((runs(&chunk.head), spare), ((7092, 1100, Some((980, 20))), 6));
+
+    spare -= chunk.take(20, 980) as i32;
+    assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].right_free), ((2, 6, None), 0));
+    assert_eq!((runs(&chunk.head), spare), ((7092, 1100, None), 6));
+
+    spare += chunk.give(1000, 100) as i32;
+    assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].right_free), ((24, 1000, Some((2, 6))), 24));
+    assert_eq!((runs(&chunk.blocks[1]), runs(&chunk.head), spare), ((1024, 0, None), (7192, 1000, None), 7));
+
+    spare += chunk.give(20, 980) as i32;
+    assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].right_free), ((1004, 20, None), 1004));
+    // The longest run has 8172: one that spans pages is put together anew only when a page becomes free.
+    assert_eq!((runs(&chunk.head), spare), ((7192, 1000, Some((1004, 20))), 7));
+}
+
+/// Four-bit objects fill the chunk; 24 bits in a row are freed in its fourth page.
+fn full_but_24_bits<R: Rules>() -> u32 {
+    let mut chunk = Chunk::<R>::new();
+    for at in (0..PAGES * PAGE_BITS).step_by(4) {
+        chunk.take(at, 4);
+    }
+    assert_eq!(ScanHints::<R>::longest(&chunk.head), 0);
+    for at in (3 * PAGE_BITS + 100..3 * PAGE_BITS + 124).step_by(4) {
+        chunk.give(at, 4);
+    }
+    ScanHints::<R>::longest(&chunk.head)
+}
+
+#[test]
+fn a_run_freed_behind_the_first_page_is_seen_where_the_rule_is_corrected() {
+    assert_eq!((full_but_24_bits::<Corrected>(), full_but_24_bits::<AsInLinux>()), (24, 0));
+}
+
+#[test]
+fn parts_that_are_switched_off_find_the_same_room_later() {
+    macro_rules! rules {
+        ($name:ident, $($off:ident),*) => {
+            enum $name {}
+            impl Rules for $name { $(const $off: bool = false;)* }
+        };
+    }
+    rules!(NoScan, KEEP_SCAN, LEARN, FORWARD);
+    rules!(NoLearning, LEARN);
+    rules!(NoForward, FORWARD);
+    fn fills<R: Rules>() -> u32 {
+        let mut chunk = Chunk::<R>::new();
+        let mut count = 0;
+        for want in [Want { bits: 4, align: 4 }, Want { bits: 5, align: 1 }].into_iter().cycle() {
+            if !matches!(ScanHints::<R>::take(&mut chunk.view(), want, true), Fit::At { .. }) {
+                return count;
+            }
+            count += 1;
+            chunk.check();
+        }
+        unreachable!("a chunk has an end");
+    }
+    let counts = [fills::<Corrected>(), fills::<NoScan>(), fills::<NoLearning>(), fills::<NoForward>()];
+    // Two objects take 12 bits, since the second puts the next one out of step; a fit may be missed near the end.
+    assert!(counts.iter().all(|count| (1360..=1366).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn ph1_a_longest_run_that_is_used_is_seen() {
+    let mut chunk = Chunk::<Corrected>::new();
+    chunk.take(10, 10);
+    chunk.blocks[0].contig_start = 15;
+    assert_eq!(chunk.broken(), "PH1");
+    let mut chunk = Chunk::<Corrected>::new();
+    chunk.take(0, 1);
+    chunk.head.contig += 1;
+    assert_eq!(chunk.broken(), "PH1");
+}
+
+#[test]
+fn ph2_a_run_before_it_that_is_used_is_seen() {
+    let mut chunk = Chunk::<Corrected>::new();
+    chunk.take(0, 30);
+    chunk.give(4, 4);
+    chunk.blocks[0].scan = 5;
+    assert_eq!(chunk.broken(), "PH2");
+}
+
+#[test]
+fn ph3_edges_that_are_used_are_seen() {
+    let mut chunk = Chunk::<Corrected>::new();
+    chunk.take(1000, 10);
+    chunk.blocks[0].left_free += 1;
+    assert_eq!(chunk.broken(), "PH3");
+    chunk.blocks[0].left_free = 0;
+    assert_eq!(chunk.broken(), "PH3");
+    chunk.blocks[0].left_free = 1000;
+    chunk.check();
+    chunk.blocks[0].right_free = 15;
+    assert_eq!(chunk.broken(), "PH3");
+}
+
+#[test]
+fn ph4_something_free_below_the_first_free_is_seen() {
+    let mut chunk = Chunk::<Corrected>::new();
+    chunk.take(0, 10);
+    chunk.blocks[0].first_free = 11;
+    assert_eq!(chunk.broken(), "PH4");
+    chunk.blocks[0].first_free = 10;
+    chunk.head.first_free = 12;
+    assert_eq!(chunk.broken(), "PH4");
+}

@@ -1,0 +1,40 @@
+//! Hints against bits. Checks PH1 to PH4.
+
+use super::{Hints, Rules, ScanHints};
+use crate::bitmap::{self, PAGE_BITS};
+use crate::engine::{View, Wrong};
+
+/// Checks every page and the chunk.
+pub(super) fn check<R: Rules>(view: &View<'_, ScanHints<R>>) -> Result<(), Wrong> {
+    for page in 0..view.pages {
+        let base = page * PAGE_BITS;
+        let block = &view.blocks[page as usize];
+        Wrong::unless(block.bits == PAGE_BITS, "PH1", base, PAGE_BITS, block.bits)?;
+        runs(view, base, block)?;
+        edges(view, base, block)?;
+    }
+    // What the head keeps of the edges of a chunk nobody reads.
+    runs(view, 0, view.head)
+}
+
+fn runs<R: Rules>(view: &View<'_, ScanHints<R>>, base: u32, hints: &Hints) -> Result<(), Wrong> {
+    let free = |rule, start: u32, size: u32| {
+        let inside = size == 0 || start + size <= hints.bits;
+        Wrong::unless(inside, rule, base + start, hints.bits, start + size)?;
+        let used = bitmap::next_set(view.map, base + start, base + start + size);
+        Wrong::unless(size == 0 || used == base + start + size, rule, base + start, size, used)
+    };
+    free("PH1", hints.contig_start, hints.contig)?;
+    free("PH2", hints.scan_start, hints.scan)?;
+    let first = bitmap::next_clear(view.map, base, base + hints.bits) - base;
+    // A page that something covers whole keeps its `first_free`; nobody looks for room in it.
+    Wrong::unless(hints.first_free <= first, "PH4", base, first, hints.first_free)
+}
+
+fn edges<R: Rules>(view: &View<'_, ScanHints<R>>, base: u32, block: &Hints) -> Result<(), Wrong> {
+    let left = bitmap::next_set(view.map, base, base + PAGE_BITS) - base;
+    let sound = block.left_free <= left && (block.left_free > 0 || left == 0);
+    Wrong::unless(sound, "PH3", base, left, block.left_free)?;
+    let right = base + PAGE_BITS - bitmap::after_last_set(view.map, base, base + PAGE_BITS);
+    Wrong::unless(block.right_free <= right, "PH3", base + PAGE_BITS, right, block.right_free)
+}

@@ -1,0 +1,277 @@
+//! The balance: no more than one chunk wholly free, two to four pages to spare, in steps that ask the backend once.
+//!
+//! # Theory
+//! Somebody who cannot wait is served from populated pages alone, so a few are kept to spare; and what was populated for a
+//! crowd that has gone is given back. One pass goes through four phases, each a number of steps:
+//!
+//! 1. all chunks wholly free but the first are depopulated and destroyed;
+//! 2. each chunk with too many spare pages is looked through from its end and depopulated run by run, until what all others
+//!    have to spare would no longer do; it is then sidelined, or goes back to the others;
+//! 3. pages are populated, lowest first in the fullest chunk that has some to populate, until there are four to spare;
+//! 4. chunks wholly free without a populated page are destroyed, all but the first.
+//!
+//! Between two steps nobody holds a lock and everything may change; a step looks anew at what it finds.
+//!
+//! # Source
+//! Linux `mm/percpu.c` (6.12: `pcpu_balance_free`, `pcpu_reclaim_populated`, `pcpu_balance_populated`). There a pass is one
+//! hold of the mutex.
+
+use super::PercpuSpace;
+use crate::backend::{Backend, Event};
+use crate::chunk::{End, NIL, NO_SLOT};
+use crate::config::Config;
+use core::ops::Range;
+use va_base::sync::atomic::Ordering;
+use va_base::{Machine, PAGE_SIZE, Va};
+
+/// Whether there is more to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Call again.
+    More,
+    /// The balance is done.
+    Done,
+}
+
+/// What a pass is at, from one step to the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Work {
+    /// At nothing.
+    #[default]
+    Idle,
+    /// Chunks wholly free are taken one after the other.
+    Free(Only),
+    /// This chunk is in no list, and is depopulated and destroyed.
+    Destroy(u32, Only),
+    /// Chunks to depopulate are taken one after the other.
+    Reclaim,
+    /// This one is looked through.
+    Depopulate(Look),
+    /// How many spare pages are wanted is found out.
+    Spare,
+    /// Pages are populated.
+    Populate { left: u32, slot: u8, row: u32 },
+}
+
+/// Which chunks are destroyed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Only {
+    All,
+    Unpopulated,
+}
+
+/// How far a chunk is looked through: pages from `below` on are done, those of `gone` were depopulated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Look {
+    row: u32,
+    below: u32,
+    gone: (u32, u32),
+}
+
+impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
+    /// Tells whether somebody should call [`tick`](Self::tick).
+    pub fn is_balance_due(&self) -> bool {
+        self.due.load(Ordering::Acquire)
+    }
+
+    /// Does one step of the balance, which asks the backend at most twice (a flush after the last run of a chunk).
+    ///
+    /// # Locks
+    /// `grow`, which may sleep; `chunks` within.
+    /// Cost: pages of a chunk, and the backend's.
+    pub fn tick(&self) -> Progress {
+        let mut work = self.grow.lock();
+        if *work == Work::Idle {
+            // What is called for from now on is for the next pass.
+            if !self.due.swap(false, Ordering::AcqRel) {
+                return Progress::Done;
+            }
+            *work = Work::Free(Only::All);
+        }
+        *work = self.step(*work);
+        if *work == Work::Idle && !self.is_balance_due() { Progress::Done } else { Progress::More }
+    }
+
+    /// Does what is left of the balance. Returns the steps that it took.
+    pub fn balance(&self) -> u64 {
+        let mut steps = 0;
+        loop {
+            steps += 1;
+            if self.tick() == Progress::Done {
+                return steps;
+            }
+        }
+    }
+
+    /// One step, and what comes after it. The caller holds `grow`.
+    fn step(&self, work: Work) -> Work {
+        match work {
+            Work::Idle => Work::Idle,
+            Work::Free(only) => self.unlink_free(only),
+            Work::Destroy(row, only) => self.destroy(row, only),
+            Work::Reclaim => {
+                let store = self.lock();
+                match store.lists.first[store.slots.to_depopulate as usize] {
+                    NIL => Work::Spare,
+                    row => {
+                        let pages = store.chunk(row).pages;
+                        Work::Depopulate(Look { row, below: pages, gone: (pages, 0) })
+                    }
+                }
+            }
+            Work::Depopulate(look) => self.depopulate(look),
+            Work::Spare => self.spare(),
+            Work::Populate { left, slot, row } => self.populate_spare(left, slot, row),
+        }
+    }
+
+    /// Takes one chunk out of those wholly free, of which the first is spared.
+    fn unlink_free(&self, only: Only) -> Work {
+        let mut store = self.lock();
+        let first = store.lists.first[store.slots.free as usize];
+        let mut row = if first == NIL { NIL } else { store.chunk(first).next };
+        while row != NIL && only == Only::Unpopulated && store.chunk(row).empty != 0 {
+            row = store.chunk(row).next;
+        }
+        match (row, only) {
+            (NIL, Only::All) => Work::Reclaim,
+            (NIL, Only::Unpopulated) => Work::Idle,
+            _ => {
+                store.leave(row);
+                Work::Destroy(row, only)
+            }
+        }
+    }
+
+    /// Depopulates a run of a chunk that is in no list, or destroys it.
+    fn destroy(&self, row: u32, only: Only) -> Work {
+        let (base, run) = {
+            let store = self.lock();
+            let chunk = store.chunk(row);
+            // A free in between may have put it... nowhere: it holds nothing, so nothing of it can be freed.
+            debug_assert!(chunk.slot == NO_SLOT && chunk.live == 0);
+            (Va::new(chunk.base), store.run_of_pages(row, 0, chunk.pages, true))
+        };
+        match run {
+            Some(run) if B::BY_PAGE => {
+                self.backend.depopulate(&self.geometry, base, run.clone());
+                self.lock().note_depopulated(row, run);
+                Work::Destroy(row, only)
+            }
+            run => {
+                let mut store = self.lock();
+                if let Some(run) = run {
+                    // Made whole, unmade whole.
+                    store.note_depopulated(row, run);
+                }
+                store.remove(row);
+                drop(store);
+                self.backend.destroy(&self.geometry, base);
+                self.backend.event(Event::DestroyChunk { base });
+                Work::Free(only)
+            }
+        }
+    }
+
+    /// Depopulates the next run of spare pages of a chunk, from its end.
+    fn depopulate(&self, look: Look) -> Work {
+        let Look { row, below, mut gone } = look;
+        let mut store = self.lock();
+        let base = Va::new(store.chunk(row).base);
+        let (mut page, mut end, mut short) = (below, 0, false);
+        while page > 0 {
+            // Looked at anew for each page, though only a run depopulated changes it: as Linux has it, a run that is open
+            // when there is too little to spare stays.
+            if store.chunk(row).empty == 0 {
+                end = 0;
+                break;
+            }
+            if store.totals.spare_pages < i64::from(C::SPARE_PAGES_HIGH) {
+                (short, end) = (true, 0);
+                break;
+            }
+            if store.is_spare(row, page - 1) {
+                if end == 0 {
+                    end = page;
+                }
+            } else if end > 0 {
+                break;
+            }
+            page -= 1;
+        }
+        if end > 0 {
+            let run = page..end;
+            drop(store);
+            self.backend.depopulate(&self.geometry, base, run.clone());
+            store = self.lock();
+            store.note_depopulated(row, run.clone());
+            gone = (gone.0.min(run.start), gone.1.max(run.end));
+            // The page before the run was looked at already.
+            let below = run.start.saturating_sub(1);
+            return Work::Depopulate(Look { row, below, gone });
+        }
+        drop(store);
+        if gone.0 < gone.1 {
+            self.backend.flush(&self.geometry, base, gone.0..gone.1);
+        }
+        let mut store = self.lock();
+        if short || store.chunk(row).free_bits == self.geometry.unit_bits() {
+            store.reintegrate(row);
+        } else {
+            let slot = store.slots.sidelined;
+            store.move_to(row, slot, End::Back);
+        }
+        Work::Reclaim
+    }
+
+    /// Finds out how many spare pages are wanted.
+    fn spare(&self) -> Work {
+        let high = C::SPARE_PAGES_HIGH;
+        let left = if self.failed.swap(false, Ordering::Relaxed) {
+            high
+        } else {
+            (i64::from(high) - self.lock().totals.spare_pages).clamp(0, high.into()) as u32
+        };
+        let slot = self.geometry.slots().of(PAGE_SIZE as u32);
+        Work::Populate { left, slot, row: NIL }
+    }
+
+    /// Populates one run, of the chunk that is being populated or of the first in the list that has some to populate.
+    fn populate_spare(&self, left: u32, slot: u8, row: u32) -> Work {
+        let (last, done) = (self.geometry.slots().free, Work::Free(Only::Unpopulated));
+        if left == 0 {
+            return done;
+        }
+        if slot > last {
+            // All is populated: one more chunk, and from the beginning.
+            return if self.make().is_ok() { Work::Spare } else { done };
+        }
+        let (row, base, run) = {
+            let store = self.lock();
+            let lacks = |row: u32| store.chunk(row).populated < store.chunk(row).pages;
+            let mut found = row;
+            if found == NIL {
+                found = store.lists.first[slot as usize];
+                while found != NIL && !lacks(found) {
+                    found = store.chunk(found).next;
+                }
+            }
+            // Each list is asked for one chunk.
+            if found == NIL || !store.chunk(found).exists || !lacks(found) {
+                return Work::Populate { left, slot: slot + 1, row: NIL };
+            }
+            let chunk = store.chunk(found);
+            (found, Va::new(chunk.base), store.run_of_pages(found, 0, chunk.pages, false))
+        };
+        let Some(Range { start, end }) = run else { return done };
+        let run = start..end.min(start + left);
+        match self.backend.populate(&self.geometry, base, run.clone()) {
+            Ok(()) => {
+                let left = left - (run.end - run.start);
+                self.lock().note_populated(row, run);
+                Work::Populate { left, slot, row }
+            }
+            Err(_) => done,
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! The space: one offset, a copy of the object on each CPU.
+//!
+//! # Theory
+//! Two locks. The short one, `chunks`, guards what is free where; every call takes it, most only once. The long one, `grow`,
+//! is for whoever asks the backend: it makes and unmakes chunks, populates and depopulates pages, and may sleep. An object is
+//! taken first and its pages populated afterwards: nobody depopulates a page of which part is taken, and nobody unmakes a chunk
+//! that holds something, so the long lock is not needed to take. (Linux takes its mutex for every allocation that may sleep.)
+//!
+//! ```text
+//!   alloc   chunks: take --- all pages there? ---yes---> done
+//!                                |no
+//!                              grow: populate what is missing, chunk by chunk of pages; if refused, free and say so
+//!
+//!   tick    grow: one of   destroy a chunk that nobody needs
+//!                          depopulate a run of spare pages of a chunk with too many
+//!                          populate up to 4 spare pages, for callers that cannot wait
+//! ```
+//!
+//! What is due is noted and the backend woken; somebody calls [`tick`](PercpuSpace::tick) until it says that it is done.
+//!
+//! # Locks
+//! `grow` > `chunks`. No call to the backend or the platform is made under `chunks`; [`Backend::event`] neither.
+//!
+//! # Source
+//! Linux `mm/percpu.c` (6.12: `pcpu_alloc_noprof`, `free_percpu`, `pcpu_balance_workfn`); differences: docs/kernel-map.md.
+
+mod balance;
+mod stats;
+
+pub use balance::Progress;
+pub use stats::{ChunkKind, ChunkStats, Stats, StatsText};
+
+use crate::backend::{Backend, Event};
+use crate::bitmap::{BIT_BYTES, PAGE_BITS};
+use crate::config::{Config, Linux612};
+use crate::error::{AllocError, FreeError, NewError};
+use crate::geometry::Geometry;
+use crate::request::{Context, Offset, Place, Request};
+use crate::store::{RESERVED, Store, Taken};
+use balance::Work;
+use core::fmt;
+use va_base::sync::atomic::{AtomicBool, Ordering};
+use va_base::sync::{Mutex, MutexGuard};
+use va_base::{Broken, Machine, PAGE_SIZE, Va};
+
+/// Per-CPU memory on a machine `P`, supplied by `B`, with policies `C`.
+pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Linux612> {
+    // Constant after new.
+    geometry: Geometry,
+    machine: P,
+    backend: B,
+    /// What the balance is at. Held by whoever asks the backend.
+    grow: Mutex<P::PurgeLock, Work>,
+    /// What is free where.
+    chunks: Mutex<P::Lock, Store<C>>,
+    // Atomic, each alone: hints for the balance.
+    /// The balance has something to do.
+    due: AtomicBool,
+    /// Somebody who cannot wait was refused.
+    failed: AtomicBool,
+}
+
+/// Where an object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The first chunk is 0, the reserved part -1, the others are counted as they are made.
+    pub chunk: i64,
+    /// Where the bitmap of the chunk begins, in its first unit.
+    pub base: Va,
+    /// Bytes from there.
+    pub off: u32,
+}
+
+impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
+    /// Creates a space whose first chunk is there already, populated as far as `geometry` says.
+    ///
+    /// # Errors
+    /// [`NewError::NoMeta`] if the platform lends no records.
+    pub fn new(geometry: Geometry, machine: P, backend: B) -> Result<Self, NewError> {
+        let mut store = Store::new(geometry, B::BY_PAGE);
+        let more = store.need().lend(&machine).ok_or(NewError::NoMeta)?;
+        store.grow(more).give_back(&machine);
+        store.begin();
+        Ok(Self {
+            geometry,
+            machine,
+            backend,
+            grow: Mutex::new(Work::default()),
+            chunks: Mutex::new(store),
+            due: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// How large things are.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &P {
+        &self.machine
+    }
+
+    /// What supplies chunks and pages.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, P::Lock, Store<C>> {
+        self.chunks.lock()
+    }
+
+    /// Gives out an object: `size` bytes at a multiple of `align`, zeroed by the backend on every CPU.
+    ///
+    /// # Errors
+    /// What was wrong with the request, or who refused; nothing has changed.
+    /// # Locks
+    /// `chunks`; if the caller can wait and pages or a chunk are missing, `grow`.
+    /// Cost: the engine's; with `grow`, the backend's.
+    pub fn alloc(&self, request: &Request) -> Result<Offset, AllocError> {
+        let want = request.want()?;
+        let atomic = request.context == Context::Atomic;
+        let bytes = want.bits * BIT_BYTES;
+        loop {
+            let mut store = self.lock();
+            let reserved = request.place == Place::Reserved && store.has_reserved();
+            let taken = match reserved {
+                true => store.take_reserved(want, atomic),
+                false => store.take(want, atomic),
+            };
+            if let Some(taken) = taken {
+                let (off, base) = (taken.at * BIT_BYTES, Va::new(store.chunk(taken.row).base));
+                let (first, end) = (off / PAGE_SIZE as u32, (off + bytes).div_ceil(PAGE_SIZE as u32));
+                let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
+                drop(store);
+                if taken.missing && !atomic {
+                    self.populate(request, taken, bytes, first..end)?;
+                } else if low {
+                    self.call_for_balance();
+                }
+                self.backend.zero(base, off, bytes);
+                let offset = Offset::between(self.geometry.base(), base.get() + u64::from(off));
+                self.backend.event(Event::Alloc { request: *request, base, off, offset });
+                return Ok(offset);
+            }
+            let free = store.chunk(RESERVED).free_bits * BIT_BYTES;
+            let spare_pages = store.totals.spare_pages;
+            drop(store);
+            let error = if reserved {
+                AllocError::ReservedFull { bytes, free }
+            } else if atomic {
+                AllocError::NoneInReach { bytes, spare_pages }
+            } else {
+                match self.make_one_if_none() {
+                    Ok(()) => continue,
+                    Err(error) => error,
+                }
+            };
+            return Err(self.refuse(request, error));
+        }
+    }
+
+    /// Notes a refusal.
+    fn refuse(&self, request: &Request, error: AllocError) -> AllocError {
+        if request.context == Context::Atomic {
+            self.failed.store(true, Ordering::Relaxed);
+            self.call_for_balance();
+        }
+        self.backend.event(Event::AllocFail { request: *request });
+        error
+    }
+
+    /// Populates what is missing of what was taken, or gives it back.
+    #[cold]
+    fn populate(
+        &self,
+        request: &Request,
+        taken: Taken,
+        bytes: u32,
+        pages: core::ops::Range<u32>,
+    ) -> Result<(), AllocError> {
+        let grow = self.grow.lock();
+        let mut page = pages.start;
+        loop {
+            // Somebody else may have populated some meanwhile.
+            let mut store = self.lock();
+            let base = Va::new(self.base_of(&store, taken.row));
+            let Some(run) = store.run_of_pages(taken.row, page, pages.end, false) else {
+                let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
+                drop(store);
+                drop(grow);
+                if low {
+                    self.call_for_balance();
+                }
+                return Ok(());
+            };
+            drop(store);
+            if self.backend.populate(&self.geometry, base, run.clone()).is_err() {
+                store = self.lock();
+                store.free_at(taken.row, taken.at);
+                // It was not given out.
+                store.totals.allocs -= 1;
+                store.totals.frees -= 1;
+                store.totals.bytes -= u64::from(bytes);
+                drop(store);
+                drop(grow);
+                let error = AllocError::NotPopulated { page: run.start, pages: run.end - run.start };
+                return Err(self.refuse(request, error));
+            }
+            page = run.end;
+            self.lock().note_populated(taken.row, run);
+        }
+    }
+
+    fn base_of(&self, store: &Store<C>, row: u32) -> u64 {
+        store.chunk(row).base
+    }
+
+    /// Makes a chunk, unless there is one that is wholly free.
+    #[cold]
+    fn make_one_if_none(&self) -> Result<(), AllocError> {
+        let grow = self.grow.lock();
+        let free = self.geometry.slots().free as usize;
+        if self.lock().lists.first[free] != crate::chunk::NIL {
+            return Ok(());
+        }
+        let made = self.make();
+        drop(grow);
+        made.map(drop)
+    }
+
+    /// Makes a chunk and puts it in its list. The caller holds `grow`.
+    fn make(&self) -> Result<u32, AllocError> {
+        let (need, chunks) = {
+            let store = self.lock();
+            (store.need(), store.totals.chunks)
+        };
+        // Reserved first: once the backend has made the chunk, nothing can fail.
+        if !need.is_none() {
+            let Some(more) = need.lend(&self.machine) else { return Err(AllocError::NoMeta { chunks }) };
+            let old = self.lock().grow(more);
+            old.give_back(&self.machine);
+        }
+        let base = self.backend.create(&self.geometry).map_err(|_| AllocError::NoChunk { chunks })?;
+        let mut store = self.lock();
+        let row = store.add(base);
+        if !B::BY_PAGE {
+            store.note_populated(row, 0..self.geometry.unit_pages());
+        }
+        store.relocate_new(row);
+        drop(store);
+        self.backend.event(Event::CreateChunk { base });
+        Ok(row)
+    }
+
+    /// Takes an object back, in any context.
+    ///
+    /// # Errors
+    /// The offset is not the start of an object that lives; nothing has changed.
+    /// # Locks
+    /// `chunks`. Cost: the engine's.
+    pub fn free(&self, offset: Offset) -> Result<(), FreeError> {
+        let freed = self.lock().free(offset)?;
+        self.backend.event(Event::Free { base: freed.base, off: freed.off, offset });
+        if freed.balance {
+            self.call_for_balance();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn call_for_balance(&self) {
+        // Whoever sees it set has nothing to do: the worker it wakes sees all that came before, through the locks.
+        if !self.due.swap(true, Ordering::AcqRel) {
+            self.backend.wake();
+        }
+    }
+
+    /// Tells which chunk an offset is in, whether or not an object is there.
+    ///
+    /// # Locks
+    /// `chunks`.
+    pub fn find(&self, offset: Offset) -> Option<Found> {
+        self.lock().find(offset)
+    }
+
+    /// Checks every invariant with a full walk, O(bits of all chunks). Nobody else may be in a call.
+    ///
+    /// # Errors
+    /// The first rule broken.
+    /// # Locks
+    /// Both.
+    pub fn validate(&self) -> Result<(), Broken> {
+        let _grow = self.grow.lock();
+        self.lock().validate()
+    }
+}
+
+impl<P: Machine, B: Backend, C: Config> Drop for PercpuSpace<P, B, C> {
+    fn drop(&mut self) {
+        // What the backend made stays: whoever drops the space knows what becomes of its addresses.
+        self.chunks.lock().give_back(&self.machine);
+    }
+}
+
+impl<P: Machine, B: Backend, C: Config> fmt::Debug for PercpuSpace<P, B, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PercpuSpace").field("geometry", &self.geometry).finish_non_exhaustive()
+    }
+}
+
+/// Bits of a page hold a whole page.
+const _: () = assert!(PAGE_BITS as u64 * BIT_BYTES as u64 == PAGE_SIZE);

@@ -1,0 +1,124 @@
+//! A store whose records lie: each check is seen to fail.
+
+use super::*;
+use crate::chunk::NO_SLOT;
+use crate::config::Scan;
+use crate::geometry::Sizes;
+use crate::testing::Heap;
+
+fn sizes() -> Sizes {
+    Sizes { unit: 32 << 10, fixed: 100, reserved: 100, dynamic: 20 << 10, atom: 4096, alloc: 4096, units: 1 }
+}
+
+/// A store of the first chunk and one more, with an object in each.
+fn store() -> Store<Scan> {
+    let heap = Heap::default();
+    let mut store = Store::<Scan>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
+    store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
+    store.begin();
+    let taken = store.take(Want { bits: 4, align: 4 }, true).unwrap();
+    assert_eq!(taken, Taken { row: FIRST, at: 52, missing: false });
+    if !store.need().is_none() {
+        store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
+    }
+    let row = store.add(Va::new(1 << 31));
+    store.relocate_new(row);
+    store.note_populated(row, 0..3);
+    let taken = store.take(Want { bits: 8192 - 10, align: 1 }, false).unwrap();
+    assert_eq!(taken, Taken { row, at: 0, missing: true });
+    store.free_at(row, 0);
+    let taken = store.take(Want { bits: 5200, align: 1 }, false).unwrap();
+    assert_eq!(taken, Taken { row, at: 0, missing: true });
+    store.note_populated(row, 3..6);
+    store.validate().unwrap();
+    store
+}
+
+fn rule(store: &mut Store<Scan>) -> &'static str {
+    store.validate().unwrap_err().rule
+}
+
+#[test]
+fn pc1_a_mark_too_many_or_too_few_is_seen() {
+    let mut store_a = store();
+    bitmap::set(store_a.view(FIRST).1, 53, 54);
+    assert_eq!(rule(&mut store_a), "PC1");
+    let mut store_b = store();
+    bitmap::clear(store_b.view(FIRST).1, 52, 53);
+    assert_eq!(rule(&mut store_b), "PC1");
+    let mut store_c = store();
+    store_c.totals.live += 1;
+    assert_eq!(rule(&mut store_c), "PC1");
+}
+
+#[test]
+fn pc2_a_chunk_in_a_wrong_list_is_seen() {
+    let mut store = store();
+    store.move_to(FIRST, 3, crate::chunk::End::Front);
+    assert_eq!(rule(&mut store), "PC2");
+    store.relocate_new(FIRST);
+    store.validate().unwrap();
+    store.leave(FIRST);
+    assert_eq!(rule(&mut store), "PC2");
+    assert_eq!(store.chunk(FIRST).slot, NO_SLOT);
+}
+
+#[test]
+fn pc3_a_wrong_count_of_free_bits_is_seen() {
+    let mut store = store();
+    store.chunk_mut(FIRST).free_bits -= 1;
+    assert_eq!(rule(&mut store), "PC3");
+}
+
+#[test]
+fn pc4_a_wrong_count_of_spare_pages_is_seen() {
+    let mut store = store();
+    store.chunk_mut(2).empty += 1;
+    store.totals.spare_pages += 1;
+    assert_eq!(rule(&mut store), "PC4");
+}
+
+#[test]
+fn pc5_an_object_in_a_page_that_is_not_populated_is_seen() {
+    let mut store = store();
+    let words = 2 * words_for(store.geometry.unit_bits()) as usize;
+    bitmap::clear(&mut store.words.row_mut(2)[words..], 1, 2);
+    assert_eq!(rule(&mut store), "PC5");
+    bitmap::set(&mut store.words.row_mut(2)[words..], 1, 2);
+    store.chunk_mut(2).populated -= 1;
+    assert_eq!(rule(&mut store), "PC5");
+}
+
+#[test]
+fn pc6_spare_pages_counted_on_twice_are_seen() {
+    let mut store = store();
+    store.totals.spare_pages += 1;
+    assert_eq!(rule(&mut store), "PC6");
+    store.totals.spare_pages -= 1;
+    store.chunk_mut(2).isolated = true;
+    assert!(["PC6", "PC2"].contains(&rule(&mut store)));
+}
+
+#[test]
+fn pl1_a_chunk_that_is_not_found_is_seen() {
+    let mut store = store();
+    let (base, grains) = (store.chunk(2).base >> store.grain_shift, store.grains());
+    store.lookup.remove(base, grains);
+    assert_eq!(rule(&mut store), "PL1");
+    store.lookup.add(base, grains, FIRST);
+    assert_eq!(rule(&mut store), "PL1");
+}
+
+#[test]
+fn pc3_an_object_at_the_very_end_of_a_part_ends_there() {
+    let mut store = store();
+    let chunk = *store.chunk(FIRST);
+    assert!(chunk.hidden_after > 0);
+    // Two bits before the object that was aligned.
+    let rest = Want { bits: chunk.free_bits - 2, align: 1 };
+    let taken = store.take(rest, true).unwrap();
+    assert_eq!((taken.row, store.chunk(FIRST).free_bits), (FIRST, 2));
+    store.free_at(FIRST, taken.at);
+    store.validate().unwrap();
+    assert_eq!(store.chunk(FIRST).free_bits, chunk.free_bits);
+}

@@ -1,0 +1,109 @@
+//! Which chunk is the lowest that holds something: a tree over chunks, of what fits in each.
+//!
+//! For engines whose heads are exact ([`HintEngine::BY_FITS`](crate::engine::HintEngine::BY_FITS)). A chunk that is wholly free,
+//! isolated, or the reserved one counts as full here: the first two are tried last, in this order reversed, from their lists.
+//!
+//! # Invariants
+//! - **PF1 forest-exact**  a leaf is what fits in its chunk, or nothing; a node is the better of its halves.
+
+use crate::run::Fits;
+use va_base::{Broken, Va};
+
+/// The tree; the root at 1, leaves in the second half.
+pub(crate) struct Forest {
+    nodes: &'static mut [Fits],
+    /// A power of two, or 0.
+    leaves: usize,
+}
+
+impl Forest {
+    pub(crate) fn new() -> Self {
+        Self { nodes: Default::default(), leaves: 0 }
+    }
+
+    /// How many records there must be for `rows` chunks, if there are too few.
+    pub(crate) fn wanted(&self, rows: u32) -> Option<usize> {
+        let leaves = (rows as usize).next_power_of_two();
+        (leaves > self.leaves).then_some(2 * leaves)
+    }
+
+    /// Moves into `nodes`, and returns the old ones.
+    pub(crate) fn move_to(&mut self, nodes: &'static mut [Fits]) -> &'static mut [Fits] {
+        let leaves =
+            if nodes.len().is_power_of_two() { nodes.len() / 2 } else { nodes.len().next_power_of_two() / 4 };
+        nodes.fill(Fits::NONE);
+        for row in 0..self.leaves {
+            nodes[leaves + row] = self.nodes[self.leaves + row];
+        }
+        for node in (1..leaves).rev() {
+            nodes[node] = nodes[2 * node].max(nodes[2 * node + 1]);
+        }
+        self.leaves = leaves;
+        core::mem::replace(&mut self.nodes, nodes)
+    }
+
+    /// Says what fits in a chunk.
+    #[inline]
+    pub(crate) fn put(&mut self, row: u32, fits: Fits) {
+        let mut node = self.leaves + row as usize;
+        if self.nodes[node] == fits {
+            return;
+        }
+        self.nodes[node] = fits;
+        while node > 1 {
+            node /= 2;
+            let both = self.nodes[2 * node].max(self.nodes[2 * node + 1]);
+            if self.nodes[node] == both {
+                return;
+            }
+            self.nodes[node] = both;
+        }
+    }
+
+    /// The lowest row from `from` on where `bits` fit.
+    #[inline]
+    pub(crate) fn lowest(&self, from: u32, bits: u32, lane: usize) -> Option<u32> {
+        let holds = |node: usize| self.nodes[node].fit(lane) as u32 >= bits;
+        let mut node = self.leaves + from as usize;
+        if from == 0 {
+            node = 1;
+        } else if from as usize >= self.leaves {
+            return None;
+        }
+        loop {
+            while from > 0 && node.is_multiple_of(2) && node > 1 {
+                node /= 2;
+            }
+            if holds(node) {
+                break;
+            }
+            node += 1;
+            if node.is_power_of_two() {
+                return None;
+            }
+        }
+        while node < self.leaves {
+            node = if holds(2 * node) { 2 * node } else { 2 * node + 1 };
+        }
+        Some((node - self.leaves) as u32)
+    }
+
+    /// Takes the tree apart.
+    pub(crate) fn take(&mut self) -> &'static mut [Fits] {
+        self.leaves = 0;
+        core::mem::take(&mut self.nodes)
+    }
+
+    /// Checks PF1, given what each chunk should be.
+    pub(crate) fn validate(&self, of: impl Fn(u32) -> Fits) -> Result<(), Broken> {
+        for row in 0..self.leaves {
+            let (want, got) = (of(row as u32), self.nodes[self.leaves + row]);
+            Broken::unless(want == got, "PF1", Va::new(row as u64), want.fit(0) as u64, got.fit(0) as u64)?;
+        }
+        for node in 1..self.leaves {
+            let (want, got) = (self.nodes[2 * node].max(self.nodes[2 * node + 1]), self.nodes[node]);
+            Broken::unless(want == got, "PF1", Va::new(node as u64), want.fit(0) as u64, got.fit(0) as u64)?;
+        }
+        Ok(())
+    }
+}

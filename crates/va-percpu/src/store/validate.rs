@@ -1,0 +1,171 @@
+//! The store against its bits. Checks PC1 to PC6, PF1, PL1, PM1 and PW1, and what the engine checks.
+
+use super::{FIRST, RESERVED, Store};
+use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
+use crate::chunk::{NIL, NO_SLOT};
+use crate::config::Config;
+use crate::engine::HintEngine;
+use crate::run::Fits;
+use va_base::{Broken, Va};
+
+impl<C: Config> Store<C> {
+    /// Checks everything, O(bits). Nobody is between taking and populating.
+    pub(crate) fn validate(&mut self) -> Result<(), Broken> {
+        self.settle();
+        let rows = self.chunks.count();
+        self.chunks.validate(rows)?;
+        self.words.validate(rows)?;
+        self.blocks.validate(rows)?;
+        let (mut spare, mut live, mut grains) = (0, 0, self.grains());
+        for row in self.rows() {
+            let chunk = self.chunk(row);
+            if !chunk.exists {
+                continue;
+            }
+            live += u64::from(chunk.live);
+            if row != RESERVED && !chunk.isolated {
+                spare += i64::from(chunk.empty);
+            }
+            let (base, found) = (chunk.base, self.lookup.find(chunk.base >> self.grain_shift));
+            // Both parts of the first chunk are found as one.
+            let known = found == Some(row) || (row == RESERVED && found == Some(FIRST));
+            Broken::unless(known, "PL1", Va::new(base), row.into(), found.map_or(u64::MAX, u64::from))?;
+            if row > RESERVED {
+                grains += self.grains();
+            }
+            self.validate_chunk(row)?;
+        }
+        let at = self.geometry.base();
+        Broken::unless(self.lookup.used() == grains, "PL1", at, grains.into(), self.lookup.used().into())?;
+        Broken::unless(
+            spare == self.totals.spare_pages,
+            "PC6",
+            at,
+            spare as u64,
+            self.totals.spare_pages as u64,
+        )?;
+        Broken::unless(live == self.totals.live, "PC1", at, live, self.totals.live)?;
+        if C::Engine::BY_FITS {
+            let rows = self.begun;
+            self.forest.validate(|row| if row < rows { self.forest_fits(row) } else { Fits::NONE })?;
+            self.validate_memos()?;
+        }
+        self.validate_lists()
+    }
+
+    fn validate_chunk(&mut self, row: u32) -> Result<(), Broken> {
+        let chunk = *self.chunk(row);
+        let (view, marks) = self.view(row);
+        let place = |bit: u32| Va::new(chunk.base.wrapping_add(u64::from(bit) * u64::from(BIT_BYTES)));
+        let unless = |holds, rule, bit, want: u32, got: u32| {
+            Broken::unless(holds, rule, place(bit), want.into(), got.into())
+        };
+        C::Engine::validate(&view).map_err(|wrong| Broken {
+            rule: wrong.rule,
+            at: place(wrong.at),
+            want: wrong.want,
+            got: wrong.got,
+        })?;
+
+        let bits = view.bits();
+        let (mut free, mut live, mut empty, mut populated) = (0, 0, 0, 0);
+        for bit in 0..bits {
+            let used = bitmap::is_set(view.map, bit);
+            free += u32::from(!used);
+            if bitmap::is_set(marks, bit) {
+                live += 1;
+                unless(used, "PC1", bit, 1, 0)?;
+            } else if used && bit >= chunk.hidden_before && bit < bits - chunk.hidden_after {
+                // What does not begin an object goes on with one.
+                let before = bit > chunk.hidden_before && bitmap::is_set(view.map, bit - 1);
+                unless(before, "PC1", bit, 1, 0)?;
+            }
+            let hidden = bit < chunk.hidden_before || bit >= bits - chunk.hidden_after;
+            unless(!hidden || used, "PC3", bit, 1, 0)?;
+            let there = bitmap::is_set(view.populated, bit / PAGE_BITS);
+            unless(there || !used, "PC5", bit, 1, 0)?;
+        }
+        for page in 0..chunk.pages {
+            let there = bitmap::is_set(view.populated, page);
+            let start = page * PAGE_BITS;
+            let whole = bitmap::next_set(view.map, start, start + PAGE_BITS) == start + PAGE_BITS;
+            populated += u32::from(there);
+            empty += i32::from(there && whole);
+            unless(C::Engine::is_free(&view, page) == whole, "PC4", start, whole.into(), 0)?;
+        }
+        unless(live == chunk.live, "PC1", 0, live, chunk.live)?;
+        unless(free == chunk.free_bits, "PC3", 0, free, chunk.free_bits)?;
+        unless(empty == chunk.empty, "PC4", 0, empty as u32, chunk.empty as u32)?;
+        unless(populated == chunk.populated, "PC5", 0, populated, chunk.populated)
+    }
+
+    /// Checks PM1: whatever fits, bit by bit, lies above the marks.
+    fn validate_memos(&mut self) -> Result<(), Broken> {
+        let memos: [Option<_>; 8] = {
+            let mut all = self.memos.all();
+            core::array::from_fn(|_| all.next())
+        };
+        for (want, mark_row, mark_page) in memos.into_iter().flatten() {
+            for row in (0..=mark_row.min(self.begun - 1)).filter(|&row| row != RESERVED) {
+                if !self.in_reach(row) {
+                    continue;
+                }
+                let (view, _) = self.view(row);
+                let end = if row == mark_row { view.bits().min(mark_page * PAGE_BITS) } else { view.bits() };
+                let mut at = 0;
+                while at < end {
+                    at = bitmap::next_clear(view.map, at, end).next_multiple_of(want.align);
+                    let stop = (at + want.bits).min(view.bits());
+                    let used = bitmap::next_set(view.map, at, stop);
+                    if at < end && used == at + want.bits {
+                        let place = Va::new(u64::from(row) << 32 | u64::from(at));
+                        return Broken::unless(
+                            false,
+                            "PM1",
+                            place,
+                            mark_page.into(),
+                            (at / PAGE_BITS).into(),
+                        );
+                    }
+                    at = used + 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_lists(&self) -> Result<(), Broken> {
+        let mut seen = 0u32;
+        for slot in 0..=self.slots.to_depopulate {
+            let (mut row, mut before) = (self.lists.first[slot as usize], NIL);
+            while row != NIL {
+                let chunk = self.chunk(row);
+                let (own, at) = (self.slot_of(row), Va::new(chunk.base));
+                let parked = C::RELEGATE && !C::Engine::BY_FITS && slot == 0 && own < 3;
+                let right = match chunk.isolated {
+                    true => slot == self.slots.sidelined || slot == self.slots.to_depopulate,
+                    false => slot == own || parked,
+                };
+                Broken::unless(right && chunk.slot == slot, "PC2", at, own.into(), slot.into())?;
+                Broken::unless(chunk.prev == before, "PC2", at, before.into(), chunk.prev.into())?;
+                (before, row) = (row, chunk.next);
+                seen += 1;
+                if seen > self.begun {
+                    break;
+                }
+            }
+            let last = self.lists.last[slot as usize];
+            Broken::unless(last == before, "PC2", self.geometry.base(), before.into(), last.into())?;
+        }
+        // One that is being destroyed is in no list.
+        let leaving = |&row: &u32| {
+            let chunk = self.chunk(row);
+            let whole = chunk.live == 0 && chunk.free_bits == self.geometry.unit_bits();
+            chunk.exists && row > RESERVED && chunk.slot == NO_SLOT && whole
+        };
+        seen += self.rows().filter(leaving).count() as u32;
+        // The first chunk counts as one, and its dynamic part stands for it.
+        let chunks = self.totals.chunks;
+        Broken::unless(seen == chunks, "PC2", self.geometry.base(), chunks.into(), seen.into())
+    }
+}

@@ -1,0 +1,43 @@
+//! For tests of this crate: memory for records that can be refused.
+
+use std::vec::Vec;
+use va_base::sync::atomic::{AtomicU64, Ordering};
+use va_base::{Platform, Record};
+
+/// Memory from the heap; counts slabs that are out.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    left: AtomicU64,
+    lent: AtomicU64,
+}
+
+impl Default for Heap {
+    fn default() -> Self {
+        Self { left: AtomicU64::new(u64::MAX), lent: AtomicU64::new(0) }
+    }
+}
+
+impl Heap {
+    pub(crate) fn refuse_after(&self, slabs: u64) {
+        self.left.store(slabs, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lent(&self) -> u64 {
+        self.lent.load(Ordering::Relaxed)
+    }
+}
+
+impl Platform for Heap {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        let left = self.left.load(Ordering::Relaxed).checked_sub(1)?;
+        self.left.store(left, Ordering::Relaxed);
+        self.lent.fetch_add(1, Ordering::Relaxed);
+        let mut records = Vec::new();
+        records.resize(min, T::EMPTY);
+        Some(Vec::leak(records))
+    }
+
+    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {
+        self.lent.fetch_sub(1, Ordering::Relaxed);
+    }
+}

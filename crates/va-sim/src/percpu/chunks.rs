@@ -1,0 +1,142 @@
+//! A backend without pages that knows which are populated.
+
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use va_base::Va;
+use va_percpu::{Backend, Geometry, Refused};
+
+/// Where chunks end.
+const TOP: u64 = 0x7000_0000_0000;
+
+/// Chunks that are numbers, the highest place that is free first, and their populated pages.
+///
+/// It panics if it is asked for what makes no sense: to populate twice, to depopulate what is not populated, to unmake a chunk
+/// with populated pages, to leave depopulated pages translated while the chunk lives on.
+#[derive(Debug)]
+pub struct SimChunks {
+    chunks: Mutex<BTreeMap<u64, Chunk>>,
+    left: AtomicU64,
+    asked: AtomicU64,
+    woken: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Chunk {
+    populated: BTreeSet<u32>,
+    /// Depopulated and not flushed since.
+    stale: BTreeSet<u32>,
+}
+
+impl Default for SimChunks {
+    fn default() -> Self {
+        Self {
+            chunks: Mutex::default(),
+            left: AtomicU64::new(u64::MAX),
+            asked: AtomicU64::new(0),
+            woken: AtomicU64::new(0),
+        }
+    }
+}
+
+impl SimChunks {
+    /// Grants `count` chunks and populations more, and refuses the rest; `u64::MAX` refuses none.
+    pub fn refuse_after(&self, count: u64) {
+        self.left.store(count, Ordering::Relaxed);
+    }
+
+    /// Chunks and populations that were asked for so far, refused ones too.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// How often the balance was called for.
+    pub fn woken(&self) -> u64 {
+        self.woken.load(Ordering::Relaxed)
+    }
+
+    /// Chunks that exist.
+    pub fn chunks(&self) -> usize {
+        self.chunks.lock().len()
+    }
+
+    /// Populated pages of all of them.
+    pub fn populated(&self) -> usize {
+        self.chunks.lock().values().map(|chunk| chunk.populated.len()).sum()
+    }
+
+    /// Whether every page of the bytes is populated, in a chunk that this made; `None` if it made none there.
+    pub fn is_populated(&self, base: Va, bytes: Range<u32>) -> Option<bool> {
+        let chunks = self.chunks.lock();
+        let chunk = chunks.get(&base.get())?;
+        Some((bytes.start / 4096..bytes.end.div_ceil(4096)).all(|page| chunk.populated.contains(&page)))
+    }
+
+    /// Pages that were depopulated and not flushed, of chunks that exist.
+    pub fn stale(&self) -> usize {
+        self.chunks.lock().values().map(|chunk| chunk.stale.len()).sum()
+    }
+
+    fn grant(&self) -> Result<(), Refused> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let left = self.left.load(Ordering::Relaxed);
+        if left != u64::MAX {
+            self.left.store(left.checked_sub(1).ok_or(Refused)?, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Backend for SimChunks {
+    const BY_PAGE: bool = true;
+
+    fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
+        self.grant()?;
+        let stride =
+            u64::from(geometry.unit_bytes()).max(u64::from(geometry.sizes().atom)).next_power_of_two();
+        let mut chunks = self.chunks.lock();
+        let mut base = TOP - stride;
+        while chunks.contains_key(&base) {
+            base -= stride;
+        }
+        chunks.insert(base, Chunk::default());
+        Ok(Va::new(base))
+    }
+
+    fn destroy(&self, _geometry: &Geometry, base: Va) {
+        let gone = self.chunks.lock().remove(&base.get());
+        assert!(gone.is_some_and(|chunk| chunk.populated.is_empty()), "{base} was destroyed populated");
+    }
+
+    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), Refused> {
+        self.grant()?;
+        assert!(pages.start < pages.end && pages.end <= geometry.unit_pages());
+        let mut chunks = self.chunks.lock();
+        let chunk = chunks.get_mut(&base.get()).expect("a chunk that exists");
+        for page in pages {
+            assert!(chunk.populated.insert(page), "page {page} of {base} was populated twice");
+            chunk.stale.remove(&page);
+        }
+        Ok(())
+    }
+
+    fn depopulate(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) {
+        let mut chunks = self.chunks.lock();
+        let chunk = chunks.get_mut(&base.get()).expect("a chunk that exists");
+        for page in pages {
+            assert!(chunk.populated.remove(&page), "page {page} of {base} was not populated");
+            chunk.stale.insert(page);
+        }
+    }
+
+    fn flush(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) {
+        let mut chunks = self.chunks.lock();
+        let chunk = chunks.get_mut(&base.get()).expect("a chunk that exists");
+        chunk.stale.retain(|page| !pages.contains(page));
+    }
+
+    fn wake(&self) {
+        self.woken.fetch_add(1, Ordering::Relaxed);
+    }
+}

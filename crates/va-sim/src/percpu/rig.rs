@@ -1,0 +1,221 @@
+//! A space and its twin, side by side.
+
+use super::SimChunks;
+use crate::machine::SimMachine;
+use std::collections::BTreeMap;
+use va_base::Va;
+use va_percpu::{
+    AllocError, Config, Context, FreeError, Geometry, Offset, PercpuSpace, Place, Request, Sizes,
+};
+
+/// Small: 16 pages a unit, of which the first chunk has 5 for objects, neither beginning nor ending at a page.
+pub const SIZES: Sizes = Sizes {
+    unit: 64 << 10,
+    fixed: 5000,
+    reserved: 2052,
+    dynamic: 20_484,
+    atom: 64 << 10,
+    alloc: 128 << 10,
+    units: 2,
+};
+
+/// Where the first chunk begins.
+const BASE: Va = Va::new(0x10_0000_0000);
+
+/// What is done to a space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Asks for an object.
+    Alloc {
+        /// Bytes.
+        size: u32,
+        /// Bytes.
+        align: u32,
+        /// The caller cannot wait.
+        atomic: bool,
+        /// From the reserved part.
+        reserved: bool,
+    },
+    /// Gives one of those that live back.
+    Free(u32),
+    /// Gives back what is so far behind the start of one that lives, or lived.
+    Wrong(u32, u32),
+    /// One step of the balance.
+    Tick,
+    /// The balance, to its end.
+    Balance,
+    /// The backend grants so many more, and refuses after them; from 200 on it refuses nothing.
+    Refuse(u8),
+}
+
+/// An object that lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Live {
+    /// What was given out.
+    pub offset: Offset,
+    /// Bytes, in whole words.
+    pub bytes: u32,
+}
+
+/// A space with policies `C`, and the objects that live.
+#[derive(Debug)]
+pub struct Rig<C: Config> {
+    /// The space.
+    pub space: PercpuSpace<SimMachine, SimChunks, C>,
+    /// By address of the copy in the first unit.
+    live: BTreeMap<u64, Live>,
+    /// In the order in which they were given out.
+    order: Vec<u64>,
+    /// Starts that were freed and may be free.
+    dead: Vec<u64>,
+}
+
+impl<C: Config> Rig<C> {
+    /// A space of [`SIZES`].
+    pub fn new() -> Self {
+        Self::of(SIZES)
+    }
+
+    /// A space of any sizes.
+    pub fn of(sizes: Sizes) -> Self {
+        let geometry = Geometry::new(sizes, BASE).expect("sizes that go together");
+        let space =
+            PercpuSpace::new(geometry, SimMachine::new(2), SimChunks::default()).expect("memory for records");
+        Self { space, live: BTreeMap::new(), order: Vec::new(), dead: Vec::new() }
+    }
+
+    /// Objects that live.
+    pub fn live(&self) -> impl Iterator<Item = &Live> {
+        self.live.values()
+    }
+
+    /// Whether `bytes` from an address on meet an object.
+    fn meets(&self, at: u64, bytes: u32) -> bool {
+        let before = self.live.range(..at).next_back();
+        before.is_some_and(|(start, live)| start + u64::from(live.bytes) > at)
+            || self.live.range(at..at + u64::from(bytes)).next().is_some()
+    }
+
+    /// Does something, and checks what came of it.
+    ///
+    /// # Panics
+    /// If it is not what must be.
+    pub fn apply(&mut self, op: Op) {
+        match op {
+            Op::Alloc { size, align, atomic, reserved } => {
+                let context = if atomic { Context::Atomic } else { Context::Sleeping };
+                let place = if reserved { Place::Reserved } else { Place::Anywhere };
+                let request = Request::new(size as usize, align as usize).context(context).place(place);
+                let _checked = self.alloc(&request);
+            }
+            Op::Free(which) if !self.order.is_empty() => {
+                let at = self.order.swap_remove(which as usize % self.order.len());
+                self.free(at);
+            }
+            Op::Wrong(which, behind) => self.free_wrong(which, behind),
+            Op::Tick => {
+                let _more = self.space.tick();
+            }
+            Op::Balance => {
+                self.space.balance();
+                self.after_balance();
+            }
+            Op::Refuse(after) => {
+                let count = if after < 200 { after.into() } else { u64::MAX };
+                self.space.backend().refuse_after(count);
+            }
+            Op::Free(_) => {}
+        }
+        let stats = self.space.stats();
+        assert_eq!(stats.live, self.live.len() as u64);
+        assert_eq!(stats.chunks as usize, self.space.backend().chunks() + 1);
+        let own = (u64::from(SIZES.fixed) + u64::from(SIZES.reserved) + u64::from(SIZES.dynamic)) / 4096;
+        if *self.space.geometry().sizes() == SIZES {
+            assert_eq!(stats.populated_pages, own + self.space.backend().populated() as u64);
+        }
+    }
+
+    /// Asks for an object, and checks that nobody else has what is given out, or that a refusal changed nothing.
+    ///
+    /// # Errors
+    /// The space's.
+    pub fn alloc(&mut self, request: &Request) -> Result<Offset, AllocError> {
+        let (size, align) = request.parts();
+        let before = self.space.stats();
+        match self.space.alloc(request) {
+            Ok(offset) => {
+                let (at, bytes) = (offset.at(BASE).get(), (size as u32).next_multiple_of(4));
+                assert!(at.is_multiple_of(align.max(4) as u64), "{offset} is not aligned to {align}");
+                assert!(!self.meets(at, bytes), "{offset} was given out twice");
+                let found = self.space.find(offset).expect("a chunk");
+                let there = self.space.backend().is_populated(found.base, found.off..found.off + bytes);
+                assert!(there != Some(false), "{offset} lies in a page that is not populated");
+                assert!(
+                    there.is_some()
+                        || (at > BASE.get() && at < BASE.get() + u64::from(SIZES.unit).max(1 << 20))
+                );
+                self.live.insert(at, Live { offset, bytes });
+                self.order.push(at);
+                Ok(offset)
+            }
+            Err(error) => {
+                let after = self.space.stats();
+                // Pages populated before the one that was refused stay, and a chunk made for it.
+                let kept = |stats: va_percpu::Stats| (stats.allocs, stats.frees, stats.live, stats.bytes);
+                assert_eq!(kept(before), kept(after), "{error}");
+                if before.chunks == after.chunks {
+                    assert_eq!(before.free_bytes, after.free_bytes, "{error}");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn free(&mut self, at: u64) {
+        let live = self.live.remove(&at).expect("an object that lives");
+        self.space.free(live.offset).expect("it lives");
+        self.dead.push(at);
+        // Whoever gives back twice is told.
+        if !self.live.contains_key(&at) {
+            assert!(self.space.free(live.offset).is_err());
+        }
+    }
+
+    fn free_wrong(&mut self, which: u32, behind: u32) {
+        let all: Vec<u64> = self.live.keys().copied().chain(self.dead.iter().copied()).collect();
+        let Some(&start) = all.get(which as usize % all.len().max(1)) else { return };
+        let at = start + u64::from(behind);
+        if self.live.contains_key(&at) {
+            return;
+        }
+        let before = self.space.stats();
+        let offset = Offset::new(at.wrapping_sub(BASE.get()));
+        let inside =
+            self.live.range(..=at).next_back().filter(|(start, live)| *start + u64::from(live.bytes) > at);
+        match self.space.free(offset) {
+            Err(FreeError::NoObject { inside: told, .. }) => {
+                assert_eq!(told, inside.map(|(_, live)| live.offset), "{offset}");
+            }
+            Err(FreeError::NoChunk { .. }) => assert!(inside.is_none(), "{offset}"),
+            other => panic!("{offset}: {other:?}"),
+        }
+        assert_eq!(before, self.space.stats());
+    }
+
+    /// What the balance leaves.
+    fn after_balance(&self) {
+        assert_eq!(self.space.backend().stale(), 0, "pages were depopulated and not flushed");
+        let (mut idle, unit) = (0, self.space.geometry().unit_bytes());
+        self.space.each_chunk(&mut |chunk| {
+            idle += u32::from(chunk.free_bytes == unit && chunk.populated_pages == 0);
+        });
+        // One that was found wholly free while chunks were depopulated is left, if it has pages, to the next pass.
+        assert!(idle <= 1 + self.space.stats().isolated, "{idle} chunks hold nothing, not even pages");
+    }
+}
+
+impl<C: Config> Default for Rig<C> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,281 @@
+//! How a busy area is found by an address: by the page map, or by a tree in each node.
+//!
+//! # Theory
+//! The page map ([`MapLookup`]) knows everything that is needed, and costs nothing beyond itself. Its twin is what Linux has
+//! had since 6.9 ([`TreeLookup`]): each node has a red-black tree of the busy areas that *start* in its zones, under a lock
+//! of its own. A start is found in one tree; an address inside an area may lie in another node's zone, so the nodes are
+//! asked one after the other, and the next area above is the lowest of what every one of them has.
+//!
+//! ```text
+//!   page     0......15 16.....31 32.....47 48.....63      4 nodes, zone 16 pages
+//!   node     |   0    |    1    |    2    |    3    |
+//!   area          |=============================|         [8, 56) is in the tree of node 0
+//!   find 50                                  ^            up: 3, 0     down: 3, 2, 1, 0
+//! ```
+//!
+//! A record in a tree is promised before its area becomes busy for the first time, and given up when the area goes back to
+//! the index; so an area that comes from a pool needs no memory, and neither does a free (SP3).
+//!
+//! # Invariants
+//! - **LK1 busy** the trees hold the busy areas, no others, each in the tree of the node of its start.
+//! - **LK2 promised** a tree has a record for every area that is out of the index and starts in its node.
+//!
+//! # Locking
+//! The lock of one node's tree, `Busy`, with no other lock held.
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12: `find_vmap_area`, `find_unlink_vmap_area`, `find_vmap_area_exceed_addr_lock`).
+
+use crate::node::{NodeMap, Walk, Zone};
+use crate::space::NODES_LIMIT;
+use core::marker::PhantomData;
+use va_base::sync::atomic::{AtomicU64, Ordering};
+use va_base::sync::{Mutex, MutexGuard, RawMutex};
+use va_base::{AllocError, Broken, LockClass, Machine, Table, Va, VaRange};
+use va_tree::rb::AreaTree;
+
+/// Finds busy areas of a space on machine `P`.
+pub trait Lookup<P: Machine>: Sized + Send + Sync {
+    /// Whether it finds by itself. If not, the page map is asked and nothing below is called but [`new`](Self::new).
+    const FINDS: bool;
+
+    /// Creates one without areas; `None` if the machine refuses a table.
+    fn new(nodes: NodeMap, machine: &P) -> Option<Self>;
+
+    /// Promises a record for an area that leaves the index, and puts it in.
+    ///
+    /// # Errors
+    /// [`AllocError::NoMeta`] if the machine lends none. Nothing has changed.
+    fn admit(&self, range: VaRange, machine: &P) -> Result<(), AllocError>;
+
+    /// Gives up the promise for an area that goes back to the index.
+    fn release(&self, start: Va);
+
+    /// Puts in an area that becomes busy again.
+    fn insert(&self, range: VaRange, machine: &P);
+
+    /// Takes out an area that is busy no more.
+    fn remove(&self, start: Va, machine: &P);
+
+    /// The busy area that starts at `at`.
+    fn find(&self, at: Va, machine: &P) -> Option<VaRange>;
+
+    /// The busy area that `at` is inside.
+    fn enclosing(&self, at: Va, machine: &P) -> Option<VaRange>;
+
+    /// The lowest busy area that ends above `at`.
+    fn above(&self, at: Va, machine: &P) -> Option<VaRange>;
+
+    /// Checks its own rules; returns how many areas are in it, and how many records are promised.
+    ///
+    /// # Errors
+    /// [`Broken`] names the first rule that does not hold.
+    fn validate(&self) -> Result<(u64, u64), Broken>;
+
+    /// Hands back what the machine lent. It is not used afterwards.
+    fn hand_back(&mut self, machine: &P);
+}
+
+/// The page map finds them; nothing is kept beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct MapLookup;
+
+impl<P: Machine> Lookup<P> for MapLookup {
+    const FINDS: bool = false;
+
+    fn new(_nodes: NodeMap, _machine: &P) -> Option<Self> {
+        Some(Self)
+    }
+
+    #[inline(always)]
+    fn admit(&self, _range: VaRange, _machine: &P) -> Result<(), AllocError> {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn release(&self, _start: Va) {}
+
+    #[inline(always)]
+    fn insert(&self, _range: VaRange, _machine: &P) {}
+
+    #[inline(always)]
+    fn remove(&self, _start: Va, _machine: &P) {}
+
+    fn find(&self, _at: Va, _machine: &P) -> Option<VaRange> {
+        None
+    }
+
+    fn enclosing(&self, _at: Va, _machine: &P) -> Option<VaRange> {
+        None
+    }
+
+    fn above(&self, _at: Va, _machine: &P) -> Option<VaRange> {
+        None
+    }
+
+    fn validate(&self) -> Result<(u64, u64), Broken> {
+        Ok((0, 0))
+    }
+
+    fn hand_back(&mut self, _machine: &P) {}
+}
+
+/// In which order the nodes are asked for an address inside an area.
+pub trait Way: 'static {
+    /// The order.
+    const WALK: Walk;
+}
+
+/// As Linux 6.9 to 6.12.
+#[derive(Clone, Copy, Debug)]
+pub struct Upward;
+/// As later releases.
+#[derive(Clone, Copy, Debug)]
+pub struct Downward;
+
+impl Way for Upward {
+    const WALK: Walk = Walk::Up;
+}
+
+impl Way for Downward {
+    const WALK: Walk = Walk::Down;
+}
+
+/// The busy areas of one node.
+struct BusyNode<R> {
+    tree: Mutex<R, AreaTree>,
+    /// Records that are spoken for. It grows under the lock, after the records are there; it shrinks anywhere.
+    promised: AtomicU64,
+}
+
+impl<R: RawMutex + Send + Sync + 'static> Table for BusyNode<R> {
+    fn empty() -> Self {
+        Self { tree: Mutex::new(AreaTree::new()), promised: AtomicU64::new(0) }
+    }
+}
+
+/// A red-black tree in each node: zones by `Z`, nodes asked in the order of `W`.
+pub struct TreeLookup<P: Machine, Z: Zone, W: Way> {
+    nodes: NodeMap,
+    table: [Option<&'static BusyNode<P::Lock>>; NODES_LIMIT as usize],
+    policy: PhantomData<fn() -> (Z, W)>,
+}
+
+impl<P: Machine, Z: Zone, W: Way> TreeLookup<P, Z, W> {
+    /// The node of a start; `None` only if it was handed back.
+    #[inline]
+    fn branch(&self, at: Va) -> Option<&'static BusyNode<P::Lock>> {
+        *self.table.get(Z::node_of(&self.nodes, at) as usize)?
+    }
+
+    #[inline]
+    fn lock<'a>(&self, branch: &'a BusyNode<P::Lock>, machine: &P) -> MutexGuard<'a, P::Lock, AreaTree> {
+        machine.locking(LockClass::Busy);
+        branch.tree.lock()
+    }
+
+    fn each(&self) -> impl Iterator<Item = &'static BusyNode<P::Lock>> + '_ {
+        self.table.iter().flatten().copied()
+    }
+}
+
+impl<P: Machine, Z: Zone, W: Way> Lookup<P> for TreeLookup<P, Z, W> {
+    const FINDS: bool = true;
+
+    fn new(nodes: NodeMap, machine: &P) -> Option<Self> {
+        let mut lookup = Self { nodes, table: [None; NODES_LIMIT as usize], policy: PhantomData };
+        for place in lookup.table.iter_mut().take(nodes.nodes() as usize) {
+            *place = machine.lend_table();
+            if place.is_none() {
+                lookup.hand_back(machine);
+                return None;
+            }
+        }
+        Some(lookup)
+    }
+
+    fn admit(&self, range: VaRange, machine: &P) -> Result<(), AllocError> {
+        let Some(branch) = self.branch(range.start()) else { return Err(AllocError::NoMeta { records: 1 }) };
+        let mut tree = self.lock(branch, machine);
+        // Keeps LK2: who reads a number too high, since another just gives up a promise, reserves one too many.
+        tree.reserve(branch.promised.load(Ordering::Relaxed) + 1, machine)?;
+        branch.promised.fetch_add(1, Ordering::Relaxed);
+        put(&mut tree, range, machine);
+        Ok(())
+    }
+
+    fn release(&self, start: Va) {
+        if let Some(branch) = self.branch(start) {
+            branch.promised.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn insert(&self, range: VaRange, machine: &P) {
+        if let Some(branch) = self.branch(range.start()) {
+            put(&mut self.lock(branch, machine), range, machine);
+        }
+    }
+
+    fn remove(&self, start: Va, machine: &P) {
+        if let Some(branch) = self.branch(start)
+            && self.lock(branch, machine).remove(start).is_none()
+        {
+            machine.bug(format_args!("LK1: the area freed at {start} is in no tree"), None);
+        }
+    }
+
+    fn find(&self, at: Va, machine: &P) -> Option<VaRange> {
+        self.lock(self.branch(at)?, machine).find(at)
+    }
+
+    fn enclosing(&self, at: Va, machine: &P) -> Option<VaRange> {
+        let (first, nodes) = (Z::node_of(&self.nodes, at), self.nodes.nodes());
+        (0..nodes).find_map(|step| {
+            let node = match W::WALK {
+                Walk::Up => (first + step) % nodes,
+                Walk::Down => (first + nodes - step) % nodes,
+            };
+            self.lock(self.table[node as usize]?, machine).enclosing(at)
+        })
+    }
+
+    fn above(&self, at: Va, machine: &P) -> Option<VaRange> {
+        loop {
+            let above = |branch| self.lock(branch, machine).above(at);
+            let lowest = self.each().filter_map(above).min_by_key(|range| range.start())?;
+            // It was the lowest when its node was asked; if it went before the last one was, ask again.
+            if self.find(lowest.start(), machine) == Some(lowest) {
+                return Some(lowest);
+            }
+        }
+    }
+
+    fn validate(&self) -> Result<(u64, u64), Broken> {
+        let (mut areas, mut promised) = (0, 0);
+        for (node, branch) in self.each().enumerate() {
+            let tree = branch.tree.lock();
+            tree.validate()?;
+            for range in tree.areas() {
+                let home = Z::node_of(&self.nodes, range.start());
+                Broken::unless(home as usize == node, "LK1", range.start(), u64::from(home), node as u64)?;
+            }
+            let records = branch.promised.load(Ordering::Relaxed);
+            Broken::unless(tree.len() <= records, "LK2", Va::ZERO, tree.len(), records)?;
+            (areas, promised) = (areas + tree.len(), promised + records);
+        }
+        Ok((areas, promised))
+    }
+
+    fn hand_back(&mut self, machine: &P) {
+        for branch in self.table.iter_mut().filter_map(Option::take) {
+            branch.tree.lock().clear(machine);
+            machine.take_back_table(branch);
+        }
+    }
+}
+
+/// Puts a range into a tree that has a record for it, and nothing there.
+fn put(tree: &mut AreaTree, range: VaRange, machine: &impl Machine) {
+    if let Err(error) = tree.insert(range) {
+        machine.bug(format_args!("LK1: {range} becomes busy, and its tree says: {error}"), None);
+    }
+}

@@ -1,0 +1,187 @@
+//! What a space tells its lookup, whether the two agree, and what it does when a list leads nowhere.
+
+use super::VmapSpace;
+use crate::area::{AreaView, range_of};
+use crate::config::Config;
+use crate::error::SpaceError;
+use crate::lookup::Lookup;
+use crate::map::State;
+use va_base::{Broken, Machine, Va, VaRange};
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    /// Whether the lookup finds areas by itself, and so must be told of them.
+    pub(super) const TELLS: bool = <C::Lookup<P> as Lookup<P>>::FINDS;
+
+    /// Readies all that an area needs that was just taken from the index: its slots, and its place in the lookup.
+    ///
+    /// # Errors
+    /// [`SpaceError::NoTable`], [`SpaceError::Index`] with `NoMeta`: the machine lends nothing; nothing is left behind.
+    pub(super) fn ready(&self, page: u64, pages: u64) -> Result<(), SpaceError> {
+        if !self.map.reserve(page, pages, &self.machine) {
+            return Err(SpaceError::NoTable);
+        }
+        Ok(self.lookup.admit(range_of(page, pages), &self.machine)?)
+    }
+
+    /// Undoes [`ready`](Self::ready).
+    pub(super) fn unready(&self, page: u64) {
+        let start = Va::from_page(page);
+        self.lookup.remove(start, &self.machine);
+        self.lookup.release(start);
+    }
+
+    /// Stops the machine if a list led to a page that is none of its areas (LI1). Called where a list came to its end, before
+    /// anything is made of that.
+    #[inline]
+    pub(super) fn stop_if_lost(&self) {
+        if let Some(page) = self.map.lost() {
+            self.stop_lost(page);
+        }
+    }
+
+    #[cold]
+    fn stop_lost(&self, page: u64) -> ! {
+        let word = self.map.word(page);
+        let (at, state, pages) = (Va::from_page(page), word.state(), word.pages());
+        self.machine.bug(
+            format_args!("LI1: a list of idle areas leads to {at} (page {page:#x}), which is {state:?} of {pages:?} pages"),
+            Some(Broken { rule: "LI1", at, want: State::Idle as u64, got: state.map_or(0, |state| state as u64) }),
+        )
+    }
+
+    /// What a lookup that finds by itself found.
+    pub(super) fn view_of(&self, range: VaRange) -> AreaView {
+        let owner = self.map.word(range.start().page_floor()).owner();
+        AreaView { range, state: State::Busy, owner }
+    }
+
+    /// Checks LK1 and LK2: the lookup has what the page map calls busy, and a record for all that is out of the index.
+    pub(super) fn check_lookup(&self) -> Result<(), Broken> {
+        if !Self::TELLS {
+            return Ok(());
+        }
+        let (areas, promised) = self.lookup.validate()?;
+        let (mut busy, mut out) = (0, 0);
+        for seen in self.areas() {
+            out += 1;
+            if seen.state == State::Busy {
+                busy += 1;
+                let found = self.lookup.find(seen.range.start(), &self.machine);
+                let got = found.map_or(0, |range| range.end().get());
+                let want = seen.range.end().get();
+                Broken::unless(got == want, "LK1", seen.range.start(), want, got)?;
+            }
+        }
+        Broken::unless(areas == busy, "LK1", Va::ZERO, busy, areas)?;
+        Broken::unless(promised == out, "LK2", Va::ZERO, out, promised)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::config::{Default as Ours, Linux69, OneLock52};
+    use crate::testing::TestMachine;
+    use crate::{Purge, ReleaseError};
+    use std::mem::ManuallyDrop;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::string::String;
+    use std::vec::Vec;
+    use va_base::Request;
+
+    /// What the machine says when three areas of one size are lazy or pooled, a link is spoilt, and `then` is done.
+    fn said<C: Config>(
+        pooled: bool,
+        spoil: impl Fn(&VmapSpace<&TestMachine, C>, &[u64]),
+        then: impl Fn(&VmapSpace<&TestMachine, C>),
+    ) -> Option<String> {
+        let machine = TestMachine::default();
+        let all = VaRange::from_pages(16, 1 << 16).unwrap();
+        let space = VmapSpace::<_, C>::new(all, all, &machine).unwrap();
+        let areas: Vec<_> = (0..4).map(|_| space.alloc(0, &Request::pages(2).unwrap()).unwrap()).collect();
+        let starts: Vec<u64> = areas.iter().map(|area| area.start().page_floor()).collect();
+        for area in areas.into_iter().skip(1) {
+            assert_eq!(space.free(area), Ok::<_, ReleaseError>(()));
+        }
+        if pooled {
+            space.purge(Purge::Drain);
+        }
+        assert_eq!(space.validate(), Ok(()));
+        spoil(&space, &starts);
+        let said = catch_unwind(AssertUnwindSafe(|| then(&space))).err()?;
+        Some(said.downcast_ref::<String>().cloned().unwrap_or_default())
+    }
+
+    /// Every area of the list leads to `page`: not to the busy one but to that.
+    fn link_all<C: Config>(page: u64) -> impl Fn(&VmapSpace<&TestMachine, C>, &[u64]) {
+        move |space, starts| starts.iter().skip(1).for_each(|&start| space.map.set_link(start, page))
+    }
+
+    /// Page 16 is a busy area, 17 is inside it, 9000 is in a table that was never lent, and the last is no page.
+    const WRONG: [u64; 4] = [16, 17, 9000, u64::MAX - 9];
+
+    #[test]
+    fn li1_a_list_that_leads_nowhere_stops_the_machine() {
+        fn purges<C: Config>() {
+            for page in WRONG {
+                for how in [Purge::Drain, Purge::Full] {
+                    let said = said::<C>(false, link_all(page), |space| _ = space.purge(how));
+                    let want = std::format!("page {page:#x}");
+                    assert!(
+                        said.as_ref().is_some_and(|said| said.contains("LI1") && said.contains(&want)),
+                        "{said:?}"
+                    );
+                }
+            }
+            assert_eq!(said::<C>(false, |_, _| {}, |space| _ = space.purge(Purge::Full)), None);
+        }
+        purges::<Linux69>();
+        purges::<OneLock52>();
+        for page in WRONG {
+            let stops = |said: Option<String>| {
+                assert!(said.as_ref().is_some_and(|said| said.contains("LI1")), "{said:?}");
+            };
+            stops(said::<Ours>(false, link_all(page), |space| _ = space.purge(Purge::Full)));
+            stops(said::<Ours>(true, link_all(page), |space| _ = space.shrink()));
+            // The first area is right, what it leads to is not: no request gets that.
+            let two = |space: &VmapSpace<&TestMachine, Ours>| {
+                for _ in 0..2 {
+                    let area = space.alloc(0, &Request::pages(2).unwrap()).unwrap();
+                    assert_ne!(area.start().page_floor(), 16, "a busy area was given out again");
+                }
+            };
+            stops(said::<Ours>(true, link_all(page), two));
+            let drained = |space: &VmapSpace<&TestMachine, Ours>| {
+                // Dropped while the machine stops, it would find the same list again.
+                let mut magazine = ManuallyDrop::new(space.magazine(0).unwrap());
+                for _ in 0..3 {
+                    assert!(magazine.alloc(&Request::pages(2).unwrap()).is_ok());
+                }
+            };
+            stops(said::<Ours>(true, link_all(page), drained));
+        }
+    }
+
+    #[test]
+    fn lk1_lk2_trees_that_miss_an_area_or_a_record_are_named() {
+        fn broken(spoil: impl FnOnce(&VmapSpace<&TestMachine, Linux69>)) -> &'static str {
+            let machine = TestMachine::default();
+            let all = VaRange::from_pages(16, 1 << 16).unwrap();
+            let space = VmapSpace::<_, Linux69>::new(all, all, &machine).unwrap();
+            let first = space.alloc(0, &Request::pages(2).unwrap()).unwrap();
+            let freed = space.alloc(1, &Request::pages(40).unwrap()).unwrap();
+            space.free(freed).unwrap();
+            assert_eq!((first.start(), space.validate()), (Va::from_page(16), Ok(())));
+            spoil(&space);
+            space.validate().map_err(|broken| broken.rule).err().unwrap_or("nothing")
+        }
+        assert_eq!(broken(|space| space.lookup.remove(Va::from_page(16), &space.machine)), "LK1");
+        assert_eq!(broken(|space| space.lookup.release(Va::from_page(16))), "LK2");
+        assert_eq!(broken(|space| space.lookup.release(Va::from_page(18))), "LK2");
+        let more = |space: &VmapSpace<&TestMachine, Linux69>| {
+            space.lookup.admit(range_of(900, 3), &space.machine).unwrap();
+        };
+        assert_eq!(broken(more), "LK1");
+    }
+}

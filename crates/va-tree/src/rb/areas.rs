@@ -1,0 +1,264 @@
+//! The same tree, of areas instead of holes: who holds an address, as Linux finds it.
+//!
+//! # Theory
+//! Busy areas do not merge, so a range that touches another stays apart, and nobody asks for the largest: the tree is a
+//! plain red-black tree, with the list beside it for the area next above. It is the twin of a page map, which needs neither
+//! a lock nor records; `docs/decisions/0007-page-map.md` has both in numbers.
+//!
+//! # Invariants
+//! - **AT1 disjoint** areas are in address order, none empty, none overlapping the next.
+//!
+//! RB1 to RB4 (see `tree`).
+//!
+//! # Locking
+//! None here: `&mut self` to change it.
+//! # Cost
+//! 48 bytes an area, O(log n) for everything but `new`.
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12: `insert_vmap_area`, `unlink_va`, `__find_vmap_area`, `__find_vmap_area_exceed_addr`).
+
+use super::tree::{Side, Tree};
+use crate::slab::NIL;
+use va_base::{AllocError, Broken, Platform, Va, VaRange};
+
+/// A red-black tree of disjoint areas, found by any address inside them.
+///
+/// ```
+/// use va_base::{NoSlabs, Va, VaRange};
+/// use va_tree::rb::AreaTree;
+///
+/// let mut tree = AreaTree::new();
+/// tree.reserve(2, &NoSlabs)?;
+/// for pages in [(1, 4), (4, 6)] {
+///     tree.insert(VaRange::from_pages(pages.0, pages.1).unwrap())?;
+/// }
+/// assert_eq!(tree.enclosing(Va::from_page(5)), VaRange::from_pages(4, 6));
+/// assert_eq!(tree.remove(Va::from_page(1)), VaRange::from_pages(1, 4));
+/// assert_eq!(tree.above(Va::ZERO), VaRange::from_pages(4, 6));
+/// # Ok::<(), va_base::AllocError>(())
+/// ```
+pub struct AreaTree {
+    tree: Tree<false>,
+}
+
+impl AreaTree {
+    /// Creates a tree without areas. Nothing is asked of a platform yet.
+    pub fn new() -> Self {
+        Self { tree: Tree::new() }
+    }
+
+    /// How many areas there are.
+    pub fn len(&self) -> u64 {
+        self.tree.slab.used() as u64
+    }
+
+    /// Tells whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.tree.root == NIL
+    }
+
+    /// Makes room for `areas` in all, so that as many can be inserted without asking anybody.
+    ///
+    /// # Errors
+    /// [`AllocError::NoMeta`] if the platform lends no records. What is in the tree stays.
+    pub fn reserve(&mut self, areas: u64, platform: &impl Platform) -> Result<(), AllocError> {
+        let want = usize::try_from(areas).map_err(|_| AllocError::NoMeta { records: usize::MAX })?;
+        self.tree.slab.reserve(want, platform).map_err(|records| AllocError::NoMeta { records })
+    }
+
+    /// Puts an area in.
+    ///
+    /// # Errors
+    /// [`AllocError::BadRange`] if it is empty, [`AllocError::Occupied`] if it overlaps one that is there,
+    /// [`AllocError::NoMeta`] if no record was reserved. Nothing has changed.
+    pub fn insert(&mut self, range: VaRange) -> Result<(), AllocError> {
+        if range.is_empty() {
+            return Err(AllocError::BadRange { range, extent: VaRange::ALL });
+        }
+        let (start, end) = (range.start().get(), range.end().get());
+        let place = if self.is_empty() {
+            Some((NIL, Side::Left))
+        } else {
+            self.tree.find_link(self.tree.root, start, end)
+        };
+        let (parent, side) = place.ok_or(AllocError::Occupied { range })?;
+        let id = self.tree.slab.take().ok_or(AllocError::NoMeta { records: 1 })?;
+        let area = self.tree.get_mut(id);
+        (area.start, area.end) = (start, end);
+        self.tree.insert(id, parent, side);
+        Ok(())
+    }
+
+    /// Takes the area that starts at `start` out, if there is one.
+    pub fn remove(&mut self, start: Va) -> Option<VaRange> {
+        let id = self.starting_at(start)?;
+        let range = self.range_of(id);
+        self.tree.erase(id);
+        self.tree.slab.put(id);
+        range
+    }
+
+    /// The area that starts at `start`.
+    pub fn find(&self, start: Va) -> Option<VaRange> {
+        self.range_of(self.starting_at(start)?)
+    }
+
+    /// The area that `at` is inside.
+    pub fn enclosing(&self, at: Va) -> Option<VaRange> {
+        self.above(at).filter(|range| range.start() <= at)
+    }
+
+    /// The lowest area that ends above `at`.
+    pub fn above(&self, at: Va) -> Option<VaRange> {
+        self.range_of(self.tree.first_ending_above(at.get()))
+    }
+
+    /// All of them, in address order.
+    pub fn areas(&self) -> impl Iterator<Item = VaRange> + '_ {
+        let mut id = self.tree.first();
+        core::iter::from_fn(move || {
+            let range = self.range_of(id)?;
+            id = self.tree.get(id).next;
+            Some(range)
+        })
+    }
+
+    /// Checks AT1 and RB1 to RB4 with a full walk.
+    ///
+    /// # Errors
+    /// [`Broken`] names the first rule that does not hold.
+    pub fn validate(&self) -> Result<(), Broken> {
+        let at = |id| Va::new(if id == NIL { 0 } else { self.tree.get(id).start });
+        self.tree.black_height(self.tree.root, 0).map_err(|(rule, id)| Broken {
+            rule,
+            at: at(id),
+            want: 0,
+            got: 1,
+        })?;
+        Broken::unless(self.tree.root_is_black(), "RB1", at(self.tree.root), 0, 1)?;
+        let (mut id, mut prev, mut last, mut count) = (self.tree.first(), NIL, 0, 0);
+        while id != NIL {
+            let area = self.tree.get(id);
+            Broken::unless(area.prev == prev, "RB4", at(id), u64::from(prev), u64::from(area.prev))?;
+            let next = self.tree.in_order_next(id);
+            Broken::unless(area.next == next, "RB4", at(id), u64::from(next), u64::from(area.next))?;
+            Broken::unless(area.start >= last, "AT1", at(id), last, area.start)?;
+            Broken::unless(area.start < area.end, "AT1", at(id), area.end, area.start)?;
+            (prev, last, id, count) = (id, area.end, next, count + 1);
+        }
+        Broken::unless(count == self.len(), "SL1", Va::ZERO, count, self.len())
+    }
+
+    /// Empties the tree and hands its slabs back.
+    pub fn clear(&mut self, platform: &impl Platform) {
+        self.tree.slab.return_all(platform);
+        *self = Self::new();
+    }
+
+    fn starting_at(&self, start: Va) -> Option<u32> {
+        let id = self.tree.last_starting_to(start.get());
+        (id != NIL && self.tree.get(id).start == start.get()).then_some(id)
+    }
+
+    fn range_of(&self, id: u32) -> Option<VaRange> {
+        if id == NIL {
+            return None;
+        }
+        let area = self.tree.get(id);
+        VaRange::new(Va::new(area.start), Va::new(area.end))
+    }
+}
+
+impl Default for AreaTree {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::boxed::Box;
+    use std::collections::BTreeMap;
+    use std::vec;
+    use va_base::{NoSlabs, Record};
+
+    /// Lends from the heap.
+    struct Heap;
+
+    impl Platform for Heap {
+        fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+            Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
+        }
+        fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+    }
+
+    fn pages(first: u64, end: u64) -> VaRange {
+        VaRange::from_pages(first, end).unwrap()
+    }
+
+    #[test]
+    fn at1_it_answers_as_a_sorted_map() {
+        let (mut tree, mut twin) = (AreaTree::new(), BTreeMap::new());
+        let mut state = 1u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let (page, size) = ((state >> 33) % 900, (state >> 50) % 9);
+            let range = pages(page, page + size);
+            let at = Va::new(range.start().get() + (state >> 20) % 4096);
+            if state >> 63 == 0 {
+                tree.reserve(tree.len() + 1, &Heap).unwrap();
+                let free = twin.range(..page + size).next_back().is_none_or(|(_, &end)| end <= page);
+                assert_eq!(tree.insert(range).is_ok(), size > 0 && free, "{range}");
+                if size > 0 && free {
+                    twin.insert(page, page + size);
+                }
+            } else {
+                assert_eq!(tree.remove(at).is_some(), at == range.start() && twin.contains_key(&page));
+                let want = twin.remove(&page).map(|end| pages(page, end));
+                let again = tree.remove(range.start());
+                assert!(again == want || (at == range.start() && again.is_none()));
+            }
+            let inside = twin.range(..=page).next_back().filter(|(_, end)| **end > page);
+            let inside = inside.map(|(&first, &end)| pages(first, end));
+            let above = inside.or_else(|| twin.range(page..).next().map(|(&first, &end)| pages(first, end)));
+            assert_eq!((tree.enclosing(at), tree.above(at)), (inside, above));
+            assert_eq!(tree.find(at), inside.filter(|inside| inside.start() == at));
+            if state.is_multiple_of(16) {
+                tree.validate().unwrap();
+                assert!(tree.areas().eq(twin.iter().map(|(&first, &end)| pages(first, end))));
+            }
+        }
+        assert!(tree.len() > 64, "it outgrew its inline records: {}", tree.len());
+        tree.clear(&Heap);
+        assert_eq!((tree.is_empty(), tree.len()), (true, 0));
+    }
+
+    #[test]
+    fn at1_areas_that_overlap_or_are_empty_are_refused_and_a_spoiled_tree_is_named() {
+        let mut tree = AreaTree::new();
+        tree.insert(pages(10, 20)).unwrap();
+        tree.insert(pages(20, 30)).unwrap();
+        for (first, end) in [(9, 11), (19, 20), (12, 13), (0, 100), (10, 20)] {
+            let range = pages(first, end);
+            assert_eq!(tree.insert(range), Err(AllocError::Occupied { range }));
+        }
+        assert!(matches!(tree.insert(pages(5, 5)), Err(AllocError::BadRange { .. })));
+        tree.validate().unwrap();
+        tree.tree.get_mut(0).end += 4096;
+        assert_eq!(tree.validate().map_err(|broken| broken.rule), Err("AT1"));
+        tree.tree.get_mut(0).end = tree.tree.get(0).start;
+        assert_eq!(tree.validate().map_err(|broken| broken.rule), Err("AT1"));
+    }
+
+    #[test]
+    fn what_was_not_reserved_is_refused_and_changes_nothing() {
+        let mut tree = AreaTree::new();
+        let room = (0..).find(|&page| tree.insert(pages(2 * page, 2 * page + 1)).is_err()).unwrap();
+        assert_eq!(tree.len(), room);
+        assert_eq!(tree.insert(pages(9000, 9001)), Err(AllocError::NoMeta { records: 1 }));
+        assert_eq!(tree.reserve(room + 3, &NoSlabs), Err(AllocError::NoMeta { records: 3 }));
+        tree.validate().unwrap();
+        assert!(tree.remove(Va::ZERO).is_some() && tree.insert(pages(9000, 9001)).is_ok());
+    }
+}

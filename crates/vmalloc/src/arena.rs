@@ -1,0 +1,377 @@
+//! The arena: address space reserved once, and how far of it can be used.
+//!
+//! # Theory
+//! ```text
+//!   |  words: 8 bytes a page  |          pages            |        one reservation, PROT_NONE
+//!   |== rw ==|                |===== rw =====|            |
+//!            ^                               ^ the frontier: both advance together, in steps
+//! ```
+//! A mapping for each allocation costs microseconds and stops all threads that map; a protection for each splits mappings
+//! until the process has no more of them. Here one `mprotect` a step of 2 to 64 MiB moves the frontier, below which
+//! everything is readable and writable, and its neighbour mapping merges. A reservation costs no memory; where
+//! overcommit is refused (mode 2), only what is below the frontier is charged; `mlockall` populates no more than that.
+//!
+//! # Invariants
+//! - **AR1 frontier** pages below the frontier, and their words, are readable and writable; it never moves back.
+//! - **AR2 sole** whoever holds a [`Run`] has its pages to himself: they are below the frontier, and no other run, cached
+//!   item, dirty run or live area has any of them.
+//!
+//! # Locking
+//! The frontier is moved under the lock of the heap and read without one.
+//! # Source
+//! Our own; Linux has its window (`VMALLOC_START`) from boot. Figures: `docs/decisions/0011-process-arena.md`.
+
+use crate::PAGE_BYTES;
+use crate::error::CreateError;
+use crate::os::{Call, Errno, Os, Span};
+use crate::records::Host;
+use crate::word::{PAGES_MAX, Word};
+use core::ptr::{NonNull, with_exposed_provenance_mut};
+use core::sync::atomic::{AtomicU64, Ordering};
+use va_base::VaRange;
+
+/// What is tried, the largest first.
+const LADDER_LOG2: [u32; 9] = [40, 38, 36, 34, 32, 30, 28, 26, 25];
+/// Bytes of the smallest.
+const LEAST_BYTES: usize = 1 << LADDER_LOG2[LADDER_LOG2.len() - 1];
+/// Where the pages begin is a multiple of this: a huge page.
+const BASE_ALIGN: usize = 2 << 20;
+/// Pages by which the frontier moves at least and, unless more is asked for, at most.
+const STEP_PAGES_MIN: u64 = 512;
+const STEP_PAGES_MAX: u64 = 16_384;
+const WORD_BYTES: usize = 8;
+
+/// Pages of the arena that nobody else has (AR2). Whoever drops one has made up for it elsewhere, or loses the pages.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "pages that are dropped are lost"]
+pub(crate) struct Run {
+    page: u64,
+    pages: u64,
+}
+
+impl Run {
+    /// No page of anybody.
+    pub(crate) const NOTHING: Self = Self { page: 0, pages: 0 };
+
+    /// Claims pages.
+    ///
+    /// # Safety
+    /// They are below the frontier, and were taken from whoever had them (AR2).
+    #[inline(always)]
+    pub(crate) unsafe fn claim(page: u64, pages: u64) -> Self {
+        Self { page, pages }
+    }
+
+    #[inline(always)]
+    pub(crate) fn page(&self) -> u64 {
+        self.page
+    }
+
+    #[inline(always)]
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    #[inline(always)]
+    pub(crate) fn end(&self) -> u64 {
+        self.page + self.pages
+    }
+
+    pub(crate) fn range(&self) -> VaRange {
+        VaRange::from_pages(self.page, self.end()).unwrap_or_default()
+    }
+
+    fn span(&self) -> Span {
+        Span { at: address(self.page), bytes: address(self.pages) }
+    }
+}
+
+/// The address of a page, or the bytes of a number of pages.
+#[inline(always)]
+pub(crate) const fn address(page: u64) -> usize {
+    page as usize * PAGE_BYTES
+}
+
+/// A pointer to a page of an arena.
+#[inline(always)]
+pub(crate) fn pointer(page: u64) -> *mut u8 {
+    with_exposed_provenance_mut(address(page))
+}
+
+/// Bytes that an arena may have: what the caller allows, and half of what the process may have at all.
+pub(crate) fn room(os: &impl Os, bytes_max: usize) -> Result<usize, CreateError> {
+    let bytes = bytes_max.min(os.address_limit().map_or(usize::MAX, |limit| limit / 2));
+    if bytes < LEAST_BYTES {
+        return Err(CreateError::TooSmall { bytes, least_bytes: LEAST_BYTES });
+    }
+    Ok(bytes)
+}
+
+/// The arena of one allocator.
+pub(crate) struct Arena<O: Os> {
+    // Constant after `reserve`.
+    host: Host<O>,
+    reserved: Span,
+    words: usize,
+    first: u64,
+    pages: u64,
+    // Atomic; moved under the lock of the heap.
+    /// Pages below the frontier, counted from the first.
+    committed: AtomicU64,
+}
+
+impl<O: Os> Arena<O> {
+    /// Reserves the largest arena of the ladder that is at most `most` bytes, which are at least those of the smallest.
+    pub(crate) fn reserve(host: Host<O>, most: usize) -> Result<Self, CreateError> {
+        let mut refused = None;
+        // A size of the caller's own first, if it is no step of the ladder.
+        let own = Some(most & !(BASE_ALIGN - 1))
+            .filter(|&bytes| bytes >= LEAST_BYTES && bytes < 1 << LADDER_LOG2[0]);
+        let ladder = LADDER_LOG2.iter().map(|log2| 1usize << log2).filter(|&bytes| bytes <= most);
+        for bytes in own.into_iter().chain(ladder) {
+            let pages = (bytes / PAGE_BYTES) as u64;
+            let words = (pages as usize * WORD_BYTES).next_multiple_of(PAGE_BYTES);
+            let whole = words + bytes + BASE_ALIGN;
+            match host.os().reserve(whole) {
+                Ok(at) => {
+                    let base = (at + words).next_multiple_of(BASE_ALIGN);
+                    return Ok(Self {
+                        host,
+                        reserved: Span { at, bytes: whole },
+                        words: base - words,
+                        first: (base / PAGE_BYTES) as u64,
+                        pages,
+                        committed: AtomicU64::new(0),
+                    });
+                }
+                Err(errno) => refused = Some(errno),
+            }
+        }
+        let errno = refused.unwrap_or(Errno::NOMEM);
+        Err(CreateError::Refused { call: Call::Reserve, errno, bytes: LEAST_BYTES })
+    }
+
+    /// Unmaps the arena.
+    ///
+    /// # Safety
+    /// Nobody uses it, or anything in it, any more.
+    pub(crate) unsafe fn unmap(&self) {
+        // SAFETY: reserved by `reserve`, and nobody uses it.
+        unsafe { self.host.os().unmap(self.reserved) };
+    }
+
+    /// The pages that it has.
+    pub(crate) fn extent(&self) -> VaRange {
+        VaRange::from_pages(self.first, self.first + self.pages).unwrap_or_default()
+    }
+
+    #[inline(always)]
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Pages below the frontier.
+    pub(crate) fn committed_pages(&self) -> u64 {
+        self.committed.load(Ordering::Relaxed)
+    }
+
+    /// The page of an address in the arena, and how far into it the address is.
+    #[inline(always)]
+    pub(crate) fn locate(&self, at: usize) -> Option<(u64, usize)> {
+        let page = (at / PAGE_BYTES) as u64;
+        (page.wrapping_sub(self.first) < self.pages).then_some((page, at % PAGE_BYTES))
+    }
+
+    /// The word of a page, if it is below the frontier.
+    #[inline(always)]
+    pub(crate) fn word(&self, page: u64) -> Option<&AtomicU64> {
+        let index = page.wrapping_sub(self.first);
+        // Acquire pairs with the store of `commit`: the words up to there are readable. Checks AR1.
+        if index >= self.committed.load(Ordering::Acquire) {
+            return None;
+        }
+        let place = with_exposed_provenance_mut::<u64>(self.words + index as usize * WORD_BYTES);
+        // SAFETY: below the frontier, so readable and writable until the arena goes, aligned, and used as an atomic only.
+        Some(unsafe { AtomicU64::from_ptr(place) })
+    }
+
+    /// Says what a run of the caller's is from now on.
+    #[inline(always)]
+    pub(crate) fn put(&self, page: u64, word: Word) {
+        if let Some(place) = self.word(page) {
+            // Release: whoever sees the area live sees what was done to its pages before.
+            place.store(word.bits(), Ordering::Release);
+        }
+    }
+
+    /// What is said of a page.
+    pub(crate) fn get(&self, page: u64) -> Word {
+        // Acquire pairs with `put`.
+        self.word(page).map_or(Word::from_bits(0), |place| Word::from_bits(place.load(Ordering::Acquire)))
+    }
+
+    /// Moves the frontier to `end` at least. Called under the lock of the heap.
+    pub(crate) fn commit(&self, end: u64) -> Result<(), (Errno, usize)> {
+        let have = self.committed.load(Ordering::Relaxed);
+        let want = (end - self.first).min(self.pages);
+        if want <= have {
+            return Ok(());
+        }
+        let step = (have / 4).clamp(STEP_PAGES_MIN, STEP_PAGES_MAX);
+        let eager = want.next_multiple_of(STEP_PAGES_MIN).max(have + step).min(self.pages);
+        // In steps as long as that is granted; then to where it must be, where every page is charged.
+        match self.commit_to(have, eager) {
+            Err(_) if eager > want => self.commit_to(have, want),
+            done => done,
+        }
+        .map_err(|errno| (errno, address(want - have)))
+    }
+
+    fn commit_to(&self, have: u64, want: u64) -> Result<(), Errno> {
+        let word = |index: u64| self.words + index as usize * WORD_BYTES;
+        // Whole pages of words; those up to `have` were committed, rounded up.
+        let words = word(have).next_multiple_of(PAGE_BYTES)..word(want).next_multiple_of(PAGE_BYTES);
+        if !words.is_empty() {
+            // SAFETY: the words' part of the reservation.
+            unsafe { self.host.os().commit(Span { at: words.start, bytes: words.len() }) }?;
+        }
+        let pages = Span { at: address(self.first + have), bytes: address(want - have) };
+        // SAFETY: the pages' part of the reservation.
+        unsafe { self.host.os().commit(pages) }?;
+        // Release pairs with the load of `word`. Checks AR1.
+        self.committed.store(want, Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes zeros over the bytes `[from, to)` of a run.
+    pub(crate) fn zero(&self, run: &mut Run, from: usize, to: usize) {
+        let (from, to) = (from.min(address(run.pages)), to.min(address(run.pages)));
+        // SAFETY: inside the run.
+        let start = unsafe { pointer(run.page).add(from) };
+        // SAFETY: the run's pages are writable (AR1) and nobody else's (AR2).
+        unsafe { start.write_bytes(0, to.saturating_sub(from)) };
+    }
+
+    /// Copies the first `bytes` of a run over those of another.
+    pub(crate) fn copy(&self, from: &Run, to: &mut Run, bytes: usize) {
+        let bytes = bytes.min(address(from.pages.min(to.pages)));
+        // SAFETY: both are readable and writable (AR1), and two runs have no page in common (AR2).
+        unsafe { pointer(to.page).copy_from_nonoverlapping(pointer(from.page), bytes) };
+    }
+
+    /// Gives the pages of runs back; on an error tells how many runs were done.
+    pub(crate) fn discard(&self, runs: &mut [Run]) -> Result<(), (usize, Errno)> {
+        let mut spans = [Span { at: 0, bytes: 0 }; crate::heap::BATCH];
+        let mut done = 0;
+        for part in runs.chunks(spans.len()) {
+            for (span, run) in spans.iter_mut().zip(part) {
+                *span = run.span();
+            }
+            // SAFETY: below the frontier (AR1) and nobody else's (AR2).
+            let gone = unsafe { self.host.os().discard(&spans[..part.len()]) };
+            gone.map_err(|(more, errno)| (done + more, errno))?;
+            done += part.len();
+        }
+        Ok(())
+    }
+
+    /// Moves the pages of `from` to the start of `to`. On an error says whether `to` can be used on.
+    pub(crate) fn move_pages(&self, from: &mut Run, to: &mut Run) -> Result<(), (Errno, bool)> {
+        debug_assert!(from.pages <= to.pages);
+        debug_assert!(from.end() <= to.page || to.end() <= from.page, "AR2: two runs have a page in common");
+        // SAFETY: both below the frontier (AR1), nobody else's (AR2), and apart.
+        let moved = unsafe { self.host.os().move_pages(from.span(), address(to.page)) };
+        moved.map_err(|errno| {
+            if errno != Errno::NOMEM {
+                return (errno, true);
+            }
+            let hole = Span { bytes: address(from.pages), ..to.span() };
+            // SAFETY: the span is the run's; nothing is mapped over what others may have put there.
+            (errno, unsafe { self.host.os().mend(hole) })
+        })
+    }
+
+    /// Maps fresh pages over a run.
+    pub(crate) fn renew(&self, run: &mut Run) -> Result<(), Errno> {
+        // SAFETY: below the frontier (AR1) and nobody else's (AR2).
+        unsafe { self.host.os().renew(run.span()) }
+    }
+}
+
+const _: () = assert!((1u64 << LADDER_LOG2[0]) / PAGE_BYTES as u64 <= PAGES_MAX);
+
+/// A pointer to the first byte of a run, which is an area from now on.
+#[inline(always)]
+pub(crate) fn into_pointer(run: Run) -> NonNull<u8> {
+    // SAFETY: no run is at page 0.
+    unsafe { NonNull::new_unchecked(pointer(run.page)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::shim::Shim;
+
+    fn arena(shim: &Shim, bytes_max: usize) -> Result<Arena<Shim>, CreateError> {
+        let most = room(shim, bytes_max)?;
+        Arena::reserve(Host::open(shim.clone()).unwrap(), most)
+    }
+
+    #[test]
+    fn the_ladder_respects_the_limit_and_goes_down_where_it_is_refused() {
+        let shim = Shim::default();
+        let bytes = |arena: &Arena<Shim>| arena.extent().len_bytes();
+        assert_eq!(bytes(&arena(&shim, usize::MAX).unwrap()), 1 << 40);
+        shim.limit_addresses(Some(3 << 30));
+        assert_eq!(bytes(&arena(&shim, usize::MAX).unwrap()), 3 << 29);
+        shim.limit_addresses(Some(1 << 20));
+        let small = arena(&shim, usize::MAX).err();
+        assert_eq!(small, Some(CreateError::TooSmall { bytes: 1 << 19, least_bytes: 1 << 25 }));
+        shim.limit_addresses(None);
+        shim.refuse_above(Some(1 << 34));
+        assert_eq!(bytes(&arena(&shim, usize::MAX).unwrap()), 1 << 32);
+        shim.refuse_above(Some(0));
+        let refused = arena(&shim, usize::MAX).err();
+        let want = CreateError::Refused { call: Call::Reserve, errno: Errno::NOMEM, bytes: 1 << 25 };
+        assert_eq!(refused, Some(want));
+    }
+
+    #[test]
+    fn ar1_words_and_pages_below_the_frontier_can_be_written_and_no_others_are_told() {
+        let shim = Shim::default();
+        let arena = arena(&shim, 1 << 30).unwrap();
+        let first = arena.first();
+        assert!(arena.word(first).is_none());
+        for end in [1, 3, 512, 513, 5000, 5001, 1 << 18] {
+            arena.commit(first + end).unwrap();
+            let committed = arena.committed_pages();
+            assert!(committed >= end);
+            for page in [0, end - 1, committed - 1] {
+                arena.put(first + page, Word::live(page + 1, 1));
+                assert_eq!(arena.get(first + page), Word::live(page + 1, 1));
+                // SAFETY: below the frontier, and nobody else is here.
+                unsafe { pointer(first + page).write(7) };
+            }
+            assert!(arena.word(first + committed).is_none() && arena.word(first - 1).is_none());
+        }
+        let calls = shim.calls(Call::Commit);
+        arena.commit(first + (1 << 18)).unwrap();
+        assert_eq!(shim.calls(Call::Commit), calls);
+        // SAFETY: nobody uses it from here on.
+        unsafe { arena.unmap() };
+    }
+
+    #[test]
+    fn a_frontier_that_is_refused_stays_and_takes_less_where_less_is_granted() {
+        let shim = Shim::default();
+        let arena = arena(&shim, 1 << 30).unwrap();
+        shim.refuse(Call::Commit, 0);
+        assert_eq!(arena.commit(arena.first() + 3), Err((Errno::NOMEM, 3 * PAGE_BYTES)));
+        assert_eq!(arena.committed_pages(), 0);
+        shim.allow();
+        // The eager step is refused, what must be is not.
+        shim.refuse_commit_above(Some(8 * PAGE_BYTES));
+        assert_eq!(arena.commit(arena.first() + 3), Ok(()));
+        assert_eq!(arena.committed_pages(), 3);
+    }
+}

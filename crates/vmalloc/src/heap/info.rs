@@ -1,0 +1,186 @@
+//! What there is: counts, a list of all areas, and a check that nothing is lost.
+
+use super::Heap;
+use super::carve::Central;
+use crate::PAGE_BYTES;
+use crate::arena::address;
+use crate::os::Os;
+use core::fmt;
+use core::sync::atomic::Ordering;
+use va_base::{Broken, Va};
+use va_tree::FreeIndex;
+
+/// Entries that are looked up under one hold of the lock.
+const PART: usize = 64;
+
+/// Where the memory is, in bytes. Each number was true at a moment of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Address space reserved for areas.
+    pub arena_bytes: usize,
+    /// Of it, below the frontier: readable and writable.
+    pub committed_bytes: usize,
+    /// Whole pages of areas that callers have.
+    pub live_bytes: usize,
+    /// Freed and kept as they were, in magazines.
+    pub cached_bytes: usize,
+    /// Freed and kept, merged with their neighbours.
+    pub dirty_bytes: usize,
+    /// Mapped for the allocator's records.
+    pub record_bytes: usize,
+    /// Given back to the system, ever.
+    pub purged_bytes: u64,
+    /// Areas handed out again from a magazine, ever: about, since two threads may count at once.
+    pub cache_hits: u64,
+    /// Areas whose pages are a mapping of their own, since they were moved to grow.
+    pub moved_areas: u64,
+    /// Areas that were copied to grow, ever.
+    pub copies: u64,
+    /// Address space that a failed move made useless.
+    pub retired_bytes: usize,
+    /// How often the system refused to take pages back, ever.
+    pub refused_purges: u64,
+}
+
+/// What is at some pages below the frontier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum What {
+    /// A caller has it.
+    Live,
+    /// Freed: in a magazine, in the hands of a purge, or retired.
+    Kept,
+    /// A dirty run.
+    Dirty,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    page: u64,
+    end: u64,
+    what: What,
+}
+
+impl<O: Os> Heap<O> {
+    /// Counts. Takes every lock, one after the other.
+    pub(crate) fn stats(&self) -> Stats {
+        let (mut cached, mut hits) = (0, 0);
+        for held in self.magazines.iter().map(crate::magazine::Magazine::held) {
+            (cached, hits) = (cached + held.pages, hits + held.hits);
+        }
+        let central = self.central.lock();
+        let (dirty, leaving) = (central.dirty_pages(), central.leaving);
+        let busy = central.space.stats().busy_pages.get();
+        Stats {
+            arena_bytes: self.arena.extent().len_bytes() as usize,
+            committed_bytes: address(self.arena.committed_pages()),
+            live_bytes: address(busy.saturating_sub(dirty + leaving + cached + central.retired)),
+            cached_bytes: address(cached),
+            dirty_bytes: address(dirty),
+            record_bytes: self.host.mapped_bytes(),
+            purged_bytes: central.purged * PAGE_BYTES as u64,
+            cache_hits: hits,
+            moved_areas: central.moved,
+            copies: self.copies.load(Ordering::Relaxed),
+            retired_bytes: address(central.retired),
+            refused_purges: central.refused,
+        }
+    }
+
+    /// Writes a line for each area, as `/proc/vmallocinfo` has them.
+    pub(crate) fn write_info(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let mut from = self.arena.first();
+        loop {
+            let mut part = [Entry { page: 0, end: 0, what: What::Live }; PART];
+            let mut count = 0;
+            // Nothing is written under the lock: the writer may allocate here.
+            let central = self.central.lock();
+            let walked = self.walk(&central, from, |entry| {
+                part[count] = entry;
+                count += 1;
+                count < PART
+            });
+            drop(central);
+            // What a thread frees or takes during the walk has a word at every moment; see VM1.
+            debug_assert!(walked.is_ok(), "{walked:?}");
+            for entry in &part[..count] {
+                let (start, end) = (address(entry.page), address(entry.end));
+                let bytes = end - start;
+                write!(out, "{start:#018x}-{end:#018x} {bytes:>7}")?;
+                match entry.what {
+                    What::Live => writeln!(out, " pages={} vmalloc", entry.end - entry.page)?,
+                    What::Kept | What::Dirty => writeln!(out, " unpurged vm_area")?,
+                }
+                from = entry.end;
+            }
+            if count < PART {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Visits everything below the frontier from page `from` on that is not clean, in address order, while `visit` wants more.
+    pub(super) fn walk(
+        &self,
+        central: &Central<O>,
+        from: u64,
+        mut visit: impl FnMut(Entry) -> bool,
+    ) -> Result<(), Broken> {
+        let mut page = from;
+        let frontier = self.arena.first() + self.arena.committed_pages();
+        while page < frontier {
+            let at = Va::from_page(page);
+            let Some(area) = central.space.find_above(at) else { return Ok(()) };
+            if !area.range.contains(at) {
+                page = area.range.start().page_floor();
+                continue;
+            }
+            let dirty = central.dirty.hole_below(at).filter(|hole| hole.contains(at));
+            let word = self.arena.get(page);
+            let (end, what) = match dirty {
+                Some(hole) => (hole.end().page_floor(), What::Dirty),
+                None => (page + word.pages(), if word.is_live() { What::Live } else { What::Kept }),
+            };
+            // Checks VM1: whoever is not dirty begins with a word that tells its size.
+            Broken::unless(end > page && end <= frontier, "VM1", at, frontier - page, end - page)?;
+            if !visit(Entry { page, end, what }) {
+                return Ok(());
+            }
+            page = end;
+        }
+        Ok(())
+    }
+
+    /// Checks every invariant with full walks. Call it when nobody else calls.
+    #[cfg(test)]
+    pub(crate) fn validate(&self) -> Result<(), Broken> {
+        let mut cached = 0;
+        for magazine in self.magazines {
+            if let Err((small, large)) = magazine.check() {
+                return Err(Broken { rule: "MZ2", at: Va::ZERO, want: small, got: large });
+            }
+            cached += magazine.held().pages;
+        }
+        let central = self.central.lock();
+        central.space.validate()?;
+        central.dirty.validate()?;
+        let (mut sums, mut edge, mut inside) = ([0; 3], 0, None);
+        self.walk(&central, self.arena.first(), |entry| {
+            sums[entry.what as usize] += entry.end - entry.page;
+            edge = entry.end;
+            let mut rest = entry.page + 1..entry.end;
+            inside = rest.find(|&page| self.arena.get(page).is_live());
+            inside.is_none()
+        })?;
+        // Inside an area nothing is said to be live, nor in a run that is nobody's.
+        let spoiled = inside.unwrap_or(edge);
+        Broken::unless(inside.is_none(), "VM2", Va::from_page(spoiled), 0, 1)?;
+        let [live, kept, dirty] = sums;
+        let busy = central.space.stats().busy_pages.get();
+        let at = Va::from_page(edge);
+        Broken::unless(busy == live + kept + dirty, "VM1", at, busy, live + kept + dirty)?;
+        Broken::unless(dirty == central.dirty_pages(), "VM1", at, central.dirty_pages(), dirty)?;
+        let unlisted = cached + central.leaving + central.retired;
+        Broken::unless(kept == unlisted, "VM1", at, unlisted, kept)
+    }
+}

@@ -1,0 +1,248 @@
+//! The heap: how an area lives, and who may touch what.
+//!
+//! # Theory
+//! ```text
+//!              alloc                                       free
+//!   clean  ------------>  live  <=== take / put ===>  magazine of a CPU  ---- pushed out ---->  dirty run
+//!     ^                    ^                                                                     |    |
+//!     |                    +------------------------- lowest fit --------------------------------+    |
+//!     +---------------------------- purge: pages given back, addresses to the space -----------------+
+//! ```
+//! **Clean** addresses are free in the space: no pages are behind them, or zeros. **Live** areas are the callers'. What is
+//! freed keeps its pages: in a **magazine** as it is, in a **dirty run** merged with its neighbours, to be cut again. To the
+//! space all of these are busy: their mapping never went away, so no flush is due before they are given out again. Only a
+//! **purge** gives pages back, and then the addresses, cut out of whatever areas they were taken as.
+//!
+//! Dirty runs are the holes of an index of their own, so the lowest fit is found and neighbours merge in O(log n), without
+//! memory (SP3): each area paid for its return when it was carved.
+//!
+//! **Decay by demand**: a purge is due when dirty pages exceed half of the budget (down to three quarters of that), and each time
+//! as much was freed as the budget says: then a quarter of what nobody needed since the last time goes. The highest runs go
+//! first: lowest fit leaves them alone the longest.
+//!
+//! # Invariants
+//! - **VM1 tiling** below the frontier, what is clean in the space, dirty runs and areas told by the word of their first page
+//!   (live, in a magazine, in the hands of a purge, or retired) tile the arena.
+//! - **VM2 first** a word says live only at the first page of a live area, so a free is judged by one word.
+//!
+//! SP3 and SP4 are the house's (ARCHITECTURE.md).
+//!
+//! # Locking
+//! ```text
+//!   purge  >  { a magazine | central }  >  chunks of records
+//! ```
+//! Magazines and `central` never nest, except for the time of a fork, which takes all of them in this order. System calls happen
+//! under `central` only to move the frontier and to get records; pages are given back under `purge` alone.
+//! # Source
+//! Our own; what it stands for: Linux `mm/vmalloc.c` (`__vmalloc_node`, `vfree`), with pages that stay.
+
+mod carve;
+mod info;
+mod owned;
+mod purge;
+mod resize;
+#[cfg(test)]
+mod tests;
+
+pub use info::Stats;
+pub(crate) use owned::{Owned, Plan};
+
+use crate::PAGE_BYTES;
+use crate::arena::{Arena, Run, into_pointer};
+use crate::error::{AllocError, FreeError};
+use crate::fork::Hold;
+use crate::lock::Mutex;
+use crate::magazine::{BIG_PAGES, Big, Magazine, Out};
+use crate::os::Os;
+use crate::records::Host;
+use crate::word::Word;
+use carve::Central;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Runs that a purge handles at a time.
+pub(crate) const BATCH: usize = 64;
+
+/// What must be in a new area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fill {
+    /// Anything.
+    Any,
+    /// Zeros.
+    Zero,
+}
+
+/// One allocator.
+pub(crate) struct Heap<O: Os> {
+    // Constant after `new`.
+    host: Host<O>,
+    arena: Arena<O>,
+    magazines: &'static [Magazine],
+    /// Dirty pages above which a purge is due.
+    dirty_max: u64,
+    /// Moved areas that there may be at a time: each is a mapping of its own.
+    moved_max: u64,
+    // Under their locks; see the lock order above.
+    purge: Mutex<()>,
+    central: Mutex<Central<O>>,
+    // Atomic, each alone.
+    big: Big,
+    /// A move failed for want of memory or mappings: no more of them.
+    moves_off: AtomicBool,
+    copies: AtomicU64,
+}
+
+impl<O: Os> Heap<O> {
+    /// Gives out an area.
+    #[inline(always)]
+    pub(crate) fn alloc(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
+        let size = layout.size();
+        if size == 0 {
+            return Err(AllocError::ZeroSize);
+        }
+        let pages = size.div_ceil(PAGE_BYTES) as u64;
+        let align = (layout.align() / PAGE_BYTES).max(1) as u64;
+        let Some(mut run) = self.magazine().take(pages, align, self.arena.first(), &self.big) else {
+            return self.alloc_cold(layout, fill);
+        };
+        if fill == Fill::Zero {
+            self.arena.zero(&mut run, 0, size);
+        }
+        self.arena.put(run.page(), Word::live(pages, size));
+        Ok(into_pointer(run))
+    }
+
+    #[cold]
+    fn alloc_cold(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
+        let (mut run, clean) = self.carve(layout, false)?;
+        if fill == Fill::Zero && !clean {
+            self.arena.zero(&mut run, 0, layout.size());
+        }
+        Ok(into_pointer(run))
+    }
+
+    /// Takes back the area that begins at an address.
+    ///
+    /// # Safety
+    /// If an area begins there, nobody refers to it any more.
+    #[inline(always)]
+    pub(crate) unsafe fn free(&self, at: usize) -> Result<(), FreeError> {
+        // SAFETY: this function's contract.
+        let (run, word) = unsafe { self.claim(at) }?;
+        if word.is_moved() {
+            self.free_moved(run);
+            return Ok(());
+        }
+        self.keep(run);
+        Ok(())
+    }
+
+    /// Keeps a freed run where it is found first.
+    #[inline(always)]
+    fn keep(&self, run: Run) {
+        if let Err(run) = self.magazine().put(run, self.arena.first()) {
+            self.keep_cold(run);
+        }
+    }
+
+    #[cold]
+    fn keep_cold(&self, run: Run) {
+        let mut out = Out::new(self.arena.first());
+        if run.pages() >= BIG_PAGES && !self.big.has_room(run.pages()) {
+            // Places of other CPUs that hold nothing may hold what is left of the budget.
+            self.magazines.iter().for_each(|magazine| _ = magazine.revoke(&self.big));
+        }
+        self.magazine().push(run, &self.big, &mut out);
+        if !out.is_empty() {
+            self.make_dirty(out);
+        }
+    }
+
+    /// The magazine of the CPU that the caller runs on.
+    #[inline(always)]
+    fn magazine(&self) -> &'static Magazine {
+        let cpu = self.host.os().cpu();
+        match self.magazines.get(cpu) {
+            Some(magazine) => magazine,
+            None => &self.magazines[cpu % self.magazines.len()],
+        }
+    }
+
+    /// Takes the live area that begins at an address, of all who try at a time one.
+    ///
+    /// # Safety
+    /// If an area begins there, nobody refers to it any more.
+    #[inline(always)]
+    unsafe fn claim(&self, at: usize) -> Result<(Run, Word), FreeError> {
+        let Some((page, 0)) = self.arena.locate(at) else { return Err(self.refusal(at)) };
+        let Some(place) = self.arena.word(page) else { return Err(self.refusal(at)) };
+        let word = Word::from_bits(place.load(Ordering::Relaxed));
+        // Checks VM2. Acquire: what its owner did comes before what is done to its pages from here on.
+        if !word.is_live()
+            || place
+                .compare_exchange(
+                    word.bits(),
+                    Word::free(word.pages()).bits(),
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                )
+                .is_err()
+        {
+            return Err(self.refusal(at));
+        }
+        // SAFETY: the area was live, and of all who claim it this one changed its word (VM2).
+        Ok((unsafe { Run::claim(page, word.pages()) }, word))
+    }
+
+    /// Why nothing is freed at an address.
+    #[cold]
+    fn refusal(&self, at: usize) -> FreeError {
+        match self.arena.locate(at) {
+            None => FreeError::NotOurs { address: at },
+            Some((page, 0)) if self.arena.get(page).is_free() => {
+                FreeError::AlreadyFree { address: at, bytes: self.arena.get(page).usable_bytes() }
+            }
+            Some(_) => FreeError::NoArea { address: at },
+        }
+    }
+
+    /// The word of the live area that begins at an address.
+    #[inline]
+    pub(crate) fn live(&self, at: usize) -> Result<Word, FreeError> {
+        match self.arena.locate(at) {
+            Some((page, 0)) if self.arena.get(page).is_live() => Ok(self.arena.get(page)),
+            _ => Err(self.refusal(at)),
+        }
+    }
+
+    /// Tells whether an address is in the arena.
+    #[inline(always)]
+    pub(crate) fn contains(&self, at: usize) -> bool {
+        self.arena.locate(at).is_some()
+    }
+}
+
+impl<O: Os> Hold for Heap<O> {
+    /// Takes every lock, for the time of a fork.
+    fn hold(&self) {
+        core::mem::forget(self.purge.lock());
+        self.magazines.iter().for_each(Magazine::hold);
+        core::mem::forget(self.central.lock());
+        self.host.hold();
+    }
+
+    /// Gives them back, in the parent and in the child.
+    unsafe fn release(&self) {
+        // SAFETY: all four were taken by `hold`, as this function's contract says.
+        unsafe { self.host.release() };
+        // SAFETY: as before.
+        unsafe { self.central.force_unlock() };
+        for magazine in self.magazines {
+            // SAFETY: as before.
+            unsafe { magazine.release() };
+        }
+        // SAFETY: as before.
+        unsafe { self.purge.force_unlock() };
+    }
+}

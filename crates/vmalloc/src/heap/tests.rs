@@ -1,0 +1,541 @@
+//! Tests of the heap on a system that can be told to refuse.
+
+use super::*;
+use crate::error::{CreateError, ResizeError};
+use crate::magazine::BIG_PAGES;
+use crate::os::shim::Shim;
+use crate::os::{Call, Errno};
+use std::collections::BTreeMap;
+
+const MIB: usize = 1 << 20;
+
+fn layout(bytes: usize, align: usize) -> Layout {
+    Layout::from_size_align(bytes, align).unwrap()
+}
+
+fn heap(shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -> Owned<Shim> {
+    Owned::new(shim.clone(), Plan { arena_bytes_max, kept_bytes_max }).unwrap()
+}
+
+/// What a test thinks is out: address to bytes, alignment and the byte that fills it.
+struct Twin {
+    heap: Owned<Shim>,
+    areas: BTreeMap<usize, (usize, usize, u8)>,
+    state: u64,
+}
+
+impl Twin {
+    fn new(heap: Owned<Shim>) -> Self {
+        Self { heap, areas: BTreeMap::new(), state: 0x5eed }
+    }
+
+    fn random(&mut self, below: usize) -> usize {
+        self.state = self.state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.state >> 33) as usize % below
+    }
+
+    fn bytes(at: usize, bytes: usize) -> &'static mut [u8] {
+        // SAFETY: tests are the only ones in their heaps, and pass what was given out to them.
+        unsafe { core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(at), bytes) }
+    }
+
+    /// Fills the first and last bytes, and some in between.
+    fn mark(at: usize, bytes: usize, byte: u8) {
+        let area = Self::bytes(at, bytes);
+        area.iter_mut().step_by(1021).for_each(|place| *place = byte);
+        area[bytes - 1] = byte;
+    }
+
+    fn is_marked(at: usize, bytes: usize, byte: u8) -> bool {
+        Self::bytes(at, bytes).iter().step_by(1021).all(|&place| place == byte)
+    }
+
+    fn is_zero(at: usize, bytes: usize) -> bool {
+        Self::bytes(at, bytes).iter().all(|&byte| byte == 0)
+    }
+
+    fn enter(&mut self, at: usize, bytes: usize, align: usize) {
+        assert!(at.is_multiple_of(align.max(PAGE_BYTES)));
+        let word = self.heap.live(at).unwrap();
+        assert_eq!(word.requested_bytes(), bytes);
+        let end = at + word.usable_bytes();
+        let below = self.areas.range(..end).next_back();
+        assert!(below.is_none_or(|(&other, &(size, ..))| other + size.next_multiple_of(PAGE_BYTES) <= at));
+        let byte = 1 + self.random(255) as u8;
+        Self::mark(at, bytes, byte);
+        self.areas.insert(at, (bytes, align, byte));
+    }
+
+    fn alloc(&mut self, bytes: usize, align: usize, fill: Fill) -> Result<usize, AllocError> {
+        let at = self.heap.alloc(layout(bytes, align), fill)?.addr().get();
+        assert!(fill == Fill::Any || Self::is_zero(at, bytes));
+        self.enter(at, bytes, align);
+        Ok(at)
+    }
+
+    fn nth(&mut self) -> Option<usize> {
+        let count = self.areas.len();
+        (count > 0).then(|| self.random(count)).and_then(|n| self.areas.keys().nth(n).copied())
+    }
+
+    fn free(&mut self, at: usize) {
+        let (bytes, _, byte) = self.areas.remove(&at).unwrap();
+        assert!(Self::is_marked(at, bytes, byte), "somebody else wrote here");
+        // SAFETY: the twin had it.
+        unsafe { self.heap.free(at) }.unwrap();
+        // SAFETY: nothing is freed by this.
+        let again = unsafe { self.heap.free(at) };
+        assert!(matches!(again, Err(FreeError::AlreadyFree { .. })), "{again:?}");
+    }
+
+    fn resize(&mut self, at: usize, bytes: usize, fill: Fill) -> Result<usize, ResizeError> {
+        let (before, align, byte) = self.areas[&at];
+        // SAFETY: the twin has it.
+        let to = unsafe { self.heap.resize(at, layout(bytes, align), fill) }?.addr().get();
+        self.areas.remove(&at);
+        assert!(Self::is_marked(to, before.min(bytes), byte));
+        assert!(fill == Fill::Any || bytes <= before || Self::is_zero(to + before, bytes - before));
+        self.enter(to, bytes, align);
+        Ok(to)
+    }
+
+    /// Does something at random; errors are for the caller.
+    fn step(&mut self, largest: usize) -> Result<(), ResizeError> {
+        let bytes = match self.random(8) {
+            0..4 => 1 + self.random(20 * PAGE_BYTES),
+            4..7 => 1 + self.random(largest / 8),
+            _ => 1 + self.random(largest),
+        };
+        let align = 1 << [0, 3, 12, 12, 13, 16, 21][self.random(7)];
+        let fill = if self.random(3) == 0 { Fill::Zero } else { Fill::Any };
+        let cpu = self.random(4);
+        self.heap.host.os().on_cpu(cpu);
+        match self.random(10) {
+            0..4 => self.alloc(bytes, align, fill).map(|_| ()).map_err(ResizeError::Alloc),
+            4..7 => {
+                if let Some(at) = self.nth() {
+                    self.free(at);
+                }
+                Ok(())
+            }
+            _ => match self.nth() {
+                Some(at) => self.resize(at, bytes, fill).map(|_| ()),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn check(&self) {
+        assert_eq!(self.heap.validate(), Ok(()));
+        let live: usize = self.areas.values().map(|&(bytes, ..)| bytes.next_multiple_of(PAGE_BYTES)).sum();
+        assert_eq!(self.heap.stats().live_bytes, live);
+    }
+
+    fn end(mut self) {
+        for at in self.areas.keys().copied().collect::<Vec<_>>() {
+            self.free(at);
+        }
+        self.check();
+        self.heap.release_all();
+        self.check();
+        let stats = self.heap.stats();
+        assert_eq!((stats.live_bytes, stats.cached_bytes, stats.dirty_bytes), (0, 0, 0));
+        assert_eq!(stats.moved_areas, 0);
+        let shim = self.heap.host.os().clone();
+        drop(self.heap);
+        assert_eq!(shim.mapped(), 0, "all that was mapped was unmapped");
+    }
+}
+
+#[test]
+fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
+    let shim = Shim::default();
+    // Budgets from nothing to plenty, so that purges, magazines and moves all happen.
+    for (kept, steps) in [(0, 400), (2 * MIB, 1500), (64 * MIB, 1500)] {
+        let mut twin = Twin::new(heap(&shim, 1 << 32, kept));
+        for step in 0..steps {
+            twin.step(4 * MIB).unwrap();
+            if step % 16 == 0 {
+                twin.check();
+            }
+        }
+        let stats = twin.heap.stats();
+        assert!(stats.purged_bytes > 0 && stats.cache_hits > 0, "{stats:?}");
+        assert!(shim.calls(Call::Move) > 0 && shim.calls(Call::Renew) > 0);
+        twin.end();
+    }
+}
+
+/// The nth call of each kind is refused, for every n: nothing is lost, and what comes after succeeds.
+#[test]
+fn sp4_whatever_the_system_refuses_nothing_is_lost() {
+    // Moves are rarer than the others.
+    let plan = [
+        (Call::Map, 16, 150),
+        (Call::Commit, 16, 120),
+        (Call::Discard, 20, 120),
+        (Call::Move, 4, 500),
+        (Call::Renew, 6, 500),
+    ];
+    for (call, most, steps) in plan {
+        let (mut refusals, mut failures) = (0, 0);
+        for granted in 0..most {
+            let shim = Shim::default();
+            let mut twin = Twin::new(heap(&shim, 1 << 30, 4 * MIB));
+            shim.refuse_some(call, granted, 1 + granted % 3);
+            let before = shim.calls(call);
+            for _ in 0..steps {
+                let areas = twin.areas.clone();
+                if let Err(error) = twin.step(4 * MIB) {
+                    failures += 1;
+                    let refused = match error {
+                        ResizeError::Alloc(AllocError::Refused { call, errno, bytes }) => {
+                            (call, errno) == (Call::Commit, Errno::NOMEM) && bytes > 0
+                        }
+                        ResizeError::Alloc(AllocError::NoRecords) => call == Call::Map,
+                        _ => false,
+                    };
+                    assert!(refused, "{call:?}: {error}");
+                    assert_eq!(twin.areas, areas);
+                    twin.check();
+                }
+            }
+            let ran = shim.calls(call) - before;
+            refusals += u64::from(ran > granted);
+            shim.allow();
+            for _ in 0..40 {
+                twin.step(4 * MIB).unwrap();
+            }
+            twin.check();
+            if call != Call::Renew {
+                twin.end();
+            }
+        }
+        assert!(refusals > 0, "{call:?} was never refused");
+        // What can do without is done without; the rest says so.
+        assert!(failures > 0 || !matches!(call, Call::Commit), "{call:?}");
+    }
+}
+
+#[test]
+fn sp3_everything_can_be_freed_when_the_system_gives_nothing_any_more() {
+    let shim = Shim::default();
+    let mut twin = Twin::new(heap(&shim, 1 << 32, 1 << 30));
+    while twin.areas.len() < 3000 {
+        let bytes = 1 + twin.random(9 * PAGE_BYTES);
+        twin.alloc(bytes, 1, Fill::Any).unwrap();
+    }
+    for call in [Call::Map, Call::Commit, Call::Discard, Call::Move, Call::Renew] {
+        shim.refuse(call, 0);
+    }
+    // Every other one, so that no two merge; then the rest.
+    let (odd, even): (Vec<_>, Vec<_>) = twin.areas.keys().copied().enumerate().partition(|(n, _)| n % 2 == 1);
+    for (_, at) in odd.into_iter().chain(even) {
+        twin.free(at);
+    }
+    twin.check();
+    shim.allow();
+    twin.end();
+}
+
+#[test]
+fn a_full_arena_says_so_and_serves_again_when_something_was_freed() {
+    let shim = Shim::default();
+    let mut twin = Twin::new(heap(&shim, 64 * MIB, 1 << 30));
+    let arena = twin.heap.stats().arena_bytes;
+    let mut last = Ok(0);
+    while last.is_ok() {
+        last = twin.alloc(3 * MIB, 1, Fill::Any);
+    }
+    let refusal =
+        AllocError::NoSpace { requested_bytes: 3 * MIB, align_bytes: 1, largest_bytes: arena % (3 * MIB) };
+    assert_eq!(last, Err(refusal));
+    twin.check();
+    let whole = twin.alloc(2 * arena, 1, Fill::Any);
+    assert!(matches!(whole, Err(AllocError::NoSpace { .. })), "{whole:?}");
+    // All is kept in pieces of another size, in magazines of other CPUs: it merges when it must.
+    for (cpu, at) in twin.areas.keys().copied().collect::<Vec<_>>().into_iter().enumerate() {
+        shim.on_cpu(cpu % 4);
+        twin.free(at);
+    }
+    let all = twin.alloc(arena, 1, Fill::Zero).unwrap();
+    assert!(twin.alloc(1, 1, Fill::Any).is_err());
+    twin.free(all);
+    twin.end();
+}
+
+#[test]
+fn a_free_of_what_is_no_area_says_why_and_changes_nothing() {
+    let shim = Shim::default();
+    let mut twin = Twin::new(heap(&shim, 1 << 30, 64 * MIB));
+    let at = twin.alloc(10 * PAGE_BYTES, 1, Fill::Any).unwrap();
+    let first = address(&twin);
+    // SAFETY: no area begins at any of these but the last, which the twin gives up.
+    let free = |at: usize| unsafe { twin.heap.free(at) };
+    assert_eq!(free(0), Err(FreeError::NotOurs { address: 0 }));
+    assert_eq!(free(first - 1), Err(FreeError::NotOurs { address: first - 1 }));
+    for inside in [at + 1, at + PAGE_BYTES, at + 9 * PAGE_BYTES, first + 512 * MIB, first + (1 << 30) - 1] {
+        assert_eq!(free(inside), Err(FreeError::NoArea { address: inside }));
+    }
+    assert_eq!(twin.heap.validate(), Ok(()));
+    assert_eq!(free(at), Ok(()));
+    let again = FreeError::AlreadyFree { address: at, bytes: 10 * PAGE_BYTES };
+    assert_eq!(free(at), Err(again));
+    // Also once it has left the magazine, and once its pages have gone.
+    twin.heap.release_all();
+    // SAFETY: it is freed, so nothing is freed by this.
+    assert_eq!(unsafe { twin.heap.free(at) }, Err(again));
+    // SAFETY: as before.
+    let resized = unsafe { twin.heap.resize(at, layout(1, 1), Fill::Any) };
+    assert_eq!(resized, Err(ResizeError::Free(again)));
+    twin.areas.clear();
+    twin.end();
+}
+
+fn address(twin: &Twin) -> usize {
+    twin.heap.arena.extent().start().get() as usize
+}
+
+#[test]
+fn what_two_threads_free_at_a_time_one_frees() {
+    let shim = Shim::default();
+    let heap = heap(&shim, 1 << 30, 64 * MIB);
+    for round in 0..200 {
+        shim.on_cpu(round % 4);
+        let at = heap.alloc(layout(70_000, 1), Fill::Any).unwrap().addr().get();
+        let won = std::thread::scope(|scope| {
+            // SAFETY: nobody refers to the area.
+            let frees: Vec<_> = (0..2).map(|_| scope.spawn(|| unsafe { heap.free(at) }.is_ok())).collect();
+            frees.into_iter().map(|free| u32::from(free.join().unwrap())).sum::<u32>()
+        });
+        assert_eq!(won, 1);
+    }
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+/// Threads that take from each other, resize, and give everything back in between; each area tells whose it is.
+#[test]
+fn vm1_threads_that_free_each_others_areas_lose_nothing() {
+    let shim = Shim::default();
+    let heap = heap(&shim, 1 << 32, 16 * MIB);
+    let shared: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
+    let give = |at: u64| {
+        if at != 0 {
+            let at = at as usize;
+            let bytes = heap.live(at).unwrap().requested_bytes();
+            assert!(Twin::is_marked(at, bytes, (at >> 12) as u8 | 1));
+            // SAFETY: taken out of the shared places, so nobody else has it.
+            unsafe { heap.free(at) }.unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..6u64 {
+            let (heap, shared, give) = (&heap, &shared, &give);
+            scope.spawn(move || {
+                let mut state = thread + 1;
+                for step in 0..1500 {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let place = &shared[(state >> 40) as usize % shared.len()];
+                    let bytes =
+                        1 + (state >> 33) as usize % (if step % 9 == 0 { 4 * MIB } else { 40 * PAGE_BYTES });
+                    let mut at = heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+                    if step % 5 == 0 {
+                        // SAFETY: nobody else has it.
+                        let to = unsafe { heap.resize(at, layout(1 + bytes * 3 / 2, 1), Fill::Any) };
+                        at = to.unwrap().addr().get();
+                    }
+                    let bytes = heap.live(at).unwrap().requested_bytes();
+                    Twin::mark(at, bytes, (at >> 12) as u8 | 1);
+                    give(place.swap(at as u64, Ordering::AcqRel));
+                    match step % 256 {
+                        100 => _ = heap.release_all(),
+                        200 => heap.write_info(&mut String::new()).unwrap(),
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(heap.validate(), Ok(()));
+    shared.iter().for_each(|place| give(place.swap(0, Ordering::AcqRel)));
+    heap.release_all();
+    assert_eq!(heap.validate(), Ok(()));
+    assert_eq!((heap.stats().live_bytes, heap.stats().dirty_bytes, heap.stats().cached_bytes), (0, 0, 0));
+}
+
+#[test]
+fn a_cached_pair_makes_no_system_call() {
+    let shim = Shim::default();
+    let heap = heap(&shim, 1 << 34, 128 * MIB);
+    shim.on_cpu(0);
+    let calls =
+        || [Call::Map, Call::Commit, Call::Discard, Call::Move, Call::Renew].map(|call| shim.calls(call));
+    for bytes in [65_536, MIB, 16 * MIB, 64 * MIB] {
+        let pair = || {
+            let at = heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+            // SAFETY: nobody refers to it.
+            unsafe { heap.free(at) }.unwrap();
+            at
+        };
+        let first = pair();
+        let (before, hits) = (calls(), heap.stats().cache_hits);
+        assert!((0..100).all(|_| pair() == first));
+        assert_eq!((calls(), heap.stats().cache_hits), (before, hits + 100), "{bytes}");
+    }
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn what_nobody_needs_for_long_goes_back_and_what_is_needed_stays() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let budget = 64 * MIB;
+    let mut twin = Twin::new(heap(&shim, 1 << 34, budget));
+    // A burst: under the bound, dirty, never needed again.
+    let burst: Vec<_> = (0..28).map(|_| twin.alloc(MIB + PAGE_BYTES, 1, Fill::Any).unwrap()).collect();
+    burst.into_iter().for_each(|at| twin.free(at));
+    let after_burst = twin.heap.stats();
+    assert_eq!(after_burst.purged_bytes, 0);
+    // Then traffic that no magazine serves, for sizes never come again while they are there.
+    for bytes in (0..6000).map(|n| (17 + n % 300) * PAGE_BYTES) {
+        let at = twin.alloc(bytes, 1, Fill::Any).unwrap();
+        twin.free(at);
+    }
+    let stats = twin.heap.stats();
+    assert!(stats.purged_bytes > 0, "{stats:?}");
+    assert!(stats.dirty_bytes < after_burst.dirty_bytes / 2, "{stats:?}");
+    // Far beyond the bound: no more than that stays.
+    let many: Vec<_> = (0..100).map(|_| twin.alloc(3 * MIB, 1, Fill::Any).unwrap()).collect();
+    many.into_iter().for_each(|at| twin.free(at));
+    let stats = twin.heap.stats();
+    let bound = budget + 4 * BIG_PAGES as usize * PAGE_BYTES;
+    assert!(stats.dirty_bytes + stats.cached_bytes <= bound, "{stats:?}");
+    twin.end();
+}
+
+#[test]
+fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut twin = Twin::new(heap(&shim, 1 << 32, 0));
+    let at = twin.alloc(MIB, 1, Fill::Any).unwrap();
+    assert_eq!(twin.resize(at, 40 * MIB, Fill::Zero), Ok(at), "clean above");
+    assert_eq!(twin.resize(at, 8 * MIB, Fill::Any), Ok(at));
+    assert_eq!(twin.resize(at, 30 * MIB, Fill::Zero), Ok(at), "dirty above");
+    let wall = twin.alloc(1, 1, Fill::Any).unwrap();
+    assert!(wall >= at + 30 * MIB);
+    let before = shim.calls(Call::Move);
+    let to = twin.resize(at, 50 * MIB, Fill::Zero).unwrap();
+    assert!(to != at && shim.calls(Call::Move) == before + 1);
+    assert_eq!((twin.heap.stats().moved_areas, twin.heap.stats().copies), (1, 0));
+    twin.check();
+    // Where it was is clean: zeros that nobody has to write.
+    assert_eq!(twin.alloc(20 * MIB, 1, Fill::Zero), Ok(at));
+    // A moved area that grew has two mappings; it is copied if the kernel will not move it.
+    let _wall = twin.alloc(1, 1, Fill::Any).unwrap();
+    let mut top = twin.resize(to, 60 * MIB, Fill::Zero).unwrap();
+    let _wall = twin.alloc(1, 1, Fill::Any).unwrap();
+    top = twin.resize(top, 61 * MIB, Fill::Any).unwrap();
+    twin.check();
+    // Small ones are copied.
+    let copies = twin.heap.stats().copies;
+    let small = twin.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
+    let _wall = twin.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
+    assert_ne!(twin.resize(small, 3 * PAGE_BYTES, Fill::Any).unwrap(), small);
+    assert_eq!(twin.heap.stats().copies, copies + 1);
+    twin.free(top);
+    twin.end();
+}
+
+#[test]
+fn moved_areas_are_bounded_and_leave_no_mappings_behind() {
+    let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+    let shim = Shim::default();
+    shim.limit_mappings(8 * 10);
+    shim.on_cpu(0);
+    let mut twin = Twin::new(heap(&shim, 1 << 34, 64 * MIB));
+    let before = mappings();
+    let mut areas = Vec::new();
+    for _ in 0..30 {
+        let at = twin.alloc(MIB, 1, Fill::Any).unwrap();
+        let _wall = twin.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
+        areas.push(twin.resize(at, MIB + 3 * PAGE_BYTES, Fill::Any).unwrap());
+    }
+    let stats = twin.heap.stats();
+    assert_eq!((stats.moved_areas, stats.copies >= 20), (10, true), "{stats:?}");
+    areas.into_iter().for_each(|at| twin.free(at));
+    assert_eq!(twin.heap.stats().moved_areas, 0);
+    // Other tests map at the same time, so only what thirty moves would leave is told apart.
+    assert!(mappings() < before + 15, "{} mappings, {before} before", mappings());
+    twin.end();
+}
+
+#[test]
+fn an_allocator_that_cannot_be_made_leaves_nothing() {
+    let shim = Shim::default();
+    // As many magazines as do not fit in the first chunk.
+    shim.set_cpus(1000);
+    for granted in 0.. {
+        shim.refuse(Call::Map, granted);
+        let made = Owned::new(shim.clone(), Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0 });
+        shim.allow();
+        match made {
+            Ok(_) => {
+                assert!(granted > 1);
+                break;
+            }
+            Err(error) => {
+                let refused = matches!(error, CreateError::Refused { call: Call::Map, .. });
+                assert!(refused || error == CreateError::NoRecords, "{error}");
+                assert_eq!(shim.mapped(), 0);
+            }
+        }
+    }
+    shim.refuse(Call::Reserve, 0);
+    let made = Owned::new(shim.clone(), Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0 });
+    assert!(matches!(made, Err(CreateError::Refused { call: Call::Reserve, .. })));
+    assert_eq!(shim.mapped(), 0);
+}
+
+#[test]
+fn the_list_of_areas_is_that_of_the_kernel() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut twin = Twin::new(heap(&shim, 1 << 30, 64 * MIB));
+    let areas: Vec<_> = (0..200).map(|n| twin.alloc((n + 1) * 1000, 1, Fill::Any).unwrap()).collect();
+    areas.iter().step_by(2).for_each(|&at| twin.free(at));
+    let mut text = String::new();
+    twin.heap.write_info(&mut text).unwrap();
+    let live: Vec<_> = text.lines().filter(|line| line.ends_with(" vmalloc")).collect();
+    assert_eq!(live.len(), 100);
+    assert!(text.lines().any(|line| line.ends_with(" unpurged vm_area")));
+    let (at, &(bytes, ..)) = twin.areas.iter().next().unwrap();
+    let pages = bytes.div_ceil(PAGE_BYTES);
+    let want = format!(
+        "{at:#018x}-{:#018x} {:>7} pages={pages} vmalloc",
+        at + pages * PAGE_BYTES,
+        pages * PAGE_BYTES
+    );
+    assert!(live.contains(&want.as_str()), "{want}\n{text}");
+    twin.end();
+}
+
+#[test]
+fn vm1_vm2_a_word_that_is_wrong_is_named() {
+    let shim = Shim::default();
+    let mut twin = Twin::new(heap(&shim, 1 << 30, 64 * MIB));
+    let at = twin.alloc(10 * PAGE_BYTES, 1, Fill::Any).unwrap();
+    let page = (at / PAGE_BYTES) as u64;
+    let rule = |twin: &Twin, page, word| {
+        let before = twin.heap.arena.get(page);
+        twin.heap.arena.put(page, word);
+        let rule = twin.heap.validate().unwrap_err().rule;
+        twin.heap.arena.put(page, before);
+        rule
+    };
+    assert_eq!(rule(&twin, page, Word::from_bits(0)), "VM1");
+    assert_eq!(rule(&twin, page, Word::free(10)), "VM1");
+    assert_eq!(rule(&twin, page + 3, Word::live(1, 1)), "VM2");
+    twin.check();
+    twin.end();
+}

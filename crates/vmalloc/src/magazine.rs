@@ -1,0 +1,481 @@
+//! Freed areas by exact size, a shelf of them for each CPU: what an alloc and a free touch in most cases.
+//!
+//! # Theory
+//! Whoever frees an area mostly asks for its size again soon. A magazine keeps freed areas as they are: mapped, resident,
+//! busy in the space. Taking one is a search among at most eight of its set; no address is chosen and no page is asked for.
+//!
+//! ```text
+//!   magazine of CPU 3    set(16 pages)   | 16 | 16 |    |    |    |    |    |    |     newest last, taken first
+//!                        set(17 pages)   | 17 |401 | 17 |    |    |    |    |    |     sets are shared by hash
+//! ```
+//! In front of the sets are two places for what was freed last, one for a small item and one for a big one, each a word that
+//! changes by compare-exchange: a pair in steady use takes no lock. What was there goes to its set when another comes.
+//!
+//! A thread may move to another CPU after it read the number: then it uses the other one's magazine, which is as good. Threads
+//! that meet at the lock of the sets park.
+//!
+//! Small items are bounded for each magazine, big ones for all together, so that one of 64 MiB can be kept and a hundred CPUs do
+//! not keep one each. The place for a big one has **credit**: pages that it took from the budget once and keeps, so that a pair
+//! does not touch what all CPUs share. Whoever finds the budget used up takes the credit of empty places. What finds no
+//! room pushes out what is there: first the oldest of its set.
+//!
+//! # Invariants
+//! - **MZ1 bounded** the sets of a magazine have at most [`SMALL_PAGES_MAX`] pages in small items, and its place one such item
+//!   more; big items in sets, and the credit of all places, are no more than the budget. (An item that comes in the very moment
+//!   in which its place loses the credit stays until the next one comes.)
+//! - **MZ2 counted** the pages that a shelf of sets tells are those of its items.
+//!
+//! # Source
+//! Bonwick and Adams, "Magazines and Vmem", 2001; Linux has the pools of `vmap_node` (`mm/vmalloc.c`, 6.9).
+
+use crate::arena::Run;
+use crate::lock::Mutex;
+use crate::records::Zeroed;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const SETS: usize = 64;
+const WAYS: usize = 8;
+/// Items from this size on are big: 2 MiB.
+pub(crate) const BIG_PAGES: u64 = 512;
+/// Pages in small items of one magazine: 2 MiB.
+pub(crate) const SMALL_PAGES_MAX: u64 = 512;
+/// Runs that one call pushes out at most.
+const OUT_MAX: usize = 16;
+
+/// A freed area: its first page above, its pages below.
+type Item = u64;
+
+#[inline(always)]
+fn item(run: &Run, first: u64) -> Item {
+    (run.page() - first) << 32 | run.pages()
+}
+
+#[inline(always)]
+const fn pages_of(item: Item) -> u64 {
+    item & u32::MAX as u64
+}
+
+/// Tells whether an item is that: of so many pages, and so aligned.
+#[inline(always)]
+const fn fits(item: Item, pages: u64, align: u64, first: u64) -> bool {
+    pages_of(item) == pages && (first + (item >> 32)) & (align - 1) == 0
+}
+
+#[inline(always)]
+fn set_of(pages: u64) -> usize {
+    (pages.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SETS.ilog2())) as usize
+}
+
+/// What one CPU keeps.
+#[repr(align(128))]
+pub(crate) struct Magazine {
+    // Atomic, each alone.
+    /// The small item freed last, and the big one; 0 for none.
+    fronts: [AtomicU64; 2],
+    /// Pages that the place of the big one may have; changed under the lock of the shelf.
+    credit: AtomicU64,
+    /// Taken from the places; about, since two threads may count at once.
+    hits: AtomicU64,
+    // Under its lock.
+    shelf: Mutex<Shelf>,
+}
+
+struct Shelf {
+    lens: [u8; SETS],
+    items: [[Item; WAYS]; SETS],
+    /// Pages in small items, and in big ones.
+    small: u64,
+    big: u64,
+    /// The set that gives way next.
+    victim: u8,
+    hits: u64,
+}
+
+// SAFETY: a free lock and numbers, all of which may be 0.
+unsafe impl Zeroed for Magazine {}
+
+/// What big items of all magazines may have together.
+pub(crate) struct Big {
+    max: u64,
+    pages: AtomicU64,
+}
+
+impl Big {
+    pub(crate) fn new(max: u64) -> Self {
+        Self { max, pages: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn enter(&self, pages: u64) -> bool {
+        let before = self.pages.fetch_add(pages, Ordering::Relaxed);
+        if before + pages <= self.max {
+            return true;
+        }
+        self.pages.fetch_sub(pages, Ordering::Relaxed);
+        false
+    }
+
+    /// Tells whether as many pages more would be let in now.
+    pub(crate) fn has_room(&self, pages: u64) -> bool {
+        self.pages.load(Ordering::Relaxed) + pages <= self.max
+    }
+
+    #[inline]
+    fn leave(&self, pages: u64) {
+        self.pages.fetch_sub(pages, Ordering::Relaxed);
+    }
+}
+
+/// Runs that a magazine has no room for: at most half a set, what made room, and the two that came.
+pub(crate) struct Out {
+    runs: [Item; OUT_MAX],
+    len: usize,
+    first: u64,
+}
+
+impl Out {
+    pub(crate) fn new(first: u64) -> Self {
+        Self { runs: [0; OUT_MAX], len: 0, first }
+    }
+
+    fn push(&mut self, item: Item) {
+        if item != 0 {
+            self.runs[self.len] = item;
+            self.len += 1;
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn is_full(&self) -> bool {
+        self.len == OUT_MAX
+    }
+}
+
+impl Iterator for Out {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        self.len = self.len.checked_sub(1)?;
+        let item = self.runs[self.len];
+        // SAFETY: whoever put it in gave the run away, and nobody takes it out twice (AR2).
+        Some(unsafe { Run::claim(self.first + (item >> 32), pages_of(item)) })
+    }
+}
+
+/// What a magazine holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) pages: u64,
+    pub(crate) items: u64,
+    pub(crate) hits: u64,
+}
+
+impl Magazine {
+    /// Takes a run of exactly these pages whose first page is a multiple of `align` pages.
+    #[inline(always)]
+    pub(crate) fn take(&self, pages: u64, align: u64, first: u64, big: &Big) -> Option<Run> {
+        let front = &self.fronts[usize::from(pages >= BIG_PAGES)];
+        let found = front.load(Ordering::Relaxed);
+        if !fits(found, pages, align, first) {
+            return self.take_shelved(pages, align, first, big);
+        }
+        // Acquire pairs with the release of `put`: what its owner did comes before. The same item may have come and gone
+        // since the load; it is there now, and that is what counts.
+        front.compare_exchange(found, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        self.hits.store(self.hits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        // SAFETY: the place had it, and has it no longer (AR2).
+        Some(unsafe { Run::claim(first + (found >> 32), pages) })
+    }
+
+    #[inline(never)]
+    fn take_shelved(&self, pages: u64, align: u64, first: u64, big: &Big) -> Option<Run> {
+        let set = set_of(pages);
+        let mut shelf = self.shelf.lock();
+        let len = usize::from(shelf.lens[set]);
+        let items = &mut shelf.items[set];
+        let at = items[..len].iter().rposition(|&item| fits(item, pages, align, first))?;
+        let found = items[at];
+        items.copy_within(at + 1..len, at);
+        shelf.lens[set] -= 1;
+        shelf.hits += 1;
+        shelf.forget(pages, big);
+        drop(shelf);
+        // SAFETY: the shelf had it, and has it no longer (AR2).
+        Some(unsafe { Run::claim(first + (found >> 32), pages) })
+    }
+
+    /// Keeps a run if the place for what was freed last is empty.
+    #[inline(always)]
+    pub(crate) fn put(&self, run: Run, first: u64) -> Result<(), Run> {
+        let pages = run.pages();
+        let front = &self.fronts[usize::from(pages >= BIG_PAGES)];
+        if pages >= BIG_PAGES && pages > self.credit.load(Ordering::Relaxed) {
+            return Err(run);
+        }
+        // Release pairs with `take`.
+        match front.compare_exchange(0, item(&run, first), Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(run),
+        }
+    }
+
+    /// Keeps a run in its place, and what was there in its set; what finds no room is added to `out`.
+    #[inline(never)]
+    pub(crate) fn push(&self, run: Run, big: &Big, out: &mut Out) {
+        let (new, pages) = (item(&run, out.first), run.pages());
+        let mut shelf = self.shelf.lock();
+        if pages < BIG_PAGES {
+            let old = self.fronts[0].swap(new, Ordering::AcqRel);
+            shelf.add(old, big, out);
+            return;
+        }
+        let old = self.fronts[1].swap(0, Ordering::AcqRel);
+        let credit = self.credit.load(Ordering::Relaxed);
+        let raised = pages <= credit || shelf.make_room(pages - credit, true, big, out);
+        if raised {
+            self.credit.store(credit.max(pages), Ordering::Relaxed);
+        }
+        // Another thread may have put one there since.
+        if !raised || self.fronts[1].compare_exchange(0, new, Ordering::Release, Ordering::Relaxed).is_err() {
+            out.push(new);
+        }
+        shelf.add(old, big, out);
+    }
+
+    /// Takes back the credit of an empty place; how many pages.
+    #[cold]
+    pub(crate) fn revoke(&self, big: &Big) -> u64 {
+        let _shelf = self.shelf.lock();
+        if self.fronts[1].load(Ordering::Relaxed) != 0 {
+            return 0;
+        }
+        let credit = self.credit.swap(0, Ordering::Relaxed);
+        big.leave(credit);
+        credit
+    }
+
+    /// Takes out what it has, as much as `out` holds.
+    #[cold]
+    pub(crate) fn drain(&self, big: &Big, out: &mut Out) {
+        let mut shelf = self.shelf.lock();
+        for front in &self.fronts {
+            out.push(front.swap(0, Ordering::Acquire));
+        }
+        big.leave(self.credit.swap(0, Ordering::Relaxed));
+        for set in 0..SETS {
+            while !out.is_full()
+                && let Some(item) = shelf.pop_oldest(set, big)
+            {
+                out.push(item);
+            }
+        }
+    }
+
+    /// Tells what it has.
+    pub(crate) fn held(&self) -> Held {
+        let shelf = self.shelf.lock();
+        let fronts = self.fronts.each_ref().map(|front| front.load(Ordering::Relaxed));
+        let items: u64 = shelf.lens.iter().map(|&len| u64::from(len)).sum();
+        Held {
+            pages: shelf.small + shelf.big + fronts.map(pages_of).iter().sum::<u64>(),
+            items: items + fronts.iter().filter(|&&item| item != 0).count() as u64,
+            hits: shelf.hits + self.hits.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Checks MZ1 and MZ2; what the items have, as (small, big) pages, if they are broken.
+    #[cfg(test)]
+    pub(crate) fn check(&self) -> Result<(), (u64, u64)> {
+        let shelf = self.shelf.lock();
+        let (mut small, mut large) = (0, 0);
+        for (items, &len) in shelf.items.iter().zip(&shelf.lens) {
+            for &item in &items[..usize::from(len)] {
+                *if pages_of(item) >= BIG_PAGES { &mut large } else { &mut small } += pages_of(item);
+            }
+        }
+        let counted = (small, large) == (shelf.small, shelf.big);
+        let front = pages_of(self.fronts[1].load(Ordering::Relaxed));
+        let paid = front <= self.credit.load(Ordering::Relaxed);
+        if counted && paid && small <= SMALL_PAGES_MAX { Ok(()) } else { Err((small, large)) }
+    }
+
+    /// Takes the lock for the time of a fork.
+    pub(crate) fn hold(&self) {
+        core::mem::forget(self.shelf.lock());
+    }
+
+    /// Gives it back, in the parent and in the child.
+    ///
+    /// # Safety
+    /// The caller, or in a child the thread it was forked from, called [`hold`](Self::hold).
+    pub(crate) unsafe fn release(&self) {
+        // SAFETY: held, by this function's contract.
+        unsafe { self.shelf.force_unlock() };
+    }
+}
+
+impl Shelf {
+    /// Adds an item to its set, if it is one, after making room; or to `out`.
+    fn add(&mut self, new: Item, big: &Big, out: &mut Out) {
+        if new == 0 {
+            return;
+        }
+        let pages = pages_of(new);
+        let (set, large) = (set_of(pages), pages >= BIG_PAGES);
+        if usize::from(self.lens[set]) == WAYS {
+            // Half of it, so that a set in turmoil does this once in four frees.
+            for _ in 0..WAYS / 2 {
+                if let Some(item) = self.pop_oldest(set, big) {
+                    out.push(item);
+                }
+            }
+        }
+        if !self.make_room(pages, large, big, out) {
+            out.push(new);
+            return;
+        }
+        let len = usize::from(self.lens[set]);
+        self.items[set][len] = new;
+        self.lens[set] += 1;
+        *if large { &mut self.big } else { &mut self.small } += pages;
+    }
+
+    /// Tells whether its bound lets these pages in; big ones are counted for all magazines at once. Checks MZ1.
+    fn has_room(&self, pages: u64, large: bool, big: &Big) -> bool {
+        if large { big.enter(pages) } else { self.small + pages <= SMALL_PAGES_MAX }
+    }
+
+    /// Pushes items out until there is room. `false` if there cannot be, or `out` is nearly full.
+    fn make_room(&mut self, pages: u64, large: bool, big: &Big, out: &mut Out) -> bool {
+        for step in 0..=SETS {
+            let victim = (usize::from(self.victim) + step) % SETS;
+            loop {
+                if self.has_room(pages, large, big) {
+                    self.victim = victim as u8;
+                    return true;
+                }
+                if out.len + 3 > OUT_MAX || !self.has_kind(victim, large) {
+                    break;
+                }
+                if let Some(item) = self.pop_oldest(victim, big) {
+                    out.push(item);
+                }
+            }
+        }
+        false
+    }
+
+    /// Tells whether a set has big items, or small ones.
+    fn has_kind(&self, set: usize, large: bool) -> bool {
+        let items = &self.items[set][..usize::from(self.lens[set])];
+        items.iter().any(|&item| (pages_of(item) >= BIG_PAGES) == large)
+    }
+
+    /// Counts an item less.
+    fn forget(&mut self, pages: u64, big: &Big) {
+        if pages >= BIG_PAGES {
+            self.big -= pages;
+            big.leave(pages);
+        } else {
+            self.small -= pages;
+        }
+    }
+
+    /// The oldest item of a set.
+    fn pop_oldest(&mut self, set: usize, big: &Big) -> Option<Item> {
+        let len = usize::from(self.lens[set]);
+        if len == 0 {
+            return None;
+        }
+        let oldest = self.items[set][0];
+        self.items[set].copy_within(1..len, 0);
+        self.lens[set] -= 1;
+        self.forget(pages_of(oldest), big);
+        Some(oldest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::shim::Shim;
+    use crate::records::Host;
+
+    const FIRST: u64 = 1 << 20;
+
+    fn run(page: u64, pages: u64) -> Run {
+        // SAFETY: no memory is touched in these tests: runs are numbers here.
+        unsafe { Run::claim(FIRST + page, pages) }
+    }
+
+    fn magazine() -> &'static Magazine {
+        &Host::open(Shim::default()).unwrap().lend_zeroed::<Magazine>(1).unwrap()[0]
+    }
+
+    #[test]
+    fn mz1_what_has_no_room_pushes_out_others_and_nothing_is_lost() {
+        let (magazine, big) = (magazine(), Big::new(4 * BIG_PAGES));
+        let (mut state, mut inside, mut page) = (7u64, std::collections::BTreeMap::new(), 0);
+        for round in 0..20_000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let pages = match state >> 60 {
+                0..8 => 1 + (state >> 33) % 9,
+                8..14 => 1 + (state >> 33) % 300,
+                _ => (state >> 33) % (5 * BIG_PAGES) + 1,
+            };
+            if round % 3 == 2 {
+                if let Some(run) = magazine.take(pages, 1, FIRST, &big) {
+                    assert_eq!((run.pages(), inside.remove(&run.page())), (pages, Some(pages)));
+                }
+            } else {
+                let mut out = Out::new(FIRST);
+                page += pages;
+                inside.insert(FIRST + page - pages, pages);
+                if let Err(run) = magazine.put(run(page - pages, pages), FIRST) {
+                    magazine.push(run, &big, &mut out);
+                }
+                out.for_each(|run| assert_eq!(inside.remove(&run.page()), Some(run.pages())));
+            }
+            assert_eq!(magazine.check(), Ok(()));
+            let held = magazine.held();
+            assert_eq!((held.pages, held.items), (inside.values().sum(), inside.len() as u64));
+            assert!(big.pages.load(Ordering::Relaxed) <= big.max);
+        }
+        assert!(magazine.held().hits > 1000);
+        while magazine.held().items > 0 {
+            let mut out = Out::new(FIRST);
+            magazine.drain(&big, &mut out);
+            out.for_each(|run| assert_eq!(inside.remove(&run.page()), Some(run.pages())));
+        }
+        assert_eq!((inside.len(), big.pages.into_inner()), (0, 0));
+    }
+
+    #[test]
+    fn mz2_a_count_that_is_wrong_is_seen() {
+        let (magazine, big) = (magazine(), Big::new(BIG_PAGES));
+        (0..2).for_each(|page| magazine.push(run(3 * page, 3), &big, &mut Out::new(FIRST)));
+        assert_eq!(magazine.check(), Ok(()));
+        magazine.shelf.lock().small = 4;
+        assert_eq!(magazine.check(), Err((3, 0)));
+    }
+
+    #[test]
+    fn the_newest_of_a_size_is_taken_first_and_alignment_is_kept() {
+        let (magazine, big) = (magazine(), Big::new(0));
+        for page in [16, 3, 5] {
+            magazine.push(run(page, 2), &big, &mut Out::new(FIRST));
+        }
+        assert_eq!(magazine.take(2, 16, FIRST, &big), Some(run(16, 2)));
+        assert_eq!(magazine.take(2, 1, FIRST, &big), Some(run(5, 2)));
+        assert_eq!(magazine.take(2, 2, FIRST, &big), None);
+        assert_eq!(magazine.take(3, 1, FIRST, &big), None);
+        // No budget for a big one: it does not stay.
+        let mut out = Out::new(FIRST);
+        magazine.push(run(100, BIG_PAGES), &big, &mut out);
+        assert_eq!(out.next(), Some(run(100, BIG_PAGES)));
+        assert_eq!(magazine.take(2, 1, FIRST, &big), Some(run(3, 2)), "a small one did not give way to it");
+    }
+}

@@ -1,0 +1,387 @@
+//! Linux: system calls through libc, the CPU number from the area that libc registered for restartable sequences.
+//!
+//! # Theory
+//! The kernel writes the number of the CPU into a thread's rseq area whenever the thread moves. Reading it is one load. libc
+//! registers the area (glibc from 2.35 on); nothing is ever registered or written here, since a second user of an area
+//! breaks the first. Where there is none, the number comes from `sched_getcpu`.
+//!
+//! `process_madvise` gives many runs back under one flush, but knows this process by a number only from Linux 6.13 on; whoever
+//! refuses it once (an older kernel, a seccomp profile) is asked run by run from then on.
+//! # Source
+//! `man 2 process_madvise`, `man 2 mremap`, `man 2 rseq`; kernel `include/uapi/linux/rseq.h` for the layout.
+
+use super::{Errno, Os, Span};
+use core::ffi::{CStr, c_int, c_long, c_void};
+use core::ptr::{null_mut, with_exposed_provenance_mut};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Names this process to `process_madvise` (`PIDFD_SELF_THREAD_GROUP`).
+const PIDFD_SELF: c_int = -10_001;
+/// Spans in one call.
+const BATCH: usize = 64;
+/// Where the CPU number is in an rseq area (`cpu_id`).
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+const RSEQ_CPU_AT: isize = 4;
+
+/// The running kernel.
+pub(crate) struct Linux {
+    // Constant after `new`.
+    /// Distance of the thread's CPU number from its thread pointer.
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    cpu_at: Option<isize>,
+    cpus: usize,
+    // Atomic, hint only.
+    /// Many spans can be given back by one call.
+    batches: AtomicBool,
+}
+
+impl Linux {
+    /// Finds out what the system has.
+    pub(crate) fn new() -> Self {
+        // SAFETY: asks for a number.
+        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+        Self {
+            #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+            cpu_at: rseq_offset().map(|offset| offset + RSEQ_CPU_AT),
+            cpus: usize::try_from(cpus).unwrap_or(1).max(1),
+            batches: AtomicBool::new(true),
+        }
+    }
+
+    fn discard_batch(spans: &[Span]) -> Result<usize, Errno> {
+        let mut list = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; BATCH];
+        for (to, span) in list.iter_mut().zip(spans) {
+            *to = libc::iovec { iov_base: pointer(span.at), iov_len: span.bytes };
+        }
+        let count = spans.len().min(BATCH);
+        // SAFETY: `list` holds `count` spans, which `discard`'s caller has to himself.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                c_long::from(PIDFD_SELF),
+                list.as_ptr(),
+                count,
+                c_long::from(libc::MADV_DONTNEED),
+                0 as c_long,
+            )
+        };
+        usize::try_from(done).map_err(|_| errno())
+    }
+}
+
+impl Os for Linux {
+    fn reserve(&self, bytes: usize) -> Result<usize, Errno> {
+        mmap(0, bytes, libc::PROT_NONE, libc::MAP_NORESERVE)
+    }
+
+    fn map(&self, bytes: usize) -> Result<usize, Errno> {
+        mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0)
+    }
+
+    unsafe fn unmap(&self, span: Span) {
+        // SAFETY: the caller's mapping, to which nobody refers. It cannot fail for whole mappings.
+        let _gone = unsafe { libc::munmap(pointer(span.at), span.bytes) };
+    }
+
+    unsafe fn commit(&self, span: Span) -> Result<(), Errno> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: part of the caller's reservation; giving access to it takes nothing from anybody.
+        done(unsafe { libc::mprotect(pointer(span.at), span.bytes, access) })
+    }
+
+    unsafe fn discard(&self, spans: &[Span]) -> Result<(), (usize, Errno)> {
+        let mut next = 0;
+        while spans.len() - next > 1 && self.batches.load(Ordering::Relaxed) {
+            let batch = &spans[next..spans.len().min(next + BATCH)];
+            match Self::discard_batch(batch) {
+                Ok(mut bytes) => {
+                    // Counts what was done to the end; the rest is told about by the call for a single span.
+                    let whole = batch.iter().take_while(|span| {
+                        let fits = bytes >= span.bytes;
+                        bytes = bytes.saturating_sub(span.bytes);
+                        fits
+                    });
+                    let whole = whole.count();
+                    next += whole;
+                    if whole < batch.len() {
+                        break;
+                    }
+                }
+                Err(_) => self.batches.store(false, Ordering::Relaxed),
+            }
+        }
+        for (at, span) in spans.iter().enumerate().skip(next) {
+            // SAFETY: the caller has the span to himself.
+            let gone = unsafe { libc::madvise(pointer(span.at), span.bytes, libc::MADV_DONTNEED) };
+            done(gone).map_err(|error| (at, error))?;
+        }
+        Ok(())
+    }
+
+    unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Errno> {
+        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        // SAFETY: the caller has both spans to himself.
+        let moved = unsafe { libc::mremap(pointer(from.at), from.bytes, from.bytes, how, pointer(to)) };
+        if moved == libc::MAP_FAILED { Err(errno()) } else { Ok(()) }
+    }
+
+    unsafe fn renew(&self, span: Span) -> Result<(), Errno> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        mmap(span.at, span.bytes, access, libc::MAP_FIXED | libc::MAP_NORESERVE).map(|_| ())
+    }
+
+    unsafe fn mend(&self, span: Span) -> bool {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        mmap(span.at, span.bytes, access, libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE).is_ok()
+    }
+
+    #[inline(always)]
+    fn cpu(&self) -> usize {
+        #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+        if let Some(at) = self.cpu_at {
+            let cpu: u32;
+            // SAFETY: libc keeps an rseq area at this distance from every thread's pointer, and reads harm nobody.
+            unsafe {
+                core::arch::asm!("mov {cpu:e}, dword ptr fs:[{at}]", cpu = out(reg) cpu, at = in(reg) at,
+                    options(nostack, preserves_flags, readonly));
+            }
+            // Negative while the area of this thread is not registered.
+            if cpu <= i32::MAX as u32 {
+                return cpu as usize;
+            }
+        }
+        slow_cpu()
+    }
+
+    fn cpus(&self) -> usize {
+        self.cpus
+    }
+
+    fn address_limit(&self) -> Option<usize> {
+        let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: writes `limit`.
+        let _kept_on_error = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+        (limit.rlim_cur != libc::RLIM_INFINITY).then(|| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
+    }
+
+    fn mappings_max(&self) -> u64 {
+        read_number(c"/proc/sys/vm/max_map_count").unwrap_or(65_530)
+    }
+}
+
+#[cold]
+fn slow_cpu() -> usize {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
+/// Where libc keeps the rseq area of a thread, from its thread pointer, if it registered one.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn rseq_offset() -> Option<isize> {
+    let find = |name: &CStr| {
+        // SAFETY: looks a name up.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    };
+    let (offset, size) = (find(c"__rseq_offset")?, find(c"__rseq_size")?);
+    // SAFETY: libc's constant of that name and type.
+    let size = unsafe { size.cast::<core::ffi::c_uint>().read() };
+    // SAFETY: as before.
+    let offset = unsafe { offset.cast::<isize>().read() };
+    // 0 if nothing was registered, by the kernel's or the user's wish.
+    (size >= 8).then_some(offset)
+}
+
+fn read_number(path: &CStr) -> Option<u64> {
+    // SAFETY: a path that ends with 0.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if file < 0 {
+        return None;
+    }
+    let mut text = [0u8; 32];
+    // SAFETY: writes at most as many bytes as there are.
+    let count = unsafe { libc::read(file, text.as_mut_ptr().cast(), text.len()) };
+    // SAFETY: the file that was opened here.
+    let _closed = unsafe { libc::close(file) };
+    let text = text.get(..usize::try_from(count).ok()?)?;
+    core::str::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Result<usize, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+    // SAFETY: at an address only with the promise of `renew` or `mend` that it is the caller's; else at a new one.
+    let mapped = unsafe { libc::mmap(pointer(at), bytes, access, flags, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(errno());
+    }
+    let mapped = mapped.expose_provenance();
+    if at != 0 && mapped != at {
+        // A kernel that does not know MAP_FIXED_NOREPLACE takes the address for a wish.
+        // SAFETY: what was mapped a moment ago.
+        let _gone = unsafe { libc::munmap(pointer(mapped), bytes) };
+        return Err(Errno(libc::EEXIST));
+    }
+    Ok(mapped)
+}
+
+fn pointer(at: usize) -> *mut c_void {
+    with_exposed_provenance_mut(at)
+}
+
+fn done(code: c_int) -> Result<(), Errno> {
+    if code == 0 { Ok(()) } else { Err(errno()) }
+}
+
+fn errno() -> Errno {
+    // SAFETY: the thread's own variable, always there.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as before.
+    Errno(unsafe { *place })
+}
+
+/// Waits until somebody wakes `word`, if it still holds `value`.
+#[cold]
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32) {
+    let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let forever = core::ptr::null::<libc::timespec>();
+    // SAFETY: the kernel compares a word that lives as long as this call.
+    let _woken = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, value, forever) };
+}
+
+/// Wakes one who waits for `word`.
+#[cold]
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    let how = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel uses the address as a name.
+    let _count = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, 1) };
+}
+
+/// The number of this process.
+pub(crate) fn process_id() -> u32 {
+    // SAFETY: asks for a number.
+    (unsafe { libc::getpid() }) as u32
+}
+
+/// The number of this thread.
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: asks for a number.
+    (unsafe { libc::syscall(libc::SYS_gettid) }) as u32
+}
+
+/// Has these called around every fork; `false` if libc refuses.
+pub(crate) fn register_fork_handlers(
+    prepare: extern "C" fn(),
+    parent: extern "C" fn(),
+    child: extern "C" fn(),
+) -> bool {
+    // SAFETY: functions that live as long as the program and take nothing.
+    let code = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    code == 0
+}
+
+/// Writes a message, allocating nothing, and stops the process.
+#[cold]
+pub(crate) fn abort_with(message: core::fmt::Arguments<'_>) -> ! {
+    struct Stderr;
+    impl core::fmt::Write for Stderr {
+        fn write_str(&mut self, text: &str) -> core::fmt::Result {
+            // SAFETY: reads `text`.
+            let _written = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+            Ok(())
+        }
+    }
+    let _said = core::fmt::Write::write_fmt(&mut Stderr, format_args!("vmalloc: {message}\n"));
+    // SAFETY: stops.
+    unsafe { libc::abort() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_spans_are_given_back_with_the_batch_call_and_without() {
+        let linux = Linux::new();
+        let page = crate::PAGE_BYTES;
+        let base = linux.map(400 * page).unwrap();
+        for batches in [true, false] {
+            linux.batches.store(batches, Ordering::Relaxed);
+            let place = |n: usize| with_exposed_provenance_mut::<u8>(base + n * page + 17);
+            for n in 0..400 {
+                // SAFETY: the mapping made above.
+                unsafe { place(n).write(7) };
+            }
+            // Every other page, in more spans than one call takes.
+            let spans: Vec<_> = (0..150).map(|n| Span { at: base + 2 * n * page, bytes: page }).collect();
+            // SAFETY: the same.
+            assert_eq!(unsafe { linux.discard(&spans) }, Ok(()));
+            for n in 0..400 {
+                let want = if n < 300 && n % 2 == 0 { 0 } else { 7 };
+                // SAFETY: the same.
+                assert_eq!(unsafe { place(n).read() }, want, "page {n}, batches {batches}");
+            }
+        }
+        // A span that is nobody's is told apart, however the others were done.
+        for batches in [true, false] {
+            linux.batches.store(batches, Ordering::Relaxed);
+            let nobody = linux.reserve(page).unwrap();
+            // SAFETY: reserved a moment ago.
+            unsafe { linux.unmap(Span { at: nobody, bytes: page }) };
+            let spans = [base, base + page, nobody, base + 2 * page].map(|at| Span { at, bytes: page });
+            // SAFETY: nothing is mapped at the one that is not ours.
+            assert_eq!(unsafe { linux.discard(&spans) }, Err((2, Errno::NOMEM)), "batches {batches}");
+        }
+        // SAFETY: nobody refers to it any more.
+        unsafe { linux.unmap(Span { at: base, bytes: 400 * page }) };
+    }
+
+    #[test]
+    fn a_thread_is_on_a_cpu_that_there_is_whoever_is_asked() {
+        let linux = Linux::new();
+        assert!(linux.cpus() >= 1 && linux.mappings_max() > 1000);
+        for _ in 0..1000 {
+            assert!(linux.cpu() < 1 << 16 && slow_cpu() < 1 << 16);
+        }
+        // Pinned, both say the same.
+        let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
+        let cpu = slow_cpu();
+        // SAFETY: all zeros is a set.
+        let bits = unsafe { set.assume_init_mut() };
+        // SAFETY: the CPU is one of a set.
+        unsafe { libc::CPU_SET(cpu, bits) };
+        // SAFETY: reads the set; of this test's thread alone.
+        let pinned = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set.as_ptr()) };
+        if pinned == 0 {
+            assert_eq!((linux.cpu(), slow_cpu()), (cpu, cpu));
+        }
+    }
+
+    #[test]
+    fn pages_move_and_leave_zeros_and_what_cannot_move_stays() {
+        let linux = Linux::new();
+        let bytes = 16 * crate::PAGE_BYTES;
+        let base = linux.map(3 * bytes).unwrap();
+        let place = |part: usize| with_exposed_provenance_mut::<u8>(base + part * bytes + 9);
+        // SAFETY: the mapping made above.
+        unsafe { place(0).write(5) };
+        // SAFETY: the same, and nobody refers to it.
+        unsafe { linux.move_pages(Span { at: base, bytes }, base + 2 * bytes) }.unwrap();
+        for (part, want) in [(0, 0), (1, 0), (2, 5)] {
+            // SAFETY: the same.
+            assert_eq!(unsafe { place(part).read() }, want);
+        }
+        // What is mapped is not mended; a hole is.
+        // SAFETY: the same.
+        assert!(!unsafe { linux.mend(Span { at: base, bytes }) });
+        // SAFETY: the same.
+        unsafe { linux.unmap(Span { at: base + bytes, bytes }) };
+        // SAFETY: the same.
+        assert!(unsafe { linux.mend(Span { at: base + bytes, bytes }) });
+        // SAFETY: the same.
+        unsafe { linux.renew(Span { at: base, bytes: 3 * bytes }) }.unwrap();
+        // SAFETY: the same.
+        assert_eq!(unsafe { place(2).read() }, 0);
+        // SAFETY: the same, and nobody refers to it any more.
+        unsafe { linux.unmap(Span { at: base, bytes: 3 * bytes }) };
+    }
+}

@@ -1,0 +1,118 @@
+//! The system calls that the allocator makes, behind a trait, so that a test can refuse each of them.
+//!
+//! | call | Linux | when |
+//! |---|---|---|
+//! | [`Os::reserve`] | `mmap(PROT_NONE, MAP_NORESERVE)` | once |
+//! | [`Os::map`] | `mmap` | for records, in steps that double |
+//! | [`Os::commit`] | `mprotect` | when the frontier advances, in steps of 2 to 64 MiB |
+//! | [`Os::discard`] | `process_madvise`, `madvise(MADV_DONTNEED)` | at a purge, up to 64 runs at a time |
+//! | [`Os::move_pages`] | `mremap(MREMAP_DONTUNMAP)` | when an area grows and cannot stay |
+//! | [`Os::renew`] | `mmap(MAP_FIXED)` | after that, and when what was moved is freed |
+//!
+//! No address is given out, taken back or reused by a system call of its own.
+
+mod linux;
+#[cfg(test)]
+pub(crate) mod shim;
+
+pub(crate) use linux::Linux;
+pub(crate) use linux::{abort_with, futex_wait, futex_wake, process_id, register_fork_handlers, thread_id};
+
+/// An error number of the system.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Out of memory, of address space, or of mappings.
+    pub(crate) const NOMEM: Self = Self(libc::ENOMEM);
+}
+
+impl core::fmt::Display for Errno {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "errno {}", self.0)
+    }
+}
+
+/// A system call, by what it is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Call {
+    /// Reserving the arena.
+    Reserve,
+    /// Mapping memory for records.
+    Map,
+    /// Making more of the arena readable and writable.
+    Commit,
+    /// Giving pages back.
+    Discard,
+    /// Moving pages to other addresses.
+    Move,
+    /// Mapping fresh pages over what was moved.
+    Renew,
+}
+
+/// Addresses `[at, at + bytes)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
+}
+
+/// What the allocator asks of the system. Every span is whole pages.
+pub(crate) trait Os: Send + Sync + 'static {
+    /// Reserves address space that can be committed, and returns where.
+    fn reserve(&self, bytes: usize) -> Result<usize, Errno>;
+
+    /// Maps zeroed, writable memory, and returns where.
+    fn map(&self, bytes: usize) -> Result<usize, Errno>;
+
+    /// Gives a mapping back.
+    ///
+    /// # Safety
+    /// `reserve` or `map` returned it, and nobody refers to it any more.
+    unsafe fn unmap(&self, span: Span);
+
+    /// Makes part of what was reserved readable and writable.
+    ///
+    /// # Safety
+    /// It is part of what `reserve` returned.
+    unsafe fn commit(&self, span: Span) -> Result<(), Errno>;
+
+    /// Gives the pages of `spans` back; they read as zeros afterwards. On an error, tells how many spans were done.
+    ///
+    /// # Safety
+    /// They were committed, and nobody else refers to them.
+    unsafe fn discard(&self, spans: &[Span]) -> Result<(), (usize, Errno)>;
+
+    /// Moves the pages of `from` to `to`, whose own are dropped. `from` reads as zeros afterwards. On an error, `from` is as
+    /// it was, and `to` may have become a hole: see [`mend`](Self::mend).
+    ///
+    /// # Safety
+    /// `to` and as many bytes were committed, and nobody else refers to either.
+    unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Errno>;
+
+    /// Maps fresh pages over a span, so that it is one mapping with what is around it.
+    ///
+    /// # Safety
+    /// It was committed, and nobody else refers to it.
+    unsafe fn renew(&self, span: Span) -> Result<(), Errno>;
+
+    /// Maps fresh pages where a move that failed may have left a hole. `false` if something is mapped there: what always
+    /// was, or what another thread put into the hole.
+    ///
+    /// # Safety
+    /// As [`renew`](Self::renew).
+    unsafe fn mend(&self, span: Span) -> bool;
+
+    /// The CPU that the caller runs on, or ran on a moment ago.
+    fn cpu(&self) -> usize;
+
+    /// CPUs that there can be.
+    fn cpus(&self) -> usize;
+
+    /// Bytes of address space that the process may have, if they are limited.
+    fn address_limit(&self) -> Option<usize>;
+
+    /// Mappings that the process may have.
+    fn mappings_max(&self) -> u64;
+}

@@ -1,0 +1,192 @@
+//! Linux, except that a test can have each call refused.
+
+use super::{Call, Errno, Linux, Os, Span};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+const CALLS: usize = 6;
+
+/// Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Shim(Arc<State>);
+
+struct State {
+    linux: Linux,
+    /// How many calls of a kind are granted before the next ones are refused.
+    left: [AtomicU64; CALLS],
+    /// How many are refused then.
+    refusals: [AtomicU64; CALLS],
+    calls: [AtomicU64; CALLS],
+    limit: AtomicUsize,
+    reserve_max: AtomicUsize,
+    commit_max: AtomicUsize,
+    mapped: AtomicUsize,
+    mappings_max: AtomicU64,
+    cpu: AtomicUsize,
+    cpus: AtomicUsize,
+}
+
+impl Default for Shim {
+    fn default() -> Self {
+        let many = || [const { AtomicU64::new(u64::MAX) }; CALLS];
+        Self(Arc::new(State {
+            linux: Linux::new(),
+            left: many(),
+            refusals: many(),
+            calls: [const { AtomicU64::new(0) }; CALLS],
+            limit: AtomicUsize::new(usize::MAX),
+            reserve_max: AtomicUsize::new(usize::MAX),
+            commit_max: AtomicUsize::new(usize::MAX),
+            mapped: AtomicUsize::new(0),
+            mappings_max: AtomicU64::new(65_530),
+            cpu: AtomicUsize::new(usize::MAX),
+            cpus: AtomicUsize::new(4),
+        }))
+    }
+}
+
+impl Shim {
+    /// Refuses every call of a kind after `granted` more.
+    pub(crate) fn refuse(&self, call: Call, granted: u64) {
+        self.refuse_some(call, granted, u64::MAX);
+    }
+
+    /// Refuses `count` calls of a kind after `granted` more.
+    pub(crate) fn refuse_some(&self, call: Call, granted: u64, count: u64) {
+        self.0.refusals[call as usize].store(count, Ordering::Relaxed);
+        self.0.left[call as usize].store(granted, Ordering::Relaxed);
+    }
+
+    /// Refuses nothing any more.
+    pub(crate) fn allow(&self) {
+        self.0.left.iter().for_each(|left| left.store(u64::MAX, Ordering::Relaxed));
+    }
+
+    /// Calls of a kind so far, refused ones among them.
+    pub(crate) fn calls(&self, call: Call) -> u64 {
+        self.0.calls[call as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn limit_addresses(&self, bytes: Option<usize>) {
+        self.0.limit.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn refuse_above(&self, bytes: Option<usize>) {
+        self.0.reserve_max.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn refuse_commit_above(&self, bytes: Option<usize>) {
+        self.0.commit_max.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn limit_mappings(&self, max: u64) {
+        self.0.mappings_max.store(max, Ordering::Relaxed);
+    }
+
+    /// All callers are on this CPU from now on.
+    pub(crate) fn on_cpu(&self, cpu: usize) {
+        self.0.cpu.store(cpu, Ordering::Relaxed);
+    }
+
+    /// There are that many CPUs, for who asks from now on.
+    pub(crate) fn set_cpus(&self, cpus: usize) {
+        self.0.cpus.store(cpus, Ordering::Relaxed);
+    }
+
+    /// Bytes mapped and reserved.
+    pub(crate) fn mapped(&self) -> usize {
+        self.0.mapped.load(Ordering::Relaxed)
+    }
+
+    fn granted(&self, call: Call) -> Result<(), Errno> {
+        let at = call as usize;
+        self.0.calls[at].fetch_add(1, Ordering::Relaxed);
+        let take = |counter: &AtomicU64| {
+            let less = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(1) };
+            counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        };
+        if take(&self.0.left[at]) || !take(&self.0.refusals[at]) { Ok(()) } else { Err(Errno::NOMEM) }
+    }
+
+    fn noted(&self, bytes: usize, mapped: Result<usize, Errno>) -> Result<usize, Errno> {
+        if mapped.is_ok() {
+            self.0.mapped.fetch_add(bytes, Ordering::Relaxed);
+        }
+        mapped
+    }
+}
+
+impl Os for Shim {
+    fn reserve(&self, bytes: usize) -> Result<usize, Errno> {
+        self.granted(Call::Reserve)?;
+        if bytes > self.0.reserve_max.load(Ordering::Relaxed) {
+            return Err(Errno::NOMEM);
+        }
+        self.noted(bytes, self.0.linux.reserve(bytes))
+    }
+
+    fn map(&self, bytes: usize) -> Result<usize, Errno> {
+        self.granted(Call::Map)?;
+        self.noted(bytes, self.0.linux.map(bytes))
+    }
+
+    unsafe fn unmap(&self, span: Span) {
+        self.0.mapped.fetch_sub(span.bytes, Ordering::Relaxed);
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.unmap(span) };
+    }
+
+    unsafe fn commit(&self, span: Span) -> Result<(), Errno> {
+        self.granted(Call::Commit)?;
+        if span.bytes > self.0.commit_max.load(Ordering::Relaxed) {
+            return Err(Errno::NOMEM);
+        }
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.commit(span) }
+    }
+
+    unsafe fn discard(&self, spans: &[Span]) -> Result<(), (usize, Errno)> {
+        for (done, span) in spans.iter().enumerate() {
+            self.granted(Call::Discard).map_err(|errno| (done, errno))?;
+            // SAFETY: as this function's contract.
+            unsafe { self.0.linux.discard(core::slice::from_ref(span)) }?;
+        }
+        Ok(())
+    }
+
+    unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Errno> {
+        self.granted(Call::Move)?;
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.move_pages(from, to) }
+    }
+
+    unsafe fn renew(&self, span: Span) -> Result<(), Errno> {
+        self.granted(Call::Renew)?;
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.renew(span) }
+    }
+
+    unsafe fn mend(&self, span: Span) -> bool {
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.mend(span) }
+    }
+
+    fn cpu(&self) -> usize {
+        match self.0.cpu.load(Ordering::Relaxed) {
+            usize::MAX => self.0.linux.cpu(),
+            cpu => cpu,
+        }
+    }
+
+    fn cpus(&self) -> usize {
+        self.0.cpus.load(Ordering::Relaxed)
+    }
+
+    fn address_limit(&self) -> Option<usize> {
+        Some(self.0.limit.load(Ordering::Relaxed)).filter(|&limit| limit != usize::MAX)
+    }
+
+    fn mappings_max(&self) -> u64 {
+        self.0.mappings_max.load(Ordering::Relaxed)
+    }
+}

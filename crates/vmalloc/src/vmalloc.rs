@@ -1,0 +1,243 @@
+//! What callers hold: an allocator as a value, or the one of the process.
+
+use crate::buffer::Buffer;
+use crate::error::{AllocError, CreateError, FreeError, ResizeError};
+use crate::fork;
+use crate::heap::{Fill, Owned, Plan, Stats};
+use crate::os::Linux;
+use core::alloc::Layout;
+use core::fmt;
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// What an allocator is made with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Address space that it may reserve, in bytes. It takes what the machine and the limits of the process allow, at most
+    /// half of `RLIMIT_AS`, and needs 32 MiB. 1 TiB by default.
+    pub arena_bytes_max: usize,
+    /// Freed memory that it may keep for the next callers, in bytes, apart from 2 MiB a CPU. 128 MiB by default; 0 gives
+    /// everything back at once that does not fit there.
+    pub kept_bytes_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { arena_bytes_max: 1 << 40, kept_bytes_max: 128 << 20 }
+    }
+}
+
+/// An allocator of large memory: whole pages, kept resident between uses, given out without a system call.
+///
+/// An area is whole pages, aligned to a page at least. It may be freed from any thread. Areas that nobody frees go when
+/// the allocator is dropped.
+///
+/// ```
+/// use std::alloc::Layout;
+/// use vmalloc::Vmalloc;
+///
+/// let memory = Vmalloc::new(vmalloc::Options::default())?;
+/// let area = memory.alloc(Layout::from_size_align(300_000, 1 << 16)?)?;
+/// assert_eq!(memory.usable_bytes(area)?, 74 * 4096);
+/// // SAFETY: nothing refers to it any more.
+/// unsafe { memory.free(area) }?;
+/// // SAFETY: as before; a second time is a mistake that changes nothing.
+/// assert!(unsafe { memory.free(area) }.is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Vmalloc {
+    heap: Owned<Linux>,
+}
+
+/// The allocator of the process, once somebody asked for it. It stays.
+static GLOBAL: AtomicPtr<Vmalloc> = AtomicPtr::new(null_mut());
+
+impl Vmalloc {
+    /// Makes an allocator.
+    ///
+    /// # Errors
+    /// [`CreateError`], if the process may not have the address space, or the system refuses.
+    pub fn new(options: Options) -> Result<Self, CreateError> {
+        let plan = Plan { arena_bytes_max: options.arena_bytes_max, kept_bytes_max: options.kept_bytes_max };
+        Ok(Self { heap: Owned::new(Linux::new(), plan)? })
+    }
+
+    /// The allocator of the process, made with default options when it is first asked for.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); the next call tries again.
+    #[inline(always)]
+    pub fn global() -> Result<&'static Self, CreateError> {
+        match Self::global_if_made() {
+            Some(global) => Ok(global),
+            None => make_global(),
+        }
+    }
+
+    /// The allocator of the process, if somebody asked for it before.
+    #[inline(always)]
+    pub fn global_if_made() -> Option<&'static Self> {
+        // Acquire pairs with the release of `make_global`.
+        let global = GLOBAL.load(Ordering::Acquire);
+        // SAFETY: null, or an allocator that is never dropped.
+        unsafe { global.as_ref() }
+    }
+
+    /// Gives out an area of at least `layout.size()` bytes, which hold anything.
+    ///
+    /// Cost: about ten nanoseconds if an area of that many pages was freed on this CPU before; else the lowest dirty pages that
+    /// fit are cut, or fresh ones taken, O(log n).
+    ///
+    /// # Errors
+    /// [`AllocError`]. Before [`AllocError::NoSpace`] and [`AllocError::Refused`], all freed memory was given back.
+    /// # Locks
+    /// One of its CPU, or that of the allocator.
+    #[inline]
+    pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
+        self.heap.alloc(layout, Fill::Any)
+    }
+
+    /// The same, of zeros. Memory that is fresh from the system is not written to.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    #[inline]
+    pub fn alloc_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
+        self.heap.alloc(layout, Fill::Zero)
+    }
+
+    /// Takes an area back.
+    ///
+    /// Cost: as an alloc; O(1) to find out that it is none.
+    ///
+    /// # Errors
+    /// [`FreeError`] if no live area begins there. Nothing has changed.
+    ///
+    /// # Safety
+    /// If an area begins at `area`, it is the caller's, and nobody refers to it any more.
+    #[inline]
+    pub unsafe fn free(&self, area: NonNull<u8>) -> Result<(), FreeError> {
+        // SAFETY: this function's contract.
+        unsafe { self.heap.free(area.addr().get()) }
+    }
+
+    /// Gives an area at least `layout.size()` bytes and an alignment, and returns where it is then: where it was, if what is
+    /// above it is free; else its pages move, or its bytes are copied.
+    ///
+    /// It may be smaller than before: see [`shrink`](Self::shrink), which is the same.
+    ///
+    /// # Errors
+    /// [`ResizeError`]. The area is as it was.
+    ///
+    /// # Safety
+    /// If an area begins at `area`, it is the caller's; nobody refers to it during the call, nor to the old address afterwards
+    /// if the new one is another.
+    pub unsafe fn grow(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
+        // SAFETY: this function's contract.
+        unsafe { self.heap.resize(area.addr().get(), layout, Fill::Any) }
+    }
+
+    /// As [`grow`](Self::grow), and all bytes beyond the size asked for before are zeros.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn grow_zeroed(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
+        // SAFETY: this function's contract.
+        unsafe { self.heap.resize(area.addr().get(), layout, Fill::Zero) }
+    }
+
+    /// Gives up the pages of an area beyond `layout.size()`. It stays where it is unless `layout` wants another alignment.
+    ///
+    /// # Errors
+    /// As [`grow`](Self::grow).
+    ///
+    /// # Safety
+    /// As [`grow`](Self::grow).
+    pub unsafe fn shrink(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
+        // SAFETY: this function's contract.
+        unsafe { self.heap.resize(area.addr().get(), layout, Fill::Any) }
+    }
+
+    /// A buffer of `bytes` zeros, which frees itself.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), except that 0 bytes are fine.
+    pub fn buffer(&self, bytes: usize) -> Result<Buffer<'_>, AllocError> {
+        Buffer::new(self, bytes)
+    }
+
+    /// Whole pages of the live area that begins at `area`, in bytes: all of them can be used. O(1), no lock.
+    ///
+    /// # Errors
+    /// [`FreeError`] if no live area begins there.
+    pub fn usable_bytes(&self, area: NonNull<u8>) -> Result<usize, FreeError> {
+        Ok(self.heap.live(area.addr().get())?.usable_bytes())
+    }
+
+    /// Bytes that were asked for. O(1), no lock.
+    ///
+    /// # Errors
+    /// As [`usable_bytes`](Self::usable_bytes).
+    pub fn requested_bytes(&self, area: NonNull<u8>) -> Result<usize, FreeError> {
+        Ok(self.heap.live(area.addr().get())?.requested_bytes())
+    }
+
+    /// Tells whether an address is in the arena, whatever is there (`is_vmalloc_addr`). O(1), no lock.
+    #[inline(always)]
+    pub fn contains(&self, address: *const u8) -> bool {
+        self.heap.contains(address.addr())
+    }
+
+    /// Gives all freed memory back to the system; returns how many bytes left the dirty runs and magazines.
+    pub fn trim(&self) -> usize {
+        let before = self.stats().purged_bytes;
+        self.heap.release_all();
+        (self.stats().purged_bytes - before) as usize
+    }
+
+    /// Counts. Takes every lock, one after the other.
+    pub fn stats(&self) -> Stats {
+        self.heap.stats()
+    }
+
+    /// Every area in address order, a line each, in the format of `/proc/vmallocinfo`: range, bytes, then pages and `vmalloc`
+    /// for a live one, `unpurged vm_area` for what was freed and is kept. The range is what the area occupies; no guard page is
+    /// in it.
+    ///
+    /// What comes and goes during the call may be in it or not.
+    pub fn vmallocinfo(&self) -> impl fmt::Display + '_ {
+        struct Info<'a>(&'a Vmalloc);
+        impl fmt::Display for Info<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.heap.write_info(f)
+            }
+        }
+        Info(self)
+    }
+}
+
+impl fmt::Debug for Vmalloc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Vmalloc").field(&self.stats()).finish()
+    }
+}
+
+#[cold]
+fn make_global() -> Result<&'static Vmalloc, CreateError> {
+    // Before the lock: whoever forks while this thread registers must not leave it locked in the child.
+    fork::ensure_handlers();
+    let _alone = fork::MAKING.lock();
+    if let Some(global) = Vmalloc::global_if_made() {
+        return Ok(global);
+    }
+    let global = Vmalloc::new(Options::default())?;
+    let place = global.heap.lend_place::<Vmalloc>().ok_or(CreateError::NoRecords)?;
+    // SAFETY: lent for an allocator; this one lives in its own records and is never dropped.
+    unsafe { place.write(global) };
+    GLOBAL.store(place.as_ptr(), Ordering::Release);
+    // SAFETY: written a moment ago, and never dropped.
+    Ok(unsafe { place.as_ref() })
+}

@@ -1,0 +1,194 @@
+//! Spaces of the library as subjects, with a magazine and without.
+
+use super::subject::{Hand, Setup, Subject};
+use crate::lab::Drained;
+use crate::machine::{LabMachine, LockStats, Watch, Work, take_lock_stats};
+use std::time::Duration;
+use va_base::{Request, Va, VaRange};
+use va_space::config::Config;
+use va_space::{Magazine, Purge, SpaceError, VmapSpace};
+use va_tree::Congruent;
+
+/// Where areas lie, as in Linux on x86-64: its last byte is left out.
+const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
+/// A helper that nobody wakes looks by itself this often.
+const NAP: Duration = Duration::from_millis(5);
+
+type Space<L, C> = VmapSpace<LabMachine<L>, C>;
+
+/// The default window.
+pub(super) fn window() -> VaRange {
+    VaRange::new(Va::new(WINDOW.0), Va::new(WINDOW.1)).unwrap_or(VaRange::ALL)
+}
+
+fn space<L: Watch, C: Config>(setup: &Setup) -> Result<(Space<L, C>, LabMachine<L>), SpaceError> {
+    let work = if setup.helper { Work::Elsewhere } else { Work::Here };
+    let machine = LabMachine::new(setup.nodes, setup.cpus, work);
+    let space = VmapSpace::new(crate::replay::kernel_extent(), window(), machine.clone())?;
+    Ok((space, machine))
+}
+
+/// A space whose callers keep nothing.
+pub(super) struct Bare<L: Watch, C: Config> {
+    space: Space<L, C>,
+    machine: LabMachine<L>,
+}
+
+/// A space each of whose callers keeps a magazine.
+pub(super) struct Magazines<L: Watch, C: Config>(Bare<L, C>);
+
+impl<L: Watch, C: Config> Bare<L, C> {
+    pub(super) fn new(setup: &Setup) -> Result<Self, SpaceError> {
+        let (space, machine) = space(setup)?;
+        Ok(Self { space, machine })
+    }
+}
+
+impl<L: Watch, C: Config> Magazines<L, C> {
+    pub(super) fn new(setup: &Setup) -> Result<Self, SpaceError> {
+        Bare::new(setup).map(Self)
+    }
+}
+
+pub(super) struct BareHand<'a, L: Watch, C: Config> {
+    space: &'a Space<L, C>,
+    cpu: u32,
+}
+
+impl<L: Watch, C: Config> Subject for Bare<L, C>
+where
+    C::Index<LabMachine<L>>: Send,
+{
+    type Hand<'a> = BareHand<'a, L, C>;
+
+    fn hand(&self, cpu: u32) -> Self::Hand<'_> {
+        BareHand { space: &self.space, cpu }
+    }
+
+    fn drained(&self) -> Drained {
+        let stats = self.space.stats();
+        Drained { purges: stats.purges, flushes: stats.flushes }
+    }
+
+    fn help(&self, done: &dyn Fn() -> bool) -> LockStats {
+        self.machine.set_helper(std::thread::current());
+        take_lock_stats();
+        while !done() {
+            if self.machine.take_due() {
+                self.space.purge(Purge::Drain);
+            } else {
+                std::thread::park_timeout(NAP);
+            }
+        }
+        take_lock_stats()
+    }
+}
+
+impl<L: Watch, C: Config> Hand for BareHand<'_, L, C> {
+    fn move_to(&mut self, cpu: u32) {
+        self.cpu = cpu;
+    }
+
+    #[inline(always)]
+    fn alloc(&mut self, request: &Request) -> Option<Va> {
+        self.space.alloc(self.cpu, request).ok().map(|area| area.start())
+    }
+
+    #[inline(always)]
+    fn free(&mut self, at: Va) {
+        let freed = self.space.free_at(at);
+        debug_assert!(freed.is_ok(), "{freed:?}");
+    }
+
+    fn purge(&mut self) {
+        self.space.purge(Purge::Full);
+    }
+
+    #[inline(always)]
+    fn find(&self, at: Va) -> Option<Va> {
+        self.space.find_enclosing(at).map(|seen| seen.range.start())
+    }
+
+    fn congruent(&mut self, areas: &Congruent<'_>) -> Option<Va> {
+        self.space.alloc_congruent(areas).ok()
+    }
+}
+
+/// A thread's magazine, and those of the other CPUs that it stood for.
+pub(super) struct MagazineHand<'a, L: Watch, C: Config> {
+    space: &'a Space<L, C>,
+    /// `None` when all that a space can have are out.
+    own: Option<Magazine<'a, LabMachine<L>, C>>,
+    cpu: u32,
+    parked: Vec<(u32, Magazine<'a, LabMachine<L>, C>)>,
+}
+
+impl<L: Watch, C: Config> Subject for Magazines<L, C>
+where
+    C::Index<LabMachine<L>>: Send,
+{
+    type Hand<'a> = MagazineHand<'a, L, C>;
+
+    fn hand(&self, cpu: u32) -> Self::Hand<'_> {
+        let space = &self.0.space;
+        MagazineHand { space, own: space.magazine(cpu).ok(), cpu, parked: Vec::new() }
+    }
+
+    fn drained(&self) -> Drained {
+        self.0.drained()
+    }
+
+    fn help(&self, done: &dyn Fn() -> bool) -> LockStats {
+        self.0.help(done)
+    }
+}
+
+impl<L: Watch, C: Config> Hand for MagazineHand<'_, L, C> {
+    fn move_to(&mut self, cpu: u32) {
+        if cpu == self.cpu {
+            return;
+        }
+        let next = match self.parked.iter().position(|&(parked, _)| parked == cpu) {
+            Some(at) => Some(self.parked.swap_remove(at).1),
+            None => self.space.magazine(cpu).ok(),
+        };
+        if let Some(before) = std::mem::replace(&mut self.own, next) {
+            self.parked.push((self.cpu, before));
+        }
+        self.cpu = cpu;
+    }
+
+    #[inline(always)]
+    fn alloc(&mut self, request: &Request) -> Option<Va> {
+        let got = match &mut self.own {
+            Some(own) => own.alloc(request),
+            None => self.space.alloc(self.cpu, request),
+        };
+        got.ok().map(|area| area.start())
+    }
+
+    #[inline(always)]
+    fn free(&mut self, at: Va) {
+        let freed = match &mut self.own {
+            Some(own) => own.free_at(at),
+            None => self.space.free_at(at),
+        };
+        debug_assert!(freed.is_ok(), "{freed:?}");
+    }
+
+    fn purge(&mut self) {
+        for magazine in self.parked.iter_mut().map(|(_, magazine)| magazine).chain(&mut self.own) {
+            magazine.drain();
+        }
+        self.space.purge(Purge::Full);
+    }
+
+    #[inline(always)]
+    fn find(&self, at: Va) -> Option<Va> {
+        self.space.find_enclosing(at).map(|seen| seen.range.start())
+    }
+
+    fn congruent(&mut self, areas: &Congruent<'_>) -> Option<Va> {
+        self.space.alloc_congruent(areas).ok()
+    }
+}

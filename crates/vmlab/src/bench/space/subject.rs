@@ -1,0 +1,99 @@
+//! A space to measure, whosever it is: what threads do with it.
+
+use crate::lab::{Drained, Holes};
+use crate::machine::LockStats;
+use va_base::{Align, PAGE_SHIFT, Request, Va};
+use va_tree::Congruent;
+
+/// How a row is set up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setup {
+    pub(super) nodes: u32,
+    /// CPUs online, which decide how much may be lazy.
+    pub(super) cpus: u32,
+    /// Whether a helper thread drains; else the call that freed too much.
+    pub(super) helper: bool,
+}
+
+impl Setup {
+    /// A node for each CPU, and nobody who helps.
+    pub(super) const fn alone(nodes: u32) -> Self {
+        Self { nodes, cpus: nodes, helper: false }
+    }
+}
+
+/// A space that threads share.
+pub(super) trait Subject: Sync + 'static {
+    /// What a thread calls it by.
+    type Hand<'a>: Hand
+    where
+        Self: 'a;
+    /// A hand of a thread that stands for a CPU.
+    fn hand(&self, cpu: u32) -> Self::Hand<'_>;
+    /// Purges and flushes so far.
+    fn drained(&self) -> Drained;
+    /// Drains, again and again, until `done` answers yes; returns what this thread saw of locks.
+    fn help(&self, done: &dyn Fn() -> bool) -> LockStats;
+    /// Locks by the kernel's names where the space counts for itself, and not its machine.
+    fn own_locks(&self) -> Option<Vec<OwnLock>> {
+        None
+    }
+}
+
+/// What a C library tells of the locks of one class.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnLock {
+    pub(super) name: &'static str,
+    pub(super) contentions: u64,
+    /// `None` if it does not count them.
+    pub(super) acquisitions: Option<u64>,
+}
+
+/// One thread's way to a space. Addresses are bytes.
+pub(super) trait Hand {
+    /// The thread stands for another CPU from now on.
+    fn move_to(&mut self, cpu: u32);
+    fn alloc(&mut self, request: &Request) -> Option<Va>;
+    fn free(&mut self, at: Va);
+    /// Purges everything, pools and what the thread keeps as well.
+    fn purge(&mut self);
+    /// Where the busy area around an address starts.
+    fn find(&self, at: Va) -> Option<Va>;
+    /// Takes areas at fixed distances; `None` also where that is not offered.
+    fn congruent(&mut self, areas: &Congruent<'_>) -> Option<Va>;
+}
+
+/// Something to do with a space, whosever it is.
+pub(super) trait Visitor {
+    type Out;
+    fn visit<S: Subject>(self, subject: S) -> Self::Out;
+}
+
+/// A hand as what streams run on.
+pub(super) struct Stream<'a, S: Subject> {
+    subject: &'a S,
+    hand: S::Hand<'a>,
+}
+
+impl<'a, S: Subject> Stream<'a, S> {
+    pub(super) fn new(subject: &'a S, cpu: u32) -> Self {
+        Self { subject, hand: subject.hand(cpu) }
+    }
+}
+
+impl<S: Subject> Holes for Stream<'_, S> {
+    #[inline(always)]
+    fn alloc(&mut self, size: u64, align_log2: u32, _: (u64, u64)) -> Option<u64> {
+        let align = Align::from_log2(align_log2 + PAGE_SHIFT)?;
+        self.hand.alloc(&Request::pages(size).ok()?.aligned(align)).map(Va::page_floor)
+    }
+
+    #[inline(always)]
+    fn free(&mut self, start: u64, _: u64) {
+        self.hand.free(Va::from_page(start));
+    }
+
+    fn drained(&self) -> Option<Drained> {
+        Some(self.subject.drained())
+    }
+}

@@ -1,0 +1,98 @@
+//! Who is measured, in one place.
+
+use super::kern::Kern;
+use super::ours::{Bare, Magazines};
+use super::subject::{Setup, Stream, Subject, Visitor};
+use crate::bench::contender::{Contender, Exactness, Home, Make, Runner, Work};
+use crate::bench::workload::Workload;
+use crate::machine::{PlainLock, Watch};
+use anyhow::Result;
+use std::path::PathBuf;
+use va_space::config::{Default as Ours, Linux69, OneLock52};
+
+/// One who is measured.
+#[derive(Clone)]
+pub(super) enum Who {
+    /// Our policies, each caller with a magazine.
+    Ours,
+    /// Our policies alone.
+    OursBare,
+    /// Linux's of 6.9 to 6.12.
+    Linux69,
+    /// Linux's of 5.2 to 6.8.
+    OneLock52,
+    /// A C library, and what it is called.
+    Kern(&'static str, Kern),
+}
+
+impl Who {
+    /// All of them, in the order of the tables.
+    pub(super) fn all(libraries: &[(&'static str, Option<PathBuf>)]) -> Result<Vec<Self>> {
+        let mut all = vec![Self::Ours, Self::OursBare, Self::Linux69, Self::OneLock52];
+        for (name, path) in libraries {
+            if let Some(path) = path {
+                all.push(Self::Kern(name, Kern::load(path)?));
+            }
+        }
+        Ok(all)
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::OursBare => "ours-bare",
+            Self::Linux69 => "linux69",
+            Self::OneLock52 => "onelock52",
+            Self::Kern(name, _) => name,
+        }
+    }
+
+    /// Makes an empty space with locks of make `L`, which a library does not let one choose, and hands it to `visitor`.
+    pub(super) fn visit<L: Watch, V: Visitor>(&self, setup: &Setup, visitor: V) -> Result<V::Out> {
+        Ok(match self {
+            Self::Ours => visitor.visit(Magazines::<L, Ours>::new(setup)?),
+            Self::OursBare => visitor.visit(Bare::<L, Ours>::new(setup)?),
+            Self::Linux69 => visitor.visit(Bare::<L, Linux69>::new(setup)?),
+            Self::OneLock52 => visitor.visit(Bare::<L, OneLock52>::new(setup)?),
+            Self::Kern(_, kern) => visitor.visit(kern.begin(setup)?),
+        })
+    }
+
+    /// The contender that it is on streams.
+    pub(super) fn contender(&self, setup: Setup) -> Contender {
+        // Which address comes first from a pool is everybody's own affair.
+        Contender {
+            name: self.name(),
+            aligns: true,
+            windows: false,
+            exactness: Exactness::Never,
+            make: Box::new(Player { who: self.clone(), setup }),
+        }
+    }
+}
+
+/// One who is measured, with a setup.
+struct Player {
+    who: Who,
+    setup: Setup,
+}
+
+impl Make for Player {
+    fn make<'a>(&self, workload: &Workload, home: &'a Home) -> Option<Box<dyn Runner + 'a>> {
+        self.who.visit::<PlainLock, _>(&self.setup, Run { workload, home }).ok()?
+    }
+}
+
+/// Makes what runs a workload.
+struct Run<'w, 'a> {
+    workload: &'w Workload,
+    home: &'a Home,
+}
+
+impl<'a> Visitor for Run<'_, 'a> {
+    type Out = Option<Box<dyn Runner + 'a>>;
+    fn visit<S: Subject>(self, subject: S) -> Self::Out {
+        let stream = Stream::new(self.home.keep(subject)?, 0);
+        Some(Box::new(Work::new(stream, self.workload)))
+    }
+}

@@ -1,0 +1,114 @@
+//! `vmlab replay --space`: traces through a whole space.
+
+use super::input::{Input, inferred};
+use super::table::{align, differences, plain};
+use super::{out, say};
+use crate::replay::space::Reasons;
+use crate::run::counted;
+use crate::run_space::{Policy, SpaceOutcome, nodes_of, run};
+use anyhow::Result;
+use comfy_table::{Cell, Color};
+
+/// Replays every trace, and prints a row each: addresses, and why some are not the kernel's.
+pub(super) fn replay(inputs: &[Input], policy: Policy, nodes: Option<u32>, json: bool) -> Result<()> {
+    let replay = |input: &Input| {
+        let nodes = nodes.unwrap_or_else(|| nodes_of(&input.trace));
+        run(&input.name, &input.trace, &input.table, policy, nodes)
+    };
+    let outcomes = inputs.iter().map(replay).collect::<Result<Vec<_>>>()?;
+    if json {
+        for outcome in &outcomes {
+            out(&serde_json::to_string(&outcome.row)?)?;
+        }
+    } else {
+        table(&outcomes)?;
+        for SpaceOutcome { row, tally } in &outcomes {
+            differences(&row.trace, row.policy, tally)?;
+            for line in why(&row.why) {
+                out(&format!("{}: {line}", row.trace))?;
+            }
+        }
+    }
+    for (input, outcome) in inputs.iter().zip(&outcomes) {
+        for note in inferred(&outcome.tally) {
+            let note = format!("{}: {note}", input.name);
+            // With --json, stdout is for the objects alone.
+            if json { say(&note) } else { out(&note)? }
+        }
+    }
+    Ok(())
+}
+
+fn table(outcomes: &[SpaceOutcome]) -> Result<()> {
+    let mut table = plain();
+    table.set_header([
+        "trace",
+        "policy",
+        "nodes",
+        "events",
+        "allocs",
+        "equal",
+        "lower",
+        "higher",
+        "failed\nboth",
+        "failed\ndiffers",
+        "inferred",
+        "purges",
+        "flushes",
+        "pooled\nat end",
+        "holes\nat end",
+    ]);
+    for SpaceOutcome { row, .. } in outcomes {
+        let all = row.equal + row.failed_both == row.allocs;
+        let equal = if all { Cell::new(row.equal).fg(Color::Green) } else { Cell::new(row.equal) };
+        let odd = |count: u64| if count > 0 { Cell::new(count).fg(Color::Yellow) } else { Cell::new(count) };
+        table.add_row([
+            Cell::new(&row.trace),
+            Cell::new(row.policy),
+            Cell::new(row.nodes),
+            Cell::new(row.events),
+            Cell::new(row.allocs),
+            equal,
+            odd(row.lower),
+            odd(row.higher),
+            Cell::new(row.failed_both),
+            odd(row.failed_differs),
+            Cell::new(row.inferred),
+            Cell::new(row.purges),
+            Cell::new(row.flushes),
+            Cell::new(row.pooled),
+            Cell::new(row.holes),
+        ]);
+    }
+    align(&mut table, 2);
+    out(&table.to_string())
+}
+
+/// Why answers differ, the most frequent reason first.
+fn why(reasons: &Reasons) -> Vec<String> {
+    let Reasons { pool, other_cpu, purge_time, aligned, earlier, holes } = *reasons;
+    let mut why = [
+        (pool, "one side took an area from a pool, the other took another or none"),
+        (other_cpu, "the kernel's range is in the pool of another CPU's node"),
+        (purge_time, "the range of one is still lazy on the other side: purged at another time"),
+        (aligned, "aligned to more than a page, where searches differ"),
+        (earlier, "the range of one is somebody else's on the other side, from an earlier difference"),
+        (holes, "none of these: the holes differ"),
+    ];
+    why.sort_by_key(|&(count, _)| std::cmp::Reverse(count));
+    let line = |(count, text): (u64, &str)| format!("{}: {text}", counted(count, "difference"));
+    why.into_iter().filter(|&(count, _)| count > 0).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_told_by_weight_and_those_that_are_none_are_not() {
+        let told = why(&Reasons { pool: 1, earlier: 1200, ..Reasons::default() });
+        assert_eq!(told.len(), 2);
+        assert!(told[0].starts_with("1,200 differences: the range of one is somebody else's"), "{told:?}");
+        assert!(told[1].starts_with("1 difference: one side took"), "{told:?}");
+    }
+}

@@ -1,0 +1,199 @@
+//! This process as the machine of a space: records from the heap, flushes that are counted and do nothing else.
+//!
+//! # Theory
+//! Nothing is mapped, so a flush is a number, here as in the C libraries that spaces are measured beside. What a drain
+//! costs is not: who pays it is said by [`Work`]. The make of the locks is a parameter: the usual one, or
+//! [`WatchedLock`], which counts.
+//!
+//! A machine lends tables up to a limit, which a hostile trace meets before the process runs out of memory.
+
+mod lock;
+mod memory;
+
+pub use lock::{LockStat, LockStats, Watch, WatchedLock, take as take_lock_stats};
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use va_base::{Broken, Drain, Epoch, LockClass, Machine, Platform, Record, Table, VaRange};
+
+/// The usual lock.
+pub type PlainLock = parking_lot::RawMutex;
+
+/// Bytes of tables that one machine lends at most. A space of a kernel's trace takes a few MiB.
+const TABLES_BYTES_MAX: u64 = 1 << 30;
+
+/// Who drains when too much is lazy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// The call that freed too much.
+    Here,
+    /// Whoever asks [`LabMachine::take_due`], be it a thread that is woken or nobody.
+    Elsewhere,
+}
+
+/// The machine. Clones are the same one.
+pub struct LabMachine<L>(Arc<Inner>, PhantomData<fn() -> L>);
+
+struct Inner {
+    // Constant.
+    nodes: u32,
+    cpus: u32,
+    work: Work,
+    // Atomic, each alone.
+    due: AtomicBool,
+    helper: OnceLock<Thread>,
+    flushes: AtomicU64,
+    tables_bytes: AtomicU64,
+}
+
+impl<L> LabMachine<L> {
+    /// Creates a machine with `nodes` CPUs possible and `cpus` online.
+    pub fn new(nodes: u32, cpus: u32, work: Work) -> Self {
+        let inner = Inner {
+            nodes,
+            cpus,
+            work,
+            due: AtomicBool::new(false),
+            helper: OnceLock::new(),
+            flushes: AtomicU64::new(0),
+            tables_bytes: AtomicU64::new(0),
+        };
+        Self(Arc::new(inner), PhantomData)
+    }
+
+    /// Says which thread to wake when a drain is due. The first one is kept.
+    pub fn set_helper(&self, thread: Thread) {
+        let _kept = self.0.helper.set(thread);
+    }
+
+    /// Tells whether a drain is due, and takes it upon the caller.
+    pub fn take_due(&self) -> bool {
+        // Acquire pairs with the release of `drain`: what was freed before it was asked for is seen by the drain.
+        self.0.due.swap(false, Ordering::Acquire)
+    }
+}
+
+impl<L> Clone for LabMachine<L> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0), PhantomData)
+    }
+}
+
+impl<L> fmt::Debug for LabMachine<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { nodes, cpus, work, .. } = &*self.0;
+        f.debug_struct("LabMachine").field("nodes", nodes).field("cpus", cpus).field("work", work).finish()
+    }
+}
+
+impl<L> Platform for LabMachine<L> {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        Some(memory::lend_slab(min))
+    }
+
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        // SAFETY: what comes back is what `lend_slab` lent, and this is the only reference to it, both by the contract.
+        unsafe { memory::take_back_slab(slab) };
+    }
+
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+        let why = broken.map_or(String::new(), |broken| format!(": {broken}"));
+        crate::cli::say(&format!("a bug of the space: {what}{why}"));
+        std::process::abort()
+    }
+}
+
+impl<L: Watch> Machine for LabMachine<L> {
+    type Lock = L;
+    type PurgeLock = L;
+
+    fn cpus_possible(&self) -> u32 {
+        self.0.nodes
+    }
+
+    #[inline(always)]
+    fn cpus_online(&self) -> u32 {
+        self.0.cpus
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        let bytes = size_of::<T>() as u64;
+        let before = self.0.tables_bytes.fetch_add(bytes, Ordering::Relaxed);
+        (before + bytes <= TABLES_BYTES_MAX).then(memory::lend_table)
+    }
+
+    fn take_back_table<T: Table>(&self, table: &'static T) {
+        self.0.tables_bytes.fetch_sub(size_of::<T>() as u64, Ordering::Relaxed);
+        // SAFETY: what comes back is what `lend_table` lent, and the space keeps no reference, both by the contract.
+        unsafe { memory::take_back_table(table) };
+    }
+
+    #[inline]
+    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
+        Epoch(self.0.flushes.fetch_add(1, Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn completed(&self, _epoch: Epoch) -> bool {
+        true
+    }
+
+    #[inline]
+    fn drain(&self) -> Drain {
+        if self.0.work == Work::Here {
+            return Drain::Here;
+        }
+        // Release pairs with `take_due`.
+        if !self.0.due.load(Ordering::Relaxed)
+            && !self.0.due.swap(true, Ordering::Release)
+            && let Some(helper) = self.0.helper.get()
+        {
+            helper.unpark();
+        }
+        Drain::Elsewhere
+    }
+
+    #[inline(always)]
+    fn locking(&self, class: LockClass) {
+        L::announce(class);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use va_base::Request;
+    use va_space::config::Default as Ours;
+    use va_space::{Purge, VmapSpace};
+
+    #[test]
+    fn a_space_tells_its_locks_apart_and_every_area_comes_back() {
+        let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
+        let machine = LabMachine::<WatchedLock>::new(2, 2, Work::Here);
+        let space = VmapSpace::<_, Ours>::new(window, window, machine.clone()).unwrap();
+        take_lock_stats();
+        let area = space.alloc(0, &Request::pages(3).unwrap()).unwrap();
+        space.free(area).unwrap();
+        let seen = take_lock_stats().map(|seen| seen.acquisitions);
+        let of = |class: LockClass| seen[class as usize];
+        assert_eq!(
+            [LockClass::Pool, LockClass::Free, LockClass::Lazy, LockClass::Purge].map(of)[1..],
+            [2, 1, 0],
+            "{seen:?}"
+        );
+        space.purge(Purge::Full);
+        assert!(take_lock_stats()[LockClass::Purge as usize].acquisitions > 0);
+        assert_eq!((space.validate(), space.stats().holes, space.stats().flushes), (Ok(()), 1, 1));
+    }
+
+    #[test]
+    fn a_drain_is_due_once_however_often_it_is_asked_for() {
+        let machine = LabMachine::<PlainLock>::new(1, 1, Work::Elsewhere);
+        assert_eq!([machine.drain(), machine.drain()], [Drain::Elsewhere; 2]);
+        assert_eq!([machine.take_due(), machine.take_due()], [true, false]);
+        assert_eq!(LabMachine::<PlainLock>::new(1, 1, Work::Here).drain(), Drain::Here);
+    }
+}

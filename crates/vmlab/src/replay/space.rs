@@ -1,0 +1,599 @@
+//! Runs the events of a trace through a whole space (nodes, pools, lazy areas, purges) and says which addresses agree
+//! with the kernel's, and why the others cannot.
+//!
+//! # Rules
+//! An allocation is asked of the space for the CPU of its event. A free makes an area lazy in its node; each purge of the
+//! trace is a drain, and drains happen nowhere else: the threshold is out of reach. A failed attempt, the kernel's purge
+//! after it, and its second attempt are one request of the space, which does the same three things inside.
+//!
+//! Where the answers differ ours is kept beside the kernel's, so that each side goes on with what it gave out. (The
+//! replay on an index corrects each difference; a space cannot be corrected from outside, since what it gave out would
+//! have to become unlazy again.) So one difference may cause more, which is one of the reasons told.
+//!
+//! # Invariants
+//! - **RP2 one-reason** every answer that differs from the kernel's is counted under exactly one reason.
+//!
+//! # Inference
+//! As for an index, but for areas that the kernel hands out while the trace holds them busy: they were freed without an
+//! event, at the latest when a purge last returned something, and that is when they are freed here.
+
+use super::{CHUNK_BYTES, DIFFERENCES_KEPT, Differs, Tally};
+use crate::machine::{LabMachine, PlainLock};
+use crate::trace::vmallocinfo::Table;
+use crate::trace::{Event, Trace};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use va_base::{PAGE_SIZE, Request, Va, VaRange};
+use va_space::config::Config;
+use va_space::{Purge, VmapSpace};
+use va_tree::Congruent;
+
+/// Largest size that Linux pools, in pages.
+const POOLED_PAGES_MAX: u64 = 256;
+
+/// Why answers differ from the kernel's. RP2: their sum is the number of those that do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reasons {
+    /// One side took from a pool what the other did not, or another area of the same pool: pools depend on which CPU a
+    /// thread was on when it allocated, which events do not always tell.
+    pub pool: u64,
+    /// The kernel's range lies in the pool of another CPU's node.
+    pub other_cpu: u64,
+    /// The kernel's range is still lazy here, or ours is there: events of other CPUs stand before or after a purge that
+    /// they did not wait for.
+    pub purge_time: u64,
+    /// Alignment above a page, and nothing else in the way: the search, or the shape of the tree that it descends.
+    pub aligned: u64,
+    /// A range that one side has given to somebody else, because of an earlier difference.
+    pub earlier: u64,
+    /// None of these: the sides have different holes.
+    pub holes: u64,
+}
+
+impl Reasons {
+    /// All of them together.
+    pub fn sum(&self) -> u64 {
+        let Self { pool, other_cpu, purge_time, aligned, earlier, holes } = self;
+        pool + other_cpu + purge_time + aligned + earlier + holes
+    }
+}
+
+/// Ranges by their start; none overlap.
+#[derive(Default)]
+struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    fn overlaps(&self, start: u64, size: u64) -> bool {
+        let end = start.saturating_add(size);
+        self.0.range(..end).next_back().is_some_and(|(&at, &len)| at.saturating_add(len) > start)
+    }
+
+    /// Takes out all that overlap.
+    fn take_overlaps(&mut self, start: u64, size: u64) -> Vec<u64> {
+        let end = start.saturating_add(size);
+        let mut gone = Vec::new();
+        while let Some((&at, &len)) = self.0.range(..end).next_back()
+            && at.saturating_add(len) > start
+        {
+            self.0.remove(&at);
+            gone.push(at);
+        }
+        gone
+    }
+}
+
+/// One side's books: what is out of its index.
+#[derive(Default)]
+struct Books {
+    busy: Ranges,
+    lazy: Ranges,
+    /// Here: what is in pools. There: what was purged whole, may be in one, and was not handed out since; nothing if the
+    /// trace is of one CPU, where Linux has no pools.
+    pooled: Ranges,
+}
+
+/// An attempt that failed, until the kernel tries again.
+struct Failed {
+    event: Event,
+    number: u64,
+    /// The kernel purged since.
+    purged: bool,
+}
+
+/// A replay in progress.
+pub struct SpaceReplay<'a, C: Config> {
+    /// The space.
+    pub space: VmapSpace<LabMachine<PlainLock>, C>,
+    /// How the answers compare.
+    pub tally: Tally,
+    /// Why some differ.
+    pub reasons: Reasons,
+    table: &'a Table,
+    window: VaRange,
+    /// What the kernel gave out, and where ours is; `None` where we gave nothing.
+    held: BTreeMap<u64, Option<u64>>,
+    ours: Books,
+    theirs: Books,
+    /// Whether the kernel has pools.
+    pools_there: bool,
+    /// By CPU.
+    failed: BTreeMap<u16, Failed>,
+    allocs: u64,
+}
+
+impl<'a, C: Config> SpaceReplay<'a, C> {
+    /// Begins with an empty space, on a machine whose threshold is out of reach.
+    pub fn new(space: VmapSpace<LabMachine<PlainLock>, C>, window: VaRange, table: &'a Table) -> Self {
+        Self {
+            space,
+            tally: Tally::default(),
+            reasons: Reasons::default(),
+            table,
+            window,
+            held: BTreeMap::new(),
+            ours: Books::default(),
+            theirs: Books::default(),
+            pools_there: false,
+            failed: BTreeMap::new(),
+            allocs: 0,
+        }
+    }
+
+    /// Replays all events of a trace.
+    pub fn run(&mut self, trace: &Trace) {
+        self.pools_there = trace.cpus.iter().any(|&cpu| cpu > 0);
+        let silent = silent_frees(trace, self.table);
+        let mut silent = silent.iter().peekable();
+        for (at, (event, &cpu)) in trace.events.iter().zip(&trace.cpus).enumerate() {
+            while let Some((_, start)) = silent.next_if(|(before, _)| *before <= at) {
+                self.tally.inferred += 1;
+                self.free(*start);
+            }
+            self.step(event, cpu);
+        }
+        for cpu in self.failed.keys().copied().collect::<Vec<_>>() {
+            self.give_up(cpu);
+        }
+        for differs in &mut self.tally.first_differences {
+            differs.line = trace.alloc_line(differs.number);
+        }
+        let tally = &self.tally;
+        debug_assert_eq!(self.reasons.sum(), tally.lower + tally.higher + tally.failed_differs, "RP2");
+    }
+
+    fn step(&mut self, event: &Event, cpu: u16) {
+        match *event {
+            Event::Alloc { failed, .. } => {
+                self.allocs += 1;
+                if self.failed.get(&cpu).is_some_and(|before| !same_request(&before.event, event)) {
+                    self.give_up(cpu);
+                }
+                if failed && request_of(event).is_some() && !self.failed.contains_key(&cpu) {
+                    let before = Failed { event: *event, number: self.allocs, purged: false };
+                    self.failed.insert(cpu, before);
+                } else {
+                    self.alloc(event, cpu);
+                }
+            }
+            Event::Free { addr } => {
+                if !self.free(addr) {
+                    self.tally.inferred += 1;
+                }
+            }
+            Event::Purge { purged } => {
+                for start in std::mem::take(&mut self.theirs.lazy.0) {
+                    if purged == 0 {
+                        self.theirs.lazy.0.insert(start.0, start.1);
+                    } else if self.pools_there && start.1 <= POOLED_PAGES_MAX * PAGE_SIZE {
+                        self.theirs.pooled.0.insert(start.0, start.1);
+                    }
+                }
+                match self.failed.get_mut(&cpu) {
+                    // The space purges by itself when it meets that request.
+                    Some(failed) => failed.purged = true,
+                    None => {
+                        self.space.purge(Purge::Drain);
+                        self.note_purge();
+                    }
+                }
+            }
+            Event::ChunkCreate { base } => self.chunk(base),
+            Event::ChunkDestroy { .. } => {}
+        }
+    }
+
+    /// A failed attempt that was not followed by another.
+    fn give_up(&mut self, cpu: u16) {
+        if let Some(Failed { event, number, purged }) = self.failed.remove(&cpu) {
+            let ours = self.ask(&event, cpu, purged).0;
+            self.compare(&event, cpu, number, ours);
+            self.keep(&event, ours);
+        }
+    }
+
+    fn alloc(&mut self, event: &Event, cpu: u16) {
+        if request_of(event).is_none() {
+            // No allocator accepts that: there is nothing to go on with.
+            self.tally.absurd += 1;
+            self.compare(event, cpu, self.allocs, None);
+            return;
+        }
+        let first = self.failed.remove(&cpu);
+        let (ours, purged) = self.ask(event, cpu, first.as_ref().is_some_and(|first| first.purged));
+        if let Some(first) = first {
+            // The space tried twice, as the kernel did, if it purged in between or found nothing in the end.
+            let alike = purged || ours.is_none();
+            let once = if alike { None } else { ours };
+            self.compare(&first.event, cpu, first.number, once);
+            // That answer was not given: the second one is.
+        }
+        self.compare(event, cpu, self.allocs, ours);
+        self.keep(event, ours);
+    }
+
+    /// Asks the space; tells whether it had everything purged for that, and has it purged if the kernel had.
+    fn ask(&mut self, event: &Event, cpu: u16, purged_there: bool) -> (Option<u64>, bool) {
+        let Some(request) = request_of(event) else { return (None, false) };
+        let before = self.space.stats().purges;
+        let ours = self.space.alloc(u32::from(cpu), &request).ok().map(|area| area.start().get());
+        let purged = self.space.stats().purges > before;
+        if purged_there && !purged {
+            self.space.purge(Purge::Full);
+        }
+        if purged_there || purged {
+            self.note_purge();
+        }
+        (ours, purged)
+    }
+
+    /// Counts an answer.
+    fn compare(&mut self, event: &Event, cpu: u16, number: u64, ours: Option<u64>) {
+        let Event::Alloc { addr, size, align, failed, .. } = *event else { return };
+        let kernel = (!failed).then_some(addr);
+        let tally = &mut self.tally;
+        match (ours, kernel) {
+            (None, None) => tally.failed_both += 1,
+            (Some(ours), Some(kernel)) if ours == kernel => tally.equal += 1,
+            (Some(ours), Some(kernel)) if ours < kernel => tally.lower += 1,
+            (Some(_), Some(_)) => tally.higher += 1,
+            (Some(_), None) | (None, Some(_)) => tally.failed_differs += 1,
+        }
+        if ours != kernel {
+            if tally.first_differences.len() < DIFFERENCES_KEPT {
+                tally.first_differences.push(Differs { number, line: None, size, align, kernel, ours });
+            }
+            *self.reason(cpu, (size, align), ours, kernel) += 1;
+        }
+    }
+
+    /// Where an answer that differs is counted.
+    fn reason(
+        &mut self,
+        cpu: u16,
+        (size, align): (u64, u64),
+        ours: Option<u64>,
+        kernel: Option<u64>,
+    ) -> &mut u64 {
+        let here = |books: &Ranges| kernel.is_some_and(|at| books.overlaps(at, size));
+        let there = |books: &Ranges| ours.is_some_and(|at| books.overlaps(at, size));
+        let from_pool = ours.is_some_and(|at| self.ours.pooled.0.contains_key(&at));
+        let node = u32::from(cpu) % self.space.nodes();
+        // Only there: to look for what starts above an address may take long.
+        let owner = kernel.filter(|at| self.ours.pooled.0.contains_key(at)).and_then(|at| {
+            let seen = self.space.areas_from(Va::new(at)).next()?;
+            (seen.range.start().get() == at).then_some(seen.owner?)
+        });
+        let reasons = &mut self.reasons;
+        if here(&self.ours.busy) || there(&self.theirs.busy) {
+            &mut reasons.earlier
+        } else if here(&self.ours.lazy) || there(&self.theirs.lazy) {
+            &mut reasons.purge_time
+        } else if here(&self.ours.pooled) && owner.is_some_and(|owner| owner != node) {
+            &mut reasons.other_cpu
+        } else if here(&self.ours.pooled)
+            || from_pool
+            || kernel.is_some_and(|at| self.theirs.pooled.0.get(&at) == Some(&size))
+            || there(&self.theirs.pooled)
+        {
+            &mut reasons.pool
+        } else if align > PAGE_SIZE {
+            &mut reasons.aligned
+        } else {
+            &mut reasons.holes
+        }
+    }
+
+    /// Notes what both sides gave out.
+    fn keep(&mut self, event: &Event, ours: Option<u64>) {
+        let Event::Alloc { addr, size, failed, .. } = *event else { return };
+        if let Some(ours) = ours {
+            self.ours.pooled.0.remove(&ours);
+            self.ours.busy.0.insert(ours, size);
+        }
+        let possible = VaRange::from_size(Va::new(addr), size).is_some();
+        self.tally.absurd += u64::from(!failed && !possible);
+        if failed || !possible {
+            if let Some(ours) = ours {
+                self.free_ours(ours);
+            }
+            return;
+        }
+        self.kernel_took(addr, size);
+        self.held.insert(addr, ours);
+        self.theirs.busy.0.insert(addr, size);
+    }
+
+    /// What lies in a range that the kernel hands out is gone from its books.
+    fn kernel_took(&mut self, start: u64, size: u64) {
+        self.theirs.pooled.take_overlaps(start, size);
+        for gone in [self.theirs.busy.take_overlaps(start, size), self.theirs.lazy.take_overlaps(start, size)]
+            .concat()
+        {
+            self.tally.inferred += 1;
+            if let Some(Some(ours)) = self.held.remove(&gone) {
+                self.free_ours(ours);
+            }
+        }
+    }
+
+    /// Frees what the kernel's address stands for; `false` if that was never seen.
+    fn free(&mut self, start: u64) -> bool {
+        let Some(ours) = self.held.remove(&start) else { return false };
+        if let Some(size) = self.theirs.busy.0.remove(&start) {
+            self.theirs.lazy.0.insert(start, size);
+        }
+        if let Some(ours) = ours {
+            self.free_ours(ours);
+        }
+        true
+    }
+
+    fn free_ours(&mut self, start: u64) {
+        let freed = self.space.free_at(Va::new(start));
+        debug_assert!(freed.is_ok(), "{freed:?}");
+        if let Some(size) = self.ours.busy.0.remove(&start) {
+            self.ours.lazy.0.insert(start, size);
+        }
+    }
+
+    /// After a purge of ours: nothing is lazy, and pools hold what is out and not busy.
+    fn note_purge(&mut self) {
+        let mut out = std::mem::take(&mut self.ours.lazy.0);
+        out.append(&mut self.ours.pooled.0);
+        let pooled = |start: &u64| {
+            let seen = self.space.areas_from(Va::new(*start)).next();
+            seen.is_some_and(|seen| seen.range.start().get() == *start)
+        };
+        out.retain(|start, _| pooled(start));
+        self.ours.pooled.0 = out;
+    }
+
+    fn chunk(&mut self, base: u64) {
+        let known = self.table.chunk_bytes(base);
+        let size = known.unwrap_or(CHUNK_BYTES);
+        self.tally.inferred += 1;
+        self.tally.chunks += 1;
+        self.tally.chunks_guessed += u64::from(known.is_none());
+        if VaRange::from_size(Va::new(base), size).is_none() {
+            self.tally.absurd += 1;
+            return;
+        }
+        let areas = [(0, size)];
+        let window = self.window;
+        let found = Congruent::new(&areas, 1 << size.trailing_zeros())
+            .ok()
+            .and_then(|request| self.space.alloc_congruent(&request.within(window)).ok());
+        let Some(mut at) = found.map(Va::get) else {
+            self.tally.absurd += 1;
+            return;
+        };
+        self.ours.busy.0.insert(at, size);
+        if at == base {
+            self.tally.chunks_equal += 1;
+        } else if let (Ok(request), Some(range)) =
+            (Request::new(size, PAGE_SIZE), VaRange::from_size(Va::new(base), size))
+            && let Ok(area) = self.space.alloc(0, &request.within(range))
+        {
+            // It must lie where the kernel's does, or it would be in the way of what comes later.
+            self.free_ours(at);
+            at = area.start().get();
+            self.ours.busy.0.insert(at, size);
+        }
+        self.kernel_took(base, size);
+        self.held.insert(base, Some(at));
+        self.theirs.busy.0.insert(base, size);
+    }
+}
+
+/// What an event asks for; `None` if no allocator accepts that.
+fn request_of(event: &Event) -> Option<Request> {
+    let Event::Alloc { size, align, vstart, vend, .. } = *event else { return None };
+    let window = VaRange::new(Va::new(vstart), Va::new(vend))?;
+    Some(Request::new(size, align).ok()?.within(window))
+}
+
+/// Whether a second attempt may follow a first one.
+fn same_request(one: &Event, other: &Event) -> bool {
+    request_of(one) == request_of(other)
+}
+
+/// Areas that the kernel hands out while the trace holds them busy, and before which event they were freed at the latest:
+/// the last purge that returned something. In the order of the events.
+fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
+    let mut busy = Ranges::default();
+    let mut began = BTreeMap::new();
+    let mut last_purge = 0;
+    let mut silent = Vec::new();
+    for (at, event) in trace.events.iter().enumerate() {
+        let taken = match *event {
+            Event::Alloc { addr, size, failed: false, .. } => (addr, size),
+            Event::ChunkCreate { base } => (base, table.chunk_bytes(base).unwrap_or(CHUNK_BYTES)),
+            Event::Free { addr } => {
+                busy.0.remove(&addr);
+                continue;
+            }
+            Event::Purge { purged } => {
+                if purged > 0 {
+                    last_purge = at;
+                }
+                continue;
+            }
+            Event::Alloc { .. } | Event::ChunkDestroy { .. } => continue,
+        };
+        for start in busy.take_overlaps(taken.0, taken.1) {
+            let after = began.get(&start).map_or(0, |at| at + 1);
+            silent.push((last_purge.max(after), start));
+        }
+        busy.0.insert(taken.0, taken.1);
+        began.insert(taken.0, at);
+    }
+    silent.sort_by_key(|&(at, _)| at);
+    silent
+}
+
+/// Replays a fuzzer's trace under every policy and checks that the books close (RP1, RP2) and the space holds.
+pub fn fuzz(trace: &Trace, table: &Table) {
+    use crate::run_space::{Policy, run};
+    for policy in [Policy::Linux, Policy::Default, Policy::OneLock] {
+        let Ok(outcome) = run("fuzz", trace, table, policy, 3) else { continue };
+        let row = &outcome.row;
+        let differ = row.lower + row.higher + row.failed_differs;
+        assert_eq!(row.equal + row.failed_both + differ, row.allocs, "RP1");
+        assert_eq!(row.why.sum(), differ, "RP2");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_space::{Policy, SpaceRow, run};
+
+    fn alloc(cpu: u16, addr: u64, size: u64, align: u64, failed: u8) -> String {
+        format!(
+            "x-1 [{cpu:03}] ..... 1.0: alloc_vmap_area: va_start: {addr} size={size} align={align} vstart=0x100000 vend=0x200fff failed={failed}\n"
+        )
+    }
+
+    fn free(cpu: u16, addr: u64) -> String {
+        format!(
+            "x-1 [{cpu:03}] ..... 1.0: free_vmap_area_noflush: va_start={addr:#x} nr_lazy=2 nr_lazy_max=9\n"
+        )
+    }
+
+    fn purge(cpu: u16, purged: u64) -> String {
+        format!(
+            "x-1 [{cpu:03}] ..... 1.0: purge_vmap_area_lazy: start=0x100000 end=0x102000 num_purged={purged}\n"
+        )
+    }
+
+    fn replayed(text: &str, policy: Policy, nodes: u32) -> SpaceRow {
+        run("t", &Trace::read(text.as_bytes()), &Table::default(), policy, nodes).unwrap().row
+    }
+
+    #[test]
+    fn what_a_purge_left_in_the_pool_of_a_cpu_comes_back_to_that_cpu_only() {
+        // Freed and purged, the first area is in the pool of CPU 1; CPU 0 gets the lowest hole, CPU 1 gets it again.
+        let text = [
+            alloc(1, 0x10_0000, 0x2000, 1, 0),
+            alloc(0, 0x10_2000, 0x2000, 1, 0),
+            free(0, 0x10_0000),
+            alloc(1, 0x10_4000, 0x2000, 1, 0),
+            purge(0, 1),
+            alloc(0, 0x10_6000, 0x2000, 1, 0),
+            alloc(1, 0x10_0000, 0x2000, 1, 0),
+        ]
+        .concat();
+        let row = replayed(&text, Policy::Linux, 2);
+        assert_eq!((row.equal, row.allocs, row.why), (5, 5, Reasons::default()));
+        // Without pools the area is the lowest hole for whoever comes first, and so in the way of the second.
+        let row = replayed(&text, Policy::OneLock, 2);
+        assert_eq!((row.equal, row.lower, row.higher), (3, 1, 1));
+        assert_eq!(row.why, Reasons { pool: 1, earlier: 1, ..Reasons::default() });
+    }
+
+    #[test]
+    fn rp2_each_difference_has_its_reason() {
+        let first = [alloc(0, 0x10_0000, 0x2000, 1, 0), alloc(1, 0x10_2000, 0x2000, 1, 0)].concat();
+        // Not purged by the events, but the kernel has it already.
+        let lazy = [first.as_str(), &free(0, 0x10_0000), &alloc(0, 0x10_0000, 0x1000, 1, 0)].concat();
+        let row = replayed(&lazy, Policy::Linux, 2);
+        assert_eq!((row.higher, row.why.purge_time), (1, 1));
+        // From the pool of another CPU.
+        let pooled = [first.as_str(), &free(0, 0x10_0000), &purge(0, 1), &alloc(1, 0x10_0000, 0x2000, 1, 0)];
+        let row = replayed(&pooled.concat(), Policy::Linux, 2);
+        assert_eq!((row.higher, row.why.other_cpu), (1, 1));
+        let above = alloc(0, 0x10_8000, 0x2000, 0x8000, 0);
+        let row = replayed(
+            &[first.as_str(), &alloc(0, 0x11_0000, 0x2000, 0x8000, 0), &above].concat(),
+            Policy::Default,
+            2,
+        );
+        assert_eq!((row.equal, row.lower, row.higher), (2, 1, 1));
+        assert_eq!((row.why.aligned, row.why.earlier), (1, 1));
+        let row = replayed(&[first.as_str(), &alloc(0, 0x10_9000, 0x2000, 1, 0)].concat(), Policy::Linux, 2);
+        assert_eq!((row.lower, row.why), (1, Reasons { holes: 1, ..Reasons::default() }));
+    }
+
+    #[test]
+    fn two_attempts_with_a_purge_between_are_one_request() {
+        let all = 0x10_0000;
+        let twice = |failed| {
+            [
+                alloc(0, 0x10_0000, all, 1, 0),
+                free(0, 0x10_0000),
+                alloc(0, 0x20_0fff, 0x2000, 4096, 1),
+                purge(0, 1),
+                alloc(0, 0x10_0000, 0x2000, 4096, failed),
+            ]
+            .concat()
+        };
+        for policy in [Policy::Linux, Policy::OneLock] {
+            let row = replayed(&twice(0), policy, 2);
+            assert_eq!((row.equal, row.failed_both, row.purges), (2, 1, 1), "{policy:?}");
+            // The kernel gave up where there is room: one answer differs, the other does not.
+            let row = replayed(&twice(1), policy, 2);
+            assert_eq!((row.failed_both, row.failed_differs), (1, 1));
+        }
+        // What can never fit fails both times, and a trace may end after the first.
+        let never = [
+            alloc(0, 0x20_0fff, 2 * all, 1, 1),
+            alloc(0, 0x20_0fff, 2 * all, 1, 1),
+            alloc(1, 0x20_0fff, 2 * all, 1, 1),
+        ];
+        for policy in [Policy::Linux, Policy::Default] {
+            assert_eq!(replayed(&never.concat(), policy, 2).failed_both, 3, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn an_area_that_went_without_an_event_went_at_the_purge_before_it_was_seen_again() {
+        let text = [
+            alloc(0, 0x10_0000, 0x2000, 1, 0),
+            alloc(0, 0x10_2000, 0x2000, 1, 0),
+            free(0, 0x10_2000),
+            purge(0, 2),
+            alloc(0, 0x10_0000, 0x4000, 1, 0),
+        ]
+        .concat();
+        let row = replayed(&text, Policy::OneLock, 1);
+        assert_eq!((row.equal, row.inferred), (3, 1));
+    }
+
+    #[test]
+    fn numbers_that_no_allocator_accepts_change_nothing() {
+        let text = [
+            alloc(0, 0x10_0000, 0x2000, 1, 0),
+            alloc(0, 0x10_0000, 0, 1, 0),
+            alloc(0, 0x10_0000, 0x1800, 3, 1),
+            alloc(0, u64::MAX - 0xfff, 0x2000, 1, 0),
+            free(0, 0x77_0000),
+            alloc(0, 0x10_2000, 0x2000, 1, 0),
+        ]
+        .concat();
+        for policy in [Policy::Linux, Policy::Default, Policy::OneLock] {
+            let outcome = run("t", &Trace::read(text.as_bytes()), &Table::default(), policy, 2).unwrap();
+            assert_eq!(outcome.tally.absurd, 3, "{policy:?}");
+            fuzz(&Trace::read(text.as_bytes()), &Table::default());
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! One trace on one space: what comes out, as a row.
+
+use crate::machine::{LabMachine, PlainLock, Work};
+use crate::replay::space::{Reasons, SpaceReplay};
+use crate::replay::{Tally, default_window, kernel_extent};
+use crate::trace::Trace;
+use crate::trace::vmallocinfo::Table;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use va_space::config::{Config, Default as Ours, Linux69, OneLock52};
+use va_space::{NODES_LIMIT, Stats, VmapSpace};
+
+/// The policies that a space can have, by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Policy {
+    /// Linux 6.9 to 6.12: nodes and pools
+    Linux,
+    /// Ours: exact lowest fit, pools of all sizes
+    Default,
+    /// Linux 5.2 to 6.8: one lock, no pools
+    OneLock,
+}
+
+impl Policy {
+    /// The name on the command line and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Linux => "linux",
+            Self::Default => "default",
+            Self::OneLock => "one-lock",
+        }
+    }
+}
+
+/// A row of the table. Its fields, in this order, are the object that `--json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct SpaceRow {
+    /// Name of the trace.
+    pub trace: String,
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// Nodes that the space had.
+    pub nodes: u32,
+    /// Events that change the address space.
+    pub events: u64,
+    /// Allocations, failed attempts included: the sum of the next five.
+    pub allocs: u64,
+    /// The kernel's address.
+    pub equal: u64,
+    /// A lower one.
+    pub lower: u64,
+    /// A higher one.
+    pub higher: u64,
+    /// Neither found anything.
+    pub failed_both: u64,
+    /// One found nothing.
+    pub failed_differs: u64,
+    /// What events do not tell and was inferred.
+    pub inferred: u64,
+    /// Why answers differ; together as many as do.
+    pub why: Reasons,
+    /// Passes of the purge.
+    pub purges: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Areas in pools at the end.
+    pub pooled: u64,
+    /// Holes at the end.
+    pub holes: u64,
+}
+
+/// What a row comes with.
+pub struct SpaceOutcome {
+    /// The row.
+    pub row: SpaceRow,
+    /// How the answers compare, in full.
+    pub tally: Tally,
+}
+
+/// Nodes that a machine would have whose CPUs are those of the trace.
+pub fn nodes_of(trace: &Trace) -> u32 {
+    let last = trace.cpus.iter().copied().max().unwrap_or(0);
+    (u32::from(last) + 1).min(NODES_LIMIT)
+}
+
+/// Replays `trace` on a space of so many nodes, and compares.
+///
+/// # Errors
+/// If the space cannot be made or a check of its invariants fails.
+pub fn run(name: &str, trace: &Trace, table: &Table, policy: Policy, nodes: u32) -> Result<SpaceOutcome> {
+    match policy {
+        Policy::Linux => run_on::<Linux69>(name, trace, table, policy, nodes),
+        Policy::Default => run_on::<Ours>(name, trace, table, policy, nodes),
+        Policy::OneLock => run_on::<OneLock52>(name, trace, table, policy, nodes),
+    }
+    .with_context(|| format!("{name} on {nodes} nodes, policy {}", policy.name()))
+}
+
+fn run_on<C: Config>(
+    name: &str,
+    trace: &Trace,
+    table: &Table,
+    policy: Policy,
+    nodes: u32,
+) -> Result<SpaceOutcome> {
+    let window = default_window(trace);
+    // So many CPUs online put the threshold out of reach: the trace says when to purge.
+    let machine = LabMachine::<PlainLock>::new(nodes, u32::MAX, Work::Elsewhere);
+    let space = VmapSpace::<_, C>::new(kernel_extent(), window, machine)?;
+    let mut replay = SpaceReplay::new(space, window, table);
+    replay.run(trace);
+    replay.space.validate().context("the space is broken")?;
+    let Stats { purges, flushes, pooled_areas, holes, .. } = replay.space.stats();
+    let tally = replay.tally;
+    let row = SpaceRow {
+        trace: name.to_string(),
+        policy: policy.name(),
+        nodes: replay.space.nodes(),
+        events: trace.events.len() as u64,
+        allocs: trace.allocs(),
+        equal: tally.equal,
+        lower: tally.lower,
+        higher: tally.higher,
+        failed_both: tally.failed_both,
+        failed_differs: tally.failed_differs,
+        inferred: tally.inferred,
+        why: replay.reasons,
+        purges,
+        flushes,
+        pooled: pooled_areas,
+        holes,
+    };
+    Ok(SpaceOutcome { row, tally })
+}

@@ -1,0 +1,91 @@
+//! What `vmlab replay --space` says of the shipped traces, and what it refuses.
+
+use super::*;
+
+/// The row of one trace.
+fn on_space(trace: &str, more: &[&str]) -> Value {
+    let file = shipped(&format!("{trace}.ftrace.gz"));
+    let assert = vmlab().args(["replay", "--space", "--json"]).args(more).arg(file).assert().success();
+    serde_json::from_str(&stdout_of(&assert)).unwrap()
+}
+
+fn answers(row: &Value) -> [u64; 6] {
+    ["allocs", "equal", "lower", "higher", "failed_both", "failed_differs"].map(|field| number(row, field))
+}
+
+fn reasons(row: &Value) -> u64 {
+    row["why"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
+}
+
+#[test]
+fn linux_gives_every_address_of_four_cpus_through_four_nodes_and_of_one_through_one() {
+    let row = on_space("fork-netns-smp4", &[]);
+    assert_eq!((number(&row, "nodes"), answers(&row)), (4, [810, 810, 0, 0, 0, 0]));
+    assert_eq!((number(&row, "purges"), number(&row, "flushes"), reasons(&row)), (272, 88, 0));
+    for (trace, allocs, failed) in [
+        ("boot-smp1", 103, 0),
+        ("fork-netns-smp1", 322, 0),
+        ("tc-flower-smp1", 292, 0),
+        ("test_vmalloc-mask127-smp1", 67_187, 6),
+    ] {
+        let row = on_space(trace, &["--policy", "linux"]);
+        assert_eq!(answers(&row), [allocs, allocs - failed, 0, 0, failed, 0], "{trace}");
+        assert_eq!(number(&row, "nodes"), 1);
+    }
+}
+
+#[test]
+fn rp2_what_cannot_agree_without_pools_or_with_others_is_counted_by_reason() {
+    for more in [&["--nodes", "1"][..], &["--policy", "one-lock"], &["--policy", "default"]] {
+        let row = on_space("fork-netns-smp4", more);
+        let [allocs, equal, lower, higher, both, differs] = answers(&row);
+        assert_eq!(equal + lower + higher + both + differs, allocs, "{row}");
+        assert!(equal < allocs && reasons(&row) == lower + higher + differs, "{row}");
+        assert!(row["why"]["pool"].as_u64().unwrap() > 0, "{row}");
+    }
+}
+
+#[test]
+fn the_table_names_the_differences_and_why() {
+    let file = shipped("fork-netns-smp4.ftrace.gz");
+    let assert = vmlab().args(["replay", "--space", "--policy", "one-lock"]).arg(file).assert().success();
+    let said = stdout_of(&assert);
+    for text in [
+        "408 answers differ from the kernel's, the first:",
+        "allocation 148, line 652: size 20480 align 16384: kernel 0xffa00000003d8000, one-lock ",
+        "fork-netns-smp4: 1 percpu chunk inferred",
+        ": the range of one is somebody else's on the other side, from an earlier difference",
+    ] {
+        assert!(said.contains(text), "{text:?} in {said}");
+    }
+}
+
+#[test]
+fn options_of_a_space_are_checked() {
+    let file = shipped("boot-smp1.ftrace.gz");
+    for (args, says) in [
+        (&["--space", "--nodes", "0"][..], "0 is not in 1..=128"),
+        (&["--space", "--nodes", "129"], "129 is not in 1..=128"),
+        (&["--space", "--policy", "x"], "invalid value 'x'"),
+        (&["--space", "--index", "btree"], "cannot be used with"),
+        (&["--space", "--report", "r"], "cannot be used with"),
+        (&["--nodes", "2"], "--space"),
+    ] {
+        let assert = vmlab().arg("replay").args(args).arg(&file).assert().failure().code(2);
+        assert!(stderr_of(&assert).contains(says), "{args:?}: {}", stderr_of(&assert));
+    }
+}
+
+#[test]
+fn input_that_is_no_trace_is_one_line_and_one_that_ends_early_is_told() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("t");
+    std::fs::write(&file, "nothing\n").unwrap();
+    let assert = vmlab().args(["replay", "--space"]).arg(&file).assert().failure().code(1);
+    assert!(stderr_of(&assert).contains("no vmalloc event: 1 line read"), "{}", stderr_of(&assert));
+    assert_eq!((stderr_of(&assert).lines().count(), stdout_of(&assert)), (1, String::new()));
+    let bytes = gzip(SMALL.repeat(4000).as_bytes());
+    std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    let assert = vmlab().args(["replay", "--space", "--json"]).arg(&file).assert().failure().code(1);
+    assert!(stderr_of(&assert).contains("the input ends early"), "{}", stderr_of(&assert));
+}
