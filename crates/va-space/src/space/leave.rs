@@ -118,6 +118,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 batch.push_front(area);
             }
         }
+        self.stop_if_lost();
         self.settled.0.fetch_add(batch.pages(), Ordering::Release);
         self.to_index(batch, true, true);
     }

@@ -363,6 +363,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 give(self.stock.size(class), self.stock.take_list(map, class, u64::MAX));
             }
             drop(pool);
+            self.space.stop_if_lost();
             let by_address = C::ORDER != Order::Newest;
             self.space.to_index(homeless, by_address, by_address);
             self.space.note_return();
