@@ -205,7 +205,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
     /// A failed attempt that was not followed by another.
     fn give_up(&mut self, cpu: u16) {
         if let Some(Failed { event, number, purged }) = self.failed.remove(&cpu) {
-            let ours = self.ask(&event, cpu, purged).0;
+            let ours = self.ask(&event, cpu, Some(purged)).0;
             self.compare(&event, cpu, number, ours);
             self.keep(&event, ours);
         }
@@ -219,7 +219,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             return;
         }
         let first = self.failed.remove(&cpu);
-        let (ours, purged) = self.ask(event, cpu, first.as_ref().is_some_and(|first| first.purged));
+        let (ours, purged) = self.ask(event, cpu, first.as_ref().map(|first| first.purged));
         if let Some(first) = first {
             // The space tried twice, as the kernel did, if it purged in between or found nothing in the end.
             let alike = purged || ours.is_none();
@@ -231,12 +231,19 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         self.keep(event, ours);
     }
 
-    /// Asks the space; tells whether it had everything purged for that, and has it purged if the kernel had.
-    fn ask(&mut self, event: &Event, cpu: u16, purged_there: bool) -> (Option<u64>, bool) {
+    /// Asks the space; tells whether it had everything purged for that, and has it purged if the kernel had after an
+    /// attempt that failed (`None` if none did).
+    fn ask(&mut self, event: &Event, cpu: u16, failed_there: Option<bool>) -> (Option<u64>, bool) {
         let Some(request) = request_of(event) else { return (None, false) };
-        let before = self.space.stats().purges;
+        // Counting all takes longer than most requests, and is needed for few.
+        let before = failed_there.map(|_| self.space.stats().purges);
+        let lazy = self.space.lazy_pages();
         let ours = self.space.alloc(u32::from(cpu), &request).ok().map(|area| area.start().get());
-        let purged = self.space.stats().purges > before;
+        let purged = match before {
+            Some(before) => self.space.stats().purges > before,
+            None => self.space.lazy_pages() < lazy,
+        };
+        let purged_there = failed_there == Some(true);
         if purged_there && !purged {
             self.space.purge(Purge::Full);
         }
