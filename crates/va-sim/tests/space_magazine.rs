@@ -246,7 +246,7 @@ fn sp2_what_is_away_waits_for_its_flush_wherever_its_magazine_goes() {
         machine.set_flushing(Flushing::WhenTold);
         let mut magazine = space.magazine(0).unwrap();
         let areas: Vec<_> = (0..41).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
-        let ranges: Vec<_> = areas.iter().map(|area| area.range()).collect();
+        let ranges: Vec<_> = areas.iter().map(va_space::Area::range).collect();
         for area in areas {
             machine.map(area.range()).unwrap();
             machine.unmap(area.range());

@@ -47,6 +47,7 @@ impl Config for Tight {
     type Index<P: Platform> = BTreeIndex<P>;
     type Zone = Spread;
     type Decay = Quarter;
+    type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = 2;
     const POOL_ON_ONE_NODE: bool = true;
     const POOL_PAGES_MAX: u64 = 256;
