@@ -22,6 +22,7 @@ impl<C: Config, const LAZY: u64, const SLICE: u64> Config for Small<C, LAZY, SLI
     const ORDER: Order = C::ORDER;
     const SLICE_AREAS: u64 = SLICE;
     const FAIL_FAST: bool = C::FAIL_FAST;
+    const RECLAIM_FIRST: bool = C::RECLAIM_FIRST;
 
     fn lazy_max(_cpus: u32) -> Pages {
         Pages::new(LAZY)

@@ -184,6 +184,7 @@ impl<C: Config, W: Way> Config for WithTrees<C, W> {
     const ORDER: Order = C::ORDER;
     const SLICE_AREAS: u64 = C::SLICE_AREAS;
     const FAIL_FAST: bool = C::FAIL_FAST;
+    const RECLAIM_FIRST: bool = C::RECLAIM_FIRST;
 
     fn lazy_max(cpus: u32) -> Pages {
         C::lazy_max(cpus)
