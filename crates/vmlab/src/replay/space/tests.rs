@@ -1,0 +1,131 @@
+//! Small traces, event by event.
+
+use super::*;
+use crate::run_space::{Policy, SpaceRow, run};
+
+fn alloc(cpu: u16, addr: u64, size: u64, align: u64, failed: u8) -> String {
+    format!(
+        "x-1 [{cpu:03}] ..... 1.0: alloc_vmap_area: va_start: {addr} size={size} align={align} vstart=0x100000 vend=0x200fff failed={failed}\n"
+    )
+}
+
+fn free(cpu: u16, addr: u64) -> String {
+    format!("x-1 [{cpu:03}] ..... 1.0: free_vmap_area_noflush: va_start={addr:#x} nr_lazy=2 nr_lazy_max=9\n")
+}
+
+fn purge(cpu: u16, purged: u64) -> String {
+    format!(
+        "x-1 [{cpu:03}] ..... 1.0: purge_vmap_area_lazy: start=0x100000 end=0x102000 num_purged={purged}\n"
+    )
+}
+
+fn replayed(text: &str, policy: Policy, nodes: u32) -> SpaceRow {
+    run("t", &Trace::read(text.as_bytes()), &Table::default(), policy, nodes).unwrap().row
+}
+
+#[test]
+fn what_a_purge_left_in_the_pool_of_a_cpu_comes_back_to_that_cpu_only() {
+    // Freed and purged, the first area is in the pool of CPU 1; CPU 0 gets the lowest hole, CPU 1 gets it again.
+    let text = [
+        alloc(1, 0x10_0000, 0x2000, 1, 0),
+        alloc(0, 0x10_2000, 0x2000, 1, 0),
+        free(0, 0x10_0000),
+        alloc(1, 0x10_4000, 0x2000, 1, 0),
+        purge(0, 1),
+        alloc(0, 0x10_6000, 0x2000, 1, 0),
+        alloc(1, 0x10_0000, 0x2000, 1, 0),
+    ]
+    .concat();
+    let row = replayed(&text, Policy::Linux, 2);
+    assert_eq!((row.equal, row.allocs, row.why), (5, 5, Reasons::default()));
+    // Without pools the area is the lowest hole for whoever comes first, and so in the way of the second.
+    let row = replayed(&text, Policy::OneLock, 2);
+    assert_eq!((row.equal, row.lower, row.higher), (3, 1, 1));
+    assert_eq!(row.why, Reasons { pool: 1, earlier: 1, ..Reasons::default() });
+}
+
+#[test]
+fn rp2_each_difference_has_its_reason() {
+    let first = [alloc(0, 0x10_0000, 0x2000, 1, 0), alloc(1, 0x10_2000, 0x2000, 1, 0)].concat();
+    // Not purged by the events, but the kernel has it already.
+    let lazy = [first.as_str(), &free(0, 0x10_0000), &alloc(0, 0x10_0000, 0x1000, 1, 0)].concat();
+    let row = replayed(&lazy, Policy::Linux, 2);
+    assert_eq!((row.higher, row.why.purge_time), (1, 1));
+    // From the pool of another CPU.
+    let pooled = [first.as_str(), &free(0, 0x10_0000), &purge(0, 1), &alloc(1, 0x10_0000, 0x2000, 1, 0)];
+    let row = replayed(&pooled.concat(), Policy::Linux, 2);
+    assert_eq!((row.higher, row.why.other_cpu), (1, 1));
+    let above = alloc(0, 0x10_8000, 0x2000, 0x8000, 0);
+    let row = replayed(
+        &[first.as_str(), &alloc(0, 0x11_0000, 0x2000, 0x8000, 0), &above].concat(),
+        Policy::Default,
+        2,
+    );
+    assert_eq!((row.equal, row.lower, row.higher), (2, 1, 1));
+    assert_eq!((row.why.aligned, row.why.earlier), (1, 1));
+    let row = replayed(&[first.as_str(), &alloc(0, 0x10_9000, 0x2000, 1, 0)].concat(), Policy::Linux, 2);
+    assert_eq!((row.lower, row.why), (1, Reasons { holes: 1, ..Reasons::default() }));
+}
+
+#[test]
+fn two_attempts_with_a_purge_between_are_one_request() {
+    let all = 0x10_0000;
+    let twice = |failed| {
+        [
+            alloc(0, 0x10_0000, all, 1, 0),
+            free(0, 0x10_0000),
+            alloc(0, 0x20_0fff, 0x2000, 4096, 1),
+            purge(0, 1),
+            alloc(0, 0x10_0000, 0x2000, 4096, failed),
+        ]
+        .concat()
+    };
+    for policy in [Policy::Linux, Policy::OneLock] {
+        let row = replayed(&twice(0), policy, 2);
+        assert_eq!((row.equal, row.failed_both, row.purges), (2, 1, 1), "{policy:?}");
+        // The kernel gave up where there is room: one answer differs, the other does not.
+        let row = replayed(&twice(1), policy, 2);
+        assert_eq!((row.failed_both, row.failed_differs), (1, 1));
+    }
+    // What can never fit fails both times, and a trace may end after the first.
+    let never = [
+        alloc(0, 0x20_0fff, 2 * all, 1, 1),
+        alloc(0, 0x20_0fff, 2 * all, 1, 1),
+        alloc(1, 0x20_0fff, 2 * all, 1, 1),
+    ];
+    for policy in [Policy::Linux, Policy::Default] {
+        assert_eq!(replayed(&never.concat(), policy, 2).failed_both, 3, "{policy:?}");
+    }
+}
+
+#[test]
+fn an_area_that_went_without_an_event_went_at_the_purge_before_it_was_seen_again() {
+    let text = [
+        alloc(0, 0x10_0000, 0x2000, 1, 0),
+        alloc(0, 0x10_2000, 0x2000, 1, 0),
+        free(0, 0x10_2000),
+        purge(0, 2),
+        alloc(0, 0x10_0000, 0x4000, 1, 0),
+    ]
+    .concat();
+    let row = replayed(&text, Policy::OneLock, 1);
+    assert_eq!((row.equal, row.inferred), (3, 1));
+}
+
+#[test]
+fn numbers_that_no_allocator_accepts_change_nothing() {
+    let text = [
+        alloc(0, 0x10_0000, 0x2000, 1, 0),
+        alloc(0, 0x10_0000, 0, 1, 0),
+        alloc(0, 0x10_0000, 0x1800, 3, 1),
+        alloc(0, u64::MAX - 0xfff, 0x2000, 1, 0),
+        free(0, 0x77_0000),
+        alloc(0, 0x10_2000, 0x2000, 1, 0),
+    ]
+    .concat();
+    for policy in [Policy::Linux, Policy::Default, Policy::OneLock] {
+        let outcome = run("t", &Trace::read(text.as_bytes()), &Table::default(), policy, 2).unwrap();
+        assert_eq!(outcome.tally.absurd, 3, "{policy:?}");
+        fuzz(&Trace::read(text.as_bytes()), &Table::default());
+    }
+}
