@@ -58,7 +58,7 @@ pub(super) fn lanes(of: impl Fn(usize) -> i16) -> [i16; LANES] {
     lanes
 }
 
-/// For each alignment, the longest free run once its start is aligned; and the runs at both edges. Bits, at most [`CAP`].
+/// For each alignment, the longest free run once its start is aligned; and the runs at both edges. Bits, at most `CAP`.
 ///
 /// The lanes that mean nothing hold what suits whoever has the vector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
