@@ -35,7 +35,7 @@ struct Step {
 }
 
 /// All steps, what fails fast first.
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     Step { name: "fmt", what: "every file is formatted", quick: true, run: fmt },
     Step { name: "tidy", what: "the rules that no compiler knows", quick: true, run: run_tidy },
     Step { name: "clippy", what: "no warnings, everywhere", quick: true, run: clippy },
@@ -46,6 +46,12 @@ const STEPS: [Step; 14] = [
         what: "tests with every feature, invariants walked all along",
         quick: false,
         run: features,
+    },
+    Step {
+        name: "release",
+        what: "the allocator of a process as users build it",
+        quick: false,
+        run: release,
     },
     Step { name: "doc", what: "documentation without warnings", quick: false, run: doc },
     Step { name: "no_std", what: "the core in a freestanding program", quick: false, run: no_std },
@@ -196,6 +202,23 @@ fn features(root: &Path, tests: &mut Tests) -> Result<()> {
     let mut args: Vec<_> = core.iter().flat_map(|name| ["-p", name]).collect();
     args.extend(["--features", "va-tree/validate"]);
     run_tests(root, &args, tests)
+}
+
+/// Its fast paths are the compiler's to arrange, and the test profile is not what users build.
+fn release(root: &Path, tests: &mut Tests) -> Result<()> {
+    counted(
+        Cmd::cargo(root).args([
+            "test",
+            "--quiet",
+            "--locked",
+            "--release",
+            "-p",
+            "vmalloc",
+            "--lib",
+            "--tests",
+        ]),
+        tests,
+    )
 }
 
 fn doctest(root: &Path, tests: &mut Tests) -> Result<()> {
