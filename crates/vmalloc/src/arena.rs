@@ -275,12 +275,22 @@ impl<O: Os> Arena<O> {
         Ok(())
     }
 
-    /// Moves the pages of `from` to the start of `to`. On an error says whether `to` can be used on.
-    pub(crate) fn move_pages(&self, from: &mut Run, to: &mut Run) -> Result<(), (Errno, bool)> {
+    /// Moves the pages of `from` to the start of `to`, in which nobody has written; on an error tells how many pages were moved.
+    pub(crate) fn move_pages(&self, from: &mut Run, to: &mut Run) -> Result<(), (u64, Errno)> {
+        debug_assert!(from.pages <= to.pages);
+        debug_assert!(from.end() <= to.page || to.end() <= from.page, "AR2: two runs have a page in common");
+        let within = Span { at: address(self.first), bytes: address(self.pages) };
+        // SAFETY: both below the frontier (AR1), nobody else's (AR2), and apart.
+        let moved = unsafe { self.host.os().move_pages(within, from.span(), address(to.page)) };
+        moved.map_err(|stopped| ((stopped.bytes / PAGE_BYTES) as u64, stopped.errno))
+    }
+
+    /// Moves `from` to the start of `to`, as a mapping of its own. On an error says whether `to` can be used on.
+    pub(crate) fn remap(&self, from: &mut Run, to: &mut Run) -> Result<(), (Errno, bool)> {
         debug_assert!(from.pages <= to.pages);
         debug_assert!(from.end() <= to.page || to.end() <= from.page, "AR2: two runs have a page in common");
         // SAFETY: both below the frontier (AR1), nobody else's (AR2), and apart.
-        let moved = unsafe { self.host.os().move_pages(from.span(), address(to.page)) };
+        let moved = unsafe { self.host.os().remap(from.span(), address(to.page)) };
         moved.map_err(|errno| {
             if errno != Errno::NOMEM {
                 return (errno, true);

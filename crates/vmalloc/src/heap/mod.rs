@@ -234,6 +234,10 @@ impl<O: Os> Hold for Heap<O> {
         self.host.hold();
     }
 
+    fn forget(&self) {
+        self.host.os().forget();
+    }
+
     /// Gives them back, in the parent and in the child.
     unsafe fn release(&self) {
         // SAFETY: all four were taken by `hold`, as this function's contract says.

@@ -195,7 +195,7 @@ impl<O: Os> Heap<O> {
         };
         let mut moved = false;
         if moves {
-            match self.arena.move_pages(&mut from, &mut to) {
+            match self.arena.remap(&mut from, &mut to) {
                 Ok(()) => moved = true,
                 Err((errno, usable)) => {
                     if errno == Errno::NOMEM {

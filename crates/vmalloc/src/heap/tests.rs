@@ -161,7 +161,7 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
         }
         let stats = twin.heap.stats();
         assert!(stats.purged_bytes > 0 && stats.cache_hits > 0, "{stats:?}");
-        assert!(shim.calls(Call::Move) > 0 && shim.calls(Call::Renew) > 0);
+        assert!(shim.calls(Call::Remap) > 0 && shim.calls(Call::Renew) > 0);
         twin.end();
     }
 }
@@ -199,7 +199,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
         (Call::Map, 16, 150),
         (Call::Commit, 16, 120),
         (Call::Discard, 20, 120),
-        (Call::Move, 4, 500),
+        (Call::Remap, 4, 500),
         (Call::Renew, 6, 500),
     ];
     for (call, most, steps) in plan {
@@ -250,7 +250,7 @@ fn sp3_everything_can_be_freed_when_the_system_gives_nothing_any_more() {
         let bytes = 1 + twin.random(9 * PAGE_BYTES);
         twin.alloc(bytes, 1, Fill::Any).unwrap();
     }
-    for call in [Call::Map, Call::Commit, Call::Discard, Call::Move, Call::Renew] {
+    for call in [Call::Map, Call::Commit, Call::Discard, Call::Remap, Call::Renew] {
         shim.refuse(call, 0);
     }
     // Every other one, so that no two merge; then the rest.
@@ -394,7 +394,7 @@ fn a_cached_pair_makes_no_system_call() {
     let heap = heap(&shim, 1 << 34, 128 * MIB);
     shim.on_cpu(0);
     let calls =
-        || [Call::Map, Call::Commit, Call::Discard, Call::Move, Call::Renew].map(|call| shim.calls(call));
+        || [Call::Map, Call::Commit, Call::Discard, Call::Remap, Call::Renew].map(|call| shim.calls(call));
     for bytes in [65_536, MIB, 16 * MIB, 64 * MIB] {
         let pair = || {
             let at = heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
@@ -449,9 +449,9 @@ fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot()
     assert_eq!(twin.resize(at, 30 * MIB, Fill::Zero), Ok(at), "dirty above");
     let wall = twin.alloc(1, 1, Fill::Any).unwrap();
     assert!(wall >= at + 30 * MIB);
-    let before = shim.calls(Call::Move);
+    let before = shim.calls(Call::Remap);
     let to = twin.resize(at, 50 * MIB, Fill::Zero).unwrap();
-    assert!(to != at && shim.calls(Call::Move) == before + 1);
+    assert!(to != at && shim.calls(Call::Remap) == before + 1);
     assert_eq!((twin.heap.stats().moved_areas, twin.heap.stats().copies), (1, 0));
     twin.check();
     // Where it was is clean: zeros that nobody has to write.
@@ -488,7 +488,7 @@ fn a_move_that_is_refused_becomes_a_copy_and_a_hole_is_mended() {
         let _wall = twin.alloc(1, 1, Fill::Any).unwrap();
         shim.refuse_with(errno);
         shim.tear(tears);
-        shim.refuse_some(Call::Move, 0, 1);
+        shim.refuse_some(Call::Remap, 0, 1);
         let to = twin.resize(at, 50 * MIB, Fill::Zero).unwrap();
         let stats = twin.heap.stats();
         assert_eq!((stats.moved_areas, stats.copies, stats.retired_bytes), (0, 1, retired), "{errno}");
