@@ -120,6 +120,11 @@ impl Big {
         self.pages.load(Ordering::Relaxed) + pages <= self.max
     }
 
+    /// Pages that big items have, or may have without asking.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages.load(Ordering::Relaxed)
+    }
+
     #[inline]
     fn leave(&self, pages: u64) {
         self.pages.fetch_sub(pages, Ordering::Relaxed);
@@ -147,6 +152,11 @@ impl Out {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Pages of all of them.
+    pub(crate) fn pages(&self) -> u64 {
+        self.runs[..self.len].iter().copied().map(pages_of).sum()
     }
 
     fn is_full(&self) -> bool {
