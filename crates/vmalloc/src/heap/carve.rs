@@ -7,9 +7,9 @@
 use super::cold::Cold;
 use super::{Heap, Held};
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, HUGE, Run, ZONES, address};
+use crate::arena::{Arena, HUGE, Run, SMALL, ZONES, address};
 use crate::error::{AllocError, CreateError};
-use crate::magazine::Out;
+use crate::magazine::{Kinds, Out};
 use crate::os::{Call, Os, abort_with};
 use crate::records::Host;
 use crate::word::Word;
@@ -402,7 +402,16 @@ impl<O: Os> Heap<O> {
     ) -> Result<(Run, bool), AllocError> {
         let mut central = self.zone(zone);
         let pages = request.size().get();
-        let (page, is_clean) = match if clean { None } else { central.take_dirty(request) } {
+        let mut dirty = if clean { None } else { central.take_dirty(request) };
+        if dirty.is_none() && !clean {
+            drop(central);
+            let drained = self.drain_for(zone);
+            central = self.zone(zone);
+            if drained > 0 {
+                dirty = central.take_dirty(request);
+            }
+        }
+        let (page, is_clean) = match dirty {
             Some(page) => (page, false),
             None => {
                 let mut fresh = central.take_clean(&self.arena, request)?;
@@ -419,15 +428,26 @@ impl<O: Os> Heap<O> {
         Ok((unsafe { Run::claim(page, pages) }, is_clean))
     }
 
+    /// Before pages are asked of the system, those in magazines are made dirty: big items wherever they are, small ones here.
+    /// Returns how many.
+    fn drain_for(&self, zone: usize) -> u64 {
+        if zone == SMALL {
+            return self.drain(self.magazine(), Kinds::Small);
+        }
+        if self.big.pages() == 0 {
+            return 0;
+        }
+        self.magazines.iter().map(|magazine| self.drain(magazine, Kinds::Big)).sum()
+    }
+
     /// Makes runs dirty, and purges if there are too many, or some that nobody needed for long.
     pub(super) fn make_dirty(&self, runs: Out) {
-        let freed = self.freed.fetch_add(runs.pages(), Ordering::Relaxed);
         self.add_dirty(runs);
         let kept = self.dirty_hint() + self.big.pages();
         if kept > self.kept_max {
             self.purge_some(kept - self.kept_max + self.kept_max / 16);
         }
-        if freed > DECAY_TURNS * self.kept_max
+        if self.freed.load(Ordering::Relaxed) > DECAY_TURNS * self.kept_max
             && let Some(_alone) = self.purge.try_lock()
         {
             self.freed.store(0, Ordering::Relaxed);
@@ -440,6 +460,7 @@ impl<O: Os> Heap<O> {
 
     /// Adds runs to the dirty ones of their zones.
     pub(super) fn add_dirty(&self, runs: Out) {
+        self.freed.fetch_add(runs.pages(), Ordering::Relaxed);
         let mut held: Option<(usize, Held<'_, O>)> = None;
         for run in runs {
             let zone = self.arena.zone_of(run.page());

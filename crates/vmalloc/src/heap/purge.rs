@@ -20,7 +20,7 @@
 use super::carve::Central;
 use super::{BATCH, Heap};
 use crate::arena::{HUGE, Run, SMALL};
-use crate::magazine::Out;
+use crate::magazine::{Kinds, Magazine, Out};
 use crate::os::Os;
 use crate::word::Word;
 use va_base::VaRange;
@@ -38,22 +38,25 @@ impl<O: Os> Heap<O> {
     /// Empties every magazine and gives all dirty blocks back; returns how many pages changed hands.
     pub(crate) fn release_all(&self) -> u64 {
         let _alone = self.purge.lock();
-        let mut drained = 0;
-        for magazine in self.magazines {
-            loop {
-                let mut out = Out::new(self.arena.first());
-                magazine.drain(&self.big, &mut out);
-                let pages = out.pages();
-                self.add_dirty(out);
-                drained += pages;
-                if pages == 0 {
-                    break;
-                }
-            }
-        }
+        let drained = self.magazines.iter().map(|magazine| self.drain(magazine, Kinds::All)).sum::<u64>();
         drained
             + self.purge_alone(HUGE, u64::MAX, u64::MAX)
             + self.purge_alone(SMALL, u64::MAX, u64::MAX)
+    }
+
+    /// Makes dirty what a magazine has; how many pages.
+    pub(super) fn drain(&self, magazine: &Magazine, kinds: Kinds) -> u64 {
+        let mut drained = 0;
+        loop {
+            let mut out = Out::new(self.arena.first());
+            magazine.drain(kinds, &self.big, &mut out);
+            let pages = out.pages();
+            if pages == 0 {
+                return drained;
+            }
+            self.add_dirty(out);
+            drained += pages;
+        }
     }
 
     /// Gives back `pages` of a zone that became dirty in epoch `until` or before. Called under `purge`.
