@@ -238,6 +238,11 @@ impl Os for Shim {
         unsafe { self.0.linux.mend(span) }
     }
 
+    unsafe fn advise_huge(&self, span: Span, wanted: bool) {
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.advise_huge(span, wanted) };
+    }
+
     fn cpu(&self) -> usize {
         match self.0.cpu.load(Ordering::Relaxed) {
             usize::MAX => self.0.linux.cpu(),
