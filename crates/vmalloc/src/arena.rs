@@ -26,7 +26,7 @@
 
 use crate::PAGE_BYTES;
 use crate::error::CreateError;
-use crate::os::{Call, Errno, Os, Span};
+use crate::os::{Call, Errno, Huge, Os, Span};
 use crate::records::Host;
 use crate::vmalloc::HugePages;
 use crate::word::{PAGES_MAX, Word};
@@ -185,8 +185,8 @@ impl<O: Os> Arena<O> {
     /// Says which pages there are to be behind a part of a zone. It is advice: a system without huge pages does without.
     fn advise(&self, zone: usize, span: Span) {
         let huge = zone == HUGE && self.huge_pages != HugePages::Never;
-        // SAFETY: part of the reservation; what is in it stays.
-        unsafe { self.host.os().advise_huge(span, huge) };
+        // SAFETY: part of the reservation.
+        let _advice = unsafe { self.host.os().advise(span, if huge { Huge::Yes } else { Huge::No }) };
     }
 
     /// The pages that it has.
@@ -197,7 +197,8 @@ impl<O: Os> Arena<O> {
     /// The pages of a zone.
     pub(crate) fn extent(&self, zone: usize) -> VaRange {
         let middle = self.first + self.small;
-        let (start, end) = if zone == SMALL { (self.first, middle) } else { (middle, self.first + self.pages) };
+        let (start, end) =
+            if zone == SMALL { (self.first, middle) } else { (middle, self.first + self.pages) };
         VaRange::from_pages(start, end).unwrap_or_default()
     }
 
