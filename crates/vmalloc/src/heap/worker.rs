@@ -140,6 +140,13 @@ impl<O: Os> Heap<O> {
         }
     }
 
+    /// What became of it, for tests.
+    #[cfg(test)]
+    pub(super) fn worker_state(&self) -> &'static str {
+        ["none", "starting", "awake", "asleep", "stopped", "off"]
+            [self.worker.state.load(Ordering::Relaxed) as usize]
+    }
+
     /// What the thread does.
     fn work(&self) {
         let worker = &self.worker;
