@@ -43,6 +43,7 @@ mod cold;
 mod info;
 mod owned;
 mod purge;
+mod relocate;
 mod resize;
 #[cfg(test)]
 mod tests;
@@ -65,6 +66,7 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lock_api::MutexGuard;
+use relocate::Growth;
 
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;
@@ -93,9 +95,9 @@ pub(crate) struct Heap<O: Os> {
     zones: [Zone<O>; ZONES],
     // Atomic, each alone.
     big: Big,
-    /// A move failed for want of memory or mappings: no more of them.
-    moves_off: AtomicBool,
-    copies: AtomicU64,
+    /// An `mremap` failed for want of memory or mappings: no more of them.
+    remaps_off: AtomicBool,
+    growth: Growth,
     /// Pages that became dirty since the last decay by demand; about.
     freed: AtomicU64,
 }

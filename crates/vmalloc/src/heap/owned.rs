@@ -1,5 +1,6 @@
 //! A heap that somebody owns: made in its own records, gone with its owner.
 
+use super::relocate::Growth;
 use super::{Heap, Zone, carve::Central};
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
@@ -8,8 +9,8 @@ use crate::fork;
 use crate::lock::Mutex;
 use crate::magazine::{Big, Magazine};
 use crate::os::Os;
-use crate::vmalloc::HugePages;
 use crate::records::Host;
+use crate::vmalloc::HugePages;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -65,8 +66,8 @@ impl<O: Os> Owned<O> {
             purge: Mutex::new(()),
             zones: parts.zones.map(|central| Zone { central: Mutex::new(central), dirty: AtomicU64::new(0) }),
             big: Big::new(kept_pages / 2),
-            moves_off: AtomicBool::new(false),
-            copies: AtomicU64::new(0),
+            remaps_off: AtomicBool::new(false),
+            growth: Growth::default(),
             freed: AtomicU64::new(0),
         };
         // SAFETY: lent for a heap, and nobody else is given it.

@@ -273,12 +273,6 @@ impl Os for Linux {
         mended
     }
 
-    unsafe fn advise_huge(&self, span: Span, wanted: bool) {
-        let advice = if wanted { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        // SAFETY: part of the caller's reservation; what is in it stays.
-        let _advice = unsafe { libc::madvise(pointer(span.at), span.bytes, advice) };
-    }
-
     #[inline(always)]
     fn cpu(&self) -> usize {
         #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]

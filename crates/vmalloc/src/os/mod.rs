@@ -5,13 +5,12 @@
 //! | [`Os::reserve`] | `mmap(PROT_NONE, MAP_NORESERVE)` | once |
 //! | [`Os::map`] | `mmap` | for records, in steps that double |
 //! | [`Os::commit`] | `mprotect` | when the frontier advances, in steps of 2 to 64 MiB |
-//! | [`Os::advise_huge`] | `madvise(MADV_HUGEPAGE, MADV_NOHUGEPAGE)` | once a zone, and after a renewal |
 //! | [`Os::discard`] | `process_madvise`, `madvise(MADV_DONTNEED)` | at a purge, up to 64 runs at a time |
 //! | [`Os::move_pages`] | `UFFDIO_MOVE` | when an area grows and cannot stay |
 //! | [`Os::remap`] | `mremap(MREMAP_DONTUNMAP)` | where that is refused |
 //! | [`Os::renew`] | `mmap(MAP_FIXED)` | after a `remap`, and when what it moved is freed |
 //! | [`Os::guard`], [`Os::unguard`] | `madvise(MADV_GUARD_INSTALL)` and `REMOVE` | when guarded addresses are carved |
-//! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | when the frontier advances |
+//! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, and after a renewal |
 //!
 //! What an older kernel or a profile lacks is found out at the first call and not asked for again: then the call says so at no
 //! cost, and its callers do without.
@@ -175,12 +174,6 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// # Safety
     /// As [`renew`](Self::renew).
     unsafe fn mend(&self, span: Span) -> bool;
-
-    /// Says whether huge pages are wanted behind a span, from now on. Nothing is promised.
-    ///
-    /// # Safety
-    /// It is part of what `reserve` returned.
-    unsafe fn advise_huge(&self, span: Span, wanted: bool);
 
     /// The CPU that the caller runs on, or ran on a moment ago.
     fn cpu(&self) -> usize;
