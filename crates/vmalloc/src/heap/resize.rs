@@ -63,7 +63,7 @@ impl<O: Os> Heap<O> {
             && if pages <= word.pages() {
                 self.shrink_in_place(page, word, size)?
             } else {
-                self.grow_in_place(page, word, size, fill)
+                self.may_stay(page, pages) && self.grow_in_place(page, word, size, fill)
             };
         if stays {
             let before = word.requested_bytes();
@@ -118,6 +118,12 @@ impl<O: Os> Heap<O> {
             central.add_dirty(tail);
         }
         Ok(true)
+    }
+
+    /// Whether an area of so many pages is in its zone at a page. What has become large leaves the zone of small pages once,
+    /// while it is small: later its pages would be so for good, at a page fault each.
+    fn may_stay(&self, page: u64, pages: u64) -> bool {
+        self.arena.zone_of(page) >= self.arena.zone_for(pages)
     }
 
     /// Takes in what is above an area, if nobody has it.
