@@ -139,9 +139,7 @@ impl<O: Os> Heap<O> {
         let request = Request::pages(pages).ok()?.aligned(align);
         let mut central = self.zone(HUGE);
         let fresh = central.take_clean(&self.arena, &request).ok()?;
-        if !fresh.rest.is_empty() {
-            central.give_dirty(fresh.rest);
-        }
+        central.give_rest(&fresh);
         // Under the lock, so that whoever has it finds a word at every area (VM1).
         self.arena.put(fresh.page, Word::live(pages, layout.size()));
         // SAFETY: it was free in the space, and is not now; it is below the frontier.

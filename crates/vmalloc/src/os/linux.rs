@@ -12,7 +12,7 @@
 //! `man 2 process_madvise`, `man 2 mremap`, `man 2 rseq`; kernel `include/uapi/linux/rseq.h` for the layout.
 
 use super::uffd::Mover;
-use super::{Errno, Huge, Os, Span, Stopped};
+use super::{Entry, Errno, Huge, Os, Span, Stopped, ThreadName, thread};
 use core::ffi::{CStr, c_int, c_long, c_void};
 use core::ptr::{null_mut, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -271,6 +271,16 @@ impl Os for Linux {
             self.mover.rearm(span);
         }
         mended
+    }
+
+    unsafe fn spawn(&self, stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno> {
+        // SAFETY: this function's contract.
+        unsafe { thread::spawn(stack, entry, argument) }
+    }
+
+    unsafe fn join(&self, thread: ThreadName) {
+        // SAFETY: this function's contract.
+        unsafe { thread::join(thread) };
     }
 
     #[inline(always)]
