@@ -69,7 +69,7 @@ pub use error::{AllocError, CreateError, FreeError, ResizeError};
 pub use heap::Stats;
 pub use kv::{Kv, LARGE_BYTES};
 pub use os::{Call, Errno};
-pub use vmalloc::{Options, Vmalloc};
+pub use vmalloc::{HugePages, Options, Vmalloc};
 
 /// Bytes of a page.
 const PAGE_BYTES: usize = va_base::PAGE_SIZE as usize;
