@@ -32,6 +32,9 @@ mod error;
 pub mod geometry;
 pub mod km;
 mod lookup;
+#[cfg(test)]
+#[cfg(loom)]
+mod loom;
 pub mod plan;
 mod request;
 mod rows;

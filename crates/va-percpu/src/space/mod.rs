@@ -162,14 +162,14 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 continue;
             }
             let free = store.chunk(RESERVED).free_bits * BIT_BYTES;
-            let spare_pages = store.totals.spare_pages;
+            let (spare_pages, made) = (store.totals.spare_pages, store.totals.made);
             drop(store);
             let error = if reserved {
                 AllocError::ReservedFull { bytes, free }
             } else if atomic {
                 AllocError::NoneInReach { bytes, spare_pages }
             } else {
-                match self.make_one_if_none() {
+                match self.make_one_if_none(made) {
                     Ok(()) => continue,
                     Err(error) => error,
                 }
@@ -266,13 +266,17 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         store.chunk(row).base
     }
 
-    /// Makes a chunk, unless there is one that is wholly free.
+    /// Makes a chunk, unless there is one that is wholly free, or one was made since so many had been: whoever made it may have taken
+    /// of it already, and there may be room for others.
     #[cold]
-    fn make_one_if_none(&self) -> Result<(), AllocError> {
+    fn make_one_if_none(&self, made: u32) -> Result<(), AllocError> {
         let grow = self.grow.lock();
         let free = self.geometry.slots().free as usize;
-        if self.lock().lists.first[free] != crate::chunk::NIL {
-            return Ok(());
+        {
+            let store = self.lock();
+            if store.lists.first[free] != crate::chunk::NIL || store.totals.made != made {
+                return Ok(());
+            }
         }
         let made = self.make();
         drop(grow);
