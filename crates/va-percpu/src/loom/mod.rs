@@ -242,23 +242,25 @@ fn cc2_two_make_slabs_of_one_class_and_neither_is_lost() {
 fn take_against_the_balance<C: Config>() {
     model(|| {
         let space = Arc::new(space::<C>());
-        let objects: Vec<Offset> = (0..8).map(|_| alloc(&space, 4096, 4096)).collect();
-        for &object in &objects[1..] {
+        let objects: Vec<Offset> = (0..16).map(|_| alloc(&space, 4096, 4096)).collect();
+        // Seven pages to spare in the higher chunk, so that the three of the lower one are too many.
+        for &object in objects[9..].iter().chain(&objects[1..4]) {
             free(&space, object);
         }
+        assert_eq!(space.stats().isolated, 1);
         let theirs = space.clone();
         let other = spawn(move || {
-            // Two steps are enough to depopulate a run.
-            for _ in 0..3 {
+            // The third step depopulates a run.
+            for _ in 0..4 {
                 let _more = theirs.tick();
             }
         });
         let mine = try_alloc(&space, 4096, 4096, Context::Atomic).ok();
         free(&space, objects[0]);
         join(other);
-        settle(&space, 1 + u64::from(mine.is_some()));
+        settle(&space, 6 + u64::from(mine.is_some()));
         space.balance();
-        settle(&space, 1 + u64::from(mine.is_some()));
+        settle(&space, 6 + u64::from(mine.is_some()));
     });
 }
 
