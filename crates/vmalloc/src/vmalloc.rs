@@ -9,6 +9,7 @@ use core::alloc::Layout;
 use core::fmt;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use core::time::Duration;
 
 /// What an allocator is made with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,9 @@ pub struct Options {
     pub kept_bytes_max: usize,
     /// Which areas are on huge pages.
     pub huge_pages: HugePages,
+    /// How long freed memory is kept that nobody needs, about; 1 s by default. A thread sees to it, which is started when 16 MiB
+    /// are kept for the first time. `None`: there is no thread, and what is kept stays until others need it.
+    pub decay: Option<Duration>,
 }
 
 /// Which areas are on transparent huge pages, where the system has those.
@@ -41,7 +45,12 @@ pub enum HugePages {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { arena_bytes_max: 1 << 40, kept_bytes_max: 128 << 20, huge_pages: HugePages::Auto }
+        Self {
+            arena_bytes_max: 1 << 40,
+            kept_bytes_max: 128 << 20,
+            huge_pages: HugePages::Auto,
+            decay: Some(Duration::from_secs(1)),
+        }
     }
 }
 
@@ -80,6 +89,7 @@ impl Vmalloc {
             arena_bytes_max: options.arena_bytes_max,
             kept_bytes_max: options.kept_bytes_max,
             huge_pages: options.huge_pages,
+            decay: options.decay,
         };
         Ok(Self { heap: Owned::new(Linux::new(), plan)? })
     }

@@ -74,6 +74,8 @@ pub(super) struct Central<O: Os> {
     pub(super) block_pages: u64,
     /// Areas that the index of dirty runs counts as out beyond the runs that are: one for each clean gap, at least.
     spare: u64,
+    /// Clean gaps, or more.
+    gaps: u64,
     /// Fewest dirty pages since the last decay.
     low: u64,
     /// Areas, and parts of them, whose pages are a mapping of their own.
@@ -82,6 +84,8 @@ pub(super) struct Central<O: Os> {
     pub(super) retired: u64,
     /// Pages in the hands of a purge.
     pub(super) leaving: u64,
+    /// Pages ever moved to where others were wanted.
+    pub(super) refilled: u64,
     /// Pages ever given back, and refusals to take them.
     pub(super) purged: u64,
     pub(super) refused: u64,
@@ -90,6 +94,8 @@ pub(super) struct Central<O: Os> {
 /// Pages taken from clean addresses: a run, and what is left of its last block.
 pub(super) struct Fresh {
     pub(super) page: u64,
+    /// The blocks that it is in and that are clean, if it is not in part dirty.
+    pub(super) clean: VaRange,
     pub(super) rest: VaRange,
 }
 
@@ -99,7 +105,8 @@ impl<O: Os> Central<O> {
         let mut dirty = BTreeIndex::new(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
         // Nothing is dirty yet.
         dirty.take(extent).map_err(|_| CreateError::NoRecords)?;
-        let (spare, low, moved, retired, leaving, purged, refused) = (1, 0, 0, 0, 0, 0, 0);
+        let (spare, gaps, low, moved, retired, leaving, refilled, purged, refused) =
+            (1, 1, 0, 0, 0, 0, 0, 0, 0);
         let (cold, first) = (Cold::new(host), extent.start().page_floor());
         Ok(Self {
             space,
@@ -108,10 +115,12 @@ impl<O: Os> Central<O> {
             first,
             block_pages,
             spare,
+            gaps,
             low,
             moved,
             retired,
             leaving,
+            refilled,
             purged,
             refused,
         })
@@ -119,11 +128,6 @@ impl<O: Os> Central<O> {
 
     pub(super) fn dirty_pages(&self) -> u64 {
         self.dirty.free_pages().get()
-    }
-
-    /// Pages of whole dirty blocks.
-    pub(super) fn cold_pages(&self) -> u64 {
-        self.cold.len() * self.block_pages
     }
 
     /// The pages of a block.
@@ -148,9 +152,14 @@ impl<O: Os> Central<O> {
     /// There are never more dirty runs than what lies between them, and one. Between them are other runs and clean gaps, of
     /// which the taking may make one more.
     fn pay(&mut self) -> Result<(), AllocError> {
-        let missing = (self.space.stats().holes + 3).saturating_sub(self.spare);
-        self.dirty.reserve_pieces(missing).map_err(|_| AllocError::NoRecords)?;
-        self.spare += missing;
+        if self.spare < self.gaps + 3 {
+            // For the next times as well, since to count is dear.
+            self.gaps = self.space.stats().holes;
+            let missing = (2 * self.gaps + 16).saturating_sub(self.spare);
+            self.dirty.reserve_pieces(missing).map_err(|_| AllocError::NoRecords)?;
+            self.spare += missing;
+        }
+        self.gaps += 1;
         Ok(())
     }
 
@@ -160,13 +169,17 @@ impl<O: Os> Central<O> {
         let counted = self.dirty.live() - self.spare;
         Broken::unless(counted == runs, "VM3", Va::ZERO, runs, counted)?;
         let gaps = self.space.stats().holes;
+        Broken::unless(self.gaps >= gaps, "VM3", Va::ZERO, gaps, self.gaps)?;
         Broken::unless(self.spare >= gaps, "VM3", Va::ZERO, gaps, self.spare)
     }
 
     /// Gives back what is paid beyond that.
     fn refund(&mut self) {
-        let excess = self.spare.saturating_sub(self.space.stats().holes);
-        self.spare -= self.dirty.release_pieces(excess);
+        if self.spare > 4 * self.gaps + 64 {
+            self.gaps = self.space.stats().holes;
+            let excess = self.spare.saturating_sub(2 * self.gaps + 16);
+            self.spare -= self.dirty.release_pieces(excess);
+        }
     }
 
     /// Takes exactly these pages from the dirty ones; `false` for want of records.
@@ -228,7 +241,8 @@ impl<O: Os> Central<O> {
     pub(super) fn take_clean(&mut self, arena: &Arena<O>, request: &Request) -> Result<Fresh, AllocError> {
         self.pay()?;
         let pages = request.size().get().next_multiple_of(self.block_pages);
-        let align = request.align().max(Align::from_log2(address(self.block_pages).ilog2()).unwrap_or(Align::PAGE));
+        let align =
+            request.align().max(Align::from_log2(address(self.block_pages).ilog2()).unwrap_or(Align::PAGE));
         let blocks = Request::pages(pages).map_err(|_| AllocError::NoRecords)?.aligned(align);
         let area = self.space.alloc(0, &blocks).map_err(|error| refusal(error, request))?;
         let (page, end) = area.range().whole_pages();
@@ -244,7 +258,7 @@ impl<O: Os> Central<O> {
         self.spare -= 1;
         let rest = VaRange::from_pages(page + request.size().get(), end).unwrap_or_default();
         self.spare -= u64::from(!rest.is_empty());
-        Ok(Fresh { page, rest })
+        Ok(Fresh { page, clean: area.range(), rest })
     }
 
     /// Moves a run down over the dirty one that ends where it begins: that has pages already. `false` if there is none.
@@ -255,7 +269,9 @@ impl<O: Os> Central<O> {
     pub(super) fn reach_down(&mut self, fresh: &mut Fresh, request: &Request) -> bool {
         let (page, pages) = (fresh.page, request.size().get());
         let last = Va::from_page(page - 1);
-        let Some(below) = self.dirty.hole_below(last).filter(|hole| hole.contains(last)) else { return false };
+        let Some(below) = self.dirty.hole_below(last).filter(|hole| hole.contains(last)) else {
+            return false;
+        };
         let start = below.start().page_floor().max(page.saturating_sub(pages - 1));
         let start = start.next_multiple_of(1 << request.align().page_log2());
         if start >= page || !self.take_dirty_at(VaRange::from_pages(start, page).unwrap_or_default()) {
@@ -272,7 +288,9 @@ impl<O: Os> Central<O> {
         if clean {
             self.free_clean(over);
         }
-        fresh.rest = VaRange::from_pages(start + pages, if clean { keep } else { end }).unwrap_or_default();
+        let end = if clean { keep } else { end };
+        fresh.clean = VaRange::from_pages(page, end).unwrap_or_default();
+        fresh.rest = VaRange::from_pages(start + pages, end).unwrap_or_default();
         // What is left was paid for, or not, as it was before.
         match (had_rest, !fresh.rest.is_empty()) {
             (true, false) => self.spare += 1,
@@ -314,6 +332,7 @@ impl<O: Os> Central<O> {
         for range in ranges {
             self.free_areas(range);
             self.spare += 1;
+            self.gaps += 1;
         }
         self.space.purge(Purge::Full);
         self.refund();
@@ -322,6 +341,7 @@ impl<O: Os> Central<O> {
     /// Makes clean what belonged to no run yet.
     pub(super) fn free_clean(&mut self, range: VaRange) {
         self.free_areas(range);
+        self.gaps += 1;
         self.space.purge(Purge::Full);
     }
 
@@ -411,21 +431,22 @@ impl<O: Os> Heap<O> {
                 dirty = central.take_dirty(request);
             }
         }
-        let (page, is_clean) = match dirty {
-            Some(page) => (page, false),
-            None => {
-                let mut fresh = central.take_clean(&self.arena, request)?;
-                let reached = !clean && central.reach_down(&mut fresh, request);
-                if !fresh.rest.is_empty() {
-                    central.give_dirty(fresh.rest);
-                }
-                (fresh.page, !reached)
-            }
-        };
-        // Under the lock, so that whoever has it finds a word at every area (VM1).
-        self.arena.put(page, Word::live(pages, size));
-        // SAFETY: it was dirty, or free in the space, and is neither now; it is below the frontier.
-        Ok((unsafe { Run::claim(page, pages) }, is_clean))
+        if let Some(page) = dirty {
+            // Under the lock, so that whoever has it finds a word at every area (VM1).
+            self.arena.put(page, Word::live(pages, size));
+            // SAFETY: it was dirty and is not any more, so it is below the frontier.
+            return Ok((unsafe { Run::claim(page, pages) }, false));
+        }
+        let mut fresh = central.take_clean(&self.arena, request)?;
+        let mut is_clean = clean || !central.reach_down(&mut fresh, request);
+        self.arena.put(fresh.page, Word::live(pages, size));
+        if !clean && self.may_refill() {
+            is_clean &= self.refill(central, &fresh);
+        } else {
+            central.give_rest(&fresh);
+        }
+        // SAFETY: it was free in the space, or dirty, and is neither now; it is below the frontier.
+        Ok((unsafe { Run::claim(fresh.page, pages) }, is_clean))
     }
 
     /// Before pages are asked of the system, those in magazines are made dirty: big items wherever they are, small ones here.

@@ -29,6 +29,8 @@ pub struct Stats {
     pub dirty_bytes: usize,
     /// Mapped for the allocator's records.
     pub record_bytes: usize,
+    /// Moved to where pages were wanted, ever, instead of being given back and faulted in.
+    pub refilled_bytes: u64,
     /// Given back to the system, ever.
     pub purged_bytes: u64,
     /// Areas handed out again from a magazine, ever: about, since two threads may count at once.
@@ -80,7 +82,7 @@ impl<O: Os> Heap<O> {
             (cached, hits) = (cached + held.pages, hits + held.hits);
         }
         let (mut dirty, mut elsewhere, mut busy, mut committed) = (0, 0, 0, 0);
-        let (mut purged, mut refused, mut moved, mut retired) = (0, 0, 0, 0);
+        let (mut purged, mut refilled, mut refused, mut moved, mut retired) = (0, 0, 0, 0, 0);
         for zone in 0..ZONES {
             let central = self.zone(zone);
             dirty += central.dirty_pages();
@@ -88,6 +90,7 @@ impl<O: Os> Heap<O> {
             busy += central.space.stats().busy_pages.get();
             committed += self.arena.committed_pages(zone);
             (purged, refused) = (purged + central.purged, refused + central.refused);
+            refilled += central.refilled;
             (moved, retired) = (moved + central.moved, retired + central.retired);
         }
         Stats {
@@ -97,6 +100,7 @@ impl<O: Os> Heap<O> {
             cached_bytes: address(cached),
             dirty_bytes: address(dirty),
             record_bytes: self.host.mapped_bytes(),
+            refilled_bytes: refilled * PAGE_BYTES as u64,
             purged_bytes: purged * PAGE_BYTES as u64,
             cache_hits: hits,
             moved_areas: moved,
@@ -121,14 +125,15 @@ impl<O: Os> Heap<O> {
                     count < PART
                 });
                 drop(central);
-                // What a thread frees or takes during the walk has a word at every moment; see VM1.
-                debug_assert!(walked.is_ok(), "{walked:?}");
                 for entry in &part[..count] {
                     entry.write(out)?;
                     from = entry.end;
                 }
-                if count < PART {
-                    break;
+                match walked {
+                    // Between two holds of the lock, what begins here may have become part of something longer.
+                    Err(broken) => from = broken.at.page_floor() + 1,
+                    Ok(()) if count < PART => break,
+                    Ok(()) => {}
                 }
             }
         }

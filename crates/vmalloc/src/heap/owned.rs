@@ -1,6 +1,6 @@
 //! A heap that somebody owns: made in its own records, gone with its owner.
 
-use super::{Heap, Zone, carve::Central};
+use super::{Heap, Zone, carve::Central, worker::Worker};
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
 use crate::error::CreateError;
@@ -8,11 +8,12 @@ use crate::fork;
 use crate::lock::Mutex;
 use crate::magazine::{Big, Magazine};
 use crate::os::Os;
-use crate::vmalloc::HugePages;
 use crate::records::Host;
+use crate::vmalloc::HugePages;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::time::Duration;
 
 /// Magazines at most: CPUs above that share.
 const MAGAZINES_MAX: usize = 1024;
@@ -25,6 +26,7 @@ pub(crate) struct Plan {
     pub(crate) arena_bytes_max: usize,
     pub(crate) kept_bytes_max: usize,
     pub(crate) huge_pages: HugePages,
+    pub(crate) decay: Option<Duration>,
 }
 
 /// A heap and the right to end it.
@@ -67,6 +69,8 @@ impl<O: Os> Owned<O> {
             big: Big::new(kept_pages / 2),
             moves_off: AtomicBool::new(false),
             copies: AtomicU64::new(0),
+            worker: Worker::new(plan.decay),
+            refill_pause: AtomicU64::new(0),
             freed: AtomicU64::new(0),
         };
         // SAFETY: lent for a heap, and nobody else is given it.
@@ -114,6 +118,8 @@ impl<O: Os> Deref for Owned<O> {
 impl<O: Os> Drop for Owned<O> {
     fn drop(&mut self) {
         fork::unregister(self.heap);
+        // In no list any more: nobody forks with its locks held. Nobody pokes it either.
+        self.stop_worker();
         let host = self.host;
         // SAFETY: whoever refers to an area of it has broken his promise; nobody else refers to the heap.
         unsafe { self.arena.unmap() };

@@ -195,6 +195,8 @@ impl<O: Os> Heap<O> {
         let size = layout.size();
         let grows = layout.size().div_ceil(PAGE_BYTES) as u64 >= word.pages();
         let moves = word.pages() >= MOVE_PAGES_MIN && grows && !self.moves_off.load(Ordering::Relaxed);
+        // What was moved and grew since is two mappings, of which a kernel that refuses may have moved the first.
+        let moves = moves && !word.is_moved();
         let moves = moves && (0..ZONES).map(|zone| self.zone(zone).moved).sum::<u64>() < self.moved_max;
         let (mut to, mut clean) = self.carve(layout, moves)?;
         // SAFETY: this function's contract.

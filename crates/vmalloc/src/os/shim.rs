@@ -1,6 +1,7 @@
 //! Linux, except that a test can have each call refused.
 
-use super::{Call, Errno, Huge, Linux, Os, Span, Stopped};
+use super::{Call, Entry, Errno, Huge, Linux, Os, Span, Stopped, ThreadName};
+use core::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
@@ -238,9 +239,15 @@ impl Os for Shim {
         unsafe { self.0.linux.mend(span) }
     }
 
-    unsafe fn advise_huge(&self, span: Span, wanted: bool) {
+    unsafe fn spawn(&self, stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno> {
+        self.granted(Call::Spawn)?;
         // SAFETY: as this function's contract.
-        unsafe { self.0.linux.advise_huge(span, wanted) };
+        unsafe { self.0.linux.spawn(stack, entry, argument) }
+    }
+
+    unsafe fn join(&self, thread: ThreadName) {
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.join(thread) };
     }
 
     fn cpu(&self) -> usize {
