@@ -37,7 +37,11 @@ pub struct Stats {
     pub cache_hits: u64,
     /// Areas whose pages are a mapping of their own, since they were moved to grow.
     pub moved_areas: u64,
-    /// Areas that were copied to grow, ever.
+    /// Areas that grew where they were, ever.
+    pub grown_in_place: u64,
+    /// Areas whose pages moved to another place to grow, ever.
+    pub grown_by_move: u64,
+    /// Areas that were copied to get another size, ever.
     pub copies: u64,
     /// Address space that a failed move made useless.
     pub retired_bytes: usize,
@@ -104,7 +108,9 @@ impl<O: Os> Heap<O> {
             purged_bytes: purged * PAGE_BYTES as u64,
             cache_hits: hits,
             moved_areas: moved,
-            copies: self.copies.load(Ordering::Relaxed),
+            grown_in_place: self.growth.in_place.load(Ordering::Relaxed),
+            grown_by_move: self.growth.moved.load(Ordering::Relaxed),
+            copies: self.growth.copied.load(Ordering::Relaxed),
             retired_bytes: address(retired),
             refused_purges: refused,
         }

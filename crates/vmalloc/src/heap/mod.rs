@@ -44,6 +44,7 @@ mod info;
 mod owned;
 mod purge;
 mod refill;
+mod relocate;
 mod resize;
 #[cfg(test)]
 mod tests;
@@ -67,6 +68,7 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lock_api::MutexGuard;
+use relocate::Growth;
 use worker::Worker;
 
 /// Runs that a purge handles at a time.
@@ -97,9 +99,9 @@ pub(crate) struct Heap<O: Os> {
     // Atomic, each alone.
     worker: Worker,
     big: Big,
-    /// A move failed for want of memory or mappings: no more of them.
-    moves_off: AtomicBool,
-    copies: AtomicU64,
+    /// An `mremap` failed for want of memory or mappings: no more of them.
+    remaps_off: AtomicBool,
+    growth: Growth,
     /// Misses until pages are moved again.
     refill_pause: AtomicU64,
     /// Pages that became dirty since the last decay by demand; about.

@@ -1,5 +1,6 @@
 //! A heap that somebody owns: made in its own records, gone with its owner.
 
+use super::relocate::Growth;
 use super::{Heap, Zone, carve::Central, worker::Worker};
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
@@ -67,9 +68,9 @@ impl<O: Os> Owned<O> {
             purge: Mutex::new(()),
             zones: parts.zones.map(|central| Zone { central: Mutex::new(central), dirty: AtomicU64::new(0) }),
             big: Big::new(kept_pages / 2),
-            moves_off: AtomicBool::new(false),
-            copies: AtomicU64::new(0),
             worker: Worker::new(plan.decay),
+            remaps_off: AtomicBool::new(false),
+            growth: Growth::default(),
             refill_pause: AtomicU64::new(0),
             freed: AtomicU64::new(0),
         };

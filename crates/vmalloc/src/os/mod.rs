@@ -11,7 +11,7 @@
 //! | [`Os::remap`] | `mremap(MREMAP_DONTUNMAP)` | where that is refused |
 //! | [`Os::renew`] | `mmap(MAP_FIXED)` | after a `remap`, and when what it moved is freed |
 //! | [`Os::guard`], [`Os::unguard`] | `madvise(MADV_GUARD_INSTALL)` and `REMOVE` | when guarded addresses are carved |
-//! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | when the frontier advances |
+//! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, and after a renewal |
 //!
 //! What an older kernel or a profile lacks is found out at the first call and not asked for again: then the call says so at no
 //! cost, and its callers do without.
