@@ -92,6 +92,7 @@ fn layout(bytes: usize, align: usize) -> Option<Layout> {
 }
 
 /// `malloc` of whoever provides it.
+#[derive(Debug)]
 pub(super) struct Malloc;
 
 impl Hand for Malloc {

@@ -260,12 +260,12 @@ mod tests {
     fn all_that_is_sent_is_freed_and_the_consumer_ends() {
         let (to, from) = std::sync::mpsc::sync_channel(4);
         std::thread::scope(|scope| {
-            let consumer = scope.spawn(|| consume(&Malloc, &from));
+            let consumer = scope.spawn(move || consume(&Malloc, &from));
             let mut producer = Producer { hand: &Malloc, bytes: 70_000, touch: Touch::Byte, to };
             (0..1000).for_each(|_| assert!(producer.step()));
             producer.finish();
+            // It ends by itself, or this waits for ever.
             consumer.join().unwrap();
         });
-        assert_eq!(from.try_recv().unwrap_err(), TryRecvError::Disconnected);
     }
 }
