@@ -15,7 +15,8 @@ fn two_allocators_on_a_workload_give_tables_and_figures_that_parse() {
     let dir = TempDir::new().unwrap();
     let args = ["--filter", "mix-1M-16M-pages-1t", "--out", "here"];
     let assert = vmlab().args(SMALL_RUN).args(args).current_dir(&dir).assert().success();
-    for text in ["Allocators.", "What must be shown.", "mix-1M-16M-pages-1t: every page touched, one thread"] {
+    for text in ["Allocators.", "What must be shown.", "mix-1M-16M-pages-1t: every page touched, one thread"]
+    {
         assert!(stdout_of(&assert).contains(text), "{text}");
     }
     let read = |name: &str| std::fs::read_to_string(dir.path().join("here").join(name)).unwrap();

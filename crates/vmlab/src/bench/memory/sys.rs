@@ -64,10 +64,10 @@ pub(super) fn version() -> Option<String> {
         let version = unsafe { transmute::<*mut c_void, MiVersion>(at) };
         // SAFETY: it takes nothing and may be called any time.
         let number = unsafe { version() };
-        // Three digits up to 2.x, one more of the patch since.
+        // A digit each, and two for the last two of them in later versions.
         let (major, minor, patch) = match number {
-            ..1000 => (number / 100, number / 10 % 10, number % 10),
-            _ => (number / 1000, number / 100 % 10, number % 100),
+            ..10_000 => (number / 100, number / 10 % 10, number % 10),
+            _ => (number / 10_000, number / 100 % 100, number % 100),
         };
         return Some(format!("{major}.{minor}.{patch}"));
     }
