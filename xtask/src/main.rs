@@ -9,6 +9,7 @@
 //! | [`soak`] | the same and the property tests, for long, with a page in `results/` |
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
 //! | [`peer`] | the space beside Linux's own, in one run |
+//! | [`peers`] | allocators to measure ours against |
 //! | [`sh`], [`count`], [`machine`] | running commands, counting tests in what they print, saying where |
 
 mod ci;
@@ -19,6 +20,7 @@ mod loom;
 mod machine;
 mod mutate;
 mod peer;
+mod peers;
 mod sh;
 mod soak;
 mod tidy;
@@ -64,6 +66,8 @@ enum Task {
     Mutants(mutate::MutantsArgs),
     /// Run Linux's allocator and ours under the same programs, and write results/peer.md
     Peer(peer::Args),
+    /// Build the allocators that `vmlab bench memory` measures beside ours and the system does not have, under target/peers
+    Peers(peers::Args),
 }
 
 fn main() -> ExitCode {
@@ -88,6 +92,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Mutate(args) => mutate::main(&root, args),
         Task::Mutants(args) => mutate::mutants(&root, args),
         Task::Peer(args) => peer::main(&root, args),
+        Task::Peers(args) => peers::main(&root, args),
     }
 }
 

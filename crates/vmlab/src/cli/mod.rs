@@ -123,6 +123,19 @@ enum BenchCommand {
         vmlab bench percpu --kern libkpercpu.so\n  \
         vmlab bench percpu --filter seed --out /tmp/seed")]
     Percpu(crate::bench::percpu::Args),
+    /// Allocators of a process: ours, the C library's, and whichever others are installed
+    #[command(after_help = "Examples:\n  \
+        vmlab bench memory --quick\n  \
+        vmlab bench memory --peer mmap --filter pair\n  \
+        vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out /tmp/mix\n  \
+        vmlab bench memory --thp")]
+    Memory(crate::bench::memory::Args),
+    /// Runs one task of `bench memory` in this process
+    #[command(hide = true)]
+    MemoryChild {
+        /// The task, as JSON
+        task: String,
+    },
 }
 
 /// Runs the command line.
@@ -137,6 +150,8 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
         Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),
         Some(Command::Bench(BenchCommand::Percpu(args))) => crate::bench::percpu::run(args),
+        Some(Command::Bench(BenchCommand::Memory(args))) => crate::bench::memory::run(args),
+        Some(Command::Bench(BenchCommand::MemoryChild { task })) => crate::bench::memory::child::main(task),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "vmlab", &mut script);
