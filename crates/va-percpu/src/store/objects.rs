@@ -86,6 +86,26 @@ impl<C: Config> Store<C> {
         None
     }
 
+    /// Takes what begins at an address, if all of it is free.
+    pub(crate) fn take_exact(&mut self, at: u64, bits: u32) -> Option<Taken> {
+        let (row, off) = self.place_of(at).filter(|(_, off)| off.is_multiple_of(BIT_BYTES))?;
+        let (bit, end) = (off / BIT_BYTES, off / BIT_BYTES + bits);
+        let old = self.old_slot(row);
+        let (mut view, marks) = self.view(row);
+        if end > view.bits() || bitmap::next_set(view.map, bit, end) < end {
+            return None;
+        }
+        let pages = C::Engine::take_at(&mut view, bit, bits);
+        bitmap::set(marks, bit, bit + 1);
+        let missing = view.misses_pages(bit, bits);
+        let want = Want { bits, align: 1 };
+        self.note_take(row, want, pages);
+        self.totals.count(want);
+        self.moved(row, old);
+        self.reintegrate(row);
+        Some(Taken { row, at: bit, missing })
+    }
+
     /// Finds room in the reserved part.
     pub(crate) fn take_reserved(&mut self, want: Want, populated: bool) -> Option<Taken> {
         let taken = self.take_in(RESERVED, want, populated).ok()?;
