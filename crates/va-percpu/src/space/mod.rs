@@ -136,13 +136,17 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             let reserved = request.place == Place::Reserved && store.has_reserved();
             let taken = match reserved {
                 true => store.take_reserved(want, atomic),
-                false => store.take(want, atomic),
+                false => store.take_any(want, atomic),
             };
             if let Some(taken) = taken {
                 let (off, base) = (taken.at * BIT_BYTES, Va::new(store.chunk(taken.row).base));
                 let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
+                let missing = taken.missing && !atomic;
+                if !missing {
+                    store.totals.count(want);
+                }
                 drop(store);
-                if taken.missing && !atomic {
+                if missing {
                     self.populate_or_give_back(request, want, taken)?;
                 } else if low {
                     self.call_for_balance();
@@ -181,10 +185,16 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         let request = Request::new(size, 1);
         let want = request.want()?;
         let bytes = want.bits * BIT_BYTES;
-        let taken = self.lock().take_exact(offset.at(self.geometry.base()).get(), want.bits);
+        let mut store = self.lock();
+        let taken = store.take_exact(offset.at(self.geometry.base()).get(), want.bits);
         let Some(taken) = taken else {
+            drop(store);
             return Err(self.refuse(&request, AllocError::NotFree { offset, bytes }));
         };
+        if !taken.missing {
+            store.totals.count(want);
+        }
+        drop(store);
         if taken.missing {
             self.populate_or_give_back(&request, want, taken)?;
         }
@@ -197,13 +207,17 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     #[cold]
     fn populate_or_give_back(&self, request: &Request, want: Want, taken: Taken) -> Result<(), AllocError> {
         let (first, end) = (taken.at / PAGE_BITS, (taken.at + want.bits).div_ceil(PAGE_BITS));
-        self.populate(taken, first..end).map_err(|error| {
-            let mut store = self.lock();
-            store.give_at(taken.row, taken.at);
-            store.totals.uncount(want);
-            drop(store);
-            self.refuse(request, error)
-        })
+        let populated = self.populate(taken, first..end);
+        let mut store = self.lock();
+        match populated {
+            Ok(()) => store.totals.count(want),
+            Err(error) => {
+                store.give_at(taken.row, taken.at);
+                drop(store);
+                return Err(self.refuse(request, error));
+            }
+        }
+        Ok(())
     }
 
     /// Zeroes an object, tells of it, and says where it is.
