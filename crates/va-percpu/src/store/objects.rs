@@ -12,15 +12,16 @@ use crate::run::Fits;
 use va_base::{PAGE_SIZE, Va};
 
 impl<C: Config> Store<C> {
-    /// Takes room for an object in any chunk but the reserved one.
-    #[inline]
+    /// Takes room for an object and counts it as given out.
+    #[cfg(test)]
+    #[cfg(not(loom))]
     pub(crate) fn take(&mut self, want: Want, populated: bool) -> Option<Taken> {
         let taken = self.take_any(want, populated)?;
         self.totals.count(want);
         Some(taken)
     }
 
-    /// The same, and counts it only in its chunk.
+    /// Takes room for an object in any chunk but the reserved one. It is counted only in its chunk: whoever gives it out counts it.
     #[inline]
     pub(crate) fn take_any(&mut self, want: Want, populated: bool) -> Option<Taken> {
         let slot = if C::Engine::BY_FITS {
@@ -86,11 +87,27 @@ impl<C: Config> Store<C> {
         None
     }
 
-    /// Finds room in the reserved part.
+    /// Takes what begins at an address, if all of it is free.
+    pub(crate) fn take_exact(&mut self, at: u64, bits: u32) -> Option<Taken> {
+        let (row, off) = self.place_of(at).filter(|(_, off)| off.is_multiple_of(BIT_BYTES))?;
+        let (bit, end) = (off / BIT_BYTES, off / BIT_BYTES + bits);
+        let old = self.old_slot(row);
+        let (mut view, marks) = self.view(row);
+        if end > view.bits() || bitmap::next_set(view.map, bit, end) < end {
+            return None;
+        }
+        let pages = C::Engine::take_at(&mut view, bit, bits);
+        bitmap::set(marks, bit, bit + 1);
+        let missing = view.misses_pages(bit, bits);
+        self.note_take(row, Want { bits, align: 1 }, pages);
+        self.moved(row, old);
+        self.reintegrate(row);
+        Some(Taken { row, at: bit, missing })
+    }
+
+    /// The same in the reserved part.
     pub(crate) fn take_reserved(&mut self, want: Want, populated: bool) -> Option<Taken> {
-        let taken = self.take_in(RESERVED, want, populated).ok()?;
-        self.totals.count(want);
-        Some(taken)
+        self.take_in(RESERVED, want, populated).ok()
     }
 
     /// Whether there is a reserved part.
