@@ -63,7 +63,12 @@ const STEPS: [Step; 17] = [
         run: peer::step,
     },
     Step { name: "header", what: "the C header is that of the C functions", quick: false, run: run_header },
-    Step { name: "install", what: "a C program is built and run as users do it", quick: false, run: install::step },
+    Step {
+        name: "install",
+        what: "a C program is built and run as users do it",
+        quick: false,
+        run: install::step,
+    },
     Step { name: "deny", what: "licences, banned crates, sources", quick: false, run: deny },
     Step { name: "demo", what: "the program does its main job", quick: false, run: demo },
     Step {

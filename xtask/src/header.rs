@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn nothing_of_rust_is_left_and_no_comment_that_old_c_lacks() {
-        let text = "/**\n * Frees.\n *\n * # Safety\n * NULL.\n */\n}  // extern \"C\"\n#endif // __cplusplus\n";
+        let text =
+            "/**\n * Frees.\n *\n * # Safety\n * NULL.\n */\n}  // extern \"C\"\n#endif // __cplusplus\n";
         let want = "/**\n * Frees.\n *\n * The caller promises:\n * NULL.\n */\n}\n#endif\n";
         assert_eq!(for_c(text), want);
     }

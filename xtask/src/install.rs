@@ -111,7 +111,8 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     shared.args(&flags).run(Show::All)?;
     Cmd::new(&work, "./shared").env("LD_LIBRARY_PATH", prefix.join("lib")).run(Show::All)?;
     let lib = prefix.join("lib/libvmalloc.a");
-    let apart = Cmd::new(&work, "cc").args(["-Wall", "-Wextra", "-Werror", "readme.c", "-o", "static", &flags[0]]);
+    let apart =
+        Cmd::new(&work, "cc").args(["-Wall", "-Wextra", "-Werror", "readme.c", "-o", "static", &flags[0]]);
     apart.arg(lib).args(["-lpthread", "-ldl", "-lgcc_s", "-lc"]).run(Show::All)?;
     Cmd::new(&work, "./static").run(Show::All)?;
     // Under the preload, a program that knows nothing of it.
@@ -145,7 +146,8 @@ mod tests {
     #[test]
     fn everything_is_placed_twice_over_and_links_lead_to_it() {
         let dir = tempfile::tempdir().unwrap();
-        let (root, built, prefix) = (dir.path().join("root"), dir.path().join("built"), dir.path().join("to"));
+        let (root, built, prefix) =
+            (dir.path().join("root"), dir.path().join("built"), dir.path().join("to"));
         for (path, text) in [
             ("include/vmalloc.h", "header"),
             ("vmalloc.3", "manual"),
@@ -169,7 +171,10 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(prefix.join("lib/libvmalloc.so")).unwrap(), "libvmalloc_capi.so");
         assert_eq!(fs::read_link(prefix.join("lib/libvmalloc.so")).unwrap(), Path::new("libvmalloc.so.1"));
-        assert_eq!(fs::read_link(prefix.join("lib/libvmalloc.so.1")).unwrap(), Path::new("libvmalloc.so.1.2.3"));
+        assert_eq!(
+            fs::read_link(prefix.join("lib/libvmalloc.so.1")).unwrap(),
+            Path::new("libvmalloc.so.1.2.3")
+        );
         let pc = fs::read_to_string(prefix.join("lib/pkgconfig/vmalloc.pc")).unwrap();
         assert_eq!(pc, format!("prefix={} 1.2.3\n", prefix.display()));
     }

@@ -106,8 +106,3 @@ fn make() -> Option<&'static Vmalloc> {
 pub(crate) fn owner(at: *const u8) -> Option<&'static Vmalloc> {
     if_made().filter(|memory| memory.contains(at))
 }
-
-/// Tells whether calls are counted.
-pub(crate) fn is_counting() -> bool {
-    COUNTING.load(Ordering::Relaxed)
-}

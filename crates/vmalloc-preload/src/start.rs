@@ -5,8 +5,12 @@
 
 use crate::conf::Conf;
 use crate::large::{self, Event};
-use crate::words::say;
+use crate::words::{Errors, Identity, say, say_to};
 use core::ffi::{CStr, c_char, c_int};
+use std::sync::OnceLock;
+
+/// Where the statistics go, if somebody wants them.
+static ERRORS: OnceLock<(Errors, Option<Identity>)> = OnceLock::new();
 
 /// What the constructor is given by glibc's linker.
 type Start = unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char);
@@ -34,7 +38,11 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *cons
     if trusted {
         // SAFETY: this function's contract.
         if let Some(text) = unsafe { find(environment, b"VMALLOC_CONF=") } {
-            large::configure(&Conf::read(text, |bad| say(format_args!("{bad}"))));
+            let conf = Conf::read(text, |bad| say(format_args!("{bad}")));
+            large::configure(&conf);
+            if conf.statistics {
+                let _once = ERRORS.set(Errors::aside());
+            }
         }
     }
     // Now, so that the handlers of forks are ours first.
@@ -68,7 +76,8 @@ unsafe fn find(environment: *const *const c_char, name: &[u8]) -> Option<&'stati
 
 /// Says what was done, if somebody wants to know.
 extern "C" fn end() {
-    if !large::is_counting() {
+    let Some(&(errors, identity)) = ERRORS.get() else { return };
+    if errors.identity() != identity {
         return;
     }
     let stats = large::if_made().map(vmalloc::Vmalloc::stats).unwrap_or_default();
@@ -77,7 +86,7 @@ extern "C" fn end() {
     let _zeros_if_refused = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
     // SAFETY: numbers, all of them; any bits are some.
     let usage = unsafe { usage.assume_init() };
-    say(format_args!(
+    let what = format_args!(
         "served {} freed {} resized {} passed on {}; bytes live {} kept {} given back {}; peak resident {} KiB, \
          page faults {}",
         large::counted(Event::Served),
@@ -89,7 +98,8 @@ extern "C" fn end() {
         stats.purged_bytes,
         usage.ru_maxrss,
         usage.ru_minflt,
-    ));
+    );
+    say_to(errors, what);
 }
 
 #[cfg(test)]

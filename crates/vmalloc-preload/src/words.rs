@@ -30,15 +30,55 @@ impl Drop for KeepErrno {
     }
 }
 
+/// A place to write lines to.
+#[derive(Clone, Copy)]
+pub(crate) struct Errors(c_int);
+
+/// What a descriptor leads to: device and number.
+pub(crate) type Identity = (libc::dev_t, libc::ino_t);
+
+impl Errors {
+    /// The stderr of the process.
+    pub(crate) const STDERR: Self = Self(libc::STDERR_FILENO);
+    /// Descriptors from which a program is unlikely to miss one.
+    const ASIDE_MIN: c_int = 500;
+
+    /// Where stderr leads now, for the time when a program has closed it: many do before they end.
+    pub(crate) fn aside() -> (Self, Option<Identity>) {
+        let _keep = KeepErrno::new();
+        // SAFETY: makes a descriptor of another.
+        let aside = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, Self::ASIDE_MIN) };
+        let aside = if aside < 0 { Self::STDERR } else { Self(aside) };
+        (aside, aside.identity())
+    }
+
+    /// What it leads to: whoever closes all descriptors may have opened another file since.
+    pub(crate) fn identity(self) -> Option<Identity> {
+        let _keep = KeepErrno::new();
+        let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: writes a `stat`.
+        let told = unsafe { libc::fstat(self.0, stat.as_mut_ptr()) } == 0;
+        // SAFETY: numbers, all of them; any bits are some.
+        let stat = unsafe { stat.assume_init() };
+        told.then_some((stat.st_dev, stat.st_ino))
+    }
+}
+
 /// Writes `vmalloc: ` and a line to stderr, at once: others may be writing, too.
 #[cold]
 pub(crate) fn say(what: fmt::Arguments<'_>) {
+    say_to(Errors::STDERR, what);
+}
+
+/// The same, elsewhere.
+#[cold]
+pub(crate) fn say_to(to: Errors, what: fmt::Arguments<'_>) {
     let _keep = KeepErrno::new();
     let mut line = Line::new();
     let _cut_if_long = fmt::write(&mut line, format_args!("vmalloc: {what}"));
     let text = line.ended();
     // SAFETY: reads `text`.
-    let _written = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    let _written = unsafe { libc::write(to.0, text.as_ptr().cast(), text.len()) };
 }
 
 /// Says what cannot be told to a caller of C, and stops the program.
