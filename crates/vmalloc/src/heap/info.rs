@@ -41,6 +41,12 @@ pub struct Stats {
     pub retired_bytes: usize,
     /// How often the system refused to take pages back, ever.
     pub refused_purges: u64,
+    /// Areas that callers have and that are followed by a guard page.
+    pub guarded_areas: u64,
+    /// Address space in quarantine, walls included; hardened only.
+    pub quarantined_bytes: usize,
+    /// Areas in quarantine; hardened only.
+    pub quarantined_areas: u64,
 }
 
 /// What is at some pages below the frontier.
@@ -84,6 +90,7 @@ impl<O: Os> Heap<O> {
             copies: self.copies.load(Ordering::Relaxed),
             retired_bytes: address(central.retired),
             refused_purges: central.refused,
+            ..Stats::default()
         }
     }
 

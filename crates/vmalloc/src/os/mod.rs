@@ -8,6 +8,9 @@
 //! | [`Os::discard`] | `process_madvise`, `madvise(MADV_DONTNEED)` | at a purge, up to 64 runs at a time |
 //! | [`Os::move_pages`] | `mremap(MREMAP_DONTUNMAP)` | when an area grows and cannot stay |
 //! | [`Os::renew`] | `mmap(MAP_FIXED)` | after that, and when what was moved is freed |
+//! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed |
+//! | [`Os::resident`] | `mincore` | when a hardened area is freed |
+//! | [`Os::random`] | `getrandom` | when a hardened allocator is made, and in a child of a fork |
 //!
 //! No address is given out, taken back or reused by a system call of its own.
 
@@ -49,6 +52,16 @@ pub enum Call {
     Move,
     /// Mapping fresh pages over what was moved.
     Renew,
+    /// Putting guard markers on pages.
+    GuardInstall,
+    /// Taking guard markers away.
+    GuardRemove,
+    /// Taking the access to pages away.
+    Forbid,
+    /// Asking for random numbers.
+    Random,
+    /// Asking which pages are there.
+    Resident,
 }
 
 /// Addresses `[at, at + bytes)`.
@@ -103,6 +116,38 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// # Safety
     /// As [`renew`](Self::renew).
     unsafe fn mend(&self, span: Span) -> bool;
+
+    /// Marks pages so that whoever touches them faults, and drops what was in them.
+    ///
+    /// # Safety
+    /// They were committed, and nobody else refers to them.
+    unsafe fn guard_install(&self, span: Span) -> Result<(), Errno>;
+
+    /// Takes marks away: pages that were marked read as zeros, others stay as they are.
+    ///
+    /// # Safety
+    /// As [`guard_install`](Self::guard_install).
+    unsafe fn guard_remove(&self, span: Span) -> Result<(), Errno>;
+
+    /// Moves pages.
+    ///
+    /// # Safety
+    /// As [`move_pages`](Self::move_pages).
+    unsafe fn move_pages_exact(&self, _from: Span, _to: usize) -> Result<(), Errno> {
+        Err(Errno(libc::ENOSYS))
+    }
+
+    /// Makes pages neither readable nor writable; what is in them stays.
+    ///
+    /// # Safety
+    /// They were reserved, and nobody else refers to them.
+    unsafe fn forbid(&self, span: Span) -> Result<(), Errno>;
+
+    /// Tells for each page of a span, by the lowest bit of a byte of `seen`, whether it is in memory. What was swapped out is not.
+    fn resident(&self, span: Span, seen: &mut [u8]) -> Result<(), Errno>;
+
+    /// Numbers that nobody can guess.
+    fn random(&self) -> Result<[u64; 2], Errno>;
 
     /// The CPU that the caller runs on, or ran on a moment ago.
     fn cpu(&self) -> usize;

@@ -4,7 +4,7 @@ use super::{Call, Errno, Linux, Os, Span};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-const CALLS: usize = 6;
+const CALLS: usize = 11;
 
 /// Clones are the same one.
 #[derive(Clone)]
@@ -194,6 +194,34 @@ impl Os for Shim {
     unsafe fn mend(&self, span: Span) -> bool {
         // SAFETY: as this function's contract.
         unsafe { self.0.linux.mend(span) }
+    }
+
+    unsafe fn guard_install(&self, span: Span) -> Result<(), Errno> {
+        self.granted(Call::GuardInstall)?;
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.guard_install(span) }
+    }
+
+    unsafe fn guard_remove(&self, span: Span) -> Result<(), Errno> {
+        self.granted(Call::GuardRemove)?;
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.guard_remove(span) }
+    }
+
+    unsafe fn forbid(&self, span: Span) -> Result<(), Errno> {
+        self.granted(Call::Forbid)?;
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.forbid(span) }
+    }
+
+    fn resident(&self, span: Span, seen: &mut [u8]) -> Result<(), Errno> {
+        self.granted(Call::Resident)?;
+        self.0.linux.resident(span, seen)
+    }
+
+    fn random(&self) -> Result<[u64; 2], Errno> {
+        self.granted(Call::Random)?;
+        self.0.linux.random()
     }
 
     fn cpu(&self) -> usize {
