@@ -76,6 +76,20 @@ pub enum AllocError {
     NoAllocator(CreateError),
 }
 
+impl AllocError {
+    /// Of two zones' refusals the one that tells more.
+    pub(crate) fn larger(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::NoSpace { largest_bytes: one, .. }, Self::NoSpace { largest_bytes: two, .. })
+                if one >= two =>
+            {
+                self
+            }
+            _ => other,
+        }
+    }
+}
+
 impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,7 +100,10 @@ impl fmt::Display for AllocError {
             ),
             Self::Refused { call, errno, bytes } => write!(f, "{call:?} of {bytes} bytes failed: {errno}"),
             Self::TooManyGuards { guards_max } => {
-                write!(f, "{guards_max} areas have a guard, each of which splits a mapping: there may be no more")
+                write!(
+                    f,
+                    "{guards_max} areas have a guard, each of which splits a mapping: there may be no more"
+                )
             }
             Self::NoRecords => f.write_str("the system gave no memory for records"),
             Self::NoAllocator(error) => write!(f, "there is no default allocator: {error}"),

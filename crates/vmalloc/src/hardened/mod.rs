@@ -62,7 +62,7 @@ use crate::records::Host;
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use places::{NoPlace, Places};
 use quarantine::{Held, Quarantine};
 use secret::{Canary, Draw};
@@ -90,8 +90,6 @@ pub(crate) struct Hard<O: Os> {
     frees: AtomicU64,
     /// Rooms that the system refused to close, ever.
     refused: AtomicU64,
-    /// The process that drew last.
-    process: AtomicU32,
 }
 
 /// Where things are.
@@ -264,7 +262,7 @@ impl<O: Os> Hard<O> {
 
     /// An open room of the same size at another place, for pages that are worth to be kept.
     fn next_room(&self, pages: u64) -> Option<Room> {
-        if self.window.wall() == Wall::Protection {
+        if self.window.wall() == Wall::Protection || !self.host.os().can_move() {
             return None;
         }
         let mut state = self.state.lock();
@@ -369,7 +367,11 @@ impl<O: Os> Hard<O> {
     ///
     /// # Safety
     /// If an area begins there, nobody refers to it during the call, nor to the address afterwards.
-    pub(crate) unsafe fn resize(&self, at: usize, layout: Layout) -> Result<Result<NonNull<u8>, ResizeError>, Fault> {
+    pub(crate) unsafe fn resize(
+        &self,
+        at: usize,
+        layout: Layout,
+    ) -> Result<Result<NonNull<u8>, ResizeError>, Fault> {
         let tag = match self.live(at) {
             Ok(tag) => tag,
             Err(_) => return Err(Fault::BadFree { address: at, known: self.known(at) }),
@@ -400,7 +402,9 @@ impl<O: Os> Hard<O> {
 
     /// The tag of the live area that begins at an address.
     pub(crate) fn live(&self, at: usize) -> Result<Tag, FreeError> {
-        let Some((page, offset)) = self.window.locate(at) else { return Err(FreeError::NotOurs { address: at }) };
+        let Some((page, offset)) = self.window.locate(at) else {
+            return Err(FreeError::NotOurs { address: at });
+        };
         let tag = self.window.get(page);
         match tag.state() {
             Said::Live if tag.offset() == offset => Ok(tag),
@@ -542,14 +546,16 @@ impl<O: Os> Hold for Hard<O> {
         self.host.hold();
     }
 
+    fn forget(&self) {
+        self.host.os().forget();
+        let fresh = self.host.os().random().unwrap_or_default();
+        // SAFETY: the lock was taken by `hold`, and this is the only thread of the child.
+        let state = unsafe { &mut *self.state.data_ptr() };
+        // Or the child would choose the places that its parent chooses.
+        state.draw.part(fresh, u64::from(process_id()));
+    }
+
     unsafe fn release(&self) {
-        let me = process_id();
-        if self.process.swap(me, Ordering::Relaxed) != me {
-            let fresh = self.host.os().random().unwrap_or_default();
-            // SAFETY: the lock was taken by `hold`, and this is the only thread of the child.
-            let state = unsafe { &mut *self.state.data_ptr() };
-            state.draw.part(fresh, u64::from(me));
-        }
         // SAFETY: both were taken by `hold`, as this function's contract says.
         unsafe { self.host.release() };
         // SAFETY: as before.

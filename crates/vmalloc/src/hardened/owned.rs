@@ -11,12 +11,12 @@ use crate::arena::room;
 use crate::error::CreateError;
 use crate::fork;
 use crate::lock::Mutex;
-use crate::os::{Call, Os, process_id};
+use crate::os::{Call, Os};
 use crate::records::Host;
 use crate::vmalloc::{Hardened, Walls};
 use core::ops::Deref;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU64;
 use va_base::Platform;
 
 /// What a hardened allocator is made with.
@@ -112,7 +112,6 @@ impl<O: Os> Owned<O> {
             state: Mutex::new(state),
             frees: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            process: AtomicU32::new(process_id()),
         };
         // SAFETY: lent for it, and nobody else is given it.
         unsafe { place.write(hard) };

@@ -51,7 +51,11 @@ impl Config for Scatter {
         Pages::new(1 << 40)
     }
 
-    fn index<P: Platform>(extent: VaRange, default_window: VaRange, platform: P) -> Result<Self::Index<P>, AllocError> {
+    fn index<P: Platform>(
+        extent: VaRange,
+        default_window: VaRange,
+        platform: P,
+    ) -> Result<Self::Index<P>, AllocError> {
         BTreeIndex::new(extent, default_window, platform)
     }
 }

@@ -170,7 +170,10 @@ fn what_is_known_of_a_bad_address_is_told() {
     assert_eq!(known(one + 10_000), live, "in the wall behind it");
     assert_eq!(known(one - 4096), live, "in the wall before it");
     assert_eq!(known(0x1000), Known::Outside);
-    assert_eq!((hard.live(one + 16), hard.live(7)), (Err(FreeError::NoArea { address: one + 16 }), Err(FreeError::NotOurs { address: 7 })));
+    assert_eq!(
+        (hard.live(one + 16), hard.live(7)),
+        (Err(FreeError::NoArea { address: one + 16 }), Err(FreeError::NotOurs { address: 7 }))
+    );
     free(&hard, one).unwrap();
     assert_eq!(hard.live(one & !4095), Err(FreeError::AlreadyFree { address: one & !4095, bytes: 12288 }));
     let pages_at = one & !4095;
@@ -180,10 +183,58 @@ fn what_is_known_of_a_bad_address_is_told() {
     free(&hard, alloc(&hard, 1)).unwrap();
     assert_eq!(known(one), Known::Released { bytes: 12288, frees: 2 });
     assert_eq!(known(two), Known::Quarantined { pages_at: two & !4095, bytes: 8192, frees: 1 });
-    let nowhere = (0..).map(|n| address(hard.window.first() + 77 + n)).find(|&at| hard.known(at) == Known::Never);
+    let nowhere =
+        (0..).map(|n| address(hard.window.first() + 77 + n)).find(|&at| hard.known(at) == Known::Never);
     assert!(nowhere.is_some());
     // None of all this has changed anything.
     assert_eq!(hard.validate(), Ok(()));
+    end(hard, &shim);
+}
+
+#[test]
+fn pages_are_used_again_as_zeros_at_another_place_and_dropped_where_they_cannot_be_moved() {
+    let shim = Shim::default();
+    if !shim.can_move() {
+        eprintln!("SKIPPED: this system moves no pages");
+        return;
+    }
+    let hard = make(&shim, plan(None));
+    for size in [100, 70_000, 3 * MIB] {
+        let one = alloc(&hard, size);
+        bytes(one, size).fill(7);
+        let hits = hard.stats().cache_hits;
+        free(&hard, one).unwrap();
+        assert_eq!(hard.stats().cached_bytes, size.next_multiple_of(PAGE_BYTES));
+        let two = alloc(&hard, size);
+        assert_eq!((hard.stats().cache_hits, hard.stats().cached_bytes), (hits + 1, 0));
+        // There already: no fault.
+        let mut seen = [0; 800];
+        let span = crate::os::Span { at: two & !4095, bytes: size.next_multiple_of(PAGE_BYTES) };
+        let pages = span.bytes / PAGE_BYTES;
+        shim.resident(span, &mut seen[..pages]).unwrap();
+        assert!(seen[..pages].iter().all(|byte| byte & 1 == 1));
+        assert!(two != one && !is_readable(one) && bytes(two, size).iter().all(|&byte| byte == 0));
+        free(&hard, two).unwrap();
+        hard.trim();
+    }
+    // What was hardly touched is dropped, not filled with zeros.
+    let one = alloc(&hard, 3 * MIB);
+    bytes(one, MIB)[0] = 1;
+    free(&hard, one).unwrap();
+    assert_eq!(hard.stats().cached_bytes, 0);
+    // Refused in the midst of it, and from the start.
+    for granted in [1, 0] {
+        let one = alloc(&hard, 5 * MIB);
+        bytes(one, 5 * MIB).fill(7);
+        shim.refuse(Call::Move, granted);
+        free(&hard, one).unwrap();
+        assert_eq!(hard.stats().cached_bytes > 0, granted > 0);
+        let two = alloc(&hard, 5 * MIB);
+        assert!(!is_readable(one) && bytes(two, 5 * MIB).iter().all(|&byte| byte == 0));
+        free(&hard, two).unwrap();
+        hard.trim();
+        shim.allow();
+    }
     end(hard, &shim);
 }
 
@@ -260,7 +311,8 @@ fn places_are_drawn_evenly_from_the_whole_window() {
     assert!((3..=4).contains(&taken), "{counts:?}");
     let whole = ((address(hard.window.first()) + 64 * MIB)..).contains(&0);
     assert!(!whole && hard.live(long).is_ok());
-    let want = DRAWS as f64 / (PARTS as f64 - 64.0 * MIB as f64 / (window as f64 * PAGE_BYTES as f64) * PARTS as f64);
+    let want = DRAWS as f64
+        / (PARTS as f64 - 64.0 * MIB as f64 / (window as f64 * PAGE_BYTES as f64) * PARTS as f64);
     let even = counts.iter().filter(|&&count| count as f64 > want / 2.0);
     let chi: f64 = even.map(|&count| (count as f64 - want).powi(2) / want).sum();
     assert!(chi < 110.0, "chi square {chi} of {counts:?}");
@@ -288,7 +340,9 @@ fn the_window_grows_with_what_is_taken_until_all_of_it_is() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(error, AllocError::NoSpace { requested_bytes: MIB, largest_bytes, .. } if largest_bytes < MIB + 8192));
+        assert!(
+            matches!(error, AllocError::NoSpace { requested_bytes: MIB, largest_bytes, .. } if largest_bytes < MIB + 8192)
+        );
         assert_eq!(hard.stats().committed_bytes, 256 * MIB);
         // Scattered, so not all of it: gaps are less than an area and two walls.
         assert!(areas.len() > 128, "{}", areas.len());
@@ -318,8 +372,8 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
         Call::Map,
         Call::Commit,
         Call::Discard,
-        Call::GuardInstall,
-        Call::GuardRemove,
+        Call::Guard,
+        Call::Unguard,
         Call::Forbid,
         Call::Move,
         Call::Resident,
@@ -356,7 +410,10 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                     {
                         free(&hard, at).unwrap();
                         // If it was not closed, it is zeros.
-                        assert!(!is_readable(at) || bytes(at, size).iter().all(|&byte| byte == 0), "{call:?}");
+                        assert!(
+                            !is_readable(at) || bytes(at, size).iter().all(|&byte| byte == 0),
+                            "{call:?}"
+                        );
                     }
                 }
                 assert_eq!(hard.validate(), Ok(()), "{call:?} after {granted}");
@@ -369,7 +426,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                 end(hard, &shim);
             }
             let may = match wall {
-                None => matches!(call, Call::GuardInstall | Call::GuardRemove),
+                None => matches!(call, Call::Guard | Call::Unguard),
                 Some(_) => call == Call::Commit,
             };
             assert!(refused > 0 || !may, "{call:?} was refused to nobody");
@@ -403,7 +460,7 @@ fn what_cannot_be_made_is_told_and_leaves_nothing() {
 #[test]
 fn without_markers_rooms_are_bounded_by_what_the_system_maps() {
     let shim = Shim::default();
-    shim.refuse(Call::GuardInstall, 0);
+    shim.refuse(Call::Guard, 0);
     shim.limit_mappings(800);
     let hard = make(&shim, plan(None));
     assert_eq!(hard.window.wall(), Wall::Protection);

@@ -116,7 +116,12 @@ pub(crate) struct Window<O: Os> {
 
 impl<O: Os> Window<O> {
     /// Reserves at most `most` bytes, which are at least those of the smallest, and opens a window of at most `pages`.
-    pub(crate) fn reserve(host: Host<O>, most: usize, pages: u64, wall: Option<Wall>) -> Result<Self, CreateError> {
+    pub(crate) fn reserve(
+        host: Host<O>,
+        most: usize,
+        pages: u64,
+        wall: Option<Wall>,
+    ) -> Result<Self, CreateError> {
         let mut refused = Errno::NOMEM;
         let own = Some(most & !(BASE_ALIGN - 1))
             .filter(|&bytes| bytes >= LEAST_BYTES && bytes < 1 << LADDER_LOG2[0]);
@@ -171,7 +176,7 @@ impl<O: Os> Window<O> {
         }
         let probe = Span { at: address(self.first), bytes: PAGE_BYTES };
         // SAFETY: nobody uses the window yet; its first page is never given out without another wall.
-        let marked = unsafe { self.host.os().guard_install(probe) };
+        let marked = unsafe { self.host.os().guard(probe) };
         if marked.is_err() {
             self.wall = Wall::Protection;
             let span = Span { at: address(self.first), bytes: address(self.window_pages()) };
@@ -273,10 +278,10 @@ impl<O: Os> Window<O> {
             return unsafe { os.commit(room.span()) }.map_err(|errno| (Call::Commit, errno));
         }
         // SAFETY: as before.
-        unsafe { os.guard_remove(room.span()) }.map_err(|errno| (Call::GuardRemove, errno))?;
+        unsafe { os.unguard(room.span()) }.map_err(|errno| (Call::Unguard, errno))?;
         for wall in room.walls() {
             // SAFETY: the walls belong to the room.
-            unsafe { os.guard_install(wall) }.map_err(|errno| (Call::GuardInstall, errno))?;
+            unsafe { os.guard(wall) }.map_err(|errno| (Call::Guard, errno))?;
         }
         Ok(())
     }
@@ -286,7 +291,7 @@ impl<O: Os> Window<O> {
         let os = self.host.os();
         let closed = match self.wall {
             // SAFETY: the room is the caller's alone.
-            Wall::Markers => unsafe { os.guard_install(room.span()) }.is_ok(),
+            Wall::Markers => unsafe { os.guard(room.span()) }.is_ok(),
             Wall::Protection => {
                 // SAFETY: as before.
                 let gone = unsafe { os.discard(&[room.span()]) }.is_ok();
@@ -346,6 +351,7 @@ impl<O: Os> Window<O> {
         if seen.iter().filter(|byte| there(byte)).count() * 4 < seen.len() * 3 {
             return Some(0);
         }
+        let within = Span { at: address(self.first), bytes: address(self.pages) };
         let (mut at, mut moved) = (0, 0);
         while at < seen.len() {
             let run = seen[at..].iter().take_while(|byte| there(byte)).count();
@@ -358,7 +364,7 @@ impl<O: Os> Window<O> {
             // SAFETY: pages of a room that is the caller's alone.
             unsafe { pointer(span.at).write_bytes(0, span.bytes) };
             // SAFETY: as before, and so is the other room; both are in the window.
-            unsafe { os.move_pages_exact(span, address(to.page + page)) }.ok()?;
+            unsafe { os.move_pages(within, span, address(to.page + page)) }.ok()?;
             moved += pages;
             at += run;
         }
