@@ -467,7 +467,7 @@ impl<O: Os> Hard<O> {
             quarantined_bytes: address(state.quarantine.pages()),
             quarantined_areas: state.quarantine.areas(),
             refused_purges: self.refused.load(Ordering::Relaxed),
-            guarded_areas: state.live,
+            guards: state.live + state.warm.rooms(),
             ..Stats::default()
         }
     }
