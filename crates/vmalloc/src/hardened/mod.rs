@@ -235,7 +235,7 @@ impl<O: Os> Hard<O> {
     /// Closes the room of an area that was freed, and keeps its pages, if that pays.
     fn retire(&self, mut room: Room) {
         let pages = room.pages();
-        let mut next = self.next_room(pages);
+        let mut next = if self.may_keep(&room) { self.next_room(pages) } else { None };
         let moved = next.as_mut().map_or(0, |next| self.window.hand_over(&mut room, next));
         self.close(&mut room);
         if moved == 0
@@ -260,15 +260,17 @@ impl<O: Os> Hard<O> {
         }
     }
 
+    /// Tells whether it pays to keep the pages of a room.
+    fn may_keep(&self, room: &Room) -> bool {
+        self.window.wall() == Wall::Markers
+            && self.host.os().can_move()
+            && self.state.lock().warm.admits(room.pages())
+            && self.window.is_full(room)
+    }
+
     /// An open room of the same size at another place, for pages that are worth to be kept.
     fn next_room(&self, pages: u64) -> Option<Room> {
-        if self.window.wall() == Wall::Protection || !self.host.os().can_move() {
-            return None;
-        }
         let mut state = self.state.lock();
-        if !state.warm.admits(pages) {
-            return None;
-        }
         let page = self.place(&mut state, pages, 1).ok()?;
         drop(state);
         // SAFETY: free in the space until a moment ago.

@@ -16,6 +16,7 @@
 
 use super::secret::Draw;
 use super::window::address;
+use crate::PAGE_BYTES;
 use crate::os::{Os, abort_with};
 use crate::records::Host;
 use va_base::{Align, AllocError, Machine, Pages, Platform, Request, Va, VaRange};
@@ -82,16 +83,18 @@ impl From<SpaceError> for NoPlace {
 /// Which addresses are whose.
 pub(super) struct Places<O: Os> {
     space: VmapSpace<Host<O>, Scatter>,
+    /// Pages that are not free, walls included.
+    taken: u64,
 }
 
 impl<O: Os> Places<O> {
     pub(super) fn new(extent: VaRange, host: Host<O>) -> Option<Self> {
-        Some(Self { space: VmapSpace::new(extent, extent, host).ok()? })
+        Some(Self { space: VmapSpace::new(extent, extent, host).ok()?, taken: 0 })
     }
 
     /// Pages that are not free, walls included.
     pub(super) fn taken_pages(&self) -> u64 {
-        self.space.stats().busy_pages.get()
+        self.taken
     }
 
     /// Takes a room of `pages` whose first page is a multiple of `align` pages, in the window `[first, end)`; its first page.
@@ -125,7 +128,9 @@ impl<O: Os> Places<O> {
     /// Takes the room that begins there, if all of it is free.
     fn take_at(&mut self, page: u64, pages: u64) -> Result<(), NoPlace> {
         let range = VaRange::from_pages(page - 1, page + pages + 1).unwrap_or_default();
-        Ok(self.space.alloc_at(range).map(|_| ())?)
+        self.space.alloc_at(range)?;
+        self.taken += pages + 2;
+        Ok(())
     }
 
     /// Takes the lowest room between two pages.
@@ -137,6 +142,7 @@ impl<O: Os> Places<O> {
         let request = Request::pages(whole).map_err(|_| NoPlace::Full { largest_bytes: 0 })?;
         let area = self.space.alloc(0, &request.aligned(align_bytes).within(window))?;
         let page = area.range().start().page_floor() + align;
+        self.taken += whole;
         self.give([area.range()].into_iter());
         self.take_at(page, pages)?;
         Ok(page)
@@ -145,8 +151,9 @@ impl<O: Os> Places<O> {
     /// Takes ranges back.
     pub(super) fn give(&mut self, ranges: impl Iterator<Item = VaRange>) {
         for range in ranges {
-            if let Err(error) = self.space.free_at(range.start()) {
-                abort_with(format_args!("a room that the space does not know: {error}"));
+            match self.space.free_at(range.start()) {
+                Ok(freed) => self.taken -= freed.len_bytes() / PAGE_BYTES as u64,
+                Err(error) => abort_with(format_args!("a room that the space does not know: {error}")),
             }
         }
         self.space.purge(Purge::Full);
@@ -164,6 +171,8 @@ impl<O: Os> Places<O> {
 
     #[cfg(test)]
     pub(super) fn validate(&self) -> Result<(), va_base::Broken> {
-        self.space.validate()
+        self.space.validate()?;
+        let busy = self.space.stats().busy_pages.get();
+        va_base::Broken::unless(busy == self.taken, "HD3", Va::ZERO, busy, self.taken)
     }
 }

@@ -325,7 +325,28 @@ impl<O: Os> Window<O> {
         unsafe { pointer(room.span().at).write_bytes(0, room.span().bytes) };
     }
 
-    /// Moves the pages of a room that is to be closed into one that was just opened, of the same size, if most of them are there: as
+    /// Tells whether most pages of a room are there, so that it pays to keep them. One that is hardly touched is cheaper dropped, and every
+    /// page that is not there would have to be filled.
+    pub(crate) fn is_full(&self, room: &Room) -> bool {
+        let mut seen = [0; ASKED];
+        let (mut done, mut full) = (0, 0);
+        while done < room.pages {
+            let part = (room.pages - done).min(ASKED as u64);
+            let span = Span { at: address(room.page + done), bytes: address(part) };
+            if self.host.os().resident(span, &mut seen[..part as usize]).is_err() {
+                return false;
+            }
+            full += seen[..part as usize].iter().filter(|&byte| byte & 1 != 0).count() as u64;
+            done += part;
+            // What is left cannot make up for what is missing.
+            if (full + room.pages - done) * 4 < room.pages * 3 {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Moves the pages of a room that is to be closed into one that was just opened, of the same size: as
     /// zeros, so that nobody reads in one what was written in the other. Tells how many pages are there now.
     pub(crate) fn hand_over(&self, from: &mut Room, to: &mut Room) -> u64 {
         debug_assert_eq!(from.pages, to.pages, "rooms of one size");
@@ -348,9 +369,6 @@ impl<O: Os> Window<O> {
         let seen = &mut seen[..part as usize];
         os.resident(span, seen).ok()?;
         let there = |byte: &u8| byte & 1 != 0;
-        if seen.iter().filter(|byte| there(byte)).count() * 4 < seen.len() * 3 {
-            return Some(0);
-        }
         let within = Span { at: address(self.first), bytes: address(self.pages) };
         let (mut at, mut moved) = (0, 0);
         while at < seen.len() {
