@@ -374,7 +374,7 @@ impl<O: Os> Central<O> {
 impl<O: Os> Heap<O> {
     /// Gives out a run for a layout, live already, and tells whether it is all zeros.
     pub(super) fn carve(&self, layout: Layout, clean: bool) -> Result<(Run, bool), AllocError> {
-        let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(layout.size());
         self.carve_in(self.arena.zone_for(pages), layout, clean)
     }
 
@@ -385,7 +385,7 @@ impl<O: Os> Heap<O> {
         layout: Layout,
         clean: bool,
     ) -> Result<(Run, bool), AllocError> {
-        let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(layout.size());
         let align = Align::new(layout.align() as u64).unwrap_or(Align::PAGE);
         let extent = self.arena.extent(HUGE).len_bytes();
         let request = Request::pages(pages).map(|request| request.aligned(align));
@@ -406,11 +406,15 @@ impl<O: Os> Heap<O> {
             }
             done => done,
         };
-        match once(clean) {
+        let done = match once(clean) {
             // What is kept may be in the way, or below a frontier that cannot move.
             Err(_) if self.release_all() > 0 => once(false),
             done => done,
-        }
+        };
+        done.map(|(mut run, clean)| {
+            self.guard(&mut run);
+            (run, clean)
+        })
     }
 
     fn carve_once(
@@ -433,13 +437,13 @@ impl<O: Os> Heap<O> {
         }
         if let Some(page) = dirty {
             // Under the lock, so that whoever has it finds a word at every area (VM1).
-            self.arena.put(page, Word::live(pages, size));
+            self.arena.put(page, Word::live(pages, size).tailed(self.guards.tail));
             // SAFETY: it was dirty and is not any more, so it is below the frontier.
             return Ok((unsafe { Run::claim(page, pages) }, false));
         }
         let mut fresh = central.take_clean(&self.arena, request)?;
         let mut is_clean = clean || !central.reach_down(&mut fresh, request);
-        self.arena.put(fresh.page, Word::live(pages, size));
+        self.arena.put(fresh.page, Word::live(pages, size).tailed(self.guards.tail));
         if !clean && self.may_refill() {
             is_clean &= self.refill(central, &fresh);
         } else {
@@ -483,7 +487,15 @@ impl<O: Os> Heap<O> {
     pub(super) fn add_dirty(&self, runs: Out) {
         self.freed.fetch_add(runs.pages(), Ordering::Relaxed);
         let mut held: Option<(usize, Held<'_, O>)> = None;
-        for run in runs {
+        for mut run in runs {
+            if self.guards.tail > 0 {
+                // Without a lock; no run is large because of its guard.
+                drop(held.take());
+                if !self.unguard(&mut run) {
+                    self.retire(run);
+                    continue;
+                }
+            }
             let zone = self.arena.zone_of(run.page());
             if held.as_ref().is_none_or(|(same, _)| *same != zone) {
                 // The one before is given back first: they never nest.

@@ -10,8 +10,13 @@ use crate::vmalloc::HugePages;
 use std::time::{Duration, Instant};
 
 fn heap_with_decay(shim: &Shim, kept_bytes_max: usize, decay: Duration) -> Owned<Shim> {
-    let plan =
-        Plan { arena_bytes_max: 1 << 34, kept_bytes_max, huge_pages: HugePages::Auto, decay: Some(decay) };
+    let plan = Plan {
+        arena_bytes_max: 1 << 34,
+        kept_bytes_max,
+        huge_pages: HugePages::Auto,
+        decay: Some(decay),
+        guards: false,
+    };
     Owned::new(shim.clone(), plan).unwrap()
 }
 
