@@ -156,8 +156,8 @@ fn a_frontier_that_may_not_move_is_an_error_that_passes() {
         return;
     }
     let limit = libc::rlimit { rlim_cur: 256 << 20, rlim_max: 256 << 20 };
-    // SAFETY: reads the limit, which becomes that of the child.
     let said = run(NAME, "limited", move || {
+        // SAFETY: reads the limit, which becomes that of the child.
         checked(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) })
     })
     .unwrap();

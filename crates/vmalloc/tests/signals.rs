@@ -1,7 +1,5 @@
 //! A thousand signals a second, whose handler calls what a handler may.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};

@@ -43,6 +43,14 @@ pub fn run(
     Ok(said.collect::<Vec<_>>().join("\n"))
 }
 
+/// A byte of an area of ours, inside it and set.
+fn read(area: NonNull<u8>, at: usize) -> u8 {
+    // SAFETY: inside the area.
+    let place = unsafe { area.add(at) };
+    // SAFETY: as before, and set.
+    unsafe { place.read() }
+}
+
 /// Allocates, grows, shrinks, and frees in many sizes, and gives everything back now and then; a sum of all bytes that it read, which
 /// depends on the seed and on nothing else.
 pub fn work(memory: &Vmalloc, steps: u64, seed: u64) -> u64 {
@@ -67,8 +75,7 @@ pub fn work(memory: &Vmalloc, steps: u64, seed: u64) -> u64 {
                 let area = unsafe { memory.grow_zeroed(area, layout(bytes)) }.unwrap();
                 let kept = before.min(bytes);
                 for at in (0..kept).step_by(4093) {
-                    // SAFETY: inside the area, and set.
-                    let found = unsafe { area.add(at).read() };
+                    let found = read(area, at);
                     assert_eq!(found, byte, "step {step}, byte {at} of {bytes}, {before} before");
                     sum = sum.wrapping_mul(31).wrapping_add(u64::from(found));
                 }
@@ -85,8 +92,7 @@ pub fn work(memory: &Vmalloc, steps: u64, seed: u64) -> u64 {
             }
         };
         for at in (from..bytes).step_by(511) {
-            // SAFETY: inside the area, and zeros.
-            let found = unsafe { area.add(at).read() };
+            let found = read(area, at);
             assert_eq!(found, 0, "step {step}, byte {at} of {bytes}, {from} before");
         }
         let byte = (random() & 127) as u8 + 1;
