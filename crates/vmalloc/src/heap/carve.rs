@@ -74,6 +74,8 @@ pub(super) struct Central<O: Os> {
     pub(super) block_pages: u64,
     /// Areas that the index of dirty runs counts as out beyond the runs that are: one for each clean gap, at least.
     spare: u64,
+    /// Clean gaps, or more.
+    gaps: u64,
     /// Fewest dirty pages since the last decay.
     low: u64,
     /// Areas, and parts of them, whose pages are a mapping of their own.
@@ -103,7 +105,8 @@ impl<O: Os> Central<O> {
         let mut dirty = BTreeIndex::new(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
         // Nothing is dirty yet.
         dirty.take(extent).map_err(|_| CreateError::NoRecords)?;
-        let (spare, low, moved, retired, leaving, refilled, purged, refused) = (1, 0, 0, 0, 0, 0, 0, 0);
+        let (spare, gaps, low, moved, retired, leaving, refilled, purged, refused) =
+            (1, 1, 0, 0, 0, 0, 0, 0, 0);
         let (cold, first) = (Cold::new(host), extent.start().page_floor());
         Ok(Self {
             space,
@@ -112,6 +115,7 @@ impl<O: Os> Central<O> {
             first,
             block_pages,
             spare,
+            gaps,
             low,
             moved,
             retired,
@@ -148,9 +152,14 @@ impl<O: Os> Central<O> {
     /// There are never more dirty runs than what lies between them, and one. Between them are other runs and clean gaps, of
     /// which the taking may make one more.
     fn pay(&mut self) -> Result<(), AllocError> {
-        let missing = (self.space.stats().holes + 3).saturating_sub(self.spare);
-        self.dirty.reserve_pieces(missing).map_err(|_| AllocError::NoRecords)?;
-        self.spare += missing;
+        if self.spare < self.gaps + 3 {
+            // For the next times as well, since to count is dear.
+            self.gaps = self.space.stats().holes;
+            let missing = (2 * self.gaps + 16).saturating_sub(self.spare);
+            self.dirty.reserve_pieces(missing).map_err(|_| AllocError::NoRecords)?;
+            self.spare += missing;
+        }
+        self.gaps += 1;
         Ok(())
     }
 
@@ -160,13 +169,17 @@ impl<O: Os> Central<O> {
         let counted = self.dirty.live() - self.spare;
         Broken::unless(counted == runs, "VM3", Va::ZERO, runs, counted)?;
         let gaps = self.space.stats().holes;
+        Broken::unless(self.gaps >= gaps, "VM3", Va::ZERO, gaps, self.gaps)?;
         Broken::unless(self.spare >= gaps, "VM3", Va::ZERO, gaps, self.spare)
     }
 
     /// Gives back what is paid beyond that.
     fn refund(&mut self) {
-        let excess = self.spare.saturating_sub(self.space.stats().holes);
-        self.spare -= self.dirty.release_pieces(excess);
+        if self.spare > 4 * self.gaps + 64 {
+            self.gaps = self.space.stats().holes;
+            let excess = self.spare.saturating_sub(2 * self.gaps + 16);
+            self.spare -= self.dirty.release_pieces(excess);
+        }
     }
 
     /// Takes exactly these pages from the dirty ones; `false` for want of records.
@@ -319,6 +332,7 @@ impl<O: Os> Central<O> {
         for range in ranges {
             self.free_areas(range);
             self.spare += 1;
+            self.gaps += 1;
         }
         self.space.purge(Purge::Full);
         self.refund();
@@ -327,6 +341,7 @@ impl<O: Os> Central<O> {
     /// Makes clean what belonged to no run yet.
     pub(super) fn free_clean(&mut self, range: VaRange) {
         self.free_areas(range);
+        self.gaps += 1;
         self.space.purge(Purge::Full);
     }
 
@@ -359,7 +374,7 @@ impl<O: Os> Central<O> {
 impl<O: Os> Heap<O> {
     /// Gives out a run for a layout, live already, and tells whether it is all zeros.
     pub(super) fn carve(&self, layout: Layout, clean: bool) -> Result<(Run, bool), AllocError> {
-        let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(layout.size());
         self.carve_in(self.arena.zone_for(pages), layout, clean)
     }
 
@@ -370,7 +385,7 @@ impl<O: Os> Heap<O> {
         layout: Layout,
         clean: bool,
     ) -> Result<(Run, bool), AllocError> {
-        let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(layout.size());
         let align = Align::new(layout.align() as u64).unwrap_or(Align::PAGE);
         let extent = self.arena.extent(HUGE).len_bytes();
         let request = Request::pages(pages).map(|request| request.aligned(align));
@@ -391,11 +406,15 @@ impl<O: Os> Heap<O> {
             }
             done => done,
         };
-        match once(clean) {
+        let done = match once(clean) {
             // What is kept may be in the way, or below a frontier that cannot move.
             Err(_) if self.release_all() > 0 => once(false),
             done => done,
-        }
+        };
+        done.map(|(mut run, clean)| {
+            self.guard(&mut run);
+            (run, clean)
+        })
     }
 
     fn carve_once(
@@ -418,13 +437,13 @@ impl<O: Os> Heap<O> {
         }
         if let Some(page) = dirty {
             // Under the lock, so that whoever has it finds a word at every area (VM1).
-            self.arena.put(page, Word::live(pages, size));
+            self.arena.put(page, Word::live(pages, size).tailed(self.guards.tail));
             // SAFETY: it was dirty and is not any more, so it is below the frontier.
             return Ok((unsafe { Run::claim(page, pages) }, false));
         }
         let mut fresh = central.take_clean(&self.arena, request)?;
         let mut is_clean = clean || !central.reach_down(&mut fresh, request);
-        self.arena.put(fresh.page, Word::live(pages, size));
+        self.arena.put(fresh.page, Word::live(pages, size).tailed(self.guards.tail));
         if !clean && self.may_refill() {
             is_clean &= self.refill(central, &fresh);
         } else {
@@ -468,7 +487,15 @@ impl<O: Os> Heap<O> {
     pub(super) fn add_dirty(&self, runs: Out) {
         self.freed.fetch_add(runs.pages(), Ordering::Relaxed);
         let mut held: Option<(usize, Held<'_, O>)> = None;
-        for run in runs {
+        for mut run in runs {
+            if self.guards.tail > 0 {
+                // Without a lock; no run is large because of its guard.
+                drop(held.take());
+                if !self.unguard(&mut run) {
+                    self.retire(run);
+                    continue;
+                }
+            }
             let zone = self.arena.zone_of(run.page());
             if held.as_ref().is_none_or(|(same, _)| *same != zone) {
                 // The one before is given back first: they never nest.

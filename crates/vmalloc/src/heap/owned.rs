@@ -1,5 +1,6 @@
 //! A heap that somebody owns: made in its own records, gone with its owner.
 
+use super::guards::Guards;
 use super::relocate::Growth;
 use super::{Heap, Zone, carve::Central, worker::Worker};
 use crate::PAGE_BYTES;
@@ -26,6 +27,7 @@ const SMALL_BLOCK_PAGES: u64 = 16;
 pub(crate) struct Plan {
     pub(crate) arena_bytes_max: usize,
     pub(crate) kept_bytes_max: usize,
+    pub(crate) guards: bool,
     pub(crate) huge_pages: HugePages,
     pub(crate) decay: Option<Duration>,
 }
@@ -63,6 +65,7 @@ impl<O: Os> Owned<O> {
             arena,
             magazines: parts.magazines,
             kept_max: kept_pages,
+            guards: Guards::new(plan.guards, host.os()),
             // Each splits a mapping into three; half of what there may be is others'.
             moved_max: host.os().mappings_max() / 8,
             purge: Mutex::new(()),

@@ -199,7 +199,7 @@ impl<O: Os> Heap<O> {
     }
 
     /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them it is as it was carved.
-    fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, clean: bool) {
+    pub(super) fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, clean: bool) {
         if fill == Fill::Zero {
             let end = if clean { size.min(word.usable_bytes()) } else { size };
             self.arena.zero(to, word.requested_bytes(), end);
@@ -228,7 +228,7 @@ impl<O: Os> Heap<O> {
 
     /// Gives a run to nobody any more.
     #[cold]
-    fn retire(&self, run: Run) {
+    pub(super) fn retire(&self, run: Run) {
         let mut central = self.zone_of(run.page());
         self.arena.put(run.page(), Word::free(run.pages()));
         central.retired += run.pages();

@@ -52,6 +52,10 @@ impl<O: Os> Heap<O> {
         layout: Layout,
         fill: Fill,
     ) -> Result<NonNull<u8>, ResizeError> {
+        if self.guards.tail > 0 {
+            // SAFETY: this function's contract.
+            return unsafe { self.resize_guarded(at, layout, fill) };
+        }
         let word = self.live(at)?;
         let size = layout.size();
         if size == 0 {
@@ -81,7 +85,7 @@ impl<O: Os> Heap<O> {
     }
 
     /// Changes a live area's word; `false` if it is another by now.
-    fn change(&self, page: u64, from: Word, to: Word) -> bool {
+    pub(super) fn change(&self, page: u64, from: Word, to: Word) -> bool {
         let place = self.arena.word(page);
         // Only the word changes; whoever frees the area acquires nothing from here.
         place.is_some_and(|place| {

@@ -1,5 +1,7 @@
 //! Tests of the heap on a system that can be told to refuse.
 
+mod guarded;
+
 use super::*;
 use crate::arena::{HUGE, SMALL};
 use crate::error::{CreateError, ResizeError};
@@ -18,14 +20,14 @@ fn layout(bytes: usize, align: usize) -> Layout {
 
 fn heap_with_decay(shim: &Shim, kept_bytes_max: usize, decay: Duration) -> Owned<Shim> {
     let plan =
-        Plan { arena_bytes_max: 1 << 34, kept_bytes_max, huge_pages: HugePages::Auto, decay: Some(decay) };
+        Plan { arena_bytes_max: 1 << 34, kept_bytes_max, huge_pages: HugePages::Auto, decay: Some(decay), guards: false };
     Owned::new(shim.clone(), plan).unwrap()
 }
 
 fn heap(shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -> Owned<Shim> {
     Owned::new(
         shim.clone(),
-        Plan { arena_bytes_max, kept_bytes_max, huge_pages: HugePages::Auto, decay: None },
+        Plan { arena_bytes_max, kept_bytes_max, huge_pages: HugePages::Auto, decay: None, guards: false },
     )
     .unwrap()
 }
@@ -140,8 +142,9 @@ impl Twin {
 
     fn check(&self) {
         assert_eq!(self.heap.validate(), Ok(()));
+        let tails = self.areas.len() * crate::arena::address(self.heap.guards.tail);
         let live: usize = self.areas.values().map(|&(bytes, ..)| bytes.next_multiple_of(PAGE_BYTES)).sum();
-        assert_eq!(self.heap.stats().live_bytes, live);
+        assert_eq!(self.heap.stats().live_bytes, live + tails);
     }
 
     fn end(mut self) {
@@ -155,6 +158,8 @@ impl Twin {
         // Beside what became useless, part of a block may stay.
         assert!(stats.dirty_bytes == 0 || stats.retired_bytes > 0, "{stats:?}");
         assert_eq!((stats.live_bytes, stats.cached_bytes, stats.moved_areas), (0, 0, 0));
+        // Nothing is kept with its guard any more, so none is left.
+        assert_eq!(stats.guards, 0);
         let shim = self.heap.host.os().clone();
         drop(self.heap);
         assert_eq!(shim.mapped(), 0, "all that was mapped was unmapped");
@@ -619,7 +624,13 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
         shim.refuse(Call::Map, granted);
         let made = Owned::new(
             shim.clone(),
-            Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto, decay: None },
+            Plan {
+                arena_bytes_max: usize::MAX,
+                kept_bytes_max: 0,
+                huge_pages: HugePages::Auto,
+                decay: None,
+                guards: false,
+            },
         );
         shim.allow();
         match made {
@@ -637,7 +648,13 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
     shim.refuse(Call::Reserve, 0);
     let made = Owned::new(
         shim.clone(),
-        Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto, decay: None },
+        Plan {
+            arena_bytes_max: usize::MAX,
+            kept_bytes_max: 0,
+            huge_pages: HugePages::Auto,
+            decay: None,
+            guards: false,
+        },
     );
     assert!(matches!(made, Err(CreateError::Refused { call: Call::Reserve, .. })));
     assert_eq!(shim.mapped(), 0);
