@@ -19,8 +19,13 @@ fn layout(bytes: usize, align: usize) -> Layout {
 }
 
 fn heap_with_decay(shim: &Shim, kept_bytes_max: usize, decay: Duration) -> Owned<Shim> {
-    let plan =
-        Plan { arena_bytes_max: 1 << 34, kept_bytes_max, huge_pages: HugePages::Auto, decay: Some(decay), guards: false };
+    let plan = Plan {
+        arena_bytes_max: 1 << 34,
+        kept_bytes_max,
+        huge_pages: HugePages::Auto,
+        decay: Some(decay),
+        guards: false,
+    };
     Owned::new(shim.clone(), plan).unwrap()
 }
 

@@ -12,19 +12,19 @@ const ROLE: &str = "VMALLOC_TEST_ROLE";
 const MARK: &str = "said: ";
 
 /// What this process is to do, if a test started it.
-pub fn role() -> Option<String> {
+pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
 /// Tells the parent.
-pub fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     println!("{MARK}{text}");
 }
 
 /// Runs the test `name` again with a role, after `first` was called in the new process; what it said, or how it ended.
 ///
 /// `first` must call nothing but what may be called after a fork.
-pub fn run(
+pub(crate) fn run(
     name: &str,
     role: &str,
     first: impl Fn() -> std::io::Result<()> + Send + Sync + 'static,
@@ -53,7 +53,7 @@ fn read(area: NonNull<u8>, at: usize) -> u8 {
 
 /// Allocates, grows, shrinks, and frees in many sizes, and gives everything back now and then; a sum of all bytes that it read, which
 /// depends on the seed and on nothing else.
-pub fn work(memory: &Vmalloc, steps: u64, seed: u64) -> u64 {
+pub(crate) fn work(memory: &Vmalloc, steps: u64, seed: u64) -> u64 {
     let layout = |bytes: usize| Layout::from_size_align(bytes, 1).unwrap();
     let mut areas: [Option<(NonNull<u8>, usize, u8)>; 12] = [None; 12];
     let (mut state, mut sum) = (seed | 1, 0u64);
