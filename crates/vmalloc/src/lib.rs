@@ -34,8 +34,11 @@
 //! - **Errors** are typed, tell their numbers and change nothing. Freeing twice, or what is no area, is found in O(1) and is
 //!   such an error ([`Kv`] and the collections, which cannot tell, abort with a message).
 //! - **Memory kept** after it was freed is bounded by [`Options::kept_bytes_max`] and 2 MiB a CPU, by address range: pages that
-//!   nobody touched count as if they were there. It goes back by demand (what nobody needed for a while, a quarter at a
-//!   time) or by [`Vmalloc::trim`]. No thread is started; a process that stops allocating keeps what it has until then.
+//!   nobody touched count as if they were there, and parts of a huge page that others use stay. It goes back by demand (the longest
+//!   unused first), after about [`Options::decay`] in which nobody needed it, or by [`Vmalloc::trim`]. For the second there is a
+//!   thread, not before 16 MiB are kept; all signals are blocked in it, and it ends with its allocator.
+//! - **Huge pages** are behind areas from 64 KiB on, if the system has any, as [`Options::huge_pages`] says; neighbours share one. The
+//!   first byte touched of a fresh one makes 2 MiB resident: `HugePages::Never` is for large areas of which little is touched.
 //! - **Records** never come from the global allocator, which this may be. No thread-local variable has a destructor: threads
 //!   may come and go, and free what others allocated.
 //! - **Growth**: in place where what is above is free; else the pages move to where there is room for twice as much, by
@@ -54,7 +57,7 @@
 //!   at the first call; then others do the work, with the same results. The one descriptor that is kept, a userfaultfd, may be closed
 //!   by anybody.
 //!
-//! Not there yet: guard pages, huge pages by policy, decay by time, a hardened profile, `vmap` of chosen pages.
+//! Not there yet: guard pages, a hardened profile, `vmap` of chosen pages.
 //!
 //! Linux 5.10 and later. On x86-64 with glibc 2.35 and later, the CPU is read without a call.
 
