@@ -41,12 +41,21 @@
 //!   first byte touched of a fresh one makes 2 MiB resident: `HugePages::Never` is for large areas of which little is touched.
 //! - **Records** never come from the global allocator, which this may be. No thread-local variable has a destructor: threads
 //!   may come and go, and free what others allocated.
-//! - **fork**: the child allocates and frees, whatever other threads were doing. `vfork`, `clone` and `_Fork`, which tell
-//!   nobody, must be followed by `exec` or the end. Areas are private: each process has its own copy.
+//! - **Growth**: in place where what is above is free; else the pages move to where there is room for twice as much, by
+//!   `UFFDIO_MOVE` or `mremap`; what is below 2 MiB, and the last 2 MiB of what is larger, is copied. [`Stats`] tells how often each was.
+//! - **fork**: the child allocates and frees, whatever other threads were doing; what those had in hand at that moment stays
+//!   theirs, as their areas do. Each process has its own copy of an area. `vfork`, `clone` and `_Fork`, which tell nobody, must be
+//!   followed by `exec` or the end.
 //! - **Signals**: a handler may call [`Vmalloc::contains`], [`Vmalloc::usable_bytes`] and [`Vmalloc::requested_bytes`], which
 //!   take no lock, and must not allocate or free.
-//! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit; with overcommit refused (mode 2) only what is below
-//!   the frontier is charged, in steps of 2 MiB or more where those are granted; `mlockall` populates no more than that.
+//! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit. Where overcommit is refused (mode 2), and for
+//!   `RLIMIT_DATA`, only what is below the frontier is charged, in steps of 2 MiB or more where those are granted; a refusal is
+//!   an error, after which all that there is serves on. A control group is charged for live memory and what is kept, so the
+//!   budget belongs well below its limit. `mlockall` populates what is below the frontier; what is locked is given back all the same
+//!   (Linux 5.18).
+//! - **Kernels and profiles** that lack or deny `userfaultfd`, `process_madvise`, `rseq`, guards, huge pages or `mremap` are found out
+//!   at the first call; then others do the work, with the same results. The one descriptor that is kept, a userfaultfd, may be closed
+//!   by anybody.
 //!
 //! Not there yet: guard pages, a hardened profile, `vmap` of chosen pages.
 //!
