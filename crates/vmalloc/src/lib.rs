@@ -55,6 +55,7 @@ mod arena;
 mod buffer;
 mod error;
 mod fork;
+mod hardened;
 mod heap;
 mod kv;
 mod lock;
@@ -69,7 +70,7 @@ pub use error::{AllocError, CreateError, FreeError, ResizeError};
 pub use heap::Stats;
 pub use kv::{Kv, LARGE_BYTES};
 pub use os::{Call, Errno};
-pub use vmalloc::{Options, Vmalloc};
+pub use vmalloc::{Hardened, HugePages, Options, Profile, Vmalloc, Walls};
 
 /// Bytes of a page.
 const PAGE_BYTES: usize = va_base::PAGE_SIZE as usize;

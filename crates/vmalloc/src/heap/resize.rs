@@ -18,7 +18,7 @@
 use super::carve::Central;
 use super::{Fill, Heap};
 use crate::PAGE_BYTES;
-use crate::arena::{Run, address, into_pointer};
+use crate::arena::{Run, ZONES, address, into_pointer};
 use crate::error::{AllocError, ResizeError};
 use crate::os::{Errno, Os};
 use crate::word::Word;
@@ -59,6 +59,10 @@ impl<O: Os> Heap<O> {
         layout: Layout,
         fill: Fill,
     ) -> Result<NonNull<u8>, ResizeError> {
+        if self.guards.tail > 0 {
+            // SAFETY: this function's contract.
+            return unsafe { self.resize_guarded(at, layout, fill) };
+        }
         let word = self.live(at)?;
         let size = layout.size();
         if size == 0 {
@@ -88,7 +92,7 @@ impl<O: Os> Heap<O> {
     }
 
     /// Changes a live area's word; `false` if it is another by now.
-    fn change(&self, page: u64, from: Word, to: Word) -> bool {
+    pub(super) fn change(&self, page: u64, from: Word, to: Word) -> bool {
         let place = self.arena.word(page);
         // Only the word changes; whoever frees the area acquires nothing from here.
         place.is_some_and(|place| {
@@ -110,7 +114,7 @@ impl<O: Os> Heap<O> {
                 Err(self.refusal(address(page)).into())
             };
         }
-        let mut central = self.central.lock();
+        let mut central = self.zone_of(page);
         // The tail comes back on its own.
         central.part()?;
         if !self.change(page, word, to) {
@@ -130,19 +134,20 @@ impl<O: Os> Heap<O> {
     /// Takes in what is above an area, if nobody has it.
     fn grow_in_place(&self, page: u64, word: Word, size: usize, fill: Fill) -> bool {
         let pages = size.div_ceil(PAGE_BYTES) as u64;
-        let (from, extent) = (page + word.pages(), self.arena.extent());
+        let (from, extent) = (page + word.pages(), self.arena.extent(self.arena.zone_of(page)));
         let Some(end) = page.checked_add(pages).filter(|&end| end <= extent.end().page_floor()) else {
             return false;
         };
-        let mut guard = self.central.lock();
+        let mut guard = self.zone_of(page);
         let central = &mut *guard;
         let mut pieces = [Piece::default(); PIECES_MAX];
         let Some(count) = find_pieces(central, from, end, &mut pieces) else { return false };
-        if self.arena.commit(end).is_err() {
+        let pieces = &pieces[..count];
+        // What is left of the last block of clean ones comes back on its own.
+        if central.part().is_err() {
             return false;
         }
-        let pieces = &pieces[..count];
-        let taken = pieces.iter().take_while(|piece| take_piece(central, piece)).count();
+        let taken = pieces.iter().take_while(|piece| self.take_piece(central, piece)).count();
         let mut to = Word::live(pages, size);
         if word.is_moved() {
             to = to.moved();
@@ -155,7 +160,12 @@ impl<O: Os> Heap<O> {
                     central.free_clean(piece.range());
                 }
             }
+            central.unite(1);
             return false;
+        }
+        match pieces.last().filter(|piece| piece.end > end) {
+            Some(last) => central.give_dirty(VaRange::from_pages(end, last.end).unwrap_or_default()),
+            None => central.unite(1),
         }
         // Each came out as a run of its own, and goes back with the area.
         central.unite(pieces.iter().filter(|piece| piece.dirty).count() as u64);
@@ -166,6 +176,13 @@ impl<O: Os> Heap<O> {
             self.arena.zero(&mut run, 0, usize::MAX);
         }
         true
+    }
+
+    fn take_piece(&self, central: &mut Central<O>, piece: &Piece) -> bool {
+        if piece.dirty {
+            return central.take_dirty_at(piece.range());
+        }
+        central.take_clean_at(&self.arena, piece.range())
     }
 
     /// Gives an area another place.
@@ -182,7 +199,7 @@ impl<O: Os> Heap<O> {
         let size = layout.size();
         let grows = layout.size().div_ceil(PAGE_BYTES) as u64 >= word.pages();
         let moves = word.pages() >= MOVE_PAGES_MIN && grows && !self.moves_off.load(Ordering::Relaxed);
-        let moves = moves && self.central.lock().moved < self.moved_max;
+        let moves = moves && (0..ZONES).map(|zone| self.zone(zone).moved).sum::<u64>() < self.moved_max;
         let (mut to, mut clean) = self.carve(layout, moves)?;
         // SAFETY: this function's contract.
         let (mut from, word) = match unsafe { self.claim(at) } {
@@ -195,7 +212,7 @@ impl<O: Os> Heap<O> {
         };
         let mut moved = false;
         if moves {
-            match self.arena.move_pages(&mut from, &mut to) {
+            match self.arena.remap(&mut from, &mut to) {
                 Ok(()) => moved = true,
                 Err((errno, usable)) => {
                     if errno == Errno::NOMEM {
@@ -215,9 +232,11 @@ impl<O: Os> Heap<O> {
             }
         }
         if moved {
-            let mut central = self.central.lock();
+            let mut central = self.zone_of(to.page());
             central.moved += 1;
             self.arena.put(to.page(), Word::live(to.pages(), size).moved());
+            drop(central);
+            let mut central = self.zone_of(from.page());
             if word.is_moved() {
                 central.moved -= 1;
             }
@@ -239,7 +258,7 @@ impl<O: Os> Heap<O> {
     }
 
     /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them it is as it was carved.
-    fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, clean: bool) {
+    pub(super) fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, clean: bool) {
         if fill == Fill::Zero {
             let end = if clean { size.min(word.usable_bytes()) } else { size };
             self.arena.zero(to, word.requested_bytes(), end);
@@ -249,26 +268,27 @@ impl<O: Os> Heap<O> {
     /// Frees a run that is a mapping of its own.
     #[cold]
     pub(super) fn free_moved(&self, run: Run) {
-        let mut central = self.central.lock();
+        let mut central = self.zone_of(run.page());
         self.give_fresh(&mut central, run);
         central.moved -= 1;
     }
 
-    /// Maps fresh pages over a run and gives its addresses to the space; where that fails, it is dirty.
+    /// Maps fresh pages over a run; its blocks are clean then, and what is left at its ends dirty.
     fn give_fresh(&self, central: &mut Central<O>, mut run: Run) {
-        if self.arena.renew(&mut run).is_ok() && central.cut(run.range()) {
-            central.purged += run.pages();
-            central.give_clean([run.range()].into_iter());
+        let range = run.range();
+        let renewed = self.arena.renew(&mut run).is_ok();
+        central.add_dirty(run);
+        if renewed {
+            central.launder(range);
         } else {
             central.refused += 1;
-            central.add_dirty(run);
         }
     }
 
     /// Gives a run to nobody any more.
     #[cold]
-    fn retire(&self, run: Run) {
-        let mut central = self.central.lock();
+    pub(super) fn retire(&self, run: Run) {
+        let mut central = self.zone_of(run.page());
         self.arena.put(run.page(), Word::free(run.pages()));
         central.retired += run.pages();
     }
@@ -290,19 +310,17 @@ fn find_pieces<O: Os>(
             None => match central.space.find_above(at) {
                 Some(area) if area.range.contains(at) => return None,
                 Some(area) => area.range.start().page_floor(),
-                None => end,
+                None => u64::MAX,
             },
         };
-        *pieces.get_mut(count)? = Piece { page, end: above.min(end), dirty: dirty.is_some() };
+        // Clean ones in whole blocks.
+        let end = match dirty {
+            Some(_) => above.min(end),
+            None => above.min(central.block(central.blocks_around(page, end).end).start().page_floor()),
+        };
+        *pieces.get_mut(count)? = Piece { page, end, dirty: dirty.is_some() };
         count += 1;
         page = above;
     }
     Some(count)
-}
-
-fn take_piece<O: Os>(central: &mut Central<O>, piece: &Piece) -> bool {
-    if piece.dirty {
-        return central.take_dirty_at(piece.range());
-    }
-    central.space.alloc_at(piece.range()).is_ok()
 }
