@@ -9,14 +9,14 @@
 use super::hand::{Hand, Held, Kvs, Malloc, Mmap};
 use super::jobs::{Calloc, Grow, Job, Memset, Mix, Pair, Producer, consume};
 use super::sys;
-use super::task::{How, Measured, Said, Task, Touch, Work};
+use super::task::{How, Measured, Said, Task, Touch, Ways, Work};
 use crate::bench::{pin, pin_apart};
 use anyhow::{Context, Result, bail};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
-use vmalloc::{Options, Vmalloc};
+use vmalloc::{HugePages, Options, Vmalloc};
 
 /// What a child says before it measures, and after.
 pub(super) const GO: &str = "go";
@@ -47,10 +47,15 @@ pub(crate) fn main(text: &str) -> Result<()> {
         How::Malloc => work(&Malloc, &task),
         How::Kv => work(&Kvs, &task),
         How::Mmap => work(&Mmap, &task),
-        How::Vmalloc { kept_bytes_max } => {
-            let default = Options::default();
-            let kept_bytes_max = kept_bytes_max.unwrap_or(default.kept_bytes_max);
-            work(&Vmalloc::new(Options { kept_bytes_max, ..default })?, &task)
+        How::Vmalloc { kept_bytes_max, ways } => {
+            let mut options = Options::default();
+            options.kept_bytes_max = kept_bytes_max.unwrap_or(options.kept_bytes_max);
+            match ways {
+                Ways::Default => {}
+                Ways::SmallPages => options.huge_pages = HugePages::Never,
+                Ways::Guards => options.guards = true,
+            }
+            work(&Vmalloc::new(options)?, &task)
         }
     }?;
     say(&serde_json::to_string(&said)?)
@@ -85,6 +90,7 @@ fn work<H: Hand>(hand: &H, task: &Task) -> Result<Said> {
         Work::Calloc { bytes } => many(task, 2, |_| Calloc { hand, bytes }),
         Work::Memset { bytes } => many(task, 2, |_| Memset::new(hand, bytes)),
         Work::Grow { low, high } => many(task, 1, |_| Grow { hand, low, high }),
+        Work::Many { count, bytes } => hoard(hand, count, bytes),
         Work::Flow { bytes } => flow(hand, bytes, task),
         Work::Burst { count, bytes, idle_ms } => {
             burst(hand, (count, bytes), touch, Duration::from_millis(idle_ms))
@@ -180,7 +186,7 @@ fn many<J: Job>(task: &Task, warm_ops: u64, job: impl Fn(usize) -> J + Sync) -> 
         crowd.lead(job(0))
     })?;
     if crowd.refused.load(Ordering::Relaxed) {
-        return Ok(Said::Refused("it has no such memory".to_string()));
+        return Ok(Said::Refused);
     }
     Ok(Said::Measured(measured))
 }
@@ -302,7 +308,7 @@ fn burst<H: Hand>(hand: &H, (count, bytes): (usize, usize), touch: Touch, idle: 
     for _ in 0..count {
         let now = Instant::now();
         let Some(mut more) = hand.alloc(bytes) else {
-            return Ok(Said::Refused("it has no such memory".to_string()));
+            return Ok(Said::Refused);
         };
         more.touch(touch);
         held.push(more);
@@ -315,6 +321,25 @@ fn burst<H: Hand>(hand: &H, (count, bytes): (usize, usize), touch: Touch, idle: 
     let (cpu_ns, faults) = (sys::process_cpu_ns() - cpu_ns, sys::faults() - faults);
     let p99_ns = times.p99().unwrap_or_default();
     meet(END)?;
+    Ok(Said::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults }))
+}
+
+/// Allocates many, and frees them when somebody has looked.
+fn hoard<H: Hand>(hand: &H, count: usize, bytes: usize) -> Result<Said> {
+    let mut held = Vec::with_capacity(count);
+    meet(GO)?;
+    let (started, cpu_ns, faults) = (Instant::now(), sys::process_cpu_ns(), sys::faults());
+    for _ in 0..count {
+        let Some(more) = hand.alloc(bytes) else {
+            return Ok(Said::Refused);
+        };
+        held.push(more);
+    }
+    let wall_ns = started.elapsed().as_nanos() as u64;
+    let (cpu_ns, faults) = (sys::process_cpu_ns() - cpu_ns, sys::faults() - faults);
+    meet(END)?;
+    held.drain(..).for_each(|held| hand.free(held));
+    let p99_ns = wall_ns / count.max(1) as u64;
     Ok(Said::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults }))
 }
 

@@ -1,8 +1,8 @@
 //! What must be shown, and whether it is, computed from what was measured.
 
 use super::results::{Point, Results, Summary, at_equal_memory};
-use super::task::{CALLOCS, CROWD, FLOWS, MAPPED_MAX, MIXES, PAIRS, mix_name, size};
-use super::who::{Contender, GLIBC, KV, MMAP, OURS};
+use super::task::{CALLOCS, CROWD, FLOWS, GUARDED, MAPPED_MAX, MIXES, PAIRS, mix_name, size};
+use super::who::{Contender, GLIBC, GUARDS, KV, MMAP, OURS};
 
 /// A goal.
 pub(super) struct Goal {
@@ -39,6 +39,8 @@ const BETTER_RATIO: f64 = 1.5;
 const MMAP_RATIO: f64 = 20.0;
 /// Who is that much worse than the best counts as equal.
 const AS_GOOD: f64 = 1.1;
+const MAPPINGS: f64 = 100.0;
+const GUARD_RATIO: f64 = 1.02;
 const PAIR_NS: f64 = 20.0;
 const IDLE_MIB: f64 = 20.0;
 /// What two runs of the same differ by.
@@ -68,12 +70,13 @@ pub(super) fn all(results: &Results) -> Vec<Goal> {
     goals.push(idle(results));
     goals.extend(CALLOCS.map(|bytes| calloc(results, bytes)));
     goals.push(grown(results));
+    goals.extend(guarded(results));
     goals.extend(mapped(results));
     goals
 }
 
 fn is_ours(contender: &Contender) -> bool {
-    [OURS, KV].contains(&contender.family)
+    [OURS, KV, GUARDS].contains(&contender.family)
 }
 
 /// The dearest of cached pairs.
@@ -188,6 +191,24 @@ fn grown(results: &Results) -> Goal {
         (format!("{mib:.0} MiB resident at most"), mib <= 256.0 * AS_GOOD)
     });
     goal("growing to 256 MiB without copying", format!("<= {:.0} MiB resident", 256.0 * AS_GOOD), figure)
+}
+
+/// Guards: how many mappings they take, and what they cost where areas are used again.
+fn guarded(results: &Results) -> [Goal; 2] {
+    let many = results.default_of(&format!("guarded-{GUARDED}"), GUARDS);
+    let figure = many.map(|all| (format!("{:.0}", all.mappings), all.mappings < MAPPINGS));
+    let mappings = goal("mappings of a million guarded areas", format!("< {MAPPINGS}"), figure);
+    let ratio = |&bytes: &usize| {
+        let name = format!("pair-{}-byte-1t", size(bytes));
+        // Minima: the rest is what the machine did meanwhile, which is more than two in a hundred.
+        let of = |family| results.default_of(&name, family).map(|all| all.cpu_ns_min);
+        Some((of(GUARDS)? / of(OURS)?, size(bytes)))
+    };
+    let ratios: Vec<_> = PAIRS.iter().filter_map(ratio).collect();
+    let worst = ratios.iter().max_by(|a, b| a.0.total_cmp(&b.0)).filter(|_| ratios.len() == PAIRS.len());
+    let figure = worst.map(|(ratio, size)| (format!("{ratio:.3} at {size}"), *ratio <= GUARD_RATIO));
+    let asked = format!("<= {GUARD_RATIO} of those without, minima");
+    [mappings, goal("cached pair with guards, one byte", asked, figure)]
 }
 
 /// Against plain mappings, for each number of threads.

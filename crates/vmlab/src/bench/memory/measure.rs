@@ -31,13 +31,15 @@ pub(super) struct Sample {
     pub(super) rss_peak: f64,
     pub(super) rss_end: f64,
     pub(super) rss_ever: f64,
+    /// Mappings at its end.
+    pub(super) mappings: f64,
 }
 
 /// Why there is no sample.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The allocator said no: a result.
-    Refused(String),
+    Refused,
     /// It crashed, hangs or says what it should not: not a result.
     Broken(anyhow::Error),
 }
@@ -94,6 +96,13 @@ fn ever(pid: u32) -> Result<f64> {
     Ok(kib.context("no VmHWM")? * 1024.0)
 }
 
+/// How many mappings a process has.
+fn mappings(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/maps");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    Ok(text.lines().count() as f64)
+}
+
 /// Runs a child of a contender once.
 pub(super) fn run(contender: &Contender, spec: &Spec, ms: u64, seed: u64) -> Result<Sample, Failure> {
     let (work, touch, threads) = (spec.work, spec.touch, spec.threads);
@@ -103,7 +112,7 @@ pub(super) fn run(contender: &Contender, spec: &Spec, ms: u64, seed: u64) -> Res
         Failure::Broken(error) => {
             Failure::Broken(error.context(format!("{} on {}", contender.name, spec.name)))
         }
-        refused @ Failure::Refused(_) => refused,
+        Failure::Refused => Failure::Refused,
     })
 }
 
@@ -126,7 +135,7 @@ fn child(contender: &Contender, task: &Task) -> Result<Sample, Failure> {
 enum Stage {
     Warming,
     Measuring,
-    Ended { rss_end: f64, rss_ever: f64 },
+    Ended { rss_end: f64, rss_ever: f64, mappings: f64 },
 }
 
 fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
@@ -156,16 +165,20 @@ fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
                 answer(&mut stdin, child)?;
             }
             (Stage::Measuring, END) => {
-                stage = Stage::Ended { rss_end: resident.sample()?, rss_ever: ever(child.id())? };
+                stage = Stage::Ended {
+                    rss_end: resident.sample()?,
+                    rss_ever: ever(child.id())?,
+                    mappings: mappings(child.id())?,
+                };
                 answer(&mut stdin, child)?;
             }
             (stage, line) => {
                 let unknown = || format!("a child says {line:?}");
                 let measured = match serde_json::from_str(line).with_context(unknown)? {
-                    Said::Refused(why) => return Err(Failure::Refused(why)),
+                    Said::Refused => return Err(Failure::Refused),
                     Said::Measured(measured) => measured,
                 };
-                let &Stage::Ended { rss_end, rss_ever } = stage else {
+                let &Stage::Ended { rss_end, rss_ever, mappings } = stage else {
                     return Err(Failure::Broken(anyhow!("a child has results before it measured")));
                 };
                 // Memory is freed between this line and the end: who crashes there has crashed.
@@ -183,6 +196,7 @@ fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
                     rss_peak: resident.peak,
                     rss_end,
                     rss_ever,
+                    mappings,
                 });
             }
         }

@@ -124,10 +124,12 @@ fn grid(results: &Results, caption: &str, specs: &[&Spec]) -> Captioned {
                 results.specs[row.spec].name == spec.name
                     && results.contenders[row.contender].name == one.name
             })?;
-            Some(match (row.summary(), &row.refused) {
-                (Some(all), None) => format!("{} ({})", short(all.cpu_ns), short(all.cpu_ns_min)),
-                (_, Some(_)) => "refused".to_string(),
-                (None, None) => return None,
+            Some(match (row.stopped, row.summary()) {
+                (Some(stopped), _) => stopped.text().to_string(),
+                (None, all) => {
+                    let all = all?;
+                    format!("{} ({})", short(all.cpu_ns), short(all.cpu_ns_min))
+                }
             })
         };
         let cells: Vec<_> = specs.iter().map(cell).collect();
@@ -154,11 +156,15 @@ fn detail(results: &Results, spec: &Spec) -> Captioned {
         "MiB at end",
         "MiB ever",
         "faults",
+        "mappings",
     ]);
     for row in results.rows.iter().filter(|row| results.specs[row.spec].name == spec.name) {
-        let name = results.contenders[row.contender].name.clone();
+        let mut name = results.contenders[row.contender].name.clone();
+        if let Some(stopped) = row.stopped {
+            name = format!("{name} ({} then)", stopped.text());
+        }
         let Some(all) = row.summary() else {
-            table.add_row([name, "refused".to_string()]);
+            table.add_row([name]);
             continue;
         };
         table.add_row([
@@ -172,6 +178,7 @@ fn detail(results: &Results, spec: &Spec) -> Captioned {
             mib(all.rss_end),
             mib(all.rss_ever),
             format!("{:.2}", all.faults),
+            format!("{:.0}", all.mappings),
         ]);
     }
     right(&mut table, 1);
@@ -193,6 +200,7 @@ fn about(spec: &Spec) -> String {
                 "{touched} touched, then all freed, then {idle_ms} ms of idling; for one of them, purging counts."
             );
         }
+        Work::Many { .. } => return "none touched, all live at once; for one of them.".to_string(),
         Work::Grow { .. } => "a whole growth by half at a time".to_string(),
         Work::Mix { live, .. } => format!("one freed and one allocated, {live} live in each thread"),
         Work::Flow { .. } => "one allocated by a thread and freed by another".to_string(),
@@ -225,7 +233,7 @@ pub(super) fn files(results: &Results, dir: &Path, stem: &str, header: &str) -> 
 
 fn csv(results: &Results) -> String {
     let mut csv = String::from(
-        "workload,allocator,setting,version,threads,rounds,cpu_ns,cpu_ns_min,wall_ns,wall_ns_min,p99_ns,faults,rss_mean,rss_peak,rss_end,rss_ever\n",
+        "workload,allocator,setting,version,threads,rounds,cpu_ns,cpu_ns_min,wall_ns,wall_ns_min,p99_ns,faults,rss_mean,rss_peak,rss_end,rss_ever,mappings\n",
     );
     for row in &results.rows {
         let (spec, one) = (&results.specs[row.spec], &results.contenders[row.contender]);
@@ -233,11 +241,11 @@ fn csv(results: &Results) -> String {
         let whose = format!("{},{},{setting},{}", spec.name, one.family, one.version.replace(',', " "));
         let Some(all) = row.summary() else { continue };
         let Summary { cpu_ns, cpu_ns_min, wall_ns, wall_ns_min, p99_ns, faults, .. } = all;
-        let Summary { rss_mean, rss_peak, rss_end, rss_ever, .. } = all;
+        let Summary { rss_mean, rss_peak, rss_end, rss_ever, mappings, .. } = all;
         // Writing to a String cannot fail.
         let _ = writeln!(
             csv,
-            "{whose},{},{},{cpu_ns:.2},{cpu_ns_min:.2},{wall_ns:.2},{wall_ns_min:.2},{p99_ns:.0},{faults:.3},{rss_mean:.0},{rss_peak:.0},{rss_end:.0},{rss_ever:.0}",
+            "{whose},{},{},{cpu_ns:.2},{cpu_ns_min:.2},{wall_ns:.2},{wall_ns_min:.2},{p99_ns:.0},{faults:.3},{rss_mean:.0},{rss_peak:.0},{rss_end:.0},{rss_ever:.0},{mappings:.0}",
             spec.threads,
             row.rounds.len(),
         );

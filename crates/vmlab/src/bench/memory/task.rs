@@ -9,14 +9,24 @@ const MIB: usize = 1 << 20;
 /// Whose memory a child uses.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
-    /// An allocator of ours, which may keep that many bytes; `None` as it is by default.
-    Vmalloc { kept_bytes_max: Option<usize> },
+    /// An allocator of ours, which may keep that many bytes; `None` as many as by default.
+    Vmalloc { kept_bytes_max: Option<usize>, ways: Ways },
     /// Ours behind `Kv<System>`, by default.
     Kv,
     /// `malloc` and its kin: the C library's, or those of a library loaded before it.
     Malloc,
     /// A mapping each.
     Mmap,
+}
+
+/// What else is said to ours.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ways {
+    Default,
+    /// No huge pages.
+    SmallPages,
+    /// A guard page after each area.
+    Guards,
 }
 
 /// What is written to between an allocation and its free.
@@ -47,6 +57,8 @@ pub(super) enum Work {
     Grow { low: usize, high: usize },
     /// As `Pair`, aligned.
     Aligned { bytes: usize, align: usize },
+    /// Allocates so many, touches none, and frees them when it was looked at how many mappings there are.
+    Many { count: usize, bytes: usize },
 }
 
 /// One run of one child.
@@ -80,7 +92,7 @@ pub(super) struct Measured {
 pub(super) enum Said {
     Measured(Measured),
     /// The allocator has no such memory to give.
-    Refused(String),
+    Refused,
 }
 
 /// Which contenders run a workload.
@@ -94,6 +106,8 @@ pub(super) enum Scope {
     WithKnobs,
     /// Ours and plain mappings.
     OursAndMmap,
+    /// Ours with guards.
+    Guarded,
     /// The C library alone: no allocator is measured.
     Baseline,
 }
@@ -132,6 +146,8 @@ pub(super) const FLOWS: [usize; 3] = [64 * KIB, MIB, 16 * MIB];
 pub(super) const GROWN: [usize; 2] = [16 * MIB, 256 * MIB];
 /// The largest size of a pair that is compared with a mapping.
 pub(super) const MAPPED_MAX: usize = 16 * MIB;
+/// How many areas have a guard each.
+pub(super) const GUARDED: usize = 1_000_000;
 const ALL_ROUNDS: usize = usize::MAX;
 
 /// A mix's name, without touch and threads.
@@ -191,6 +207,8 @@ pub(super) fn all() -> Vec<Spec> {
     }
     let work = Work::Aligned { bytes: 2 * MIB, align: 2 * MIB };
     add("aligned-2M".to_string(), work, Touch::Byte, 1, Scope::Defaults, 1, ALL_ROUNDS);
+    let work = Work::Many { count: GUARDED, bytes: 4 * KIB };
+    add("guarded-1000000".to_string(), work, Touch::Byte, 1, Scope::Guarded, 1, 2);
     all
 }
 
@@ -207,7 +225,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all.len());
         for spec in all {
-            let how = How::Vmalloc { kept_bytes_max: Some(8 << 20) };
+            let how = How::Vmalloc { kept_bytes_max: Some(8 << 20), ways: Ways::SmallPages };
             let (work, touch, threads) = (spec.work, spec.touch, spec.threads);
             let task = Task { how, library: None, work, touch, threads, ms: 1, seed: 7 };
             let text = serde_json::to_string(&task).unwrap();
