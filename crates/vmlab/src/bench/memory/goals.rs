@@ -92,7 +92,7 @@ fn pairs(results: &Results) -> Goal {
 }
 
 fn point(summary: &Summary) -> Point {
-    Point { rss: summary.rss_mean, ns: summary.cpu_ns }
+    Point { rss: summary.rss_same, ns: summary.cpu_ns }
 }
 
 /// A peer's point beside ours.
@@ -129,7 +129,7 @@ fn mixes(results: &Results, name: &str, beats_glibc: bool) -> Vec<Goal> {
     let peers = all.iter().filter(|(one, _)| !is_ours(one) && one.family != MMAP && !ours.is_empty());
     let beside: Vec<_> = peers
         .map(|(peer, summary)| {
-            let rss = summary.rss_mean;
+            let rss = summary.rss_same;
             Beside { peer, ratio: at_equal_memory(&ours, point(summary)), rss }
         })
         .collect();

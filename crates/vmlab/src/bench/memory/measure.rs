@@ -28,6 +28,8 @@ pub(super) struct Sample {
     pub(super) faults: f64,
     /// Bytes resident: over the measured time, the most of them, at its end, and the most ever.
     pub(super) rss_mean: f64,
+    /// On average over operations that are the same for all; over the measured time where there are none.
+    pub(super) rss_same: f64,
     pub(super) rss_peak: f64,
     pub(super) rss_end: f64,
     pub(super) rss_ever: f64,
@@ -45,7 +47,7 @@ pub(super) enum Failure {
 }
 
 /// Resident bytes of another process over a time.
-struct Resident {
+pub(super) struct Resident {
     statm: File,
     last: Option<(Instant, f64)>,
     /// Bytes times seconds, seconds, the most bytes.
@@ -55,13 +57,14 @@ struct Resident {
 }
 
 impl Resident {
-    fn of(pid: u32) -> Result<Self> {
+    pub(super) fn of(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/statm");
         let statm = File::open(&path).with_context(|| format!("cannot read {path}"))?;
         Ok(Self { statm, last: None, area: 0.0, seconds: 0.0, peak: 0.0 })
     }
 
-    fn read(&self) -> Result<f64> {
+    /// Now.
+    pub(super) fn read(&self) -> Result<f64> {
         let mut buffer = [0; 128];
         let bytes = self.statm.read_at(&mut buffer, 0).context("cannot read statm")?;
         let text = String::from_utf8_lossy(&buffer[..bytes]);
@@ -107,7 +110,8 @@ fn mappings(pid: u32) -> Result<f64> {
 pub(super) fn run(contender: &Contender, spec: &Spec, ms: u64, seed: u64) -> Result<Sample, Failure> {
     let (work, touch, threads) = (spec.work, spec.touch, spec.threads);
     let (how, library) = (contender.how, contender.library.clone());
-    let task = Task { how, library, work, touch, threads, ms: ms * spec.times_ms, seed };
+    let task =
+        Task { how, library, work, touch, threads, ms: ms * spec.times_ms, seed, same_ops: spec.same_ops() };
     child(contender, &task).map_err(|failure| match failure {
         Failure::Broken(error) => {
             Failure::Broken(error.context(format!("{} on {}", contender.name, spec.name)))
@@ -193,6 +197,7 @@ fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
                     p99_ns: measured.p99_ns as f64,
                     faults: measured.faults as f64 / ops,
                     rss_mean: resident.mean(),
+                    rss_same: measured.rss_same.unwrap_or(resident.mean()),
                     rss_peak: resident.peak,
                     rss_end,
                     rss_ever,

@@ -73,6 +73,8 @@ pub(super) struct Task {
     /// How long it is measured, in milliseconds; once at least.
     pub(super) ms: u64,
     pub(super) seed: u64,
+    /// Operations of each thread over which memory is averaged in the end, the same for all contenders; 0 for none.
+    pub(super) same_ops: u64,
 }
 
 /// What a child measured of itself.
@@ -85,6 +87,8 @@ pub(super) struct Measured {
     /// From another stretch of the same work, timed call by call.
     pub(super) p99_ns: u64,
     pub(super) faults: u64,
+    /// Bytes resident on average over the operations that are the same for all.
+    pub(super) rss_same: Option<f64>,
 }
 
 /// The last line of a child that did not fail.
@@ -124,6 +128,18 @@ pub(super) struct Spec {
     pub(super) times_ms: u64,
     /// The most rounds.
     pub(super) rounds_max: usize,
+}
+
+impl Spec {
+    /// Operations over which memory is averaged: few where they may take milliseconds.
+    pub(super) fn same_ops(&self) -> u64 {
+        match self.work {
+            Work::Mix { .. } if self.scope != Scope::WithKnobs => 0,
+            Work::Mix { .. } if self.threads > 2 => 16,
+            Work::Mix { live, .. } => 24 * live as u64,
+            _ => 0,
+        }
+    }
 }
 
 /// Bytes in few characters.
@@ -176,7 +192,7 @@ pub(super) fn all() -> Vec<Spec> {
         let work = Work::Mix { low, high, live };
         for threads in [1, 2] {
             let name = mix_name(mix);
-            add(format!("{name}-pages-{threads}t"), work, Touch::Pages, threads, Scope::WithKnobs, 4, 3);
+            add(format!("{name}-pages-{threads}t"), work, Touch::Pages, threads, Scope::WithKnobs, 3, 3);
             add(
                 format!("{name}-byte-{threads}t"),
                 work,
@@ -193,7 +209,7 @@ pub(super) fn all() -> Vec<Spec> {
         add(format!("flow-{}", size(bytes)), work, Touch::Pages, 2, Scope::Defaults, 1, ALL_ROUNDS);
     }
     let work = Work::Mix { low: 64 * KIB, high: 4 * MIB, live: 4 };
-    add(format!("crowd-{CROWD}t"), work, Touch::Pages, CROWD, Scope::WithKnobs, 4, 3);
+    add(format!("crowd-{CROWD}t"), work, Touch::Pages, CROWD, Scope::WithKnobs, 3, 3);
     let work = Work::Burst { count: 256, bytes: MIB, idle_ms: 1500 };
     add("burst-256x1M".to_string(), work, Touch::Pages, 1, Scope::Defaults, 1, 2);
     for bytes in CALLOCS {
@@ -227,7 +243,7 @@ mod tests {
         for spec in all {
             let how = How::Vmalloc { kept_bytes_max: Some(8 << 20), ways: Ways::SmallPages };
             let (work, touch, threads) = (spec.work, spec.touch, spec.threads);
-            let task = Task { how, library: None, work, touch, threads, ms: 1, seed: 7 };
+            let task = Task { how, library: None, work, touch, threads, ms: 1, seed: 7, same_ops: 9 };
             let text = serde_json::to_string(&task).unwrap();
             assert_eq!(serde_json::from_str::<Task>(&text).unwrap(), task);
         }
