@@ -227,3 +227,105 @@ fn mapped(results: &Results) -> [Goal; 2] {
         goal(what, format!(">= {MMAP_RATIO}x at every size"), figure)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::measure::Sample;
+    use super::super::results::Row;
+    use super::super::task::{self, How, Ways};
+    use super::*;
+
+    /// Results of one workload: name, family, average resident MiB and nanoseconds of each contender.
+    fn results(spec: &str, points: &[(&str, &'static str, f64, f64)]) -> Results {
+        let specs: Vec<_> = task::all().into_iter().filter(|one| one.name == spec).collect();
+        assert_eq!(specs.len(), 1, "{spec}");
+        let contender = |&(name, family, ..): &(&str, &'static str, f64, f64)| Contender {
+            name: name.to_string(),
+            family,
+            how: How::Vmalloc { kept_bytes_max: None, ways: Ways::Default },
+            library: None,
+            env: Vec::new(),
+            version: String::new(),
+            is_default: name == family,
+        };
+        let row = |(at, &(_, _, mib, ns)): (usize, &(&str, &'static str, f64, f64))| {
+            let rss = mib * MIB;
+            let sample = Sample {
+                cpu_ns: ns,
+                wall_ns: ns,
+                p99_ns: ns,
+                faults: 0.0,
+                rss_mean: rss,
+                rss_same: rss,
+                rss_peak: rss,
+                rss_end: rss,
+                rss_ever: rss,
+                mappings: mib,
+            };
+            Row { spec: 0, contender: at, rounds: vec![sample], stopped: None }
+        };
+        let rows = points.iter().enumerate().map(row).collect();
+        let contenders = points.iter().map(contender).collect();
+        Results { specs, contenders, rows, missing: Vec::new(), broken: Vec::new() }
+    }
+
+    /// Figures and verdicts of what was measured.
+    fn told(results: &Results) -> Vec<(String, Verdict)> {
+        let known = all(results).into_iter().filter(|goal| goal.met != Verdict::Unknown);
+        known.map(|goal| (goal.figure, goal.met)).collect()
+    }
+
+    #[test]
+    fn a_mix_is_judged_at_equal_memory_against_all_glibc_and_the_better_of_two() {
+        let mut points = vec![
+            ("ours", "ours", 100.0, 10.0),
+            ("ours 8M", "ours", 50.0, 40.0),
+            ("glibc", "glibc", 60.0, 400.0),
+            ("jemalloc", "jemalloc", 70.0, 80.0),
+            ("mimalloc", "mimalloc", 200.0, 12.0),
+        ];
+        let seen = told(&results("mix-1M-16M-pages-1t", &points));
+        let (met, missed) = (Verdict::Met, Verdict::Missed);
+        // Of the two, mimalloc comes off better.
+        let wanted = [("1.20x mimalloc", met), ("10.00x glibc", met), ("1.20x mimalloc", missed)];
+        assert_eq!(seen, wanted.map(|(figure, met)| (figure.to_string(), met)));
+        // Another setting of a peer counts for the first goal only.
+        points.push(("jemalloc decay-0", "jemalloc", 40.0, 1e9));
+        let seen = told(&results("mix-1M-16M-pages-1t", &points));
+        assert_eq!(seen[0], ("none of ours has as little as jemalloc decay-0 (40.0 MiB)".into(), missed));
+        assert_eq!((seen[1].1, seen[2].1), (met, missed));
+        // Without one of the two, nobody knows the better.
+        let seen = told(&results("mix-1M-16M-pages-1t", &points[..4]));
+        assert_eq!(seen.len(), 2);
+        assert!(told(&results("mix-1M-16M-pages-1t", &points[2..])).is_empty(), "ours is not there");
+    }
+
+    #[test]
+    fn others_are_judged_by_their_own_figures() {
+        for (spec, points, figure, met) in [
+            (
+                "flow-1M",
+                [("ours", 1.0, 109.0), ("tcmalloc", 1.0, 100.0)],
+                "1.09 of tcmalloc (109 ns, 100 ns)",
+                true,
+            ),
+            (
+                "flow-1M",
+                [("ours", 1.0, 111.0), ("tcmalloc", 1.0, 100.0)],
+                "1.11 of tcmalloc (111 ns, 100 ns)",
+                false,
+            ),
+            ("burst-256x1M", [("ours", 19.9, 1.0), ("glibc", 4.0, 1.0)], "19.9 MiB", true),
+            ("burst-256x1M", [("ours", 20.1, 1.0), ("glibc", 4.0, 1.0)], "20.1 MiB", false),
+            ("grow-256M", [("ours", 400.0, 1.0), ("glibc", 4.0, 1.0)], "400 MiB resident at most", false),
+            ("guarded-1000000", [("ours-guards", 99.0, 1.0), ("glibc", 4.0, 1.0)], "99", true),
+            ("guarded-1000000", [("ours-guards", 100.0, 1.0), ("glibc", 4.0, 1.0)], "100", false),
+        ] {
+            let points = points.map(|(family, mib, ns)| (family, family, mib, ns));
+            let verdict = if met { Verdict::Met } else { Verdict::Missed };
+            assert_eq!(told(&results(spec, &points)), [(figure.to_string(), verdict)], "{spec}");
+        }
+        // One size of many is no answer.
+        assert!(told(&results("pair-1M-byte-1t", &[("ours", "ours", 1.0, 1.0)])).is_empty());
+    }
+}
