@@ -244,6 +244,32 @@ impl ClassCache {
     }
 }
 
+/// What tests break, to see it seen.
+#[cfg(all(test, not(loom)))]
+impl ClassCache {
+    /// The last granule of a slab names another class.
+    pub(crate) fn break_class(&mut self, row: u32) {
+        let slab = self.rows.row_mut(row).iter_mut().rev().find(|of| of.class > 0);
+        slab.unwrap().class += 1;
+    }
+
+    /// A list ends before its first slab.
+    pub(crate) fn break_list(&mut self, class: usize) {
+        self.first[class] = NIL;
+    }
+
+    /// Nobody knows of the slab of a class that is kept.
+    pub(crate) fn break_idle(&mut self, class: usize) {
+        self.idle[class] = NIL;
+    }
+
+    /// A slab more.
+    pub(crate) fn break_count(&mut self) {
+        self.slabs += 1;
+        self.used += 1;
+    }
+}
+
 /// A granule is whole words of a slab of any class, and a slab lies in a page or is one.
 const _: () = assert!(CLASS_WORDS_MAX * GRANULE_BYTES <= va_base::PAGE_SIZE as u32);
 
