@@ -89,7 +89,7 @@ pub extern "C" fn calloc(members: usize, size: usize) -> *mut c_void {
 
 /// `free`.
 ///
-/// Checks PL1: by its address, memory goes back to where it came from.
+/// Checks LP1: by its address, memory goes back to where it came from.
 ///
 /// # Safety
 /// `memory` is null, or of these functions, and nobody uses it any more.

@@ -21,9 +21,9 @@
 //! the last before it and the first after it, so handlers of others may allocate.
 //!
 //! # Invariants
-//! - **PL1 home** what the arena, the boot arena or the next `malloc` gave goes back there, whoever asks and whatever the threshold is.
-//! - **PL2 no-recursion** nothing here asks the library's own `malloc`: Rust's global allocator in it is the next `malloc`.
-//! - **PL3 errno** `free` leaves `errno` as it was; what succeeds here does, too; what returns `NULL` for a failure says why in it.
+//! - **LP1 home** what the arena, the boot arena or the next `malloc` gave goes back there, whoever asks and whatever the threshold is.
+//! - **LP2 no-recursion** nothing here asks the library's own `malloc`: Rust's global allocator in it is the next `malloc`.
+//! - **LP3 errno** `free` leaves `errno` as it was; what succeeds here does, too; what returns `NULL` for a failure says why in it.
 //!
 //! # Limits
 //! A library that is opened with `RTLD_DEEPBIND` calls the C library's own functions: what it allocates may be freed here, but it must

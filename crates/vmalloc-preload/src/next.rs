@@ -88,6 +88,11 @@ impl Next {
                 stop(format_args!("there is no {:?} behind this library", slot.name));
             }
         }
+        // Checks LP2: who is told that his next is himself calls himself until the stack ends.
+        let own: extern "C" fn(usize) -> *mut c_void = crate::abi::malloc;
+        if MALLOC.get().addr() == own as usize {
+            stop(format_args!("the malloc behind this library is its own"));
+        }
         STATE.store(KNOWN, Ordering::Release);
         Some(Self(()))
     }
@@ -106,12 +111,13 @@ macro_rules! calls {
                 type Function = unsafe extern "C" fn($($type),*) -> $result;
                 let found = $slot.get();
                 if found.is_null() {
-                    return $lacking;
+                    $lacking
+                } else {
+                    // SAFETY: found by the name of a C function of this type.
+                    let function = unsafe { core::mem::transmute::<*mut c_void, Function>(found) };
+                    // SAFETY: this function's contract.
+                    unsafe { function($($arg),*) }
                 }
-                // SAFETY: found by the name of a C function of this type.
-                let function = unsafe { core::mem::transmute::<*mut c_void, Function>(found) };
-                // SAFETY: this function's contract.
-                unsafe { function($($arg),*) }
             }
         )*}
     };
@@ -125,7 +131,7 @@ calls! {
     /// `realloc`.
     realloc = REALLOC(memory: *mut c_void, size: usize) -> *mut c_void, else null_mut();
     /// `free`.
-    free = FREE(memory: *mut c_void) -> (), else ();
+    free = FREE(memory: *mut c_void) -> (), else {};
     /// `posix_memalign`.
     posix_memalign = POSIX_MEMALIGN(to: *mut *mut c_void, align: usize, size: usize) -> c_int, else libc::ENOMEM;
     /// `aligned_alloc`.
@@ -142,7 +148,7 @@ calls! {
     malloc_trim = TRIM(pad: usize) -> c_int, else 0;
 }
 
-/// Rust's global allocator in this library: the next `malloc`, never its own (PL2).
+/// Rust's global allocator in this library: the next `malloc`, never its own (LP2).
 pub(crate) struct NextAlloc;
 
 // SAFETY: memory of the next malloc, of the alignment asked for, goes back to the next free.
@@ -175,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pl2_rusts_memory_comes_from_the_next_malloc() {
+    fn lp2_rusts_memory_comes_from_the_next_malloc() {
         for align in [1, 16, 64, 1 << 16] {
             let layout = Layout::from_size_align(3000, align).unwrap();
             // SAFETY: a size that is not 0.

@@ -78,7 +78,7 @@ fn same(program: &str, args: &[&str], dir: &Path) -> u64 {
 }
 
 #[test]
-fn pl1_malloc_behaves_at_every_threshold_as_the_c_librarys() {
+fn lp1_malloc_behaves_at_every_threshold_as_the_c_librarys() {
     let dir = tempfile::tempdir().unwrap();
     for compiler in c_compilers() {
         let program = compile(dir.path(), compiler, "behaviour.c", &[]);
