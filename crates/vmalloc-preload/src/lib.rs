@@ -17,8 +17,9 @@
 //! nobody takes back. No thread-local variable is used, so there is no static TLS to run out of, and nothing to set up
 //! in a thread. Nothing waits for another thread to set something up: who comes in the midst of it asks the next `malloc`.
 //!
-//! **Fork.** The allocator is made by the constructor, which runs before all others (`-z initfirst`): of all handlers of a fork, ours are
-//! the last before it and the first after it, so handlers of others may allocate.
+//! **Fork.** The allocator locks itself for a fork by handlers that it registers when it is made. Handlers of others may allocate and free, so
+//! ours must be the last before the fork and the first after it: registered first. Hence whoever registers some has the allocator made
+//! before, by `__register_atfork`; else the first large allocation makes it, and small programs pay nothing for it.
 //!
 //! # Invariants
 //! - **LP1 home** what the arena, the boot arena or the next `malloc` gave goes back there, whoever asks and whatever the threshold is.

@@ -49,6 +49,10 @@ static VALLOC: Slot = Slot::new(c"valloc");
 static PVALLOC: Slot = Slot::new(c"pvalloc");
 static USABLE: Slot = Slot::new(c"malloc_usable_size");
 static TRIM: Slot = Slot::new(c"malloc_trim");
+static REGISTER: Slot = Slot::new(c"__register_atfork");
+
+/// A handler of a fork.
+pub(crate) type Handler = Option<unsafe extern "C" fn()>;
 
 /// Proof that the next definitions are known.
 #[derive(Clone, Copy)]
@@ -80,6 +84,7 @@ impl Next {
             &PVALLOC,
             &USABLE,
             &TRIM,
+            &REGISTER,
         ] {
             slot.look_up();
         }
@@ -144,6 +149,8 @@ calls! {
     pvalloc = PVALLOC(size: usize) -> *mut c_void, else null_mut();
     /// `malloc_usable_size`.
     malloc_usable_size = USABLE(memory: *mut c_void) -> usize, else 0;
+    /// `__register_atfork`, which `pthread_atfork` is made of.
+    register_atfork = REGISTER(before: Handler, parent: Handler, child: Handler, library: *mut c_void) -> c_int, else libc::ENOMEM;
     /// `malloc_trim`.
     malloc_trim = TRIM(pad: usize) -> c_int, else 0;
 }

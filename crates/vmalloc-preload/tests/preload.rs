@@ -84,7 +84,7 @@ fn lp1_malloc_behaves_at_every_threshold_as_the_c_librarys() {
         let program = compile(dir.path(), compiler, "behaviour.c", &[]);
         run(&mut Command::new(&program));
         for conf in
-            ["stats:true", ALL, "threshold:100000,budget:0,stats:true", "threshold:30M,budget:1G,stats:true"]
+            ["stats:true", ALL, "threshold:100000,budget:0,stats:true", "threshold:3M,budget:1G,stats:true"]
         {
             let output = run(&mut preloaded(&program, conf));
             assert!(served(&output) > 50, "{conf}: {output:?}");
