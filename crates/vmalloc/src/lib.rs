@@ -59,6 +59,8 @@ mod fork;
 mod heap;
 mod kv;
 mod lock;
+#[cfg(all(test, loom))]
+mod loom;
 mod magazine;
 mod os;
 pub mod percpu;

@@ -104,18 +104,23 @@ impl<D: Deltas, L: RawMutex> Counter<D, L> {
         if amount == 0 {
             return true;
         }
-        let beyond = |sum: i64| if amount > 0 { sum > limit } else { sum < limit };
-        let unknown = self.unknown(batch);
+        // In numbers that cannot overflow: what would is beyond every limit.
+        let wide = |number: i64| i128::from(number);
+        let beyond = |sum: i128| {
+            if amount > 0 {
+                sum > wide(limit) || sum > wide(i64::MAX)
+            } else {
+                sum < wide(limit) || sum < wide(i64::MIN)
+            }
+        };
+        let unknown = wide(self.unknown(batch));
         // Linux adds to the delta without the lock where the count is far from the limit; between its look and its addition others
         // may add, so that together they pass the limit. Here all of it is under the lock.
         let _locked = self.lock.lock();
-        let count = self.read().saturating_add(amount);
-        let (least, most) = (count.saturating_sub(unknown), count.saturating_add(unknown));
-        let (near, far) = if amount > 0 { (least, most) } else { (most, least) };
-        if beyond(near) {
-            return false;
-        }
-        if beyond(far) && beyond(self.read().saturating_add(self.deltas.sum()).saturating_add(amount)) {
+        let count = wide(self.read()) + wide(amount);
+        let (near, far) =
+            if amount > 0 { (count - unknown, count + unknown) } else { (count + unknown, count - unknown) };
+        if beyond(near) || (beyond(far) && beyond(count + wide(self.deltas.sum()))) {
             return false;
         }
         self.fold(amount);

@@ -7,7 +7,7 @@
 //! lists with compare-exchange) cannot go unnoticed.
 //!
 //! # Invariants
-//! - **PL1 once** a node is in one list or with one owner.
+//! - **LL1 once** a node is in one list or with one owner.
 
 use super::local::Local;
 use super::{Error, PerCpu, Space, Word};
@@ -37,7 +37,7 @@ pub struct PerCpuList<'s, T> {
     owns: PhantomData<Node<T>>,
 }
 
-// SAFETY: nodes go from thread to thread, one owner at a time (PL1).
+// SAFETY: nodes go from thread to thread, one owner at a time (LL1).
 unsafe impl<T: Send> Send for PerCpuList<'_, T> {}
 // SAFETY: as before; nobody gets a reference to a node in a list.
 unsafe impl<T: Send> Sync for PerCpuList<'_, T> {}
@@ -61,7 +61,7 @@ impl<'s, T> PerCpuList<'s, T> {
     pub fn push(&self, node: Box<Node<T>>) {
         let node = NonNull::from(Box::leak(node));
         node.expose_provenance();
-        // SAFETY: a leaked box: it lives until it is popped (PL1), aligned to 8, its link first; the words are private, heads only.
+        // SAFETY: a leaked box: it lives until it is popped (LL1), aligned to 8, its link first; the words are private, heads only.
         unsafe { self.heads().push(node.cast()) };
     }
 
@@ -70,7 +70,7 @@ impl<'s, T> PerCpuList<'s, T> {
     pub fn pop(&self) -> Option<Box<Node<T>>> {
         // SAFETY: the words are private, heads only.
         let node = unsafe { self.heads().pop() }?;
-        // SAFETY: a box that `push` leaked, and a node is popped once (PL1).
+        // SAFETY: a box that `push` leaked, and a node is popped once (LL1).
         Some(unsafe { Box::from_raw(node.cast::<Node<T>>().as_ptr()) })
     }
 
@@ -81,7 +81,7 @@ impl<'s, T> PerCpuList<'s, T> {
             while let Some(node) =
                 NonNull::new(core::ptr::with_exposed_provenance_mut::<Node<T>>(next as usize))
             {
-                // SAFETY: a box that `push` leaked; it was in a list of which nobody else takes, as this is exclusive (PL1).
+                // SAFETY: a box that `push` leaked; it was in a list of which nobody else takes, as this is exclusive (LL1).
                 let node = unsafe { Box::from_raw(node.as_ptr()) };
                 next = node.link;
                 each(node);

@@ -38,6 +38,12 @@ mod find;
 mod hot;
 mod list;
 mod local;
+#[cfg(all(test, loom))]
+pub(crate) mod model {
+    //! What loom looks at.
+    pub(crate) use super::counter::{Counter, Deltas};
+    pub(crate) use super::reference::{Counted, RefMode, Units};
+}
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
 #[path = "norseq.rs"]
 mod rseq;

@@ -14,8 +14,8 @@
 //! counter is in atomic mode from the beginning then.
 //!
 //! # Invariants
-//! - **PF1 sum** count + units is the number of references, plus the bias while the gate is open.
-//! - **PF2 last** the release is called once each time the count becomes 0, and never before all that was taken was put.
+//! - **RF1 sum** count + units is the number of references, plus the bias while the gate is open.
+//! - **RF2 last** the release is called once each time the count becomes 0, and never before all that was taken was put.
 //!
 //! The algorithm works on a small trait ([`Units`]), so that loom can model it.
 //!
@@ -145,7 +145,7 @@ impl<U: Units, L: RawMutex> Counted<U, L> {
         !self.units.add(-references, &self.gate) && self.put_atomic(references)
     }
 
-    /// Checks PF2: of all who put, one sees the count become 0, which it cannot while the bias is in it.
+    /// Checks RF2: of all who put, one sees the count become 0, which it cannot while the bias is in it.
     #[cold]
     fn put_atomic(&self, references: i64) -> bool {
         // Release: what was done with the reference comes before the release; acquire: the last one sees all of that.
@@ -176,7 +176,7 @@ impl<U: Units, L: RawMutex> Counted<U, L> {
             self.gate.store(before, Ordering::SeqCst);
             return Err(RefError::NoBarrier);
         }
-        // Checks PF1: what leaves the units comes to the count, and the bias goes in the same step.
+        // Checks RF1: what leaves the units comes to the count, and the bias goes in the same step.
         let sum = self.units.take_all();
         self.count.fetch_add(sum - BIAS, Ordering::AcqRel);
         Ok(())

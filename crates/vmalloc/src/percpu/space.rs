@@ -152,7 +152,7 @@ impl Space {
         self.hot().at.is_some()
     }
 
-    /// Gives memory back of pages in which nothing lives, but for a few in each chunk that is in use.
+    /// Gives memory back of pages in which nothing lives, but for the first chunk, one more, and a few pages.
     ///
     /// # Locks
     /// The space's.
