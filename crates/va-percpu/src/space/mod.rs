@@ -136,22 +136,18 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             let reserved = request.place == Place::Reserved && store.has_reserved();
             let taken = match reserved {
                 true => store.take_reserved(want, atomic),
-                false => store.take(want, atomic),
+                false => store.take_any(want, atomic),
             };
             if let Some(taken) = taken {
                 let (off, base) = (taken.at * BIT_BYTES, Va::new(store.chunk(taken.row).base));
-                let (first, end) = (off / PAGE_SIZE as u32, (off + bytes).div_ceil(PAGE_SIZE as u32));
                 let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
+                let missing = taken.missing && !atomic;
+                if !missing {
+                    store.totals.count(want);
+                }
                 drop(store);
-                if taken.missing && !atomic {
-                    if let Err(error) = self.populate(taken, first..end) {
-                        let mut store = self.lock();
-                        store.give_at(taken.row, taken.at);
-                        // It was not given out.
-                        store.totals.uncount(want);
-                        drop(store);
-                        return Err(self.refuse(request, error));
-                    }
+                if missing {
+                    self.populate_or_give_back(request, want, taken)?;
                 } else if low {
                     self.call_for_balance();
                 }
@@ -176,6 +172,52 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             };
             return Err(self.refuse(request, error));
         }
+    }
+
+    /// Gives out the `size` bytes at an offset: for whoever knows where an object must be, as a replay of what another
+    /// allocator did.
+    ///
+    /// # Errors
+    /// [`AllocError::NotFree`] if they are not all free, or not in one chunk; a bad size; who refused. Nothing has changed.
+    /// # Locks
+    /// As [`alloc`](Self::alloc). Cost: the engine's.
+    pub fn alloc_at(&self, offset: Offset, size: usize) -> Result<(), AllocError> {
+        let request = Request::new(size, 1);
+        let want = request.want()?;
+        let bytes = want.bits * BIT_BYTES;
+        let mut store = self.lock();
+        let taken = store.take_exact(offset.at(self.geometry.base()).get(), want.bits);
+        let Some(taken) = taken else {
+            drop(store);
+            return Err(self.refuse(&request, AllocError::NotFree { offset, bytes }));
+        };
+        if !taken.missing {
+            store.totals.count(want);
+        }
+        drop(store);
+        if taken.missing {
+            self.populate_or_give_back(&request, want, taken)?;
+        }
+        let base = Va::new(self.base_of(&self.lock(), taken.row));
+        self.give_out(&request, base, taken.at * BIT_BYTES, bytes);
+        Ok(())
+    }
+
+    /// Populates what is missing of an object, or takes it back: it was not given out.
+    #[cold]
+    fn populate_or_give_back(&self, request: &Request, want: Want, taken: Taken) -> Result<(), AllocError> {
+        let (first, end) = (taken.at / PAGE_BITS, (taken.at + want.bits).div_ceil(PAGE_BITS));
+        let populated = self.populate(taken, first..end);
+        let mut store = self.lock();
+        match populated {
+            Ok(()) => store.totals.count(want),
+            Err(error) => {
+                store.give_at(taken.row, taken.at);
+                drop(store);
+                return Err(self.refuse(request, error));
+            }
+        }
+        Ok(())
     }
 
     /// Zeroes an object, tells of it, and says where it is.

@@ -114,13 +114,6 @@ impl Totals {
         self.size_min = self.size_min.min(bytes);
         self.size_max = self.size_max.max(bytes);
     }
-
-    /// Forgets an object that was counted and not given out.
-    pub(crate) fn uncount(&mut self, want: Want) {
-        self.allocs -= 1;
-        self.bytes -= u64::from(want.bits * BIT_BYTES);
-        self.live -= 1;
-    }
 }
 
 /// All chunks.

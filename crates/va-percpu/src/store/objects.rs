@@ -3,7 +3,6 @@
 use super::{FIRST, Freed, Miss, RESERVED, Store, Taken};
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
 use crate::chunk::NIL;
-use crate::class::GRANULE_BYTES;
 use crate::config::Config;
 use crate::engine::{Fit, HintEngine, Want};
 use crate::error::FreeError;
@@ -12,15 +11,16 @@ use crate::run::Fits;
 use va_base::{PAGE_SIZE, Va};
 
 impl<C: Config> Store<C> {
-    /// Takes room for an object in any chunk but the reserved one.
-    #[inline]
+    /// Takes room for an object and counts it as given out.
+    #[cfg(test)]
+    #[cfg(not(loom))]
     pub(crate) fn take(&mut self, want: Want, populated: bool) -> Option<Taken> {
         let taken = self.take_any(want, populated)?;
         self.totals.count(want);
         Some(taken)
     }
 
-    /// The same, and counts it only in its chunk.
+    /// Takes room for an object in any chunk but the reserved one. It is counted only in its chunk: whoever gives it out counts it.
     #[inline]
     pub(crate) fn take_any(&mut self, want: Want, populated: bool) -> Option<Taken> {
         let slot = if C::Engine::BY_FITS {
@@ -86,11 +86,27 @@ impl<C: Config> Store<C> {
         None
     }
 
-    /// Finds room in the reserved part.
+    /// Takes what begins at an address, if all of it is free.
+    pub(crate) fn take_exact(&mut self, at: u64, bits: u32) -> Option<Taken> {
+        let (row, off) = self.place_of(at).filter(|(_, off)| off.is_multiple_of(BIT_BYTES))?;
+        let (bit, end) = (off / BIT_BYTES, off / BIT_BYTES + bits);
+        let old = self.old_slot(row);
+        let (mut view, marks) = self.view(row);
+        if end > view.bits() || bitmap::next_set(view.map, bit, end) < end {
+            return None;
+        }
+        let pages = C::Engine::take_at(&mut view, bit, bits);
+        bitmap::set(marks, bit, bit + 1);
+        let missing = view.misses_pages(bit, bits);
+        self.note_take(row, Want { bits, align: 1 }, pages);
+        self.moved(row, old);
+        self.reintegrate(row);
+        Some(Taken { row, at: bit, missing })
+    }
+
+    /// The same in the reserved part.
     pub(crate) fn take_reserved(&mut self, want: Want, populated: bool) -> Option<Taken> {
-        let taken = self.take_in(RESERVED, want, populated).ok()?;
-        self.totals.count(want);
-        Some(taken)
+        self.take_in(RESERVED, want, populated).ok()
     }
 
     /// Whether there is a reserved part.
@@ -186,16 +202,14 @@ impl<C: Config> Store<C> {
     }
 
     /// The chunk and the byte of it at an address.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place_of(&self, at: u64) -> Option<(u32, u32)> {
         let mut row = self.lookup.find(at >> self.grain_shift)?;
-        if row == FIRST {
-            let first = self.chunk(FIRST);
-            if at < first.base + u64::from(first.hidden_before * BIT_BYTES) {
-                row = RESERVED;
-            }
+        let mut chunk = self.chunk(row);
+        if row == FIRST && at < chunk.base + u64::from(chunk.hidden_before * BIT_BYTES) {
+            row = RESERVED;
+            chunk = self.chunk(row);
         }
-        let chunk = self.chunk(row);
         let off = at.checked_sub(chunk.base).filter(|_| chunk.exists)?;
         let inside = off < u64::from(chunk.pages) * PAGE_SIZE;
         inside.then_some((row, off as u32))
@@ -207,9 +221,9 @@ impl<C: Config> Store<C> {
         let at = offset.at(self.geometry.base()).get();
         let Some((row, off)) = self.place_of(at) else { return Err(FreeError::NoChunk { offset }) };
         if C::CLASS_WORDS > 0
-            && let Some(slab) = self.classes.find(row, off / GRANULE_BYTES)
+            && let Some(freed) = self.free_slot(offset, row, off)
         {
-            return self.free_slot(offset, row, off, slab);
+            return freed;
         }
         let bit = off / BIT_BYTES;
         let (view, marks) = self.view(row);

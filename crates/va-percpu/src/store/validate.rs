@@ -9,7 +9,7 @@ use crate::run::Fits;
 use va_base::{Broken, Va};
 
 impl<C: Config> Store<C> {
-    /// Checks everything, O(bits). Nobody is between taking and populating.
+    /// Checks everything, O(bits). Nobody is between taking and giving out.
     pub(crate) fn validate(&mut self) -> Result<(), Broken> {
         self.settle();
         let rows = self.chunks.count();

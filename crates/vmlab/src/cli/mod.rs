@@ -2,6 +2,7 @@
 
 mod file;
 mod input;
+mod percpu;
 mod space;
 mod table;
 
@@ -92,6 +93,9 @@ struct ReplayArgs {
     /// Replay on a whole space (nodes, pools, lazy areas, purges, the CPU of each event) instead of an index
     #[arg(long, conflicts_with_all = ["index", "report"])]
     space: bool,
+    /// Replay what happened inside percpu chunks instead: offsets, under each of the policies that search as Linux does
+    #[arg(long, conflicts_with_all = ["index", "report", "space"])]
+    percpu: bool,
     /// Whose ways the space has
     #[arg(long, value_enum, value_name = "NAME", default_value = "linux", requires = "space")]
     policy: Policy,
@@ -158,6 +162,9 @@ fn demo(report: &Path) -> Result<()> {
 }
 
 fn replay(args: &ReplayArgs) -> Result<()> {
+    if args.percpu {
+        return percpu::replay(&args.files, args.vmallocinfo.as_deref(), args.json);
+    }
     let report = args.report.as_deref().map(FileToBe::open).transpose()?;
     let read = |file: &PathBuf| Input::read(file, args.vmallocinfo.as_deref());
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
