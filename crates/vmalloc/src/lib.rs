@@ -26,6 +26,7 @@
 //! | bytes that free themselves | [`Buffer`] |
 //! | every large allocation of a program | [`Kv`] as `#[global_allocator]` |
 //! | collections of `allocator-api2` | `&Vmalloc`, feature `allocator-api2` |
+//! | a copy of data for each CPU | [`percpu`], [`per_cpu!`] |
 //! | what there is | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
 //!
 //! # What holds
@@ -71,8 +72,11 @@ mod hardened;
 mod heap;
 mod kv;
 mod lock;
+#[cfg(all(test, loom))]
+mod loom;
 mod magazine;
 mod os;
+pub mod percpu;
 mod records;
 mod vmalloc;
 mod word;
