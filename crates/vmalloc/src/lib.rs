@@ -26,6 +26,8 @@
 //! | bytes that free themselves | [`Buffer`] |
 //! | every large allocation of a program | [`Kv`] as `#[global_allocator]` |
 //! | collections of `allocator-api2` | `&Vmalloc`, feature `allocator-api2` |
+//! | chosen page frames in one range, a frame as often as one likes | [`Mappings`], [`Frames`], [`Mapping`] |
+//! | bytes that may be gone, without a fault | [`Vmalloc::vread`], [`Mappings::vread`] |
 //! | what there is | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
 //!
 //! # What holds
@@ -45,7 +47,7 @@
 //! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit; with overcommit refused (mode 2) only what is below
 //!   the frontier is charged, in steps of 2 MiB or more where those are granted; `mlockall` populates no more than that.
 //!
-//! Not there yet: guard pages, huge pages by policy, decay by time, a hardened profile, `vmap` of chosen pages.
+//! Not there yet: guard pages, huge pages by policy, decay by time, a hardened profile.
 //!
 //! Linux 5.10 and later. On x86-64 with glibc 2.35 and later, the CPU is read without a call.
 
@@ -62,6 +64,8 @@ mod magazine;
 mod os;
 mod records;
 mod vmalloc;
+mod vmap;
+mod vread;
 mod word;
 
 pub use buffer::Buffer;
@@ -70,6 +74,7 @@ pub use heap::Stats;
 pub use kv::{Kv, LARGE_BYTES};
 pub use os::{Call, Errno};
 pub use vmalloc::{Options, Vmalloc};
+pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};
 
 /// Bytes of a page.
 const PAGE_BYTES: usize = va_base::PAGE_SIZE as usize;

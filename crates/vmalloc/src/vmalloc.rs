@@ -191,6 +191,14 @@ impl Vmalloc {
         self.heap.contains(address.addr())
     }
 
+    /// Copies what areas hold at an address, whoever frees them meanwhile: it never faults. Bytes of no live area are zeros. Returns
+    /// how many bytes were really read.
+    ///
+    /// Cost: the bytes, and a word for each page between the first byte and the start of the area around it.
+    pub fn vread(&self, address: *const u8, to: &mut [u8]) -> usize {
+        self.heap.vread(address.addr(), to)
+    }
+
     /// Gives all freed memory back to the system; returns how many bytes left the dirty runs and magazines.
     pub fn trim(&self) -> usize {
         let before = self.stats().purged_bytes;

@@ -45,6 +45,7 @@ mod purge;
 mod resize;
 #[cfg(test)]
 mod tests;
+mod vread;
 
 pub use info::Stats;
 pub(crate) use owned::{Owned, Plan};
