@@ -289,6 +289,9 @@ impl<V: MapOs> Core<V> {
         if let Err(error) = gone {
             abort_with(format_args!("a mapping of {pages} pages at {at:#x} is gone: {error}"));
         }
+        if self.table().is_due() {
+            self.map.unmap_aliases();
+        }
     }
 
     fn vread(&self, address: usize, to: &mut [u8]) -> usize {

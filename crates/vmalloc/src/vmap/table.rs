@@ -33,6 +33,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::{Va, VaRange};
 use va_map::{Leaf, PageTable, Protection, Refusal, Run, Stopped};
 
+/// Runs that wait at most: a batch that is still in the caches of the processor costs the kernel less (`results/vmap.md`).
+const STALE_RUNS_MAX: u64 = 64;
 /// Mapped: for a caller, or stale.
 const PRESENT: u64 = 1;
 /// Waits for a flush.
@@ -69,6 +71,8 @@ struct Mappings {
     /// Pages among which all stale ones are.
     stale: Range<u64>,
     stale_pages: u64,
+    /// Runs that became stale since all of them were flushed.
+    stale_runs: u64,
     calls: u64,
 }
 
@@ -96,7 +100,7 @@ impl<V: MapOs> Table<V> {
                         return Err((VmapCall::Create, Errno::NOMEM));
                     };
                     let (first, pages) = ((window.at / PAGE_BYTES) as u64, (bytes / PAGE_BYTES) as u64);
-                    let mappings = Mappings { count: 1, stale: 0..0, stale_pages: 0, calls: 0 };
+                    let mappings = Mappings { count: 1, stale: 0..0, stale_pages: 0, stale_runs: 0, calls: 0 };
                     return Ok(Self {
                         os,
                         file,
@@ -206,8 +210,13 @@ impl<V: MapOs> Table<V> {
             held.count = held.count + self.edges(&run, |place| self.word(place)) - before;
         }
         if held.stale_pages == 0 {
-            held.stale = 0..0;
+            (held.stale, held.stale_runs) = (0..0, 0);
         }
+    }
+
+    /// Whether so many mappings wait that the kernel is slowed down by them.
+    pub(super) fn is_due(&self) -> bool {
+        self.mappings.lock().stale_runs >= STALE_RUNS_MAX
     }
 
     /// Whether every flush so far was granted; tries once more if not.
@@ -293,8 +302,11 @@ impl<V: MapOs> PageTable for Table<V> {
     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
         let mut held = self.mappings.lock();
         let places = self.places(range);
+        let mut before = 0;
         for place in places.clone() {
             let word = self.word(place);
+            held.stale_runs += u64::from(!continues(before, word));
+            before = word;
             if word & PRESENT != 0 && word & STALE == 0 {
                 self.words()[place as usize].store(word | STALE, Ordering::Release);
                 held.stale_pages += 1;
