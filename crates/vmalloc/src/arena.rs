@@ -2,22 +2,25 @@
 //!
 //! # Theory
 //! ```text
-//!   |  words: 8 bytes a page  |          pages            |        one reservation, PROT_NONE
-//!   |== rw ==|                |===== rw =====|            |
-//!            ^                               ^ the frontier: both advance together, in steps
+//!   |  words: 8 bytes a page  |  small zone  |          huge zone           |    one reservation, PROT_NONE
+//!   |= rw =|      |== rw ==|  |= rw =|       |===== rw =====|               |
+//!          ^               ^         ^ frontiers            ^ words and pages advance together, in steps
 //! ```
+//! A quarter is for what is smaller than a megabyte, the rest for larger areas, on huge pages where that is wanted: the
+//! advice is given once, for the whole zone, before there is a page in it. Which zone a page is in is one comparison.
+//!
 //! A mapping for each allocation costs microseconds and stops all threads that map; a protection for each splits mappings
 //! until the process has no more of them. Here one `mprotect` a step of 2 to 64 MiB moves the frontier, below which
 //! everything is readable and writable, and its neighbour mapping merges. A reservation costs no memory; where
 //! overcommit is refused (mode 2), only what is below the frontier is charged; `mlockall` populates no more than that.
 //!
 //! # Invariants
-//! - **AR1 frontier** pages below the frontier, and their words, are readable and writable; it never moves back.
+//! - **AR1 frontier** pages of a zone below its frontier, and their words, are readable and writable; it never moves back.
 //! - **AR2 sole** whoever holds a [`Run`] has its pages to himself: they are below the frontier, and no other run, cached
 //!   item, dirty run or live area has any of them.
 //!
 //! # Locking
-//! The frontier is moved under the lock of the heap and read without one.
+//! A frontier is moved under the lock of its zone and read without one.
 //! # Source
 //! Our own; Linux has its window (`VMALLOC_START`) from boot. Figures: `docs/decisions/0011-process-arena.md`.
 
@@ -25,6 +28,7 @@ use crate::PAGE_BYTES;
 use crate::error::CreateError;
 use crate::os::{Call, Errno, Os, Span};
 use crate::records::Host;
+use crate::vmalloc::HugePages;
 use crate::word::{PAGES_MAX, Word};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +44,13 @@ const BASE_ALIGN: usize = 2 << 20;
 const STEP_PAGES_MIN: u64 = 512;
 const STEP_PAGES_MAX: u64 = 16_384;
 const WORD_BYTES: usize = 8;
+/// Zones of an arena.
+pub(crate) const ZONES: usize = 2;
+/// The zone of small areas, and that of large ones.
+pub(crate) const SMALL: usize = 0;
+pub(crate) const HUGE: usize = 1;
+/// Pages of a huge page.
+pub(crate) const HUGE_PAGES: u64 = (BASE_ALIGN / PAGE_BYTES) as u64;
 
 /// Pages of the arena that nobody else has (AR2). Whoever drops one has made up for it elsewhere, or loses the pages.
 #[derive(PartialEq, Eq, Debug)]
@@ -86,6 +97,10 @@ impl Run {
     }
 }
 
+fn span_of(range: VaRange) -> Span {
+    Span { at: range.start().get() as usize, bytes: range.len_bytes() as usize }
+}
+
 /// The address of a page, or the bytes of a number of pages.
 #[inline(always)]
 pub(crate) const fn address(page: u64) -> usize {
@@ -115,14 +130,17 @@ pub(crate) struct Arena<O: Os> {
     words: usize,
     first: u64,
     pages: u64,
-    // Atomic; moved under the lock of the heap.
-    /// Pages below the frontier, counted from the first.
-    committed: AtomicU64,
+    /// Pages of the zone of small areas, which is the lower one.
+    small: u64,
+    huge_pages: HugePages,
+    // Atomic; moved under the locks of the zones.
+    /// Pages of each zone below its frontier.
+    committed: [AtomicU64; ZONES],
 }
 
 impl<O: Os> Arena<O> {
     /// Reserves the largest arena of the ladder that is at most `most` bytes, which are at least those of the smallest.
-    pub(crate) fn reserve(host: Host<O>, most: usize) -> Result<Self, CreateError> {
+    pub(crate) fn reserve(host: Host<O>, most: usize, huge_pages: HugePages) -> Result<Self, CreateError> {
         let mut refused = None;
         // A size of the caller's own first, if it is no step of the ladder.
         let own = Some(most & !(BASE_ALIGN - 1))
@@ -135,14 +153,18 @@ impl<O: Os> Arena<O> {
             match host.os().reserve(whole) {
                 Ok(at) => {
                     let base = (at + words).next_multiple_of(BASE_ALIGN);
-                    return Ok(Self {
+                    let arena = Self {
                         host,
                         reserved: Span { at, bytes: whole },
                         words: base - words,
                         first: (base / PAGE_BYTES) as u64,
                         pages,
-                        committed: AtomicU64::new(0),
-                    });
+                        small: pages / 4 / HUGE_PAGES * HUGE_PAGES,
+                        huge_pages,
+                        committed: [const { AtomicU64::new(0) }; ZONES],
+                    };
+                    (0..ZONES).for_each(|zone| arena.advise(zone, span_of(arena.extent(zone))));
+                    return Ok(arena);
                 }
                 Err(errno) => refused = Some(errno),
             }
@@ -160,9 +182,36 @@ impl<O: Os> Arena<O> {
         unsafe { self.host.os().unmap(self.reserved) };
     }
 
+    /// Says which pages there are to be behind a part of a zone. It is advice: a system without huge pages does without.
+    fn advise(&self, zone: usize, span: Span) {
+        let huge = zone == HUGE && self.huge_pages != HugePages::Never;
+        // SAFETY: part of the reservation; what is in it stays.
+        unsafe { self.host.os().advise_huge(span, huge) };
+    }
+
     /// The pages that it has.
-    pub(crate) fn extent(&self) -> VaRange {
+    pub(crate) fn whole(&self) -> VaRange {
         VaRange::from_pages(self.first, self.first + self.pages).unwrap_or_default()
+    }
+
+    /// The pages of a zone.
+    pub(crate) fn extent(&self, zone: usize) -> VaRange {
+        let middle = self.first + self.small;
+        let (start, end) = if zone == SMALL { (self.first, middle) } else { (middle, self.first + self.pages) };
+        VaRange::from_pages(start, end).unwrap_or_default()
+    }
+
+    /// The zone of a page of the arena.
+    #[inline(always)]
+    pub(crate) fn zone_of(&self, page: u64) -> usize {
+        usize::from(page.wrapping_sub(self.first) >= self.small)
+    }
+
+    /// The zone of areas of so many pages.
+    #[inline]
+    pub(crate) fn zone_for(&self, pages: u64) -> usize {
+        let least = if self.huge_pages == HugePages::Always { 0 } else { HUGE_PAGES / 2 };
+        if pages >= least { HUGE } else { SMALL }
     }
 
     #[inline(always)]
@@ -170,9 +219,9 @@ impl<O: Os> Arena<O> {
         self.first
     }
 
-    /// Pages below the frontier.
-    pub(crate) fn committed_pages(&self) -> u64 {
-        self.committed.load(Ordering::Relaxed)
+    /// Pages of a zone below its frontier.
+    pub(crate) fn committed_pages(&self, zone: usize) -> u64 {
+        self.committed[zone].load(Ordering::Relaxed)
     }
 
     /// The page of an address in the arena, and how far into it the address is.
@@ -186,8 +235,9 @@ impl<O: Os> Arena<O> {
     #[inline(always)]
     pub(crate) fn word(&self, page: u64) -> Option<&AtomicU64> {
         let index = page.wrapping_sub(self.first);
+        let (zone, below) = if index < self.small { (SMALL, 0) } else { (HUGE, self.small) };
         // Acquire pairs with the store of `commit`: the words up to there are readable. Checks AR1.
-        if index >= self.committed.load(Ordering::Acquire) {
+        if index - below >= self.committed[zone].load(Ordering::Acquire) {
             return None;
         }
         let place = with_exposed_provenance_mut::<u64>(self.words + index as usize * WORD_BYTES);
@@ -210,36 +260,39 @@ impl<O: Os> Arena<O> {
         self.word(page).map_or(Word::from_bits(0), |place| Word::from_bits(place.load(Ordering::Acquire)))
     }
 
-    /// Moves the frontier to `end` at least. Called under the lock of the heap.
+    /// Moves the frontier of the zone that ends with page `end`, or has it, to there at least. Called under the zone's lock.
     pub(crate) fn commit(&self, end: u64) -> Result<(), (Errno, usize)> {
-        let have = self.committed.load(Ordering::Relaxed);
-        let want = (end - self.first).min(self.pages);
+        let zone = self.zone_of(end - 1);
+        let (first, last) = self.extent(zone).whole_pages();
+        let have = self.committed_pages(zone);
+        let want = (end - first).min(last - first);
         if want <= have {
             return Ok(());
         }
         let step = (have / 4).clamp(STEP_PAGES_MIN, STEP_PAGES_MAX);
-        let eager = want.next_multiple_of(STEP_PAGES_MIN).max(have + step).min(self.pages);
+        let eager = want.next_multiple_of(STEP_PAGES_MIN).max(have + step).min(last - first);
         // In steps as long as that is granted; then to where it must be, where every page is charged.
-        match self.commit_to(have, eager) {
-            Err(_) if eager > want => self.commit_to(have, want),
+        match self.commit_to(zone, have, eager) {
+            Err(_) if eager > want => self.commit_to(zone, have, want),
             done => done,
         }
         .map_err(|errno| (errno, address(want - have)))
     }
 
-    fn commit_to(&self, have: u64, want: u64) -> Result<(), Errno> {
-        let word = |index: u64| self.words + index as usize * WORD_BYTES;
+    fn commit_to(&self, zone: usize, have: u64, want: u64) -> Result<(), Errno> {
+        let first = self.extent(zone).start().page_floor();
+        let word = |pages: u64| self.words + (first - self.first + pages) as usize * WORD_BYTES;
         // Whole pages of words; those up to `have` were committed, rounded up.
         let words = word(have).next_multiple_of(PAGE_BYTES)..word(want).next_multiple_of(PAGE_BYTES);
         if !words.is_empty() {
             // SAFETY: the words' part of the reservation.
             unsafe { self.host.os().commit(Span { at: words.start, bytes: words.len() }) }?;
         }
-        let pages = Span { at: address(self.first + have), bytes: address(want - have) };
+        let pages = Span { at: address(first + have), bytes: address(want - have) };
         // SAFETY: the pages' part of the reservation.
         unsafe { self.host.os().commit(pages) }?;
         // Release pairs with the load of `word`. Checks AR1.
-        self.committed.store(want, Ordering::Release);
+        self.committed[zone].store(want, Ordering::Release);
         Ok(())
     }
 
@@ -275,12 +328,22 @@ impl<O: Os> Arena<O> {
         Ok(())
     }
 
-    /// Moves the pages of `from` to the start of `to`. On an error says whether `to` can be used on.
-    pub(crate) fn move_pages(&self, from: &mut Run, to: &mut Run) -> Result<(), (Errno, bool)> {
+    /// Moves the pages of `from` to the start of `to`, in which nobody has written; on an error tells how many pages were moved.
+    pub(crate) fn move_pages(&self, from: &mut Run, to: &mut Run) -> Result<(), (u64, Errno)> {
+        debug_assert!(from.pages <= to.pages);
+        debug_assert!(from.end() <= to.page || to.end() <= from.page, "AR2: two runs have a page in common");
+        let within = Span { at: address(self.first), bytes: address(self.pages) };
+        // SAFETY: both below the frontier (AR1), nobody else's (AR2), and apart.
+        let moved = unsafe { self.host.os().move_pages(within, from.span(), address(to.page)) };
+        moved.map_err(|stopped| ((stopped.bytes / PAGE_BYTES) as u64, stopped.errno))
+    }
+
+    /// Moves `from` to the start of `to`, as a mapping of its own. On an error says whether `to` can be used on.
+    pub(crate) fn remap(&self, from: &mut Run, to: &mut Run) -> Result<(), (Errno, bool)> {
         debug_assert!(from.pages <= to.pages);
         debug_assert!(from.end() <= to.page || to.end() <= from.page, "AR2: two runs have a page in common");
         // SAFETY: both below the frontier (AR1), nobody else's (AR2), and apart.
-        let moved = unsafe { self.host.os().move_pages(from.span(), address(to.page)) };
+        let moved = unsafe { self.host.os().remap(from.span(), address(to.page)) };
         moved.map_err(|errno| {
             if errno != Errno::NOMEM {
                 return (errno, true);
@@ -294,7 +357,9 @@ impl<O: Os> Arena<O> {
     /// Maps fresh pages over a run.
     pub(crate) fn renew(&self, run: &mut Run) -> Result<(), Errno> {
         // SAFETY: below the frontier (AR1) and nobody else's (AR2).
-        unsafe { self.host.os().renew(run.span()) }
+        unsafe { self.host.os().renew(run.span()) }?;
+        self.advise(self.zone_of(run.page), run.span());
+        Ok(())
     }
 }
 
@@ -314,13 +379,13 @@ mod tests {
 
     fn arena(shim: &Shim, bytes_max: usize) -> Result<Arena<Shim>, CreateError> {
         let most = room(shim, bytes_max)?;
-        Arena::reserve(Host::open(shim.clone()).unwrap(), most)
+        Arena::reserve(Host::open(shim.clone()).unwrap(), most, HugePages::Auto)
     }
 
     #[test]
     fn the_ladder_respects_the_limit_and_goes_down_where_it_is_refused() {
         let shim = Shim::default();
-        let bytes = |arena: &Arena<Shim>| arena.extent().len_bytes();
+        let bytes = |arena: &Arena<Shim>| arena.whole().len_bytes();
         assert_eq!(bytes(&arena(&shim, usize::MAX).unwrap()), 1 << 40);
         shim.limit_addresses(Some(3 << 30));
         assert_eq!(bytes(&arena(&shim, usize::MAX).unwrap()), 3 << 29);
@@ -340,22 +405,26 @@ mod tests {
     fn ar1_words_and_pages_below_the_frontier_can_be_written_and_no_others_are_told() {
         let shim = Shim::default();
         let arena = arena(&shim, 1 << 30).unwrap();
-        let first = arena.first();
-        assert!(arena.word(first).is_none());
-        for end in [1, 3, 512, 513, 5000, 5001, 1 << 18] {
-            arena.commit(first + end).unwrap();
-            let committed = arena.committed_pages();
-            assert!(committed >= end);
-            for page in [0, end - 1, committed - 1] {
-                arena.put(first + page, Word::live(page + 1, 1));
-                assert_eq!(arena.get(first + page), Word::live(page + 1, 1));
-                // SAFETY: below the frontier, and nobody else is here.
-                unsafe { pointer(first + page).write(7) };
+        for zone in [HUGE, SMALL] {
+            let (first, last) = arena.extent(zone).whole_pages();
+            assert!(arena.word(first).is_none());
+            for end in [1, 3, 512, 513, 5000, 5001, last - first] {
+                arena.commit(first + end).unwrap();
+                let committed = arena.committed_pages(zone);
+                assert!(committed >= end);
+                for page in [0, end - 1, committed - 1] {
+                    assert_eq!(arena.zone_of(first + page), zone);
+                    arena.put(first + page, Word::live(page + 1, 1));
+                    assert_eq!(arena.get(first + page), Word::live(page + 1, 1));
+                    // SAFETY: below the frontier, and nobody else is here.
+                    unsafe { pointer(first + page).write(7) };
+                }
+                assert!(committed == last - first || arena.word(first + committed).is_none());
             }
-            assert!(arena.word(first + committed).is_none() && arena.word(first - 1).is_none());
         }
+        assert!(arena.word(arena.first() - 1).is_none() && arena.word(arena.first() + (1 << 18)).is_none());
         let calls = shim.calls(Call::Commit);
-        arena.commit(first + (1 << 18)).unwrap();
+        arena.commit(arena.first() + (1 << 18)).unwrap();
         assert_eq!(shim.calls(Call::Commit), calls);
         // SAFETY: nobody uses it from here on.
         unsafe { arena.unmap() };
@@ -367,11 +436,11 @@ mod tests {
         let arena = arena(&shim, 1 << 30).unwrap();
         shim.refuse(Call::Commit, 0);
         assert_eq!(arena.commit(arena.first() + 3), Err((Errno::NOMEM, 3 * PAGE_BYTES)));
-        assert_eq!(arena.committed_pages(), 0);
+        assert_eq!(arena.committed_pages(SMALL), 0);
         shim.allow();
         // The eager step is refused, what must be is not.
         shim.refuse_commit_above(Some(8 * PAGE_BYTES));
         assert_eq!(arena.commit(arena.first() + 3), Ok(()));
-        assert_eq!(arena.committed_pages(), 3);
+        assert_eq!(arena.committed_pages(SMALL), 3);
     }
 }

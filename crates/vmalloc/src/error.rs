@@ -71,6 +71,20 @@ pub enum AllocError {
     NoAllocator(CreateError),
 }
 
+impl AllocError {
+    /// Of two zones' refusals the one that tells more.
+    pub(crate) fn larger(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::NoSpace { largest_bytes: one, .. }, Self::NoSpace { largest_bytes: two, .. })
+                if one >= two =>
+            {
+                self
+            }
+            _ => other,
+        }
+    }
+}
+
 impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -26,6 +26,9 @@ pub(crate) trait Hold {
     /// Takes all locks.
     fn hold(&self);
 
+    /// Forgets what a child does not have. Called in the child before [`release`](Self::release).
+    fn forget(&self);
+
     /// Gives them back, in the parent and in the child.
     ///
     /// # Safety
@@ -133,6 +136,9 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     // The thread has another number than in the parent, and is the only one.
     if FORKER.load(Ordering::Relaxed) != 0 {
+        // SAFETY: the thread that this one was forked from holds the lock since `before`.
+        let list = unsafe { &*LIST.data_ptr() };
+        for_each(list, |member| member.forget());
         release_all();
     }
 }

@@ -73,7 +73,7 @@ pub use error::{AllocError, CreateError, FreeError, ResizeError};
 pub use heap::Stats;
 pub use kv::{Kv, LARGE_BYTES};
 pub use os::{Call, Errno};
-pub use vmalloc::{Options, Vmalloc};
+pub use vmalloc::{HugePages, Options, Vmalloc};
 pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};
 
 /// Bytes of a page.

@@ -120,6 +120,11 @@ impl Big {
         self.pages.load(Ordering::Relaxed) + pages <= self.max
     }
 
+    /// Pages that big items have, or may have without asking.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages.load(Ordering::Relaxed)
+    }
+
     #[inline]
     fn leave(&self, pages: u64) {
         self.pages.fetch_sub(pages, Ordering::Relaxed);
@@ -149,6 +154,11 @@ impl Out {
         self.len == 0
     }
 
+    /// Pages of all of them.
+    pub(crate) fn pages(&self) -> u64 {
+        self.runs[..self.len].iter().copied().map(pages_of).sum()
+    }
+
     fn is_full(&self) -> bool {
         self.len == OUT_MAX
     }
@@ -162,6 +172,24 @@ impl Iterator for Out {
         let item = self.runs[self.len];
         // SAFETY: whoever put it in gave the run away, and nobody takes it out twice (AR2).
         Some(unsafe { Run::claim(self.first + (item >> 32), pages_of(item)) })
+    }
+}
+
+/// Which items are meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kinds {
+    Small,
+    Big,
+    All,
+}
+
+impl Kinds {
+    fn have(self, item: Item) -> bool {
+        match self {
+            Self::Small => pages_of(item) < BIG_PAGES,
+            Self::Big => pages_of(item) >= BIG_PAGES,
+            Self::All => true,
+        }
     }
 }
 
@@ -257,19 +285,25 @@ impl Magazine {
         credit
     }
 
-    /// Takes out what it has, as much as `out` holds.
+    /// Takes out what it has of some kinds, as much as `out` holds.
     #[cold]
-    pub(crate) fn drain(&self, big: &Big, out: &mut Out) {
+    pub(crate) fn drain(&self, kinds: Kinds, big: &Big, out: &mut Out) {
         let mut shelf = self.shelf.lock();
-        for front in &self.fronts {
-            out.push(front.swap(0, Ordering::Acquire));
+        if kinds != Kinds::Big {
+            out.push(self.fronts[0].swap(0, Ordering::Acquire));
         }
-        big.leave(self.credit.swap(0, Ordering::Relaxed));
+        if kinds != Kinds::Small {
+            out.push(self.fronts[1].swap(0, Ordering::Acquire));
+            big.leave(self.credit.swap(0, Ordering::Relaxed));
+        }
         for set in 0..SETS {
-            while !out.is_full()
-                && let Some(item) = shelf.pop_oldest(set, big)
-            {
-                out.push(item);
+            let mut way = 0;
+            while !out.is_full() && way < usize::from(shelf.lens[set]) {
+                if kinds.have(shelf.items[set][way]) {
+                    out.push(shelf.pop(set, way, big));
+                } else {
+                    way += 1;
+                }
             }
         }
     }
@@ -386,15 +420,17 @@ impl Shelf {
 
     /// The oldest item of a set.
     fn pop_oldest(&mut self, set: usize, big: &Big) -> Option<Item> {
+        (self.lens[set] > 0).then(|| self.pop(set, 0, big))
+    }
+
+    /// An item of a set that has it.
+    fn pop(&mut self, set: usize, way: usize, big: &Big) -> Item {
         let len = usize::from(self.lens[set]);
-        if len == 0 {
-            return None;
-        }
-        let oldest = self.items[set][0];
-        self.items[set].copy_within(1..len, 0);
+        let item = self.items[set][way];
+        self.items[set].copy_within(way + 1..len, way);
         self.lens[set] -= 1;
-        self.forget(pages_of(oldest), big);
-        Some(oldest)
+        self.forget(pages_of(item), big);
+        item
     }
 }
 
@@ -447,7 +483,7 @@ mod tests {
         assert!(magazine.held().hits > 1000);
         while magazine.held().items > 0 {
             let mut out = Out::new(FIRST);
-            magazine.drain(&big, &mut out);
+            magazine.drain(Kinds::All, &big, &mut out);
             out.for_each(|run| assert_eq!(inside.remove(&run.page()), Some(run.pages())));
         }
         assert_eq!((inside.len(), big.pages.into_inner()), (0, 0));

@@ -1,17 +1,23 @@
 //! Where areas come from when no magazine has one: dirty runs first, clean addresses next.
+//!
+//! Clean addresses come and go in whole blocks: huge pages, or 64 KiB of the zone of small areas. What is left of an area's last
+//! block is dirty from then on, so that what lies between dirty runs has no clean crumbs, and a huge page is not given back in
+//! parts.
 
-use super::Heap;
+use super::cold::Cold;
+use super::{Heap, Held};
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, Run, address};
+use crate::arena::{Arena, HUGE, Run, SMALL, ZONES, address};
 use crate::error::{AllocError, CreateError};
-use crate::magazine::Out;
+use crate::magazine::{Kinds, Out};
 use crate::os::{Call, Os, abort_with};
 use crate::records::Host;
 use crate::word::Word;
 use core::alloc::Layout;
-use va_base::{Align, AllocError as IndexError, Machine, Pages, Platform, Request, VaRange};
+use core::sync::atomic::Ordering;
 #[cfg(test)]
-use va_base::{Broken, Va};
+use va_base::Broken;
+use va_base::{Align, AllocError as IndexError, Machine, Pages, Platform, Request, Va, VaRange};
 use va_space::config::Order;
 use va_space::decay::Quarter;
 use va_space::lookup::MapLookup;
@@ -55,17 +61,21 @@ impl Config for Process {
 /// mix of sizes needs a little later, at a page fault for each page.
 const DECAY_TURNS: u64 = 16;
 
-/// What the lock of the heap guards.
+/// What the lock of a zone guards.
 pub(super) struct Central<O: Os> {
-    /// Whose addresses are whose; what is free in it is clean.
+    /// Whose addresses are whose; what is free in it is clean, and whole blocks.
     pub(super) space: VmapSpace<Host<O>, Process>,
     /// Dirty runs, as holes.
     pub(super) dirty: BTreeIndex<Host<O>>,
+    /// The blocks in them.
+    pub(super) cold: Cold<Host<O>>,
+    /// First page of the zone, and pages of a block.
+    first: u64,
+    pub(super) block_pages: u64,
     /// Areas that the index of dirty runs counts as out beyond the runs that are: one for each clean gap, at least.
     spare: u64,
-    /// Fewest dirty pages since the last decay, and pages that became dirty since.
+    /// Fewest dirty pages since the last decay.
     low: u64,
-    freed: u64,
     /// Areas, and parts of them, whose pages are a mapping of their own.
     pub(super) moved: u64,
     /// Pages that a failed move made useless.
@@ -77,27 +87,68 @@ pub(super) struct Central<O: Os> {
     pub(super) refused: u64,
 }
 
+/// Pages taken from clean addresses: a run, and what is left of its last block.
+pub(super) struct Fresh {
+    pub(super) page: u64,
+    pub(super) rest: VaRange,
+}
+
 impl<O: Os> Central<O> {
-    pub(super) fn new(host: Host<O>, arena: &Arena<O>) -> Result<Self, CreateError> {
-        let extent = arena.extent();
+    pub(super) fn new(host: Host<O>, extent: VaRange, block_pages: u64) -> Result<Self, CreateError> {
         let space = VmapSpace::new(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
         let mut dirty = BTreeIndex::new(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
         // Nothing is dirty yet.
         dirty.take(extent).map_err(|_| CreateError::NoRecords)?;
-        let (spare, low, freed, moved, retired, leaving, purged, refused) = (1, 0, 0, 0, 0, 0, 0, 0);
-        Ok(Self { space, dirty, spare, low, freed, moved, retired, leaving, purged, refused })
+        let (spare, low, moved, retired, leaving, purged, refused) = (1, 0, 0, 0, 0, 0, 0);
+        let (cold, first) = (Cold::new(host), extent.start().page_floor());
+        Ok(Self {
+            space,
+            dirty,
+            cold,
+            first,
+            block_pages,
+            spare,
+            low,
+            moved,
+            retired,
+            leaving,
+            purged,
+            refused,
+        })
     }
 
     pub(super) fn dirty_pages(&self) -> u64 {
         self.dirty.free_pages().get()
     }
 
-    /// Pays for what may become dirty after one more run was taken from clean addresses: SP3.
+    /// Pages of whole dirty blocks.
+    pub(super) fn cold_pages(&self) -> u64 {
+        self.cold.len() * self.block_pages
+    }
+
+    /// The pages of a block.
+    pub(super) fn block(&self, block: u64) -> VaRange {
+        let page = self.first + block * self.block_pages;
+        VaRange::from_pages(page, page + self.block_pages).unwrap_or_default()
+    }
+
+    /// The blocks that pages `[start, end)` are in.
+    pub(super) fn blocks_around(&self, start: u64, end: u64) -> core::ops::Range<u64> {
+        (start - self.first) / self.block_pages..(end - self.first).div_ceil(self.block_pages)
+    }
+
+    /// The blocks that are wholly in `[start, end)`.
+    fn blocks_inside(&self, start: u64, end: u64) -> core::ops::Range<u64> {
+        (start - self.first).div_ceil(self.block_pages)..(end - self.first) / self.block_pages
+    }
+
+    /// Pays for what may become dirty after one more run, and what is left of its last block, was taken from clean
+    /// addresses: SP3.
     ///
     /// There are never more dirty runs than what lies between them, and one. Between them are other runs and clean gaps, of
     /// which the taking may make one more.
     fn pay(&mut self) -> Result<(), AllocError> {
-        let missing = (self.space.stats().holes + 2).saturating_sub(self.spare);
+        let missing = (self.space.stats().holes + 3).saturating_sub(self.spare);
         self.dirty.reserve_pieces(missing).map_err(|_| AllocError::NoRecords)?;
         self.spare += missing;
         Ok(())
@@ -120,7 +171,17 @@ impl<O: Os> Central<O> {
 
     /// Takes exactly these pages from the dirty ones; `false` for want of records.
     pub(super) fn take_dirty_at(&mut self, range: VaRange) -> bool {
-        self.dirty.take(range).is_ok()
+        let taken = self.dirty.take(range).is_ok();
+        if taken {
+            self.leave_cold(range);
+        }
+        taken
+    }
+
+    /// Takes blocks out of the list that are not wholly dirty any more: CD1.
+    fn leave_cold(&mut self, range: VaRange) {
+        let (start, end) = range.whole_pages();
+        self.blocks_around(start, end).for_each(|block| self.cold.remove(block));
     }
 
     /// Pays for one more run, cut off from another.
@@ -135,7 +196,6 @@ impl<O: Os> Central<O> {
 
     /// Adds a run to the dirty ones. Its return was paid for.
     pub(super) fn add_dirty(&mut self, run: Run) {
-        self.freed += run.pages();
         self.give_dirty(run.range());
     }
 
@@ -143,29 +203,110 @@ impl<O: Os> Central<O> {
         if let Err(error) = self.dirty.give_back(range) {
             abort_with(format_args!("a run that nobody had is dirty already: {error}"));
         }
+        // It merged with its neighbours, so blocks at its ends may be whole now: CD1.
+        let Some(hole) = self.dirty.hole_below(range.start()) else { return };
+        let ((start, end), (low, high)) = (range.whole_pages(), hole.whole_pages());
+        let (around, inside) = (self.blocks_around(start, end), self.blocks_inside(low, high));
+        for block in around.start.max(inside.start)..around.end.min(inside.end) {
+            self.cold.add(block);
+        }
     }
 
     /// The lowest dirty pages that fit.
-    fn take_dirty(&mut self, request: &Request) -> Option<u64> {
+    pub(super) fn take_dirty(&mut self, request: &Request) -> Option<u64> {
         if self.dirty.largest_hole() < request.size() {
             return None;
         }
         let page = self.dirty.alloc(request).ok()?.page_floor();
+        self.leave_cold(VaRange::from_pages(page, page + request.size().get()).unwrap_or_default());
         self.low = self.low.min(self.dirty_pages());
         Some(page)
     }
 
-    /// The lowest clean addresses that fit, below the frontier from now on.
-    fn take_clean(&mut self, arena: &Arena<O>, request: &Request) -> Result<u64, AllocError> {
+    /// The lowest clean blocks that fit, below the frontier from now on. What is left of the last one is paid for, and the
+    /// caller's to give to the dirty ones.
+    pub(super) fn take_clean(&mut self, arena: &Arena<O>, request: &Request) -> Result<Fresh, AllocError> {
         self.pay()?;
-        let area = self.space.alloc(0, request).map_err(|error| refusal(error, request))?;
-        if let Err((errno, bytes)) = arena.commit(area.range().end().page_floor()) {
+        let pages = request.size().get().next_multiple_of(self.block_pages);
+        let align = request.align().max(Align::from_log2(address(self.block_pages).ilog2()).unwrap_or(Align::PAGE));
+        let blocks = Request::pages(pages).map_err(|_| AllocError::NoRecords)?.aligned(align);
+        let area = self.space.alloc(0, &blocks).map_err(|error| refusal(error, request))?;
+        let (page, end) = area.range().whole_pages();
+        if !self.cold.reserve((end - self.first) / self.block_pages) {
+            self.free_clean(area.range());
+            return Err(AllocError::NoRecords);
+        }
+        if let Err((errno, bytes)) = arena.commit(end) {
             self.free_clean(area.range());
             return Err(AllocError::Refused { call: Call::Commit, errno, bytes });
         }
-        // One of the spare ones is this run's from now on.
+        // One of the spare ones is this run's from now on, another that of what is left.
         self.spare -= 1;
-        Ok(area.start().page_floor())
+        let rest = VaRange::from_pages(page + request.size().get(), end).unwrap_or_default();
+        self.spare -= u64::from(!rest.is_empty());
+        Ok(Fresh { page, rest })
+    }
+
+    /// Moves a run down over the dirty one that ends where it begins: that has pages already. `false` if there is none.
+    ///
+    /// ```text
+    ///   |~~dirty~~|== fresh ==|rest|     ->     |~|== fresh ==|  rest, blocks of it clean again  |
+    /// ```
+    pub(super) fn reach_down(&mut self, fresh: &mut Fresh, request: &Request) -> bool {
+        let (page, pages) = (fresh.page, request.size().get());
+        let last = Va::from_page(page - 1);
+        let Some(below) = self.dirty.hole_below(last).filter(|hole| hole.contains(last)) else { return false };
+        let start = below.start().page_floor().max(page.saturating_sub(pages - 1));
+        let start = start.next_multiple_of(1 << request.align().page_log2());
+        if start >= page || !self.take_dirty_at(VaRange::from_pages(start, page).unwrap_or_default()) {
+            return false;
+        }
+        // It was a run of its own, and is part of this one.
+        self.unite(1);
+        let end = fresh.rest.end().page_floor().max(page + pages);
+        let keep = self.block(self.blocks_around(page, start + pages).end).start().page_floor();
+        let over = VaRange::from_pages(keep, end).unwrap_or_default();
+        let had_rest = !fresh.rest.is_empty();
+        fresh.page = start;
+        let clean = !over.is_empty() && self.cut(over);
+        if clean {
+            self.free_clean(over);
+        }
+        fresh.rest = VaRange::from_pages(start + pages, if clean { keep } else { end }).unwrap_or_default();
+        // What is left was paid for, or not, as it was before.
+        match (had_rest, !fresh.rest.is_empty()) {
+            (true, false) => self.spare += 1,
+            (false, true) => self.spare -= 1,
+            _ => {}
+        }
+        true
+    }
+
+    /// Takes exactly these clean blocks, below the frontier from now on, as part of what the caller has; `false` if it cannot.
+    pub(super) fn take_clean_at(&mut self, arena: &Arena<O>, range: VaRange) -> bool {
+        let end = range.end().page_floor();
+        self.cold.reserve((end - self.first).div_ceil(self.block_pages))
+            && arena.commit(end).is_ok()
+            && self.space.alloc_at(range).is_ok()
+    }
+
+    /// Makes blocks clean that were dirty, and have no pages behind them.
+    pub(super) fn launder(&mut self, range: VaRange) {
+        let (start, end) = range.whole_pages();
+        let blocks = self.blocks_inside(start, end);
+        if blocks.is_empty() {
+            return;
+        }
+        let pages = VaRange::new(self.block(blocks.start).start(), self.block(blocks.end).start());
+        let pages = pages.unwrap_or_default();
+        if self.take_dirty_at(pages) {
+            if self.cut(pages) {
+                self.purged += (blocks.end - blocks.start) * self.block_pages;
+                self.give_clean([pages].into_iter());
+            } else {
+                self.give_dirty(pages);
+            }
+        }
     }
 
     /// Makes runs clean that hold zeros, or no pages.
@@ -203,18 +344,10 @@ impl<O: Os> Central<O> {
         })
     }
 
-    /// How many pages a purge is to give back now, for dirty pages that may be `max`.
-    pub(super) fn surplus(&mut self, max: u64) -> u64 {
+    /// How many pages nobody needed since the last time.
+    fn idle(&mut self) -> u64 {
         let dirty = self.dirty_pages();
-        if dirty > max {
-            return dirty - max / 4 * 3;
-        }
-        if self.freed < DECAY_TURNS * 2 * max {
-            return 0;
-        }
-        let idle = core::mem::replace(&mut self.low, dirty).min(dirty);
-        self.freed = 0;
-        idle / 4
+        core::mem::replace(&mut self.low, dirty).min(dirty)
     }
 }
 
@@ -222,8 +355,19 @@ impl<O: Os> Heap<O> {
     /// Gives out a run for a layout, live already, and tells whether it is all zeros.
     pub(super) fn carve(&self, layout: Layout, clean: bool) -> Result<(Run, bool), AllocError> {
         let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
+        self.carve_in(self.arena.zone_for(pages), layout, clean)
+    }
+
+    /// The same, from a zone first.
+    pub(super) fn carve_in(
+        &self,
+        zone: usize,
+        layout: Layout,
+        clean: bool,
+    ) -> Result<(Run, bool), AllocError> {
+        let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
         let align = Align::new(layout.align() as u64).unwrap_or(Align::PAGE);
-        let extent = self.arena.extent().len_bytes();
+        let extent = self.arena.extent(HUGE).len_bytes();
         let request = Request::pages(pages).map(|request| request.aligned(align));
         let Ok(request) = request
             .map_err(|_| ())
@@ -235,34 +379,97 @@ impl<O: Os> Heap<O> {
                 largest_bytes: extent as usize,
             });
         };
-        match self.carve_once(&request, layout.size(), clean) {
+        let once = |clean: bool| match self.carve_once(zone, &request, layout.size(), clean) {
+            // A zone that is full does not keep anybody from the other one. The larger refusal tells more.
+            Err(error @ AllocError::NoSpace { .. }) => {
+                self.carve_once(1 - zone, &request, layout.size(), clean).map_err(|other| error.larger(other))
+            }
+            done => done,
+        };
+        match once(clean) {
             // What is kept may be in the way, or below a frontier that cannot move.
-            Err(_) if self.release_all() > 0 => self.carve_once(&request, layout.size(), false),
+            Err(_) if self.release_all() > 0 => once(false),
             done => done,
         }
     }
 
-    fn carve_once(&self, request: &Request, size: usize, clean: bool) -> Result<(Run, bool), AllocError> {
-        let mut central = self.central.lock();
-        let dirty = if clean { None } else { central.take_dirty(request) };
+    fn carve_once(
+        &self,
+        zone: usize,
+        request: &Request,
+        size: usize,
+        clean: bool,
+    ) -> Result<(Run, bool), AllocError> {
+        let mut central = self.zone(zone);
+        let pages = request.size().get();
+        let mut dirty = if clean { None } else { central.take_dirty(request) };
+        if dirty.is_none() && !clean {
+            drop(central);
+            let drained = self.drain_for(zone);
+            central = self.zone(zone);
+            if drained > 0 {
+                dirty = central.take_dirty(request);
+            }
+        }
         let (page, is_clean) = match dirty {
             Some(page) => (page, false),
-            None => (central.take_clean(&self.arena, request)?, true),
+            None => {
+                let mut fresh = central.take_clean(&self.arena, request)?;
+                let reached = !clean && central.reach_down(&mut fresh, request);
+                if !fresh.rest.is_empty() {
+                    central.give_dirty(fresh.rest);
+                }
+                (fresh.page, !reached)
+            }
         };
         // Under the lock, so that whoever has it finds a word at every area (VM1).
-        self.arena.put(page, Word::live(request.size().get(), size));
+        self.arena.put(page, Word::live(pages, size));
         // SAFETY: it was dirty, or free in the space, and is neither now; it is below the frontier.
-        Ok((unsafe { Run::claim(page, request.size().get()) }, is_clean))
+        Ok((unsafe { Run::claim(page, pages) }, is_clean))
     }
 
-    /// Makes runs dirty, and purges if there are too many.
+    /// Before pages are asked of the system, those in magazines are made dirty: big items wherever they are, small ones here.
+    /// Returns how many.
+    fn drain_for(&self, zone: usize) -> u64 {
+        if zone == SMALL {
+            return self.drain(self.magazine(), Kinds::Small);
+        }
+        if self.big.pages() == 0 {
+            return 0;
+        }
+        self.magazines.iter().map(|magazine| self.drain(magazine, Kinds::Big)).sum()
+    }
+
+    /// Makes runs dirty, and purges if there are too many, or some that nobody needed for long.
     pub(super) fn make_dirty(&self, runs: Out) {
-        let mut central = self.central.lock();
-        runs.for_each(|run| central.add_dirty(run));
-        let surplus = central.surplus(self.dirty_max);
-        drop(central);
-        if surplus > 0 {
-            self.purge_some(surplus);
+        self.add_dirty(runs);
+        let kept = self.dirty_hint() + self.big.pages();
+        if kept > self.kept_max {
+            self.purge_some(kept - self.kept_max + self.kept_max / 16);
+        }
+        if self.freed.load(Ordering::Relaxed) > DECAY_TURNS * self.kept_max
+            && let Some(_alone) = self.purge.try_lock()
+        {
+            self.freed.store(0, Ordering::Relaxed);
+            for zone in 0..ZONES {
+                let idle = self.zone(zone).idle();
+                self.purge_alone(zone, idle / 4, u64::MAX);
+            }
+        }
+    }
+
+    /// Adds runs to the dirty ones of their zones.
+    pub(super) fn add_dirty(&self, runs: Out) {
+        self.freed.fetch_add(runs.pages(), Ordering::Relaxed);
+        let mut held: Option<(usize, Held<'_, O>)> = None;
+        for run in runs {
+            let zone = self.arena.zone_of(run.page());
+            if held.as_ref().is_none_or(|(same, _)| *same != zone) {
+                // The one before is given back first: they never nest.
+                drop(held.take());
+            }
+            let (_, central) = held.get_or_insert_with(|| (zone, self.zone(zone)));
+            central.add_dirty(run);
         }
     }
 }

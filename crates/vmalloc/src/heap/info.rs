@@ -3,7 +3,7 @@
 use super::Heap;
 use super::carve::Central;
 use crate::PAGE_BYTES;
-use crate::arena::address;
+use crate::arena::{ZONES, address};
 use crate::os::Os;
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -61,6 +61,17 @@ pub(super) struct Entry {
     what: What,
 }
 
+impl Entry {
+    fn write(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let (start, end) = (address(self.page), address(self.end));
+        write!(out, "{start:#018x}-{end:#018x} {:>7}", end - start)?;
+        match self.what {
+            What::Live => writeln!(out, " pages={} vmalloc", self.end - self.page),
+            What::Kept | What::Dirty => writeln!(out, " unpurged vm_area"),
+        }
+    }
+}
+
 impl<O: Os> Heap<O> {
     /// Counts. Takes every lock, one after the other.
     pub(crate) fn stats(&self) -> Stats {
@@ -68,66 +79,72 @@ impl<O: Os> Heap<O> {
         for held in self.magazines.iter().map(crate::magazine::Magazine::held) {
             (cached, hits) = (cached + held.pages, hits + held.hits);
         }
-        let central = self.central.lock();
-        let (dirty, leaving) = (central.dirty_pages(), central.leaving);
-        let busy = central.space.stats().busy_pages.get();
+        let (mut dirty, mut elsewhere, mut busy, mut committed) = (0, 0, 0, 0);
+        let (mut purged, mut refused, mut moved, mut retired) = (0, 0, 0, 0);
+        for zone in 0..ZONES {
+            let central = self.zone(zone);
+            dirty += central.dirty_pages();
+            elsewhere += central.leaving + central.retired;
+            busy += central.space.stats().busy_pages.get();
+            committed += self.arena.committed_pages(zone);
+            (purged, refused) = (purged + central.purged, refused + central.refused);
+            (moved, retired) = (moved + central.moved, retired + central.retired);
+        }
         Stats {
-            arena_bytes: self.arena.extent().len_bytes() as usize,
-            committed_bytes: address(self.arena.committed_pages()),
-            live_bytes: address(busy.saturating_sub(dirty + leaving + cached + central.retired)),
+            arena_bytes: self.arena.whole().len_bytes() as usize,
+            committed_bytes: address(committed),
+            live_bytes: address(busy.saturating_sub(dirty + elsewhere + cached)),
             cached_bytes: address(cached),
             dirty_bytes: address(dirty),
             record_bytes: self.host.mapped_bytes(),
-            purged_bytes: central.purged * PAGE_BYTES as u64,
+            purged_bytes: purged * PAGE_BYTES as u64,
             cache_hits: hits,
-            moved_areas: central.moved,
+            moved_areas: moved,
             copies: self.copies.load(Ordering::Relaxed),
-            retired_bytes: address(central.retired),
-            refused_purges: central.refused,
+            retired_bytes: address(retired),
+            refused_purges: refused,
         }
     }
 
     /// Writes a line for each area, as `/proc/vmallocinfo` has them.
     pub(crate) fn write_info(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        let mut from = self.arena.first();
-        loop {
-            let mut part = [Entry { page: 0, end: 0, what: What::Live }; PART];
-            let mut count = 0;
-            // Nothing is written under the lock: the writer may allocate here.
-            let central = self.central.lock();
-            let walked = self.walk(&central, from, |entry| {
-                part[count] = entry;
-                count += 1;
-                count < PART
-            });
-            drop(central);
-            // What a thread frees or takes during the walk has a word at every moment; see VM1.
-            debug_assert!(walked.is_ok(), "{walked:?}");
-            for entry in &part[..count] {
-                let (start, end) = (address(entry.page), address(entry.end));
-                let bytes = end - start;
-                write!(out, "{start:#018x}-{end:#018x} {bytes:>7}")?;
-                match entry.what {
-                    What::Live => writeln!(out, " pages={} vmalloc", entry.end - entry.page)?,
-                    What::Kept | What::Dirty => writeln!(out, " unpurged vm_area")?,
+        for zone in 0..ZONES {
+            let mut from = self.arena.extent(zone).start().page_floor();
+            loop {
+                let mut part = [Entry { page: 0, end: 0, what: What::Live }; PART];
+                let mut count = 0;
+                // Nothing is written under the lock: the writer may allocate here.
+                let central = self.zone(zone);
+                let walked = self.walk(&central, zone, from, |entry| {
+                    part[count] = entry;
+                    count += 1;
+                    count < PART
+                });
+                drop(central);
+                // What a thread frees or takes during the walk has a word at every moment; see VM1.
+                debug_assert!(walked.is_ok(), "{walked:?}");
+                for entry in &part[..count] {
+                    entry.write(out)?;
+                    from = entry.end;
                 }
-                from = entry.end;
-            }
-            if count < PART {
-                return Ok(());
+                if count < PART {
+                    break;
+                }
             }
         }
+        Ok(())
     }
 
-    /// Visits everything below the frontier from page `from` on that is not clean, in address order, while `visit` wants more.
+    /// Visits everything of a zone below its frontier from page `from` on that is not clean, in address order, while `visit` wants more.
     pub(super) fn walk(
         &self,
         central: &Central<O>,
+        zone: usize,
         from: u64,
         mut visit: impl FnMut(Entry) -> bool,
     ) -> Result<(), Broken> {
         let mut page = from;
-        let frontier = self.arena.first() + self.arena.committed_pages();
+        let frontier = self.arena.extent(zone).start().page_floor() + self.arena.committed_pages(zone);
         while page < frontier {
             let at = Va::from_page(page);
             let Some(area) = central.space.find_above(at) else { return Ok(()) };
@@ -161,11 +178,19 @@ impl<O: Os> Heap<O> {
             }
             cached += magazine.held().pages;
         }
-        let central = self.central.lock();
+        let unlisted = (0..ZONES).try_fold(0, |kept, zone| Ok(kept + self.validate_zone(zone)?))?;
+        Broken::unless(unlisted == cached, "VM1", Va::ZERO, cached, unlisted)
+    }
+
+    /// Checks a zone; pages of it that are kept, and not in its own hands.
+    #[cfg(test)]
+    fn validate_zone(&self, zone: usize) -> Result<u64, Broken> {
+        let central = self.zone(zone);
         central.space.validate()?;
         central.dirty.validate()?;
+        central.cold.validate()?;
         let (mut sums, mut edge, mut inside, mut runs) = ([0; 3], 0, None, 0);
-        self.walk(&central, self.arena.first(), |entry| {
+        self.walk(&central, zone, self.arena.extent(zone).start().page_floor(), |entry| {
             sums[entry.what as usize] += entry.end - entry.page;
             edge = entry.end;
             runs += u64::from(entry.what != What::Dirty);
@@ -181,8 +206,25 @@ impl<O: Os> Heap<O> {
         let at = Va::from_page(edge);
         Broken::unless(busy == live + kept + dirty, "VM1", at, busy, live + kept + dirty)?;
         Broken::unless(dirty == central.dirty_pages(), "VM1", at, central.dirty_pages(), dirty)?;
-        let unlisted = cached + central.leaving + central.retired;
-        Broken::unless(kept == unlisted, "VM1", at, unlisted, kept)?;
-        central.check_paid(runs)
+        central.check_paid(runs)?;
+        self.check_cold(&central, zone)?;
+        let own = central.leaving + central.retired;
+        Broken::unless(kept >= own, "VM1", at, own, kept)?;
+        Ok(kept - own)
+    }
+
+    /// Checks CD1 against the dirty runs themselves.
+    #[cfg(test)]
+    fn check_cold(&self, central: &Central<O>, zone: usize) -> Result<(), Broken> {
+        let extent = self.arena.extent(zone);
+        let first = extent.start().page_floor();
+        let blocks = central.blocks_around(first, first + self.arena.committed_pages(zone));
+        for block in blocks {
+            let range = central.block(block);
+            let whole = central.dirty.hole_below(range.start()).is_some_and(|hole| hole.encloses(range));
+            let listed = central.cold.contains(block);
+            Broken::unless(whole == listed, "CD1", range.start(), whole.into(), listed.into())?;
+        }
+        Ok(())
     }
 }

@@ -39,6 +39,7 @@
 //! Our own; what it stands for: Linux `mm/vmalloc.c` (`__vmalloc_node`, `vfree`), with pages that stay.
 
 mod carve;
+mod cold;
 mod info;
 mod owned;
 mod purge;
@@ -51,18 +52,20 @@ pub use info::Stats;
 pub(crate) use owned::{Owned, Plan};
 
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, Run, into_pointer};
+use crate::arena::{Arena, HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
 use crate::error::{AllocError, FreeError};
 use crate::fork::Hold;
-use crate::lock::Mutex;
+use crate::lock::{Futex, Mutex};
 use crate::magazine::{BIG_PAGES, Big, Magazine, Out};
 use crate::os::Os;
 use crate::records::Host;
 use crate::word::Word;
 use carve::Central;
 use core::alloc::Layout;
+use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use lock_api::MutexGuard;
 
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;
@@ -82,21 +85,74 @@ pub(crate) struct Heap<O: Os> {
     host: Host<O>,
     arena: Arena<O>,
     magazines: &'static [Magazine],
-    /// Dirty pages above which a purge is due.
-    dirty_max: u64,
+    /// Dirty pages, and pages in big items of magazines, above which a purge is due.
+    kept_max: u64,
     /// Moved areas that there may be at a time: each is a mapping of its own.
     moved_max: u64,
     // Under their locks; see the lock order above.
     purge: Mutex<()>,
-    central: Mutex<Central<O>>,
+    zones: [Zone<O>; ZONES],
     // Atomic, each alone.
     big: Big,
     /// A move failed for want of memory or mappings: no more of them.
     moves_off: AtomicBool,
     copies: AtomicU64,
+    /// Pages that became dirty since the last decay by demand; about.
+    freed: AtomicU64,
+}
+
+/// A zone of the arena.
+struct Zone<O: Os> {
+    // Under its lock.
+    central: Mutex<Central<O>>,
+    // Atomic, hint only.
+    /// Dirty pages when the lock was last given back.
+    dirty: AtomicU64,
+}
+
+/// A zone whose lock is held.
+struct Held<'a, O: Os> {
+    central: MutexGuard<'a, Futex, Central<O>>,
+    told: &'a AtomicU64,
+}
+
+impl<O: Os> Deref for Held<'_, O> {
+    type Target = Central<O>;
+
+    fn deref(&self) -> &Central<O> {
+        &self.central
+    }
+}
+
+impl<O: Os> DerefMut for Held<'_, O> {
+    fn deref_mut(&mut self) -> &mut Central<O> {
+        &mut self.central
+    }
+}
+
+impl<O: Os> Drop for Held<'_, O> {
+    fn drop(&mut self) {
+        self.told.store(self.central.dirty_pages(), Ordering::Relaxed);
+    }
 }
 
 impl<O: Os> Heap<O> {
+    /// Takes the lock of a zone.
+    fn zone(&self, zone: usize) -> Held<'_, O> {
+        let Zone { central, dirty } = &self.zones[zone];
+        Held { central: central.lock(), told: dirty }
+    }
+
+    /// Takes the lock of the zone that a page is in.
+    fn zone_of(&self, page: u64) -> Held<'_, O> {
+        self.zone(self.arena.zone_of(page))
+    }
+
+    /// Dirty pages, a moment ago.
+    fn dirty_hint(&self) -> u64 {
+        self.zones.iter().map(|zone| zone.dirty.load(Ordering::Relaxed)).sum()
+    }
+
     /// Gives out an area.
     #[inline(always)]
     pub(crate) fn alloc(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
@@ -119,6 +175,25 @@ impl<O: Os> Heap<O> {
     #[cold]
     fn alloc_cold(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
         let (mut run, clean) = self.carve(layout, false)?;
+        if fill == Fill::Zero && !clean {
+            self.arena.zero(&mut run, 0, layout.size());
+        }
+        Ok(into_pointer(run))
+    }
+
+    /// Gives out an area that begins at a huge page.
+    pub(crate) fn alloc_huge(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
+        let Ok(layout) = layout.align_to(address(HUGE_PAGES)) else {
+            return Err(AllocError::NoSpace {
+                requested_bytes: layout.size(),
+                align_bytes: layout.align(),
+                largest_bytes: self.arena.extent(HUGE).len_bytes() as usize,
+            });
+        };
+        if layout.size() == 0 || layout.size().div_ceil(PAGE_BYTES) as u64 >= HUGE_PAGES / 2 {
+            return self.alloc(layout, fill);
+        }
+        let (mut run, clean) = self.carve_in(HUGE, layout, false)?;
         if fill == Fill::Zero && !clean {
             self.arena.zero(&mut run, 0, layout.size());
         }
@@ -231,16 +306,22 @@ impl<O: Os> Hold for Heap<O> {
     fn hold(&self) {
         core::mem::forget(self.purge.lock());
         self.magazines.iter().for_each(Magazine::hold);
-        core::mem::forget(self.central.lock());
+        self.zones.iter().for_each(|zone| core::mem::forget(zone.central.lock()));
         self.host.hold();
+    }
+
+    fn forget(&self) {
+        self.host.os().forget();
     }
 
     /// Gives them back, in the parent and in the child.
     unsafe fn release(&self) {
-        // SAFETY: all four were taken by `hold`, as this function's contract says.
+        // SAFETY: all were taken by `hold`, as this function's contract says.
         unsafe { self.host.release() };
-        // SAFETY: as before.
-        unsafe { self.central.force_unlock() };
+        for zone in &self.zones {
+            // SAFETY: as before.
+            unsafe { zone.central.force_unlock() };
+        }
         for magazine in self.magazines {
             // SAFETY: as before.
             unsafe { magazine.release() };

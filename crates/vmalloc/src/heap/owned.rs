@@ -1,13 +1,14 @@
 //! A heap that somebody owns: made in its own records, gone with its owner.
 
-use super::{Heap, carve::Central};
+use super::{Heap, Zone, carve::Central};
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, room};
+use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
 use crate::error::CreateError;
 use crate::fork;
 use crate::lock::Mutex;
 use crate::magazine::{Big, Magazine};
 use crate::os::Os;
+use crate::vmalloc::HugePages;
 use crate::records::Host;
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -15,12 +16,15 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Magazines at most: CPUs above that share.
 const MAGAZINES_MAX: usize = 1024;
+/// Pages of a block of small areas, 64 KiB: given back as one.
+const SMALL_BLOCK_PAGES: u64 = 16;
 
 /// What a heap is made with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) arena_bytes_max: usize,
     pub(crate) kept_bytes_max: usize,
+    pub(crate) huge_pages: HugePages,
 }
 
 /// A heap and the right to end it.
@@ -40,7 +44,7 @@ impl<O: Os> Owned<O> {
         let most = room(&os, plan.arena_bytes_max)?;
         fork::ensure_handlers();
         let host = Host::open(os).map_err(|(call, errno)| CreateError::Refused { call, errno, bytes: 0 })?;
-        let arena = Arena::reserve(host, most).inspect_err(|_| {
+        let arena = Arena::reserve(host, most, plan.huge_pages).inspect_err(|_| {
             // SAFETY: nothing lives there yet.
             unsafe { host.close() };
         })?;
@@ -55,14 +59,15 @@ impl<O: Os> Owned<O> {
             host,
             arena,
             magazines: parts.magazines,
-            dirty_max: kept_pages / 2,
+            kept_max: kept_pages,
             // Each splits a mapping into three; half of what there may be is others'.
             moved_max: host.os().mappings_max() / 8,
             purge: Mutex::new(()),
-            central: Mutex::new(parts.central),
+            zones: parts.zones.map(|central| Zone { central: Mutex::new(central), dirty: AtomicU64::new(0) }),
             big: Big::new(kept_pages / 2),
             moves_off: AtomicBool::new(false),
             copies: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
         };
         // SAFETY: lent for a heap, and nobody else is given it.
         unsafe { parts.place.write(heap) };
@@ -79,7 +84,7 @@ impl<O: Os> Owned<O> {
 /// What a heap is made of that may be refused.
 struct Parts<O: Os> {
     magazines: &'static [Magazine],
-    central: Central<O>,
+    zones: [Central<O>; ZONES],
     place: NonNull<Heap<O>>,
     link: NonNull<fork::Link>,
 }
@@ -90,7 +95,9 @@ impl<O: Os> Parts<O> {
         let magazines = host.lend_zeroed(count).ok_or(CreateError::NoRecords)?;
         let place = host.lend_place().ok_or(CreateError::NoRecords)?;
         let link = host.lend_place().ok_or(CreateError::NoRecords)?;
-        Ok(Self { magazines, central: Central::new(host, arena)?, place, link })
+        let zone = |zone, block| Central::new(host, arena.extent(zone), block);
+        let zones = [zone(SMALL, SMALL_BLOCK_PAGES)?, zone(HUGE, HUGE_PAGES)?];
+        Ok(Self { magazines, zones, place, link })
     }
 }
 

@@ -1,63 +1,70 @@
-//! Giving pages back: many runs by one call, one thread at a time, away from the lock of the heap.
+//! Giving pages back: many blocks by one call, one thread at a time, away from the locks of the zones.
 //!
 //! # Theory
 //! ```text
-//!   central: take the highest dirty runs, cut the areas of the space at their ends   up to 64 of them
+//!   zone:    take the coldest dirty blocks, cut the areas of the space at their ends   up to 64 runs of them
 //!   (purge): give their pages back
-//!   central: give their addresses to the space, as clean
+//!   zone:    give their addresses to the space, as clean
 //! ```
 //! Between the two holds the runs are in nobody's list, and their first words tell their size (VM1). Two threads that give
 //! pages back at a time make each other's flushes larger, so whoever finds a purge under way leaves it alone.
 //!
-//! What cannot be cut for want of records, and what the system refuses to take, is dirty again; nothing is lost.
+//! Huge pages go first: to give one back and to get another one costs a tenth of what its 512 pages cost one by one. The
+//! zone of small areas gives when it has more than half of what may be kept.
+//!
+//! What cannot be cut for want of records, and what the system refuses to take, is dirty again; nothing is lost. Of a block that
+//! somebody uses, nothing goes.
 //! # Source
 //! Our own; Linux gives vmalloc pages back in `vfree`, and purges addresses alone (`__purge_vmap_area_lazy`).
 
+use super::carve::Central;
 use super::{BATCH, Heap};
-use crate::arena::Run;
-use crate::magazine::Out;
+use crate::arena::{HUGE, Run, SMALL};
+use crate::magazine::{Kinds, Magazine, Out};
 use crate::os::Os;
 use crate::word::Word;
-use va_base::{Va, VaRange};
-use va_tree::FreeIndex;
+use va_base::VaRange;
 
 impl<O: Os> Heap<O> {
-    /// Gives back that many dirty pages, or all; returns how many. None if a purge is under way.
+    /// Gives back that many dirty pages, as far as there are whole blocks; returns how many. None if a purge is under way.
     pub(super) fn purge_some(&self, pages: u64) -> u64 {
-        match self.purge.try_lock() {
-            Some(_alone) => self.purge_alone(pages),
-            None => 0,
-        }
+        let Some(_alone) = self.purge.try_lock() else { return 0 };
+        let small = self.zone(SMALL).dirty_pages().saturating_sub(self.kept_max / 2).min(pages);
+        let done = self.purge_alone(SMALL, small, u64::MAX);
+        let done = done + self.purge_alone(HUGE, pages.saturating_sub(done), u64::MAX);
+        done + self.purge_alone(SMALL, pages.saturating_sub(done), u64::MAX)
     }
 
-    /// Empties every magazine and gives all dirty pages back; returns how many pages changed hands.
+    /// Empties every magazine and gives all dirty blocks back; returns how many pages changed hands.
     pub(crate) fn release_all(&self) -> u64 {
         let _alone = self.purge.lock();
-        let mut drained = 0;
-        for magazine in self.magazines {
-            loop {
-                let mut out = Out::new(self.arena.first());
-                magazine.drain(&self.big, &mut out);
-                let before = drained;
-                let mut central = self.central.lock();
-                for run in out {
-                    drained += run.pages();
-                    central.add_dirty(run);
-                }
-                if drained == before {
-                    break;
-                }
-            }
-        }
-        drained + self.purge_alone(u64::MAX)
+        let drained = self.magazines.iter().map(|magazine| self.drain(magazine, Kinds::All)).sum::<u64>();
+        drained
+            + self.purge_alone(HUGE, u64::MAX, u64::MAX)
+            + self.purge_alone(SMALL, u64::MAX, u64::MAX)
     }
 
-    /// Does the work, under `purge`.
-    fn purge_alone(&self, pages: u64) -> u64 {
+    /// Makes dirty what a magazine has; how many pages.
+    pub(super) fn drain(&self, magazine: &Magazine, kinds: Kinds) -> u64 {
+        let mut drained = 0;
+        loop {
+            let mut out = Out::new(self.arena.first());
+            magazine.drain(kinds, &self.big, &mut out);
+            let pages = out.pages();
+            if pages == 0 {
+                return drained;
+            }
+            self.add_dirty(out);
+            drained += pages;
+        }
+    }
+
+    /// Gives back `pages` of a zone that became dirty in epoch `until` or before. Called under `purge`.
+    pub(super) fn purge_alone(&self, zone: usize, pages: u64, until: u64) -> u64 {
         let mut left = pages;
         while left > 0 {
             let mut batch = [const { Run::NOTHING }; BATCH];
-            let count = self.detach(&mut batch, left);
+            let count = self.detach(&mut self.zone(zone), &mut batch, left, until);
             let runs = &mut batch[..count];
             if count == 0 {
                 break;
@@ -66,15 +73,14 @@ impl<O: Os> Heap<O> {
                 Ok(()) => (count, false),
                 Err((done, _)) => (done, true),
             };
-            let mut central = self.central.lock();
+            let mut central = self.zone(zone);
             central.refused += u64::from(refused);
             let (gone, kept) = runs.split_at(done);
             let pages = |runs: &[Run]| runs.iter().map(Run::pages).sum::<u64>();
-            central.leaving -= pages(runs);
             central.purged += pages(gone);
             left = left.saturating_sub(pages(gone));
-            central.give_clean(gone.iter().map(Run::range));
-            kept.iter().for_each(|run| central.give_dirty(run.range()));
+            central.attach_clean(gone);
+            central.attach_dirty(kept);
             drop(central);
             if refused {
                 break;
@@ -83,18 +89,35 @@ impl<O: Os> Heap<O> {
         pages - left
     }
 
-    /// Takes the highest dirty runs, `pages` together at most, out of the hands of everybody else; returns how many runs.
-    fn detach(&self, batch: &mut [Run; BATCH], pages: u64) -> usize {
+    /// Takes the coldest dirty blocks, `pages` together and what is left of the last, out of the hands of everybody else;
+    /// returns how many runs. The first words tell what they are (VM1).
+    pub(super) fn detach(
+        &self,
+        central: &mut Central<O>,
+        batch: &mut [Run],
+        pages: u64,
+        until: u64,
+    ) -> usize {
         let (mut count, mut left) = (0, pages);
-        let mut central = self.central.lock();
-        while count < BATCH
+        while count < batch.len()
             && left > 0
-            && let Some(hole) = central.dirty.hole_below(Va::MAX)
+            && let Some(first) = central.cold.coldest(until)
         {
-            let (start, end) = hole.whole_pages();
-            let page = end - left.min(end - start);
+            let (page, mut end) = central.block(first).whole_pages();
+            let mut taken = 0;
+            loop {
+                // Blocks that became dirty together lie together.
+                let block = first + taken;
+                if taken > 0 && (left <= taken * central.block_pages || central.cold.coldest(until) != Some(block)) {
+                    break;
+                }
+                central.cold.remove(block);
+                end = central.block(block).end().page_floor();
+                taken += 1;
+            }
             let range = VaRange::from_pages(page, end).unwrap_or_default();
             if !central.take_dirty_at(range) {
+                (first..first + taken).for_each(|block| central.cold.add(block));
                 break;
             }
             if !central.cut(range) {
@@ -103,11 +126,25 @@ impl<O: Os> Heap<O> {
             }
             self.arena.put(page, Word::free(end - page));
             central.leaving += end - page;
-            left -= end - page;
+            left = left.saturating_sub(end - page);
             // SAFETY: it was dirty, so below the frontier, and is not any more.
             batch[count] = unsafe { Run::claim(page, end - page) };
             count += 1;
         }
         count
+    }
+}
+
+impl<O: Os> Central<O> {
+    /// Makes runs clean that were detached and have no pages any more.
+    pub(super) fn attach_clean(&mut self, runs: &[Run]) {
+        self.leaving -= runs.iter().map(Run::pages).sum::<u64>();
+        self.give_clean(runs.iter().map(Run::range));
+    }
+
+    /// Makes runs dirty again that were detached.
+    pub(super) fn attach_dirty(&mut self, runs: &[Run]) {
+        self.leaving -= runs.iter().map(Run::pages).sum::<u64>();
+        runs.iter().for_each(|run| self.give_dirty(run.range()));
     }
 }

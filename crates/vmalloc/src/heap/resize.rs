@@ -18,7 +18,7 @@
 use super::carve::Central;
 use super::{Fill, Heap};
 use crate::PAGE_BYTES;
-use crate::arena::{Run, address, into_pointer};
+use crate::arena::{Run, ZONES, address, into_pointer};
 use crate::error::{AllocError, ResizeError};
 use crate::os::{Errno, Os};
 use crate::word::Word;
@@ -110,7 +110,7 @@ impl<O: Os> Heap<O> {
                 Err(self.refusal(address(page)).into())
             };
         }
-        let mut central = self.central.lock();
+        let mut central = self.zone_of(page);
         // The tail comes back on its own.
         central.part()?;
         if !self.change(page, word, to) {
@@ -130,19 +130,20 @@ impl<O: Os> Heap<O> {
     /// Takes in what is above an area, if nobody has it.
     fn grow_in_place(&self, page: u64, word: Word, size: usize, fill: Fill) -> bool {
         let pages = size.div_ceil(PAGE_BYTES) as u64;
-        let (from, extent) = (page + word.pages(), self.arena.extent());
+        let (from, extent) = (page + word.pages(), self.arena.extent(self.arena.zone_of(page)));
         let Some(end) = page.checked_add(pages).filter(|&end| end <= extent.end().page_floor()) else {
             return false;
         };
-        let mut guard = self.central.lock();
+        let mut guard = self.zone_of(page);
         let central = &mut *guard;
         let mut pieces = [Piece::default(); PIECES_MAX];
         let Some(count) = find_pieces(central, from, end, &mut pieces) else { return false };
-        if self.arena.commit(end).is_err() {
+        let pieces = &pieces[..count];
+        // What is left of the last block of clean ones comes back on its own.
+        if central.part().is_err() {
             return false;
         }
-        let pieces = &pieces[..count];
-        let taken = pieces.iter().take_while(|piece| take_piece(central, piece)).count();
+        let taken = pieces.iter().take_while(|piece| self.take_piece(central, piece)).count();
         let mut to = Word::live(pages, size);
         if word.is_moved() {
             to = to.moved();
@@ -155,7 +156,12 @@ impl<O: Os> Heap<O> {
                     central.free_clean(piece.range());
                 }
             }
+            central.unite(1);
             return false;
+        }
+        match pieces.last().filter(|piece| piece.end > end) {
+            Some(last) => central.give_dirty(VaRange::from_pages(end, last.end).unwrap_or_default()),
+            None => central.unite(1),
         }
         // Each came out as a run of its own, and goes back with the area.
         central.unite(pieces.iter().filter(|piece| piece.dirty).count() as u64);
@@ -166,6 +172,13 @@ impl<O: Os> Heap<O> {
             self.arena.zero(&mut run, 0, usize::MAX);
         }
         true
+    }
+
+    fn take_piece(&self, central: &mut Central<O>, piece: &Piece) -> bool {
+        if piece.dirty {
+            return central.take_dirty_at(piece.range());
+        }
+        central.take_clean_at(&self.arena, piece.range())
     }
 
     /// Gives an area another place.
@@ -182,7 +195,7 @@ impl<O: Os> Heap<O> {
         let size = layout.size();
         let grows = layout.size().div_ceil(PAGE_BYTES) as u64 >= word.pages();
         let moves = word.pages() >= MOVE_PAGES_MIN && grows && !self.moves_off.load(Ordering::Relaxed);
-        let moves = moves && self.central.lock().moved < self.moved_max;
+        let moves = moves && (0..ZONES).map(|zone| self.zone(zone).moved).sum::<u64>() < self.moved_max;
         let (mut to, mut clean) = self.carve(layout, moves)?;
         // SAFETY: this function's contract.
         let (mut from, word) = match unsafe { self.claim(at) } {
@@ -195,7 +208,7 @@ impl<O: Os> Heap<O> {
         };
         let mut moved = false;
         if moves {
-            match self.arena.move_pages(&mut from, &mut to) {
+            match self.arena.remap(&mut from, &mut to) {
                 Ok(()) => moved = true,
                 Err((errno, usable)) => {
                     if errno == Errno::NOMEM {
@@ -215,9 +228,11 @@ impl<O: Os> Heap<O> {
             }
         }
         if moved {
-            let mut central = self.central.lock();
+            let mut central = self.zone_of(to.page());
             central.moved += 1;
             self.arena.put(to.page(), Word::live(to.pages(), size).moved());
+            drop(central);
+            let mut central = self.zone_of(from.page());
             if word.is_moved() {
                 central.moved -= 1;
             }
@@ -249,26 +264,27 @@ impl<O: Os> Heap<O> {
     /// Frees a run that is a mapping of its own.
     #[cold]
     pub(super) fn free_moved(&self, run: Run) {
-        let mut central = self.central.lock();
+        let mut central = self.zone_of(run.page());
         self.give_fresh(&mut central, run);
         central.moved -= 1;
     }
 
-    /// Maps fresh pages over a run and gives its addresses to the space; where that fails, it is dirty.
+    /// Maps fresh pages over a run; its blocks are clean then, and what is left at its ends dirty.
     fn give_fresh(&self, central: &mut Central<O>, mut run: Run) {
-        if self.arena.renew(&mut run).is_ok() && central.cut(run.range()) {
-            central.purged += run.pages();
-            central.give_clean([run.range()].into_iter());
+        let range = run.range();
+        let renewed = self.arena.renew(&mut run).is_ok();
+        central.add_dirty(run);
+        if renewed {
+            central.launder(range);
         } else {
             central.refused += 1;
-            central.add_dirty(run);
         }
     }
 
     /// Gives a run to nobody any more.
     #[cold]
     fn retire(&self, run: Run) {
-        let mut central = self.central.lock();
+        let mut central = self.zone_of(run.page());
         self.arena.put(run.page(), Word::free(run.pages()));
         central.retired += run.pages();
     }
@@ -290,19 +306,17 @@ fn find_pieces<O: Os>(
             None => match central.space.find_above(at) {
                 Some(area) if area.range.contains(at) => return None,
                 Some(area) => area.range.start().page_floor(),
-                None => end,
+                None => u64::MAX,
             },
         };
-        *pieces.get_mut(count)? = Piece { page, end: above.min(end), dirty: dirty.is_some() };
+        // Clean ones in whole blocks.
+        let end = match dirty {
+            Some(_) => above.min(end),
+            None => above.min(central.block(central.blocks_around(page, end).end).start().page_floor()),
+        };
+        *pieces.get_mut(count)? = Piece { page, end, dirty: dirty.is_some() };
         count += 1;
         page = above;
     }
     Some(count)
-}
-
-fn take_piece<O: Os>(central: &mut Central<O>, piece: &Piece) -> bool {
-    if piece.dirty {
-        return central.take_dirty_at(piece.range());
-    }
-    central.space.alloc_at(piece.range()).is_ok()
 }

@@ -1,10 +1,12 @@
 //! Tests of the heap on a system that can be told to refuse.
 
 use super::*;
+use crate::arena::{HUGE, SMALL};
 use crate::error::{CreateError, ResizeError};
 use crate::magazine::BIG_PAGES;
 use crate::os::shim::Shim;
 use crate::os::{Call, Errno};
+use crate::vmalloc::HugePages;
 use std::collections::BTreeMap;
 
 const MIB: usize = 1 << 20;
@@ -14,7 +16,7 @@ fn layout(bytes: usize, align: usize) -> Layout {
 }
 
 fn heap(shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -> Owned<Shim> {
-    Owned::new(shim.clone(), Plan { arena_bytes_max, kept_bytes_max }).unwrap()
+    Owned::new(shim.clone(), Plan { arena_bytes_max, kept_bytes_max, huge_pages: HugePages::Auto }).unwrap()
 }
 
 /// What a test thinks is out: address to bytes, alignment and the byte that fills it.
@@ -139,8 +141,9 @@ impl Twin {
         self.heap.release_all();
         self.check();
         let stats = self.heap.stats();
-        assert_eq!((stats.live_bytes, stats.cached_bytes, stats.dirty_bytes), (0, 0, 0));
-        assert_eq!(stats.moved_areas, 0);
+        // Beside what became useless, part of a block may stay.
+        assert!(stats.dirty_bytes == 0 || stats.retired_bytes > 0, "{stats:?}");
+        assert_eq!((stats.live_bytes, stats.cached_bytes, stats.moved_areas), (0, 0, 0));
         let shim = self.heap.host.os().clone();
         drop(self.heap);
         assert_eq!(shim.mapped(), 0, "all that was mapped was unmapped");
@@ -161,7 +164,7 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
         }
         let stats = twin.heap.stats();
         assert!(stats.purged_bytes > 0 && stats.cache_hits > 0, "{stats:?}");
-        assert!(shim.calls(Call::Move) > 0 && shim.calls(Call::Renew) > 0);
+        assert!(shim.calls(Call::Remap) > 0 && shim.calls(Call::Renew) > 0);
         twin.end();
     }
 }
@@ -199,7 +202,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
         (Call::Map, 16, 150),
         (Call::Commit, 16, 120),
         (Call::Discard, 20, 120),
-        (Call::Move, 4, 500),
+        (Call::Remap, 4, 500),
         (Call::Renew, 6, 500),
     ];
     for (call, most, steps) in plan {
@@ -250,7 +253,7 @@ fn sp3_everything_can_be_freed_when_the_system_gives_nothing_any_more() {
         let bytes = 1 + twin.random(9 * PAGE_BYTES);
         twin.alloc(bytes, 1, Fill::Any).unwrap();
     }
-    for call in [Call::Map, Call::Commit, Call::Discard, Call::Move, Call::Renew] {
+    for call in [Call::Map, Call::Commit, Call::Discard, Call::Remap, Call::Renew] {
         shim.refuse(call, 0);
     }
     // Every other one, so that no two merge; then the rest.
@@ -267,25 +270,27 @@ fn sp3_everything_can_be_freed_when_the_system_gives_nothing_any_more() {
 fn a_full_arena_says_so_and_serves_again_when_something_was_freed() {
     let shim = Shim::default();
     let mut twin = Twin::new(heap(&shim, 64 * MIB, 1 << 30));
-    let arena = twin.heap.stats().arena_bytes;
+    let zones = [SMALL, HUGE].map(|zone| twin.heap.arena.extent(zone).len_bytes() as usize);
     let mut last = Ok(0);
     while last.is_ok() {
         last = twin.alloc(3 * MIB, 1, Fill::Any);
     }
-    let refusal =
-        AllocError::NoSpace { requested_bytes: 3 * MIB, align_bytes: 1, largest_bytes: arena % (3 * MIB) };
-    assert_eq!(last, Err(refusal));
+    // The zone of small areas served as well, but for what is too short; the refusal tells of the larger rest.
+    assert!(matches!(last, Err(AllocError::NoSpace { requested_bytes, align_bytes: 1, largest_bytes })
+        if requested_bytes == 3 * MIB && largest_bytes < 3 * MIB), "{last:?}");
+    let most = zones[0] / (3 * MIB) + zones[1] / (3 * MIB);
+    assert!((most - 1..=most).contains(&twin.areas.len()), "{} of {most}", twin.areas.len());
     twin.check();
-    let whole = twin.alloc(2 * arena, 1, Fill::Any);
+    let whole = twin.alloc(2 * zones[1], 1, Fill::Any);
     assert!(matches!(whole, Err(AllocError::NoSpace { .. })), "{whole:?}");
     // All is kept in pieces of another size, in magazines of other CPUs: it merges when it must.
     for (cpu, at) in twin.areas.keys().copied().collect::<Vec<_>>().into_iter().enumerate() {
         shim.on_cpu(cpu % 4);
         twin.free(at);
     }
-    let all = twin.alloc(arena, 1, Fill::Zero).unwrap();
+    let all = [zones[1], zones[0]].map(|bytes| twin.alloc(bytes, 1, Fill::Zero).unwrap());
     assert!(twin.alloc(1, 1, Fill::Any).is_err());
-    twin.free(all);
+    all.into_iter().for_each(|at| twin.free(at));
     twin.end();
 }
 
@@ -309,16 +314,17 @@ fn a_free_of_what_is_no_area_says_why_and_changes_nothing() {
     // Also once it has left the magazine, and once its pages have gone.
     twin.heap.release_all();
     // SAFETY: it is freed, so nothing is freed by this.
-    assert_eq!(unsafe { twin.heap.free(at) }, Err(again));
+    let gone = unsafe { twin.heap.free(at) };
+    assert!(matches!(gone, Err(FreeError::AlreadyFree { address, .. }) if address == at), "{gone:?}");
     // SAFETY: as before.
     let resized = unsafe { twin.heap.resize(at, layout(1, 1), Fill::Any) };
-    assert_eq!(resized, Err(ResizeError::Free(again)));
+    assert_eq!(resized, Err(ResizeError::Free(gone.unwrap_err())));
     twin.areas.clear();
     twin.end();
 }
 
 fn address(twin: &Twin) -> usize {
-    twin.heap.arena.extent().start().get() as usize
+    twin.heap.arena.whole().start().get() as usize
 }
 
 #[test]
@@ -394,7 +400,7 @@ fn a_cached_pair_makes_no_system_call() {
     let heap = heap(&shim, 1 << 34, 128 * MIB);
     shim.on_cpu(0);
     let calls =
-        || [Call::Map, Call::Commit, Call::Discard, Call::Move, Call::Renew].map(|call| shim.calls(call));
+        || [Call::Map, Call::Commit, Call::Discard, Call::Remap, Call::Renew].map(|call| shim.calls(call));
     for bytes in [65_536, MIB, 16 * MIB, 64 * MIB] {
         let pair = || {
             let at = heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
@@ -447,19 +453,19 @@ fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot()
     assert_eq!(twin.resize(at, 40 * MIB, Fill::Zero), Ok(at), "clean above");
     assert_eq!(twin.resize(at, 8 * MIB, Fill::Any), Ok(at));
     assert_eq!(twin.resize(at, 30 * MIB, Fill::Zero), Ok(at), "dirty above");
-    let wall = twin.alloc(1, 1, Fill::Any).unwrap();
+    let wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
     assert!(wall >= at + 30 * MIB);
-    let before = shim.calls(Call::Move);
+    let before = shim.calls(Call::Remap);
     let to = twin.resize(at, 50 * MIB, Fill::Zero).unwrap();
-    assert!(to != at && shim.calls(Call::Move) == before + 1);
+    assert!(to != at && shim.calls(Call::Remap) == before + 1);
     assert_eq!((twin.heap.stats().moved_areas, twin.heap.stats().copies), (1, 0));
     twin.check();
     // Where it was is clean: zeros that nobody has to write.
     assert_eq!(twin.alloc(20 * MIB, 1, Fill::Zero), Ok(at));
     // A moved area that grew has two mappings; it is copied if the kernel will not move it.
-    let _wall = twin.alloc(1, 1, Fill::Any).unwrap();
+    let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
     let mut top = twin.resize(to, 60 * MIB, Fill::Zero).unwrap();
-    let _wall = twin.alloc(1, 1, Fill::Any).unwrap();
+    let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
     top = twin.resize(top, 61 * MIB, Fill::Any).unwrap();
     twin.check();
     // Small ones are copied.
@@ -485,15 +491,15 @@ fn a_move_that_is_refused_becomes_a_copy_and_a_hole_is_mended() {
         shim.on_cpu(0);
         let mut twin = Twin::new(heap(&shim, 1 << 32, 64 * MIB));
         let at = twin.alloc(40 * MIB, 1, Fill::Any).unwrap();
-        let _wall = twin.alloc(1, 1, Fill::Any).unwrap();
+        let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
         shim.refuse_with(errno);
         shim.tear(tears);
-        shim.refuse_some(Call::Move, 0, 1);
+        shim.refuse_some(Call::Remap, 0, 1);
         let to = twin.resize(at, 50 * MIB, Fill::Zero).unwrap();
         let stats = twin.heap.stats();
         assert_eq!((stats.moved_areas, stats.copies, stats.retired_bytes), (0, 1, retired), "{errno}");
         twin.check();
-        let _wall = twin.alloc(1, 1, Fill::Any).unwrap();
+        let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
         let to = twin.resize(to, 60 * MIB, Fill::Zero).unwrap();
         assert_eq!(twin.heap.moves_off.load(Ordering::Relaxed), !again, "{errno}");
         // All of it can be written, the part that was a hole too.
@@ -515,7 +521,7 @@ fn moved_areas_are_bounded_and_leave_no_mappings_behind() {
     let mut areas = Vec::new();
     for _ in 0..30 {
         let at = twin.alloc(MIB, 1, Fill::Any).unwrap();
-        let _wall = twin.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
+        let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
         areas.push(twin.resize(at, MIB + 3 * PAGE_BYTES, Fill::Any).unwrap());
     }
     let stats = twin.heap.stats();
@@ -534,7 +540,7 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
     shim.set_cpus(1000);
     for granted in 0.. {
         shim.refuse(Call::Map, granted);
-        let made = Owned::new(shim.clone(), Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0 });
+        let made = Owned::new(shim.clone(), Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto });
         shim.allow();
         match made {
             Ok(_) => {
@@ -549,7 +555,7 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
         }
     }
     shim.refuse(Call::Reserve, 0);
-    let made = Owned::new(shim.clone(), Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0 });
+    let made = Owned::new(shim.clone(), Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto });
     assert!(matches!(made, Err(CreateError::Refused { call: Call::Reserve, .. })));
     assert_eq!(shim.mapped(), 0);
 }

@@ -5,15 +5,23 @@
 //! | [`Os::reserve`] | `mmap(PROT_NONE, MAP_NORESERVE)` | once |
 //! | [`Os::map`] | `mmap` | for records, in steps that double |
 //! | [`Os::commit`] | `mprotect` | when the frontier advances, in steps of 2 to 64 MiB |
+//! | [`Os::advise_huge`] | `madvise(MADV_HUGEPAGE, MADV_NOHUGEPAGE)` | once a zone, and after a renewal |
 //! | [`Os::discard`] | `process_madvise`, `madvise(MADV_DONTNEED)` | at a purge, up to 64 runs at a time |
-//! | [`Os::move_pages`] | `mremap(MREMAP_DONTUNMAP)` | when an area grows and cannot stay |
-//! | [`Os::renew`] | `mmap(MAP_FIXED)` | after that, and when what was moved is freed |
+//! | [`Os::move_pages`] | `UFFDIO_MOVE` | when an area grows and cannot stay |
+//! | [`Os::remap`] | `mremap(MREMAP_DONTUNMAP)` | where that is refused |
+//! | [`Os::renew`] | `mmap(MAP_FIXED)` | after a `remap`, and when what it moved is freed |
+//! | [`Os::guard`], [`Os::unguard`] | `madvise(MADV_GUARD_INSTALL)` and `REMOVE` | when guarded addresses are carved |
+//! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | when the frontier advances |
+//!
+//! What an older kernel or a profile lacks is found out at the first call and not asked for again: then the call says so at no
+//! cost, and its callers do without.
 //!
 //! No address is given out, taken back or reused by a system call of its own.
 
 mod linux;
 #[cfg(test)]
 pub(crate) mod shim;
+mod uffd;
 
 pub(crate) use linux::Linux;
 pub(crate) use linux::{abort_with, futex_wait, futex_wake, process_id, register_fork_handlers, thread_id};
@@ -49,6 +57,32 @@ pub enum Call {
     Move,
     /// Mapping fresh pages over what was moved.
     Renew,
+    /// Moving a mapping to other addresses.
+    Remap,
+    /// Making pages fault.
+    Guard,
+    /// Making them usable again.
+    Unguard,
+    /// Saying where huge pages are to be used.
+    Advise,
+}
+
+/// Whether huge pages are to be behind a span.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Huge {
+    /// Where whole ones fit.
+    Yes,
+    /// Nowhere.
+    No,
+}
+
+/// Where a move stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stopped {
+    /// Whole pages that were moved before, in bytes: they are there, and no longer here.
+    pub(crate) bytes: usize,
+    /// Why.
+    pub(crate) errno: Errno,
 }
 
 /// Addresses `[at, at + bytes)`.
@@ -84,12 +118,50 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// They were committed, and nobody else refers to them.
     unsafe fn discard(&self, spans: &[Span]) -> Result<(), (usize, Errno)>;
 
-    /// Moves the pages of `from` to `to`, whose own are dropped. `from` reads as zeros afterwards. On an error, `from` is as
-    /// it was, and `to` may have become a hole: see [`mend`](Self::mend).
+    /// Moves the pages of `from` to `to`, in the same mapping, and what was there is dropped; `from` reads as zeros afterwards.
+    /// On an error, tells how much of it was moved. `within` is all that may ever be moved: the pages of the arena.
+    ///
+    /// It is refused for good where the kernel lacks it (before 6.8), and for pages that a child of a fork still has a share in.
+    ///
+    /// # Safety
+    /// Both are committed, apart, and in `within`, which `reserve` returned; nobody else refers to either.
+    unsafe fn move_pages(&self, within: Span, from: Span, to: usize) -> Result<(), Stopped>;
+
+    /// Whether [`move_pages`](Self::move_pages) may succeed: nobody refused it for good yet.
+    fn can_move(&self) -> bool;
+
+    /// Moves `from` to `to` as a mapping of its own; what was there is dropped. `from` reads as zeros afterwards. On an error,
+    /// `from` is as it was, and `to` may have become a hole: see [`mend`](Self::mend).
     ///
     /// # Safety
     /// `to` and as many bytes were committed, and nobody else refers to either.
-    unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Errno>;
+    unsafe fn remap(&self, from: Span, to: usize) -> Result<(), Errno>;
+
+    /// Makes every access to a span fault, and drops its pages. The mapping stays one.
+    ///
+    /// It is refused for good where the kernel lacks it (before 6.13), and for memory that is locked.
+    ///
+    /// # Safety
+    /// It was committed, and nobody else refers to it.
+    unsafe fn guard(&self, span: Span) -> Result<(), Errno>;
+
+    /// Makes what [`guard`](Self::guard) took usable again; it reads as zeros. Other pages of the span stay as they are.
+    ///
+    /// # Safety
+    /// As [`guard`](Self::guard).
+    unsafe fn unguard(&self, span: Span) -> Result<(), Errno>;
+
+    /// Whether [`guard`](Self::guard) may succeed: asks the kernel once.
+    fn can_guard(&self) -> bool;
+
+    /// Says whether huge pages are to be behind a span. Another answer than its neighbours' makes it a mapping of its own.
+    ///
+    /// # Safety
+    /// It is part of what `reserve` returned.
+    unsafe fn advise(&self, span: Span, huge: Huge) -> Result<(), Errno>;
+
+    /// Forgets what a child of a fork does not have. Called in the child, before anything else.
+    fn forget(&self);
 
     /// Maps fresh pages over a span, so that it is one mapping with what is around it.
     ///
@@ -103,6 +175,12 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// # Safety
     /// As [`renew`](Self::renew).
     unsafe fn mend(&self, span: Span) -> bool;
+
+    /// Says whether huge pages are wanted behind a span, from now on. Nothing is promised.
+    ///
+    /// # Safety
+    /// It is part of what `reserve` returned.
+    unsafe fn advise_huge(&self, span: Span, wanted: bool);
 
     /// The CPU that the caller runs on, or ran on a moment ago.
     fn cpu(&self) -> usize;

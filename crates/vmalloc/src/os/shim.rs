@@ -1,10 +1,10 @@
 //! Linux, except that a test can have each call refused.
 
-use super::{Call, Errno, Linux, Os, Span};
+use super::{Call, Errno, Huge, Linux, Os, Span, Stopped};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-const CALLS: usize = 6;
+const CALLS: usize = Call::Advise as usize + 1;
 
 /// Clones are the same one.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ struct State {
     mappings_max: AtomicU64,
     /// What a refusal says.
     errno: AtomicI32,
-    /// A refused move leaves a hole where it was to go.
+    /// A refused remap leaves a hole where it was to go; of a refused move, half is done.
     tears: AtomicBool,
     cpu: AtomicUsize,
     cpus: AtomicUsize,
@@ -68,7 +68,7 @@ impl Shim {
         self.0.errno.store(errno.0, Ordering::Relaxed);
     }
 
-    /// Whether a refused move leaves a hole where it was to go.
+    /// Whether a refused remap leaves a hole where it was to go, and a refused move has done half.
     pub(crate) fn tear(&self, tears: bool) {
         self.0.tears.store(tears, Ordering::Relaxed);
     }
@@ -173,8 +173,24 @@ impl Os for Shim {
         Ok(())
     }
 
-    unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Errno> {
+    unsafe fn move_pages(&self, within: Span, from: Span, to: usize) -> Result<(), Stopped> {
         if let Err(errno) = self.granted(Call::Move) {
+            let pages = from.bytes / crate::PAGE_BYTES;
+            let bytes = if self.0.tears.load(Ordering::Relaxed) { pages / 2 * crate::PAGE_BYTES } else { 0 };
+            // SAFETY: as this function's contract.
+            unsafe { self.0.linux.move_pages(within, Span { bytes, ..from }, to) }?;
+            return Err(Stopped { bytes, errno });
+        }
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.move_pages(within, from, to) }
+    }
+
+    fn can_move(&self) -> bool {
+        self.0.linux.can_move()
+    }
+
+    unsafe fn remap(&self, from: Span, to: usize) -> Result<(), Errno> {
+        if let Err(errno) = self.granted(Call::Remap) {
             if self.0.tears.load(Ordering::Relaxed) {
                 // SAFETY: as this function's contract: nobody refers to it.
                 unsafe { self.0.linux.unmap(Span { at: to, ..from }) };
@@ -182,7 +198,33 @@ impl Os for Shim {
             return Err(errno);
         }
         // SAFETY: as this function's contract.
-        unsafe { self.0.linux.move_pages(from, to) }
+        unsafe { self.0.linux.remap(from, to) }
+    }
+
+    unsafe fn guard(&self, span: Span) -> Result<(), Errno> {
+        self.granted(Call::Guard)?;
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.guard(span) }
+    }
+
+    unsafe fn unguard(&self, span: Span) -> Result<(), Errno> {
+        self.granted(Call::Unguard)?;
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.unguard(span) }
+    }
+
+    fn can_guard(&self) -> bool {
+        self.0.linux.can_guard()
+    }
+
+    unsafe fn advise(&self, span: Span, huge: Huge) -> Result<(), Errno> {
+        self.granted(Call::Advise)?;
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.advise(span, huge) }
+    }
+
+    fn forget(&self) {
+        self.0.linux.forget();
     }
 
     unsafe fn renew(&self, span: Span) -> Result<(), Errno> {
@@ -194,6 +236,11 @@ impl Os for Shim {
     unsafe fn mend(&self, span: Span) -> bool {
         // SAFETY: as this function's contract.
         unsafe { self.0.linux.mend(span) }
+    }
+
+    unsafe fn advise_huge(&self, span: Span, wanted: bool) {
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.advise_huge(span, wanted) };
     }
 
     fn cpu(&self) -> usize {

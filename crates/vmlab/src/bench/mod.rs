@@ -9,6 +9,7 @@
 
 mod contender;
 pub mod index;
+pub mod percpu;
 mod print;
 pub mod space;
 mod workload;

@@ -117,6 +117,12 @@ enum BenchCommand {
         vmlab bench space --kern libkvmalloc.so --kern-count libkvmalloc-count.so\n  \
         vmlab bench space --filter threads --threads 1,2,4,8,16 --out /tmp/threads")]
     Space(crate::bench::space::Args),
+    /// Per-CPU memory: what programs ask for, what Linux's is slow at, what each patch of its hints is worth
+    #[command(after_help = "Examples:\n  \
+        vmlab bench percpu --quick\n  \
+        vmlab bench percpu --kern libkpercpu.so\n  \
+        vmlab bench percpu --filter seed --out /tmp/seed")]
+    Percpu(crate::bench::percpu::Args),
 }
 
 /// Runs the command line.
@@ -130,6 +136,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Replay(args)) => replay(args),
         Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
         Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),
+        Some(Command::Bench(BenchCommand::Percpu(args))) => crate::bench::percpu::run(args),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "vmlab", &mut script);

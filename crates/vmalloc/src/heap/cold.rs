@@ -1,0 +1,215 @@
+//! Dirty blocks in the order in which they became so: what is given back first, and what is moved when pages are wanted.
+//!
+//! # Theory
+//! ```text
+//!   pages    |...live..|~~~~~~~~ dirty run ~~~~~~~~~~~~|.live.|      a zone, cut into blocks of one size
+//!   blocks   |    0    |    1    |    2    |    3    |    4   |      1, 2 and 3 are wholly dirty
+//!   list     coldest  2 - 3 - 1  newest                              each has the epoch in which it became so
+//! ```
+//! Pages become dirty a run at a time and are taken from anywhere in a run, so runs have no age; blocks do. A block is in the
+//! list while all of its pages are dirty. Its place is a link before and a link after, found by its number, so that
+//! entering, leaving and finding the coldest are O(1). Only whole blocks are given back or moved: for half a huge page the
+//! kernel splits it, and gives back nothing.
+//!
+//! No clock is read: whoever makes time pass raises the epoch.
+//!
+//! # Invariants
+//! - **CD1 whole** a block is in the list if and only if all of its pages are dirty.
+//! - **CD2 in-order** epochs in the list, from the coldest on, do not fall, and none is in the future.
+//!
+//! # Locking
+//! None here: `&mut self`, under the lock of a zone.
+//! # Source
+//! Our own; Linux ages pages by lists as well (`mm/vmscan.c`), its vmalloc areas by a count of decays.
+
+use va_base::{Platform, Record};
+#[cfg(test)]
+use va_base::{Broken, Va};
+
+/// Entries of the first segment; each next one has twice as many.
+const FIRST: u32 = 512;
+const SEGMENTS: usize = 23;
+/// Where the list begins and ends: blocks are counted from 1.
+const ENDS: u32 = 0;
+
+#[derive(Clone, Copy)]
+struct Entry {
+    colder: u32,
+    newer: u32,
+    /// When it became dirty; 0 for a block that is not in the list.
+    epoch: u64,
+}
+
+impl Record for Entry {
+    const EMPTY: Self = Self { colder: ENDS, newer: ENDS, epoch: 0 };
+}
+
+/// The list, and a place for each block below the frontier.
+pub(super) struct Cold<P: Platform> {
+    platform: P,
+    segments: [Option<&'static mut [Entry]>; SEGMENTS],
+    coldest: u32,
+    newest: u32,
+    len: u64,
+    epoch: u64,
+}
+
+/// The segment of a block, and the place in it.
+fn place_of(block: u32) -> (usize, usize) {
+    let from = u64::from(block) + u64::from(FIRST);
+    let segment = (from / u64::from(FIRST)).ilog2();
+    (segment as usize, (from - (u64::from(FIRST) << segment)) as usize)
+}
+
+impl<P: Platform> Cold<P> {
+    pub(super) fn new(platform: P) -> Self {
+        Self {
+            platform,
+            segments: [const { None }; SEGMENTS],
+            coldest: ENDS,
+            newest: ENDS,
+            len: 0,
+            epoch: 1,
+        }
+    }
+
+    /// Makes places for the blocks below `end`; `false` for want of records.
+    pub(super) fn reserve(&mut self, end: u64) -> bool {
+        let Ok(last) = u32::try_from(end) else { return false };
+        let (segment, _) = place_of(last);
+        let Some(wanted) = self.segments.get_mut(..=segment) else { return false };
+        for (log2, place) in wanted.iter_mut().enumerate().filter(|(_, place)| place.is_none()) {
+            let Some(slab) = self.platform.lend_slab::<Entry>((FIRST as usize) << log2) else { return false };
+            *place = Some(slab);
+        }
+        true
+    }
+
+    fn entry(&self, index: u32) -> Option<&Entry> {
+        let (segment, at) = place_of(index);
+        self.segments.get(segment)?.as_ref()?.get(at)
+    }
+
+    fn change(&mut self, index: u32, change: impl FnOnce(&mut Entry)) {
+        let (segment, at) = place_of(index);
+        if let Some(Some(entries)) = self.segments.get_mut(segment)
+            && let Some(entry) = entries.get_mut(at)
+        {
+            change(entry);
+        }
+    }
+
+    /// Enters a block that became dirty, as the newest.
+    pub(super) fn add(&mut self, block: u64) {
+        let (index, epoch) = (block as u32 + 1, self.epoch);
+        let colder = self.newest;
+        debug_assert!(self.entry(index).is_some_and(|entry| entry.epoch == 0), "CD1: a block is dirty twice");
+        self.change(index, |entry| *entry = Entry { colder, newer: ENDS, epoch });
+        match colder {
+            ENDS => self.coldest = index,
+            colder => self.change(colder, |entry| entry.newer = index),
+        }
+        self.newest = index;
+        self.len += 1;
+    }
+
+    /// Takes a block out, if it is in.
+    pub(super) fn remove(&mut self, block: u64) {
+        let index = block as u32 + 1;
+        let Some(&Entry { colder, newer, epoch: 1.. }) = self.entry(index) else { return };
+        self.change(index, |entry| *entry = Entry::EMPTY);
+        match colder {
+            ENDS => self.coldest = newer,
+            colder => self.change(colder, |entry| entry.newer = newer),
+        }
+        match newer {
+            ENDS => self.newest = colder,
+            newer => self.change(newer, |entry| entry.colder = colder),
+        }
+        self.len -= 1;
+    }
+
+    /// The coldest block, if it became dirty in epoch `until` or before.
+    pub(super) fn coldest(&self, until: u64) -> Option<u64> {
+        let entry = self.entry(self.coldest).filter(|_| self.coldest != ENDS)?;
+        (entry.epoch <= until).then(|| u64::from(self.coldest) - 1)
+    }
+
+    pub(super) fn contains(&self, block: u64) -> bool {
+        self.entry(block as u32 + 1).is_some_and(|entry| entry.epoch > 0)
+    }
+
+    /// Blocks in the list.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The epoch of what becomes dirty now.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Lets time pass.
+    pub(super) fn tick(&mut self) {
+        self.epoch += 1;
+    }
+
+    /// Checks CD2, and that both directions tell the same.
+    #[cfg(test)]
+    pub(super) fn validate(&self) -> Result<(), Broken> {
+        let (mut index, mut before, mut epoch, mut count) = (self.coldest, ENDS, 1, 0);
+        while let Some(entry) = self.entry(index).filter(|_| index != ENDS) {
+            let at = Va::from_page(u64::from(index));
+            Broken::unless(entry.epoch >= epoch, "CD2", at, epoch, entry.epoch)?;
+            Broken::unless(entry.colder == before, "CD2", at, before.into(), entry.colder.into())?;
+            (before, epoch, count, index) = (index, entry.epoch, count + 1, entry.newer);
+        }
+        Broken::unless(epoch <= self.epoch, "CD2", Va::ZERO, self.epoch, epoch)?;
+        Broken::unless((before, count) == (self.newest, self.len), "CD2", Va::ZERO, self.len, count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::shim::Shim;
+    use crate::records::Host;
+
+    #[test]
+    fn cd2_the_coldest_is_the_one_that_a_plain_queue_has_first() {
+        let mut cold = Cold::new(Host::open(Shim::default()).unwrap());
+        assert!(cold.reserve(3000) && !cold.reserve(1 << 40));
+        let mut twin: Vec<(u64, u64)> = Vec::new();
+        let mut state = 3u64;
+        for step in 0..20_000u64 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let block = (state >> 33) % 3000;
+            match twin.iter().position(|&(other, _)| other == block) {
+                Some(at) => {
+                    assert!(cold.contains(block));
+                    twin.remove(at);
+                    cold.remove(block);
+                }
+                None => {
+                    assert!(!cold.contains(block));
+                    cold.remove(block);
+                    twin.push((block, cold.epoch()));
+                    cold.add(block);
+                }
+            }
+            if step % 50 == 0 {
+                cold.tick();
+            }
+            let until = cold.epoch().saturating_sub(step % 7);
+            let want = twin.first().filter(|(_, epoch)| *epoch <= until).map(|&(block, _)| block);
+            assert_eq!((cold.coldest(until), cold.len()), (want, twin.len() as u64));
+            if step % 100 == 0 {
+                assert_eq!(cold.validate(), Ok(()));
+            }
+        }
+        // An order that is wrong is seen.
+        let oldest = cold.coldest;
+        cold.change(oldest, |entry| entry.epoch = u64::MAX);
+        assert_eq!(cold.validate().unwrap_err().rule, "CD2");
+    }
+}

@@ -1,0 +1,381 @@
+//! Moving pages to other addresses and leaving the mappings as they are: `userfaultfd` and its call `UFFDIO_MOVE`.
+//!
+//! # Theory
+//! ```text
+//!   |== pages ==|                |  nothing  |        one mapping before, the same mapping after:
+//!   |  nothing  |                |== pages ==|        64 ns a page, a microsecond for a huge page
+//! ```
+//! `mremap` moves a mapping, and each move makes two more of them for good. `UFFDIO_MOVE` moves pages. It asks that the mapping they
+//! go to be registered with a userfaultfd. Registered for write protection alone, which nobody ever sets, no fault is ever
+//! reported: nobody has to read the descriptor, and the memory behaves as any other. But a registered mapping does not merge with
+//! one that is not; so all addresses that an arena can ever have are registered by one call, those beyond the frontier too,
+//! and what is mapped anew in the midst of them is registered again.
+//!
+//! Nothing is opened before the first move. Whoever refuses (a kernel before 6.8, a seccomp profile) is not asked again.
+//!
+//! A child of a fork has a copy of the descriptor that belongs to its parent's memory, and mappings that are not registered:
+//! [`Mover::forget`] closes it there, and the next move begins anew.
+//! # Source
+//! `man 2 userfaultfd`, `man 2 ioctl_userfaultfd`; kernel `include/uapi/linux/userfaultfd.h` for the layouts.
+
+use super::linux::errno;
+use super::{Errno, Span, Stopped};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+
+/// `UFFD_USER_MODE_ONLY`: whoever has no privilege may have this much.
+const USER_MODE_ONLY: c_int = 1;
+/// `UFFD_API`, and the feature `UFFD_FEATURE_MOVE`.
+const API: u64 = 0xaa;
+const FEATURE_MOVE: u64 = 1 << 16;
+/// `UFFDIO_REGISTER_MODE_WP`.
+const MODE_WP: u64 = 1 << 1;
+/// `UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES`.
+const ALLOW_HOLES: u64 = 1 << 1;
+/// How often a call that moved nothing and says "again" is made again.
+const TRIES: u32 = 64;
+
+/// The number of a call by which both sides tell each other something: `_IOWR(0xaa, number, T)`.
+const fn call<T>(number: u64) -> libc::Ioctl {
+    (3 << 30 | (size_of::<T>() as u64) << 16 | API << 8 | number) as libc::Ioctl
+}
+
+const CALL_API: libc::Ioctl = call::<Api>(0x3f);
+const CALL_REGISTER: libc::Ioctl = call::<Register>(0);
+const CALL_MOVE: libc::Ioctl = call::<Move>(5);
+/// `USERFAULTFD_IOC_NEW`, of `/dev/userfaultfd`.
+const CALL_NEW: libc::Ioctl = (API << 8) as libc::Ioctl;
+
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Register {
+    start: u64,
+    len: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Move {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    moved: i64,
+}
+
+/// Nobody opened it yet.
+const CLOSED: c_int = -1;
+
+/// A userfaultfd, once somebody needs it.
+pub(super) struct Mover {
+    // Atomic. The descriptor changes from `CLOSED` to a number once, and back where nobody else calls.
+    fd: AtomicI32,
+    /// The system has no such thing, or refuses it.
+    off: AtomicBool,
+    /// What is registered: hints, since to register twice changes nothing.
+    armed_at: AtomicUsize,
+    armed_bytes: AtomicUsize,
+}
+
+impl Mover {
+    pub(super) const fn new() -> Self {
+        Self {
+            fd: AtomicI32::new(CLOSED),
+            off: AtomicBool::new(false),
+            armed_at: AtomicUsize::new(0),
+            armed_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// Nobody has refused it yet.
+    pub(super) fn is_on(&self) -> bool {
+        !self.off.load(Ordering::Relaxed)
+    }
+
+    /// Moves the pages of `from` to `to`, where none may be; `within` is all that may ever be moved.
+    ///
+    /// # Safety
+    /// Both are in `within`, which was reserved; nobody else refers to either.
+    pub(super) unsafe fn move_pages(&self, within: Span, from: Span, to: usize) -> Result<(), Stopped> {
+        let fd = self.ready(within).map_err(|errno| Stopped { bytes: 0, errno })?;
+        let (mut done, mut tries) = (0, 0);
+        while done < from.bytes {
+            let mut order = Move {
+                dst: (to + done) as u64,
+                src: (from.at + done) as u64,
+                len: (from.bytes - done) as u64,
+                mode: ALLOW_HOLES,
+                moved: 0,
+            };
+            // SAFETY: this function's contract; the kernel writes `order` and moves pages between the two.
+            let code = unsafe { libc::ioctl(fd, CALL_MOVE, &raw mut order) };
+            if code == 0 {
+                return Ok(());
+            }
+            let errno = errno();
+            let more = usize::try_from(order.moved).unwrap_or(0);
+            done += more;
+            tries = if more > 0 { 0 } else { tries + 1 };
+            match errno.0 {
+                // Part of it was moved, or the mappings are changing.
+                libc::EAGAIN if tries < TRIES => {}
+                libc::EBADF | libc::ENOTTY => {
+                    // Somebody closed all descriptors, and may have another file by this number now.
+                    self.lose();
+                    return Err(Stopped { bytes: done, errno });
+                }
+                _ => return Err(Stopped { bytes: done, errno }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers what was mapped anew, so that it is one mapping with what is around it.
+    pub(super) fn rearm(&self, span: Span) {
+        let (at, bytes) = (self.armed_at.load(Ordering::Relaxed), self.armed_bytes.load(Ordering::Relaxed));
+        let fd = self.fd.load(Ordering::Acquire);
+        if fd != CLOSED && span.at.wrapping_sub(at) < bytes {
+            // If it is refused, there is a mapping more, to which nothing moves.
+            let _refused = register(fd, span);
+        }
+    }
+
+    /// Forgets what was registered at addresses that are unmapped.
+    pub(super) fn unmapped(&self, span: Span) {
+        let at = self.armed_at.load(Ordering::Relaxed);
+        if at != 0 && at.wrapping_sub(span.at) < span.bytes {
+            self.armed_bytes.store(0, Ordering::Relaxed);
+            self.armed_at.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins anew in a child, which has one thread: the descriptor is its parent's.
+    pub(super) fn forget(&self) {
+        let fd = self.fd.load(Ordering::Relaxed);
+        self.lose();
+        if fd != CLOSED {
+            // SAFETY: opened here, copied by the fork, and used by nobody.
+            let _closed = unsafe { libc::close(fd) };
+        }
+    }
+
+    fn lose(&self) {
+        self.armed_bytes.store(0, Ordering::Relaxed);
+        self.armed_at.store(0, Ordering::Relaxed);
+        self.fd.store(CLOSED, Ordering::Release);
+    }
+
+    /// The descriptor, with `within` registered.
+    fn ready(&self, within: Span) -> Result<c_int, Errno> {
+        if !self.is_on() {
+            return Err(Errno(libc::ENOSYS));
+        }
+        // Acquire pairs with the release of whoever opened it.
+        let mut fd = self.fd.load(Ordering::Acquire);
+        if fd == CLOSED {
+            fd = self.judge(open())?;
+            // Release pairs with the load of above.
+            if let Err(other) = self.fd.compare_exchange(CLOSED, fd, Ordering::Release, Ordering::Acquire) {
+                // SAFETY: opened a moment ago; another thread was faster.
+                let _closed = unsafe { libc::close(fd) };
+                fd = other;
+            }
+        }
+        if self.armed_at.load(Ordering::Acquire) != within.at {
+            self.judge(register(fd, within))?;
+            self.armed_bytes.store(within.bytes, Ordering::Relaxed);
+            // Release pairs with the load of above: it is registered.
+            self.armed_at.store(within.at, Ordering::Release);
+        }
+        Ok(fd)
+    }
+
+    /// Turns it off if a refusal is one for good.
+    fn judge<T>(&self, result: Result<T, Errno>) -> Result<T, Errno> {
+        if let Err(Errno(code)) = result
+            && !matches!(code, libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EINTR | libc::EAGAIN)
+        {
+            self.off.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+/// Opens a userfaultfd that moves pages.
+#[cold]
+fn open() -> Result<c_int, Errno> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+    // SAFETY: makes a descriptor.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+    let fd = c_int::try_from(fd).ok().filter(|&fd| fd >= 0);
+    let fd = match fd {
+        Some(fd) => fd,
+        None => open_device(flags)?,
+    };
+    let mut api = Api { api: API, features: FEATURE_MOVE, ioctls: 0 };
+    // SAFETY: the kernel writes `api`.
+    let code = unsafe { libc::ioctl(fd, CALL_API, &raw mut api) };
+    if code == 0 {
+        return Ok(fd);
+    }
+    let refused = errno();
+    // SAFETY: opened a moment ago.
+    let _closed = unsafe { libc::close(fd) };
+    Err(refused)
+}
+
+/// The same where the system call is not allowed and the device is.
+fn open_device(flags: c_int) -> Result<c_int, Errno> {
+    let path = c"/dev/userfaultfd";
+    // SAFETY: a path that ends with 0.
+    let device = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    if device < 0 {
+        return Err(errno());
+    }
+    // SAFETY: makes a descriptor.
+    let fd = unsafe { libc::ioctl(device, CALL_NEW, flags) };
+    let opened = if fd < 0 { Err(errno()) } else { Ok(fd) };
+    // SAFETY: opened a moment ago.
+    let _closed = unsafe { libc::close(device) };
+    opened
+}
+
+fn register(fd: c_int, span: Span) -> Result<(), Errno> {
+    let mut order = Register { start: span.at as u64, len: span.bytes as u64, mode: MODE_WP, ioctls: 0 };
+    // SAFETY: the kernel writes `order`; what is registered behaves as before, since nothing is ever write protected.
+    let code = unsafe { libc::ioctl(fd, CALL_REGISTER, &raw mut order) };
+    if code == 0 { Ok(()) } else { Err(errno()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Linux, Os};
+    use super::*;
+    use core::ptr::with_exposed_provenance_mut;
+
+    const PAGE: usize = crate::PAGE_BYTES;
+
+    fn place(at: usize) -> *mut u8 {
+        with_exposed_provenance_mut(at + 9)
+    }
+
+    fn write(at: usize, byte: u8) {
+        // SAFETY: the tests' own mappings.
+        unsafe { place(at).write(byte) };
+    }
+
+    fn read(at: usize) -> u8 {
+        // SAFETY: as before.
+        unsafe { place(at).read() }
+    }
+
+    /// Mappings that touch a span.
+    fn mappings(span: Span) -> usize {
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let touches = |line: &&str| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16).unwrap());
+            start < span.at + span.bytes && span.at < end
+        };
+        text.lines().filter(touches).count()
+    }
+
+    /// An arena of 64 MiB, of which the first half can be used.
+    fn arena(linux: &Linux) -> Span {
+        // As much again, so that no neighbour of the process merges with it.
+        let at = linux.reserve(66 << 20).unwrap() + (1 << 20);
+        let arena = Span { at, bytes: 64 << 20 };
+        // SAFETY: part of it.
+        unsafe { linux.commit(Span { bytes: 32 << 20, ..arena }) }.unwrap();
+        arena
+    }
+
+    #[test]
+    fn pages_move_within_one_mapping_and_leave_zeros() {
+        let linux = Linux::new();
+        let arena = arena(&linux);
+        let bytes = 16 * PAGE;
+        let to = arena.at + (8 << 20);
+        for page in (0..16).step_by(2) {
+            write(arena.at + page * PAGE, 1 + page as u8);
+        }
+        assert_eq!(mappings(arena), 2);
+        // SAFETY: the arena of this test.
+        let moved = unsafe { linux.move_pages(arena, Span { at: arena.at, bytes }, to) };
+        if let Err(stopped) = moved {
+            assert!(!linux.can_move() && stopped.bytes == 0, "{stopped:?}");
+            eprintln!("this kernel moves no pages ({}): nothing else was tested", stopped.errno);
+            return;
+        }
+        for page in 0..16 {
+            let want = if page % 2 == 0 { 1 + page as u8 } else { 0 };
+            assert_eq!((read(to + page * PAGE), read(arena.at + page * PAGE)), (want, 0), "{page}");
+        }
+        assert_eq!(mappings(arena), 2, "used and unused, as before");
+        // What the frontier reaches later is one mapping with the rest.
+        // SAFETY: as before.
+        unsafe { linux.commit(Span { at: arena.at + (32 << 20), bytes: 16 << 20 }) }.unwrap();
+        assert_eq!(mappings(arena), 2);
+        // What was mapped anew, too.
+        // SAFETY: as before.
+        unsafe { linux.remap(Span { at: to, bytes }, to + (4 << 20)) }.unwrap();
+        assert_eq!(read(to + (4 << 20)), 1);
+        assert!(mappings(arena) > 2);
+        // SAFETY: as before.
+        unsafe { linux.renew(Span { at: to + (4 << 20), bytes }) }.unwrap();
+        assert_eq!(mappings(arena), 2);
+        // Over pages that are there.
+        (0..16).for_each(|page| write(arena.at + page * PAGE, 40 + page as u8));
+        write(to + 5 * PAGE, 99);
+        // SAFETY: as before.
+        unsafe { linux.move_pages(arena, Span { at: arena.at, bytes }, to) }.unwrap();
+        assert!((0..16).all(|page| read(to + page * PAGE) == 40 + page as u8));
+        // Beyond the frontier nothing moves, and it says how much did.
+        let edge = arena.at + (48 << 20) - 4 * PAGE;
+        (0..16).for_each(|page| write(arena.at + page * PAGE, 60));
+        // SAFETY: as before.
+        let stopped = unsafe { linux.move_pages(arena, Span { at: arena.at, bytes }, edge) }.unwrap_err();
+        assert_eq!(stopped.errno, Errno(libc::EINVAL));
+        let there = (0..4).filter(|page| read(edge + page * PAGE) == 60).count();
+        let here = (0..16).filter(|page| read(arena.at + page * PAGE) == 60).count();
+        assert_eq!((there * PAGE, here), (stopped.bytes, 16 - there));
+        assert!(linux.can_move(), "a mistake of the caller's turns nothing off");
+        // SAFETY: nobody refers to it any more.
+        unsafe { linux.unmap(Span { at: arena.at - (1 << 20), bytes: 66 << 20 }) };
+    }
+
+    #[test]
+    fn a_descriptor_that_is_lost_is_opened_again() {
+        let linux = Linux::new();
+        let arena = arena(&linux);
+        let half = Span { at: arena.at, bytes: 16 * PAGE };
+        let to = arena.at + (8 << 20);
+        write(arena.at, 5);
+        // SAFETY: the arena of this test.
+        if unsafe { linux.move_pages(arena, half, to) }.is_err() {
+            return;
+        }
+        assert_eq!(read(to), 5);
+        // As a child of a fork does, whose mappings are not registered either.
+        linux.forget();
+        write(arena.at, 6);
+        // SAFETY: as before.
+        unsafe { linux.move_pages(arena, half, to) }.unwrap();
+        assert_eq!((read(to), mappings(arena)), (6, 2));
+        // SAFETY: nobody refers to it any more.
+        unsafe { linux.unmap(Span { at: arena.at - (1 << 20), bytes: 66 << 20 }) };
+    }
+}
