@@ -65,6 +65,11 @@ pub enum AllocError {
         /// For how much.
         bytes: usize,
     },
+    /// As many areas have a guard as there may be where each splits a mapping (Linux before 6.13).
+    TooManyGuards {
+        /// Areas that may have one at a time.
+        guards_max: usize,
+    },
     /// The system gave no memory for records.
     NoRecords,
     /// There is no default allocator, since it could not be created.
@@ -94,6 +99,12 @@ impl fmt::Display for AllocError {
                 "no room for {requested_bytes} bytes aligned to {align_bytes}, the largest free range is {largest_bytes}"
             ),
             Self::Refused { call, errno, bytes } => write!(f, "{call:?} of {bytes} bytes failed: {errno}"),
+            Self::TooManyGuards { guards_max } => {
+                write!(
+                    f,
+                    "{guards_max} areas have a guard, each of which splits a mapping: there may be no more"
+                )
+            }
             Self::NoRecords => f.write_str("the system gave no memory for records"),
             Self::NoAllocator(error) => write!(f, "there is no default allocator: {error}"),
         }

@@ -57,6 +57,7 @@ mod arena;
 mod buffer;
 mod error;
 mod fork;
+mod hardened;
 mod heap;
 mod kv;
 mod lock;
@@ -73,7 +74,7 @@ pub use error::{AllocError, CreateError, FreeError, ResizeError};
 pub use heap::Stats;
 pub use kv::{Kv, LARGE_BYTES};
 pub use os::{Call, Errno};
-pub use vmalloc::{HugePages, Options, Vmalloc};
+pub use vmalloc::{Hardened, HugePages, Options, Profile, Vmalloc, Walls};
 pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};
 
 /// Bytes of a page.

@@ -3,8 +3,9 @@
 use crate::buffer::Buffer;
 use crate::error::{AllocError, CreateError, FreeError, ResizeError};
 use crate::fork;
+use crate::hardened::{self, Fault};
 use crate::heap::{Fill, Owned, Plan, Stats};
-use crate::os::Linux;
+use crate::os::{Linux, abort_with};
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::{NonNull, null_mut};
@@ -19,6 +20,14 @@ pub struct Options {
     /// Freed memory that it may keep for the next callers, in bytes, apart from 2 MiB a CPU. 128 MiB by default; 0 gives
     /// everything back at once that does not fit there.
     pub kept_bytes_max: usize,
+    /// Whether each area is followed by a page that nobody may touch, so that whoever runs past the end of its pages faults. Costs
+    /// a page of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while it
+    /// is used again. An area that gets another number of pages is copied then. Before Linux 6.13 there are no more than an eighth
+    /// of `vm.max_map_count`; areas beyond have none, and [`Stats::unguarded_areas`] counts them. `false` by default; the hardened
+    /// profile always has guards.
+    pub guards: bool,
+    /// What is done about mistakes with memory.
+    pub profile: Profile,
     /// Which areas are on huge pages.
     pub huge_pages: HugePages,
 }
@@ -41,8 +50,59 @@ pub enum HugePages {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { arena_bytes_max: 1 << 40, kept_bytes_max: 128 << 20, huge_pages: HugePages::Auto }
+        Self {
+            arena_bytes_max: 1 << 40,
+            kept_bytes_max: 128 << 20,
+            guards: false,
+            profile: Profile::Ordinary,
+            huge_pages: HugePages::Auto,
+        }
     }
+}
+
+/// What is done about mistakes with memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Profile {
+    /// A bad free is a typed error. Whoever writes where he must not is not found out.
+    #[default]
+    Ordinary,
+    /// Overflows and uses after free fault, bad frees abort, addresses cannot be guessed: at the cost of some system calls for each area.
+    Hardened(Hardened),
+}
+
+/// The numbers of the hardened profile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hardened {
+    /// Address space in which areas are placed at random, in bytes; more if more than a quarter of it is taken, less where the
+    /// system refuses it. 16 GiB by default: a small area is at one of 2^21.6 places or more.
+    pub window_bytes: usize,
+    /// Address space of freed areas that nobody is given yet, in bytes. 1 GiB by default.
+    pub quarantine_bytes_max: usize,
+    /// How many of them there may be. 16,384 by default.
+    pub quarantine_areas_max: usize,
+    /// How access is denied.
+    pub walls: Walls,
+}
+
+impl Default for Hardened {
+    fn default() -> Self {
+        Self {
+            window_bytes: 16 << 30,
+            quarantine_bytes_max: 1 << 30,
+            quarantine_areas_max: 1 << 14,
+            walls: Walls::Best,
+        }
+    }
+}
+
+/// How the hardened profile denies access to what is beside an area, or was one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Walls {
+    /// By guard markers (Linux 6.13 and later); by protection where there are none.
+    #[default]
+    Best,
+    /// By the protection of mappings. Each area splits one, so there may be an eighth of `vm.max_map_count` at a time; no pages are kept.
+    Protection,
 }
 
 /// An allocator of large memory: whole pages, kept resident between uses, given out without a system call.
@@ -64,8 +124,23 @@ impl Default for Options {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Vmalloc {
-    heap: Owned<Linux>,
+    kind: Kind,
 }
+
+/// By profile.
+enum Kind {
+    Ordinary(Owned<Linux>),
+    Hardened(hardened::Owned<Linux>),
+}
+
+/// A mistake in the hardened profile: says what is known, and stops.
+#[cold]
+fn stop(fault: &Fault) -> ! {
+    abort_with(format_args!("{fault}"))
+}
+
+/// Bytes of a huge page.
+const HUGE_BYTES: usize = 2 << 20;
 
 /// The allocator of the process, once somebody asked for it. It stays.
 static GLOBAL: AtomicPtr<Vmalloc> = AtomicPtr::new(null_mut());
@@ -76,12 +151,18 @@ impl Vmalloc {
     /// # Errors
     /// [`CreateError`], if the process may not have the address space, or the system refuses.
     pub fn new(options: Options) -> Result<Self, CreateError> {
-        let plan = Plan {
-            arena_bytes_max: options.arena_bytes_max,
-            kept_bytes_max: options.kept_bytes_max,
-            huge_pages: options.huge_pages,
+        let Options { arena_bytes_max, kept_bytes_max, guards, profile, huge_pages } = options;
+        let kind = match profile {
+            Profile::Ordinary => {
+                let plan = Plan { arena_bytes_max, kept_bytes_max, guards, huge_pages };
+                Kind::Ordinary(Owned::new(Linux::new(), plan)?)
+            }
+            Profile::Hardened(hardened) => {
+                let plan = hardened::Plan::new(arena_bytes_max, kept_bytes_max, hardened);
+                Kind::Hardened(hardened::Owned::new(Linux::new(), plan)?)
+            }
         };
-        Ok(Self { heap: Owned::new(Linux::new(), plan)? })
+        Ok(Self { kind })
     }
 
     /// The allocator of the process, made with default options when it is first asked for.
@@ -116,7 +197,10 @@ impl Vmalloc {
     /// One of its CPU, or that of the allocator.
     #[inline]
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
-        self.heap.alloc(layout, Fill::Any)
+        match &self.kind {
+            Kind::Ordinary(heap) => heap.alloc(layout, Fill::Any),
+            Kind::Hardened(hard) => hard.alloc(layout),
+        }
     }
 
     /// The same, of zeros. Memory that is fresh from the system is not written to.
@@ -125,7 +209,10 @@ impl Vmalloc {
     /// As [`alloc`](Self::alloc).
     #[inline]
     pub fn alloc_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
-        self.heap.alloc(layout, Fill::Zero)
+        match &self.kind {
+            Kind::Ordinary(heap) => heap.alloc(layout, Fill::Zero),
+            Kind::Hardened(hard) => hard.alloc(layout),
+        }
     }
 
     /// The same, at an address that is a multiple of 2 MiB, so that huge pages are behind it where those are wanted
@@ -134,7 +221,17 @@ impl Vmalloc {
     /// # Errors
     /// As [`alloc`](Self::alloc).
     pub fn alloc_huge(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
-        self.heap.alloc_huge(layout, Fill::Any)
+        match &self.kind {
+            Kind::Ordinary(heap) => heap.alloc_huge(layout, Fill::Any),
+            Kind::Hardened(hard) => {
+                let whole = layout.align_to(HUGE_BYTES).map_err(|_| AllocError::NoSpace {
+                    requested_bytes: layout.size(),
+                    align_bytes: HUGE_BYTES,
+                    largest_bytes: hard.stats().arena_bytes,
+                })?;
+                hard.alloc(whole)
+            }
+        }
     }
 
     /// Takes an area back.
@@ -148,8 +245,15 @@ impl Vmalloc {
     /// If an area begins at `area`, it is the caller's, and nobody refers to it any more.
     #[inline]
     pub unsafe fn free(&self, area: NonNull<u8>) -> Result<(), FreeError> {
-        // SAFETY: this function's contract.
-        unsafe { self.heap.free(area.addr().get()) }
+        match &self.kind {
+            // SAFETY: this function's contract.
+            Kind::Ordinary(heap) => unsafe { heap.free(area.addr().get()) },
+            Kind::Hardened(hard) => {
+                // SAFETY: as before.
+                let freed = unsafe { hard.free(area.addr().get()) };
+                freed.map_err(|fault| stop(&fault))
+            }
+        }
     }
 
     /// Gives an area at least `layout.size()` bytes and an alignment, and returns where it is then: where it was, if what is
@@ -165,7 +269,7 @@ impl Vmalloc {
     /// if the new one is another.
     pub unsafe fn grow(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
         // SAFETY: this function's contract.
-        unsafe { self.heap.resize(area.addr().get(), layout, Fill::Any) }
+        unsafe { self.resize(area, layout, Fill::Any) }
     }
 
     /// As [`grow`](Self::grow), and all bytes beyond the size asked for before are zeros.
@@ -177,7 +281,7 @@ impl Vmalloc {
     /// As there.
     pub unsafe fn grow_zeroed(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
         // SAFETY: this function's contract.
-        unsafe { self.heap.resize(area.addr().get(), layout, Fill::Zero) }
+        unsafe { self.resize(area, layout, Fill::Zero) }
     }
 
     /// Gives up the pages of an area beyond `layout.size()`. It stays where it is unless `layout` wants another alignment.
@@ -189,7 +293,28 @@ impl Vmalloc {
     /// As [`grow`](Self::grow).
     pub unsafe fn shrink(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
         // SAFETY: this function's contract.
-        unsafe { self.heap.resize(area.addr().get(), layout, Fill::Any) }
+        unsafe { self.resize(area, layout, Fill::Any) }
+    }
+
+    /// Another size, in either profile.
+    ///
+    /// # Safety
+    /// As [`grow`](Self::grow).
+    unsafe fn resize(
+        &self,
+        area: NonNull<u8>,
+        layout: Layout,
+        fill: Fill,
+    ) -> Result<NonNull<u8>, ResizeError> {
+        match &self.kind {
+            // SAFETY: this function's contract.
+            Kind::Ordinary(heap) => unsafe { heap.resize(area.addr().get(), layout, fill) },
+            Kind::Hardened(hard) => {
+                // SAFETY: as before.
+                let resized = unsafe { hard.resize(area.addr().get(), layout) };
+                resized.unwrap_or_else(|fault| stop(&fault))
+            }
+        }
     }
 
     /// A buffer of `bytes` zeros, which frees itself.
@@ -205,7 +330,10 @@ impl Vmalloc {
     /// # Errors
     /// [`FreeError`] if no live area begins there.
     pub fn usable_bytes(&self, area: NonNull<u8>) -> Result<usize, FreeError> {
-        Ok(self.heap.live(area.addr().get())?.usable_bytes())
+        match &self.kind {
+            Kind::Ordinary(heap) => Ok(heap.live(area.addr().get())?.usable_bytes()),
+            Kind::Hardened(hard) => Ok(hard.live(area.addr().get())?.requested_bytes()),
+        }
     }
 
     /// Bytes that were asked for. O(1), no lock.
@@ -213,13 +341,19 @@ impl Vmalloc {
     /// # Errors
     /// As [`usable_bytes`](Self::usable_bytes).
     pub fn requested_bytes(&self, area: NonNull<u8>) -> Result<usize, FreeError> {
-        Ok(self.heap.live(area.addr().get())?.requested_bytes())
+        match &self.kind {
+            Kind::Ordinary(heap) => Ok(heap.live(area.addr().get())?.requested_bytes()),
+            Kind::Hardened(hard) => Ok(hard.live(area.addr().get())?.requested_bytes()),
+        }
     }
 
     /// Tells whether an address is in the arena, whatever is there (`is_vmalloc_addr`). O(1), no lock.
     #[inline(always)]
     pub fn contains(&self, address: *const u8) -> bool {
-        self.heap.contains(address.addr())
+        match &self.kind {
+            Kind::Ordinary(heap) => heap.contains(address.addr()),
+            Kind::Hardened(hard) => hard.contains(address.addr()),
+        }
     }
 
     /// Copies what areas hold at an address, whoever frees them meanwhile: it never faults. Bytes of no live area are zeros. Returns
@@ -227,31 +361,43 @@ impl Vmalloc {
     ///
     /// Cost: the bytes, and a word for each page between the first byte and the start of the area around it.
     pub fn vread(&self, address: *const u8, to: &mut [u8]) -> usize {
-        self.heap.vread(address.addr(), to)
+        match &self.kind {
+            Kind::Ordinary(heap) => heap.vread(address.addr(), to),
+            Kind::Hardened(hard) => hard.vread(address.addr(), to),
+        }
     }
 
     /// Gives all freed memory back to the system; returns how many bytes left the dirty runs and magazines.
     pub fn trim(&self) -> usize {
         let before = self.stats().purged_bytes;
-        self.heap.release_all();
+        match &self.kind {
+            Kind::Ordinary(heap) => _ = heap.release_all(),
+            Kind::Hardened(hard) => _ = hard.trim(),
+        }
         (self.stats().purged_bytes - before) as usize
     }
 
     /// Counts. Takes every lock, one after the other.
     pub fn stats(&self) -> Stats {
-        self.heap.stats()
+        match &self.kind {
+            Kind::Ordinary(heap) => heap.stats(),
+            Kind::Hardened(hard) => hard.stats(),
+        }
     }
 
     /// Every area in address order, a line each, in the format of `/proc/vmallocinfo`: range, bytes, then pages and `vmalloc`
-    /// for a live one, `unpurged vm_area` for what was freed and is kept. The range is what the area occupies; no guard page is
-    /// in it.
+    /// for a live one, `unpurged vm_area` for what was freed and is kept. The range is what the area occupies, with
+    /// its guard page if it has one; `quarantined vm_area` is what was freed in the hardened profile.
     ///
     /// What comes and goes during the call may be in it or not.
     pub fn vmallocinfo(&self) -> impl fmt::Display + '_ {
         struct Info<'a>(&'a Vmalloc);
         impl fmt::Display for Info<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.heap.write_info(f)
+                match &self.0.kind {
+                    Kind::Ordinary(heap) => heap.write_info(f),
+                    Kind::Hardened(hard) => hard.write_info(f),
+                }
             }
         }
         Info(self)
@@ -273,7 +419,11 @@ fn make_global() -> Result<&'static Vmalloc, CreateError> {
         return Ok(global);
     }
     let global = Vmalloc::new(Options::default())?;
-    let place = global.heap.lend_place::<Vmalloc>().ok_or(CreateError::NoRecords)?;
+    let place = match &global.kind {
+        Kind::Ordinary(heap) => heap.lend_place::<Vmalloc>(),
+        Kind::Hardened(hard) => hard.lend_place(),
+    }
+    .ok_or(CreateError::NoRecords)?;
     // SAFETY: lent for an allocator; this one lives in its own records and is never dropped.
     unsafe { place.write(global) };
     GLOBAL.store(place.as_ptr(), Ordering::Release);

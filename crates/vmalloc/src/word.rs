@@ -2,8 +2,11 @@
 //!
 //! ```text
 //!   63   48 47            16 15        4 3   2       1     0
-//!   |  0   |     pages      |   slack   | 0 | moved | state |         state 0: nothing ever began here, 1: live, 2: free
+//!   |  0   |     pages      |   slack   |tail| moved | state |        state 0: nothing ever began here, 1: live, 2: free
+//!   |                  0               |  kind  |   3   |              3: the page is a guard
 //! ```
+//! With a tail, the last of the pages is not the caller's: it may be a guard.
+//!
 //! Slack is what the caller did not ask for in the last page, so that three sizes can be told: requested, usable (whole
 //! pages), and with the address of the word the range.
 
@@ -12,11 +15,23 @@ use crate::PAGE_BYTES;
 const STATE: u64 = 3;
 const LIVE: u64 = 1;
 const FREE: u64 = 2;
+const GUARD: u64 = 3;
 const MOVED: u64 = 1 << 2;
+const TAIL_AT: u32 = 3;
+const KIND_AT: u32 = 2;
 const SLACK_AT: u32 = 4;
 const PAGES_AT: u32 = 16;
 /// Pages that a word can tell.
 pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
+
+/// How a page that is a guard came to be one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Guard {
+    /// It is marked in the page table.
+    Marked,
+    /// It is a mapping of its own, without access.
+    Protected,
+}
 
 /// The word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +49,26 @@ impl Word {
     #[inline(always)]
     pub(crate) const fn free(pages: u64) -> Self {
         Self(pages << PAGES_AT | FREE)
+    }
+
+    /// The word of a page that is a guard.
+    pub(crate) const fn guard(kind: Guard) -> Self {
+        Self((kind as u64) << KIND_AT | GUARD)
+    }
+
+    /// The guard that a page is.
+    pub(crate) const fn as_guard(self) -> Option<Guard> {
+        match (self.0 & STATE, self.0 >> KIND_AT) {
+            (GUARD, 0) => Some(Guard::Marked),
+            (GUARD, _) => Some(Guard::Protected),
+            _ => None,
+        }
+    }
+
+    /// The word of the same live area, of whose pages the last `tail`, 0 or 1, are not the caller's.
+    #[inline(always)]
+    pub(crate) const fn tailed(self, tail: u64) -> Self {
+        Self(self.0 | tail << TAIL_AT)
     }
 
     #[inline(always)]
@@ -64,7 +99,7 @@ impl Word {
 
     /// The pages that the caller can use, in bytes.
     pub(crate) const fn usable_bytes(self) -> usize {
-        self.pages() as usize * PAGE_BYTES
+        (self.pages() - (self.0 >> TAIL_AT & 1)) as usize * PAGE_BYTES
     }
 
     /// The bytes that the caller asked for.
@@ -96,6 +131,13 @@ mod tests {
             assert!(word.is_live() && !word.is_free() && !word.is_moved());
             assert_eq!((word.moved().is_moved(), word.moved().requested_bytes()), (true, size));
         }
+        let tailed = Word::live(3, 5000).tailed(1);
+        assert_eq!((tailed.pages(), tailed.usable_bytes(), tailed.requested_bytes()), (3, 8192, 5000));
+        for kind in [Guard::Marked, Guard::Protected] {
+            let guard = Word::guard(kind);
+            assert!(guard.as_guard() == Some(kind) && !guard.is_live() && !guard.is_free());
+        }
+        assert!(tailed.as_guard().is_none() && Word::free(7).as_guard().is_none());
         let free = Word::free(PAGES_MAX);
         assert!(free.is_free() && !free.is_live() && free.pages() == PAGES_MAX);
         assert!(!Word::from_bits(0).is_live() && !Word::from_bits(0).is_free());

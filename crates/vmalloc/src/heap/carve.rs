@@ -228,7 +228,8 @@ impl<O: Os> Central<O> {
     pub(super) fn take_clean(&mut self, arena: &Arena<O>, request: &Request) -> Result<Fresh, AllocError> {
         self.pay()?;
         let pages = request.size().get().next_multiple_of(self.block_pages);
-        let align = request.align().max(Align::from_log2(address(self.block_pages).ilog2()).unwrap_or(Align::PAGE));
+        let align =
+            request.align().max(Align::from_log2(address(self.block_pages).ilog2()).unwrap_or(Align::PAGE));
         let blocks = Request::pages(pages).map_err(|_| AllocError::NoRecords)?.aligned(align);
         let area = self.space.alloc(0, &blocks).map_err(|error| refusal(error, request))?;
         let (page, end) = area.range().whole_pages();
@@ -255,7 +256,9 @@ impl<O: Os> Central<O> {
     pub(super) fn reach_down(&mut self, fresh: &mut Fresh, request: &Request) -> bool {
         let (page, pages) = (fresh.page, request.size().get());
         let last = Va::from_page(page - 1);
-        let Some(below) = self.dirty.hole_below(last).filter(|hole| hole.contains(last)) else { return false };
+        let Some(below) = self.dirty.hole_below(last).filter(|hole| hole.contains(last)) else {
+            return false;
+        };
         let start = below.start().page_floor().max(page.saturating_sub(pages - 1));
         let start = start.next_multiple_of(1 << request.align().page_log2());
         if start >= page || !self.take_dirty_at(VaRange::from_pages(start, page).unwrap_or_default()) {
@@ -354,7 +357,7 @@ impl<O: Os> Central<O> {
 impl<O: Os> Heap<O> {
     /// Gives out a run for a layout, live already, and tells whether it is all zeros.
     pub(super) fn carve(&self, layout: Layout, clean: bool) -> Result<(Run, bool), AllocError> {
-        let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(layout.size());
         self.carve_in(self.arena.zone_for(pages), layout, clean)
     }
 
@@ -365,7 +368,7 @@ impl<O: Os> Heap<O> {
         layout: Layout,
         clean: bool,
     ) -> Result<(Run, bool), AllocError> {
-        let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(layout.size());
         let align = Align::new(layout.align() as u64).unwrap_or(Align::PAGE);
         let extent = self.arena.extent(HUGE).len_bytes();
         let request = Request::pages(pages).map(|request| request.aligned(align));
@@ -386,11 +389,15 @@ impl<O: Os> Heap<O> {
             }
             done => done,
         };
-        match once(clean) {
+        let done = match once(clean) {
             // What is kept may be in the way, or below a frontier that cannot move.
             Err(_) if self.release_all() > 0 => once(false),
             done => done,
-        }
+        };
+        done.map(|(mut run, clean)| {
+            self.guard(&mut run);
+            (run, clean)
+        })
     }
 
     fn carve_once(
@@ -423,7 +430,7 @@ impl<O: Os> Heap<O> {
             }
         };
         // Under the lock, so that whoever has it finds a word at every area (VM1).
-        self.arena.put(page, Word::live(pages, size));
+        self.arena.put(page, Word::live(pages, size).tailed(self.guards.tail));
         // SAFETY: it was dirty, or free in the space, and is neither now; it is below the frontier.
         Ok((unsafe { Run::claim(page, pages) }, is_clean))
     }
@@ -462,7 +469,15 @@ impl<O: Os> Heap<O> {
     pub(super) fn add_dirty(&self, runs: Out) {
         self.freed.fetch_add(runs.pages(), Ordering::Relaxed);
         let mut held: Option<(usize, Held<'_, O>)> = None;
-        for run in runs {
+        for mut run in runs {
+            if self.guards.tail > 0 {
+                // Without a lock; no run is large because of its guard.
+                drop(held.take());
+                if !self.unguard(&mut run) {
+                    self.retire(run);
+                    continue;
+                }
+            }
             let zone = self.arena.zone_of(run.page());
             if held.as_ref().is_none_or(|(same, _)| *same != zone) {
                 // The one before is given back first: they never nest.

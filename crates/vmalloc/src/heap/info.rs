@@ -21,7 +21,7 @@ pub struct Stats {
     pub arena_bytes: usize,
     /// Of it, below the frontier: readable and writable.
     pub committed_bytes: usize,
-    /// Whole pages of areas that callers have.
+    /// Whole pages of areas that callers have, guard pages among them.
     pub live_bytes: usize,
     /// Freed and kept as they were, in magazines.
     pub cached_bytes: usize,
@@ -37,10 +37,18 @@ pub struct Stats {
     pub moved_areas: u64,
     /// Areas that were copied to grow, ever.
     pub copies: u64,
-    /// Address space that a failed move made useless.
+    /// Address space that a failed move made useless, or a guard that the system does not take away.
     pub retired_bytes: usize,
     /// How often the system refused to take pages back, ever.
     pub refused_purges: u64,
+    /// Guard pages behind areas that callers have, and behind what was freed and kept as it was.
+    pub guards: u64,
+    /// Areas that have none, though they were to have one, ever: the system had no more.
+    pub unguarded_areas: u64,
+    /// Address space in quarantine, walls included; hardened only.
+    pub quarantined_bytes: usize,
+    /// Areas in quarantine; hardened only.
+    pub quarantined_areas: u64,
 }
 
 /// What is at some pages below the frontier.
@@ -103,6 +111,9 @@ impl<O: Os> Heap<O> {
             copies: self.copies.load(Ordering::Relaxed),
             retired_bytes: address(retired),
             refused_purges: refused,
+            guards: self.guards.count(),
+            unguarded_areas: self.guards.missing.load(Ordering::Relaxed),
+            ..Stats::default()
         }
     }
 
@@ -171,6 +182,9 @@ impl<O: Os> Heap<O> {
     /// Checks every invariant with full walks. Call it when nobody else calls.
     #[cfg(test)]
     pub(crate) fn validate(&self) -> Result<(), Broken> {
+        if self.guards.tail > 0 {
+            self.check_guards()?;
+        }
         let mut cached = 0;
         for magazine in self.magazines {
             if let Err((small, large)) = magazine.check() {

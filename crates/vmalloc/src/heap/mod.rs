@@ -40,6 +40,7 @@
 
 mod carve;
 mod cold;
+mod guards;
 mod info;
 mod owned;
 mod purge;
@@ -65,6 +66,7 @@ use core::alloc::Layout;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use guards::Guards;
 use lock_api::MutexGuard;
 
 /// Runs that a purge handles at a time.
@@ -87,6 +89,7 @@ pub(crate) struct Heap<O: Os> {
     magazines: &'static [Magazine],
     /// Dirty pages, and pages in big items of magazines, above which a purge is due.
     kept_max: u64,
+    guards: Guards,
     /// Moved areas that there may be at a time: each is a mapping of its own.
     moved_max: u64,
     // Under their locks; see the lock order above.
@@ -160,7 +163,7 @@ impl<O: Os> Heap<O> {
         if size == 0 {
             return Err(AllocError::ZeroSize);
         }
-        let pages = size.div_ceil(PAGE_BYTES) as u64;
+        let pages = self.run_pages(size);
         let align = (layout.align() / PAGE_BYTES).max(1) as u64;
         let Some(mut run) = self.magazine().take(pages, align, self.arena.first(), &self.big) else {
             return self.alloc_cold(layout, fill);
@@ -168,7 +171,7 @@ impl<O: Os> Heap<O> {
         if fill == Fill::Zero {
             self.arena.zero(&mut run, 0, size);
         }
-        self.arena.put(run.page(), Word::live(pages, size));
+        self.arena.put(run.page(), Word::live(pages, size).tailed(self.guards.tail));
         Ok(into_pointer(run))
     }
 

@@ -1,5 +1,6 @@
 //! A heap that somebody owns: made in its own records, gone with its owner.
 
+use super::guards::Guards;
 use super::{Heap, Zone, carve::Central};
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
@@ -8,8 +9,8 @@ use crate::fork;
 use crate::lock::Mutex;
 use crate::magazine::{Big, Magazine};
 use crate::os::Os;
-use crate::vmalloc::HugePages;
 use crate::records::Host;
+use crate::vmalloc::HugePages;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -24,6 +25,7 @@ const SMALL_BLOCK_PAGES: u64 = 16;
 pub(crate) struct Plan {
     pub(crate) arena_bytes_max: usize,
     pub(crate) kept_bytes_max: usize,
+    pub(crate) guards: bool,
     pub(crate) huge_pages: HugePages,
 }
 
@@ -60,6 +62,7 @@ impl<O: Os> Owned<O> {
             arena,
             magazines: parts.magazines,
             kept_max: kept_pages,
+            guards: Guards::new(plan.guards, host.os()),
             // Each splits a mapping into three; half of what there may be is others'.
             moved_max: host.os().mappings_max() / 8,
             purge: Mutex::new(()),

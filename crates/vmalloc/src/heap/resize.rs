@@ -59,6 +59,10 @@ impl<O: Os> Heap<O> {
         layout: Layout,
         fill: Fill,
     ) -> Result<NonNull<u8>, ResizeError> {
+        if self.guards.tail > 0 {
+            // SAFETY: this function's contract.
+            return unsafe { self.resize_guarded(at, layout, fill) };
+        }
         let word = self.live(at)?;
         let size = layout.size();
         if size == 0 {
@@ -88,7 +92,7 @@ impl<O: Os> Heap<O> {
     }
 
     /// Changes a live area's word; `false` if it is another by now.
-    fn change(&self, page: u64, from: Word, to: Word) -> bool {
+    pub(super) fn change(&self, page: u64, from: Word, to: Word) -> bool {
         let place = self.arena.word(page);
         // Only the word changes; whoever frees the area acquires nothing from here.
         place.is_some_and(|place| {
@@ -254,7 +258,7 @@ impl<O: Os> Heap<O> {
     }
 
     /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them it is as it was carved.
-    fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, clean: bool) {
+    pub(super) fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, clean: bool) {
         if fill == Fill::Zero {
             let end = if clean { size.min(word.usable_bytes()) } else { size };
             self.arena.zero(to, word.requested_bytes(), end);
@@ -283,7 +287,7 @@ impl<O: Os> Heap<O> {
 
     /// Gives a run to nobody any more.
     #[cold]
-    fn retire(&self, run: Run) {
+    pub(super) fn retire(&self, run: Run) {
         let mut central = self.zone_of(run.page());
         self.arena.put(run.page(), Word::free(run.pages()));
         central.retired += run.pages();

@@ -1,5 +1,7 @@
 //! Tests of the heap on a system that can be told to refuse.
 
+mod guarded;
+
 use super::*;
 use crate::arena::{HUGE, SMALL};
 use crate::error::{CreateError, ResizeError};
@@ -16,7 +18,11 @@ fn layout(bytes: usize, align: usize) -> Layout {
 }
 
 fn heap(shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -> Owned<Shim> {
-    Owned::new(shim.clone(), Plan { arena_bytes_max, kept_bytes_max, huge_pages: HugePages::Auto }).unwrap()
+    Owned::new(
+        shim.clone(),
+        Plan { arena_bytes_max, kept_bytes_max, huge_pages: HugePages::Auto, guards: false },
+    )
+    .unwrap()
 }
 
 /// What a test thinks is out: address to bytes, alignment and the byte that fills it.
@@ -129,8 +135,9 @@ impl Twin {
 
     fn check(&self) {
         assert_eq!(self.heap.validate(), Ok(()));
+        let tails = self.areas.len() * crate::arena::address(self.heap.guards.tail);
         let live: usize = self.areas.values().map(|&(bytes, ..)| bytes.next_multiple_of(PAGE_BYTES)).sum();
-        assert_eq!(self.heap.stats().live_bytes, live);
+        assert_eq!(self.heap.stats().live_bytes, live + tails);
     }
 
     fn end(mut self) {
@@ -144,6 +151,8 @@ impl Twin {
         // Beside what became useless, part of a block may stay.
         assert!(stats.dirty_bytes == 0 || stats.retired_bytes > 0, "{stats:?}");
         assert_eq!((stats.live_bytes, stats.cached_bytes, stats.moved_areas), (0, 0, 0));
+        // Nothing is kept with its guard any more, so none is left.
+        assert_eq!(stats.guards, 0);
         let shim = self.heap.host.os().clone();
         drop(self.heap);
         assert_eq!(shim.mapped(), 0, "all that was mapped was unmapped");
@@ -276,8 +285,11 @@ fn a_full_arena_says_so_and_serves_again_when_something_was_freed() {
         last = twin.alloc(3 * MIB, 1, Fill::Any);
     }
     // The zone of small areas served as well, but for what is too short; the refusal tells of the larger rest.
-    assert!(matches!(last, Err(AllocError::NoSpace { requested_bytes, align_bytes: 1, largest_bytes })
-        if requested_bytes == 3 * MIB && largest_bytes < 3 * MIB), "{last:?}");
+    assert!(
+        matches!(last, Err(AllocError::NoSpace { requested_bytes, align_bytes: 1, largest_bytes })
+        if requested_bytes == 3 * MIB && largest_bytes < 3 * MIB),
+        "{last:?}"
+    );
     let most = zones[0] / (3 * MIB) + zones[1] / (3 * MIB);
     assert!((most - 1..=most).contains(&twin.areas.len()), "{} of {most}", twin.areas.len());
     twin.check();
@@ -540,7 +552,15 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
     shim.set_cpus(1000);
     for granted in 0.. {
         shim.refuse(Call::Map, granted);
-        let made = Owned::new(shim.clone(), Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto });
+        let made = Owned::new(
+            shim.clone(),
+            Plan {
+                arena_bytes_max: usize::MAX,
+                kept_bytes_max: 0,
+                huge_pages: HugePages::Auto,
+                guards: false,
+            },
+        );
         shim.allow();
         match made {
             Ok(_) => {
@@ -555,7 +575,10 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
         }
     }
     shim.refuse(Call::Reserve, 0);
-    let made = Owned::new(shim.clone(), Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto });
+    let made = Owned::new(
+        shim.clone(),
+        Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto, guards: false },
+    );
     assert!(matches!(made, Err(CreateError::Refused { call: Call::Reserve, .. })));
     assert_eq!(shim.mapped(), 0);
 }

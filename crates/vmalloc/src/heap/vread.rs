@@ -2,7 +2,7 @@
 
 use super::Heap;
 use crate::PAGE_BYTES;
-use crate::arena::address;
+use crate::arena::{ZONES, address};
 use crate::os::Os;
 use crate::vread::peek;
 
@@ -12,12 +12,18 @@ impl<O: Os> Heap<O> {
     /// Cost: the bytes, and a word for each page between the first byte and the start of the area around it.
     pub(crate) fn vread(&self, at: usize, to: &mut [u8]) -> usize {
         to.fill(0);
+        (0..ZONES).map(|zone| self.vread_zone(zone, at, to)).sum()
+    }
+
+    fn vread_zone(&self, zone: usize, at: usize, to: &mut [u8]) -> usize {
         let end = at.saturating_add(to.len());
-        let (first, frontier) = (self.arena.first(), self.arena.first() + self.arena.committed_pages());
+        let first = self.arena.extent(zone).start().page_floor();
+        let frontier = first + self.arena.committed_pages(zone);
         let mut page = ((at / PAGE_BYTES) as u64).max(first);
         // The nearest word below that says live is that of the area around, if there is one (VM2).
-        page =
-            (first..=page.min(frontier)).rev().find(|&page| self.arena.get(page).is_live()).unwrap_or(page);
+        if page < frontier {
+            page = (first..=page).rev().find(|&page| self.arena.get(page).is_live()).unwrap_or(page);
+        }
         let mut really = 0;
         while page < frontier && address(page) < end {
             let word = self.arena.get(page);
@@ -25,12 +31,12 @@ impl<O: Os> Heap<O> {
                 page += 1;
                 continue;
             }
-            let stop = page + word.pages();
-            let (from, until) = (address(page).max(at), address(stop).min(end));
+            let (start, stop) = (address(page), address(page) + word.usable_bytes());
+            let (from, until) = (start.max(at), stop.min(end));
             if from < until {
                 really += peek(from, &mut to[from - at..until - at]);
             }
-            page = stop;
+            page += word.pages();
         }
         really
     }

@@ -279,6 +279,25 @@ impl Os for Linux {
         let _advice = unsafe { libc::madvise(pointer(span.at), span.bytes, advice) };
     }
 
+    unsafe fn forbid(&self, span: Span) -> Result<(), Errno> {
+        // SAFETY: the caller has the span to himself.
+        done(unsafe { libc::mprotect(pointer(span.at), span.bytes, libc::PROT_NONE) })
+    }
+
+    fn resident(&self, span: Span, seen: &mut [u8]) -> Result<(), Errno> {
+        let bytes = span.bytes.min(seen.len() * crate::PAGE_BYTES);
+        // SAFETY: the kernel writes a byte of `seen` for each page, and looks at no page.
+        done(unsafe { libc::mincore(pointer(span.at), bytes, seen.as_mut_ptr()) })
+    }
+
+    fn random(&self) -> Result<[u64; 2], Errno> {
+        let mut words = [0u64; 2];
+        // SAFETY: the kernel writes as many bytes as `words` has.
+        let count = unsafe { libc::getrandom(words.as_mut_ptr().cast(), size_of_val(&words), 0) };
+        // Of so few bytes it gives all or none.
+        if usize::try_from(count) == Ok(size_of_val(&words)) { Ok(words) } else { Err(errno()) }
+    }
+
     #[inline(always)]
     fn cpu(&self) -> usize {
         #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]

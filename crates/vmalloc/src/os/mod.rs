@@ -12,6 +12,9 @@
 //! | [`Os::renew`] | `mmap(MAP_FIXED)` | after a `remap`, and when what it moved is freed |
 //! | [`Os::guard`], [`Os::unguard`] | `madvise(MADV_GUARD_INSTALL)` and `REMOVE` | when guarded addresses are carved |
 //! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | when the frontier advances |
+//! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed |
+//! | [`Os::resident`] | `mincore` | when a hardened area is freed |
+//! | [`Os::random`] | `getrandom` | when a hardened allocator is made, and in a child of a fork |
 //!
 //! What an older kernel or a profile lacks is found out at the first call and not asked for again: then the call says so at no
 //! cost, and its callers do without.
@@ -57,6 +60,12 @@ pub enum Call {
     Move,
     /// Mapping fresh pages over what was moved.
     Renew,
+    /// Taking the access to pages away.
+    Forbid,
+    /// Asking for random numbers.
+    Random,
+    /// Asking which pages are there.
+    Resident,
     /// Moving a mapping to other addresses.
     Remap,
     /// Making pages fault.
@@ -175,6 +184,18 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// # Safety
     /// As [`renew`](Self::renew).
     unsafe fn mend(&self, span: Span) -> bool;
+
+    /// Makes pages neither readable nor writable; what is in them stays.
+    ///
+    /// # Safety
+    /// They were reserved, and nobody else refers to them.
+    unsafe fn forbid(&self, span: Span) -> Result<(), Errno>;
+
+    /// Tells for each page of a span, by the lowest bit of a byte of `seen`, whether it is in memory. What was swapped out is not.
+    fn resident(&self, span: Span, seen: &mut [u8]) -> Result<(), Errno>;
+
+    /// Numbers that nobody can guess.
+    fn random(&self) -> Result<[u64; 2], Errno>;
 
     /// Says whether huge pages are wanted behind a span, from now on. Nothing is promised.
     ///

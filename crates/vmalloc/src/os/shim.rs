@@ -238,6 +238,22 @@ impl Os for Shim {
         unsafe { self.0.linux.mend(span) }
     }
 
+    unsafe fn forbid(&self, span: Span) -> Result<(), Errno> {
+        self.granted(Call::Forbid)?;
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.forbid(span) }
+    }
+
+    fn resident(&self, span: Span, seen: &mut [u8]) -> Result<(), Errno> {
+        self.granted(Call::Resident)?;
+        self.0.linux.resident(span, seen)
+    }
+
+    fn random(&self) -> Result<[u64; 2], Errno> {
+        self.granted(Call::Random)?;
+        self.0.linux.random()
+    }
+
     unsafe fn advise_huge(&self, span: Span, wanted: bool) {
         // SAFETY: as this function's contract.
         unsafe { self.0.linux.advise_huge(span, wanted) };

@@ -1,0 +1,129 @@
+//! What is known of an address that cannot be freed, in words.
+
+use core::fmt;
+
+/// What is at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Known {
+    /// It is not in the arena.
+    Outside,
+    /// A live area is there, and does not begin there.
+    Live {
+        /// Where it begins.
+        start: usize,
+        /// Bytes that were asked for.
+        bytes: usize,
+    },
+    /// An area that was freed was there.
+    Quarantined {
+        /// Where its pages began.
+        pages_at: usize,
+        /// Bytes of its pages.
+        bytes: usize,
+        /// Frees since then.
+        frees: u64,
+    },
+    /// An area began there, was freed, and its addresses are free to others.
+    Released {
+        /// Bytes of its pages.
+        bytes: usize,
+        /// Frees since then.
+        frees: u64,
+    },
+    /// No area began there.
+    Never,
+}
+
+/// A mistake that ends the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fault {
+    /// What was to be freed is no area.
+    BadFree {
+        /// Where.
+        address: usize,
+        /// What is there.
+        known: Known,
+    },
+    /// Bytes beside an area were written to.
+    Spoiled {
+        /// Where it begins.
+        address: usize,
+        /// Bytes that were asked for.
+        bytes: usize,
+        /// The first such byte, from the start of the area.
+        offset: isize,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (address, known) = match *self {
+            Self::Spoiled { address, bytes, offset } => {
+                let (far, side) = match usize::try_from(offset) {
+                    Ok(offset) => (offset - bytes, "behind its end"),
+                    Err(_) => (offset.unsigned_abs(), "before its start"),
+                };
+                return write!(
+                    f,
+                    "bad write: the area of {bytes} bytes at {address:#x} was written to {far} bytes {side}, \
+                     the first bad byte is at offset {offset}"
+                );
+            }
+            Self::BadFree { address, known } => (address, known),
+        };
+        write!(f, "bad free: {address:#x} ")?;
+        match known {
+            Known::Outside => f.write_str("is outside the arena"),
+            Known::Live { start, bytes } => {
+                let (far, side) = if address < start {
+                    (start - address, "before")
+                } else if address - start < bytes {
+                    (address - start, "inside")
+                } else {
+                    (address - start - bytes, "behind the end of")
+                };
+                write!(f, "is {far} bytes {side} the live area of {bytes} bytes at {start:#x}")
+            }
+            Known::Quarantined { pages_at, bytes, frees } => write!(
+                f,
+                "was freed before: it is in the {bytes} bytes at {pages_at:#x}, in quarantine, {frees} frees ago"
+            ),
+            Known::Released { bytes, frees } => write!(
+                f,
+                "was freed before: an area of {bytes} bytes began there, {frees} frees ago, and has left the quarantine"
+            ),
+            Known::Never => f.write_str("was never the start of an area"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_is_told_with_what_is_known() {
+        let live = Known::Live { start: 0x1000, bytes: 100 };
+        let cases = [
+            (0x1010, live, "0x1010 is 16 bytes inside the live area of 100 bytes at 0x1000"),
+            (0x0ff0, live, "0xff0 is 16 bytes before the live area"),
+            (0x1066, live, "0x1066 is 2 bytes behind the end of the live area"),
+            (
+                0x1010,
+                Known::Quarantined { pages_at: 0x1000, bytes: 4096, frees: 3 },
+                "was freed before: it is in the 4096 bytes at 0x1000, in quarantine, 3 frees ago",
+            ),
+            (0x1000, Known::Released { bytes: 4096, frees: 9 }, "9 frees ago, and has left the quarantine"),
+            (0x1000, Known::Never, "never the start of an area"),
+            (0x1000, Known::Outside, "outside the arena"),
+        ];
+        for (address, known, want) in cases {
+            let said = Fault::BadFree { address, known }.to_string();
+            assert!(said.starts_with("bad free: ") && said.contains(want), "{said}");
+        }
+        for (offset, want) in [(105, "5 bytes behind its end"), (-3, "3 bytes before its start")] {
+            let said = Fault::Spoiled { address: 0x1000, bytes: 100, offset }.to_string();
+            assert!(said.contains(want) && said.ends_with(&format!("offset {offset}")), "{said}");
+        }
+    }
+}

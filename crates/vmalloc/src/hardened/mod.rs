@@ -1,0 +1,573 @@
+//! The hardened profile: mistakes with memory fault, or end the process with what is known of them.
+//!
+//! # Theory
+//! ```text
+//!            draw a place                                  free
+//!   nobody's ------------> room, open: live ----------------------------> closed: quarantine ---- oldest out ----> nobody's
+//!                             ^                                 |
+//!                             |   the same size again           | its pages, as zeros, to another place that is drawn
+//!                             +---------------------------- warm room
+//! ```
+//! | mistake | what happens |
+//! |---|---|
+//! | a byte past the end, read or written | fault, where the alignment lets the area end with its page; else as the next |
+//! | bytes beside the area in its pages, written | the canary there tells at the free, which aborts: offset of the first bad byte |
+//! | a page or more past the end, or before the start | fault, at the next page; farther away whatever is there: mostly nobody |
+//! | use after free | fault, for as long as the area is in quarantine, and after that until others get its addresses |
+//! | double free, free of what is no area | abort, with what is known of the address |
+//! | what others wrote, read | never: what is given out is zeros, but for the canary beside it |
+//!
+//! An area's addresses are used once, then wait in the [quarantine](quarantine). Its **pages** do not wait: those that are
+//! there are overwritten with zeros and moved to a room of the same size at another place, which the next to ask for that size gets
+//! without a fault (a **warm** room). So a pair costs a handful of system calls, and no page faults; where pages cannot be moved,
+//! they are dropped, and the next owner faults for his.
+//!
+//! What is beside an area is the [window](window), where it is [places](places), what nobody can guess [secret](secret).
+//!
+//! # Invariants
+//! - **HD1 first** a tag says live only at the first page of a live area, so a free is judged by one word.
+//! - **HD3 tiling** every range that the space has given out is that of a live area, of a warm room, in quarantine, or in the hands of
+//!   a call that is under way.
+//!
+//! SP3 and SP4 are the house's (ARCHITECTURE.md). What a mistake of the caller's leads to is not an error here.
+//!
+//! # Locking
+//! One lock, for where things are. System calls are made without it, but for those that make the window larger or bring records.
+//! A child of a fork has lost what other threads of its parent had in hand at that moment: addresses, and their pages, until it ends.
+//! # Source
+//! Scudo's secondary allocator (areas at the end of their pages, a quarantine without access), FreeBSD's `memguard`, Linux's KFENCE
+//! (`mm/kfence`: canaries beside objects, alternating ends) for what they find; the moving of pages is our own.
+
+mod known;
+mod owned;
+mod places;
+mod quarantine;
+mod secret;
+mod tag;
+#[cfg(test)]
+mod tests;
+mod warm;
+mod window;
+
+pub(crate) use known::{Fault, Known};
+pub(crate) use owned::{Owned, Plan};
+
+use crate::PAGE_BYTES;
+use crate::error::{AllocError, FreeError, ResizeError};
+use crate::fork::Hold;
+use crate::heap::Stats;
+use crate::lock::Mutex;
+use crate::os::{Os, process_id};
+use crate::records::Host;
+use core::alloc::Layout;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use places::{NoPlace, Places};
+use quarantine::{Held, Quarantine};
+use secret::{Canary, Draw};
+use tag::{State as Said, Tag};
+use warm::Warm;
+use window::{Room, Wall, Window, address, into_pointer};
+
+/// Ranges that are given back in one go.
+const BATCH: usize = 32;
+/// The window is this many times what is taken in it, if there is so much.
+const SPARSE: u64 = 4;
+
+/// One allocator.
+pub(crate) struct Hard<O: Os> {
+    // Constant after `new`.
+    host: Host<O>,
+    window: Window<O>,
+    canary: Canary,
+    /// Rooms that may be open at a time, where each splits a mapping.
+    rooms_max: u64,
+    // Under its lock.
+    state: Mutex<State<O>>,
+    // Atomic, each alone.
+    /// Areas freed, ever.
+    frees: AtomicU64,
+    /// Rooms that the system refused to close, ever.
+    refused: AtomicU64,
+}
+
+/// Where things are.
+struct State<O: Os> {
+    places: Places<O>,
+    draw: Draw,
+    quarantine: Quarantine,
+    warm: Warm,
+    live: u64,
+    live_pages: u64,
+    purged: u64,
+    hits: u64,
+}
+
+/// What [`State::let_in`] pushes out at a time.
+struct Out {
+    rooms: [Held; BATCH],
+    len: usize,
+}
+
+impl<O: Os> Hard<O> {
+    /// Gives out an area of zeros.
+    pub(crate) fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
+        let (room, tag) = self.take(layout)?;
+        self.window.put(room.page(), tag);
+        Ok(into_pointer(room, tag))
+    }
+
+    /// An open room with the canary in it, and the tag that it is to have.
+    fn take(&self, layout: Layout) -> Result<(Room, Tag), AllocError> {
+        if layout.size() == 0 {
+            return Err(AllocError::ZeroSize);
+        }
+        let extent = self.window.extent().len_bytes() as usize;
+        if layout.size() > extent {
+            return Err(no_space(layout, extent));
+        }
+        let tag = Tag::live(layout.size(), layout.align());
+        let mut room = self.take_room(layout, tag.pages())?;
+        let pattern = self.canary.of(room.page());
+        self.window.fill(&mut room, tag, pattern);
+        Ok((room, tag))
+    }
+
+    fn take_room(&self, layout: Layout, pages: u64) -> Result<Room, AllocError> {
+        let align = (layout.align() / PAGE_BYTES).max(1) as u64;
+        let mut state = self.state.lock();
+        if let Some(held) = state.warm.take(pages, align) {
+            state.hits += 1;
+            state.count_live(pages);
+            // SAFETY: the warm rooms had it, and have it no longer.
+            return Ok(unsafe { Room::claim(held.page(), held.pages()) });
+        }
+        if self.window.wall() == Wall::Protection && state.live + state.warm.rooms() >= self.rooms_max {
+            self.cool(&mut state);
+            if state.live >= self.rooms_max {
+                return Err(AllocError::TooManyGuards { guards_max: self.rooms_max as usize });
+            }
+        }
+        let page = loop {
+            match self.place(&mut state, pages, align) {
+                Ok(page) => break page,
+                // First what is kept for speed, then what is kept for safety, the oldest first.
+                Err(_) if self.cool(&mut state) || self.relent(&mut state) => {}
+                Err(NoPlace::Full { largest_bytes }) => return Err(no_space(layout, largest_bytes)),
+                Err(NoPlace::NoRecords) => return Err(AllocError::NoRecords),
+            }
+        };
+        state.count_live(pages);
+        drop(state);
+        // SAFETY: free in the space until a moment ago.
+        let mut room = unsafe { Room::claim(page, pages) };
+        if let Err((call, errno)) = self.window.open(&mut room) {
+            let bytes = address(pages);
+            self.close(&mut room);
+            let mut state = self.state.lock();
+            state.live -= 1;
+            state.live_pages -= pages;
+            state.places.give([room.range()].into_iter());
+            return Err(AllocError::Refused { call, errno, bytes });
+        }
+        Ok(room)
+    }
+
+    /// Draws a place, in a window that is large enough.
+    fn place(&self, state: &mut State<O>, pages: u64, align: u64) -> Result<u64, NoPlace> {
+        let want = (state.places.taken_pages() + pages + 2 + align).saturating_mul(SPARSE);
+        if want > self.window.window_pages() {
+            // In large steps. Refused, the window stays as it is, and its entropy with it.
+            let most = self.window.extent().len_bytes() / PAGE_BYTES as u64;
+            let _full = self.window.grow(want.checked_next_power_of_two().unwrap_or(most).min(most));
+        }
+        let (first, end) = (self.window.first(), self.window.first() + self.window.window_pages());
+        let State { places, draw, .. } = state;
+        places.take(draw, [first, end], pages, align)
+    }
+
+    /// Takes back the area that begins at an address.
+    ///
+    /// # Safety
+    /// If an area begins there, nobody refers to it any more.
+    pub(crate) unsafe fn free(&self, at: usize) -> Result<(), Fault> {
+        // SAFETY: this function's contract.
+        let (room, tag) = unsafe { self.claim(at) }?;
+        self.check(&room, tag)?;
+        self.retire(room);
+        Ok(())
+    }
+
+    /// Takes the live area that begins at an address, of all who try at a time one.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    unsafe fn claim(&self, at: usize) -> Result<(Room, Tag), Fault> {
+        let bad = || Fault::BadFree { address: at, known: self.known(at) };
+        let (page, offset) = self.window.locate(at).ok_or_else(bad)?;
+        let place = self.window.tag(page).ok_or_else(bad)?;
+        let tag = Tag::from_bits(place.load(Ordering::Relaxed));
+        if tag.state() != Said::Live || tag.offset() != offset {
+            return Err(bad());
+        }
+        let dead = tag.quarantined(self.frees.fetch_add(1, Ordering::Relaxed) + 1);
+        // Checks HD1. Acquire: what its owner did comes before what is done to its pages from here on.
+        place
+            .compare_exchange(tag.bits(), dead.bits(), Ordering::Acquire, Ordering::Relaxed)
+            .map_err(|_| bad())?;
+        // SAFETY: the area was live, and of all who claim it this one changed its tag (HD1).
+        Ok((unsafe { Room::claim(page, tag.pages()) }, tag))
+    }
+
+    /// Looks at the canary of an area.
+    fn check(&self, room: &Room, tag: Tag) -> Result<(), Fault> {
+        match self.window.spoiled(room, tag, self.canary.of(room.page())) {
+            None => Ok(()),
+            Some(offset) => Err(Fault::Spoiled {
+                address: address(room.page()) + tag.offset(),
+                bytes: tag.requested_bytes(),
+                offset,
+            }),
+        }
+    }
+
+    /// Closes the room of an area that was freed, and keeps its pages, if that pays.
+    fn retire(&self, mut room: Room) {
+        let pages = room.pages();
+        let mut next = self.next_room(pages);
+        let moved = next.as_mut().map_or(0, |next| self.window.hand_over(&mut room, next));
+        self.close(&mut room);
+        if moved == 0
+            && let Some(mut unused) = next.take()
+        {
+            self.close(&mut unused);
+            self.state.lock().places.give([unused.range()].into_iter());
+        }
+        let mut state = self.state.lock();
+        state.live -= 1;
+        state.live_pages -= pages;
+        state.purged += pages - moved;
+        self.let_in(&mut state, Held::new(room.page(), pages));
+        let mut surplus = None;
+        if let Some(next) = next {
+            surplus = state.warm.push(Held::new(next.page(), pages));
+        }
+        drop(state);
+        while let Some(held) = surplus {
+            self.cool_one(held);
+            surplus = self.state.lock().warm.surplus();
+        }
+    }
+
+    /// An open room of the same size at another place, for pages that are worth to be kept.
+    fn next_room(&self, pages: u64) -> Option<Room> {
+        if self.window.wall() == Wall::Protection || !self.host.os().can_move() {
+            return None;
+        }
+        let mut state = self.state.lock();
+        if !state.warm.admits(pages) {
+            return None;
+        }
+        let page = self.place(&mut state, pages, 1).ok()?;
+        drop(state);
+        // SAFETY: free in the space until a moment ago.
+        let mut room = unsafe { Room::claim(page, pages) };
+        if self.window.open(&mut room).is_ok() {
+            return Some(room);
+        }
+        self.close(&mut room);
+        self.state.lock().places.give([room.range()].into_iter());
+        None
+    }
+
+    fn close(&self, room: &mut Room) {
+        if !self.window.close(room) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts a closed room into the quarantine, and gives back what it pushes out.
+    fn let_in(&self, state: &mut State<O>, held: Held) {
+        let pages = held.pages() + 2;
+        if !state.quarantine.admits(pages) {
+            self.release(state, &[held]);
+            return;
+        }
+        let entry = Held::new(held.page(), pages);
+        loop {
+            let mut out = Out { rooms: [held; BATCH], len: 0 };
+            while out.len < BATCH
+                && let Some(old) = state.quarantine.overflow(pages)
+            {
+                out.rooms[out.len] = Held::new(old.page(), old.pages() - 2);
+                out.len += 1;
+            }
+            self.release(state, &out.rooms[..out.len]);
+            if out.len < BATCH {
+                break;
+            }
+        }
+        state.quarantine.push(entry);
+    }
+
+    /// Gives the addresses of closed rooms to others.
+    fn release(&self, state: &mut State<O>, rooms: &[Held]) {
+        if rooms.is_empty() {
+            return;
+        }
+        for held in rooms {
+            let tag = self.window.get(held.page());
+            self.window.put(held.page(), tag.released());
+        }
+        // SAFETY: closed rooms that nobody has; they are only told by their ranges.
+        let range = |held: &Held| unsafe { Room::claim(held.page(), held.pages()) }.range();
+        state.places.give(rooms.iter().map(range));
+    }
+
+    /// Closes the warm rooms; `false` if there were none.
+    fn cool(&self, state: &mut State<O>) -> bool {
+        let mut any = false;
+        while let Some(held) = state.warm.pop() {
+            // SAFETY: the warm rooms had it, and have it no longer.
+            let mut room = unsafe { Room::claim(held.page(), held.pages()) };
+            self.close(&mut room);
+            state.purged += held.pages();
+            state.places.give([room.range()].into_iter());
+            any = true;
+        }
+        any
+    }
+
+    /// Closes a room that was warm.
+    fn cool_one(&self, held: Held) {
+        // SAFETY: the warm rooms had it, and have it no longer.
+        let mut room = unsafe { Room::claim(held.page(), held.pages()) };
+        self.close(&mut room);
+        let mut state = self.state.lock();
+        state.purged += held.pages();
+        state.places.give([room.range()].into_iter());
+    }
+
+    /// Lets some of the quarantine go before its time; `false` if it is empty.
+    fn relent(&self, state: &mut State<O>) -> bool {
+        let mut out = [Held::new(0, 0); BATCH];
+        let mut count = 0;
+        while count < BATCH
+            && let Some(old) = state.quarantine.pop()
+        {
+            out[count] = Held::new(old.page(), old.pages() - 2);
+            count += 1;
+        }
+        self.release(state, &out[..count]);
+        count > 0
+    }
+
+    /// Gives an area another size: another area with the same bytes, as many as both have. The rest are zeros.
+    ///
+    /// # Safety
+    /// If an area begins there, nobody refers to it during the call, nor to the address afterwards.
+    pub(crate) unsafe fn resize(
+        &self,
+        at: usize,
+        layout: Layout,
+    ) -> Result<Result<NonNull<u8>, ResizeError>, Fault> {
+        let tag = match self.live(at) {
+            Ok(tag) => tag,
+            Err(_) => return Err(Fault::BadFree { address: at, known: self.known(at) }),
+        };
+        if layout.size() == tag.requested_bytes() && at.is_multiple_of(layout.align()) {
+            return Ok(Ok(into_pointer_at(at, tag)));
+        }
+        let (mut to, into) = match self.take(layout) {
+            Ok(taken) => taken,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        // SAFETY: this function's contract.
+        let (from, tag) = match unsafe { self.claim(at) } {
+            Ok(claimed) => claimed,
+            Err(fault) => {
+                // Another thread has freed it. The new room is as unused as it was.
+                self.window.put(to.page(), into.quarantined(self.frees.load(Ordering::Relaxed)));
+                self.retire(to);
+                return Err(fault);
+            }
+        };
+        self.check(&from, tag)?;
+        self.window.copy(&from, tag, &mut to, into);
+        self.retire(from);
+        self.window.put(to.page(), into);
+        Ok(Ok(into_pointer(to, into)))
+    }
+
+    /// The tag of the live area that begins at an address.
+    pub(crate) fn live(&self, at: usize) -> Result<Tag, FreeError> {
+        let Some((page, offset)) = self.window.locate(at) else {
+            return Err(FreeError::NotOurs { address: at });
+        };
+        let tag = self.window.get(page);
+        match tag.state() {
+            Said::Live if tag.offset() == offset => Ok(tag),
+            Said::Quarantined | Said::Released => {
+                Err(FreeError::AlreadyFree { address: at, bytes: address(tag.pages()) })
+            }
+            Said::Live | Said::Never => Err(FreeError::NoArea { address: at }),
+        }
+    }
+
+    /// What is known of an address. O(1), under the lock.
+    pub(crate) fn known(&self, at: usize) -> Known {
+        let Some((page, _)) = self.window.locate(at) else { return Known::Outside };
+        let frees = self.frees.load(Ordering::Relaxed);
+        let around = self.state.lock().places.around(page);
+        // Of the area that is there first; else of one that began there.
+        let area = around.map(|range| range.start().page_floor() + 1);
+        for first in area.into_iter().chain([page]) {
+            let tag = self.window.get(first);
+            let (pages_at, bytes) = (address(first), address(tag.pages()));
+            match tag.state() {
+                Said::Live if Some(first) == area => {
+                    return Known::Live { start: pages_at + tag.offset(), bytes: tag.requested_bytes() };
+                }
+                Said::Quarantined if Some(first) == area => {
+                    return Known::Quarantined { pages_at, bytes, frees: tag.age(frees) };
+                }
+                Said::Released if first == page => return Known::Released { bytes, frees: tag.age(frees) },
+                Said::Live | Said::Quarantined | Said::Released | Said::Never => {}
+            }
+        }
+        Known::Never
+    }
+
+    /// Copies what can be read at an address of the window; the rest is zeros. Nothing but live areas can be.
+    pub(crate) fn vread(&self, at: usize, to: &mut [u8]) -> usize {
+        to.fill(0);
+        let window = self.window.extent();
+        let (first, end) = (window.start().get() as usize, window.end().get() as usize);
+        let (from, until) = (at.max(first), at.saturating_add(to.len()).min(end));
+        if from < until { crate::vread::peek(from, &mut to[from - at..until - at]) } else { 0 }
+    }
+
+    /// Tells whether an address is in the arena.
+    #[inline]
+    pub(crate) fn contains(&self, at: usize) -> bool {
+        self.window.locate(at).is_some()
+    }
+
+    /// Gives the pages that are kept back; how many. The quarantine has none.
+    pub(crate) fn trim(&self) -> u64 {
+        let mut state = self.state.lock();
+        let before = state.purged;
+        self.cool(&mut state);
+        state.purged - before
+    }
+
+    /// Counts.
+    pub(crate) fn stats(&self) -> Stats {
+        let state = self.state.lock();
+        Stats {
+            arena_bytes: self.window.extent().len_bytes() as usize,
+            committed_bytes: address(self.window.window_pages()),
+            live_bytes: address(state.live_pages),
+            cached_bytes: address(state.warm.pages()),
+            record_bytes: self.host.mapped_bytes(),
+            purged_bytes: state.purged * PAGE_BYTES as u64,
+            cache_hits: state.hits,
+            quarantined_bytes: address(state.quarantine.pages()),
+            quarantined_areas: state.quarantine.areas(),
+            refused_purges: self.refused.load(Ordering::Relaxed),
+            guards: state.live + state.warm.rooms(),
+            ..Stats::default()
+        }
+    }
+
+    /// Writes a line for each room, walls included, as `/proc/vmallocinfo` has them.
+    pub(crate) fn write_info(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let mut from = self.window.first();
+        loop {
+            // Nothing is written under the lock: the writer may allocate here.
+            let Some(range) = self.state.lock().places.above(from) else { return Ok(()) };
+            let (page, end) = range.whole_pages();
+            let (start, stop) = (address(page), address(end));
+            write!(out, "{start:#018x}-{stop:#018x} {:>7}", stop - start)?;
+            match self.window.get(page + 1).state() {
+                Said::Live => writeln!(out, " pages={} vmalloc", end - page - 2)?,
+                Said::Quarantined => writeln!(out, " quarantined vm_area")?,
+                Said::Released | Said::Never => writeln!(out, " unpurged vm_area")?,
+            }
+            from = end;
+        }
+    }
+
+    /// Checks every invariant with full walks. Call it when nobody else calls.
+    #[cfg(test)]
+    pub(crate) fn validate(&self) -> Result<(), va_base::Broken> {
+        use va_base::{Broken, Va};
+        let state = self.state.lock();
+        state.places.validate()?;
+        if let Err((want, got)) = state.quarantine.check() {
+            return Err(Broken { rule: "HQ1", at: Va::ZERO, want, got });
+        }
+        if let Err((want, got)) = state.warm.check() {
+            return Err(Broken { rule: "HW1", at: Va::ZERO, want, got });
+        }
+        let (mut from, mut live, mut pages) = (self.window.first(), 0, 0);
+        while let Some(range) = state.places.above(from) {
+            let (page, end) = range.whole_pages();
+            let tag = self.window.get(page + 1);
+            if tag.state() == Said::Live {
+                live += 1;
+                let want = end - page - 2;
+                Broken::unless(tag.pages() == want, "HD1", range.start(), want, tag.pages())?;
+            }
+            let mut rest = (page..end).filter(|&other| other != page + 1);
+            let inside = rest.find(|&other| self.window.get(other).state() == Said::Live);
+            Broken::unless(inside.is_none(), "HD1", range.start(), 0, 1)?;
+            pages += end - page;
+            from = end;
+        }
+        Broken::unless(live == state.live, "HD3", Va::ZERO, state.live, live)?;
+        let counted = state.live_pages + 2 * state.live + state.quarantine.pages();
+        let counted = counted + state.warm.pages() + 2 * state.warm.rooms();
+        Broken::unless(counted == pages, "HD3", Va::ZERO, counted, pages)
+    }
+}
+
+impl<O: Os> State<O> {
+    fn count_live(&mut self, pages: u64) {
+        self.live += 1;
+        self.live_pages += pages;
+    }
+}
+
+fn into_pointer_at(at: usize, tag: Tag) -> NonNull<u8> {
+    // SAFETY: only the address of the room is used, whose area is live and stays the caller's.
+    into_pointer(unsafe { Room::claim((at / PAGE_BYTES) as u64, tag.pages()) }, tag)
+}
+
+fn no_space(layout: Layout, largest_bytes: usize) -> AllocError {
+    AllocError::NoSpace { requested_bytes: layout.size(), align_bytes: layout.align(), largest_bytes }
+}
+
+impl<O: Os> Hold for Hard<O> {
+    fn hold(&self) {
+        core::mem::forget(self.state.lock());
+        self.host.hold();
+    }
+
+    fn forget(&self) {
+        self.host.os().forget();
+        let fresh = self.host.os().random().unwrap_or_default();
+        // SAFETY: the lock was taken by `hold`, and this is the only thread of the child.
+        let state = unsafe { &mut *self.state.data_ptr() };
+        // Or the child would choose the places that its parent chooses.
+        state.draw.part(fresh, u64::from(process_id()));
+    }
+
+    unsafe fn release(&self) {
+        // SAFETY: both were taken by `hold`, as this function's contract says.
+        unsafe { self.host.release() };
+        // SAFETY: as before.
+        unsafe { self.state.force_unlock() };
+    }
+}

@@ -1,0 +1,161 @@
+//! A hardened allocator that somebody owns: made in its own records, gone with its owner.
+
+use super::places::Places;
+use super::quarantine::{Held, Quarantine};
+use super::secret::{Canary, Draw};
+use super::warm::Warm;
+use super::window::{Wall, Window};
+use super::{Hard, State};
+use crate::PAGE_BYTES;
+use crate::arena::room;
+use crate::error::CreateError;
+use crate::fork;
+use crate::lock::Mutex;
+use crate::os::{Call, Os};
+use crate::records::Host;
+use crate::vmalloc::{Hardened, Walls};
+use core::ops::Deref;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
+use va_base::Platform;
+
+/// What a hardened allocator is made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) arena_bytes_max: usize,
+    /// Bytes of warm rooms.
+    pub(crate) kept_bytes_max: usize,
+    /// Bytes of the window at first.
+    pub(crate) window_bytes: usize,
+    pub(crate) quarantine_bytes_max: usize,
+    pub(crate) quarantine_areas_max: usize,
+    /// How access is denied; `None` to find out what there is.
+    pub(crate) wall: Option<Wall>,
+    /// In place of what the system gives for keys.
+    pub(crate) seed: Option<u64>,
+}
+
+impl Plan {
+    pub(crate) fn new(arena_bytes_max: usize, kept_bytes_max: usize, hardened: Hardened) -> Self {
+        let Hardened { window_bytes, quarantine_bytes_max, quarantine_areas_max, walls } = hardened;
+        let wall = match walls {
+            Walls::Best => None,
+            Walls::Protection => Some(Wall::Protection),
+        };
+        Self {
+            arena_bytes_max,
+            kept_bytes_max,
+            window_bytes,
+            quarantine_bytes_max,
+            quarantine_areas_max,
+            wall,
+            seed: None,
+        }
+    }
+}
+
+/// The allocator and the right to end it.
+pub(crate) struct Owned<O: Os> {
+    hard: NonNull<Hard<O>>,
+}
+
+// SAFETY: it is shared by its lock and atomics, whoever owns it.
+unsafe impl<O: Os> Send for Owned<O> {}
+// SAFETY: as before.
+unsafe impl<O: Os> Sync for Owned<O> {}
+
+impl<O: Os> Owned<O> {
+    /// Makes one on a system.
+    pub(crate) fn new(os: O, plan: Plan) -> Result<Self, CreateError> {
+        let most = room(&os, plan.arena_bytes_max)?;
+        fork::ensure_handlers();
+        let host = Host::open(os).map_err(|(call, errno)| CreateError::Refused { call, errno, bytes: 0 })?;
+        let made = Self::make(host, most, plan);
+        if made.is_err() {
+            // SAFETY: what lived there is gone.
+            unsafe { host.close() };
+        }
+        made
+    }
+
+    fn make(host: Host<O>, most: usize, plan: Plan) -> Result<Self, CreateError> {
+        let pages = |bytes: usize| (bytes / PAGE_BYTES) as u64;
+        let [canary, draw] = keys(host.os(), plan.seed)?;
+        let place = host.lend_place().ok_or(CreateError::NoRecords)?;
+        let link = host.lend_place().ok_or(CreateError::NoRecords)?;
+        let ring = match plan.quarantine_areas_max {
+            0 => &mut [],
+            areas => host.lend_slab::<Held>(areas).ok_or(CreateError::NoRecords)?,
+        };
+        let window = Window::reserve(host, most, pages(plan.window_bytes), plan.wall)?;
+        let Some(places) = Places::new(window.extent(), host) else {
+            // SAFETY: nobody uses it yet.
+            unsafe { window.unmap() };
+            return Err(CreateError::NoRecords);
+        };
+        let state = State {
+            places,
+            draw: Draw::new(draw),
+            quarantine: Quarantine::new(ring, pages(plan.quarantine_bytes_max)),
+            warm: Warm::new(pages(plan.kept_bytes_max)),
+            live: 0,
+            live_pages: 0,
+            purged: 0,
+            hits: 0,
+        };
+        let hard = Hard {
+            host,
+            window,
+            canary: Canary::new(canary),
+            // Each splits a mapping into three; three quarters of what there may be are others'.
+            rooms_max: host.os().mappings_max() / 8,
+            state: Mutex::new(state),
+            frees: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        };
+        // SAFETY: lent for it, and nobody else is given it.
+        unsafe { place.write(hard) };
+        fork::register(place, link);
+        Ok(Self { hard: place })
+    }
+
+    /// Takes a place in its own records, for as long as it lives.
+    pub(crate) fn lend_place<T>(&self) -> Option<NonNull<T>> {
+        self.host.lend_place()
+    }
+}
+
+/// The keys of the canaries and of the places.
+fn keys(os: &impl Os, seed: Option<u64>) -> Result<[[u64; 2]; 2], CreateError> {
+    if let Some(seed) = seed {
+        return Ok([[seed, 0], [seed, 1]]);
+    }
+    let mut keys = [[0; 2]; 2];
+    for key in &mut keys {
+        *key = os.random().map_err(|errno| CreateError::Refused { call: Call::Random, errno, bytes: 16 })?;
+    }
+    Ok(keys)
+}
+
+impl<O: Os> Deref for Owned<O> {
+    type Target = Hard<O>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Hard<O> {
+        // SAFETY: it lives until its owner is dropped.
+        unsafe { self.hard.as_ref() }
+    }
+}
+
+impl<O: Os> Drop for Owned<O> {
+    fn drop(&mut self) {
+        fork::unregister(self.hard);
+        let host = self.host;
+        // SAFETY: whoever refers to an area of it has broken his promise; nobody else refers to the allocator.
+        unsafe { self.window.unmap() };
+        // SAFETY: the owner goes, and this is the only time.
+        unsafe { self.hard.drop_in_place() };
+        // SAFETY: the allocator was the last that lived there.
+        unsafe { host.close() };
+    }
+}

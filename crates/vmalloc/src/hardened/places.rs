@@ -1,0 +1,169 @@
+//! Where the next room goes: anywhere.
+//!
+//! # Theory
+//! Of all starts in the window that are aligned as asked, one is drawn, and drawn again if something is there. So every position at
+//! which the room fits is as likely as any other, which a search for the next hole above would not give: there, who lies behind a long
+//! area would be found as often as that is long. The window is kept four times as large as what is taken in it, while the
+//! reservation lasts, so few draws are in vain, and the entropy is what the window has:
+//!
+//! ```text
+//!   bits = log2(window pages - taken pages - pages of the room and walls)      16 GiB, a quarter taken, small areas: 21.6
+//! ```
+//! The longer the area, and the more neighbours it must not touch, the fewer positions: an area of a quarter of the window
+//! has two bits less, or more. After [`TRIES`] draws in vain the lowest fit above the last one is taken, or the lowest of all.
+//! # Source
+//! Our own; Linux draws where its window begins, once a boot (`vmalloc_base`), and the index stays deterministic here, too (SP5).
+
+use super::secret::Draw;
+use super::window::address;
+use crate::os::{Os, abort_with};
+use crate::records::Host;
+use va_base::{Align, AllocError, Machine, Pages, Platform, Request, Va, VaRange};
+use va_space::config::Order;
+use va_space::decay::Quarter;
+use va_space::lookup::MapLookup;
+use va_space::node::Spread;
+use va_space::{Config, Purge, SpaceError, VmapSpace};
+use va_tree::BTreeIndex;
+
+/// Draws before the next hole is taken.
+const TRIES: u32 = 32;
+
+/// How the space of a hardened allocator works: no pools, nothing lazy. Its quarantine is in front of it.
+pub(crate) struct Scatter;
+
+impl Config for Scatter {
+    type Index<P: Platform> = BTreeIndex<P>;
+    type Zone = Spread;
+    type Decay = Quarter;
+    type Lookup<P: Machine> = MapLookup;
+    const NODES_MAX: u32 = 1;
+    const POOL_ON_ONE_NODE: bool = false;
+    const POOL_PAGES_MAX: u64 = 0;
+    const POOL_TRIES: u32 = 0;
+    const STEAL: bool = false;
+    const ORDER: Order = Order::SliceByAddress;
+    const SLICE_AREAS: u64 = u64::MAX;
+    const FAIL_FAST: bool = true;
+
+    /// Whoever frees here purges.
+    fn lazy_max(_cpus: u32) -> Pages {
+        Pages::new(1 << 40)
+    }
+
+    fn index<P: Platform>(
+        extent: VaRange,
+        default_window: VaRange,
+        platform: P,
+    ) -> Result<Self::Index<P>, AllocError> {
+        BTreeIndex::new(extent, default_window, platform)
+    }
+}
+
+/// Why there is no place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoPlace {
+    /// Nothing fits; the largest hole.
+    Full { largest_bytes: usize },
+    /// The system gave no memory for records.
+    NoRecords,
+}
+
+impl From<SpaceError> for NoPlace {
+    fn from(error: SpaceError) -> Self {
+        match error {
+            SpaceError::NoSpace { largest, .. } => Self::Full { largest_bytes: address(largest.get()) },
+            SpaceError::Index(AllocError::Occupied { .. }) => Self::Full { largest_bytes: 0 },
+            _ => Self::NoRecords,
+        }
+    }
+}
+
+/// Which addresses are whose.
+pub(super) struct Places<O: Os> {
+    space: VmapSpace<Host<O>, Scatter>,
+}
+
+impl<O: Os> Places<O> {
+    pub(super) fn new(extent: VaRange, host: Host<O>) -> Option<Self> {
+        Some(Self { space: VmapSpace::new(extent, extent, host).ok()? })
+    }
+
+    /// Pages that are not free, walls included.
+    pub(super) fn taken_pages(&self) -> u64 {
+        self.space.stats().busy_pages.get()
+    }
+
+    /// Takes a room of `pages` whose first page is a multiple of `align` pages, in the window `[first, end)`; its first page.
+    pub(super) fn take(
+        &mut self,
+        draw: &mut Draw,
+        [first, end]: [u64; 2],
+        pages: u64,
+        align: u64,
+    ) -> Result<u64, NoPlace> {
+        let lowest = (first + 1).next_multiple_of(align);
+        let Some(highest) = end.checked_sub(pages + 1).filter(|&highest| highest >= lowest) else {
+            return Err(NoPlace::Full { largest_bytes: address(end - first) });
+        };
+        let positions = (highest - lowest) / align + 1;
+        let mut last = lowest;
+        for _ in 0..TRIES {
+            last = lowest + draw.below(positions) * align;
+            match self.take_at(last, pages) {
+                Ok(()) => return Ok(last),
+                Err(NoPlace::Full { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match self.take_fit([last - 1, end], pages, align) {
+            Err(NoPlace::Full { .. }) => self.take_fit([first, end], pages, align),
+            done => done,
+        }
+    }
+
+    /// Takes the room that begins there, if all of it is free.
+    fn take_at(&mut self, page: u64, pages: u64) -> Result<(), NoPlace> {
+        let range = VaRange::from_pages(page - 1, page + pages + 1).unwrap_or_default();
+        Ok(self.space.alloc_at(range).map(|_| ())?)
+    }
+
+    /// Takes the lowest room between two pages.
+    fn take_fit(&mut self, [from, to]: [u64; 2], pages: u64, align: u64) -> Result<u64, NoPlace> {
+        let window = VaRange::from_pages(from, to).unwrap_or_default();
+        // Room to align in; what is too much goes back at once.
+        let whole = pages + 1 + align;
+        let align_bytes = Align::new(address(align) as u64).unwrap_or(Align::PAGE);
+        let request = Request::pages(whole).map_err(|_| NoPlace::Full { largest_bytes: 0 })?;
+        let area = self.space.alloc(0, &request.aligned(align_bytes).within(window))?;
+        let page = area.range().start().page_floor() + align;
+        self.give([area.range()].into_iter());
+        self.take_at(page, pages)?;
+        Ok(page)
+    }
+
+    /// Takes ranges back.
+    pub(super) fn give(&mut self, ranges: impl Iterator<Item = VaRange>) {
+        for range in ranges {
+            if let Err(error) = self.space.free_at(range.start()) {
+                abort_with(format_args!("a room that the space does not know: {error}"));
+            }
+        }
+        self.space.purge(Purge::Full);
+    }
+
+    /// The room that a page is in, walls included.
+    pub(super) fn around(&self, page: u64) -> Option<VaRange> {
+        Some(self.space.find_enclosing(Va::from_page(page))?.range)
+    }
+
+    /// The lowest room that ends above a page.
+    pub(super) fn above(&self, page: u64) -> Option<VaRange> {
+        Some(self.space.find_above(Va::from_page(page))?.range)
+    }
+
+    #[cfg(test)]
+    pub(super) fn validate(&self) -> Result<(), va_base::Broken> {
+        self.space.validate()
+    }
+}

@@ -1,0 +1,111 @@
+//! What nobody outside may guess: where the next area goes, and what is written beside it.
+//!
+//! # Theory
+//! A generator whose state can be computed from what it put out is no secret here: every address that leaks is an output. So both
+//! uses are one keyed function, of which outputs tell nothing about others: a counter under one key gives places, an address
+//! under another gives the canary of the area there. The system is asked for keys once, when the allocator is made, and once in each
+//! child of a fork, which must not choose the places that its parent chooses. Canaries keep their key, since areas outlive a fork.
+//! # Source
+//! Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012 (SipHash-2-4).
+
+/// A key of 128 bits.
+pub(crate) type Key = [u64; 2];
+
+/// The keyed function, of one word.
+fn keyed(key: Key, message: u64) -> u64 {
+    let mut v = [
+        key[0] ^ 0x736f_6d65_7073_6575,
+        key[1] ^ 0x646f_7261_6e64_6f6d,
+        key[0] ^ 0x6c79_6765_6e65_7261,
+        key[1] ^ 0x7465_6462_7974_6573,
+    ];
+    // The second word of a message is its length in bytes, in the upper byte.
+    for word in [message, 8 << 56] {
+        v[3] ^= word;
+        rounds(&mut v, 2);
+        v[0] ^= word;
+    }
+    v[2] ^= 0xff;
+    rounds(&mut v, 4);
+    v[0] ^ v[1] ^ v[2] ^ v[3]
+}
+
+fn rounds(v: &mut [u64; 4], count: u32) {
+    for _ in 0..count {
+        // Wrapping and rotating are the function itself.
+        v[0] = v[0].wrapping_add(v[1]);
+        v[2] = v[2].wrapping_add(v[3]);
+        v[1] = v[1].rotate_left(13) ^ v[0];
+        v[3] = v[3].rotate_left(16) ^ v[2];
+        v[0] = v[0].rotate_left(32).wrapping_add(v[3]);
+        v[2] = v[2].wrapping_add(v[1]);
+        v[3] = v[3].rotate_left(21) ^ v[0];
+        v[1] = v[1].rotate_left(17) ^ v[2];
+        v[2] = v[2].rotate_left(32);
+    }
+}
+
+/// Draws places.
+#[derive(Debug)]
+pub(crate) struct Draw {
+    key: Key,
+    drawn: u64,
+}
+
+impl Draw {
+    pub(crate) fn new(key: Key) -> Self {
+        Self { key, drawn: 0 }
+    }
+
+    /// A number below `bound`, which is not 0; each as likely as any other, but for `bound` in 2^64.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.drawn = self.drawn.wrapping_add(1);
+        ((u128::from(keyed(self.key, self.drawn)) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// Goes another way from here on than whoever has a copy. What the system gave may be nothing: then the word makes the difference.
+    pub(crate) fn part(&mut self, fresh: Key, word: u64) {
+        let mix = keyed(self.key, word);
+        self.key = [fresh[0] ^ mix, fresh[1] ^ keyed(self.key, !word)];
+    }
+}
+
+/// What fills the bytes of an area that nobody asked for: the word at an address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Canary(Key);
+
+impl Canary {
+    pub(crate) fn new(key: Key) -> Self {
+        Self(key)
+    }
+
+    /// The eight bytes that repeat beside the area whose first page this is.
+    pub(crate) fn of(self, page: u64) -> [u8; 8] {
+        keyed(self.0, page).to_le_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keyed_function_is_the_published_one() {
+        // The vector of the reference implementation for the message 00 01 .. 07 under the key 00 01 .. 0f.
+        let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+        assert_eq!(keyed(key, 0x0706_0504_0302_0100), 0x93f5_f579_9a93_2462);
+    }
+
+    #[test]
+    fn draws_are_below_their_bound_and_part_ways_after_a_fork() {
+        let mut parent = Draw::new([1, 2]);
+        assert!((0..1000).all(|_| parent.below(7) < 7));
+        assert_eq!(parent.below(1), 0);
+        for fresh in [[0, 0], [5, 6]] {
+            let (mut one, mut other) = (Draw::new([1, 2]), Draw::new([1, 2]));
+            assert_eq!(one.below(1 << 60), other.below(1 << 60));
+            other.part(fresh, 4711);
+            assert!((0..8).all(|_| one.below(1 << 60) != other.below(1 << 60)));
+        }
+    }
+}

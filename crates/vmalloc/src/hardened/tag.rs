@@ -1,0 +1,132 @@
+//! What is known of an area, in the tag of its first page.
+//!
+//! ```text
+//!   63   58 57    46 45   34 33        2 1     0
+//!   |  0   | offset | slack |   pages   | state |      live: 1. Where the area begins in its first page; what was not asked for
+//!   |         when          |   pages   | state |      quarantined: 2, released: 3. The frees counted until then; 0: never
+//! ```
+
+use crate::PAGE_BYTES;
+
+const LIVE: u64 = 1;
+const QUARANTINED: u64 = 2;
+const RELEASED: u64 = 3;
+const PAGES_AT: u32 = 2;
+const SLACK_AT: u32 = 34;
+const OFFSET_AT: u32 = 46;
+const IN_PAGE: u64 = PAGE_BYTES as u64 - 1;
+/// Pages that a tag can tell.
+pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
+/// Frees that a tag can tell apart.
+const FREES: u64 = 1 << 30;
+
+const _: () = assert!(PAGE_BYTES == 1 << (OFFSET_AT - SLACK_AT));
+
+/// The tag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tag(u64);
+
+/// What a tag says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// No area ever began here.
+    Never,
+    /// An area begins here.
+    Live,
+    /// One did, and nobody else is given its addresses yet.
+    Quarantined,
+    /// One did; others may have its addresses.
+    Released,
+}
+
+impl Tag {
+    /// The tag of a live area of `size` bytes, which are not 0, at the end of its pages as far as `align`, a power of two, lets it.
+    pub(crate) const fn live(size: usize, align: usize) -> Self {
+        let pages = size.div_ceil(PAGE_BYTES) as u64;
+        let slack = (size as u64).wrapping_neg() & IN_PAGE;
+        let offset = if align < PAGE_BYTES { slack & !(align as u64 - 1) } else { 0 };
+        Self(offset << OFFSET_AT | slack << SLACK_AT | pages << PAGES_AT | LIVE)
+    }
+
+    /// The same area, taken back as the nth.
+    pub(crate) const fn quarantined(self, frees: u64) -> Self {
+        Self((frees % FREES) << SLACK_AT | self.pages() << PAGES_AT | QUARANTINED)
+    }
+
+    /// The same area, whose addresses are free again.
+    pub(crate) const fn released(self) -> Self {
+        Self(self.0 | RELEASED)
+    }
+
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn state(self) -> State {
+        match self.0 & 3 {
+            LIVE => State::Live,
+            QUARANTINED => State::Quarantined,
+            RELEASED => State::Released,
+            _ => State::Never,
+        }
+    }
+
+    pub(crate) const fn pages(self) -> u64 {
+        self.0 >> PAGES_AT & PAGES_MAX
+    }
+
+    /// Where a live area begins in its first page.
+    pub(crate) const fn offset(self) -> usize {
+        (self.0 >> OFFSET_AT & IN_PAGE) as usize
+    }
+
+    /// Bytes that were asked for, of a live area.
+    pub(crate) const fn requested_bytes(self) -> usize {
+        self.pages() as usize * PAGE_BYTES - (self.0 >> SLACK_AT & IN_PAGE) as usize
+    }
+
+    /// How many frees there were since this one, of `frees` in all, modulo 2^30.
+    pub(crate) const fn age(self, frees: u64) -> u64 {
+        frees.wrapping_sub(self.0 >> SLACK_AT) % FREES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_area_ends_where_its_pages_end_as_far_as_its_alignment_lets_it() {
+        let cases = [
+            (1, 1, 1, 4095),
+            (4096, 1, 1, 0),
+            (4097, 1, 2, 4095),
+            (100, 16, 1, 3984),
+            (96, 16, 1, 4000),
+            (5000, 4096, 2, 0),
+            (5000, 1 << 21, 2, 0),
+            (1 << 40, 8, 1 << 28, 0),
+        ];
+        for (size, align, pages, offset) in cases {
+            let tag = Tag::live(size, align);
+            assert_eq!((tag.pages(), tag.offset(), tag.requested_bytes()), (pages, offset, size));
+            assert_eq!(tag.state(), State::Live);
+            // Nothing is left behind it but what the alignment leaves.
+            let behind = pages as usize * PAGE_BYTES - offset - size;
+            assert!(behind < align && offset % align.min(PAGE_BYTES) == 0);
+        }
+    }
+
+    #[test]
+    fn a_dead_tag_tells_how_many_frees_ago() {
+        let dead = Tag::live(9000, 8).quarantined(FREES + 5);
+        assert_eq!((dead.state(), dead.pages(), dead.age(FREES + 12)), (State::Quarantined, 3, 7));
+        let gone = dead.released();
+        assert_eq!((gone.state(), gone.pages(), gone.age(5)), (State::Released, 3, 0));
+        assert_eq!(Tag::from_bits(0).state(), State::Never);
+    }
+}

@@ -1,0 +1,191 @@
+//! Guard pages behind areas: whoever runs past the end of his pages faults.
+//!
+//! # Theory
+//! ```text
+//!   |== usable ==|#|== usable ==|#|        # the last page of a run: no access, and nobody's to use
+//! ```
+//! With guards, every run has a page more than its area. Access to it is taken away once, when the run is carved, and comes back when
+//! the run leaves the magazines and merges with its neighbours. In between the run goes from caller to caller as it is, guard and
+//! all: reuse costs what it costs without.
+//!
+//! A marker in the page table (`MADV_GUARD_INSTALL`, Linux 6.13) splits no mapping: there may be millions. Elsewhere the page is
+//! protected (`mprotect`), which makes two mappings more of one, so there may be a bounded number of those: a quarter of what the
+//! process may map. Beyond, and where the system refuses both, the area has no guard. That is counted, and no error: who asks for
+//! memory gets it, and who must not go without asks for the hardened profile.
+//!
+//! An area that gets another number of pages is copied: what is above it is a guard.
+//!
+//! # Invariants
+//! - **GP1 told** the word of a page says that it is a guard, and of which kind, exactly while it is one.
+//! # Source
+//! Linux has a page without a mapping behind each area (`mm/vmalloc.c`, `VM_NO_GUARD` for none).
+
+use super::{Fill, Heap};
+use crate::PAGE_BYTES;
+use crate::arena::{Run, address, into_pointer};
+use crate::error::{AllocError, ResizeError};
+use crate::os::{Os, Span};
+use crate::word::{Guard, Word};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// How many guards there are.
+pub(super) struct Guards {
+    // Constant after `new`.
+    /// Pages that a run has beyond its area: 0 or 1.
+    pub(super) tail: u64,
+    /// Guards by protection that there may be.
+    protected_max: u64,
+    // Atomic, each alone.
+    marked: AtomicU64,
+    protected: AtomicU64,
+    /// Runs carved without one, ever.
+    pub(super) missing: AtomicU64,
+}
+
+impl Guards {
+    pub(super) fn new(wanted: bool, os: &impl Os) -> Self {
+        Self {
+            tail: u64::from(wanted),
+            // Two mappings each.
+            protected_max: os.mappings_max() / 8,
+            marked: AtomicU64::new(0),
+            protected: AtomicU64::new(0),
+            missing: AtomicU64::new(0),
+        }
+    }
+
+    /// Guards that there are.
+    pub(super) fn count(&self) -> u64 {
+        self.marked.load(Ordering::Relaxed) + self.protected.load(Ordering::Relaxed)
+    }
+}
+
+fn span(page: u64) -> Span {
+    Span { at: address(page), bytes: PAGE_BYTES }
+}
+
+impl<O: Os> Heap<O> {
+    /// Pages of the run for an area of `size` bytes.
+    #[inline(always)]
+    pub(super) fn run_pages(&self, size: usize) -> u64 {
+        size.div_ceil(PAGE_BYTES) as u64 + self.guards.tail
+    }
+
+    /// Puts a guard on the last page of a run that was carved, if there are to be guards.
+    #[inline]
+    pub(super) fn guard(&self, run: &mut Run) {
+        if self.guards.tail > 0 {
+            self.guard_last(run);
+        }
+    }
+
+    #[cold]
+    fn guard_last(&self, run: &mut Run) {
+        let (os, last) = (self.host.os(), run.end() - 1);
+        // SAFETY: a page of a run that is the caller's alone.
+        if os.can_guard() && unsafe { os.guard(span(last)) }.is_ok() {
+            self.guards.marked.fetch_add(1, Ordering::Relaxed);
+            self.arena.put(last, Word::guard(Guard::Marked));
+            return;
+        }
+        let before = self.guards.protected.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as before.
+        if before < self.guards.protected_max && unsafe { os.forbid(span(last)) }.is_ok() {
+            self.arena.put(last, Word::guard(Guard::Protected));
+            return;
+        }
+        self.guards.protected.fetch_sub(1, Ordering::Relaxed);
+        self.guards.missing.fetch_add(1, Ordering::Relaxed);
+        self.arena.put(last, Word::from_bits(0));
+    }
+
+    /// Takes the guard off the last page of a run; `false` if the system refuses: then nobody can use the run any more.
+    #[cold]
+    pub(super) fn unguard(&self, run: &mut Run) -> bool {
+        let (os, last) = (self.host.os(), run.end() - 1);
+        // Checks GP1: what is no guard needs nothing.
+        let (gone, count) = match self.arena.get(last).as_guard() {
+            None => return true,
+            // SAFETY: a page of a run that is the caller's alone.
+            Some(Guard::Marked) => (unsafe { os.unguard(span(last)) }, &self.guards.marked),
+            // SAFETY: as before.
+            Some(Guard::Protected) => (unsafe { os.commit(span(last)) }, &self.guards.protected),
+        };
+        // SAFETY: as before; a fresh page is as good.
+        let gone = gone.or_else(|_| unsafe { os.renew(span(last)) });
+        if gone.is_ok() {
+            count.fetch_sub(1, Ordering::Relaxed);
+            self.arena.put(last, Word::from_bits(0));
+        }
+        gone.is_ok()
+    }
+
+    /// Gives an area with a guard another size: in place if it has as many pages, else as a copy.
+    ///
+    /// # Safety
+    /// As [`resize`](Self::resize).
+    #[cold]
+    pub(super) unsafe fn resize_guarded(
+        &self,
+        at: usize,
+        layout: Layout,
+        fill: Fill,
+    ) -> Result<NonNull<u8>, ResizeError> {
+        let word = self.live(at)?;
+        let (size, before) = (layout.size(), word.requested_bytes());
+        if size == 0 {
+            return Err(AllocError::ZeroSize.into());
+        }
+        let page = (at / PAGE_BYTES) as u64;
+        if self.run_pages(size) == word.pages() && at.is_multiple_of(layout.align()) {
+            if !self.change(page, word, Word::live(word.pages(), size).tailed(self.guards.tail)) {
+                return Err(self.refusal(at).into());
+            }
+            // SAFETY: live, and the caller's alone for this call.
+            let mut run = unsafe { Run::claim(page, word.pages()) };
+            if fill == Fill::Zero && before < size {
+                self.arena.zero(&mut run, before, size);
+            }
+            return Ok(into_pointer(run));
+        }
+        let (mut to, clean) = self.carve(layout, false)?;
+        // SAFETY: this function's contract.
+        let (from, word) = match unsafe { self.claim(at) } {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                self.arena.put(to.page(), Word::free(to.pages()));
+                self.keep(to);
+                return Err(error.into());
+            }
+        };
+        self.copies.fetch_add(1, Ordering::Relaxed);
+        // Whoever asked how much he could use may have used all of it.
+        self.arena.copy(&from, &mut to, word.usable_bytes().min(size));
+        self.zero_rest(&mut to, word, size, fill, clean);
+        self.keep(from);
+        Ok(into_pointer(to))
+    }
+
+    /// Checks GP1: as many pages say that they are guards as there are, of each kind.
+    #[cfg(test)]
+    pub(super) fn check_guards(&self) -> Result<(), va_base::Broken> {
+        use crate::arena::ZONES;
+        use va_base::{Broken, Va};
+        let mut counts = [0; 2];
+        for zone in 0..ZONES {
+            let first = self.arena.extent(zone).start().page_floor();
+            let pages = first..first + self.arena.committed_pages(zone);
+            for kind in pages.filter_map(|page| self.arena.get(page).as_guard()) {
+                counts[kind as usize] += 1;
+            }
+        }
+        let (marked, protected) = (&self.guards.marked, &self.guards.protected);
+        for (got, count) in counts.into_iter().zip([marked, protected]) {
+            let want = count.load(Ordering::Relaxed);
+            Broken::unless(want == got, "GP1", Va::ZERO, want, got)?;
+        }
+        Ok(())
+    }
+}
