@@ -28,6 +28,7 @@
 //! | collections of `allocator-api2` | `&Vmalloc`, feature `allocator-api2` |
 //! | chosen page frames in one range, a frame as often as one likes | [`Mappings`], [`Frames`], [`Mapping`] |
 //! | bytes that may be gone, without a fault | [`Vmalloc::vread`], [`Mappings::vread`] |
+//! | gauges and counters of the crate `metrics` | [`Vmalloc`]'s `publish_metrics`, feature `metrics` |
 //! | what there is | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
 //!
 //! # What holds
@@ -62,8 +63,11 @@ mod heap;
 mod kv;
 mod lock;
 mod magazine;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod os;
 mod records;
+mod tagged;
 mod vmalloc;
 mod vmap;
 mod vread;

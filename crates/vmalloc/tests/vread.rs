@@ -68,3 +68,19 @@ fn reading_what_others_free_does_not_fault() {
         }
     });
 }
+
+#[test]
+fn in_the_hardened_profile_what_was_freed_is_zeros() {
+    let options =
+        Options { profile: vmalloc::Profile::Hardened(vmalloc::Hardened::default()), ..Options::default() };
+    let memory = Vmalloc::new(options).unwrap();
+    let area = filled(&memory, 3 * PAGE, 7);
+    let start = area.as_ptr();
+    let mut seen = vec![1u8; 3 * PAGE];
+    assert_eq!((memory.vread(start, &mut seen), seen.iter().all(|&byte| byte == 7)), (3 * PAGE, true));
+    // Past its end is a wall.
+    let mut beyond = vec![1u8; 4 * PAGE];
+    assert_eq!(memory.vread(start, &mut beyond), 3 * PAGE);
+    drop(area);
+    assert_eq!((memory.vread(start, &mut seen), seen.iter().all(|&byte| byte == 0)), (0, true));
+}

@@ -297,6 +297,11 @@ impl<O: Os> Heap<O> {
         }
     }
 
+    /// The addresses of the arena.
+    pub(crate) fn arena(&self) -> va_base::VaRange {
+        self.arena.whole()
+    }
+
     /// Tells whether an address is in the arena.
     #[inline(always)]
     pub(crate) fn contains(&self, at: usize) -> bool {

@@ -48,7 +48,7 @@ mod error;
 mod frames;
 mod ground;
 mod mapping;
-mod os;
+pub(crate) mod os;
 #[cfg(test)]
 mod shim;
 mod table;

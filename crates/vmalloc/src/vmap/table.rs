@@ -100,7 +100,8 @@ impl<V: MapOs> Table<V> {
                         return Err((VmapCall::Create, Errno::NOMEM));
                     };
                     let (first, pages) = ((window.at / PAGE_BYTES) as u64, (bytes / PAGE_BYTES) as u64);
-                    let mappings = Mappings { count: 1, stale: 0..0, stale_pages: 0, stale_runs: 0, calls: 0 };
+                    let mappings =
+                        Mappings { count: 1, stale: 0..0, stale_pages: 0, stale_runs: 0, calls: 0 };
                     return Ok(Self {
                         os,
                         file,
