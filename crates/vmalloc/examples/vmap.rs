@@ -10,10 +10,13 @@ use std::time::Instant;
 use vmalloc::{Frame, Frames, Mappings, Protection};
 
 const PAGE: usize = 4096;
-const ROUNDS: usize = 15;
+/// So many, and so short, that some are not interrupted on a machine with other work.
+const ROUNDS: usize = 151;
+/// Runs mapped in a round.
+const RUNS: usize = 128;
+/// Pairs of a round at least.
+const PAIRS_MIN: usize = 8;
 const FRAMES: usize = 256;
-/// Views that live while others come and go, and how many pairs a round has.
-const PAIRS: usize = 400;
 
 type Failed = Box<dyn std::error::Error>;
 
@@ -120,11 +123,12 @@ fn main() -> Result<(), Failed> {
             for count in [1, 4, 16, 64] {
                 let list = list(count, scattered);
                 let chosen: Vec<Frame<'_>> = list.iter().filter_map(|&nth| frames.frame(nth)).collect();
+                let pairs = (if scattered { RUNS / count } else { RUNS }).max(PAIRS_MIN);
                 let mut times: [Vec<f64>; 3] = Default::default();
                 for _ in 0..ROUNDS {
                     for (who, times) in [Who::Plain, Who::Vmap, Who::VmMapRam].into_iter().zip(&mut times) {
                         let begun = Instant::now();
-                        for _ in 0..PAIRS {
+                        for _ in 0..pairs {
                             match who {
                                 Who::Plain => plain.pair(&list, touch)?,
                                 _ => ours.pair(who, &list, &chosen, touch)?,
@@ -134,7 +138,7 @@ fn main() -> Result<(), Failed> {
                         if who != Who::Plain {
                             mappings.flush();
                         }
-                        times.push(begun.elapsed().as_nanos() as f64 / PAIRS as f64);
+                        times.push(begun.elapsed().as_nanos() as f64 / pairs as f64);
                     }
                 }
                 times.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
