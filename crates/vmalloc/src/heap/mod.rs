@@ -61,6 +61,7 @@ mod resize;
 mod tests;
 #[cfg(test)]
 mod tests_kept;
+mod vread;
 mod worker;
 
 pub use info::Stats;
@@ -315,6 +316,11 @@ impl<O: Os> Heap<O> {
             Some((page, 0)) if self.arena.get(page).is_live() => Ok(self.arena.get(page)),
             _ => Err(self.refusal(at)),
         }
+    }
+
+    /// The addresses of the arena.
+    pub(crate) fn arena(&self) -> va_base::VaRange {
+        self.arena.whole()
     }
 
     /// Tells whether an address is in the arena.

@@ -70,16 +70,10 @@ impl<O: Os> Core<O> {
         let link = host.lend_place::<Link>().ok_or(Error::NoRecords)?;
         let base = chunks.map()?;
         let unit = STRIDE as u32;
-        let sizes = Sizes {
-            unit,
-            fixed: 0,
-            reserved: 0,
-            dynamic: unit,
-            atom: unit,
-            alloc: unit,
-            units: hot.units(),
-        };
-        let index = Geometry::new(sizes, Va::new(base as u64)).map_err(|_| Error::BadUnits { units: hot.ids });
+        let sizes =
+            Sizes { unit, fixed: 0, reserved: 0, dynamic: unit, atom: unit, alloc: unit, units: hot.units() };
+        let index =
+            Geometry::new(sizes, Va::new(base as u64)).map_err(|_| Error::BadUnits { units: hot.ids });
         let index = index.and_then(|geometry| {
             PercpuSpace::new(geometry, Keeper(host), chunks).map_err(|_| Error::NoRecords)
         });
@@ -243,7 +237,10 @@ pub(super) struct Behind(AtomicBool);
 // SAFETY: only the locks of an index have this type, which is inside a lock itself: so one thread at a time calls it (PP2), and who
 // finds it held is stopped.
 unsafe impl RawMutex for Behind {
-    #[expect(clippy::declare_interior_mutable_const, reason = "as the trait has it: a fresh one for each use")]
+    #[expect(
+        clippy::declare_interior_mutable_const,
+        reason = "as the trait has it: a fresh one for each use"
+    )]
     const INIT: Self = Self(AtomicBool::new(false));
     type GuardMarker = GuardSend;
 
