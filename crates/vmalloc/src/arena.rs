@@ -26,7 +26,7 @@
 
 use crate::PAGE_BYTES;
 use crate::error::CreateError;
-use crate::os::{Call, Errno, Os, Span};
+use crate::os::{Call, Errno, Huge, Os, Span};
 use crate::records::Host;
 use crate::vmalloc::HugePages;
 use crate::word::{PAGES_MAX, Word};
@@ -184,9 +184,14 @@ impl<O: Os> Arena<O> {
 
     /// Says which pages there are to be behind a part of a zone. It is advice: a system without huge pages does without.
     fn advise(&self, zone: usize, span: Span) {
-        let huge = zone == HUGE && self.huge_pages != HugePages::Never;
+        let huge = if self.has_huge_pages(zone) { Huge::Yes } else { Huge::No };
         // SAFETY: part of the reservation; what is in it stays.
-        unsafe { self.host.os().advise_huge(span, huge) };
+        let _refused = unsafe { self.host.os().advise(span, huge) };
+    }
+
+    /// Whether huge pages are wanted in a zone.
+    pub(crate) fn has_huge_pages(&self, zone: usize) -> bool {
+        zone == HUGE && self.huge_pages != HugePages::Never
     }
 
     /// The pages that it has.
@@ -306,11 +311,16 @@ impl<O: Os> Arena<O> {
         unsafe { start.write_bytes(0, to.saturating_sub(from)) };
     }
 
-    /// Copies the first `bytes` of a run over those of another.
-    pub(crate) fn copy(&self, from: &Run, to: &mut Run, bytes: usize) {
-        let bytes = bytes.min(address(from.pages.min(to.pages)));
+    /// Copies the bytes `[start, end)` of a run to the same place of another.
+    pub(crate) fn copy(&self, from: &Run, to: &mut Run, start: usize, end: usize) {
+        let end = end.min(address(from.pages.min(to.pages)));
+        let start = start.min(end);
+        // SAFETY: inside the run.
+        let source = unsafe { pointer(from.page).add(start) };
+        // SAFETY: inside the run.
+        let place = unsafe { pointer(to.page).add(start) };
         // SAFETY: both are readable and writable (AR1), and two runs have no page in common (AR2).
-        unsafe { pointer(to.page).copy_from_nonoverlapping(pointer(from.page), bytes) };
+        unsafe { place.copy_from_nonoverlapping(source, end - start) };
     }
 
     /// Gives the pages of runs back; on an error tells how many runs were done.
@@ -331,12 +341,24 @@ impl<O: Os> Arena<O> {
 
     /// Moves the pages of `from` to the start of `to`, in which nobody has written; on an error tells how many pages were moved.
     pub(crate) fn move_pages(&self, from: &mut Run, to: &mut Run) -> Result<(), (u64, Errno)> {
-        debug_assert!(from.pages <= to.pages);
+        let pages = from.pages;
+        self.move_some(from, to, pages)
+    }
+
+    /// Moves the first `pages` of `from`, as [`move_pages`](Self::move_pages) moves all.
+    pub(crate) fn move_some(&self, from: &mut Run, to: &mut Run, pages: u64) -> Result<(), (u64, Errno)> {
+        debug_assert!(pages <= from.pages && pages <= to.pages);
         debug_assert!(from.end() <= to.page || to.end() <= from.page, "AR2: two runs have a page in common");
         let within = Span { at: address(self.first), bytes: address(self.pages) };
+        let span = Span { bytes: address(pages), ..from.span() };
         // SAFETY: both below the frontier (AR1), nobody else's (AR2), and apart.
-        let moved = unsafe { self.host.os().move_pages(within, from.span(), address(to.page)) };
+        let moved = unsafe { self.host.os().move_pages(within, span, address(to.page)) };
         moved.map_err(|stopped| ((stopped.bytes / PAGE_BYTES) as u64, stopped.errno))
+    }
+
+    /// Whether [`move_pages`](Self::move_pages) may succeed.
+    pub(crate) fn can_move(&self) -> bool {
+        self.host.os().can_move()
     }
 
     /// Moves `from` to the start of `to`, as a mapping of its own. On an error says whether `to` can be used on.

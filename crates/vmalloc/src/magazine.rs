@@ -75,7 +75,7 @@ pub(crate) struct Magazine {
     /// Pages that the place of the big one may have; changed under the lock of the shelf.
     credit: AtomicU64,
     /// Taken from the places; about, since two threads may count at once.
-    hits: AtomicU64,
+    hits: [AtomicU64; 2],
     // Under its lock.
     shelf: Mutex<Shelf>,
 }
@@ -88,7 +88,11 @@ struct Shelf {
     big: u64,
     /// The set that gives way next.
     victim: u8,
-    hits: u64,
+    /// Taken from the sets: small items and big ones.
+    hits: [u64; 2],
+    /// All hits when somebody last looked, and how often nothing had changed.
+    seen: [u64; 2],
+    quiet: [u8; 2],
 }
 
 // SAFETY: a free lock and numbers, all of which may be 0.
@@ -205,7 +209,8 @@ impl Magazine {
     /// Takes a run of exactly these pages whose first page is a multiple of `align` pages.
     #[inline(always)]
     pub(crate) fn take(&self, pages: u64, align: u64, first: u64, big: &Big) -> Option<Run> {
-        let front = &self.fronts[usize::from(pages >= BIG_PAGES)];
+        let kind = usize::from(pages >= BIG_PAGES);
+        let front = &self.fronts[kind];
         let found = front.load(Ordering::Relaxed);
         if !fits(found, pages, align, first) {
             return self.take_shelved(pages, align, first, big);
@@ -213,7 +218,7 @@ impl Magazine {
         // Acquire pairs with the release of `put`: what its owner did comes before. The same item may have come and gone
         // since the load; it is there now, and that is what counts.
         front.compare_exchange(found, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        self.hits.store(self.hits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.hits[kind].store(self.hits[kind].load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // SAFETY: the place had it, and has it no longer (AR2).
         Some(unsafe { Run::claim(first + (found >> 32), pages) })
     }
@@ -228,7 +233,7 @@ impl Magazine {
         let found = items[at];
         items.copy_within(at + 1..len, at);
         shelf.lens[set] -= 1;
-        shelf.hits += 1;
+        shelf.hits[usize::from(pages >= BIG_PAGES)] += 1;
         shelf.forget(pages, big);
         drop(shelf);
         // SAFETY: the shelf had it, and has it no longer (AR2).
@@ -308,6 +313,28 @@ impl Magazine {
         }
     }
 
+    fn hits_of(&self, shelf: &Shelf) -> [u64; 2] {
+        [0, 1].map(|kind| shelf.hits[kind] + self.hits[kind].load(Ordering::Relaxed))
+    }
+
+    /// The kinds of items that it has and that served nobody, `turns` calls of this in a row.
+    #[cold]
+    pub(crate) fn unused(&self, turns: u8) -> [Option<Kinds>; 2] {
+        let mut shelf = self.shelf.lock();
+        let hits = self.hits_of(&shelf);
+        [(0, Kinds::Small), (1, Kinds::Big)].map(|(kind, kinds)| {
+            if core::mem::replace(&mut shelf.seen[kind], hits[kind]) != hits[kind] {
+                shelf.quiet[kind] = 0;
+            } else {
+                shelf.quiet[kind] = shelf.quiet[kind].saturating_add(1);
+            }
+            (shelf.quiet[kind] >= turns).then(|| {
+                shelf.quiet[kind] = 0;
+                kinds
+            })
+        })
+    }
+
     /// Tells what it has.
     pub(crate) fn held(&self) -> Held {
         let shelf = self.shelf.lock();
@@ -316,7 +343,7 @@ impl Magazine {
         Held {
             pages: shelf.small + shelf.big + fronts.map(pages_of).iter().sum::<u64>(),
             items: items + fronts.iter().filter(|&&item| item != 0).count() as u64,
-            hits: shelf.hits + self.hits.load(Ordering::Relaxed),
+            hits: self.hits_of(&shelf).iter().sum(),
         }
     }
 

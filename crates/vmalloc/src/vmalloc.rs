@@ -10,6 +10,7 @@ use core::alloc::Layout;
 use core::fmt;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use core::time::Duration;
 
 /// What an allocator is made with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +31,9 @@ pub struct Options {
     pub profile: Profile,
     /// Which areas are on huge pages.
     pub huge_pages: HugePages,
+    /// How long freed memory is kept that nobody needs, about; 1 s by default. A thread sees to it, which is started when 16 MiB
+    /// are kept for the first time. `None`: there is no thread, and what is kept stays until others need it.
+    pub decay: Option<Duration>,
 }
 
 /// Which areas are on transparent huge pages, where the system has those.
@@ -56,6 +60,7 @@ impl Default for Options {
             guards: false,
             profile: Profile::Ordinary,
             huge_pages: HugePages::Auto,
+            decay: Some(Duration::from_secs(1)),
         }
     }
 }
@@ -151,10 +156,10 @@ impl Vmalloc {
     /// # Errors
     /// [`CreateError`], if the process may not have the address space, or the system refuses.
     pub fn new(options: Options) -> Result<Self, CreateError> {
-        let Options { arena_bytes_max, kept_bytes_max, guards, profile, huge_pages } = options;
+        let Options { arena_bytes_max, kept_bytes_max, guards, profile, huge_pages, decay } = options;
         let kind = match profile {
             Profile::Ordinary => {
-                let plan = Plan { arena_bytes_max, kept_bytes_max, guards, huge_pages };
+                let plan = Plan { arena_bytes_max, kept_bytes_max, guards, huge_pages, decay };
                 Kind::Ordinary(Owned::new(Linux::new(), plan)?)
             }
             Profile::Hardened(hardened) => {

@@ -82,6 +82,8 @@ pub(super) struct Central<O: Os> {
     pub(super) retired: u64,
     /// Pages in the hands of a purge.
     pub(super) leaving: u64,
+    /// Pages ever moved to where others were wanted.
+    pub(super) refilled: u64,
     /// Pages ever given back, and refusals to take them.
     pub(super) purged: u64,
     pub(super) refused: u64,
@@ -90,6 +92,8 @@ pub(super) struct Central<O: Os> {
 /// Pages taken from clean addresses: a run, and what is left of its last block.
 pub(super) struct Fresh {
     pub(super) page: u64,
+    /// The blocks that it is in and that are clean, if it is not in part dirty.
+    pub(super) clean: VaRange,
     pub(super) rest: VaRange,
 }
 
@@ -99,7 +103,7 @@ impl<O: Os> Central<O> {
         let mut dirty = BTreeIndex::new(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
         // Nothing is dirty yet.
         dirty.take(extent).map_err(|_| CreateError::NoRecords)?;
-        let (spare, low, moved, retired, leaving, purged, refused) = (1, 0, 0, 0, 0, 0, 0);
+        let (spare, low, moved, retired, leaving, refilled, purged, refused) = (1, 0, 0, 0, 0, 0, 0, 0);
         let (cold, first) = (Cold::new(host), extent.start().page_floor());
         Ok(Self {
             space,
@@ -112,6 +116,7 @@ impl<O: Os> Central<O> {
             moved,
             retired,
             leaving,
+            refilled,
             purged,
             refused,
         })
@@ -119,11 +124,6 @@ impl<O: Os> Central<O> {
 
     pub(super) fn dirty_pages(&self) -> u64 {
         self.dirty.free_pages().get()
-    }
-
-    /// Pages of whole dirty blocks.
-    pub(super) fn cold_pages(&self) -> u64 {
-        self.cold.len() * self.block_pages
     }
 
     /// The pages of a block.
@@ -245,7 +245,7 @@ impl<O: Os> Central<O> {
         self.spare -= 1;
         let rest = VaRange::from_pages(page + request.size().get(), end).unwrap_or_default();
         self.spare -= u64::from(!rest.is_empty());
-        Ok(Fresh { page, rest })
+        Ok(Fresh { page, clean: area.range(), rest })
     }
 
     /// Moves a run down over the dirty one that ends where it begins: that has pages already. `false` if there is none.
@@ -275,7 +275,9 @@ impl<O: Os> Central<O> {
         if clean {
             self.free_clean(over);
         }
-        fresh.rest = VaRange::from_pages(start + pages, if clean { keep } else { end }).unwrap_or_default();
+        let end = if clean { keep } else { end };
+        fresh.clean = VaRange::from_pages(page, end).unwrap_or_default();
+        fresh.rest = VaRange::from_pages(start + pages, end).unwrap_or_default();
         // What is left was paid for, or not, as it was before.
         match (had_rest, !fresh.rest.is_empty()) {
             (true, false) => self.spare += 1,
@@ -418,21 +420,22 @@ impl<O: Os> Heap<O> {
                 dirty = central.take_dirty(request);
             }
         }
-        let (page, is_clean) = match dirty {
-            Some(page) => (page, false),
-            None => {
-                let mut fresh = central.take_clean(&self.arena, request)?;
-                let reached = !clean && central.reach_down(&mut fresh, request);
-                if !fresh.rest.is_empty() {
-                    central.give_dirty(fresh.rest);
-                }
-                (fresh.page, !reached)
-            }
-        };
-        // Under the lock, so that whoever has it finds a word at every area (VM1).
-        self.arena.put(page, Word::live(pages, size).tailed(self.guards.tail));
-        // SAFETY: it was dirty, or free in the space, and is neither now; it is below the frontier.
-        Ok((unsafe { Run::claim(page, pages) }, is_clean))
+        if let Some(page) = dirty {
+            // Under the lock, so that whoever has it finds a word at every area (VM1).
+            self.arena.put(page, Word::live(pages, size).tailed(self.guards.tail));
+            // SAFETY: it was dirty and is not any more, so it is below the frontier.
+            return Ok((unsafe { Run::claim(page, pages) }, false));
+        }
+        let mut fresh = central.take_clean(&self.arena, request)?;
+        let mut is_clean = clean || !central.reach_down(&mut fresh, request);
+        self.arena.put(fresh.page, Word::live(pages, size).tailed(self.guards.tail));
+        if !clean && self.may_refill() {
+            is_clean &= self.refill(central, &fresh);
+        } else {
+            central.give_rest(&fresh);
+        }
+        // SAFETY: it was free in the space, or dirty, and is neither now; it is below the frontier.
+        Ok((unsafe { Run::claim(fresh.page, pages) }, is_clean))
     }
 
     /// Before pages are asked of the system, those in magazines are made dirty: big items wherever they are, small ones here.

@@ -160,9 +160,9 @@ impl<O: Os> Heap<O> {
                 return Err(error.into());
             }
         };
-        self.copies.fetch_add(1, Ordering::Relaxed);
+        self.growth.copied.fetch_add(1, Ordering::Relaxed);
         // Whoever asked how much he could use may have used all of it.
-        self.arena.copy(&from, &mut to, word.usable_bytes().min(size));
+        self.arena.copy(&from, &mut to, 0, word.usable_bytes().min(size));
         self.zero_rest(&mut to, word, size, fill, clean);
         self.keep(from);
         Ok(into_pointer(to))

@@ -29,13 +29,19 @@ pub struct Stats {
     pub dirty_bytes: usize,
     /// Mapped for the allocator's records.
     pub record_bytes: usize,
+    /// Moved to where pages were wanted, ever, instead of being given back and faulted in.
+    pub refilled_bytes: u64,
     /// Given back to the system, ever.
     pub purged_bytes: u64,
     /// Areas handed out again from a magazine, ever: about, since two threads may count at once.
     pub cache_hits: u64,
     /// Areas whose pages are a mapping of their own, since they were moved to grow.
     pub moved_areas: u64,
-    /// Areas that were copied to grow, ever.
+    /// Areas that grew where they were, ever.
+    pub grown_in_place: u64,
+    /// Areas whose pages moved to another place to grow, ever.
+    pub grown_by_move: u64,
+    /// Areas that were copied to get another size, ever.
     pub copies: u64,
     /// Address space that a failed move made useless, or a guard that the system does not take away.
     pub retired_bytes: usize,
@@ -88,7 +94,7 @@ impl<O: Os> Heap<O> {
             (cached, hits) = (cached + held.pages, hits + held.hits);
         }
         let (mut dirty, mut elsewhere, mut busy, mut committed) = (0, 0, 0, 0);
-        let (mut purged, mut refused, mut moved, mut retired) = (0, 0, 0, 0);
+        let (mut purged, mut refilled, mut refused, mut moved, mut retired) = (0, 0, 0, 0, 0);
         for zone in 0..ZONES {
             let central = self.zone(zone);
             dirty += central.dirty_pages();
@@ -96,6 +102,7 @@ impl<O: Os> Heap<O> {
             busy += central.space.stats().busy_pages.get();
             committed += self.arena.committed_pages(zone);
             (purged, refused) = (purged + central.purged, refused + central.refused);
+            refilled += central.refilled;
             (moved, retired) = (moved + central.moved, retired + central.retired);
         }
         Stats {
@@ -105,10 +112,13 @@ impl<O: Os> Heap<O> {
             cached_bytes: address(cached),
             dirty_bytes: address(dirty),
             record_bytes: self.host.mapped_bytes(),
+            refilled_bytes: refilled * PAGE_BYTES as u64,
             purged_bytes: purged * PAGE_BYTES as u64,
             cache_hits: hits,
             moved_areas: moved,
-            copies: self.copies.load(Ordering::Relaxed),
+            grown_in_place: self.growth.in_place.load(Ordering::Relaxed),
+            grown_by_move: self.growth.moved.load(Ordering::Relaxed),
+            copies: self.growth.copied.load(Ordering::Relaxed),
             retired_bytes: address(retired),
             refused_purges: refused,
             guards: self.guards.count(),
@@ -132,14 +142,15 @@ impl<O: Os> Heap<O> {
                     count < PART
                 });
                 drop(central);
-                // What a thread frees or takes during the walk has a word at every moment; see VM1.
-                debug_assert!(walked.is_ok(), "{walked:?}");
                 for entry in &part[..count] {
                     entry.write(out)?;
                     from = entry.end;
                 }
-                if count < PART {
-                    break;
+                match walked {
+                    // Between two holds of the lock, what begins here may have become part of something longer.
+                    Err(broken) => from = broken.at.page_floor() + 1,
+                    Ok(()) if count < PART => break,
+                    Ok(()) => {}
                 }
             }
         }

@@ -44,9 +44,12 @@ mod guards;
 mod info;
 mod owned;
 mod purge;
+mod refill;
+mod relocate;
 mod resize;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 pub use info::Stats;
 pub(crate) use owned::{Owned, Plan};
@@ -67,6 +70,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use guards::Guards;
 use lock_api::MutexGuard;
+use relocate::Growth;
+use worker::Worker;
 
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;
@@ -95,10 +100,13 @@ pub(crate) struct Heap<O: Os> {
     purge: Mutex<()>,
     zones: [Zone<O>; ZONES],
     // Atomic, each alone.
+    worker: Worker,
     big: Big,
-    /// A move failed for want of memory or mappings: no more of them.
-    moves_off: AtomicBool,
-    copies: AtomicU64,
+    /// An `mremap` failed for want of memory or mappings: no more of them.
+    remaps_off: AtomicBool,
+    growth: Growth,
+    /// Misses until pages are moved again.
+    refill_pause: AtomicU64,
     /// Pages that became dirty since the last decay by demand; about.
     freed: AtomicU64,
 }
@@ -237,6 +245,7 @@ impl<O: Os> Heap<O> {
         if !out.is_empty() {
             self.make_dirty(out);
         }
+        self.poke();
     }
 
     /// The magazine of the CPU that the caller runs on.
@@ -314,6 +323,8 @@ impl<O: Os> Hold for Heap<O> {
 
     fn forget(&self) {
         self.host.os().forget();
+        self.worker.forget();
+        self.refill_pause.store(0, Ordering::Relaxed);
     }
 
     /// Gives them back, in the parent and in the child.

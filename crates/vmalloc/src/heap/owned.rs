@@ -1,7 +1,8 @@
 //! A heap that somebody owns: made in its own records, gone with its owner.
 
 use super::guards::Guards;
-use super::{Heap, Zone, carve::Central};
+use super::relocate::Growth;
+use super::{Heap, Zone, carve::Central, worker::Worker};
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
 use crate::error::CreateError;
@@ -14,6 +15,7 @@ use crate::vmalloc::HugePages;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::time::Duration;
 
 /// Magazines at most: CPUs above that share.
 const MAGAZINES_MAX: usize = 1024;
@@ -27,6 +29,7 @@ pub(crate) struct Plan {
     pub(crate) kept_bytes_max: usize,
     pub(crate) guards: bool,
     pub(crate) huge_pages: HugePages,
+    pub(crate) decay: Option<Duration>,
 }
 
 /// A heap and the right to end it.
@@ -68,8 +71,10 @@ impl<O: Os> Owned<O> {
             purge: Mutex::new(()),
             zones: parts.zones.map(|central| Zone { central: Mutex::new(central), dirty: AtomicU64::new(0) }),
             big: Big::new(kept_pages / 2),
-            moves_off: AtomicBool::new(false),
-            copies: AtomicU64::new(0),
+            worker: Worker::new(plan.decay),
+            remaps_off: AtomicBool::new(false),
+            growth: Growth::default(),
+            refill_pause: AtomicU64::new(0),
             freed: AtomicU64::new(0),
         };
         // SAFETY: lent for a heap, and nobody else is given it.
@@ -117,6 +122,8 @@ impl<O: Os> Deref for Owned<O> {
 impl<O: Os> Drop for Owned<O> {
     fn drop(&mut self) {
         fork::unregister(self.heap);
+        // In no list any more: nobody forks with its locks held. Nobody pokes it either.
+        self.stop_worker();
         let host = self.host;
         // SAFETY: whoever refers to an area of it has broken his promise; nobody else refers to the heap.
         unsafe { self.arena.unmap() };

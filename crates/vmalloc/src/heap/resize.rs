@@ -1,26 +1,21 @@
-//! Areas of another size: in place where that is possible, by moving pages where it pays, by copying otherwise.
+//! Areas of another size: in place where that is possible, elsewhere otherwise (`relocate.rs`).
 //!
 //! # Theory
 //! ```text
 //!   grow in place   |== live ==|~dirty~|  clean  |   ->  |===== live =====|clean|      what is above it joins it
-//!   move            |== live ==|xx somebody xx|      ->  |  clean   |xxxx|   |== live ==......|   page tables, no bytes
 //!   shrink          |===== live =====|               ->  |== live ==|~dirty~|
 //! ```
-//! A move (`mremap`) costs microseconds whatever the size, a copy a tenth of a microsecond a page and a page fault besides. But
-//! what is moved is a mapping of its own, and a process has not many: there may be a bounded number of them, and a **moved**
-//! area is not kept when it is freed: fresh pages are mapped over it, which merge with what is around it.
-//!
-//! A move that fails for want of memory may leave a hole where it was to go. It is mended at once; if another thread mapped
-//! something there first, that range is **retired**: nobody is given it again. Then there are no more moves.
+//! Neither makes a system call, but for the frontier. What is above an area is free more often than not: areas are carved where they
+//! fit lowest, and one that grew has moved to where there is room.
 //! # Source
 //! Our own; Linux has `vrealloc` (6.12), which copies, or stays where it is if its pages are enough.
 
 use super::carve::Central;
 use super::{Fill, Heap};
 use crate::PAGE_BYTES;
-use crate::arena::{Run, ZONES, address, into_pointer};
+use crate::arena::{Run, address, into_pointer};
 use crate::error::{AllocError, ResizeError};
-use crate::os::{Errno, Os};
+use crate::os::Os;
 use crate::word::Word;
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -28,8 +23,6 @@ use core::sync::atomic::Ordering;
 use va_base::{Va, VaRange};
 use va_tree::FreeIndex;
 
-/// Pages from which an area is moved rather than copied.
-const MOVE_PAGES_MIN: u64 = 64;
 /// Pieces that an area takes in at most when it grows in place.
 const PIECES_MAX: usize = 16;
 
@@ -74,7 +67,7 @@ impl<O: Os> Heap<O> {
             && if pages <= word.pages() {
                 self.shrink_in_place(page, word, size)?
             } else {
-                self.grow_in_place(page, word, size, fill)
+                self.may_stay(page, pages) && self.grow_in_place(page, word, size, fill)
             };
         if stays {
             let before = word.requested_bytes();
@@ -131,6 +124,12 @@ impl<O: Os> Heap<O> {
         Ok(true)
     }
 
+    /// Whether an area of so many pages is in its zone at a page. What has become large leaves the zone of small pages once,
+    /// while it is small: later its pages would be so for good, at a page fault each.
+    fn may_stay(&self, page: u64, pages: u64) -> bool {
+        self.arena.zone_of(page) >= self.arena.zone_for(pages)
+    }
+
     /// Takes in what is above an area, if nobody has it.
     fn grow_in_place(&self, page: u64, word: Word, size: usize, fill: Fill) -> bool {
         let pages = size.div_ceil(PAGE_BYTES) as u64;
@@ -170,6 +169,7 @@ impl<O: Os> Heap<O> {
         // Each came out as a run of its own, and goes back with the area.
         central.unite(pieces.iter().filter(|piece| piece.dirty).count() as u64);
         drop(guard);
+        self.growth.in_place.fetch_add(1, Ordering::Relaxed);
         for piece in pieces.iter().filter(|piece| piece.dirty && fill == Fill::Zero) {
             // SAFETY: part of the area now, which is the caller's alone for this call.
             let mut run = unsafe { Run::claim(piece.page, piece.end - piece.page) };
@@ -183,114 +183,6 @@ impl<O: Os> Heap<O> {
             return central.take_dirty_at(piece.range());
         }
         central.take_clean_at(&self.arena, piece.range())
-    }
-
-    /// Gives an area another place.
-    ///
-    /// # Safety
-    /// As [`resize`](Self::resize).
-    unsafe fn relocate(
-        &self,
-        at: usize,
-        word: Word,
-        layout: Layout,
-        fill: Fill,
-    ) -> Result<NonNull<u8>, ResizeError> {
-        let size = layout.size();
-        let grows = layout.size().div_ceil(PAGE_BYTES) as u64 >= word.pages();
-        let moves = word.pages() >= MOVE_PAGES_MIN && grows && !self.moves_off.load(Ordering::Relaxed);
-        let moves = moves && (0..ZONES).map(|zone| self.zone(zone).moved).sum::<u64>() < self.moved_max;
-        let (mut to, mut clean) = self.carve(layout, moves)?;
-        // SAFETY: this function's contract.
-        let (mut from, word) = match unsafe { self.claim(at) } {
-            Ok(claimed) => claimed,
-            Err(error) => {
-                self.arena.put(to.page(), Word::free(to.pages()));
-                self.keep(to);
-                return Err(error.into());
-            }
-        };
-        let mut moved = false;
-        if moves {
-            match self.arena.remap(&mut from, &mut to) {
-                Ok(()) => moved = true,
-                Err((errno, usable)) => {
-                    if errno == Errno::NOMEM {
-                        self.moves_off.store(true, Ordering::Relaxed);
-                    }
-                    if !usable {
-                        self.retire(to);
-                        (to, clean) = match self.carve(layout, false) {
-                            Ok(other) => other,
-                            Err(error) => {
-                                self.arena.put(from.page(), word);
-                                return Err(error.into());
-                            }
-                        };
-                    }
-                }
-            }
-        }
-        if moved {
-            let mut central = self.zone_of(to.page());
-            central.moved += 1;
-            self.arena.put(to.page(), Word::live(to.pages(), size).moved());
-            drop(central);
-            let mut central = self.zone_of(from.page());
-            if word.is_moved() {
-                central.moved -= 1;
-            }
-            self.give_fresh(&mut central, from);
-            drop(central);
-            self.zero_rest(&mut to, word, size, fill, clean);
-            return Ok(into_pointer(to));
-        }
-        self.copies.fetch_add(1, Ordering::Relaxed);
-        // Whoever asked how much he could use may have used all of it.
-        self.arena.copy(&from, &mut to, word.usable_bytes().min(size));
-        self.zero_rest(&mut to, word, size, fill, clean);
-        if word.is_moved() {
-            self.free_moved(from);
-        } else {
-            self.keep(from);
-        }
-        Ok(into_pointer(to))
-    }
-
-    /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them it is as it was carved.
-    pub(super) fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, clean: bool) {
-        if fill == Fill::Zero {
-            let end = if clean { size.min(word.usable_bytes()) } else { size };
-            self.arena.zero(to, word.requested_bytes(), end);
-        }
-    }
-
-    /// Frees a run that is a mapping of its own.
-    #[cold]
-    pub(super) fn free_moved(&self, run: Run) {
-        let mut central = self.zone_of(run.page());
-        self.give_fresh(&mut central, run);
-        central.moved -= 1;
-    }
-
-    /// Maps fresh pages over a run; its blocks are clean then, and what is left at its ends dirty.
-    fn give_fresh(&self, central: &mut Central<O>, mut run: Run) {
-        let range = run.range();
-        let renewed = self.arena.renew(&mut run).is_ok();
-        central.add_dirty(run);
-        if renewed {
-            central.launder(range);
-        } else {
-            central.refused += 1;
-        }
-    }
-
-    /// Gives a run to nobody any more.
-    #[cold]
-    pub(super) fn retire(&self, run: Run) {
-        let mut central = self.zone_of(run.page());
-        self.arena.put(run.page(), Word::free(run.pages()));
-        central.retired += run.pages();
     }
 }
 

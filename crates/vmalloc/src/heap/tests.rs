@@ -10,6 +10,7 @@ use crate::os::shim::Shim;
 use crate::os::{Call, Errno};
 use crate::vmalloc::HugePages;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 
@@ -17,10 +18,21 @@ fn layout(bytes: usize, align: usize) -> Layout {
     Layout::from_size_align(bytes, align).unwrap()
 }
 
+fn heap_with_decay(shim: &Shim, kept_bytes_max: usize, decay: Duration) -> Owned<Shim> {
+    let plan = Plan {
+        arena_bytes_max: 1 << 34,
+        kept_bytes_max,
+        huge_pages: HugePages::Auto,
+        decay: Some(decay),
+        guards: false,
+    };
+    Owned::new(shim.clone(), plan).unwrap()
+}
+
 fn heap(shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -> Owned<Shim> {
     Owned::new(
         shim.clone(),
-        Plan { arena_bytes_max, kept_bytes_max, huge_pages: HugePages::Auto, guards: false },
+        Plan { arena_bytes_max, kept_bytes_max, huge_pages: HugePages::Auto, decay: None, guards: false },
     )
     .unwrap()
 }
@@ -163,19 +175,26 @@ impl Twin {
 fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
     let shim = Shim::default();
     // Budgets from nothing to plenty, so that purges, magazines and moves all happen.
-    for (kept, steps) in [(0, 400), (2 * MIB, 1500), (64 * MIB, 1500)] {
+    for (kept, steps, moves) in
+        [(0, 400, false), (0, 400, true), (2 * MIB, 1500, false), (64 * MIB, 1500, true)]
+    {
+        shim.allow();
+        if !moves {
+            shim.refuse(Call::Move, 0);
+        }
         let mut twin = Twin::new(heap(&shim, 1 << 32, kept));
         for step in 0..steps {
-            twin.step(4 * MIB).unwrap();
+            twin.step(16 * MIB).unwrap();
             if step % 16 == 0 {
                 twin.check();
             }
         }
         let stats = twin.heap.stats();
         assert!(stats.purged_bytes > 0 && stats.cache_hits > 0, "{stats:?}");
-        assert!(shim.calls(Call::Remap) > 0 && shim.calls(Call::Renew) > 0);
+        assert!(kept == 0 || stats.grown_by_move > 0 && stats.grown_in_place > 0, "{stats:?}");
         twin.end();
     }
+    assert!(shim.calls(Call::Remap) > 0 && shim.calls(Call::Renew) > 0);
 }
 
 /// Large sizes and a few slots: purges at every turn, and clean gaps between dirty runs.
@@ -211,19 +230,27 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
         (Call::Map, 16, 150),
         (Call::Commit, 16, 120),
         (Call::Discard, 20, 120),
-        (Call::Remap, 4, 500),
-        (Call::Renew, 6, 500),
+        (Call::Move, 6, 300),
+        (Call::Remap, 4, 300),
+        (Call::Renew, 6, 300),
     ];
     for (call, most, steps) in plan {
         let (mut refusals, mut failures) = (0, 0);
         for granted in 0..most {
             let shim = Shim::default();
             let mut twin = Twin::new(heap(&shim, 1 << 30, 4 * MIB));
+            // A mapping moves where pages do not.
+            if matches!(call, Call::Remap | Call::Renew) {
+                shim.refuse(Call::Move, 0);
+            }
+            // Every other time, half of what is refused is done.
+            shim.halve(granted % 2 == 1);
             shim.refuse_some(call, granted, 1 + granted % 3);
             let before = shim.calls(call);
+            let largest = if steps == 300 { 24 * MIB } else { 4 * MIB };
             for _ in 0..steps {
                 let areas = twin.areas.clone();
-                if let Err(error) = twin.step(4 * MIB) {
+                if let Err(error) = twin.step(largest) {
                     failures += 1;
                     let refused = match error {
                         ResizeError::Alloc(AllocError::Refused { call, errno, bytes }) => {
@@ -262,7 +289,7 @@ fn sp3_everything_can_be_freed_when_the_system_gives_nothing_any_more() {
         let bytes = 1 + twin.random(9 * PAGE_BYTES);
         twin.alloc(bytes, 1, Fill::Any).unwrap();
     }
-    for call in [Call::Map, Call::Commit, Call::Discard, Call::Remap, Call::Renew] {
+    for call in [Call::Map, Call::Commit, Call::Discard, Call::Move, Call::Remap, Call::Renew] {
         shim.refuse(call, 0);
     }
     // Every other one, so that no two merge; then the rest.
@@ -411,8 +438,10 @@ fn a_cached_pair_makes_no_system_call() {
     let shim = Shim::default();
     let heap = heap(&shim, 1 << 34, 128 * MIB);
     shim.on_cpu(0);
-    let calls =
-        || [Call::Map, Call::Commit, Call::Discard, Call::Remap, Call::Renew].map(|call| shim.calls(call));
+    let calls = || {
+        [Call::Map, Call::Commit, Call::Discard, Call::Move, Call::Remap, Call::Renew]
+            .map(|call| shim.calls(call))
+    };
     for bytes in [65_536, MIB, 16 * MIB, 64 * MIB] {
         let pair = || {
             let at = heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
@@ -465,21 +494,38 @@ fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot()
     assert_eq!(twin.resize(at, 40 * MIB, Fill::Zero), Ok(at), "clean above");
     assert_eq!(twin.resize(at, 8 * MIB, Fill::Any), Ok(at));
     assert_eq!(twin.resize(at, 30 * MIB, Fill::Zero), Ok(at), "dirty above");
-    let wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
-    assert!(wall >= at + 30 * MIB);
-    let before = shim.calls(Call::Remap);
-    let to = twin.resize(at, 50 * MIB, Fill::Zero).unwrap();
-    assert!(to != at && shim.calls(Call::Remap) == before + 1);
-    assert_eq!((twin.heap.stats().moved_areas, twin.heap.stats().copies), (1, 0));
-    twin.check();
-    // Where it was is clean: zeros that nobody has to write.
-    assert_eq!(twin.alloc(20 * MIB, 1, Fill::Zero), Ok(at));
-    // A moved area that grew has two mappings; it is copied if the kernel will not move it.
-    let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
-    let mut top = twin.resize(to, 60 * MIB, Fill::Zero).unwrap();
-    let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
-    top = twin.resize(top, 61 * MIB, Fill::Any).unwrap();
-    twin.check();
+    let grown = twin.heap.stats();
+    assert_eq!((grown.grown_in_place, grown.grown_by_move, grown.copies), (2, 0, 0));
+    // Pages move where that is allowed, the mapping where it is not; and back and forth, in whatever state that left it.
+    let (mut top, mut bytes) = (at, 30 * MIB);
+    for (moves, mappings, by_move, copies) in [
+        (true, 0, 1, 0),
+        (false, 1, 2, 0),
+        (false, 0, 2, 1),
+        (false, 1, 3, 1),
+        (true, 0, 3, 2),
+        (true, 0, 4, 2),
+    ] {
+        shim.allow();
+        if !moves {
+            shim.refuse(Call::Move, 0);
+        }
+        let to = twin.resize(top, bytes + 3 * PAGE_BYTES, Fill::Any).unwrap();
+        assert_eq!(to, top, "clean above");
+        while twin.alloc(MIB, 1, Fill::Any).unwrap() < top {}
+        bytes += 10 * MIB;
+        let to = twin.resize(top, bytes, Fill::Zero).unwrap();
+        assert_ne!(to, top);
+        let stats = twin.heap.stats();
+        assert_eq!((stats.moved_areas, stats.copies), (mappings, copies), "{stats:?}");
+        assert_eq!(stats.grown_by_move, by_move);
+        // Where it was is clean: zeros that nobody has to write.
+        let was = twin.alloc(20 * MIB, 1, Fill::Zero).unwrap();
+        twin.free(was);
+        twin.check();
+        top = to;
+    }
+    shim.allow();
     // Small ones are copied.
     let copies = twin.heap.stats().copies;
     let small = twin.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
@@ -505,6 +551,7 @@ fn a_move_that_is_refused_becomes_a_copy_and_a_hole_is_mended() {
         let at = twin.alloc(40 * MIB, 1, Fill::Any).unwrap();
         let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
         shim.refuse_with(errno);
+        shim.refuse(Call::Move, 0);
         shim.tear(tears);
         shim.refuse_some(Call::Remap, 0, 1);
         let to = twin.resize(at, 50 * MIB, Fill::Zero).unwrap();
@@ -513,11 +560,38 @@ fn a_move_that_is_refused_becomes_a_copy_and_a_hole_is_mended() {
         twin.check();
         let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
         let to = twin.resize(to, 60 * MIB, Fill::Zero).unwrap();
-        assert_eq!(twin.heap.moves_off.load(Ordering::Relaxed), !again, "{errno}");
+        assert_eq!(twin.heap.remaps_off.load(Ordering::Relaxed), !again, "{errno}");
         // All of it can be written, the part that was a hole too.
         Twin::bytes(to, 60 * MIB).fill(0);
         let (bytes, _, byte) = twin.areas[&to];
         Twin::mark(to, bytes, byte);
+        twin.end();
+    }
+}
+
+/// Wherever a move stops, the rest is copied.
+#[test]
+fn a_move_that_stops_half_way_loses_nothing() {
+    for errno in [libc::EBUSY, libc::EAGAIN, libc::EINVAL, libc::EPERM] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let mut twin = Twin::new(heap(&shim, 1 << 32, 64 * MIB));
+        let at = twin.alloc(7 * MIB, 1, Fill::Any).unwrap();
+        let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
+        Twin::bytes(at, 7 * MIB).iter_mut().zip(0u32..).for_each(|(byte, n)| *byte = (n % 251) as u8);
+        shim.refuse_with(Errno(errno));
+        shim.halve(true);
+        shim.refuse_some(Call::Move, 0, 1);
+        twin.areas.remove(&at);
+        // SAFETY: the twin's own.
+        let to = unsafe { twin.heap.resize(at, layout(9 * MIB, 1), Fill::Zero) }.unwrap().addr().get();
+        assert_ne!(to, at);
+        let bytes = Twin::bytes(to, 9 * MIB);
+        assert!(bytes[..7 * MIB].iter().zip(0u32..).all(|(&byte, n)| byte == (n % 251) as u8));
+        assert!(Twin::is_zero(to + 7 * MIB, 2 * MIB));
+        let stats = twin.heap.stats();
+        assert_eq!((stats.grown_by_move, stats.moved_areas), (1, 0), "{stats:?}");
+        twin.enter(to, 9 * MIB, 1);
         twin.end();
     }
 }
@@ -527,14 +601,15 @@ fn moved_areas_are_bounded_and_leave_no_mappings_behind() {
     let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
     let shim = Shim::default();
     shim.limit_mappings(8 * 10);
+    shim.refuse(Call::Move, 0);
     shim.on_cpu(0);
     let mut twin = Twin::new(heap(&shim, 1 << 34, 64 * MIB));
     let before = mappings();
     let mut areas = Vec::new();
     for _ in 0..30 {
-        let at = twin.alloc(MIB, 1, Fill::Any).unwrap();
+        let at = twin.alloc(2 * MIB, 1, Fill::Any).unwrap();
         let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
-        areas.push(twin.resize(at, MIB + 3 * PAGE_BYTES, Fill::Any).unwrap());
+        areas.push(twin.resize(at, 2 * MIB + 3 * PAGE_BYTES, Fill::Any).unwrap());
     }
     let stats = twin.heap.stats();
     assert_eq!((stats.moved_areas, stats.copies >= 20), (10, true), "{stats:?}");
@@ -558,6 +633,7 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
                 arena_bytes_max: usize::MAX,
                 kept_bytes_max: 0,
                 huge_pages: HugePages::Auto,
+                decay: None,
                 guards: false,
             },
         );
@@ -577,7 +653,13 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
     shim.refuse(Call::Reserve, 0);
     let made = Owned::new(
         shim.clone(),
-        Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto, guards: false },
+        Plan {
+            arena_bytes_max: usize::MAX,
+            kept_bytes_max: 0,
+            huge_pages: HugePages::Auto,
+            decay: None,
+            guards: false,
+        },
     );
     assert!(matches!(made, Err(CreateError::Refused { call: Call::Reserve, .. })));
     assert_eq!(shim.mapped(), 0);
@@ -624,4 +706,153 @@ fn vm1_vm2_a_word_that_is_wrong_is_named() {
     assert_eq!(rule(&twin, page + 3, Word::live(1, 1)), "VM2");
     twin.check();
     twin.end();
+}
+
+/// Allocates that many areas and frees them all.
+fn burst(heap: &Owned<Shim>, count: usize, bytes: usize) {
+    let areas: Vec<_> = (0..count).map(|_| heap.alloc(layout(bytes, 1), Fill::Any).unwrap()).collect();
+    for area in areas {
+        // SAFETY: our own, and nobody else's.
+        unsafe { area.write_bytes(1, bytes) };
+        // SAFETY: nobody refers to it any more.
+        unsafe { heap.free(area.addr().get()) }.unwrap();
+    }
+}
+
+fn kept(heap: &Owned<Shim>) -> usize {
+    heap.stats().dirty_bytes + heap.stats().cached_bytes
+}
+
+/// Waits until something holds, for no longer than a machine under load may need.
+fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while !holds() {
+        if started.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    true
+}
+
+#[test]
+fn wk1_what_nobody_needs_goes_back_by_itself_time_and_again() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(20));
+    // Too little for a thread.
+    burst(&heap, 4, MIB);
+    assert_eq!(shim.calls(Call::Spawn), 0);
+    for round in 0..20 {
+        // Of both zones, in magazines and not, and in the end a single area, which wakes it all the same.
+        burst(&heap, 40, if round % 2 == 0 { 3 * MIB } else { 700 << 10 });
+        if round % 3 == 0 {
+            burst(&heap, 1, 9 * MIB);
+        }
+        assert!(wait_until(|| kept(&heap) == 0), "{round}: {:?}", heap.stats());
+    }
+    assert_eq!((shim.calls(Call::Spawn), heap.validate()), (1, Ok(())));
+    drop(heap);
+    assert_eq!(shim.mapped(), 0, "its stack is gone");
+}
+
+#[test]
+fn what_is_in_use_stays_while_time_passes() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let heap = heap(&shim, 1 << 34, 256 * MIB);
+    burst(&heap, 20, 3 * MIB);
+    for turn in 0..40 {
+        // A pair in steady use, and a block that becomes dirty anew.
+        burst(&heap, 1, MIB);
+        heap.turn();
+        assert!(turn < 3 || heap.stats().cached_bytes >= MIB, "{turn}: {:?}", heap.stats());
+        let want = if turn < 10 { 50 * MIB } else { 0 };
+        assert!(kept(&heap) >= want, "{turn}: {:?}", heap.stats());
+    }
+    assert!(kept(&heap) <= 4 * MIB, "{:?}", heap.stats());
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn without_a_thread_or_a_stack_for_it_all_else_goes_on() {
+    for call in [Call::Spawn, Call::Map] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(1));
+        let areas: Vec<_> =
+            (0..40).map(|_| heap.alloc(layout(2 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
+        shim.refuse(call, 0);
+        for at in areas {
+            // SAFETY: our own, and nobody refers to it.
+            unsafe { heap.free(at) }.unwrap();
+        }
+        assert!(kept(&heap) > 16 * MIB, "{:?}", heap.stats());
+        assert_eq!(heap.worker_state(), "off", "{call:?}");
+        shim.allow();
+        burst(&heap, 40, 2 * MIB);
+        assert_eq!(heap.validate(), Ok(()));
+        heap.release_all();
+        assert_eq!(kept(&heap), 0);
+        drop(heap);
+        assert_eq!(shim.mapped(), 0);
+    }
+}
+
+#[test]
+fn cold_pages_move_to_where_they_are_wanted_and_keep_no_secret_zeros() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut twin = Twin::new(heap(&shim, 1 << 34, 256 * MIB));
+    // Every other one, so that no two merge.
+    let areas: Vec<_> = (0..40).map(|_| twin.alloc(2 * MIB, 1, Fill::Any).unwrap()).collect();
+    areas.iter().step_by(2).for_each(|&at| twin.free(at));
+    let before = twin.heap.stats();
+    // It is marked, and would be found wrong if it were taken for zeros.
+    let at = twin.alloc(30 * MIB, 1, Fill::Zero).unwrap();
+    let stats = twin.heap.stats();
+    if stats.refilled_bytes == 0 {
+        // A kernel that moves nothing: faults it is.
+        assert!(!shim.can_move() && stats.dirty_bytes >= before.dirty_bytes);
+        return;
+    }
+    assert_eq!(stats.refilled_bytes, 30 << 20, "{stats:?}");
+    twin.check();
+    twin.free(at);
+    twin.end();
+}
+
+#[test]
+fn a_refill_that_is_refused_leaves_faults_and_comes_again_or_not() {
+    for (errno, again) in [(libc::EBUSY, true), (libc::EPERM, false)] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let mut twin = Twin::new(heap(&shim, 1 << 34, 1 << 30));
+        if !shim.can_move() {
+            return;
+        }
+        shim.refuse_with(Errno(errno));
+        shim.refuse_some(Call::Move, 0, 1);
+        let mut before = 0;
+        for round in 0..200 {
+            // A hole of a block, and an area that needs more.
+            let hole = twin.alloc(64 << 10, 64 << 10, Fill::Any).unwrap();
+            let _wall = twin.alloc(64 << 10, 64 << 10, Fill::Any).unwrap();
+            twin.free(hole);
+            let _longer = twin.alloc(100 << 10, 1, Fill::Zero).unwrap();
+            if round == 0 {
+                before = shim.calls(Call::Move);
+                assert_eq!((before, twin.heap.stats().refilled_bytes), (1, 0));
+            }
+            if round % 20 == 0 {
+                twin.check();
+            }
+        }
+        let more = shim.calls(Call::Move) > before;
+        assert_eq!((more, twin.heap.stats().refilled_bytes > 0), (again, again), "{errno}");
+        // A child tries anew.
+        twin.heap.forget();
+        assert_eq!(twin.heap.refill_pause.load(Ordering::Relaxed), 0);
+        twin.end();
+    }
 }

@@ -12,7 +12,7 @@
 //! `man 2 process_madvise`, `man 2 mremap`, `man 2 rseq`; kernel `include/uapi/linux/rseq.h` for the layout.
 
 use super::uffd::Mover;
-use super::{Errno, Huge, Os, Span, Stopped};
+use super::{Entry, Errno, Huge, Os, Span, Stopped, ThreadName, thread};
 use core::ffi::{CStr, c_int, c_long, c_void};
 use core::ptr::{null_mut, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -273,10 +273,14 @@ impl Os for Linux {
         mended
     }
 
-    unsafe fn advise_huge(&self, span: Span, wanted: bool) {
-        let advice = if wanted { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        // SAFETY: part of the caller's reservation; what is in it stays.
-        let _advice = unsafe { libc::madvise(pointer(span.at), span.bytes, advice) };
+    unsafe fn spawn(&self, stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno> {
+        // SAFETY: this function's contract.
+        unsafe { thread::spawn(stack, entry, argument) }
+    }
+
+    unsafe fn join(&self, thread: ThreadName) {
+        // SAFETY: this function's contract.
+        unsafe { thread::join(thread) };
     }
 
     unsafe fn forbid(&self, span: Span) -> Result<(), Errno> {

@@ -5,13 +5,13 @@
 //! | [`Os::reserve`] | `mmap(PROT_NONE, MAP_NORESERVE)` | once |
 //! | [`Os::map`] | `mmap` | for records, in steps that double |
 //! | [`Os::commit`] | `mprotect` | when the frontier advances, in steps of 2 to 64 MiB |
-//! | [`Os::advise_huge`] | `madvise(MADV_HUGEPAGE, MADV_NOHUGEPAGE)` | once a zone, and after a renewal |
+//! | [`Os::spawn`] | `pthread_create` | once, when much is kept for the first time |
 //! | [`Os::discard`] | `process_madvise`, `madvise(MADV_DONTNEED)` | at a purge, up to 64 runs at a time |
 //! | [`Os::move_pages`] | `UFFDIO_MOVE` | when an area grows and cannot stay |
 //! | [`Os::remap`] | `mremap(MREMAP_DONTUNMAP)` | where that is refused |
 //! | [`Os::renew`] | `mmap(MAP_FIXED)` | after a `remap`, and when what it moved is freed |
 //! | [`Os::guard`], [`Os::unguard`] | `madvise(MADV_GUARD_INSTALL)` and `REMOVE` | when guarded addresses are carved |
-//! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | when the frontier advances |
+//! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, and after a renewal |
 //! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed |
 //! | [`Os::resident`] | `mincore` | when a hardened area is freed |
 //! | [`Os::random`] | `getrandom` | when a hardened allocator is made, and in a child of a fork |
@@ -24,10 +24,14 @@
 mod linux;
 #[cfg(test)]
 pub(crate) mod shim;
+mod thread;
 mod uffd;
 
 pub(crate) use linux::Linux;
 pub(crate) use linux::{abort_with, futex_wait, futex_wake, process_id, register_fork_handlers, thread_id};
+pub(crate) use thread::{Entry, ThreadName, futex_wait_for};
+
+use core::ffi::c_void;
 
 /// An error number of the system.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -72,6 +76,8 @@ pub enum Call {
     Guard,
     /// Making them usable again.
     Unguard,
+    /// Making the thread that gives memory back.
+    Spawn,
     /// Saying where huge pages are to be used.
     Advise,
 }
@@ -197,11 +203,18 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// Numbers that nobody can guess.
     fn random(&self) -> Result<[u64; 2], Errno>;
 
-    /// Says whether huge pages are wanted behind a span, from now on. Nothing is promised.
+    /// Makes a thread on a stack, with all signals blocked. What libc needs for it does not come from the global allocator.
     ///
     /// # Safety
-    /// It is part of what `reserve` returned.
-    unsafe fn advise_huge(&self, span: Span, wanted: bool);
+    /// The stack was mapped and nobody else uses it until the thread was joined, or a fork left it behind; `argument` is
+    /// what `entry` expects.
+    unsafe fn spawn(&self, stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno>;
+
+    /// Waits until a thread has ended.
+    ///
+    /// # Safety
+    /// `spawn` made it, in this process, and nobody joined it.
+    unsafe fn join(&self, thread: ThreadName);
 
     /// The CPU that the caller runs on, or ran on a moment ago.
     fn cpu(&self) -> usize;

@@ -1,6 +1,7 @@
 //! Linux, except that a test can have each call refused.
 
-use super::{Call, Errno, Huge, Linux, Os, Span, Stopped};
+use super::{Call, Entry, Errno, Huge, Linux, Os, Span, Stopped, ThreadName};
+use core::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
@@ -24,8 +25,10 @@ struct State {
     mappings_max: AtomicU64,
     /// What a refusal says.
     errno: AtomicI32,
-    /// A refused remap leaves a hole where it was to go; of a refused move, half is done.
+    /// A refused remap leaves a hole where it was to go.
     tears: AtomicBool,
+    /// Of a refused move, half is done.
+    halves: AtomicBool,
     cpu: AtomicUsize,
     cpus: AtomicUsize,
 }
@@ -45,6 +48,7 @@ impl Default for Shim {
             mappings_max: AtomicU64::new(65_530),
             errno: AtomicI32::new(Errno::NOMEM.0),
             tears: AtomicBool::new(false),
+            halves: AtomicBool::new(false),
             cpu: AtomicUsize::new(usize::MAX),
             cpus: AtomicUsize::new(4),
         }))
@@ -68,9 +72,14 @@ impl Shim {
         self.0.errno.store(errno.0, Ordering::Relaxed);
     }
 
-    /// Whether a refused remap leaves a hole where it was to go, and a refused move has done half.
+    /// Whether a refused remap leaves a hole where it was to go.
     pub(crate) fn tear(&self, tears: bool) {
         self.0.tears.store(tears, Ordering::Relaxed);
+    }
+
+    /// Whether a refused move has done half.
+    pub(crate) fn halve(&self, halves: bool) {
+        self.0.halves.store(halves, Ordering::Relaxed);
     }
 
     /// Refuses nothing any more.
@@ -176,7 +185,7 @@ impl Os for Shim {
     unsafe fn move_pages(&self, within: Span, from: Span, to: usize) -> Result<(), Stopped> {
         if let Err(errno) = self.granted(Call::Move) {
             let pages = from.bytes / crate::PAGE_BYTES;
-            let bytes = if self.0.tears.load(Ordering::Relaxed) { pages / 2 * crate::PAGE_BYTES } else { 0 };
+            let bytes = if self.0.halves.load(Ordering::Relaxed) { pages / 2 * crate::PAGE_BYTES } else { 0 };
             // SAFETY: as this function's contract.
             unsafe { self.0.linux.move_pages(within, Span { bytes, ..from }, to) }?;
             return Err(Stopped { bytes, errno });
@@ -254,9 +263,15 @@ impl Os for Shim {
         self.0.linux.random()
     }
 
-    unsafe fn advise_huge(&self, span: Span, wanted: bool) {
+    unsafe fn spawn(&self, stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno> {
+        self.granted(Call::Spawn)?;
         // SAFETY: as this function's contract.
-        unsafe { self.0.linux.advise_huge(span, wanted) };
+        unsafe { self.0.linux.spawn(stack, entry, argument) }
+    }
+
+    unsafe fn join(&self, thread: ThreadName) {
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.join(thread) };
     }
 
     fn cpu(&self) -> usize {

@@ -3,7 +3,13 @@
 use super::*;
 
 fn guarded(shim: &Shim, kept_bytes_max: usize) -> Owned<Shim> {
-    let plan = Plan { arena_bytes_max: 1 << 34, kept_bytes_max, huge_pages: HugePages::Auto, guards: true };
+    let plan = Plan {
+        arena_bytes_max: 1 << 34,
+        kept_bytes_max,
+        huge_pages: HugePages::Auto,
+        decay: None,
+        guards: true,
+    };
     Owned::new(shim.clone(), plan).unwrap()
 }
 

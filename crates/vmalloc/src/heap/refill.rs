@@ -1,0 +1,95 @@
+//! Pages for a fresh run without faults: those of cold dirty blocks are moved there.
+//!
+//! # Theory
+//! ```text
+//!   before   |~~cold~~|live|~~cold~~|live| ...  |-- fresh: clean blocks --|rest|       no dirty run is long enough
+//!   after    | clean  |live| clean  |live| ...  |======= live ============|~~~~|       the same pages, elsewhere
+//! ```
+//! Dirty pages are many and scattered when an area is asked for that is longer than each run of them. To give some back
+//! and have others faulted in costs tens of microseconds a huge page; to move one, one. So what is kept serves whatever
+//! its shape, and how much must be kept follows from how much is asked for, not from how it is cut.
+//!
+//! The moves are made under no lock. Meanwhile the sources, and what is left of the last fresh block, are in nobody's list
+//! and their first words tell their size, as in a purge (VM1). A move that is refused (an old kernel, a seccomp profile,
+//! pages that a child still shares) leaves its source dirty, and the rest of the run to page faults; then there are none for a while, or
+//! ever.
+//! # Source
+//! Our own. Figures: `docs/decisions/0014-two-zones.md`.
+
+use super::carve::{Central, Fresh};
+use super::{BATCH, Heap, Held};
+use crate::arena::Run;
+use crate::os::{Errno, Os};
+use crate::word::Word;
+use core::sync::atomic::Ordering;
+
+/// Misses without a move after one was refused.
+const PAUSE: u64 = 64;
+
+impl<O: Os> Heap<O> {
+    /// Moves cold pages into the clean blocks of a fresh run, whose word is there; gives the lock back meanwhile. What is left
+    /// of the last block is dirty afterwards. Tells whether the run is all zeros still.
+    pub(super) fn refill(&self, mut central: Held<'_, O>, fresh: &Fresh) -> bool {
+        let mut batch = [const { Run::NOTHING }; BATCH];
+        let wanted = fresh.clean.len_bytes() / crate::PAGE_BYTES as u64;
+        let count = self.detach(&mut central, &mut batch, wanted, u64::MAX);
+        let sources = &mut batch[..count];
+        if sources.is_empty() {
+            central.give_rest(fresh);
+            return true;
+        }
+        let (rest, end) = fresh.rest.whole_pages();
+        if rest < end {
+            self.arena.put(rest, Word::free(end - rest));
+            central.leaving += end - rest;
+        }
+        drop(central);
+        let (mut at, mut moved) = (fresh.clean.start().page_floor(), 0);
+        for source in sources.iter_mut() {
+            let pages = source.pages();
+            // SAFETY: part of the fresh run and what is left of it, below the frontier and in the caller's hands alone.
+            let mut to = unsafe { Run::claim(at, pages) };
+            if let Err((_, errno)) = self.arena.move_pages(source, &mut to) {
+                self.refill_refused(errno);
+                break;
+            }
+            at += pages;
+            moved += 1;
+        }
+        let mut central = self.zone_of(fresh.page);
+        let (gone, kept) = sources.split_at(moved);
+        central.refilled += gone.iter().map(Run::pages).sum::<u64>();
+        central.attach_clean(gone);
+        central.attach_dirty(kept);
+        central.leaving -= end - rest;
+        central.give_rest(fresh);
+        false
+    }
+
+    /// Tells whether pages may be moved now.
+    pub(super) fn may_refill(&self) -> bool {
+        match self.refill_pause.load(Ordering::Relaxed) {
+            0 => true,
+            u64::MAX => false,
+            misses => {
+                self.refill_pause.store(misses - 1, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    #[cold]
+    fn refill_refused(&self, errno: Errno) {
+        let passes = matches!(errno.0, libc::EBUSY | libc::EAGAIN | libc::EEXIST | libc::ENOMEM);
+        self.refill_pause.store(if passes { PAUSE } else { u64::MAX }, Ordering::Relaxed);
+    }
+}
+
+impl<O: Os> Central<O> {
+    /// Makes dirty what is left of the last block of a fresh run.
+    pub(super) fn give_rest(&mut self, fresh: &Fresh) {
+        if !fresh.rest.is_empty() {
+            self.give_dirty(fresh.rest);
+        }
+    }
+}

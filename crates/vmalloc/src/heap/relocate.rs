@@ -1,0 +1,236 @@
+//! Areas that get another place: their pages move where that pays, their bytes are copied otherwise.
+//!
+//! # Theory
+//! ```text
+//!   |== live ==|xx somebody xx|   ...   |  clean  |        before
+//!   |  clean   |xxxx|         ...       |== live ==|  |    after: the same pages, no byte copied
+//! ```
+//! | way | costs | leaves |
+//! |---|---|---|
+//! | pages move (`UFFDIO_MOVE`) | 64 ns a page, 1.2 us a huge page | the mapping as it was |
+//! | the mapping moves (`mremap`) | 8 to 23 ns a page | two mappings more, until it is freed |
+//! | copy | 50 to 150 ns a page, and the faults of the new ones | dirty pages |
+//!
+//! Pages that move do so into clean addresses, whose own would have to be faulted in. Where dirty ones are at hand for a small
+//! area, a copy is cheaper than the faults of what it grows by. A huge page moves as one where both places are
+//! aligned; the pages of half of one would keep the other half from being huge, so **the last block is copied** where
+//! huge pages are wanted, and moves otherwise.
+//!
+//! What is moved by `mremap` is a mapping of its own, and a process has not many: there may be a bounded number of them, and a
+//! **moved** area is not kept when it is freed: fresh pages are mapped over it, which merge with what is around it. It is the
+//! way where pages cannot move: before Linux 6.8, and for pages that a child of a fork had a share in. An `mremap` that fails
+//! for want of memory may leave a hole where it was to go. It is mended at once; if another thread mapped something there
+//! first, that range is **retired**: nobody is given it again. Then there are no more of them.
+//!
+//! Whatever stops a move half-way is copied from there on: nothing is lost.
+//! # Source
+//! Our own; Linux moves page tables for `mremap`, and copies in `vrealloc` (6.12).
+
+use super::carve::Central;
+use super::{Fill, Heap};
+use crate::PAGE_BYTES;
+use crate::arena::{HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
+use crate::error::ResizeError;
+use crate::os::{Errno, Os};
+use crate::word::Word;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use va_base::{Align, Request, VaRange};
+
+/// Pages from which an area moves rather than is copied to where no pages are.
+const MOVE_PAGES_MIN: u64 = 16;
+/// Pages from which a mapping moves.
+const REMAP_PAGES_MIN: u64 = 64;
+
+/// What grew once has so many times its size to itself, in addresses: it begins at a multiple of that, and who comes next, too.
+/// Four areas that grow by turns move a third as often as with 1; with 4, hardly less often (`examples/grow.rs`).
+const ROOM: u64 = 2;
+
+/// How areas grew, ever.
+#[derive(Default)]
+pub(super) struct Growth {
+    // Atomic, each alone.
+    pub(super) in_place: AtomicU64,
+    pub(super) moved: AtomicU64,
+    pub(super) copied: AtomicU64,
+}
+
+impl<O: Os> Heap<O> {
+    /// Gives an area another place.
+    ///
+    /// # Safety
+    /// As [`resize`](Self::resize).
+    pub(super) unsafe fn relocate(
+        &self,
+        at: usize,
+        word: Word,
+        layout: Layout,
+        fill: Fill,
+    ) -> Result<NonNull<u8>, ResizeError> {
+        let size = layout.size();
+        let pages = size.div_ceil(PAGE_BYTES) as u64;
+        let zone = self.arena.zone_for(pages);
+        let large = zone == HUGE && word.pages() >= HUGE_PAGES && pages >= word.pages();
+        let fresh = large && (self.arena.can_move() || self.can_remap(word, pages));
+        let roomy = if fresh { self.carve_with_room(layout) } else { None };
+        let (mut to, mut clean) = match roomy {
+            Some(to) => (to, true),
+            None => self.carve(layout, fresh)?,
+        };
+        // SAFETY: this function's contract.
+        let (mut from, word) = match unsafe { self.claim(at) } {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                self.arena.put(to.page(), Word::free(to.pages()));
+                self.keep(to);
+                return Err(error.into());
+            }
+        };
+        // What has to be there of it. Whoever asked how much he could use may have used all of it.
+        let end = word.usable_bytes().min(size);
+        let moves = clean && (large || zone != HUGE);
+        let moved = if moves { self.move_most(&mut from, &mut to, end) } else { 0 };
+        if moves && moved == 0 && self.can_remap(word, pages) {
+            match self.arena.remap(&mut from, &mut to) {
+                Ok(()) => {
+                    self.growth.moved.fetch_add(1, Ordering::Relaxed);
+                    self.remapped(from, word, &to, size);
+                    self.zero_rest(&mut to, word, size, fill, clean);
+                    return Ok(into_pointer(to));
+                }
+                Err((errno, usable)) => {
+                    if errno == Errno::NOMEM {
+                        self.remaps_off.store(true, Ordering::Relaxed);
+                    }
+                    if !usable {
+                        self.retire(to);
+                        (to, clean) = match self.carve(layout, false) {
+                            Ok(other) => other,
+                            Err(error) => {
+                                self.arena.put(from.page(), word);
+                                return Err(error.into());
+                            }
+                        };
+                    }
+                }
+            }
+        }
+        let ways = if moved > 0 { &self.growth.moved } else { &self.growth.copied };
+        ways.fetch_add(1, Ordering::Relaxed);
+        self.arena.copy(&from, &mut to, address(moved), end);
+        self.zero_rest(&mut to, word, size, fill, clean);
+        if word.is_moved() {
+            self.free_moved(from);
+        } else {
+            self.give_moved(from, moved);
+        }
+        Ok(into_pointer(to))
+    }
+
+    /// A clean run with free addresses above it, if there are any: what grew once grows again.
+    fn carve_with_room(&self, layout: Layout) -> Option<Run> {
+        let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
+        let room = (pages * ROOM).checked_next_power_of_two()?;
+        if room > self.arena.extent(HUGE).len_bytes() / PAGE_BYTES as u64 / 16 {
+            return None;
+        }
+        let align = Align::new(layout.align().max(address(room)) as u64)?;
+        let request = Request::pages(pages).ok()?.aligned(align);
+        let mut central = self.zone(HUGE);
+        let fresh = central.take_clean(&self.arena, &request).ok()?;
+        central.give_rest(&fresh);
+        // Under the lock, so that whoever has it finds a word at every area (VM1).
+        self.arena.put(fresh.page, Word::live(pages, layout.size()));
+        // SAFETY: it was free in the space, and is not now; it is below the frontier.
+        Some(unsafe { Run::claim(fresh.page, pages) })
+    }
+
+    /// Whether the mapping of an area may move to one of so many pages. An area that was moved and grew has two of them: a
+    /// kernel from 6.17 on may move the first and refuse the second, and nobody could say what is where.
+    fn can_remap(&self, word: Word, pages: u64) -> bool {
+        word.pages() >= REMAP_PAGES_MIN
+            && !word.is_moved()
+            && pages >= word.pages()
+            && !self.remaps_off.load(Ordering::Relaxed)
+            && (0..ZONES).map(|zone| self.zone(zone).moved).sum::<u64>() < self.moved_max
+    }
+
+    /// Moves the pages that have the first `end` bytes, or as many of them as is best; how many were moved.
+    fn move_most(&self, from: &mut Run, to: &mut Run, end: usize) -> u64 {
+        let mut pages = (end.div_ceil(PAGE_BYTES) as u64).min(from.pages()).min(to.pages());
+        if self.arena.has_huge_pages(self.arena.zone_of(to.page())) {
+            pages -= pages % HUGE_PAGES;
+        }
+        if pages < MOVE_PAGES_MIN || !self.arena.can_move() {
+            return 0;
+        }
+        match self.arena.move_some(from, to, pages) {
+            Ok(()) => pages,
+            Err((moved, _)) => moved,
+        }
+    }
+
+    /// Keeps a run, the first pages of which have moved away: whole blocks of these are clean.
+    fn give_moved(&self, from: Run, moved: u64) {
+        if moved == 0 {
+            self.keep(from);
+            return;
+        }
+        let mut central = self.zone_of(from.page());
+        let (page, range) = (from.page(), from.range());
+        central.add_dirty(from);
+        let (_, end) = range.whole_pages();
+        let gone = VaRange::from_pages(page, end.min(page + moved)).unwrap_or_default();
+        central.launder(gone);
+    }
+
+    /// Enters an area whose mapping has moved.
+    fn remapped(&self, from: Run, word: Word, to: &Run, size: usize) {
+        let mut central = self.zone_of(to.page());
+        central.moved += 1;
+        self.arena.put(to.page(), Word::live(to.pages(), size).moved());
+        drop(central);
+        let mut central = self.zone_of(from.page());
+        if word.is_moved() {
+            central.moved -= 1;
+        }
+        self.give_fresh(&mut central, from);
+    }
+
+    /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them it is as it was carved.
+    pub(super) fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, clean: bool) {
+        if fill == Fill::Zero {
+            let end = if clean { size.min(word.usable_bytes()) } else { size };
+            self.arena.zero(to, word.requested_bytes(), end);
+        }
+    }
+
+    /// Frees a run that is a mapping of its own.
+    #[cold]
+    pub(super) fn free_moved(&self, run: Run) {
+        let mut central = self.zone_of(run.page());
+        self.give_fresh(&mut central, run);
+        central.moved -= 1;
+    }
+
+    /// Maps fresh pages over a run; its blocks are clean then, and what is left at its ends dirty.
+    pub(super) fn give_fresh(&self, central: &mut Central<O>, mut run: Run) {
+        let range = run.range();
+        let renewed = self.arena.renew(&mut run).is_ok();
+        central.add_dirty(run);
+        if renewed {
+            central.launder(range);
+        } else {
+            central.refused += 1;
+        }
+    }
+
+    /// Gives a run to nobody any more.
+    #[cold]
+    pub(super) fn retire(&self, run: Run) {
+        let mut central = self.zone_of(run.page());
+        self.arena.put(run.page(), Word::free(run.pages()));
+        central.retired += run.pages();
+    }
+}

@@ -1,0 +1,204 @@
+//! The thread that lets time pass: what nobody needs for about a second goes back to the system.
+//!
+//! # Theory
+//! ```text
+//!   none --much is kept--> starting --> awake <--something is kept-- asleep
+//!                                         |  ----nothing is kept--->   |
+//!                                         +---- stopped, by the owner -+
+//! ```
+//! Sixteen times in the decay time it raises the epoch of both zones, gives back the dirty blocks that are older than three
+//! quarters of that time, and makes dirty what is in magazines that served nobody for a quarter of it. When nothing is
+//! kept it sleeps until somebody frees something large.
+//!
+//! It is not there before 16 MiB are kept, and never in a process that keeps less: who finds so much kept starts it, in
+//! the slow part of a free, under no lock. A child of a fork has no such thread, and starts its own in the same way.
+//!
+//! # Invariants
+//! - **WK1 no-lost-wake** the thread sleeps without an end only if it looked at all that may be kept, under the locks, after it
+//!   had said so. Whoever keeps something looks at what it said after he had the lock.
+//!
+//! # Locking
+//! It holds `purge` for 64 runs at a time, so that a fork waits no longer than that, and what a purge holds.
+//! # Source
+//! Our own; jemalloc has background threads, by default off; Linux gives vmalloc pages back at once.
+
+use super::Heap;
+use crate::arena::ZONES;
+use crate::os::{Os, Span, futex_wait, futex_wait_for, futex_wake};
+use core::ffi::c_void;
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
+
+/// Pages kept from which there is a thread: 16 MiB.
+const START_PAGES: u64 = 4096;
+/// Turns in the decay time; how old dirty blocks become, and how long magazines may be of no use.
+const TURNS: u32 = 16;
+const DIRTY_TURNS: u64 = 12;
+const MAGAZINE_TURNS: u8 = 4;
+/// Bytes of its stack, of which it touches a few pages; libc puts thread-local variables there as well.
+const STACK_BYTES: usize = 256 << 10;
+/// Pages that go back under one hold of `purge`.
+const PART_PAGES: u64 = 64 * 512;
+
+const NONE: u32 = 0;
+const STARTING: u32 = 1;
+const AWAKE: u32 = 2;
+const ASLEEP: u32 = 3;
+const STOPPED: u32 = 4;
+/// There is to be none, or the system gave none.
+const OFF: u32 = 5;
+
+/// The thread of a heap.
+pub(super) struct Worker {
+    // Constant after `new`.
+    turn_nanos: u64,
+    // Atomic. Of all who find `NONE` one changes it, and then has the others.
+    state: AtomicU32,
+    thread: AtomicU64,
+    stack: AtomicUsize,
+}
+
+impl Worker {
+    /// One that is not there yet; never, without a time.
+    pub(super) fn new(decay: Option<Duration>) -> Self {
+        let nanos = decay.map(|decay| u64::try_from((decay / TURNS).as_nanos()).unwrap_or(u64::MAX));
+        Self {
+            // Not shorter than a microsecond, so that it does not spin.
+            turn_nanos: nanos.unwrap_or(0).max(1000),
+            state: AtomicU32::new(if nanos.is_some() { NONE } else { OFF }),
+            thread: AtomicU64::new(0),
+            stack: AtomicUsize::new(0),
+        }
+    }
+
+    /// Forgets the thread in a child, which has none.
+    pub(super) fn forget(&self) {
+        if self.state.load(Ordering::Relaxed) != OFF {
+            self.state.store(NONE, Ordering::Relaxed);
+        }
+    }
+
+    fn change(&self, from: u32, to: u32) -> bool {
+        // Both: what the one who changed it before did comes before, and this before the next one.
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl<O: Os> Heap<O> {
+    /// Tells the thread that something is kept. Called under no lock, after the one under which it was kept.
+    #[inline]
+    pub(super) fn poke(&self) {
+        match self.worker.state.load(Ordering::Relaxed) {
+            NONE if self.dirty_hint() + self.big.pages() >= START_PAGES => self.start_worker(),
+            ASLEEP => {
+                if self.worker.change(ASLEEP, AWAKE) {
+                    futex_wake(&self.worker.state);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[cold]
+    fn start_worker(&self) {
+        let worker = &self.worker;
+        if !worker.change(NONE, STARTING) {
+            return;
+        }
+        let os = self.host.os();
+        if worker.stack.load(Ordering::Relaxed) == 0 {
+            match os.map(STACK_BYTES) {
+                Ok(at) => worker.stack.store(at, Ordering::Relaxed),
+                Err(_) => return worker.state.store(OFF, Ordering::Release),
+            }
+        }
+        let stack = Span { at: worker.stack.load(Ordering::Relaxed), bytes: STACK_BYTES };
+        // Before it is there, so that it finds this, and whoever stops it does.
+        worker.state.store(AWAKE, Ordering::Release);
+        let heap = (&raw const *self).cast_mut().cast::<c_void>();
+        // SAFETY: the stack is used by this thread alone, of which there is one at a time; the heap stays until it was joined.
+        match unsafe { os.spawn(stack, run::<O>, heap) } {
+            Ok(thread) => worker.thread.store(thread, Ordering::Release),
+            Err(_) => worker.state.store(OFF, Ordering::Release),
+        }
+    }
+
+    /// Ends the thread. Called by the owner, when nobody else calls any more.
+    pub(super) fn stop_worker(&self) {
+        let worker = &self.worker;
+        let before = worker.state.swap(STOPPED, Ordering::AcqRel);
+        if matches!(before, AWAKE | ASLEEP) {
+            futex_wake(&worker.state);
+            // SAFETY: made by `start_worker` in this process: a child has forgotten its parent's.
+            unsafe { self.host.os().join(worker.thread.load(Ordering::Acquire)) };
+        }
+        let at = worker.stack.swap(0, Ordering::Relaxed);
+        if at != 0 {
+            // SAFETY: mapped by `start_worker`; nobody runs on it any more.
+            unsafe { self.host.os().unmap(Span { at, bytes: STACK_BYTES }) };
+        }
+    }
+
+    /// What became of it, for tests.
+    #[cfg(test)]
+    pub(super) fn worker_state(&self) -> &'static str {
+        ["none", "starting", "awake", "asleep", "stopped", "off"]
+            [self.worker.state.load(Ordering::Relaxed) as usize]
+    }
+
+    /// What the thread does.
+    fn work(&self) {
+        let worker = &self.worker;
+        loop {
+            match worker.state.load(Ordering::Acquire) {
+                AWAKE => {
+                    futex_wait_for(&worker.state, AWAKE, worker.turn_nanos);
+                    // Checks WK1: it says so first, and looks under the locks then.
+                    if !self.turn() && worker.change(AWAKE, ASLEEP) && self.keeps_something() {
+                        worker.change(ASLEEP, AWAKE);
+                    }
+                }
+                ASLEEP => futex_wait(&worker.state, ASLEEP),
+                _ => return,
+            }
+        }
+    }
+
+    /// Lets a sixteenth of the decay time pass. Tells whether something is kept still.
+    pub(super) fn turn(&self) -> bool {
+        for magazine in self.magazines {
+            for kinds in magazine.unused(MAGAZINE_TURNS).into_iter().flatten() {
+                self.drain(magazine, kinds);
+            }
+        }
+        for zone in 0..ZONES {
+            let mut central = self.zone(zone);
+            central.cold.tick();
+            let until = central.cold.epoch().saturating_sub(DIRTY_TURNS);
+            drop(central);
+            loop {
+                let _alone = self.purge.lock();
+                if self.purge_alone(zone, PART_PAGES, until) < PART_PAGES {
+                    break;
+                }
+            }
+        }
+        self.keeps_something()
+    }
+
+    /// Tells whether something is kept that time may give back.
+    fn keeps_something(&self) -> bool {
+        (0..ZONES).any(|zone| self.zone(zone).cold.len() > 0)
+            || self.big.pages() > 0
+            || self.magazines.iter().any(|magazine| magazine.held().items > 0)
+    }
+}
+
+extern "C" fn run<O: Os>(heap: *mut c_void) -> *mut c_void {
+    if let Some(heap) = NonNull::new(heap.cast::<Heap<O>>()) {
+        // SAFETY: the heap that started it, which joins it before it goes.
+        unsafe { heap.as_ref() }.work();
+    }
+    null_mut()
+}

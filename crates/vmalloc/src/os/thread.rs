@@ -1,0 +1,83 @@
+//! A thread of our own: made without the global allocator, which may be ours, and woken by one word.
+//!
+//! The standard library's threads allocate. libc's take a stack that the caller brings, and inherit the caller's signal mask:
+//! all signals are blocked while the thread is made, so no handler of the program ever runs on it.
+//! # Source
+//! `man 3 pthread_attr_setstack`, `man 2 futex`.
+
+use super::{Errno, Span};
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::{null_mut, with_exposed_provenance_mut};
+use core::sync::atomic::AtomicU32;
+
+/// What a thread runs.
+pub(crate) type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// A thread that was made, by the number that libc gave it.
+pub(crate) type ThreadName = u64;
+
+/// Makes a thread.
+///
+/// # Safety
+/// Nobody else uses the stack until the thread was joined, or was left behind by a fork; `argument` is what `entry` expects.
+pub(super) unsafe fn spawn(stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    // SAFETY: writes the attributes.
+    check(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) })?;
+    let bottom = with_exposed_provenance_mut::<c_void>(stack.at);
+    // SAFETY: initialized a moment ago; the stack is the caller's to give.
+    let code = unsafe { libc::pthread_attr_setstack(attributes.as_mut_ptr(), bottom, stack.bytes) };
+    let made = check(code).and_then(|()| {
+        let old = block_signals();
+        let mut thread: libc::pthread_t = 0;
+        // SAFETY: this function's contract.
+        let code = unsafe { libc::pthread_create(&raw mut thread, attributes.as_ptr(), entry, argument) };
+        restore_signals(&old);
+        check(code).map(|()| thread)
+    });
+    // SAFETY: initialized above, and used no more.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    made
+}
+
+/// Waits until a thread has ended.
+///
+/// # Safety
+/// `spawn` made it, in this process, and nobody joined it.
+pub(super) unsafe fn join(thread: ThreadName) {
+    // SAFETY: this function's contract.
+    let _ended = unsafe { libc::pthread_join(thread, null_mut()) };
+}
+
+/// Waits until somebody wakes `word`, if it still holds `value`, for so long at most.
+#[cold]
+pub(crate) fn futex_wait_for(word: &AtomicU32, value: u32, nanos: u64) {
+    let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let time = libc::timespec {
+        tv_sec: (nanos / 1_000_000_000) as libc::time_t,
+        tv_nsec: (nanos % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: the kernel compares a word, and reads a time, that live as long as this call.
+    let _woken = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, value, &raw const time) };
+}
+
+fn block_signals() -> libc::sigset_t {
+    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut old = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: writes the set.
+    let _filled = unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: reads one set and writes the other.
+    let _set = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) };
+    // SAFETY: all zeros is a set, and so is what was written.
+    unsafe { old.assume_init() }
+}
+
+fn restore_signals(old: &libc::sigset_t) {
+    // SAFETY: reads the set.
+    let _set = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, null_mut()) };
+}
+
+fn check(code: c_int) -> Result<(), Errno> {
+    if code == 0 { Ok(()) } else { Err(Errno(code)) }
+}
