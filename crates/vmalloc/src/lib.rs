@@ -27,6 +27,7 @@
 //! | every large allocation of a program | [`Kv`] as `#[global_allocator]` |
 //! | collections of `allocator-api2` | `&Vmalloc`, feature `allocator-api2` |
 //! | what there is | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
+//! | guard pages; mistakes that fault or abort | [`Options::guards`], [`Options::profile`], [`Profile::Hardened`] |
 //!
 //! # What holds
 //! - **Sizes.** What was requested ([`Vmalloc::requested_bytes`]), what can be used ([`Vmalloc::usable_bytes`], whole
@@ -36,6 +37,13 @@
 //! - **Memory kept** after it was freed is bounded by [`Options::kept_bytes_max`] and 2 MiB a CPU, by address range: pages that
 //!   nobody touched count as if they were there. It goes back by demand (what nobody needed for a while, a quarter at a
 //!   time) or by [`Vmalloc::trim`]. No thread is started; a process that stops allocating keeps what it has until then.
+//! - **Guards**, where asked for: a page behind every area that nobody may touch. A million of them make a handful of mappings (Linux
+//!   6.13); before that there are an eighth of `vm.max_map_count`, and areas beyond have none.
+//! - **Hardened**, where asked for: a byte past the end faults if the alignment lets the area end with its page, and else aborts at the
+//!   free; freed memory cannot be read, by anybody, and faults until others get its addresses, which is after 1 GiB of frees or
+//!   16,384 of them; areas are zeros; a small one is at one of 2^21.6 places or more; bad and double frees abort with what is known of the address.
+//!   A child of a fork leaves behind what other threads had in hand. Made under
+//!   `mlockall(MCL_FUTURE)`, it has walls by protection; `MCL_CURRENT` without `MCL_ONFAULT`, later, would populate its whole window.
 //! - **Records** never come from the global allocator, which this may be. No thread-local variable has a destructor: threads
 //!   may come and go, and free what others allocated.
 //! - **fork**: the child allocates and frees, whatever other threads were doing. `vfork`, `clone` and `_Fork`, which tell
@@ -45,7 +53,7 @@
 //! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit; with overcommit refused (mode 2) only what is below
 //!   the frontier is charged, in steps of 2 MiB or more where those are granted; `mlockall` populates no more than that.
 //!
-//! Not there yet: guard pages, huge pages by policy, decay by time, a hardened profile, `vmap` of chosen pages.
+//! Not there yet: `vmap` of chosen pages.
 //!
 //! Linux 5.10 and later. On x86-64 with glibc 2.35 and later, the CPU is read without a call.
 
