@@ -3,7 +3,7 @@
 use crate::count::Tests;
 use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
-use crate::{fuzz, kernel, loom, peer, tidy, tools};
+use crate::{fuzz, header, install, kernel, loom, peer, tidy, tools};
 use anyhow::{Result, bail};
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ struct Step {
 }
 
 /// All steps, what fails fast first.
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 17] = [
     Step { name: "fmt", what: "every file is formatted", quick: true, run: fmt },
     Step { name: "tidy", what: "the rules that no compiler knows", quick: true, run: run_tidy },
     Step { name: "clippy", what: "no warnings, everywhere", quick: true, run: clippy },
@@ -61,6 +61,13 @@ const STEPS: [Step; 15] = [
         what: "addresses equal to Linux's own library's, where it can be built",
         quick: false,
         run: peer::step,
+    },
+    Step { name: "header", what: "the C header is that of the C functions", quick: false, run: run_header },
+    Step {
+        name: "install",
+        what: "a C program is built and run as users do it",
+        quick: false,
+        run: install::step,
     },
     Step { name: "deny", what: "licences, banned crates, sources", quick: false, run: deny },
     Step { name: "demo", what: "the program does its main job", quick: false, run: demo },
@@ -162,6 +169,10 @@ fn clippy(root: &Path, _: &mut Tests) -> Result<()> {
 fn run_tidy(root: &Path, _: &mut Tests) -> Result<()> {
     tidy::run(root)?;
     Ok(())
+}
+
+fn run_header(root: &Path, _: &mut Tests) -> Result<()> {
+    header::check(root)
 }
 
 /// Runs tests by cargo-nextest where it is installed, which runs them side by side.

@@ -9,16 +9,21 @@
 //! | [`soak`] | the same and the property tests, for long, with a page in `results/` |
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
 //! | [`peer`] | the space beside Linux's own, in one run |
+//! | [`peers`] | allocators to measure ours against |
+//! | [`header`], [`install`] | the C header, and the C library in a place of the user's |
 //! | [`sh`], [`count`], [`machine`] | running commands, counting tests in what they print, saying where |
 
 mod ci;
 mod count;
 mod fuzz;
+mod header;
+mod install;
 mod kernel;
 mod loom;
 mod machine;
 mod mutate;
 mod peer;
+mod peers;
 mod sh;
 mod soak;
 mod tidy;
@@ -62,8 +67,14 @@ enum Task {
     Mutate(mutate::Args),
     /// Let cargo-mutants break the code at random, if it is installed
     Mutants(mutate::MutantsArgs),
+    /// Make the C header, include/vmalloc.h
+    Header(header::Args),
+    /// Build the C library and the preload, and put them, the header, the manual and the pkg-config file in a place
+    Install(install::Args),
     /// Run Linux's allocator and ours under the same programs, and write results/peer.md
     Peer(peer::Args),
+    /// Build the allocators that `vmlab bench memory` measures beside ours and the system does not have, under target/peers
+    Peers(peers::Args),
 }
 
 fn main() -> ExitCode {
@@ -87,7 +98,10 @@ fn run(task: &Task) -> Result<()> {
         Task::Soak(args) => soak::main(&root, args),
         Task::Mutate(args) => mutate::main(&root, args),
         Task::Mutants(args) => mutate::mutants(&root, args),
+        Task::Header(args) => header::main(&root, args),
+        Task::Install(args) => install::main(&root, args),
         Task::Peer(args) => peer::main(&root, args),
+        Task::Peers(args) => peers::main(&root, args),
     }
 }
 

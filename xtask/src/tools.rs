@@ -7,6 +7,31 @@ use std::path::{Path, PathBuf};
 /// The version that `deny.toml` was written for.
 const DENY_VERSION: &str = "0.20.2";
 
+/// The version that the header was made with: another may lay it out differently.
+const CBINDGEN_VERSION: &str = "0.29.0";
+
+/// Returns cbindgen of that version, built here if need be. What is on the path may be another.
+pub(crate) fn cbindgen(root: &Path) -> Result<PathBuf> {
+    let tools = root.join("target/tools");
+    let binary = tools.join("bin/cbindgen");
+    if !binary.is_file() {
+        println!("building cbindgen into target/tools");
+        Cmd::cargo(root)
+            .args(["install", "--quiet", "--locked", "--version", CBINDGEN_VERSION])
+            .arg("--root")
+            .arg(&tools)
+            .arg("cbindgen")
+            .env("CARGO_TARGET_DIR", tools.join("build"))
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "256")
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .run(Show::All)?;
+        let _ = std::fs::remove_dir_all(tools.join("build"));
+    }
+    Ok(binary)
+}
+
 /// Returns cargo-deny: the one on the path, or one built here.
 ///
 /// It is a large program that runs for half a second, so it is built without optimisation and without what only

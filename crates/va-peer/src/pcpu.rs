@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use va_base::Va;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use va_percpu::config::{Default as Ours, Linux612, Scan};
+use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
 use va_percpu::{
     AllocError, Backend, Config, Context, Found, Geometry, Offset, PercpuSpace, Place, Refused, Request,
     Sizes, Stats,
@@ -114,6 +114,7 @@ type Space<C> = PercpuSpace<Host, Numbers, C>;
 enum AnySpace {
     Linux(Space<Linux612>),
     Scan(Space<Scan>),
+    Runs(Space<Runs>),
     Ours(Space<Ours>),
 }
 
@@ -122,6 +123,7 @@ macro_rules! on {
         match $any {
             AnySpace::Linux($space) => $do,
             AnySpace::Scan($space) => $do,
+            AnySpace::Runs($space) => $do,
             AnySpace::Ours($space) => $do,
         }
     };
@@ -159,6 +161,7 @@ pub(crate) fn start(settings: &Settings) -> Option<()> {
     }
     let space = match std::env::var(POLICY_VARIABLE).as_deref() {
         Ok("linux") => AnySpace::Linux(space(geometry, settings)?),
+        Ok("runs") => AnySpace::Runs(space(geometry, settings)?),
         Ok("scan") => AnySpace::Scan(space(geometry, settings)?),
         Err(_) | Ok("" | "default") => AnySpace::Ours(space(geometry, settings)?),
         Ok(_) => return None,

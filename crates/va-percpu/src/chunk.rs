@@ -34,6 +34,8 @@ pub(crate) struct Chunk<E: HintEngine> {
     /// How many chunks had been made before it; 0 for those of the first.
     pub(crate) number: u32,
     pub(crate) live: u32,
+    /// Slabs among these without a slot in use.
+    pub(crate) idle: u32,
     pub(crate) largest_bits: u32,
 }
 
@@ -63,6 +65,7 @@ impl<E: HintEngine> Record for Chunk<E> {
         hidden_after: 0,
         number: 0,
         live: 0,
+        idle: 0,
         largest_bits: 0,
     };
 }

@@ -1,5 +1,6 @@
 //! The policies: Linux's and ours.
 
+use crate::class::CLASS_WORDS_MAX;
 use crate::engine::HintEngine;
 use crate::run::RunIndex;
 use crate::scan::{AsInLinux, Corrected, Rules, ScanHints};
@@ -26,6 +27,8 @@ pub trait Config: 'static {
     const SPARE_PAGES_LOW: u32 = 2;
     /// So many it leaves.
     const SPARE_PAGES_HIGH: u32 = 4;
+    /// Objects of up to so many words of 4 bytes come from slabs, if they can; 0: none do. At most 16.
+    const CLASS_WORDS: u32 = 0;
 }
 
 /// Linux 5.14 to 6.12, offset for offset.
@@ -42,9 +45,17 @@ impl<R: Rules> Config for Scan<R> {
     type Engine = ScanHints<R>;
 }
 
-/// Ours: exact runs, the lowest chunk that holds something first, the lowest place in it.
+/// Exact runs: the lowest chunk that holds something first, the lowest place in it.
+#[derive(Debug)]
+pub enum Runs {}
+impl Config for Runs {
+    type Engine = RunIndex;
+}
+
+/// Ours: exact runs, and objects of up to 64 bytes from slabs.
 #[derive(Debug)]
 pub enum Default {}
 impl Config for Default {
     type Engine = RunIndex;
+    const CLASS_WORDS: u32 = CLASS_WORDS_MAX;
 }

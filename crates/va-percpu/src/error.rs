@@ -33,6 +33,13 @@ pub enum AllocError {
         /// Populated pages that are wholly free.
         spare_pages: i64,
     },
+    /// What was asked for by its place is not free, or in no chunk.
+    NotFree {
+        /// Where it was to begin.
+        offset: Offset,
+        /// Bytes asked for.
+        bytes: u32,
+    },
     /// Nothing has room, and the backend made no further chunk.
     NoChunk {
         /// Chunks that there are.
@@ -64,6 +71,7 @@ impl fmt::Display for AllocError {
                 f,
                 "no room for {bytes} bytes in populated pages, of which {spare_pages} are wholly free"
             ),
+            Self::NotFree { offset, bytes } => write!(f, "the {bytes} bytes at offset {offset} are not free"),
             Self::NoChunk { chunks } => {
                 write!(f, "no room in {chunks} chunks, and no further chunk was made")
             }

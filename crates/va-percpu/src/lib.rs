@@ -10,6 +10,7 @@
 //! | [`PercpuSpace`] | alloc, free, the balance in steps, counts; the lock order |
 //! | [`Request`], [`Offset`] | what is asked for, and given out |
 //! | [`config`] | the policies: Linux's and ours |
+//! | `class` | small objects from slabs, which are objects to the engine |
 //! | [`engine`] | what finds room in a chunk: [`scan`], Linux's hints, and [`run`], exact runs |
 //! | [`geometry`], [`plan`](plan::plan) | units, parts of the first chunk, groups of CPUs |
 //! | [`backend`], [`vm`], [`km`] | what supplies chunks and pages |
@@ -24,12 +25,16 @@ extern crate std;
 pub mod backend;
 mod bitmap;
 mod chunk;
+mod class;
 pub mod config;
 pub mod engine;
 mod error;
 pub mod geometry;
 pub mod km;
 mod lookup;
+#[cfg(test)]
+#[cfg(loom)]
+mod loom;
 pub mod plan;
 mod request;
 mod rows;

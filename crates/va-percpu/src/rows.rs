@@ -100,6 +100,20 @@ impl<T: Record> Rows<T> {
         &mut self.slabs[slab][at..at + self.len as usize]
     }
 
+    /// A record of a row.
+    #[inline(always)]
+    pub(crate) fn at(&self, row: u32, nth: u32) -> &T {
+        let (slab, at) = self.place(row);
+        &self.slabs[slab][at + nth as usize]
+    }
+
+    /// A record of a row.
+    #[inline(always)]
+    pub(crate) fn at_mut(&mut self, row: u32, nth: u32) -> &mut T {
+        let (slab, at) = self.place(row);
+        &mut self.slabs[slab][at + nth as usize]
+    }
+
     /// The one record of a row, of rows that have one.
     #[inline]
     pub(crate) fn one(&self, row: u32) -> &T {

@@ -3,6 +3,8 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`machine`] | a machine that remembers stale translations, and refuses the nth slab or table |
+//! | [`pages`] | a page table and pages with contents, of which the nth is refused |
+//! | [`map_model`] | areas with pages behind them, byte by byte |
 //! | [`space_model`] | a space in its most obvious form |
 //! | [`block_model`] | small mappings in blocks, page by page |
 //! | [`block_run`] | calls to blocks, run beside that twin and without |
@@ -20,8 +22,10 @@ pub mod block_model;
 pub mod block_run;
 pub mod fuzz;
 pub mod machine;
+pub mod map_model;
 pub mod model;
 pub mod op;
+pub mod pages;
 pub mod percpu;
 pub mod platform;
 pub mod run;

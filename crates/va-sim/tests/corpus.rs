@@ -42,6 +42,11 @@ fn sp3_and_sp4_hold_on_saved_inputs_when_slabs_are_refused() {
 }
 
 #[test]
+fn per_cpu_memory_holds_its_promises_on_saved_inputs() {
+    run("percpu_ops", va_sim::percpu::fuzz::percpu_ops);
+}
+
+#[test]
 fn vb1_to_vb7_hold_on_saved_inputs() {
     run("block_ops", va_sim::fuzz::block_ops);
 }

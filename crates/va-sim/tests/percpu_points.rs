@@ -2,9 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use va_base::Va;
-use va_percpu::config::Scan;
+use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
 use va_percpu::{
-    AllocError, ChunkKind, Context, FreeError, Geometry, NewError, Offset, PercpuSpace, Request, Sizes,
+    AllocError, ChunkKind, Config, Context, FreeError, Geometry, NewError, Offset, PercpuSpace, Request,
+    Sizes,
 };
 use va_sim::machine::SimMachine;
 use va_sim::percpu::{Op, Rig, SIZES, SimChunks};
@@ -17,17 +18,23 @@ fn kinds(rig: &Rig<Scan>) -> Vec<ChunkKind> {
 
 /// Fills the first chunk, so that what comes next needs another.
 fn beyond_the_first() -> Rig<Scan> {
+    filled()
+}
+
+fn filled<C: Config>() -> Rig<C> {
     let mut rig = Rig::new();
     rig.alloc(&Request::new(20_480, 4)).unwrap();
     rig
 }
 
-#[test]
-fn whatever_the_backend_refuses_changes_nothing() {
+/// Refuses each chunk and each population of a script in turn.
+fn refuse_each<C: Config>() {
     // Three objects over pages that are not there, each with a hole before it: several populations, one after the other.
-    let script = |rig: &mut Rig<Scan>| {
+    let script = |rig: &mut Rig<C>| {
         let mut refused = 0;
-        for (size, align) in [(9000, 4), (32_768, 4096), (30_000, 4), (100, 4), (32_768, 4), (8, 8)] {
+        for (size, align) in
+            [(9000, 4), (32_768, 4096), (30_000, 4), (100, 4), (32_768, 4), (8, 8), (64, 64), (20, 4)]
+        {
             match rig.alloc(&Request::new(size, align)) {
                 Ok(_) => {}
                 Err(AllocError::NotPopulated { pages, .. }) => refused += u32::from(pages > 0),
@@ -40,12 +47,12 @@ fn whatever_the_backend_refuses_changes_nothing() {
         }
         refused
     };
-    let mut rig = beyond_the_first();
+    let mut rig = filled::<C>();
     assert_eq!(script(&mut rig), 0);
     let asked = rig.space.backend().asked();
     assert!(asked > 6, "{asked}");
     for after in 0..asked {
-        let mut rig = beyond_the_first();
+        let mut rig = filled::<C>();
         rig.space.backend().refuse_after(after);
         let refused = script(&mut rig);
         // The balance may be what is refused.
@@ -57,16 +64,24 @@ fn whatever_the_backend_refuses_changes_nothing() {
 }
 
 #[test]
-fn whatever_the_platform_refuses_changes_nothing() {
+fn whatever_the_backend_refuses_changes_nothing() {
+    refuse_each::<Scan>();
+    refuse_each::<Runs>();
+    refuse_each::<Ours>();
+    refuse_each::<Linux612>();
+}
+
+/// Refuses each slab in turn; the first chunk needs so many.
+fn refuse_slabs<C: Config>(first: u64) {
     let geometry = Geometry::new(SIZES, Va::new(1 << 36)).unwrap();
     for slabs in 0..40 {
         let machine = SimMachine::new(2);
         machine.refuse_after(slabs, 0);
-        let space: Result<PercpuSpace<_, _, Scan>, _> =
+        let space: Result<PercpuSpace<_, _, C>, _> =
             PercpuSpace::new(geometry, &machine, SimChunks::default());
         let space = match space {
             Ok(space) => space,
-            Err(NewError::NoMeta) if slabs < 4 => continue,
+            Err(NewError::NoMeta) if slabs < first => continue,
             Err(error) => panic!("{error}"),
         };
         // Every chunk holds one of these.
@@ -94,6 +109,87 @@ fn whatever_the_platform_refuses_changes_nothing() {
         }
         space.validate().unwrap();
     }
+}
+
+#[test]
+fn whatever_the_platform_refuses_changes_nothing() {
+    refuse_slabs::<Scan>(4);
+    // A tree over chunks, and records of slabs.
+    refuse_slabs::<Runs>(5);
+    refuse_slabs::<Ours>(6);
+}
+
+#[test]
+fn an_object_is_put_where_it_must_be_or_nothing_changes() {
+    fn check<C: Config>() {
+        let mut rig: Rig<C> = filled();
+        let object = rig.alloc(&Request::new(4096, 4096)).unwrap();
+        let behind = Offset::new(object.get().wrapping_add(4096 * 3 + 8));
+        rig.space.alloc_at(behind, 5000).unwrap();
+        rig.space.validate().unwrap();
+        let before = rig.space.stats();
+        let error = rig.space.alloc_at(Offset::new(behind.get().wrapping_add(4)), 4).unwrap_err();
+        assert!(matches!(error, AllocError::NotFree { bytes: 4, .. }), "{error}");
+        // Over its end, in no chunk, at no word.
+        for (offset, size) in
+            [(behind.get().wrapping_sub(8), 12), (1 << 50, 4), (behind.get().wrapping_sub(2), 2)]
+        {
+            assert!(rig.space.alloc_at(Offset::new(offset), size).is_err());
+        }
+        rig.space.backend().refuse_after(0);
+        let far = Offset::new(behind.get().wrapping_add(3 * 4096));
+        let error = rig.space.alloc_at(far, 4).unwrap_err();
+        assert!(matches!(error, AllocError::NotPopulated { pages: 1, .. }), "{error}");
+        assert_eq!(before, rig.space.stats());
+        rig.space.free(behind).unwrap();
+        rig.space.validate().unwrap();
+    }
+    check::<Scan>();
+    check::<Runs>();
+    check::<Ours>();
+}
+
+#[test]
+fn cc3_slabs_that_hold_nothing_do_not_keep_chunks() {
+    let mut rig: Rig<Ours> = filled();
+    let objects: Vec<Offset> =
+        (0..40_000).map(|nth| rig.space.alloc(&Request::new(4 + nth % 61, 4)).unwrap()).collect();
+    rig.space.validate().unwrap();
+    let stats = rig.space.stats();
+    assert!(stats.slabs > 400 && stats.chunks > 20, "{stats:?}");
+    // All that is free in slabs is of the last ones.
+    assert!(stats.slab_free_bytes < 64 * 4 * 17 * 9, "{stats:?}");
+    objects.iter().for_each(|&object| rig.space.free(object).unwrap());
+    rig.space.validate().unwrap();
+    assert!((1..=16).contains(&rig.space.stats().slabs), "{:?}", rig.space.stats());
+    rig.space.balance();
+    let stats = rig.space.stats();
+    assert_eq!(stats.slabs, 0);
+    // The first, one wholly free, and one that became so while others were depopulated.
+    assert!(stats.chunks <= 3, "{stats:?}");
+    // A hot pair makes and unmakes none.
+    let _kept = rig.alloc(&Request::new(4096, 4096));
+    let asked = rig.space.backend().asked();
+    for _ in 0..1000 {
+        let object = rig.space.alloc(&Request::new(16, 16)).unwrap();
+        rig.space.free(object).unwrap();
+    }
+    assert!(rig.space.backend().asked() <= asked + 2);
+    rig.space.validate().unwrap();
+}
+
+#[test]
+fn cc2_what_is_freed_inside_a_slab_is_told() {
+    let rig: Rig<Ours> = filled();
+    let [first, second] = [(); 2].map(|()| rig.space.alloc(&Request::new(24, 8)).unwrap());
+    assert_eq!(second.get().wrapping_sub(first.get()), 24);
+    let inside = Offset::new(first.get().wrapping_add(8));
+    assert_eq!(rig.space.free(inside), Err(FreeError::NoObject { offset: inside, inside: Some(first) }));
+    rig.space.free(first).unwrap();
+    assert_eq!(rig.space.free(first), Err(FreeError::NoObject { offset: first, inside: None }));
+    assert_eq!(rig.space.free(inside), Err(FreeError::NoObject { offset: inside, inside: None }));
+    rig.space.free(second).unwrap();
+    rig.space.validate().unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use va_percpu::Config;
-use va_percpu::config::{Default as Ours, Linux612, Scan};
+use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
 use va_sim::percpu::{Op, Rig};
 
 fn size() -> impl Strategy<Value = u32> {
@@ -36,6 +36,20 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Objects that come from slabs, and now and then one that takes what is left.
+fn small() -> impl Strategy<Value = Op> {
+    let alloc = |size, align, atomic| Op::Alloc { size, align, atomic, reserved: false };
+    prop_oneof![
+        12 => (1..=70u32, (0..=6u32).prop_map(|shift| 1 << shift), prop::bool::weighted(0.2))
+            .prop_map(move |(size, align, atomic)| alloc(size, align, atomic)),
+        1 => (1..=32_768u32).prop_map(move |size| alloc(size, 4, false)),
+        12 => any::<u32>().prop_map(Op::Free),
+        4 => (any::<u32>(), 0..=80u32).prop_map(|(which, behind)| Op::Wrong(which, behind)),
+        1 => Just(Op::Balance),
+        1 => prop_oneof![0..=6u8, Just(255)].prop_map(Op::Refuse),
+    ]
+}
+
 fn holds<C: Config>(ops: &[Op]) {
     let mut rig: Rig<C> = Rig::new();
     for &op in ops {
@@ -56,6 +70,18 @@ proptest! {
     /// PR1 to PR3 and PF1 too.
     #[test]
     fn exact_runs_hold(ops in prop::collection::vec(op(), 1..300)) {
+        holds::<Runs>(&ops);
+    }
+
+    /// CC1 to CC4 too.
+    #[test]
+    fn slabs_hold(ops in prop::collection::vec(op(), 1..300)) {
+        holds::<Ours>(&ops);
+    }
+
+    /// The same where nearly all objects are small.
+    #[test]
+    fn small_objects_hold(ops in prop::collection::vec(small(), 1..600)) {
         holds::<Ours>(&ops);
     }
 

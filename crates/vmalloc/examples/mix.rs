@@ -6,7 +6,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::NonNull;
-use vmalloc::{Options, Vmalloc};
+use vmalloc::{HugePages, Options, Vmalloc};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -77,30 +77,32 @@ fn resident_bytes(file: &mut std::fs::File) -> u64 {
 fn run(who: Who<'_>, mix: &Mix, seed: u64) -> (f64, u64, u64) {
     let Ok(mut file) = std::fs::File::open("/proc/self/statm") else { return (0.0, 0, 0) };
     let mut slots: Vec<Option<(NonNull<u8>, usize)>> = vec![None; mix.slots];
-    let (mut state, mut spent, mut sum, mut peak, mut samples) = (seed, 0, 0, 0, 0);
+    let (mut state, mut started, mut spent, mut sum, mut peak, mut samples) = (seed, 0, 0, 0, 0, 0);
     let span = (mix.most as f64 / mix.least as f64).ln();
+    let untouched = std::env::var_os("UNTOUCHED").is_some();
     for call in 0..mix.calls {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let slot = (state >> 40) as usize % mix.slots;
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let part = (state >> 11) as f64 / (1u64 << 53) as f64;
         let bytes = (mix.least as f64 * (span * part).exp()) as usize;
-        let started = thread_nanos();
+        if call % 16 == 0 {
+            started = thread_nanos();
+        }
         if let Some((area, bytes)) = slots[slot].take() {
             who.free(area, bytes);
         }
         let Some(area) = who.alloc(bytes) else { panic!("no memory") };
-        for at in (0..bytes).step_by(4096) {
+        for at in (0..if untouched { 1 } else { bytes }).step_by(4096) {
             // SAFETY: inside the area.
             let place = unsafe { area.add(at) };
             // SAFETY: as before, and nobody else's.
             unsafe { place.write_volatile(1) };
         }
-        if call >= mix.calls / 5 {
-            spent += thread_nanos() - started;
-        }
         slots[slot] = Some((area, bytes));
-        if call >= mix.calls / 5 && call % 4 == 0 {
+        // Not the time that it takes to look.
+        if call % 16 == 15 && call >= mix.calls / 5 {
+            spent += thread_nanos() - started;
             let resident = resident_bytes(&mut file);
             (sum, peak, samples) = (sum + resident, peak.max(resident), samples + 1);
         }
@@ -115,7 +117,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let kept = words.get(1).and_then(|word| word.parse().ok()).unwrap_or(64usize);
     let names = &words[words.len().min(if ours { 2 } else { 1 })..];
     for mix in MIXES.iter().filter(|mix| names.is_empty() || names.iter().any(|name| name == mix.name)) {
-        let memory = Vmalloc::new(Options { kept_bytes_max: kept * MIB, ..Options::default() })?;
+        let huge_pages = match std::env::var("HUGE").as_deref() {
+            Ok("always") => HugePages::Always,
+            Ok("never") => HugePages::Never,
+            _ => HugePages::Auto,
+        };
+        let memory = Vmalloc::new(Options { kept_bytes_max: kept * MIB, huge_pages, ..Options::default() })?;
         let who = if ours { Who::Ours(&memory) } else { Who::System };
         let results: Vec<_> = std::thread::scope(|scope| {
             let runs: Vec<_> = (0..mix.threads)

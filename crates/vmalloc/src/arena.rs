@@ -6,7 +6,7 @@
 //!   |= rw =|      |== rw ==|  |= rw =|       |===== rw =====|               |
 //!          ^               ^         ^ frontiers            ^ words and pages advance together, in steps
 //! ```
-//! A quarter is for what is smaller than a megabyte, the rest for larger areas, on huge pages where that is wanted: the
+//! A sixteenth is for what is smaller than 64 KiB, the rest for larger areas, on huge pages where that is wanted: the
 //! advice is given once, for the whole zone, before there is a page in it. Which zone a page is in is one comparison.
 //!
 //! A mapping for each allocation costs microseconds and stops all threads that map; a protection for each splits mappings
@@ -49,6 +49,8 @@ pub(crate) const ZONES: usize = 2;
 /// The zone of small areas, and that of large ones.
 pub(crate) const SMALL: usize = 0;
 pub(crate) const HUGE: usize = 1;
+/// Areas of fewer pages are small: 64 KiB.
+const SMALL_PAGES: u64 = 16;
 /// Pages of a huge page.
 pub(crate) const HUGE_PAGES: u64 = (BASE_ALIGN / PAGE_BYTES) as u64;
 
@@ -159,7 +161,7 @@ impl<O: Os> Arena<O> {
                         words: base - words,
                         first: (base / PAGE_BYTES) as u64,
                         pages,
-                        small: pages / 4 / HUGE_PAGES * HUGE_PAGES,
+                        small: pages / 16 / HUGE_PAGES * HUGE_PAGES,
                         huge_pages,
                         committed: [const { AtomicU64::new(0) }; ZONES],
                     };
@@ -216,7 +218,7 @@ impl<O: Os> Arena<O> {
     /// The zone of areas of so many pages.
     #[inline]
     pub(crate) fn zone_for(&self, pages: u64) -> usize {
-        let least = if self.huge_pages == HugePages::Always { 0 } else { HUGE_PAGES / 2 };
+        let least = if self.huge_pages == HugePages::Always { 0 } else { SMALL_PAGES };
         if pages >= least { HUGE } else { SMALL }
     }
 

@@ -4,6 +4,8 @@
 
 #[path = "cli/bench.rs"]
 mod bench;
+#[path = "cli/bench_memory.rs"]
+mod bench_memory;
 #[path = "cli/bench_space.rs"]
 mod bench_space;
 #[path = "cli/forms.rs"]

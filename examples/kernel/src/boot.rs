@@ -20,7 +20,7 @@ static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
 /// A machine with one CPU that comes up: its tables are in memory of the image, its slabs on a heap.
 #[derive(Clone, Copy)]
-struct Boot;
+pub(crate) struct Boot;
 
 impl Platform for Boot {
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {

@@ -8,6 +8,7 @@
 mod arena;
 mod boot;
 mod lock;
+mod mapped;
 mod selftest;
 
 unsafe extern "C" {

@@ -1,8 +1,9 @@
 //! What the core does here: allocate, give back and merge, first from inline records alone, then from a static arena. What a
-//! space and its blocks do is in [`boot`].
+//! space and its blocks do is in [`boot`], areas with
+//! pages behind them in [`mapped`].
 
 use crate::arena::Arena;
-use crate::boot;
+use crate::{boot, mapped};
 use va_base::{Align, AllocError, FreeError, NoSlabs, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_space::lazy::lazy_max_pages;
 use va_space::node::{NodeMap, Walk};
@@ -35,7 +36,8 @@ pub(crate) fn run() -> Result<(), Failed> {
     }
     at(80, policies())?;
     // Not 101: that is a panic.
-    at(110, boot::run(Va::new(SPACE.0)))
+    at(110, boot::run(Va::new(SPACE.0)))?;
+    at(130, mapped::run(Va::new(SPACE.0 + (1 << 30))))
 }
 
 fn range((start, end): (u64, u64)) -> Option<VaRange> {

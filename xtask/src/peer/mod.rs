@@ -12,6 +12,7 @@ mod bench;
 mod build;
 mod page;
 mod patho;
+mod pcpu;
 mod replay;
 
 use crate::count::Tests;
@@ -64,7 +65,10 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let variable = |name: &str| env::var_os(name).map(PathBuf::from);
     let peer = variable("VA_PEER_DIR").or_else(|| beside(root));
     match build::build(root, peer.as_deref(), variable("VA_PEER_LINUX").as_deref()) {
-        Ok(peers) => replay::compare(root, &peers, 1).map(|_| ()),
+        Ok(peers) => {
+            replay::compare(root, &peers, 1)?;
+            pcpu::compare(root, &peers, 1).map(|_| ())
+        }
         Err(missing) => {
             println!("not compared with Linux here: {missing:#}");
             Ok(())
@@ -86,7 +90,8 @@ fn beside(root: &Path) -> Option<PathBuf> {
 /// `cargo xtask peer`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let peers = build::build(root, args.peer.as_deref(), args.linux.as_deref())?;
-    let replays = replay::compare(root, &peers, args.seeds)?;
+    let mut replays = replay::compare(root, &peers, args.seeds)?;
+    replays.extend(pcpu::compare(root, &peers, args.seeds)?);
     if args.replay {
         return Ok(());
     }

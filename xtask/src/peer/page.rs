@@ -55,7 +55,8 @@ fn replays(page: &mut String, replays: &[Replayed]) -> Result<()> {
     page.push_str(
         "## Addresses\n\n\
          Policy `linux`, generated scripts with purges, drains, shrinks and moves between CPUs, on 1, 2 and 4 nodes with the drain on\n\
-         the caller: every address and every hole equal.\n\n\
+         the caller: every address and every hole equal. Those of per-CPU memory are run with units of 256 KiB and of 64 KiB: every\n\
+         chunk and offset equal.\n\n\
          | profile | replays | operations |\n|---|---:|---:|\n",
     );
     for Replayed { profile, scripts, operations } in replays {

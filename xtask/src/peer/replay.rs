@@ -84,7 +84,7 @@ fn replay(root: &Path, peers: &Peers, script: &Path, nodes: u32) -> Result<Strin
 }
 
 /// How many operations were run, if the last line says that all was equal.
-fn identical(text: &str) -> Option<u64> {
+pub(super) fn identical(text: &str) -> Option<u64> {
     let rest = text.lines().last()?.strip_prefix("# ops ")?;
     rest.ends_with(" identical").then(|| rest.split(' ').next()?.parse().ok())?
 }

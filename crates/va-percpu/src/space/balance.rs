@@ -87,6 +87,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 return Progress::Done;
             }
             *work = Work::Free(Only::All);
+            // What slabs keep for those to come may keep a chunk.
+            self.lock().release_idle();
         }
         *work = self.step(*work);
         if *work == Work::Idle && !self.is_balance_due() { Progress::Done } else { Progress::More }

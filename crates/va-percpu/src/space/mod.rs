@@ -32,7 +32,9 @@ pub use stats::{ChunkKind, ChunkStats, Stats, StatsText};
 
 use crate::backend::{Backend, Event};
 use crate::bitmap::{BIT_BYTES, PAGE_BITS};
+use crate::class::{Class, Slot};
 use crate::config::{Config, Linux612};
+use crate::engine::Want;
 use crate::error::{AllocError, FreeError, NewError};
 use crate::geometry::Geometry;
 use crate::request::{Context, Offset, Place, Request};
@@ -123,43 +125,146 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         let want = request.want()?;
         let atomic = request.context == Context::Atomic;
         let bytes = want.bits * BIT_BYTES;
+        let class = Class::of(want, C::CLASS_WORDS).filter(|_| request.place == Place::Anywhere);
         loop {
+            if let Some(class) = class
+                && let Some(slot) = self.take_slot(class, want, atomic)
+            {
+                return Ok(self.give_out(request, slot.base, slot.off, bytes));
+            }
             let mut store = self.lock();
             let reserved = request.place == Place::Reserved && store.has_reserved();
             let taken = match reserved {
                 true => store.take_reserved(want, atomic),
-                false => store.take(want, atomic),
+                false => store.take_any(want, atomic),
             };
             if let Some(taken) = taken {
                 let (off, base) = (taken.at * BIT_BYTES, Va::new(store.chunk(taken.row).base));
-                let (first, end) = (off / PAGE_SIZE as u32, (off + bytes).div_ceil(PAGE_SIZE as u32));
                 let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
+                let missing = taken.missing && !atomic;
+                if !missing {
+                    store.totals.count(want);
+                }
                 drop(store);
-                if taken.missing && !atomic {
-                    self.populate(request, taken, bytes, first..end)?;
+                if missing {
+                    self.populate_or_give_back(request, want, taken)?;
                 } else if low {
                     self.call_for_balance();
                 }
-                self.backend.zero(base, off, bytes);
-                let offset = Offset::between(self.geometry.base(), base.get() + u64::from(off));
-                self.backend.event(Event::Alloc { request: *request, base, off, offset });
-                return Ok(offset);
+                return Ok(self.give_out(request, base, off, bytes));
+            }
+            // Rather than refuse or make a chunk: what slabs hold for those to come.
+            if !reserved && store.release_idle() > 0 {
+                continue;
             }
             let free = store.chunk(RESERVED).free_bits * BIT_BYTES;
-            let spare_pages = store.totals.spare_pages;
+            let (spare_pages, made) = (store.totals.spare_pages, store.totals.made);
             drop(store);
             let error = if reserved {
                 AllocError::ReservedFull { bytes, free }
             } else if atomic {
                 AllocError::NoneInReach { bytes, spare_pages }
             } else {
-                match self.make_one_if_none() {
+                match self.make_one_if_none(made) {
                     Ok(()) => continue,
                     Err(error) => error,
                 }
             };
             return Err(self.refuse(request, error));
         }
+    }
+
+    /// Gives out the `size` bytes at an offset: for whoever knows where an object must be, as a replay of what another
+    /// allocator did.
+    ///
+    /// # Errors
+    /// [`AllocError::NotFree`] if they are not all free, or not in one chunk; a bad size; who refused. Nothing has changed.
+    /// # Locks
+    /// As [`alloc`](Self::alloc). Cost: the engine's.
+    pub fn alloc_at(&self, offset: Offset, size: usize) -> Result<(), AllocError> {
+        let request = Request::new(size, 1);
+        let want = request.want()?;
+        let bytes = want.bits * BIT_BYTES;
+        let mut store = self.lock();
+        let taken = store.take_exact(offset.at(self.geometry.base()).get(), want.bits);
+        let Some(taken) = taken else {
+            drop(store);
+            return Err(self.refuse(&request, AllocError::NotFree { offset, bytes }));
+        };
+        if !taken.missing {
+            store.totals.count(want);
+        }
+        drop(store);
+        if taken.missing {
+            self.populate_or_give_back(&request, want, taken)?;
+        }
+        let base = Va::new(self.base_of(&self.lock(), taken.row));
+        self.give_out(&request, base, taken.at * BIT_BYTES, bytes);
+        Ok(())
+    }
+
+    /// Populates what is missing of an object, or takes it back: it was not given out.
+    #[cold]
+    fn populate_or_give_back(&self, request: &Request, want: Want, taken: Taken) -> Result<(), AllocError> {
+        let (first, end) = (taken.at / PAGE_BITS, (taken.at + want.bits).div_ceil(PAGE_BITS));
+        let populated = self.populate(taken, first..end);
+        let mut store = self.lock();
+        match populated {
+            Ok(()) => store.totals.count(want),
+            Err(error) => {
+                store.give_at(taken.row, taken.at);
+                drop(store);
+                return Err(self.refuse(request, error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Zeroes an object, tells of it, and says where it is.
+    #[inline(always)]
+    fn give_out(&self, request: &Request, base: Va, off: u32, bytes: u32) -> Offset {
+        self.backend.zero(base, off, bytes);
+        let offset = Offset::between(self.geometry.base(), base.get() + u64::from(off));
+        self.backend.event(Event::Alloc { request: *request, base, off, offset });
+        offset
+    }
+
+    /// Takes a slot, of a new slab if no other has room. `None` if none can be made.
+    #[inline(always)]
+    fn take_slot(&self, class: Class, want: Want, atomic: bool) -> Option<Slot> {
+        loop {
+            if let Some(slot) = self.lock().take_slot(class, want) {
+                return Some(slot);
+            }
+            if !self.make_slab(class, atomic) {
+                return None;
+            }
+        }
+    }
+
+    /// Makes a slab where there is room; it makes no chunk.
+    #[cold]
+    fn make_slab(&self, class: Class, atomic: bool) -> bool {
+        let mut store = self.lock();
+        let Some(taken) = store.take_slab(class, atomic) else { return false };
+        if taken.missing && !atomic {
+            drop(store);
+            let first = taken.at / PAGE_BITS;
+            let end = (taken.at + class.slab().bits).div_ceil(PAGE_BITS);
+            let populated = self.populate(taken, first..end);
+            store = self.lock();
+            if populated.is_err() {
+                store.give_at(taken.row, taken.at);
+                return false;
+            }
+        }
+        let made = store.begin_slab(class, taken);
+        let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
+        drop(store);
+        if low {
+            self.call_for_balance();
+        }
+        made
     }
 
     /// Notes a refusal.
@@ -172,20 +277,14 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         error
     }
 
-    /// Populates what is missing of what was taken, or gives it back.
+    /// Populates what is missing of what was taken. If that is refused, whoever took it gives it back.
     #[cold]
-    fn populate(
-        &self,
-        request: &Request,
-        taken: Taken,
-        bytes: u32,
-        pages: core::ops::Range<u32>,
-    ) -> Result<(), AllocError> {
+    fn populate(&self, taken: Taken, pages: core::ops::Range<u32>) -> Result<(), AllocError> {
         let grow = self.grow.lock();
         let mut page = pages.start;
         loop {
             // Somebody else may have populated some meanwhile.
-            let mut store = self.lock();
+            let store = self.lock();
             let base = Va::new(self.base_of(&store, taken.row));
             let Some(run) = store.run_of_pages(taken.row, page, pages.end, false) else {
                 let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
@@ -198,16 +297,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             };
             drop(store);
             if self.backend.populate(&self.geometry, base, run.clone()).is_err() {
-                store = self.lock();
-                store.free_at(taken.row, taken.at);
-                // It was not given out.
-                store.totals.allocs -= 1;
-                store.totals.frees -= 1;
-                store.totals.bytes -= u64::from(bytes);
-                drop(store);
-                drop(grow);
-                let error = AllocError::NotPopulated { page: run.start, pages: run.end - run.start };
-                return Err(self.refuse(request, error));
+                return Err(AllocError::NotPopulated { page: run.start, pages: run.end - run.start });
             }
             page = run.end;
             self.lock().note_populated(taken.row, run);
@@ -218,13 +308,17 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         store.chunk(row).base
     }
 
-    /// Makes a chunk, unless there is one that is wholly free.
+    /// Makes a chunk, unless there is one that is wholly free, or one was made since so many had been: whoever made it may have taken
+    /// of it already, and there may be room for others.
     #[cold]
-    fn make_one_if_none(&self) -> Result<(), AllocError> {
+    fn make_one_if_none(&self, made: u32) -> Result<(), AllocError> {
         let grow = self.grow.lock();
         let free = self.geometry.slots().free as usize;
-        if self.lock().lists.first[free] != crate::chunk::NIL {
-            return Ok(());
+        {
+            let store = self.lock();
+            if store.lists.first[free] != crate::chunk::NIL || store.totals.made != made {
+                return Ok(());
+            }
         }
         let made = self.make();
         drop(grow);

@@ -46,6 +46,10 @@ pub struct Stats {
     pub longest_bytes: u32,
     /// Chunks that are isolated.
     pub isolated: u32,
+    /// Slabs of small objects, each one object of its chunk.
+    pub slabs: u64,
+    /// Bytes of their slots that are not in use.
+    pub slab_free_bytes: u64,
 }
 
 /// What a chunk is.
@@ -68,7 +72,7 @@ pub enum ChunkKind {
 pub struct ChunkStats {
     /// What it is.
     pub kind: ChunkKind,
-    /// Objects that live.
+    /// Objects that live, each slab as one.
     pub live: u32,
     /// The largest object that it ever held.
     pub largest: u32,
@@ -113,6 +117,8 @@ impl<C: Config> Store<C> {
             size_max: totals.size_max,
             spare_pages: totals.spare_pages,
             populated_pages: totals.populated,
+            slabs: self.classes.counts().0,
+            slab_free_bytes: self.classes.unused_bytes(),
             ..Stats::default()
         };
         for row in self.rows().filter(|&row| row != RESERVED && self.chunk(row).exists) {

@@ -125,7 +125,7 @@ fn pc3_an_object_at_the_very_end_of_a_part_ends_there() {
     assert_eq!(store.chunk(FIRST).free_bits, chunk.free_bits);
 }
 
-use crate::config::Default as Ours;
+use crate::config::Runs as Ours;
 
 /// The same on exact runs: an object in the first chunk, another with pages of its own.
 fn exact() -> Store<Ours> {

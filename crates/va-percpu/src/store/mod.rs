@@ -35,8 +35,9 @@ mod validate;
 
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS, Word, words_for};
 use crate::chunk::{Chunk, Lists, NIL};
+use crate::class::ClassCache;
 use crate::config::{Config, SlotBy};
-use crate::engine::{HintEngine, View};
+use crate::engine::{HintEngine, View, Want};
 use crate::geometry::{Geometry, Part, Slots};
 use crate::lookup::Lookup;
 use crate::rows::Rows;
@@ -101,6 +102,20 @@ pub(crate) struct Totals {
     pub(crate) made: u32,
 }
 
+impl Totals {
+    /// Counts an object given out.
+    #[inline(always)]
+    pub(crate) fn count(&mut self, want: Want) {
+        let bytes = want.bits * BIT_BYTES;
+        self.allocs += 1;
+        self.bytes += u64::from(bytes);
+        self.live += 1;
+        self.live_max = self.live_max.max(self.live);
+        self.size_min = self.size_min.min(bytes);
+        self.size_max = self.size_max.max(bytes);
+    }
+}
+
 /// All chunks.
 pub(crate) struct Store<C: Config> {
     pub(crate) geometry: Geometry,
@@ -112,6 +127,7 @@ pub(crate) struct Store<C: Config> {
     lookup: Lookup,
     forest: Forest,
     memos: Memos,
+    pub(crate) classes: ClassCache,
     /// The chunk whose head has not heard all, if there is one.
     unsettled: u32,
     grain_shift: u32,
@@ -141,6 +157,7 @@ impl<C: Config> Store<C> {
             lookup: Lookup::new(),
             forest: Forest::new(),
             memos: Memos::new(geometry.unit_pages()),
+            classes: ClassCache::new(geometry.unit_bytes()),
             unsettled: NIL,
             grain_shift: geometry.grain_shift(),
             by_page,
@@ -204,6 +221,9 @@ impl<C: Config> Store<C> {
     /// Clears the row of a chunk, as for one that is made.
     fn wipe(&mut self, row: u32) {
         self.words.row_mut(row).fill(Word(0));
+        if C::CLASS_WORDS > 0 {
+            self.classes.wipe(row);
+        }
         C::Engine::reset(&mut self.view(row).0);
     }
 
@@ -306,6 +326,7 @@ impl<C: Config> Store<C> {
         self.chunks.give_back(platform);
         self.words.give_back(platform);
         self.blocks.give_back(platform);
+        self.classes.give_back(platform);
         let nodes = Some(self.forest.take());
         Old { places: Some(self.lookup.take()), nodes }.give_back(platform);
     }

@@ -3,6 +3,7 @@
 use super::Store;
 use crate::bitmap::Word;
 use crate::chunk::{Chunk, NIL};
+use crate::class::Slab;
 use crate::config::Config;
 use crate::engine::HintEngine;
 use crate::lookup::Place;
@@ -39,12 +40,13 @@ struct Lent<C: Config> {
     chunks: Spare<Chunk<C::Engine>>,
     words: Spare<Word>,
     blocks: Spare<<C::Engine as HintEngine>::Block>,
+    slabs: Option<Spare<Slab>>,
 }
 
 /// What [`Store::grow`] would need, if anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
-    rows: Option<[(usize, u32); 3]>,
+    rows: Option<[(usize, u32); 4]>,
     places: Option<usize>,
     nodes: Option<usize>,
 }
@@ -59,7 +61,7 @@ impl Need {
     pub(crate) fn lend<C: Config, P: Platform>(&self, platform: &P) -> Option<More<C>> {
         let rows = match self.rows {
             None => None,
-            Some([chunks, words, blocks]) => {
+            Some([chunks, words, blocks, slabs]) => {
                 let chunks = Rows::lend(chunks.0, chunks.1, platform)?;
                 let Some(words) = Rows::lend(words.0, words.1, platform) else {
                     chunks.give_back(platform);
@@ -70,7 +72,15 @@ impl Need {
                     words.give_back(platform);
                     return None;
                 };
-                Some(Lent { chunks, words, blocks })
+                let wanted = C::CLASS_WORDS > 0;
+                let slabs = if wanted { Rows::lend(slabs.0, slabs.1, platform) } else { None };
+                if slabs.is_none() && wanted {
+                    chunks.give_back(platform);
+                    words.give_back(platform);
+                    blocks.give_back(platform);
+                    return None;
+                }
+                Some(Lent { chunks, words, blocks, slabs })
             }
         };
         let mut more = More { rows, places: None, nodes: None };
@@ -96,6 +106,9 @@ impl<C: Config> More<C> {
             rows.chunks.give_back(platform);
             rows.words.give_back(platform);
             rows.blocks.give_back(platform);
+            if let Some(slabs) = rows.slabs {
+                slabs.give_back(platform);
+            }
         }
         Old { places: self.places, nodes: self.nodes }.give_back(platform);
     }
@@ -105,7 +118,8 @@ impl<C: Config> Store<C> {
     /// What must be lent before one more chunk can be made.
     pub(crate) fn need(&self) -> Need {
         let full = self.unused == NIL && self.begun == self.chunks.count();
-        let rows = full.then(|| [self.chunks.next(), self.words.next(), self.blocks.next()]);
+        let rows =
+            full.then(|| [self.chunks.next(), self.words.next(), self.blocks.next(), self.classes.next()]);
         let count = if full { self.chunks.count_after() } else { self.chunks.count() };
         let nodes = if C::Engine::BY_FITS { self.forest.wanted(count) } else { None };
         Need { rows, places: self.lookup.wanted(self.grains()), nodes }
@@ -117,6 +131,9 @@ impl<C: Config> Store<C> {
             self.chunks.add(rows.chunks);
             self.words.add(rows.words);
             self.blocks.add(rows.blocks);
+            if let Some(slabs) = rows.slabs {
+                self.classes.add(slabs);
+            }
         }
         Old {
             places: more.places.map(|places| self.lookup.move_to(places)),

@@ -3,6 +3,7 @@
 use super::{FIRST, Freed, Miss, RESERVED, Store, Taken};
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
 use crate::chunk::NIL;
+use crate::class::GRANULE_BYTES;
 use crate::config::Config;
 use crate::engine::{Fit, HintEngine, Want};
 use crate::error::FreeError;
@@ -11,9 +12,18 @@ use crate::run::Fits;
 use va_base::{PAGE_SIZE, Va};
 
 impl<C: Config> Store<C> {
-    /// Finds room in any chunk but the reserved one.
-    #[inline]
+    /// Takes room for an object and counts it as given out.
+    #[cfg(test)]
+    #[cfg(not(loom))]
     pub(crate) fn take(&mut self, want: Want, populated: bool) -> Option<Taken> {
+        let taken = self.take_any(want, populated)?;
+        self.totals.count(want);
+        Some(taken)
+    }
+
+    /// Takes room for an object in any chunk but the reserved one. It is counted only in its chunk: whoever gives it out counts it.
+    #[inline]
+    pub(crate) fn take_any(&mut self, want: Want, populated: bool) -> Option<Taken> {
         let slot = if C::Engine::BY_FITS {
             if let Some(taken) = self.take_lowest(want, populated) {
                 return Some(taken);
@@ -77,7 +87,25 @@ impl<C: Config> Store<C> {
         None
     }
 
-    /// Finds room in the reserved part.
+    /// Takes what begins at an address, if all of it is free.
+    pub(crate) fn take_exact(&mut self, at: u64, bits: u32) -> Option<Taken> {
+        let (row, off) = self.place_of(at).filter(|(_, off)| off.is_multiple_of(BIT_BYTES))?;
+        let (bit, end) = (off / BIT_BYTES, off / BIT_BYTES + bits);
+        let old = self.old_slot(row);
+        let (mut view, marks) = self.view(row);
+        if end > view.bits() || bitmap::next_set(view.map, bit, end) < end {
+            return None;
+        }
+        let pages = C::Engine::take_at(&mut view, bit, bits);
+        bitmap::set(marks, bit, bit + 1);
+        let missing = view.misses_pages(bit, bits);
+        self.note_take(row, Want { bits, align: 1 }, pages);
+        self.moved(row, old);
+        self.reintegrate(row);
+        Some(Taken { row, at: bit, missing })
+    }
+
+    /// The same in the reserved part.
     pub(crate) fn take_reserved(&mut self, want: Want, populated: bool) -> Option<Taken> {
         self.take_in(RESERVED, want, populated).ok()
     }
@@ -104,7 +132,7 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Notes what was taken.
+    /// Notes in its chunk what was taken.
     #[inline]
     pub(super) fn note_take(&mut self, row: u32, want: Want, pages: u32) {
         let chunk = self.chunks.one_mut(row);
@@ -114,13 +142,6 @@ impl<C: Config> Store<C> {
         if pages > 0 {
             self.count_empty(row, -(pages as i32));
         }
-        let (totals, bytes) = (&mut self.totals, want.bits * BIT_BYTES);
-        totals.allocs += 1;
-        totals.bytes += u64::from(bytes);
-        totals.live += 1;
-        totals.live_max = totals.live_max.max(totals.live);
-        totals.size_min = totals.size_min.min(bytes);
-        totals.size_max = totals.size_max.max(bytes);
     }
 
     /// Where a chunk belongs before it changes; where it is in or out of reach, for engines that know no more.
@@ -202,6 +223,11 @@ impl<C: Config> Store<C> {
     pub(crate) fn free(&mut self, offset: Offset) -> Result<Freed, FreeError> {
         let at = offset.at(self.geometry.base()).get();
         let Some((row, off)) = self.place_of(at) else { return Err(FreeError::NoChunk { offset }) };
+        if C::CLASS_WORDS > 0
+            && let Some(slab) = self.classes.find(row, off / GRANULE_BYTES)
+        {
+            return self.free_slot(offset, row, off, slab);
+        }
         let bit = off / BIT_BYTES;
         let (view, marks) = self.view(row);
         if !off.is_multiple_of(BIT_BYTES) || !bitmap::is_set(marks, bit) {
@@ -213,9 +239,15 @@ impl<C: Config> Store<C> {
             return Err(FreeError::NoObject { offset, inside });
         }
         self.free_at(row, bit);
+        let base = Va::new(self.chunk(row).base);
+        Ok(Freed { base, off, balance: self.after_free(row) })
+    }
+
+    /// Whether a chunk in which something was freed calls for the balance.
+    #[inline]
+    pub(crate) fn after_free(&mut self, row: u32) -> bool {
         let (chunk, whole) = (self.chunks.one(row), self.geometry.unit_bits());
-        let (base, full) = (Va::new(chunk.base), chunk.free_bits == whole);
-        let balance = if full && !chunk.isolated {
+        if chunk.free_bits == whole && !chunk.isolated {
             // There is another one wholly free.
             self.lists.first[self.slots.free as usize] != self.lists.last[self.slots.free as usize]
                 || self.lists.first[self.slots.free as usize] != row
@@ -224,12 +256,19 @@ impl<C: Config> Store<C> {
             true
         } else {
             false
-        };
-        Ok(Freed { base, off, balance })
+        }
     }
 
     /// Takes the object back that starts at a bit.
+    #[inline]
     pub(crate) fn free_at(&mut self, row: u32, bit: u32) {
+        self.give_at(row, bit);
+        self.totals.frees += 1;
+        self.totals.live -= 1;
+    }
+
+    /// The same, for what is counted only in its chunk.
+    pub(crate) fn give_at(&mut self, row: u32, bit: u32) {
         let old = self.old_slot(row);
         // What is hidden behind the part is used and begins no object.
         let hidden = self.chunk(row).hidden_after;
@@ -247,8 +286,6 @@ impl<C: Config> Store<C> {
             self.memos.lower(row, given.from_page);
         }
         self.moved(row, old);
-        self.totals.frees += 1;
-        self.totals.live -= 1;
     }
 
     /// Whether enough of a chunk is populated for nothing that it should be depopulated.

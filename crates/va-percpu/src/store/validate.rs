@@ -9,7 +9,7 @@ use crate::run::Fits;
 use va_base::{Broken, Va};
 
 impl<C: Config> Store<C> {
-    /// Checks everything, O(bits). Nobody is between taking and populating.
+    /// Checks everything, O(bits). Nobody is between taking and giving out.
     pub(crate) fn validate(&mut self) -> Result<(), Broken> {
         self.settle();
         let rows = self.chunks.count();
@@ -44,7 +44,14 @@ impl<C: Config> Store<C> {
             spare as u64,
             self.totals.spare_pages as u64,
         )?;
-        Broken::unless(live == self.totals.live, "PC1", at, live, self.totals.live)?;
+        let (slabs, used) = self.classes.counts();
+        // CC4 where there are slabs.
+        let (rule, live) =
+            (if slabs > 0 { "CC4" } else { "PC1" }, live.wrapping_sub(slabs).wrapping_add(used));
+        Broken::unless(live == self.totals.live, rule, at, live, self.totals.live)?;
+        if C::CLASS_WORDS > 0 {
+            self.validate_classes()?;
+        }
         if C::Engine::BY_FITS {
             let rows = self.begun;
             self.forest.validate(|row| if row < rows { self.forest_fits(row) } else { Fits::NONE })?;

@@ -3,9 +3,11 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`SimChunks`] | a backend that remembers what is populated, objects to what must not be, and refuses when told |
+//! | [`fuzz`] | the body of its fuzz target |
 //! | [`Rig`] | a space on it, its operations, and the objects that live, checked after each |
 
 mod chunks;
+pub mod fuzz;
 mod rig;
 
 pub use chunks::SimChunks;

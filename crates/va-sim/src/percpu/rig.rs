@@ -155,7 +155,7 @@ impl<C: Config> Rig<C> {
                     there.is_some()
                         || (at > BASE.get() && at < BASE.get() + u64::from(SIZES.unit).max(1 << 20))
                 );
-                if C::Engine::BY_FITS && found.chunk > 0 && request.waits() {
+                if C::Engine::BY_FITS && C::CLASS_WORDS == 0 && found.chunk > 0 && request.waits() {
                     let lowest = self.lowest(found.base.get(), bytes, align.max(4) as u64);
                     assert_eq!(lowest, at, "{bytes} bytes fit lower in chunk {}", found.chunk);
                 }
@@ -169,7 +169,9 @@ impl<C: Config> Rig<C> {
                 let kept = |stats: va_percpu::Stats| (stats.allocs, stats.frees, stats.live, stats.bytes);
                 assert_eq!(kept(before), kept(after), "{error}");
                 if before.chunks == after.chunks {
-                    assert_eq!(before.free_bytes, after.free_bytes, "{error}");
+                    // Slabs that held nothing may be free by now.
+                    assert!(before.free_bytes <= after.free_bytes, "{error}");
+                    assert!(C::CLASS_WORDS > 0 || before.free_bytes == after.free_bytes, "{error}");
                 }
                 Err(error)
             }
@@ -211,7 +213,12 @@ impl<C: Config> Rig<C> {
             self.live.range(..=at).next_back().filter(|(start, live)| *start + u64::from(live.bytes) > at);
         match self.space.free(offset) {
             Err(FreeError::NoObject { inside: told, .. }) => {
-                assert_eq!(told, inside.map(|(_, live)| live.offset), "{offset}");
+                // A slot may be longer than what lives in it: what is behind that is inside, too.
+                let slot = self.live.range(..=at).next_back().filter(|(start, _)| {
+                    C::CLASS_WORDS > 0 && inside.is_none() && at - *start < u64::from(C::CLASS_WORDS * 4)
+                });
+                let told_slot = told.is_some() && told == slot.map(|(_, live)| live.offset);
+                assert!(told_slot || told == inside.map(|(_, live)| live.offset), "{offset}: {told:?}");
             }
             Err(FreeError::NoChunk { .. }) => assert!(inside.is_none(), "{offset}"),
             other => panic!("{offset}: {other:?}"),

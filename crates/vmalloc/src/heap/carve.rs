@@ -74,6 +74,8 @@ pub(super) struct Central<O: Os> {
     pub(super) block_pages: u64,
     /// Areas that the index of dirty runs counts as out beyond the runs that are: one for each clean gap, at least.
     spare: u64,
+    /// Clean gaps, or more.
+    gaps: u64,
     /// Fewest dirty pages since the last decay.
     low: u64,
     /// Areas, and parts of them, whose pages are a mapping of their own.
@@ -103,7 +105,8 @@ impl<O: Os> Central<O> {
         let mut dirty = BTreeIndex::new(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
         // Nothing is dirty yet.
         dirty.take(extent).map_err(|_| CreateError::NoRecords)?;
-        let (spare, low, moved, retired, leaving, refilled, purged, refused) = (1, 0, 0, 0, 0, 0, 0, 0);
+        let (spare, gaps, low, moved, retired, leaving, refilled, purged, refused) =
+            (1, 1, 0, 0, 0, 0, 0, 0, 0);
         let (cold, first) = (Cold::new(host), extent.start().page_floor());
         Ok(Self {
             space,
@@ -112,6 +115,7 @@ impl<O: Os> Central<O> {
             first,
             block_pages,
             spare,
+            gaps,
             low,
             moved,
             retired,
@@ -148,9 +152,14 @@ impl<O: Os> Central<O> {
     /// There are never more dirty runs than what lies between them, and one. Between them are other runs and clean gaps, of
     /// which the taking may make one more.
     fn pay(&mut self) -> Result<(), AllocError> {
-        let missing = (self.space.stats().holes + 3).saturating_sub(self.spare);
-        self.dirty.reserve_pieces(missing).map_err(|_| AllocError::NoRecords)?;
-        self.spare += missing;
+        if self.spare < self.gaps + 3 {
+            // For the next times as well, since to count is dear.
+            self.gaps = self.space.stats().holes;
+            let missing = (2 * self.gaps + 16).saturating_sub(self.spare);
+            self.dirty.reserve_pieces(missing).map_err(|_| AllocError::NoRecords)?;
+            self.spare += missing;
+        }
+        self.gaps += 1;
         Ok(())
     }
 
@@ -160,13 +169,17 @@ impl<O: Os> Central<O> {
         let counted = self.dirty.live() - self.spare;
         Broken::unless(counted == runs, "VM3", Va::ZERO, runs, counted)?;
         let gaps = self.space.stats().holes;
+        Broken::unless(self.gaps >= gaps, "VM3", Va::ZERO, gaps, self.gaps)?;
         Broken::unless(self.spare >= gaps, "VM3", Va::ZERO, gaps, self.spare)
     }
 
     /// Gives back what is paid beyond that.
     fn refund(&mut self) {
-        let excess = self.spare.saturating_sub(self.space.stats().holes);
-        self.spare -= self.dirty.release_pieces(excess);
+        if self.spare > 4 * self.gaps + 64 {
+            self.gaps = self.space.stats().holes;
+            let excess = self.spare.saturating_sub(2 * self.gaps + 16);
+            self.spare -= self.dirty.release_pieces(excess);
+        }
     }
 
     /// Takes exactly these pages from the dirty ones; `false` for want of records.
@@ -319,6 +332,7 @@ impl<O: Os> Central<O> {
         for range in ranges {
             self.free_areas(range);
             self.spare += 1;
+            self.gaps += 1;
         }
         self.space.purge(Purge::Full);
         self.refund();
@@ -327,6 +341,7 @@ impl<O: Os> Central<O> {
     /// Makes clean what belonged to no run yet.
     pub(super) fn free_clean(&mut self, range: VaRange) {
         self.free_areas(range);
+        self.gaps += 1;
         self.space.purge(Purge::Full);
     }
 

@@ -9,6 +9,8 @@
 
 mod contender;
 pub mod index;
+pub mod memory;
+pub mod percpu;
 mod print;
 pub mod space;
 mod workload;
@@ -58,6 +60,13 @@ const ROUNDS_BUDGET: Duration = Duration::from_secs(4);
 /// Runs the rest on one core. Not being allowed to only makes the figures noisier.
 fn pin() {
     if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.last().copied()) {
+        core_affinity::set_for_current(core);
+    }
+}
+
+/// The same on another core, if there is one.
+fn pin_apart() {
+    if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.first().copied()) {
         core_affinity::set_for_current(core);
     }
 }

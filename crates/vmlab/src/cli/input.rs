@@ -123,7 +123,7 @@ fn why_empty(trace: &Trace) -> String {
     }
 }
 
-fn read_table(path: &Path) -> Result<Table> {
+pub(super) fn read_table(path: &Path) -> Result<Table> {
     let shown = path.display();
     let table = Table::read(open(path).with_context(|| format!("cannot read {shown}"))?);
     if table.bad > 0 {
@@ -133,7 +133,7 @@ fn read_table(path: &Path) -> Result<Table> {
 }
 
 /// The file's name without `.gz`, `.zst`, `.ftrace`, `.txt`.
-fn stem(file: &Path) -> String {
+pub(super) fn stem(file: &Path) -> String {
     if file == Path::new("-") {
         return "stdin".to_string();
     }
@@ -147,7 +147,7 @@ fn stem(file: &Path) -> String {
 }
 
 /// `NAME.vmallocinfo` beside the trace, if there is one.
-fn beside(file: &Path) -> Option<PathBuf> {
+pub(super) fn beside(file: &Path) -> Option<PathBuf> {
     let beside = file.with_file_name(format!("{}.vmallocinfo", stem(file)));
     beside.is_file().then_some(beside)
 }

@@ -2,6 +2,7 @@
 
 mod file;
 mod input;
+mod percpu;
 mod space;
 mod table;
 
@@ -92,6 +93,9 @@ struct ReplayArgs {
     /// Replay on a whole space (nodes, pools, lazy areas, purges, the CPU of each event) instead of an index
     #[arg(long, conflicts_with_all = ["index", "report"])]
     space: bool,
+    /// Replay what happened inside percpu chunks instead: offsets, under each of the policies that search as Linux does
+    #[arg(long, conflicts_with_all = ["index", "report", "space"])]
+    percpu: bool,
     /// Whose ways the space has
     #[arg(long, value_enum, value_name = "NAME", default_value = "linux", requires = "space")]
     policy: Policy,
@@ -117,6 +121,25 @@ enum BenchCommand {
         vmlab bench space --kern libkvmalloc.so --kern-count libkvmalloc-count.so\n  \
         vmlab bench space --filter threads --threads 1,2,4,8,16 --out /tmp/threads")]
     Space(crate::bench::space::Args),
+    /// Per-CPU memory: what programs ask for, what Linux's is slow at, what each patch of its hints is worth
+    #[command(after_help = "Examples:\n  \
+        vmlab bench percpu --quick\n  \
+        vmlab bench percpu --kern libkpercpu.so\n  \
+        vmlab bench percpu --filter seed --out /tmp/seed")]
+    Percpu(crate::bench::percpu::Args),
+    /// Allocators of a process: ours, the C library's, and whichever others are installed
+    #[command(after_help = "Examples:\n  \
+        vmlab bench memory --quick\n  \
+        vmlab bench memory --peer mmap --filter pair\n  \
+        vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out /tmp/mix\n  \
+        vmlab bench memory --thp")]
+    Memory(crate::bench::memory::Args),
+    /// Runs one task of `bench memory` in this process
+    #[command(hide = true)]
+    MemoryChild {
+        /// The task, as JSON
+        task: String,
+    },
 }
 
 /// Runs the command line.
@@ -130,6 +153,9 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Replay(args)) => replay(args),
         Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
         Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),
+        Some(Command::Bench(BenchCommand::Percpu(args))) => crate::bench::percpu::run(args),
+        Some(Command::Bench(BenchCommand::Memory(args))) => crate::bench::memory::run(args),
+        Some(Command::Bench(BenchCommand::MemoryChild { task })) => crate::bench::memory::child::main(task),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "vmlab", &mut script);
@@ -151,6 +177,9 @@ fn demo(report: &Path) -> Result<()> {
 }
 
 fn replay(args: &ReplayArgs) -> Result<()> {
+    if args.percpu {
+        return percpu::replay(&args.files, args.vmallocinfo.as_deref(), args.json);
+    }
     let report = args.report.as_deref().map(FileToBe::open).transpose()?;
     let read = |file: &PathBuf| Input::read(file, args.vmallocinfo.as_deref());
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;

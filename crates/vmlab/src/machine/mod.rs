@@ -9,8 +9,10 @@
 
 mod lock;
 mod memory;
+mod spin;
 
 pub use lock::{LockStat, LockStats, Watch, WatchedLock, take as take_lock_stats};
+pub use spin::SpinLock;
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -102,7 +102,7 @@ pub fn cpu(line: &str) -> u16 {
 
 /// The name of an event of ours, and what follows its colon. The name stands after a blank, or after `vmalloc:` or
 /// `percpu:` where perf printed it, or begins the line.
-fn split(line: &str) -> Option<(&'static str, &str)> {
+pub(super) fn split(line: &str) -> Option<(&'static str, &str)> {
     let mut from = 0;
     while let Some(colon) = line[from..].find(':').map(|at| from + at) {
         let word_start = line[..colon].rfind([' ', '\t', ':']).map_or(0, |at| at + 1);
@@ -157,7 +157,7 @@ fn alloc(fields: &str) -> Option<Event> {
 }
 
 /// The value of `key=value`.
-fn field<'a>(fields: &'a str, key: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(fields: &'a str, key: &str) -> Option<&'a str> {
     fields.split([' ', '\t', ',']).find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 

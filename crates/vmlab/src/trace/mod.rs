@@ -9,6 +9,7 @@
 //! [`EVENTS_MAX`] events. Lines that are no events of ours cost time only.
 
 mod line;
+pub mod percpu;
 mod source;
 pub mod vmallocinfo;
 

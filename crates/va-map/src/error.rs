@@ -1,0 +1,142 @@
+//! Refusals, with their numbers. Whoever gets one finds everything as it was (SP4), but for caches emptied.
+
+use crate::machine::Refusal;
+use crate::record::Kind;
+use core::fmt;
+use va_base::{Pages, RequestError, Va, VaRange};
+use va_block::{BlockError, UnmapError};
+use va_space::SpaceError;
+
+/// Why nothing was mapped, or an area did not get another size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The request makes no sense in any space.
+    BadRequest(RequestError),
+    /// No address range.
+    Space(SpaceError),
+    /// No address range for a small mapping.
+    Block(BlockError),
+    /// The source lent fewer pages than are needed.
+    NoPages {
+        /// Pages needed.
+        wanted: Pages,
+        /// Pages lent, and given back.
+        got: Pages,
+    },
+    /// The page table refused.
+    Refused {
+        /// Pages to be mapped.
+        wanted: Pages,
+        /// Pages that were mapped by then, and were unmapped.
+        mapped: Pages,
+        /// Why.
+        why: Refusal,
+    },
+    /// The machine lent no memory for this many records.
+    NoRecords {
+        /// Records wanted.
+        records: usize,
+    },
+    /// There is no such area to be given another size.
+    NoArea(FreeError),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadRequest(error) => fmt::Display::fmt(error, f),
+            Self::Space(error) => fmt::Display::fmt(error, f),
+            Self::Block(error) => fmt::Display::fmt(error, f),
+            Self::NoPages { wanted, got } => write!(f, "of {wanted} the source has {got}"),
+            Self::Refused { wanted, mapped, why } => {
+                write!(f, "of {wanted} to be mapped {mapped} were, then: {why}")
+            }
+            Self::NoRecords { records } => {
+                write!(f, "the machine lent no memory for {records} records of areas")
+            }
+            Self::NoArea(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl core::error::Error for MapError {}
+
+impl From<RequestError> for MapError {
+    fn from(error: RequestError) -> Self {
+        Self::BadRequest(error)
+    }
+}
+
+impl From<SpaceError> for MapError {
+    fn from(error: SpaceError) -> Self {
+        Self::Space(error)
+    }
+}
+
+impl From<BlockError> for MapError {
+    fn from(error: BlockError) -> Self {
+        Self::Block(error)
+    }
+}
+
+impl From<FreeError> for MapError {
+    fn from(error: FreeError) -> Self {
+        Self::NoArea(error)
+    }
+}
+
+/// Why nothing was taken back: always a caller's mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FreeError {
+    /// No area starts there.
+    NoArea {
+        /// Where.
+        at: Va,
+        /// The area that the address is inside, if it is.
+        inside: Option<VaRange>,
+    },
+    /// The area is of another kind, and goes by another call.
+    WrongKind {
+        /// The area.
+        area: VaRange,
+        /// What it is.
+        kind: Kind,
+    },
+    /// The mapping has another size.
+    WrongCount {
+        /// Where.
+        at: Va,
+        /// Pages given back.
+        pages: Pages,
+        /// Pages of the mapping.
+        mapped: Pages,
+    },
+    /// A small mapping was refused.
+    Block(UnmapError),
+}
+
+impl fmt::Display for FreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoArea { at, inside: None } => write!(f, "no area starts at {at}"),
+            Self::NoArea { at, inside: Some(area) } => {
+                write!(f, "no area starts at {at}, which is inside {area}")
+            }
+            Self::WrongKind { area, kind } => write!(f, "the area {area} is of {kind}"),
+            Self::WrongCount { at, pages, mapped } => {
+                write!(f, "the mapping at {at} has {mapped}, not {pages}")
+            }
+            Self::Block(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl core::error::Error for FreeError {}
+
+impl From<UnmapError> for FreeError {
+    fn from(error: UnmapError) -> Self {
+        Self::Block(error)
+    }
+}

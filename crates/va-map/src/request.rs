@@ -1,0 +1,125 @@
+//! What a caller asks for.
+
+use crate::machine::Protection;
+use crate::machine::Run;
+use va_base::{Align, VaRange};
+
+/// What new pages hold.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Fill {
+    /// Anything.
+    #[default]
+    Any,
+    /// Zeros.
+    Zeros,
+}
+
+/// What follows the last page that can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Guard {
+    /// A page at least behind which nothing is.
+    #[default]
+    Page,
+    /// Whatever is next (`VM_NO_GUARD`).
+    None,
+}
+
+impl Guard {
+    pub(crate) const fn pages(self) -> u64 {
+        match self {
+            Self::Page => 1,
+            Self::None => 0,
+        }
+    }
+}
+
+/// How pages are mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Leaves {
+    /// One by one.
+    #[default]
+    Small,
+    /// Huge where the size, the source and the page table allow it; else one by one (`VM_ALLOW_HUGE_VMAP`).
+    HugeWherePossible,
+}
+
+/// An area with pages of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AreaRequest {
+    /// Bytes that will be used.
+    pub bytes: u64,
+    /// Bytes of address range to grow into without a move, `bytes` among them; less than those asks for nothing more.
+    pub range_bytes: u64,
+    /// Alignment of the first byte.
+    pub align: Align,
+    /// Where it may lie; the default window of the space if nothing is said.
+    pub window: Option<VaRange>,
+    /// What follows.
+    pub guard: Guard,
+    /// How it is mapped.
+    pub leaves: Leaves,
+    /// What its pages hold.
+    pub fill: Fill,
+    /// What may be done with them.
+    pub protection: Protection,
+    /// Who asks, in the machine's own terms; kept and told.
+    pub caller: u64,
+}
+
+impl AreaRequest {
+    /// Asks for `bytes` bytes, page-aligned, with a guard page, in small pages that hold anything.
+    pub const fn new(bytes: u64) -> Self {
+        Self {
+            bytes,
+            range_bytes: 0,
+            align: Align::PAGE,
+            window: None,
+            guard: Guard::Page,
+            leaves: Leaves::Small,
+            fill: Fill::Any,
+            protection: Protection(0),
+            caller: 0,
+        }
+    }
+}
+
+/// Page numbers in an order that a caller chose, each as often as he likes.
+pub trait PageList {
+    /// How many.
+    fn count(&self) -> u64;
+
+    /// The number at a place below [`count`](Self::count).
+    fn page(&self, place: u64) -> u64;
+
+    /// The longest run of consecutive numbers from a place on.
+    fn run(&self, place: u64) -> Run {
+        let first = self.page(place);
+        let follows = |&next: &u64| first.checked_add(next - place) == Some(self.page(next));
+        let more = (place + 1..self.count()).take_while(follows).count() as u64;
+        Run { first, pages: 1 + more }
+    }
+}
+
+impl PageList for [u64] {
+    fn count(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn page(&self, place: u64) -> u64 {
+        self[place as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_as_long_as_numbers_follow() {
+        let list: &[u64] = &[5, 6, 7, 7, 8, 2, u64::MAX, 0];
+        let runs = [(0, 5, 3), (1, 6, 2), (3, 7, 2), (5, 2, 1), (6, u64::MAX, 1), (7, 0, 1)];
+        for (place, first, pages) in runs {
+            assert_eq!(list.run(place), Run { first, pages }, "from place {place}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Small mappings for a short time.
+
+use super::vmap::Asked;
+use super::{CLOSINGS, MapSpace, RAM_PAGES_MAX};
+use crate::error::{FreeError, MapError};
+use crate::machine::{PageTable, Protection};
+use crate::record::Kind;
+use crate::request::PageList;
+use va_base::{Machine, Pages, Va, VaRange};
+use va_block::{Config, UnmapError};
+
+impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
+    /// Maps pages of the caller's as [`vmap`](Self::vmap) does, without a guard page: up to [`RAM_PAGES_MAX`] pages in a block
+    /// of the CPU, without the space and without a record; more as an area.
+    ///
+    /// # Errors
+    /// As [`vmap`](Self::vmap).
+    /// # Locks
+    /// Those of blocks, or as [`vmap`](Self::vmap).
+    /// Cost: O(1) and the pages.
+    pub fn vm_map_ram<L: PageList + ?Sized>(
+        &self,
+        cpu: u32,
+        pages: &L,
+        protection: Protection,
+    ) -> Result<Va, MapError> {
+        let count = pages.count();
+        if count == 0 || !self.is_small(count) {
+            return self.map_area(cpu, pages, Kind::Ram, Asked { protection, caller: 0 });
+        }
+        let at = self.blocks.alloc(cpu, count)?;
+        if let Err(error) = self.map_list(at, pages, protection) {
+            if self.blocks.free(cpu, at, count).is_err() {
+                self.broken("MP5", VaRange::from_size(at, count).unwrap_or_default());
+            }
+            return Err(error);
+        }
+        self.count(Kind::Block, count, true);
+        Ok(at)
+    }
+
+    /// Ends a mapping of `pages` pages that [`vm_map_ram`](Self::vm_map_ram) made. Its addresses are given out again after a flush.
+    ///
+    /// # Errors
+    /// [`FreeError`], if no such mapping of that size starts at `at`. Nothing has changed.
+    /// # Locks
+    /// `closing`, and under it those of a free of a block; for more than [`RAM_PAGES_MAX`] pages as [`vunmap`](Self::vunmap).
+    /// Cost: O(1) and the pages.
+    pub fn vm_unmap_ram(&self, cpu: u32, at: Va, pages: u64) -> Result<(), FreeError> {
+        if pages == 0 || !self.is_small(pages) {
+            let area = self.record_around(at).filter(|entry| entry.start() == at && entry.kind == Kind::Ram);
+            if let Some(entry) = area.filter(|entry| entry.mapped != pages) {
+                let (pages, mapped) = (Pages::new(pages), Pages::new(entry.mapped));
+                return Err(FreeError::WrongCount { at, pages, mapped });
+            }
+            return self.unmap_area(at, Kind::Ram);
+        }
+        // A block knows no state between mapped and given back, and what is given back may be mapped for another at once after
+        // a flush: of two who unmap the same, the second must find that out before it unmaps anything.
+        let _closing = self.closing[(at.page_floor() / RAM_PAGES_MAX) as usize % CLOSINGS].lock();
+        let Some(range) = VaRange::from_size(at, pages * va_base::PAGE_SIZE) else {
+            return Err(UnmapError::BadCount { pages }.into());
+        };
+        if self.blocks.find_enclosing(at) == Some(range) {
+            self.forget(range);
+            self.count(Kind::Block, pages, false);
+            if self.blocks.free(cpu, at, pages).is_err() {
+                self.broken("MP5", range);
+            }
+            return Ok(());
+        }
+        Err(match self.blocks.find_enclosing(at) {
+            Some(other) if other.start() == at => {
+                UnmapError::WrongCount { range: other, pages: Pages::new(pages) }.into()
+            }
+            Some(other) => UnmapError::NotMapped { at, inside: Some(other) }.into(),
+            None => match self.record_around(at) {
+                Some(entry) if entry.start() == at && entry.kind == Kind::Ram => {
+                    FreeError::WrongCount { at, pages: Pages::new(pages), mapped: Pages::new(entry.mapped) }
+                }
+                Some(entry) if entry.start() == at => {
+                    FreeError::WrongKind { area: entry.range(), kind: entry.kind }
+                }
+                _ => self.missing(at),
+            },
+        })
+    }
+
+    /// Whether a mapping is cut from a block.
+    fn is_small(&self, pages: u64) -> bool {
+        pages <= RAM_PAGES_MAX.min(self.blocks.block_pages().get())
+    }
+}

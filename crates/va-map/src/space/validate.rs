@@ -1,0 +1,99 @@
+//! Counts, and a check of every invariant.
+
+use super::MapSpace;
+use crate::machine::PageTable;
+use crate::record::{Entry, Kind};
+use va_base::{Broken, Machine, PAGE_SIZE, Pages, Va};
+use va_block::Config;
+
+/// What there is. Each number was true at a moment of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Areas with records: all but small mappings.
+    pub areas: u64,
+    /// Pages that the source lent, behind areas (`nr_vmalloc_pages`).
+    pub lent_pages: Pages,
+    /// Pages of callers behind mappings, each as often as it is mapped.
+    pub foreign_pages: Pages,
+    /// Pages of address range that are busy.
+    pub busy_pages: Pages,
+    /// Pages of address range that wait for a flush.
+    pub lazy_pages: Pages,
+}
+
+impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
+    /// Counts. Takes every lock of the space, one after the other.
+    pub fn stats(&self) -> Stats {
+        let (lent_pages, foreign_pages) = self.counted();
+        let areas = self.records.lock().live() as u64;
+        let space = self.space().stats();
+        Stats {
+            areas,
+            lent_pages,
+            foreign_pages,
+            busy_pages: space.busy_pages,
+            lazy_pages: self.space().lazy_pages(),
+        }
+    }
+
+    /// Checks MP1, MP2, MP4, MP5 and what the space and the records say of themselves, with full walks. Call it when nobody else calls.
+    ///
+    /// # Errors
+    /// The first rule that does not hold.
+    pub fn validate(&self) -> Result<(), Broken> {
+        self.blocks.validate()?;
+        self.records.lock().validate()?;
+        let (mut areas, mut lent, mut foreign) = (0, 0, 0);
+        let mut from = self.extent().start();
+        while let Some(seen) = self.space().find_above(from) {
+            from = seen.range.end();
+            if let Some(entry) = self.record_of(seen.range) {
+                areas += 1;
+                *if entry.kind == Kind::Vmalloc { &mut lent } else { &mut foreign } += entry.mapped;
+                self.check_area(&entry)?;
+                continue;
+            }
+            for page in seen.range.start().page_floor()..from.page_floor() {
+                let at = Va::from_page(page);
+                let (small, leaf) = (self.blocks.find_enclosing(at).is_some(), self.table.leaf(at).is_some());
+                Broken::unless(small == leaf, "MP1", at, small.into(), leaf.into())?;
+                foreign += u64::from(small);
+            }
+        }
+        let live = self.records.lock().live() as u64;
+        Broken::unless(live == areas, "MP5", Va::ZERO, live, areas)?;
+        let counted = self.counted();
+        Broken::unless(counted.0.get() == lent, "MP3", Va::ZERO, lent, counted.0.get())?;
+        Broken::unless(counted.1.get() == foreign, "MP3", Va::ZERO, foreign, counted.1.get())
+    }
+
+    fn check_area(&self, entry: &Entry) -> Result<(), Broken> {
+        let at = entry.start();
+        let fits = entry.requested > 0
+            && entry.requested <= entry.usable()
+            && entry.mapped + entry.guard.pages() <= entry.pages;
+        Broken::unless(fits, "MP2", at, entry.requested, entry.usable())?;
+        let mut page = 0;
+        while page < entry.mapped {
+            let leaf = self.table.leaf(entry.part(page, entry.mapped).start());
+            let Some(leaf) = leaf else {
+                return Err(Broken { rule: "MP1", at, want: entry.mapped, got: page });
+            };
+            let size = 1 << leaf.pages_log2;
+            let whole = (entry.page + page).is_multiple_of(size)
+                && leaf.first.is_multiple_of(size)
+                && page + size <= entry.mapped;
+            Broken::unless(whole, "MP4", at, size, page)?;
+            page += size;
+            // A whole leaf beyond what is requested would have been given up.
+            let needed = (page - size) * PAGE_SIZE < entry.requested;
+            Broken::unless(needed, "MP2", at, entry.requested, page * PAGE_SIZE)?;
+        }
+        for page in entry.mapped..entry.pages {
+            let free = self.table.leaf(entry.part(page, entry.pages).start()).is_none();
+            Broken::unless(free, "MP1", at, entry.mapped, page)?;
+        }
+        Ok(())
+    }
+}

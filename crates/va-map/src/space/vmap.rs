@@ -1,0 +1,91 @@
+//! Pages of a caller, mapped as one range.
+
+use super::MapSpace;
+use crate::error::{FreeError, MapError};
+use crate::machine::{PageTable, Protection};
+use crate::record::{Entry, Kind};
+use crate::request::{Guard, Leaves, PageList};
+use va_base::{Align, Machine, PAGE_SIZE, Request, Va};
+use va_block::Config;
+
+impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
+    /// Maps pages of the caller's one behind the other, a page as often as it is in the list, with a guard page behind the
+    /// last. They stay the caller's. Pages of consecutive numbers are mapped by one call.
+    ///
+    /// # Errors
+    /// [`MapError`]. What was mapped by then was unmapped.
+    /// # Locks
+    /// `records`, then those of the space, one after the other.
+    /// Cost: as an alloc of the space, and the pages.
+    pub fn vmap<L: PageList + ?Sized>(
+        &self,
+        cpu: u32,
+        pages: &L,
+        protection: Protection,
+        caller: u64,
+    ) -> Result<Va, MapError> {
+        self.map_area(cpu, pages, Kind::Vmap, Asked { protection, caller })
+    }
+
+    /// Ends a mapping that [`vmap`](Self::vmap) made. Its addresses are given out again after a flush.
+    ///
+    /// # Errors
+    /// [`FreeError`], if no mapping of that kind starts at `at`. Nothing has changed.
+    /// # Locks
+    /// `records`, then those of a free of the space.
+    /// Cost: the pages.
+    pub fn vunmap(&self, at: Va) -> Result<(), FreeError> {
+        self.unmap_area(at, Kind::Vmap)
+    }
+
+    pub(super) fn map_area<L: PageList + ?Sized>(
+        &self,
+        cpu: u32,
+        pages: &L,
+        kind: Kind,
+        asked: Asked,
+    ) -> Result<Va, MapError> {
+        let count = pages.count();
+        let guard = if kind == Kind::Ram { Guard::None } else { Guard::Page };
+        // No pages are no mapping, whatever the guard adds.
+        let wanted =
+            Request::pages(count).and_then(|_| Request::pages(count.saturating_add(guard.pages())))?;
+        let area = self.begin(cpu, &wanted)?;
+        if let Err(error) = self.map_list(area.start(), pages, asked.protection) {
+            self.abandon(area);
+            return Err(error);
+        }
+        let entry = Entry {
+            page: area.start().page_floor(),
+            pages: area.size().get(),
+            mapped: count,
+            stale: 0,
+            requested: count * PAGE_SIZE,
+            caller: asked.caller,
+            protection: asked.protection,
+            align: Align::PAGE,
+            kind,
+            guard,
+            leaves: Leaves::Small,
+            window: None,
+        };
+        self.count(kind, count, true);
+        self.publish(entry);
+        Ok(entry.start())
+    }
+
+    pub(super) fn unmap_area(&self, at: Va, kind: Kind) -> Result<(), FreeError> {
+        let entry = self.claim(at, kind, false)?;
+        self.forget(entry.part(0, entry.mapped));
+        self.count(kind, entry.mapped, false);
+        self.release(&entry);
+        Ok(())
+    }
+}
+
+/// What a mapping is to be, besides its pages.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) protection: Protection,
+    pub(super) caller: u64,
+}

@@ -1,0 +1,275 @@
+//! Small objects from slabs: sixty-four slots of one size, one word that tells which are free.
+//!
+//! # Theory
+//! Most objects of programs are counters of 4 to 64 bytes. To the engine below a slab is one object; inside it nothing has to be
+//! found: the lowest bit of a word is the slot to give out, and a slot that comes back is a bit that is set, if it was not.
+//!
+//! ```text
+//!   chunk     |..object..|== slab, 64 slots of 24 bytes ==|== slab, 64 of 8 ==|.......|      a slab of w words has w granules
+//!   granules  |  -    -  | 6/0   6/1   6/2  6/3  6/4  6/5 |  2/0   2/1        |  -    |      class / how far from its first
+//! ```
+//!
+//! A granule is 64 words of 4 bytes, so a slab of class `w` (slots of `w` words) is `w` granules, aligned to one; from the address of
+//! a slot its granule, and from that the slab, are one look away. Slabs with room stand in a list of their class, the one that was
+//! given back to last at the front. A slab of which no slot is in use goes back to the engine, unless it is the only one of its
+//! class with room: a pair of calls in a loop would make and unmake it. The balance gives those back too.
+//!
+//! Where no slab fits any more, objects come from the engine one by one; so the cache makes no chunk that would not be made
+//! without it but for what lies in slabs unused.
+//!
+//! # Invariants
+//! - **CC1 slab-known**  the granules of a slab name its class and how far they are from its first, each slab is a live object of the
+//!   store, and no other granule names a class.
+//! - **CC2 in-list**     the list of a class holds its slabs with room and nothing else.
+//! - **CC3 idle**        a slab without a slot in use is the one that its class keeps; each chunk counts its own.
+//! - **CC4 counted**     objects that live are those of the chunks, less the slabs, with the slots in use.
+//!
+//! # Locking
+//! None here: the lock `chunks` guards it.
+//!
+//! # Cost
+//! O(1) for 63 of 64 requests and most frees; 24 bytes for each granule of 256 bytes.
+
+mod slots;
+mod validate;
+
+pub(crate) use slots::Slot;
+
+use crate::bitmap::BIT_BYTES;
+use crate::chunk::NIL;
+use crate::engine::Want;
+use crate::rows::{Rows, Spare};
+use va_base::{Platform, Record};
+
+/// Slots of a slab.
+pub(crate) const SLOTS: u32 = u64::BITS;
+/// Bytes of a granule.
+pub(crate) const GRANULE_BYTES: u32 = SLOTS * BIT_BYTES;
+/// The largest class that there can be, in words.
+pub(crate) const CLASS_WORDS_MAX: u32 = 16;
+const CLASSES: usize = CLASS_WORDS_MAX as usize + 1;
+/// No slot is in use.
+const ALL_FREE: u64 = u64::MAX;
+
+/// By what a number of words below a slab's is multiplied, and then shifted by 16, instead of being divided by a class.
+const RECIPROCALS: [u32; CLASSES] = {
+    let mut of = [0; CLASSES];
+    let mut class = 1;
+    while class < CLASSES {
+        of[class] = (1 << 16) / class as u32 + 1;
+        class += 1;
+    }
+    of
+};
+
+/// A size of slots, in words of 4 bytes: from 1 to [`CLASS_WORDS_MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Class(u32);
+
+impl Class {
+    /// The class whose slots hold what is asked for, if there is one up to `max` words: slabs are aligned to a granule, so a
+    /// slot is aligned to what its size is a multiple of.
+    #[inline(always)]
+    pub(crate) fn of(want: Want, max: u32) -> Option<Self> {
+        let words = want.bits.wrapping_add(want.align - 1) & !(want.align - 1);
+        (words <= max).then_some(Self(words))
+    }
+
+    /// What a slab of it asks the engine for.
+    pub(crate) fn slab(self) -> Want {
+        Want { bits: self.0 * SLOTS, align: SLOTS }
+    }
+
+    #[inline(always)]
+    fn at(self) -> usize {
+        self.0 as usize % CLASSES
+    }
+}
+
+/// What is known of a granule: of the first of a slab all, of the others the class and where the first is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slab {
+    /// 1 for each free slot.
+    free: u64,
+    next: u32,
+    prev: u32,
+    /// 0 if the granule is in no slab.
+    class: u8,
+    /// Granules from the first of the slab.
+    back: u8,
+}
+
+impl Record for Slab {
+    const EMPTY: Self = Self { free: 0, next: NIL, prev: NIL, class: 0, back: 0 };
+}
+
+/// The slabs of all chunks.
+pub(crate) struct ClassCache {
+    /// A record for each granule of each chunk.
+    rows: Rows<Slab>,
+    /// Bits of a granule's number in that of a slab, which is row and granule.
+    shift: u32,
+    /// The first slab with room of each class.
+    first: [u32; CLASSES],
+    /// The slab of each class of which no slot is in use.
+    idle: [u32; CLASSES],
+    /// Slabs that there are, and slots of them in use.
+    slabs: u64,
+    used: u64,
+}
+
+impl ClassCache {
+    /// No slabs, in units of so many bytes.
+    pub(crate) fn new(unit_bytes: u32) -> Self {
+        let granules = unit_bytes / GRANULE_BYTES;
+        Self {
+            rows: Rows::new(granules),
+            shift: granules.next_power_of_two().trailing_zeros(),
+            first: [NIL; CLASSES],
+            idle: [NIL; CLASSES],
+            slabs: 0,
+            used: 0,
+        }
+    }
+
+    /// What must be lent before there can be more rows.
+    pub(crate) fn next(&self) -> (usize, u32) {
+        self.rows.next()
+    }
+
+    /// Uses rows that were lent.
+    pub(crate) fn add(&mut self, spare: Spare<Slab>) {
+        self.rows.add(spare);
+    }
+
+    /// Forgets what a row was used for before.
+    pub(crate) fn wipe(&mut self, row: u32) {
+        self.rows.row_mut(row).fill(Slab::EMPTY);
+    }
+
+    /// Hands all records back.
+    pub(crate) fn give_back<P: Platform>(&mut self, platform: &P) {
+        self.rows.give_back(platform);
+    }
+
+    /// Slabs, and slots of them in use.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.slabs, self.used)
+    }
+
+    /// Bytes of slots that are not in use, O(slabs with room).
+    pub(crate) fn unused_bytes(&self) -> u64 {
+        let mut bytes = 0;
+        for class in 1..CLASSES {
+            let mut slab = self.first[class];
+            while slab != NIL {
+                let of = self.slab(slab);
+                bytes += u64::from(of.free.count_ones()) * class as u64 * u64::from(BIT_BYTES);
+                slab = of.next;
+            }
+        }
+        bytes
+    }
+
+    #[inline(always)]
+    fn split(&self, slab: u32) -> (u32, u32) {
+        (slab >> self.shift, slab & ((1 << self.shift) - 1))
+    }
+
+    #[inline(always)]
+    fn slab(&self, slab: u32) -> &Slab {
+        let (row, granule) = self.split(slab);
+        self.rows.at(row, granule)
+    }
+
+    #[inline(always)]
+    fn slab_mut(&mut self, slab: u32) -> &mut Slab {
+        let (row, granule) = self.split(slab);
+        self.rows.at_mut(row, granule)
+    }
+
+    /// The class of the slab that a granule lies in, and the first granule of it.
+    #[inline(always)]
+    pub(crate) fn find(&self, row: u32, granule: u32) -> Option<(Class, u32)> {
+        let of = self.rows.at(row, granule);
+        (of.class != 0).then(|| (Class(of.class.into()), granule - u32::from(of.back)))
+    }
+
+    /// Puts a slab at the front of its list.
+    #[inline]
+    fn link(&mut self, class: Class, slab: u32) {
+        let next = core::mem::replace(&mut self.first[class.at()], slab);
+        if next != NIL {
+            self.slab_mut(next).prev = slab;
+        }
+        let of = self.slab_mut(slab);
+        (of.prev, of.next) = (NIL, next);
+    }
+
+    /// Takes a slab out of its list.
+    #[inline]
+    fn unlink(&mut self, class: Class, slab: u32) {
+        let Slab { prev, next, .. } = *self.slab(slab);
+        match prev {
+            NIL => self.first[class.at()] = next,
+            _ => self.slab_mut(prev).next = next,
+        }
+        if next != NIL {
+            self.slab_mut(next).prev = prev;
+        }
+    }
+
+    /// Begins with a slab whose first granule is this. `None` if its number would be too high.
+    fn begin(&mut self, class: Class, row: u32, granule: u32) -> Option<u32> {
+        let slab = row
+            .checked_shl(self.shift)
+            .filter(|high| high >> self.shift == row && *high < NIL << self.shift)?;
+        let slab = slab | granule;
+        let granules = &mut self.rows.row_mut(row)[granule as usize..(granule + class.0) as usize];
+        for (back, of) in granules.iter_mut().enumerate() {
+            *of = Slab { class: class.0 as u8, back: back as u8, ..Slab::EMPTY };
+        }
+        granules[0].free = ALL_FREE;
+        self.link(class, slab);
+        self.slabs += 1;
+        Some(slab)
+    }
+
+    /// Forgets a slab that is in its list and has no slot in use.
+    fn end(&mut self, class: Class, slab: u32) {
+        self.unlink(class, slab);
+        let (row, granule) = self.split(slab);
+        self.rows.row_mut(row)[granule as usize..(granule + class.0) as usize].fill(Slab::EMPTY);
+        self.slabs -= 1;
+    }
+}
+
+/// A granule is whole words of a slab of any class, and a slab lies in a page or is one.
+const _: () = assert!(CLASS_WORDS_MAX * GRANULE_BYTES <= va_base::PAGE_SIZE as u32);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_holds_what_is_asked_for_aligned() {
+        let of = |bits, align| Class::of(Want { bits, align }, CLASS_WORDS_MAX).map(|class| class.0);
+        assert_eq!(of(1, 1), Some(1));
+        assert_eq!(of(5, 1), Some(5));
+        assert_eq!(of(5, 4), Some(8));
+        assert_eq!(of(10, 16), Some(16));
+        assert_eq!(of(16, 16), Some(16));
+        assert_eq!(of(17, 1), None);
+        assert_eq!(of(1, 32), None);
+        assert_eq!(Class::of(Want { bits: 1, align: 1 }, 0), None);
+    }
+
+    #[test]
+    fn slots_are_told_apart_without_dividing() {
+        for class in 1..=CLASS_WORDS_MAX {
+            for word in 0..class * SLOTS {
+                assert_eq!(word * RECIPROCALS[class as usize] >> 16, word / class, "{word} of {class}");
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Taking and freeing slots, and what becomes of slabs that run full or empty.
+
+use super::{ALL_FREE, Class, GRANULE_BYTES, RECIPROCALS, SLOTS};
+use crate::bitmap::BIT_BYTES;
+use crate::chunk::NIL;
+use crate::config::Config;
+use crate::engine::Want;
+use crate::error::FreeError;
+use crate::request::Offset;
+use crate::store::{Freed, Store, Taken};
+use va_base::Va;
+
+/// A slot that was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot {
+    pub(crate) base: Va,
+    pub(crate) off: u32,
+}
+
+impl<C: Config> Store<C> {
+    /// Takes a slot of a slab that has room, if there is one.
+    #[inline(always)]
+    pub(crate) fn take_slot(&mut self, class: Class, want: Want) -> Option<Slot> {
+        let slab = self.classes.first[class.at()];
+        if slab == NIL {
+            return None;
+        }
+        let (row, granule) = self.classes.split(slab);
+        let of = self.classes.slab_mut(slab);
+        let (before, next) = (of.free, of.next);
+        of.free = before & before.wrapping_sub(1);
+        if of.free == 0 {
+            self.classes.first[class.at()] = next;
+            if next != NIL {
+                self.classes.slab_mut(next).prev = NIL;
+            }
+        }
+        let chunk = self.chunk_mut(row);
+        let base = Va::new(chunk.base);
+        if before == ALL_FREE {
+            chunk.idle -= 1;
+            self.classes.idle[class.at()] = NIL;
+        }
+        self.classes.used += 1;
+        self.totals.count(want);
+        Some(Slot { base, off: granule * GRANULE_BYTES + before.trailing_zeros() * class.0 * BIT_BYTES })
+    }
+
+    /// Takes room for a slab, as an object that nobody has asked for; with `populated`, only where pages are.
+    pub(crate) fn take_slab(&mut self, class: Class, populated: bool) -> Option<Taken> {
+        self.take_any(class.slab(), populated)
+    }
+
+    /// Makes a slab of the room taken, all of whose pages are populated. If its number would be too high, the room goes back.
+    pub(crate) fn begin_slab(&mut self, class: Class, taken: Taken) -> bool {
+        let Some(slab) = self.classes.begin(class, taken.row, taken.at / SLOTS) else {
+            self.give_at(taken.row, taken.at);
+            return false;
+        };
+        self.keep(class, slab);
+        true
+    }
+
+    /// Keeps a slab that is in its list and has no slot in use; the one kept so far, which somebody made meanwhile, goes back.
+    fn keep(&mut self, class: Class, slab: u32) {
+        let other = core::mem::replace(&mut self.classes.idle[class.at()], slab);
+        let (row, _) = self.classes.split(slab);
+        self.chunk_mut(row).idle += 1;
+        if other != NIL {
+            let (row, _) = self.classes.split(other);
+            self.chunk_mut(row).idle -= 1;
+            self.end_slab(class, other);
+        }
+    }
+
+    /// Gives the room of a slab back of which no slot is in use.
+    fn end_slab(&mut self, class: Class, slab: u32) -> bool {
+        self.classes.end(class, slab);
+        let (row, granule) = self.classes.split(slab);
+        self.give_at(row, granule * SLOTS);
+        self.after_free(row)
+    }
+
+    /// Gives back every slab of which no slot is in use. Tells how many there were.
+    pub(crate) fn release_idle(&mut self) -> u32 {
+        let mut count = 0;
+        for class in 1..=C::CLASS_WORDS {
+            let class = Class(class);
+            let slab = core::mem::replace(&mut self.classes.idle[class.at()], NIL);
+            if slab != NIL {
+                let (row, _) = self.classes.split(slab);
+                self.chunk_mut(row).idle -= 1;
+                self.end_slab(class, slab);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Takes the object back that starts at byte `off` of a chunk, if one does, in a slab whose first granule is this.
+    #[inline(always)]
+    pub(crate) fn free_slot(
+        &mut self,
+        offset: Offset,
+        row: u32,
+        off: u32,
+        (class, granule): (Class, u32),
+    ) -> Result<Freed, FreeError> {
+        let within = off - granule * GRANULE_BYTES;
+        let slot = (within / BIT_BYTES * RECIPROCALS[class.at()]) >> 16;
+        let slab = row << self.classes.shift | granule;
+        let of = self.classes.slab_mut(slab);
+        let (before, bit) = (of.free, 1 << (slot % SLOTS));
+        let start = slot * class.0 * BIT_BYTES;
+        if before & bit != 0 || start != within {
+            return Err(self.no_slot(offset, row, granule * GRANULE_BYTES + start, before & bit == 0));
+        }
+        let after = before | bit;
+        of.free = after;
+        let base = Va::new(self.chunk(row).base);
+        self.classes.used -= 1;
+        self.totals.frees += 1;
+        self.totals.live -= 1;
+        let mut balance = false;
+        if before == 0 {
+            self.classes.link(class, slab);
+        } else if after == ALL_FREE {
+            balance = self.ran_empty(class, slab);
+        }
+        Ok(Freed { base, off, balance })
+    }
+
+    #[cold]
+    fn no_slot(&self, offset: Offset, row: u32, start: u32, lives: bool) -> FreeError {
+        let start = Offset::between(self.geometry.base(), self.chunk(row).base + u64::from(start));
+        FreeError::NoObject { offset, inside: lives.then_some(start) }
+    }
+
+    /// What becomes of a slab without a slot in use.
+    fn ran_empty(&mut self, class: Class, slab: u32) -> bool {
+        let of = self.classes.slab(slab);
+        if (of.prev, of.next) != (NIL, NIL) {
+            return self.end_slab(class, slab);
+        }
+        self.keep(class, slab);
+        let (row, _) = self.classes.split(slab);
+        let chunk = self.chunk(row);
+        // The chunk would be wholly free without such slabs, and another one is.
+        chunk.live == chunk.idle && !chunk.immutable && self.lists.first[self.slots.free as usize] != NIL
+    }
+}

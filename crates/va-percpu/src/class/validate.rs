@@ -1,0 +1,90 @@
+//! The cache against the store. Checks CC1 to CC4.
+
+use super::{ALL_FREE, CLASSES, Class, GRANULE_BYTES, SLOTS, Slab};
+use crate::bitmap;
+use crate::chunk::NIL;
+use crate::config::Config;
+use crate::store::Store;
+use va_base::{Broken, Record, Va};
+
+impl<C: Config> Store<C> {
+    /// Checks the slabs of every chunk, and the lists, O(granules).
+    pub(crate) fn validate_classes(&mut self) -> Result<(), Broken> {
+        let (mut slabs, mut used, mut room) = (0u64, 0u64, [0u64; CLASSES]);
+        for row in self.rows() {
+            if self.chunk(row).exists {
+                self.validate_slabs(row, &mut slabs, &mut used, &mut room)?;
+            }
+        }
+        let at = self.geometry.base();
+        for class in 1..CLASSES {
+            let (mut slab, mut prev, mut seen) = (self.classes.first[class], NIL, 0);
+            while slab != NIL && seen <= room[class] {
+                let of = *self.classes.slab(slab);
+                let right = usize::from(of.class) == class && of.back == 0 && of.free != 0 && of.prev == prev;
+                Broken::unless(right, "CC2", at, class as u64, of.class.into())?;
+                (prev, slab, seen) = (slab, of.next, seen + 1);
+            }
+            Broken::unless(seen == room[class], "CC2", at, room[class], seen)?;
+        }
+        let (counted, counted_used) = self.classes.counts();
+        Broken::unless(counted == slabs, "CC4", at, slabs, counted)?;
+        Broken::unless(counted_used == used, "CC4", at, used, counted_used)
+    }
+
+    fn validate_slabs(
+        &mut self,
+        row: u32,
+        slabs: &mut u64,
+        used: &mut u64,
+        room: &mut [u64; CLASSES],
+    ) -> Result<(), Broken> {
+        let (base, mut idle) = (self.chunk(row).base, 0);
+        let granules = self.geometry.unit_bytes() / GRANULE_BYTES;
+        let mut granule = 0;
+        while granule < granules {
+            let at = Va::new(base + u64::from(granule * GRANULE_BYTES));
+            let of = *self.classes.rows.at(row, granule);
+            if of.class == 0 {
+                Broken::unless(of == Slab { free: of.free, ..Slab::EMPTY }, "CC1", at, 0, of.back.into())?;
+                granule += 1;
+                continue;
+            }
+            let class = Class(of.class.into());
+            let (bit, words) = (granule * SLOTS, class.0);
+            let inside = of.back == 0 && granule + words <= granules && words <= C::CLASS_WORDS;
+            Broken::unless(inside, "CC1", at, 0, of.back.into())?;
+            for back in 1..words {
+                let other = *self.classes.rows.at(row, granule + back);
+                let right = u32::from(other.back) == back && other.class == of.class;
+                Broken::unless(right, "CC1", at, back.into(), other.back.into())?;
+            }
+            // An object of the store of just this size.
+            let (view, marks) = self.view(row);
+            let end = bit + words * SLOTS;
+            let whole = bitmap::is_set(marks, bit)
+                && bitmap::next_clear_or_marked(view.map, marks, bit + 1, end) == end
+                && (end == view.bits()
+                    || !bitmap::is_set(view.map, end)
+                    || bitmap::is_set(marks, end)
+                    || self.hides(row, end));
+            Broken::unless(whole, "CC1", at, end.into(), bit.into())?;
+            let slab = row << self.classes.shift | granule;
+            let kept = self.classes.idle[class.at()] == slab;
+            Broken::unless(kept == (of.free == ALL_FREE), "CC3", at, 0, u64::from(kept))?;
+            idle += u32::from(kept);
+            *slabs += 1;
+            *used += u64::from(SLOTS - of.free.count_ones());
+            room[class.at()] += u64::from(of.free != 0);
+            granule += words;
+        }
+        let counted = self.chunk(row).idle;
+        Broken::unless(counted == idle, "CC3", Va::new(base), idle.into(), counted.into())
+    }
+
+    /// Whether a bit lies behind the part of a chunk.
+    fn hides(&self, row: u32, bit: u32) -> bool {
+        let chunk = self.chunk(row);
+        bit >= chunk.pages * bitmap::PAGE_BITS - chunk.hidden_after
+    }
+}

@@ -1,0 +1,291 @@
+//! Interleavings of alloc, free and the balance, each small enough to try all of them (with at most three preemptions).
+//!
+//! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p va-percpu --lib loom`. The backend objects to what must not be: to pages that
+//! are populated twice, to pages taken away that are not there. That nobody's pages are taken away is seen at the end: the pages
+//! that the space knows are those of the backend, and all that lives lies in them (PC5).
+
+use crate::config::{Config, Default as Ours, Runs, Scan};
+use crate::geometry::{Geometry, Sizes};
+use crate::request::{Context, Offset, Request};
+use crate::{AllocError, Backend, PercpuSpace, Refused};
+use core::ops::Range;
+use loom::thread;
+use std::boxed::Box;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::vec::Vec;
+use va_base::{Epoch, Machine, Platform, Record, Table, Va, VaRange};
+
+/// Memory from the heap; no tables and no flushes, which nothing here asks for.
+struct Heap;
+
+impl Platform for Heap {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        let mut records = Vec::new();
+        records.resize(min, T::EMPTY);
+        Some(Box::leak(records.into_boxed_slice()))
+    }
+
+    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+}
+
+impl Machine for Heap {
+    type Lock = parking_lot::RawMutex;
+    type PurgeLock = parking_lot::RawMutex;
+
+    fn cpus_possible(&self) -> u32 {
+        1
+    }
+
+    fn cpus_online(&self) -> u32 {
+        1
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        None
+    }
+
+    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+
+    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
+        Epoch(0)
+    }
+
+    fn completed(&self, _epoch: Epoch) -> bool {
+        true
+    }
+}
+
+/// Chunks that are numbers, and which pages of them are populated.
+#[derive(Default)]
+struct Chunks(Mutex<(u64, BTreeSet<(u64, u32)>)>);
+
+impl Chunks {
+    fn each(
+        &self,
+        base: Va,
+        pages: Range<u32>,
+        mut what: impl FnMut(&mut BTreeSet<(u64, u32)>, (u64, u32)) -> bool,
+    ) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for page in pages {
+            assert!(what(&mut state.1, (base.get(), page)), "page {page} of {base}");
+        }
+    }
+
+    fn populated(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.len() as u64
+    }
+}
+
+impl Backend for Chunks {
+    const BY_PAGE: bool = true;
+
+    fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 += 1;
+        Ok(Va::new((1 << 40) - state.0 * u64::from(geometry.unit_bytes())))
+    }
+
+    fn destroy(&self, geometry: &Geometry, base: Va) {
+        self.each(base, 0..geometry.unit_pages(), |pages, page| !pages.contains(&page));
+    }
+
+    fn populate(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), Refused> {
+        self.each(base, pages, BTreeSet::insert);
+        Ok(())
+    }
+
+    fn depopulate(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) {
+        self.each(base, pages, |pages, page| pages.remove(&page));
+    }
+
+    fn flush(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
+}
+
+type Space<C> = PercpuSpace<Heap, Chunks, C>;
+
+/// The smallest there can be: eight pages a unit, five of them in the first chunk, which are taken.
+fn space<C: Config>() -> Space<C> {
+    let sizes =
+        Sizes { unit: 32 << 10, fixed: 0, reserved: 0, dynamic: 20 << 10, atom: 4096, alloc: 4096, units: 1 };
+    let Ok(geometry) = Geometry::new(sizes, Va::new(1 << 30)) else { panic!("sizes") };
+    let Ok(space) = PercpuSpace::new(geometry, Heap, Chunks::default()) else { panic!("records") };
+    alloc(&space, 20 << 10, 4096);
+    space
+}
+
+fn try_alloc<C: Config>(
+    space: &Space<C>,
+    size: usize,
+    align: usize,
+    context: Context,
+) -> Result<Offset, AllocError> {
+    space.alloc(&Request::new(size, align).context(context))
+}
+
+fn alloc<C: Config>(space: &Space<C>, size: usize, align: usize) -> Offset {
+    match try_alloc(space, size, align, Context::Sleeping) {
+        Ok(offset) => offset,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn free<C: Config>(space: &Space<C>, offset: Offset) {
+    if let Err(error) = space.free(offset) {
+        panic!("{error}");
+    }
+}
+
+/// What must hold when nobody is in a call: the invariants, and that the backend has the pages that the space knows.
+fn settle<C: Config>(space: &Space<C>, live: u64) {
+    if let Err(broken) = space.validate() {
+        panic!("{broken}");
+    }
+    let stats = space.stats();
+    assert_eq!((stats.live, stats.populated_pages), (live, 5 + space.backend().populated()));
+}
+
+/// In machine words: loom's own threads have 32 KiB of stack, less than a space.
+const STACK_WORDS: usize = 1 << 17;
+
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    match thread::Builder::new().stack_size(STACK_WORDS).spawn(body) {
+        Ok(handle) => handle,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn join<T>(handle: thread::JoinHandle<T>) -> T {
+    match handle.join() {
+        Ok(value) => value,
+        Err(_) => panic!("a thread panicked"),
+    }
+}
+
+fn model(body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 20_000;
+    let body = Arc::new(body);
+    builder.check(move || {
+        let body = body.clone();
+        // What it says when it fails was printed by then.
+        assert!(spawn(move || body()).join().is_ok());
+    });
+}
+
+/// Two ask for what makes a chunk, and share it; each has pages of its own, populated once.
+fn two_make_one_chunk<C: Config>() {
+    model(|| {
+        let space = Arc::new(space::<C>());
+        let theirs = space.clone();
+        let other = spawn(move || alloc(&theirs, 6000, 4));
+        let mine = alloc(&space, 6000, 4);
+        let theirs = join(other);
+        assert!(mine.get().abs_diff(theirs.get()) >= 6000, "{mine} {theirs}");
+        assert_eq!(space.stats().chunks, 2);
+        settle(&space, 3);
+    });
+}
+
+#[test]
+fn pc5_two_make_one_chunk_and_populate_each_page_once() {
+    two_make_one_chunk::<Runs>();
+    two_make_one_chunk::<Scan>();
+}
+
+#[test]
+fn pc1_of_two_who_free_the_same_one_is_told() {
+    model(|| {
+        let space = Arc::new(space::<Runs>());
+        let object = alloc(&space, 100, 4);
+        let theirs = space.clone();
+        let other = spawn(move || theirs.free(object).is_ok());
+        let mine = space.free(object).is_ok();
+        assert_ne!(mine, join(other));
+        settle(&space, 1);
+    });
+}
+
+#[test]
+fn cc3_of_two_who_free_the_same_slot_one_is_told() {
+    model(|| {
+        let space = Arc::new(space::<Ours>());
+        let object = alloc(&space, 16, 16);
+        let theirs = space.clone();
+        let other = spawn(move || theirs.free(object).is_ok());
+        let mine = space.free(object).is_ok();
+        assert_ne!(mine, join(other));
+        settle(&space, 1);
+    });
+}
+
+#[test]
+fn cc2_two_make_slabs_of_one_class_and_neither_is_lost() {
+    model(|| {
+        let space = Arc::new(space::<Ours>());
+        let theirs = space.clone();
+        let other = spawn(move || {
+            let object = alloc(&theirs, 16, 16);
+            free(&theirs, object);
+        });
+        let mine = alloc(&space, 16, 16);
+        join(other);
+        settle(&space, 2);
+        free(&space, mine);
+        settle(&space, 1);
+    });
+}
+
+/// The balance depopulates a chunk that empties while another takes a page of it.
+fn take_against_the_balance<C: Config>() {
+    model(|| {
+        let space = Arc::new(space::<C>());
+        let objects: Vec<Offset> = (0..16).map(|_| alloc(&space, 4096, 4096)).collect();
+        // Seven pages to spare in the higher chunk, so that the three of the lower one are too many.
+        for &object in objects[9..].iter().chain(&objects[1..4]) {
+            free(&space, object);
+        }
+        assert_eq!(space.stats().isolated, 1);
+        let theirs = space.clone();
+        let other = spawn(move || {
+            // The third step depopulates a run.
+            for _ in 0..4 {
+                let _more = theirs.tick();
+            }
+        });
+        let mine = try_alloc(&space, 4096, 4096, Context::Atomic).ok();
+        free(&space, objects[0]);
+        join(other);
+        settle(&space, 6 + u64::from(mine.is_some()));
+        space.balance();
+        settle(&space, 6 + u64::from(mine.is_some()));
+    });
+}
+
+#[test]
+fn pc4_nobodys_page_is_taken_away_by_the_balance() {
+    take_against_the_balance::<Runs>();
+    take_against_the_balance::<Scan>();
+}
+
+#[test]
+fn pc6_who_cannot_wait_and_who_can_share_what_is_there_with_the_balance() {
+    model(|| {
+        let space = Arc::new(space::<Ours>());
+        let theirs = space.clone();
+        let other = spawn(move || {
+            let object = try_alloc(&theirs, 16, 4, Context::Atomic);
+            let _more = theirs.tick();
+            object.is_ok()
+        });
+        let mine = alloc(&space, 24, 8);
+        let both = 2 + u64::from(join(other));
+        settle(&space, both);
+        space.balance();
+        settle(&space, both);
+        free(&space, mine);
+        settle(&space, both - 1);
+    });
+}

@@ -1,0 +1,65 @@
+//! The body of the fuzz target of per-CPU memory, also run as a test over its saved inputs.
+
+use super::{Op, Rig};
+use va_percpu::Config;
+use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
+
+/// Operations of one input at most.
+const OPS_MAX: usize = 400;
+/// Bytes of an operation.
+const OP_BYTES: usize = 6;
+
+/// One operation: sizes and alignments near what programs ask for, now and then any.
+fn decode(code: &[u8]) -> Op {
+    let [kind, shape, a, b, c, d] = *code else { return Op::Tick };
+    let word = u32::from_le_bytes([a, b, c, d]);
+    match kind % 16 {
+        0..=6 => Op::Alloc {
+            size: match shape % 4 {
+                0 | 1 => 1 + word % 80,
+                2 => 1 + word % 9000,
+                _ => word % 33_000,
+            },
+            align: match shape / 4 % 4 {
+                0 => word >> 20,
+                _ => 1 << (shape / 16 % 14),
+            },
+            atomic: kind & 0x10 != 0,
+            reserved: kind & 0xe0 == 0xe0,
+        },
+        7..=11 => Op::Free(word),
+        12 => Op::Wrong(word, u32::from(shape)),
+        13 => Op::Tick,
+        14 => Op::Balance,
+        _ => Op::Refuse(if shape < 200 { shape % 8 } else { u8::MAX }),
+    }
+}
+
+/// Decodes operations, runs them under every policy, and looks at everything as it goes. The first byte says how often every
+/// invariant is walked.
+///
+/// # Panics
+/// At the first broken promise or invariant.
+pub fn percpu_ops(data: &[u8]) {
+    let Some((&selector, bytes)) = data.split_first() else { return };
+    let every = [1, 4, 16, 64][usize::from(selector % 4)];
+    fn run<C: Config>(bytes: &[u8], every: usize) {
+        let mut rig: Rig<C> = Rig::new();
+        let walk = |rig: &Rig<C>| {
+            if let Err(broken) = rig.space.validate() {
+                panic!("{broken}");
+            }
+        };
+        for (nth, code) in bytes.chunks_exact(OP_BYTES).take(OPS_MAX).enumerate() {
+            rig.apply(decode(code));
+            if nth % every == 0 {
+                walk(&rig);
+            }
+        }
+        walk(&rig);
+    }
+    run::<Ours>(bytes, every);
+    run::<Runs>(bytes, every);
+    run::<Scan>(bytes, every);
+    run::<Linux612>(bytes, every);
+}

@@ -1,0 +1,366 @@
+//! The C functions. Each turns pointers and numbers into what the crate `vmalloc` takes, and its answer back.
+//!
+//! The comments of the functions become those of `include/vmalloc.h`, so they speak to C.
+
+use crate::answer::{KeepErrno, bad_pointer, not_resized, number_of, refuse};
+use core::alloc::Layout;
+use core::ffi::{c_char, c_int, c_void};
+use core::fmt::{self, Write};
+use core::ptr::{NonNull, null_mut};
+use vmalloc::{AllocError, FreeError, LARGE_BYTES, Vmalloc};
+
+/// Bytes of a huge page, which vmalloc_huge aligns to.
+const HUGE_BYTES: usize = 2 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fill {
+    Any,
+    Zero,
+}
+
+/// CA1: every function below is `extern "C"`, out of which no panic comes.
+fn allocate(size: usize, align: usize, fill: Fill) -> *mut c_void {
+    if !align.is_power_of_two() {
+        return refuse(libc::EINVAL);
+    }
+    // Larger than what can be pointed over.
+    let Ok(layout) = Layout::from_size_align(size, align) else { return refuse(libc::ENOMEM) };
+    let keep = KeepErrno::new();
+    let area = Vmalloc::global().map_err(AllocError::NoAllocator).and_then(|memory| match fill {
+        Fill::Any => memory.alloc(layout),
+        Fill::Zero => memory.alloc_zeroed(layout),
+    });
+    drop(keep);
+    match area {
+        Ok(area) => area.as_ptr().cast(),
+        Err(error) => refuse(number_of(&error)),
+    }
+}
+
+/// The allocator and an address that is in its arena, or what is wrong.
+fn owner(at: NonNull<u8>) -> Result<&'static Vmalloc, FreeError> {
+    let nobody = FreeError::NotOurs { address: at.addr().get() };
+    Vmalloc::global_if_made().filter(|memory| memory.contains(at.as_ptr())).ok_or(nobody)
+}
+
+/// # Safety
+/// If an area begins at `area`, it is the caller's, and nobody refers to it any more.
+unsafe fn give_back(what: &str, area: NonNull<u8>) {
+    let _keep = KeepErrno::new();
+    let freed = owner(area).and_then(|memory| {
+        // SAFETY: this function's contract.
+        unsafe { memory.free(area) }
+    });
+    if let Err(error) = freed {
+        bad_pointer(what, &error);
+    }
+}
+
+/// Allocates an area of at least `size` bytes, which hold anything: whole pages, aligned to a page.
+///
+/// NULL with errno EINVAL if `size` is 0, ENOMEM if there is no memory or address space for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmalloc(size: usize) -> *mut c_void {
+    allocate(size, 1, Fill::Any)
+}
+
+/// Allocates an area of at least `size` bytes, all of them 0. Pages fresh from the system are not written to.
+///
+/// NULL as vmalloc.
+#[unsafe(no_mangle)]
+pub extern "C" fn vzalloc(size: usize) -> *mut c_void {
+    allocate(size, 1, Fill::Zero)
+}
+
+/// Allocates an area at a multiple of `align`, a power of two of any size.
+///
+/// NULL as vmalloc, and with errno EINVAL if `align` is no power of two.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmalloc_aligned(size: usize, align: usize) -> *mut c_void {
+    allocate(size, align, Fill::Any)
+}
+
+/// Allocates an area that huge pages can back: aligned to 2 MiB if it has as many bytes. Whether they do is the system's choice
+/// (/sys/kernel/mm/transparent_hugepage/enabled).
+///
+/// NULL as vmalloc.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmalloc_huge(size: usize) -> *mut c_void {
+    allocate(size, if size >= HUGE_BYTES { HUGE_BYTES } else { 1 }, Fill::Any)
+}
+
+/// Gives the area at `area` at least `size` bytes and returns where it is then: where it was, or elsewhere, its bytes moved there
+/// as far as both sizes have them. More bytes hold anything.
+///
+/// vrealloc(NULL, size) is vmalloc(size). vrealloc(area, 0) frees the area and returns NULL.
+/// NULL as vmalloc if there is no memory: the area is as it was.
+///
+/// # Safety
+/// `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that nobody uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vrealloc(area: *mut c_void, size: usize) -> *mut c_void {
+    let Some(area) = NonNull::new(area.cast::<u8>()) else { return vmalloc(size) };
+    if size == 0 {
+        // SAFETY: this function's contract.
+        unsafe { give_back("vrealloc", area) };
+        return null_mut();
+    }
+    // SAFETY: this function's contract.
+    unsafe { resize("vrealloc", area, size) }
+}
+
+/// # Safety
+/// If an area begins at `area`, it is the caller's, and nobody uses it meanwhile.
+unsafe fn resize(what: &str, area: NonNull<u8>, size: usize) -> *mut c_void {
+    let keep = KeepErrno::new();
+    let memory = match owner(area) {
+        Ok(memory) => memory,
+        Err(error) => bad_pointer(what, &error),
+    };
+    let Ok(layout) = Layout::from_size_align(size, 1) else {
+        drop(keep);
+        return refuse(libc::ENOMEM);
+    };
+    // SAFETY: this function's contract.
+    let resized = unsafe { memory.grow(area, layout) };
+    drop(keep);
+    match resized {
+        Ok(area) => area.as_ptr().cast(),
+        Err(error) => not_resized(what, &error),
+    }
+}
+
+/// Frees an area. NULL is nothing to free.
+///
+/// # Safety
+/// `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfree(area: *const c_void) {
+    if let Some(area) = NonNull::new(area.cast::<u8>().cast_mut()) {
+        // SAFETY: this function's contract.
+        unsafe { give_back("vfree", area) };
+    }
+}
+
+/// Allocates at least `size` bytes: from malloc if they are less than 64 KiB, else an area as of vmalloc; from malloc, too, if
+/// there is no area to be had. Aligned as malloc does. A size of 0 is malloc's to answer.
+///
+/// NULL with errno ENOMEM if neither has memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvmalloc(size: usize) -> *mut c_void {
+    kv_allocate(size, Fill::Any)
+}
+
+/// Allocates as kvmalloc, bytes that are all 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvzalloc(size: usize) -> *mut c_void {
+    kv_allocate(size, Fill::Zero)
+}
+
+fn kv_allocate(size: usize, fill: Fill) -> *mut c_void {
+    if size >= LARGE_BYTES {
+        let keep = KeepErrno::new();
+        let area = allocate(size, 1, fill);
+        drop(keep);
+        if !area.is_null() {
+            return area;
+        }
+    }
+    match fill {
+        // SAFETY: asks for memory.
+        Fill::Any => unsafe { libc::malloc(size) },
+        // SAFETY: asks for memory.
+        Fill::Zero => unsafe { libc::calloc(1, size) },
+    }
+}
+
+/// Gives memory of the kv functions another size, and returns where it is then; it may become an area or malloc's by that.
+///
+/// kvrealloc(NULL, size) is kvmalloc(size). kvrealloc(memory, 0) frees and returns NULL.
+/// NULL with errno ENOMEM if there is no memory: what was there is as it was.
+///
+/// # Safety
+/// `memory` is NULL or of kvmalloc, kvzalloc or kvrealloc, and nobody uses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrealloc(memory: *mut c_void, size: usize) -> *mut c_void {
+    let Some(at) = NonNull::new(memory.cast::<u8>()) else { return kvmalloc(size) };
+    if size == 0 {
+        // SAFETY: this function's contract.
+        unsafe { kvfree(memory) };
+        return null_mut();
+    }
+    let held_bytes = match owner(at) {
+        Err(_) if size < LARGE_BYTES => {
+            // SAFETY: this function's contract; the address is not ours, so malloc gave it.
+            return unsafe { libc::realloc(memory, size) };
+        }
+        // Half of the boundary, so that nobody goes to and fro.
+        Ok(_) if size >= LARGE_BYTES / 2 => {
+            // SAFETY: this function's contract.
+            return unsafe { resize("kvrealloc", at, size) };
+        }
+        Ok(owner) => owner.usable_bytes(at).unwrap_or_else(|error| bad_pointer("kvrealloc", &error)),
+        // SAFETY: as above.
+        Err(_) => unsafe { libc::malloc_usable_size(memory) },
+    };
+    let to = kvmalloc(size);
+    if to.is_null() {
+        return to;
+    }
+    // SAFETY: both have that many bytes, and are two allocations.
+    unsafe { to.cast::<u8>().copy_from_nonoverlapping(at.as_ptr(), held_bytes.min(size)) };
+    // SAFETY: this function's contract.
+    unsafe { kvfree(memory) };
+    to
+}
+
+/// Frees memory of the kv functions, or an area. NULL is nothing to free.
+///
+/// An address outside the arena is taken for one of malloc's.
+///
+/// # Safety
+/// `memory` is NULL or of kvmalloc, kvzalloc, kvrealloc, or an area, and nobody uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvfree(memory: *const c_void) {
+    let Some(at) = NonNull::new(memory.cast::<u8>().cast_mut()) else { return };
+    if owner(at).is_ok() {
+        // SAFETY: this function's contract.
+        unsafe { give_back("kvfree", at) };
+    } else {
+        let _keep = KeepErrno::new();
+        // SAFETY: this function's contract.
+        unsafe { libc::free(at.as_ptr().cast()) };
+    }
+}
+
+/// Tells whether an address is in the arena, whatever is there. O(1), takes no lock.
+#[unsafe(no_mangle)]
+pub extern "C" fn is_vmalloc_addr(address: *const c_void) -> bool {
+    Vmalloc::global_if_made().is_some_and(|memory| memory.contains(address.cast()))
+}
+
+/// Bytes of the area at `area` that can be used: its whole pages. 0 for NULL. O(1), takes no lock.
+///
+/// Memory of the kv functions may be malloc's: is_vmalloc_addr tells.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmalloc_usable_size(area: *const c_void) -> usize {
+    let Some(area) = NonNull::new(area.cast::<u8>().cast_mut()) else { return 0 };
+    let usable = owner(area).and_then(|memory| memory.usable_bytes(area));
+    usable.unwrap_or_else(|error| bad_pointer("vmalloc_usable_size", &error))
+}
+
+/// Gives all freed memory that is kept for later back to the system; returns how many bytes that were.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmalloc_trim() -> usize {
+    let _keep = KeepErrno::new();
+    Vmalloc::global_if_made().map_or(0, Vmalloc::trim)
+}
+
+/// Where the memory is, in bytes unless it says otherwise. Each number was true at a moment of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct vmalloc_counts {
+    /// Address space reserved for areas.
+    pub arena_bytes: u64,
+    /// Of it, readable and writable.
+    pub committed_bytes: u64,
+    /// Whole pages of areas that callers have.
+    pub live_bytes: u64,
+    /// Freed and kept as they were, for the next of that size.
+    pub cached_bytes: u64,
+    /// Freed and kept, merged with their neighbours.
+    pub dirty_bytes: u64,
+    /// Mapped for the records of the allocator.
+    pub record_bytes: u64,
+    /// Given back to the system, ever.
+    pub purged_bytes: u64,
+    /// Areas handed out again as they were, ever.
+    pub cache_hits: u64,
+    /// Areas that were copied to grow, ever.
+    pub copies: u64,
+}
+
+/// Writes the counts to `counts`, all 0 while nothing was ever allocated. `size` is sizeof(struct vmalloc_counts): a program built with
+/// an older, shorter one gets as many bytes as it knows of; what this library does not know is 0.
+///
+/// 0, or -1 with errno EINVAL if `counts` is NULL.
+///
+/// # Safety
+/// `counts` is NULL or points to `size` bytes to write to, aligned for such a struct.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmalloc_stats(counts: *mut vmalloc_counts, size: usize) -> c_int {
+    if counts.is_null() {
+        let _null: *mut u8 = refuse(libc::EINVAL);
+        return -1;
+    }
+    let keep = KeepErrno::new();
+    let stats = Vmalloc::global_if_made().map(Vmalloc::stats).unwrap_or_default();
+    drop(keep);
+    let now = vmalloc_counts {
+        arena_bytes: stats.arena_bytes as u64,
+        committed_bytes: stats.committed_bytes as u64,
+        live_bytes: stats.live_bytes as u64,
+        cached_bytes: stats.cached_bytes as u64,
+        dirty_bytes: stats.dirty_bytes as u64,
+        record_bytes: stats.record_bytes as u64,
+        purged_bytes: stats.purged_bytes,
+        cache_hits: stats.cache_hits,
+        copies: stats.copies,
+    };
+    let known = size.min(size_of::<vmalloc_counts>());
+    let (from, to) = ((&raw const now).cast::<u8>(), counts.cast::<u8>());
+    // SAFETY: `now` has that many bytes, and the caller's by this function's contract.
+    unsafe { to.copy_from_nonoverlapping(from, known) };
+    // SAFETY: inside the caller's bytes.
+    let rest = unsafe { to.add(known) };
+    // SAFETY: the rest of the caller's bytes.
+    unsafe { rest.write_bytes(0, size - known) };
+    0
+}
+
+/// Writes a line for every area in address order, in the format of /proc/vmallocinfo, as snprintf does: at most `size` bytes with the
+/// 0 at the end, which is always there unless `size` is 0. Returns how many bytes all lines have, without that 0: if not less
+/// than `size`, what was written is not all.
+///
+/// # Safety
+/// `text` points to `size` bytes to write to; it may be NULL if `size` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmallocinfo(text: *mut c_char, size: usize) -> usize {
+    let _keep = KeepErrno::new();
+    let mut out = Text { to: text.cast(), left: size.saturating_sub(1), bytes: 0 };
+    if let Some(memory) = Vmalloc::global_if_made() {
+        // `Text` refuses nothing.
+        let _written = write!(out, "{}", memory.vmallocinfo());
+    }
+    if size > 0 {
+        // SAFETY: at most `size - 1` bytes were written before.
+        unsafe { out.to.write(0) };
+    }
+    out.bytes
+}
+
+/// A caller's bytes, of which `left` may still be written.
+struct Text {
+    to: *mut u8,
+    left: usize,
+    bytes: usize,
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let count = text.len().min(self.left);
+        // SAFETY: the caller of `vmallocinfo` lends them.
+        unsafe { self.to.copy_from_nonoverlapping(text.as_ptr(), count) };
+        // SAFETY: at most one past the end of what he lends.
+        self.to = unsafe { self.to.add(count) };
+        self.left -= count;
+        self.bytes += text.len();
+        Ok(())
+    }
+}
+
+/// The version of this library, such as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn vmalloc_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

@@ -1,0 +1,109 @@
+//! What C is told: `errno`, or the end of the program.
+
+use core::ffi::c_int;
+use core::fmt::{self, Write};
+use core::ptr::null_mut;
+use vmalloc::{AllocError, FreeError, ResizeError};
+
+/// What the calling thread's `errno` was, and is again when this goes (CA2).
+pub(crate) struct KeepErrno(c_int);
+
+impl KeepErrno {
+    pub(crate) fn new() -> Self {
+        // SAFETY: the thread's own variable.
+        Self(unsafe { *errno() })
+    }
+}
+
+impl Drop for KeepErrno {
+    fn drop(&mut self) {
+        set_errno(self.0);
+    }
+}
+
+fn errno() -> *mut c_int {
+    // SAFETY: asks for an address; it is there as long as the thread.
+    unsafe { libc::__errno_location() }
+}
+
+fn set_errno(number: c_int) {
+    // SAFETY: the thread's own variable.
+    unsafe { *errno() = number };
+}
+
+/// `NULL`, and why in `errno`.
+pub(crate) fn refuse<T>(number: c_int) -> *mut T {
+    set_errno(number);
+    null_mut()
+}
+
+/// The number of a refusal.
+pub(crate) fn number_of(error: &AllocError) -> c_int {
+    match error {
+        AllocError::ZeroSize => libc::EINVAL,
+        // What the system said (a limit of mappings, of address space) is the same to a caller of malloc.
+        _ => libc::ENOMEM,
+    }
+}
+
+/// What became of a resize that was refused: `NULL` if there is no memory, the end of the program if there is no area.
+pub(crate) fn not_resized<T>(what: &str, error: &ResizeError) -> *mut T {
+    match error {
+        ResizeError::Free(error) => bad_pointer(what, error),
+        ResizeError::Alloc(error) => refuse(number_of(error)),
+        _ => refuse(libc::ENOMEM),
+    }
+}
+
+/// Says which address is none of an area, and stops.
+#[cold]
+pub(crate) fn bad_pointer(what: &str, error: &FreeError) -> ! {
+    // One line, one write: others may be writing, too.
+    let mut line = Line { text: [0; 200], len: 0 };
+    let _cut_if_long = writeln!(line, "{what}: bad pointer: {error}");
+    // SAFETY: reads as many bytes of `line` as were written.
+    let _written = unsafe { libc::write(libc::STDERR_FILENO, line.text.as_ptr().cast(), line.len) };
+    std::process::abort()
+}
+
+/// Text that is allocated nowhere; what is too long is cut off.
+struct Line {
+    text: [u8; 200],
+    len: usize,
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let to = self.text.get_mut(self.len..).unwrap_or_default();
+        let count = text.len().min(to.len());
+        to[..count].copy_from_slice(&text.as_bytes()[..count]);
+        self.len += count;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ca2_errno_is_what_it_was_once_the_keeper_goes() {
+        set_errno(libc::EBADF);
+        let keep = KeepErrno::new();
+        assert!(refuse::<u8>(libc::ENOMEM).is_null());
+        // SAFETY: the thread's own variable.
+        assert_eq!(unsafe { *errno() }, libc::ENOMEM);
+        drop(keep);
+        // SAFETY: as before.
+        assert_eq!(unsafe { *errno() }, libc::EBADF);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut() {
+        let mut line = Line { text: [0; 200], len: 0 };
+        for _ in 0..50 {
+            write!(line, "0123456789").unwrap();
+        }
+        assert_eq!((line.len, &line.text[190..]), (200, &b"0123456789"[..]));
+    }
+}

@@ -1,0 +1,24 @@
+//! `libvmalloc`: the allocator of a process (crate `vmalloc`) for C and C++, by the names that the kernel gives these functions.
+//!
+//! # Theory
+//! A C caller has a pointer and a number for an error, so each typed refusal becomes `NULL` and an `errno`, and each mistake that a C
+//! caller could not be told about (what would `vfree` return?) stops the program with a line that names the address. The areas
+//! are those of [`vmalloc::Vmalloc::global`]: a Rust part of the same program and a C part share them only if they are
+//! linked to the same copy of this code.
+//!
+//! `malloc` is never defined here; `vmalloc-preload` does that. The `kv` functions give what is smaller than
+//! [`vmalloc::LARGE_BYTES`] to whatever `malloc` the program has, and tell by the address whose memory it is.
+//!
+//! # Invariants
+//! - **CA1 no-unwind** no panic leaves a function: each is `extern "C"`, which stops the program instead.
+//! - **CA2 errno** a function that succeeds or frees leaves `errno` as it was; one that returns `NULL` for a failure says why in it.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`abi`] | the C functions: what `include/vmalloc.h` is made of |
+//! | `answer` | refusals as `errno`, mistakes as the end of the program |
+//! # Source
+//! Linux `include/linux/vmalloc.h`, `mm/vmalloc.c`, `mm/slub.c` for names and behaviour.
+
+pub mod abi;
+mod answer;

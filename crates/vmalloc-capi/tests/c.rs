@@ -1,0 +1,205 @@
+//! C and C++ programs against the header and the libraries, by every compiler that there is.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Where cargo put the libraries of this crate: beside this test.
+fn built(name: &str) -> PathBuf {
+    let path = std::env::current_exe().unwrap().with_file_name(name);
+    assert!(path.is_file(), "{} is not there", path.display());
+    path
+}
+
+/// Tells whether a program is there; says so loudly if not, since what it would have checked is not checked.
+fn there(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("SKIPPED: there is no {program} here, so nothing was checked with it");
+    }
+    found
+}
+
+/// Compilers of C that there are; one at least.
+fn compilers(names: [&'static str; 2]) -> Vec<&'static str> {
+    let found: Vec<_> = names.into_iter().filter(|name| there(name)).collect();
+    assert!(!found.is_empty(), "neither of {names:?} is here");
+    found
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Link {
+    Shared,
+    Static,
+}
+
+/// A folder with the libraries under the names that they are installed by.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["libvmalloc.so", "libvmalloc.so.0"] {
+            symlink(built("libvmalloc_capi.so"), dir.path().join(name)).unwrap();
+        }
+        Self(dir)
+    }
+
+    /// Compiles a program of `tests/c`.
+    fn compile(&self, compiler: &str, standard: &str, source: &str, link: Link) -> PathBuf {
+        let out = self.0.path().join(format!("{source}-{compiler}-{}", link as u8));
+        let mut command = Command::new(compiler);
+        command.arg(standard).args(WARNINGS).arg("-O2").arg("-pthread").arg("-D_GNU_SOURCE");
+        command.arg("-I").arg(here("include")).arg(here("tests/c").join(source)).arg("-o").arg(&out);
+        match link {
+            Link::Shared => command.arg("-L").arg(self.0.path()).arg("-lvmalloc"),
+            Link::Static => command.arg(built("libvmalloc_capi.a")).args(["-ldl", "-lgcc_s", "-lc"]),
+        };
+        run(&mut command);
+        out
+    }
+
+    fn program(&self, path: &Path) -> Command {
+        let mut command = Command::new(path);
+        command.env("LD_LIBRARY_PATH", self.0.path());
+        command
+    }
+}
+
+#[test]
+fn areas_work_from_c_linked_shared_and_static() {
+    let place = Place::new();
+    for compiler in compilers(["gcc", "clang"]) {
+        for link in [Link::Shared, Link::Static] {
+            run(&mut place.program(&place.compile(compiler, "-std=c11", "areas.c", link)));
+        }
+    }
+}
+
+#[test]
+fn threads_and_forks_work_from_c() {
+    let place = Place::new();
+    for compiler in compilers(["gcc", "clang"]) {
+        run(&mut place.program(&place.compile(compiler, "-std=c11", "threads.c", Link::Shared)));
+    }
+}
+
+#[test]
+fn a_vector_of_areas_works_from_every_cplusplus() {
+    let place = Place::new();
+    for compiler in compilers(["g++", "clang++"]) {
+        for standard in ["-std=c++11", "-std=c++20"] {
+            run(&mut place.program(&place.compile(compiler, standard, "plus.cpp", Link::Shared)));
+        }
+    }
+}
+
+#[test]
+fn the_header_is_one_of_old_c_too() {
+    let place = Place::new();
+    let source = place.0.path().join("only.c");
+    std::fs::write(&source, "#include <vmalloc.h>\nint main(void) { return vmalloc(1) == 0; }\n").unwrap();
+    for compiler in compilers(["gcc", "clang"]) {
+        let mut command = Command::new(compiler);
+        command.args(["-std=c99", "-fsyntax-only", "-Wstrict-prototypes"]).args(WARNINGS);
+        run(command.arg("-I").arg(here("include")).arg(&source));
+    }
+}
+
+#[test]
+fn ca1_a_mistake_ends_the_program_with_a_line_that_names_the_address() {
+    let place = Place::new();
+    let compiler = compilers(["gcc", "clang"])[0];
+    let program = place.compile(compiler, "-std=c11", "mistakes.c", Link::Shared);
+    for (mistake, function) in [
+        ("twice", "vfree"),
+        ("kvtwice", "kvfree"),
+        ("inside", "vfree"),
+        ("nobody", "vfree"),
+        ("realloc", "vrealloc"),
+        ("usable", "vmalloc_usable_size"),
+    ] {
+        let output = place.program(&program).arg(mistake).output().unwrap();
+        let (said, address) =
+            (String::from_utf8(output.stderr).unwrap(), String::from_utf8(output.stdout).unwrap());
+        assert_eq!(output.status.signal(), Some(6), "{mistake}: {} {said}", output.status);
+        assert!(said.starts_with(&format!("{function}: bad pointer: ")), "{mistake}: {said}");
+        assert!(said.contains(&format!("0x{}", address.trim())), "{mistake}: {said} for {address}");
+        assert_eq!(said.lines().count(), 1, "{mistake}: {said}");
+    }
+    let output = place.program(&program).arg("none").output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn valgrind_finds_nothing_in_a_program_of_areas() {
+    if !there("valgrind") {
+        return;
+    }
+    let place = Place::new();
+    let program = place.compile(compilers(["gcc", "clang"])[0], "-std=c11", "areas.c", Link::Shared);
+    let mut command = place.program(Path::new("valgrind"));
+    run(command.args(["--quiet", "--error-exitcode=9", "--leak-check=full"]).arg(program).arg("modest"));
+}
+
+/// Names that a library gives to others.
+fn exported(library: &Path) -> Vec<String> {
+    let text = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library)).stdout;
+    let text = String::from_utf8(text).unwrap();
+    text.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_string).collect()
+}
+
+#[test]
+fn the_library_gives_what_the_header_declares_and_never_malloc() {
+    let names = exported(&built("libvmalloc_capi.so"));
+    let header = std::fs::read_to_string(here("include/vmalloc.h")).unwrap();
+    let manual = std::fs::read_to_string(here("vmalloc.3")).unwrap();
+    let declared: Vec<_> = header
+        .lines()
+        .filter(|line| line.ends_with(");") && !line.starts_with(' '))
+        .filter_map(|line| line.split('(').next()?.rsplit([' ', '*']).next())
+        .collect();
+    let mut sorted = declared.clone();
+    sorted.sort_unstable();
+    assert_eq!(names, sorted);
+    for name in &names {
+        assert!(manual.contains(&format!("{name}(")), "vmalloc.3 lacks {name}");
+    }
+    // The static one has hidden names of Rust besides; of C's, none is malloc's.
+    let text = run(Command::new("nm")
+        .args(["-A", "--defined-only", "--extern-only"])
+        .arg(built("libvmalloc_capi.a")));
+    for line in String::from_utf8_lossy(&text.stdout).lines() {
+        let name = line.rsplit(' ').next().unwrap_or_default();
+        assert!(!["malloc", "free", "calloc", "realloc", "memalign"].contains(&name), "{line}");
+    }
+}
+
+#[test]
+fn the_library_is_asked_for_by_its_major_version() {
+    let text = run(Command::new("readelf").arg("-d").arg(built("libvmalloc_capi.so"))).stdout;
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("soname: [libvmalloc.so.0]"), "{text}");
+    assert!(text.contains("NODELETE"), "{text}");
+}

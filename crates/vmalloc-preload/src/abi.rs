@@ -1,0 +1,372 @@
+//! The functions of `malloc`, and who serves them.
+//!
+//! Large sizes are tried here and passed on to the next `malloc` if there is no memory here; what the next one was never asked for is in
+//! the boot arena. Whatever is odd (an alignment that is no power of two) is the next one's to answer.
+
+use crate::boot::Boot;
+use crate::large::{self, Event, allocator, count, is_large, owner, stays};
+use crate::next::Next;
+use crate::words::{KeepErrno, set_errno, stop};
+use core::alloc::Layout;
+use core::ffi::{c_int, c_void};
+use core::ptr::{NonNull, null_mut};
+use vmalloc::{FreeError, ResizeError, Vmalloc};
+
+/// For whoever asks while the next definitions are looked up.
+static BOOT: Boot<{ 64 << 10 }> = Boot::new();
+
+/// What every small piece is aligned to.
+const SMALL_ALIGN: usize = 16;
+
+/// An area of that size and alignment; `None` if it is small, odd, or there is no memory for it here.
+#[inline(always)]
+fn area(
+    size: usize,
+    align: usize,
+    allocate: impl Fn(&Vmalloc, Layout) -> Option<NonNull<u8>>,
+) -> Option<NonNull<u8>> {
+    if !is_large(size) {
+        return None;
+    }
+    let layout = Layout::from_size_align(size, align).ok()?;
+    let keep = KeepErrno::new();
+    let area = allocator().and_then(|memory| allocate(memory, layout));
+    drop(keep);
+    count(if area.is_some() { Event::Served } else { Event::PassedOn });
+    area
+}
+
+#[inline(always)]
+fn any(memory: &Vmalloc, layout: Layout) -> Option<NonNull<u8>> {
+    memory.alloc(layout).ok()
+}
+
+/// From the boot arena, as `malloc` answers.
+#[cold]
+fn boot(size: usize, align: usize) -> *mut c_void {
+    let piece = BOOT.allocate(size, align);
+    if piece.is_null() {
+        set_errno(libc::ENOMEM);
+    }
+    piece.cast()
+}
+
+#[cold]
+fn bad_pointer(what: &str, error: &FreeError) -> ! {
+    stop(format_args!("{what}: bad pointer: {error}"))
+}
+
+/// `malloc`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    if let Some(area) = area(size, 1, any) {
+        return area.as_ptr().cast();
+    }
+    match Next::get() {
+        // SAFETY: asks for memory.
+        Some(next) => unsafe { next.malloc(size) },
+        None => boot(size, SMALL_ALIGN),
+    }
+}
+
+/// `calloc`. Pages fresh from the system are not written to.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn calloc(members: usize, size: usize) -> *mut c_void {
+    let Some(bytes) = members.checked_mul(size) else {
+        set_errno(libc::ENOMEM);
+        return null_mut();
+    };
+    if let Some(area) = area(bytes, 1, |memory, layout| memory.alloc_zeroed(layout).ok()) {
+        return area.as_ptr().cast();
+    }
+    match Next::get() {
+        // SAFETY: asks for memory.
+        Some(next) => unsafe { next.calloc(members, size) },
+        // Its pieces are zeros.
+        None => boot(bytes, SMALL_ALIGN),
+    }
+}
+
+/// `free`.
+///
+/// Checks PL1: by its address, memory goes back to where it came from.
+///
+/// # Safety
+/// `memory` is null, or of these functions, and nobody uses it any more.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn free(memory: *mut c_void) {
+    let Some(at) = NonNull::new(memory.cast::<u8>()) else { return };
+    if let Some(owner) = owner(at.as_ptr()) {
+        let _keep = KeepErrno::new();
+        // SAFETY: this function's contract.
+        if let Err(error) = unsafe { owner.free(at) } {
+            bad_pointer("free", &error);
+        }
+        count(Event::Freed);
+    } else if BOOT.contains(at.as_ptr()) {
+        // Nobody takes it back.
+    } else if let Some(next) = Next::get() {
+        // SAFETY: this function's contract.
+        unsafe { next.free(memory) };
+    }
+}
+
+/// `realloc`. A size of 0 is the next one's to answer, so glibc's: the memory is freed, and the answer is null.
+///
+/// # Safety
+/// As [`free`], and nobody uses the memory during the call.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
+    let Some(at) = NonNull::new(memory.cast::<u8>()) else { return malloc(size) };
+    let held_bytes = if let Some(owner) = owner(at.as_ptr()) {
+        if size == 0 {
+            // SAFETY: this function's contract.
+            unsafe { free(memory) };
+            return null_mut();
+        }
+        let held_bytes = owner.usable_bytes(at).unwrap_or_else(|error| bad_pointer("realloc", &error));
+        if stays(size) {
+            // SAFETY: this function's contract.
+            if let Some(answer) = unsafe { resize(owner, at, size, held_bytes) } {
+                return answer;
+            }
+        }
+        held_bytes
+    } else if BOOT.contains(at.as_ptr()) {
+        // SAFETY: a piece of the boot arena, by this function's contract.
+        unsafe { BOOT.size_of_piece(at.as_ptr()) }
+    } else {
+        let Some(next) = Next::get() else {
+            set_errno(libc::ENOMEM);
+            return null_mut();
+        };
+        if !is_large(size) {
+            // SAFETY: this function's contract.
+            return unsafe { next.realloc(memory, size) };
+        }
+        // SAFETY: this function's contract.
+        let held_bytes = unsafe { next.malloc_usable_size(memory) };
+        // What is large there stays: it was passed on, or the next one moves its pages better than we copy them.
+        if is_large(held_bytes) || held_bytes == 0 {
+            // SAFETY: this function's contract.
+            return unsafe { next.realloc(memory, size) };
+        }
+        held_bytes
+    };
+    let to = malloc(size);
+    if to.is_null() {
+        return to;
+    }
+    // SAFETY: both have that many bytes, and are two allocations.
+    unsafe { to.cast::<u8>().copy_from_nonoverlapping(at.as_ptr(), held_bytes.min(size)) };
+    // SAFETY: this function's contract.
+    unsafe { free(memory) };
+    to
+}
+
+/// Resizes an area here; `None` if it has to go elsewhere.
+///
+/// # Safety
+/// The area is the caller's, and nobody uses it meanwhile.
+unsafe fn resize(owner: &Vmalloc, at: NonNull<u8>, size: usize, held_bytes: usize) -> Option<*mut c_void> {
+    let layout = Layout::from_size_align(size, 1).ok()?;
+    let _keep = KeepErrno::new();
+    // SAFETY: this function's contract.
+    match unsafe { owner.grow(at, layout) } {
+        Ok(area) => {
+            count(Event::Resized);
+            Some(area.as_ptr().cast())
+        }
+        Err(ResizeError::Free(error)) => bad_pointer("realloc", &error),
+        // A smaller size is in it anyway.
+        Err(_) if size <= held_bytes => Some(at.as_ptr().cast()),
+        Err(_) => None,
+    }
+}
+
+/// `reallocarray`.
+///
+/// # Safety
+/// As [`realloc`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn reallocarray(memory: *mut c_void, members: usize, size: usize) -> *mut c_void {
+    let Some(bytes) = members.checked_mul(size) else {
+        set_errno(libc::ENOMEM);
+        return null_mut();
+    };
+    // SAFETY: this function's contract.
+    unsafe { realloc(memory, bytes) }
+}
+
+/// `posix_memalign`.
+///
+/// # Safety
+/// `to` points to a pointer to write to.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || align < size_of::<*mut c_void>() {
+        return libc::EINVAL;
+    }
+    let memory = match (area(size, align, any), Next::get()) {
+        (Some(area), _) => area.as_ptr().cast(),
+        // SAFETY: this function's contract.
+        (None, Some(next)) => return unsafe { next.posix_memalign(to, align, size) },
+        (None, None) => {
+            let _keep = KeepErrno::new();
+            boot(size, align)
+        }
+    };
+    if memory.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: this function's contract.
+    unsafe { *to = memory };
+    0
+}
+
+/// `aligned_alloc`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    match (area(size, align, any), Next::get()) {
+        (Some(area), _) => area.as_ptr().cast(),
+        // SAFETY: asks for memory.
+        (None, Some(next)) => unsafe { next.aligned_alloc(align, size) },
+        (None, None) => boot(size, align),
+    }
+}
+
+/// `memalign`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    match (area(size, align, any), Next::get()) {
+        (Some(area), _) => area.as_ptr().cast(),
+        // SAFETY: asks for memory.
+        (None, Some(next)) => unsafe { next.memalign(align, size) },
+        (None, None) => boot(size, align),
+    }
+}
+
+/// `valloc`: at a page.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn valloc(size: usize) -> *mut c_void {
+    match (area(size, 1, any), Next::get()) {
+        (Some(area), _) => area.as_ptr().cast(),
+        // SAFETY: asks for memory.
+        (None, Some(next)) => unsafe { next.valloc(size) },
+        (None, None) => boot(size, 4096),
+    }
+}
+
+/// `pvalloc`: at a page, whole pages. An area is both.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    match (area(size, 1, any), Next::get()) {
+        (Some(area), _) => area.as_ptr().cast(),
+        // SAFETY: asks for memory.
+        (None, Some(next)) => unsafe { next.pvalloc(size) },
+        (None, None) => boot(size.max(1).checked_next_multiple_of(4096).unwrap_or(usize::MAX), 4096),
+    }
+}
+
+/// `malloc_usable_size`.
+///
+/// # Safety
+/// `memory` is null, or of these functions.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
+    let Some(at) = NonNull::new(memory.cast::<u8>()) else { return 0 };
+    if let Some(owner) = owner(at.as_ptr()) {
+        return owner.usable_bytes(at).unwrap_or_else(|error| bad_pointer("malloc_usable_size", &error));
+    }
+    if BOOT.contains(at.as_ptr()) {
+        // SAFETY: a piece of the boot arena, by this function's contract.
+        return unsafe { BOOT.size_of_piece(at.as_ptr()) };
+    }
+    // SAFETY: this function's contract.
+    Next::get().map_or(0, |next| unsafe { next.malloc_usable_size(memory) })
+}
+
+/// `malloc_trim`: 1 if any memory went back to the system.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn malloc_trim(pad: usize) -> c_int {
+    let _keep = KeepErrno::new();
+    let here = large::if_made().is_some_and(|memory| memory.trim() > 0);
+    // SAFETY: gives back what nobody has.
+    let there = Next::get().is_some_and(|next| unsafe { next.malloc_trim(pad) } != 0);
+    c_int::from(here || there)
+}
+
+/// `free_sized` of C23: the size is not needed.
+///
+/// # Safety
+/// As [`free`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
+    // SAFETY: this function's contract.
+    unsafe { free(memory) };
+}
+
+/// `free_aligned_sized` of C23: neither is needed.
+///
+/// # Safety
+/// As [`free`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _align: usize, _size: usize) {
+    // SAFETY: this function's contract.
+    unsafe { free(memory) };
+}
+
+/// The names under which glibc has the same functions for those who wrap `malloc`: whoever mixes both sets must get the same memory.
+pub mod internal {
+    use super::{c_void, calloc, free, malloc, memalign, pvalloc, realloc, valloc};
+
+    /// `malloc`.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    pub extern "C" fn __libc_malloc(size: usize) -> *mut c_void {
+        malloc(size)
+    }
+
+    /// `calloc`.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    pub extern "C" fn __libc_calloc(members: usize, size: usize) -> *mut c_void {
+        calloc(members, size)
+    }
+
+    /// `realloc`.
+    ///
+    /// # Safety
+    /// As there.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    pub unsafe extern "C" fn __libc_realloc(memory: *mut c_void, size: usize) -> *mut c_void {
+        // SAFETY: this function's contract.
+        unsafe { realloc(memory, size) }
+    }
+
+    /// `free`.
+    ///
+    /// # Safety
+    /// As there.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    pub unsafe extern "C" fn __libc_free(memory: *mut c_void) {
+        // SAFETY: this function's contract.
+        unsafe { free(memory) };
+    }
+
+    /// `memalign`.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    pub extern "C" fn __libc_memalign(align: usize, size: usize) -> *mut c_void {
+        memalign(align, size)
+    }
+
+    /// `valloc`.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    pub extern "C" fn __libc_valloc(size: usize) -> *mut c_void {
+        valloc(size)
+    }
+
+    /// `pvalloc`.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    pub extern "C" fn __libc_pvalloc(size: usize) -> *mut c_void {
+        pvalloc(size)
+    }
+}

@@ -1,0 +1,124 @@
+//! Memory for whoever asks while the next definitions are looked up.
+//!
+//! # Theory
+//! A static piece of memory with an end that only moves up. Each piece has its size in front of it, so that it can be resized as any
+//! other. Nothing is taken back: it is a few hundred bytes in the life of a process, if any.
+//!
+//! # Invariants
+//! - **PB1 apart** pieces never overlap, lie inside the arena, and hold zeros when they are given out.
+
+use core::cell::UnsafeCell;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// What every piece is aligned to, and the bytes in front of it that hold its size.
+const HEAD_BYTES: usize = 16;
+
+/// A piece of memory to cut pieces from.
+#[repr(C, align(4096))]
+pub(crate) struct Boot<const BYTES: usize> {
+    memory: UnsafeCell<[u8; BYTES]>,
+    used: AtomicUsize,
+}
+
+// SAFETY: every piece is given to one caller, whose own it is from then on; the atomic says what was given out.
+unsafe impl<const BYTES: usize> Sync for Boot<BYTES> {}
+
+impl<const BYTES: usize> Boot<BYTES> {
+    pub(crate) const fn new() -> Self {
+        Self { memory: UnsafeCell::new([0; BYTES]), used: AtomicUsize::new(0) }
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.memory.get().cast()
+    }
+
+    /// A piece of `size` zeros at a multiple of `align`, a power of two up to a page; null if there is no room. Checks PB1.
+    #[cold]
+    pub(crate) fn allocate(&self, size: usize, align: usize) -> *mut u8 {
+        let align = align.max(HEAD_BYTES);
+        if align > 4096 {
+            return null_mut();
+        }
+        let mut at = 0;
+        let cut = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            at = used.checked_add(HEAD_BYTES)?.checked_next_multiple_of(align)?;
+            at.checked_add(size)?.checked_next_multiple_of(HEAD_BYTES).filter(|&end| end <= BYTES)
+        });
+        if cut.is_err() {
+            return null_mut();
+        }
+        // SAFETY: PB1: `at` and `HEAD_BYTES` before it are in the arena.
+        let piece = unsafe { self.base().add(at) };
+        // SAFETY: as above; aligned, since `at` and the arena are.
+        let head = unsafe { piece.sub(HEAD_BYTES) };
+        // SAFETY: nobody else was given these bytes.
+        unsafe { head.cast::<usize>().write(size) };
+        piece
+    }
+
+    /// Tells whether an address is in the arena.
+    #[inline(always)]
+    pub(crate) fn contains(&self, address: *const u8) -> bool {
+        address.addr().wrapping_sub(self.base().addr()) < BYTES
+    }
+
+    /// Bytes of a piece.
+    ///
+    /// # Safety
+    /// `piece` came from [`allocate`](Self::allocate).
+    pub(crate) unsafe fn size_of_piece(&self, piece: *const u8) -> usize {
+        // SAFETY: this function's contract: its size is in front of it.
+        let head = unsafe { piece.sub(HEAD_BYTES) };
+        // SAFETY: as before, and nobody writes there after it was given out.
+        unsafe { head.cast::<usize>().read() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pb1_pieces_are_apart_aligned_zero_and_inside() {
+        let boot = Box::new(Boot::<8192>::new());
+        let (mut pieces, mut count) = (Vec::<(usize, usize)>::new(), 0usize);
+        loop {
+            let (size, align) = (1 + count * 37 % 300, 1 << (count % 9));
+            let piece = boot.allocate(size, align);
+            if piece.is_null() {
+                break;
+            }
+            assert!(piece.addr().is_multiple_of(align.max(16)), "{piece:?} of alignment {align}");
+            assert!(boot.contains(piece) && boot.contains(piece.wrapping_add(size - 1)));
+            for at in 0..size {
+                // SAFETY: a piece of that many bytes.
+                let byte = unsafe { piece.add(at).replace(0xa5) };
+                assert_eq!(byte, 0);
+            }
+            // SAFETY: a piece of the arena.
+            assert_eq!(unsafe { boot.size_of_piece(piece) }, size);
+            pieces.push((piece.addr(), piece.addr() + size));
+            count += 1;
+        }
+        assert!(count > 20, "{count}");
+        pieces.sort_unstable();
+        assert!(pieces.windows(2).all(|two| two[0].1 + HEAD_BYTES <= two[1].0));
+        // What is too large changes nothing; absurd sizes overflow nothing.
+        let used = boot.used.load(Ordering::Relaxed);
+        for size in [8192, usize::MAX, usize::MAX - 15] {
+            assert!(boot.allocate(size, 1).is_null());
+        }
+        assert!(boot.allocate(1, 1 << 20).is_null());
+        assert_eq!(boot.used.load(Ordering::Relaxed), used);
+    }
+
+    #[test]
+    fn what_is_outside_is_not_its() {
+        let boot = Box::new(Boot::<8192>::new());
+        let base = boot.base();
+        assert!(boot.contains(base) && boot.contains(base.wrapping_add(8191)));
+        assert!(!boot.contains(base.wrapping_sub(1)) && !boot.contains(base.wrapping_add(8192)));
+        assert!(!boot.contains(core::ptr::null()));
+    }
+}

@@ -1,0 +1,157 @@
+//! `VMALLOC_CONF`: what a user of the preload may choose.
+//!
+//! ```text
+//!   VMALLOC_CONF=threshold:256K,budget:512M,stats:true
+//! ```
+//! | key | value | default |
+//! |---|---|---|
+//! | `threshold` | sizes from which memory comes from here; 4K at least | 128K |
+//! | `budget` | freed memory that may be kept; 0 keeps least | 128M |
+//! | `stats` | `true`: a line at the end that says what was done | `false` |
+//!
+//! Sizes are bytes, or have a K, M or G behind them. A part that is wrong is told in a line, and the default stays.
+
+use core::fmt;
+
+/// What was chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Conf {
+    /// Sizes from which memory comes from here.
+    pub(crate) threshold_bytes: usize,
+    /// Freed memory that may be kept.
+    pub(crate) budget_bytes: usize,
+    /// A line at the end says what was done.
+    pub(crate) statistics: bool,
+}
+
+/// Least threshold: areas are whole pages.
+const THRESHOLD_MIN: usize = 4096;
+
+/// What is wrong with a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bad<'a> {
+    part: &'a [u8],
+    why: Why,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Why {
+    NoColon,
+    NoKey,
+    NoSize,
+    TooSmall,
+    NoTruth,
+}
+
+impl fmt::Display for Bad<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.why {
+            Why::NoColon => "is not of the form key:value",
+            Why::NoKey => "has no known key: there are threshold, budget and stats",
+            Why::NoSize => "has no size: a number of bytes, or one with K, M or G behind it",
+            Why::TooSmall => "is too small: a threshold is 4K at least",
+            Why::NoTruth => "is neither true nor false",
+        };
+        write!(f, "VMALLOC_CONF: \"{}\" {why}; the default stays", self.part.escape_ascii())
+    }
+}
+
+impl Conf {
+    /// What holds if nobody says anything.
+    pub(crate) const DEFAULT: Self =
+        Self { threshold_bytes: 128 << 10, budget_bytes: 128 << 20, statistics: false };
+
+    /// Reads the variable; what is wrong in it goes to `complain`, part by part.
+    pub(crate) fn read<'a>(text: &'a [u8], mut complain: impl FnMut(Bad<'a>)) -> Self {
+        let mut conf = Self::DEFAULT;
+        for part in text.split(|&byte| byte == b',').filter(|part| !part.is_empty()) {
+            if let Err(why) = conf.take(part) {
+                complain(Bad { part, why });
+            }
+        }
+        conf
+    }
+
+    fn take(&mut self, part: &[u8]) -> Result<(), Why> {
+        let colon = part.iter().position(|&byte| byte == b':').ok_or(Why::NoColon)?;
+        let (key, value) = (&part[..colon], &part[colon + 1..]);
+        match key {
+            b"threshold" => {
+                let bytes = size(value).ok_or(Why::NoSize)?;
+                if bytes < THRESHOLD_MIN {
+                    return Err(Why::TooSmall);
+                }
+                self.threshold_bytes = bytes;
+            }
+            b"budget" => self.budget_bytes = size(value).ok_or(Why::NoSize)?,
+            b"stats" => {
+                self.statistics = match value {
+                    b"true" => true,
+                    b"false" => false,
+                    _ => return Err(Why::NoTruth),
+                }
+            }
+            _ => return Err(Why::NoKey),
+        }
+        Ok(())
+    }
+}
+
+/// A number of bytes.
+fn size(text: &[u8]) -> Option<usize> {
+    let (digits, shift) = match text.split_last()? {
+        (b'K' | b'k', digits) => (digits, 10),
+        (b'M' | b'm', digits) => (digits, 20),
+        (b'G' | b'g', digits) => (digits, 30),
+        _ => (text, 0),
+    };
+    // A sign is no digit.
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: usize = core::str::from_utf8(digits).ok()?.parse().ok()?;
+    number.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Conf, Vec<String>) {
+        let mut complaints = Vec::new();
+        let conf = Conf::read(text.as_bytes(), |bad| complaints.push(bad.to_string()));
+        (conf, complaints)
+    }
+
+    #[test]
+    fn every_key_is_read_and_the_last_of_a_kind_holds() {
+        let (conf, bad) = read("threshold:256K,budget:1G,stats:true,threshold:65536");
+        assert_eq!(conf, Conf { threshold_bytes: 65_536, budget_bytes: 1 << 30, statistics: true });
+        assert!(bad.is_empty(), "{bad:?}");
+        assert_eq!(read(""), (Conf::DEFAULT, vec![]));
+        assert_eq!(read("budget:0,,").0.budget_bytes, 0);
+    }
+
+    #[test]
+    fn a_bad_part_is_one_line_and_the_default_and_the_others_hold() {
+        for (part, why) in [
+            ("threshold", "form key:value"),
+            ("treshold:1M", "no known key"),
+            ("threshold:", "no size"),
+            ("threshold:K", "no size"),
+            ("threshold:-1", "no size"),
+            ("threshold:+1M", "no size"),
+            ("threshold:1Q", "no size"),
+            ("threshold:99999999999G", "no size"),
+            ("threshold:99999999999999999999999", "no size"),
+            ("threshold:4095", "too small"),
+            ("stats:yes", "neither true nor false"),
+            ("\u{fc}:\n1", "no known key"),
+        ] {
+            let (conf, bad) = read(&format!("budget:3M,{part}"));
+            assert_eq!(conf, Conf { budget_bytes: 3 << 20, ..Conf::DEFAULT }, "{part}");
+            assert_eq!(bad.len(), 1, "{part}");
+            assert!(bad[0].contains(why) && !bad[0].contains('\n'), "{part}: {}", bad[0]);
+        }
+    }
+}

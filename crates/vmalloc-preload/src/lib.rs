@@ -1,0 +1,50 @@
+//! `libvmalloc_preload.so`: `malloc` for programs as they are, by `LD_PRELOAD`.
+//!
+//! # Theory
+//! ```text
+//!   malloc(size)   size < threshold  ------------------------------------>  the next malloc: the C library's, or
+//!                  size >= threshold  --->  one Vmalloc of the process        whoever else was preloaded
+//!                                             |  no memory, or not made yet
+//!                                             +--------------------------->  the next malloc
+//!   free(pointer)  in its arena? that's its  :  in the boot arena? nothing  :  else the next free
+//! ```
+//! The C library is good at small sizes and gives large ones back to the system at each free: page faults for all pages of each
+//! large temporary. So only large ones come from here. Whose a pointer is, its address tells: the arena is one range, so that is
+//! a subtraction and a comparison, with no header and no table.
+//!
+//! **Before there is anything.** The dynamic linker calls `malloc` before constructors have run, and looking up the next
+//! definitions may call it again. Requests during that look-up are cut from a **boot arena**, a static piece of memory that
+//! nobody takes back. No thread-local variable is used, so there is no static TLS to run out of, and nothing to set up
+//! in a thread. Nothing waits for another thread to set something up: who comes in the midst of it asks the next `malloc`.
+//!
+//! **Fork.** The allocator is made by the constructor, which runs before all others (`-z initfirst`): of all handlers of a fork, ours are
+//! the last before it and the first after it, so handlers of others may allocate.
+//!
+//! # Invariants
+//! - **PL1 home** what the arena, the boot arena or the next `malloc` gave goes back there, whoever asks and whatever the threshold is.
+//! - **PL2 no-recursion** nothing here asks the library's own `malloc`: Rust's global allocator in it is the next `malloc`.
+//! - **PL3 errno** `free` leaves `errno` as it was; what succeeds here does, too; what returns `NULL` for a failure says why in it.
+//!
+//! # Limits
+//! A library that is opened with `RTLD_DEEPBIND` calls the C library's own functions: what it allocates may be freed here, but it must
+//! not free a large piece that was allocated here. Programs with a `malloc` inside them do not notice this library.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`abi`] | the C functions, and who serves them |
+//! | `boot` | memory for whoever asks before anything is known |
+//! | `next` | the definitions behind this library's |
+//! | `large` | the allocator of the process |
+//! | `conf` | `VMALLOC_CONF` |
+//! | `start` | the constructor, and the statistics at the end |
+//! | `words` | `errno`, and lines on stderr |
+//! # Source
+//! `man 3 malloc`, `man 8 ld.so`, POSIX `posix_memalign`; ISO C23 for `free_sized`.
+
+pub mod abi;
+mod boot;
+mod conf;
+mod large;
+mod next;
+mod start;
+mod words;

@@ -1,0 +1,191 @@
+//! The definitions behind this library's: the C library's, or those of whoever else was preloaded.
+//!
+//! They are looked up once, by `dlsym(RTLD_NEXT)`, when somebody first asks. Whoever asks during that, the look-up itself among
+//! them, is told that there are none yet.
+
+use crate::words::stop;
+use core::alloc::{GlobalAlloc, Layout};
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+const UNKNOWN: u8 = 0;
+const ASKING: u8 = 1;
+const KNOWN: u8 = 2;
+
+/// How far the look-up is.
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+/// A function that is looked up by name.
+struct Slot {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Slot {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicPtr::new(null_mut()) }
+    }
+
+    fn look_up(&self) {
+        // SAFETY: looks a name up.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.found.store(found, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> *mut c_void {
+        self.found.load(Ordering::Relaxed)
+    }
+}
+
+static MALLOC: Slot = Slot::new(c"malloc");
+static CALLOC: Slot = Slot::new(c"calloc");
+static REALLOC: Slot = Slot::new(c"realloc");
+static FREE: Slot = Slot::new(c"free");
+static POSIX_MEMALIGN: Slot = Slot::new(c"posix_memalign");
+static ALIGNED_ALLOC: Slot = Slot::new(c"aligned_alloc");
+static MEMALIGN: Slot = Slot::new(c"memalign");
+static VALLOC: Slot = Slot::new(c"valloc");
+static PVALLOC: Slot = Slot::new(c"pvalloc");
+static USABLE: Slot = Slot::new(c"malloc_usable_size");
+static TRIM: Slot = Slot::new(c"malloc_trim");
+
+/// Proof that the next definitions are known.
+#[derive(Clone, Copy)]
+pub(crate) struct Next(());
+
+impl Next {
+    /// The next definitions, or nothing while they are being looked up.
+    #[inline(always)]
+    pub(crate) fn get() -> Option<Self> {
+        // Acquire pairs with the release of `look_up`.
+        if STATE.load(Ordering::Acquire) == KNOWN { Some(Self(())) } else { Self::look_up() }
+    }
+
+    #[cold]
+    fn look_up() -> Option<Self> {
+        if STATE.compare_exchange(UNKNOWN, ASKING, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            // Acquire as above: another thread may have just found them.
+            return (STATE.load(Ordering::Acquire) == KNOWN).then_some(Self(()));
+        }
+        for slot in [
+            &MALLOC,
+            &CALLOC,
+            &REALLOC,
+            &FREE,
+            &POSIX_MEMALIGN,
+            &ALIGNED_ALLOC,
+            &MEMALIGN,
+            &VALLOC,
+            &PVALLOC,
+            &USABLE,
+            &TRIM,
+        ] {
+            slot.look_up();
+        }
+        for slot in [&MALLOC, &CALLOC, &REALLOC, &FREE] {
+            if slot.get().is_null() {
+                stop(format_args!("there is no {:?} behind this library", slot.name));
+            }
+        }
+        STATE.store(KNOWN, Ordering::Release);
+        Some(Self(()))
+    }
+}
+
+/// Defines a method of [`Next`] that calls a slot by its C type; what the C library lacks answers with the value after `else`.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident = $slot:ident($($arg:ident: $type:ty),*) -> $result:ty, else $lacking:expr;)*) => {
+        impl Next {$(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As the C function of that name.
+            #[inline(always)]
+            pub(crate) unsafe fn $name(self, $($arg: $type),*) -> $result {
+                type Function = unsafe extern "C" fn($($type),*) -> $result;
+                let found = $slot.get();
+                if found.is_null() {
+                    return $lacking;
+                }
+                // SAFETY: found by the name of a C function of this type.
+                let function = unsafe { core::mem::transmute::<*mut c_void, Function>(found) };
+                // SAFETY: this function's contract.
+                unsafe { function($($arg),*) }
+            }
+        )*}
+    };
+}
+
+calls! {
+    /// `malloc`.
+    malloc = MALLOC(size: usize) -> *mut c_void, else null_mut();
+    /// `calloc`.
+    calloc = CALLOC(count: usize, size: usize) -> *mut c_void, else null_mut();
+    /// `realloc`.
+    realloc = REALLOC(memory: *mut c_void, size: usize) -> *mut c_void, else null_mut();
+    /// `free`.
+    free = FREE(memory: *mut c_void) -> (), else ();
+    /// `posix_memalign`.
+    posix_memalign = POSIX_MEMALIGN(to: *mut *mut c_void, align: usize, size: usize) -> c_int, else libc::ENOMEM;
+    /// `aligned_alloc`.
+    aligned_alloc = ALIGNED_ALLOC(align: usize, size: usize) -> *mut c_void, else null_mut();
+    /// `memalign`.
+    memalign = MEMALIGN(align: usize, size: usize) -> *mut c_void, else null_mut();
+    /// `valloc`.
+    valloc = VALLOC(size: usize) -> *mut c_void, else null_mut();
+    /// `pvalloc`.
+    pvalloc = PVALLOC(size: usize) -> *mut c_void, else null_mut();
+    /// `malloc_usable_size`.
+    malloc_usable_size = USABLE(memory: *mut c_void) -> usize, else 0;
+    /// `malloc_trim`.
+    malloc_trim = TRIM(pad: usize) -> c_int, else 0;
+}
+
+/// Rust's global allocator in this library: the next `malloc`, never its own (PL2).
+pub(crate) struct NextAlloc;
+
+// SAFETY: memory of the next malloc, of the alignment asked for, goes back to the next free.
+unsafe impl GlobalAlloc for NextAlloc {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(next) = Next::get() else { return null_mut() };
+        if layout.align() <= 16 {
+            // SAFETY: asks for memory.
+            unsafe { next.malloc(layout.size()) }.cast()
+        } else {
+            // SAFETY: asks for memory at a power of two.
+            unsafe { next.memalign(layout.align(), layout.size()) }.cast()
+        }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, _: Layout) {
+        if let Some(next) = Next::get() {
+            // SAFETY: this function's contract: it came from there.
+            unsafe { next.free(memory.cast()) };
+        }
+    }
+}
+
+#[cfg(not(test))]
+#[global_allocator]
+static RUST: NextAlloc = NextAlloc;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pl2_rusts_memory_comes_from_the_next_malloc() {
+        for align in [1, 16, 64, 1 << 16] {
+            let layout = Layout::from_size_align(3000, align).unwrap();
+            // SAFETY: a size that is not 0.
+            let memory = unsafe { NextAlloc.alloc(layout) };
+            assert!(!memory.is_null() && memory.addr().is_multiple_of(align));
+            let next = Next::get().unwrap();
+            // SAFETY: memory of the next malloc.
+            assert!(unsafe { next.malloc_usable_size(memory.cast()) } >= 3000);
+            // SAFETY: the same, and nobody refers to it any more.
+            unsafe { NextAlloc.dealloc(memory, layout) };
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The constructor, and the statistics at the end.
+//!
+//! Both are found by the dynamic linker in sections of their own. The constructor runs before that of the C library, so the
+//! environment is read where the linker says that it is, not by `getenv`.
+
+use crate::conf::Conf;
+use crate::large::{self, Event};
+use crate::words::{Errors, Identity, say, say_to};
+use core::ffi::{CStr, c_char, c_int};
+use std::sync::OnceLock;
+
+/// Where the statistics go, if somebody wants them.
+static ERRORS: OnceLock<(Errors, Option<Identity>)> = OnceLock::new();
+
+/// What the constructor is given by glibc's linker.
+type Start = unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char);
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: Start = start;
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+// Named by the statics alone.
+#[cfg(test)]
+const _: (Start, extern "C" fn()) = (start, end);
+
+/// # Safety
+/// `environment` is null, or an array of strings with a null at its end.
+unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+    // A program that runs with rights that its user has not takes no wishes of him.
+    // SAFETY: asks for a number.
+    let trusted = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
+    if trusted {
+        // SAFETY: this function's contract.
+        if let Some(text) = unsafe { find(environment, b"VMALLOC_CONF=") } {
+            let conf = Conf::read(text, |bad| say(format_args!("{bad}")));
+            large::configure(&conf);
+            if conf.statistics {
+                let _once = ERRORS.set(Errors::aside());
+            }
+        }
+    }
+    // Now, so that the handlers of forks are ours first.
+    let _none_is_fine = large::allocator();
+}
+
+/// The value of a variable whose name and `=` are `name`.
+///
+/// # Safety
+/// As [`start`]; the strings live as long as the program.
+unsafe fn find(environment: *const *const c_char, name: &[u8]) -> Option<&'static [u8]> {
+    let mut place = environment;
+    if place.is_null() {
+        return None;
+    }
+    loop {
+        // SAFETY: this function's contract: an entry, or the null at the end.
+        let entry = unsafe { *place };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: this function's contract: a string.
+        let entry = unsafe { CStr::from_ptr(entry) };
+        if let Some(value) = entry.to_bytes().strip_prefix(name) {
+            return Some(value);
+        }
+        // SAFETY: not at the end yet.
+        place = unsafe { place.add(1) };
+    }
+}
+
+/// Says what was done, if somebody wants to know.
+extern "C" fn end() {
+    let Some(&(errors, identity)) = ERRORS.get() else { return };
+    if errors.identity() != identity {
+        return;
+    }
+    let stats = large::if_made().map(vmalloc::Vmalloc::stats).unwrap_or_default();
+    let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: writes a `rusage`.
+    let _zeros_if_refused = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    // SAFETY: numbers, all of them; any bits are some.
+    let usage = unsafe { usage.assume_init() };
+    let what = format_args!(
+        "served {} freed {} resized {} passed on {}; bytes live {} kept {} given back {}; peak resident {} KiB, \
+         page faults {}",
+        large::counted(Event::Served),
+        large::counted(Event::Freed),
+        large::counted(Event::Resized),
+        large::counted(Event::PassedOn),
+        stats.live_bytes,
+        stats.cached_bytes + stats.dirty_bytes,
+        stats.purged_bytes,
+        usage.ru_maxrss,
+        usage.ru_minflt,
+    );
+    say_to(errors, what);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_found_by_its_whole_name() {
+        let entries = [c"VMALLOC_CONFIG=no", c"XVMALLOC_CONF=no", c"VMALLOC_CONF=stats:true", c"A=b"];
+        let mut list: Vec<_> = entries.iter().map(|entry| entry.as_ptr()).collect();
+        list.push(core::ptr::null());
+        // SAFETY: static strings, and a null at the end.
+        assert_eq!(unsafe { find(list.as_ptr(), b"VMALLOC_CONF=") }, Some(&b"stats:true"[..]));
+        // SAFETY: the same.
+        assert_eq!(unsafe { find(list.as_ptr(), b"VMALLOC=") }, None);
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { find(core::ptr::null(), b"A=") }, None);
+    }
+}

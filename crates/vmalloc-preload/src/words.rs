@@ -1,0 +1,144 @@
+//! What callers and users are told: `errno`, and lines on stderr that are allocated nowhere.
+
+use core::ffi::c_int;
+use core::fmt;
+
+fn errno() -> *mut c_int {
+    // SAFETY: asks for an address; it is there as long as the thread.
+    unsafe { libc::__errno_location() }
+}
+
+/// Sets the calling thread's `errno`.
+pub(crate) fn set_errno(number: c_int) {
+    // SAFETY: the thread's own variable.
+    unsafe { *errno() = number };
+}
+
+/// What `errno` was, and is again when this goes (PL3).
+pub(crate) struct KeepErrno(c_int);
+
+impl KeepErrno {
+    pub(crate) fn new() -> Self {
+        // SAFETY: the thread's own variable.
+        Self(unsafe { *errno() })
+    }
+}
+
+impl Drop for KeepErrno {
+    fn drop(&mut self) {
+        set_errno(self.0);
+    }
+}
+
+/// A place to write lines to.
+#[derive(Clone, Copy)]
+pub(crate) struct Errors(c_int);
+
+/// What a descriptor leads to: device and number.
+pub(crate) type Identity = (libc::dev_t, libc::ino_t);
+
+impl Errors {
+    /// The stderr of the process.
+    pub(crate) const STDERR: Self = Self(libc::STDERR_FILENO);
+    /// Descriptors from which a program is unlikely to miss one.
+    const ASIDE_MIN: c_int = 500;
+
+    /// Where stderr leads now, for the time when a program has closed it: many do before they end.
+    pub(crate) fn aside() -> (Self, Option<Identity>) {
+        let _keep = KeepErrno::new();
+        // SAFETY: makes a descriptor of another.
+        let aside = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, Self::ASIDE_MIN) };
+        let aside = if aside < 0 { Self::STDERR } else { Self(aside) };
+        (aside, aside.identity())
+    }
+
+    /// What it leads to: whoever closes all descriptors may have opened another file since.
+    pub(crate) fn identity(self) -> Option<Identity> {
+        let _keep = KeepErrno::new();
+        let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: writes a `stat`.
+        let told = unsafe { libc::fstat(self.0, stat.as_mut_ptr()) } == 0;
+        // SAFETY: numbers, all of them; any bits are some.
+        let stat = unsafe { stat.assume_init() };
+        told.then_some((stat.st_dev, stat.st_ino))
+    }
+}
+
+/// Writes `vmalloc: ` and a line to stderr, at once: others may be writing, too.
+#[cold]
+pub(crate) fn say(what: fmt::Arguments<'_>) {
+    say_to(Errors::STDERR, what);
+}
+
+/// The same, elsewhere.
+#[cold]
+pub(crate) fn say_to(to: Errors, what: fmt::Arguments<'_>) {
+    let _keep = KeepErrno::new();
+    let mut line = Line::new();
+    let _cut_if_long = fmt::write(&mut line, format_args!("vmalloc: {what}"));
+    let text = line.ended();
+    // SAFETY: reads `text`.
+    let _written = unsafe { libc::write(to.0, text.as_ptr().cast(), text.len()) };
+}
+
+/// Says what cannot be told to a caller of C, and stops the program.
+#[cold]
+pub(crate) fn stop(what: fmt::Arguments<'_>) -> ! {
+    say(what);
+    std::process::abort()
+}
+
+/// A line of text; what is too long is cut off.
+struct Line {
+    text: [u8; 400],
+    len: usize,
+}
+
+impl Line {
+    fn new() -> Self {
+        Self { text: [0; 400], len: 0 }
+    }
+
+    fn ended(&mut self) -> &[u8] {
+        let end = self.len.min(self.text.len() - 1);
+        self.text[end] = b'\n';
+        &self.text[..=end]
+    }
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let to = self.text.get_mut(self.len..).unwrap_or_default();
+        let count = text.len().min(to.len());
+        to[..count].copy_from_slice(&text.as_bytes()[..count]);
+        self.len += count;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fmt::Write;
+
+    #[test]
+    fn a_line_ends_even_if_it_was_cut() {
+        let mut line = Line::new();
+        write!(line, "short").unwrap();
+        assert_eq!(line.ended(), b"short\n");
+        let mut line = Line::new();
+        for _ in 0..100 {
+            write!(line, "0123456789").unwrap();
+        }
+        assert_eq!((line.ended().len(), line.ended()[399]), (400, b'\n'));
+    }
+
+    #[test]
+    fn pl3_errno_is_what_it_was_once_the_keeper_goes() {
+        set_errno(libc::EBADF);
+        let keep = KeepErrno::new();
+        set_errno(libc::ENOMEM);
+        drop(keep);
+        assert_eq!(KeepErrno::new().0, libc::EBADF);
+    }
+}

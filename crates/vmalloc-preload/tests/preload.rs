@@ -1,0 +1,235 @@
+//! C and C++ programs of our own, and programs as they are, with the preload and without.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Everything from a page on, so that programs of any size take part.
+const ALL: &str = "threshold:4K,stats:true";
+
+fn library() -> PathBuf {
+    let path = std::env::current_exe().unwrap().with_file_name("libvmalloc_preload.so");
+    assert!(path.is_file(), "{} is not there", path.display());
+    path
+}
+
+/// Tells whether a program is there; says so loudly if not, since what it would have checked is not checked.
+fn there(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("SKIPPED: there is no {program} here, so nothing was checked with it");
+    }
+    found
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Compiles a program of `tests/c`, or a library.
+fn compile(dir: &Path, compiler: &str, source: &str, flags: &[&str]) -> PathBuf {
+    let (out, from) =
+        (dir.join(source.replace('.', "-")), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c"));
+    let mut command = Command::new(compiler);
+    command.args(["-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread", "-D_GNU_SOURCE"]);
+    // gcc knows what malloc does with sizes, and warns of what is tested here.
+    command.args(["-fno-builtin", "-Wno-alloc-size-larger-than"]);
+    run(command.arg(from.join(source)).arg("-o").arg(&out).args(flags));
+    out
+}
+
+fn c_compilers() -> Vec<&'static str> {
+    let found: Vec<_> = ["gcc", "clang"].into_iter().filter(|name| there(name)).collect();
+    assert!(!found.is_empty(), "there is no compiler of C here");
+    found
+}
+
+/// A command under the preload.
+fn preloaded(program: impl AsRef<std::ffi::OsStr>, conf: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", library()).env("VMALLOC_CONF", conf);
+    command
+}
+
+/// How many allocations the programs of a command say were served.
+fn served(output: &Output) -> u64 {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("vmalloc: served "));
+    lines.map(|line| line.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+/// Runs a command with the preload and without: both print the same. What it served.
+fn same(program: &str, args: &[&str], dir: &Path) -> u64 {
+    let plain = run(Command::new(program).args(args).current_dir(dir));
+    let ours = run(preloaded(program, ALL).args(args).current_dir(dir));
+    assert!(plain.stdout == ours.stdout, "{program} {args:?} prints something else");
+    served(&ours)
+}
+
+#[test]
+fn pl1_malloc_behaves_at_every_threshold_as_the_c_librarys() {
+    let dir = tempfile::tempdir().unwrap();
+    for compiler in c_compilers() {
+        let program = compile(dir.path(), compiler, "behaviour.c", &[]);
+        run(&mut Command::new(&program));
+        for conf in
+            ["stats:true", ALL, "threshold:100000,budget:0,stats:true", "threshold:30M,budget:1G,stats:true"]
+        {
+            let output = run(&mut preloaded(&program, conf));
+            assert!(served(&output) > 50, "{conf}: {output:?}");
+        }
+    }
+}
+
+#[test]
+fn threads_forks_and_their_handlers_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), c_compilers()[0], "threads.c", &[]);
+    for conf in ["stats:true", ALL] {
+        assert!(served(&run(&mut preloaded(&program, conf))) > 1000);
+    }
+}
+
+#[test]
+fn libraries_come_and_go_and_glibcs_own_names_are_the_same_malloc() {
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = compile(dir.path(), c_compilers()[0], "plugin.c", &["-shared", "-fPIC"]);
+    let program = compile(dir.path(), c_compilers()[0], "opens.c", &["-ldl"]);
+    for conf in ["stats:true", ALL] {
+        assert!(served(&run(preloaded(&program, conf).arg(&plugin))) > 20);
+    }
+}
+
+#[test]
+fn cplusplus_operators_are_served() {
+    let compilers: Vec<_> = ["g++", "clang++"].into_iter().filter(|name| there(name)).collect();
+    assert!(!compilers.is_empty(), "there is no compiler of C++ here");
+    let dir = tempfile::tempdir().unwrap();
+    for compiler in compilers {
+        let program = compile(dir.path(), compiler, "plus.cpp", &["-std=c++17"]);
+        assert!(served(&run(&mut preloaded(&program, "stats:true"))) > 3);
+    }
+}
+
+#[test]
+fn a_mistake_ends_the_program_with_a_line_that_names_the_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), c_compilers()[0], "mistakes.c", &[]);
+    for (mistake, function) in
+        [("twice", "free"), ("inside", "free"), ("realloc", "realloc"), ("usable", "malloc_usable_size")]
+    {
+        let output = preloaded(&program, "").arg(mistake).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.signal(), Some(6), "{mistake}: {} {said}", output.status);
+        let (address, line) = said.trim_end().split_once('\n').unwrap();
+        assert!(line.starts_with(&format!("vmalloc: {function}: bad pointer: ")), "{said}");
+        assert!(line.contains(&format!("0x{address}")), "{said}");
+    }
+    run(preloaded(&program, "").arg("none"));
+}
+
+#[test]
+fn a_bad_conf_is_one_line_and_a_good_one_none() {
+    let bad = run(&mut preloaded("/bin/true", "threshold:many,stats:false"));
+    let said = String::from_utf8(bad.stderr).unwrap();
+    assert!(said.starts_with("vmalloc: VMALLOC_CONF: \"threshold:many\" has no size"), "{said}");
+    assert_eq!(said.lines().count(), 1);
+    for silent in ["", "threshold:1M,budget:5G", "stats:false"] {
+        assert!(run(&mut preloaded("/bin/true", silent)).stderr.is_empty());
+    }
+    let said = String::from_utf8(run(&mut preloaded("/bin/true", "stats:true")).stderr).unwrap();
+    assert!(said.starts_with("vmalloc: served ") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn programs_as_they_are_print_the_same() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let dir = tempfile::tempdir().unwrap();
+    let mut text = String::new();
+    for at in 0..200_000u32 {
+        text.push_str(&format!("{:x}\n", at.wrapping_mul(2_654_435_761)));
+    }
+    fs::write(dir.path().join("text"), &text).unwrap();
+    assert!(same("ls", &["-lR", "crates"], &root) > 0);
+    assert!(same("sort", &["text"], dir.path()) > 0);
+    assert!(same("sort", &["-n", "--parallel=4", "-S", "1M", "text"], dir.path()) > 0);
+    assert!(same("grep", &["-c", "a.*b", "text"], dir.path()) > 0);
+    assert!(same("tar", &["-c", "--sort=name", "text"], dir.path()) > 0);
+    if there("xz") {
+        assert!(same("xz", &["-1", "-c", "-T2", "text"], dir.path()) > 0);
+    }
+    // Forks and programs that follow one another, each with a large variable and a pipe.
+    let script = "i=0; while [ $i -lt 60 ]; do x=$(cat text | head -c 30000 | wc -c); (echo $x $i; true) | cat; i=$((i+1)); done";
+    assert!(same("sh", &["-c", script], dir.path()) > 0);
+    if there("bash") {
+        assert!(same("bash", &["-c", script], dir.path()) > 0);
+    }
+}
+
+#[test]
+fn a_compiler_makes_the_same_of_a_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = String::from("#include <stdio.h>\n#include <stdlib.h>\n");
+    for at in 0..400 {
+        source.push_str(&format!(
+            "int f{at}(int x) {{ return x * {at} + (x > 3 ? f{}(x - 1) : 0); }}\n",
+            at / 2
+        ));
+    }
+    fs::write(
+        dir.path().join("a.c"),
+        source.replace("int f0(int x) { return", "int f0(int x) { if (x < 0) return 0; return"),
+    )
+    .unwrap();
+    for compiler in c_compilers() {
+        assert!(same(compiler, &["-w", "-O2", "-S", "-o", "-", "a.c"], dir.path()) > 0);
+    }
+}
+
+#[test]
+fn python_computes_the_same() {
+    if !there("python3") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = "
+import os, threading
+x = [i * i for i in range(300000)]
+y = sorted(x, key=lambda v: v % 1000)
+b = bytearray()
+for i in range(200): b.extend(bytes([i % 256]) * 20000)
+s = ''.join(str(v) for v in x)
+d = {v: str(v) for v in x}
+def work():
+    for _ in range(20): bytes(500000)
+threads = [threading.Thread(target=work) for _ in range(4)]
+[t.start() for t in threads]; [t.join() for t in threads]
+r, w = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.write(w, str(sum(y[:1000])).encode()); os._exit(0)
+os.waitpid(pid, 0)
+print(sum(x), y[12345], len(b), hash(tuple(y)), len(s), len(d), os.read(r, 100))
+";
+    assert!(same("python3", &["-c", script], dir.path()) > 100);
+}
+
+#[test]
+fn a_program_without_our_names_in_the_environment_is_served_by_default_too() {
+    // And children inherit the preload, whatever the shell does with its environment.
+    let output = run(Command::new("sh")
+        .env("LD_PRELOAD", library())
+        .args(["-c", "VMALLOC_CONF=stats:true sort -S 4M /dev/null"]));
+    assert!(served(&output) > 0, "{output:?}");
+}

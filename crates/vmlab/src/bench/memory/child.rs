@@ -1,0 +1,341 @@
+//! The child: does one task with one allocator, and says what it took.
+//!
+//! # Theory
+//! A child says `go` when it has warmed up and waits for a line; then it measures, says `end` and waits again, so that whoever
+//! started it can read how much is resident, from outside, at these moments and in between. What it measured is its last
+//! line, as JSON. Then another stretch of the same work is timed call by call: the clock costs more than a cached pair, so
+//! it is kept out of the first.
+
+use super::hand::{Hand, Held, Kvs, Malloc, Mmap};
+use super::jobs::{Calloc, Grow, Job, Memset, Mix, Pair, Producer, consume};
+use super::sys;
+use super::task::{How, Measured, Said, Task, Touch, Work};
+use crate::bench::{pin, pin_apart};
+use anyhow::{Context, Result, bail};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
+use vmalloc::{Options, Vmalloc};
+
+/// What a child says before it measures, and after.
+pub(super) const GO: &str = "go";
+pub(super) const END: &str = "end";
+
+/// Asks only which allocator it is.
+pub(super) const WHO: &str = "who";
+
+/// Runs a task, or tells the version of the allocator.
+///
+/// # Errors
+/// If the text is no task, `malloc` is not the library's, ours cannot be made, or nobody listens.
+pub(crate) fn main(text: &str) -> Result<()> {
+    if text == WHO {
+        let library = sys::malloc_library().context("malloc is nowhere")?;
+        let version = sys::version().or_else(sys::libc_version).unwrap_or_default();
+        return say(&format!("{}\n{version}", library.display()));
+    }
+    let task: Task = serde_json::from_str(text).context("no task")?;
+    if let Some(library) = &task.library {
+        let real = sys::malloc_library().context("malloc is nowhere")?;
+        let same = real.canonicalize().ok() == library.canonicalize().ok();
+        if !same {
+            bail!("malloc comes from {}, not from {}", real.display(), library.display());
+        }
+    }
+    let said = match task.how {
+        How::Malloc => work(&Malloc, &task),
+        How::Kv => work(&Kvs, &task),
+        How::Mmap => work(&Mmap, &task),
+        How::Vmalloc { kept_bytes_max } => {
+            let default = Options::default();
+            let kept_bytes_max = kept_bytes_max.unwrap_or(default.kept_bytes_max);
+            work(&Vmalloc::new(Options { kept_bytes_max, ..default })?, &task)
+        }
+    }?;
+    say(&serde_json::to_string(&said)?)
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).context("nobody listens")
+}
+
+/// Says a line and waits for one.
+fn meet(line: &str) -> Result<()> {
+    say(line)?;
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer).context("nobody answers")?;
+    if read == 0 {
+        bail!("nobody answers");
+    }
+    Ok(())
+}
+
+/// Does a task's work with a hand.
+fn work<H: Hand>(hand: &H, task: &Task) -> Result<Said> {
+    let touch = task.touch;
+    let seed = |thread: usize| task.seed.wrapping_mul(1000).wrapping_add(thread as u64);
+    match task.work {
+        Work::Pair { bytes } => many(task, 2, |_| Pair { hand, bytes, align: None, touch }),
+        Work::Aligned { bytes, align } => many(task, 2, |_| Pair { hand, bytes, align: Some(align), touch }),
+        Work::Mix { low, high, live } => {
+            many(task, 4 * live as u64, |thread| Mix::new(hand, touch, (low, high), live, seed(thread)))
+        }
+        Work::Calloc { bytes } => many(task, 2, |_| Calloc { hand, bytes }),
+        Work::Memset { bytes } => many(task, 2, |_| Memset::new(hand, bytes)),
+        Work::Grow { low, high } => many(task, 1, |_| Grow { hand, low, high }),
+        Work::Flow { bytes } => flow(hand, bytes, task),
+        Work::Burst { count, bytes, idle_ms } => {
+            burst(hand, (count, bytes), touch, Duration::from_millis(idle_ms))
+        }
+    }
+}
+
+/// How much a thread has on the way to the other.
+const ON_THE_WAY: usize = 16;
+
+fn flow<H: Hand>(hand: &H, bytes: usize, task: &Task) -> Result<Said> {
+    let (to, from) = std::sync::mpsc::sync_channel::<Held<H>>(ON_THE_WAY);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // Left to the scheduler, both may share a core for as long as this lasts, and others not.
+            pin_apart();
+            consume(hand, &from);
+        });
+        let to = Mutex::new(Some(to));
+        let alone = Task { threads: 1, ..task.clone() };
+        many(&alone, 4 * ON_THE_WAY as u64, |_| {
+            // One thread makes one producer, so it is there; without one, the consumer ends at once, and so does that.
+            let to = to.lock().ok().and_then(|mut to| to.take());
+            let to = to.unwrap_or_else(|| std::sync::mpsc::sync_channel(1).0);
+            Producer { hand, bytes, touch: task.touch, to }
+        })
+    })
+}
+
+/// Times by logarithm: 16 steps a doubling.
+struct Times(Vec<u32>);
+
+const STEPS: usize = 16;
+
+impl Times {
+    fn new() -> Self {
+        Self(vec![0; 64 * STEPS])
+    }
+
+    fn add(&mut self, time: Duration) {
+        let ns = (time.as_nanos() as u64).max(1);
+        let log2 = ns.ilog2() as usize;
+        let step = ((u128::from(ns) * STEPS as u128) >> log2) as usize - STEPS;
+        self.0[log2 * STEPS + step] += 1;
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine += theirs);
+    }
+
+    /// The upper end of the step that the 99th of 100 falls into; `None` of nothing.
+    fn p99(&self) -> Option<u64> {
+        let all: u64 = self.0.iter().map(|&count| u64::from(count)).sum();
+        let mut below = all - all / 100;
+        let at = self.0.iter().position(|&count| {
+            let found = u64::from(count) >= below && below > 0;
+            below = below.saturating_sub(u64::from(count));
+            found
+        })?;
+        let (log2, step) = (at / STEPS, at % STEPS);
+        Some((((STEPS + step + 1) as u128) << log2).div_euclid(STEPS as u128) as u64)
+    }
+}
+
+/// What threads share.
+struct Crowd<'a> {
+    task: &'a Task,
+    warm_ops: u64,
+    meeting: Barrier,
+    ops: AtomicU64,
+    refused: AtomicBool,
+    times: Mutex<Times>,
+}
+
+/// A number of threads, of which this is one, with a job each.
+fn many<J: Job>(task: &Task, warm_ops: u64, job: impl Fn(usize) -> J + Sync) -> Result<Said> {
+    if task.threads == 1 {
+        pin();
+    }
+    let crowd = Crowd {
+        task,
+        warm_ops,
+        meeting: Barrier::new(task.threads),
+        ops: AtomicU64::new(0),
+        refused: AtomicBool::new(false),
+        times: Mutex::new(Times::new()),
+    };
+    let (crowd, job) = (&crowd, &job);
+    let measured = std::thread::scope(|scope| {
+        for thread in 1..task.threads {
+            scope.spawn(move || crowd.run(job(thread), |_| Ok(())));
+        }
+        crowd.lead(job(0))
+    })?;
+    if crowd.refused.load(Ordering::Relaxed) {
+        return Ok(Said::Refused("it has no such memory".to_string()));
+    }
+    Ok(Said::Measured(measured))
+}
+
+/// When a thread meets the others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Warm,
+    Measured,
+}
+
+impl Crowd<'_> {
+    /// The first thread, which speaks for all.
+    fn lead(&self, job: impl Job) -> Result<Measured> {
+        let mut before = (Instant::now(), 0, 0);
+        let mut measured = None;
+        self.run(job, |stage| {
+            match stage {
+                Stage::Warm => {
+                    meet(GO)?;
+                    before = (Instant::now(), sys::process_cpu_ns(), sys::faults());
+                }
+                Stage::Measured => {
+                    let (started, cpu_ns, faults) = before;
+                    measured = Some(Measured {
+                        ops: self.ops.load(Ordering::Relaxed),
+                        cpu_ns: sys::process_cpu_ns() - cpu_ns,
+                        wall_ns: started.elapsed().as_nanos() as u64,
+                        p99_ns: 0,
+                        faults: sys::faults() - faults,
+                    });
+                    meet(END)?;
+                }
+            }
+            Ok(())
+        })?;
+        let mut measured = measured.context("nothing was measured")?;
+        let p99 = self.times.lock().ok().and_then(|times| times.p99());
+        measured.p99_ns = p99.unwrap_or(measured.wall_ns / measured.ops.max(1));
+        Ok(measured)
+    }
+
+    /// Any thread. Whatever fails, it meets the others, who would wait for ever.
+    fn run(&self, mut job: impl Job, mut alone: impl FnMut(Stage) -> Result<()>) -> Result<()> {
+        let time = Duration::from_millis(self.task.ms);
+        self.for_a_while(&mut job, time / 8, self.warm_ops);
+        self.meeting.wait();
+        let mut told = alone(Stage::Warm);
+        self.meeting.wait();
+        let ops = self.for_a_while(&mut job, time, 1);
+        self.ops.fetch_add(ops, Ordering::Relaxed);
+        self.meeting.wait();
+        if told.is_ok() {
+            told = alone(Stage::Measured);
+        }
+        self.meeting.wait();
+        // Where calls are that long, the others have told enough.
+        if ops >= 8 {
+            self.time_calls(&mut job, time / 4);
+        }
+        job.finish();
+        told
+    }
+
+    fn ended(&self, job: &mut impl Job) -> bool {
+        if self.refused.load(Ordering::Relaxed) || !job.step() {
+            self.refused.store(true, Ordering::Relaxed);
+            return true;
+        }
+        false
+    }
+
+    /// Works until a time has passed and so many operations were done; returns how many.
+    fn for_a_while(&self, job: &mut impl Job, time: Duration, least: u64) -> u64 {
+        let end = Instant::now() + time;
+        let (mut ops, mut batch) = (0, 1u64);
+        loop {
+            let started = Instant::now();
+            if started >= end && ops >= least {
+                return ops;
+            }
+            for _ in 0..batch {
+                if self.ended(job) {
+                    return ops;
+                }
+            }
+            ops += batch;
+            // So long that looking at the clock does not count, so short that all end at the same time.
+            let took = started.elapsed();
+            match batch {
+                _ if took < Duration::from_micros(50) => batch *= 2,
+                2.. if took > Duration::from_micros(400) => batch /= 2,
+                _ => {}
+            }
+        }
+    }
+
+    fn time_calls(&self, job: &mut impl Job, time: Duration) {
+        let mut times = Times::new();
+        let mut now = Instant::now();
+        let end = now + time;
+        while now < end && !self.ended(job) {
+            let then = Instant::now();
+            times.add(then - now);
+            now = then;
+        }
+        if let Ok(mut all) = self.times.lock() {
+            all.merge(&times);
+        }
+    }
+}
+
+/// Fills, frees and idles. What is resident at the end is what it is about.
+fn burst<H: Hand>(hand: &H, (count, bytes): (usize, usize), touch: Touch, idle: Duration) -> Result<Said> {
+    let mut times = Times::new();
+    let mut held = Vec::with_capacity(count);
+    meet(GO)?;
+    let (started, cpu_ns, faults) = (Instant::now(), sys::process_cpu_ns(), sys::faults());
+    for _ in 0..count {
+        let now = Instant::now();
+        let Some(mut more) = hand.alloc(bytes) else {
+            return Ok(Said::Refused("it has no such memory".to_string()));
+        };
+        more.touch(touch);
+        held.push(more);
+        times.add(now.elapsed());
+    }
+    held.drain(..).for_each(|held| hand.free(held));
+    let wall_ns = started.elapsed().as_nanos() as u64;
+    std::thread::sleep(idle);
+    // What goes back meanwhile is part of the cost.
+    let (cpu_ns, faults) = (sys::process_cpu_ns() - cpu_ns, sys::faults() - faults);
+    let p99_ns = times.p99().unwrap_or_default();
+    meet(END)?;
+    Ok(Said::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p99_is_found_to_a_sixteenth() {
+        let mut times = Times::new();
+        assert_eq!(times.p99(), None);
+        (0..990).for_each(|_| times.add(Duration::from_nanos(100)));
+        (0..10).for_each(|_| times.add(Duration::from_millis(1)));
+        let p99 = times.p99().unwrap();
+        assert!((100..=107).contains(&p99), "{p99}");
+        times.add(Duration::from_millis(1));
+        (0..100).for_each(|_| times.add(Duration::from_millis(1)));
+        let p99 = times.p99().unwrap();
+        assert!((1_000_000..=1_070_000).contains(&p99), "{p99}");
+        // The extremes have a place.
+        times.add(Duration::ZERO);
+        times.add(Duration::from_secs(1000));
+    }
+}

@@ -1,0 +1,288 @@
+//! How a child allocates: the same calls on `malloc` and its kin, on ours, and on plain mappings.
+//!
+//! # Theory
+//! What was allocated is held by a [`Held`], which has the type of the hand that it came from and is taken by value when it
+//! is freed: so what is safe here stays safe whatever a workload does. It does not free itself, since who frees it is what
+//! is measured.
+
+use super::task::Touch;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null_mut};
+use vmalloc::{Kv, Vmalloc};
+
+const PAGE_BYTES: usize = 4096;
+
+/// An allocation of a hand of type `H`: `bytes` bytes, which are the holder's alone.
+#[derive(Debug)]
+pub(super) struct Held<H> {
+    at: NonNull<u8>,
+    bytes: usize,
+    align: usize,
+    of: PhantomData<fn() -> H>,
+}
+
+// SAFETY: it owns its bytes, and every hand frees what another thread allocated.
+unsafe impl<H> Send for Held<H> {}
+
+impl<H> Held<H> {
+    /// For hands, which have allocated that much there.
+    fn new(at: *mut u8, bytes: usize, align: usize) -> Option<Self> {
+        Some(Self { at: NonNull::new(black_box(at))?, bytes, align, of: PhantomData })
+    }
+
+    #[inline(always)]
+    fn write(&mut self, offset: usize) {
+        assert!(offset < self.bytes);
+        // SAFETY: inside the allocation, as checked.
+        let at = unsafe { self.at.add(offset) };
+        // SAFETY: inside an allocation that is ours alone.
+        unsafe { at.write_volatile(1) };
+    }
+
+    /// Writes to it.
+    #[inline(always)]
+    pub(super) fn touch(&mut self, touch: Touch) {
+        match touch {
+            Touch::Byte => self.write(0),
+            Touch::Pages => self.touch_from(0),
+        }
+    }
+
+    /// Writes to every page from an offset on.
+    #[inline(always)]
+    pub(super) fn touch_from(&mut self, from: usize) {
+        (from..self.bytes).step_by(PAGE_BYTES).for_each(|offset| self.write(offset));
+    }
+
+    /// Fills it with zeros.
+    pub(super) fn fill(&mut self) {
+        // SAFETY: all of an allocation that is ours alone.
+        unsafe { self.at.write_bytes(0, self.bytes) };
+        black_box(self.at);
+    }
+
+    /// Tells whether the first byte and the last are zeros, where all were allocated as zeros.
+    pub(super) fn is_zero(&self) -> bool {
+        // SAFETY: not after the last byte, and there is one.
+        let last = unsafe { self.at.add(self.bytes - 1) };
+        [self.at, last].iter().all(|at| {
+            // SAFETY: inside an allocation that is ours alone; it was initialised, as the caller says.
+            unsafe { at.read_volatile() == 0 }
+        })
+    }
+}
+
+/// Allocates and frees. `None` if there is no such memory.
+pub(super) trait Hand: Sync + Sized {
+    fn alloc(&self, bytes: usize) -> Option<Held<Self>>;
+    fn aligned(&self, bytes: usize, align: usize) -> Option<Held<Self>>;
+    fn zeroed(&self, bytes: usize) -> Option<Held<Self>>;
+    /// Grows; what was there moves along. On `None` the old allocation is lost.
+    fn resize(&self, held: Held<Self>, bytes: usize) -> Option<Held<Self>>;
+    fn free(&self, held: Held<Self>);
+}
+
+/// The alignment that `malloc` promises.
+const ALIGN: usize = 16;
+
+fn layout(bytes: usize, align: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes.max(1), align).ok()
+}
+
+/// `malloc` of whoever provides it.
+#[derive(Debug)]
+pub(super) struct Malloc;
+
+impl Hand for Malloc {
+    #[inline(always)]
+    fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
+        // SAFETY: any size may be asked for.
+        let at = unsafe { libc::malloc(bytes.max(1)) };
+        Held::new(at.cast(), bytes, ALIGN)
+    }
+
+    fn aligned(&self, bytes: usize, align: usize) -> Option<Held<Self>> {
+        let mut at = null_mut();
+        // SAFETY: the place is writable; a bad alignment is an error.
+        let error = unsafe { libc::posix_memalign(&raw mut at, align, bytes.max(1)) };
+        if error == 0 { Held::new(at.cast(), bytes, align) } else { None }
+    }
+
+    fn zeroed(&self, bytes: usize) -> Option<Held<Self>> {
+        // SAFETY: any size may be asked for.
+        let at = unsafe { libc::calloc(1, bytes.max(1)) };
+        Held::new(at.cast(), bytes, ALIGN)
+    }
+
+    fn resize(&self, held: Held<Self>, bytes: usize) -> Option<Held<Self>> {
+        // SAFETY: it came from `malloc` or its kin, and is taken by value.
+        let at = unsafe { libc::realloc(held.at.as_ptr().cast(), bytes.max(1)) };
+        Held::new(at.cast(), bytes, ALIGN)
+    }
+
+    #[inline(always)]
+    fn free(&self, held: Held<Self>) {
+        // SAFETY: it came from `malloc` or its kin, and is taken by value.
+        unsafe { libc::free(black_box(held.at.as_ptr()).cast()) };
+    }
+}
+
+/// Ours.
+impl Hand for Vmalloc {
+    #[inline(always)]
+    fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
+        self.aligned(bytes, ALIGN)
+    }
+
+    #[inline(always)]
+    fn aligned(&self, bytes: usize, align: usize) -> Option<Held<Self>> {
+        let area = Vmalloc::alloc(self, layout(bytes, align)?).ok()?;
+        Held::new(area.as_ptr(), bytes, align)
+    }
+
+    fn zeroed(&self, bytes: usize) -> Option<Held<Self>> {
+        let area = self.alloc_zeroed(layout(bytes, ALIGN)?).ok()?;
+        Held::new(area.as_ptr(), bytes, ALIGN)
+    }
+
+    fn resize(&self, held: Held<Self>, bytes: usize) -> Option<Held<Self>> {
+        let to = layout(bytes, held.align)?;
+        // SAFETY: the area is its holder's, who gave it by value. (That of another allocator would be an error.)
+        let area = unsafe { self.grow(held.at, to) }.ok()?;
+        Held::new(area.as_ptr(), bytes, held.align)
+    }
+
+    #[inline(always)]
+    fn free(&self, held: Held<Self>) {
+        // SAFETY: the area is its holder's, who gave it by value. (That of another allocator would be an error.)
+        let freed = unsafe { Vmalloc::free(self, black_box(held.at)) };
+        assert!(freed.is_ok());
+    }
+}
+
+/// Ours as a global allocator.
+pub(super) struct Kvs;
+
+static KV: Kv<System> = Kv::new(System);
+
+impl Kvs {
+    /// What was asked for, as it must be told again. It was a layout when it was allocated.
+    fn layout_of(held: &Held<Self>) -> Layout {
+        layout(held.bytes, held.align).unwrap_or(Layout::new::<u8>())
+    }
+}
+
+impl Hand for Kvs {
+    #[inline(always)]
+    fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
+        self.aligned(bytes, ALIGN)
+    }
+
+    #[inline(always)]
+    fn aligned(&self, bytes: usize, align: usize) -> Option<Held<Self>> {
+        let layout = layout(bytes, align)?;
+        // SAFETY: the layout has a size.
+        let at = unsafe { KV.alloc(layout) };
+        Held::new(at, bytes, align)
+    }
+
+    fn zeroed(&self, bytes: usize) -> Option<Held<Self>> {
+        let layout = layout(bytes, ALIGN)?;
+        // SAFETY: the layout has a size.
+        let at = unsafe { KV.alloc_zeroed(layout) };
+        Held::new(at, bytes, ALIGN)
+    }
+
+    fn resize(&self, held: Held<Self>, bytes: usize) -> Option<Held<Self>> {
+        let to = layout(bytes, held.align)?;
+        // SAFETY: allocated there with that layout and taken by value; the new size is a layout's, and not 0.
+        let at = unsafe { KV.realloc(held.at.as_ptr(), Self::layout_of(&held), to.size()) };
+        Held::new(at, bytes, held.align)
+    }
+
+    #[inline(always)]
+    fn free(&self, held: Held<Self>) {
+        // SAFETY: allocated there with that layout, and taken by value.
+        unsafe { KV.dealloc(black_box(held.at.as_ptr()), Self::layout_of(&held)) };
+    }
+}
+
+/// A mapping each, as those do who have no allocator.
+pub(super) struct Mmap;
+
+impl Hand for Mmap {
+    #[inline(always)]
+    fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, wherever there is room.
+        let at = unsafe { libc::mmap(null_mut(), bytes.max(1), access, kind, -1, 0) };
+        if at == libc::MAP_FAILED { None } else { Held::new(at.cast(), bytes, PAGE_BYTES) }
+    }
+
+    fn aligned(&self, bytes: usize, align: usize) -> Option<Held<Self>> {
+        if align <= PAGE_BYTES { self.alloc(bytes) } else { None }
+    }
+
+    fn zeroed(&self, bytes: usize) -> Option<Held<Self>> {
+        self.alloc(bytes)
+    }
+
+    fn resize(&self, held: Held<Self>, bytes: usize) -> Option<Held<Self>> {
+        let (at, old) = (held.at.as_ptr().cast(), held.bytes.max(1));
+        // SAFETY: the whole of a mapping of our own, taken by value.
+        let at = unsafe { libc::mremap(at, old, bytes.max(1), libc::MREMAP_MAYMOVE) };
+        if at == libc::MAP_FAILED { None } else { Held::new(at.cast(), bytes, PAGE_BYTES) }
+    }
+
+    #[inline(always)]
+    fn free(&self, held: Held<Self>) {
+        // SAFETY: the whole of a mapping of our own, taken by value.
+        let unmapped = unsafe { libc::munmap(held.at.as_ptr().cast(), held.bytes.max(1)) };
+        assert_eq!(unmapped, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_calls(hand: &impl Hand) {
+        for bytes in [1, 5000, 100_000, 3 << 20] {
+            let mut held = hand.alloc(bytes).unwrap();
+            held.touch(Touch::Pages);
+            held.write(bytes - 1);
+            let mut held = hand.resize(held, 2 * bytes).unwrap();
+            held.touch_from(bytes);
+            held.write(2 * bytes - 1);
+            hand.free(held);
+            let mut zeros = hand.zeroed(bytes).unwrap();
+            assert!(zeros.is_zero());
+            zeros.touch(Touch::Byte);
+            assert!(!zeros.is_zero());
+            zeros.fill();
+            assert!(zeros.is_zero());
+            hand.free(zeros);
+            let aligned = hand.aligned(bytes, 4096).unwrap();
+            assert_eq!(aligned.at.addr().get() % 4096, 0);
+            hand.free(aligned);
+        }
+        assert!(hand.alloc(1 << 60).is_none());
+    }
+
+    #[test]
+    fn every_hand_does_every_call() {
+        all_calls(&Malloc);
+        all_calls(&Vmalloc::new(vmalloc::Options::default()).unwrap());
+        all_calls(&Kvs);
+        all_calls(&Mmap);
+    }
+
+    #[test]
+    #[should_panic(expected = "offset < self.bytes")]
+    fn nobody_writes_beside_what_is_held() {
+        let mut held = Malloc.alloc(10).unwrap();
+        held.write(10);
+    }
+}

@@ -1,0 +1,271 @@
+//! What a thread of a child does, an operation at a time.
+
+use super::hand::{Hand, Held};
+use super::task::Touch;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
+
+/// The work of one thread.
+pub(super) trait Job {
+    /// One operation; `false` if the allocator has no such memory.
+    fn step(&mut self) -> bool;
+    /// Frees what is still held.
+    fn finish(self);
+}
+
+/// A sequence of numbers from a seed (xorshift64*).
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        // Nearby seeds must not begin alike, and 0 would stay.
+        Self(seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// Evenly from 0 to below 1.
+    #[inline(always)]
+    fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Allocates, touches and frees one size, aligned or not.
+pub(super) struct Pair<'a, H> {
+    pub(super) hand: &'a H,
+    pub(super) bytes: usize,
+    pub(super) align: Option<usize>,
+    pub(super) touch: Touch,
+}
+
+impl<H: Hand> Job for Pair<'_, H> {
+    #[inline(always)]
+    fn step(&mut self) -> bool {
+        let held = match self.align {
+            None => self.hand.alloc(self.bytes),
+            Some(align) => self.hand.aligned(self.bytes, align),
+        };
+        let Some(mut held) = held else { return false };
+        held.touch(self.touch);
+        self.hand.free(held);
+        true
+    }
+
+    fn finish(self) {}
+}
+
+/// Replaces one of its allocations, drawn at random, by one of another size.
+pub(super) struct Mix<'a, H> {
+    hand: &'a H,
+    touch: Touch,
+    random: Random,
+    low: f64,
+    /// Doublings from the least size to the most.
+    doublings: f64,
+    slots: Vec<Option<Held<H>>>,
+}
+
+impl<'a, H: Hand> Mix<'a, H> {
+    pub(super) fn new(
+        hand: &'a H,
+        touch: Touch,
+        (low, high): (usize, usize),
+        live: usize,
+        seed: u64,
+    ) -> Self {
+        let doublings = (high as f64 / low as f64).log2();
+        let slots = (0..live).map(|_| None).collect();
+        Self { hand, touch, random: Random::new(seed), low: low as f64, doublings, slots }
+    }
+}
+
+impl<H: Hand> Job for Mix<'_, H> {
+    #[inline(always)]
+    fn step(&mut self) -> bool {
+        let bytes = (self.low * (self.doublings * self.random.share()).exp2()) as usize;
+        let at = (self.random.next() >> 32) as usize % self.slots.len();
+        if let Some(held) = self.slots[at].take() {
+            self.hand.free(held);
+        }
+        let Some(mut held) = self.hand.alloc(bytes) else { return false };
+        held.touch(self.touch);
+        self.slots[at] = Some(held);
+        true
+    }
+
+    fn finish(self) {
+        self.slots.into_iter().flatten().for_each(|held| self.hand.free(held));
+    }
+}
+
+/// Empty turns before a thread sleeps until the other has something for it.
+const SPINS: usize = 200;
+
+/// Allocates, touches and sends.
+pub(super) struct Producer<'a, H> {
+    pub(super) hand: &'a H,
+    pub(super) bytes: usize,
+    pub(super) touch: Touch,
+    pub(super) to: SyncSender<Held<H>>,
+}
+
+impl<H: Hand> Job for Producer<'_, H> {
+    #[inline(always)]
+    fn step(&mut self) -> bool {
+        let Some(mut held) = self.hand.alloc(self.bytes) else { return false };
+        held.touch(self.touch);
+        for _ in 0..SPINS {
+            match self.to.try_send(held) {
+                Ok(()) => return true,
+                Err(TrySendError::Full(back)) => held = back,
+                Err(TrySendError::Disconnected(_)) => return false,
+            }
+            std::hint::spin_loop();
+        }
+        self.to.send(held).is_ok()
+    }
+
+    fn finish(self) {}
+}
+
+/// Frees what comes, until nothing more can come.
+pub(super) fn consume<H: Hand>(hand: &H, from: &Receiver<Held<H>>) {
+    'all: loop {
+        for _ in 0..SPINS {
+            match from.try_recv() {
+                Ok(held) => {
+                    hand.free(held);
+                    continue 'all;
+                }
+                Err(TryRecvError::Empty) => std::hint::spin_loop(),
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
+        match from.recv() {
+            Ok(held) => hand.free(held),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Allocates zeros, touches and frees.
+pub(super) struct Calloc<'a, H> {
+    pub(super) hand: &'a H,
+    pub(super) bytes: usize,
+}
+
+impl<H: Hand> Job for Calloc<'_, H> {
+    #[inline(always)]
+    fn step(&mut self) -> bool {
+        let Some(mut held) = self.hand.zeroed(self.bytes) else { return false };
+        assert!(held.is_zero(), "zeros were asked for");
+        held.touch(Touch::Pages);
+        self.hand.free(held);
+        true
+    }
+
+    fn finish(self) {}
+}
+
+/// Fills one allocation with zeros, which are resident then, and touches it as `Calloc` does.
+pub(super) struct Memset<'a, H> {
+    hand: &'a H,
+    held: Option<Held<H>>,
+}
+
+impl<'a, H: Hand> Memset<'a, H> {
+    pub(super) fn new(hand: &'a H, bytes: usize) -> Self {
+        Self { hand, held: hand.alloc(bytes) }
+    }
+}
+
+impl<H: Hand> Job for Memset<'_, H> {
+    #[inline(always)]
+    fn step(&mut self) -> bool {
+        let Some(held) = &mut self.held else { return false };
+        held.fill();
+        assert!(held.is_zero(), "zeros were written");
+        held.touch(Touch::Pages);
+        true
+    }
+
+    fn finish(self) {
+        if let Some(held) = self.held {
+            self.hand.free(held);
+        }
+    }
+}
+
+/// Grows an allocation by half at a time.
+pub(super) struct Grow<'a, H> {
+    pub(super) hand: &'a H,
+    pub(super) low: usize,
+    pub(super) high: usize,
+}
+
+impl<H: Hand> Job for Grow<'_, H> {
+    fn step(&mut self) -> bool {
+        let mut bytes = self.low;
+        let Some(mut held) = self.hand.alloc(bytes) else { return false };
+        held.touch(Touch::Pages);
+        while bytes < self.high {
+            let more = (bytes + bytes / 2).min(self.high);
+            match self.hand.resize(held, more) {
+                Some(grown) => held = grown,
+                None => return false,
+            }
+            held.touch_from(bytes);
+            bytes = more;
+        }
+        self.hand.free(held);
+        true
+    }
+
+    fn finish(self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hand::Malloc;
+    use super::*;
+
+    #[test]
+    fn sizes_of_a_mix_are_even_over_doublings() {
+        let mut random = Random::new(1);
+        let mut counts = [0; 4];
+        for _ in 0..4000 {
+            counts[(4.0 * random.share()) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (900..1100).contains(count)), "{counts:?}");
+        assert_ne!(Random::new(1).next(), Random::new(2).next());
+    }
+
+    #[test]
+    fn a_mix_holds_as_many_as_it_was_told() {
+        let mut mix = Mix::new(&Malloc, Touch::Pages, (64 << 10, 256 << 10), 4, 1);
+        (0..100).for_each(|_| assert!(mix.step()));
+        assert!(mix.slots.iter().all(Option::is_some));
+        mix.finish();
+        let mut grow = Grow { hand: &Malloc, low: 1000, high: 100_000 };
+        assert!(grow.step());
+    }
+
+    #[test]
+    fn all_that_is_sent_is_freed_and_the_consumer_ends() {
+        let (to, from) = std::sync::mpsc::sync_channel(4);
+        std::thread::scope(|scope| {
+            let consumer = scope.spawn(move || consume(&Malloc, &from));
+            let mut producer = Producer { hand: &Malloc, bytes: 70_000, touch: Touch::Byte, to };
+            (0..1000).for_each(|_| assert!(producer.step()));
+            producer.finish();
+            // It ends by itself, or this waits for ever.
+            consumer.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,245 @@
+//! Runs a child and looks at it from outside.
+
+use super::child::{END, GO};
+use super::task::{Said, Spec, Task};
+use super::who::{Contender, said};
+use anyhow::{Context, Result, anyhow, bail};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, ChildStdin};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+const PAGE_BYTES: u64 = 4096;
+/// How often what is resident is read.
+const SAMPLE_EVERY: Duration = Duration::from_micros(500);
+/// How much longer a child may take than it was told to measure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One run of one child.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Sample {
+    /// Processor time of an operation, in nanoseconds.
+    pub(super) cpu_ns: f64,
+    /// Time of the clock for an operation of all threads together.
+    pub(super) wall_ns: f64,
+    pub(super) p99_ns: f64,
+    pub(super) faults: f64,
+    /// Bytes resident: over the measured time, the most of them, at its end, and the most ever.
+    pub(super) rss_mean: f64,
+    pub(super) rss_peak: f64,
+    pub(super) rss_end: f64,
+    pub(super) rss_ever: f64,
+}
+
+/// Why there is no sample.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The allocator said no: a result.
+    Refused(String),
+    /// It crashed, hangs or says what it should not: not a result.
+    Broken(anyhow::Error),
+}
+
+/// Resident bytes of another process over a time.
+struct Resident {
+    statm: File,
+    last: Option<(Instant, f64)>,
+    /// Bytes times seconds, seconds, the most bytes.
+    area: f64,
+    seconds: f64,
+    peak: f64,
+}
+
+impl Resident {
+    fn of(pid: u32) -> Result<Self> {
+        let path = format!("/proc/{pid}/statm");
+        let statm = File::open(&path).with_context(|| format!("cannot read {path}"))?;
+        Ok(Self { statm, last: None, area: 0.0, seconds: 0.0, peak: 0.0 })
+    }
+
+    fn read(&self) -> Result<f64> {
+        let mut buffer = [0; 128];
+        let bytes = self.statm.read_at(&mut buffer, 0).context("cannot read statm")?;
+        let text = String::from_utf8_lossy(&buffer[..bytes]);
+        let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+        Ok((pages.context("statm has no second number")? * PAGE_BYTES) as f64)
+    }
+
+    /// Adds what is resident now.
+    fn sample(&mut self) -> Result<f64> {
+        let (now, bytes) = (Instant::now(), self.read()?);
+        if let Some((then, before)) = self.last {
+            let seconds = (now - then).as_secs_f64();
+            self.area += (bytes + before) / 2.0 * seconds;
+            self.seconds += seconds;
+        }
+        self.peak = self.peak.max(bytes);
+        self.last = Some((now, bytes));
+        Ok(bytes)
+    }
+
+    fn mean(&self) -> f64 {
+        if self.seconds > 0.0 { self.area / self.seconds } else { self.peak }
+    }
+}
+
+/// The most bytes that were ever resident.
+fn ever(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
+    Ok(kib.context("no VmHWM")? * 1024.0)
+}
+
+/// Runs a child of a contender once.
+pub(super) fn run(contender: &Contender, spec: &Spec, ms: u64, seed: u64) -> Result<Sample, Failure> {
+    let (work, touch, threads) = (spec.work, spec.touch, spec.threads);
+    let (how, library) = (contender.how, contender.library.clone());
+    let task = Task { how, library, work, touch, threads, ms: ms * spec.times_ms, seed };
+    child(contender, &task).map_err(|failure| match failure {
+        Failure::Broken(error) => {
+            Failure::Broken(error.context(format!("{} on {}", contender.name, spec.name)))
+        }
+        refused @ Failure::Refused(_) => refused,
+    })
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+fn child(contender: &Contender, task: &Task) -> Result<Sample, Failure> {
+    let text = serde_json::to_string(task).context("a task is no text")?;
+    let mut child = contender.command(&text)?.spawn().context("no child")?;
+    let watched = watch(&mut child, Duration::from_millis(task.ms));
+    // Whatever came of it, no child stays behind.
+    let _ = child.kill();
+    watched
+}
+
+/// What a child is doing.
+enum Stage {
+    Warming,
+    Measuring,
+    Ended { rss_end: f64, rss_ever: f64 },
+}
+
+fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
+    let mut stdin = child.stdin.take().context("a child without stdin")?;
+    let lines = lines_of(child)?;
+    let mut resident = Resident::of(child.id())?;
+    let mut stage = Stage::Warming;
+    let end = Instant::now() + time + PATIENCE;
+    loop {
+        let line = match lines.recv_timeout(SAMPLE_EVERY) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) if Instant::now() > end => {
+                return Err(Failure::Broken(anyhow!("it hangs")));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                if matches!(stage, Stage::Measuring) {
+                    resident.sample()?;
+                }
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return Err(ended(child)),
+        };
+        match (&stage, line.as_str()) {
+            (Stage::Warming, GO) => {
+                resident.sample()?;
+                stage = Stage::Measuring;
+                answer(&mut stdin, child)?;
+            }
+            (Stage::Measuring, END) => {
+                stage = Stage::Ended { rss_end: resident.sample()?, rss_ever: ever(child.id())? };
+                answer(&mut stdin, child)?;
+            }
+            (stage, line) => {
+                let unknown = || format!("a child says {line:?}");
+                let measured = match serde_json::from_str(line).with_context(unknown)? {
+                    Said::Refused(why) => return Err(Failure::Refused(why)),
+                    Said::Measured(measured) => measured,
+                };
+                let &Stage::Ended { rss_end, rss_ever } = stage else {
+                    return Err(Failure::Broken(anyhow!("a child has results before it measured")));
+                };
+                // Memory is freed between this line and the end: who crashes there has crashed.
+                let status = child.wait().context("no child to wait for")?;
+                if !status.success() {
+                    return Err(ended(child));
+                }
+                let ops = measured.ops.max(1) as f64;
+                return Ok(Sample {
+                    cpu_ns: measured.cpu_ns as f64 / ops,
+                    wall_ns: measured.wall_ns as f64 / ops,
+                    p99_ns: measured.p99_ns as f64,
+                    faults: measured.faults as f64 / ops,
+                    rss_mean: resident.mean(),
+                    rss_peak: resident.peak,
+                    rss_end,
+                    rss_ever,
+                });
+            }
+        }
+    }
+}
+
+/// Its lines, as they come, from a thread that ends with it.
+fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
+    let stdout = child.stdout.take().context("a child without stdout")?;
+    let (to, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if to.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    Ok(lines)
+}
+
+fn answer(stdin: &mut ChildStdin, child: &mut Child) -> Result<(), Failure> {
+    writeln!(stdin).map_err(|_| ended(child))
+}
+
+/// Why a child ended that should not have.
+fn ended(child: &mut Child) -> Failure {
+    let broken = |child: &mut Child| -> Result<()> {
+        let status = child.wait().context("no child to wait for")?;
+        let mut text = Vec::new();
+        if let Some(stderr) = &mut child.stderr {
+            stderr.read_to_end(&mut text)?;
+        }
+        bail!("the child ended with {status}{}", said(&text))
+    };
+    Failure::Broken(broken(child).err().unwrap_or_else(|| anyhow!("the child ended")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_is_over_time_and_the_peak_over_samples() {
+        let mut resident = Resident::of(std::process::id()).unwrap();
+        let first = resident.sample().unwrap();
+        assert!(first > 0.0 && resident.mean() == first);
+        let pages = vec![1u8; 64 << 20];
+        std::thread::sleep(Duration::from_millis(5));
+        let second = resident.sample().unwrap();
+        assert!(second > first + (60 << 20) as f64 && pages[1 << 20] == 1);
+        assert!((resident.mean() - (first + second) / 2.0).abs() < 1.0);
+        assert!(resident.peak == second && ever(std::process::id()).unwrap() > first);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_told() {
+        let told = Resident::of(0).err().unwrap();
+        assert!(told.to_string().contains("/proc/0/statm"), "{told}");
+    }
+}

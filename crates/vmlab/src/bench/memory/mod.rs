@@ -1,0 +1,139 @@
+//! Measures allocators of a process, each in a process of its own.
+//!
+//! # Method
+//! This program runs itself again for each allocator, each workload and each round: the peer is loaded before the C library
+//! (`LD_PRELOAD`), ours is called directly, through `Kv`, and with several budgets. Rounds alternate between allocators, so
+//! that what disturbs the machine disturbs all, and a round has the same seed for all. The child tells the processor time of
+//! the whole process (background threads are a cost, too), the time of the clock, page faults and the 99th percentile; what is
+//! resident is read from outside, every half millisecond, so that the child is not disturbed. The harness (a loop, a random
+//! number) is not subtracted.
+//!
+//! Cost alone says little: who keeps all memory is fast. So each allocator is a line of points, cost over average resident
+//! memory, and a peer is compared with the cheapest point of ours that has no more memory than it ([`results`]).
+
+pub(crate) mod child;
+mod goals;
+mod hand;
+mod jobs;
+mod measure;
+mod print;
+mod results;
+mod sys;
+mod task;
+mod who;
+
+use super::print::{prepare, tables_to_terminal};
+use crate::cli::{out, say};
+use anyhow::{Result, bail};
+use measure::Failure;
+use results::{Results, Row};
+use std::path::{Path, PathBuf};
+use who::{Named, Wanted};
+
+/// Options of `vmlab bench memory`.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Args {
+    /// Only workloads whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Rounds, 1 to 100 (some workloads take no more than two or three)
+    #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Milliseconds that each is measured in a round, 1 to 10000 (mixes four times that)
+    #[arg(long, default_value_t = MS, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    ms: u64,
+    /// Only this peer beside ours (glibc, mmap, jemalloc, ...), or any library with a malloc; may be repeated
+    #[arg(long, value_name = "NAME[=PATH]")]
+    peer: Vec<Named>,
+    /// Transparent huge pages on, for peers that have an option for it
+    #[arg(long)]
+    thp: bool,
+    /// One short round, without the peers' other settings
+    #[arg(long, conflicts_with_all = ["rounds", "ms"])]
+    quick: bool,
+    /// Where CSV, tables and SVG go: results/, unless the run is a part (--quick, --filter, --peer), which writes files only
+    /// if told where
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+const ROUNDS: u32 = 5;
+const MS: u64 = 60;
+const QUICK_MS: u64 = 15;
+
+impl Args {
+    /// Where files go. A part of the measurements must not take the place of all.
+    fn files(&self) -> Option<&Path> {
+        let part = self.quick || self.filter.is_some() || !self.peer.is_empty();
+        self.out.as_deref().or((!part).then_some(Path::new("results")))
+    }
+
+    /// What the names of files begin with.
+    fn stem(&self) -> &'static str {
+        if self.thp { "memory-thp" } else { "memory" }
+    }
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// If a peer that was named is not there, a child crashes (the others are measured, and files written, before that is
+/// told), or results cannot be written.
+pub fn run(args: &Args) -> Result<()> {
+    let (rounds, ms) = if args.quick { (1, QUICK_MS) } else { (args.rounds as usize, args.ms) };
+    let mut specs = task::all();
+    specs.retain(|spec| args.filter.as_ref().is_none_or(|text| spec.name.contains(text.as_str())));
+    if specs.is_empty() {
+        bail!("no workload's name contains {:?}", args.filter.as_deref().unwrap_or_default());
+    }
+    if let Some(dir) = args.files() {
+        prepare(dir, &format!("{}.csv", args.stem()))?;
+    }
+    let header = print::header(rounds, ms);
+    let (contenders, missing) = who::all(&Wanted { peers: &args.peer, huge: args.thp, quick: args.quick })?;
+    for family in &missing {
+        say(&format!("{family} is not here, and is left out"));
+    }
+    let results =
+        measure_all(Results { specs, contenders, missing, rows: Vec::new(), broken: Vec::new() }, rounds, ms);
+    tables_to_terminal(print::tables(&results))?;
+    match args.files() {
+        Some(dir) => print::files(&results, dir, args.stem(), &header)?,
+        None => out("no files are written of a part of the measurements: --out DIR writes them")?,
+    }
+    match &results.broken[..] {
+        [] => Ok(()),
+        [one] => bail!("{one}"),
+        [first, more @ ..] => bail!("{first} (and {} more)", more.len()),
+    }
+}
+
+/// Every workload on every contender that runs it, round by round in turn.
+fn measure_all(mut results: Results, rounds: usize, ms: u64) -> Results {
+    for (at, spec) in results.specs.iter().enumerate() {
+        say(&format!("{} ...", spec.name));
+        let runs = |&who: &usize| results.contenders[who].runs(spec);
+        let row = |contender| Row { spec: at, contender, rounds: Vec::new(), refused: None };
+        let mut rows: Vec<Row> = (0..results.contenders.len()).filter(runs).map(row).collect();
+        for round in 0..rounds.min(spec.rounds_max) {
+            rows.retain_mut(|row| {
+                if row.refused.is_some() {
+                    return true;
+                }
+                match measure::run(&results.contenders[row.contender], spec, ms, round as u64) {
+                    Ok(sample) => row.rounds.push(sample),
+                    Err(Failure::Refused(why)) => row.refused = Some(why),
+                    Err(Failure::Broken(error)) => {
+                        let told = format!("{error:#}");
+                        say(&told);
+                        results.broken.push(told);
+                        return false;
+                    }
+                }
+                true
+            });
+        }
+        results.rows.extend(rows);
+    }
+    results
+}

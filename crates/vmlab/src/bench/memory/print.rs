@@ -1,0 +1,301 @@
+//! Tables, CSV, charts and the page of the allocators of a process.
+
+use super::goals::{self, Goal};
+use super::results::{Results, Summary};
+use super::task::{CROWD, MIXES, Scope, Spec, Touch, Work, mix_name};
+use super::who::{Contender, KV, MMAP};
+use crate::bench::print::{Captioned, comments, right, write_chart, write_file};
+use crate::report::chart::{Chart, Scale};
+use anyhow::Result;
+use comfy_table::{Table, presets};
+use std::fmt::Write;
+use std::path::Path;
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// What the figures are taken with.
+pub(super) fn header(rounds: usize, ms: u64) -> String {
+    let header = crate::bench::print::header(rounds);
+    let kept: String =
+        header.lines().filter(|line| !line.starts_with("rounds:")).map(|line| format!("{line}\n")).collect();
+    format!(
+        "{kept}rounds: {rounds} of {ms} ms (mixes longer, slow workloads fewer), in turn, a process each\n"
+    )
+}
+
+/// Nanoseconds in few characters.
+fn short(ns: f64) -> String {
+    let three = |value: f64| match value {
+        ..10.0 => format!("{value:.2}"),
+        ..100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    };
+    match ns {
+        ..1e3 => format!("{} ns", three(ns)),
+        ..1e6 => format!("{} us", three(ns / 1e3)),
+        _ => format!("{} ms", three(ns / 1e6)),
+    }
+}
+
+fn mib(bytes: f64) -> String {
+    format!("{:.1}", bytes / MIB)
+}
+
+/// Workloads in one table.
+struct Group {
+    caption: &'static str,
+    holds: fn(&Spec) -> bool,
+}
+
+const GROUPS: [Group; 4] = [
+    Group {
+        caption: "Cached pairs, one byte touched: processor time, median (minimum).",
+        holds: |spec| matches!(spec.work, Work::Pair { .. }) && spec.touch == Touch::Byte,
+    },
+    Group {
+        caption: "Cached pairs, every page touched: processor time, median (minimum).",
+        holds: |spec| matches!(spec.work, Work::Pair { .. }) && spec.touch == Touch::Pages,
+    },
+    Group {
+        caption: "Random mixes, one byte touched, at defaults: processor time, median (minimum).",
+        holds: |spec| matches!(spec.work, Work::Mix { .. }) && spec.touch == Touch::Byte,
+    },
+    Group {
+        caption: "Zeros and alignment: processor time, median (minimum).",
+        holds: |spec| matches!(spec.work, Work::Calloc { .. } | Work::Memset { .. } | Work::Aligned { .. }),
+    },
+];
+
+/// All tables, in the order in which they are read.
+pub(super) fn tables(results: &Results) -> Vec<Captioned> {
+    let mut tables = vec![versions(results)];
+    let mut goals = goals::all(results);
+    if results.specs.len() < super::task::all().len() {
+        // Nobody asked for the rest.
+        goals.retain(|goal| goal.met != goals::Verdict::Unknown);
+    }
+    if !goals.is_empty() {
+        tables.push(wanted(&goals));
+    }
+    for group in GROUPS {
+        let specs: Vec<_> = results.specs.iter().filter(|spec| (group.holds)(spec)).collect();
+        if !specs.is_empty() {
+            tables.push(grid(results, group.caption, &specs));
+        }
+    }
+    let alone = |spec: &&Spec| GROUPS.iter().all(|group| !(group.holds)(spec));
+    tables.extend(results.specs.iter().filter(alone).map(|spec| detail(results, spec)));
+    tables
+}
+
+fn versions(results: &Results) -> Captioned {
+    let mut table = Table::new();
+    table.set_header(["allocator", "version", "library"]);
+    for one in results.contenders.iter().filter(|one| one.is_default) {
+        let library = one.library.as_ref().and_then(|path| path.file_name());
+        let library = library.map_or("-".to_string(), |name| name.to_string_lossy().into_owned());
+        table.add_row([&one.name, &one.version, &library]);
+    }
+    let missing = match &results.missing[..] {
+        [] => String::new(),
+        missing => format!(" Not here, and left out: {}.", missing.join(", ")),
+    };
+    Captioned { caption: format!("Allocators.{missing}"), table }
+}
+
+fn wanted(goals: &[Goal]) -> Captioned {
+    let mut table = Table::new();
+    table.set_header(["what must be shown", "asked for", "figure", ""]);
+    for Goal { what, asked, figure, met } in goals {
+        table.add_row([what, asked, figure, met.text()]);
+    }
+    let caption = "What must be shown. At equal memory, a peer's point is compared with the cheapest of ours that has no more \
+                   resident on average: how many times our processor time it takes.";
+    Captioned { caption: caption.to_string(), table }
+}
+
+/// Contenders down, workloads across.
+fn grid(results: &Results, caption: &str, specs: &[&Spec]) -> Captioned {
+    let mut table = Table::new();
+    table.set_header(std::iter::once("allocator").chain(specs.iter().map(|spec| spec.name.as_str())));
+    for one in &results.contenders {
+        let cell = |spec: &&Spec| {
+            let row = results.rows.iter().find(|row| {
+                results.specs[row.spec].name == spec.name
+                    && results.contenders[row.contender].name == one.name
+            })?;
+            Some(match (row.summary(), &row.refused) {
+                (Some(all), None) => format!("{} ({})", short(all.cpu_ns), short(all.cpu_ns_min)),
+                (_, Some(_)) => "refused".to_string(),
+                (None, None) => return None,
+            })
+        };
+        let cells: Vec<_> = specs.iter().map(cell).collect();
+        if cells.iter().any(Option::is_some) {
+            let texts = cells.into_iter().map(|cell| cell.unwrap_or("-".to_string()));
+            table.add_row(std::iter::once(one.name.clone()).chain(texts));
+        }
+    }
+    right(&mut table, 1);
+    Captioned { caption: caption.to_string(), table }
+}
+
+/// Contenders down, all figures across.
+fn detail(results: &Results, spec: &Spec) -> Captioned {
+    let mut table = Table::new();
+    table.set_header([
+        "allocator",
+        "CPU",
+        "CPU min",
+        "clock",
+        "p99",
+        "MiB mean",
+        "MiB peak",
+        "MiB at end",
+        "MiB ever",
+        "faults",
+    ]);
+    for row in results.rows.iter().filter(|row| results.specs[row.spec].name == spec.name) {
+        let name = results.contenders[row.contender].name.clone();
+        let Some(all) = row.summary() else {
+            table.add_row([name, "refused".to_string()]);
+            continue;
+        };
+        table.add_row([
+            name,
+            short(all.cpu_ns),
+            short(all.cpu_ns_min),
+            short(all.wall_ns),
+            short(all.p99_ns),
+            mib(all.rss_mean),
+            mib(all.rss_peak),
+            mib(all.rss_end),
+            mib(all.rss_ever),
+            format!("{:.2}", all.faults),
+        ]);
+    }
+    right(&mut table, 1);
+    Captioned { caption: format!("{}: {}", spec.name, about(spec)), table }
+}
+
+fn about(spec: &Spec) -> String {
+    let threads = match spec.threads {
+        1 => "one thread".to_string(),
+        threads => format!("{threads} threads"),
+    };
+    let touched = match spec.touch {
+        Touch::Byte => "one byte",
+        Touch::Pages => "every page",
+    };
+    let unit = match spec.work {
+        Work::Burst { idle_ms, .. } => {
+            return format!(
+                "{touched} touched, then all freed, then {idle_ms} ms of idling; for one of them, purging counts."
+            );
+        }
+        Work::Grow { .. } => "a whole growth by half at a time".to_string(),
+        Work::Mix { live, .. } => format!("one freed and one allocated, {live} live in each thread"),
+        Work::Flow { .. } => "one allocated by a thread and freed by another".to_string(),
+        Work::Pair { .. } | Work::Calloc { .. } | Work::Memset { .. } | Work::Aligned { .. } => {
+            "a pair".to_string()
+        }
+    };
+    format!("{touched} touched, {threads}; for {unit}; the clock for all threads together.")
+}
+
+/// CSV, tables and charts.
+pub(super) fn files(results: &Results, dir: &Path, stem: &str, header: &str) -> Result<()> {
+    write_file(dir, &format!("{stem}.csv"), &(comments(header) + &csv(results)))?;
+    let mut page = format!("# Allocators of a process\n\n```text\n{header}```\n");
+    let huge = stem.ends_with("thp");
+    if huge {
+        page.push_str("\nTransparent huge pages on for the peers that have an option for it.\n");
+    }
+    for Captioned { caption, mut table } in tables(results) {
+        table.load_preset(presets::ASCII_MARKDOWN);
+        // Writing to a String cannot fail.
+        let _ = write!(page, "\n{caption}\n\n{}\n", table.trim_fmt());
+    }
+    for broken in &results.broken {
+        let _ = write!(page, "\nBroken: {broken}\n");
+    }
+    write_file(dir, &format!("{stem}.md"), &page)?;
+    charts(results, dir, stem)
+}
+
+fn csv(results: &Results) -> String {
+    let mut csv = String::from(
+        "workload,allocator,setting,version,threads,rounds,cpu_ns,cpu_ns_min,wall_ns,wall_ns_min,p99_ns,faults,rss_mean,rss_peak,rss_end,rss_ever\n",
+    );
+    for row in &results.rows {
+        let (spec, one) = (&results.specs[row.spec], &results.contenders[row.contender]);
+        let setting = one.name.strip_prefix(one.family).unwrap_or_default().trim();
+        let whose = format!("{},{},{setting},{}", spec.name, one.family, one.version.replace(',', " "));
+        let Some(all) = row.summary() else { continue };
+        let Summary { cpu_ns, cpu_ns_min, wall_ns, wall_ns_min, p99_ns, faults, .. } = all;
+        let Summary { rss_mean, rss_peak, rss_end, rss_ever, .. } = all;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            csv,
+            "{whose},{},{},{cpu_ns:.2},{cpu_ns_min:.2},{wall_ns:.2},{wall_ns_min:.2},{p99_ns:.0},{faults:.3},{rss_mean:.0},{rss_peak:.0},{rss_end:.0},{rss_ever:.0}",
+            spec.threads,
+            row.rounds.len(),
+        );
+    }
+    csv
+}
+
+/// A chart for each workload that is run at several settings: a line for each allocator, a point for each setting.
+fn charts(results: &Results, dir: &Path, stem: &str) -> Result<()> {
+    for spec in results.specs.iter().filter(|spec| spec.scope == Scope::WithKnobs) {
+        let all = results.of(&spec.name);
+        let mut families: Vec<&str> = Vec::new();
+        for (one, _) in &all {
+            if !families.contains(&one.family) && ![KV, MMAP].contains(&one.family) {
+                families.push(one.family);
+            }
+        }
+        let lines: Vec<_> = families
+            .iter()
+            .map(|family| {
+                let of = all.iter().filter(|(one, _): &&(&Contender, _)| one.family == *family);
+                let mut points: Vec<_> = of.map(|(_, all)| (all.rss_mean / MIB, all.cpu_ns)).collect();
+                points.sort_by(|a, b| a.0.total_cmp(&b.0));
+                (family.to_string(), points)
+            })
+            .collect();
+        if lines.is_empty() {
+            continue;
+        }
+        let chart = Chart {
+            title: &title(spec),
+            x: "MiB resident on average",
+            y: "ns an operation (processor time, median)",
+            x_scale: Scale::Log,
+            y_scale: Scale::Log,
+            lines,
+            about: &families,
+            size: (820.0, 470.0),
+        };
+        write_chart(dir, &format!("{stem}-{}.svg", spec.name.replace("-pages", "")), &chart)?;
+    }
+    Ok(())
+}
+
+fn title(spec: &Spec) -> String {
+    let mix = MIXES.map(mix_name).into_iter().find(|name| spec.name.starts_with(name.as_str()));
+    let what =
+        mix.map_or(format!("{CROWD} threads"), |name| format!("Random sizes, {}", &name["mix-".len()..]));
+    format!("{what}, every page touched, threads: {}", spec.threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_and_a_unit() {
+        let texts = [1.234, 12.34, 123.4, 1234.0, 12_340_000.0].map(short);
+        assert_eq!(texts, ["1.23 ns", "12.3 ns", "123 ns", "1.23 us", "12.3 ms"]);
+    }
+}

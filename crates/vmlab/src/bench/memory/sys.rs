@@ -1,0 +1,116 @@
+//! What a child asks the system and the dynamic linker.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::{MaybeUninit, transmute};
+use std::path::PathBuf;
+
+/// Processor time of this process, in nanoseconds: that of its background threads is a cost, too.
+pub(super) fn process_cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the place is writable, and the clock is one that every Linux has.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    assert_eq!(failed, 0);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Page faults of this process, without those that read from a disk.
+pub(super) fn faults() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the place is writable.
+    let failed = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    assert_eq!(failed, 0);
+    // SAFETY: zeros are one, and it was written to.
+    unsafe { usage.assume_init() }.ru_minflt as u64
+}
+
+/// The address of a function of this process.
+fn symbol(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a name that ends with 0; the handle stands for all that is loaded.
+    let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!at.is_null()).then_some(at)
+}
+
+/// The file that `malloc` comes from.
+pub(super) fn malloc_library() -> Option<PathBuf> {
+    let at = symbol(c"malloc")?;
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked for, and the place is writable.
+    let found = unsafe { libc::dladdr(at, info.as_mut_ptr()) };
+    // SAFETY: zeros are one.
+    let info = unsafe { info.assume_init() };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    text(info.dli_fname).map(PathBuf::from)
+}
+
+/// A text of a library, which stays as long as that is loaded.
+fn text(at: *const c_char) -> Option<String> {
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: who calls has it from a library that says so: it ends with 0, and nobody changes it meanwhile.
+    Some(unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned())
+}
+
+type Mallctl = unsafe extern "C" fn(*const c_char, *mut c_void, *mut usize, *mut c_void, usize) -> c_int;
+type MiVersion = unsafe extern "C" fn() -> c_int;
+type TcVersion = unsafe extern "C" fn(*mut c_int, *mut c_int, *mut *const c_char) -> *const c_char;
+
+/// What the allocator behind `malloc` says of its version, if it is one of those that do.
+pub(super) fn version() -> Option<String> {
+    if let Some(at) = symbol(c"mi_version") {
+        // SAFETY: that is its type in every version of mimalloc.
+        let version = unsafe { transmute::<*mut c_void, MiVersion>(at) };
+        // SAFETY: it takes nothing and may be called any time.
+        let number = unsafe { version() };
+        // A digit each, and two for the last two of them in later versions.
+        let (major, minor, patch) = match number {
+            ..10_000 => (number / 100, number / 10 % 10, number % 10),
+            _ => (number / 10_000, number / 100 % 100, number % 100),
+        };
+        return Some(format!("{major}.{minor}.{patch}"));
+    }
+    if let Some(at) = symbol(c"tc_version") {
+        // SAFETY: that is its type in every version of gperftools.
+        let version = unsafe { transmute::<*mut c_void, TcVersion>(at) };
+        let (mut major, mut minor, mut patch) = (0, 0, std::ptr::null());
+        // SAFETY: all three places are writable.
+        let whole = unsafe { version(&raw mut major, &raw mut minor, &raw mut patch) };
+        return text(whole);
+    }
+    if let Some(at) = symbol(c"mallctl") {
+        // SAFETY: that is its type in every version of jemalloc.
+        let mallctl = unsafe { transmute::<*mut c_void, Mallctl>(at) };
+        let mut version: *const c_char = std::ptr::null();
+        let mut bytes = size_of::<*const c_char>();
+        let place = (&raw mut version).cast();
+        // SAFETY: the name ends with 0; the place is as large as is said, and nothing is set.
+        let failed = unsafe { mallctl(c"version".as_ptr(), place, &raw mut bytes, std::ptr::null_mut(), 0) };
+        return if failed == 0 { text(version) } else { None };
+    }
+    None
+}
+
+/// The version of the C library.
+pub(super) fn libc_version() -> Option<String> {
+    // SAFETY: it takes nothing, and returns a text that stays.
+    text(unsafe { libc::gnu_get_libc_version() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_its_time_its_faults_and_its_allocator() {
+        let (before, faults_before) = (process_cpu_ns(), faults());
+        let pages = vec![1u8; 32 << 20];
+        assert!(std::hint::black_box(&pages).iter().all(|&byte| byte == 1));
+        assert!(process_cpu_ns() > before && faults() > faults_before);
+        let library = malloc_library().unwrap();
+        assert!(library.to_string_lossy().contains("libc"), "{}", library.display());
+        assert!(libc_version().unwrap().starts_with("2."));
+        assert_eq!(version(), None, "none of the others is loaded");
+    }
+}

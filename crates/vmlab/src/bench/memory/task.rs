@@ -1,0 +1,217 @@
+//! What a child is told to do, and what it says when it has done it. Both travel as JSON.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// Whose memory a child uses.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum How {
+    /// An allocator of ours, which may keep that many bytes; `None` as it is by default.
+    Vmalloc { kept_bytes_max: Option<usize> },
+    /// Ours behind `Kv<System>`, by default.
+    Kv,
+    /// `malloc` and its kin: the C library's, or those of a library loaded before it.
+    Malloc,
+    /// A mapping each.
+    Mmap,
+}
+
+/// What is written to between an allocation and its free.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Touch {
+    /// The first byte.
+    Byte,
+    /// A byte of each page.
+    Pages,
+}
+
+/// What is done again and again.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// Allocates, touches and frees one size.
+    Pair { bytes: usize },
+    /// Frees one of `live` allocations at random, and allocates and touches another, sizes log-uniform.
+    Mix { low: usize, high: usize, live: usize },
+    /// A thread allocates and touches, another frees.
+    Flow { bytes: usize },
+    /// Allocates and touches `count`, frees all, and idles.
+    Burst { count: usize, bytes: usize, idle_ms: u64 },
+    /// Allocates zeros, touches and frees.
+    Calloc { bytes: usize },
+    /// Writes zeros to one allocation, which is resident: what `Calloc` is compared with.
+    Memset { bytes: usize },
+    /// Grows an allocation by half until it has `high` bytes, touching what is new, and frees it.
+    Grow { low: usize, high: usize },
+    /// As `Pair`, aligned.
+    Aligned { bytes: usize, align: usize },
+}
+
+/// One run of one child.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Task {
+    pub(super) how: How,
+    /// The library that `malloc` must come from.
+    pub(super) library: Option<PathBuf>,
+    pub(super) work: Work,
+    pub(super) touch: Touch,
+    pub(super) threads: usize,
+    /// How long it is measured, in milliseconds; once at least.
+    pub(super) ms: u64,
+    pub(super) seed: u64,
+}
+
+/// What a child measured of itself.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
+pub(super) struct Measured {
+    pub(super) ops: u64,
+    /// Of all threads together.
+    pub(super) cpu_ns: u64,
+    pub(super) wall_ns: u64,
+    /// From another stretch of the same work, timed call by call.
+    pub(super) p99_ns: u64,
+    pub(super) faults: u64,
+}
+
+/// The last line of a child that did not fail.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(super) enum Said {
+    Measured(Measured),
+    /// The allocator has no such memory to give.
+    Refused(String),
+}
+
+/// Which contenders run a workload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scope {
+    /// Each allocator at its defaults.
+    Defaults,
+    /// The same, and plain mappings.
+    WithMmap,
+    /// The same, and allocators at other settings.
+    WithKnobs,
+    /// Ours and plain mappings.
+    OursAndMmap,
+    /// The C library alone: no allocator is measured.
+    Baseline,
+}
+
+/// A workload by name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Spec {
+    pub(super) name: String,
+    pub(super) work: Work,
+    pub(super) touch: Touch,
+    pub(super) threads: usize,
+    pub(super) scope: Scope,
+    /// How many times `--ms` it runs: longer where memory comes to rest slowly.
+    pub(super) times_ms: u64,
+    /// The most rounds.
+    pub(super) rounds_max: usize,
+}
+
+/// Bytes in few characters.
+pub(super) fn size(bytes: usize) -> String {
+    if bytes >= MIB { format!("{}M", bytes / MIB) } else { format!("{}K", bytes / KIB) }
+}
+
+/// Sizes of pairs.
+pub(super) const PAIRS: [usize; 6] = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
+/// Least and most bytes, and how many are live.
+pub(super) const MIXES: [(usize, usize, usize); 3] =
+    [(64 * KIB, 4 * MIB, 16), (MIB, 16 * MIB, 8), (64 * KIB, 64 * MIB, 4)];
+/// Threads of the crowd.
+pub(super) const CROWD: usize = 64;
+/// Sizes of zeros.
+pub(super) const CALLOCS: [usize; 3] = [256 * KIB, 4 * MIB, 64 * MIB];
+/// Sizes that pass from thread to thread.
+pub(super) const FLOWS: [usize; 3] = [64 * KIB, MIB, 16 * MIB];
+/// Sizes that are grown to.
+pub(super) const GROWN: [usize; 2] = [16 * MIB, 256 * MIB];
+/// The largest size of a pair that is compared with a mapping.
+pub(super) const MAPPED_MAX: usize = 16 * MIB;
+const ALL_ROUNDS: usize = usize::MAX;
+
+/// A mix's name, without touch and threads.
+pub(super) fn mix_name((low, high, _): (usize, usize, usize)) -> String {
+    format!("mix-{}-{}", size(low), size(high))
+}
+
+/// All workloads, in the order of the tables.
+pub(super) fn all() -> Vec<Spec> {
+    let mut all = Vec::new();
+    let mut add = |name: String, work, touch, threads, scope, times_ms, rounds_max| {
+        all.push(Spec { name, work, touch, threads, scope, times_ms, rounds_max });
+    };
+    for bytes in PAIRS {
+        let work = Work::Pair { bytes };
+        let name = format!("pair-{}", size(bytes));
+        add(format!("{name}-byte-1t"), work, Touch::Byte, 1, Scope::Defaults, 1, ALL_ROUNDS);
+        let scope = if bytes <= MAPPED_MAX { Scope::WithMmap } else { Scope::Defaults };
+        add(format!("{name}-pages-1t"), work, Touch::Pages, 1, scope, 1, ALL_ROUNDS);
+        if bytes <= MAPPED_MAX {
+            add(format!("{name}-pages-2t"), work, Touch::Pages, 2, Scope::OursAndMmap, 1, ALL_ROUNDS);
+        }
+    }
+    for mix in MIXES {
+        let (low, high, live) = mix;
+        let work = Work::Mix { low, high, live };
+        for threads in [1, 2] {
+            let name = mix_name(mix);
+            add(format!("{name}-pages-{threads}t"), work, Touch::Pages, threads, Scope::WithKnobs, 4, 3);
+            add(
+                format!("{name}-byte-{threads}t"),
+                work,
+                Touch::Byte,
+                threads,
+                Scope::Defaults,
+                1,
+                ALL_ROUNDS,
+            );
+        }
+    }
+    for bytes in FLOWS {
+        let work = Work::Flow { bytes };
+        add(format!("flow-{}", size(bytes)), work, Touch::Pages, 2, Scope::Defaults, 1, ALL_ROUNDS);
+    }
+    let work = Work::Mix { low: 64 * KIB, high: 4 * MIB, live: 4 };
+    add(format!("crowd-{CROWD}t"), work, Touch::Pages, CROWD, Scope::WithKnobs, 4, 3);
+    let work = Work::Burst { count: 256, bytes: MIB, idle_ms: 1500 };
+    add("burst-256x1M".to_string(), work, Touch::Pages, 1, Scope::Defaults, 1, 2);
+    for bytes in CALLOCS {
+        let name = size(bytes);
+        add(format!("memset-{name}"), Work::Memset { bytes }, Touch::Byte, 1, Scope::Baseline, 1, ALL_ROUNDS);
+        add(format!("calloc-{name}"), Work::Calloc { bytes }, Touch::Byte, 1, Scope::Defaults, 1, ALL_ROUNDS);
+    }
+    for high in GROWN {
+        let work = Work::Grow { low: 64 * KIB, high };
+        add(format!("grow-{}", size(high)), work, Touch::Pages, 1, Scope::Defaults, 1, 3);
+    }
+    let work = Work::Aligned { bytes: 2 * MIB, align: 2 * MIB };
+    add("aligned-2M".to_string(), work, Touch::Byte, 1, Scope::Defaults, 1, ALL_ROUNDS);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_workload_has_a_name_of_its_own_and_travels_as_json() {
+        let all = all();
+        let mut names: Vec<_> = all.iter().map(|spec| spec.name.as_str()).collect();
+        assert!(names.contains(&"pair-64M-byte-1t") && names.contains(&"mix-1M-16M-pages-2t"), "{names:?}");
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all.len());
+        for spec in all {
+            let how = How::Vmalloc { kept_bytes_max: Some(8 << 20) };
+            let (work, touch, threads) = (spec.work, spec.touch, spec.threads);
+            let task = Task { how, library: None, work, touch, threads, ms: 1, seed: 7 };
+            let text = serde_json::to_string(&task).unwrap();
+            assert_eq!(serde_json::from_str::<Task>(&text).unwrap(), task);
+        }
+    }
+}

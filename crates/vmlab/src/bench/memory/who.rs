@@ -1,0 +1,382 @@
+//! The allocators that are measured, and where they are found.
+
+use super::child::WHO;
+use super::task::{How, Scope, Spec};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// An allocator at one setting.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Contender {
+    /// With the setting, if it is not the default.
+    pub(super) name: String,
+    /// Without: what a line of a chart is called.
+    pub(super) family: &'static str,
+    pub(super) how: How,
+    pub(super) library: Option<PathBuf>,
+    pub(super) env: Vec<(&'static str, String)>,
+    pub(super) version: String,
+    pub(super) is_default: bool,
+}
+
+/// What ours is called, alone and as a global allocator.
+pub(super) const OURS: &str = "ours";
+pub(super) const KV: &str = "ours-kv";
+pub(super) const MMAP: &str = "mmap";
+pub(super) const GLIBC: &str = "glibc";
+
+/// What ours may keep, in MiB.
+const BUDGETS_MIB: [usize; 6] = [8, 16, 32, 64, 128, 256];
+
+impl Contender {
+    /// Tells whether it runs a workload.
+    pub(super) fn runs(&self, spec: &Spec) -> bool {
+        let ours = [OURS, KV].contains(&self.family);
+        match spec.scope {
+            Scope::Defaults => self.is_default && self.family != MMAP,
+            Scope::WithMmap => self.is_default,
+            Scope::WithKnobs => self.family != MMAP,
+            Scope::OursAndMmap => self.is_default && (ours || self.family == MMAP),
+            Scope::Baseline => self.is_default && self.family == GLIBC,
+        }
+    }
+
+    /// The child that does a task with it. Nothing of this process's own settings reaches it.
+    pub(super) fn command(&self, text: &str) -> Result<Command> {
+        let program = std::env::current_exe().context("this program's own file is not known")?;
+        let mut command = Command::new(program);
+        command.args(["bench", "memory-child", text]);
+        for (name, _) in std::env::vars_os() {
+            let known = name.to_string_lossy();
+            let prefixes = ["LD_", "MALLOC_", "GLIBC_", "MIMALLOC_", "TCMALLOC_", "TBB_", "JE_"];
+            if prefixes.iter().any(|prefix| known.starts_with(prefix)) {
+                command.env_remove(name);
+            }
+        }
+        if let Some(library) = &self.library {
+            command.env("LD_PRELOAD", library);
+        }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Ok(command)
+    }
+}
+
+/// A peer that may be found as a library.
+struct Known {
+    family: &'static str,
+    files: &'static [&'static str],
+    /// With transparent huge pages on.
+    huge: &'static [(&'static str, &'static str)],
+    /// Name of a setting, and what is set.
+    knobs: &'static [(&'static str, &'static [(&'static str, &'static str)])],
+}
+
+/// Glibc, which is always there.
+const LIBC: Known = Known {
+    family: GLIBC,
+    files: &[],
+    huge: &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")],
+    knobs: &[
+        ("mmap-64K", &[("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=65536")]),
+        ("trim-32M", &[("GLIBC_TUNABLES", "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=33554432")]),
+        ("trim-8G", &[("GLIBC_TUNABLES", "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=8589934592")]),
+    ],
+};
+
+/// The same variable under the names that versions of mimalloc gave it.
+const MIMALLOC_HUGE: &[(&str, &str)] =
+    &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1"), ("MIMALLOC_LARGE_OS_PAGES", "1"), ("MIMALLOC_ALLOW_THP", "1")];
+
+/// Debian's packages, and what `cargo xtask peers` builds.
+const LIBRARIES: [Known; 7] = [
+    Known {
+        family: "jemalloc",
+        files: &["libjemalloc.so.2", "libjemalloc.so"],
+        huge: &[("MALLOC_CONF", "thp:always")],
+        knobs: &[
+            ("decay-0", &[("MALLOC_CONF", "dirty_decay_ms:0")]),
+            ("decay-100", &[("MALLOC_CONF", "dirty_decay_ms:100")]),
+            ("decay-1000", &[("MALLOC_CONF", "dirty_decay_ms:1000")]),
+            ("decay-off", &[("MALLOC_CONF", "dirty_decay_ms:-1")]),
+        ],
+    },
+    Known {
+        family: "mimalloc",
+        files: &["libmimalloc.so.2", "libmimalloc.so.2.0", "libmimalloc.so"],
+        huge: MIMALLOC_HUGE,
+        knobs: &[
+            ("purge-0", &[("MIMALLOC_PURGE_DELAY", "0"), ("MIMALLOC_DECOMMIT_DELAY", "0")]),
+            ("purge-10", &[("MIMALLOC_PURGE_DELAY", "10"), ("MIMALLOC_DECOMMIT_DELAY", "10")]),
+            ("purge-1000", &[("MIMALLOC_PURGE_DELAY", "1000"), ("MIMALLOC_DECOMMIT_DELAY", "1000")]),
+        ],
+    },
+    Known {
+        family: "tcmalloc",
+        files: &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so"],
+        huge: &[],
+        knobs: &[("release-10", &[("TCMALLOC_RELEASE_RATE", "10")])],
+    },
+    Known {
+        family: "tbbmalloc",
+        files: &["libtbbmalloc_proxy.so.2", "libtbbmalloc_proxy.so"],
+        huge: &[("TBB_MALLOC_USE_HUGE_PAGES", "1")],
+        knobs: &[],
+    },
+    Known { family: "snmalloc", files: &["libpeer_snmalloc.so"], huge: &[], knobs: &[] },
+    Known { family: "rpmalloc", files: &["libpeer_rpmalloc.so"], huge: &[], knobs: &[] },
+    Known {
+        family: "mimalloc3",
+        files: &["libpeer_mimalloc3.so"],
+        huge: MIMALLOC_HUGE,
+        knobs: &[
+            ("purge-0", &[("MIMALLOC_PURGE_DELAY", "0")]),
+            ("purge-10", &[("MIMALLOC_PURGE_DELAY", "10")]),
+        ],
+    },
+];
+
+/// Where libraries are, and where `cargo xtask peers` puts those that it builds.
+fn folders() -> Vec<PathBuf> {
+    let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let mut folders = vec![
+        Path::new("target/peers").to_path_buf(),
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers"),
+    ];
+    for root in ["/usr/local/lib", "/usr/lib", "/lib"] {
+        folders.push(Path::new(root).join(&triple));
+        folders.push(Path::new(root).to_path_buf());
+    }
+    folders.push(Path::new("/usr/lib64").to_path_buf());
+    folders
+}
+
+fn find(files: &[&str]) -> Option<PathBuf> {
+    let folders = folders();
+    let all = files.iter().flat_map(|file| folders.iter().map(move |folder| folder.join(file)));
+    all.filter(|path| path.is_file()).find_map(|path| path.canonicalize().ok())
+}
+
+/// A peer that the user named.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Named {
+    name: String,
+    path: Option<PathBuf>,
+}
+
+impl std::str::FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, path) = match text.split_once('=') {
+            Some((name, path)) => (name, Some(PathBuf::from(path))),
+            None => (text, None),
+        };
+        if name.is_empty() || path.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+            return Err("it is NAME or NAME=PATH".to_string());
+        }
+        Ok(Self { name: name.to_string(), path })
+    }
+}
+
+/// Whom to measure.
+pub(super) struct Wanted<'a> {
+    /// If any, no other peers.
+    pub(super) peers: &'a [Named],
+    /// With transparent huge pages on.
+    pub(super) huge: bool,
+    /// Without other settings than the default one, and few budgets.
+    pub(super) quick: bool,
+}
+
+/// All contenders, and the names of peers that are not there.
+///
+/// # Errors
+/// If a peer that was named is not there, or one that is does not run.
+pub(super) fn all(wanted: &Wanted<'_>) -> Result<(Vec<Contender>, Vec<&'static str>)> {
+    let mut all = ours(wanted.quick);
+    let mut missing = Vec::new();
+    let families = LIBRARIES.iter().map(|known| known.family).chain([GLIBC, MMAP]);
+    let families: Vec<_> = families.collect();
+    for Named { name, path } in wanted.peers {
+        if !families.contains(&name.as_str()) && path.is_none() {
+            bail!(
+                "no peer is called {name}: NAME=PATH names a library, else it is one of {}",
+                families.join(", ")
+            );
+        }
+    }
+    let is_wanted =
+        |family: &str| wanted.peers.is_empty() || wanted.peers.iter().any(|named| named.name == family);
+    if is_wanted(MMAP) {
+        all.push(plain(MMAP, How::Mmap));
+    }
+    if is_wanted(GLIBC) {
+        add(&mut all, &LIBC, None, wanted)?;
+    }
+    for known in &LIBRARIES {
+        let named = wanted.peers.iter().find(|named| named.name == known.family);
+        if !is_wanted(known.family) || named.is_some_and(|named| named.path.is_some()) {
+            continue;
+        }
+        match find(known.files) {
+            Some(library) => add(&mut all, known, Some(library), wanted)?,
+            None if named.is_some() => {
+                bail!("{} is not installed here: {}=PATH names a library", known.family, known.family)
+            }
+            None => missing.push(known.family),
+        }
+    }
+    for Named { name, path } in wanted.peers {
+        let Some(path) = path else { continue };
+        let library = path.canonicalize().with_context(|| format!("no library {}", path.display()))?;
+        let known = LIBRARIES.iter().find(|known| known.family == name);
+        // Contenders live as long as the program, as do the names of those that it knows.
+        let unknown =
+            || Known { family: Box::leak(name.clone().into_boxed_str()), files: &[], huge: &[], knobs: &[] };
+        match known {
+            Some(known) => add(&mut all, known, Some(library), wanted)?,
+            None => add(&mut all, &unknown(), Some(library), wanted)?,
+        }
+    }
+    Ok((all, missing))
+}
+
+fn plain(family: &'static str, how: How) -> Contender {
+    let version = format!("vmlab {}", env!("CARGO_PKG_VERSION"));
+    let version = if family == MMAP { String::new() } else { version };
+    Contender {
+        name: family.to_string(),
+        family,
+        how,
+        library: None,
+        env: Vec::new(),
+        version,
+        is_default: true,
+    }
+}
+
+fn ours(quick: bool) -> Vec<Contender> {
+    let default = vmalloc::Options::default().kept_bytes_max;
+    let mut all = vec![plain(OURS, How::Vmalloc { kept_bytes_max: None }), plain(KV, How::Kv)];
+    for mib in BUDGETS_MIB {
+        let kept = mib << 20;
+        if kept != default && (!quick || mib == 32) {
+            let how = How::Vmalloc { kept_bytes_max: Some(kept) };
+            all.push(Contender { name: format!("{OURS} {mib}M"), is_default: false, ..plain(OURS, how) });
+        }
+    }
+    all
+}
+
+/// Adds a peer and its settings.
+fn add(all: &mut Vec<Contender>, known: &Known, library: Option<PathBuf>, wanted: &Wanted<'_>) -> Result<()> {
+    let set = |pairs: &[(&'static str, &str)]| -> Vec<(&'static str, String)> {
+        pairs.iter().map(|&(name, value)| (name, value.to_string())).collect()
+    };
+    let huge = if wanted.huge { known.huge } else { &[] };
+    let mut default = Contender { library, env: set(huge), ..plain(known.family, How::Malloc) };
+    default.version = version(&default)?;
+    let knobs = if wanted.quick { &[] } else { known.knobs };
+    let others = knobs.iter().map(|(setting, pairs)| {
+        let mut env = set(huge);
+        for (name, value) in set(pairs) {
+            match env.iter_mut().find(|(known, _)| *known == name) {
+                // One variable holds all: glibc separates by colons, jemalloc by commas.
+                Some((_, all)) => {
+                    *all = format!("{all}{}{value}", if name == "MALLOC_CONF" { ',' } else { ':' });
+                }
+                None => env.push((name, value)),
+            }
+        }
+        Contender { name: format!("{} {setting}", known.family), env, is_default: false, ..default.clone() }
+    });
+    let others: Vec<_> = others.collect();
+    all.push(default);
+    all.extend(others);
+    Ok(())
+}
+
+/// Asks a child which allocator it has, and refuses one that has another than it should.
+fn version(contender: &Contender) -> Result<String> {
+    let output =
+        contender.command(WHO)?.output().with_context(|| format!("cannot run {}", contender.name))?;
+    let name = &contender.name;
+    if !output.status.success() {
+        bail!("{name} does not run ({}){}", output.status, said(&output.stderr));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut lines = text.lines();
+    let from = PathBuf::from(lines.next().unwrap_or_default());
+    let Some(library) = &contender.library else {
+        return Ok(lines.next().unwrap_or_default().to_string());
+    };
+    if from.canonicalize().ok().as_ref() != Some(library) {
+        let why = said(&output.stderr);
+        bail!("{name}: {} provides no malloc, it comes from {}{why}", library.display(), from.display());
+    }
+    let told = lines.next().filter(|told| !told.is_empty() && !is_libc(told));
+    Ok(told
+        .map(str::to_string)
+        .or_else(|| beside(library))
+        .or_else(|| package(library))
+        .unwrap_or("?".into()))
+}
+
+/// A child of an allocator that says nothing of itself tells the C library's version.
+fn is_libc(version: &str) -> bool {
+    super::sys::libc_version().is_some_and(|libc| libc == version)
+}
+
+/// The last line that was written to stderr.
+pub(super) fn said(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    text.lines().rfind(|line| !line.trim().is_empty()).map_or(String::new(), |line| format!(": {line}"))
+}
+
+/// What `cargo xtask peers` wrote beside a library.
+fn beside(library: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(library.with_extension("version")).ok()?;
+    Some(text.trim().to_string())
+}
+
+/// The version of the package that a file is of.
+fn package(library: &Path) -> Option<String> {
+    let ask = |args: &[&str]| {
+        let output = Command::new("dpkg-query").args(args).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let owner = |path: &Path| ask(&["-S", path.to_str()?]);
+    let owner = owner(library).or_else(|| {
+        // Packages name files by where they were put, which is not always where they are.
+        owner(&Path::new("/").join(library.strip_prefix("/usr").ok()?))
+    })?;
+    let (name, _) = owner.split_once(": ")?;
+    let version = ask(&["-W", "-f", "${Version}", name])?;
+    Some(version.trim().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_named_with_or_without_its_library() {
+        let named = |text: &str| text.parse::<Named>();
+        assert_eq!(named("mmap").unwrap(), Named { name: "mmap".into(), path: None });
+        assert_eq!(named("x=/a=b").unwrap(), Named { name: "x".into(), path: Some("/a=b".into()) });
+        for bad in ["", "=x", "x="] {
+            assert!(named(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ours_has_a_point_for_each_budget_and_one_default() {
+        let all = ours(false);
+        assert_eq!(all.iter().filter(|one| one.family == OURS && one.is_default).count(), 1);
+        let default = vmalloc::Options::default().kept_bytes_max;
+        let others = BUDGETS_MIB.iter().filter(|&&mib| mib << 20 != default).count();
+        assert_eq!(all.iter().filter(|one| one.family == OURS).count(), 1 + others);
+    }
+}

@@ -1,0 +1,122 @@
+//! An allocator behind the C interface of a kernel's per-CPU memory: Linux's own library, or any other that exports it.
+//!
+//! ```c
+//! struct kp_config { uint32_t nr_units, unit_size, static_size, reserved_size, dyn_size, work_mode; };  /* 0: the caller balances */
+//! int      kp_init(const struct kp_config *);           /* begins anew; 0 */
+//! void     kp_thread_init(int cpu);                     /* before any other call of a thread */
+//! uint64_t kp_alloc_fast(uint64_t size, uint64_t align, int flags);   /* 0: nothing; flag 1: cannot wait */
+//! void     kp_free(uint64_t);
+//! void     kp_stats(struct kp_stats *);                 /* thirteen numbers, see `Stats` */
+//! ```
+//! A library has one allocator: the latest. What it was built from is the user's affair.
+
+use super::subject::{Counts, Shape, Subject, UNITS};
+use anyhow::{Context, Result, bail};
+use libloading::Library;
+use std::path::Path;
+use std::sync::Arc;
+
+#[repr(C)]
+struct KpConfig {
+    units: u32,
+    unit: u32,
+    parts: [u32; 3],
+    work: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Stats {
+    chunks: u64,
+    free_bytes: u64,
+    populated_pages: u64,
+    others: [u64; 10],
+    /// Room for what a later library may add.
+    more: [u64; 32],
+}
+
+type Init = unsafe extern "C" fn(*const KpConfig) -> i32;
+type ThreadInit = unsafe extern "C" fn(i32);
+type Alloc = unsafe extern "C" fn(u64, u64, i32) -> u64;
+type Free = unsafe extern "C" fn(u64);
+type StatsOf = unsafe extern "C" fn(*mut Stats);
+
+/// The functions of a library. Each is called with what the interface above asks for, and no other way.
+#[derive(Clone)]
+pub(super) struct Kern {
+    init: Init,
+    thread_init: ThreadInit,
+    alloc: Alloc,
+    free: Free,
+    stats: StatsOf,
+    /// Keeps their code in memory.
+    _library: Arc<Library>,
+}
+
+/// The function of a name.
+fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
+    // SAFETY: the type is the one that the interface above states for this name; every caller below names both.
+    let found = unsafe { library.get::<F>(name.as_bytes()) };
+    found.map(|found| *found).with_context(|| format!("no {name}"))
+}
+
+impl Kern {
+    /// Loads the library at `path`.
+    pub(super) fn load(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        // SAFETY: whoever names a library on the command line vouches for what its initialisers do.
+        let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {shown}"))?;
+        let library = Arc::new(library);
+        let load = || -> Result<Self> {
+            Ok(Self {
+                init: function(&library, "kp_init")?,
+                thread_init: function(&library, "kp_thread_init")?,
+                alloc: function(&library, "kp_alloc_fast")?,
+                free: function(&library, "kp_free")?,
+                stats: function(&library, "kp_stats")?,
+                _library: Arc::clone(&library),
+            })
+        };
+        load().with_context(|| shown.to_string())
+    }
+
+    /// Begins anew. What was before is gone.
+    pub(super) fn begin(&self, shape: Shape) -> Result<Self> {
+        let config = KpConfig { units: UNITS, unit: shape.unit, parts: shape.parts, work: 0 };
+        // SAFETY: the function is loaded, the pointer is to a configuration that outlives the call, and one benchmark at a
+        // time uses the library.
+        if unsafe { (self.init)(&raw const config) } != 0 {
+            bail!("kp_init fails with units of {} bytes", shape.unit);
+        }
+        // SAFETY: the function is loaded and takes a number.
+        unsafe { (self.thread_init)(0) };
+        Ok(self.clone())
+    }
+}
+
+impl Subject for Kern {
+    #[inline(always)]
+    fn alloc(&self, size: u32, align: u32) -> u64 {
+        // SAFETY: the function is loaded, the allocator begun by this thread, and all it takes are numbers.
+        unsafe { (self.alloc)(size.into(), align.into(), 0) }
+    }
+
+    #[inline(always)]
+    fn alloc_atomic(&self, size: u32, align: u32) -> u64 {
+        // SAFETY: as above.
+        unsafe { (self.alloc)(size.into(), align.into(), 1) }
+    }
+
+    #[inline(always)]
+    fn free(&self, at: u64) {
+        // SAFETY: as above; the workloads give back what they were given, once.
+        unsafe { (self.free)(at) };
+    }
+
+    fn counts(&self) -> Counts {
+        let mut stats = Stats::default();
+        // SAFETY: the function is loaded and writes its numbers, fewer than there is room for.
+        unsafe { (self.stats)(&raw mut stats) };
+        Counts { chunks: stats.chunks, free_bytes: stats.free_bytes, pages: stats.populated_pages }
+    }
+}

@@ -1,0 +1,177 @@
+//! Measures per-CPU memory: ours under its policies, and a C library that stands for a kernel's.
+
+mod kern;
+mod print;
+mod seed;
+mod subject;
+mod workloads;
+mod zero;
+
+use super::print::{header, prepare, tables_to_terminal};
+use super::{ROUNDS_MAX, pin};
+use crate::cli::{out, say};
+use anyhow::{Result, bail};
+use clap::builder::RangedU64ValueParser;
+use kern::Kern;
+use std::path::{Path, PathBuf};
+use subject::{Counts, Ours, Shape};
+use va_percpu::config::{Default as Slabs, Linux612, Runs, Scan};
+use workloads::{Round, Workload};
+
+/// Options of `vmlab bench percpu`.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Args {
+    /// Only workloads whose name contains this; what the hints are worth is called seed, zeroing zero
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Rounds, 1 to 1000
+    #[arg(long, default_value_t = 5, value_parser = RangedU64ValueParser::<usize>::new().range(1..=ROUNDS_MAX))]
+    rounds: usize,
+    /// One round, without the workloads that take longest
+    #[arg(long, conflicts_with = "rounds")]
+    quick: bool,
+    /// Where tables and CSV go: results/, unless the run is a part (--quick, --filter), which writes files only if told where
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// A shared library with the C functions kp_init, kp_alloc_fast, kp_free and so on, measured as `kern`
+    #[arg(long, value_name = "FILE")]
+    kern: Option<PathBuf>,
+}
+
+impl Args {
+    /// Where files go. A part of the measurements must not take the place of all.
+    fn files(&self) -> Option<&Path> {
+        let part = self.quick || self.filter.is_some();
+        self.out.as_deref().or((!part).then_some(Path::new("results")))
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|text| name.contains(text.as_str()))
+    }
+}
+
+/// Who is measured.
+#[derive(Clone)]
+enum Who {
+    /// Exact runs, small objects from slabs.
+    Ours,
+    /// Exact runs alone.
+    Runs,
+    /// Linux's hints, corrected.
+    Scan,
+    /// Linux's hints.
+    Linux612,
+    /// A C library.
+    Kern(Kern),
+}
+
+impl Who {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Runs => "runs",
+            Self::Scan => "scan",
+            Self::Linux612 => "linux612",
+            Self::Kern(_) => "kern",
+        }
+    }
+
+    fn round(&self, workload: &Workload) -> Result<Round> {
+        let shape: Shape = workload.shape;
+        Ok(match self {
+            Self::Ours => workload.round(&Ours::<Slabs>::new(shape)?),
+            Self::Runs => workload.round(&Ours::<Runs>::new(shape)?),
+            Self::Scan => workload.round(&Ours::<Scan>::new(shape)?),
+            Self::Linux612 => workload.round(&Ours::<Linux612>::new(shape)?),
+            Self::Kern(kern) => workload.round(&kern.begin(shape)?),
+        })
+    }
+}
+
+/// What one took on one workload: the fastest and the median round of each figure.
+struct Taken {
+    who: &'static str,
+    min: [Option<f64>; 2],
+    median: [Option<f64>; 2],
+    counts: Counts,
+}
+
+/// All that was measured.
+#[derive(Default)]
+struct Measured {
+    rows: Vec<(&'static Workload, Vec<Taken>)>,
+    seed: Vec<seed::Ran>,
+    zero: Vec<zero::Zeroed>,
+}
+
+/// One workload on all, round by round in turn, each time in a fresh space.
+fn measure(workload: &'static Workload, who: &[Who], rounds: usize) -> Result<Vec<Taken>> {
+    let mut taken: Vec<Vec<Round>> = vec![Vec::new(); who.len()];
+    for _ in 0..rounds {
+        for (who, taken) in who.iter().zip(&mut taken) {
+            let round = who.round(workload)?;
+            if round.refused > 0 {
+                bail!("{}: {} refused {} requests", workload.name, who.name(), round.refused);
+            }
+            taken.push(round);
+        }
+    }
+    let of = |(who, rounds): (&Who, Vec<Round>)| {
+        let figure = |nth: usize| -> Option<(f64, f64)> {
+            let mut ns: Vec<f64> = rounds.iter().filter_map(|round| round.ns[nth]).collect();
+            ns.sort_by(f64::total_cmp);
+            Some((*ns.first()?, ns[ns.len() / 2]))
+        };
+        let both = [figure(0), figure(1)];
+        let counts = rounds.last().map_or(Counts::default(), |round| round.counts);
+        Taken {
+            who: who.name(),
+            min: both.map(|figure| figure.map(|(min, _)| min)),
+            median: both.map(|figure| figure.map(|(_, median)| median)),
+            counts,
+        }
+    };
+    Ok(who.iter().zip(taken).map(of).collect())
+}
+
+/// Actions of the seed's workload.
+const ACTIONS: usize = 1_000_000;
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// If a library cannot be loaded, a space not made, a request was refused, or results not written.
+pub fn run(args: &Args) -> Result<()> {
+    let rounds = if args.quick { 1 } else { args.rounds };
+    let header = header(rounds);
+    if let Some(dir) = args.files() {
+        prepare(dir, print::CSV)?;
+    }
+    let mut who = vec![Who::Ours, Who::Runs, Who::Scan, Who::Linux612];
+    if let Some(path) = &args.kern {
+        who.push(Who::Kern(Kern::load(path)?));
+    }
+    pin();
+    let mut measured = Measured::default();
+    static LONG: [Workload; 1] = [workloads::CHUNKS];
+    static ALL: [Workload; 14] = workloads::ALL;
+    for workload in ALL.iter().chain(LONG.iter().filter(|_| !args.quick)).filter(|row| args.wants(row.name)) {
+        say(&format!("{} ...", workload.name));
+        measured.rows.push((workload, measure(workload, &who, rounds)?));
+    }
+    if args.wants("seed") {
+        say("seed ...");
+        measured.seed = seed::measure(if args.quick { ACTIONS / 20 } else { ACTIONS }, rounds.min(3))?;
+    }
+    if args.wants("zero") {
+        measured.zero = zero::measure(rounds);
+    }
+    if measured.rows.is_empty() && measured.seed.is_empty() && measured.zero.is_empty() {
+        bail!("no workload's name contains {:?}", args.filter.as_deref().unwrap_or_default());
+    }
+    tables_to_terminal(print::tables(&measured))?;
+    match args.files() {
+        Some(dir) => print::files(&measured, dir, &header),
+        None => out("no files are written of a part of the measurements: --out DIR writes them"),
+    }
+}

@@ -1,0 +1,147 @@
+//! What is measured: our policies, each as a space of its own, and what they are asked.
+
+use crate::machine::{LabMachine, SpinLock, Work};
+use anyhow::{Context as _, Result};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use va_base::Va;
+use va_base::sync::atomic::{AtomicU64, Ordering};
+use va_percpu::{Backend, Config, Context, Geometry, Offset, PercpuSpace, Refused, Request, Sizes};
+
+/// How large a space is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Shape {
+    /// Bytes of a unit, of which there are four.
+    pub(super) unit: u32,
+    /// Bytes of the static, the reserved and the dynamic part of the first chunk.
+    pub(super) parts: [u32; 3],
+}
+
+/// As Linux has it on four CPUs.
+pub(super) const USUAL: Shape = Shape { unit: 256 << 10, parts: [221_184, 8192, 28_672] };
+
+impl Shape {
+    /// Another unit, whose first chunk holds little.
+    pub(super) const fn of_unit(unit: u32) -> Self {
+        Self { unit, parts: [4096, 0, 20_480] }
+    }
+}
+
+/// Units of a chunk.
+pub(super) const UNITS: u32 = 4;
+
+/// Counts at one moment. Bytes and pages of one unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) chunks: u64,
+    /// Free in chunks, and in slabs.
+    pub(super) free_bytes: u64,
+    pub(super) pages: u64,
+}
+
+/// Gives out and takes back.
+pub(super) trait Subject {
+    /// An object; 0 is none.
+    fn alloc(&self, size: u32, align: u32) -> u64;
+
+    /// The same for a caller who cannot wait.
+    fn alloc_atomic(&self, size: u32, align: u32) -> u64;
+
+    /// Takes one back.
+    fn free(&self, at: u64);
+
+    /// Counts.
+    fn counts(&self) -> Counts;
+}
+
+/// A space with policies `C`, on chunks that are numbers: nothing is mapped or zeroed. Whoever calls does what is due of the
+/// balance, as in Linux's library.
+pub(super) struct Ours<C: Config>(PercpuSpace<LabMachine<SpinLock>, Numbers, C>);
+
+impl<C: Config> Ours<C> {
+    pub(super) fn new(shape: Shape) -> Result<Self> {
+        let [fixed, reserved, dynamic] = shape.parts;
+        let (unit, atom) = (shape.unit, 2 << 20);
+        let sizes = Sizes { unit, fixed, reserved, dynamic, atom, alloc: unit * UNITS, units: UNITS };
+        let geometry = Geometry::new(sizes, Va::new(0xffff_8880_4000_0000)).context("sizes")?;
+        let machine = LabMachine::new(UNITS, UNITS, Work::Here);
+        let stride = (u64::from(unit) * u64::from(UNITS)).next_multiple_of(atom.into());
+        let numbers = Numbers { stride, free: parking_lot::Mutex::default(), used: AtomicU64::new(0) };
+        Ok(Self(PercpuSpace::new(geometry, machine, numbers).context("no memory for records")?))
+    }
+
+    #[inline(always)]
+    fn ask(&self, request: Request) -> u64 {
+        let got = self.0.alloc(&request).map_or(0, Offset::get);
+        self.after();
+        got
+    }
+
+    #[inline(always)]
+    fn after(&self) {
+        if self.0.is_balance_due() {
+            self.0.balance();
+        }
+    }
+}
+
+impl<C: Config> Subject for Ours<C> {
+    #[inline(always)]
+    fn alloc(&self, size: u32, align: u32) -> u64 {
+        self.ask(Request::new(size as usize, align as usize))
+    }
+
+    #[inline(always)]
+    fn alloc_atomic(&self, size: u32, align: u32) -> u64 {
+        self.ask(Request::new(size as usize, align as usize).context(Context::Atomic))
+    }
+
+    #[inline(always)]
+    fn free(&self, at: u64) {
+        let freed = self.0.free(Offset::new(at));
+        debug_assert!(freed.is_ok(), "{freed:?}");
+        self.after();
+    }
+
+    fn counts(&self) -> Counts {
+        let stats = self.0.stats();
+        Counts {
+            chunks: stats.chunks.into(),
+            free_bytes: stats.free_bytes + stats.slab_free_bytes,
+            pages: stats.chunk_pages,
+        }
+    }
+}
+
+/// Chunks that are numbers, from the top down, the highest free one first.
+struct Numbers {
+    stride: u64,
+    free: parking_lot::Mutex<BTreeSet<u64>>,
+    used: AtomicU64,
+}
+
+/// Where chunks end.
+const TOP: u64 = 0xffff_e8ff_0000_0000;
+
+impl Backend for Numbers {
+    const BY_PAGE: bool = true;
+
+    fn create(&self, _geometry: &Geometry) -> Result<Va, Refused> {
+        let place = self.free.lock().pop_first();
+        let place = place.unwrap_or_else(|| self.used.fetch_add(1, Ordering::Relaxed) + 1);
+        let below = place.checked_mul(self.stride).ok_or(Refused)?;
+        TOP.checked_sub(below).map(Va::new).ok_or(Refused)
+    }
+
+    fn destroy(&self, _geometry: &Geometry, base: Va) {
+        self.free.lock().insert((TOP - base.get()) / self.stride);
+    }
+
+    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn depopulate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
+
+    fn flush(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
+}

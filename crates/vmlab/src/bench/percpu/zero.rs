@@ -1,0 +1,36 @@
+//! What zeroing costs, which is left out of every other figure on all sides: an object's bytes in each unit.
+
+use super::subject::{UNITS, USUAL};
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Nanoseconds to zero one object of a size on every CPU.
+pub(super) struct Zeroed {
+    pub(super) size: u32,
+    pub(super) units: u32,
+    pub(super) ns: f64,
+}
+
+/// Objects of several sizes, one after the other through a chunk; the fastest of the rounds.
+pub(super) fn measure(rounds: usize) -> Vec<Zeroed> {
+    let mut measured = Vec::new();
+    for units in [UNITS, 64] {
+        let unit = USUAL.unit as usize;
+        let mut memory = vec![1u8; unit * units as usize];
+        for size in [16, 64, 1024] {
+            let mut best = f64::INFINITY;
+            for _ in 0..rounds.max(2) {
+                let begun = Instant::now();
+                for at in (0..unit).step_by(size as usize) {
+                    for cpu in memory.chunks_exact_mut(unit) {
+                        cpu[at..at + size as usize].fill(0);
+                    }
+                    black_box(&mut memory);
+                }
+                best = best.min(begun.elapsed().as_nanos() as f64 / (unit / size as usize) as f64);
+            }
+            measured.push(Zeroed { size, units, ns: best });
+        }
+    }
+    measured
+}

@@ -1,0 +1,114 @@
+//! `vmlab replay --percpu`: what happened inside the percpu chunks of traces.
+
+use super::input::{beside, read_table, stem};
+use super::out;
+use super::table::{align, plain};
+use crate::replay::percpu::{PercpuTally, replay as run};
+use crate::run::counted;
+use crate::trace::open;
+use crate::trace::percpu::PercpuTrace;
+use crate::trace::vmallocinfo::Table;
+use anyhow::{Context, Result, bail};
+use comfy_table::Cell;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use va_percpu::config::{Linux612, Runs, Scan};
+
+/// One trace under one policy.
+#[derive(Serialize)]
+struct Row {
+    trace: String,
+    policy: &'static str,
+    #[serde(flatten)]
+    tally: PercpuTally,
+}
+
+/// Replays every trace under every policy, and prints a row each.
+pub(super) fn replay(files: &[PathBuf], vmallocinfo: Option<&Path>, json: bool) -> Result<()> {
+    let (mut rows, mut short) = (Vec::new(), None);
+    for file in files {
+        let shown = file.display();
+        let trace = PercpuTrace::read(open(file).with_context(|| format!("cannot read {shown}"))?);
+        let table = match vmallocinfo.map(Path::to_path_buf).or_else(|| beside(file)) {
+            Some(path) => read_table(&path)?,
+            None => Table::default(),
+        };
+        let name = stem(file);
+        let all = [
+            ("linux", run::<Linux612>(&trace, &table)),
+            ("scan", run::<Scan>(&trace, &table)),
+            ("runs", run::<Runs>(&trace, &table)),
+        ];
+        for (policy, tally) in all {
+            rows.push(Row { trace: name.clone(), policy, tally: tally.with_context(|| shown.to_string())? });
+        }
+        if let Some(why) = trace.cut_short {
+            short.get_or_insert(format!(
+                "{name}: the input ends early, {why}; the results are of what was read"
+            ));
+        }
+    }
+    if json {
+        for row in &rows {
+            out(&serde_json::to_string(row)?)?;
+        }
+    } else {
+        table(&rows)?;
+    }
+    match short {
+        Some(why) => bail!("{why}"),
+        None => Ok(()),
+    }
+}
+
+fn table(rows: &[Row]) -> Result<()> {
+    let mut table = plain();
+    table.set_header([
+        "trace",
+        "policy",
+        "allocs",
+        "equal",
+        "share",
+        "lower",
+        "higher",
+        "other\nchunk",
+        "refused",
+        "first\nchunk",
+        "of these\nequal",
+        "frees\nunknown",
+        "chunks",
+    ]);
+    for Row { trace, policy, tally } in rows {
+        let share = 100.0 * tally.equal as f64 / tally.allocs.max(1) as f64;
+        table.add_row([
+            Cell::new(trace),
+            Cell::new(policy),
+            Cell::new(tally.allocs),
+            Cell::new(tally.equal),
+            Cell::new(format!("{share:.2} %")),
+            Cell::new(tally.lower),
+            Cell::new(tally.higher),
+            Cell::new(tally.elsewhere),
+            Cell::new(tally.refused),
+            Cell::new(tally.first),
+            Cell::new(tally.first_equal),
+            Cell::new(tally.frees_unknown),
+            Cell::new(tally.chunks),
+        ]);
+    }
+    align(&mut table, 2);
+    out(&table.to_string())?;
+    let mut last = "";
+    for Row { trace, tally, .. } in rows {
+        if trace != last {
+            out(&format!(
+                "{trace}: what was given out before the first event is not known; the first {} of the dynamic part are taken to be in use, \
+                 and {} that the trace never gave out did nothing",
+                counted(tally.assumed_bytes, "byte"),
+                counted(tally.frees_unknown, "free")
+            ))?;
+        }
+        last = trace;
+    }
+    Ok(())
+}

@@ -1,0 +1,352 @@
+//! Runs the percpu events of a trace through per-CPU memory of ours, and says object by object whether it lies where the kernel
+//! put it.
+//!
+//! # Rules
+//! The first chunk and the others lie where the kernel's do, so that addresses are compared as they are. Where the answers differ, ours
+//! is given back and the kernel's place taken instead, so that one difference does not cause the next. What is due of the
+//! balance is done after each event; the kernel's worker did it a little later.
+//!
+//! # What the trace cannot know
+//! Objects were given out before the first event, in the first chunk. As much as lies below the first address seen is taken to
+//! have been one object; where others lay nobody knows, and an object that the kernel put behind such a one is lower here. A free
+//! of one of them is counted and does nothing.
+//!
+//! # Invariants
+//! - **RP3 one-column**  every allocation is counted as exactly one of equal, lower, higher, elsewhere and refused.
+
+use crate::machine::{LabMachine, PlainLock, Work};
+use crate::trace::percpu::{PercpuEvent, PercpuTrace};
+use crate::trace::vmallocinfo::Table;
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use va_base::{PAGE_SIZE, Va};
+use va_percpu::{Backend, Config, Context, Geometry, Offset, PercpuSpace, Place, Refused, Request, Sizes};
+
+/// What Linux gives modules in the reserved part, and what it adds for itself behind it.
+const RESERVED_BYTES: u32 = 8 << 10;
+const DYNAMIC_BYTES: u32 = 28 << 10;
+/// Bytes of a chunk where no vmallocinfo tells them.
+const CHUNK_BYTES: u64 = 2 << 20;
+
+/// How the answers compare. RP3: every allocation is in exactly one of equal, lower, higher, elsewhere, refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PercpuTally {
+    /// Allocations.
+    pub allocs: u64,
+    /// At the same address.
+    pub equal: u64,
+    /// In the same chunk, below.
+    pub lower: u64,
+    /// In the same chunk, above.
+    pub higher: u64,
+    /// In another chunk.
+    pub elsewhere: u64,
+    /// Ours found nothing, or would not look for such a thing.
+    pub refused: u64,
+    /// Of the allocations, those that the kernel served from the first chunk; and of these, the equal ones.
+    pub first: u64,
+    /// See `first`.
+    pub first_equal: u64,
+    /// Places of the kernel's that could not be taken instead.
+    pub not_placed: u64,
+    /// Frees of objects that were there before the first event.
+    pub frees_unknown: u64,
+    /// Bytes of the first chunk that are taken to have been in use before the first event.
+    pub assumed_bytes: u64,
+    /// Chunks at the end, the first among them.
+    pub chunks: u32,
+}
+
+/// What events tell of the first chunk and of units.
+fn geometry(trace: &PercpuTrace, table: &Table) -> Result<Geometry> {
+    let mut parts = (u64::MAX, u64::MAX);
+    let mut first = None;
+    for event in &trace.events {
+        if let PercpuEvent::Alloc { base, off, ptr, reserved, .. } = *event {
+            let start = base.wrapping_add(off).wrapping_sub(ptr);
+            let start = *first.get_or_insert(start);
+            let within = base.wrapping_sub(start);
+            if reserved {
+                parts.0 = parts.0.min(within);
+            } else {
+                parts.1 = parts.1.min(within);
+            }
+        }
+    }
+    let Some(first) = first else { bail!("no percpu allocation") };
+    let create = trace.events.iter().find_map(|event| match *event {
+        PercpuEvent::Create { base } => Some(base),
+        _ => None,
+    });
+    let bytes = create.and_then(|base| table.chunk_bytes(base)).unwrap_or(CHUNK_BYTES);
+    let unit =
+        u32::try_from(bytes / u64::from(trace.cpus.next_power_of_two())).context("units are too large")?;
+    let reserved = if parts.0 == u64::MAX { 0 } else { RESERVED_BYTES };
+    let fixed = u32::try_from(parts.1).ok().and_then(|dynamic| dynamic.checked_sub(reserved));
+    let fixed = fixed.context("the first chunk cannot be told from the others")?;
+    let units = trace.cpus.next_power_of_two();
+    let sizes = Sizes {
+        unit,
+        fixed,
+        reserved,
+        dynamic: DYNAMIC_BYTES,
+        atom: unit.max(PAGE_SIZE as u32).next_power_of_two(),
+        alloc: unit,
+        units,
+    };
+    Ok(Geometry::new(sizes, Va::new(first))?)
+}
+
+/// Chunks where the kernel's were, in the order in which it made them; what it did not make lies elsewhere.
+struct Bases {
+    coming: parking_lot::Mutex<VecDeque<u64>>,
+    taken: parking_lot::Mutex<BTreeMap<u64, u64>>,
+    made: std::sync::atomic::AtomicU64,
+}
+
+impl Bases {
+    /// Uses `bytes` from `base` on, if nobody does.
+    fn claim(&self, base: u64, bytes: u64) -> bool {
+        let Some(end) = base.checked_add(bytes) else { return false };
+        let mut taken = self.taken.lock();
+        let free = base.is_multiple_of(bytes.next_power_of_two())
+            && taken.range(..end).next_back().is_none_or(|(start, bytes)| start + bytes <= base);
+        if free {
+            taken.insert(base, bytes);
+        }
+        free
+    }
+}
+
+impl Backend for Bases {
+    const BY_PAGE: bool = true;
+
+    fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
+        let bytes = u64::from(geometry.unit_bytes());
+        if let Some(base) = self.coming.lock().pop_front()
+            && self.claim(base, bytes)
+        {
+            return Ok(Va::new(base));
+        }
+        let step = bytes.next_power_of_two();
+        for _ in 0..1 << 16 {
+            let nth = self.made.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+            let base = nth.checked_mul(step).ok_or(Refused)?;
+            if self.claim(base, bytes) {
+                return Ok(Va::new(base));
+            }
+        }
+        Err(Refused)
+    }
+
+    fn destroy(&self, _geometry: &Geometry, base: Va) {
+        self.taken.lock().remove(&base.get());
+    }
+
+    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn depopulate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
+
+    fn flush(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
+}
+
+struct Replay<C: Config> {
+    space: PercpuSpace<LabMachine<PlainLock>, Bases, C>,
+    tally: PercpuTally,
+    /// What lives, by address.
+    live: BTreeMap<u64, Offset>,
+}
+
+/// Replays a trace under policies `C`.
+///
+/// # Errors
+/// If the trace does not tell how large units are and where the first chunk lies.
+pub fn replay<C: Config>(trace: &PercpuTrace, table: &Table) -> Result<PercpuTally> {
+    let geometry = geometry(trace, table)?;
+    let coming = trace.events.iter().filter_map(|event| match *event {
+        PercpuEvent::Create { base } => Some(base),
+        _ => None,
+    });
+    let bases = Bases {
+        coming: parking_lot::Mutex::new(coming.collect()),
+        taken: parking_lot::Mutex::default(),
+        made: std::sync::atomic::AtomicU64::new(0),
+    };
+    bases.taken.lock().insert(geometry.base().get(), geometry.unit_bytes().into());
+    let units = geometry.sizes().units;
+    let machine = LabMachine::new(units, units, Work::Here);
+    let space = PercpuSpace::<_, _, C>::new(geometry, machine, bases)?;
+    let mut replay = Replay { space, tally: PercpuTally::default(), live: BTreeMap::new() };
+    replay.fill(trace);
+    for event in &trace.events {
+        replay.step(event);
+        if replay.space.is_balance_due() {
+            replay.space.balance();
+        }
+    }
+    replay.tally.chunks = replay.space.stats().chunks;
+    Ok(replay.tally)
+}
+
+impl<C: Config> Replay<C> {
+    fn base(&self) -> u64 {
+        self.space.geometry().base().get()
+    }
+
+    fn offset_of(&self, at: u64) -> Offset {
+        Offset::new(at.wrapping_sub(self.base()))
+    }
+
+    /// Takes what lies below the first address seen in the dynamic part of the first chunk.
+    fn fill(&mut self, trace: &PercpuTrace) {
+        let sizes = *self.space.geometry().sizes();
+        let dynamic = self.base() + u64::from(sizes.fixed) + u64::from(sizes.reserved);
+        let lowest = trace.events.iter().find_map(|event| match *event {
+            PercpuEvent::Alloc { base, off, reserved: false, .. } => base.checked_add(off),
+            _ => None,
+        });
+        let below = lowest
+            .and_then(|lowest| lowest.checked_sub(dynamic))
+            .filter(|&below| below < sizes.dynamic.into());
+        if let Some(below) = below.filter(|&below| below > 0)
+            && self.space.alloc_at(self.offset_of(dynamic), below as usize).is_ok()
+        {
+            self.tally.assumed_bytes = below;
+        }
+    }
+
+    fn step(&mut self, event: &PercpuEvent) {
+        match *event {
+            PercpuEvent::Alloc { base, off, size, align, reserved, atomic, .. } => {
+                self.alloc(base, off, [size, align], reserved, atomic);
+            }
+            PercpuEvent::Free { base, off } => match self.live.remove(&base.wrapping_add(off)) {
+                Some(offset) => {
+                    // It is one that lives.
+                    let freed = self.space.free(offset);
+                    debug_assert!(freed.is_ok(), "{freed:?}");
+                }
+                None => self.tally.frees_unknown += 1,
+            },
+            PercpuEvent::Create { .. } => {}
+        }
+    }
+
+    fn alloc(&mut self, base: u64, off: u64, [size, align]: [u64; 2], reserved: bool, atomic: bool) {
+        let kernel = base.wrapping_add(off);
+        let end = self.base().saturating_add(self.space.geometry().unit_bytes().into());
+        let of_first = (self.base()..end).contains(&kernel);
+        self.tally.allocs += 1;
+        self.tally.first += u64::from(of_first);
+        // One that lived there was freed without an event.
+        if let Some(old) = self.live.remove(&kernel) {
+            let _freed = self.space.free(old);
+        }
+        let (size, align) =
+            (usize::try_from(size).unwrap_or(usize::MAX), usize::try_from(align).unwrap_or(usize::MAX));
+        let place = if reserved { Place::Reserved } else { Place::Anywhere };
+        let context = if atomic { Context::Atomic } else { Context::Sleeping };
+        let request = Request::new(size, align).place(place).context(context);
+        let ours = self.space.alloc(&request).ok();
+        let found = ours.and_then(|ours| self.space.find(ours));
+        let tally = &mut self.tally;
+        match found {
+            None => tally.refused += 1,
+            Some(found) if found.base.get().wrapping_add(found.off.into()) == kernel => {
+                tally.equal += 1;
+                tally.first_equal += u64::from(of_first);
+            }
+            Some(found) if found.base.get() != base => tally.elsewhere += 1,
+            Some(found) if u64::from(found.off) < off => tally.lower += 1,
+            Some(_) => tally.higher += 1,
+        }
+        let theirs = self.offset_of(kernel);
+        if ours != Some(theirs) {
+            if let Some(ours) = ours {
+                let freed = self.space.free(ours);
+                debug_assert!(freed.is_ok(), "{freed:?}");
+            }
+            if self.space.alloc_at(theirs, size).is_err() {
+                self.tally.not_placed += 1;
+                return;
+            }
+        }
+        self.live.insert(kernel, theirs);
+    }
+}
+
+/// Replays a fuzzer's trace under every policy, and checks that the books close.
+pub fn fuzz(trace: &PercpuTrace, table: &Table) {
+    fn check<C: Config>(trace: &PercpuTrace, table: &Table) {
+        let Ok(tally) = replay::<C>(trace, table) else { return };
+        let sum = tally.equal + tally.lower + tally.higher + tally.elsewhere + tally.refused;
+        assert_eq!(sum, tally.allocs, "RP3");
+    }
+    check::<va_percpu::config::Linux612>(trace, table);
+    check::<va_percpu::config::Default>(trace, table);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use va_percpu::config::{Linux612, Runs};
+
+    fn alloc(off: u64, size: u64, align: u64) -> PercpuEvent {
+        PercpuEvent::Alloc {
+            base: 0x10_3b000,
+            off,
+            ptr: 0x3b000 + off,
+            size,
+            align,
+            reserved: false,
+            atomic: false,
+        }
+    }
+
+    fn trace(events: &[PercpuEvent]) -> PercpuTrace {
+        PercpuTrace { events: events.to_vec(), cpus: 1, ..PercpuTrace::default() }
+    }
+
+    #[test]
+    fn rp3_every_allocation_is_in_one_column() {
+        let free = |off| PercpuEvent::Free { base: 0x10_3b000, off };
+        let events = [
+            alloc(64, 8, 8),
+            // Something that lived before lies between.
+            alloc(80, 8, 8),
+            // And the hole was filled after all, though not by us.
+            alloc(72, 4, 4),
+            alloc(88, 16, 24),
+            alloc(96, 70_000, 4),
+            free(64),
+            free(4),
+            alloc(64, 4, 4),
+        ];
+        let tally = replay::<Linux612>(&trace(&events), &Table::default()).unwrap();
+        assert_eq!((tally.allocs, tally.equal, tally.lower, tally.refused), (6, 3, 1, 2));
+        assert_eq!((tally.first, tally.frees_unknown, tally.assumed_bytes), (6, 1, 64));
+        assert_eq!(tally.not_placed, 1, "{tally:?}");
+        let sum = tally.equal + tally.lower + tally.higher + tally.elsewhere + tally.refused;
+        assert_eq!(sum, tally.allocs);
+        fuzz(&trace(&events), &Table::default());
+    }
+
+    #[test]
+    fn a_trace_without_an_allocation_tells_nothing() {
+        assert!(replay::<Runs>(&trace(&[]), &Table::default()).is_err());
+        let far = PercpuEvent::Alloc {
+            base: 1,
+            off: u64::MAX,
+            ptr: 7,
+            size: 1,
+            align: 1,
+            reserved: true,
+            atomic: true,
+        };
+        assert!(replay::<Runs>(&trace(&[far]), &Table::default()).is_err());
+    }
+}

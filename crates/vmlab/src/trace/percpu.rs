@@ -1,0 +1,144 @@
+//! What happens inside percpu chunks: the events that [`Trace`](super::Trace) only counts.
+
+use super::line::{field, split};
+use super::{EVENTS_MAX, read_line};
+use std::io::{BufReader, Read};
+
+/// An event of percpu memory. Addresses are those of the first unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PercpuEvent {
+    /// `percpu_alloc_percpu`.
+    Alloc {
+        /// Where the bitmap of the chunk begins.
+        base: u64,
+        /// Bytes from there.
+        off: u64,
+        /// What the caller got: how far the object is from the beginning of the first chunk.
+        ptr: u64,
+        /// Bytes.
+        size: u64,
+        /// Bytes.
+        align: u64,
+        /// From the reserved part.
+        reserved: bool,
+        /// The caller could not wait.
+        atomic: bool,
+    },
+    /// `percpu_free_percpu`.
+    Free {
+        /// Where the bitmap of the chunk begins.
+        base: u64,
+        /// Bytes from there.
+        off: u64,
+    },
+    /// `percpu_create_chunk`.
+    Create {
+        /// Where its first unit begins.
+        base: u64,
+    },
+}
+
+/// The percpu events of a trace.
+#[derive(Clone, Debug, Default)]
+pub struct PercpuTrace {
+    /// In order.
+    pub events: Vec<PercpuEvent>,
+    /// CPUs that the recorder names (`#P:4`), or 1.
+    pub cpus: u32,
+    /// Lines of such events that cannot be understood.
+    pub bad: u64,
+    /// Why reading ended early, if it did.
+    pub cut_short: Option<String>,
+}
+
+impl PercpuTrace {
+    /// Reads a whole trace, as far as [`EVENTS_MAX`] events.
+    pub fn read(input: impl Read) -> Self {
+        let mut trace = Self { cpus: 1, ..Self::default() };
+        let mut input = BufReader::with_capacity(1 << 16, input);
+        let mut line = Vec::new();
+        let mut lines = 0u64;
+        while trace.events.len() < EVENTS_MAX {
+            match read_line(&mut input, &mut line) {
+                Ok(false) => break,
+                Ok(true) => trace.add(&String::from_utf8_lossy(&line)),
+                Err(error) => {
+                    trace.cut_short = Some(format!("after line {lines}: {error}"));
+                    break;
+                }
+            }
+            lines += 1;
+        }
+        trace
+    }
+
+    fn add(&mut self, line: &str) {
+        if let Some((_, cpus)) = line.strip_prefix('#').and_then(|rest| rest.split_once("#P:")) {
+            self.cpus = cpus.trim().parse().unwrap_or(1).clamp(1, 1 << 13);
+        }
+        let Some((name, fields)) = split(line) else { return };
+        let event = match name {
+            "percpu_alloc_percpu" => alloc(fields),
+            "percpu_free_percpu" => free(fields),
+            "percpu_create_chunk" => hex(fields, "base_addr").map(|base| PercpuEvent::Create { base }),
+            _ => return,
+        };
+        match event {
+            Some(event) => self.events.push(event),
+            None => self.bad += 1,
+        }
+    }
+}
+
+fn hex(fields: &str, key: &str) -> Option<u64> {
+    let text = field(fields, key)?;
+    u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
+}
+
+fn decimal(fields: &str, key: &str) -> Option<u64> {
+    field(fields, key)?.parse().ok()
+}
+
+fn alloc(fields: &str) -> Option<PercpuEvent> {
+    Some(PercpuEvent::Alloc {
+        base: hex(fields, "base_addr")?,
+        off: decimal(fields, "off")?,
+        ptr: hex(fields, "ptr")?,
+        size: decimal(fields, "size")?,
+        align: decimal(fields, "align")?,
+        reserved: decimal(fields, "reserved")? != 0,
+        atomic: decimal(fields, "is_atomic")? != 0,
+    })
+}
+
+fn free(fields: &str) -> Option<PercpuEvent> {
+    Some(PercpuEvent::Free { base: hex(fields, "base_addr")?, off: decimal(fields, "off")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_and_nonsense_is_counted() {
+        let text = "# entries-in-buffer/entries-written: 3/3   #P:4\n\
+            a-1 [000] d..1. 0.0: percpu_alloc_percpu: call_site=f+0x1/0x2 reserved=0 is_atomic=1 size=4 align=8 base_addr=ff10 off=24 ptr=000a bytes_alloc=12 gfp_flags=GFP_KERNEL\n\
+            a-1 [000] d..1. 0.0: percpu_free_percpu: base_addr=ff10 off=24 ptr=000a\n\
+            a-1 [000] ..... 0.0: percpu_create_chunk: base_addr=ffd1ffffffc00000\n\
+            a-1 [000] ..... 0.0: percpu_free_percpu: base_addr=ff10 off=-4\n\
+            a-1 [000] ..... 0.0: sched_switch: x\n";
+        let trace = PercpuTrace::read(text.as_bytes());
+        assert_eq!((trace.cpus, trace.bad, trace.cut_short), (4, 1, None));
+        let alloc = PercpuEvent::Alloc {
+            base: 0xff10,
+            off: 24,
+            ptr: 10,
+            size: 4,
+            align: 8,
+            reserved: false,
+            atomic: true,
+        };
+        let free = PercpuEvent::Free { base: 0xff10, off: 24 };
+        assert_eq!(trace.events, [alloc, free, PercpuEvent::Create { base: 0xffd1_ffff_ffc0_0000 }]);
+    }
+}

@@ -1,0 +1,124 @@
+//! What `vmlab bench memory` takes, says and leaves. Its figures are looked at elsewhere.
+
+use super::*;
+
+const SMALL_RUN: [&str; 8] = ["bench", "memory", "--rounds", "2", "--ms", "1", "--peer", "glibc"];
+
+/// Rows of a CSV file, without comments and the head.
+fn rows_of(csv: &str) -> Vec<Vec<String>> {
+    let rows = csv.lines().filter(|line| !line.starts_with('#')).skip(1);
+    rows.map(|row| row.split(',').map(str::to_string).collect()).collect()
+}
+
+#[test]
+fn two_allocators_on_a_workload_give_tables_and_figures_that_parse() {
+    let dir = TempDir::new().unwrap();
+    let args = ["--filter", "mix-1M-16M-pages-1t", "--out", "here"];
+    let assert = vmlab().args(SMALL_RUN).args(args).current_dir(&dir).assert().success();
+    for text in ["Allocators.", "What must be shown.", "mix-1M-16M-pages-1t: every page touched, one thread"]
+    {
+        assert!(stdout_of(&assert).contains(text), "{text}");
+    }
+    let read = |name: &str| std::fs::read_to_string(dir.path().join("here").join(name)).unwrap();
+    let csv = read("memory.csv");
+    assert!(csv.starts_with("# command: vmlab bench memory"), "{csv}");
+    let rows = rows_of(&csv);
+    let of = |family: &str| rows.iter().filter(|row| row[1] == family).count();
+    // Budgets, and glibc's settings.
+    assert!(of("ours") >= 6 && of("ours-kv") == 1 && of("glibc") == 4 && of("jemalloc") == 0, "{csv}");
+    for row in &rows {
+        let numbers: Vec<f64> = row[4..].iter().map(|number| number.parse().unwrap()).collect();
+        let [_, rounds, cpu, cpu_min, wall, wall_min, .., mean, peak, end, ever] = numbers[..] else {
+            panic!("{row:?}")
+        };
+        assert!(rounds == 2.0 && 0.0 < cpu_min && cpu_min <= cpu && wall_min <= wall, "{row:?}");
+        // Eight allocations of a megabyte and more, each page of which was touched; the kernel counts in batches.
+        assert!(8e6 < mean && mean <= peak && 8e6 < end && peak < 1.2 * ever, "{row:?}");
+    }
+    let page = read("memory.md");
+    assert!(page.contains("| what must be shown") && page.contains("glibc: >= 5x"), "{page}");
+    assert!(read("memory-mix-1M-16M-1t.svg").starts_with("<svg "));
+}
+
+#[test]
+fn a_part_of_the_measurements_writes_no_files_unless_told() {
+    let dir = TempDir::new().unwrap();
+    let args = ["--filter", "pair-64K-byte"];
+    let assert = vmlab().args(SMALL_RUN).args(args).current_dir(&dir).assert().success();
+    assert!(stdout_of(&assert).contains("no files are written of a part"));
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+#[test]
+fn each_kind_of_work_is_done_by_ours_and_by_plain_mappings() {
+    for (filter, says) in [
+        ("pair-64K-pages-2t", "mmap"),
+        ("crowd", "64 threads"),
+        ("flow-64K", "one allocated by a thread and freed by another"),
+        ("calloc-256K", "ours-kv"),
+        ("aligned", "ours-kv"),
+        ("grow-16M", "a whole growth by half at a time"),
+    ] {
+        let args = ["bench", "memory", "--rounds", "1", "--ms", "1", "--peer", "mmap", "--filter", filter];
+        let assert = vmlab().args(args).assert().success();
+        assert!(stdout_of(&assert).contains(says), "{filter}: {}", stdout_of(&assert));
+    }
+}
+
+#[test]
+fn mistakes_are_told_in_one_line() {
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join("no-library.so"), "").unwrap();
+    for (args, says) in [
+        (&["--filter", "no-such-thing"][..], "no workload's name contains \"no-such-thing\""),
+        (&["--peer", "no-such-peer"], "no peer is called no-such-peer"),
+        (&["--peer", "mine=no-such-file.so"], "no library no-such-file.so"),
+        // The dynamic linker only warns, and goes on without it.
+        (&["--peer", "mine=no-library.so"], "provides no malloc"),
+    ] {
+        let assert = vmlab().args(SMALL_RUN).args(args).current_dir(&dir).assert().failure().code(1);
+        let said = stderr_of(&assert);
+        assert!(said.contains(says) && said.lines().count() == 1, "{args:?}: {said}");
+    }
+    for args in [&["--rounds", "0"][..], &["--ms", "0"], &["--peer", ""], &["--quick", "--ms", "3"]] {
+        vmlab().args(["bench", "memory"]).args(args).assert().failure().code(2);
+    }
+}
+
+/// A library whose `malloc` works until somebody asks for a megabyte.
+const CRASHES: &str = r#"
+#include <stdlib.h>
+void *__libc_malloc(size_t);
+void *malloc(size_t bytes) { if (bytes == 1 << 20) abort(); return __libc_malloc(bytes); }
+"#;
+
+#[test]
+fn a_child_that_crashes_is_told_and_the_others_are_measured() {
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join("crashes.c"), CRASHES).unwrap();
+    let built = std::process::Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-fno-builtin", "-o", "crashes.so", "crashes.c"])
+        .current_dir(&dir)
+        .status();
+    // Without a C compiler there is nothing to crash.
+    let Ok(built) = built else { return };
+    assert!(built.success());
+    let args = ["--peer", "crashes=crashes.so", "--filter", "pair-1M-byte", "--out", "here"];
+    let assert = vmlab().args(SMALL_RUN).args(args).current_dir(&dir).assert().failure().code(1);
+    let said = stderr_of(&assert);
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("vmlab: crashes on pair-1M-byte-1t: the child ended with signal: 6"), "{said}");
+    let csv = std::fs::read_to_string(dir.path().join("here/memory.csv")).unwrap();
+    let families: Vec<_> = rows_of(&csv).into_iter().map(|row| row[1].clone()).collect();
+    assert_eq!(families, ["ours", "ours-kv", "glibc"]);
+    let page = std::fs::read_to_string(dir.path().join("here/memory.md")).unwrap();
+    assert!(page.contains("Broken: crashes on pair-1M-byte-1t"), "{page}");
+}
+
+#[test]
+fn a_child_takes_no_nonsense() {
+    for task in ["", "{}", "{\"how\":1}"] {
+        let assert = vmlab().args(["bench", "memory-child", task]).assert().failure().code(1);
+        assert!(stderr_of(&assert).starts_with("vmlab: no task"), "{}", stderr_of(&assert));
+    }
+}

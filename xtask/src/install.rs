@@ -1,0 +1,187 @@
+//! Puts the C library where C programs find it: `cargo xtask install --prefix DIR`.
+//!
+//! ```text
+//!   DIR/lib/libvmalloc.so.0.1.0   <- libvmalloc.so.0 (what programs ask for)  <- libvmalloc.so (what the linker finds)
+//!   DIR/lib/libvmalloc.a          DIR/lib/libvmalloc_preload.so
+//!   DIR/include/vmalloc.h         DIR/lib/pkgconfig/vmalloc.pc                DIR/share/man/man3/vmalloc.3
+//! ```
+//! In CI a prefix under `target` is filled, and the README's C program is built and run from it.
+
+use crate::count::Tests;
+use crate::sh::{Cmd, Show, on_path};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// Files of this crate that are installed as they are, or nearly.
+const CRATE: &str = "crates/vmalloc-capi";
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Where to: lib, include and share are made below it
+    #[arg(long, value_name = "DIR")]
+    prefix: PathBuf,
+}
+
+/// `cargo xtask install`.
+pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
+    // What pkg-config says must hold wherever it is asked.
+    let prefix = std::path::absolute(&args.prefix)?;
+    let version = build(root)?;
+    for path in place(root, &root.join("target/release"), &prefix, &version)? {
+        println!("{}", path.display());
+    }
+    Ok(())
+}
+
+/// Builds both libraries; their version.
+fn build(root: &Path) -> Result<String> {
+    Cmd::cargo(root)
+        .args(["build", "--quiet", "--locked", "--release", "--target-dir", "target"])
+        .args(["-p", "vmalloc-capi", "-p", "vmalloc-preload"])
+        .run(Show::All)?;
+    let manifest: toml::Table = toml::from_str(&fs::read_to_string(root.join("Cargo.toml"))?)?;
+    let version = manifest.get("workspace").and_then(|table| table.get("package")?.get("version")?.as_str());
+    Ok(version.context("Cargo.toml has no workspace.package.version")?.to_string())
+}
+
+/// Copies what was built to `built` below `prefix`, and returns what is there then.
+fn place(root: &Path, built: &Path, prefix: &Path, version: &str) -> Result<Vec<PathBuf>> {
+    let (lib, share) = (prefix.join("lib"), prefix.join("share/man/man3"));
+    let (include, pkgconfig) = (prefix.join("include"), lib.join("pkgconfig"));
+    for dir in [&lib, &share, &include, &pkgconfig] {
+        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
+    let major = version.split('.').next().unwrap_or(version);
+    let (full, short) = (format!("libvmalloc.so.{version}"), format!("libvmalloc.so.{major}"));
+    let mut there = Vec::new();
+    for (from, to) in [
+        (built.join("libvmalloc_capi.so"), lib.join(&full)),
+        (built.join("libvmalloc_capi.a"), lib.join("libvmalloc.a")),
+        (built.join("libvmalloc_preload.so"), lib.join("libvmalloc_preload.so")),
+        (root.join(CRATE).join("include/vmalloc.h"), include.join("vmalloc.h")),
+        (root.join(CRATE).join("vmalloc.3"), share.join("vmalloc.3")),
+    ] {
+        // A running program may have the old one mapped: it keeps its copy, a new file takes the name.
+        let fresh = to.with_extension("new");
+        fs::copy(&from, &fresh).with_context(|| format!("cannot copy {}", from.display()))?;
+        fs::rename(&fresh, &to)?;
+        there.push(to);
+    }
+    for (target, name) in [(&full, short.as_str()), (&short, "libvmalloc.so")] {
+        let link = lib.join(name);
+        if link.symlink_metadata().is_ok() {
+            fs::remove_file(&link)?;
+        }
+        symlink(target, &link)?;
+        there.push(link);
+    }
+    let pc = fs::read_to_string(root.join(CRATE).join("vmalloc.pc.in"))?;
+    let pc = pc.replace("@PREFIX@", &prefix.to_string_lossy()).replace("@VERSION@", version);
+    fs::write(pkgconfig.join("vmalloc.pc"), pc)?;
+    there.push(pkgconfig.join("vmalloc.pc"));
+    Ok(there)
+}
+
+/// The step of CI: installs, builds the README's C program by what was installed, shared and static, and runs it.
+pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
+    let work = root.join("target/ci/install");
+    let prefix = work.join("prefix");
+    if work.exists() {
+        fs::remove_dir_all(&work)?;
+    }
+    let version = build(root)?;
+    place(root, &root.join("target/release"), &prefix, &version)?;
+    let lines = c_lines(&fs::read_to_string(root.join("README.md"))?)?;
+    fs::write(work.join("readme.c"), lines)?;
+    let pkgconfig = prefix.join("lib/pkgconfig");
+    let mut flags = vec!["-I".to_string() + &prefix.join("include").to_string_lossy()];
+    flags.extend(["-L".to_string() + &prefix.join("lib").to_string_lossy(), "-lvmalloc".to_string()]);
+    if on_path("pkg-config") {
+        let said = Cmd::new(&work, "pkg-config")
+            .args(["--cflags", "--libs", "vmalloc"])
+            .env("PKG_CONFIG_PATH", pkgconfig)
+            .read()?;
+        flags = said.split_whitespace().map(str::to_string).collect();
+    } else {
+        println!("install: no pkg-config here, so its file is not tried");
+    }
+    let shared = Cmd::new(&work, "cc").args(["-Wall", "-Wextra", "-Werror", "readme.c", "-o", "shared"]);
+    shared.args(&flags).run(Show::All)?;
+    Cmd::new(&work, "./shared").env("LD_LIBRARY_PATH", prefix.join("lib")).run(Show::All)?;
+    let lib = prefix.join("lib/libvmalloc.a");
+    let apart =
+        Cmd::new(&work, "cc").args(["-Wall", "-Wextra", "-Werror", "readme.c", "-o", "static", &flags[0]]);
+    apart.arg(lib).args(["-lpthread", "-ldl", "-lgcc_s", "-lc"]).run(Show::All)?;
+    Cmd::new(&work, "./static").run(Show::All)?;
+    // Under the preload, a program that knows nothing of it.
+    let preload = prefix.join("lib/libvmalloc_preload.so");
+    let said = Cmd::new(&work, "sort")
+        .arg(root.join("CHANGELOG.md"))
+        .env("LD_PRELOAD", preload)
+        .env("VMALLOC_CONF", "threshold:4K,stats:true")
+        .read()?;
+    let Some(line) = said.lines().find(|line| line.starts_with("vmalloc: served ")) else {
+        bail!("the preload says nothing at the end of sort")
+    };
+    if line.starts_with("vmalloc: served 0 ") {
+        bail!("the preload served nothing to sort: {line}");
+    }
+    println!("install: shared, static and preload work; sort: {line}");
+    Ok(())
+}
+
+/// The README's C program: its fenced lines of C, as they stand there.
+fn c_lines(readme: &str) -> Result<String> {
+    let (_, rest) = readme.split_once("```c\n").context("README.md has no C program")?;
+    let (lines, _) = rest.split_once("```").context("the README's C program has no end")?;
+    Ok(lines.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_placed_twice_over_and_links_lead_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, built, prefix) =
+            (dir.path().join("root"), dir.path().join("built"), dir.path().join("to"));
+        for (path, text) in [
+            ("include/vmalloc.h", "header"),
+            ("vmalloc.3", "manual"),
+            ("vmalloc.pc.in", "prefix=@PREFIX@ @VERSION@\n"),
+        ] {
+            let path = root.join(CRATE).join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        fs::create_dir_all(&built).unwrap();
+        for name in ["libvmalloc_capi.so", "libvmalloc_capi.a"] {
+            fs::write(built.join(name), name).unwrap();
+        }
+        let error = place(&root, &built, &prefix, "1.2.3").unwrap_err().to_string();
+        assert!(error.contains("libvmalloc_preload.so"), "{error}");
+        fs::write(built.join("libvmalloc_preload.so"), "preload").unwrap();
+        for _ in 0..2 {
+            for path in place(&root, &built, &prefix, "1.2.3").unwrap() {
+                assert!(path.is_file(), "{}", path.display());
+            }
+        }
+        assert_eq!(fs::read_to_string(prefix.join("lib/libvmalloc.so")).unwrap(), "libvmalloc_capi.so");
+        assert_eq!(fs::read_link(prefix.join("lib/libvmalloc.so")).unwrap(), Path::new("libvmalloc.so.1"));
+        assert_eq!(
+            fs::read_link(prefix.join("lib/libvmalloc.so.1")).unwrap(),
+            Path::new("libvmalloc.so.1.2.3")
+        );
+        let pc = fs::read_to_string(prefix.join("lib/pkgconfig/vmalloc.pc")).unwrap();
+        assert_eq!(pc, format!("prefix={} 1.2.3\n", prefix.display()));
+    }
+
+    #[test]
+    fn the_c_program_of_a_page_is_found() {
+        assert_eq!(c_lines("a\n```rust\nx\n```\n```c\none\ntwo\n```\n").unwrap(), "one\ntwo\n");
+        assert!(c_lines("a\n").is_err() && c_lines("```c\nx").is_err());
+    }
+}

@@ -1,0 +1,69 @@
+//! Scripts of per-CPU memory on both libraries at a time: every chunk and offset equal.
+
+use super::Peers;
+use super::replay::{Replayed, identical};
+use crate::sh::{Cmd, Show};
+use anyhow::{Result, bail};
+use std::fs;
+use std::path::Path;
+
+/// Operations of a script.
+const OPS: u32 = 200_000;
+/// What scripts are made of.
+const PROFILES: [&str; 4] = ["per-CPU net", "per-CPU mix", "per-CPU atomic", "per-CPU frag"];
+/// How large things are: as Linux has them on four CPUs, and small units in which the parts of the first chunk begin and end
+/// inside pages.
+const GEOMETRIES: [&[&str]; 2] =
+    [&[], &["--unit-size", "65536", "--static", "5000", "--reserved", "2052", "--dyn", "20484"]];
+
+/// Runs the scripts under Linux's policies beside Linux; any difference is an error.
+pub(super) fn compare(root: &Path, peers: &Peers, seeds: u32) -> Result<Vec<Replayed>> {
+    let mut replayed = Vec::new();
+    for profile in PROFILES {
+        let mut of_profile = Replayed { profile, scripts: 0, operations: 0 };
+        for seed in 1..=seeds {
+            let ops = Cmd::new(root, "python3")
+                .arg(&peers.genops)
+                .args(["pcpu", &OPS.to_string(), &seed.to_string(), name(profile)])
+                .read()?;
+            let script = peers.scratch.join("pcpu-script.txt");
+            fs::write(&script, ops)?;
+            for geometry in GEOMETRIES {
+                let text = replay(root, peers, &script, geometry)?;
+                let Some(operations) = identical(&text) else {
+                    let last = text.lines().last().unwrap_or("it printed nothing");
+                    bail!("profile {profile}, seed {seed}, {geometry:?}: {last}");
+                };
+                of_profile.scripts += 1;
+                of_profile.operations += operations;
+            }
+        }
+        println!("{profile}: {} replays, every chunk and offset equal", of_profile.scripts);
+        replayed.push(of_profile);
+    }
+    Ok(replayed)
+}
+
+/// What the scripts' author calls a profile.
+fn name(profile: &str) -> &str {
+    profile.rsplit(' ').next().unwrap_or(profile)
+}
+
+fn replay(root: &Path, peers: &Peers, script: &Path, geometry: &[&str]) -> Result<String> {
+    let mut text = String::new();
+    // That it ends with an error is told by what it prints.
+    let _ended = Cmd::new(root, peers.programs.join("replay_pcpu"))
+        .env("VA_PEER_POLICY", "linux")
+        .arg("--lib")
+        .arg(peers.programs.join("libkpercpu.so"))
+        .arg("--lib")
+        .arg(&peers.ours)
+        .args(geometry)
+        .arg("--quiet")
+        .arg(script)
+        .lines(Show::Nothing, |line| {
+            text.push_str(line);
+            text.push('\n');
+        })?;
+    Ok(text)
+}
