@@ -81,9 +81,10 @@ impl<T: Record> Rows<T> {
     /// Which slab, and which of its rows.
     #[inline]
     fn split(row: u32) -> (usize, usize) {
-        let slab = (u32::BITS - (row / FIRST).leading_zeros()) as usize;
-        let before = if slab == 0 { 0 } else { FIRST << (slab - 1) };
-        (slab, (row - before) as usize)
+        // Slab 0 has rows 0 and 1, slab n those whose highest bit is bit n.
+        let slab = (row | 1).ilog2();
+        let before = (1 << slab) & !1;
+        (slab as usize, (row - before) as usize)
     }
 
     /// A row.
@@ -146,6 +147,9 @@ impl<T: Record> Rows<T> {
         Broken::unless(held == u64::from(rows), "PW1", Va::new(0), rows.into(), held)
     }
 }
+
+/// The highest bit of a row says in which slab it is.
+const _: () = assert!(FIRST == 2);
 
 impl<T: Record> Spare<T> {
     /// Hands the slab back unused.

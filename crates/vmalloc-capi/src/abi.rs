@@ -18,7 +18,7 @@ enum Fill {
     Zero,
 }
 
-/// CA1: every function below is `extern "C"`, out of which no panic comes.
+/// Checks CA1: every function below is `extern "C"`, out of which the language lets no panic come.
 fn allocate(size: usize, align: usize, fill: Fill) -> *mut c_void {
     if !align.is_power_of_two() {
         return refuse(libc::EINVAL);

@@ -5,7 +5,7 @@ use core::fmt::{self, Write};
 use core::ptr::null_mut;
 use vmalloc::{AllocError, FreeError, ResizeError};
 
-/// What the calling thread's `errno` was, and is again when this goes (CA2).
+/// What the calling thread's `errno` was, and is again when this goes. Checks CA2.
 pub(crate) struct KeepErrno(c_int);
 
 impl KeepErrno {

@@ -89,7 +89,7 @@ pub extern "C" fn calloc(members: usize, size: usize) -> *mut c_void {
 
 /// `free`.
 ///
-/// Checks PL1: by its address, memory goes back to where it came from.
+/// Checks LP1: by its address, memory goes back to where it came from.
 ///
 /// # Safety
 /// `memory` is null, or of these functions, and nobody uses it any more.
@@ -314,6 +314,25 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
 pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _align: usize, _size: usize) {
     // SAFETY: this function's contract.
     unsafe { free(memory) };
+}
+
+/// What `pthread_atfork` calls. Our own handlers come first: then they are the last before a fork and the first after it, and the
+/// handler that is registered here may allocate. Our own registration passes through here, too, while the allocator is being made.
+///
+/// # Safety
+/// The handlers can be called as long as `library` is loaded.
+#[cfg(target_env = "gnu")]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __register_atfork(
+    before: Option<unsafe extern "C" fn()>,
+    parent: Option<unsafe extern "C" fn()>,
+    child: Option<unsafe extern "C" fn()>,
+    library: *mut c_void,
+) -> c_int {
+    let _none_is_fine = allocator();
+    let Some(next) = Next::get() else { return libc::ENOMEM };
+    // SAFETY: this function's contract.
+    unsafe { next.register_atfork(before, parent, child, library) }
 }
 
 /// The names under which glibc has the same functions for those who wrap `malloc`: whoever mixes both sets must get the same memory.

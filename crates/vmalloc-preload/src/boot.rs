@@ -93,7 +93,9 @@ mod tests {
             assert!(boot.contains(piece) && boot.contains(piece.wrapping_add(size - 1)));
             for at in 0..size {
                 // SAFETY: a piece of that many bytes.
-                let byte = unsafe { piece.add(at).replace(0xa5) };
+                let place = unsafe { piece.add(at) };
+                // SAFETY: as before.
+                let byte = unsafe { place.replace(0xa5) };
                 assert_eq!(byte, 0);
             }
             // SAFETY: a piece of the arena.

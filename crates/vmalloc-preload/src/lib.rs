@@ -17,13 +17,14 @@
 //! nobody takes back. No thread-local variable is used, so there is no static TLS to run out of, and nothing to set up
 //! in a thread. Nothing waits for another thread to set something up: who comes in the midst of it asks the next `malloc`.
 //!
-//! **Fork.** The allocator is made by the constructor, which runs before all others (`-z initfirst`): of all handlers of a fork, ours are
-//! the last before it and the first after it, so handlers of others may allocate.
+//! **Fork.** The allocator locks itself for a fork by handlers that it registers when it is made. Handlers of others may allocate and free, so
+//! ours must be the last before the fork and the first after it: registered first. Hence whoever registers some has the allocator made
+//! before, by `__register_atfork`; else the first large allocation makes it, and small programs pay nothing for it.
 //!
 //! # Invariants
-//! - **PL1 home** what the arena, the boot arena or the next `malloc` gave goes back there, whoever asks and whatever the threshold is.
-//! - **PL2 no-recursion** nothing here asks the library's own `malloc`: Rust's global allocator in it is the next `malloc`.
-//! - **PL3 errno** `free` leaves `errno` as it was; what succeeds here does, too; what returns `NULL` for a failure says why in it.
+//! - **LP1 home** what the arena, the boot arena or the next `malloc` gave goes back there, whoever asks and whatever the threshold is.
+//! - **LP2 no-recursion** nothing here asks the library's own `malloc`: Rust's global allocator in it is the next `malloc`.
+//! - **LP3 errno** `free` leaves `errno` as it was; what succeeds here does, too; what returns `NULL` for a failure says why in it.
 //!
 //! # Limits
 //! A library that is opened with `RTLD_DEEPBIND` calls the C library's own functions: what it allocates may be freed here, but it must

@@ -49,6 +49,10 @@ static VALLOC: Slot = Slot::new(c"valloc");
 static PVALLOC: Slot = Slot::new(c"pvalloc");
 static USABLE: Slot = Slot::new(c"malloc_usable_size");
 static TRIM: Slot = Slot::new(c"malloc_trim");
+static REGISTER: Slot = Slot::new(c"__register_atfork");
+
+/// A handler of a fork.
+pub(crate) type Handler = Option<unsafe extern "C" fn()>;
 
 /// Proof that the next definitions are known.
 #[derive(Clone, Copy)]
@@ -80,6 +84,7 @@ impl Next {
             &PVALLOC,
             &USABLE,
             &TRIM,
+            &REGISTER,
         ] {
             slot.look_up();
         }
@@ -87,6 +92,11 @@ impl Next {
             if slot.get().is_null() {
                 stop(format_args!("there is no {:?} behind this library", slot.name));
             }
+        }
+        // Checks LP2: who is told that his next is himself calls himself until the stack ends.
+        let own: extern "C" fn(usize) -> *mut c_void = crate::abi::malloc;
+        if MALLOC.get().addr() == own as usize {
+            stop(format_args!("the malloc behind this library is its own"));
         }
         STATE.store(KNOWN, Ordering::Release);
         Some(Self(()))
@@ -106,12 +116,13 @@ macro_rules! calls {
                 type Function = unsafe extern "C" fn($($type),*) -> $result;
                 let found = $slot.get();
                 if found.is_null() {
-                    return $lacking;
+                    $lacking
+                } else {
+                    // SAFETY: found by the name of a C function of this type.
+                    let function = unsafe { core::mem::transmute::<*mut c_void, Function>(found) };
+                    // SAFETY: this function's contract.
+                    unsafe { function($($arg),*) }
                 }
-                // SAFETY: found by the name of a C function of this type.
-                let function = unsafe { core::mem::transmute::<*mut c_void, Function>(found) };
-                // SAFETY: this function's contract.
-                unsafe { function($($arg),*) }
             }
         )*}
     };
@@ -125,7 +136,7 @@ calls! {
     /// `realloc`.
     realloc = REALLOC(memory: *mut c_void, size: usize) -> *mut c_void, else null_mut();
     /// `free`.
-    free = FREE(memory: *mut c_void) -> (), else ();
+    free = FREE(memory: *mut c_void) -> (), else {};
     /// `posix_memalign`.
     posix_memalign = POSIX_MEMALIGN(to: *mut *mut c_void, align: usize, size: usize) -> c_int, else libc::ENOMEM;
     /// `aligned_alloc`.
@@ -138,11 +149,13 @@ calls! {
     pvalloc = PVALLOC(size: usize) -> *mut c_void, else null_mut();
     /// `malloc_usable_size`.
     malloc_usable_size = USABLE(memory: *mut c_void) -> usize, else 0;
+    /// `__register_atfork`, which `pthread_atfork` is made of.
+    register_atfork = REGISTER(before: Handler, parent: Handler, child: Handler, library: *mut c_void) -> c_int, else libc::ENOMEM;
     /// `malloc_trim`.
     malloc_trim = TRIM(pad: usize) -> c_int, else 0;
 }
 
-/// Rust's global allocator in this library: the next `malloc`, never its own (PL2).
+/// Rust's global allocator in this library: the next `malloc`, never its own (LP2).
 pub(crate) struct NextAlloc;
 
 // SAFETY: memory of the next malloc, of the alignment asked for, goes back to the next free.
@@ -175,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pl2_rusts_memory_comes_from_the_next_malloc() {
+    fn lp2_rusts_memory_comes_from_the_next_malloc() {
         for align in [1, 16, 64, 1 << 16] {
             let layout = Layout::from_size_align(3000, align).unwrap();
             // SAFETY: a size that is not 0.

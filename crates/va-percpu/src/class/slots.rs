@@ -97,37 +97,42 @@ impl<C: Config> Store<C> {
         count
     }
 
-    /// Takes the object back that starts at byte `off` of a chunk, if one does, in a slab whose first granule is this.
+    /// Takes the object back that starts at byte `off` of a chunk, if one does. `None` if that byte is in no slab.
     #[inline(always)]
     pub(crate) fn free_slot(
         &mut self,
         offset: Offset,
         row: u32,
         off: u32,
-        (class, granule): (Class, u32),
-    ) -> Result<Freed, FreeError> {
+    ) -> Option<Result<Freed, FreeError>> {
+        let (class, granule, of) = self.classes.find(row, off / GRANULE_BYTES)?;
         let within = off - granule * GRANULE_BYTES;
         let slot = (within / BIT_BYTES * RECIPROCALS[class.at()]) >> 16;
-        let slab = row << self.classes.shift | granule;
-        let of = self.classes.slab_mut(slab);
         let (before, bit) = (of.free, 1 << (slot % SLOTS));
         let start = slot * class.0 * BIT_BYTES;
         if before & bit != 0 || start != within {
-            return Err(self.no_slot(offset, row, granule * GRANULE_BYTES + start, before & bit == 0));
+            return Some(Err(self.no_slot(offset, row, granule * GRANULE_BYTES + start, before & bit == 0)));
         }
         let after = before | bit;
         of.free = after;
-        let base = Va::new(self.chunk(row).base);
         self.classes.used -= 1;
         self.totals.frees += 1;
         self.totals.live -= 1;
         let mut balance = false;
-        if before == 0 {
-            self.classes.link(class, slab);
-        } else if after == ALL_FREE {
-            balance = self.ran_empty(class, slab);
+        if before == 0 || after == ALL_FREE {
+            balance = self.ran(class, row << self.classes.shift | granule, after);
         }
-        Ok(Freed { base, off, balance })
+        let base = Va::new(offset.at(self.geometry.base()).get().wrapping_sub(off.into()));
+        Some(Ok(Freed { base, off, balance }))
+    }
+
+    /// What becomes of a slab that was full, or of which no slot is in use any more.
+    fn ran(&mut self, class: Class, slab: u32, free: u64) -> bool {
+        if free == ALL_FREE {
+            return self.ran_empty(class, slab);
+        }
+        self.classes.link(class, slab);
+        false
     }
 
     #[cold]

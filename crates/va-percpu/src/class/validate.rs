@@ -17,15 +17,15 @@ impl<C: Config> Store<C> {
             }
         }
         let at = self.geometry.base();
-        for class in 1..CLASSES {
+        for (class, room) in room.into_iter().enumerate() {
             let (mut slab, mut prev, mut seen) = (self.classes.first[class], NIL, 0);
-            while slab != NIL && seen <= room[class] {
+            while slab != NIL && seen <= room {
                 let of = *self.classes.slab(slab);
                 let right = usize::from(of.class) == class && of.back == 0 && of.free != 0 && of.prev == prev;
                 Broken::unless(right, "CC2", at, class as u64, of.class.into())?;
                 (prev, slab, seen) = (slab, of.next, seen + 1);
             }
-            Broken::unless(seen == room[class], "CC2", at, room[class], seen)?;
+            Broken::unless(seen == room, "CC2", at, room, seen)?;
         }
         let (counted, counted_used) = self.classes.counts();
         Broken::unless(counted == slabs, "CC4", at, slabs, counted)?;

@@ -5,6 +5,7 @@ use crate::chunk::NO_SLOT;
 use crate::config::Scan;
 use crate::engine::Want;
 use crate::geometry::Sizes;
+use crate::request::Offset;
 use crate::run::Fits;
 use crate::testing::Heap;
 
@@ -207,4 +208,57 @@ fn the_lowest_chunk_that_holds_something_comes_first() {
     assert_eq!(store.take(want, false).unwrap(), low);
     assert!((high.row, high.at) > (low.row, low.at));
     store.validate().unwrap();
+}
+
+use crate::class::{CLASS_WORDS_MAX, Class};
+use crate::config::Default as Slabs;
+
+/// Two slabs of one class, one of them full; one of another class of which nothing is in use.
+fn slabs() -> Store<Slabs> {
+    let heap = Heap::default();
+    let mut store = Store::<Slabs>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
+    store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
+    store.begin();
+    let want = |bits| Want { bits, align: 1 };
+    for bits in [4, 4, 6] {
+        let class = Class::of(want(bits), CLASS_WORDS_MAX).unwrap();
+        let taken = store.take_slab(class, true).unwrap();
+        assert!(store.begin_slab(class, taken));
+        for _ in 0..if bits == 4 { 64 } else { 0 } {
+            store.take_slot(class, want(bits)).unwrap();
+        }
+    }
+    // The higher one of the first two has room again.
+    let mut offsets = (0..u64::from(sizes().unit)).rev().map(Offset::new);
+    assert!(offsets.any(|offset| store.free(offset).is_ok()));
+    store.validate().unwrap();
+    store
+}
+
+fn slab_rule(change: impl FnOnce(&mut Store<Slabs>)) -> &'static str {
+    let mut store = slabs();
+    change(&mut store);
+    store.validate().unwrap_err().rule
+}
+
+#[test]
+fn cc1_a_granule_that_names_a_wrong_slab_is_seen() {
+    assert_eq!(slab_rule(|store| store.classes.break_class(FIRST)), "CC1");
+}
+
+#[test]
+fn cc2_a_slab_that_is_in_no_list_is_seen() {
+    assert_eq!(slab_rule(|store| store.classes.break_list(4)), "CC2");
+}
+
+#[test]
+fn cc3_a_slab_that_is_kept_unknown_is_seen() {
+    assert_eq!(slab_rule(|store| store.classes.break_idle(6)), "CC3");
+    assert_eq!(slab_rule(|store| store.chunk_mut(FIRST).idle += 1), "CC3");
+}
+
+#[test]
+fn cc4_a_slot_counted_twice_is_seen() {
+    assert_eq!(slab_rule(|store| store.totals.live += 1), "CC4");
+    assert_eq!(slab_rule(|store| store.classes.break_count()), "CC4");
 }

@@ -3,7 +3,6 @@
 use super::{FIRST, Freed, Miss, RESERVED, Store, Taken};
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
 use crate::chunk::NIL;
-use crate::class::GRANULE_BYTES;
 use crate::config::Config;
 use crate::engine::{Fit, HintEngine, Want};
 use crate::error::FreeError;
@@ -203,16 +202,14 @@ impl<C: Config> Store<C> {
     }
 
     /// The chunk and the byte of it at an address.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place_of(&self, at: u64) -> Option<(u32, u32)> {
         let mut row = self.lookup.find(at >> self.grain_shift)?;
-        if row == FIRST {
-            let first = self.chunk(FIRST);
-            if at < first.base + u64::from(first.hidden_before * BIT_BYTES) {
-                row = RESERVED;
-            }
+        let mut chunk = self.chunk(row);
+        if row == FIRST && at < chunk.base + u64::from(chunk.hidden_before * BIT_BYTES) {
+            row = RESERVED;
+            chunk = self.chunk(row);
         }
-        let chunk = self.chunk(row);
         let off = at.checked_sub(chunk.base).filter(|_| chunk.exists)?;
         let inside = off < u64::from(chunk.pages) * PAGE_SIZE;
         inside.then_some((row, off as u32))
@@ -224,9 +221,9 @@ impl<C: Config> Store<C> {
         let at = offset.at(self.geometry.base()).get();
         let Some((row, off)) = self.place_of(at) else { return Err(FreeError::NoChunk { offset }) };
         if C::CLASS_WORDS > 0
-            && let Some(slab) = self.classes.find(row, off / GRANULE_BYTES)
+            && let Some(freed) = self.free_slot(offset, row, off)
         {
-            return self.free_slot(offset, row, off, slab);
+            return freed;
         }
         let bit = off / BIT_BYTES;
         let (view, marks) = self.view(row);

@@ -64,6 +64,8 @@ __attribute__((constructor)) static void early(void) {
 }
 
 int main(void) {
+    /* Waiting for oneself ends by this. */
+    alarm(60);
     pthread_t threads[THREADS];
     for (size_t at = 0; at < THREADS; at++) {
         CHECK(pthread_create(&threads[at], NULL, thread, (void *)(at + 1)) == 0);

@@ -4,25 +4,34 @@
 //! ```text
 //!              alloc                                       free
 //!   clean  ------------>  live  <=== take / put ===>  magazine of a CPU  ---- pushed out ---->  dirty run
-//!     ^                    ^                                                                     |    |
-//!     |                    +------------------------- lowest fit --------------------------------+    |
+//!     ^   <- pages moved - ^                                                                     |    |
+//!     |      there         +------------------------- lowest fit --------------------------------+    |
 //!     +---------------------------- purge: pages given back, addresses to the space -----------------+
 //! ```
 //! **Clean** addresses are free in the space: no pages are behind them, or zeros. **Live** areas are the callers'. What is
 //! freed keeps its pages: in a **magazine** as it is, in a **dirty run** merged with its neighbours, to be cut again. To the
 //! space all of these are busy: their mapping never went away, so no flush is due before they are given out again. Only a
-//! **purge** gives pages back, and then the addresses, cut out of whatever areas they were taken as.
+//! **purge** gives pages back, or a **refill** takes them elsewhere, and then the addresses are clean, cut out of whatever areas
+//! they were taken as.
 //!
 //! Dirty runs are the holes of an index of their own, so the lowest fit is found and neighbours merge in O(log n), without
 //! memory (SP3): each area paid for its return when it was carved.
 //!
-//! **Decay by demand**: a purge is due when dirty pages exceed half of the budget (down to three quarters of that), and each time
-//! sixteen times the budget was freed: then a quarter of what nobody needed since the last time goes. The highest runs go
-//! first: lowest fit leaves them alone the longest.
+//! There are two **zones**, each with all of that and a lock of its own: one of pages, for what is smaller than 64 KiB, and one of
+//! huge pages. Clean addresses come and go in **blocks** of a zone, 64 KiB and 2 MiB: half a huge page is neither faulted in nor
+//! given back. What an area leaves of its last block is dirty from then on. A zone that is full lets the other one serve.
+//!
+//! A miss of the dirty runs goes on in this order: what magazines keep is made dirty; the dirty run below the lowest clean
+//! blocks that fit is made part of the area; cold dirty blocks are moved to the rest of it (`refill.rs`); and what is then missing
+//! is faulted in. So what is kept serves whatever shape is asked for.
+//!
+//! **Decay by demand**: a purge is due when dirty pages and big items of magazines exceed the budget, down to fifteen sixteenths of it,
+//! and each time sixteen times the budget was freed: then a quarter of what nobody needed since the last time goes. The
+//! blocks that have been dirty for the longest time go first (`cold.rs`). **Decay by time**: `worker.rs`.
 //!
 //! # Invariants
-//! - **VM1 tiling** below the frontier, what is clean in the space, dirty runs and areas told by the word of their first page
-//!   (live, in a magazine, in the hands of a purge, or retired) tile the arena.
+//! - **VM1 tiling** below the frontier of a zone, what is clean in the space, dirty runs and areas told by the word of their first page
+//!   (live, in a magazine, in the hands of a purge or a refill, or retired) tile the zone.
 //! - **VM2 first** a word says live only at the first page of a live area, so a free is judged by one word.
 //! - **VM3 paid** the index of dirty runs has records in hand for as many as there can be when all that is not dirty, and not
 //!   clean, comes back (SP3).
@@ -31,10 +40,11 @@
 //!
 //! # Locking
 //! ```text
-//!   purge  >  { a magazine | central }  >  chunks of records
+//!   purge  >  { a magazine | a zone }  >  chunks of records
 //! ```
-//! Magazines and `central` never nest, except for the time of a fork, which takes all of them in this order. System calls happen
-//! under `central` only to move the frontier and to get records; pages are given back under `purge` alone.
+//! Magazines and zones never nest, except for the time of a fork, which takes all of them in this order. System calls happen
+//! under the lock of a zone only to move its frontier and to get records; pages are given back under `purge` alone, and moved under
+//! no lock.
 //! # Source
 //! Our own; what it stands for: Linux `mm/vmalloc.c` (`__vmalloc_node`, `vfree`), with pages that stay.
 
@@ -49,6 +59,8 @@ mod relocate;
 mod resize;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_kept;
 mod worker;
 
 pub use info::Stats;

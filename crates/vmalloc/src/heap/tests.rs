@@ -10,26 +10,14 @@ use crate::os::shim::Shim;
 use crate::os::{Call, Errno};
 use crate::vmalloc::HugePages;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 
-fn layout(bytes: usize, align: usize) -> Layout {
+pub(super) fn layout(bytes: usize, align: usize) -> Layout {
     Layout::from_size_align(bytes, align).unwrap()
 }
 
-fn heap_with_decay(shim: &Shim, kept_bytes_max: usize, decay: Duration) -> Owned<Shim> {
-    let plan = Plan {
-        arena_bytes_max: 1 << 34,
-        kept_bytes_max,
-        huge_pages: HugePages::Auto,
-        decay: Some(decay),
-        guards: false,
-    };
-    Owned::new(shim.clone(), plan).unwrap()
-}
-
-fn heap(shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -> Owned<Shim> {
+pub(super) fn heap(shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -> Owned<Shim> {
     Owned::new(
         shim.clone(),
         Plan { arena_bytes_max, kept_bytes_max, huge_pages: HugePages::Auto, decay: None, guards: false },
@@ -38,39 +26,39 @@ fn heap(shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -> Owned<Shi
 }
 
 /// What a test thinks is out: address to bytes, alignment and the byte that fills it.
-struct Twin {
-    heap: Owned<Shim>,
-    areas: BTreeMap<usize, (usize, usize, u8)>,
+pub(super) struct Twin {
+    pub(super) heap: Owned<Shim>,
+    pub(super) areas: BTreeMap<usize, (usize, usize, u8)>,
     state: u64,
 }
 
 impl Twin {
-    fn new(heap: Owned<Shim>) -> Self {
+    pub(super) fn new(heap: Owned<Shim>) -> Self {
         Self { heap, areas: BTreeMap::new(), state: 0x5eed }
     }
 
-    fn random(&mut self, below: usize) -> usize {
+    pub(super) fn random(&mut self, below: usize) -> usize {
         self.state = self.state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.state >> 33) as usize % below
     }
 
-    fn bytes(at: usize, bytes: usize) -> &'static mut [u8] {
+    pub(super) fn bytes(at: usize, bytes: usize) -> &'static mut [u8] {
         // SAFETY: tests are the only ones in their heaps, and pass what was given out to them.
         unsafe { core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(at), bytes) }
     }
 
     /// Fills the first and last bytes, and some in between.
-    fn mark(at: usize, bytes: usize, byte: u8) {
+    pub(super) fn mark(at: usize, bytes: usize, byte: u8) {
         let area = Self::bytes(at, bytes);
         area.iter_mut().step_by(1021).for_each(|place| *place = byte);
         area[bytes - 1] = byte;
     }
 
-    fn is_marked(at: usize, bytes: usize, byte: u8) -> bool {
+    pub(super) fn is_marked(at: usize, bytes: usize, byte: u8) -> bool {
         Self::bytes(at, bytes).iter().step_by(1021).all(|&place| place == byte)
     }
 
-    fn is_zero(at: usize, bytes: usize) -> bool {
+    pub(super) fn is_zero(at: usize, bytes: usize) -> bool {
         Self::bytes(at, bytes).iter().all(|&byte| byte == 0)
     }
 
@@ -86,19 +74,19 @@ impl Twin {
         self.areas.insert(at, (bytes, align, byte));
     }
 
-    fn alloc(&mut self, bytes: usize, align: usize, fill: Fill) -> Result<usize, AllocError> {
+    pub(super) fn alloc(&mut self, bytes: usize, align: usize, fill: Fill) -> Result<usize, AllocError> {
         let at = self.heap.alloc(layout(bytes, align), fill)?.addr().get();
         assert!(fill == Fill::Any || Self::is_zero(at, bytes));
         self.enter(at, bytes, align);
         Ok(at)
     }
 
-    fn nth(&mut self) -> Option<usize> {
+    pub(super) fn nth(&mut self) -> Option<usize> {
         let count = self.areas.len();
         (count > 0).then(|| self.random(count)).and_then(|n| self.areas.keys().nth(n).copied())
     }
 
-    fn free(&mut self, at: usize) {
+    pub(super) fn free(&mut self, at: usize) {
         let (bytes, _, byte) = self.areas.remove(&at).unwrap();
         assert!(Self::is_marked(at, bytes, byte), "somebody else wrote here");
         // SAFETY: the twin had it.
@@ -108,7 +96,7 @@ impl Twin {
         assert!(matches!(again, Err(FreeError::AlreadyFree { .. })), "{again:?}");
     }
 
-    fn resize(&mut self, at: usize, bytes: usize, fill: Fill) -> Result<usize, ResizeError> {
+    pub(super) fn resize(&mut self, at: usize, bytes: usize, fill: Fill) -> Result<usize, ResizeError> {
         let (before, align, byte) = self.areas[&at];
         // SAFETY: the twin has it.
         let to = unsafe { self.heap.resize(at, layout(bytes, align), fill) }?.addr().get();
@@ -120,7 +108,7 @@ impl Twin {
     }
 
     /// Does something at random; errors are for the caller.
-    fn step(&mut self, largest: usize) -> Result<(), ResizeError> {
+    pub(super) fn step(&mut self, largest: usize) -> Result<(), ResizeError> {
         let bytes = match self.random(8) {
             0..4 => 1 + self.random(20 * PAGE_BYTES),
             4..7 => 1 + self.random(largest / 8),
@@ -145,14 +133,14 @@ impl Twin {
         }
     }
 
-    fn check(&self) {
+    pub(super) fn check(&self) {
         assert_eq!(self.heap.validate(), Ok(()));
         let tails = self.areas.len() * crate::arena::address(self.heap.guards.tail);
         let live: usize = self.areas.values().map(|&(bytes, ..)| bytes.next_multiple_of(PAGE_BYTES)).sum();
         assert_eq!(self.heap.stats().live_bytes, live + tails);
     }
 
-    fn end(mut self) {
+    pub(super) fn end(mut self) {
         for at in self.areas.keys().copied().collect::<Vec<_>>() {
             self.free(at);
         }
@@ -174,6 +162,7 @@ impl Twin {
 #[test]
 fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
     let shim = Shim::default();
+    let mut grown = (0, 0);
     // Budgets from nothing to plenty, so that purges, magazines and moves all happen.
     for (kept, steps, moves) in
         [(0, 400, false), (0, 400, true), (2 * MIB, 1500, false), (64 * MIB, 1500, true)]
@@ -191,10 +180,11 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
         }
         let stats = twin.heap.stats();
         assert!(stats.purged_bytes > 0 && stats.cache_hits > 0, "{stats:?}");
-        assert!(kept == 0 || stats.grown_by_move > 0 && stats.grown_in_place > 0, "{stats:?}");
+        grown = (grown.0 + stats.grown_by_move, grown.1 + stats.grown_in_place);
         twin.end();
     }
-    assert!(shim.calls(Call::Remap) > 0 && shim.calls(Call::Renew) > 0);
+    assert!(grown.0 > 0 && grown.1 > 0, "{grown:?}");
+    assert!(shim.calls(Call::Move) > 0);
 }
 
 /// Large sizes and a few slots: purges at every turn, and clean gaps between dirty runs.
@@ -706,153 +696,4 @@ fn vm1_vm2_a_word_that_is_wrong_is_named() {
     assert_eq!(rule(&twin, page + 3, Word::live(1, 1)), "VM2");
     twin.check();
     twin.end();
-}
-
-/// Allocates that many areas and frees them all.
-fn burst(heap: &Owned<Shim>, count: usize, bytes: usize) {
-    let areas: Vec<_> = (0..count).map(|_| heap.alloc(layout(bytes, 1), Fill::Any).unwrap()).collect();
-    for area in areas {
-        // SAFETY: our own, and nobody else's.
-        unsafe { area.write_bytes(1, bytes) };
-        // SAFETY: nobody refers to it any more.
-        unsafe { heap.free(area.addr().get()) }.unwrap();
-    }
-}
-
-fn kept(heap: &Owned<Shim>) -> usize {
-    heap.stats().dirty_bytes + heap.stats().cached_bytes
-}
-
-/// Waits until something holds, for no longer than a machine under load may need.
-fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
-    let started = Instant::now();
-    while !holds() {
-        if started.elapsed() > Duration::from_secs(20) {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    true
-}
-
-#[test]
-fn wk1_what_nobody_needs_goes_back_by_itself_time_and_again() {
-    let shim = Shim::default();
-    shim.on_cpu(0);
-    let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(20));
-    // Too little for a thread.
-    burst(&heap, 4, MIB);
-    assert_eq!(shim.calls(Call::Spawn), 0);
-    for round in 0..20 {
-        // Of both zones, in magazines and not, and in the end a single area, which wakes it all the same.
-        burst(&heap, 40, if round % 2 == 0 { 3 * MIB } else { 700 << 10 });
-        if round % 3 == 0 {
-            burst(&heap, 1, 9 * MIB);
-        }
-        assert!(wait_until(|| kept(&heap) == 0), "{round}: {:?}", heap.stats());
-    }
-    assert_eq!((shim.calls(Call::Spawn), heap.validate()), (1, Ok(())));
-    drop(heap);
-    assert_eq!(shim.mapped(), 0, "its stack is gone");
-}
-
-#[test]
-fn what_is_in_use_stays_while_time_passes() {
-    let shim = Shim::default();
-    shim.on_cpu(0);
-    let heap = heap(&shim, 1 << 34, 256 * MIB);
-    burst(&heap, 20, 3 * MIB);
-    for turn in 0..40 {
-        // A pair in steady use, and a block that becomes dirty anew.
-        burst(&heap, 1, MIB);
-        heap.turn();
-        assert!(turn < 3 || heap.stats().cached_bytes >= MIB, "{turn}: {:?}", heap.stats());
-        let want = if turn < 10 { 50 * MIB } else { 0 };
-        assert!(kept(&heap) >= want, "{turn}: {:?}", heap.stats());
-    }
-    assert!(kept(&heap) <= 4 * MIB, "{:?}", heap.stats());
-    assert_eq!(heap.validate(), Ok(()));
-}
-
-#[test]
-fn without_a_thread_or_a_stack_for_it_all_else_goes_on() {
-    for call in [Call::Spawn, Call::Map] {
-        let shim = Shim::default();
-        shim.on_cpu(0);
-        let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(1));
-        let areas: Vec<_> =
-            (0..40).map(|_| heap.alloc(layout(2 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
-        shim.refuse(call, 0);
-        for at in areas {
-            // SAFETY: our own, and nobody refers to it.
-            unsafe { heap.free(at) }.unwrap();
-        }
-        assert!(kept(&heap) > 16 * MIB, "{:?}", heap.stats());
-        assert_eq!(heap.worker_state(), "off", "{call:?}");
-        shim.allow();
-        burst(&heap, 40, 2 * MIB);
-        assert_eq!(heap.validate(), Ok(()));
-        heap.release_all();
-        assert_eq!(kept(&heap), 0);
-        drop(heap);
-        assert_eq!(shim.mapped(), 0);
-    }
-}
-
-#[test]
-fn cold_pages_move_to_where_they_are_wanted_and_keep_no_secret_zeros() {
-    let shim = Shim::default();
-    shim.on_cpu(0);
-    let mut twin = Twin::new(heap(&shim, 1 << 34, 256 * MIB));
-    // Every other one, so that no two merge.
-    let areas: Vec<_> = (0..40).map(|_| twin.alloc(2 * MIB, 1, Fill::Any).unwrap()).collect();
-    areas.iter().step_by(2).for_each(|&at| twin.free(at));
-    let before = twin.heap.stats();
-    // It is marked, and would be found wrong if it were taken for zeros.
-    let at = twin.alloc(30 * MIB, 1, Fill::Zero).unwrap();
-    let stats = twin.heap.stats();
-    if stats.refilled_bytes == 0 {
-        // A kernel that moves nothing: faults it is.
-        assert!(!shim.can_move() && stats.dirty_bytes >= before.dirty_bytes);
-        return;
-    }
-    assert_eq!(stats.refilled_bytes, 30 << 20, "{stats:?}");
-    twin.check();
-    twin.free(at);
-    twin.end();
-}
-
-#[test]
-fn a_refill_that_is_refused_leaves_faults_and_comes_again_or_not() {
-    for (errno, again) in [(libc::EBUSY, true), (libc::EPERM, false)] {
-        let shim = Shim::default();
-        shim.on_cpu(0);
-        let mut twin = Twin::new(heap(&shim, 1 << 34, 1 << 30));
-        if !shim.can_move() {
-            return;
-        }
-        shim.refuse_with(Errno(errno));
-        shim.refuse_some(Call::Move, 0, 1);
-        let mut before = 0;
-        for round in 0..200 {
-            // A hole of a block, and an area that needs more.
-            let hole = twin.alloc(64 << 10, 64 << 10, Fill::Any).unwrap();
-            let _wall = twin.alloc(64 << 10, 64 << 10, Fill::Any).unwrap();
-            twin.free(hole);
-            let _longer = twin.alloc(100 << 10, 1, Fill::Zero).unwrap();
-            if round == 0 {
-                before = shim.calls(Call::Move);
-                assert_eq!((before, twin.heap.stats().refilled_bytes), (1, 0));
-            }
-            if round % 20 == 0 {
-                twin.check();
-            }
-        }
-        let more = shim.calls(Call::Move) > before;
-        assert_eq!((more, twin.heap.stats().refilled_bytes > 0), (again, again), "{errno}");
-        // A child tries anew.
-        twin.heap.forget();
-        assert_eq!(twin.heap.refill_pause.load(Ordering::Relaxed), 0);
-        twin.end();
-    }
 }

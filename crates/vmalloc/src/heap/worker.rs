@@ -91,11 +91,7 @@ impl<O: Os> Heap<O> {
     pub(super) fn poke(&self) {
         match self.worker.state.load(Ordering::Relaxed) {
             NONE if self.dirty_hint() + self.big.pages() >= START_PAGES => self.start_worker(),
-            ASLEEP => {
-                if self.worker.change(ASLEEP, AWAKE) {
-                    futex_wake(&self.worker.state);
-                }
-            }
+            ASLEEP if self.worker.change(ASLEEP, AWAKE) => futex_wake(&self.worker.state),
             _ => {}
         }
     }

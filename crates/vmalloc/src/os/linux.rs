@@ -5,27 +5,17 @@
 //! registers the area (glibc from 2.35 on); nothing is ever registered or written here, since a second user of an area
 //! breaks the first. Where there is none, the number comes from `sched_getcpu`.
 //!
-//! `process_madvise` gives many runs back under one flush, of this process from Linux 6.13 on, which it names by a number from
-//! 6.14 on and by a descriptor before; whoever refuses it once (an older kernel, a seccomp profile) is asked run by run from then
-//! on. Memory that is locked is given back by an advice of its own.
+//! Advice is in `advice.rs`, moving pages in `uffd.rs`, the one thread in `thread.rs`.
 //! # Source
-//! `man 2 process_madvise`, `man 2 mremap`, `man 2 rseq`; kernel `include/uapi/linux/rseq.h` for the layout.
+//! `man 2 mremap`, `man 2 rseq`; kernel `include/uapi/linux/rseq.h` for the layout.
 
+use super::advice::{Advisor, discard_one};
 use super::uffd::Mover;
 use super::{Entry, Errno, Huge, Os, Span, Stopped, ThreadName, thread};
-use core::ffi::{CStr, c_int, c_long, c_void};
-use core::ptr::{null_mut, with_exposed_provenance_mut};
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr::with_exposed_provenance_mut;
+use core::sync::atomic::AtomicU32;
 
-/// Names this process to `process_madvise` (`PIDFD_SELF_THREAD`), from Linux 6.14 on.
-const PIDFD_SELF: c_int = -10_000;
-/// Drops pages of locked memory too (`MADV_DONTNEED_LOCKED`), from Linux 5.18 on.
-const DONTNEED_LOCKED: c_int = 24;
-/// `MADV_GUARD_INSTALL` and `MADV_GUARD_REMOVE`, from Linux 6.13 on.
-const GUARD_INSTALL: c_int = 102;
-const GUARD_REMOVE: c_int = 103;
-/// Spans in one call.
-const BATCH: usize = 64;
 /// Where the CPU number is in an rseq area (`cpu_id`).
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 const RSEQ_CPU_AT: isize = 4;
@@ -38,22 +28,9 @@ pub(crate) struct Linux {
     cpu_at: Option<isize>,
     cpus: usize,
     // Atomic, hint only.
-    /// How many spans can be given back by one call: one of `BY_NAME`, `BY_DESCRIPTOR`, `ONE_BY_ONE`.
-    batches: AtomicU8,
-    /// Whether pages can be made to fault: one of `UNKNOWN`, `YES`, `NO`.
-    guards: AtomicU8,
+    pub(super) advisor: Advisor,
     mover: Mover,
 }
-
-/// The process is told by a number that is always its own.
-const BY_NAME: u8 = 0;
-/// It is told by a descriptor, opened for each batch: none is kept, which a fork or somebody's `close` would make another's.
-const BY_DESCRIPTOR: u8 = 1;
-const ONE_BY_ONE: u8 = 2;
-
-const UNKNOWN: u8 = 0;
-const YES: u8 = 1;
-const NO: u8 = 2;
 
 impl Linux {
     /// Finds out what the system has.
@@ -64,111 +41,10 @@ impl Linux {
             #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
             cpu_at: rseq_offset().map(|offset| offset + RSEQ_CPU_AT),
             cpus: usize::try_from(cpus).unwrap_or(1).max(1),
-            batches: AtomicU8::new(BY_NAME),
-            guards: AtomicU8::new(UNKNOWN),
+            advisor: Advisor::new(),
             mover: Mover::new(),
         }
     }
-
-    /// Gives the first spans back, up to a batch; how many bytes. `how` is one of the ways of `batches`.
-    fn discard_batch(spans: &[Span], how: u8) -> Result<usize, Errno> {
-        let mut list = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; BATCH];
-        for (to, span) in list.iter_mut().zip(spans) {
-            *to = libc::iovec { iov_base: pointer(span.at), iov_len: span.bytes };
-        }
-        let who = if how == BY_NAME { PIDFD_SELF } else { open_self()? };
-        let count = spans.len().min(BATCH);
-        // SAFETY: `list` holds `count` spans, which `discard`'s caller has to himself.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_process_madvise,
-                c_long::from(who),
-                list.as_ptr(),
-                count,
-                c_long::from(libc::MADV_DONTNEED),
-                0 as c_long,
-            )
-        };
-        let done = usize::try_from(done).map_err(|_| errno());
-        if how != BY_NAME {
-            // SAFETY: opened above.
-            let _closed = unsafe { libc::close(who) };
-        }
-        done
-    }
-
-    /// Gives spans back by as few calls as the kernel takes; how many spans were done. The next one is told about by a call of
-    /// its own.
-    fn discard_batches(&self, spans: &[Span]) -> usize {
-        let mut next = 0;
-        while spans.len() - next > 1 {
-            let how = self.batches.load(Ordering::Relaxed);
-            if how >= ONE_BY_ONE {
-                break;
-            }
-            let batch = &spans[next..spans.len().min(next + BATCH)];
-            match Self::discard_batch(batch, how) {
-                Ok(mut bytes) => {
-                    let whole = batch.iter().take_while(|span| {
-                        let fits = bytes >= span.bytes;
-                        bytes = bytes.saturating_sub(span.bytes);
-                        fits
-                    });
-                    let whole = whole.count();
-                    next += whole;
-                    if whole < batch.len() {
-                        break;
-                    }
-                }
-                // A span that is locked, or nobody's, or advice that this kernel takes by no such call: the first span tells.
-                Err(error)
-                    if matches!(error.0, libc::EINVAL | libc::ENOMEM)
-                        && discard_one(spans[next]).is_err() =>
-                {
-                    break;
-                }
-                // Descriptors run out, and come back.
-                Err(error) if matches!(error.0, libc::EMFILE | libc::ENFILE) => break,
-                Err(_) => {
-                    let next_way = if how == BY_NAME { BY_DESCRIPTOR } else { ONE_BY_ONE };
-                    self.batches.fetch_max(next_way, Ordering::Relaxed);
-                }
-            }
-        }
-        next
-    }
-
-    /// Asks the kernel by a page of our own whether pages can be made to fault.
-    #[cold]
-    fn ask_for_guards(&self) -> bool {
-        let Ok(at) = self.map(crate::PAGE_BYTES) else { return false };
-        let span = Span { at, bytes: crate::PAGE_BYTES };
-        // SAFETY: mapped a moment ago.
-        let guarded = unsafe { libc::madvise(pointer(at), span.bytes, GUARD_INSTALL) } == 0;
-        // SAFETY: as before.
-        unsafe { self.unmap(span) };
-        self.guards.store(if guarded { YES } else { NO }, Ordering::Relaxed);
-        guarded
-    }
-}
-
-/// A descriptor of this process.
-fn open_self() -> Result<c_int, Errno> {
-    let me = c_long::from(process_id());
-    // SAFETY: makes a descriptor, which an `exec` closes.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, me, 0 as c_long) };
-    c_int::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(errno)
-}
-
-/// Gives a span back, locked or not. Whoever calls has it to himself.
-fn discard_one(span: Span) -> Result<(), Errno> {
-    // SAFETY: this function's contract; the pages become zeros.
-    let gone = done(unsafe { libc::madvise(pointer(span.at), span.bytes, libc::MADV_DONTNEED) });
-    if gone != Err(Errno(libc::EINVAL)) {
-        return gone;
-    }
-    // SAFETY: as before. A kernel that does not know this says so, as it did of the other.
-    done(unsafe { libc::madvise(pointer(span.at), span.bytes, DONTNEED_LOCKED) })
 }
 
 impl Os for Linux {
@@ -193,9 +69,8 @@ impl Os for Linux {
     }
 
     unsafe fn discard(&self, spans: &[Span]) -> Result<(), (usize, Errno)> {
-        let next = self.discard_batches(spans);
-        let mut rest = spans.iter().enumerate().skip(next);
-        rest.try_for_each(|(at, &span)| discard_one(span).map_err(|error| (at, error)))
+        // SAFETY: this function's contract.
+        unsafe { self.advisor.discard(spans) }
     }
 
     unsafe fn move_pages(&self, within: Span, from: Span, to: usize) -> Result<(), Stopped> {
@@ -224,32 +99,22 @@ impl Os for Linux {
     }
 
     unsafe fn guard(&self, span: Span) -> Result<(), Errno> {
-        if !self.can_guard() {
-            return Err(Errno(libc::ENOSYS));
-        }
-        // SAFETY: the caller has it to himself.
-        done(unsafe { libc::madvise(pointer(span.at), span.bytes, GUARD_INSTALL) })
+        // SAFETY: this function's contract.
+        unsafe { self.advisor.guard(span) }
     }
 
     unsafe fn unguard(&self, span: Span) -> Result<(), Errno> {
-        // SAFETY: the caller has it to himself.
-        done(unsafe { libc::madvise(pointer(span.at), span.bytes, GUARD_REMOVE) })
+        // SAFETY: this function's contract.
+        unsafe { self.advisor.unguard(span) }
     }
 
     fn can_guard(&self) -> bool {
-        match self.guards.load(Ordering::Relaxed) {
-            UNKNOWN => self.ask_for_guards(),
-            known => known == YES,
-        }
+        self.advisor.can_guard()
     }
 
     unsafe fn advise(&self, span: Span, huge: Huge) -> Result<(), Errno> {
-        let advice = match huge {
-            Huge::Yes => libc::MADV_HUGEPAGE,
-            Huge::No => libc::MADV_NOHUGEPAGE,
-        };
-        // SAFETY: the caller's reservation, of which no byte changes.
-        done(unsafe { libc::madvise(pointer(span.at), span.bytes, advice) })
+        // SAFETY: this function's contract.
+        unsafe { Advisor::advise(span, huge) }
     }
 
     fn forget(&self) {
@@ -374,7 +239,7 @@ fn read_number(path: &CStr) -> Option<u64> {
     core::str::from_utf8(text).ok()?.trim().parse().ok()
 }
 
-fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Result<usize, Errno> {
+pub(super) fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Result<usize, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
     // SAFETY: at an address only with the promise of `renew` or `mend` that it is the caller's; else at a new one.
     let mapped = unsafe { libc::mmap(pointer(at), bytes, access, flags, -1, 0) };
@@ -391,11 +256,11 @@ fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Result<usize, E
     Ok(mapped)
 }
 
-fn pointer(at: usize) -> *mut c_void {
+pub(super) fn pointer(at: usize) -> *mut c_void {
     with_exposed_provenance_mut(at)
 }
 
-fn done(code: c_int) -> Result<(), Errno> {
+pub(super) fn done(code: c_int) -> Result<(), Errno> {
     if code == 0 { Ok(()) } else { Err(errno()) }
 }
 
@@ -467,42 +332,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_spans_are_given_back_with_the_batch_call_and_without() {
-        let linux = Linux::new();
-        let page = crate::PAGE_BYTES;
-        let base = linux.map(400 * page).unwrap();
-        for batches in [BY_NAME, BY_DESCRIPTOR, ONE_BY_ONE] {
-            linux.batches.store(batches, Ordering::Relaxed);
-            let place = |n: usize| with_exposed_provenance_mut::<u8>(base + n * page + 17);
-            for n in 0..400 {
-                // SAFETY: the mapping made above.
-                unsafe { place(n).write(7) };
-            }
-            // Every other page, in more spans than one call takes.
-            let spans: Vec<_> = (0..150).map(|n| Span { at: base + 2 * n * page, bytes: page }).collect();
-            // SAFETY: the same.
-            assert_eq!(unsafe { linux.discard(&spans) }, Ok(()));
-            for n in 0..400 {
-                let want = if n < 300 && n % 2 == 0 { 0 } else { 7 };
-                // SAFETY: the same.
-                assert_eq!(unsafe { place(n).read() }, want, "page {n}, batches {batches}");
-            }
-        }
-        // A span that is nobody's is told apart, however the others were done.
-        for batches in [BY_NAME, BY_DESCRIPTOR, ONE_BY_ONE] {
-            linux.batches.store(batches, Ordering::Relaxed);
-            let nobody = linux.reserve(page).unwrap();
-            // SAFETY: reserved a moment ago.
-            unsafe { linux.unmap(Span { at: nobody, bytes: page }) };
-            let spans = [base, base + page, nobody, base + 2 * page].map(|at| Span { at, bytes: page });
-            // SAFETY: nothing is mapped at the one that is not ours.
-            assert_eq!(unsafe { linux.discard(&spans) }, Err((2, Errno::NOMEM)), "batches {batches}");
-        }
-        // SAFETY: nobody refers to it any more.
-        unsafe { linux.unmap(Span { at: base, bytes: 400 * page }) };
-    }
-
-    #[test]
     fn a_thread_is_on_a_cpu_that_there_is_whoever_is_asked() {
         let linux = Linux::new();
         assert!(linux.cpus() >= 1 && linux.mappings_max() > 1000);
@@ -550,86 +379,5 @@ mod tests {
         assert_eq!(unsafe { place(2).read() }, 0);
         // SAFETY: the same, and nobody refers to it any more.
         unsafe { linux.unmap(Span { at: base, bytes: 3 * bytes }) };
-    }
-
-    #[test]
-    fn a_guarded_page_faults_where_the_kernel_has_guards_and_the_mapping_stays_one() {
-        let linux = Linux::new();
-        let page = crate::PAGE_BYTES;
-        let base = linux.map(8 * page).unwrap();
-        let place = |n: usize| with_exposed_provenance_mut::<u8>(base + n * page);
-        // SAFETY: the mapping made above.
-        (0..8).for_each(|n| unsafe { place(n).write(3) });
-        // SAFETY: as before, and nobody refers to it.
-        let guarded = unsafe { linux.guard(Span { at: base + 2 * page, bytes: page }) };
-        assert_eq!(guarded.is_ok(), linux.can_guard());
-        // The kernel reads it for us, so that the fault is an error.
-        let readable = |n: usize| {
-            let mut ends = [0; 2];
-            // SAFETY: two descriptors.
-            assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-            // SAFETY: the mapping made above.
-            let wrote = unsafe { libc::write(ends[1], place(n).cast(), 1) };
-            for end in ends {
-                // SAFETY: made above.
-                unsafe { libc::close(end) };
-            }
-            wrote == 1
-        };
-        let seen: Vec<_> = (0..8).map(readable).collect();
-        let want: Vec<_> = (0..8).map(|n| n != 2 || guarded.is_err()).collect();
-        assert_eq!(seen, want);
-        if guarded.is_ok() {
-            // SAFETY: as before.
-            unsafe { linux.unguard(Span { at: base, bytes: 8 * page }) }.unwrap();
-            // SAFETY: as before.
-            let bytes = [1, 2, 3].map(|n| unsafe { place(n).read() });
-            assert_eq!(bytes, [3, 0, 3]);
-        } else {
-            eprintln!("this kernel has no guards: their absence was tested");
-        }
-        // SAFETY: nobody refers to it any more.
-        unsafe { linux.unmap(Span { at: base, bytes: 8 * page }) };
-    }
-
-    #[test]
-    fn what_is_locked_is_given_back_too() {
-        let linux = Linux::new();
-        let page = crate::PAGE_BYTES;
-        let base = linux.map(8 * page).unwrap();
-        // SAFETY: the mapping made above.
-        if unsafe { libc::mlock(pointer(base), 4 * page) } != 0 {
-            eprintln!("nothing may be locked here: nothing was tested");
-            return;
-        }
-        let spans = [0, 2, 5].map(|n| Span { at: base + n * page, bytes: page });
-        for batches in [BY_NAME, BY_DESCRIPTOR, ONE_BY_ONE] {
-            linux.batches.store(batches, Ordering::Relaxed);
-            let place = |n: usize| with_exposed_provenance_mut::<u8>(base + n * page);
-            // SAFETY: the mapping made above.
-            (0..8).for_each(|n| unsafe { place(n).write(3) });
-            // SAFETY: as before.
-            assert_eq!(unsafe { linux.discard(&spans) }, Ok(()));
-            // SAFETY: as before.
-            let bytes = [0, 1, 2, 3, 4, 5, 6, 7].map(|n| unsafe { place(n).read() });
-            assert_eq!(bytes, [0, 3, 0, 3, 3, 0, 3, 3], "{batches}");
-        }
-        // SAFETY: nobody refers to it any more.
-        unsafe { linux.unmap(Span { at: base, bytes: 8 * page }) };
-    }
-
-    #[test]
-    fn a_frontier_of_one_advice_is_one_mapping() {
-        let linux = Linux::new();
-        let base = linux.reserve(16 << 20).unwrap();
-        let span = Span { at: base, bytes: 16 << 20 };
-        for huge in [Huge::Yes, Huge::No] {
-            // SAFETY: reserved above.
-            let advised = unsafe { linux.advise(span, huge) };
-            // A kernel without huge pages says so.
-            assert!(matches!(advised, Ok(()) | Err(Errno(libc::EINVAL))), "{advised:?}");
-        }
-        // SAFETY: nobody refers to it.
-        unsafe { linux.unmap(span) };
     }
 }

@@ -21,6 +21,7 @@
 //!
 //! No address is given out, taken back or reused by a system call of its own.
 
+mod advice;
 mod linux;
 #[cfg(test)]
 pub(crate) mod shim;

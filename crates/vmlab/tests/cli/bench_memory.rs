@@ -28,12 +28,17 @@ fn two_allocators_on_a_workload_give_tables_and_figures_that_parse() {
     assert!(of("ours") >= 6 && of("ours-kv") == 1 && of("glibc") == 4 && of("jemalloc") == 0, "{csv}");
     for row in &rows {
         let numbers: Vec<f64> = row[4..].iter().map(|number| number.parse().unwrap()).collect();
-        let [_, rounds, cpu, cpu_min, wall, wall_min, .., mean, peak, end, ever] = numbers[..] else {
+        let [_, rounds, cpu, cpu_min, wall, wall_min, .., mean, same, peak, end, ever, mappings] =
+            numbers[..]
+        else {
             panic!("{row:?}")
         };
         assert!(rounds == 2.0 && 0.0 < cpu_min && cpu_min <= cpu && wall_min <= wall, "{row:?}");
         // Eight allocations of a megabyte and more, each page of which was touched; the kernel counts in batches.
-        assert!(8e6 < mean && mean <= peak && 8e6 < end && peak < 1.2 * ever, "{row:?}");
+        assert!(
+            8e6 < mean && 8e6 < same && mean <= peak && 8e6 < end && peak < 1.2 * ever && mappings > 5.0,
+            "{row:?}"
+        );
     }
     let page = read("memory.md");
     assert!(page.contains("| what must be shown") && page.contains("glibc: >= 5x"), "{page}");
@@ -57,6 +62,7 @@ fn each_kind_of_work_is_done_by_ours_and_by_plain_mappings() {
         ("flow-64K", "one allocated by a thread and freed by another"),
         ("calloc-256K", "ours-kv"),
         ("aligned", "ours-kv"),
+        ("guarded", "ours-guards"),
         ("grow-16M", "a whole growth by half at a time"),
     ] {
         let args = ["bench", "memory", "--rounds", "1", "--ms", "1", "--peer", "mmap", "--filter", filter];
@@ -110,7 +116,7 @@ fn a_child_that_crashes_is_told_and_the_others_are_measured() {
     assert!(last.starts_with("vmlab: crashes on pair-1M-byte-1t: the child ended with signal: 6"), "{said}");
     let csv = std::fs::read_to_string(dir.path().join("here/memory.csv")).unwrap();
     let families: Vec<_> = rows_of(&csv).into_iter().map(|row| row[1].clone()).collect();
-    assert_eq!(families, ["ours", "ours-kv", "glibc"]);
+    assert_eq!(families, ["ours", "ours-kv", "ours-guards", "glibc"]);
     let page = std::fs::read_to_string(dir.path().join("here/memory.md")).unwrap();
     assert!(page.contains("Broken: crashes on pair-1M-byte-1t"), "{page}");
 }

@@ -7,8 +7,8 @@ fn guarded(shim: &Shim, kept_bytes_max: usize) -> Owned<Shim> {
         arena_bytes_max: 1 << 34,
         kept_bytes_max,
         huge_pages: HugePages::Auto,
-        decay: None,
         guards: true,
+        decay: None,
     };
     Owned::new(shim.clone(), plan).unwrap()
 }

@@ -8,15 +8,16 @@
 
 use super::hand::{Hand, Held, Kvs, Malloc, Mmap};
 use super::jobs::{Calloc, Grow, Job, Memset, Mix, Pair, Producer, consume};
+use super::measure::Resident;
 use super::sys;
-use super::task::{How, Measured, Said, Task, Touch, Work};
+use super::task::{How, Measured, Said, Task, Touch, Ways, Work};
 use crate::bench::{pin, pin_apart};
 use anyhow::{Context, Result, bail};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
-use vmalloc::{Options, Vmalloc};
+use vmalloc::{HugePages, Options, Vmalloc};
 
 /// What a child says before it measures, and after.
 pub(super) const GO: &str = "go";
@@ -47,10 +48,15 @@ pub(crate) fn main(text: &str) -> Result<()> {
         How::Malloc => work(&Malloc, &task),
         How::Kv => work(&Kvs, &task),
         How::Mmap => work(&Mmap, &task),
-        How::Vmalloc { kept_bytes_max } => {
-            let default = Options::default();
-            let kept_bytes_max = kept_bytes_max.unwrap_or(default.kept_bytes_max);
-            work(&Vmalloc::new(Options { kept_bytes_max, ..default })?, &task)
+        How::Vmalloc { kept_bytes_max, ways } => {
+            let mut options = Options::default();
+            options.kept_bytes_max = kept_bytes_max.unwrap_or(options.kept_bytes_max);
+            match ways {
+                Ways::Default => {}
+                Ways::SmallPages => options.huge_pages = HugePages::Never,
+                Ways::Guards => options.guards = true,
+            }
+            work(&Vmalloc::new(options)?, &task)
         }
     }?;
     say(&serde_json::to_string(&said)?)
@@ -85,6 +91,7 @@ fn work<H: Hand>(hand: &H, task: &Task) -> Result<Said> {
         Work::Calloc { bytes } => many(task, 2, |_| Calloc { hand, bytes }),
         Work::Memset { bytes } => many(task, 2, |_| Memset::new(hand, bytes)),
         Work::Grow { low, high } => many(task, 1, |_| Grow { hand, low, high }),
+        Work::Many { count, bytes } => hoard(hand, count, bytes),
         Work::Flow { bytes } => flow(hand, bytes, task),
         Work::Burst { count, bytes, idle_ms } => {
             burst(hand, (count, bytes), touch, Duration::from_millis(idle_ms))
@@ -175,14 +182,39 @@ fn many<J: Job>(task: &Task, warm_ops: u64, job: impl Fn(usize) -> J + Sync) -> 
     let (crowd, job) = (&crowd, &job);
     let measured = std::thread::scope(|scope| {
         for thread in 1..task.threads {
-            scope.spawn(move || crowd.run(job(thread), |_| Ok(())));
+            scope.spawn(move || crowd.run(job(thread), None, |_| Ok(())));
         }
         crowd.lead(job(0))
     })?;
     if crowd.refused.load(Ordering::Relaxed) {
-        return Ok(Said::Refused("it has no such memory".to_string()));
+        return Ok(Said::Refused);
     }
     Ok(Said::Measured(measured))
+}
+
+/// What is resident, over operations.
+struct Average {
+    resident: Resident,
+    bytes: f64,
+    count: u64,
+}
+
+impl Average {
+    fn new() -> Result<Self> {
+        Ok(Self { resident: Resident::of(std::process::id())?, bytes: 0.0, count: 0 })
+    }
+
+    /// Adds what is resident now. What cannot be read is not counted.
+    fn add(&mut self) {
+        if let Ok(bytes) = self.resident.read() {
+            self.bytes += bytes;
+            self.count += 1;
+        }
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.bytes / self.count as f64)
+    }
 }
 
 /// When a thread meets the others.
@@ -197,7 +229,8 @@ impl Crowd<'_> {
     fn lead(&self, job: impl Job) -> Result<Measured> {
         let mut before = (Instant::now(), 0, 0);
         let mut measured = None;
-        self.run(job, |stage| {
+        let mut statm = Average::new()?;
+        self.run(job, Some(&mut statm), |stage| {
             match stage {
                 Stage::Warm => {
                     meet(GO)?;
@@ -211,6 +244,7 @@ impl Crowd<'_> {
                         wall_ns: started.elapsed().as_nanos() as u64,
                         p99_ns: 0,
                         faults: sys::faults() - faults,
+                        rss_same: None,
                     });
                     meet(END)?;
                 }
@@ -220,11 +254,17 @@ impl Crowd<'_> {
         let mut measured = measured.context("nothing was measured")?;
         let p99 = self.times.lock().ok().and_then(|times| times.p99());
         measured.p99_ns = p99.unwrap_or(measured.wall_ns / measured.ops.max(1));
+        measured.rss_same = statm.mean();
         Ok(measured)
     }
 
     /// Any thread. Whatever fails, it meets the others, who would wait for ever.
-    fn run(&self, mut job: impl Job, mut alone: impl FnMut(Stage) -> Result<()>) -> Result<()> {
+    fn run(
+        &self,
+        mut job: impl Job,
+        memory: Option<&mut Average>,
+        mut alone: impl FnMut(Stage) -> Result<()>,
+    ) -> Result<()> {
         let time = Duration::from_millis(self.task.ms);
         self.for_a_while(&mut job, time / 8, self.warm_ops);
         self.meeting.wait();
@@ -241,8 +281,29 @@ impl Crowd<'_> {
         if ops >= 8 {
             self.time_calls(&mut job, time / 4);
         }
+        if self.task.same_ops > 0 {
+            self.same_ops(&mut job, memory);
+        }
         job.finish();
         told
+    }
+
+    /// Does what every contender does then, and averages what is resident: a slow one has done fewer operations before,
+    /// and by chance smaller ones, or larger.
+    fn same_ops(&self, job: &mut impl Job, mut memory: Option<&mut Average>) {
+        self.meeting.wait();
+        job.restart();
+        self.meeting.wait();
+        for op in 0..self.task.same_ops + self.warm_ops {
+            if self.ended(job) {
+                break;
+            }
+            if let Some(memory) = memory.as_mut().filter(|_| op >= self.warm_ops) {
+                memory.add();
+            }
+        }
+        // Nobody gives memory back before all are done.
+        self.meeting.wait();
     }
 
     fn ended(&self, job: &mut impl Job) -> bool {
@@ -302,7 +363,7 @@ fn burst<H: Hand>(hand: &H, (count, bytes): (usize, usize), touch: Touch, idle: 
     for _ in 0..count {
         let now = Instant::now();
         let Some(mut more) = hand.alloc(bytes) else {
-            return Ok(Said::Refused("it has no such memory".to_string()));
+            return Ok(Said::Refused);
         };
         more.touch(touch);
         held.push(more);
@@ -315,7 +376,26 @@ fn burst<H: Hand>(hand: &H, (count, bytes): (usize, usize), touch: Touch, idle: 
     let (cpu_ns, faults) = (sys::process_cpu_ns() - cpu_ns, sys::faults() - faults);
     let p99_ns = times.p99().unwrap_or_default();
     meet(END)?;
-    Ok(Said::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults }))
+    Ok(Said::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults, rss_same: None }))
+}
+
+/// Allocates many, and frees them when somebody has looked.
+fn hoard<H: Hand>(hand: &H, count: usize, bytes: usize) -> Result<Said> {
+    let mut held = Vec::with_capacity(count);
+    meet(GO)?;
+    let (started, cpu_ns, faults) = (Instant::now(), sys::process_cpu_ns(), sys::faults());
+    for _ in 0..count {
+        let Some(more) = hand.alloc(bytes) else {
+            return Ok(Said::Refused);
+        };
+        held.push(more);
+    }
+    let wall_ns = started.elapsed().as_nanos() as u64;
+    let (cpu_ns, faults) = (sys::process_cpu_ns() - cpu_ns, sys::faults() - faults);
+    meet(END)?;
+    held.drain(..).for_each(|held| hand.free(held));
+    let p99_ns = wall_ns / count.max(1) as u64;
+    Ok(Said::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults, rss_same: None }))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What must be shown, and whether it is, computed from what was measured.
 
 use super::results::{Point, Results, Summary, at_equal_memory};
-use super::task::{CALLOCS, CROWD, FLOWS, MAPPED_MAX, MIXES, PAIRS, mix_name, size};
-use super::who::{Contender, GLIBC, KV, MMAP, OURS};
+use super::task::{CALLOCS, CROWD, FLOWS, GUARDED, MAPPED_MAX, MIXES, PAIRS, mix_name, size};
+use super::who::{Contender, GLIBC, GUARDS, KV, MMAP, OURS};
 
 /// A goal.
 pub(super) struct Goal {
@@ -39,6 +39,8 @@ const BETTER_RATIO: f64 = 1.5;
 const MMAP_RATIO: f64 = 20.0;
 /// Who is that much worse than the best counts as equal.
 const AS_GOOD: f64 = 1.1;
+const MAPPINGS: f64 = 100.0;
+const GUARD_RATIO: f64 = 1.02;
 const PAIR_NS: f64 = 20.0;
 const IDLE_MIB: f64 = 20.0;
 /// What two runs of the same differ by.
@@ -68,12 +70,13 @@ pub(super) fn all(results: &Results) -> Vec<Goal> {
     goals.push(idle(results));
     goals.extend(CALLOCS.map(|bytes| calloc(results, bytes)));
     goals.push(grown(results));
+    goals.extend(guarded(results));
     goals.extend(mapped(results));
     goals
 }
 
 fn is_ours(contender: &Contender) -> bool {
-    [OURS, KV].contains(&contender.family)
+    [OURS, KV, GUARDS].contains(&contender.family)
 }
 
 /// The dearest of cached pairs.
@@ -89,7 +92,7 @@ fn pairs(results: &Results) -> Goal {
 }
 
 fn point(summary: &Summary) -> Point {
-    Point { rss: summary.rss_mean, ns: summary.cpu_ns }
+    Point { rss: summary.rss_same, ns: summary.cpu_ns }
 }
 
 /// A peer's point beside ours.
@@ -126,7 +129,7 @@ fn mixes(results: &Results, name: &str, beats_glibc: bool) -> Vec<Goal> {
     let peers = all.iter().filter(|(one, _)| !is_ours(one) && one.family != MMAP && !ours.is_empty());
     let beside: Vec<_> = peers
         .map(|(peer, summary)| {
-            let rss = summary.rss_mean;
+            let rss = summary.rss_same;
             Beside { peer, ratio: at_equal_memory(&ours, point(summary)), rss }
         })
         .collect();
@@ -190,6 +193,24 @@ fn grown(results: &Results) -> Goal {
     goal("growing to 256 MiB without copying", format!("<= {:.0} MiB resident", 256.0 * AS_GOOD), figure)
 }
 
+/// Guards: how many mappings they take, and what they cost where areas are used again.
+fn guarded(results: &Results) -> [Goal; 2] {
+    let many = results.default_of(&format!("guarded-{GUARDED}"), GUARDS);
+    let figure = many.map(|all| (format!("{:.0}", all.mappings), all.mappings < MAPPINGS));
+    let mappings = goal("mappings of a million guarded areas", format!("< {MAPPINGS}"), figure);
+    let ratio = |&bytes: &usize| {
+        let name = format!("pair-{}-byte-1t", size(bytes));
+        // Minima: the rest is what the machine did meanwhile, which is more than two in a hundred.
+        let of = |family| results.default_of(&name, family).map(|all| all.cpu_ns_min);
+        Some((of(GUARDS)? / of(OURS)?, size(bytes)))
+    };
+    let ratios: Vec<_> = PAIRS.iter().filter_map(ratio).collect();
+    let worst = ratios.iter().max_by(|a, b| a.0.total_cmp(&b.0)).filter(|_| ratios.len() == PAIRS.len());
+    let figure = worst.map(|(ratio, size)| (format!("{ratio:.3} at {size}"), *ratio <= GUARD_RATIO));
+    let asked = format!("<= {GUARD_RATIO} of those without, minima");
+    [mappings, goal("cached pair with guards, one byte", asked, figure)]
+}
+
 /// Against plain mappings, for each number of threads.
 fn mapped(results: &Results) -> [Goal; 2] {
     [1, 2].map(|threads| {
@@ -205,4 +226,106 @@ fn mapped(results: &Results) -> [Goal; 2] {
         let what = format!("mmap and munmap, every page, 64K to 16M, threads: {threads}");
         goal(what, format!(">= {MMAP_RATIO}x at every size"), figure)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::measure::Sample;
+    use super::super::results::Row;
+    use super::super::task::{self, How, Ways};
+    use super::*;
+
+    /// Results of one workload: name, family, average resident MiB and nanoseconds of each contender.
+    fn results(spec: &str, points: &[(&str, &'static str, f64, f64)]) -> Results {
+        let specs: Vec<_> = task::all().into_iter().filter(|one| one.name == spec).collect();
+        assert_eq!(specs.len(), 1, "{spec}");
+        let contender = |&(name, family, ..): &(&str, &'static str, f64, f64)| Contender {
+            name: name.to_string(),
+            family,
+            how: How::Vmalloc { kept_bytes_max: None, ways: Ways::Default },
+            library: None,
+            env: Vec::new(),
+            version: String::new(),
+            is_default: name == family,
+        };
+        let row = |(at, &(_, _, mib, ns)): (usize, &(&str, &'static str, f64, f64))| {
+            let rss = mib * MIB;
+            let sample = Sample {
+                cpu_ns: ns,
+                wall_ns: ns,
+                p99_ns: ns,
+                faults: 0.0,
+                rss_mean: rss,
+                rss_same: rss,
+                rss_peak: rss,
+                rss_end: rss,
+                rss_ever: rss,
+                mappings: mib,
+            };
+            Row { spec: 0, contender: at, rounds: vec![sample], stopped: None }
+        };
+        let rows = points.iter().enumerate().map(row).collect();
+        let contenders = points.iter().map(contender).collect();
+        Results { specs, contenders, rows, missing: Vec::new(), broken: Vec::new() }
+    }
+
+    /// Figures and verdicts of what was measured.
+    fn told(results: &Results) -> Vec<(String, Verdict)> {
+        let known = all(results).into_iter().filter(|goal| goal.met != Verdict::Unknown);
+        known.map(|goal| (goal.figure, goal.met)).collect()
+    }
+
+    #[test]
+    fn a_mix_is_judged_at_equal_memory_against_all_glibc_and_the_better_of_two() {
+        let mut points = vec![
+            ("ours", "ours", 100.0, 10.0),
+            ("ours 8M", "ours", 50.0, 40.0),
+            ("glibc", "glibc", 60.0, 400.0),
+            ("jemalloc", "jemalloc", 70.0, 80.0),
+            ("mimalloc", "mimalloc", 200.0, 12.0),
+        ];
+        let seen = told(&results("mix-1M-16M-pages-1t", &points));
+        let (met, missed) = (Verdict::Met, Verdict::Missed);
+        // Of the two, mimalloc comes off better.
+        let wanted = [("1.20x mimalloc", met), ("10.00x glibc", met), ("1.20x mimalloc", missed)];
+        assert_eq!(seen, wanted.map(|(figure, met)| (figure.to_string(), met)));
+        // Another setting of a peer counts for the first goal only.
+        points.push(("jemalloc decay-0", "jemalloc", 40.0, 1e9));
+        let seen = told(&results("mix-1M-16M-pages-1t", &points));
+        assert_eq!(seen[0], ("none of ours has as little as jemalloc decay-0 (40.0 MiB)".into(), missed));
+        assert_eq!((seen[1].1, seen[2].1), (met, missed));
+        // Without one of the two, nobody knows the better.
+        let seen = told(&results("mix-1M-16M-pages-1t", &points[..4]));
+        assert_eq!(seen.len(), 2);
+        assert!(told(&results("mix-1M-16M-pages-1t", &points[2..])).is_empty(), "ours is not there");
+    }
+
+    #[test]
+    fn others_are_judged_by_their_own_figures() {
+        for (spec, points, figure, met) in [
+            (
+                "flow-1M",
+                [("ours", 1.0, 109.0), ("tcmalloc", 1.0, 100.0)],
+                "1.09 of tcmalloc (109 ns, 100 ns)",
+                true,
+            ),
+            (
+                "flow-1M",
+                [("ours", 1.0, 111.0), ("tcmalloc", 1.0, 100.0)],
+                "1.11 of tcmalloc (111 ns, 100 ns)",
+                false,
+            ),
+            ("burst-256x1M", [("ours", 19.9, 1.0), ("glibc", 4.0, 1.0)], "19.9 MiB", true),
+            ("burst-256x1M", [("ours", 20.1, 1.0), ("glibc", 4.0, 1.0)], "20.1 MiB", false),
+            ("grow-256M", [("ours", 400.0, 1.0), ("glibc", 4.0, 1.0)], "400 MiB resident at most", false),
+            ("guarded-1000000", [("ours-guards", 99.0, 1.0), ("glibc", 4.0, 1.0)], "99", true),
+            ("guarded-1000000", [("ours-guards", 100.0, 1.0), ("glibc", 4.0, 1.0)], "100", false),
+        ] {
+            let points = points.map(|(family, mib, ns)| (family, family, mib, ns));
+            let verdict = if met { Verdict::Met } else { Verdict::Missed };
+            assert_eq!(told(&results(spec, &points)), [(figure.to_string(), verdict)], "{spec}");
+        }
+        // One size of many is no answer.
+        assert!(told(&results("pair-1M-byte-1t", &[("ours", "ours", 1.0, 1.0)])).is_empty());
+    }
 }

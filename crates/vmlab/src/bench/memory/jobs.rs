@@ -8,6 +8,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 pub(super) trait Job {
     /// One operation; `false` if the allocator has no such memory.
     fn step(&mut self) -> bool;
+    /// Begins anew, with nothing held, so that the next operations are the same whatever was done before.
+    fn restart(&mut self) {}
     /// Frees what is still held.
     fn finish(self);
 }
@@ -68,6 +70,7 @@ pub(super) struct Mix<'a, H> {
     low: f64,
     /// Doublings from the least size to the most.
     doublings: f64,
+    seed: u64,
     slots: Vec<Option<Held<H>>>,
 }
 
@@ -81,7 +84,7 @@ impl<'a, H: Hand> Mix<'a, H> {
     ) -> Self {
         let doublings = (high as f64 / low as f64).log2();
         let slots = (0..live).map(|_| None).collect();
-        Self { hand, touch, random: Random::new(seed), low: low as f64, doublings, slots }
+        Self { hand, touch, random: Random::new(seed), low: low as f64, doublings, seed, slots }
     }
 }
 
@@ -97,6 +100,11 @@ impl<H: Hand> Job for Mix<'_, H> {
         held.touch(self.touch);
         self.slots[at] = Some(held);
         true
+    }
+
+    fn restart(&mut self) {
+        self.slots.iter_mut().filter_map(Option::take).for_each(|held| self.hand.free(held));
+        self.random = Random::new(self.seed);
     }
 
     fn finish(self) {

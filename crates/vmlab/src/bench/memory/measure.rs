@@ -28,22 +28,26 @@ pub(super) struct Sample {
     pub(super) faults: f64,
     /// Bytes resident: over the measured time, the most of them, at its end, and the most ever.
     pub(super) rss_mean: f64,
+    /// On average over operations that are the same for all; over the measured time where there are none.
+    pub(super) rss_same: f64,
     pub(super) rss_peak: f64,
     pub(super) rss_end: f64,
     pub(super) rss_ever: f64,
+    /// Mappings at its end.
+    pub(super) mappings: f64,
 }
 
 /// Why there is no sample.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The allocator said no: a result.
-    Refused(String),
+    Refused,
     /// It crashed, hangs or says what it should not: not a result.
     Broken(anyhow::Error),
 }
 
 /// Resident bytes of another process over a time.
-struct Resident {
+pub(super) struct Resident {
     statm: File,
     last: Option<(Instant, f64)>,
     /// Bytes times seconds, seconds, the most bytes.
@@ -53,13 +57,14 @@ struct Resident {
 }
 
 impl Resident {
-    fn of(pid: u32) -> Result<Self> {
+    pub(super) fn of(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/statm");
         let statm = File::open(&path).with_context(|| format!("cannot read {path}"))?;
         Ok(Self { statm, last: None, area: 0.0, seconds: 0.0, peak: 0.0 })
     }
 
-    fn read(&self) -> Result<f64> {
+    /// Now.
+    pub(super) fn read(&self) -> Result<f64> {
         let mut buffer = [0; 128];
         let bytes = self.statm.read_at(&mut buffer, 0).context("cannot read statm")?;
         let text = String::from_utf8_lossy(&buffer[..bytes]);
@@ -94,16 +99,24 @@ fn ever(pid: u32) -> Result<f64> {
     Ok(kib.context("no VmHWM")? * 1024.0)
 }
 
+/// How many mappings a process has.
+fn mappings(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/maps");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    Ok(text.lines().count() as f64)
+}
+
 /// Runs a child of a contender once.
 pub(super) fn run(contender: &Contender, spec: &Spec, ms: u64, seed: u64) -> Result<Sample, Failure> {
     let (work, touch, threads) = (spec.work, spec.touch, spec.threads);
     let (how, library) = (contender.how, contender.library.clone());
-    let task = Task { how, library, work, touch, threads, ms: ms * spec.times_ms, seed };
+    let task =
+        Task { how, library, work, touch, threads, ms: ms * spec.times_ms, seed, same_ops: spec.same_ops() };
     child(contender, &task).map_err(|failure| match failure {
         Failure::Broken(error) => {
             Failure::Broken(error.context(format!("{} on {}", contender.name, spec.name)))
         }
-        refused @ Failure::Refused(_) => refused,
+        Failure::Refused => Failure::Refused,
     })
 }
 
@@ -126,7 +139,7 @@ fn child(contender: &Contender, task: &Task) -> Result<Sample, Failure> {
 enum Stage {
     Warming,
     Measuring,
-    Ended { rss_end: f64, rss_ever: f64 },
+    Ended { rss_end: f64, rss_ever: f64, mappings: f64 },
 }
 
 fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
@@ -156,16 +169,20 @@ fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
                 answer(&mut stdin, child)?;
             }
             (Stage::Measuring, END) => {
-                stage = Stage::Ended { rss_end: resident.sample()?, rss_ever: ever(child.id())? };
+                stage = Stage::Ended {
+                    rss_end: resident.sample()?,
+                    rss_ever: ever(child.id())?,
+                    mappings: mappings(child.id())?,
+                };
                 answer(&mut stdin, child)?;
             }
             (stage, line) => {
                 let unknown = || format!("a child says {line:?}");
                 let measured = match serde_json::from_str(line).with_context(unknown)? {
-                    Said::Refused(why) => return Err(Failure::Refused(why)),
+                    Said::Refused => return Err(Failure::Refused),
                     Said::Measured(measured) => measured,
                 };
-                let &Stage::Ended { rss_end, rss_ever } = stage else {
+                let &Stage::Ended { rss_end, rss_ever, mappings } = stage else {
                     return Err(Failure::Broken(anyhow!("a child has results before it measured")));
                 };
                 // Memory is freed between this line and the end: who crashes there has crashed.
@@ -180,9 +197,11 @@ fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
                     p99_ns: measured.p99_ns as f64,
                     faults: measured.faults as f64 / ops,
                     rss_mean: resident.mean(),
+                    rss_same: measured.rss_same.unwrap_or(resident.mean()),
                     rss_peak: resident.peak,
                     rss_end,
                     rss_ever,
+                    mappings,
                 });
             }
         }

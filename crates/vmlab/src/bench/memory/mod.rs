@@ -9,7 +9,9 @@
 //! number) is not subtracted.
 //!
 //! Cost alone says little: who keeps all memory is fast. So each allocator is a line of points, cost over average resident
-//! memory, and a peer is compared with the cheapest point of ours that has no more memory than it ([`results`]).
+//! memory, and a peer is compared with the cheapest point of ours that has no more memory than it ([`results`]). A slow
+//! allocator does fewer operations in its time, and by chance others than a fast one: so memory is averaged once more over
+//! operations that are the same for all, which each does in the end, with what it has kept until then.
 
 pub(crate) mod child;
 mod goals;
@@ -26,7 +28,7 @@ use super::print::{prepare, tables_to_terminal};
 use crate::cli::{out, say};
 use anyhow::{Result, bail};
 use measure::Failure;
-use results::{Results, Row};
+use results::{Results, Row, Stopped};
 use std::path::{Path, PathBuf};
 use who::{Named, Wanted};
 
@@ -113,25 +115,21 @@ fn measure_all(mut results: Results, rounds: usize, ms: u64) -> Results {
     for (at, spec) in results.specs.iter().enumerate() {
         say(&format!("{} ...", spec.name));
         let runs = |&who: &usize| results.contenders[who].runs(spec);
-        let row = |contender| Row { spec: at, contender, rounds: Vec::new(), refused: None };
+        let row = |contender| Row { spec: at, contender, rounds: Vec::new(), stopped: None };
         let mut rows: Vec<Row> = (0..results.contenders.len()).filter(runs).map(row).collect();
         for round in 0..rounds.min(spec.rounds_max) {
-            rows.retain_mut(|row| {
-                if row.refused.is_some() {
-                    return true;
-                }
+            for row in rows.iter_mut().filter(|row| row.stopped.is_none()) {
                 match measure::run(&results.contenders[row.contender], spec, ms, round as u64) {
                     Ok(sample) => row.rounds.push(sample),
-                    Err(Failure::Refused(why)) => row.refused = Some(why),
+                    Err(Failure::Refused) => row.stopped = Some(Stopped::Refused),
                     Err(Failure::Broken(error)) => {
                         let told = format!("{error:#}");
                         say(&told);
                         results.broken.push(told);
-                        return false;
+                        row.stopped = Some(Stopped::Crashed);
                     }
                 }
-                true
-            });
+            }
         }
         results.rows.extend(rows);
     }

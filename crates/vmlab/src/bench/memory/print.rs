@@ -110,7 +110,7 @@ fn wanted(goals: &[Goal]) -> Captioned {
         table.add_row([what, asked, figure, met.text()]);
     }
     let caption = "What must be shown. At equal memory, a peer's point is compared with the cheapest of ours that has no more \
-                   resident on average: how many times our processor time it takes.";
+                   resident on average over the same operations: how many times our processor time it takes.";
     Captioned { caption: caption.to_string(), table }
 }
 
@@ -124,10 +124,12 @@ fn grid(results: &Results, caption: &str, specs: &[&Spec]) -> Captioned {
                 results.specs[row.spec].name == spec.name
                     && results.contenders[row.contender].name == one.name
             })?;
-            Some(match (row.summary(), &row.refused) {
-                (Some(all), None) => format!("{} ({})", short(all.cpu_ns), short(all.cpu_ns_min)),
-                (_, Some(_)) => "refused".to_string(),
-                (None, None) => return None,
+            Some(match (row.stopped, row.summary()) {
+                (Some(stopped), _) => stopped.text().to_string(),
+                (None, all) => {
+                    let all = all?;
+                    format!("{} ({})", short(all.cpu_ns), short(all.cpu_ns_min))
+                }
             })
         };
         let cells: Vec<_> = specs.iter().map(cell).collect();
@@ -150,15 +152,20 @@ fn detail(results: &Results, spec: &Spec) -> Captioned {
         "clock",
         "p99",
         "MiB mean",
+        "MiB same ops",
         "MiB peak",
         "MiB at end",
         "MiB ever",
         "faults",
+        "mappings",
     ]);
     for row in results.rows.iter().filter(|row| results.specs[row.spec].name == spec.name) {
-        let name = results.contenders[row.contender].name.clone();
+        let mut name = results.contenders[row.contender].name.clone();
+        if let Some(stopped) = row.stopped {
+            name = format!("{name} ({} then)", stopped.text());
+        }
         let Some(all) = row.summary() else {
-            table.add_row([name, "refused".to_string()]);
+            table.add_row([name]);
             continue;
         };
         table.add_row([
@@ -168,10 +175,12 @@ fn detail(results: &Results, spec: &Spec) -> Captioned {
             short(all.wall_ns),
             short(all.p99_ns),
             mib(all.rss_mean),
+            mib(all.rss_same),
             mib(all.rss_peak),
             mib(all.rss_end),
             mib(all.rss_ever),
             format!("{:.2}", all.faults),
+            format!("{:.0}", all.mappings),
         ]);
     }
     right(&mut table, 1);
@@ -193,6 +202,7 @@ fn about(spec: &Spec) -> String {
                 "{touched} touched, then all freed, then {idle_ms} ms of idling; for one of them, purging counts."
             );
         }
+        Work::Many { .. } => return "none touched, all live at once; for one of them.".to_string(),
         Work::Grow { .. } => "a whole growth by half at a time".to_string(),
         Work::Mix { live, .. } => format!("one freed and one allocated, {live} live in each thread"),
         Work::Flow { .. } => "one allocated by a thread and freed by another".to_string(),
@@ -225,7 +235,7 @@ pub(super) fn files(results: &Results, dir: &Path, stem: &str, header: &str) -> 
 
 fn csv(results: &Results) -> String {
     let mut csv = String::from(
-        "workload,allocator,setting,version,threads,rounds,cpu_ns,cpu_ns_min,wall_ns,wall_ns_min,p99_ns,faults,rss_mean,rss_peak,rss_end,rss_ever\n",
+        "workload,allocator,setting,version,threads,rounds,cpu_ns,cpu_ns_min,wall_ns,wall_ns_min,p99_ns,faults,rss_mean,rss_same,rss_peak,rss_end,rss_ever,mappings\n",
     );
     for row in &results.rows {
         let (spec, one) = (&results.specs[row.spec], &results.contenders[row.contender]);
@@ -233,11 +243,11 @@ fn csv(results: &Results) -> String {
         let whose = format!("{},{},{setting},{}", spec.name, one.family, one.version.replace(',', " "));
         let Some(all) = row.summary() else { continue };
         let Summary { cpu_ns, cpu_ns_min, wall_ns, wall_ns_min, p99_ns, faults, .. } = all;
-        let Summary { rss_mean, rss_peak, rss_end, rss_ever, .. } = all;
+        let Summary { rss_mean, rss_same, rss_peak, rss_end, rss_ever, mappings, .. } = all;
         // Writing to a String cannot fail.
         let _ = writeln!(
             csv,
-            "{whose},{},{},{cpu_ns:.2},{cpu_ns_min:.2},{wall_ns:.2},{wall_ns_min:.2},{p99_ns:.0},{faults:.3},{rss_mean:.0},{rss_peak:.0},{rss_end:.0},{rss_ever:.0}",
+            "{whose},{},{},{cpu_ns:.2},{cpu_ns_min:.2},{wall_ns:.2},{wall_ns_min:.2},{p99_ns:.0},{faults:.3},{rss_mean:.0},{rss_same:.0},{rss_peak:.0},{rss_end:.0},{rss_ever:.0},{mappings:.0}",
             spec.threads,
             row.rounds.len(),
         );
@@ -259,7 +269,7 @@ fn charts(results: &Results, dir: &Path, stem: &str) -> Result<()> {
             .iter()
             .map(|family| {
                 let of = all.iter().filter(|(one, _): &&(&Contender, _)| one.family == *family);
-                let mut points: Vec<_> = of.map(|(_, all)| (all.rss_mean / MIB, all.cpu_ns)).collect();
+                let mut points: Vec<_> = of.map(|(_, all)| (all.rss_same / MIB, all.cpu_ns)).collect();
                 points.sort_by(|a, b| a.0.total_cmp(&b.0));
                 (family.to_string(), points)
             })
@@ -269,7 +279,7 @@ fn charts(results: &Results, dir: &Path, stem: &str) -> Result<()> {
         }
         let chart = Chart {
             title: &title(spec),
-            x: "MiB resident on average",
+            x: "MiB resident on average over the same operations",
             y: "ns an operation (processor time, median)",
             x_scale: Scale::Log,
             y_scale: Scale::Log,

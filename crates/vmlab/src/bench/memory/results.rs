@@ -10,8 +10,26 @@ pub(super) struct Row {
     pub(super) spec: usize,
     pub(super) contender: usize,
     pub(super) rounds: Vec<Sample>,
-    /// What it said if it had no such memory.
-    pub(super) refused: Option<String>,
+    /// Why there are no more.
+    pub(super) stopped: Option<Stopped>,
+}
+
+/// Why a contender does not go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stopped {
+    /// It has no such memory.
+    Refused,
+    /// It crashed, or hung.
+    Crashed,
+}
+
+impl Stopped {
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Crashed => "crashed",
+        }
+    }
 }
 
 /// Numbers of one contender on one workload: medians of rounds, unless their name says otherwise.
@@ -24,9 +42,11 @@ pub(super) struct Summary {
     pub(super) p99_ns: f64,
     pub(super) faults: f64,
     pub(super) rss_mean: f64,
+    pub(super) rss_same: f64,
     pub(super) rss_peak: f64,
     pub(super) rss_end: f64,
     pub(super) rss_ever: f64,
+    pub(super) mappings: f64,
 }
 
 /// Everything that was measured.
@@ -63,9 +83,11 @@ impl Row {
             p99_ns: median(all(|sample| sample.p99_ns)),
             faults: median(all(|sample| sample.faults)),
             rss_mean: median(all(|sample| sample.rss_mean)),
+            rss_same: median(all(|sample| sample.rss_same)),
             rss_peak: most(|sample| sample.rss_peak),
             rss_end: median(all(|sample| sample.rss_end)),
             rss_ever: most(|sample| sample.rss_ever),
+            mappings: most(|sample| sample.mappings),
         })
     }
 }
@@ -129,17 +151,19 @@ mod tests {
             p99_ns: 1.0,
             faults: 0.0,
             rss_mean: cpu_ns,
+            rss_same: cpu_ns,
             rss_peak: cpu_ns,
             rss_end: cpu_ns,
             rss_ever: cpu_ns,
+            mappings: 1.0,
         };
         let rounds = [5.0, 1.0, 3.0].map(sample).to_vec();
-        let row = Row { spec: 0, contender: 0, rounds, refused: None };
+        let row = Row { spec: 0, contender: 0, rounds, stopped: None };
         let summary = row.summary().unwrap();
         assert_eq!(
             (summary.cpu_ns, summary.cpu_ns_min, summary.rss_mean, summary.rss_peak),
             (3.0, 1.0, 3.0, 5.0)
         );
-        assert_eq!(Row { spec: 0, contender: 0, rounds: vec![], refused: None }.summary(), None);
+        assert_eq!(Row { spec: 0, contender: 0, rounds: vec![], stopped: None }.summary(), None);
     }
 }

@@ -9,14 +9,24 @@ const MIB: usize = 1 << 20;
 /// Whose memory a child uses.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
-    /// An allocator of ours, which may keep that many bytes; `None` as it is by default.
-    Vmalloc { kept_bytes_max: Option<usize> },
+    /// An allocator of ours, which may keep that many bytes; `None` as many as by default.
+    Vmalloc { kept_bytes_max: Option<usize>, ways: Ways },
     /// Ours behind `Kv<System>`, by default.
     Kv,
     /// `malloc` and its kin: the C library's, or those of a library loaded before it.
     Malloc,
     /// A mapping each.
     Mmap,
+}
+
+/// What else is said to ours.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ways {
+    Default,
+    /// No huge pages.
+    SmallPages,
+    /// A guard page after each area.
+    Guards,
 }
 
 /// What is written to between an allocation and its free.
@@ -47,6 +57,8 @@ pub(super) enum Work {
     Grow { low: usize, high: usize },
     /// As `Pair`, aligned.
     Aligned { bytes: usize, align: usize },
+    /// Allocates so many, touches none, and frees them when it was looked at how many mappings there are.
+    Many { count: usize, bytes: usize },
 }
 
 /// One run of one child.
@@ -61,6 +73,8 @@ pub(super) struct Task {
     /// How long it is measured, in milliseconds; once at least.
     pub(super) ms: u64,
     pub(super) seed: u64,
+    /// Operations of each thread over which memory is averaged in the end, the same for all contenders; 0 for none.
+    pub(super) same_ops: u64,
 }
 
 /// What a child measured of itself.
@@ -73,6 +87,8 @@ pub(super) struct Measured {
     /// From another stretch of the same work, timed call by call.
     pub(super) p99_ns: u64,
     pub(super) faults: u64,
+    /// Bytes resident on average over the operations that are the same for all.
+    pub(super) rss_same: Option<f64>,
 }
 
 /// The last line of a child that did not fail.
@@ -80,7 +96,7 @@ pub(super) struct Measured {
 pub(super) enum Said {
     Measured(Measured),
     /// The allocator has no such memory to give.
-    Refused(String),
+    Refused,
 }
 
 /// Which contenders run a workload.
@@ -94,6 +110,8 @@ pub(super) enum Scope {
     WithKnobs,
     /// Ours and plain mappings.
     OursAndMmap,
+    /// Ours with guards.
+    Guarded,
     /// The C library alone: no allocator is measured.
     Baseline,
 }
@@ -110,6 +128,18 @@ pub(super) struct Spec {
     pub(super) times_ms: u64,
     /// The most rounds.
     pub(super) rounds_max: usize,
+}
+
+impl Spec {
+    /// Operations over which memory is averaged: few where they may take milliseconds.
+    pub(super) fn same_ops(&self) -> u64 {
+        match self.work {
+            Work::Mix { .. } if self.scope != Scope::WithKnobs => 0,
+            Work::Mix { .. } if self.threads > 2 => 16,
+            Work::Mix { live, .. } => 24 * live as u64,
+            _ => 0,
+        }
+    }
 }
 
 /// Bytes in few characters.
@@ -132,6 +162,8 @@ pub(super) const FLOWS: [usize; 3] = [64 * KIB, MIB, 16 * MIB];
 pub(super) const GROWN: [usize; 2] = [16 * MIB, 256 * MIB];
 /// The largest size of a pair that is compared with a mapping.
 pub(super) const MAPPED_MAX: usize = 16 * MIB;
+/// How many areas have a guard each.
+pub(super) const GUARDED: usize = 1_000_000;
 const ALL_ROUNDS: usize = usize::MAX;
 
 /// A mix's name, without touch and threads.
@@ -160,7 +192,7 @@ pub(super) fn all() -> Vec<Spec> {
         let work = Work::Mix { low, high, live };
         for threads in [1, 2] {
             let name = mix_name(mix);
-            add(format!("{name}-pages-{threads}t"), work, Touch::Pages, threads, Scope::WithKnobs, 4, 3);
+            add(format!("{name}-pages-{threads}t"), work, Touch::Pages, threads, Scope::WithKnobs, 3, 3);
             add(
                 format!("{name}-byte-{threads}t"),
                 work,
@@ -177,7 +209,7 @@ pub(super) fn all() -> Vec<Spec> {
         add(format!("flow-{}", size(bytes)), work, Touch::Pages, 2, Scope::Defaults, 1, ALL_ROUNDS);
     }
     let work = Work::Mix { low: 64 * KIB, high: 4 * MIB, live: 4 };
-    add(format!("crowd-{CROWD}t"), work, Touch::Pages, CROWD, Scope::WithKnobs, 4, 3);
+    add(format!("crowd-{CROWD}t"), work, Touch::Pages, CROWD, Scope::WithKnobs, 3, 3);
     let work = Work::Burst { count: 256, bytes: MIB, idle_ms: 1500 };
     add("burst-256x1M".to_string(), work, Touch::Pages, 1, Scope::Defaults, 1, 2);
     for bytes in CALLOCS {
@@ -191,6 +223,8 @@ pub(super) fn all() -> Vec<Spec> {
     }
     let work = Work::Aligned { bytes: 2 * MIB, align: 2 * MIB };
     add("aligned-2M".to_string(), work, Touch::Byte, 1, Scope::Defaults, 1, ALL_ROUNDS);
+    let work = Work::Many { count: GUARDED, bytes: 4 * KIB };
+    add("guarded-1000000".to_string(), work, Touch::Byte, 1, Scope::Guarded, 1, 2);
     all
 }
 
@@ -207,9 +241,9 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all.len());
         for spec in all {
-            let how = How::Vmalloc { kept_bytes_max: Some(8 << 20) };
+            let how = How::Vmalloc { kept_bytes_max: Some(8 << 20), ways: Ways::SmallPages };
             let (work, touch, threads) = (spec.work, spec.touch, spec.threads);
-            let task = Task { how, library: None, work, touch, threads, ms: 1, seed: 7 };
+            let task = Task { how, library: None, work, touch, threads, ms: 1, seed: 7, same_ops: 9 };
             let text = serde_json::to_string(&task).unwrap();
             assert_eq!(serde_json::from_str::<Task>(&text).unwrap(), task);
         }

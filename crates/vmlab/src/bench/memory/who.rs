@@ -1,7 +1,7 @@
 //! The allocators that are measured, and where they are found.
 
 use super::child::WHO;
-use super::task::{How, Scope, Spec};
+use super::task::{How, Scope, Spec, Touch, Ways, Work};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,6 +26,9 @@ pub(super) const KV: &str = "ours-kv";
 pub(super) const MMAP: &str = "mmap";
 pub(super) const GLIBC: &str = "glibc";
 
+/// Ours with a guard after each area.
+pub(super) const GUARDS: &str = "ours-guards";
+
 /// What ours may keep, in MiB.
 const BUDGETS_MIB: [usize; 6] = [8, 16, 32, 64, 128, 256];
 
@@ -33,11 +36,17 @@ impl Contender {
     /// Tells whether it runs a workload.
     pub(super) fn runs(&self, spec: &Spec) -> bool {
         let ours = [OURS, KV].contains(&self.family);
+        if self.family == GUARDS {
+            // Compared with ours on what is reused.
+            let reuses = matches!(spec.work, Work::Pair { .. }) && spec.touch == Touch::Byte;
+            return reuses || spec.scope == Scope::Guarded;
+        }
         match spec.scope {
             Scope::Defaults => self.is_default && self.family != MMAP,
             Scope::WithMmap => self.is_default,
             Scope::WithKnobs => self.family != MMAP,
             Scope::OursAndMmap => self.is_default && (ours || self.family == MMAP),
+            Scope::Guarded => false,
             Scope::Baseline => self.is_default && self.family == GLIBC,
         }
     }
@@ -259,12 +268,19 @@ fn plain(family: &'static str, how: How) -> Contender {
 
 fn ours(quick: bool) -> Vec<Contender> {
     let default = vmalloc::Options::default().kept_bytes_max;
-    let mut all = vec![plain(OURS, How::Vmalloc { kept_bytes_max: None }), plain(KV, How::Kv)];
+    let of = |kept_bytes_max, ways| How::Vmalloc { kept_bytes_max, ways };
+    let mut all =
+        vec![plain(OURS, of(None, Ways::Default)), plain(KV, How::Kv), plain(GUARDS, of(None, Ways::Guards))];
+    let mut point = |name: String, how| {
+        all.push(Contender { name, is_default: false, ..plain(OURS, how) });
+    };
     for mib in BUDGETS_MIB {
         let kept = mib << 20;
         if kept != default && (!quick || mib == 32) {
-            let how = How::Vmalloc { kept_bytes_max: Some(kept) };
-            all.push(Contender { name: format!("{OURS} {mib}M"), is_default: false, ..plain(OURS, how) });
+            point(format!("{OURS} {mib}M"), of(Some(kept), Ways::Default));
+        }
+        if [32, 128].contains(&mib) && !quick {
+            point(format!("{OURS} {mib}M small pages"), of(Some(kept), Ways::SmallPages));
         }
     }
     all
@@ -377,6 +393,6 @@ mod tests {
         assert_eq!(all.iter().filter(|one| one.family == OURS && one.is_default).count(), 1);
         let default = vmalloc::Options::default().kept_bytes_max;
         let others = BUDGETS_MIB.iter().filter(|&&mib| mib << 20 != default).count();
-        assert_eq!(all.iter().filter(|one| one.family == OURS).count(), 1 + others);
+        assert_eq!(all.iter().filter(|one| one.family == OURS).count(), 1 + others + 2);
     }
 }

@@ -1,5 +1,6 @@
 //! Measures per-CPU memory: ours under its policies, and a C library that stands for a kernel's.
 
+mod clock;
 mod kern;
 mod print;
 mod seed;

@@ -61,7 +61,7 @@ fn times(measured: &Measured) -> Captioned {
     let table = grid(measured, &["workload", "goal"], label, |taken| {
         format!("{} ({})", pair(taken.min), pair(taken.median))
     });
-    let caption = "Nanoseconds a call to alloc / to free, or a pair; minimum (median) of rounds, each in a fresh space. Nothing is \
+    let caption = "Nanoseconds of CPU time a call to alloc / to free, or a pair; minimum (median) of rounds, each in a fresh space. Nothing is \
                    zeroed or mapped on any side. `ours` is exact runs with slabs for small objects, `runs` the same without slabs, `scan` \
                    Linux's hints corrected, `linux612` Linux's offset for offset, all with a spin lock and inside this program; \
                    `kern` is called through its C interface.";

@@ -9,9 +9,9 @@
 //!
 //! The seconds of the series hold all that a kernel does for an action; here is only its per-CPU memory, so the ratio is larger.
 
+use super::clock::Moment;
 use super::subject::{Ours, Shape, Subject, USUAL};
 use anyhow::Result;
-use std::time::Instant;
 use va_percpu::Config;
 use va_percpu::config::SlotBy;
 use va_percpu::scan::{Rules, ScanHints};
@@ -91,7 +91,7 @@ const BATCH: usize = 1000;
 
 fn actions<S: Subject>(subject: &S, asked: Asked, count: usize) -> (f64, u64) {
     let mut objects = Vec::with_capacity(count);
-    let begun = Instant::now();
+    let begun = Moment::now();
     for _ in 0..count / BATCH {
         for _ in 0..BATCH {
             objects.push(match asked {
@@ -102,7 +102,7 @@ fn actions<S: Subject>(subject: &S, asked: Asked, count: usize) -> (f64, u64) {
             });
         }
     }
-    let ns = begun.elapsed().as_nanos() as f64 / count as f64;
+    let ns = begun.elapsed_ns() / count as f64;
     let chunks = subject.counts().chunks;
     for object in objects.iter().flatten().filter(|&&object| object != 0) {
         subject.free(*object);

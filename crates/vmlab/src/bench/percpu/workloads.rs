@@ -3,8 +3,8 @@
 //! The first nine are those by which Linux's own was measured when it was made into a library, number by number; so are the last
 //! four, of which only the hardest size is taken.
 
+use super::clock::Moment;
 use super::subject::{Counts, Shape, Subject, USUAL};
-use std::time::Instant;
 use va_sim::op::Rng;
 
 /// A workload, and how many nanoseconds ours may take: a call to alloc or a pair, and a call to free where that is apart.
@@ -155,9 +155,9 @@ fn netmix(rng: &mut Rng) -> (u32, u32) {
 
 /// Nanoseconds each of `count` calls took together.
 fn timed(count: usize, calls: impl FnOnce()) -> Option<f64> {
-    let begun = Instant::now();
+    let begun = Moment::now();
     calls();
-    Some(begun.elapsed().as_nanos() as f64 / count as f64)
+    Some(begun.elapsed_ns() / count as f64)
 }
 
 /// Gives out `count`, counts, takes them back in order.

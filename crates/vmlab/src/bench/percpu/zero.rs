@@ -1,8 +1,8 @@
 //! What zeroing costs, which is left out of every other figure on all sides: an object's bytes in each unit.
 
+use super::clock::Moment;
 use super::subject::{UNITS, USUAL};
 use std::hint::black_box;
-use std::time::Instant;
 
 /// Nanoseconds to zero one object of a size on every CPU.
 pub(super) struct Zeroed {
@@ -20,14 +20,14 @@ pub(super) fn measure(rounds: usize) -> Vec<Zeroed> {
         for size in [16, 64, 1024] {
             let mut best = f64::INFINITY;
             for _ in 0..rounds.max(2) {
-                let begun = Instant::now();
+                let begun = Moment::now();
                 for at in (0..unit).step_by(size as usize) {
                     for cpu in memory.chunks_exact_mut(unit) {
                         cpu[at..at + size as usize].fill(0);
                     }
                     black_box(&mut memory);
                 }
-                best = best.min(begun.elapsed().as_nanos() as f64 / (unit / size as usize) as f64);
+                best = best.min(begun.elapsed_ns() / (unit / size as usize) as f64);
             }
             measured.push(Zeroed { size, units, ns: best });
         }

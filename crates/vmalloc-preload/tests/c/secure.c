@@ -1,0 +1,14 @@
+/* Linked to the library itself: prints whether the system takes it for a program with rights that its user has not. */
+#include "check.h"
+
+#include <string.h>
+#include <sys/auxv.h>
+
+int main(void) {
+    char *volatile memory = malloc(1000000);
+    CHECK(memory != NULL);
+    memset(memory, 1, 1000000);
+    free(memory);
+    printf("%lu\n", getauxval(AT_SECURE));
+    return 0;
+}

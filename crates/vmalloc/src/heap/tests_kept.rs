@@ -1,0 +1,194 @@
+//! Tests of what becomes of freed pages: ages, moves, the thread, and what is refused to each.
+
+use super::tests::{MIB, Twin, heap, layout};
+use super::*;
+use crate::arena::HUGE;
+use crate::magazine::Kinds;
+use crate::os::shim::Shim;
+use crate::os::{Call, Errno};
+use crate::vmalloc::HugePages;
+use std::time::{Duration, Instant};
+
+fn heap_with_decay(shim: &Shim, kept_bytes_max: usize, decay: Duration) -> Owned<Shim> {
+    let plan = Plan {
+        arena_bytes_max: 1 << 34,
+        kept_bytes_max,
+        huge_pages: HugePages::Auto,
+        decay: Some(decay),
+        guards: false,
+    };
+    Owned::new(shim.clone(), plan).unwrap()
+}
+
+#[test]
+fn cd1_a_block_that_is_listed_wrongly_or_not_at_all_is_seen() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut twin = Twin::new(heap(&shim, 1 << 32, 256 * MIB));
+    let areas: Vec<_> = (0..6).map(|_| twin.alloc(5 * MIB, 1, Fill::Any).unwrap()).collect();
+    areas.iter().skip(1).for_each(|&at| twin.free(at));
+    twin.heap.magazines.iter().for_each(|magazine| _ = twin.heap.drain(magazine, Kinds::All));
+    twin.check();
+    let coldest = twin.heap.zone(HUGE).cold.coldest(u64::MAX).unwrap();
+    // Not in the list, though it is dirty.
+    twin.heap.zone(HUGE).cold.remove(coldest);
+    assert_eq!(twin.heap.validate().unwrap_err().rule, "CD1");
+    twin.heap.zone(HUGE).cold.add(coldest);
+    twin.check();
+    // In the list, though somebody has it.
+    let first = twin.heap.arena.extent(HUGE).start().page_floor();
+    let live = (areas[0] / PAGE_BYTES) as u64 - first;
+    twin.heap.zone(HUGE).cold.add(live / 512);
+    assert_eq!(twin.heap.validate().unwrap_err().rule, "CD1");
+    twin.heap.zone(HUGE).cold.remove(live / 512);
+    twin.end();
+}
+
+/// Allocates that many areas and frees them all.
+fn burst(heap: &Owned<Shim>, count: usize, bytes: usize) {
+    let areas: Vec<_> = (0..count).map(|_| heap.alloc(layout(bytes, 1), Fill::Any).unwrap()).collect();
+    for area in areas {
+        // SAFETY: our own, and nobody else's.
+        unsafe { area.write_bytes(1, bytes) };
+        // SAFETY: nobody refers to it any more.
+        unsafe { heap.free(area.addr().get()) }.unwrap();
+    }
+}
+
+fn kept(heap: &Owned<Shim>) -> usize {
+    heap.stats().dirty_bytes + heap.stats().cached_bytes
+}
+
+/// Waits until something holds, for no longer than a machine under load may need.
+fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while !holds() {
+        if started.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    true
+}
+
+#[test]
+fn wk1_what_nobody_needs_goes_back_by_itself_time_and_again() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(20));
+    // Too little for a thread.
+    burst(&heap, 4, MIB);
+    assert_eq!(shim.calls(Call::Spawn), 0);
+    for round in 0..20 {
+        // Of both zones, in magazines and not, and in the end a single area, which wakes it all the same.
+        burst(&heap, 40, if round % 2 == 0 { 3 * MIB } else { 700 << 10 });
+        if round % 3 == 0 {
+            burst(&heap, 1, 9 * MIB);
+        }
+        assert!(wait_until(|| kept(&heap) == 0), "{round}: {:?}", heap.stats());
+    }
+    assert_eq!((shim.calls(Call::Spawn), heap.validate()), (1, Ok(())));
+    drop(heap);
+    assert_eq!(shim.mapped(), 0, "its stack is gone");
+}
+
+#[test]
+fn what_is_in_use_stays_while_time_passes() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let heap = heap(&shim, 1 << 34, 256 * MIB);
+    burst(&heap, 20, 3 * MIB);
+    for turn in 0..40 {
+        // A pair in steady use, and a block that becomes dirty anew.
+        burst(&heap, 1, MIB);
+        heap.turn();
+        assert!(turn < 3 || heap.stats().cached_bytes >= MIB, "{turn}: {:?}", heap.stats());
+        let want = if turn < 10 { 50 * MIB } else { 0 };
+        assert!(kept(&heap) >= want, "{turn}: {:?}", heap.stats());
+    }
+    assert!(kept(&heap) <= 4 * MIB, "{:?}", heap.stats());
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn without_a_thread_or_a_stack_for_it_all_else_goes_on() {
+    for call in [Call::Spawn, Call::Map] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(1));
+        let areas: Vec<_> =
+            (0..40).map(|_| heap.alloc(layout(2 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
+        shim.refuse(call, 0);
+        for at in areas {
+            // SAFETY: our own, and nobody refers to it.
+            unsafe { heap.free(at) }.unwrap();
+        }
+        assert!(kept(&heap) > 16 * MIB, "{:?}", heap.stats());
+        assert_eq!(heap.worker_state(), "off", "{call:?}");
+        shim.allow();
+        burst(&heap, 40, 2 * MIB);
+        assert_eq!(heap.validate(), Ok(()));
+        heap.release_all();
+        assert_eq!(kept(&heap), 0);
+        drop(heap);
+        assert_eq!(shim.mapped(), 0);
+    }
+}
+
+#[test]
+fn cold_pages_move_to_where_they_are_wanted_and_keep_no_secret_zeros() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut twin = Twin::new(heap(&shim, 1 << 34, 256 * MIB));
+    // Every other one, so that no two merge.
+    let areas: Vec<_> = (0..40).map(|_| twin.alloc(2 * MIB, 1, Fill::Any).unwrap()).collect();
+    areas.iter().step_by(2).for_each(|&at| twin.free(at));
+    let before = twin.heap.stats();
+    // It is marked, and would be found wrong if it were taken for zeros.
+    let at = twin.alloc(30 * MIB, 1, Fill::Zero).unwrap();
+    let stats = twin.heap.stats();
+    if stats.refilled_bytes == 0 {
+        // A kernel that moves nothing: faults it is.
+        assert!(!shim.can_move() && stats.dirty_bytes >= before.dirty_bytes);
+        return;
+    }
+    assert_eq!(stats.refilled_bytes, 30 << 20, "{stats:?}");
+    twin.check();
+    twin.free(at);
+    twin.end();
+}
+
+#[test]
+fn a_refill_that_is_refused_leaves_faults_and_comes_again_or_not() {
+    for (errno, again) in [(libc::EBUSY, true), (libc::EPERM, false)] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let mut twin = Twin::new(heap(&shim, 1 << 34, 1 << 30));
+        if !shim.can_move() {
+            return;
+        }
+        shim.refuse_with(Errno(errno));
+        shim.refuse_some(Call::Move, 0, 1);
+        let mut before = 0;
+        for round in 0..45 {
+            // A hole of a block, and an area that needs more.
+            let hole = twin.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap();
+            let _wall = twin.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap();
+            twin.free(hole);
+            let _longer = twin.alloc(3 * MIB, 1, Fill::Zero).unwrap();
+            if round == 0 {
+                before = shim.calls(Call::Move);
+                assert_eq!((before, twin.heap.stats().refilled_bytes), (1, 0));
+            }
+            if round % 20 == 0 {
+                twin.check();
+            }
+        }
+        let more = shim.calls(Call::Move) > before;
+        assert_eq!((more, twin.heap.stats().refilled_bytes > 0), (again, again), "{errno}");
+        // A child tries anew.
+        twin.heap.forget();
+        assert_eq!(twin.heap.refill_pause.load(Ordering::Relaxed), 0);
+        twin.end();
+    }
+}

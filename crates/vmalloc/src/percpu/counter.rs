@@ -1,0 +1,244 @@
+//! A counter that many change and few read: the kernel's `percpu_counter`.
+//!
+//! # Theory
+//! Each unit has a delta nearer to 0 than the *batch*. What would carry it further is added to the count, with the delta, under
+//! a lock. So the count alone is within `batch * units` of the truth, which is enough to compare with what is far away; what is
+//! near is compared with the sum of all.
+//!
+//! ```text
+//!   add   | delta + amount nearer than batch? |--yes--> one section
+//!                          '--no--> lock: count += delta + amount, delta = 0
+//! ```
+//!
+//! # Invariants
+//! - **PK1 sum** count + all deltas is the sum of all that was added, whenever nobody is in an operation.
+//! - **PK2 limit** of those that add by [`PerCpuCounter::limited_add`] alone, no sum ever passes the limit they gave.
+//!
+//! The algorithm works on a small trait ([`Deltas`]), so that loom can model it.
+//!
+//! # Source
+//! Linux `lib/percpu_counter.c`, `include/linux/percpu_counter.h` (6.12).
+
+use super::{Error, PerCpu, Space, Word};
+use crate::lock::Futex;
+use core::cmp::Ordering as Order;
+use core::fmt;
+use va_base::sync::atomic::{AtomicI64, Ordering};
+use va_base::sync::{Mutex, RawMutex};
+
+/// Deltas, one in each unit.
+pub(crate) trait Deltas {
+    /// Adds to this unit's delta if it stays nearer to 0 than `batch`; `false` if not.
+    fn add_within(&self, amount: i64, batch: i64) -> bool;
+    /// Takes this unit's delta, which is 0 then.
+    fn take(&self) -> i64;
+    /// The sum of all, wrapping.
+    fn sum(&self) -> i64;
+    /// Units that there can be.
+    fn units(&self) -> i64;
+}
+
+/// The algorithm.
+pub(crate) struct Counter<D, L> {
+    deltas: D,
+    /// Written under the lock; read by anybody.
+    count: AtomicI64,
+    lock: Mutex<L, ()>,
+}
+
+impl<D: Deltas, L: RawMutex> Counter<D, L> {
+    pub(crate) fn new(deltas: D, count: i64) -> Self {
+        Self { deltas, count: AtomicI64::new(count), lock: Mutex::new(()) }
+    }
+
+    /// Adds what is in hand to the count. The caller holds the lock. Checks PK1: what is taken here is added here.
+    fn fold(&self, amount: i64) {
+        let delta = self.deltas.take();
+        let count = self.count.load(Ordering::Relaxed);
+        // Wrapping, as in the kernel: the sum of more than 63 bits is nobody's.
+        self.count.store(count.wrapping_add(delta).wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn add(&self, amount: i64, batch: i64) {
+        if !self.deltas.add_within(amount, batch) {
+            self.add_slowly(amount);
+        }
+    }
+
+    #[cold]
+    fn add_slowly(&self, amount: i64) {
+        let _locked = self.lock.lock();
+        self.fold(amount);
+    }
+
+    #[inline(always)]
+    pub(crate) fn read(&self) -> i64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn sync(&self) {
+        self.add_slowly(0);
+    }
+
+    pub(crate) fn sum(&self) -> i64 {
+        let _locked = self.lock.lock();
+        self.read().wrapping_add(self.deltas.sum())
+    }
+
+    /// How far the count may be from the truth.
+    fn unknown(&self, batch: i64) -> i64 {
+        batch.saturating_mul(self.deltas.units())
+    }
+
+    pub(crate) fn compare(&self, other: i64, batch: i64) -> Order {
+        let count = self.read();
+        if count.abs_diff(other) > self.unknown(batch).unsigned_abs() {
+            return count.cmp(&other);
+        }
+        self.sum().cmp(&other)
+    }
+
+    /// Adds under the lock, always: what others add by limit sees it. Checks PK2.
+    pub(crate) fn limited_add(&self, limit: i64, amount: i64, batch: i64) -> bool {
+        if amount == 0 {
+            return true;
+        }
+        // In numbers that cannot overflow: what would is beyond every limit.
+        let wide = |number: i64| i128::from(number);
+        let beyond = |sum: i128| {
+            if amount > 0 {
+                sum > wide(limit) || sum > wide(i64::MAX)
+            } else {
+                sum < wide(limit) || sum < wide(i64::MIN)
+            }
+        };
+        let unknown = wide(self.unknown(batch));
+        // Linux adds to the delta without the lock where the count is far from the limit; between its look and its addition others
+        // may add, so that together they pass the limit. Here all of it is under the lock.
+        let _locked = self.lock.lock();
+        let count = wide(self.read()) + wide(amount);
+        let (near, far) =
+            if amount > 0 { (count - unknown, count + unknown) } else { (count + unknown, count - unknown) };
+        if beyond(near) || (beyond(far) && beyond(count + wide(self.deltas.sum()))) {
+            return false;
+        }
+        self.fold(amount);
+        true
+    }
+}
+
+/// The deltas of a space.
+struct InUnits<'s>(PerCpu<'s, Word>);
+
+impl Deltas for InUnits<'_> {
+    #[inline(always)]
+    fn add_within(&self, amount: i64, batch: i64) -> bool {
+        self.0.word().add_within(amount, batch)
+    }
+
+    fn take(&self) -> i64 {
+        self.0.word().swap(0) as i64
+    }
+
+    fn sum(&self) -> i64 {
+        self.0.word().sum() as i64
+    }
+
+    fn units(&self) -> i64 {
+        i64::from(self.0.units())
+    }
+}
+
+/// A signed counter of which each unit keeps a part. A sum is exact, and costs as many loads as units were ever used; a read is one
+/// load, and off by at most the batch times the units.
+pub struct PerCpuCounter<'s>(Counter<InUnits<'s>, Futex>, i64);
+
+impl<'s> PerCpuCounter<'s> {
+    /// A counter that begins with `count`, and the kernel's batch: 32, or twice the possible CPUs if that is more.
+    ///
+    /// # Errors
+    /// As [`Space::alloc`].
+    pub fn new(space: &'s Space, count: i64) -> Result<Self, Error> {
+        let deltas = InUnits(space.zeroed()?);
+        let batch = (2 * i64::from(space.units() - 1)).max(32);
+        Ok(Self(Counter::new(deltas, count), batch))
+    }
+
+    /// What deltas stay below, unless the caller says another.
+    pub fn batch(&self) -> i64 {
+        self.1
+    }
+
+    /// Adds; the sum wraps.
+    #[inline(always)]
+    pub fn add(&self, amount: i64) {
+        self.0.add(amount, self.1);
+    }
+
+    /// Adds with another batch: [`i64::MAX`] for a counter that is always read by sum, 1 for one that is always exact.
+    #[inline(always)]
+    pub fn add_batch(&self, amount: i64, batch: i64) {
+        self.0.add(amount, batch);
+    }
+
+    /// Adds to this unit whatever its delta becomes, as long as it is a number of 63 bits.
+    #[inline(always)]
+    pub fn add_local(&self, amount: i64) {
+        self.0.add(amount, i64::MAX);
+    }
+
+    /// The count without the deltas.
+    #[inline(always)]
+    pub fn read(&self) -> i64 {
+        self.0.read()
+    }
+
+    /// The same, 0 if it is negative: for what cannot be.
+    pub fn read_positive(&self) -> i64 {
+        self.read().max(0)
+    }
+
+    /// The exact sum of all that was added before.
+    pub fn sum(&self) -> i64 {
+        self.0.sum()
+    }
+
+    /// The same, 0 if it is negative.
+    pub fn sum_positive(&self) -> i64 {
+        self.sum().max(0)
+    }
+
+    /// Compares with a number: by the count if it is far away, else by the sum. Exact as long as nobody used a larger batch.
+    pub fn compare(&self, other: i64) -> Order {
+        self.0.compare(other, self.1)
+    }
+
+    /// The same for a counter that is added to with another batch.
+    pub fn compare_batch(&self, other: i64, batch: i64) -> Order {
+        self.0.compare(other, batch.max(1))
+    }
+
+    /// Adds if the sum does not pass the limit then: above it by what is positive, below it by what is negative. `false` if it would.
+    pub fn limited_add(&self, limit: i64, amount: i64) -> bool {
+        self.0.limited_add(limit, amount, self.1)
+    }
+
+    /// Adds this unit's delta to the count.
+    pub fn sync(&self) {
+        self.0.sync();
+    }
+
+    /// Makes it another number.
+    pub fn set(&mut self, count: i64) {
+        // SAFETY: exclusive, so no other thread uses the deltas.
+        unsafe { self.0.deltas.0.word().take_all(|_| {}) };
+        self.0.count.store(count, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for PerCpuCounter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerCpuCounter").field("count", &self.read()).field("batch", &self.1).finish()
+    }
+}

@@ -1,0 +1,112 @@
+//! What the system has for per-CPU data: libc's rseq area, concurrency ids, the barrier that ends sections, how many CPUs.
+//!
+//! Asked once a process. What is not there is answered so and makes the operations atomic ones, nothing else.
+
+use super::Index;
+use super::rseq::Area;
+
+/// The way this process may use sections.
+pub(super) fn area(index: Index) -> Option<(Area, Index)> {
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    {
+        use core::ffi::{CStr, c_uint};
+        /// Where `cpu_id` and `mm_cid` are in the area.
+        const CPU_AT: isize = 4;
+        const MM_CID_AT: isize = 24;
+        /// Bytes that have `mm_cid`.
+        const WITH_MM_CID: u64 = 28;
+        let find = |name: &CStr| {
+            // SAFETY: looks a name up.
+            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            (!found.is_null()).then_some(found)
+        };
+        let (offset, size) = (find(c"__rseq_offset")?, find(c"__rseq_size")?);
+        // SAFETY: libc's constant of that name and type.
+        let size = unsafe { size.cast::<c_uint>().read() };
+        // SAFETY: as before.
+        let area = unsafe { offset.cast::<isize>().read() };
+        // 0 if nothing was registered, by the kernel's or the user's wish; 20 if it was, whatever the kernel fills behind it.
+        if size < 20 {
+            return None;
+        }
+        const AT_RSEQ_FEATURE_SIZE: core::ffi::c_ulong = 27;
+        // SAFETY: asks for a number.
+        let filled = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) };
+        Some(match index {
+            Index::ConcurrencyId if filled >= WITH_MM_CID => {
+                (Area { area, id: area + MM_CID_AT }, Index::ConcurrencyId)
+            }
+            Index::ConcurrencyId | Index::Cpu => (Area { area, id: area + CPU_AT }, Index::Cpu),
+        })
+    }
+    #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+    {
+        let _no_sections_here = index;
+        None
+    }
+}
+
+/// Commands of `membarrier`.
+const REGISTER: i64 = 1 << 8;
+const FENCE: i64 = 1 << 7;
+
+/// Whether [`end_sections`] works, from now on and in children.
+pub(super) fn can_end_sections() -> bool {
+    membarrier(REGISTER) && membarrier(FENCE)
+}
+
+/// Begins every section again that a thread of this process is in; what they stored before can be seen, and what was stored here
+/// before will be seen by those that begin later. `false` if the system refuses.
+pub(super) fn end_sections() -> bool {
+    // A child of a fork has to register again.
+    membarrier(FENCE) || (membarrier(REGISTER) && membarrier(FENCE))
+}
+
+fn membarrier(command: i64) -> bool {
+    // SAFETY: changes no memory.
+    let code = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    code == 0
+}
+
+/// CPUs that can ever be there, as numbers below this.
+pub(super) fn cpus_possible() -> u32 {
+    let mut text = [0u8; 256];
+    let path = c"/sys/devices/system/cpu/possible";
+    // SAFETY: a path that ends with 0.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    let count = if file < 0 {
+        -1
+    } else {
+        // SAFETY: writes at most as many bytes as there are.
+        let count = unsafe { libc::read(file, text.as_mut_ptr().cast(), text.len()) };
+        // SAFETY: the file that was opened here.
+        let _closed = unsafe { libc::close(file) };
+        count
+    };
+    let listed = usize::try_from(count).ok().and_then(|count| last_of(text.get(..count)?));
+    // SAFETY: asks for a number.
+    let configured = || u32::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }).unwrap_or(1);
+    listed.map_or_else(configured, |last| last.saturating_add(1)).max(1)
+}
+
+/// The largest number of a list such as `0-3,8-11`.
+fn last_of(text: &[u8]) -> Option<u32> {
+    let text = core::str::from_utf8(text).ok()?.trim();
+    text.rsplit([',', '-']).next()?.parse().ok()
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_cpus_ends_with_its_largest() {
+        let cases =
+            [("0\n", Some(0)), ("0-63\n", Some(63)), ("0-3,8-11\n", Some(11)), ("", None), ("x", None)];
+        for (text, want) in cases {
+            assert_eq!(last_of(text.as_bytes()), want, "{text:?}");
+        }
+        assert!(cpus_possible() >= 1);
+    }
+}

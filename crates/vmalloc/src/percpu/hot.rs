@@ -1,0 +1,135 @@
+//! What every operation reads: how to find the unit, and the mark of units ever used.
+//!
+//! # Theory
+//! ```text
+//!   units   | 0 | 1 | 2 |  3 .. ids - 1: never used  | ids: strangers' |
+//!                       ^ mark
+//! ```
+//! The mark is above every unit that anybody touched. A section compares its number with it, so whoever comes to a unit first
+//! passes the slow path once. An object is zeroed below the mark when it is given out; above it all is zeros, as mapped.
+//! One unit more belongs to threads without a number (their registration failed, a seccomp filter came later, the number is beyond
+//! what was said to be possible): they share it, atomically, and no section ever touches it.
+//!
+//! Where there are no sections at all, threads get numbers in turn, and all operations are atomic ones.
+//!
+//! # Invariants
+//! - **PP1 mark** a unit is touched through an object only below the mark, or if it is the strangers' and they are marked.
+
+use super::Index;
+use super::rseq::{self, Area};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// See the head of the module.
+#[derive(Debug)]
+pub(super) struct Hot {
+    // Constant after `new`.
+    /// Where the numbers are; `None` if there are no sections.
+    pub(super) at: Option<Area>,
+    pub(super) index: Index,
+    /// Numbers that there can be; the strangers' unit comes behind.
+    pub(super) ids: u32,
+    // Atomic; they only rise.
+    pub(super) mark: AtomicU32,
+    strangers: AtomicBool,
+}
+
+/// What becomes of a thread whose section refused to touch its unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Beyond {
+    /// The mark was raised: once more.
+    Again,
+    /// An atomic operation on this unit.
+    Unit(u32),
+}
+
+static NEXT_SHARD: AtomicU32 = AtomicU32::new(0);
+thread_local! {
+    static SHARD: Cell<u32> = const { Cell::new(u32::MAX) };
+}
+
+impl Hot {
+    pub(super) fn new(at: Option<Area>, index: Index, ids: u32) -> Self {
+        Self { at, index, ids, mark: AtomicU32::new(0), strangers: AtomicBool::new(false) }
+    }
+
+    /// Finds a unit for who is in no section. Checks PP1.
+    #[inline(always)]
+    pub(super) fn beyond(&self) -> Beyond {
+        match self.at {
+            Some(at) => self.beyond_mark(at),
+            None => Beyond::Unit(self.shard()),
+        }
+    }
+
+    #[cold]
+    fn beyond_mark(&self, at: Area) -> Beyond {
+        match rseq::number(at) {
+            Some(id) if id < self.ids => {
+                self.raise(id);
+                Beyond::Again
+            }
+            _ => Beyond::Unit(self.stranger()),
+        }
+    }
+
+    /// The unit of this thread now. It may be another thread's, too, by the time it is used.
+    #[inline(always)]
+    pub(super) fn unit(&self) -> u32 {
+        let Some(at) = self.at else { return self.shard() };
+        match rseq::number(at) {
+            Some(id) if id < self.ids => {
+                self.touch(id);
+                id
+            }
+            _ => self.stranger(),
+        }
+    }
+
+    #[inline(always)]
+    fn shard(&self) -> u32 {
+        let mut shard = SHARD.get();
+        if shard == u32::MAX {
+            shard = NEXT_SHARD.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1);
+            SHARD.set(shard);
+        }
+        let unit = if shard < self.ids { shard } else { shard % self.ids };
+        self.touch(unit);
+        unit
+    }
+
+    fn stranger(&self) -> u32 {
+        // Release pairs with the acquire of `live_units`.
+        self.strangers.store(true, Ordering::Release);
+        self.ids
+    }
+
+    /// Sees to it that the mark is above a unit.
+    #[inline(always)]
+    pub(super) fn touch(&self, unit: u32) {
+        if unit == self.ids {
+            self.stranger();
+        } else if self.mark.load(Ordering::Relaxed) <= unit {
+            self.raise(unit);
+        }
+    }
+
+    #[cold]
+    fn raise(&self, unit: u32) {
+        // Release pairs with the acquire of `live_units`. Whoever touches an object that is given out later is ordered behind its
+        // zeroing, and whoever frees it before behind its uses: so the zeroing sees every unit that is not zeros.
+        self.mark.fetch_max(unit + 1, Ordering::AcqRel);
+    }
+
+    /// Units that anybody touched.
+    #[inline(always)]
+    pub(super) fn live_units(&self) -> impl Iterator<Item = u32> + use<> {
+        let strangers = self.strangers.load(Ordering::Acquire).then_some(self.ids);
+        (0..self.mark.load(Ordering::Acquire)).chain(strangers)
+    }
+
+    /// All units.
+    pub(super) fn units(&self) -> u32 {
+        self.ids + 1
+    }
+}

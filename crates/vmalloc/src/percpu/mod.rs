@@ -1,0 +1,65 @@
+//! Per-CPU data: an object has a copy in each unit, and a thread works on that of the CPU it is on.
+//!
+//! # Theory
+//! What many threads count in one word they pay for with locked instructions and cache lines that wander. A copy for each CPU costs
+//! neither, if a thread can change the copy of its CPU without being moved in between. A kernel can forbid that; a process is told
+//! of it: a *restartable sequence* is begun again if anything came between ([`Local`]). Sums are made by whoever wants to know.
+//!
+//! ```text
+//!   chunk   | unit 0        | unit 1        | ...                  | strangers     |
+//!             ..[X0].........  ..[X1].........                        ..[Xn]........
+//!               '-- the handle   '-- + 256 KiB      pages come when they are touched
+//! ```
+//!
+//! Which bytes are whose is said by `va-percpu`, with the size of a unit and Linux's limits: 32 KiB an object, aligned to a page.
+//! A unit belongs to a *concurrency id*, of which the kernel gives the threads of a process that run at a moment the lowest numbers, or
+//! to a CPU. Where there are no sections (no glibc 2.35, no x86-64, a filter of system calls), every operation is an atomic one with
+//! the same result.
+//!
+//! | what | |
+//! |---|---|
+//! | [`Space`], [`Space::global`] | where objects come from |
+//! | [`PerCpu`], [`PerCpuBox`], [`per_cpu!`](crate::per_cpu) | of a type, of a layout, static |
+//! | [`View::with`], [`View::iter`] | the copy of this CPU, for atomics; all copies |
+//! | [`Word`], [`Local`] | add, exchange, compare-exchange by sections |
+//! | [`PerCpuList`] | a list of nodes in each unit, last in, first out |
+//! | [`PerCpuCounter`], [`PerCpuRef`] | the kernel's `percpu_counter`, `percpu_ref` |
+//!
+//! **Signals**: a handler may use handles and their operations; it must not make or drop objects. **fork**: the child has copies of
+//! all units and goes on with them. A program that unmaps the code of a section (`dlclose`) must end its threads first.
+//!
+//! # Source
+//! Linux `include/linux/percpu-defs.h`, `lib/percpu_counter.c`, `lib/percpu-refcount.c` (6.12); differences: docs/kernel-map.md.
+
+mod core;
+mod counter;
+mod error;
+mod find;
+mod hot;
+mod list;
+mod local;
+#[cfg(all(test, loom))]
+pub(crate) mod model {
+    //! What loom looks at.
+    pub(crate) use super::counter::{Counter, Deltas};
+    pub(crate) use super::reference::{Counted, RefMode, Units};
+}
+mod object;
+mod reference;
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+#[path = "norseq.rs"]
+mod rseq;
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+mod rseq;
+mod shape;
+mod space;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use counter::PerCpuCounter;
+pub use error::Error;
+pub use list::{Node, PerCpuList};
+pub use local::{Local, Word};
+pub use object::{PerCpu, PerCpuBox, Static, View, Zeroable};
+pub use reference::{PerCpuRef, RefError, RefMode};
+pub use space::{Index, Options, Space, restarts};

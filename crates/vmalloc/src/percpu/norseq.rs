@@ -1,0 +1,57 @@
+//! In the place of `rseq` where there are no sections: nobody has a number, and every operation says so.
+
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+pub(super) fn restarts() -> u64 {
+    0
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    #[expect(dead_code, reason = "as on x86-64")]
+    pub(super) area: isize,
+    #[expect(dead_code, reason = "as on x86-64")]
+    pub(super) id: isize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    #[expect(dead_code, reason = "as on x86-64")]
+    Done,
+    Beyond,
+    #[expect(dead_code, reason = "as on x86-64")]
+    Refused,
+}
+
+pub(super) fn number(_: Area) -> Option<u32> {
+    None
+}
+
+pub(super) unsafe fn add(_: Area, _: &AtomicU32, _: *mut u64, _: u64) -> State {
+    State::Beyond
+}
+
+pub(super) unsafe fn swap(_: Area, _: &AtomicU32, _: *mut u64, _: u64) -> (State, u64) {
+    (State::Beyond, 0)
+}
+
+pub(super) unsafe fn compare_exchange(_: Area, _: &AtomicU32, _: *mut u64, _: u64, _: u64) -> (State, u64) {
+    (State::Beyond, 0)
+}
+
+pub(super) unsafe fn add_within(_: Area, _: &AtomicU32, _: *mut u64, _: i64, _: i64) -> State {
+    State::Beyond
+}
+
+pub(super) unsafe fn add_if_open(_: Area, _: &AtomicU32, _: *mut u64, _: u64, _: &AtomicU64) -> State {
+    State::Beyond
+}
+
+pub(super) unsafe fn push(_: Area, _: &AtomicU32, _: *mut u64, _: *mut u64) -> State {
+    State::Beyond
+}
+
+pub(super) unsafe fn pop(_: Area, _: &AtomicU32, _: *mut u64) -> (State, *mut u64) {
+    (State::Beyond, null_mut())
+}

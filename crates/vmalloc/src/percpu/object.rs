@@ -1,0 +1,350 @@
+//! What has a copy in each unit: of a type, of a layout, or static.
+//!
+//! # Theory
+//! An object is at one distance from the beginning of its chunk in every unit, so a handle is the address in unit 0: unit `n` has
+//! its copy at `n` strides behind. Whoever asks for the current copy may be on another CPU when he uses it; so a copy is only ever
+//! shared (`T: Sync`), and what must not be torn apart is a section on a [`Word`].
+
+use super::hot::Hot;
+use super::local::{Local, Word};
+use super::shape::STRIDE;
+use super::{Error, Space};
+use core::alloc::Layout;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::Deref;
+use core::ptr::NonNull;
+use core::sync::atomic::{
+    AtomicBool, AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16,
+    AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+use va_percpu::Offset;
+
+/// A type of which all zero bytes are a value. Values that began so are not dropped.
+///
+/// # Safety
+/// They are.
+pub unsafe trait Zeroable: Send + Sync {}
+
+macro_rules! zeroable {
+    ($($type:ty),+) => {$(
+        // SAFETY: a number, of which zero is one.
+        unsafe impl Zeroable for $type {}
+    )+};
+}
+zeroable!(AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicIsize);
+zeroable!(AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, AtomicBool, Word);
+
+// SAFETY: the null pointer.
+unsafe impl<T> Zeroable for AtomicPtr<T> {}
+// SAFETY: as many values of all zeros.
+unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
+
+/// A handle of an object: any thread may use it, as long as the object lives.
+pub struct View<'s, T> {
+    hot: &'s Hot,
+    /// The copy of unit 0.
+    first: NonNull<T>,
+    /// All units were written; else only those that were used are more than zeros.
+    all: bool,
+}
+
+impl<T> Clone for View<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for View<'_, T> {}
+
+// SAFETY: gives shared references only, of values that threads may share.
+unsafe impl<T: Sync> Send for View<'_, T> {}
+// SAFETY: as before.
+unsafe impl<T: Sync> Sync for View<'_, T> {}
+
+impl<T> fmt::Debug for View<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("first", &self.first).finish_non_exhaustive()
+    }
+}
+
+impl<'s, T: Sync + 's> View<'s, T> {
+    #[inline(always)]
+    fn place(&self, unit: u32) -> NonNull<T> {
+        // SAFETY: a unit of the chunk: callers take numbers of units that there are.
+        unsafe { self.first.byte_add(unit as usize * STRIDE) }
+    }
+
+    #[inline(always)]
+    fn copy(&self, unit: u32) -> &'s T {
+        // SAFETY: aligned, in a chunk that lives as long as `'s`; written by `init`, or zeros, of which there is a value.
+        unsafe { self.place(unit).as_ref() }
+    }
+
+    /// Calls `f` with the copy of the CPU that the thread is on. Another thread may use the same copy at the same time, since this
+    /// one may be moved at any moment: that is what atomics are for.
+    #[inline(always)]
+    pub fn with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
+        f(self.copy(self.hot.unit()))
+    }
+
+    /// The copy of a unit, if there is such a unit; it counts as used from now on.
+    pub fn get(&self, unit: u32) -> Option<&'s T> {
+        (unit < self.hot.units()).then(|| {
+            self.hot.touch(unit);
+            self.copy(unit)
+        })
+    }
+
+    /// The copies of all units that were ever used; those of the others are zeros. After [`Space::with_init`], all copies.
+    pub fn iter(&self) -> impl Iterator<Item = &'s T> + use<'s, T> {
+        let (view, all) = (*self, self.all.then(|| 0..self.hot.units()));
+        let used = (!self.all).then(|| self.hot.live_units());
+        all.into_iter().flatten().chain(used.into_iter().flatten()).map(move |unit| view.copy(unit))
+    }
+
+    /// The [`Word`] of every copy that `field` finds in one; `None` if what it finds is elsewhere.
+    pub fn local(&self, field: impl FnOnce(&T) -> &Word) -> Option<Local<'s>> {
+        let word = NonNull::from(field(self.copy(0))).cast::<u8>();
+        let at = word.addr().get().checked_sub(self.first.addr().get())?;
+        if at.checked_add(size_of::<Word>())? > size_of::<T>() {
+            return None;
+        }
+        // SAFETY: inside the object, as was compared.
+        let first = unsafe { self.first.cast::<u8>().byte_add(at) };
+        // SAFETY: a word of an object that lives as long as `'s`; nobody changes a `Word` by other means. If other values
+        // were there than zeros, `init` wrote them.
+        Some(unsafe { Local::new(self.hot, first) })
+    }
+}
+
+impl<'s> View<'s, Word> {
+    /// The operations on it.
+    #[inline(always)]
+    pub fn word(&self) -> Local<'s> {
+        // SAFETY: a word of an object that lives as long as `'s`; nobody changes a `Word` by other means.
+        unsafe { Local::new(self.hot, self.first.cast()) }
+    }
+}
+
+/// A `T` in each unit, freed when this is dropped.
+pub struct PerCpu<'s, T> {
+    view: View<'s, T>,
+    space: &'s Space,
+    offset: Offset,
+    owns: PhantomData<T>,
+}
+
+impl<'s, T> PerCpu<'s, T> {
+    fn place(space: &'s Space, all: bool) -> Result<Self, Error> {
+        let (offset, first) = space.alloc_raw(Layout::new::<T>())?;
+        let view = View { hot: space.hot(), first: first.cast(), all };
+        Ok(Self { view, space, offset, owns: PhantomData })
+    }
+
+    pub(super) fn zeroed(space: &'s Space) -> Result<Self, Error>
+    where
+        T: Zeroable,
+    {
+        Self::place(space, false)
+    }
+
+    pub(super) fn with_init(space: &'s Space, mut init: impl FnMut(u32) -> T) -> Result<Self, Error>
+    where
+        T: Send + Sync,
+    {
+        // All values are used from now on, so all units are: the bytes are to be zeroed for the next object. If `init` panics,
+        // those that it made are leaked.
+        let (offset, first) = space.alloc_raw(Layout::new::<T>())?;
+        let view = View { hot: space.hot(), first: first.cast::<T>(), all: true };
+        for unit in 0..space.units() {
+            space.hot().touch(unit);
+            // SAFETY: in the object of this unit, which nobody else has yet.
+            unsafe { view.place(unit).write(init(unit)) };
+        }
+        Ok(Self { view, space, offset, owns: PhantomData })
+    }
+
+    /// Units that it has, with the last one, of threads without a number of their own.
+    pub fn units(&self) -> u32 {
+        self.space.units()
+    }
+
+    /// The handle, by which other functions may use it.
+    #[inline(always)]
+    pub fn view(&self) -> View<'_, T> {
+        self.view
+    }
+}
+
+impl<'s, T> Deref for PerCpu<'s, T> {
+    type Target = View<'s, T>;
+
+    #[inline(always)]
+    fn deref(&self) -> &View<'s, T> {
+        &self.view
+    }
+}
+
+impl<T> Drop for PerCpu<'_, T> {
+    fn drop(&mut self) {
+        if core::mem::needs_drop::<T>() {
+            let units = if self.view.all { self.space.units() } else { 0 };
+            for unit in 0..units {
+                // SAFETY: a unit of the chunk.
+                let place = unsafe { self.view.first.byte_add(unit as usize * STRIDE) };
+                // SAFETY: written by `init`; nobody refers to it any more.
+                unsafe { place.drop_in_place() };
+            }
+        }
+        // SAFETY: what refers to it borrows this.
+        unsafe { self.space.free_raw(self.offset) };
+    }
+}
+
+impl<T> fmt::Debug for PerCpu<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerCpu").field("offset", &self.offset).finish_non_exhaustive()
+    }
+}
+
+/// Bytes in each unit, of a layout that is known when the program runs, freed when this is dropped.
+pub struct PerCpuBox<'s> {
+    space: &'s Space,
+    offset: Offset,
+    first: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it is memory, of which it gives addresses, and words that any thread may change.
+unsafe impl Send for PerCpuBox<'_> {}
+// SAFETY: as before.
+unsafe impl Sync for PerCpuBox<'_> {}
+
+impl<'s> PerCpuBox<'s> {
+    pub(super) fn new(space: &'s Space, layout: Layout) -> Result<Self, Error> {
+        let (offset, first) = space.alloc_raw(layout)?;
+        Ok(Self { space, offset, first, layout })
+    }
+
+    /// Where the bytes of a unit are, if there is such a unit; it counts as used from now on.
+    pub fn as_ptr(&self, unit: u32) -> Option<NonNull<u8>> {
+        if unit >= self.space.units() {
+            return None;
+        }
+        self.space.hot().touch(unit);
+        // SAFETY: a unit of the chunk.
+        Some(unsafe { self.first.byte_add(unit as usize * STRIDE) })
+    }
+
+    /// Size and alignment of the bytes of a unit.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The word at `at` bytes, if there is one at a multiple of 8 inside.
+    pub fn local(&self, at: usize) -> Option<Local<'_>> {
+        let end = at.checked_add(size_of::<u64>())?;
+        if end > self.layout.size() {
+            return None;
+        }
+        // SAFETY: inside the object, as was compared.
+        let first = unsafe { self.first.byte_add(at) };
+        if !first.addr().get().is_multiple_of(align_of::<u64>()) {
+            return None;
+        }
+        // SAFETY: inside an object that lives as long as this is borrowed; whoever writes by address answers for it.
+        Some(unsafe { Local::new(self.space.hot(), first) })
+    }
+}
+
+impl Drop for PerCpuBox<'_> {
+    fn drop(&mut self) {
+        // SAFETY: what refers to it borrows this.
+        unsafe { self.space.free_raw(self.offset) };
+    }
+}
+
+impl fmt::Debug for PerCpuBox<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerCpuBox")
+            .field("offset", &self.offset)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A `T` in each unit of the space of the process, that is given out when it is first used and stays. Made by
+/// [`per_cpu!`](crate::per_cpu).
+pub struct Static<T> {
+    first: AtomicPtr<T>,
+}
+
+impl<T: Zeroable> Static<T> {
+    /// Nothing yet.
+    pub const fn new() -> Self {
+        Self { first: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    /// The handle.
+    ///
+    /// # Errors
+    /// The first who asks may be refused memory; the next tries again.
+    #[inline(always)]
+    pub fn view(&'static self) -> Result<View<'static, T>, Error> {
+        let space = Space::global()?;
+        // Acquire pairs with the release of who gave it out.
+        match NonNull::new(self.first.load(Ordering::Acquire)) {
+            Some(first) => Ok(View { hot: space.hot(), first, all: false }),
+            None => self.give_out(space),
+        }
+    }
+
+    #[cold]
+    fn give_out(&'static self, space: &'static Space) -> Result<View<'static, T>, Error> {
+        let (offset, first) = space.alloc_raw(Layout::new::<T>())?;
+        let mut first = first.cast::<T>();
+        let null = core::ptr::null_mut();
+        if let Err(other) =
+            self.first.compare_exchange(null, first.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
+        {
+            // SAFETY: given out above, and nobody saw it.
+            unsafe { space.free_raw(offset) };
+            first = NonNull::new(other).unwrap_or(first);
+        }
+        Ok(View { hot: space.hot(), first, all: false })
+    }
+}
+
+impl<T: Zeroable> Default for Static<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> fmt::Debug for Static<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Static").field("first", &self.first).finish()
+    }
+}
+
+/// Declares static per-CPU data: zeros in each unit of [`Space::global`], given out at the first use.
+///
+/// ```
+/// use core::sync::atomic::{AtomicU64, Ordering};
+/// vmalloc::per_cpu! {
+///     /// Requests seen.
+///     static SEEN: AtomicU64;
+/// }
+/// SEEN.view()?.with(|seen| seen.fetch_add(1, Ordering::Relaxed));
+/// let sum: u64 = SEEN.view()?.iter().map(|seen| seen.load(Ordering::Relaxed)).sum();
+/// assert_eq!(sum, 1);
+/// # Ok::<(), vmalloc::percpu::Error>(())
+/// ```
+#[macro_export]
+macro_rules! per_cpu {
+    ($($(#[$attr:meta])* $vis:vis static $name:ident: $type:ty);+ $(;)?) => {$(
+        $(#[$attr])*
+        $vis static $name: $crate::percpu::Static<$type> = $crate::percpu::Static::new();
+    )+};
+}

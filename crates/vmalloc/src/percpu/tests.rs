@@ -1,0 +1,122 @@
+//! What a refusal leaves behind, seen from inside.
+
+use super::core::Core;
+use super::hot::Hot;
+use super::shape::STRIDE;
+use super::{Error, Index};
+use crate::os::Call;
+use crate::os::shim::Shim;
+use core::alloc::Layout;
+
+fn layout(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes, 8).unwrap()
+}
+
+#[test]
+fn a_refused_mapping_is_an_error_and_leaves_nothing_mapped() {
+    for (call, granted) in [(Call::Map, 0), (Call::Reserve, 0), (Call::Commit, 0)] {
+        let shim = Shim::default();
+        shim.refuse(call, granted);
+        let opened = Core::open(shim.clone(), Hot::new(None, Index::Cpu, 4));
+        assert!(matches!(opened, Err(Error::Refused { call: told, .. }) if told == call), "{call:?}");
+        assert_eq!(shim.mapped(), 0, "{call:?}");
+    }
+}
+
+#[test]
+fn a_refused_chunk_is_an_error_and_the_space_goes_on() {
+    let shim = Shim::default();
+    let core = Core::open(shim.clone(), Hot::new(None, Index::Cpu, 3)).unwrap();
+    // SAFETY: it lives until it is closed below.
+    let space = unsafe { core.as_ref() };
+    shim.refuse(Call::Commit, 0);
+    let mut held = Vec::new();
+    let error = loop {
+        match space.alloc(layout(32 << 10)) {
+            Ok(offset) => held.push(offset),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((held.len(), error), (STRIDE >> 15, Error::NoChunk { chunks: 1 }));
+    let mapped = shim.mapped();
+    shim.allow();
+    for _ in 0..20 {
+        held.push(space.alloc(layout(32 << 10)).unwrap());
+    }
+    assert!(shim.mapped() > mapped);
+    space.validate().unwrap();
+    assert_eq!(space.counts(), (held.len() as u64, 4));
+    for offset in held.drain(..) {
+        // SAFETY: nobody uses it.
+        assert!(unsafe { space.free(offset) });
+        // SAFETY: the same, and it is found out.
+        assert!(!unsafe { space.free(offset) });
+    }
+    // What nobody needs goes back, chunk and all.
+    space.trim();
+    assert!(space.counts().1 < 4, "chunks are unmapped");
+    space.validate().unwrap();
+    // SAFETY: nobody uses it any more.
+    unsafe { Core::close(core) };
+    assert_eq!(shim.mapped(), 0);
+}
+
+#[test]
+fn numbers_of_units_that_cannot_be_are_refused() {
+    for units in [0, 8193, u32::MAX] {
+        let shim = Shim::default();
+        let opened = Core::open(shim.clone(), Hot::new(None, Index::Cpu, units));
+        assert_eq!(opened.err(), Some(Error::BadUnits { units }));
+        assert_eq!(shim.mapped(), 0);
+    }
+}
+
+#[test]
+fn pp1_an_object_is_zeros_in_every_unit_that_was_ever_used() {
+    let core = Core::open(Shim::default(), Hot::new(None, Index::Cpu, 6)).unwrap();
+    // SAFETY: it lives until it is closed below.
+    let space = unsafe { core.as_ref() };
+    for unit in [0u32, 3, 6, 5] {
+        let offset = space.alloc(layout(24)).unwrap();
+        space.hot.touch(unit);
+        for live in space.hot.live_units() {
+            // SAFETY: a unit that there is.
+            let place = unsafe { space.first(offset).byte_add(live as usize * STRIDE) };
+            for at in 0..24 {
+                // SAFETY: inside the object, of which this is the only user.
+                let byte = unsafe { place.add(at) };
+                // SAFETY: the same.
+                assert_eq!(unsafe { byte.read() }, 0, "unit {live} at {at}");
+                // SAFETY: the same.
+                unsafe { byte.write(0xaa) };
+            }
+        }
+        // SAFETY: nobody uses it any more.
+        assert!(unsafe { space.free(offset) });
+    }
+    assert_eq!(space.hot.live_units().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
+    // SAFETY: nobody uses it any more.
+    unsafe { Core::close(core) };
+}
+
+#[test]
+fn pp2_threads_that_alloc_and_free_find_the_index_alone() {
+    let core = Core::open(Shim::default(), Hot::new(None, Index::Cpu, 2)).unwrap();
+    // SAFETY: it lives until it is closed below.
+    let space = unsafe { core.as_ref() };
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            scope.spawn(move || {
+                for round in 0..500usize {
+                    let offset = space.alloc(layout(8 + (round * 7 + thread) % 300)).unwrap();
+                    // SAFETY: nobody uses it.
+                    assert!(unsafe { space.free(offset) });
+                }
+            });
+        }
+    });
+    space.validate().unwrap();
+    assert_eq!(space.counts().0, 0);
+    // SAFETY: nobody uses it any more.
+    unsafe { Core::close(core) };
+}

@@ -1,0 +1,256 @@
+//! Limits and refusals of the system, each in a process that began under them.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod again;
+
+use again::{role, run, say, work};
+use std::alloc::Layout;
+use std::io::Error;
+use vmalloc::{AllocError, Options, Vmalloc};
+
+const MIB: usize = 1 << 20;
+
+fn layout(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes, 1).unwrap()
+}
+
+fn resident_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+fn checked(code: libc::c_int) -> std::io::Result<()> {
+    if code == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+}
+
+/// A system call that a profile refuses, if its argument of that number has that value.
+type Rule = (libc::c_long, Option<(u32, u32)>);
+
+const USERFAULTFD: &[Rule] = &[
+    (libc::SYS_userfaultfd, None),
+    // The same by /dev/userfaultfd.
+    (libc::SYS_ioctl, Some((1, 0xaa00))),
+];
+const PROCESS_MADVISE: &[Rule] = &[(libc::SYS_process_madvise, None)];
+const PIDFD: &[Rule] = &[(libc::SYS_process_madvise, Some((0, -10_000i32 as u32)))];
+const RSEQ: &[Rule] = &[(libc::SYS_rseq, None)];
+const GUARDS: &[Rule] = &[(libc::SYS_madvise, Some((2, 102))), (libc::SYS_madvise, Some((2, 103)))];
+const HUGE: &[Rule] = &[
+    (libc::SYS_madvise, Some((2, libc::MADV_HUGEPAGE as u32))),
+    (libc::SYS_madvise, Some((2, libc::MADV_NOHUGEPAGE as u32))),
+];
+const MREMAP: &[Rule] = &[(libc::SYS_mremap, None)];
+
+/// Refuses these calls from now on, for this process and whatever it becomes.
+fn refuse(rules: &[Rule], errno: libc::c_int) -> std::io::Result<()> {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    // On the stack: nothing may be allocated here.
+    let mut program = [step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW); 80];
+    let mut len = 0;
+    let mut push = |one| {
+        program[len] = one;
+        len += 1;
+    };
+    for &(call, argument) in rules {
+        push(step(LOAD, 0, 0, 0));
+        match argument {
+            None => push(step(EQUAL, 0, 1, call as u32)),
+            Some((number, value)) => {
+                push(step(EQUAL, 0, 3, call as u32));
+                // The lower half, on a machine whose words begin with it.
+                push(step(LOAD, 0, 0, 16 + 8 * number));
+                push(step(EQUAL, 0, 1, value));
+            }
+        }
+        push(step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32));
+    }
+    len += 1;
+    let filter = libc::sock_fprog { len: len as u16, filter: program.as_mut_ptr() };
+    // SAFETY: changes this process alone.
+    checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    // SAFETY: a program of that many steps.
+    checked(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) })
+}
+
+/// What a profile refuses, features are found missing, and the results are those of a process that has them all.
+#[test]
+fn whatever_a_profile_refuses_the_results_are_the_same() {
+    const NAME: &str = "whatever_a_profile_refuses_the_results_are_the_same";
+    if role().is_some() {
+        let memory = Vmalloc::new(Options { kept_bytes_max: 16 * MIB, ..Options::default() }).unwrap();
+        let sum = work(&memory, 250, 7);
+        let others = std::thread::scope(|scope| {
+            let threads = [1, 2].map(|seed| {
+                scope.spawn({
+                    let memory = &memory;
+                    move || work(memory, 60, seed)
+                })
+            });
+            threads.map(|thread| thread.join().unwrap())
+        });
+        let stats = memory.stats();
+        assert_eq!(stats.live_bytes, 0);
+        say(&format!("{sum} {others:?}|{} {}", stats.grown_by_move, stats.copies));
+        // What is refused does not come to the caller's notice otherwise.
+        memory.trim();
+        assert_eq!(memory.stats().dirty_bytes, 0);
+        return;
+    }
+    let whole = run(NAME, "all", || Ok(())).unwrap();
+    let (want, _) = whole.split_once('|').unwrap();
+    let everything = [USERFAULTFD, PROCESS_MADVISE, RSEQ, GUARDS, HUGE, MREMAP].concat();
+    let profiles: [(&str, &[Rule]); 8] = [
+        ("userfaultfd", USERFAULTFD),
+        ("process_madvise", PROCESS_MADVISE),
+        ("process_madvise of itself by number", PIDFD),
+        ("rseq", RSEQ),
+        ("guards", GUARDS),
+        ("huge pages", HUGE),
+        ("mremap", MREMAP),
+        ("everything", Box::leak(everything.into_boxed_slice())),
+    ];
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        for (name, rules) in profiles {
+            let said = run(NAME, name, move || refuse(rules, errno)).unwrap();
+            let (sum, ways) = said.split_once('|').unwrap();
+            assert_eq!(sum, want, "{name}, errno {errno}");
+            // Without either way of moving, all that left its place was copied.
+            assert_eq!(name == "everything", ways.starts_with("0 "), "{name}: {ways}");
+        }
+    }
+}
+
+/// `RLIMIT_DATA` is charged for what is below the frontier, as all memory is where overcommit is refused.
+#[test]
+fn a_frontier_that_may_not_move_is_an_error_that_passes() {
+    const NAME: &str = "a_frontier_that_may_not_move_is_an_error_that_passes";
+    if role().is_some() {
+        let memory = Vmalloc::new(Options::default()).unwrap();
+        let mut areas = Vec::new();
+        let refusal = loop {
+            match memory.alloc(layout(4 * MIB)) {
+                Ok(area) => areas.push(area),
+                Err(error) => break error,
+            }
+        };
+        let refused = matches!(refusal, AllocError::Refused { errno, bytes, .. } if errno.0 == libc::ENOMEM && bytes > 0);
+        assert!(refused, "{refusal:?}");
+        assert!((20..=64).contains(&areas.len()), "{} areas", areas.len());
+        // Nothing is lost: what there is can be freed, merged, and had again.
+        let count = areas.len();
+        for area in areas.drain(..) {
+            // SAFETY: our own, and nobody refers to it.
+            unsafe { memory.free(area) }.unwrap();
+        }
+        let all = memory.alloc(layout(count * 4 * MIB)).unwrap();
+        // SAFETY: our own.
+        unsafe { all.write_bytes(1, count * 4 * MIB) };
+        // SAFETY: our own, and nobody refers to it.
+        unsafe { memory.free(all) }.unwrap();
+        assert_eq!(memory.stats().live_bytes, 0);
+        say("refused and served again");
+        return;
+    }
+    let limit = libc::rlimit { rlim_cur: 256 << 20, rlim_max: 256 << 20 };
+    let said = run(NAME, "limited", move || {
+        // SAFETY: reads the limit, which becomes that of the child.
+        checked(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) })
+    })
+    .unwrap();
+    assert_eq!(said, "refused and served again");
+}
+
+/// All memory is locked, what comes later too: pages that are there from the start, and go back all the same.
+#[test]
+fn locked_memory_is_used_and_given_back() {
+    const NAME: &str = "locked_memory_is_used_and_given_back";
+    if let Some(role) = role() {
+        let before = (role == "after").then(|| Vmalloc::new(Options::default()).unwrap());
+        // SAFETY: locks what this process has and will have.
+        if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+            say("not allowed");
+            return;
+        }
+        let memory = before.unwrap_or_else(|| Vmalloc::new(Options::default()).unwrap());
+        let started = resident_bytes();
+        let sum = work(&memory, 150, 7);
+        let committed = memory.stats().committed_bytes;
+        // No more than what is below the frontier was ever made resident.
+        assert!(resident_bytes() < started + committed + 64 * MIB);
+        let big = memory.alloc(layout(128 * MIB)).unwrap();
+        // SAFETY: our own.
+        unsafe { big.write_bytes(1, 128 * MIB) };
+        let full = resident_bytes();
+        // SAFETY: our own, and nobody refers to it.
+        unsafe { memory.free(big) }.unwrap();
+        memory.trim();
+        let stats = memory.stats();
+        assert_eq!((stats.dirty_bytes, stats.cached_bytes, stats.refused_purges), (0, 0, 0), "{stats:?}");
+        assert!(resident_bytes() + 100 * MIB < full, "{} of {full} are resident", resident_bytes());
+        say(&format!("{sum}"));
+        return;
+    }
+    let memory = Vmalloc::new(Options::default()).unwrap();
+    let want = work(&memory, 150, 7).to_string();
+    for role in ["before", "after"] {
+        let said = run(NAME, role, || Ok(())).unwrap();
+        if said == "not allowed" {
+            eprintln!("SKIPPED: this process may not lock its memory, so nothing was tested");
+            return;
+        }
+        assert_eq!(said, want, "{role}");
+    }
+}
+
+/// A child in a control group with a limit: what is kept counts, so a budget below the limit keeps it alive.
+#[test]
+fn a_control_group_holds_what_is_live_and_the_budget() {
+    const NAME: &str = "a_control_group_holds_what_is_live_and_the_budget";
+    if role().is_some() {
+        // All of it is there before anything is used.
+        let memory = Vmalloc::new(Options { kept_bytes_max: 16 * MIB, ..Options::default() }).unwrap();
+        for round in 0..200usize {
+            // Sizes that no freed run fits exactly.
+            let bytes = (8 + round * 7 % 23) * MIB + round * 4096;
+            let area = memory.alloc(layout(bytes)).unwrap();
+            // SAFETY: our own.
+            unsafe { area.write_bytes(1, bytes) };
+            // SAFETY: our own, and nobody refers to it.
+            unsafe { memory.free(area) }.unwrap();
+        }
+        say(&format!("{}", memory.stats().purged_bytes));
+        return;
+    }
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned);
+    let group = own.map(|path| format!("/sys/fs/cgroup{path}/vmalloc-test-{}", std::process::id()));
+    let limits = group.as_ref().is_some_and(|group| {
+        std::fs::create_dir(group).is_ok()
+            && std::fs::write(format!("{group}/memory.max"), (96 * MIB).to_string()).is_ok()
+            && std::fs::write(format!("{group}/cgroup.procs"), "")
+                .err()
+                .is_none_or(|e| e.raw_os_error() != Some(libc::EACCES))
+    });
+    let Some(group) = group.filter(|_| limits) else {
+        eprintln!(
+            "SKIPPED: no control group (version 2, with the memory controller) can be made here, so nothing was tested"
+        );
+        return;
+    };
+    let _no_swap = std::fs::write(format!("{group}/memory.swap.max"), "0");
+    let place = std::ffi::CString::new(format!("{group}/cgroup.procs")).unwrap();
+    let enter = move || {
+        // SAFETY: a path that ends with 0.
+        let file = unsafe { libc::open(place.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
+        // SAFETY: writes a byte: 0 is who writes.
+        let wrote = unsafe { libc::write(file, c"0".as_ptr().cast(), 1) };
+        checked(if wrote == 1 { 0 } else { -1 })
+    };
+    let said = run(NAME, "in a group", enter);
+    let _removed = std::fs::remove_dir(&group);
+    assert!(said.unwrap().parse::<u64>().unwrap() > 0);
+}

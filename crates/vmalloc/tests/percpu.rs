@@ -1,0 +1,439 @@
+//! Per-CPU data under threads that are moved and preempted: nothing is lost, nothing comes twice.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use core::alloc::Layout;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::process::Command;
+use vmalloc::per_cpu;
+use vmalloc::percpu::{
+    Error, Index, Node, Options, PerCpuCounter, PerCpuList, PerCpuRef, RefError, RefMode, Space, restarts,
+};
+
+const THREADS: u64 = 16;
+
+/// By concurrency id, by CPU, by CPU with fewer units than CPUs, and without sections.
+fn spaces() -> Vec<Space> {
+    let options = [
+        Options::default(),
+        Options { index: Index::Cpu, ..Options::default() },
+        Options { index: Index::Cpu, units: Some(1), ..Options::default() },
+        Options { atomics_only: true, units: Some(3), ..Options::default() },
+    ];
+    options.into_iter().map(|options| Space::new(options).unwrap()).collect()
+}
+
+/// Moves the calling thread to another CPU, if it may.
+fn move_to(cpu: usize) {
+    let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
+    // SAFETY: all zeros is a set.
+    let bits = unsafe { set.assume_init_mut() };
+    // SAFETY: the number is one of a set.
+    unsafe { libc::CPU_SET(cpu, bits) };
+    // SAFETY: reads the set; for this thread alone.
+    let _moved = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set.as_ptr()) };
+}
+
+/// Runs `work` in threads that are moved now and then, more of them than CPUs, so that they are preempted, too.
+fn press(threads: u64, rounds: u64, work: impl Fn(u64, u64) + Sync) {
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let work = &work;
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    if round % 499 == 0 {
+                        move_to(((thread + round / 499) % 2) as usize);
+                    }
+                    work(thread, round);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn rq1_sixteen_threads_that_are_moved_lose_no_increment() {
+    for space in spaces() {
+        let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
+        let word = word.word();
+        press(THREADS, 50_000, |thread, _| word.add(thread + 1));
+        assert_eq!(word.sum(), 50_000 * THREADS * (THREADS + 1) / 2, "{space:?}");
+        // By exchange and compare-exchange, which load and store in two instructions.
+        let taken = AtomicU64::new(0);
+        press(THREADS, 20_000, |_, round| {
+            if round % 64 == 0 {
+                taken.fetch_add(word.swap(0), Ordering::Relaxed);
+            }
+            let mut seen = 0;
+            while let Err(found) = word.compare_exchange(seen, seen.wrapping_add(1)) {
+                seen = found;
+            }
+        });
+        let all = taken.into_inner() + word.sum();
+        assert_eq!(all, 50_000 * THREADS * (THREADS + 1) / 2 + 20_000 * THREADS, "{space:?}");
+    }
+}
+
+#[test]
+fn rq2_a_thread_that_comes_to_a_unit_first_raises_the_mark() {
+    for space in spaces() {
+        assert_eq!(space.units_used(), 0);
+        let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
+        word.word().add(5);
+        let (used, units) = (space.units_used(), space.units());
+        // One that there is, or the unit of those who have none.
+        assert!(used < units, "{used} of {units}");
+        assert_eq!(word.word().sum(), 5);
+        assert_eq!(word.iter().map(vmalloc::percpu::Word::get).sum::<u64>(), 5);
+    }
+}
+
+#[test]
+fn sixty_four_threads_on_few_cpus_use_few_units() {
+    let space = Space::new(Options::default()).unwrap();
+    let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
+    let word = word.word();
+    press(64, 5_000, |_, _| word.add(1));
+    assert_eq!(word.sum(), 64 * 5_000);
+    assert!(space.units_used() < space.units());
+}
+
+#[test]
+fn ll1_nodes_are_popped_exactly_once() {
+    const EACH: usize = 200;
+    for space in spaces() {
+        let mut list = PerCpuList::<AtomicUsize>::new(&space).unwrap();
+        let nodes = THREADS as usize * EACH;
+        let hands: Vec<AtomicBool> = (0..nodes).map(|_| AtomicBool::new(false)).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS as usize {
+                let (list, hands) = (&list, &hands);
+                scope.spawn(move || {
+                    for n in 0..EACH {
+                        list.push(Box::new(Node::new(AtomicUsize::new(thread * EACH + n))));
+                    }
+                    for round in 0..20_000usize {
+                        if round % 499 == 0 {
+                            move_to((thread + round / 499) % 2);
+                        }
+                        let Some(node) = list.pop() else { continue };
+                        let number = node.value.load(Ordering::Relaxed);
+                        assert!(!hands[number].swap(true, Ordering::AcqRel), "LL1: {number} is in two hands");
+                        hands[number].store(false, Ordering::Release);
+                        list.push(node);
+                    }
+                });
+            }
+        });
+        let mut seen = vec![0; nodes];
+        // Some through pops of this thread, the rest from all units.
+        for node in (0..nodes / 50).map_while(|_| list.pop()) {
+            seen[node.value.into_inner()] += 1;
+        }
+        list.drain(|node| seen[node.value.into_inner()] += 1);
+        assert!(seen.iter().all(|&times| times == 1), "LL1 {space:?}");
+        // What is left in lists that are dropped is dropped.
+        list.push(Box::new(Node::new(AtomicUsize::new(0))));
+    }
+}
+
+#[test]
+fn pk1_counters_agree_with_what_was_added() {
+    for space in spaces() {
+        for batch in [1, 32, i64::MAX] {
+            let mut counter = PerCpuCounter::new(&space, 1000).unwrap();
+            press(THREADS, 4_000, |thread, round| {
+                let amount = (thread as i64 - 7) * if round % 2 == 0 { 3 } else { -2 };
+                counter.add_batch(amount, batch);
+            });
+            let want: i64 = 1000 + (0..THREADS as i64).map(|thread| (thread - 7) * 2000).sum::<i64>();
+            assert_eq!(counter.sum(), want, "{space:?} batch {batch}");
+            assert_eq!(counter.compare_batch(want, batch), core::cmp::Ordering::Equal);
+            assert_eq!(counter.compare_batch(want + 1, batch), core::cmp::Ordering::Less);
+            assert_eq!(counter.compare_batch(want - 1_000_000, batch), core::cmp::Ordering::Greater);
+            if batch == 1 {
+                assert_eq!(counter.read(), want, "a batch of 1 is exact");
+            }
+            counter.set(-5);
+            assert_eq!((counter.sum(), counter.read_positive(), counter.sum_positive()), (-5, 0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_counter_stays_within_its_batch_as_in_linux() {
+    for space in spaces() {
+        // One thread on one CPU: the delta is known.
+        move_to(0);
+        let counter = PerCpuCounter::new(&space, 0).unwrap();
+        let batch = counter.batch();
+        assert_eq!(batch, (2 * i64::from(space.units() - 1)).max(32));
+        counter.add(batch - 1);
+        if space.units_used() == 1 {
+            assert_eq!((counter.read(), counter.sum()), (0, batch - 1));
+        }
+        counter.sync();
+        counter.add(batch);
+        assert_eq!((counter.read(), counter.sum()), (2 * batch - 1, 2 * batch - 1));
+        counter.add(-batch);
+        assert_eq!(counter.sum(), batch - 1);
+        // Sums wrap, as numbers of 64 bits do in the kernel.
+        counter.add(i64::MAX);
+        counter.add(2);
+        assert_eq!(counter.sum(), (batch - 1).wrapping_add(i64::MAX).wrapping_add(2));
+    }
+}
+
+#[test]
+fn pk2_a_limit_is_reached_and_never_passed() {
+    for space in spaces() {
+        let counter = PerCpuCounter::new(&space, 0).unwrap();
+        let granted = AtomicU64::new(0);
+        press(THREADS, 2_000, |_, _| {
+            if counter.limited_add(10_007, 3) {
+                granted.fetch_add(1, Ordering::Relaxed);
+            }
+            assert!(counter.sum() <= 10_007, "PK2");
+        });
+        assert_eq!((counter.sum(), granted.into_inner()), (10_005, 3335), "{space:?}");
+        assert!(counter.limited_add(10_007, 2) && !counter.limited_add(10_007, 1));
+        // Downwards, and 0, which always fits; and with a delta in a unit.
+        counter.add(5);
+        assert!(counter.limited_add(-3, 0) && !counter.limited_add(10_012, 1));
+        assert!(
+            counter.limited_add(0, -10_012) && !counter.limited_add(0, -1) && counter.limited_add(-1, -1)
+        );
+        assert!(!counter.limited_add(i64::MIN, i64::MIN) && !counter.limited_add(5, i64::MAX));
+        assert_eq!(counter.sum(), -1);
+    }
+}
+
+#[test]
+fn rf2_the_release_comes_once_behind_the_last_put() {
+    for space in spaces() {
+        for mode in [RefMode::PerCpu, RefMode::Atomic] {
+            let released = AtomicU64::new(0);
+            let held = AtomicU64::new(0);
+            let count = PerCpuRef::new(&space, mode, || {
+                assert_eq!(held.load(Ordering::SeqCst), 0, "RF2");
+                released.fetch_add(1, Ordering::SeqCst);
+            })
+            .unwrap();
+            for life in 1..=8 {
+                let killed = AtomicBool::new(false);
+                press(THREADS, 2_000, |thread, round| {
+                    if thread == 0 && round == 1_000 {
+                        count.kill_and_confirm(|| assert!(!count.try_get_live())).unwrap();
+                        killed.store(true, Ordering::SeqCst);
+                    }
+                    let known = killed.load(Ordering::SeqCst);
+                    if count.try_get_live() {
+                        assert!(!known, "no reference to a dead one");
+                        held.fetch_add(1, Ordering::SeqCst);
+                        if round % 7 == 0 {
+                            move_to((round % 2) as usize);
+                        }
+                        held.fetch_sub(1, Ordering::SeqCst);
+                        count.put();
+                    }
+                });
+                assert_eq!(released.load(Ordering::SeqCst), life, "{space:?} {mode:?}");
+                assert!(count.is_zero() && count.is_dying() && !count.try_get());
+                assert_eq!(count.kill(), Err(RefError::Dead));
+                count.reinit().unwrap();
+                assert!(!count.is_zero() && !count.is_dying());
+            }
+        }
+    }
+}
+
+#[test]
+fn rf1_references_pass_from_mode_to_mode() {
+    for space in spaces() {
+        let released = AtomicU64::new(0);
+        let release = || {
+            released.fetch_add(1, Ordering::SeqCst);
+        };
+        let count = PerCpuRef::new(&space, RefMode::PerCpu, release).unwrap();
+        assert_eq!(count.is_percpu(), space.is_restartable());
+        count.get_many(10);
+        count.switch_to_atomic().unwrap();
+        assert!(!count.is_percpu() && !count.is_zero());
+        count.put_many(4);
+        count.switch_to_percpu();
+        assert_eq!(count.is_percpu(), space.is_restartable());
+        assert_eq!((count.reinit(), count.resurrect()), (Err(RefError::NotDead), Err(RefError::NotDead)));
+        count.kill().unwrap();
+        assert_eq!(count.reinit(), Err(RefError::NotZero { references: 6 }));
+        assert!(count.try_get() && !count.try_get_live());
+        count.resurrect().unwrap();
+        assert!(count.try_get_live() && count.try_get_many(2));
+        count.put_many(10);
+        assert_eq!(released.load(Ordering::SeqCst), 0);
+        count.kill().unwrap();
+        assert_eq!((released.load(Ordering::SeqCst), count.is_zero()), (1, true));
+        // Begun dead, it lives when it is made to.
+        let dead = PerCpuRef::new(&space, RefMode::Dead, release).unwrap();
+        assert!(dead.is_zero() && !dead.try_get());
+        dead.reinit().unwrap();
+        dead.kill().unwrap();
+        assert_eq!(released.load(Ordering::SeqCst), 2);
+    }
+}
+
+#[test]
+fn sizes_and_alignments_are_linuxs() {
+    let space = Space::new(Options::default()).unwrap();
+    let ask = |size, align| space.alloc(Layout::from_size_align(size, align).unwrap());
+    for align in (0..=12).map(|log2| 1usize << log2) {
+        for size in [1, 7, 8, 100, 4096, 32 << 10] {
+            let bytes = ask(size, align).unwrap();
+            for unit in 0..space.units() {
+                let at = bytes.as_ptr(unit).unwrap();
+                assert!(at.addr().get().is_multiple_of(align), "{size} bytes at {align}");
+                // SAFETY: the last byte of an object of ours.
+                unsafe { at.add(size - 1).write(1) };
+            }
+            assert_eq!(bytes.as_ptr(space.units()), None);
+        }
+    }
+    assert_eq!(ask(0, 8).err(), Some(Error::BadSize { bytes: 0 }));
+    assert_eq!(ask((32 << 10) + 1, 8).err(), Some(Error::BadSize { bytes: 32_769 }));
+    assert_eq!(ask(8, 8192).err(), Some(Error::BadAlign { align: 8192 }));
+    let bytes = ask(24, 8).unwrap();
+    assert!(bytes.local(16).is_some() && bytes.local(17).is_none() && bytes.local(4).is_none());
+    assert!(bytes.local(usize::MAX).is_none());
+    bytes.local(8).unwrap().add(3);
+    assert_eq!((bytes.local(8).unwrap().sum(), bytes.local(0).unwrap().sum()), (3, 0));
+    space.validate().unwrap();
+}
+
+#[test]
+fn values_of_units_are_made_and_dropped_once() {
+    struct Counts<'a>(u32, &'a AtomicU64);
+    impl Drop for Counts<'_> {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let space = Space::new(Options { units: Some(5), ..Options::default() }).unwrap();
+    let drops = AtomicU64::new(0);
+    let object = space.with_init(|unit| Counts(unit, &drops)).unwrap();
+    assert_eq!(object.iter().map(|counts| counts.0).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!((object.get(5).unwrap().0, object.get(6).is_none()), (5, true));
+    assert!(object.with(|counts| counts.0) <= 5);
+    drop(object);
+    assert_eq!(drops.load(Ordering::Relaxed), 6);
+    // The next one there is zeros in all of them.
+    let zeros = space.zeroed::<[AtomicU64; 2]>().unwrap();
+    assert!((0..6).all(|unit| zeros.get(unit).unwrap().iter().all(|n| n.load(Ordering::Relaxed) == 0)));
+}
+
+per_cpu! {
+    static HITS: AtomicU64;
+    static WORDS: [vmalloc::percpu::Word; 3];
+}
+
+#[test]
+fn static_data_is_one_object_for_all_threads() {
+    press(THREADS, 1_000, |_, _| {
+        HITS.view().unwrap().with(|hits| hits.fetch_add(1, Ordering::Relaxed));
+        WORDS.view().unwrap().local(|words| &words[1]).unwrap().add(2);
+    });
+    let hits: u64 = HITS.view().unwrap().iter().map(|hits| hits.load(Ordering::Relaxed)).sum();
+    assert_eq!(hits, 16_000);
+    let sums = [0, 1, 2].map(|n| WORDS.view().unwrap().local(|words| &words[n]).unwrap().sum());
+    assert_eq!(sums, [0, 32_000, 0]);
+    // A word that is elsewhere is nobody's copy.
+    let elsewhere = vmalloc::percpu::Word::default();
+    let elsewhere: &'static vmalloc::percpu::Word = Box::leak(Box::new(elsewhere));
+    assert!(WORDS.view().unwrap().local(|_| elsewhere).is_none());
+}
+
+#[test]
+fn a_child_goes_on_with_copies_of_its_own() {
+    let space = Space::global().unwrap();
+    let counter = PerCpuCounter::new(space, 7).unwrap();
+    let count = PerCpuRef::new(space, RefMode::PerCpu, || {}).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Others are in the midst of anything when it forks.
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(space.zeroed::<AtomicU64>().unwrap());
+                }
+            });
+        }
+        for _ in 0..20 {
+            // SAFETY: the child calls what works after a fork, and ends without running anybody's handlers.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                counter.add(3);
+                let fine = counter.sum() == 10
+                    && space.zeroed::<[AtomicU64; 9]>().is_ok()
+                    && space.validate().is_ok()
+                    && count.try_get_live()
+                    && count.kill().is_ok()
+                    && !count.is_zero();
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+            }
+            let mut status = -1;
+            // SAFETY: waits for the child, whose status it writes.
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!((waited, status), (child, 0));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(counter.sum(), 7);
+}
+
+#[test]
+fn records_are_the_spaces_own() {
+    let space = Space::new(Options { units: Some(2), ..Options::default() }).unwrap();
+    let before = space.records_bytes();
+    let objects: Vec<_> = (0..100_000).map(|_| space.zeroed::<AtomicU64>().unwrap()).collect();
+    let chunks = space.counts().1;
+    assert!(before > 0 && space.counts().0 == 100_000 && chunks >= 4);
+    assert!(space.records_bytes() >= before);
+    drop(objects);
+    space.trim();
+    assert_eq!(space.counts(), (0, 2), "the first chunk stays, and one to spare");
+    space.validate().unwrap();
+}
+
+/// Runs the tests of this file once more in a process whose libc registers nothing.
+#[test]
+fn without_sections_everything_is_as_with_them() {
+    const TOLD: &str = "VMALLOC_TEST_WITHOUT_RSEQ";
+    let restartable = Space::new(Options::default()).unwrap().is_restartable();
+    if std::env::var_os(TOLD).is_some() {
+        assert!(!restartable, "the tunable was not heeded");
+        return;
+    }
+    let run = Command::new(std::env::current_exe().unwrap())
+        .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+        .env(TOLD, "1")
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+}
+
+/// Sections that are begun again have to be seen once, or the tests above show nothing.
+#[test]
+fn sections_are_begun_again() {
+    let space = Space::new(Options::default()).unwrap();
+    if !space.is_restartable() {
+        return;
+    }
+    let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
+    let word = word.word();
+    let mut rounds = 0;
+    while restarts() == 0 && rounds < 200 {
+        press(4, 100_000, |_, _| word.add(1));
+        rounds += 1;
+    }
+    assert_eq!(word.sum(), rounds * 400_000);
+    assert!(restarts() > 0, "in {rounds} rounds");
+}
