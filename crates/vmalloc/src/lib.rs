@@ -31,6 +31,7 @@
 //! | a copy of data for each CPU | [`percpu`], [`per_cpu!`] |
 //! | gauges and counters of the crate `metrics` | [`Vmalloc`]'s `publish_metrics`, feature `metrics` |
 //! | what there is | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
+//! | guard pages; mistakes that fault or abort | [`Options::guards`], [`Options::profile`], [`Profile::Hardened`] |
 //!
 //! # What holds
 //! - **Sizes.** What was requested ([`Vmalloc::requested_bytes`]), what can be used ([`Vmalloc::usable_bytes`], whole
@@ -43,6 +44,13 @@
 //!   thread, not before 16 MiB are kept; all signals are blocked in it, and it ends with its allocator.
 //! - **Huge pages** are behind areas from 64 KiB on, if the system has any, as [`Options::huge_pages`] says; neighbours share one. The
 //!   first byte touched of a fresh one makes 2 MiB resident: `HugePages::Never` is for large areas of which little is touched.
+//! - **Guards**, where asked for: a page behind every area that nobody may touch. A million of them make a handful of mappings (Linux
+//!   6.13); before that there are an eighth of `vm.max_map_count`, and areas beyond have none.
+//! - **Hardened**, where asked for: a byte past the end faults if the alignment lets the area end with its page, and else aborts at the
+//!   free; freed memory cannot be read, by anybody, and faults until others get its addresses, which is after 1 GiB of frees or
+//!   16,384 of them; areas are zeros; a small one is at one of 2^21.6 places or more; bad and double frees abort with what is known of the address.
+//!   A child of a fork leaves behind what other threads had in hand. Made under
+//!   `mlockall(MCL_FUTURE)`, it has walls by protection; `MCL_CURRENT` without `MCL_ONFAULT`, later, would populate its whole window.
 //! - **Records** never come from the global allocator, which this may be. No thread-local variable has a destructor: threads
 //!   may come and go, and free what others allocated.
 //! - **Growth**: in place where what is above is free; else the pages move to where there is room for twice as much, by

@@ -195,7 +195,20 @@ impl Vmalloc {
     pub fn global() -> Result<&'static Self, CreateError> {
         match Self::global_if_made() {
             Some(global) => Ok(global),
-            None => make_global(),
+            None => make_global(Options::default()),
+        }
+    }
+
+    /// The allocator of the process, made with `options` unless somebody asked for it before: then it is as it was made. Whoever
+    /// calls it first decides, so call it at the start of `main`; with [`Kv`](crate::Kv) as global allocator, what was allocated before may
+    /// have made it.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn global_with(options: Options) -> Result<&'static Self, CreateError> {
+        match Self::global_if_made() {
+            Some(global) => Ok(global),
+            None => make_global(options),
         }
     }
 
@@ -484,14 +497,14 @@ fn alloc_for(tagged: &Tagged, layout: Layout, fill: Fill, caller: Caller) -> Res
 }
 
 #[cold]
-fn make_global() -> Result<&'static Vmalloc, CreateError> {
+fn make_global(options: Options) -> Result<&'static Vmalloc, CreateError> {
     // Before the lock: whoever forks while this thread registers must not leave it locked in the child.
     fork::ensure_handlers();
     let _alone = fork::MAKING.lock();
     if let Some(global) = Vmalloc::global_if_made() {
         return Ok(global);
     }
-    let global = Vmalloc::new(Options::default())?;
+    let global = Vmalloc::new(options)?;
     let place = match &global.kind {
         Kind::Ordinary(heap) => heap.lend_place::<Vmalloc>(),
         Kind::Hardened(hard) => hard.lend_place(),

@@ -64,10 +64,37 @@ fn say(what: std::fmt::Arguments<'_>) {
     writeln!(std::io::stderr(), "{what}").unwrap();
 }
 
+/// Memory of this process, in bytes.
+fn resident_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+/// Locks all that is mapped from now on, and does without markers.
+fn lock_all() {
+    // SAFETY: locks memory, of this process, which ends soon.
+    if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+        say(format_args!("SKIPPED: may not lock memory"));
+        return;
+    }
+    let memory = Vmalloc::new(options(Walls::Best)).unwrap();
+    let area = memory.alloc(layout(100_000, 1)).unwrap();
+    write(area, 99_999);
+    free(&memory, area);
+    let again = memory.alloc(layout(100_000, 1)).unwrap();
+    assert_eq!(read(again, 99_999), 0);
+    assert!(resident_bytes() < 256 << 20, "the window is there as a whole");
+    say(format_args!("locked"));
+    write(again, 100_000);
+}
+
 /// Does nothing when it is run as a test.
 #[test]
 fn a_process_that_makes_a_mistake() {
     let Ok(mistake) = std::env::var(MISTAKE) else { return };
+    if mistake == "lock all" {
+        return lock_all();
+    }
     let walls = if std::env::var(WALLS).unwrap() == "best" { Walls::Best } else { Walls::Protection };
     let memory = Vmalloc::new(options(walls)).unwrap();
     let alloc = |bytes, align| memory.alloc(layout(bytes, align)).unwrap();
@@ -170,6 +197,17 @@ fn a_mistake_faults_or_aborts_with_what_is_known_of_it() {
         let end = run("none", walls);
         assert!(end.signal.is_none() && end.said.contains("went on"), "{}", end.said);
     }
+}
+
+#[test]
+fn locked_memory_is_walled_by_protection_and_no_more_of_it_is_there_than_is_used() {
+    let end = run("lock all", Walls::Best);
+    if end.said.contains("SKIPPED") {
+        say(format_args!("{}", end.said));
+        return;
+    }
+    assert!(end.said.contains("locked"), "{}", end.said);
+    assert_eq!(end.signal, Some(libc::SIGSEGV), "{}", end.said);
 }
 
 #[test]

@@ -164,7 +164,7 @@ impl<O: Os> Hard<O> {
         let mut room = unsafe { Room::claim(page, pages) };
         if let Err((call, errno)) = self.window.open(&mut room) {
             let bytes = address(pages);
-            self.close(&mut room);
+            self.window.abandon(&mut room);
             let mut state = self.state.lock();
             state.live -= 1;
             state.live_pages -= pages;
@@ -278,7 +278,7 @@ impl<O: Os> Hard<O> {
         if self.window.open(&mut room).is_ok() {
             return Some(room);
         }
-        self.close(&mut room);
+        self.window.abandon(&mut room);
         self.state.lock().places.give([room.range()].into_iter());
         None
     }

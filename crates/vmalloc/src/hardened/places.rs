@@ -128,7 +128,7 @@ impl<O: Os> Places<O> {
     /// Takes the room that begins there, if all of it is free.
     fn take_at(&mut self, page: u64, pages: u64) -> Result<(), NoPlace> {
         let range = VaRange::from_pages(page - 1, page + pages + 1).unwrap_or_default();
-        let _kept = self.space.alloc_at(range)?;
+        let _by_its_start = self.space.alloc_at(range)?;
         self.taken += pages + 2;
         Ok(())
     }

@@ -161,6 +161,9 @@ impl<O: Os> Window<O> {
 
     /// Opens a window as large as is granted, and finds out what walls there are.
     fn set_up(&mut self, pages: u64, wall: Option<Wall>) -> Result<(), CreateError> {
+        if wall.is_none() && self.is_locked() {
+            self.wall = Wall::Protection;
+        }
         let mut want = pages.clamp(LEAST_PAGES, self.pages);
         let bytes = |pages| address(pages);
         let refusal = |(errno, want)| CreateError::Refused { call: Call::Commit, errno, bytes: bytes(want) };
@@ -171,7 +174,7 @@ impl<O: Os> Window<O> {
             }
             want = (want / 2).max(LEAST_PAGES);
         }
-        if wall.is_some() {
+        if wall.is_some() || self.wall == Wall::Protection {
             return Ok(());
         }
         let probe = Span { at: address(self.first), bytes: PAGE_BYTES };
@@ -185,6 +188,21 @@ impl<O: Os> Window<O> {
             shut.map_err(|errno| refusal((errno, self.window_pages())))?;
         }
         Ok(())
+    }
+
+    /// Tells whether pages are there as soon as they can be touched (`mlockall(MCL_FUTURE)`): a window would be populated as a whole, and
+    /// there are no markers in what is locked.
+    fn is_locked(&self) -> bool {
+        let os = self.host.os();
+        let probe = Span { at: address(self.first), bytes: PAGE_BYTES };
+        // SAFETY: part of the reservation, which nobody uses yet.
+        if unsafe { os.commit(probe) }.is_err() {
+            return false;
+        }
+        let mut seen = [0];
+        let locked = os.resident(probe, &mut seen).is_ok() && seen[0] & 1 != 0;
+        // SAFETY: as before. If it is refused, the first page is a wall that can be touched.
+        locked && unsafe { os.forbid(probe) }.is_ok()
     }
 
     /// Unmaps everything.
@@ -269,8 +287,7 @@ impl<O: Os> Window<O> {
         }
     }
 
-    /// Opens a room: its pages are zeros, those beside it walls. On an error it is as it was, or open without walls in the addresses that
-    /// nobody has: see [`close`](Self::close).
+    /// Opens a room: its pages are zeros, those beside it walls. On an error it must be [abandoned](Self::abandon).
     pub(crate) fn open(&self, room: &mut Room) -> Result<(), (Call, Errno)> {
         let os = self.host.os();
         if self.wall == Wall::Protection {
@@ -286,38 +303,27 @@ impl<O: Os> Window<O> {
         Ok(())
     }
 
-    /// Closes a room: its pages go, and whoever touches it faults. `false` if the system refused that; then it is zeros.
+    /// Closes an open room: its pages go, and whoever touches it faults. `false` if the system refused that; then it is zeros.
     pub(crate) fn close(&self, room: &mut Room) -> bool {
         let os = self.host.os();
-        let closed = match self.wall {
-            // SAFETY: the room is the caller's alone.
-            Wall::Markers => unsafe { os.guard(room.span()) }.is_ok(),
-            Wall::Protection => {
-                // SAFETY: as before.
-                let gone = unsafe { os.discard(&[room.span()]) }.is_ok();
-                // SAFETY: as before.
-                let shut = unsafe { os.forbid(room.span()) }.is_ok();
-                return if gone {
-                    shut
-                } else {
-                    // SAFETY: as before; what is in it must be overwritten first, for which it must be open.
-                    if shut && unsafe { os.commit(room.span()) }.is_err() {
-                        return true;
-                    }
-                    self.clear(room);
-                    // SAFETY: as before.
-                    unsafe { os.forbid(room.span()) }.is_ok()
-                };
-            }
-        };
-        if !closed {
-            // SAFETY: as before.
-            let gone = unsafe { os.discard(&[room.span()]) }.is_ok();
-            if !gone {
-                self.clear(room);
-            }
+        // SAFETY: the room is the caller's alone.
+        if self.wall == Wall::Markers && unsafe { os.guard(room.span()) }.is_ok() {
+            return true;
         }
-        closed
+        // SAFETY: as before.
+        if unsafe { os.discard(&[room.span()]) }.is_err() {
+            self.clear(room);
+        }
+        // SAFETY: as before.
+        self.wall == Wall::Protection && unsafe { os.forbid(room.span()) }.is_ok()
+    }
+
+    /// Closes a room that could not be opened, and that nobody has written to.
+    pub(crate) fn abandon(&self, room: &mut Room) {
+        if self.wall == Wall::Markers {
+            // SAFETY: the room is the caller's alone. If it is refused, the room is zeros that can be touched, as before it was used.
+            let _zeros = unsafe { self.host.os().guard(room.span()) };
+        }
     }
 
     fn clear(&self, room: &mut Room) {
