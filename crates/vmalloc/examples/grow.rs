@@ -3,7 +3,7 @@
 //! `cargo run --release -p vmalloc --example grow` prints a table: milliseconds a growth from 64 KiB to 256 MiB, the least of
 //! some rounds, and how areas grew. **alone** has nothing else; **walls** has somebody else allocate after each step; **two** grow
 //! by turns; **reused** grows into what an area of that size left behind. **faults** is a fresh mapping of as many bytes,
-//! touched once: what cannot be less.
+//! touched once: what cannot be less. **zeros** is a pair of `alloc_zeroed` and a free, beside a `memset` of as many resident bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use vmalloc::{Kv, Options, Vmalloc};
@@ -138,6 +138,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             bare = least(bare, cost(|| touch(area.as_ptr(), 0, LAST)));
         }
         println!("{name:>8} {:>9.2} {:>7}", bare.0, bare.1);
+    }
+    println!("{:>8} {:>11} {:>11}", "zeros", "alloc us", "memset us");
+    for bytes in [256 << 10, 4 << 20, 64 << 20] {
+        let calls = (1 << 30) / bytes;
+        let other = memory.alloc(layout(bytes))?;
+        let (mut zeroed, mut set) = (f64::MAX, f64::MAX);
+        for _ in 0..rounds + 2 {
+            let pairs = cost(|| {
+                for _ in 0..calls {
+                    if let Ok(area) = memory.alloc_zeroed(layout(bytes)) {
+                        // SAFETY: our own.
+                        unsafe { area.write_volatile(1) };
+                        // SAFETY: our own, and nobody refers to it.
+                        let _freed = unsafe { memory.free(area) };
+                    }
+                }
+            });
+            let sets = cost(|| {
+                for _ in 0..calls {
+                    // SAFETY: our own.
+                    unsafe { other.write_bytes(0, bytes) };
+                    std::hint::black_box(other);
+                }
+            });
+            (zeroed, set) = (zeroed.min(pairs.0 / calls as f64), set.min(sets.0 / calls as f64));
+        }
+        println!("{:>7}K {:>11.2} {:>11.2}", bytes >> 10, zeroed * 1e3, set * 1e3);
     }
     Ok(())
 }
