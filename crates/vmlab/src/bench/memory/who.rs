@@ -30,7 +30,7 @@ pub(super) const GLIBC: &str = "glibc";
 pub(super) const GUARDS: &str = "ours-guards";
 
 /// What ours may keep, in MiB.
-const BUDGETS_MIB: [usize; 6] = [8, 16, 32, 64, 128, 256];
+const BUDGETS_MIB: [usize; 8] = [0, 2, 8, 16, 32, 64, 128, 256];
 
 impl Contender {
     /// Tells whether it runs a workload.
