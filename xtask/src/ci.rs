@@ -212,7 +212,8 @@ fn features(root: &Path, tests: &mut Tests) -> Result<()> {
     let core = crate::core_crates(root)?;
     let mut args: Vec<_> = core.iter().flat_map(|name| ["-p", name]).collect();
     args.extend(["--features", "va-tree/validate"]);
-    run_tests(root, &args, tests)
+    run_tests(root, &args, tests)?;
+    run_tests(root, &["-p", "vmalloc", "--features", "metrics", "--test", "metrics"], tests)
 }
 
 /// Its fast paths are the compiler's to arrange, and the test profile is not what users build.

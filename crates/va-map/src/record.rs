@@ -127,6 +127,11 @@ impl Records {
         self.live
     }
 
+    /// Records promised and neither added nor forgiven.
+    pub(crate) fn promised(&self) -> usize {
+        self.promised
+    }
+
     /// Makes room for one more record. `Err` tells how many places the machine refused.
     pub(crate) fn promise(&mut self, platform: &impl Platform) -> Result<(), usize> {
         if (self.live + self.promised + 1) * 4 > self.places() * 3 {

@@ -31,6 +31,7 @@ unsafe impl Send for Buffer<'_> {}
 unsafe impl Sync for Buffer<'_> {}
 
 impl<'a> Buffer<'a> {
+    #[track_caller]
     pub(crate) fn new(memory: &'a Vmalloc, len: usize) -> Result<Self, AllocError> {
         let mut buffer = Self { memory, start: NonNull::dangling(), len: 0 };
         if len > 0 {
@@ -44,6 +45,7 @@ impl<'a> Buffer<'a> {
     ///
     /// # Errors
     /// [`AllocError`]; the buffer is as it was.
+    #[track_caller]
     pub fn resize(&mut self, len: usize) -> Result<(), AllocError> {
         if len == 0 {
             self.clear();

@@ -26,7 +26,10 @@
 //! | bytes that free themselves | [`Buffer`] |
 //! | every large allocation of a program | [`Kv`] as `#[global_allocator]` |
 //! | collections of `allocator-api2` | `&Vmalloc`, feature `allocator-api2` |
+//! | chosen page frames in one range, a frame as often as one likes | [`Mappings`], [`Frames`], [`Mapping`] |
+//! | bytes that may be gone, without a fault | [`Vmalloc::vread`], [`Mappings::vread`] |
 //! | a copy of data for each CPU | [`percpu`], [`per_cpu!`] |
+//! | gauges and counters of the crate `metrics` | [`Vmalloc`]'s `publish_metrics`, feature `metrics` |
 //! | what there is | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
 //! | guard pages; mistakes that fault or abort | [`Options::guards`], [`Options::profile`], [`Profile::Hardened`] |
 //!
@@ -66,8 +69,6 @@
 //!   at the first call; then others do the work, with the same results. The one descriptor that is kept, a userfaultfd, may be closed
 //!   by anybody.
 //!
-//! Not there yet: `vmap` of chosen pages.
-//!
 //! Linux 5.10 and later. On x86-64 with glibc 2.35 and later, the CPU is read without a call.
 
 #[cfg(feature = "allocator-api2")]
@@ -83,10 +84,15 @@ mod lock;
 #[cfg(all(test, loom))]
 mod loom;
 mod magazine;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod os;
 pub mod percpu;
 mod records;
+mod tagged;
 mod vmalloc;
+mod vmap;
+mod vread;
 mod word;
 
 pub use buffer::Buffer;
@@ -95,6 +101,7 @@ pub use heap::Stats;
 pub use kv::{Kv, LARGE_BYTES};
 pub use os::{Call, Errno};
 pub use vmalloc::{Hardened, HugePages, Options, Profile, Vmalloc, Walls};
+pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};
 
 /// Bytes of a page.
 const PAGE_BYTES: usize = va_base::PAGE_SIZE as usize;

@@ -4,10 +4,12 @@ use crate::buffer::Buffer;
 use crate::error::{AllocError, CreateError, FreeError, ResizeError};
 use crate::fork;
 use crate::hardened::{self, Fault};
-use crate::heap::{Fill, Owned, Plan, Stats};
+use crate::heap::{Fill, Heap, Owned, Plan, Stats};
 use crate::os::{Linux, abort_with};
+use crate::tagged::{Caller, Tagged};
 use core::alloc::Layout;
 use core::fmt;
+use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use core::time::Duration;
@@ -18,8 +20,9 @@ pub struct Options {
     /// Address space that it may reserve, in bytes. It takes what the machine and the limits of the process allow, at most
     /// half of `RLIMIT_AS`, and needs 32 MiB. 1 TiB by default.
     pub arena_bytes_max: usize,
-    /// Freed memory that it may keep for the next callers, in bytes, apart from 2 MiB a CPU. 128 MiB by default; 0 gives
-    /// everything back at once that does not fit there.
+    /// Freed memory that it may keep for the next callers, in bytes, apart from 2 MiB a CPU. 128 MiB by default, of which
+    /// an idle process keeps nothing ([`decay`](Self::decay)); 0 gives everything back at once that does not fit there. How much is
+    /// kept is resident memory against page faults: `docs/decisions/0014-two-zones.md`.
     pub kept_bytes_max: usize,
     /// Whether each area is followed by a page that nobody may touch, so that whoever runs past the end of its pages faults. Costs
     /// a page of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while it
@@ -34,6 +37,10 @@ pub struct Options {
     /// How long freed memory is kept that nobody needs, about; 1 s by default. A thread sees to it, which is started when 16 MiB
     /// are kept for the first time. `None`: there is no thread, and what is kept stays until others need it.
     pub decay: Option<Duration>,
+    /// Whether it is kept who allocated each area, for [`Vmalloc::vmallocinfo`]: the place in the source that called, or what
+    /// [`Vmalloc::alloc_tagged`] was told. Costs a few nanoseconds an allocation and eight bytes of address range a page of the arena; nothing
+    /// where it is off. Not in the hardened profile. `false` by default.
+    pub caller_tags: bool,
 }
 
 /// Which areas are on transparent huge pages, where the system has those.
@@ -62,6 +69,7 @@ impl Default for Options {
             profile: Profile::Ordinary,
             huge_pages: HugePages::Auto,
             decay: Some(Duration::from_secs(1)),
+            caller_tags: false,
         }
     }
 }
@@ -133,10 +141,17 @@ pub struct Vmalloc {
     kind: Kind,
 }
 
-/// By profile.
+/// By profile, and whether callers are kept. What is not ordinary is told apart behind the same branch.
 enum Kind {
     Ordinary(Owned<Linux>),
     Hardened(hardened::Owned<Linux>),
+    Tagged(Tagged),
+}
+
+/// Without the tags.
+enum Part<'a> {
+    Ordinary(&'a Heap<Linux>),
+    Hardened(&'a hardened::Owned<Linux>),
 }
 
 /// A mistake in the hardened profile: says what is known, and stops.
@@ -157,11 +172,13 @@ impl Vmalloc {
     /// # Errors
     /// [`CreateError`], if the process may not have the address space, or the system refuses.
     pub fn new(options: Options) -> Result<Self, CreateError> {
-        let Options { arena_bytes_max, kept_bytes_max, guards, profile, huge_pages, decay } = options;
+        let Options { arena_bytes_max, kept_bytes_max, guards, profile, huge_pages, decay, caller_tags } =
+            options;
         let kind = match profile {
             Profile::Ordinary => {
                 let plan = Plan { arena_bytes_max, kept_bytes_max, guards, huge_pages, decay };
-                Kind::Ordinary(Owned::new(Linux::new(), plan)?)
+                let heap = Owned::new(Linux::new(), plan)?;
+                if caller_tags { Kind::Tagged(Tagged::new(heap)?) } else { Kind::Ordinary(heap) }
             }
             Profile::Hardened(hardened) => {
                 let plan = hardened::Plan::new(arena_bytes_max, kept_bytes_max, hardened);
@@ -215,10 +232,24 @@ impl Vmalloc {
     /// # Locks
     /// One of its CPU, or that of the allocator.
     #[inline]
+    #[track_caller]
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
         match &self.kind {
             Kind::Ordinary(heap) => heap.alloc(layout, Fill::Any),
             Kind::Hardened(hard) => hard.alloc(layout),
+            Kind::Tagged(tagged) => alloc_for(tagged, layout, Fill::Any, Caller::Place(Location::caller())),
+        }
+    }
+
+    /// The same, for somebody whom `tag` names in [`vmallocinfo`](Self::vmallocinfo) where callers are kept
+    /// ([`Options::caller_tags`]). 256 texts can be told apart.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_tagged(&self, layout: Layout, tag: &'static str) -> Result<NonNull<u8>, AllocError> {
+        match &self.kind {
+            Kind::Tagged(tagged) => alloc_for(tagged, layout, Fill::Any, Caller::Text(tag)),
+            _ => self.alloc(layout),
         }
     }
 
@@ -227,10 +258,12 @@ impl Vmalloc {
     /// # Errors
     /// As [`alloc`](Self::alloc).
     #[inline]
+    #[track_caller]
     pub fn alloc_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
         match &self.kind {
             Kind::Ordinary(heap) => heap.alloc(layout, Fill::Zero),
             Kind::Hardened(hard) => hard.alloc(layout),
+            Kind::Tagged(tagged) => alloc_for(tagged, layout, Fill::Zero, Caller::Place(Location::caller())),
         }
     }
 
@@ -239,6 +272,7 @@ impl Vmalloc {
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
+    #[track_caller]
     pub fn alloc_huge(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
         match &self.kind {
             Kind::Ordinary(heap) => heap.alloc_huge(layout, Fill::Any),
@@ -249,6 +283,10 @@ impl Vmalloc {
                     largest_bytes: hard.stats().arena_bytes,
                 })?;
                 hard.alloc(whole)
+            }
+            Kind::Tagged(tagged) => {
+                let caller = Caller::Place(Location::caller());
+                tagged.alloc_huge(layout, Fill::Any).inspect(|&area| tagged.note(area, caller))
             }
         }
     }
@@ -272,6 +310,8 @@ impl Vmalloc {
                 let freed = unsafe { hard.free(area.addr().get()) };
                 freed.map_err(|fault| stop(&fault))
             }
+            // SAFETY: as before.
+            Kind::Tagged(tagged) => unsafe { tagged.free(area.addr().get()) },
         }
     }
 
@@ -286,6 +326,7 @@ impl Vmalloc {
     /// # Safety
     /// If an area begins at `area`, it is the caller's; nobody refers to it during the call, nor to the old address afterwards
     /// if the new one is another.
+    #[track_caller]
     pub unsafe fn grow(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
         // SAFETY: this function's contract.
         unsafe { self.resize(area, layout, Fill::Any) }
@@ -298,6 +339,7 @@ impl Vmalloc {
     ///
     /// # Safety
     /// As there.
+    #[track_caller]
     pub unsafe fn grow_zeroed(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
         // SAFETY: this function's contract.
         unsafe { self.resize(area, layout, Fill::Zero) }
@@ -310,6 +352,7 @@ impl Vmalloc {
     ///
     /// # Safety
     /// As [`grow`](Self::grow).
+    #[track_caller]
     pub unsafe fn shrink(&self, area: NonNull<u8>, layout: Layout) -> Result<NonNull<u8>, ResizeError> {
         // SAFETY: this function's contract.
         unsafe { self.resize(area, layout, Fill::Any) }
@@ -319,6 +362,7 @@ impl Vmalloc {
     ///
     /// # Safety
     /// As [`grow`](Self::grow).
+    #[track_caller]
     unsafe fn resize(
         &self,
         area: NonNull<u8>,
@@ -333,6 +377,21 @@ impl Vmalloc {
                 let resized = unsafe { hard.resize(area.addr().get(), layout) };
                 resized.unwrap_or_else(|fault| stop(&fault))
             }
+            Kind::Tagged(tagged) => {
+                let caller = Caller::Place(Location::caller());
+                // SAFETY: as before.
+                let resized = unsafe { tagged.resize(area.addr().get(), layout, fill) };
+                resized.inspect(|&area| tagged.note(area, caller))
+            }
+        }
+    }
+
+    /// Whatever does not ask who has an area.
+    fn part(&self) -> Part<'_> {
+        match &self.kind {
+            Kind::Ordinary(heap) => Part::Ordinary(heap),
+            Kind::Hardened(hard) => Part::Hardened(hard),
+            Kind::Tagged(tagged) => Part::Ordinary(tagged),
         }
     }
 
@@ -340,6 +399,7 @@ impl Vmalloc {
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc), except that 0 bytes are fine.
+    #[track_caller]
     pub fn buffer(&self, bytes: usize) -> Result<Buffer<'_>, AllocError> {
         Buffer::new(self, bytes)
     }
@@ -349,9 +409,9 @@ impl Vmalloc {
     /// # Errors
     /// [`FreeError`] if no live area begins there.
     pub fn usable_bytes(&self, area: NonNull<u8>) -> Result<usize, FreeError> {
-        match &self.kind {
-            Kind::Ordinary(heap) => Ok(heap.live(area.addr().get())?.usable_bytes()),
-            Kind::Hardened(hard) => Ok(hard.live(area.addr().get())?.requested_bytes()),
+        match self.part() {
+            Part::Ordinary(heap) => Ok(heap.live(area.addr().get())?.usable_bytes()),
+            Part::Hardened(hard) => Ok(hard.live(area.addr().get())?.requested_bytes()),
         }
     }
 
@@ -360,9 +420,9 @@ impl Vmalloc {
     /// # Errors
     /// As [`usable_bytes`](Self::usable_bytes).
     pub fn requested_bytes(&self, area: NonNull<u8>) -> Result<usize, FreeError> {
-        match &self.kind {
-            Kind::Ordinary(heap) => Ok(heap.live(area.addr().get())?.requested_bytes()),
-            Kind::Hardened(hard) => Ok(hard.live(area.addr().get())?.requested_bytes()),
+        match self.part() {
+            Part::Ordinary(heap) => Ok(heap.live(area.addr().get())?.requested_bytes()),
+            Part::Hardened(hard) => Ok(hard.live(area.addr().get())?.requested_bytes()),
         }
     }
 
@@ -372,28 +432,40 @@ impl Vmalloc {
         match &self.kind {
             Kind::Ordinary(heap) => heap.contains(address.addr()),
             Kind::Hardened(hard) => hard.contains(address.addr()),
+            Kind::Tagged(tagged) => tagged.contains(address.addr()),
+        }
+    }
+
+    /// Copies what areas hold at an address, whoever frees them meanwhile: it never faults. Bytes of no live area are zeros. Returns
+    /// how many bytes were really read.
+    ///
+    /// Cost: the bytes, and a word for each page between the first byte and the start of the area around it.
+    pub fn vread(&self, address: *const u8, to: &mut [u8]) -> usize {
+        match self.part() {
+            Part::Ordinary(heap) => heap.vread(address.addr(), to),
+            Part::Hardened(hard) => hard.vread(address.addr(), to),
         }
     }
 
     /// Gives all freed memory back to the system; returns how many bytes left the dirty runs and magazines.
     pub fn trim(&self) -> usize {
         let before = self.stats().purged_bytes;
-        match &self.kind {
-            Kind::Ordinary(heap) => _ = heap.release_all(),
-            Kind::Hardened(hard) => _ = hard.trim(),
+        match self.part() {
+            Part::Ordinary(heap) => _ = heap.release_all(),
+            Part::Hardened(hard) => _ = hard.trim(),
         }
         (self.stats().purged_bytes - before) as usize
     }
 
     /// Counts. Takes every lock, one after the other.
     pub fn stats(&self) -> Stats {
-        match &self.kind {
-            Kind::Ordinary(heap) => heap.stats(),
-            Kind::Hardened(hard) => hard.stats(),
+        match self.part() {
+            Part::Ordinary(heap) => heap.stats(),
+            Part::Hardened(hard) => hard.stats(),
         }
     }
 
-    /// Every area in address order, a line each, in the format of `/proc/vmallocinfo`: range, bytes, then pages and `vmalloc`
+    /// Every area in address order, a line each, in the format of `/proc/vmallocinfo`: range, bytes, who asked for it if that is kept ([`Options::caller_tags`]), then pages and `vmalloc`
     /// for a live one, `unpurged vm_area` for what was freed and is kept. The range is what the area occupies, with
     /// its guard page if it has one; `quarantined vm_area` is what was freed in the hardened profile.
     ///
@@ -405,6 +477,7 @@ impl Vmalloc {
                 match &self.0.kind {
                     Kind::Ordinary(heap) => heap.write_info(f),
                     Kind::Hardened(hard) => hard.write_info(f),
+                    Kind::Tagged(tagged) => tagged.write_info(f),
                 }
             }
         }
@@ -416,6 +489,12 @@ impl fmt::Debug for Vmalloc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Vmalloc").field(&self.stats()).finish()
     }
+}
+
+/// Gives out an area and notes who has it.
+#[cold]
+fn alloc_for(tagged: &Tagged, layout: Layout, fill: Fill, caller: Caller) -> Result<NonNull<u8>, AllocError> {
+    tagged.alloc(layout, fill).inspect(|&area| tagged.note(area, caller))
 }
 
 #[cold]
@@ -430,6 +509,7 @@ fn make_global(options: Options) -> Result<&'static Vmalloc, CreateError> {
     let place = match &global.kind {
         Kind::Ordinary(heap) => heap.lend_place::<Vmalloc>(),
         Kind::Hardened(hard) => hard.lend_place(),
+        Kind::Tagged(tagged) => tagged.lend_place(),
     }
     .ok_or(CreateError::NoRecords)?;
     // SAFETY: lent for an allocator; this one lives in its own records and is never dropped.

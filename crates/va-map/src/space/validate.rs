@@ -61,6 +61,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
                 foreign += u64::from(small);
             }
         }
+        let promised = self.records.lock().promised() as u64;
+        Broken::unless(promised == 0, "RD2", Va::ZERO, 0, promised)?;
         let live = self.records.lock().live() as u64;
         Broken::unless(live == areas, "MP5", Va::ZERO, live, areas)?;
         let counted = self.counted();

@@ -442,6 +442,15 @@ impl<O: Os> Hard<O> {
         Known::Never
     }
 
+    /// Copies what can be read at an address of the window; the rest is zeros. Nothing but live areas can be.
+    pub(crate) fn vread(&self, at: usize, to: &mut [u8]) -> usize {
+        to.fill(0);
+        let window = self.window.extent();
+        let (first, end) = (window.start().get() as usize, window.end().get() as usize);
+        let (from, until) = (at.max(first), at.saturating_add(to.len()).min(end));
+        if from < until { crate::vread::peek(from, &mut to[from - at..until - at]) } else { 0 }
+    }
+
     /// Tells whether an address is in the arena.
     #[inline]
     pub(crate) fn contains(&self, at: usize) -> bool {

@@ -427,13 +427,14 @@ impl<O: Os> Heap<O> {
         let mut central = self.zone(zone);
         let pages = request.size().get();
         let mut dirty = if clean { None } else { central.take_dirty(request) };
+        let mut refills = None;
         if dirty.is_none() && !clean {
             drop(central);
-            let drained = self.drain_for(zone);
+            self.drain_for(zone);
+            // Taken before the lock of the zone. Who waits here may find what he wants when it is his turn.
+            refills = self.may_refill().then(|| self.refill.lock());
             central = self.zone(zone);
-            if drained > 0 {
-                dirty = central.take_dirty(request);
-            }
+            dirty = central.take_dirty(request);
         }
         if let Some(page) = dirty {
             // Under the lock, so that whoever has it finds a word at every area (VM1).
@@ -444,7 +445,7 @@ impl<O: Os> Heap<O> {
         let mut fresh = central.take_clean(&self.arena, request)?;
         let mut is_clean = clean || !central.reach_down(&mut fresh, request);
         self.arena.put(fresh.page, Word::live(pages, size).tailed(self.guards.tail));
-        if !clean && self.may_refill() {
+        if refills.is_some() {
             is_clean &= self.refill(central, &fresh);
         } else {
             central.give_rest(&fresh);
@@ -454,15 +455,14 @@ impl<O: Os> Heap<O> {
     }
 
     /// Before pages are asked of the system, those in magazines are made dirty: big items wherever they are, small ones here.
-    /// Returns how many.
-    fn drain_for(&self, zone: usize) -> u64 {
-        if zone == SMALL {
-            return self.drain(self.magazine(), Kinds::Small);
+    fn drain_for(&self, zone: usize) {
+        // Whoever makes a run dirty takes its guard away, and puts one up again.
+        if zone == SMALL || self.guards.tail == 0 {
+            self.drain(self.magazine(), Kinds::Small);
         }
-        if self.big.pages() == 0 {
-            return 0;
+        if zone == HUGE && self.big.pages() > 0 {
+            self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, Kinds::Big));
         }
-        self.magazines.iter().map(|magazine| self.drain(magazine, Kinds::Big)).sum()
     }
 
     /// Makes runs dirty, and purges if there are too many, or some that nobody needed for long.

@@ -68,6 +68,9 @@ pub(super) enum What {
     Dirty,
 }
 
+/// Writes, after a space, who has the area that begins with a page.
+type WriteCaller<'a> = dyn Fn(u64, &mut dyn fmt::Write) -> fmt::Result + 'a;
+
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     page: u64,
@@ -76,9 +79,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn write(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+    fn write(&self, out: &mut dyn fmt::Write, caller: &WriteCaller<'_>) -> fmt::Result {
         let (start, end) = (address(self.page), address(self.end));
         write!(out, "{start:#018x}-{end:#018x} {:>7}", end - start)?;
+        if self.what == What::Live {
+            caller(self.page, out)?;
+        }
         match self.what {
             What::Live => writeln!(out, " pages={} vmalloc", self.end - self.page),
             What::Kept | What::Dirty => writeln!(out, " unpurged vm_area"),
@@ -129,6 +135,11 @@ impl<O: Os> Heap<O> {
 
     /// Writes a line for each area, as `/proc/vmallocinfo` has them.
     pub(crate) fn write_info(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        self.write_info_with(out, &|_, _| Ok(()))
+    }
+
+    /// The same, with what `caller` writes of the area that begins with a page.
+    pub(crate) fn write_info_with(&self, out: &mut dyn fmt::Write, caller: &WriteCaller<'_>) -> fmt::Result {
         for zone in 0..ZONES {
             let mut from = self.arena.extent(zone).start().page_floor();
             loop {
@@ -143,7 +154,7 @@ impl<O: Os> Heap<O> {
                 });
                 drop(central);
                 for entry in &part[..count] {
-                    entry.write(out)?;
+                    entry.write(out, caller)?;
                     from = entry.end;
                 }
                 match walked {

@@ -40,11 +40,11 @@
 //!
 //! # Locking
 //! ```text
-//!   purge  >  { a magazine | a zone }  >  chunks of records
+//!   purge  >  refill  >  { a magazine | a zone }  >  chunks of records
 //! ```
 //! Magazines and zones never nest, except for the time of a fork, which takes all of them in this order. System calls happen
 //! under the lock of a zone only to move its frontier and to get records; pages are given back under `purge` alone, and moved under
-//! no lock.
+//! `refill` alone.
 //! # Source
 //! Our own; what it stands for: Linux `mm/vmalloc.c` (`__vmalloc_node`, `vfree`), with pages that stay.
 
@@ -61,6 +61,7 @@ mod resize;
 mod tests;
 #[cfg(test)]
 mod tests_kept;
+mod vread;
 mod worker;
 
 pub use info::Stats;
@@ -110,6 +111,7 @@ pub(crate) struct Heap<O: Os> {
     moved_max: u64,
     // Under their locks; see the lock order above.
     purge: Mutex<()>,
+    refill: Mutex<()>,
     zones: [Zone<O>; ZONES],
     // Atomic, each alone.
     worker: Worker,
@@ -317,6 +319,11 @@ impl<O: Os> Heap<O> {
         }
     }
 
+    /// The addresses of the arena.
+    pub(crate) fn arena(&self) -> va_base::VaRange {
+        self.arena.whole()
+    }
+
     /// Tells whether an address is in the arena.
     #[inline(always)]
     pub(crate) fn contains(&self, at: usize) -> bool {
@@ -328,6 +335,7 @@ impl<O: Os> Hold for Heap<O> {
     /// Takes every lock, for the time of a fork.
     fn hold(&self) {
         core::mem::forget(self.purge.lock());
+        core::mem::forget(self.refill.lock());
         self.magazines.iter().for_each(Magazine::hold);
         self.zones.iter().for_each(|zone| core::mem::forget(zone.central.lock()));
         self.host.hold();
@@ -351,6 +359,8 @@ impl<O: Os> Hold for Heap<O> {
             // SAFETY: as before.
             unsafe { magazine.release() };
         }
+        // SAFETY: as before.
+        unsafe { self.refill.force_unlock() };
         // SAFETY: as before.
         unsafe { self.purge.force_unlock() };
     }

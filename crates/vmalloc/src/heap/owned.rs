@@ -69,6 +69,7 @@ impl<O: Os> Owned<O> {
             // Each splits a mapping into three; half of what there may be is others'.
             moved_max: host.os().mappings_max() / 8,
             purge: Mutex::new(()),
+            refill: Mutex::new(()),
             zones: parts.zones.map(|central| Zone { central: Mutex::new(central), dirty: AtomicU64::new(0) }),
             big: Big::new(kept_pages / 2),
             worker: Worker::new(plan.decay),

@@ -9,7 +9,8 @@
 //! and have others faulted in costs tens of microseconds a huge page; to move one, one. So what is kept serves whatever
 //! its shape, and how much must be kept follows from how much is asked for, not from how it is cut.
 //!
-//! The moves are made under no lock. Meanwhile the sources, and what is left of the last fresh block, are in nobody's list
+//! The moves are made by one thread at a time, since each makes all CPUs that run this process forget addresses, and so that a fork
+//! finds none under way; under no lock that others need. Meanwhile the sources, and what is left of the last fresh block, are in nobody's list
 //! and their first words tell their size, as in a purge (VM1). A move that is refused (an old kernel, a seccomp profile,
 //! pages that a child still shares) leaves its source dirty, and the rest of the run to page faults; then there are none for a while, or
 //! ever.

@@ -56,7 +56,7 @@ impl<'s, T> PerCpuList<'s, T> {
         self.heads.word()
     }
 
-    /// Puts a node first on this unit's list.
+    /// Puts a node first on this unit's list. Checks LL1 by its type: whoever has a box of a node has it alone.
     #[inline(always)]
     pub fn push(&self, node: Box<Node<T>>) {
         let node = NonNull::from(Box::leak(node));

@@ -1,0 +1,160 @@
+//! Measures mapping and unmapping a list of frames, against plain `mmap` and `munmap` of a file in memory, in one run.
+//!
+//! `cargo run --release -p vmalloc --example vmap` prints the tables of `results/vmap.md`: nanoseconds a pair, minimum and median of
+//! rounds taken in turn. Plain means what a program would write: one `mmap` for the range, one for each run of frames over it, one
+//! `munmap` for all. A guard page is part of the range where ours has one.
+
+use std::ffi::{c_int, c_void};
+use std::hint::black_box;
+use std::time::Instant;
+use vmalloc::{Frame, Frames, Mappings, Protection};
+
+const PAGE: usize = 4096;
+/// So many, and so short, that some are not interrupted on a machine with other work.
+const ROUNDS: usize = 151;
+/// Runs mapped in a round.
+const RUNS: usize = 128;
+/// Pairs of a round at least.
+const PAIRS_MIN: usize = 8;
+const FRAMES: usize = 256;
+
+type Failed = Box<dyn std::error::Error>;
+
+/// Who maps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Who {
+    Plain,
+    Vmap,
+    VmMapRam,
+}
+
+/// A file of its own for the plain way.
+struct Plain {
+    file: c_int,
+}
+
+impl Plain {
+    fn new() -> Result<Self, Failed> {
+        // SAFETY: reads the name.
+        let file = unsafe { libc::memfd_create(c"plain".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: a file of our own.
+        let sized = unsafe { libc::ftruncate(file, (FRAMES * PAGE) as libc::off_t) };
+        let page = [1u8; PAGE];
+        for frame in 0..FRAMES {
+            // SAFETY: reads the page.
+            let put =
+                unsafe { libc::pwrite(file, page.as_ptr().cast(), PAGE, (frame * PAGE) as libc::off_t) };
+            if sized != 0 || put != PAGE as isize {
+                return Err(std::io::Error::last_os_error().into());
+            }
+        }
+        Ok(Self { file })
+    }
+
+    fn pair(&self, list: &[usize], touch: bool) -> Result<(), Failed> {
+        let bytes = (list.len() + 1) * PAGE;
+        let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping.
+        let at = checked(unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, none, -1, 0) })?;
+        let mut place = 0;
+        while place < list.len() {
+            let run = 1 + list[place..].windows(2).take_while(|pair| pair[1] == pair[0] + 1).count();
+            let (access, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+            let offset = (list[place] * PAGE) as libc::off_t;
+            let to = at.wrapping_byte_add(place * PAGE);
+            // SAFETY: over the range mapped a moment ago.
+            checked(unsafe { libc::mmap(to, run * PAGE, access, how, self.file, offset) })?;
+            place += run;
+        }
+        if touch {
+            for page in 0..list.len() {
+                // SAFETY: mapped a moment ago.
+                black_box(unsafe { at.wrapping_byte_add(page * PAGE).cast::<u8>().read_volatile() });
+            }
+        }
+        // SAFETY: the range mapped above.
+        let _gone = unsafe { libc::munmap(at, bytes) };
+        Ok(())
+    }
+}
+
+fn checked(at: *mut c_void) -> Result<*mut c_void, Failed> {
+    if at == libc::MAP_FAILED { Err(std::io::Error::last_os_error().into()) } else { Ok(at) }
+}
+
+struct Ours<'m> {
+    mappings: &'m Mappings,
+    frames: &'m Frames<'m>,
+}
+
+impl Ours<'_> {
+    fn pair(&self, who: Who, list: &[usize], chosen: &[Frame<'_>], touch: bool) -> Result<(), Failed> {
+        let view = match who {
+            Who::VmMapRam => self.mappings.vm_map_ram(chosen, Protection::ReadWrite)?,
+            _ => self.frames.vmap(list, Protection::ReadWrite)?,
+        };
+        if touch {
+            for word in view.words()?.iter().step_by(PAGE / 8) {
+                black_box(word.load(std::sync::atomic::Ordering::Relaxed));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Frames that follow each other, or none of which does.
+fn list(count: usize, scattered: bool) -> Vec<usize> {
+    (0..count).map(|n| if scattered { n * 3 % FRAMES } else { n }).collect()
+}
+
+fn main() -> Result<(), Failed> {
+    let plain = Plain::new()?;
+    let mappings = Mappings::new(usize::MAX)?;
+    let frames = mappings.frames(FRAMES)?;
+    frames.write(0, &vec![1; FRAMES * PAGE])?;
+    let ours = Ours { mappings: &mappings, frames: &frames };
+    for touch in [true, false] {
+        println!("\n{}\n", if touch { "Each page read once:" } else { "No page touched:" });
+        println!(
+            "| frames | mmap + munmap | vmap | vm_map_ram | vmap, times faster | vm_map_ram, times faster |"
+        );
+        println!("|---|---:|---:|---:|---:|---:|");
+        for scattered in [true, false] {
+            for count in [1, 4, 16, 64] {
+                let list = list(count, scattered);
+                let chosen: Vec<Frame<'_>> = list.iter().filter_map(|&nth| frames.frame(nth)).collect();
+                let pairs = (if scattered { RUNS / count } else { RUNS }).max(PAIRS_MIN);
+                let mut times: [Vec<f64>; 3] = Default::default();
+                for _ in 0..ROUNDS {
+                    for (who, times) in [Who::Plain, Who::Vmap, Who::VmMapRam].into_iter().zip(&mut times) {
+                        let begun = Instant::now();
+                        for _ in 0..pairs {
+                            match who {
+                                Who::Plain => plain.pair(&list, touch)?,
+                                _ => ours.pair(who, &list, &chosen, touch)?,
+                            }
+                        }
+                        // What waits is given back within the measured time.
+                        if who != Who::Plain {
+                            mappings.flush();
+                        }
+                        times.push(begun.elapsed().as_nanos() as f64 / pairs as f64);
+                    }
+                }
+                times.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
+                let [plain, vmap, ram] = &times;
+                let both = |times: &[f64]| format!("{:.0} ({:.0})", times[0], times[times.len() / 2]);
+                let what = if scattered { "scattered" } else { "in a row" };
+                println!(
+                    "| {count} {what} | {} | {} | {} | {:.2} | {:.2} |",
+                    both(plain),
+                    both(vmap),
+                    both(ram),
+                    plain[0] / vmap[0],
+                    plain[0] / ram[0]
+                );
+            }
+        }
+    }
+    Ok(())
+}

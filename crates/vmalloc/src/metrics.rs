@@ -1,0 +1,76 @@
+//! What there is, told to the recorder of the crate `metrics`.
+//!
+//! Whoever keeps numbers of a process installs a recorder; an allocator tells it its own when it is asked to, as often as
+//! one likes. No lock of the allocator is held while the recorder runs, so it may allocate here.
+
+use crate::heap::Stats;
+use crate::vmalloc::Vmalloc;
+use crate::vmap::{MappingStats, Mappings};
+use ::metrics::{counter, gauge};
+
+impl Vmalloc {
+    /// Tells the recorder of the process, or of this thread, what [`stats`](Self::stats) says: gauges for what there is, in bytes
+    /// but for `vmalloc_moved_areas`, `vmalloc_guards` and `vmalloc_quarantined_areas`; counters for what ever happened. The label `allocator`
+    /// is `name`.
+    ///
+    /// Cost: every lock of the allocator once, and what the recorder costs.
+    pub fn publish_metrics(&self, name: &'static str) {
+        let Stats {
+            arena_bytes,
+            committed_bytes,
+            live_bytes,
+            cached_bytes,
+            dirty_bytes,
+            record_bytes,
+            purged_bytes,
+            cache_hits,
+            moved_areas,
+            copies,
+            retired_bytes,
+            refused_purges,
+            guards,
+            unguarded_areas,
+            quarantined_bytes,
+            quarantined_areas,
+            ..
+        } = self.stats();
+        gauge!("vmalloc_arena_bytes", "allocator" => name).set(arena_bytes as f64);
+        gauge!("vmalloc_committed_bytes", "allocator" => name).set(committed_bytes as f64);
+        gauge!("vmalloc_live_bytes", "allocator" => name).set(live_bytes as f64);
+        gauge!("vmalloc_cached_bytes", "allocator" => name).set(cached_bytes as f64);
+        gauge!("vmalloc_dirty_bytes", "allocator" => name).set(dirty_bytes as f64);
+        gauge!("vmalloc_record_bytes", "allocator" => name).set(record_bytes as f64);
+        gauge!("vmalloc_moved_areas", "allocator" => name).set(moved_areas as f64);
+        gauge!("vmalloc_retired_bytes", "allocator" => name).set(retired_bytes as f64);
+        gauge!("vmalloc_guards", "allocator" => name).set(guards as f64);
+        gauge!("vmalloc_quarantined_bytes", "allocator" => name).set(quarantined_bytes as f64);
+        gauge!("vmalloc_quarantined_areas", "allocator" => name).set(quarantined_areas as f64);
+        counter!("vmalloc_purged_bytes_total", "allocator" => name).absolute(purged_bytes);
+        counter!("vmalloc_cache_hits_total", "allocator" => name).absolute(cache_hits);
+        counter!("vmalloc_copies_total", "allocator" => name).absolute(copies);
+        counter!("vmalloc_refused_purges_total", "allocator" => name).absolute(refused_purges);
+        counter!("vmalloc_unguarded_areas_total", "allocator" => name).absolute(unguarded_areas);
+    }
+}
+
+impl Mappings {
+    /// The same of mappings of chosen frames.
+    pub fn publish_metrics(&self, name: &'static str) {
+        let MappingStats {
+            range_bytes,
+            mapped_bytes,
+            stale_bytes,
+            system_mappings,
+            system_mappings_max,
+            flush_calls,
+            frames,
+        } = self.stats();
+        gauge!("vmalloc_vmap_range_bytes", "allocator" => name).set(range_bytes as f64);
+        gauge!("vmalloc_vmap_mapped_bytes", "allocator" => name).set(mapped_bytes as f64);
+        gauge!("vmalloc_vmap_stale_bytes", "allocator" => name).set(stale_bytes as f64);
+        gauge!("vmalloc_vmap_system_mappings", "allocator" => name).set(system_mappings as f64);
+        gauge!("vmalloc_vmap_system_mappings_max", "allocator" => name).set(system_mappings_max as f64);
+        gauge!("vmalloc_vmap_frames", "allocator" => name).set(frames as f64);
+        counter!("vmalloc_vmap_flush_calls_total", "allocator" => name).absolute(flush_calls);
+    }
+}

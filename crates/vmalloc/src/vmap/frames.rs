@@ -1,0 +1,118 @@
+//! Frames: pages of memory that are nowhere until they are mapped, in as many places as one likes.
+
+use super::error::VmapError;
+use super::mapping::Mapping;
+use super::os::{MapOs, VmapCall};
+use super::{Core, List, Protection};
+use crate::PAGE_BYTES;
+use core::marker::PhantomData;
+use core::panic::Location;
+
+/// Page frames of a memory file, all zeros at first. They are freed when this is dropped, which no mapping of them outlives.
+///
+/// A frame has memory when it is first written to; [`populate`](Self::populate) asks for all of it, where a refusal is an error and not
+/// a signal. Reading and writing goes by calls of the system here, and through what is mapped elsewhere.
+pub struct Frames<'m> {
+    core: &'m Core<super::os::Linux>,
+    first: u64,
+    count: u64,
+}
+
+/// One of them, to be named in a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame<'f> {
+    pub(super) number: u64,
+    /// Where the [`Mappings`](super::Mappings) are whose file has it.
+    pub(super) home: usize,
+    of: PhantomData<&'f ()>,
+}
+
+impl<'m> Frames<'m> {
+    pub(super) fn new(core: &'m Core<super::os::Linux>, count: usize) -> Result<Self, VmapError> {
+        let first = core.take_frames(count as u64)?;
+        Ok(Self { core, first, count: count as u64 })
+    }
+
+    /// How many.
+    #[expect(clippy::len_without_is_empty, reason = "there is always one at least")]
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// The frame of a number below [`len`](Self::len).
+    pub fn frame(&self, nth: usize) -> Option<Frame<'_>> {
+        let number = self.first + nth as u64;
+        (nth < self.len()).then_some(Frame { number, home: self.core.home(), of: PhantomData })
+    }
+
+    /// Maps frames of these, by their numbers, one behind the other, a frame as often as it is in the list. Frames that follow each
+    /// other are one mapping of the system.
+    ///
+    /// # Errors
+    /// [`VmapError`].
+    #[track_caller]
+    pub fn vmap(&self, frames: &[usize], protection: Protection) -> Result<Mapping<'_>, VmapError> {
+        let frames_here = self.len();
+        if let Some(&frame) = frames.iter().find(|&&frame| frame >= frames_here) {
+            return Err(VmapError::BadFrame { frame, frames: frames_here });
+        }
+        let first = self.first;
+        let list = List { count: frames.len(), number: |place: usize| first + frames[place] as u64 };
+        self.core
+            .vmap(&list, protection, Location::caller())
+            .map(|at| Mapping::of(self.core, at, frames.len(), protection))
+    }
+
+    /// Reads bytes, from the byte `offset` of the first frame on.
+    ///
+    /// # Errors
+    /// [`VmapError::OutOfBounds`]; [`VmapError::Refused`], and any of `to` may have been written.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), VmapError> {
+        let at = self.byte(offset, to.len())?;
+        let table = self.core.table();
+        table.os.read(table.file, at, to).map_err(|errno| VmapError::Refused { call: VmapCall::Copy, errno })
+    }
+
+    /// Writes bytes, from the byte `offset` of the first frame on.
+    ///
+    /// # Errors
+    /// [`VmapError::OutOfBounds`]; [`VmapError::Refused`], and any of `from` may have been written.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), VmapError> {
+        let at = self.byte(offset, from.len())?;
+        let table = self.core.table();
+        table
+            .os
+            .write(table.file, at, from)
+            .map_err(|errno| VmapError::Refused { call: VmapCall::Copy, errno })
+    }
+
+    /// Has memory for all of them.
+    ///
+    /// # Errors
+    /// [`VmapError::Refused`]: some may have memory now.
+    pub fn populate(&self) -> Result<(), VmapError> {
+        let table = self.core.table();
+        let refused = |errno| VmapError::Refused { call: VmapCall::Populate, errno };
+        table.os.populate(table.file, self.byte(0, 0)?, self.count * PAGE_BYTES as u64).map_err(refused)
+    }
+
+    fn byte(&self, offset: usize, bytes: usize) -> Result<u64, VmapError> {
+        let len = self.len() * PAGE_BYTES;
+        match offset.checked_add(bytes) {
+            Some(end) if end <= len => Ok(self.first * PAGE_BYTES as u64 + offset as u64),
+            _ => Err(VmapError::OutOfBounds { offset, bytes, len }),
+        }
+    }
+}
+
+impl Drop for Frames<'_> {
+    fn drop(&mut self) {
+        self.core.give_frames(self.first, self.count);
+    }
+}
+
+impl core::fmt::Debug for Frames<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Frames").field("len", &self.len()).finish_non_exhaustive()
+    }
+}

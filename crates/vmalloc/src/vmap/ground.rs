@@ -1,0 +1,70 @@
+//! The machine that mappings stand on: records from a home of their own, flushes by the table.
+
+use super::os::MapOs;
+use super::table::Table;
+use crate::lock::Futex;
+use crate::os::{Linux, Os};
+use crate::records::Host;
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use va_base::{Broken, Epoch, Machine, Platform, Record, Table as Lent, VaRange};
+
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+
+/// By reference: copies are the same.
+pub(super) struct Ground<V: MapOs> {
+    pub(super) host: Host<Linux>,
+    pub(super) table: &'static Table<V>,
+}
+
+impl<V: MapOs> Clone for Ground<V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V: MapOs> Copy for Ground<V> {}
+
+impl<V: MapOs> Platform for Ground<V> {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        self.host.lend_slab(min)
+    }
+
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        self.host.take_back_slab(slab);
+    }
+
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+        self.host.bug(what, broken)
+    }
+}
+
+impl<V: MapOs> Machine for Ground<V> {
+    type Lock = Futex;
+    type PurgeLock = Futex;
+
+    fn cpus_possible(&self) -> u32 {
+        u32::try_from(self.host.os().cpus()).unwrap_or(u32::MAX)
+    }
+
+    fn cpus_online(&self) -> u32 {
+        self.cpus_possible()
+    }
+
+    fn lend_table<T: Lent>(&self) -> Option<&'static T> {
+        self.host.lend_table()
+    }
+
+    fn take_back_table<T: Lent>(&self, table: &'static T) {
+        self.host.take_back_table(table);
+    }
+
+    fn flush(&self, ranges: &[VaRange]) -> Epoch {
+        ranges.iter().for_each(|&range| self.table.flush(range));
+        Epoch(EPOCH.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn completed(&self, _epoch: Epoch) -> bool {
+        self.table.flushed()
+    }
+}

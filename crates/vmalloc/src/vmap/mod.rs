@@ -1,0 +1,484 @@
+//! Chosen pages, mapped one behind the other.
+//!
+//! # Theory
+//! [`Frames`] are pages of a memory file, which are nowhere at first. A [`Mapping`] shows some of them, in any order, a frame as often as
+//! one likes, in the address range of [`Mappings`]: a ring buffer whose end is its beginning, a view of scattered pages as one piece.
+//!
+//! ```
+//! use vmalloc::{Mappings, Protection};
+//!
+//! let mappings = Mappings::global()?;
+//! let frames = mappings.frames(2)?;
+//! let ring = frames.vmap(&[0, 1, 0, 1], Protection::ReadWrite)?;
+//! // Across the end of the ring, as one piece.
+//! ring.write(2 * 4096 - 3, b"around")?;
+//! let mut start = [0; 3];
+//! ring.read(0, &mut start)?;
+//! assert_eq!(&start, b"und");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! No mapping outlives its frames:
+//!
+//! ```compile_fail
+//! let frames = vmalloc::Mappings::global().unwrap().frames(1).unwrap();
+//! let view = frames.vmap(&[0], vmalloc::Protection::Read);
+//! drop(frames);
+//! drop(view);
+//! ```
+//!
+//! Addresses come from a space of their own ([`va_map::MapSpace`]), reserved once. What is dropped stays mapped, out of everybody's
+//! reach, until many such mappings are given back by one call of the system, and only then comes an address again (SP2).
+//! [`Mappings::vm_map_ram`] takes small addresses from blocks of the CPU, without the space.
+//!
+//! All frames are of one file, so frames of different [`Frames`] may be in one view, and the mappings that the system has are known
+//! exactly. There may be a quarter of those that the process may have (`vm.max_map_count`); one more is a typed error.
+//!
+//! **fork**: frames are shared memory. A child sees what was mapped, as the parent goes on to see it, and must not make or end
+//! anything here: what it tries is [`VmapError::OtherProcess`], and what it drops stays.
+//!
+//! # Locking
+//! ```text
+//!   the locks of a space  >  mappings of the table        numbers of frames: under no other
+//! ```
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12: `vmap`, `vm_map_ram`); costs and limits of `mmap` for this: `docs/decisions/0016-vmap.md`.
+
+mod error;
+mod frames;
+mod ground;
+mod mapping;
+pub(crate) mod os;
+#[cfg(test)]
+mod shim;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use error::VmapError;
+pub use frames::{Frame, Frames};
+pub use mapping::Mapping;
+pub use os::VmapCall;
+
+use crate::PAGE_BYTES;
+use crate::lock::Mutex;
+use crate::os::{Linux as Sys, Os, abort_with, process_id};
+use crate::records::Host;
+use crate::vread::peek;
+use core::fmt;
+use core::panic::Location;
+use core::ptr::with_exposed_provenance;
+use ground::Ground;
+use os::{Linux, MapOs};
+use std::sync::OnceLock;
+use table::Table;
+use va_base::{AllocError, Pages, Request, Va, VaRange};
+use va_block::config::Default as Policies;
+use va_map::{Kind, MapError, MapSpace, PageList, Piece, Refusal};
+use va_space::VmapSpace;
+use va_tree::{BTreeIndex, FreeIndex};
+
+/// Address ranges that are tried, the largest first.
+const LADDER: [usize; 4] = [16 << 30, 4 << 30, 1 << 30, 256 << 20];
+/// Numbers that frames can have: a terabyte.
+const NUMBERS: u64 = (1 << 40) / PAGE_BYTES as u64;
+/// Pages by which the file grows at least.
+const FILE_STEP: u64 = 64;
+
+/// What may be done with what is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Protection {
+    /// It may be read.
+    Read,
+    /// It may be read and written.
+    ReadWrite,
+}
+
+impl Protection {
+    fn bits(self) -> va_map::Protection {
+        match self {
+            Self::Read => va_map::Protection(0),
+            Self::ReadWrite => table::WRITE,
+        }
+    }
+}
+
+/// A list of frame numbers, one by one.
+struct List<F> {
+    count: usize,
+    number: F,
+}
+
+impl<F: Fn(usize) -> u64> PageList for List<F> {
+    fn count(&self) -> u64 {
+        self.count as u64
+    }
+
+    fn page(&self, place: u64) -> u64 {
+        (self.number)(place as usize)
+    }
+}
+
+/// Numbers of frames that are free, and how many the file has.
+struct Numbers<V: MapOs> {
+    free: BTreeIndex<Ground<V>>,
+    file_pages: u64,
+}
+
+/// Everything, over any system. Fields go in this order.
+pub(super) struct Core<V: MapOs> {
+    map: MapSpace<Ground<V>, Policies, &'static Table<V>>,
+    numbers: Mutex<Numbers<V>>,
+    process: u32,
+    base: Base<V>,
+}
+
+/// What the rest stands on.
+struct Base<V: MapOs>(Ground<V>);
+
+impl<V: MapOs> Base<V> {
+    fn new(os: V, most: usize) -> Result<Self, VmapError> {
+        let refused = |(call, errno)| VmapError::Refused { call, errno };
+        let host = Host::open(Sys::new()).map_err(|_| VmapError::NoRecords)?;
+        let place = host.lend_place::<Table<V>>();
+        let limit = host.os().mappings_max() / 4;
+        let table = Table::new(os, &LADDER, most, limit).map_err(refused);
+        match (place, table) {
+            (Some(place), Ok(table)) => {
+                // SAFETY: lent for a table, and nobody else is given it.
+                unsafe { place.write(table) };
+                // SAFETY: written a moment ago; it stays until the home is closed.
+                let table = unsafe { place.as_ref() };
+                Ok(Self(Ground { host, table }))
+            }
+            (place, table) => {
+                if let Ok(table) = &table {
+                    // SAFETY: nobody uses it yet.
+                    unsafe { table.end() };
+                }
+                // SAFETY: nothing lives there.
+                unsafe { host.close() };
+                Err(table.err().filter(|_| place.is_some()).unwrap_or(VmapError::NoRecords))
+            }
+        }
+    }
+}
+
+impl<V: MapOs> Drop for Base<V> {
+    fn drop(&mut self) {
+        // SAFETY: whoever refers to a mapping of it borrows it; the map and the numbers went before.
+        unsafe { self.0.table.end() };
+        let system: *const V = &raw const self.0.table.os;
+        // SAFETY: read once; nobody uses the table any more.
+        drop(unsafe { system.read() });
+        // SAFETY: the table was the last that lived there.
+        unsafe { self.0.host.close() };
+    }
+}
+
+impl<V: MapOs> Core<V> {
+    fn new(os: V, most: usize) -> Result<Self, VmapError> {
+        let base = Base::new(os, most)?;
+        let ground = base.0;
+        let window = ground.table.extent();
+        let space = VmapSpace::new(window, window, ground).map_err(|_| VmapError::NoRecords)?;
+        let map = MapSpace::new(space, ground, ground.table).map_err(|_| VmapError::NoRecords)?;
+        let numbers = VaRange::from_pages(1, 1 + NUMBERS).unwrap_or_default();
+        let free = BTreeIndex::new(numbers, numbers, ground).map_err(|_| VmapError::NoRecords)?;
+        let numbers = Mutex::new(Numbers { free, file_pages: 0 });
+        Ok(Self { map, numbers, process: process_id(), base })
+    }
+
+    fn table(&self) -> &'static Table<V> {
+        self.base.0.table
+    }
+
+    /// What tells it from others while it lives.
+    fn home(&self) -> usize {
+        (&raw const *self.base.0.table).addr()
+    }
+
+    /// Whether this is the process that made it.
+    fn own(&self) -> Result<(), VmapError> {
+        if process_id() == self.process { Ok(()) } else { Err(VmapError::OtherProcess) }
+    }
+
+    fn cpu(&self) -> u32 {
+        self.base.0.host.os().cpu() as u32
+    }
+
+    fn take_frames(&self, count: u64) -> Result<u64, VmapError> {
+        self.own()?;
+        if count == 0 {
+            return Err(VmapError::Nothing);
+        }
+        let no_space = VmapError::NoSpace { pages: count };
+        let request = Request::pages(count).map_err(|_| no_space)?;
+        let mut numbers = self.numbers.lock();
+        let first = numbers.free.alloc(&request).map_err(|error| match error {
+            AllocError::NoMeta { .. } => VmapError::NoRecords,
+            _ => no_space,
+        })?;
+        let (first, end) = (first.page_floor(), first.page_floor() + count);
+        if end > numbers.file_pages {
+            let pages = end.next_multiple_of(FILE_STEP);
+            if let Err(errno) = self.table().os.size(self.table().file, pages * PAGE_BYTES as u64) {
+                free_numbers(&mut numbers.free, first, end);
+                return Err(VmapError::Refused { call: VmapCall::Size, errno });
+            }
+            numbers.file_pages = pages;
+        }
+        Ok(first)
+    }
+
+    fn give_frames(&self, first: u64, count: u64) {
+        // The parent's, if this is a child.
+        if self.own().is_err() {
+            return;
+        }
+        let bytes = |pages: u64| pages * PAGE_BYTES as u64;
+        let table = self.table();
+        // Whoever gets these numbers next is promised zeros: what cannot be given back stays with nobody.
+        if table.os.punch(table.file, bytes(first), bytes(count)).is_ok() {
+            free_numbers(&mut self.numbers.lock().free, first, first + count);
+        }
+    }
+
+    fn vmap(
+        &self,
+        list: &impl PageList,
+        access: Protection,
+        caller: &'static Location<'static>,
+    ) -> Result<usize, VmapError> {
+        self.own()?;
+        let caller = (&raw const *caller).expose_provenance() as u64;
+        let call = || self.map.vmap(self.cpu(), list, access.bits(), caller);
+        self.insist(list.count(), call)
+    }
+
+    fn vm_map_ram(&self, list: &impl PageList, access: Protection) -> Result<usize, VmapError> {
+        self.own()?;
+        self.insist(list.count(), || self.map.vm_map_ram(self.cpu(), list, access.bits()))
+    }
+
+    /// Tries once more, after everything that was freed was flushed, where that may help.
+    fn insist(&self, pages: u64, call: impl Fn() -> Result<Va, MapError>) -> Result<usize, VmapError> {
+        let done = match call() {
+            Err(
+                MapError::Refused { why: Refusal::Limit { .. } | Refusal::Other(_), .. }
+                | MapError::Space(_)
+                | MapError::Block(_),
+            ) => {
+                self.map.purge();
+                call()
+            }
+            done => done,
+        };
+        done.map(|at| at.get() as usize).map_err(|error| VmapError::of(error, pages))
+    }
+
+    fn unmap(&self, at: usize, pages: usize, small: bool) {
+        if self.own().is_err() {
+            return;
+        }
+        let va = Va::new(at as u64);
+        let gone = match small {
+            true => self.map.vm_unmap_ram(self.cpu(), va, pages as u64),
+            false => self.map.vunmap(va),
+        };
+        if let Err(error) = gone {
+            abort_with(format_args!("a mapping of {pages} pages at {at:#x} is gone: {error}"));
+        }
+        if self.table().is_due() {
+            self.map.unmap_aliases();
+        }
+    }
+
+    fn vread(&self, address: usize, to: &mut [u8]) -> usize {
+        to.fill(0);
+        let range = VaRange::from_size(Va::new(address as u64), to.len() as u64);
+        let (mut at, mut mapped, mut really) = (0, 0, 0);
+        self.map.read(range.unwrap_or_default(), |piece| match piece {
+            Piece::Page { bytes, .. } => mapped += bytes as usize,
+            Piece::Hole { bytes } => {
+                really += peek(address + at, &mut to[at..at + mapped]);
+                at += mapped + bytes as usize;
+                mapped = 0;
+            }
+        });
+        really + peek(address + at, &mut to[at..at + mapped])
+    }
+
+    fn write_info(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for area in self.map.areas() {
+            let (start, end, bytes) =
+                (area.range.start().get(), area.range.end().get(), area.range.len_bytes());
+            write!(f, "{start:#018x}-{end:#018x} {bytes:>7}")?;
+            // SAFETY: null, or what `vmap` was told, which lives as long as the program.
+            let caller =
+                unsafe { with_exposed_provenance::<Location<'static>>(area.caller as usize).as_ref() };
+            if let Some(caller) = caller {
+                write!(f, " {caller}")?;
+            }
+            if area.kind == Kind::Vmap {
+                write!(f, " pages={}", area.usable_bytes / PAGE_BYTES as u64)?;
+            }
+            writeln!(f, " {}", area.kind)?;
+        }
+        Ok(())
+    }
+}
+
+fn free_numbers<V: MapOs>(free: &mut BTreeIndex<Ground<V>>, first: u64, end: u64) {
+    let range = VaRange::from_pages(first, end).unwrap_or_default();
+    if let Err(error) = free.give_back(range) {
+        abort_with(format_args!("frames {first} to {end} were not out: {error}"));
+    }
+}
+
+/// Where frames come from, and where they are mapped.
+pub struct Mappings(Core<Linux>);
+
+/// Counts. Each number was true at a moment of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct MappingStats {
+    /// Address range reserved, in bytes.
+    pub range_bytes: usize,
+    /// Bytes that are mapped, each frame as often as it is.
+    pub mapped_bytes: usize,
+    /// Bytes that were mapped and wait for a flush.
+    pub stale_bytes: usize,
+    /// Mappings that the system has in the range.
+    pub system_mappings: u64,
+    /// How many there may be.
+    pub system_mappings_max: u64,
+    /// Calls of the system that unmapped, ever.
+    pub flush_calls: u64,
+    /// Frames out.
+    pub frames: u64,
+}
+
+static GLOBAL: OnceLock<Mappings> = OnceLock::new();
+
+impl Mappings {
+    /// Reserves an address range of at most `range_bytes_max` bytes: 16 GiB, 4 GiB, 1 GiB or 256 MiB.
+    ///
+    /// # Errors
+    /// [`VmapError::Refused`], [`VmapError::NoRecords`].
+    pub fn new(range_bytes_max: usize) -> Result<Self, VmapError> {
+        Core::new(Linux, range_bytes_max).map(Self)
+    }
+
+    /// That of the process, made when it is first asked for.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); the next call tries again.
+    pub fn global() -> Result<&'static Self, VmapError> {
+        match GLOBAL.get() {
+            Some(global) => Ok(global),
+            // Of two who try at a time, one keeps his.
+            None => Self::new(usize::MAX).map(|made| GLOBAL.get_or_init(|| made)),
+        }
+    }
+
+    /// Makes frames of zeros, which have memory when they are written to.
+    ///
+    /// # Errors
+    /// [`VmapError`].
+    pub fn frames(&self, count: usize) -> Result<Frames<'_>, VmapError> {
+        Frames::new(&self.0, count)
+    }
+
+    /// Maps frames one behind the other, of one [`Frames`] or several, a frame as often as it is in the list, and a guard page
+    /// behind the last.
+    ///
+    /// Cost: a call of the system for each run of frames that follow each other.
+    ///
+    /// # Errors
+    /// [`VmapError`]. For too many mappings, and for want of address range, only after all that was dropped was flushed.
+    #[track_caller]
+    pub fn vmap<'f>(
+        &'f self,
+        frames: &[Frame<'f>],
+        protection: Protection,
+    ) -> Result<Mapping<'f>, VmapError> {
+        let list = self.list(frames)?;
+        let at = self.0.vmap(&list, protection, Location::caller())?;
+        Ok(Mapping::of(&self.0, at, frames.len(), protection))
+    }
+
+    /// The same, for a short time: up to 64 frames by addresses from a block of the CPU, without a guard page.
+    ///
+    /// # Errors
+    /// As [`vmap`](Self::vmap).
+    pub fn vm_map_ram<'f>(
+        &'f self,
+        frames: &[Frame<'f>],
+        protection: Protection,
+    ) -> Result<Mapping<'f>, VmapError> {
+        let list = self.list(frames)?;
+        let at = self.0.vm_map_ram(&list, protection)?;
+        Ok(Mapping::small(&self.0, at, frames.len(), protection))
+    }
+
+    fn list<'l>(&self, frames: &'l [Frame<'_>]) -> Result<List<impl Fn(usize) -> u64 + 'l>, VmapError> {
+        let home = self.0.home();
+        if frames.iter().any(|frame| frame.home != home) {
+            return Err(VmapError::OtherMappings);
+        }
+        Ok(List { count: frames.len(), number: |place: usize| frames[place].number })
+    }
+
+    /// Ends what [`vm_map_ram`](Self::vm_map_ram) made, as dropping it does.
+    pub fn vm_unmap_ram(&self, mapping: Mapping<'_>) {
+        drop(mapping);
+    }
+
+    /// Gives everything that was dropped back to the system.
+    pub fn flush(&self) {
+        if self.0.own().is_ok() {
+            self.0.map.purge();
+        }
+    }
+
+    /// Copies what is mapped at an address, whoever unmaps it meanwhile. Bytes behind which nothing is mapped are zeros. Returns how
+    /// many bytes were really read.
+    pub fn vread(&self, address: *const u8, to: &mut [u8]) -> usize {
+        self.0.vread(address.addr(), to)
+    }
+
+    /// Counts.
+    pub fn stats(&self) -> MappingStats {
+        let (told, map) = (self.0.table().told(), self.0.map.stats());
+        let numbers = self.0.numbers.lock();
+        let bytes = |pages: Pages| pages.get() as usize * PAGE_BYTES;
+        MappingStats {
+            range_bytes: self.0.map.extent().len_bytes() as usize,
+            mapped_bytes: bytes(map.foreign_pages),
+            stale_bytes: told.stale_pages as usize * PAGE_BYTES,
+            system_mappings: told.count,
+            system_mappings_max: told.limit,
+            flush_calls: told.flush_calls,
+            frames: NUMBERS - numbers.free.free_pages().get(),
+        }
+    }
+
+    /// Every mapping in address order, a line each, as `/proc/vmallocinfo` has them: range with its guard page, bytes, who asked, pages
+    /// and `vmap`; or `vm_map_ram` for a block that small ones are cut from.
+    pub fn vmallocinfo(&self) -> impl fmt::Display + '_ {
+        struct Info<'a>(&'a Mappings);
+        impl fmt::Display for Info<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.0.write_info(f)
+            }
+        }
+        Info(self)
+    }
+}
+
+impl fmt::Debug for Mappings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Mappings").field(&self.stats()).finish()
+    }
+}

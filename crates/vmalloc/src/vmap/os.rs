@@ -1,0 +1,242 @@
+//! The system calls of mappings, behind a trait, so that a test can refuse each of them.
+
+use crate::os::Errno;
+use core::ffi::{c_int, c_void};
+use core::ptr::{null_mut, with_exposed_provenance_mut};
+
+/// Addresses `[at, at + bytes)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
+}
+
+/// A system call of mappings, by what it is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum VmapCall {
+    /// Reserving address range for mappings.
+    Reserve,
+    /// Mapping the words that say what is mapped.
+    Words,
+    /// Making the memory file.
+    Create,
+    /// Making it larger.
+    Size,
+    /// Mapping frames.
+    Map,
+    /// Mapping nothing over what was freed.
+    Unmap,
+    /// Having all of some frames in memory.
+    Populate,
+    /// Giving frames back.
+    Punch,
+    /// Reading or writing frames.
+    Copy,
+}
+
+/// What is asked of the system. Every span is whole pages.
+pub(crate) trait MapOs: Send + Sync + 'static {
+    /// Reserves addresses behind which nothing is.
+    fn reserve(&self, bytes: usize) -> Result<usize, Errno>;
+
+    /// Maps zeros that are there when they are touched.
+    fn words(&self, bytes: usize) -> Result<usize, Errno>;
+
+    /// Gives back what `reserve` or `words` returned.
+    ///
+    /// # Safety
+    /// Nobody refers to it any more.
+    unsafe fn release(&self, span: Span);
+
+    /// Makes an empty file in memory that never shrinks.
+    fn create(&self) -> Result<c_int, Errno>;
+
+    /// Closes it.
+    fn close(&self, file: c_int);
+
+    /// Gives it a size.
+    fn size(&self, file: c_int, bytes: u64) -> Result<(), Errno>;
+
+    /// Maps a part of the file.
+    ///
+    /// # Safety
+    /// The span is part of what `reserve` returned, and nobody refers to it.
+    unsafe fn map(&self, span: Span, file: c_int, offset: u64, writable: bool) -> Result<(), Errno>;
+
+    /// Maps nothing.
+    ///
+    /// # Safety
+    /// As [`map`](Self::map).
+    unsafe fn unmap(&self, span: Span) -> Result<(), Errno>;
+
+    /// Maps nothing where a call that failed may have left a hole; whatever is mapped stays.
+    ///
+    /// # Safety
+    /// As [`map`](Self::map).
+    unsafe fn mend(&self, span: Span);
+
+    /// Has all of a part of the file in memory.
+    fn populate(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno>;
+
+    /// Gives the memory of a part of the file back; it reads as zeros then.
+    fn punch(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno>;
+
+    /// Reads from the file, all of `to`.
+    fn read(&self, file: c_int, offset: u64, to: &mut [u8]) -> Result<(), Errno>;
+
+    /// Writes to the file, all of `from`.
+    fn write(&self, file: c_int, offset: u64, from: &[u8]) -> Result<(), Errno>;
+}
+
+/// The running kernel.
+pub(crate) struct Linux;
+
+const NONE_FLAGS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+impl MapOs for Linux {
+    fn reserve(&self, bytes: usize) -> Result<usize, Errno> {
+        anywhere(bytes, libc::PROT_NONE)
+    }
+
+    fn words(&self, bytes: usize) -> Result<usize, Errno> {
+        anywhere(bytes, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    unsafe fn release(&self, span: Span) {
+        // SAFETY: the caller's, and nobody refers to it. It cannot fail for whole mappings.
+        let _gone = unsafe { libc::munmap(pointer(span.at), span.bytes) };
+    }
+
+    fn create(&self) -> Result<c_int, Errno> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        let name = c"vmalloc frames";
+        // SAFETY: reads the name. Kernels before 6.3 know no such flag; later ones may demand it.
+        let mut file = unsafe { libc::memfd_create(name.as_ptr(), flags | libc::MFD_NOEXEC_SEAL) };
+        if file < 0 {
+            // SAFETY: as before.
+            file = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+        }
+        if file < 0 {
+            return Err(errno());
+        }
+        // SAFETY: a file of our own. Without the seal nobody shrinks it either: nobody else has it.
+        let _sealed = unsafe { libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+        Ok(file)
+    }
+
+    fn close(&self, file: c_int) {
+        // SAFETY: a file of our own that nobody uses any more.
+        let _closed = unsafe { libc::close(file) };
+    }
+
+    fn size(&self, file: c_int, bytes: u64) -> Result<(), Errno> {
+        let bytes = libc::off_t::try_from(bytes).map_err(|_| Errno(libc::EFBIG))?;
+        // SAFETY: a file of our own.
+        done(unsafe { libc::ftruncate(file, bytes) })
+    }
+
+    unsafe fn map(&self, span: Span, file: c_int, offset: u64, writable: bool) -> Result<(), Errno> {
+        let access = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let offset = libc::off_t::try_from(offset).map_err(|_| Errno(libc::EFBIG))?;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: a part of the caller's reservation, to which nobody refers.
+        fixed(unsafe { libc::mmap(pointer(span.at), span.bytes, access, flags, file, offset) })
+    }
+
+    unsafe fn unmap(&self, span: Span) -> Result<(), Errno> {
+        let flags = NONE_FLAGS | libc::MAP_FIXED;
+        // SAFETY: a part of the caller's reservation, to which nobody refers.
+        fixed(unsafe { libc::mmap(pointer(span.at), span.bytes, libc::PROT_NONE, flags, -1, 0) })
+    }
+
+    unsafe fn mend(&self, span: Span) {
+        let flags = NONE_FLAGS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: replaces nothing.
+        let mapped = unsafe { libc::mmap(pointer(span.at), span.bytes, libc::PROT_NONE, flags, -1, 0) };
+        if mapped != libc::MAP_FAILED && mapped != pointer(span.at) {
+            // A kernel that does not know the flag takes the address for a wish.
+            // SAFETY: mapped a moment ago.
+            let _gone = unsafe { libc::munmap(mapped, span.bytes) };
+        }
+    }
+
+    fn populate(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+        allocate(file, 0, offset, bytes)
+    }
+
+    fn punch(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+        allocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, bytes)
+    }
+
+    fn read(&self, file: c_int, offset: u64, mut to: &mut [u8]) -> Result<(), Errno> {
+        let mut at = offset as libc::off_t;
+        while !to.is_empty() {
+            // SAFETY: writes at most as many bytes as there are.
+            let got = unsafe { libc::pread(file, to.as_mut_ptr().cast(), to.len(), at) };
+            let Some(got) = moved(got)? else { continue };
+            at += got as libc::off_t;
+            to = &mut to[got..];
+        }
+        Ok(())
+    }
+
+    fn write(&self, file: c_int, offset: u64, mut from: &[u8]) -> Result<(), Errno> {
+        let mut at = offset as libc::off_t;
+        while !from.is_empty() {
+            // SAFETY: reads at most as many bytes as there are.
+            let put = unsafe { libc::pwrite(file, from.as_ptr().cast(), from.len(), at) };
+            let Some(put) = moved(put)? else { continue };
+            at += put as libc::off_t;
+            from = &from[put..];
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that went; `None` if a signal came first.
+fn moved(count: isize) -> Result<Option<usize>, Errno> {
+    match usize::try_from(count) {
+        // Whoever reads or writes inside a file is not told to stop.
+        Ok(0) => Err(Errno(libc::EIO)),
+        Ok(count) => Ok(Some(count)),
+        Err(_) if errno() == Errno(libc::EINTR) => Ok(None),
+        Err(_) => Err(errno()),
+    }
+}
+
+fn anywhere(bytes: usize, access: c_int) -> Result<usize, Errno> {
+    // SAFETY: a new mapping, where there was none.
+    let at = unsafe { libc::mmap(null_mut(), bytes, access, NONE_FLAGS, -1, 0) };
+    if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at.expose_provenance()) }
+}
+
+fn allocate(file: c_int, mode: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+    loop {
+        // SAFETY: a file of our own.
+        let code = unsafe { libc::fallocate(file, mode, offset as libc::off_t, bytes as libc::off_t) };
+        match done(code) {
+            Err(Errno(libc::EINTR)) => {}
+            other => return other,
+        }
+    }
+}
+
+fn fixed(mapped: *mut c_void) -> Result<(), Errno> {
+    if mapped == libc::MAP_FAILED { Err(errno()) } else { Ok(()) }
+}
+
+fn done(code: c_int) -> Result<(), Errno> {
+    if code == 0 { Ok(()) } else { Err(errno()) }
+}
+
+fn pointer(at: usize) -> *mut c_void {
+    with_exposed_provenance_mut(at)
+}
+
+pub(super) fn errno() -> Errno {
+    // SAFETY: the thread's own variable, always there.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as before.
+    Errno(unsafe { *place })
+}

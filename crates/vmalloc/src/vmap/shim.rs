@@ -1,0 +1,113 @@
+//! The calls of mappings, refused where a test says so.
+
+use super::os::{Linux, MapOs, Span, VmapCall};
+use crate::os::Errno;
+use core::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const CALLS: usize = VmapCall::Copy as usize + 1;
+
+/// Clones are the same one.
+#[derive(Clone)]
+pub(super) struct Shim(Arc<State>);
+
+struct State {
+    left: [AtomicU64; CALLS],
+    calls: [AtomicU64; CALLS],
+}
+
+impl Default for Shim {
+    fn default() -> Self {
+        let left = [const { AtomicU64::new(u64::MAX) }; CALLS];
+        Self(Arc::new(State { left, calls: [const { AtomicU64::new(0) }; CALLS] }))
+    }
+}
+
+impl Shim {
+    /// Refuses every call of a kind after `granted` more; `u64::MAX` refuses none.
+    pub(super) fn refuse(&self, call: VmapCall, granted: u64) {
+        self.0.left[call as usize].store(granted, Ordering::Relaxed);
+    }
+
+    /// Calls of a kind so far, refused ones among them.
+    pub(super) fn calls(&self, call: VmapCall) -> u64 {
+        self.0.calls[call as usize].load(Ordering::Relaxed)
+    }
+
+    fn granted(&self, call: VmapCall) -> Result<(), Errno> {
+        let at = call as usize;
+        self.0.calls[at].fetch_add(1, Ordering::Relaxed);
+        let less = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(1) };
+        let taken = self.0.left[at].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken.map_or(Err(Errno::NOMEM), |_| Ok(()))
+    }
+}
+
+impl MapOs for Shim {
+    fn reserve(&self, bytes: usize) -> Result<usize, Errno> {
+        self.granted(VmapCall::Reserve)?;
+        Linux.reserve(bytes)
+    }
+
+    fn words(&self, bytes: usize) -> Result<usize, Errno> {
+        self.granted(VmapCall::Words)?;
+        Linux.words(bytes)
+    }
+
+    unsafe fn release(&self, span: Span) {
+        // SAFETY: this function's contract.
+        unsafe { Linux.release(span) };
+    }
+
+    fn create(&self) -> Result<c_int, Errno> {
+        self.granted(VmapCall::Create)?;
+        Linux.create()
+    }
+
+    fn close(&self, file: c_int) {
+        Linux.close(file);
+    }
+
+    fn size(&self, file: c_int, bytes: u64) -> Result<(), Errno> {
+        self.granted(VmapCall::Size)?;
+        Linux.size(file, bytes)
+    }
+
+    unsafe fn map(&self, span: Span, file: c_int, offset: u64, writable: bool) -> Result<(), Errno> {
+        self.granted(VmapCall::Map)?;
+        // SAFETY: this function's contract.
+        unsafe { Linux.map(span, file, offset, writable) }
+    }
+
+    unsafe fn unmap(&self, span: Span) -> Result<(), Errno> {
+        self.granted(VmapCall::Unmap)?;
+        // SAFETY: this function's contract.
+        unsafe { Linux.unmap(span) }
+    }
+
+    unsafe fn mend(&self, span: Span) {
+        // SAFETY: this function's contract.
+        unsafe { Linux.mend(span) };
+    }
+
+    fn populate(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+        self.granted(VmapCall::Populate)?;
+        Linux.populate(file, offset, bytes)
+    }
+
+    fn punch(&self, file: c_int, offset: u64, bytes: u64) -> Result<(), Errno> {
+        self.granted(VmapCall::Punch)?;
+        Linux.punch(file, offset, bytes)
+    }
+
+    fn read(&self, file: c_int, offset: u64, to: &mut [u8]) -> Result<(), Errno> {
+        self.granted(VmapCall::Copy)?;
+        Linux.read(file, offset, to)
+    }
+
+    fn write(&self, file: c_int, offset: u64, from: &[u8]) -> Result<(), Errno> {
+        self.granted(VmapCall::Copy)?;
+        Linux.write(file, offset, from)
+    }
+}

@@ -1,0 +1,328 @@
+//! A page table made of `mmap`: which frame is mapped at which page of a reserved range, and what waits to be unmapped.
+//!
+//! # Theory
+//! A word for each page of the range says what the kernel has there. A page that is unmapped is **stale** first: its mapping stays,
+//! and nobody gets its address again, until a flush maps nothing over it, by one call for all stale pages that have nothing live
+//! between them. That call is the flush of the space above.
+//!
+//! ```text
+//!   words     7 8 9 . 2 s s . s s s . 4 5     numbers: frames;  s: stale;  .: nothing
+//!   kernel    |===|.|=|===|.|=====|.|==|
+//!   a flush             |---------|           one call
+//! ```
+//! Each run of frames that follow each other is one mapping of the kernel, of which a process may have `vm.max_map_count`; the
+//! words tell their number exactly, and a quarter of what there may be is not exceeded.
+//!
+//! # Invariants
+//! - **VW1 words** a word says what the kernel has at its page.
+//! - **VW2 counted** the count of mappings is one more than the neighbours whose words do not continue each other.
+//!
+//! # Locking
+//! `mappings`, under which words change and `mmap` is called (the kernel has one lock for that itself); words are read without.
+//! # Source
+//! Our own; `man 2 mmap`. What Linux has for the same: page tables, `vunmap_range_noflush`, `flush_tlb_kernel_range`.
+
+use super::os::{MapOs, Span, VmapCall};
+use crate::PAGE_BYTES;
+use crate::lock::Mutex;
+use crate::os::Errno;
+use core::ffi::c_int;
+use core::ops::Range;
+use core::ptr::with_exposed_provenance;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use va_base::{Va, VaRange};
+use va_map::{Leaf, PageTable, Protection, Refusal, Run, Stopped};
+
+/// Runs that wait at most: a batch that is still in the caches of the processor costs the kernel less (`results/vmap.md`).
+const STALE_RUNS_MAX: u64 = 64;
+/// Mapped: for a caller, or stale.
+const PRESENT: u64 = 1;
+/// Waits for a flush.
+const STALE: u64 = 2;
+const WRITABLE: u64 = 4;
+const FRAME_AT: u32 = 8;
+
+/// Of a mapping that may be written to; of others it is 0.
+pub(super) const WRITE: Protection = Protection(WRITABLE as u32);
+
+/// What is wrong with making a table, by call.
+pub(super) type Refused = (VmapCall, Errno);
+
+pub(super) struct Table<V: MapOs> {
+    // Constant after `new`.
+    pub(super) os: V,
+    pub(super) file: c_int,
+    window: Span,
+    first: u64,
+    pages: u64,
+    words: Span,
+    /// Mappings that there may be.
+    limit: u64,
+    // Under its lock.
+    mappings: Mutex<Mappings>,
+    // Atomic, hint only.
+    /// A flush was refused by the system, and is to be tried again.
+    failed: AtomicBool,
+}
+
+struct Mappings {
+    /// What the kernel has in the range: VW2.
+    count: u64,
+    /// Pages among which all stale ones are.
+    stale: Range<u64>,
+    stale_pages: u64,
+    /// Runs that became stale since all of them were flushed.
+    stale_runs: u64,
+    calls: u64,
+}
+
+/// What a table tells of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub(super) count: u64,
+    pub(super) limit: u64,
+    pub(super) stale_pages: u64,
+    pub(super) flush_calls: u64,
+}
+
+impl<V: MapOs> Table<V> {
+    /// Reserves the largest range of the ladder, at most `most` bytes, and makes the memory file.
+    pub(super) fn new(os: V, ladder: &[usize], most: usize, limit: u64) -> Result<Self, Refused> {
+        let mut refused = (VmapCall::Reserve, Errno::NOMEM);
+        for &bytes in ladder.iter().filter(|&&bytes| bytes <= most) {
+            match Self::reserve(&os, bytes) {
+                Ok((window, words)) => {
+                    let Ok(file) = os.create() else {
+                        // SAFETY: nobody uses it yet.
+                        unsafe { os.release(window) };
+                        // SAFETY: as before.
+                        unsafe { os.release(words) };
+                        return Err((VmapCall::Create, Errno::NOMEM));
+                    };
+                    let (first, pages) = ((window.at / PAGE_BYTES) as u64, (bytes / PAGE_BYTES) as u64);
+                    let mappings =
+                        Mappings { count: 1, stale: 0..0, stale_pages: 0, stale_runs: 0, calls: 0 };
+                    return Ok(Self {
+                        os,
+                        file,
+                        window,
+                        first,
+                        pages,
+                        words,
+                        limit,
+                        mappings: Mutex::new(mappings),
+                        failed: AtomicBool::new(false),
+                    });
+                }
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
+    }
+
+    fn reserve(os: &V, bytes: usize) -> Result<(Span, Span), Refused> {
+        let at = os.reserve(bytes).map_err(|errno| (VmapCall::Reserve, errno))?;
+        let window = Span { at, bytes };
+        let word_bytes = (bytes / PAGE_BYTES * size_of::<u64>()).next_multiple_of(PAGE_BYTES);
+        let words = os.words(word_bytes).map_err(|errno| {
+            // SAFETY: nobody uses it yet.
+            unsafe { os.release(window) };
+            (VmapCall::Words, errno)
+        })?;
+        Ok((window, Span { at: words, bytes: word_bytes }))
+    }
+
+    /// Gives all of it back.
+    ///
+    /// # Safety
+    /// Nobody uses it, or refers to anything that it mapped, any more.
+    pub(super) unsafe fn end(&self) {
+        // SAFETY: this function's contract.
+        unsafe { self.os.release(self.window) };
+        // SAFETY: as before.
+        unsafe { self.os.release(self.words) };
+        self.os.close(self.file);
+    }
+
+    /// The addresses.
+    pub(super) fn extent(&self) -> VaRange {
+        VaRange::from_pages(self.first, self.first + self.pages).unwrap_or_default()
+    }
+
+    pub(super) fn told(&self) -> Told {
+        let held = self.mappings.lock();
+        Told { count: held.count, limit: self.limit, stale_pages: held.stale_pages, flush_calls: held.calls }
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        let place = with_exposed_provenance::<AtomicU64>(self.words.at);
+        // SAFETY: mapped for so many words until `end`, aligned, zeros at first, and used as atomics only.
+        unsafe { core::slice::from_raw_parts(place, self.pages as usize) }
+    }
+
+    /// Places of the words of a range.
+    fn places(&self, range: VaRange) -> Range<u64> {
+        let (first, end) = range.whole_pages();
+        let place = |page: u64| page.saturating_sub(self.first).min(self.pages);
+        place(first)..place(end)
+    }
+
+    fn word(&self, place: u64) -> u64 {
+        // Acquire pairs with the stores: whoever sees a page mapped finds it so.
+        self.words()[place as usize].load(Ordering::Acquire)
+    }
+
+    fn span(&self, places: &Range<u64>) -> Span {
+        let bytes = |pages: u64| pages as usize * PAGE_BYTES;
+        Span { at: self.window.at + bytes(places.start), bytes: bytes(places.end - places.start) }
+    }
+
+    /// Neighbours whose words do not continue each other, from the page below `places` to the page above.
+    fn edges(&self, places: &Range<u64>, word: impl Fn(u64) -> u64) -> u64 {
+        let from = places.start.saturating_sub(1);
+        let to = (places.end + 1).min(self.pages);
+        let pairs = (from + 1..to).filter(|&place| !continues(word(place - 1), word(place)));
+        pairs.count() as u64
+    }
+
+    /// Maps nothing over what is stale in `range`. Whatever is refused stays stale, and is tried again before anything is said to be done.
+    pub(super) fn flush(&self, range: VaRange) {
+        let mut held = self.mappings.lock();
+        let places = self.places(range);
+        let end = places.end.min(held.stale.end);
+        let mut from = places.start.max(held.stale.start);
+        while from < end {
+            let Some(run) = self.stale_run(from, end) else { break };
+            from = run.end;
+            held.calls += 1;
+            // SAFETY: no word in it is of a caller's page, and none becomes so under the lock (VW1); nobody refers to what is stale.
+            if unsafe { self.os.unmap(self.span(&run)) }.is_err() {
+                // SAFETY: as before.
+                unsafe { self.os.mend(self.span(&run)) };
+                self.failed.store(true, Ordering::Relaxed);
+                continue;
+            }
+            let before = self.edges(&run, |place| self.word(place));
+            for place in run.clone() {
+                held.stale_pages -= u64::from(self.word(place) & STALE != 0);
+                // Release pairs with `word`.
+                self.words()[place as usize].store(0, Ordering::Release);
+            }
+            held.count = held.count + self.edges(&run, |place| self.word(place)) - before;
+        }
+        if held.stale_pages == 0 {
+            (held.stale, held.stale_runs) = (0..0, 0);
+        }
+    }
+
+    /// Whether so many mappings wait that the kernel is slowed down by them.
+    pub(super) fn is_due(&self) -> bool {
+        self.mappings.lock().stale_runs >= STALE_RUNS_MAX
+    }
+
+    /// Whether every flush so far was granted; tries once more if not.
+    pub(super) fn flushed(&self) -> bool {
+        if self.failed.swap(false, Ordering::Relaxed) {
+            self.flush(self.extent());
+        }
+        !self.failed.load(Ordering::Relaxed)
+    }
+
+    /// The first stale page from a place on, to the last one before a caller's.
+    fn stale_run(&self, from: u64, end: u64) -> Option<Range<u64>> {
+        let start = (from..end).find(|&place| self.word(place) & STALE != 0)?;
+        let (mut stop, mut place) = (start + 1, start + 1);
+        while place < end {
+            match self.word(place) {
+                0 => {}
+                word if word & STALE != 0 => stop = place + 1,
+                _ => break,
+            }
+            place += 1;
+        }
+        Some(start..stop)
+    }
+
+    /// Checks VW2 by a walk over all words; `Err` is what is counted and what there is.
+    #[cfg(test)]
+    pub(super) fn check(&self) -> Result<(), (u64, u64)> {
+        let held = self.mappings.lock();
+        let found = 1 + self.edges(&(0..self.pages), |place| self.word(place));
+        let stale = (0..self.pages).filter(|&place| self.word(place) & STALE != 0).count() as u64;
+        if (held.count, held.stale_pages) == (found, stale) { Ok(()) } else { Err((held.count, found)) }
+    }
+}
+
+/// Whether two neighbours are one mapping.
+fn continues(left: u64, right: u64) -> bool {
+    let access = WRITABLE | PRESENT;
+    match (left, right) {
+        (0, 0) => true,
+        (0, _) | (_, 0) => false,
+        _ => left & access == right & access && (left >> FRAME_AT) + 1 == right >> FRAME_AT,
+    }
+}
+
+impl<V: MapOs> PageTable for Table<V> {
+    const HUGE_LOG2: u32 = 0;
+
+    fn map(&self, at: Va, run: Run, protection: Protection) -> Result<(), Stopped> {
+        let start = at.page_floor() - self.first;
+        let places = start..start + run.pages;
+        let access = PRESENT | u64::from(protection.0) & WRITABLE;
+        let new = |place: u64| match places.contains(&place) {
+            true => (run.first + place - start) << FRAME_AT | access,
+            false => self.word(place),
+        };
+        let mut held = self.mappings.lock();
+        let before = self.edges(&places, |place| self.word(place));
+        let count = held.count + self.edges(&places, new) - before;
+        if count > self.limit {
+            return Err(Stopped { pages_done: 0, why: Refusal::Limit { wanted: count, limit: self.limit } });
+        }
+        let offset = run.first * PAGE_BYTES as u64;
+        // SAFETY: a part of the window that the space gave to this caller alone, behind which nothing is (SP2).
+        let mapped = unsafe { self.os.map(self.span(&places), self.file, offset, access & WRITABLE != 0) };
+        if let Err(errno) = mapped {
+            // SAFETY: as before.
+            unsafe { self.os.mend(self.span(&places)) };
+            return Err(Stopped { pages_done: 0, why: Refusal::Other(errno.0) });
+        }
+        held.count = count;
+        for place in places.clone() {
+            // Release pairs with `word`. Checks VW1: this is what was mapped a moment ago.
+            self.words()[place as usize].store(new(place), Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn map_huge(&self, _at: Va, _first: u64, _protection: Protection) -> Result<(), Refusal> {
+        Err(Refusal::NoHuge)
+    }
+
+    fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
+        let mut held = self.mappings.lock();
+        let places = self.places(range);
+        let mut before = 0;
+        for place in places.clone() {
+            let word = self.word(place);
+            held.stale_runs += u64::from(!continues(before, word));
+            before = word;
+            if word & PRESENT != 0 && word & STALE == 0 {
+                self.words()[place as usize].store(word | STALE, Ordering::Release);
+                held.stale_pages += 1;
+                gone(Leaf { first: word >> FRAME_AT, pages_log2: 0 });
+            }
+        }
+        held.stale = match held.stale.is_empty() {
+            true => places,
+            false => held.stale.start.min(places.start)..held.stale.end.max(places.end),
+        };
+    }
+
+    fn leaf(&self, at: Va) -> Option<Leaf> {
+        let place = at.page_floor().checked_sub(self.first).filter(|&place| place < self.pages)?;
+        let word = self.word(place);
+        (word & PRESENT != 0 && word & STALE == 0).then_some(Leaf { first: word >> FRAME_AT, pages_log2: 0 })
+    }
+}

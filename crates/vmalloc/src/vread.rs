@@ -1,0 +1,175 @@
+//! Reading without a fault: bytes of this process that may be gone, or never were there.
+//!
+//! # Theory
+//! A load from an address without a page ends the process. The system is asked to copy instead, which tells how far it came:
+//! `process_vm_readv` on ourselves; where that is refused (a seccomp profile), through a pipe, whose write fails where a load would.
+//! Bytes that cannot be read are zeros, as in Linux's `vread_iter`.
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12: `vread_iter`, `aligned_vread_iter`); `man 2 process_vm_readv`.
+
+use crate::PAGE_BYTES;
+use crate::os::process_id;
+use core::ffi::c_int;
+use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Ways to ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Direct,
+    Pipe,
+}
+
+/// The direct way was refused once.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Copies what is at an address of this process, zeros where nothing can be read; returns how many bytes were.
+pub(crate) fn peek(from: usize, to: &mut [u8]) -> usize {
+    if to.is_empty() {
+        return 0;
+    }
+    if !REFUSED.load(Ordering::Relaxed) {
+        match peek_by(Way::Direct, from, to) {
+            Some(count) => return count,
+            None => REFUSED.store(true, Ordering::Relaxed),
+        }
+    }
+    peek_by(Way::Pipe, from, to).unwrap_or_else(|| {
+        to.fill(0);
+        0
+    })
+}
+
+/// `None` if the system does not let us.
+fn peek_by(way: Way, from: usize, to: &mut [u8]) -> Option<usize> {
+    let pipe = match way {
+        Way::Direct => None,
+        Way::Pipe => Some(Pipe::new()?),
+    };
+    let (mut at, mut count) = (0, 0);
+    while at < to.len() {
+        let part = &mut to[at..];
+        let place = from.wrapping_add(at);
+        let page_end = (PAGE_BYTES - place % PAGE_BYTES).min(part.len());
+        let got = match &pipe {
+            None => direct(place, part)?,
+            Some(pipe) => pipe.through(place, &mut part[..page_end])?,
+        };
+        (at, count) = (at + got, count + got);
+        // What follows cannot be read, to the end of its page.
+        let rest = &mut to[at..];
+        if !rest.is_empty() && (pipe.is_none() || got < page_end) {
+            let place = from.wrapping_add(at);
+            let gap = (PAGE_BYTES - place % PAGE_BYTES).min(rest.len());
+            rest[..gap].fill(0);
+            at += gap;
+        }
+    }
+    Some(count)
+}
+
+/// Bytes of the beginning that can be read.
+fn direct(from: usize, to: &mut [u8]) -> Option<usize> {
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let remote = libc::iovec { iov_base: with_exposed_provenance_mut(from), iov_len: to.len() };
+    let me = process_id() as libc::pid_t;
+    // SAFETY: writes to `to` alone; what it reads is checked by the system.
+    let got = unsafe { libc::process_vm_readv(me, &raw const local, 1, &raw const remote, 1, 0) };
+    counted(got)
+}
+
+/// Bytes that went; none at a bad address, `None` for a call that is refused.
+fn counted(got: isize) -> Option<usize> {
+    match usize::try_from(got) {
+        Ok(got) => Some(got),
+        Err(_) => (errno() == libc::EFAULT).then_some(0),
+    }
+}
+
+fn errno() -> c_int {
+    // SAFETY: the thread's own variable, always there.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as before.
+    unsafe { *place }
+}
+
+struct Pipe {
+    out: c_int,
+    into: c_int,
+}
+
+impl Pipe {
+    fn new() -> Option<Self> {
+        let mut ends = [0; 2];
+        // SAFETY: writes two numbers.
+        let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) };
+        (made == 0).then_some(Self { out: ends[0], into: ends[1] })
+    }
+
+    /// Bytes of the beginning of at most a page, which a pipe has room for.
+    fn through(&self, from: usize, to: &mut [u8]) -> Option<usize> {
+        let place = with_exposed_provenance::<core::ffi::c_void>(from);
+        // SAFETY: what it reads is checked by the system.
+        let put = counted(unsafe { libc::write(self.into, place, to.len()) })?;
+        // SAFETY: writes at most as many bytes as there are.
+        let got = unsafe { libc::read(self.out, to.as_mut_ptr().cast(), put) };
+        if put == 0 { Some(0) } else { counted(got) }
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        for end in [self.out, self.into] {
+            // SAFETY: our own, and nobody uses it any more.
+            let _closed = unsafe { libc::close(end) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::{Linux, Os, Span};
+
+    #[test]
+    fn bytes_that_cannot_be_read_are_zeros_by_either_way() {
+        let linux = Linux::new();
+        let base = linux.map(5 * PAGE_BYTES).unwrap();
+        // Two pages of sevens, one that is gone, two of sevens.
+        // SAFETY: mapped a moment ago.
+        unsafe { with_exposed_provenance_mut::<u8>(base).write_bytes(7, 5 * PAGE_BYTES) };
+        // SAFETY: nobody refers to it.
+        unsafe { linux.unmap(Span { at: base + 2 * PAGE_BYTES, bytes: PAGE_BYTES }) };
+        for way in [Way::Direct, Way::Pipe] {
+            for (from, len) in
+                [(0, 5), (1, 4), (2, 1), (0, 2)].map(|(from, len)| (from * PAGE_BYTES, len * PAGE_BYTES))
+            {
+                for (from, len) in [(from, len), (from + 5, len - 9)] {
+                    let mut to = vec![1u8; len];
+                    let want: Vec<u8> =
+                        (from..from + len).map(|at| if at / PAGE_BYTES == 2 { 0 } else { 7 }).collect();
+                    let count = want.iter().filter(|&&byte| byte == 7).count();
+                    assert_eq!(
+                        peek_by(way, base + from, &mut to),
+                        Some(count),
+                        "{way:?}, {len} bytes from {from}"
+                    );
+                    assert!(to == want, "{way:?}, {len} bytes from {from}");
+                }
+            }
+        }
+        assert_eq!(peek(8, &mut [9; 3]), 0);
+        assert_eq!(peek(usize::MAX - 1, &mut [9; 1]), 0);
+        // SAFETY: nobody refers to it any more.
+        unsafe { linux.unmap(Span { at: base, bytes: 5 * PAGE_BYTES }) };
+    }
+
+    #[test]
+    fn a_way_that_is_refused_is_left_for_the_other() {
+        REFUSED.store(true, Ordering::Relaxed);
+        let from = [3u8; 100];
+        let mut to = [0; 100];
+        assert_eq!(peek((&raw const from).expose_provenance(), &mut to), 100);
+        assert_eq!(to, from);
+    }
+}

@@ -1,0 +1,10 @@
+//! The example with the ring buffer works.
+
+#[path = "../examples/ring.rs"]
+#[expect(dead_code, reason = "an example has a main")]
+mod ring;
+
+#[test]
+fn a_ring_mapped_twice_gives_each_message_back_in_one_piece() {
+    assert!(ring::send(300).unwrap() > 300 * 1000);
+}

@@ -1,0 +1,76 @@
+//! Who allocated what, in the format of `/proc/vmallocinfo`.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::alloc::Layout;
+use vmalloc::{Options, Vmalloc};
+
+fn layout(pages: usize) -> Layout {
+    Layout::from_size_align(pages * 4096, 4096).unwrap()
+}
+
+/// The line of an area of so many pages.
+fn line(memory: &Vmalloc, pages: usize) -> String {
+    let text = memory.vmallocinfo().to_string();
+    let end = format!(" pages={pages} vmalloc");
+    let mut found = text.lines().filter(|line| line.ends_with(&end)).map(str::to_owned);
+    let line = found.next().unwrap_or_else(|| panic!("no area of {pages} pages in\n{text}"));
+    assert_eq!(found.next(), None);
+    line
+}
+
+#[test]
+fn tg1_each_area_tells_who_asked_for_it_last() {
+    let memory = Vmalloc::new(Options { caller_tags: true, ..Options::default() }).unwrap();
+    let placed = (memory.alloc(layout(3)).unwrap(), line!());
+    let tagged = memory.alloc_tagged(layout(5), "frame buffers").unwrap();
+    let buffer = (memory.buffer(7 * 4096).unwrap(), line!());
+    let whole = format!(
+        "{:#018x}-{:#018x} {:>7} {}:{}:",
+        placed.0.addr(),
+        placed.0.addr().get() + 3 * 4096,
+        3 * 4096,
+        file!(),
+        placed.1
+    );
+    assert!(line(&memory, 3).starts_with(&whole), "{} is not\n{whole}", line(&memory, 3));
+    assert!(line(&memory, 5).contains("   20480 frame buffers pages="), "{}", line(&memory, 5));
+    assert!(line(&memory, 7).contains(&format!(" {}:{}:", file!(), buffer.1)), "{}", line(&memory, 7));
+    // Whoever gives it another size has it then.
+    // SAFETY: our own.
+    let (grown, by) = (unsafe { memory.grow(tagged, layout(11)) }.unwrap(), line!());
+    assert!(line(&memory, 11).contains(&format!(" {}:{by}:", file!())), "{}", line(&memory, 11));
+    // What is freed is nobody's; what comes again is the next one's.
+    // SAFETY: our own, and nobody refers to it.
+    unsafe { memory.free(grown) }.unwrap();
+    let again = memory.alloc_tagged(layout(11), "again").unwrap();
+    assert!(line(&memory, 11).contains(" again pages=11 "));
+    // Texts beyond what can be told apart.
+    for number in 0..300 {
+        let text: &'static str = Box::leak(format!("text {number}").into_boxed_str());
+        let area = memory.alloc_tagged(layout(13), text).unwrap();
+        let told = line(&memory, 13);
+        let want = if number < 254 { text } else { "other" };
+        assert!(told.contains(&format!(" {want} pages=13 ")), "{told}, text {number}");
+        // SAFETY: our own, and nobody refers to it.
+        unsafe { memory.free(area) }.unwrap();
+    }
+    for area in [placed.0, again] {
+        // SAFETY: our own, and nobody refers to it.
+        unsafe { memory.free(area) }.unwrap();
+    }
+    drop(buffer);
+    assert!(!memory.vmallocinfo().to_string().contains(file!()));
+    // A mistake is found as ever.
+    // SAFETY: nobody refers to it.
+    assert!(unsafe { memory.free(again) }.is_err());
+}
+
+#[test]
+fn without_the_option_nobody_is_told() {
+    let memory = Vmalloc::new(Options::default()).unwrap();
+    let area = memory.alloc_tagged(layout(5), "nobody").unwrap();
+    let told = line(&memory, 5);
+    assert!(told.ends_with("   20480 pages=5 vmalloc") && !told.contains("nobody"), "{told}");
+    // SAFETY: our own, and nobody refers to it.
+    unsafe { memory.free(area) }.unwrap();
+}
