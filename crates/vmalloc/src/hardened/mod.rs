@@ -284,6 +284,7 @@ impl<O: Os> Hard<O> {
     }
 
     fn close(&self, room: &mut Room) {
+        // Checks HD2: what stays open is zeros, and is counted.
         if !self.window.close(room) {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }

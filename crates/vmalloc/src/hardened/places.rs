@@ -153,6 +153,7 @@ impl<O: Os> Places<O> {
         for range in ranges {
             match self.space.free_at(range.start()) {
                 Ok(freed) => self.taken -= freed.len_bytes() / PAGE_BYTES as u64,
+                // Checks HD3: what comes back was given out, as it was.
                 Err(error) => abort_with(format_args!("a room that the space does not know: {error}")),
             }
         }

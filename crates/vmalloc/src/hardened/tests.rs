@@ -40,8 +40,9 @@ fn is_readable(at: usize) -> bool {
         libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 },
         libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(at), iov_len: 1 },
     );
+    let me = std::process::id() as i32;
     // SAFETY: writes a byte of this function's own.
-    let count = unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
+    let count = unsafe { libc::process_vm_readv(me, &raw const to, 1, &raw const from, 1, 0) };
     count == 1
 }
 
