@@ -118,8 +118,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let memory = Vmalloc::new(Options { kept_bytes_max: kept * MIB, ..Options::default() })?;
         let who = if ours { Who::Ours(&memory) } else { Who::System };
         let results: Vec<_> = std::thread::scope(|scope| {
-            let runs: Vec<_> =
-                (0..mix.threads).map(|thread| scope.spawn(move || run(who, mix, 7 + thread as u64))).collect();
+            let runs: Vec<_> = (0..mix.threads)
+                .map(|thread| scope.spawn(move || run(who, mix, 7 + thread as u64)))
+                .collect();
             runs.into_iter().filter_map(|run| run.join().ok()).collect()
         });
         let mean = results.iter().map(|(nanos, ..)| nanos).sum::<f64>() / results.len() as f64;

@@ -197,7 +197,8 @@ impl<O: Os> Arena<O> {
     /// The pages of a zone.
     pub(crate) fn extent(&self, zone: usize) -> VaRange {
         let middle = self.first + self.small;
-        let (start, end) = if zone == SMALL { (self.first, middle) } else { (middle, self.first + self.pages) };
+        let (start, end) =
+            if zone == SMALL { (self.first, middle) } else { (middle, self.first + self.pages) };
         VaRange::from_pages(start, end).unwrap_or_default()
     }
 

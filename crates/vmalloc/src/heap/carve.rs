@@ -228,7 +228,8 @@ impl<O: Os> Central<O> {
     pub(super) fn take_clean(&mut self, arena: &Arena<O>, request: &Request) -> Result<Fresh, AllocError> {
         self.pay()?;
         let pages = request.size().get().next_multiple_of(self.block_pages);
-        let align = request.align().max(Align::from_log2(address(self.block_pages).ilog2()).unwrap_or(Align::PAGE));
+        let align =
+            request.align().max(Align::from_log2(address(self.block_pages).ilog2()).unwrap_or(Align::PAGE));
         let blocks = Request::pages(pages).map_err(|_| AllocError::NoRecords)?.aligned(align);
         let area = self.space.alloc(0, &blocks).map_err(|error| refusal(error, request))?;
         let (page, end) = area.range().whole_pages();
@@ -255,7 +256,9 @@ impl<O: Os> Central<O> {
     pub(super) fn reach_down(&mut self, fresh: &mut Fresh, request: &Request) -> bool {
         let (page, pages) = (fresh.page, request.size().get());
         let last = Va::from_page(page - 1);
-        let Some(below) = self.dirty.hole_below(last).filter(|hole| hole.contains(last)) else { return false };
+        let Some(below) = self.dirty.hole_below(last).filter(|hole| hole.contains(last)) else {
+            return false;
+        };
         let start = below.start().page_floor().max(page.saturating_sub(pages - 1));
         let start = start.next_multiple_of(1 << request.align().page_log2());
         if start >= page || !self.take_dirty_at(VaRange::from_pages(start, page).unwrap_or_default()) {

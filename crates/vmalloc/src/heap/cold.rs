@@ -22,9 +22,9 @@
 //! # Source
 //! Our own; Linux ages pages by lists as well (`mm/vmscan.c`), its vmalloc areas by a count of decays.
 
-use va_base::{Platform, Record};
 #[cfg(test)]
 use va_base::{Broken, Va};
+use va_base::{Platform, Record};
 
 /// Entries of the first segment; each next one has twice as many.
 const FIRST: u32 = 512;
@@ -63,14 +63,7 @@ fn place_of(block: u32) -> (usize, usize) {
 
 impl<P: Platform> Cold<P> {
     pub(super) fn new(platform: P) -> Self {
-        Self {
-            platform,
-            segments: [const { None }; SEGMENTS],
-            coldest: ENDS,
-            newest: ENDS,
-            len: 0,
-            epoch: 1,
-        }
+        Self { platform, segments: [const { None }; SEGMENTS], coldest: ENDS, newest: ENDS, len: 0, epoch: 1 }
     }
 
     /// Makes places for the blocks below `end`; `false` for want of records.

@@ -39,9 +39,7 @@ impl<O: Os> Heap<O> {
     pub(crate) fn release_all(&self) -> u64 {
         let _alone = self.purge.lock();
         let drained = self.magazines.iter().map(|magazine| self.drain(magazine, Kinds::All)).sum::<u64>();
-        drained
-            + self.purge_alone(HUGE, u64::MAX, u64::MAX)
-            + self.purge_alone(SMALL, u64::MAX, u64::MAX)
+        drained + self.purge_alone(HUGE, u64::MAX, u64::MAX) + self.purge_alone(SMALL, u64::MAX, u64::MAX)
     }
 
     /// Makes dirty what a magazine has; how many pages.
@@ -108,7 +106,9 @@ impl<O: Os> Heap<O> {
             loop {
                 // Blocks that became dirty together lie together.
                 let block = first + taken;
-                if taken > 0 && (left <= taken * central.block_pages || central.cold.coldest(until) != Some(block)) {
+                if taken > 0
+                    && (left <= taken * central.block_pages || central.cold.coldest(until) != Some(block))
+                {
                     break;
                 }
                 central.cold.remove(block);

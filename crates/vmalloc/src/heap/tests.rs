@@ -276,8 +276,11 @@ fn a_full_arena_says_so_and_serves_again_when_something_was_freed() {
         last = twin.alloc(3 * MIB, 1, Fill::Any);
     }
     // The zone of small areas served as well, but for what is too short; the refusal tells of the larger rest.
-    assert!(matches!(last, Err(AllocError::NoSpace { requested_bytes, align_bytes: 1, largest_bytes })
-        if requested_bytes == 3 * MIB && largest_bytes < 3 * MIB), "{last:?}");
+    assert!(
+        matches!(last, Err(AllocError::NoSpace { requested_bytes, align_bytes: 1, largest_bytes })
+        if requested_bytes == 3 * MIB && largest_bytes < 3 * MIB),
+        "{last:?}"
+    );
     let most = zones[0] / (3 * MIB) + zones[1] / (3 * MIB);
     assert!((most - 1..=most).contains(&twin.areas.len()), "{} of {most}", twin.areas.len());
     twin.check();
@@ -540,7 +543,10 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
     shim.set_cpus(1000);
     for granted in 0.. {
         shim.refuse(Call::Map, granted);
-        let made = Owned::new(shim.clone(), Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto });
+        let made = Owned::new(
+            shim.clone(),
+            Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto },
+        );
         shim.allow();
         match made {
             Ok(_) => {
@@ -555,7 +561,10 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
         }
     }
     shim.refuse(Call::Reserve, 0);
-    let made = Owned::new(shim.clone(), Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto });
+    let made = Owned::new(
+        shim.clone(),
+        Plan { arena_bytes_max: usize::MAX, kept_bytes_max: 0, huge_pages: HugePages::Auto },
+    );
     assert!(matches!(made, Err(CreateError::Refused { call: Call::Reserve, .. })));
     assert_eq!(shim.mapped(), 0);
 }

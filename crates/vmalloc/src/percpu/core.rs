@@ -74,12 +74,14 @@ impl<O: Os> Core<O> {
             unit,
             fixed: 0,
             reserved: 0,
-            dynamic: unit,
+            // A page less: the balance may unmake a chunk that is wholly free, and this one is to stay, since offsets count from it.
+            dynamic: unit - crate::PAGE_BYTES as u32,
             atom: unit,
             alloc: unit,
             units: hot.units(),
         };
-        let index = Geometry::new(sizes, Va::new(base as u64)).map_err(|_| Error::BadUnits { units: hot.ids });
+        let index =
+            Geometry::new(sizes, Va::new(base as u64)).map_err(|_| Error::BadUnits { units: hot.ids });
         let index = index.and_then(|geometry| {
             PercpuSpace::new(geometry, Keeper(host), chunks).map_err(|_| Error::NoRecords)
         });
@@ -243,7 +245,10 @@ pub(super) struct Behind(AtomicBool);
 // SAFETY: only the locks of an index have this type, which is inside a lock itself: so one thread at a time calls it (PP2), and who
 // finds it held is stopped.
 unsafe impl RawMutex for Behind {
-    #[expect(clippy::declare_interior_mutable_const, reason = "as the trait has it: a fresh one for each use")]
+    #[expect(
+        clippy::declare_interior_mutable_const,
+        reason = "as the trait has it: a fresh one for each use"
+    )]
     const INIT: Self = Self(AtomicBool::new(false));
     type GuardMarker = GuardSend;
 

@@ -47,7 +47,9 @@ impl fmt::Display for Error {
             Self::BadSize { bytes } => write!(f, "{bytes} bytes are not from 1 to 32768"),
             Self::BadAlign { align } => write!(f, "align {align} is above a page"),
             Self::Refused { call, errno, bytes } => write!(f, "{call:?} of {bytes} bytes failed: {errno}"),
-            Self::NoChunk { chunks } => write!(f, "no room in {chunks} chunks, and no further one was granted"),
+            Self::NoChunk { chunks } => {
+                write!(f, "no room in {chunks} chunks, and no further one was granted")
+            }
             Self::NoRecords => f.write_str("the system gave no memory for records"),
         }
     }

@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn a_list_of_cpus_ends_with_its_largest() {
-        let cases = [("0\n", Some(0)), ("0-63\n", Some(63)), ("0-3,8-11\n", Some(11)), ("", None), ("x", None)];
+        let cases =
+            [("0\n", Some(0)), ("0-63\n", Some(63)), ("0-3,8-11\n", Some(11)), ("", None), ("x", None)];
         for (text, want) in cases {
             assert_eq!(last_of(text.as_bytes()), want, "{text:?}");
         }

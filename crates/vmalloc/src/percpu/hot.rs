@@ -15,8 +15,8 @@
 //! # Invariants
 //! - **PP1 mark** a unit is touched through an object only below the mark, or if it is the strangers' and they are marked.
 
-use super::rseq::{self, Area};
 use super::Index;
+use super::rseq::{self, Area};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -44,11 +44,11 @@ pub(crate) mod model {
     pub(crate) use super::counter::{Counter, Deltas};
     pub(crate) use super::reference::{Counted, RefMode, Units};
 }
+mod object;
+mod reference;
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
 #[path = "norseq.rs"]
 mod rseq;
-mod object;
-mod reference;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 mod rseq;
 mod shape;

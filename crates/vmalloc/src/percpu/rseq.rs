@@ -142,9 +142,7 @@ macro_rules! section {
 pub(super) unsafe fn add(at: Area, limit: &AtomicU32, base: *mut u64, amount: u64) -> State {
     // SAFETY: the word of a unit below the mark (RQ2), by this function's contract; one instruction changes it (RQ1), and the
     // thread's `rseq_cs` is ours to write while it is in the section.
-    unsafe {
-        section!(at, limit, base, ["add qword ptr [{t}], {amount}"], amount = in(reg) amount,)
-    }
+    unsafe { section!(at, limit, base, ["add qword ptr [{t}], {amount}"], amount = in(reg) amount,) }
 }
 
 /// Puts `new` into this unit's word; returns what was there.
