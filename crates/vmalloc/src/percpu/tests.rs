@@ -9,7 +9,10 @@ use crate::os::shim::Shim;
 use core::alloc::Layout;
 
 fn layout(bytes: usize) -> Layout {
-    Layout::from_size_align(bytes, 8).unwrap()
+    match Layout::from_size_align(bytes, 8) {
+        Ok(layout) => layout,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 #[test]
