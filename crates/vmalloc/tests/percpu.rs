@@ -291,8 +291,10 @@ fn sizes_and_alignments_are_linuxs() {
             for unit in 0..space.units() {
                 let at = bytes.as_ptr(unit).unwrap();
                 assert!(at.addr().get().is_multiple_of(align), "{size} bytes at {align}");
-                // SAFETY: the last byte of an object of ours.
-                unsafe { at.add(size - 1).write(1) };
+                // SAFETY: inside an object of ours.
+                let last = unsafe { at.add(size - 1) };
+                // SAFETY: its last byte.
+                unsafe { last.write(1) };
             }
             assert_eq!(bytes.as_ptr(space.units()), None);
         }
@@ -399,7 +401,8 @@ fn records_are_the_spaces_own() {
     assert!(space.records_bytes() >= before);
     drop(objects);
     space.trim();
-    assert_eq!(space.counts(), (0, 2), "the first chunk stays, and one to spare");
+    let (live, left) = space.counts();
+    assert!(live == 0 && left < chunks, "chunks that nobody needs are unmapped: {left} of {chunks}");
     space.validate().unwrap();
 }
 

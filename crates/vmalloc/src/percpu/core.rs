@@ -70,8 +70,16 @@ impl<O: Os> Core<O> {
         let link = host.lend_place::<Link>().ok_or(Error::NoRecords)?;
         let base = chunks.map()?;
         let unit = STRIDE as u32;
-        let sizes =
-            Sizes { unit, fixed: 0, reserved: 0, dynamic: unit, atom: unit, alloc: unit, units: hot.units() };
+        let sizes = Sizes {
+            unit,
+            fixed: 0,
+            reserved: 0,
+            // A page less: the balance may unmake a chunk that is wholly free, and this one is to stay, since offsets count from it.
+            dynamic: unit - crate::PAGE_BYTES as u32,
+            atom: unit,
+            alloc: unit,
+            units: hot.units(),
+        };
         let index =
             Geometry::new(sizes, Va::new(base as u64)).map_err(|_| Error::BadUnits { units: hot.ids });
         let index = index.and_then(|geometry| {
