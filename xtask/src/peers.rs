@@ -103,7 +103,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         let built = folder(&metadata, peer).and_then(|folder| build(root, &target, &folder, peer));
         match built {
             Ok(library) => {
-                println!("{}: {}", peer.holds, library.strip_prefix(root).unwrap_or(&library).display())
+                println!("{}: {}", peer.holds, library.strip_prefix(root).unwrap_or(&library).display());
             }
             Err(error) => broken.push(format!("{}: {error:#}", peer.name)),
         }
