@@ -4,7 +4,8 @@
  * Link with -lvmalloc, or with what pkg-config says of "vmalloc". See vmalloc(3).
  *
  * Every function may be called from any thread, and in the child of a fork, and never calls malloc for
- * memory of its own; the kv functions give small sizes to malloc. None may be called from a signal
+ * memory of its own, but once when a thread is started that gives back what nobody needs; the kv functions
+ * give small sizes to malloc. None may be called from a signal
  * handler but is_vmalloc_addr and vmalloc_usable_size.
  *
  * Functions that allocate return NULL and set errno on failure. A pointer that is not what it should be

@@ -91,7 +91,9 @@ fn make() -> Option<&'static Vmalloc> {
         // Another thread may be through with it by now.
         return if_made();
     }
-    let options = Options { kept_bytes_max: KEPT_MAX.load(Ordering::Relaxed), ..Options::default() };
+    // No thread: whoever runs a program as it is did not ask for one, and some calls (unshare) are refused to programs with two.
+    let options =
+        Options { decay: None, kept_bytes_max: KEPT_MAX.load(Ordering::Relaxed), ..Options::default() };
     let made = Vmalloc::new(options).ok()?;
     let place = PLACE.0.get().cast::<Vmalloc>();
     // SAFETY: only who set TRIED comes here.
