@@ -6,7 +6,7 @@
 use crate::lock::Futex;
 use crate::percpu::model::{Counted, Counter, Deltas, RefMode, Units};
 use loom::sync::Mutex;
-use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use loom::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use loom::thread;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -15,16 +15,26 @@ loom::thread_local! {
     static UNIT: std::cell::Cell<usize> = std::cell::Cell::new(0);
 }
 
-/// Units, in which nobody comes between.
-struct Model(Vec<Mutex<i64>>);
+/// Units. Sections of one unit exclude each other; who looks from outside excludes nobody.
+struct Model(Vec<(Mutex<()>, AtomicI64)>);
 
 impl Model {
     fn new(units: usize) -> Self {
-        Self((0..units).map(|_| Mutex::new(0)).collect())
+        Self((0..units).map(|_| (Mutex::new(()), AtomicI64::new(0))).collect())
     }
 
     fn on<R>(&self, unit: usize, section: impl FnOnce(&mut i64) -> R) -> R {
-        section(&mut self.0[unit % self.0.len()].lock().unwrap())
+        let (lock, word) = &self.0[unit % self.0.len()];
+        let _alone = lock.lock().unwrap();
+        // Loaded and stored apart, as in a section.
+        let before = word.load(Ordering::Relaxed);
+        let mut value = before;
+        let result = section(&mut value);
+        // One that refuses stores nothing.
+        if value != before {
+            word.store(value, Ordering::Relaxed);
+        }
+        result
     }
 
     fn here<R>(&self, section: impl FnOnce(&mut i64) -> R) -> R {
@@ -46,7 +56,7 @@ impl Deltas for Model {
     }
 
     fn sum(&self) -> i64 {
-        (0..self.0.len()).map(|unit| self.on(unit, |delta| *delta)).sum()
+        self.0.iter().map(|(_, word)| word.load(Ordering::Relaxed)).sum()
     }
 
     fn units(&self) -> i64 {
@@ -56,11 +66,14 @@ impl Deltas for Model {
 
 impl Units for Model {
     fn add(&self, amount: i64, gate: &AtomicU64) -> bool {
-        self.here(|unit| {
-            let open = gate.load(Ordering::SeqCst) == 0;
-            *unit += if open { amount } else { 0 };
-            open
-        })
+        let (lock, word) = &self.0[UNIT.with(|unit| unit.get()) % self.0.len()];
+        let _alone = lock.lock().unwrap();
+        // The gate first, then the word: so the section has it, and so a processor of this kind loads them.
+        let open = gate.load(Ordering::SeqCst) == 0;
+        if open {
+            word.store(word.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
+        }
+        open
     }
 
     fn end_adds(&self) -> bool {
@@ -69,7 +82,7 @@ impl Units for Model {
     }
 
     fn take_all(&self) -> i64 {
-        (0..self.0.len()).map(|unit| self.on(unit, core::mem::take)).sum()
+        self.0.iter().map(|(_, word)| word.swap(0, Ordering::Relaxed)).sum()
     }
 }
 
