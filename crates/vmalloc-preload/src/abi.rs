@@ -15,8 +15,10 @@ use vmalloc::{FreeError, ResizeError, Vmalloc};
 /// For whoever asks while the next definitions are looked up.
 static BOOT: Boot<{ 64 << 10 }> = Boot::new();
 
-/// What every small piece is aligned to.
+/// What every piece is aligned to: areas of the hardened profile end where their last page ends.
 const SMALL_ALIGN: usize = 16;
+/// What `valloc` and `pvalloc` align to.
+const PAGE_BYTES: usize = 4096;
 
 /// An area of that size and alignment; `None` if it is small, odd, or there is no memory for it here.
 #[inline(always)]
@@ -59,7 +61,7 @@ fn bad_pointer(what: &str, error: &FreeError) -> ! {
 /// `malloc`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    if let Some(area) = area(size, 1, any) {
+    if let Some(area) = area(size, SMALL_ALIGN, any) {
         return area.as_ptr().cast();
     }
     match Next::get() {
@@ -76,7 +78,7 @@ pub extern "C" fn calloc(members: usize, size: usize) -> *mut c_void {
         set_errno(libc::ENOMEM);
         return null_mut();
     };
-    if let Some(area) = area(bytes, 1, |memory, layout| memory.alloc_zeroed(layout).ok()) {
+    if let Some(area) = area(bytes, SMALL_ALIGN, |memory, layout| memory.alloc_zeroed(layout).ok()) {
         return area.as_ptr().cast();
     }
     match Next::get() {
@@ -169,7 +171,7 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
 /// # Safety
 /// The area is the caller's, and nobody uses it meanwhile.
 unsafe fn resize(owner: &Vmalloc, at: NonNull<u8>, size: usize, held_bytes: usize) -> Option<*mut c_void> {
-    let layout = Layout::from_size_align(size, 1).ok()?;
+    let layout = Layout::from_size_align(size, SMALL_ALIGN).ok()?;
     let _keep = KeepErrno::new();
     // SAFETY: this function's contract.
     match unsafe { owner.grow(at, layout) } {
@@ -249,22 +251,25 @@ pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 /// `valloc`: at a page.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
-    match (area(size, 1, any), Next::get()) {
+    match (area(size, PAGE_BYTES, any), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
         // SAFETY: asks for memory.
         (None, Some(next)) => unsafe { next.valloc(size) },
-        (None, None) => boot(size, 4096),
+        (None, None) => boot(size, PAGE_BYTES),
     }
 }
 
-/// `pvalloc`: at a page, whole pages. An area is both.
+/// `pvalloc`: at a page, whole pages.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    match (area(size, 1, any), Next::get()) {
+    let pages = size.checked_next_multiple_of(PAGE_BYTES);
+    match (pages.and_then(|bytes| area(bytes, PAGE_BYTES, any)), Next::get()) {
         (Some(area), _) => area.as_ptr().cast(),
         // SAFETY: asks for memory.
         (None, Some(next)) => unsafe { next.pvalloc(size) },
-        (None, None) => boot(size.max(1).checked_next_multiple_of(4096).unwrap_or(usize::MAX), 4096),
+        (None, None) => {
+            boot(size.max(1).checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX), PAGE_BYTES)
+        }
     }
 }
 

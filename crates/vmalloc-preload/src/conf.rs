@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `threshold` | sizes from which memory comes from here; 4K at least | 128K |
 //! | `budget` | freed memory that may be kept; 0 keeps least | 128M |
+//! | `hardened` | `true`: overflows and uses after free of large memory fault | `false` |
 //! | `stats` | `true`: a line at the end that says what was done | `false` |
 //!
 //! Sizes are bytes, or have a K, M or G behind them. A part that is wrong is told in a line, and the default stays.
@@ -22,6 +23,8 @@ pub(crate) struct Conf {
     pub(crate) budget_bytes: usize,
     /// A line at the end says what was done.
     pub(crate) statistics: bool,
+    /// Overflows and uses after free fault, at the cost of system calls for each area.
+    pub(crate) hardened: bool,
 }
 
 /// Least threshold: areas are whole pages.
@@ -47,7 +50,7 @@ impl fmt::Display for Bad<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.why {
             Why::NoColon => "is not of the form key:value",
-            Why::NoKey => "has no known key: there are threshold, budget and stats",
+            Why::NoKey => "has no known key: there are threshold, budget, hardened and stats",
             Why::NoSize => "has no size: a number of bytes, or one with K, M or G behind it",
             Why::TooSmall => "is too small: a threshold is 4K at least",
             Why::NoTruth => "is neither true nor false",
@@ -59,7 +62,7 @@ impl fmt::Display for Bad<'_> {
 impl Conf {
     /// What holds if nobody says anything.
     pub(crate) const DEFAULT: Self =
-        Self { threshold_bytes: 128 << 10, budget_bytes: 128 << 20, statistics: false };
+        Self { threshold_bytes: 128 << 10, budget_bytes: 128 << 20, statistics: false, hardened: false };
 
     /// Reads the variable; what is wrong in it goes to `complain`, part by part.
     pub(crate) fn read<'a>(text: &'a [u8], mut complain: impl FnMut(Bad<'a>)) -> Self {
@@ -84,16 +87,19 @@ impl Conf {
                 self.threshold_bytes = bytes;
             }
             b"budget" => self.budget_bytes = size(value).ok_or(Why::NoSize)?,
-            b"stats" => {
-                self.statistics = match value {
-                    b"true" => true,
-                    b"false" => false,
-                    _ => return Err(Why::NoTruth),
-                }
-            }
+            b"hardened" => self.hardened = truth(value)?,
+            b"stats" => self.statistics = truth(value)?,
             _ => return Err(Why::NoKey),
         }
         Ok(())
+    }
+}
+
+fn truth(text: &[u8]) -> Result<bool, Why> {
+    match text {
+        b"true" => Ok(true),
+        b"false" => Ok(false),
+        _ => Err(Why::NoTruth),
     }
 }
 
@@ -125,8 +131,11 @@ mod tests {
 
     #[test]
     fn every_key_is_read_and_the_last_of_a_kind_holds() {
-        let (conf, bad) = read("threshold:256K,budget:1G,stats:true,threshold:65536");
-        assert_eq!(conf, Conf { threshold_bytes: 65_536, budget_bytes: 1 << 30, statistics: true });
+        let (conf, bad) = read("threshold:256K,budget:1G,stats:true,hardened:true,threshold:65536");
+        assert_eq!(
+            conf,
+            Conf { threshold_bytes: 65_536, budget_bytes: 1 << 30, statistics: true, hardened: true }
+        );
         assert!(bad.is_empty(), "{bad:?}");
         assert_eq!(read(""), (Conf::DEFAULT, vec![]));
         assert_eq!(read("budget:0,,").0.budget_bytes, 0);

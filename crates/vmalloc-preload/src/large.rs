@@ -5,7 +5,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use vmalloc::{Options, Vmalloc};
+use vmalloc::{Hardened, Options, Profile, Vmalloc};
 
 /// Where the allocator is, once it was made.
 static MADE: AtomicPtr<Vmalloc> = AtomicPtr::new(null_mut());
@@ -21,6 +21,8 @@ unsafe impl Sync for Place {}
 /// Sizes from which memory comes from the allocator.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(Conf::DEFAULT.threshold_bytes);
 static KEPT_MAX: AtomicUsize = AtomicUsize::new(Conf::DEFAULT.budget_bytes);
+/// The allocator is made with the hardened profile.
+static HARDENED: AtomicBool = AtomicBool::new(Conf::DEFAULT.hardened);
 /// Calls are counted.
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
@@ -43,6 +45,7 @@ static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 pub(crate) fn configure(conf: &Conf) {
     THRESHOLD.store(conf.threshold_bytes, Ordering::Relaxed);
     KEPT_MAX.store(conf.budget_bytes, Ordering::Relaxed);
+    HARDENED.store(conf.hardened, Ordering::Relaxed);
     COUNTING.store(conf.statistics, Ordering::Relaxed);
 }
 
@@ -92,8 +95,14 @@ fn make() -> Option<&'static Vmalloc> {
         return if_made();
     }
     // No thread: whoever runs a program as it is did not ask for one, and some calls (unshare) are refused to programs with two.
-    let options =
-        Options { decay: None, kept_bytes_max: KEPT_MAX.load(Ordering::Relaxed), ..Options::default() };
+    let hardened = HARDENED.load(Ordering::Relaxed);
+    let profile = if hardened { Profile::Hardened(Hardened::default()) } else { Profile::Ordinary };
+    let options = Options {
+        decay: None,
+        profile,
+        kept_bytes_max: KEPT_MAX.load(Ordering::Relaxed),
+        ..Options::default()
+    };
     let made = Vmalloc::new(options).ok()?;
     let place = PLACE.0.get().cast::<Vmalloc>();
     // SAFETY: only who set TRIED comes here.

@@ -84,9 +84,13 @@ fn lp1_malloc_behaves_at_every_threshold_as_the_c_librarys() {
     for compiler in c_compilers() {
         let program = compile(dir.path(), compiler, "behaviour.c", &[]);
         run(&mut Command::new(&program));
-        for conf in
-            ["stats:true", ALL, "threshold:100000,budget:0,stats:true", "threshold:3M,budget:1G,stats:true"]
-        {
+        for conf in [
+            "stats:true",
+            ALL,
+            "threshold:100000,budget:0,stats:true",
+            "hardened:true,stats:true",
+            "threshold:3M,budget:1G,stats:true",
+        ] {
             let output = run(&mut preloaded(&program, conf));
             assert!(served(&output) > 50, "{conf}: {output:?}");
         }
@@ -274,4 +278,18 @@ fn programs_with_little_address_space_are_served_by_the_next_malloc() {
         assert!(plain.stdout == ours.stdout, "{kib}");
         assert_eq!(served(&ours) > 0, here, "{kib}: {}", String::from_utf8_lossy(&ours.stderr));
     }
+}
+
+#[test]
+fn the_hardened_profile_finds_uses_after_free_and_overflows() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), c_compilers()[0], "mistakes.c", &[]);
+    for mistake in ["use", "over", "twice", "inside"] {
+        let output = preloaded(&program, "hardened:true").arg(mistake).output().unwrap();
+        let signal = output.status.signal();
+        assert!(signal == Some(6) || signal == Some(11), "{mistake}: {output:?}");
+    }
+    // What it is compared with: nobody notices.
+    run(preloaded(&program, "").arg("use"));
+    run(preloaded(&program, "hardened:true").arg("none"));
 }

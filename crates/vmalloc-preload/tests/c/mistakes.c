@@ -17,6 +17,15 @@ int main(int count, char **names) {
         free(held);
     }
     held = at;
+    if (strcmp(name, "use") == 0) {
+        *(volatile char *)held = 1;
+        return 0;
+    }
+    if (strcmp(name, "over") == 0) {
+        held = malloc(1000000);
+        ((volatile char *)held)[malloc_usable_size(held)] = 1;
+        return 0;
+    }
     if (strcmp(name, "realloc") == 0) {
         held = realloc(held, 2000000);
     } else if (strcmp(name, "usable") == 0) {
