@@ -61,7 +61,7 @@ fn at(address: usize) -> NonNull<u8> {
 
 /// Not captured, unlike what a macro prints.
 fn say(what: std::fmt::Arguments<'_>) {
-    writeln!(std::io::stderr(), "{what}").unwrap();
+    std::io::stderr().write_fmt(what).and_then(|()| std::io::stderr().write_all(b"\n")).unwrap();
 }
 
 /// Memory of this process, in bytes.

@@ -8,7 +8,7 @@ use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
 use crate::error::CreateError;
 use crate::fork;
 use crate::lock::Mutex;
-use crate::magazine::{Big, Magazine};
+use crate::magazine::{BIG_PAGES, Big, Magazine};
 use crate::os::Os;
 use crate::records::Host;
 use crate::vmalloc::HugePages;
@@ -71,7 +71,8 @@ impl<O: Os> Owned<O> {
             purge: Mutex::new(()),
             refill: Mutex::new(()),
             zones: parts.zones.map(|central| Zone { central: Mutex::new(central), dirty: AtomicU64::new(0) }),
-            big: Big::new(kept_pages / 2),
+            // Guards, one of which is in each big item, hold no memory.
+            big: Big::new(kept_pages / 2 + u64::from(plan.guards) * (kept_pages / 2 / BIG_PAGES)),
             worker: Worker::new(plan.decay),
             remaps_off: AtomicBool::new(false),
             growth: Growth::default(),

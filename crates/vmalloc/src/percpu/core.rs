@@ -245,10 +245,6 @@ pub(super) struct Behind(AtomicBool);
 // SAFETY: only the locks of an index have this type, which is inside a lock itself: so one thread at a time calls it (PP2), and who
 // finds it held is stopped.
 unsafe impl RawMutex for Behind {
-    #[expect(
-        clippy::declare_interior_mutable_const,
-        reason = "as the trait has it: a fresh one for each use"
-    )]
     const INIT: Self = Self(AtomicBool::new(false));
     type GuardMarker = GuardSend;
 

@@ -63,8 +63,8 @@ pub(crate) fn work(memory: &Vmalloc, steps: u64, seed: u64) -> u64 {
     };
     for step in 0..steps {
         let bytes = match random() % 8 {
-            0..4 => 1 + random() as usize % (200 << 10),
-            4..7 => 1 + random() as usize % (2 << 20),
+            0..3 => 1 + random() as usize % (200 << 10),
+            3..5 => 1 + random() as usize % (2 << 20),
             _ => 1 + random() as usize % (12 << 20),
         };
         let slot = &mut areas[random() as usize % 12];

@@ -183,3 +183,17 @@ fn bad_frees_are_told_apart_in_constant_time_and_corrupt_nothing() {
         assert_eq!(heap.validate(), Ok(()));
     }
 }
+
+#[test]
+fn a_guard_takes_no_room_from_what_is_kept() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut twin = Twin::new(guarded(&shim, 8 * MIB));
+    for _ in 0..3 {
+        // As much as one magazine may have in big items.
+        let at = twin.alloc(4 * MIB, PAGE_BYTES, Fill::Any).unwrap();
+        twin.free(at);
+    }
+    assert_eq!((twin.heap.stats().cache_hits, shim.calls(Call::Guard)), (2, 1));
+    twin.end();
+}
