@@ -433,7 +433,7 @@ fn sections_are_begun_again() {
     let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
     let word = word.word();
     let mut rounds = 0;
-    while restarts() == 0 && rounds < 200 {
+    while restarts() == 0 && rounds < 5_000 {
         press(4, 100_000, |_, _| word.add(1));
         rounds += 1;
     }
