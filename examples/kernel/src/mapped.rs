@@ -64,8 +64,8 @@ impl PageTable for Memory {
 impl PageSource for Memory {
     fn take(&self, frames: &mut [u64], _zeroed: bool) -> usize {
         let free = |frame: &usize| self.taken[*frame].swap(1, Ordering::Relaxed) == 0;
-        let mut found = (0..FRAMES).filter(free);
-        frames.iter_mut().map_while(|place| Some(*place = found.next()? as u64)).count()
+        let found = (0..FRAMES).filter(free);
+        frames.iter_mut().zip(found).map(|(place, frame)| *place = frame as u64).count()
     }
 
     fn take_huge(&self, _pages_log2: u32, _zeroed: bool) -> Option<u64> {
