@@ -20,6 +20,17 @@ impl Record for Word {
     const EMPTY: Self = Self(0);
 }
 
+/// The bits whose numbers are multiples of 2^n, for each n up to a word's.
+pub(crate) const MULTIPLES: [u64; 7] = [
+    u64::MAX,
+    0x5555_5555_5555_5555,
+    0x1111_1111_1111_1111,
+    0x0101_0101_0101_0101,
+    0x0001_0001_0001_0001,
+    0x0000_0001_0000_0001,
+    1,
+];
+
 /// Words for so many bits.
 pub(crate) const fn words_for(bits: u32) -> u32 {
     bits.div_ceil(WORD_BITS)

@@ -141,14 +141,15 @@ pub trait HintEngine: 'static {
     /// Clears the bits `[at, at + bits)`, all of them set.
     fn give(view: &mut View<'_, Self>, at: u32, bits: u32) -> Given;
 
-    /// Finds room that begins in a page and lies wholly in it, the lowest, and sets its bits. An engine may always say no.
+    /// Finds the lowest room that begins in a page or behind it, and sets its bits. An engine may say no when it would have to look
+    /// far.
     #[inline]
-    fn take_in_page(_view: &mut View<'_, Self>, _page: u32, _want: Want) -> Fit {
+    fn take_near(_view: &mut View<'_, Self>, _page: u32, _want: Want) -> Fit {
         Fit::Nowhere
     }
 
     /// Tells whether the head knows all that happened. Until [`settle`](Self::settle) is called it may speak of how things were
-    /// before the last changes, which are all of one page.
+    /// before the last changes.
     #[inline]
     fn is_settled(_head: &Self::Head) -> bool {
         true

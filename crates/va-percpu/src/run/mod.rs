@@ -15,8 +15,10 @@
 //!           page 0     page 1   page 2     page 3      each knows its longest run and bounds the others (`page`)
 //! ```
 //!
-//! The page that was changed last is hot: what became of it is known in the page, and brought up the tree only when another page
-//! changes or somebody searches. A program that takes and gives in one page never climbs the tree.
+//! What became of a page is known in the page at once, and brought up the tree only when somebody must know: for up to 64 pages
+//! together, so that each node is made once. What is only taken leaves nodes that promise too much, which does no harm: a
+//! search goes where it may fit, and if it does not, lets the tree hear all and searches again. Below the place that it finds
+//! nothing fits, since even more than there is was not enough.
 //!
 //! # Invariants
 //! - **PR3 tree-exact**  every node is what its halves make of it, and the head of the chunk is the root, once settled.
@@ -27,6 +29,9 @@
 
 mod fits;
 mod page;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
 mod tree;
 
 pub use fits::Fits;
@@ -34,7 +39,7 @@ pub use fits::Fits;
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
 use crate::engine::{Fit, Given, HintEngine, View, Want, Wrong};
 use crate::geometry::UNIT_BYTES_MIN;
-use tree::Tree;
+use tree::{Tree, WINDOW};
 
 /// The engine.
 #[derive(Debug)]
@@ -46,21 +51,11 @@ impl View<'_, RunIndex> {
         Tree::new(self.blocks, self.pages)
     }
 
-    /// Makes a page the one whose news the tree has not heard.
-    #[inline]
-    fn heat(&mut self, page: u32) {
-        if self.head.hot != page {
-            RunIndex::settle(self);
-            self.head.hot = page;
-        }
-    }
-
     /// Sets bits of pages, and tells how many of these were wholly free.
     #[inline]
     fn take_bits(&mut self, at: u32, end: u32) -> u32 {
         bitmap::set(self.map, at, end);
         let (leaves, first, last) = (tree::leaves(self.pages), at / PAGE_BITS, (end - 1) / PAGE_BITS);
-        self.heat(last);
         let mut whole = 0;
         for page in first..=last {
             let base = page * PAGE_BITS;
@@ -69,7 +64,7 @@ impl View<'_, RunIndex> {
             let now = page::take(self.map, base, self.tree().rest(page), from, to);
             tree::put(self.blocks, leaves, page, now);
         }
-        self.lift(first, last);
+        self.note(first, last, false);
         whole
     }
 
@@ -78,7 +73,6 @@ impl View<'_, RunIndex> {
     fn give_bits(&mut self, at: u32, end: u32) -> Given {
         bitmap::clear(self.map, at, end);
         let (leaves, first, last) = (tree::leaves(self.pages), at / PAGE_BITS, (end - 1) / PAGE_BITS);
-        self.heat(last);
         let mut given = Given { pages: 0, from_page: first };
         for page in first..=last {
             let base = page * PAGE_BITS;
@@ -91,38 +85,54 @@ impl View<'_, RunIndex> {
             }
             tree::put(self.blocks, leaves, page, now);
         }
-        self.lift(first, last);
+        self.note(first, last, true);
         given
     }
 
-    /// Brings news of all pages but the last, which is hot, to the root.
+    /// Notes pages of which the tree has not heard; what it need not hear at once are those of one window.
     #[inline]
-    fn lift(&mut self, first: u32, last: u32) {
-        if first != last {
+    fn note(&mut self, first: u32, last: u32, given: bool) {
+        let window = first / WINDOW;
+        if self.head.news != 0 && self.head.window != window {
+            RunIndex::settle(self);
+        }
+        if last / WINDOW != window {
+            RunIndex::settle(self);
             tree::lift(self.blocks, tree::leaves(self.pages), first, last);
             self.head.fits = self.tree().root();
-            self.head.hot = NO_PAGE;
+            return;
         }
+        let pages = u64::MAX >> (WINDOW - 1 - (last - first)) << (first % WINDOW);
+        (self.head.window, self.head.news) = (window, self.head.news | pages);
+        self.head.given |= given;
     }
 }
 
 /// Pages that an object can touch at most.
 const OBJECT_PAGES: u32 = UNIT_BYTES_MIN / (PAGE_BITS * BIT_BYTES) + 1;
-/// No page.
-const NO_PAGE: u32 = u32::MAX;
 
 /// What a chunk holds, as far as the tree has heard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     fits: Fits,
-    /// The page whose news the tree has not heard.
-    hot: u32,
+    /// The pages of a window whose news the tree has not heard.
+    news: u64,
+    window: u32,
+    /// Something was given back in them: more may fit than the tree says.
+    given: bool,
+}
+
+impl Head {
+    /// It has heard all.
+    const fn settled(fits: Fits) -> Self {
+        Self { fits, news: 0, window: 0, given: false }
+    }
 }
 
 impl HintEngine for RunIndex {
     type Block = Fits;
     type Head = Head;
-    const HEAD: Head = Head { fits: Fits::NONE, hot: NO_PAGE };
+    const HEAD: Head = Head::settled(Fits::NONE);
     const BY_FITS: bool = true;
 
     fn blocks_for(pages: u32) -> u32 {
@@ -136,7 +146,7 @@ impl HintEngine for RunIndex {
             tree::put(view.blocks, leaves, page, page::whole());
         }
         tree::lift(view.blocks, leaves, 0, view.pages - 1);
-        *view.head = Head { fits: view.tree().root(), hot: NO_PAGE };
+        *view.head = Head::settled(view.tree().root());
     }
 
     #[inline]
@@ -151,13 +161,27 @@ impl HintEngine for RunIndex {
 
     #[inline]
     fn take(view: &mut View<'_, Self>, want: Want, populated: bool) -> Fit {
-        Self::settle(view);
-        if (view.head.fits.fit(want.align.trailing_zeros() as usize) as u32) < want.bits {
-            return Fit::Nowhere;
+        if populated || view.head.given {
+            Self::settle(view);
         }
         let mut from = 0;
         loop {
-            let Some(at) = view.tree().lowest(view.map, from, want) else { return Fit::Nowhere };
+            if (view.head.fits.fit(want.align.trailing_zeros() as usize) as u32) < want.bits {
+                return Fit::Nowhere;
+            }
+            let at = view.tree().lowest(view.map, from, want);
+            if !Self::is_settled(view.head) {
+                // What was taken meanwhile may lie there.
+                let is_free = |at: u32| {
+                    let end = at + want.bits;
+                    end <= view.bits() && bitmap::next_set(view.map, at, end) == end
+                };
+                if !at.is_some_and(is_free) {
+                    Self::settle(view);
+                    continue;
+                }
+            }
+            let Some(at) = at else { return Fit::Nowhere };
             let end = at + want.bits;
             if populated {
                 let (page, last) = (at / PAGE_BITS, end.div_ceil(PAGE_BITS));
@@ -176,29 +200,24 @@ impl HintEngine for RunIndex {
     }
 
     #[inline]
-    fn take_in_page(view: &mut View<'_, Self>, page: u32, want: Want) -> Fit {
-        let lane = want.align.trailing_zeros() as usize;
-        if page >= view.pages || (view.tree().page(page).fit(lane) as u32) < want.bits {
-            return Fit::Nowhere;
-        }
-        let base = page * PAGE_BITS;
-        match page::lowest(view.map, base, view.tree().rest(page), want.bits, want.align) {
+    fn take_near(view: &mut View<'_, Self>, page: u32, want: Want) -> Fit {
+        match view.tree().lowest_near(view.map, page, view.pages, want) {
             None => Fit::Nowhere,
-            Some(at) => Fit::At { at: base + at, pages: Self::take_at(view, base + at, want.bits) },
+            Some(at) => Fit::At { at, pages: Self::take_at(view, at, want.bits) },
         }
     }
 
     #[inline]
     fn is_settled(head: &Head) -> bool {
-        head.hot == NO_PAGE
+        head.news == 0
     }
 
     #[inline]
     fn settle(view: &mut View<'_, Self>) {
-        let page = view.head.hot;
-        if page != NO_PAGE {
-            tree::lift(view.blocks, tree::leaves(view.pages), page, page);
-            *view.head = Head { fits: view.tree().root(), hot: NO_PAGE };
+        let Head { news, window, .. } = *view.head;
+        if news != 0 {
+            tree::lift_window(view.blocks, tree::leaves(view.pages), window, news);
+            *view.head = Head::settled(view.tree().root());
         }
     }
 

@@ -200,18 +200,9 @@ pub(super) fn lowest(map: &[Word], base: u32, rest: Rest, bits: u32, align: u32)
 
 /// The same for at most 64 bits: all places of a word at a time.
 fn lowest_in_words(map: &[Word], base: u32, bits: u32, align: u32) -> Option<u32> {
-    const ONES: [u64; 7] = [
-        u64::MAX,
-        0x5555_5555_5555_5555,
-        0x1111_1111_1111_1111,
-        0x0101_0101_0101_0101,
-        0x0001_0001_0001_0001,
-        0x0000_0001_0000_0001,
-        1,
-    ];
     let first = (base / WORD_BITS) as usize;
     let words = &map[first..first + (PAGE_BITS / WORD_BITS) as usize];
-    let places = ONES[align.trailing_zeros().min(6) as usize];
+    let places = bitmap::MULTIPLES[align.trailing_zeros().min(6) as usize];
     for (at, word) in words.iter().enumerate() {
         let start = at as u32 * WORD_BITS;
         if word.0 == u64::MAX || !start.is_multiple_of(align.min(PAGE_BITS)) && align > WORD_BITS {

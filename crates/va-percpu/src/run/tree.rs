@@ -5,8 +5,13 @@
 
 use super::fits::{CAP, Fits};
 use super::page::{self, Rest};
-use crate::bitmap::{PAGE_BITS, Word};
+use crate::bitmap::{MULTIPLES, PAGE_BITS, WORD_BITS, Word};
 use crate::engine::Want;
+
+/// Pages of a window, of which a word tells which have news.
+pub(super) const WINDOW: u32 = WORD_BITS;
+/// Pages that are read one by one before the tree is asked.
+const NEAR: u32 = 4;
 
 /// Leaves of a chunk of so many pages.
 pub(super) const fn leaves(pages: u32) -> u32 {
@@ -56,7 +61,29 @@ impl<'a> Tree<'a> {
         Fits::join(&self.nodes[2 * node as usize], &self.nodes[2 * node as usize + 1], bits, bits)
     }
 
-    /// The lowest bit at or behind page `from` where `want` fits.
+    /// The same as [`lowest`](Self::lowest) for the few pages from `page` on, read one by one: they know all that happened. `None` if
+    /// it fits in none of them, or lies across more.
+    #[inline]
+    pub(super) fn lowest_near(&self, map: &[Word], page: u32, pages: u32, want: Want) -> Option<u32> {
+        let (bits, lane) = (want.bits as i16, want.align.trailing_zeros() as usize);
+        let mask = !(want.align as i16 - 1);
+        let mut before = 0i16;
+        for page in page..pages.min(page.saturating_add(NEAR)) {
+            let (fits, base) = (self.page(page), page * PAGE_BITS);
+            let aligned = before & mask;
+            if aligned > 0 && aligned.saturating_add(fits.left()) >= bits {
+                return Some(base - aligned as u32);
+            }
+            if fits.fit(lane) >= bits {
+                return page::lowest(map, base, self.rest(page), want.bits, want.align).map(|at| base + at);
+            }
+            before = if fits.left() == PAGE_BITS as i16 { before + PAGE_BITS as i16 } else { fits.right() };
+        }
+        None
+    }
+
+    /// The lowest bit at or behind page `from` where `want` fits. Where nodes have not heard what was taken, it may be told of a place
+    /// that is not free, or `None`; nothing below that place fits.
     pub(super) fn lowest(&self, map: &[Word], from: u32, want: Want) -> Option<u32> {
         let (bits, lane) = (want.bits as i16, want.align.trailing_zeros() as usize);
         let mask = !(want.align as i16 - 1);
@@ -107,6 +134,10 @@ impl<'a> Tree<'a> {
             }
         }
         let page = node - self.leaves;
+        if self.nodes[node as usize].fit(lane) < bits {
+            // Nodes above have not heard what was taken.
+            return None;
+        }
         let base = page * PAGE_BITS;
         page::lowest(map, base, self.rest(page), want.bits, want.align).map(|at| base + at)
     }
@@ -138,7 +169,7 @@ pub(super) fn put(nodes: &mut [Fits], leaves: u32, page: u32, (fits, rest): (Fit
 #[inline]
 pub(super) fn lift(nodes: &mut [Fits], leaves: u32, first: u32, last: u32) {
     if first == last {
-        return lift_one(nodes, leaves + first);
+        return lift_one(nodes, leaves + first, 0);
     }
     let (mut first, mut last) = (leaves + first, leaves + last);
     let mut level = 0;
@@ -156,10 +187,35 @@ pub(super) fn lift(nodes: &mut [Fits], leaves: u32, first: u32, last: u32) {
     }
 }
 
-/// Brings news of one page to the root. What goes up is kept at hand: stored, it would be waited for at each level.
+/// Brings news of the pages of a window to the root, a bit for each of its [`WINDOW`] pages: every node is made once, however many
+/// pages below it have news.
+pub(super) fn lift_window(nodes: &mut [Fits], leaves: u32, window: u32, news: u64) {
+    let (first, mut news, mut level) = (leaves + window * WINDOW, news, 0);
+    while !news.is_power_of_two() {
+        level += 1;
+        let mut halves = (news | news >> (1 << (level - 1))) & MULTIPLES[level as usize];
+        news = 0;
+        while halves != 0 {
+            let at = halves.trailing_zeros();
+            halves &= halves - 1;
+            let node = (first + at) >> level;
+            let joined = Tree { nodes, leaves }.joined(node, level);
+            if nodes[node as usize] != joined {
+                nodes[node as usize] = joined;
+                news |= 1 << at;
+            }
+        }
+        if news == 0 {
+            return;
+        }
+    }
+    lift_one(nodes, (first + news.trailing_zeros()) >> level, level);
+}
+
+/// Brings news of one node to the root. What goes up is kept at hand: stored, it would be waited for at each level.
 #[inline]
-fn lift_one(nodes: &mut [Fits], mut node: u32) {
-    let (mut fits, mut level) = (nodes[node as usize], 0);
+fn lift_one(nodes: &mut [Fits], mut node: u32, mut level: u32) {
+    let mut fits = nodes[node as usize];
     while node > 1 {
         let (other, bits) = (nodes[(node ^ 1) as usize], bits_of(level));
         fits = match node.is_multiple_of(2) {

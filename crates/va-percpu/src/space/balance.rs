@@ -139,6 +139,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             (NIL, Only::All) => Work::Reclaim,
             (NIL, Only::Unpopulated) => Work::Idle,
             _ => {
+                // Who is told of it later would put it back.
+                store.settle();
                 store.leave(row);
                 Work::Destroy(row, only)
             }
@@ -229,6 +231,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Finds out how many spare pages are wanted.
     fn spare(&self) -> Work {
         let high = C::SPARE_PAGES_HIGH;
+        // The lists are gone through from now on.
+        self.lock().settle();
         let left = if self.failed.swap(false, Ordering::Relaxed) {
             high
         } else {

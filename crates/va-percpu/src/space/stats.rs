@@ -191,7 +191,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// # Locks
     /// `chunks`. Cost: chunks.
     pub fn stats(&self) -> Stats {
-        self.lock().stats()
+        let mut store = self.lock();
+        store.settle();
+        store.stats()
     }
 
     /// Calls `each` with the counts of every chunk: the reserved part, then the lists from the fullest on.
@@ -200,6 +202,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// `chunks`, which is held throughout, so `each` must not call the space. Cost: bits of all chunks.
     pub fn each_chunk(&self, each: &mut dyn FnMut(&ChunkStats)) {
         let mut store = self.lock();
+        store.settle();
         if store.has_reserved() {
             each(&store.chunk_stats(RESERVED));
         }

@@ -50,9 +50,11 @@ impl Forest {
             return;
         }
         self.nodes[node] = fits;
+        // What goes up is kept at hand: stored, it would be waited for at each level.
+        let mut both = fits;
         while node > 1 {
+            both = both.max(self.nodes[node ^ 1]);
             node /= 2;
-            let both = self.nodes[2 * node].max(self.nodes[2 * node + 1]);
             if self.nodes[node] == both {
                 return;
             }

@@ -31,6 +31,7 @@ mod memos;
 mod need;
 mod objects;
 mod pages;
+mod unsettled;
 mod validate;
 
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS, Word, words_for};
@@ -45,6 +46,7 @@ use core::ops::Range;
 use forest::Forest;
 use memos::Memos;
 use need::Old;
+use unsettled::Unsettled;
 use va_base::{PAGE_SIZE, Platform, Va};
 
 /// Row of the dynamic part of the first chunk.
@@ -128,8 +130,7 @@ pub(crate) struct Store<C: Config> {
     forest: Forest,
     memos: Memos,
     pub(crate) classes: ClassCache,
-    /// The chunk whose head has not heard all, if there is one.
-    unsettled: u32,
+    unsettled: Unsettled,
     grain_shift: u32,
     /// Pages can be depopulated.
     by_page: bool,
@@ -158,7 +159,7 @@ impl<C: Config> Store<C> {
             forest: Forest::new(),
             memos: Memos::new(geometry.unit_pages()),
             classes: ClassCache::new(geometry.unit_bytes()),
-            unsettled: NIL,
+            unsettled: Unsettled::NONE,
             grain_shift: geometry.grain_shift(),
             by_page,
             unused: NIL,
@@ -274,7 +275,9 @@ impl<C: Config> Store<C> {
             SlotBy::Contig => C::Engine::longest(&chunk.head),
             SlotBy::FreeBytes => chunk.free_bits,
         };
-        self.slots.of(bits * BIT_BYTES)
+        let slot = self.slots.of(bits * BIT_BYTES);
+        // A head that has not heard all may still say that it is.
+        if C::Engine::BY_FITS { slot.min(self.slots.sidelined - 1) } else { slot }
     }
 
     /// Counts spare pages of a chunk.

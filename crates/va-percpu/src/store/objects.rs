@@ -1,5 +1,6 @@
 //! Taking and freeing objects: which chunk, and what becomes of its marks, its list and its place in the forest.
 
+use super::unsettled::Unsettled;
 use super::{FIRST, Freed, Miss, RESERVED, Store, Taken};
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
 use crate::chunk::NIL;
@@ -60,17 +61,22 @@ impl<C: Config> Store<C> {
             // It is a mark, and the chunk may be out of reach by now.
             if self.in_reach(row) {
                 let (mut view, marks) = self.view(row);
-                if let Fit::At { at, pages } = C::Engine::take_in_page(&mut view, page, want) {
+                if let Fit::At { at, pages } = C::Engine::take_near(&mut view, page, want) {
                     bitmap::set(marks, at, at + 1);
                     let missing = view.misses_pages(at, want.bits);
                     self.note_take(row, want, pages);
+                    if at / PAGE_BITS != page {
+                        self.memos.note(want, row, at / PAGE_BITS);
+                    }
                     // It stays in reach, and its head says what it said.
-                    self.leave_unsettled(row);
+                    self.leave_unsettled(row, false);
                     return Some(Taken { row, at, missing });
                 }
             }
         }
-        self.settle();
+        if self.unsettled.more {
+            self.settle();
+        }
         let lane = want.align.trailing_zeros() as usize;
         let mut from = 0;
         while let Some(row) = self.forest.lowest(from, want.bits, lane) {
@@ -80,8 +86,13 @@ impl<C: Config> Store<C> {
                 }
                 return Some(taken);
             }
-            // It fits, and not in populated pages.
-            from = row + 1;
+            if self.unsettled.is_empty() {
+                // It fits, and not in populated pages.
+                from = row + 1;
+            } else {
+                // It fitted before something was taken there.
+                self.settle();
+            }
         }
         None
     }
@@ -99,7 +110,7 @@ impl<C: Config> Store<C> {
         bitmap::set(marks, bit, bit + 1);
         let missing = view.misses_pages(bit, bits);
         self.note_take(row, Want { bits, align: 1 }, pages);
-        self.moved(row, old);
+        self.moved(row, old, false);
         self.reintegrate(row);
         Some(Taken { row, at: bit, missing })
     }
@@ -123,7 +134,7 @@ impl<C: Config> Store<C> {
                 bitmap::set(marks, at, at + 1);
                 let missing = !populated && view.misses_pages(at, want.bits);
                 self.note_take(row, want, pages);
-                self.moved(row, old);
+                self.moved(row, old, false);
                 Ok(Taken { row, at, missing })
             }
             Fit::Nowhere => Err(Miss::Nowhere),
@@ -149,49 +160,43 @@ impl<C: Config> Store<C> {
         if C::Engine::BY_FITS { self.chunks.one(row).slot } else { self.slot_of(row) }
     }
 
-    /// Puts a chunk that changed, and belonged in list `old`, where it belongs.
+    /// Puts a chunk that changed, and belonged in list `old`, where it belongs. `given`: something was given back in it.
     #[inline]
-    pub(super) fn moved(&mut self, row: u32, old: u8) {
+    pub(super) fn moved(&mut self, row: u32, old: u8, given: bool) {
         if !C::Engine::BY_FITS {
             return self.relocate(row, old);
         }
         let whole = self.chunks.one(row).free_bits == self.geometry.unit_bits();
         if (old == self.slots.free) == whole {
-            return self.leave_unsettled(row);
+            return self.leave_unsettled(row, given);
         }
-        // It came into reach, or went out of it.
-        self.settle();
-        self.settle_chunk(row, old);
+        // It came into reach, or went out of it: those wholly free are known by their list at once, by the forest when somebody
+        // searches.
+        self.leave_unsettled(row, true);
+        self.relocate(row, old);
         self.memos.lower(row, 0);
     }
 
-    /// Leaves a chunk with a head that has not heard all; there is one at a time.
+    /// Leaves a chunk with a head that has not heard all; the forest may say that less fits than there is room for if `more`.
     #[inline]
-    pub(super) fn leave_unsettled(&mut self, row: u32) {
-        if self.unsettled != row {
+    pub(super) fn leave_unsettled(&mut self, row: u32, more: bool) {
+        if !self.unsettled.add(row) {
             self.settle();
-            self.unsettled = row;
+            self.unsettled.add(row);
         }
+        self.unsettled.more |= more;
     }
 
     /// Lets every head, list and the forest know all.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        let row = core::mem::replace(&mut self.unsettled, NIL);
-        if row != NIL {
+        let unsettled = core::mem::replace(&mut self.unsettled, Unsettled::NONE);
+        for &row in unsettled.rows() {
+            C::Engine::settle(&mut self.view(row).0);
             // Where it stands: its head may have heard all already.
-            let old = self.chunk(row).slot;
-            self.settle_chunk(row, old);
+            self.relocate(row, self.chunk(row).slot);
+            self.tell_forest(row);
         }
-    }
-
-    pub(super) fn settle_chunk(&mut self, row: u32, old: u8) {
-        if self.unsettled == row {
-            self.unsettled = NIL;
-        }
-        C::Engine::settle(&mut self.view(row).0);
-        self.relocate(row, old);
-        self.tell_forest(row);
     }
 
     /// Whether a chunk is one that a search for the lowest fit looks into.
@@ -282,7 +287,7 @@ impl<C: Config> Store<C> {
         if C::Engine::BY_FITS {
             self.memos.lower(row, given.from_page);
         }
-        self.moved(row, old);
+        self.moved(row, old, true);
     }
 
     /// Whether enough of a chunk is populated for nothing that it should be depopulated.

@@ -1,0 +1,137 @@
+//! The engine against a look at every bit, with changes that the tree has not heard of in between.
+
+use super::*;
+use crate::bitmap::{Word, words_for};
+use std::vec;
+use std::vec::Vec;
+
+/// A chunk of its own, and what lies in it.
+struct Chunk {
+    map: Vec<Word>,
+    populated: Vec<Word>,
+    blocks: Vec<Fits>,
+    head: Head,
+    pages: u32,
+}
+
+impl Chunk {
+    fn new(pages: u32) -> Self {
+        let mut chunk = Self {
+            map: vec![Word(0); words_for(pages * PAGE_BITS) as usize],
+            populated: vec![Word(u64::MAX); words_for(pages) as usize],
+            blocks: vec![Fits::NONE; RunIndex::blocks_for(pages) as usize],
+            head: RunIndex::HEAD,
+            pages,
+        };
+        RunIndex::reset(&mut chunk.view());
+        chunk
+    }
+
+    fn view(&mut self) -> View<'_, RunIndex> {
+        View {
+            map: &mut self.map,
+            populated: &self.populated,
+            blocks: &mut self.blocks,
+            head: &mut self.head,
+            pages: self.pages,
+        }
+    }
+
+    /// The lowest place from a page on, found run by run.
+    fn lowest(&self, page: u32, want: Want) -> Option<u32> {
+        let (mut at, end) = (page * PAGE_BITS, self.pages * PAGE_BITS);
+        loop {
+            at = bitmap::next_clear(&self.map, at, end).next_multiple_of(want.align);
+            if at + want.bits > end {
+                return None;
+            }
+            match bitmap::next_set(&self.map, at, at + want.bits) {
+                found if found == at + want.bits => return Some(at),
+                found => at = found,
+            }
+        }
+    }
+}
+
+/// A linear congruence: the numbers below `end`.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        ((self.0 >> 33) % u64::from(end)) as u32
+    }
+
+    fn want(&mut self) -> Want {
+        let most = [4, 60, 300, 2500, 8192][self.below(5) as usize];
+        Want { bits: 1 + self.below(most), align: 1 << self.below(11) }
+    }
+}
+
+/// Steps that take or give at random; more is taken than given until the chunk is full, then the reverse, and so on.
+fn walk(pages: u32, seed: u64, steps: u32) {
+    let (mut chunk, mut numbers) = (Chunk::new(pages), Numbers(seed));
+    let (mut live, mut fill, mut waited) = (Vec::new(), true, 0);
+    for step in 0..steps {
+        if numbers.below(8) < if fill { 6 } else { 2 } || live.is_empty() {
+            let want = numbers.want();
+            let expected = chunk.lowest(0, want);
+            let from = expected.map_or(0, |at| at / PAGE_BITS);
+            waited += u32::from(!RunIndex::is_settled(&chunk.head));
+            let near = numbers.below(2) == 0;
+            let mut view = chunk.view();
+            let fit = match near {
+                true => RunIndex::take_near(&mut view, from, want),
+                false => RunIndex::take(&mut view, want, numbers.below(4) == 0),
+            };
+            match (fit, expected) {
+                (Fit::At { at, .. }, Some(wanted)) => {
+                    assert_eq!(at, wanted, "step {step}: {want:?}");
+                    live.push((at, want.bits));
+                }
+                // Who only looks near may say no.
+                (Fit::Nowhere, None) => fill = false,
+                (Fit::Nowhere, Some(_)) if near => {}
+                other => panic!("step {step}: {want:?}: {other:?}"),
+            }
+        } else {
+            let (at, bits) = live.swap_remove(numbers.below(live.len() as u32) as usize);
+            RunIndex::give(&mut chunk.view(), at, bits);
+            fill |= live.len() < 4;
+        }
+        if numbers.below(100) == 0 {
+            RunIndex::settle(&mut chunk.view());
+            assert_eq!(RunIndex::validate(&chunk.view()), Ok(()), "step {step}");
+        }
+    }
+    assert!(waited > steps / 10, "the tree had heard all but {waited} times");
+}
+
+#[test]
+fn pr3_what_is_found_is_the_lowest_though_nodes_have_not_heard() {
+    for (pages, seed) in [(5, 1), (8, 2), (64, 3), (64, 4), (70, 5), (200, 6)] {
+        walk(pages, seed, 6000);
+    }
+}
+
+#[test]
+fn pr3_a_window_brings_its_news_up_as_pages_one_by_one_do() {
+    let mut numbers = Numbers(9);
+    for pages in [8u32, 64, 129, 300] {
+        let (mut chunk, leaves) = (Chunk::new(pages), tree::leaves(pages));
+        for round in 0..200 {
+            let window = numbers.below(pages.div_ceil(WINDOW));
+            let mut news = 0;
+            for _ in 0..=numbers.below(20) {
+                let page = window * WINDOW + numbers.below(WINDOW.min(pages - window * WINDOW));
+                let (base, run) = (page * PAGE_BITS, numbers.below(PAGE_BITS - 1) + 1);
+                bitmap::clear(&mut chunk.map, base, base + PAGE_BITS);
+                bitmap::set(&mut chunk.map, base + run - 1, base + run);
+                tree::put(&mut chunk.blocks, leaves, page, page::read(&chunk.map, base));
+                news |= 1 << (page % WINDOW);
+            }
+            tree::lift_window(&mut chunk.blocks, leaves, window, news);
+            assert_eq!(Tree::new(&chunk.blocks, pages).first_wrong(), None, "{pages} pages, round {round}");
+        }
+    }
+}
