@@ -222,12 +222,16 @@ fn cold_pages_move_to_where_they_are_wanted_and_keep_no_secret_zeros() {
 
 #[test]
 fn a_refill_that_is_refused_leaves_faults_and_comes_again_or_not() {
-    for (errno, again) in [(libc::EBUSY, true), (libc::EPERM, false)] {
+    let passing = [libc::EBUSY, libc::EBADF, libc::EINVAL, libc::EPERM].map(|errno| (errno, true));
+    for (errno, again) in passing.into_iter().chain([(libc::ENOSYS, false)]) {
         let shim = Shim::default();
         shim.on_cpu(0);
         let mut twin = Twin::new(heap(&shim, 1 << 34, 1 << 30));
         if !shim.can_move() {
             return;
+        }
+        if !again {
+            shim.stand_still();
         }
         shim.refuse_with(Errno(errno));
         shim.refuse_some(Call::Move, 0, 1);
