@@ -39,8 +39,11 @@ const WAYS: usize = 8;
 pub(crate) const BIG_PAGES: u64 = 512;
 /// Pages in small items of one magazine: 2 MiB.
 pub(crate) const SMALL_PAGES_MAX: u64 = 512;
-/// Runs that one call pushes out at most.
-const OUT_MAX: usize = 16;
+/// Runs pushed out from which no more are, to make room.
+const ROOM_MAX: usize = 14;
+/// Runs that one call pushes out at most: those that make room, first for the run that came and then for the one that was in its
+/// place; half of the latter's set, which is not asked how many there are; and the two themselves.
+const OUT_MAX: usize = ROOM_MAX + WAYS / 2 + 2;
 
 /// A freed area: its first page above, its pages below.
 type Item = u64;
@@ -135,7 +138,7 @@ impl Big {
     }
 }
 
-/// Runs that a magazine has no room for: at most half a set, what made room, and the two that came.
+/// Runs that a magazine has no room for.
 pub(crate) struct Out {
     runs: [Item; OUT_MAX],
     len: usize,
@@ -409,7 +412,7 @@ impl Shelf {
         if large { big.enter(pages) } else { self.small + pages <= SMALL_PAGES_MAX }
     }
 
-    /// Pushes items out until there is room. `false` if there cannot be, or `out` is nearly full.
+    /// Pushes items out until there is room. `false` if there cannot be, or if `out` has [`ROOM_MAX`].
     fn make_room(&mut self, pages: u64, large: bool, big: &Big, out: &mut Out) -> bool {
         for step in 0..=SETS {
             let victim = (usize::from(self.victim) + step) % SETS;
@@ -418,7 +421,7 @@ impl Shelf {
                     self.victim = victim as u8;
                     return true;
                 }
-                if out.len + 3 > OUT_MAX || !self.has_kind(victim, large) {
+                if out.len >= ROOM_MAX || !self.has_kind(victim, large) {
                     break;
                 }
                 if let Some(item) = self.pop_oldest(victim, big) {
@@ -514,6 +517,52 @@ mod tests {
             out.for_each(|run| assert_eq!(inside.remove(&run.page()), Some(run.pages())));
         }
         assert_eq!((inside.len(), big.pages.into_inner()), (0, 0));
+    }
+
+    /// Frees runs of these sizes, one after the other; how many came out at once, at most.
+    fn free_all(magazine: &Magazine, big: &Big, sizes: impl Iterator<Item = u64>) -> usize {
+        let (mut page, mut most) = (0, 0);
+        for pages in sizes {
+            let mut out = Out::new(FIRST);
+            let fresh = run(page, pages);
+            page += pages;
+            if let Err(run) = magazine.put(fresh, FIRST) {
+                magazine.push(run, big, &mut out);
+            }
+            assert_eq!(magazine.check(), Ok(()));
+            assert!(big.pages.load(Ordering::Relaxed) <= big.max);
+            most = most.max(out.count());
+        }
+        most
+    }
+
+    #[test]
+    fn mz1_more_than_two_sets_come_out_at_once() {
+        let (magazine, big) = (magazine(), Big::new(32 * BIG_PAGES));
+        // All of the budget is out before the last one fits, and the place of the one before is taken: its set is full.
+        let sizes = [(513, 8), (526, 8), (521, 9), (10_500, 1)];
+        let most =
+            free_all(magazine, &big, sizes.iter().flat_map(|&(pages, count)| (0..count).map(move |_| pages)));
+        assert!((2 * WAYS + 1..=OUT_MAX).contains(&most), "{most}");
+    }
+
+    #[test]
+    fn mz1_a_budget_of_many_big_items_holds_and_so_does_what_comes_out() {
+        let (magazine, big) = (magazine(), Big::new(32 * BIG_PAGES));
+        let mut state = 11u64;
+        let most = free_all(
+            magazine,
+            &big,
+            (0..100_000).map(|_| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                match state >> 59 {
+                    0 => 9000 + (state >> 33) % (16 * BIG_PAGES),
+                    1..4 => 1 + (state >> 33) % 511,
+                    _ => [513, 526, 521][(state >> 33) as usize % 3],
+                }
+            }),
+        );
+        assert!((WAYS..=OUT_MAX).contains(&most), "{most}");
     }
 
     #[test]

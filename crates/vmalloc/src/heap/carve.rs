@@ -465,9 +465,21 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Makes runs dirty, and purges if there are too many, or some that nobody needed for long.
+    /// Makes runs dirty, and gives back what is too much.
     pub(super) fn make_dirty(&self, runs: Out) {
         self.add_dirty(runs);
+        self.balance();
+    }
+
+    /// The same after so many pages became dirty that were in no magazine; tells the thread. Called under no lock.
+    pub(super) fn settle(&self, pages: u64) {
+        self.freed.fetch_add(pages, Ordering::Relaxed);
+        self.balance();
+        self.poke();
+    }
+
+    /// Purges if there are too many dirty runs, or some that nobody needed for long.
+    fn balance(&self) {
         let kept = self.dirty_hint() + self.big.pages();
         if kept > self.kept_max {
             self.purge_some(kept - self.kept_max + self.kept_max / 16);

@@ -12,15 +12,16 @@
 //! The moves are made by one thread at a time, since each makes all CPUs that run this process forget addresses, and so that a fork
 //! finds none under way; under no lock that others need. Meanwhile the sources, and what is left of the last fresh block, are in nobody's list
 //! and their first words tell their size, as in a purge (VM1). A move that is refused (an old kernel, a seccomp profile,
-//! pages that a child still shares) leaves its source dirty, and the rest of the run to page faults; then there are none for a while, or
-//! ever.
+//! pages that a child still shares) leaves its source dirty, and the rest of the run to page faults; then there are none for a while. They end for
+//! good only where the system says that it can never move any (`Os::can_move`): what one move is refused for (locked pages, a
+//! descriptor that somebody closed) need not hold for the next.
 //! # Source
 //! Our own. Figures: `docs/decisions/0014-two-zones.md`.
 
 use super::carve::{Central, Fresh};
 use super::{BATCH, Heap, Held};
 use crate::arena::Run;
-use crate::os::{Errno, Os};
+use crate::os::Os;
 use crate::word::Word;
 use core::sync::atomic::Ordering;
 
@@ -50,8 +51,8 @@ impl<O: Os> Heap<O> {
             let pages = source.pages();
             // SAFETY: part of the fresh run and what is left of it, below the frontier and in the caller's hands alone.
             let mut to = unsafe { Run::claim(at, pages) };
-            if let Err((_, errno)) = self.arena.move_pages(source, &mut to) {
-                self.refill_refused(errno);
+            if self.arena.move_pages(source, &mut to).is_err() {
+                self.refill_refused();
                 break;
             }
             at += pages;
@@ -80,9 +81,8 @@ impl<O: Os> Heap<O> {
     }
 
     #[cold]
-    fn refill_refused(&self, errno: Errno) {
-        let passes = matches!(errno.0, libc::EBUSY | libc::EAGAIN | libc::EEXIST | libc::ENOMEM);
-        self.refill_pause.store(if passes { PAUSE } else { u64::MAX }, Ordering::Relaxed);
+    fn refill_refused(&self) {
+        self.refill_pause.store(if self.arena.can_move() { PAUSE } else { u64::MAX }, Ordering::Relaxed);
     }
 }
 

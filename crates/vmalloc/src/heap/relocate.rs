@@ -178,11 +178,14 @@ impl<O: Os> Heap<O> {
             return;
         }
         let mut central = self.zone_of(from.page());
-        let (page, range) = (from.page(), from.range());
+        let (page, range, before) = (from.page(), from.range(), central.dirty_pages());
         central.add_dirty(from);
         let (_, end) = range.whole_pages();
         let gone = VaRange::from_pages(page, end.min(page + moved)).unwrap_or_default();
         central.launder(gone);
+        let dirty = central.dirty_pages().saturating_sub(before);
+        drop(central);
+        self.settle(dirty);
     }
 
     /// Enters an area whose mapping has moved.
@@ -195,7 +198,9 @@ impl<O: Os> Heap<O> {
         if word.is_moved() {
             central.moved -= 1;
         }
-        self.give_fresh(&mut central, from);
+        let dirty = self.give_fresh(&mut central, from);
+        drop(central);
+        self.settle(dirty);
     }
 
     /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them it is as it was carved.
@@ -210,13 +215,16 @@ impl<O: Os> Heap<O> {
     #[cold]
     pub(super) fn free_moved(&self, run: Run) {
         let mut central = self.zone_of(run.page());
-        self.give_fresh(&mut central, run);
+        let dirty = self.give_fresh(&mut central, run);
         central.moved -= 1;
+        drop(central);
+        self.settle(dirty);
     }
 
-    /// Maps fresh pages over a run; its blocks are clean then, and what is left at its ends dirty.
-    pub(super) fn give_fresh(&self, central: &mut Central<O>, mut run: Run) {
-        let range = run.range();
+    /// Maps fresh pages over a run; its blocks are clean then, and what is left at its ends dirty: how many pages, for
+    /// [`settle`](Self::settle).
+    pub(super) fn give_fresh(&self, central: &mut Central<O>, mut run: Run) -> u64 {
+        let (range, before) = (run.range(), central.dirty_pages());
         let renewed = self.arena.renew(&mut run).is_ok();
         central.add_dirty(run);
         if renewed {
@@ -224,6 +232,7 @@ impl<O: Os> Heap<O> {
         } else {
             central.refused += 1;
         }
+        central.dirty_pages().saturating_sub(before)
     }
 
     /// Gives a run to nobody any more.

@@ -5,7 +5,7 @@
 //!   grow in place   |== live ==|~dirty~|  clean  |   ->  |===== live =====|clean|      what is above it joins it
 //!   shrink          |===== live =====|               ->  |== live ==|~dirty~|
 //! ```
-//! Neither makes a system call, but for the frontier. What is above an area is free more often than not: areas are carved where they
+//! Neither makes a system call, but for the frontier, and for a purge if what was cut off is more than may be kept. What is above an area is free more often than not: areas are carved where they
 //! fit lowest, and one that grew has moved to where there is room.
 //! # Source
 //! Our own; Linux has `vrealloc` (6.12), which copies, or stays where it is if its pages are enough.
@@ -116,11 +116,14 @@ impl<O: Os> Heap<O> {
         }
         // SAFETY: the tail of a live area that has become shorter.
         let tail = unsafe { Run::claim(page + pages, word.pages() - pages) };
-        if word.is_moved() {
-            self.give_fresh(&mut central, tail);
+        let dirty = if word.is_moved() {
+            self.give_fresh(&mut central, tail)
         } else {
             central.add_dirty(tail);
-        }
+            word.pages() - pages
+        };
+        drop(central);
+        self.settle(dirty);
         Ok(true)
     }
 

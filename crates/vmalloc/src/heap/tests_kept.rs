@@ -92,6 +92,68 @@ fn wk1_what_nobody_needs_goes_back_by_itself_time_and_again() {
     assert_eq!(shim.mapped(), 0, "its stack is gone");
 }
 
+/// Resizes an area; where it is then.
+fn resize(heap: &Owned<Shim>, at: usize, bytes: usize) -> usize {
+    // SAFETY: our own, and nobody else's.
+    unsafe { heap.resize(at, layout(bytes, 1), Fill::Any) }.unwrap().addr().get()
+}
+
+#[test]
+fn what_an_area_gives_up_counts_as_freed_and_no_more_of_it_is_kept() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let heap = heap(&shim, 1 << 34, 64 * MIB);
+    let area = heap.alloc(layout(256 * MIB, 1), Fill::Any).unwrap().addr().get();
+    let freed = heap.freed.load(Ordering::Relaxed);
+    assert_eq!(resize(&heap, area, PAGE_BYTES), area);
+    assert!(kept(&heap) <= 64 * MIB, "{:?}", heap.stats());
+    assert_eq!(heap.freed.load(Ordering::Relaxed) - freed, (256 * MIB / PAGE_BYTES) as u64 - 1);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn what_a_moved_area_leaves_behind_is_bounded_as_well() {
+    // By pages that move, and by mappings: then what is left cannot be renewed, so all of it is kept.
+    for remaps in [false, true] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let heap = heap(&shim, 1 << 34, 0);
+        if remaps {
+            shim.stand_still();
+            shim.refuse(Call::Move, 0);
+            shim.refuse(Call::Renew, 0);
+        }
+        // No multiple of a block, so that the last pages are left.
+        let areas = [0; 2].map(|_| heap.alloc(layout(41 * MIB, 1), Fill::Any).unwrap().addr().get());
+        // SAFETY: our own, and nobody else's.
+        unsafe { core::ptr::with_exposed_provenance_mut::<u8>(areas[0]).write_bytes(1, 41 * MIB) };
+        let to = resize(&heap, areas[0], 90 * MIB);
+        assert_ne!(to, areas[0]);
+        // Parts of blocks that others use stay.
+        assert!(kept(&heap) <= 6 * MIB, "{remaps}: {:?}", heap.stats());
+        // SAFETY: our own, and nobody refers to it.
+        unsafe { heap.free(to) }.unwrap();
+        assert!(kept(&heap) <= 6 * MIB, "{remaps}: {:?}", heap.stats());
+        assert_eq!(heap.validate(), Ok(()));
+    }
+}
+
+#[test]
+fn wk1_what_an_area_gives_up_wakes_and_starts_the_thread() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(20));
+    let area = heap.alloc(layout(100 * MIB, 1), Fill::Any).unwrap().addr().get();
+    assert_eq!(resize(&heap, area, 50 * MIB), area);
+    assert_eq!(shim.calls(Call::Spawn), 1);
+    for mib in [30, 10] {
+        assert!(wait_until(|| kept(&heap) == 0 && heap.worker_state() == "asleep"), "{:?}", heap.stats());
+        assert_eq!(resize(&heap, area, mib * MIB), area);
+    }
+    assert!(wait_until(|| kept(&heap) == 0), "{:?}", heap.stats());
+    assert_eq!(heap.validate(), Ok(()));
+}
+
 #[test]
 fn what_is_in_use_stays_while_time_passes() {
     let shim = Shim::default();
@@ -160,12 +222,16 @@ fn cold_pages_move_to_where_they_are_wanted_and_keep_no_secret_zeros() {
 
 #[test]
 fn a_refill_that_is_refused_leaves_faults_and_comes_again_or_not() {
-    for (errno, again) in [(libc::EBUSY, true), (libc::EPERM, false)] {
+    let passing = [libc::EBUSY, libc::EBADF, libc::EINVAL, libc::EPERM].map(|errno| (errno, true));
+    for (errno, again) in passing.into_iter().chain([(libc::ENOSYS, false)]) {
         let shim = Shim::default();
         shim.on_cpu(0);
         let mut twin = Twin::new(heap(&shim, 1 << 34, 1 << 30));
         if !shim.can_move() {
             return;
+        }
+        if !again {
+            shim.stand_still();
         }
         shim.refuse_with(Errno(errno));
         shim.refuse_some(Call::Move, 0, 1);

@@ -185,7 +185,12 @@ impl<O: Os> Heap<O> {
 
     /// Tells whether something is kept that time may give back.
     fn keeps_something(&self) -> bool {
-        (0..ZONES).any(|zone| self.zone(zone).cold.len() > 0)
+        // What a purge or a refill has in its hands may come back.
+        let kept = |zone| {
+            let central = self.zone(zone);
+            central.cold.len() > 0 || central.leaving > 0
+        };
+        (0..ZONES).any(kept)
             || self.big.pages() > 0
             || self.magazines.iter().any(|magazine| magazine.held().items > 0)
     }

@@ -29,6 +29,8 @@ struct State {
     tears: AtomicBool,
     /// Of a refused move, half is done.
     halves: AtomicBool,
+    /// Says that nothing can ever be moved.
+    still: AtomicBool,
     cpu: AtomicUsize,
     cpus: AtomicUsize,
 }
@@ -49,6 +51,7 @@ impl Default for Shim {
             errno: AtomicI32::new(Errno::NOMEM.0),
             tears: AtomicBool::new(false),
             halves: AtomicBool::new(false),
+            still: AtomicBool::new(false),
             cpu: AtomicUsize::new(usize::MAX),
             cpus: AtomicUsize::new(4),
         }))
@@ -80,6 +83,11 @@ impl Shim {
     /// Whether a refused move has done half.
     pub(crate) fn halve(&self, halves: bool) {
         self.0.halves.store(halves, Ordering::Relaxed);
+    }
+
+    /// Says from now on that nothing can ever be moved, as a kernel before 6.8.
+    pub(crate) fn stand_still(&self) {
+        self.0.still.store(true, Ordering::Relaxed);
     }
 
     /// Refuses nothing any more.
@@ -195,7 +203,7 @@ impl Os for Shim {
     }
 
     fn can_move(&self) -> bool {
-        self.0.linux.can_move()
+        self.0.linux.can_move() && !self.0.still.load(Ordering::Relaxed)
     }
 
     unsafe fn remap(&self, from: Span, to: usize) -> Result<(), Errno> {

@@ -21,7 +21,7 @@
 use super::linux::errno;
 use super::{Errno, Span, Stopped};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
 
 /// `UFFD_USER_MODE_ONLY`: whoever has no privilege may have this much.
 const USER_MODE_ONLY: c_int = 1;
@@ -79,9 +79,11 @@ pub(super) struct Mover {
     fd: AtomicI32,
     /// The system has no such thing, or refuses it.
     off: AtomicBool,
-    /// What is registered: hints, since to register twice changes nothing.
+    /// What is registered, or about to be: hints, since to register twice changes nothing.
     armed_at: AtomicUsize,
     armed_bytes: AtomicUsize,
+    /// It is registered, as far as anybody knows.
+    armed: AtomicBool,
 }
 
 impl Mover {
@@ -91,6 +93,7 @@ impl Mover {
             off: AtomicBool::new(false),
             armed_at: AtomicUsize::new(0),
             armed_bytes: AtomicUsize::new(0),
+            armed: AtomicBool::new(false),
         }
     }
 
@@ -123,23 +126,23 @@ impl Mover {
             let more = usize::try_from(order.moved).unwrap_or(0);
             done += more;
             tries = if more > 0 { 0 } else { tries + 1 };
-            match errno.0 {
-                // Part of it was moved, or the mappings are changing.
-                libc::EAGAIN if tries < TRIES => {}
-                libc::EBADF | libc::ENOTTY => {
-                    // Somebody closed all descriptors, and may have another file by this number now.
-                    self.lose();
-                    return Err(Stopped { bytes: done, errno });
-                }
-                _ => return Err(Stopped { bytes: done, errno }),
+            // Part of it was moved, or the mappings are changing.
+            if errno.0 == libc::EAGAIN && tries < TRIES {
+                continue;
             }
+            if is_lost(errno) {
+                self.lose();
+            }
+            return Err(Stopped { bytes: done, errno });
         }
         Ok(())
     }
 
     /// Registers what was mapped anew, so that it is one mapping with what is around it.
     pub(super) fn rearm(&self, span: Span) {
-        let (at, bytes) = (self.armed_at.load(Ordering::Relaxed), self.armed_bytes.load(Ordering::Relaxed));
+        // After the mapping was made: whoever registers all of it either finds that, or said before that he would.
+        fence(Ordering::SeqCst);
+        let (at, bytes) = (self.armed_at.load(Ordering::Acquire), self.armed_bytes.load(Ordering::Relaxed));
         let fd = self.fd.load(Ordering::Acquire);
         if fd != CLOSED && span.at.wrapping_sub(at) < bytes {
             // If it is refused, there is a mapping more, to which nothing moves.
@@ -151,8 +154,7 @@ impl Mover {
     pub(super) fn unmapped(&self, span: Span) {
         let at = self.armed_at.load(Ordering::Relaxed);
         if at != 0 && at.wrapping_sub(span.at) < span.bytes {
-            self.armed_bytes.store(0, Ordering::Relaxed);
-            self.armed_at.store(0, Ordering::Relaxed);
+            self.disarm();
         }
     }
 
@@ -166,9 +168,14 @@ impl Mover {
         }
     }
 
-    fn lose(&self) {
+    fn disarm(&self) {
+        self.armed.store(false, Ordering::Relaxed);
         self.armed_bytes.store(0, Ordering::Relaxed);
         self.armed_at.store(0, Ordering::Relaxed);
+    }
+
+    fn lose(&self) {
+        self.disarm();
         self.fd.store(CLOSED, Ordering::Release);
     }
 
@@ -188,11 +195,23 @@ impl Mover {
                 fd = other;
             }
         }
-        if self.armed_at.load(Ordering::Acquire) != within.at {
-            self.judge(register(fd, within))?;
+        // Acquire pairs with the release of below: it is registered.
+        if !self.armed.load(Ordering::Acquire) || self.armed_at.load(Ordering::Relaxed) != within.at {
             self.armed_bytes.store(within.bytes, Ordering::Relaxed);
-            // Release pairs with the load of above: it is registered.
+            // Release: whoever finds this in `rearm` finds the descriptor.
             self.armed_at.store(within.at, Ordering::Release);
+            fence(Ordering::SeqCst);
+            match register(fd, within) {
+                Ok(()) => self.armed.store(true, Ordering::Release),
+                Err(errno) if is_lost(errno) => {
+                    self.lose();
+                    return Err(errno);
+                }
+                refused => {
+                    self.disarm();
+                    self.judge(refused)?;
+                }
+            }
         }
         Ok(fd)
     }
@@ -212,6 +231,11 @@ impl Drop for Mover {
     fn drop(&mut self) {
         self.forget();
     }
+}
+
+/// Somebody closed all descriptors, and may have another file by this number now.
+fn is_lost(errno: Errno) -> bool {
+    matches!(errno.0, libc::EBADF | libc::ENOTTY)
 }
 
 /// Opens a userfaultfd that moves pages.
@@ -265,6 +289,7 @@ mod tests {
     use super::super::{Linux, Os};
     use super::*;
     use core::ptr::with_exposed_provenance_mut;
+    use std::os::fd::AsRawFd;
 
     const PAGE: usize = crate::PAGE_BYTES;
 
@@ -375,6 +400,40 @@ mod tests {
         // SAFETY: as before.
         unsafe { linux.move_pages(arena, half, to) }.unwrap();
         assert_eq!((read(to), mappings(arena)), (6, 2));
+        // SAFETY: nobody refers to it any more.
+        unsafe { linux.unmap(Span { at: arena.at - (1 << 20), bytes: 66 << 20 }) };
+    }
+
+    #[test]
+    fn a_descriptor_that_somebody_closed_turns_nothing_off() {
+        let linux = Linux::new();
+        let arena = arena(&linux);
+        let (mover, from) = (Mover::new(), Span { at: arena.at, bytes: 16 * PAGE });
+        let places = [arena.at + (8 << 20), arena.at + (16 << 20), arena.at + (24 << 20)];
+        // SAFETY: the arena of this test.
+        if unsafe { mover.move_pages(arena, from, places[0]) }.is_err() {
+            return;
+        }
+        // With all of it registered, as it knows, and not: then the call that is refused is another one.
+        for (to, registered) in [(places[1], true), (places[2], false)] {
+            write(arena.at, 7);
+            if !registered {
+                mover.disarm();
+            }
+            // Another file by its number: if it were closed, another thread could open a descriptor by that.
+            let (other, fd) = (std::fs::File::open("/dev/null").unwrap(), mover.fd.load(Ordering::Relaxed));
+            // SAFETY: replaces a descriptor that is the mover's own.
+            assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+            // SAFETY: as before.
+            let stopped = unsafe { mover.move_pages(arena, from, to) }.unwrap_err();
+            assert!(is_lost(stopped.errno) && stopped.bytes == 0, "{stopped:?}");
+            assert!(mover.is_on());
+            // SAFETY: as before.
+            unsafe { mover.move_pages(arena, from, to) }.unwrap();
+            assert_eq!(read(to), 7);
+            // SAFETY: nobody has it any more.
+            assert_eq!(unsafe { libc::close(fd) }, 0);
+        }
         // SAFETY: nobody refers to it any more.
         unsafe { linux.unmap(Span { at: arena.at - (1 << 20), bytes: 66 << 20 }) };
     }
