@@ -27,7 +27,7 @@ use crate::arena::ZONES;
 use crate::os::{Os, Span, futex_wait, futex_wait_for, futex_wake};
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 
 /// Pages kept from which there is a thread: 16 MiB.
@@ -55,7 +55,7 @@ pub(super) struct Worker {
     turn_nanos: u64,
     // Atomic. Of all who find `NONE` one changes it, and then has the others.
     state: AtomicU32,
-    thread: AtomicU64,
+    thread: AtomicUsize,
     stack: AtomicUsize,
 }
 
@@ -67,7 +67,7 @@ impl Worker {
             // Not shorter than a microsecond, so that it does not spin.
             turn_nanos: nanos.unwrap_or(0).max(1000),
             state: AtomicU32::new(if nanos.is_some() { NONE } else { OFF }),
-            thread: AtomicU64::new(0),
+            thread: AtomicUsize::new(0),
             stack: AtomicUsize::new(0),
         }
     }

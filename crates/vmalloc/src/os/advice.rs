@@ -184,7 +184,7 @@ impl Advisor {
 
 /// A descriptor of this process.
 fn open_self() -> Result<c_int, Errno> {
-    let me = c_long::from(process_id());
+    let me = process_id() as c_long;
     // SAFETY: makes a descriptor, which an `exec` closes.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, me, 0 as c_long) };
     c_int::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(errno)

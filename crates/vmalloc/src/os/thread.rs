@@ -14,8 +14,8 @@ use core::sync::atomic::AtomicU32;
 /// What a thread runs.
 pub(crate) type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// A thread that was made, by the number that libc gave it.
-pub(crate) type ThreadName = u64;
+/// A thread that was made, by what libc calls it: a number, or with musl an address.
+pub(crate) type ThreadName = usize;
 
 /// Makes a thread.
 ///
@@ -30,11 +30,12 @@ pub(super) unsafe fn spawn(stack: Span, entry: Entry, argument: *mut c_void) -> 
     let code = unsafe { libc::pthread_attr_setstack(attributes.as_mut_ptr(), bottom, stack.bytes) };
     let made = check(code).and_then(|()| {
         let old = block_signals();
-        let mut thread: libc::pthread_t = 0;
+        let mut thread = MaybeUninit::<libc::pthread_t>::zeroed();
         // SAFETY: this function's contract.
-        let code = unsafe { libc::pthread_create(&raw mut thread, attributes.as_ptr(), entry, argument) };
+        let code = unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), entry, argument) };
         restore_signals(&old);
-        check(code).map(|()| thread)
+        // SAFETY: all zeros is a number and a pointer, and so is what was written.
+        check(code).map(|()| unsafe { thread.assume_init() } as ThreadName)
     });
     // SAFETY: initialized above, and used no more.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
@@ -47,16 +48,17 @@ pub(super) unsafe fn spawn(stack: Span, entry: Entry, argument: *mut c_void) -> 
 /// `spawn` made it, in this process, and nobody joined it.
 pub(super) unsafe fn join(thread: ThreadName) {
     // SAFETY: this function's contract.
-    let _ended = unsafe { libc::pthread_join(thread, null_mut()) };
+    let _ended = unsafe { libc::pthread_join(thread as libc::pthread_t, null_mut()) };
 }
 
 /// Waits until somebody wakes `word`, if it still holds `value`, for so long at most.
 #[cold]
 pub(crate) fn futex_wait_for(word: &AtomicU32, value: u32, nanos: u64) {
     let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // The name of the type of seconds is not the same in every libc. Longer than a year is a year.
     let time = libc::timespec {
-        tv_sec: (nanos / 1_000_000_000) as libc::time_t,
-        tv_nsec: (nanos % 1_000_000_000) as libc::c_long,
+        tv_sec: (nanos / 1_000_000_000).min(31_536_000) as _,
+        tv_nsec: (nanos % 1_000_000_000) as _,
     };
     // SAFETY: the kernel compares a word, and reads a time, that live as long as this call.
     let _woken = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, value, &raw const time) };

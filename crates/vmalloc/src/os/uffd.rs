@@ -15,13 +15,18 @@
 //!
 //! A child of a fork has a copy of the descriptor that belongs to its parent's memory, and mappings that are not registered:
 //! [`Mover::forget`] closes it there, and the next move begins anew.
+//!
+//! Others may close all descriptors of a process, and open something else by the same number. A userfaultfd has an inode of its own
+//! since Linux 5.13, and those that move pages are younger: its **mark** is kept beside the number. Whoever closes the descriptor,
+//! registers with it, or was refused by it compares the two first, and leaves alone what is another's.
 //! # Source
 //! `man 2 userfaultfd`, `man 2 ioctl_userfaultfd`; kernel `include/uapi/linux/userfaultfd.h` for the layouts.
 
-use super::linux::errno;
+use super::linux::{done, errno};
 use super::{Errno, Span, Stopped};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// `UFFD_USER_MODE_ONLY`: whoever has no privilege may have this much.
 const USER_MODE_ONLY: c_int = 1;
@@ -70,13 +75,53 @@ struct Move {
     moved: i64,
 }
 
-/// Nobody opened it yet.
-const CLOSED: c_int = -1;
+/// A descriptor by its number, and below that the mark of its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Opened(u64);
+
+impl Opened {
+    /// Nobody opened it yet. No descriptor has this number.
+    const NOTHING: Self = Self(u64::MAX);
+
+    fn new(fd: c_int) -> Result<Self, Errno> {
+        Ok(Self((fd as u32 as u64) << 32 | u64::from(mark(fd)?)))
+    }
+
+    fn fd(self) -> c_int {
+        (self.0 >> 32) as c_int
+    }
+
+    /// The same file is behind the number still.
+    fn is_ours(self) -> bool {
+        self != Self::NOTHING && Self::new(self.fd()) == Ok(self)
+    }
+
+    /// Closes it, unless somebody did.
+    fn close(self) {
+        if self.is_ours() {
+            // SAFETY: opened here, and used by nobody.
+            let _closed = unsafe { libc::close(self.fd()) };
+        }
+    }
+}
+
+/// What tells the file of a descriptor from others. May be called in a child of a fork.
+fn mark(fd: c_int) -> Result<u32, Errno> {
+    let mut about = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: writes what is known of a file.
+    done(unsafe { libc::fstat(fd, about.as_mut_ptr()) })?;
+    // SAFETY: all zeros is a value, and so is what was written.
+    let about = unsafe { about.assume_init() };
+    let (device, inode) = (about.st_dev as u64, about.st_ino as u64);
+    // Odd, so that no two inodes below 2^32 of a device are the same.
+    Ok(device.wrapping_mul(0x9e37_79b9).wrapping_add(inode) as u32)
+}
 
 /// A userfaultfd, once somebody needs it.
 pub(super) struct Mover {
-    // Atomic. The descriptor changes from `CLOSED` to a number once, and back where nobody else calls.
-    fd: AtomicI32,
+    // Atomic.
+    /// An [`Opened`]. Of all who open one, one changes it; it becomes nothing when it is lost.
+    opened: AtomicU64,
     /// The system has no such thing, or refuses it.
     off: AtomicBool,
     /// What is registered, or about to be: hints, since to register twice changes nothing.
@@ -89,7 +134,7 @@ pub(super) struct Mover {
 impl Mover {
     pub(super) const fn new() -> Self {
         Self {
-            fd: AtomicI32::new(CLOSED),
+            opened: AtomicU64::new(Opened::NOTHING.0),
             off: AtomicBool::new(false),
             armed_at: AtomicUsize::new(0),
             armed_bytes: AtomicUsize::new(0),
@@ -107,7 +152,7 @@ impl Mover {
     /// # Safety
     /// Both are in `within`, which was reserved; nobody else refers to either.
     pub(super) unsafe fn move_pages(&self, within: Span, from: Span, to: usize) -> Result<(), Stopped> {
-        let fd = self.ready(within).map_err(|errno| Stopped { bytes: 0, errno })?;
+        let opened = self.ready(within).map_err(|errno| Stopped { bytes: 0, errno })?;
         let (mut done, mut tries) = (0, 0);
         while done < from.bytes {
             let mut order = Move {
@@ -118,7 +163,7 @@ impl Mover {
                 moved: 0,
             };
             // SAFETY: this function's contract; the kernel writes `order` and moves pages between the two.
-            let code = unsafe { libc::ioctl(fd, CALL_MOVE, &raw mut order) };
+            let code = unsafe { libc::ioctl(opened.fd(), CALL_MOVE, &raw mut order) };
             if code == 0 {
                 return Ok(());
             }
@@ -130,8 +175,9 @@ impl Mover {
             if errno.0 == libc::EAGAIN && tries < TRIES {
                 continue;
             }
-            if is_lost(errno) {
-                self.lose();
+            // Somebody closed all descriptors, and may have another file by this number now.
+            if is_lost(errno) || !opened.is_ours() {
+                self.lose(opened);
             }
             return Err(Stopped { bytes: done, errno });
         }
@@ -143,10 +189,10 @@ impl Mover {
         // After the mapping was made: whoever registers all of it either finds that, or said before that he would.
         fence(Ordering::SeqCst);
         let (at, bytes) = (self.armed_at.load(Ordering::Acquire), self.armed_bytes.load(Ordering::Relaxed));
-        let fd = self.fd.load(Ordering::Acquire);
-        if fd != CLOSED && span.at.wrapping_sub(at) < bytes {
+        let opened = self.opened();
+        if span.at.wrapping_sub(at) < bytes && opened.is_ours() {
             // If it is refused, there is a mapping more, to which nothing moves.
-            let _refused = register(fd, span);
+            let _refused = register(opened.fd(), span);
         }
     }
 
@@ -160,12 +206,9 @@ impl Mover {
 
     /// Begins anew in a child, which has one thread: the descriptor is its parent's.
     pub(super) fn forget(&self) {
-        let fd = self.fd.load(Ordering::Relaxed);
-        self.lose();
-        if fd != CLOSED {
-            // SAFETY: opened here, copied by the fork, and used by nobody.
-            let _closed = unsafe { libc::close(fd) };
-        }
+        let opened = self.opened();
+        self.lose(opened);
+        opened.close();
     }
 
     fn disarm(&self) {
@@ -174,37 +217,51 @@ impl Mover {
         self.armed_at.store(0, Ordering::Relaxed);
     }
 
-    fn lose(&self) {
+    fn opened(&self) -> Opened {
+        // Acquire pairs with the release of whoever opened it.
+        Opened(self.opened.load(Ordering::Acquire))
+    }
+
+    /// Begins anew, unless another thread did.
+    fn lose(&self, opened: Opened) {
+        // First, so that nobody takes for registered what is so with the old one.
         self.disarm();
-        self.fd.store(CLOSED, Ordering::Release);
+        let (old, new) = (opened.0, Opened::NOTHING.0);
+        let _others = self.opened.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
     }
 
     /// The descriptor, with `within` registered.
-    fn ready(&self, within: Span) -> Result<c_int, Errno> {
+    fn ready(&self, within: Span) -> Result<Opened, Errno> {
         if !self.is_on() {
             return Err(Errno(libc::ENOSYS));
         }
-        // Acquire pairs with the release of whoever opened it.
-        let mut fd = self.fd.load(Ordering::Acquire);
-        if fd == CLOSED {
-            fd = self.judge(open())?;
-            // Release pairs with the load of above.
-            if let Err(other) = self.fd.compare_exchange(CLOSED, fd, Ordering::Release, Ordering::Acquire) {
-                // SAFETY: opened a moment ago; another thread was faster.
-                let _closed = unsafe { libc::close(fd) };
-                fd = other;
+        // Acquire pairs with the release of below: it is registered.
+        let is_armed =
+            || self.armed.load(Ordering::Acquire) && self.armed_at.load(Ordering::Relaxed) == within.at;
+        let mut opened = self.opened();
+        if !is_armed() && opened != Opened::NOTHING && !opened.is_ours() {
+            self.lose(opened);
+            opened = self.opened();
+        }
+        if opened == Opened::NOTHING {
+            opened = self.judge(open())?;
+            let (old, new) = (Opened::NOTHING.0, opened.0);
+            // Release pairs with the load of `opened`.
+            if let Err(other) = self.opened.compare_exchange(old, new, Ordering::Release, Ordering::Acquire) {
+                // Another thread was faster.
+                opened.close();
+                opened = Opened(other);
             }
         }
-        // Acquire pairs with the release of below: it is registered.
-        if !self.armed.load(Ordering::Acquire) || self.armed_at.load(Ordering::Relaxed) != within.at {
+        if !is_armed() {
             self.armed_bytes.store(within.bytes, Ordering::Relaxed);
             // Release: whoever finds this in `rearm` finds the descriptor.
             self.armed_at.store(within.at, Ordering::Release);
             fence(Ordering::SeqCst);
-            match register(fd, within) {
+            match register(opened.fd(), within) {
                 Ok(()) => self.armed.store(true, Ordering::Release),
                 Err(errno) if is_lost(errno) => {
-                    self.lose();
+                    self.lose(opened);
                     return Err(errno);
                 }
                 refused => {
@@ -213,7 +270,7 @@ impl Mover {
                 }
             }
         }
-        Ok(fd)
+        Ok(opened)
     }
 
     /// Turns it off if a refusal is one for good.
@@ -240,7 +297,7 @@ fn is_lost(errno: Errno) -> bool {
 
 /// Opens a userfaultfd that moves pages.
 #[cold]
-fn open() -> Result<c_int, Errno> {
+fn open() -> Result<Opened, Errno> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
     // SAFETY: makes a descriptor.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
@@ -252,10 +309,10 @@ fn open() -> Result<c_int, Errno> {
     let mut api = Api { api: API, features: FEATURE_MOVE, ioctls: 0 };
     // SAFETY: the kernel writes `api`.
     let code = unsafe { libc::ioctl(fd, CALL_API, &raw mut api) };
-    if code == 0 {
-        return Ok(fd);
-    }
-    let refused = errno();
+    let refused = match if code == 0 { Opened::new(fd) } else { Err(errno()) } {
+        Err(errno) => errno,
+        opened => return opened,
+    };
     // SAFETY: opened a moment ago.
     let _closed = unsafe { libc::close(fd) };
     Err(refused)
@@ -289,7 +346,6 @@ mod tests {
     use super::super::{Linux, Os};
     use super::*;
     use core::ptr::with_exposed_provenance_mut;
-    use std::os::fd::AsRawFd;
 
     const PAGE: usize = crate::PAGE_BYTES;
 
@@ -404,35 +460,64 @@ mod tests {
         unsafe { linux.unmap(Span { at: arena.at - (1 << 20), bytes: 66 << 20 }) };
     }
 
+    /// Closes the descriptor and opens the file of `other` by its number, as somebody does who closes all that are not his own.
+    fn take_number(opened: Opened, other: c_int) {
+        // SAFETY: the tests' own descriptors.
+        assert_eq!(unsafe { libc::dup2(other, opened.fd()) }, opened.fd());
+    }
+
     #[test]
-    fn a_descriptor_that_somebody_closed_turns_nothing_off() {
+    fn what_others_opened_by_its_number_is_left_alone() {
         let linux = Linux::new();
         let arena = arena(&linux);
-        let (mover, from) = (Mover::new(), Span { at: arena.at, bytes: 16 * PAGE });
-        let places = [arena.at + (8 << 20), arena.at + (16 << 20), arena.at + (24 << 20)];
-        // SAFETY: the arena of this test.
-        if unsafe { mover.move_pages(arena, from, places[0]) }.is_err() {
+        let half = Span { at: arena.at, bytes: 16 * PAGE };
+        let to = arena.at + (8 << 20);
+        let mover = Mover::new();
+        let step = || {
+            super::super::advice::discard_one(Span { at: to, ..half }).unwrap();
+            // SAFETY: the arena of this test.
+            unsafe { mover.move_pages(arena, half, to) }
+        };
+        write(arena.at, 5);
+        if step().is_err() {
             return;
         }
-        // With all of it registered, as it knows, and not: then the call that is refused is another one.
-        for (to, registered) in [(places[1], true), (places[2], false)] {
-            write(arena.at, 7);
-            if !registered {
-                mover.disarm();
-            }
-            // Another file by its number: if it were closed, another thread could open a descriptor by that.
-            let (other, fd) = (std::fs::File::open("/dev/null").unwrap(), mover.fd.load(Ordering::Relaxed));
-            // SAFETY: replaces a descriptor that is the mover's own.
-            assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
-            // SAFETY: as before.
-            let stopped = unsafe { mover.move_pages(arena, from, to) }.unwrap_err();
-            assert!(is_lost(stopped.errno) && stopped.bytes == 0, "{stopped:?}");
-            assert!(mover.is_on());
-            // SAFETY: as before.
-            unsafe { mover.move_pages(arena, from, to) }.unwrap();
-            assert_eq!(read(to), 7);
-            // SAFETY: nobody has it any more.
-            assert_eq!(unsafe { libc::close(fd) }, 0);
+        // SAFETY: makes a descriptor.
+        let file = unsafe { libc::memfd_create(c"another's".as_ptr(), libc::MFD_CLOEXEC) };
+        let theirs = mark(file).unwrap();
+        let first = mover.opened();
+        take_number(first, file);
+        // A child forgets what it has, and closes nothing.
+        // SAFETY: the child calls what is under test and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            mover.forget();
+            let stays = mark(first.fd()) == Ok(theirs) && mover.opened() == Opened::NOTHING;
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!stays)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child.
+        assert_eq!((unsafe { libc::waitpid(child, &raw mut status, 0) }, status), (child, 0));
+        // The process finds out, and opens another.
+        assert!(step().is_err() && mover.is_on());
+        write(arena.at, 6);
+        step().unwrap();
+        assert_eq!((read(to), mark(first.fd())), (6, Ok(theirs)));
+        // Even if what has the number now is a userfaultfd, too.
+        let (second, other) = (mover.opened(), open().unwrap());
+        take_number(second, other.fd());
+        assert!(step().is_err() && !second.is_ours());
+        step().unwrap();
+        let third = mover.opened();
+        assert!(third.is_ours() && third.fd() != second.fd());
+        // Nor does the end close what is another's.
+        take_number(third, file);
+        drop(mover);
+        assert_eq!(mark(third.fd()), Ok(theirs));
+        for fd in [file, first.fd(), second.fd(), third.fd(), other.fd()] {
+            // SAFETY: opened here, and nobody uses them.
+            unsafe { libc::close(fd) };
         }
         // SAFETY: nobody refers to it any more.
         unsafe { linux.unmap(Span { at: arena.at - (1 << 20), bytes: 66 << 20 }) };

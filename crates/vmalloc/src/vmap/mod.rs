@@ -35,7 +35,12 @@
 //! exactly. There may be a quarter of those that the process may have (`vm.max_map_count`); one more is a typed error.
 //!
 //! **fork**: frames are shared memory. A child sees what was mapped, as the parent goes on to see it, and must not make or end
-//! anything here: what it tries is [`VmapError::OtherProcess`], and what it drops stays.
+//! anything here: what it tries is [`VmapError::OtherProcess`], and what it drops stays. It is told nothing either: all counts are
+//! 0, no mapping is listed, and [`Mappings::vread`] reads nothing. So it takes no lock, which another thread may have had. What it wants
+//! of its own, it makes by [`Mappings::new`].
+//!
+//! The memory file is a descriptor that is kept. Whoever closes it ends what can be made here, and whoever opens another file by its number
+//! has that one changed: it must be left open.
 //!
 //! # Locking
 //! ```text
@@ -67,10 +72,10 @@ use crate::records::Host;
 use crate::vread::peek;
 use core::fmt;
 use core::panic::Location;
-use core::ptr::with_exposed_provenance;
+use core::ptr::{null_mut, with_exposed_provenance};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use ground::Ground;
 use os::{Linux, MapOs};
-use std::sync::OnceLock;
 use table::Table;
 use va_base::{AllocError, Pages, Request, Va, VaRange};
 use va_block::config::Default as Policies;
@@ -296,6 +301,9 @@ impl<V: MapOs> Core<V> {
 
     fn vread(&self, address: usize, to: &mut [u8]) -> usize {
         to.fill(0);
+        if self.own().is_err() {
+            return 0;
+        }
         let range = VaRange::from_size(Va::new(address as u64), to.len() as u64);
         let (mut at, mut mapped, mut really) = (0, 0, 0);
         self.map.read(range.unwrap_or_default(), |piece| match piece {
@@ -310,11 +318,14 @@ impl<V: MapOs> Core<V> {
     }
 
     fn write_info(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.own().is_err() {
+            return Ok(());
+        }
         for area in self.map.areas() {
             let (start, end, bytes) =
                 (area.range.start().get(), area.range.end().get(), area.range.len_bytes());
             write!(f, "{start:#018x}-{end:#018x} {bytes:>7}")?;
-            // SAFETY: null, or what `vmap` was told, which lives as long as the program.
+            // SAFETY: null, or what `vmap` was told, which lives as long as the program, or the library that called (`vmallocinfo`).
             let caller =
                 unsafe { with_exposed_provenance::<Location<'static>>(area.caller as usize).as_ref() };
             if let Some(caller) = caller {
@@ -359,7 +370,8 @@ pub struct MappingStats {
     pub frames: u64,
 }
 
-static GLOBAL: OnceLock<Mappings> = OnceLock::new();
+/// Those of the process, once somebody asked for them. They stay.
+static GLOBAL: AtomicPtr<Mappings> = AtomicPtr::new(null_mut());
 
 impl Mappings {
     /// Reserves an address range of at most `range_bytes_max` bytes: 16 GiB, 4 GiB, 1 GiB or 256 MiB.
@@ -375,11 +387,28 @@ impl Mappings {
     /// # Errors
     /// As [`new`](Self::new); the next call tries again.
     pub fn global() -> Result<&'static Self, VmapError> {
-        match GLOBAL.get() {
-            Some(global) => Ok(global),
-            // Of two who try at a time, one keeps his.
-            None => Self::new(usize::MAX).map(|made| GLOBAL.get_or_init(|| made)),
+        // Acquire pairs with the release of whoever made it.
+        let global = GLOBAL.load(Ordering::Acquire);
+        // SAFETY: null, or mappings that are never dropped.
+        unsafe { global.as_ref() }.map_or_else(Self::make_global, Ok)
+    }
+
+    /// Makes them under no lock, so that no fork finds it taken: of two who try at a time, one keeps his.
+    #[cold]
+    fn make_global() -> Result<&'static Self, VmapError> {
+        let made = Self::new(usize::MAX)?;
+        let place = made.0.base.0.host.lend_place::<Self>().ok_or(VmapError::NoRecords)?;
+        // SAFETY: lent for mappings; they live in their own records.
+        unsafe { place.write(made) };
+        let told = GLOBAL.compare_exchange(null_mut(), place.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
+        if let Err(other) = told {
+            // SAFETY: written above, and nobody else knows of it; read before its records go.
+            drop(unsafe { place.read() });
+            // SAFETY: never dropped.
+            return Ok(unsafe { &*other });
         }
+        // SAFETY: written above, and never dropped.
+        Ok(unsafe { place.as_ref() })
     }
 
     /// Makes frames of zeros, which have memory when they are written to.
@@ -443,13 +472,16 @@ impl Mappings {
     }
 
     /// Copies what is mapped at an address, whoever unmaps it meanwhile. Bytes behind which nothing is mapped are zeros. Returns how
-    /// many bytes were really read.
+    /// many bytes were really read; in a child of a fork, none.
     pub fn vread(&self, address: *const u8, to: &mut [u8]) -> usize {
         self.0.vread(address.addr(), to)
     }
 
-    /// Counts.
+    /// Counts; all 0 in a child of a fork.
     pub fn stats(&self) -> MappingStats {
+        if self.0.own().is_err() {
+            return MappingStats::default();
+        }
         let (told, map) = (self.0.table().told(), self.0.map.stats());
         let numbers = self.0.numbers.lock();
         let bytes = |pages: Pages| pages.get() as usize * PAGE_BYTES;
@@ -465,7 +497,10 @@ impl Mappings {
     }
 
     /// Every mapping in address order, a line each, as `/proc/vmallocinfo` has them: range with its guard page, bytes, who asked, pages
-    /// and `vmap`; or `vm_map_ram` for a block that small ones are cut from.
+    /// and `vmap`; or `vm_map_ram` for a block that small ones are cut from. Nothing in a child of a fork.
+    ///
+    /// Who asked is a place in the source, whose name is read here: a library that called must not have been unloaded while what it
+    /// mapped is there.
     pub fn vmallocinfo(&self) -> impl fmt::Display + '_ {
         struct Info<'a>(&'a Mappings);
         impl fmt::Display for Info<'_> {

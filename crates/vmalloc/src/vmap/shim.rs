@@ -4,7 +4,7 @@ use super::os::{Linux, MapOs, Span, VmapCall};
 use crate::os::Errno;
 use core::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 const CALLS: usize = VmapCall::Copy as usize + 1;
 
@@ -15,12 +15,14 @@ pub(super) struct Shim(Arc<State>);
 struct State {
     left: [AtomicU64; CALLS],
     calls: [AtomicU64; CALLS],
+    errno: AtomicI32,
 }
 
 impl Default for Shim {
     fn default() -> Self {
         let left = [const { AtomicU64::new(u64::MAX) }; CALLS];
-        Self(Arc::new(State { left, calls: [const { AtomicU64::new(0) }; CALLS] }))
+        let calls = [const { AtomicU64::new(0) }; CALLS];
+        Self(Arc::new(State { left, calls, errno: AtomicI32::new(Errno::NOMEM.0) }))
     }
 }
 
@@ -28,6 +30,11 @@ impl Shim {
     /// Refuses every call of a kind after `granted` more; `u64::MAX` refuses none.
     pub(super) fn refuse(&self, call: VmapCall, granted: u64) {
         self.0.left[call as usize].store(granted, Ordering::Relaxed);
+    }
+
+    /// What it says when it refuses, from now on.
+    pub(super) fn refuse_with(&self, errno: Errno) {
+        self.0.errno.store(errno.0, Ordering::Relaxed);
     }
 
     /// Calls of a kind so far, refused ones among them.
@@ -40,7 +47,7 @@ impl Shim {
         self.0.calls[at].fetch_add(1, Ordering::Relaxed);
         let less = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(1) };
         let taken = self.0.left[at].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        taken.map_or(Err(Errno::NOMEM), |_| Ok(()))
+        taken.map_or_else(|_| Err(Errno(self.0.errno.load(Ordering::Relaxed))), |_| Ok(()))
     }
 }
 

@@ -92,13 +92,13 @@ impl<V: MapOs> Table<V> {
         for &bytes in ladder.iter().filter(|&&bytes| bytes <= most) {
             match Self::reserve(&os, bytes) {
                 Ok((window, words)) => {
-                    let Ok(file) = os.create() else {
+                    let file = os.create().map_err(|errno| {
                         // SAFETY: nobody uses it yet.
                         unsafe { os.release(window) };
                         // SAFETY: as before.
                         unsafe { os.release(words) };
-                        return Err((VmapCall::Create, Errno::NOMEM));
-                    };
+                        (VmapCall::Create, errno)
+                    })?;
                     let (first, pages) = ((window.at / PAGE_BYTES) as u64, (bytes / PAGE_BYTES) as u64);
                     let mappings =
                         Mappings { count: 1, stale: 0..0, stale_pages: 0, stale_runs: 0, calls: 0 };
@@ -241,6 +241,12 @@ impl<V: MapOs> Table<V> {
             place += 1;
         }
         Some(start..stop)
+    }
+
+    /// Takes its lock.
+    #[cfg(test)]
+    pub(super) fn hold(&self) -> impl Drop + '_ {
+        self.mappings.lock()
     }
 
     /// Checks VW2 by a walk over all words; `Err` is what is counted and what there is.

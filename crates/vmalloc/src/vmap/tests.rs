@@ -139,8 +139,11 @@ fn sp4_each_call_refused_at_every_n_changes_nothing() {
     for call in [VmapCall::Reserve, VmapCall::Words, VmapCall::Create] {
         let shim = Shim::default();
         shim.refuse(call, 0);
-        let refused = Core::new(shim.clone(), RANGE).err();
-        assert_eq!(refused, Some(VmapError::Refused { call, errno: crate::os::Errno::NOMEM }));
+        for errno in [crate::os::Errno(libc::EMFILE), crate::os::Errno::NOMEM] {
+            shim.refuse_with(errno);
+            let refused = Core::new(shim.clone(), RANGE).err();
+            assert_eq!(refused, Some(VmapError::Refused { call, errno }));
+        }
         shim.refuse(call, u64::MAX);
         drop(super::tests::core(&shim));
     }
@@ -313,10 +316,11 @@ fn a_child_sees_what_was_mapped_and_changes_nothing() {
         let read = view.read(0, &mut seen).is_ok() && &seen == b"parent";
         let refused = frames.vmap(&[0], Protection::Read).err() == Some(VmapError::OtherProcess);
         let none = mappings.frames(1).err() == Some(VmapError::OtherProcess);
+        let told = nothing_is_told(&mappings, view.as_ptr().as_ptr());
         drop(view);
         drop(frames);
         // SAFETY: ends the child.
-        unsafe { libc::_exit(i32::from(!(read && refused && none))) };
+        unsafe { libc::_exit(i32::from(!(read && refused && none && told))) };
     }
     let mut status = 0;
     // SAFETY: waits for the child.
@@ -325,6 +329,71 @@ fn a_child_sees_what_was_mapped_and_changes_nothing() {
     let mut seen = [0; 6];
     view.read(0, &mut seen).unwrap();
     assert_eq!(&seen, b"parent", "the child's drop punched no hole");
+}
+
+/// What a child is told of its parent's mappings, of which one is at an address: nothing, and no lock is taken for it.
+fn nothing_is_told(mappings: &Mappings, at: *const u8) -> bool {
+    let mut to = [7; 6];
+    let read = mappings.vread(at, &mut to);
+    (read, to) == (0, [0; 6])
+        && mappings.stats() == MappingStats::default()
+        && mappings.vmallocinfo().to_string().is_empty()
+}
+
+/// A child of a fork at a moment when other threads had every lock.
+#[test]
+fn a_child_waits_for_no_lock_of_its_parent() {
+    let mappings = Mappings::new(RANGE).unwrap();
+    let frames = mappings.frames(3).unwrap();
+    let view = frames.vmap(&[0], Protection::ReadWrite).unwrap();
+    let numbers = mappings.0.numbers.lock();
+    let table = mappings.0.table().hold();
+    // SAFETY: the child calls what is under test and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // A signal ends a child that waits.
+        // SAFETY: sets a timer of this process.
+        unsafe { libc::alarm(20) };
+        let told = nothing_is_told(&mappings, view.as_ptr().as_ptr());
+        mappings.flush();
+        let none = mappings.frames(1).err() == Some(VmapError::OtherProcess);
+        drop(view);
+        drop(frames);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!(told && none))) };
+    }
+    drop((numbers, table));
+    let mut status = 0;
+    // SAFETY: waits for the child.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, status), (child, 0));
+    assert_eq!(mappings.stats().frames, 3);
+}
+
+/// Forks while other threads ask for the mappings of the process for the first time.
+#[test]
+fn a_child_has_mappings_of_the_process_whoever_was_making_them() {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| core::ptr::from_ref(Mappings::global().unwrap()).addr())).collect();
+        // SAFETY: the child calls what is under test and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: sets a timer of this process.
+            unsafe { libc::alarm(20) };
+            let there = Mappings::global().is_ok();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!there)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+        let global = core::ptr::from_ref(Mappings::global().unwrap()).addr();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), global, "there is one");
+        }
+    });
 }
 
 #[test]
