@@ -423,20 +423,50 @@ fn without_sections_everything_is_as_with_them() {
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
 }
 
-/// Sections that are begun again have to be seen once, or the tests above show nothing.
+/// Sections that are begun again have to be seen, or the tests above show nothing. A signal to a thread that is in a section begins it
+/// again, and these threads are in sections for a good part of their time.
 #[test]
 fn sections_are_begun_again() {
+    extern "C" fn nothing(_: libc::c_int) {}
     let space = Space::new(Options::default()).unwrap();
     if !space.is_restartable() {
         return;
     }
+    let handler: extern "C" fn(libc::c_int) = nothing;
+    // SAFETY: the handler does nothing, and nobody else in this program uses the signal.
+    assert_ne!(unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) }, libc::SIG_ERR);
     let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
     let word = word.word();
-    let mut rounds = 0;
-    while restarts() == 0 && rounds < 5_000 {
-        press(4, 100_000, |_, _| word.add(1));
-        rounds += 1;
-    }
-    assert_eq!(word.sum(), rounds * 400_000);
-    assert!(restarts() > 0, "in {rounds} rounds");
+    let (stop, adds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (before, mut signals) = (restarts(), 0);
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        for _ in 0..2 {
+            let (tell, stop, adds) = (tell.clone(), &stop, &adds);
+            scope.spawn(move || {
+                // SAFETY: asks for a name.
+                tell.send(unsafe { libc::pthread_self() }).unwrap();
+                let mut count = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    for _ in 0..100 {
+                        word.add(1);
+                    }
+                    count += 100;
+                }
+                adds.fetch_add(count, Ordering::Relaxed);
+            });
+        }
+        let threads: Vec<_> = told.into_iter().take(2).collect();
+        while restarts() - before < 3 && signals < 10_000 {
+            std::thread::sleep(core::time::Duration::from_millis(1));
+            for &thread in &threads {
+                // SAFETY: the thread runs until it is told to stop.
+                let _sent = unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+            }
+            signals += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(word.sum(), adds.into_inner());
+    assert!(restarts() - before >= 3, "in {signals} milliseconds");
 }
