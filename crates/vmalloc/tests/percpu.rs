@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::process::Command;
 use vmalloc::per_cpu;
 use vmalloc::percpu::{
-    Error, Index, Node, Options, PerCpuCounter, PerCpuList, PerCpuRef, RefError, RefMode, Space, restarts,
+    Error, Index, Node, Options, PerCpuCounter, PerCpuList, PerCpuRef, RefError, RefMode, Space, Zeroable,
+    restarts,
 };
 
 const THREADS: u64 = 16;
@@ -329,6 +330,32 @@ fn values_of_units_are_made_and_dropped_once() {
     // The next one there is zeros in all of them.
     let zeros = space.zeroed::<[AtomicU64; 2]>().unwrap();
     assert!((0..6).all(|unit| zeros.get(unit).unwrap().iter().all(|n| n.load(Ordering::Relaxed) == 0)));
+}
+
+/// A word that sections change, beside a number that anybody may.
+#[derive(Default)]
+struct Pair {
+    word: vmalloc::percpu::Word,
+    hits: AtomicU64,
+}
+
+// SAFETY: numbers, of which zero is one, and the word is in every value.
+unsafe impl Zeroable for Pair {}
+
+#[test]
+fn pp1_who_looks_for_a_word_uses_the_copy_he_looks_at() {
+    let space = Space::new(Options { units: Some(3), ..Options::default() }).unwrap();
+    let mut places = Vec::new();
+    for _ in 0..2 {
+        let object = space.zeroed::<Pair>().unwrap();
+        let word = object.local(|pair| {
+            places.push(core::ptr::from_ref(pair).addr());
+            assert_eq!(pair.hits.swap(7, Ordering::Relaxed), 0, "what the one before left");
+            &pair.word
+        });
+        assert_eq!((word.unwrap().sum(), space.units_used()), (0, 1));
+    }
+    assert_eq!(places[0], places[1], "the second object is where the first was");
 }
 
 per_cpu! {

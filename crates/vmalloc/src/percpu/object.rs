@@ -107,11 +107,14 @@ impl<'s, T: Sync + 's> View<'s, T> {
         all.into_iter().flatten().chain(used.into_iter().flatten()).map(move |unit| view.copy(unit))
     }
 
-    /// The [`Word`] of every copy that `field` finds in one; `None` if what it finds is elsewhere.
+    /// The [`Word`] of every copy that `field` finds in one; `None` if what it finds is elsewhere. Unit 0 counts as used from now on,
+    /// since `field` sees its copy.
     pub fn local(&self, field: impl FnOnce(&T) -> &Word) -> Option<Local<'s>>
     where
         T: Zeroable,
     {
+        // Checks PP1: `field` may store in what it is shown.
+        self.hot.touch(0);
         let word = NonNull::from(field(self.copy(0))).cast::<u8>();
         let at = word.addr().get().checked_sub(self.first.addr().get())?;
         if at.checked_add(size_of::<Word>())? > size_of::<T>() {
