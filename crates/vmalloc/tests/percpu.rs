@@ -418,6 +418,51 @@ fn a_child_goes_on_with_copies_of_its_own() {
     assert_eq!(counter.sum(), 7);
 }
 
+/// Forks at another moment of the making in each of some processes: neither they nor their children wait for ever.
+#[test]
+fn a_fork_while_the_space_is_made_leaves_no_lock_behind() {
+    const TOLD: &str = "VMALLOC_TEST_FORK_AT";
+    const NAME: &str = "a_fork_while_the_space_is_made_leaves_no_lock_behind";
+    let Some(told) = std::env::var_os(TOLD) else {
+        for moment in 0..40 {
+            let run = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", NAME])
+                .env(TOLD, moment.to_string())
+                .output()
+                .unwrap();
+            assert!(run.status.success(), "{moment}: {}", String::from_utf8_lossy(&run.stdout));
+        }
+        return;
+    };
+    let moment: u32 = told.to_str().unwrap().parse().unwrap();
+    let begun = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            begun.store(true, Ordering::Release);
+            Space::global().unwrap();
+        });
+        while !begun.load(Ordering::Acquire) {
+            core::hint::spin_loop();
+        }
+        for _ in 0..moment * 50 {
+            core::hint::spin_loop();
+        }
+        // SAFETY: the child calls what works after a fork, and ends without running anybody's handlers.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a child that waits for ever is ended.
+            unsafe { libc::alarm(5) };
+            let fine = Space::global().is_ok_and(|space| space.zeroed::<AtomicU64>().is_ok());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child, whose status it writes.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+    });
+}
+
 #[test]
 fn records_are_the_spaces_own() {
     let space = Space::new(Options { units: Some(2), ..Options::default() }).unwrap();

@@ -153,7 +153,7 @@ impl<'s> View<'s, Word> {
 /// word.add(1);
 /// # Ok::<(), vmalloc::percpu::Error>(())
 /// ```
-/// ```compile_fail,E0597
+/// ```compile_fail,E0716
 /// let view: vmalloc::percpu::View<'static, vmalloc::percpu::Word> =
 ///     vmalloc::percpu::Space::global()?.zeroed::<vmalloc::percpu::Word>()?.view();
 /// # Ok::<(), vmalloc::percpu::Error>(())
