@@ -311,6 +311,33 @@ fn sizes_and_alignments_are_linuxs() {
     space.validate().unwrap();
 }
 
+/// A huge page would be the pages of eight units.
+#[test]
+fn chunks_are_advised_against_huge_pages() {
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return;
+    }
+    let space = Space::new(Options { units: Some(64), ..Options::default() }).unwrap();
+    let object = space.zeroed::<AtomicU64>().unwrap();
+    let at = core::ptr::from_ref(object.get(0).unwrap()).addr();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut inside, mut flags) = (false, None);
+    for line in smaps.lines() {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let ends = range.and_then(|(start, end)| {
+            Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
+        });
+        if let Some((start, end)) = ends {
+            inside = (start..end).contains(&at);
+        }
+        if inside && let Some(told) = line.strip_prefix("VmFlags:") {
+            flags = Some(told);
+        }
+    }
+    let flags = flags.unwrap();
+    assert!(flags.split(' ').any(|flag| flag == "nh"), "{flags}");
+}
+
 #[test]
 fn values_of_units_are_made_and_dropped_once() {
     struct Counts<'a>(u32, &'a AtomicU64);
