@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::process::Command;
 use vmalloc::per_cpu;
 use vmalloc::percpu::{
-    Error, Index, Node, Options, PerCpuCounter, PerCpuList, PerCpuRef, RefError, RefMode, Space, restarts,
+    Error, Index, Node, Options, PerCpuCounter, PerCpuList, PerCpuRef, RefError, RefMode, Space, Zeroable,
+    restarts,
 };
 
 const THREADS: u64 = 16;
@@ -310,6 +311,33 @@ fn sizes_and_alignments_are_linuxs() {
     space.validate().unwrap();
 }
 
+/// A huge page would be the pages of eight units.
+#[test]
+fn chunks_are_advised_against_huge_pages() {
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return;
+    }
+    let space = Space::new(Options { units: Some(64), ..Options::default() }).unwrap();
+    let object = space.zeroed::<AtomicU64>().unwrap();
+    let at = core::ptr::from_ref(object.get(0).unwrap()).addr();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut inside, mut flags) = (false, None);
+    for line in smaps.lines() {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let ends = range.and_then(|(start, end)| {
+            Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
+        });
+        if let Some((start, end)) = ends {
+            inside = (start..end).contains(&at);
+        }
+        if inside && let Some(told) = line.strip_prefix("VmFlags:") {
+            flags = Some(told);
+        }
+    }
+    let flags = flags.unwrap();
+    assert!(flags.split(' ').any(|flag| flag == "nh"), "{flags}");
+}
+
 #[test]
 fn values_of_units_are_made_and_dropped_once() {
     struct Counts<'a>(u32, &'a AtomicU64);
@@ -329,6 +357,32 @@ fn values_of_units_are_made_and_dropped_once() {
     // The next one there is zeros in all of them.
     let zeros = space.zeroed::<[AtomicU64; 2]>().unwrap();
     assert!((0..6).all(|unit| zeros.get(unit).unwrap().iter().all(|n| n.load(Ordering::Relaxed) == 0)));
+}
+
+/// A word that sections change, beside a number that anybody may.
+#[derive(Default)]
+struct Pair {
+    word: vmalloc::percpu::Word,
+    hits: AtomicU64,
+}
+
+// SAFETY: numbers, of which zero is one, and the word is in every value.
+unsafe impl Zeroable for Pair {}
+
+#[test]
+fn pp1_who_looks_for_a_word_uses_the_copy_he_looks_at() {
+    let space = Space::new(Options { units: Some(3), ..Options::default() }).unwrap();
+    let mut places = Vec::new();
+    for _ in 0..2 {
+        let object = space.zeroed::<Pair>().unwrap();
+        let word = object.local(|pair| {
+            places.push(core::ptr::from_ref(pair).addr());
+            assert_eq!(pair.hits.swap(7, Ordering::Relaxed), 0, "what the one before left");
+            &pair.word
+        });
+        assert_eq!((word.unwrap().sum(), space.units_used()), (0, 1));
+    }
+    assert_eq!(places[0], places[1], "the second object is where the first was");
 }
 
 per_cpu! {
@@ -391,6 +445,51 @@ fn a_child_goes_on_with_copies_of_its_own() {
     assert_eq!(counter.sum(), 7);
 }
 
+/// Forks at another moment of the making in each of some processes: neither they nor their children wait for ever.
+#[test]
+fn a_fork_while_the_space_is_made_leaves_no_lock_behind() {
+    const TOLD: &str = "VMALLOC_TEST_FORK_AT";
+    const NAME: &str = "a_fork_while_the_space_is_made_leaves_no_lock_behind";
+    let Some(told) = std::env::var_os(TOLD) else {
+        for moment in 0..40 {
+            let run = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", NAME])
+                .env(TOLD, moment.to_string())
+                .output()
+                .unwrap();
+            assert!(run.status.success(), "{moment}: {}", String::from_utf8_lossy(&run.stdout));
+        }
+        return;
+    };
+    let moment: u32 = told.to_str().unwrap().parse().unwrap();
+    let begun = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            begun.store(true, Ordering::Release);
+            Space::global().unwrap();
+        });
+        while !begun.load(Ordering::Acquire) {
+            core::hint::spin_loop();
+        }
+        for _ in 0..moment * 50 {
+            core::hint::spin_loop();
+        }
+        // SAFETY: the child calls what works after a fork, and ends without running anybody's handlers.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a child that waits for ever is ended.
+            unsafe { libc::alarm(5) };
+            let fine = Space::global().is_ok_and(|space| space.zeroed::<AtomicU64>().is_ok());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child, whose status it writes.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+    });
+}
+
 #[test]
 fn records_are_the_spaces_own() {
     let space = Space::new(Options { units: Some(2), ..Options::default() }).unwrap();
@@ -423,20 +522,50 @@ fn without_sections_everything_is_as_with_them() {
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
 }
 
-/// Sections that are begun again have to be seen once, or the tests above show nothing.
+/// Sections that are begun again have to be seen, or the tests above show nothing. A signal to a thread that is in a section begins it
+/// again, and these threads are in sections for a good part of their time.
 #[test]
 fn sections_are_begun_again() {
+    extern "C" fn nothing(_: libc::c_int) {}
     let space = Space::new(Options::default()).unwrap();
     if !space.is_restartable() {
         return;
     }
+    let handler: extern "C" fn(libc::c_int) = nothing;
+    // SAFETY: the handler does nothing, and nobody else in this program uses the signal.
+    assert_ne!(unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) }, libc::SIG_ERR);
     let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
     let word = word.word();
-    let mut rounds = 0;
-    while restarts() == 0 && rounds < 5_000 {
-        press(4, 100_000, |_, _| word.add(1));
-        rounds += 1;
-    }
-    assert_eq!(word.sum(), rounds * 400_000);
-    assert!(restarts() > 0, "in {rounds} rounds");
+    let (stop, adds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (before, mut signals) = (restarts(), 0);
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        for _ in 0..2 {
+            let (tell, stop, adds) = (tell.clone(), &stop, &adds);
+            scope.spawn(move || {
+                // SAFETY: asks for a name.
+                tell.send(unsafe { libc::pthread_self() }).unwrap();
+                let mut count = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    for _ in 0..100 {
+                        word.add(1);
+                    }
+                    count += 100;
+                }
+                adds.fetch_add(count, Ordering::Relaxed);
+            });
+        }
+        let threads: Vec<_> = told.into_iter().take(2).collect();
+        while restarts() - before < 3 && signals < 10_000 {
+            std::thread::sleep(core::time::Duration::from_millis(1));
+            for &thread in &threads {
+                // SAFETY: the thread runs until it is told to stop.
+                let _sent = unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+            }
+            signals += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(word.sum(), adds.into_inner());
+    assert!(restarts() - before >= 3, "in {signals} milliseconds");
 }

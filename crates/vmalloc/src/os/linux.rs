@@ -15,6 +15,8 @@ use super::{Entry, Errno, Huge, Os, Span, Stopped, ThreadName, thread};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::with_exposed_provenance_mut;
 use core::sync::atomic::AtomicU32;
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+use core::sync::atomic::{AtomicIsize, Ordering};
 
 /// Where the CPU number is in an rseq area (`cpu_id`).
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
@@ -39,7 +41,7 @@ impl Linux {
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
         Self {
             #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-            cpu_at: rseq_offset().map(|offset| offset + RSEQ_CPU_AT),
+            cpu_at: rseq_area().map(|offset| offset + RSEQ_CPU_AT),
             cpus: usize::try_from(cpus).unwrap_or(1).max(1),
             advisor: Advisor::new(),
             mover: Mover::new(),
@@ -207,9 +209,25 @@ fn slow_cpu() -> usize {
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
-/// Where libc keeps the rseq area of a thread, from its thread pointer, if it registered one.
+/// Where libc keeps the rseq area of a thread, from its thread pointer, if it registered one. Looked up once a process.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-fn rseq_offset() -> Option<isize> {
+pub(crate) fn rseq_area() -> Option<isize> {
+    // Areas are aligned to 32 bytes, and thread pointers to more: neither is a distance.
+    const UNKNOWN: isize = isize::MIN + 1;
+    const NONE: isize = isize::MAX;
+    // No lock that a fork could leave behind: whoever comes at the same time finds the same.
+    static FOUND: AtomicIsize = AtomicIsize::new(UNKNOWN);
+    let mut found = FOUND.load(Ordering::Relaxed);
+    if found == UNKNOWN {
+        found = look_rseq_area_up().unwrap_or(NONE);
+        FOUND.store(found, Ordering::Relaxed);
+    }
+    (found != NONE).then_some(found)
+}
+
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[cold]
+fn look_rseq_area_up() -> Option<isize> {
     let find = |name: &CStr| {
         // SAFETY: looks a name up.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -220,8 +238,8 @@ fn rseq_offset() -> Option<isize> {
     let size = unsafe { size.cast::<core::ffi::c_uint>().read() };
     // SAFETY: as before.
     let offset = unsafe { offset.cast::<isize>().read() };
-    // 0 if nothing was registered, by the kernel's or the user's wish.
-    (size >= 8).then_some(offset)
+    // 0 if nothing was registered, by the kernel's or the user's wish; 20 or more if it was, whatever the kernel fills behind it.
+    (size >= 20).then_some(offset)
 }
 
 fn read_number(path: &CStr) -> Option<u64> {

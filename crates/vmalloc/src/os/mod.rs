@@ -11,7 +11,7 @@
 //! | [`Os::remap`] | `mremap(MREMAP_DONTUNMAP)` | where that is refused |
 //! | [`Os::renew`] | `mmap(MAP_FIXED)` | after a `remap`, and when what it moved is freed |
 //! | [`Os::guard`], [`Os::unguard`] | `madvise(MADV_GUARD_INSTALL)` and `REMOVE` | when guarded addresses are carved |
-//! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, and after a renewal |
+//! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, after a renewal, and once a chunk of per-CPU data |
 //! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed |
 //! | [`Os::resident`] | `mincore` | when a hardened area is freed |
 //! | [`Os::random`] | `getrandom` | when a hardened allocator is made, and in a child of a fork |
@@ -29,6 +29,8 @@ mod thread;
 mod uffd;
 
 pub(crate) use linux::Linux;
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+pub(crate) use linux::rseq_area;
 pub(crate) use linux::{abort_with, futex_wait, futex_wake, process_id, register_fork_handlers, thread_id};
 pub(crate) use thread::{Entry, ThreadName, futex_wait_for};
 

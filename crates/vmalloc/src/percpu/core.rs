@@ -4,6 +4,15 @@
 //! A chunk is one mapping of all units. Pages come when they are touched, so a CPU that nobody runs on costs addresses only, and
 //! populating is nothing to do. Pages that the balance takes away are discarded, in all units.
 //!
+//! What would make the system bring more than the touched page:
+//! - *Transparent huge pages*: one would be eight units, so that the first who touches his brings those of seven others. A chunk is
+//!   advised against them; where that is refused, it costs memory and nothing else.
+//! - `vm.overcommit_memory` = 2: no page comes, but all units of a chunk count as committed from when it is mapped, and a chunk
+//!   beyond the limit is refused ([`Error::Refused`], [`Error::NoChunk`]). Fewer units by `Options` count less. Otherwise chunks
+//!   count nothing.
+//! - `mlockall(MCL_FUTURE)`: all units come when the chunk is mapped, and count against `RLIMIT_MEMLOCK`; the balance gives
+//!   none back, since locked pages cannot be discarded (an object is zeroed all the same). With `MCL_ONFAULT` they come when touched.
+//!
 //! One lock is in front, so that a fork can hold it: then the child's space is in order. The locks that `va-percpu` takes are never
 //! contended behind it and cost nothing.
 //!
@@ -15,7 +24,7 @@ use super::hot::Hot;
 use super::shape::{STRIDE, UNITS_MAX};
 use crate::fork::{self, Hold, Link};
 use crate::lock::Mutex;
-use crate::os::{Call, Errno, Os, Span};
+use crate::os::{Call, Errno, Huge, Os, Span};
 use crate::records::Host;
 use core::alloc::Layout;
 use core::cell::Cell;
@@ -299,6 +308,9 @@ impl<O: Os> Chunks<O> {
                 unsafe { os.unmap(Span { at, bytes: end - at }) };
             }
         }
+        // Before access is given, since locked memory comes with it. If it is refused, more memory comes than needed.
+        // SAFETY: reserved a moment ago.
+        let _refused = unsafe { os.advise(Span { at, bytes }, Huge::No) };
         // SAFETY: reserved a moment ago.
         let committed = unsafe { os.commit(Span { at, bytes }) };
         if let Err(errno) = committed {

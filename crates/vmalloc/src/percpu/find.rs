@@ -1,34 +1,43 @@
 //! What the system has for per-CPU data: libc's rseq area, concurrency ids, the barrier that ends sections, how many CPUs.
 //!
-//! Asked once a process. What is not there is answered so and makes the operations atomic ones, nothing else.
+//! The system is asked once a process, since a name is searched in all libraries and the barrier interrupts CPUs. What is not there is answered so and makes the operations atomic ones, nothing else.
 
 use super::Index;
 use super::rseq::Area;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// An answer that is found once. Whoever asks at the same time finds the same, so there is no lock that a fork could leave behind.
+struct Once(AtomicU32);
+
+impl Once {
+    /// No answer: neither a number of CPUs nor yes or no.
+    const UNKNOWN: u32 = u32::MAX;
+
+    const fn new() -> Self {
+        Self(AtomicU32::new(Self::UNKNOWN))
+    }
+
+    fn get(&self, ask: impl FnOnce() -> u32) -> u32 {
+        let known = self.0.load(Ordering::Relaxed);
+        if known != Self::UNKNOWN {
+            return known;
+        }
+        let answer = ask();
+        self.0.store(answer, Ordering::Relaxed);
+        answer
+    }
+}
 
 /// The way this process may use sections.
 pub(super) fn area(index: Index) -> Option<(Area, Index)> {
     #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
     {
-        use core::ffi::{CStr, c_uint};
         /// Where `cpu_id` and `mm_cid` are in the area.
         const CPU_AT: isize = 4;
         const MM_CID_AT: isize = 24;
         /// Bytes that have `mm_cid`.
         const WITH_MM_CID: u64 = 28;
-        let find = |name: &CStr| {
-            // SAFETY: looks a name up.
-            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-            (!found.is_null()).then_some(found)
-        };
-        let (offset, size) = (find(c"__rseq_offset")?, find(c"__rseq_size")?);
-        // SAFETY: libc's constant of that name and type.
-        let size = unsafe { size.cast::<c_uint>().read() };
-        // SAFETY: as before.
-        let area = unsafe { offset.cast::<isize>().read() };
-        // 0 if nothing was registered, by the kernel's or the user's wish; 20 if it was, whatever the kernel fills behind it.
-        if size < 20 {
-            return None;
-        }
+        let area = crate::os::rseq_area()?;
         const AT_RSEQ_FEATURE_SIZE: core::ffi::c_ulong = 27;
         // SAFETY: asks for a number.
         let filled = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) };
@@ -50,9 +59,11 @@ pub(super) fn area(index: Index) -> Option<(Area, Index)> {
 const REGISTER: i64 = 1 << 8;
 const FENCE: i64 = 1 << 7;
 
-/// Whether [`end_sections`] works, from now on and in children.
+/// Whether [`end_sections`] works, from now on and in children. Who is told so may be refused later, by a filter of system calls that
+/// came between.
 pub(super) fn can_end_sections() -> bool {
-    membarrier(REGISTER) && membarrier(FENCE)
+    static CAN: Once = Once::new();
+    CAN.get(|| u32::from(membarrier(REGISTER) && membarrier(FENCE))) == 1
 }
 
 /// Begins every section again that a thread of this process is in; what they stored before can be seen, and what was stored here
@@ -70,6 +81,11 @@ fn membarrier(command: i64) -> bool {
 
 /// CPUs that can ever be there, as numbers below this.
 pub(super) fn cpus_possible() -> u32 {
+    static COUNT: Once = Once::new();
+    COUNT.get(count_cpus)
+}
+
+fn count_cpus() -> u32 {
     let mut text = [0u8; 256];
     let path = c"/sys/devices/system/cpu/possible";
     // SAFETY: a path that ends with 0.
@@ -108,5 +124,18 @@ mod tests {
             assert_eq!(last_of(text.as_bytes()), want, "{text:?}");
         }
         assert!(cpus_possible() >= 1);
+    }
+
+    #[test]
+    fn an_answer_is_asked_for_once() {
+        let (once, mut asked) = (Once::new(), 0);
+        for _ in 0..3 {
+            let answer = once.get(|| {
+                asked += 1;
+                7
+            });
+            assert_eq!(answer, 7);
+        }
+        assert_eq!(asked, 1);
     }
 }

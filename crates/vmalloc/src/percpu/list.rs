@@ -1,4 +1,5 @@
-//! A list of nodes in each unit: last in, first out, without a lock or a locked instruction.
+//! A list of nodes in each unit: last in, first out, without a lock or a locked instruction where there are sections. Threads that share
+//! a unit (no sections, no number of their own) take turns by a bit of the head.
 //!
 //! # Theory
 //! The node's link is in the node. A push writes it and then, as the only store that others see, the head; a pop reads the link of the

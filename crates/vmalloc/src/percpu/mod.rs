@@ -25,8 +25,32 @@
 //! | [`PerCpuList`] | a list of nodes in each unit, last in, first out |
 //! | [`PerCpuCounter`], [`PerCpuRef`] | the kernel's `percpu_counter`, `percpu_ref` |
 //!
-//! **Signals**: a handler may use handles and their operations; it must not make or drop objects. **fork**: the child has copies of
-//! all units and goes on with them. A program that unmaps the code of a section (`dlclose`) must end its threads first.
+//! # Signals
+//! A handler that interrupts a thread in the midst of any call may do what takes no lock, and nothing else:
+//!
+//! | what | in a handler |
+//! |---|---|
+//! | [`Space::global`], [`Static::view`] | once the program has called them: the first call maps memory and takes locks |
+//! | [`View`] and [`PerCpu`]: all methods; [`PerCpuBox::as_ptr`], [`PerCpuBox::local`] | yes, as far as what the caller does with the copy |
+//! | [`Local`], [`Word`]: all methods | yes |
+//! | [`PerCpuCounter::read`], [`read_positive`](PerCpuCounter::read_positive), [`batch`](PerCpuCounter::batch) | yes |
+//! | [`PerCpuCounter::add_local`] | yes, while the unit's delta stays within 62 bits |
+//! | [`PerCpuCounter`]: `add` and `add_batch`, which may pass the batch; sums, comparisons, `limited_add`, `sync` | no: a lock |
+//! | [`PerCpuRef`]: all that get or put, and `is_dying`, `is_zero`, `is_percpu` | yes; a last put calls the release |
+//! | [`PerCpuRef`]: `kill`, `kill_and_confirm`, `reinit`, `resurrect`, switches | no: a lock |
+//! | [`PerCpuList`]: `push`, `pop` | no: where units are shared a bit of the head is a lock, and nodes are boxes |
+//! | making and dropping spaces and objects, [`Space::trim`], [`Space::counts`], [`Space::validate`] | no: locks, memory |
+//!
+//! Where there are no sections a thread's first operation touches a thread-local of this library, for which libc may have to
+//! allocate if the library was loaded by `dlopen`.
+//!
+//! # fork
+//! The child has copies of all units and goes on with them; a fork holds the locks of spaces, so that objects can be made and dropped.
+//! It does not hold the locks of counters, of references, and of lists whose units are shared: one that another thread held at that
+//! moment stays held in the child, and who asks for it there waits for ever. So a child that uses what the table says takes a lock,
+//! of an object that other threads of the parent used, needs a fork at which none of them was in such a call.
+//!
+//! A program that unmaps the code of a section (`dlclose`) must end its threads first.
 //!
 //! # Source
 //! Linux `include/linux/percpu-defs.h`, `lib/percpu_counter.c`, `lib/percpu-refcount.c` (6.12); differences: docs/kernel-map.md.

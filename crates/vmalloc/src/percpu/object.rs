@@ -4,6 +4,8 @@
 //! An object is at one distance from the beginning of its chunk in every unit, so a handle is the address in unit 0: unit `n` has
 //! its copy at `n` strides behind. Whoever asks for the current copy may be on another CPU when he uses it; so a copy is only ever
 //! shared (`T: Sync`), and what must not be torn apart is a section on a [`Word`].
+//!
+//! What leads to a copy borrows the owner, whatever the life of the space: the space of the process never ends, its objects do.
 
 use super::hot::Hot;
 use super::local::{Local, Word};
@@ -12,7 +14,6 @@ use super::{Error, Space};
 use core::alloc::Layout;
 use core::fmt;
 use core::marker::PhantomData;
-use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicBool, AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16,
@@ -23,7 +24,10 @@ use va_percpu::Offset;
 /// A type of which all zero bytes are a value. Values that began so are not dropped.
 ///
 /// # Safety
-/// They are.
+/// - They are.
+/// - A [`Word`] that is in one of its values is in all of them, at the same place. So it is in no variant of an enum, in no union and in
+///   nothing that may or may not be there (`Option`, `OnceLock`): [`View::local`] looks for it in one copy and runs sections on all.
+///   Structs and arrays of words and of other such types are so.
 pub unsafe trait Zeroable: Send + Sync {}
 
 macro_rules! zeroable {
@@ -103,8 +107,14 @@ impl<'s, T: Sync + 's> View<'s, T> {
         all.into_iter().flatten().chain(used.into_iter().flatten()).map(move |unit| view.copy(unit))
     }
 
-    /// The [`Word`] of every copy that `field` finds in one; `None` if what it finds is elsewhere.
-    pub fn local(&self, field: impl FnOnce(&T) -> &Word) -> Option<Local<'s>> {
+    /// The [`Word`] of every copy that `field` finds in one; `None` if what it finds is elsewhere. Unit 0 counts as used from now on,
+    /// since `field` sees its copy.
+    pub fn local(&self, field: impl FnOnce(&T) -> &Word) -> Option<Local<'s>>
+    where
+        T: Zeroable,
+    {
+        // Checks PP1: `field` may store in what it is shown.
+        self.hot.touch(0);
         let word = NonNull::from(field(self.copy(0))).cast::<u8>();
         let at = word.addr().get().checked_sub(self.first.addr().get())?;
         if at.checked_add(size_of::<Word>())? > size_of::<T>() {
@@ -112,8 +122,8 @@ impl<'s, T: Sync + 's> View<'s, T> {
         }
         // SAFETY: inside the object, as was compared.
         let first = unsafe { self.first.cast::<u8>().byte_add(at) };
-        // SAFETY: a word of an object that lives as long as `'s`; nobody changes a `Word` by other means. If other values
-        // were there than zeros, `init` wrote them.
+        // SAFETY: a word of an object that lives as long as `'s`; what is a word in one copy is a word in all, by the contract of
+        // `Zeroable`; nobody changes a `Word` by other means. If other values were there than zeros, `init` wrote them.
         Some(unsafe { Local::new(self.hot, first) })
     }
 }
@@ -127,7 +137,41 @@ impl<'s> View<'s, Word> {
     }
 }
 
-/// A `T` in each unit, freed when this is dropped.
+/// A `T` in each unit, freed when this is dropped. So what it gives borrows it, also in a space that never ends:
+///
+/// ```compile_fail,E0505
+/// let names = vmalloc::percpu::Space::global()?.with_init(|_| String::new())?;
+/// let name: Option<&String> = names.get(0);
+/// drop(names);
+/// assert_eq!(name.map(String::len), Some(0));
+/// # Ok::<(), vmalloc::percpu::Error>(())
+/// ```
+/// ```compile_fail,E0505
+/// let hits = vmalloc::percpu::Space::global()?.zeroed::<vmalloc::percpu::Word>()?;
+/// let word = hits.word();
+/// drop(hits);
+/// word.add(1);
+/// # Ok::<(), vmalloc::percpu::Error>(())
+/// ```
+/// ```compile_fail,E0716
+/// let view: vmalloc::percpu::View<'static, vmalloc::percpu::Word> =
+///     vmalloc::percpu::Space::global()?.zeroed::<vmalloc::percpu::Word>()?.view();
+/// # Ok::<(), vmalloc::percpu::Error>(())
+/// ```
+/// A word that is in some values of a type and not in others is nobody's:
+///
+/// ```compile_fail,E0277
+/// use vmalloc::percpu::Word;
+/// enum Either {
+///     Word(Word),
+///     Name(String),
+/// }
+/// let init = |unit| if unit == 0 { Either::Word(Word::default()) } else { Either::Name(String::new()) };
+/// let both = vmalloc::percpu::Space::global()?.with_init(init)?;
+/// let elsewhere: &'static Word = Box::leak(Box::default());
+/// both.local(|either| if let Either::Word(word) = either { word } else { elsewhere });
+/// # Ok::<(), vmalloc::percpu::Error>(())
+/// ```
 pub struct PerCpu<'s, T> {
     view: View<'s, T>,
     space: &'s Space,
@@ -177,12 +221,37 @@ impl<'s, T> PerCpu<'s, T> {
     }
 }
 
-impl<'s, T> Deref for PerCpu<'s, T> {
-    type Target = View<'s, T>;
-
+impl<T: Sync> PerCpu<'_, T> {
+    /// As [`View::with`].
     #[inline(always)]
-    fn deref(&self) -> &View<'s, T> {
-        &self.view
+    pub fn with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
+        self.view().with(f)
+    }
+
+    /// As [`View::get`].
+    pub fn get(&self, unit: u32) -> Option<&T> {
+        self.view().get(unit)
+    }
+
+    /// As [`View::iter`].
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.view().iter()
+    }
+
+    /// As [`View::local`].
+    pub fn local(&self, field: impl FnOnce(&T) -> &Word) -> Option<Local<'_>>
+    where
+        T: Zeroable,
+    {
+        self.view().local(field)
+    }
+}
+
+impl PerCpu<'_, Word> {
+    /// As [`View::word`].
+    #[inline(always)]
+    pub fn word(&self) -> Local<'_> {
+        self.view().word()
     }
 }
 
@@ -197,7 +266,7 @@ impl<T> Drop for PerCpu<'_, T> {
                 unsafe { place.drop_in_place() };
             }
         }
-        // SAFETY: what refers to it borrows this.
+        // SAFETY: what refers to it borrows this: `view` is the only way out, and its life is that of the borrow.
         unsafe { self.space.free_raw(self.offset) };
     }
 }

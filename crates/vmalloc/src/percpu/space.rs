@@ -4,7 +4,7 @@ use super::core::Core;
 use super::hot::Hot;
 use super::object::{PerCpu, PerCpuBox, Zeroable};
 use super::{Error, find};
-use crate::fork::MAKING;
+use crate::fork::{MAKING, ensure_handlers};
 use crate::os::Linux;
 use core::alloc::Layout;
 use core::fmt;
@@ -70,6 +70,8 @@ impl Space {
         if let Some(space) = GLOBAL.get() {
             return Ok(space);
         }
+        // Before the lock: whoever forks while this thread registers must not leave it locked in the child.
+        ensure_handlers();
         let _making = MAKING.lock();
         if let Some(space) = GLOBAL.get() {
             return Ok(space);

@@ -65,6 +65,20 @@ fn a_refused_chunk_is_an_error_and_the_space_goes_on() {
 }
 
 #[test]
+fn refused_advice_against_huge_pages_changes_nothing() {
+    let shim = Shim::default();
+    shim.refuse(Call::Advise, 0);
+    let core = Core::open(shim.clone(), Hot::new(None, Index::Cpu, 3)).unwrap();
+    // SAFETY: it lives until it is closed below.
+    let space = unsafe { core.as_ref() };
+    space.alloc(layout(24)).unwrap();
+    space.validate().unwrap();
+    // SAFETY: nobody uses it any more.
+    unsafe { Core::close(core) };
+    assert_eq!(shim.mapped(), 0);
+}
+
+#[test]
 fn numbers_of_units_that_cannot_be_are_refused() {
     for units in [0, 8193, u32::MAX] {
         let shim = Shim::default();
