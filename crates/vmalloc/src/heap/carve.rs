@@ -463,6 +463,8 @@ impl<O: Os> Heap<O> {
         if zone == HUGE && self.big.pages() > 0 {
             self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, Kinds::Big));
         }
+        // It may have looked while they were in neither: WK1.
+        self.wake();
     }
 
     /// Makes runs dirty, and gives back what is too much.

@@ -180,6 +180,7 @@ fn without_a_thread_or_a_stack_for_it_all_else_goes_on() {
         let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(1));
         let areas: Vec<_> =
             (0..40).map(|_| heap.alloc(layout(2 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
+        shim.refuse_with(Errno(libc::EPERM));
         shim.refuse(call, 0);
         for at in areas {
             // SAFETY: our own, and nobody refers to it.
@@ -192,6 +193,33 @@ fn without_a_thread_or_a_stack_for_it_all_else_goes_on() {
         assert_eq!(heap.validate(), Ok(()));
         heap.release_all();
         assert_eq!(kept(&heap), 0);
+        drop(heap);
+        assert_eq!(shim.mapped(), 0);
+    }
+}
+
+#[test]
+fn a_thread_that_could_not_be_made_is_made_later() {
+    for call in [Call::Spawn, Call::Map] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(1));
+        let areas: Vec<_> =
+            (0..60).map(|_| heap.alloc(layout(2 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
+        let before = shim.calls(call);
+        shim.refuse_with(Errno(libc::EAGAIN));
+        shim.refuse_some(call, 0, 1);
+        for at in areas {
+            // SAFETY: our own, and nobody refers to it.
+            unsafe { heap.free(at) }.unwrap();
+        }
+        // One attempt: the others wait a while.
+        assert_eq!((heap.worker_state(), shim.calls(call) - before), ("none", 1), "{call:?}");
+        burst(&heap, 80, 2 * MIB);
+        assert_eq!(shim.calls(Call::Spawn), if call == Call::Spawn { 2 } else { 1 });
+        assert_eq!(shim.calls(Call::Forbid), 1, "the page below its stack");
+        assert!(wait_until(|| kept(&heap) == 0), "{:?}", heap.stats());
+        assert_eq!(heap.validate(), Ok(()));
         drop(heap);
         assert_eq!(shim.mapped(), 0);
     }

@@ -11,11 +11,14 @@
 //! kept it sleeps until somebody frees something large.
 //!
 //! It is not there before 16 MiB are kept, and never in a process that keeps less: who finds so much kept starts it, in
-//! the slow part of a free, under no lock. A child of a fork has no such thread, and starts its own in the same way.
+//! the slow part of a free, under no lock, and tries again a while later if the system was short of threads or memory. Refused for another
+//! reason (a seccomp profile), there is none, in children neither. A child of a fork has no such thread, and starts its own in the same way.
 //!
 //! # Invariants
 //! - **WK1 no-lost-wake** the thread sleeps without an end only if it looked at all that may be kept, under the locks, after it
-//!   had said so. Whoever keeps something looks at what it said after he had the lock.
+//!   had said so. Whoever keeps something looks at what it said after he had the lock. Not so a small run that found its place in front empty, which is the fast
+//!   way of a free and loads nothing for this: while the thread sleeps, one such a CPU, of less than 2 MiB, stays until
+//!   anybody frees something that finds its place taken, or large.
 //!
 //! # Locking
 //! It holds `purge` for 64 runs at a time, so that a fork waits no longer than that, and what a purge holds.
@@ -24,7 +27,7 @@
 
 use super::Heap;
 use crate::arena::ZONES;
-use crate::os::{Os, Span, futex_wait, futex_wait_for, futex_wake};
+use crate::os::{Errno, Os, Span, futex_wait, futex_wait_for, futex_wake};
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -36,8 +39,12 @@ const START_PAGES: u64 = 4096;
 const TURNS: u32 = 16;
 const DIRTY_TURNS: u64 = 12;
 const MAGAZINE_TURNS: u8 = 4;
+/// Slow frees without another attempt after the system had no thread, or no memory for one.
+const PAUSE: u32 = 64;
 /// Bytes of its stack, of which it touches a few pages; libc puts thread-local variables there as well.
 const STACK_BYTES: usize = 256 << 10;
+/// Below it, without access: whoever needs more of it faults, and writes on nobody.
+const GUARD_BYTES: usize = crate::PAGE_BYTES;
 /// Pages that go back under one hold of `purge`.
 const PART_PAGES: u64 = 64 * 512;
 
@@ -46,7 +53,7 @@ const STARTING: u32 = 1;
 const AWAKE: u32 = 2;
 const ASLEEP: u32 = 3;
 const STOPPED: u32 = 4;
-/// There is to be none, or the system gave none.
+/// There is to be none, or the system never gives one.
 const OFF: u32 = 5;
 
 /// The thread of a heap.
@@ -56,7 +63,9 @@ pub(super) struct Worker {
     // Atomic. Of all who find `NONE` one changes it, and then has the others.
     state: AtomicU32,
     thread: AtomicUsize,
+    /// Where its stack is, and the guard below.
     stack: AtomicUsize,
+    pause: AtomicU32,
 }
 
 impl Worker {
@@ -69,6 +78,7 @@ impl Worker {
             state: AtomicU32::new(if nanos.is_some() { NONE } else { OFF }),
             thread: AtomicUsize::new(0),
             stack: AtomicUsize::new(0),
+            pause: AtomicU32::new(0),
         }
     }
 
@@ -76,7 +86,15 @@ impl Worker {
     pub(super) fn forget(&self) {
         if self.state.load(Ordering::Relaxed) != OFF {
             self.state.store(NONE, Ordering::Relaxed);
+            self.pause.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// There is none now. Where the system was short of something, there may be one later.
+    fn refused(&self, errno: Errno) {
+        let passes = matches!(errno.0, libc::EAGAIN | libc::ENOMEM | libc::EINTR);
+        self.pause.store(PAUSE, Ordering::Relaxed);
+        self.state.store(if passes { NONE } else { OFF }, Ordering::Release);
     }
 
     fn change(&self, from: u32, to: u32) -> bool {
@@ -86,6 +104,14 @@ impl Worker {
 }
 
 impl<O: Os> Heap<O> {
+    /// Wakes the thread if it sleeps: what was kept is so elsewhere. Called as [`poke`](Self::poke).
+    #[inline]
+    pub(super) fn wake(&self) {
+        if self.worker.state.load(Ordering::Relaxed) == ASLEEP && self.worker.change(ASLEEP, AWAKE) {
+            futex_wake(&self.worker.state);
+        }
+    }
+
     /// Tells the thread that something is kept. Called under no lock, after the one under which it was kept.
     #[inline]
     pub(super) fn poke(&self) {
@@ -102,21 +128,30 @@ impl<O: Os> Heap<O> {
         if !worker.change(NONE, STARTING) {
             return;
         }
+        let pause = worker.pause.load(Ordering::Relaxed);
+        if pause > 0 {
+            worker.pause.store(pause - 1, Ordering::Relaxed);
+            return worker.state.store(NONE, Ordering::Release);
+        }
         let os = self.host.os();
         if worker.stack.load(Ordering::Relaxed) == 0 {
-            match os.map(STACK_BYTES) {
-                Ok(at) => worker.stack.store(at, Ordering::Relaxed),
-                Err(_) => return worker.state.store(OFF, Ordering::Release),
+            match os.map(GUARD_BYTES + STACK_BYTES) {
+                Ok(at) => {
+                    // SAFETY: mapped a moment ago. Refused, it is a stack without a guard, as all are in some systems.
+                    let _refused = unsafe { os.forbid(Span { at, bytes: GUARD_BYTES }) };
+                    worker.stack.store(at, Ordering::Relaxed);
+                }
+                Err(errno) => return worker.refused(errno),
             }
         }
-        let stack = Span { at: worker.stack.load(Ordering::Relaxed), bytes: STACK_BYTES };
+        let stack = Span { at: worker.stack.load(Ordering::Relaxed) + GUARD_BYTES, bytes: STACK_BYTES };
         // Before it is there, so that it finds this, and whoever stops it does.
         worker.state.store(AWAKE, Ordering::Release);
         let heap = (&raw const *self).cast_mut().cast::<c_void>();
         // SAFETY: the stack is used by this thread alone, of which there is one at a time; the heap stays until it was joined.
         match unsafe { os.spawn(stack, run::<O>, heap) } {
             Ok(thread) => worker.thread.store(thread, Ordering::Release),
-            Err(_) => worker.state.store(OFF, Ordering::Release),
+            Err(errno) => worker.refused(errno),
         }
     }
 
@@ -132,7 +167,7 @@ impl<O: Os> Heap<O> {
         let at = worker.stack.swap(0, Ordering::Relaxed);
         if at != 0 {
             // SAFETY: mapped by `start_worker`; nobody runs on it any more.
-            unsafe { self.host.os().unmap(Span { at, bytes: STACK_BYTES }) };
+            unsafe { self.host.os().unmap(Span { at, bytes: GUARD_BYTES + STACK_BYTES }) };
         }
     }
 

@@ -5,9 +5,9 @@
 //! | [`Os::reserve`] | `mmap(PROT_NONE, MAP_NORESERVE)` | once |
 //! | [`Os::map`] | `mmap` | for records, in steps that double |
 //! | [`Os::commit`] | `mprotect` | when the frontier advances, in steps of 2 to 64 MiB |
-//! | [`Os::spawn`] | `pthread_create` | once, when much is kept for the first time |
+//! | [`Os::spawn`] | `pthread_create` | once, when much is kept for the first time; again after a refusal that may pass, and in a child |
 //! | [`Os::discard`] | `process_madvise`, `madvise(MADV_DONTNEED)` | at a purge, up to 64 runs at a time |
-//! | [`Os::move_pages`] | `UFFDIO_MOVE` | when an area grows and cannot stay |
+//! | [`Os::move_pages`] | `UFFDIO_MOVE` | when an area grows and cannot stay; when cold pages refill a fresh run; when a hardened area is freed |
 //! | [`Os::remap`] | `mremap(MREMAP_DONTUNMAP)` | where that is refused |
 //! | [`Os::renew`] | `mmap(MAP_FIXED)` | after a `remap`, and when what it moved is freed |
 //! | [`Os::guard`], [`Os::unguard`] | `madvise(MADV_GUARD_INSTALL)` and `REMOVE` | when guarded addresses are carved |
