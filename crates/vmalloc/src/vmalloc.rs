@@ -35,11 +35,14 @@ pub struct Options {
     /// Which areas are on huge pages.
     pub huge_pages: HugePages,
     /// How long freed memory is kept that nobody needs, about; 1 s by default. A thread sees to it, which is started when 16 MiB
-    /// are kept for the first time. `None`: there is no thread, and what is kept stays until others need it.
+    /// are kept for the first time. `None`: there is no thread, and what is kept stays until others need it. A process with a thread
+    /// may not call `unshare(CLONE_NEWUSER)` and the like any more, which a program does before, or goes without.
     pub decay: Option<Duration>,
     /// Whether it is kept who allocated each area, for [`Vmalloc::vmallocinfo`]: the place in the source that called, or what
-    /// [`Vmalloc::alloc_tagged`] was told. Costs a few nanoseconds an allocation and eight bytes of address range a page of the arena; nothing
-    /// where it is off. Not in the hardened profile. `false` by default.
+    /// [`Vmalloc::alloc_tagged`] was told. Costs a few nanoseconds an allocation, eight bytes of address range a page of the arena, and
+    /// memory in steps of 256 KiB, one for each 128 MiB in which areas begin; nothing where it is off. A library that allocated must
+    /// not have been unloaded, while its areas are there, when they are listed: its texts and places are read. Not in the hardened
+    /// profile. `false` by default.
     pub caller_tags: bool,
 }
 
