@@ -15,6 +15,9 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use core::time::Duration;
 
 /// What an allocator is made with.
+///
+/// Write `Options { guards: true, ..Options::default() }`, since versions to come may add fields. So it is with [`Hardened`]; the
+/// enums of options may have more variants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Address space that it may reserve, in bytes. It takes what the machine and the limits of the process allow, at most
@@ -79,6 +82,7 @@ impl Default for Options {
 
 /// What is done about mistakes with memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Profile {
     /// A bad free is a typed error. Whoever writes where he must not is not found out.
     #[default]
@@ -114,6 +118,7 @@ impl Default for Hardened {
 
 /// How the hardened profile denies access to what is beside an area, or was one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Walls {
     /// By guard markers (Linux 6.13 and later); by protection where there are none.
     #[default]
