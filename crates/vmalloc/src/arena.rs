@@ -36,6 +36,8 @@ use va_base::VaRange;
 
 /// What is tried, the largest first.
 const LADDER_LOG2: [u32; 9] = [40, 38, 36, 34, 32, 30, 28, 26, 25];
+/// Pages of the largest.
+pub(crate) const PAGES_MOST: u64 = (1u64 << LADDER_LOG2[0]) / PAGE_BYTES as u64;
 /// Bytes of the smallest.
 const LEAST_BYTES: usize = 1 << LADDER_LOG2[LADDER_LOG2.len() - 1];
 /// Where the pages begin is a multiple of this: a huge page.
@@ -388,7 +390,7 @@ impl<O: Os> Arena<O> {
     }
 }
 
-const _: () = assert!((1u64 << LADDER_LOG2[0]) / PAGE_BYTES as u64 <= PAGES_MAX);
+const _: () = assert!(PAGES_MOST <= PAGES_MAX);
 
 /// A pointer to the first byte of a run, which is an area from now on.
 #[inline(always)]

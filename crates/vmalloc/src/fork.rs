@@ -7,6 +7,10 @@
 //!
 //! libc does this for `fork`, not for `vfork`, `clone` or `_Fork`: whoever calls those must not allocate in the child.
 //!
+//! libc calls those who prepare in the reverse order of their registration. One that was registered before ours is called while
+//! all locks are held, by the thread that holds them: it must not allocate here, or it waits for itself.
+//! To let it pass, everybody who takes a lock would have to ask who forks.
+//!
 //! The handlers are registered once, before the first allocator is made. A child whose parent was in the midst of registering
 //! cannot know whether it had been done, so they may be registered twice there; the second call of a pair finds that the thread
 //! has the locks, or that nobody has.

@@ -58,7 +58,9 @@
 //!   `UFFDIO_MOVE` or `mremap`; what is below 2 MiB, and the last 2 MiB of what is larger, is copied. [`Stats`] tells how often each was.
 //! - **fork**: the child allocates and frees, whatever other threads were doing; what those had in hand at that moment stays
 //!   theirs, as their areas do. Each process has its own copy of an area. `vfork`, `clone` and `_Fork`, which tell nobody, must be
-//!   followed by `exec` or the end.
+//!   followed by `exec` or the end. While a fork is prepared all locks are held, so a handler of `pthread_atfork` that was registered
+//!   before the first allocator was made, and so is called after ours, must neither allocate from one nor free to it: it would wait for
+//!   its own thread. With [`Kv`] that is what has [`LARGE_BYTES`] or more. Handlers registered later may.
 //! - **Signals**: a handler may call [`Vmalloc::contains`], [`Vmalloc::usable_bytes`] and [`Vmalloc::requested_bytes`], which
 //!   take no lock, and must not allocate or free.
 //! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit. Where overcommit is refused (mode 2), and for
@@ -67,10 +69,13 @@
 //!   budget belongs well below its limit. `mlockall` populates what is below the frontier; what is locked is given back all the same
 //!   (Linux 5.18).
 //! - **Kernels and profiles** that lack or deny `userfaultfd`, `process_madvise`, `rseq`, guards, huge pages or `mremap` are found out
-//!   at the first call; then others do the work, with the same results. The one descriptor that is kept, a userfaultfd, may be closed
-//!   by anybody.
+//!   at the first call; then others do the work, with the same results. The userfaultfd that is kept may be
+//!   closed by anybody, and the file that has its number then is left alone; the memory file of [`Mappings`] must stay open.
 //!
-//! Linux 5.10 and later. On x86-64 with glibc 2.35 and later, the CPU is read without a call.
+//! Linux 5.10 and later, with addresses of 64 bits. On x86-64 with glibc 2.35 and later, the CPU is read without a call.
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("an arena is larger than addresses of 32 bits");
 
 #[cfg(feature = "allocator-api2")]
 mod allocator;

@@ -8,8 +8,13 @@
 //! ```text
 //!   word   0: nobody    | address of a Location, a multiple of 8 |    | number of a text, 1 |
 //! ```
+//!
+//! Address range for all words is reserved at once, and they are made readable and writable in steps, each when the first of it is
+//! written: so no more is charged, or locked, than areas need. Where a step is refused, areas go on without a caller. A place in the
+//! source goes with its library: who unloads one must have freed what it allocated, or list nothing more.
 //! # Invariants
 //! - **TG1 lasting** a word is 0, the address of a `&'static Location`, or the number of a text whose place in the list is written.
+//! - **TG2 committed** the words of a step can be read and written from when its bit is set, for as long as the heap is there.
 //!
 //! # Locking
 //! None: a word stands alone, and a place in the list of texts is written once, by who counted it.
@@ -17,10 +22,10 @@
 //! Linux keeps `vm_struct::caller` and prints it by `%pS` (`mm/vmalloc.c`, 6.12: `vmalloc_info_show`).
 
 use crate::PAGE_BYTES;
+use crate::arena::PAGES_MOST;
 use crate::error::CreateError;
 use crate::heap::{Heap, Owned};
-use crate::os::{Call, Linux};
-use crate::vmap::os::{self, MapOs, Span};
+use crate::os::{Call, Linux, Os, Span};
 use core::fmt;
 use core::ops::Deref;
 use core::panic::Location;
@@ -29,6 +34,9 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Texts that can be told apart; others are said to be `other`.
 const TEXTS_MAX: usize = 256;
+/// Bytes of words that become usable at a time, those of 128 MiB of the arena, and how many times there can be.
+const STEP_BYTES: usize = 256 << 10;
+const STEPS_MAX: usize = PAGES_MOST as usize * size_of::<u64>() / STEP_BYTES;
 const _: () = assert!(align_of::<Location<'static>>() > 1);
 
 /// Who asks.
@@ -54,6 +62,8 @@ struct Tags {
     words: Span,
     /// Page of the first word.
     first: u64,
+    /// A bit for each step of the words (TG2).
+    steps: [AtomicU64; STEPS_MAX.div_ceil(64)],
     count: AtomicUsize,
     texts: [Text; TEXTS_MAX],
 }
@@ -72,11 +82,12 @@ impl Tagged {
         let (first, end) = arena.whole_pages();
         let bytes = ((end - first) as usize * size_of::<u64>()).next_multiple_of(PAGE_BYTES);
         let refused = |errno| CreateError::Refused { call: Call::Reserve, errno, bytes };
-        let words = Span { at: os::Linux.words(bytes).map_err(refused)?, bytes };
+        let words = Span { at: heap.os().reserve(bytes).map_err(refused)?, bytes };
         let text = || Text { at: AtomicPtr::new(null_mut()), bytes: AtomicUsize::new(0) };
         let texts = core::array::from_fn(|_| text());
+        let steps = [const { AtomicU64::new(0) }; STEPS_MAX.div_ceil(64)];
         // SAFETY: lent for tags, and nobody else is given it.
-        unsafe { place.write(Tags { words, first, count: AtomicUsize::new(0), texts }) };
+        unsafe { place.write(Tags { words, first, steps, count: AtomicUsize::new(0), texts }) };
         Ok(Self { heap, tags: place })
     }
 
@@ -93,11 +104,15 @@ impl Tagged {
     /// Notes who has the area that begins at an address.
     pub(crate) fn note(&self, area: NonNull<u8>, caller: Caller) {
         let tags = self.tags();
+        let page = (area.addr().get() / PAGE_BYTES) as u64;
+        if !tags.has(page) && !tags.commit(page, self.heap.os()) {
+            return;
+        }
         let tag = match caller {
             Caller::Place(place) => (&raw const *place).expose_provenance() as u64,
             Caller::Text(text) => (tags.number(text) as u64) << 1 | 1,
         };
-        if let Some(word) = tags.word((area.addr().get() / PAGE_BYTES) as u64) {
+        if let Some(word) = tags.word(page) {
             // Release pairs with `write`: whoever reads a number finds its text.
             word.store(tag, Ordering::Release);
         }
@@ -110,14 +125,40 @@ impl Tagged {
 }
 
 impl Tags {
-    fn word(&self, page: u64) -> Option<&AtomicU64> {
-        let index = page.checked_sub(self.first)? as usize;
-        if index >= self.words.bytes / size_of::<u64>() {
-            return None;
+    /// The place of the word of a page, in bytes behind the first.
+    fn place(&self, page: u64) -> Option<usize> {
+        let place = usize::try_from(page.checked_sub(self.first)?).ok()?.checked_mul(size_of::<u64>())?;
+        (place < self.words.bytes).then_some(place)
+    }
+
+    /// Whether the word of a page can be read and written.
+    fn has(&self, page: u64) -> bool {
+        let Some(step) = self.place(page).map(|place| place / STEP_BYTES) else { return false };
+        // Acquire pairs with `commit`.
+        self.steps[step / 64].load(Ordering::Acquire) >> (step % 64) & 1 != 0
+    }
+
+    /// Sees to it that it can; `false` if the system refuses.
+    #[cold]
+    fn commit(&self, page: u64, os: &Linux) -> bool {
+        let Some(step) = self.place(page).map(|place| place / STEP_BYTES) else { return false };
+        let from = step * STEP_BYTES;
+        let span = Span { at: self.words.at + from, bytes: STEP_BYTES.min(self.words.bytes - from) };
+        // SAFETY: part of the reservation. Two who do so at a time do the same.
+        let done = unsafe { os.commit(span) }.is_ok();
+        if done {
+            // Release pairs with `has`. Checks TG2.
+            self.steps[step / 64].fetch_or(1 << (step % 64), Ordering::Release);
         }
-        let place = with_exposed_provenance::<AtomicU64>(self.words.at + index * size_of::<u64>());
-        // SAFETY: inside the words, which are zeros at first, mapped as long as this lives, and used as atomics only.
-        Some(unsafe { &*place })
+        done
+    }
+
+    /// The word of a page, if somebody had an area there.
+    fn word(&self, page: u64) -> Option<&AtomicU64> {
+        let place = self.place(page).filter(|_| self.has(page))?;
+        let word = with_exposed_provenance::<AtomicU64>(self.words.at + place);
+        // SAFETY: inside the words, zeros at first, which can be read and written as long as this lives (TG2), and are atomics only.
+        Some(unsafe { &*word })
     }
 
     /// The number of a text, a new one if it was not told before; `TEXTS_MAX` if there are too many.
@@ -157,7 +198,7 @@ impl Tags {
                 write!(out, " {}", text.unwrap_or("other"))
             }
             _ => {
-                // SAFETY: the address of a place that lives as long as the program (TG1).
+                // SAFETY: the address of a place that lives as long as the program, or the library that called (TG1).
                 let place = unsafe { with_exposed_provenance::<Location<'static>>(tag as usize).as_ref() };
                 place.map_or(Ok(()), |place| write!(out, " {place}"))
             }
@@ -175,7 +216,7 @@ impl Deref for Tagged {
 
 impl Drop for Tagged {
     fn drop(&mut self) {
-        // SAFETY: nobody writes or reads words any more.
-        unsafe { os::Linux.release(self.tags().words) };
+        // SAFETY: reserved by `new`; nobody writes or reads words any more.
+        unsafe { self.heap.os().unmap(self.tags().words) };
     }
 }

@@ -15,6 +15,9 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use core::time::Duration;
 
 /// What an allocator is made with.
+///
+/// Write `Options { guards: true, ..Options::default() }`, since versions to come may add fields. So it is with [`Hardened`]; the
+/// enums of options may have more variants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Address space that it may reserve, in bytes. It takes what the machine and the limits of the process allow, at most
@@ -36,11 +39,14 @@ pub struct Options {
     /// Which areas are on huge pages.
     pub huge_pages: HugePages,
     /// How long freed memory is kept that nobody needs, about; 1 s by default. A thread sees to it, which is started when 16 MiB
-    /// are kept for the first time. `None`: there is no thread, and what is kept stays until others need it.
+    /// are kept for the first time. `None`: there is no thread, and what is kept stays until others need it. A process with a thread
+    /// may not call `unshare(CLONE_NEWUSER)` and the like any more, which a program does before, or goes without.
     pub decay: Option<Duration>,
     /// Whether it is kept who allocated each area, for [`Vmalloc::vmallocinfo`]: the place in the source that called, or what
-    /// [`Vmalloc::alloc_tagged`] was told. Costs a few nanoseconds an allocation and eight bytes of address range a page of the arena; nothing
-    /// where it is off. Not in the hardened profile. `false` by default.
+    /// [`Vmalloc::alloc_tagged`] was told. Costs a few nanoseconds an allocation, eight bytes of address range a page of the arena, and
+    /// memory in steps of 256 KiB, one for each 128 MiB in which areas begin; nothing where it is off. A library that allocated must
+    /// not have been unloaded, while its areas are there, when they are listed: its texts and places are read. Not in the hardened
+    /// profile. `false` by default.
     pub caller_tags: bool,
 }
 
@@ -77,6 +83,7 @@ impl Default for Options {
 
 /// What is done about mistakes with memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Profile {
     /// A bad free is a typed error. Whoever writes where he must not is not found out.
     #[default]
@@ -112,6 +119,7 @@ impl Default for Hardened {
 
 /// How the hardened profile denies access to what is beside an area, or was one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Walls {
     /// By guard markers (Linux 6.13 and later); by protection where there are none.
     #[default]

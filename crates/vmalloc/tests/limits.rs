@@ -164,6 +164,33 @@ fn a_frontier_that_may_not_move_is_an_error_that_passes() {
     assert_eq!(said, "refused and served again");
 }
 
+/// Words for a terabyte are 2 GiB, of which no more is charged than areas need.
+#[test]
+fn tg2_who_has_an_area_is_kept_under_a_limit_too() {
+    const NAME: &str = "tg2_who_has_an_area_is_kept_under_a_limit_too";
+    if role().is_some() {
+        let options = Options { caller_tags: true, arena_bytes_max: 1 << 40, ..Options::default() };
+        let memory = Vmalloc::new(options).unwrap();
+        assert_eq!(memory.stats().arena_bytes, 1 << 40);
+        // One where small areas are, one where large ones are.
+        for (bytes, tag) in [(4096, "small"), (4 * MIB, "large")] {
+            let area = memory.alloc_tagged(layout(bytes), tag).unwrap();
+            assert!(memory.vmallocinfo().to_string().contains(&format!("{bytes} {tag} pages=")));
+            // SAFETY: our own, and nobody refers to it.
+            unsafe { memory.free(area) }.unwrap();
+        }
+        say("kept");
+        return;
+    }
+    let limit = libc::rlimit { rlim_cur: 256 << 20, rlim_max: 256 << 20 };
+    let said = run(NAME, "limited", move || {
+        // SAFETY: reads the limit, which becomes that of the child.
+        checked(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) })
+    })
+    .unwrap();
+    assert_eq!(said, "kept");
+}
+
 /// All memory is locked, what comes later too: pages that are there from the start, and go back all the same.
 #[test]
 fn locked_memory_is_used_and_given_back() {

@@ -31,7 +31,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         let at = self.blocks.alloc(cpu, count)?;
         if let Err(error) = self.map_list(at, pages, protection) {
             if self.blocks.free(cpu, at, count).is_err() {
-                self.broken("MP5", VaRange::from_size(at, count).unwrap_or_default());
+                let bytes = Pages::new(count).checked_bytes().unwrap_or(0);
+                self.broken("MP5", VaRange::from_size(at, bytes).unwrap_or_default());
             }
             return Err(error);
         }

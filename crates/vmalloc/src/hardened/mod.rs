@@ -32,7 +32,9 @@
 //! SP3 and SP4 are the house's (ARCHITECTURE.md). What a mistake of the caller's leads to is not an error here.
 //!
 //! # Locking
-//! One lock, for where things are. System calls are made without it, but for those that make the window larger or bring records.
+//! One lock, for where things are. System calls are made without it where a pair goes its usual way; under it where the window
+//! becomes larger or records are brought, and where all warm rooms are closed, up to 64 of them with a call or two each: by a trim, for
+//! want of addresses, and by protection for want of mappings.
 //! A child of a fork has lost what other threads of its parent had in hand at that moment: addresses, and their pages, until it ends.
 //! # Source
 //! Scudo's secondary allocator (areas at the end of their pages, a quarantine without access), FreeBSD's `memguard`, Linux's KFENCE

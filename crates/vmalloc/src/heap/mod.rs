@@ -320,6 +320,11 @@ impl<O: Os> Heap<O> {
         }
     }
 
+    /// The system.
+    pub(crate) fn os(&self) -> &'static O {
+        self.host.os()
+    }
+
     /// The addresses of the arena.
     pub(crate) fn arena(&self) -> va_base::VaRange {
         self.arena.whole()

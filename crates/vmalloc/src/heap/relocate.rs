@@ -20,7 +20,9 @@
 //! **moved** area is not kept when it is freed: fresh pages are mapped over it, which merge with what is around it. It is the
 //! way where pages cannot move: before Linux 6.8, and for pages that a child of a fork had a share in. An `mremap` that fails
 //! for want of memory may leave a hole where it was to go. It is mended at once; if another thread mapped something there
-//! first, that range is **retired**: nobody is given it again. Then there are no more of them.
+//! first, that range is **retired**: nobody is given it again. Then there are no more of them. An `mremap` that was refused before
+//! it unmapped anything (as at `vm.max_map_count`) looks the same, and retires a range as well: one in the life of a heap. `mincore`
+//! tells that something is mapped there, and not whose it is.
 //!
 //! Whatever stops a move half-way is copied from there on: nothing is lost.
 //! # Source

@@ -112,7 +112,7 @@ fn mark(fd: c_int) -> Result<u32, Errno> {
     done(unsafe { libc::fstat(fd, about.as_mut_ptr()) })?;
     // SAFETY: all zeros is a value, and so is what was written.
     let about = unsafe { about.assume_init() };
-    let (device, inode) = (about.st_dev as u64, about.st_ino as u64);
+    let (device, inode): (u64, u64) = (about.st_dev, about.st_ino);
     // Odd, so that no two inodes below 2^32 of a device are the same.
     Ok(device.wrapping_mul(0x9e37_79b9).wrapping_add(inode) as u32)
 }
