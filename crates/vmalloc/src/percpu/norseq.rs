@@ -17,10 +17,8 @@ pub(super) struct Area {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    #[expect(dead_code, reason = "as on x86-64")]
     Done,
     Beyond,
-    #[expect(dead_code, reason = "as on x86-64")]
     Refused,
 }
 
