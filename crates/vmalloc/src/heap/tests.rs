@@ -7,7 +7,7 @@ use super::*;
 use crate::arena::{HUGE, SMALL};
 use crate::error::{CreateError, ResizeError};
 use crate::magazine::BIG_PAGES;
-use crate::os::shim::Shim;
+use crate::os::shim::{Shim, mappings_in};
 use crate::os::{Call, Errno};
 use crate::vmalloc::HugePages;
 use std::collections::BTreeMap;
@@ -24,6 +24,12 @@ pub(super) fn heap(shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -
         Plan { arena_bytes_max, kept_bytes_max, huge_pages: HugePages::Auto, decay: None, guards: false },
     )
     .unwrap()
+}
+
+/// Mappings of the arena. Other tests map at the same time, elsewhere.
+fn mappings(heap: &Owned<Shim>) -> usize {
+    let whole = heap.arena.whole();
+    mappings_in(whole.start().get() as usize, whole.end().get() as usize)
 }
 
 /// What a test thinks is out: address to bytes, alignment and the byte that fills it.

@@ -301,3 +301,14 @@ impl Os for Shim {
         self.0.mappings_max.load(Ordering::Relaxed)
     }
 }
+
+/// Mappings of this process that touch `[start, end)`, by the system's account.
+pub(crate) fn mappings_in(start: usize, end: usize) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let touches = |line: &&str| {
+        let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
+        from < end && start < to
+    };
+    maps.lines().filter(touches).count()
+}

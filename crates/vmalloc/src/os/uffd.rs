@@ -365,13 +365,7 @@ mod tests {
 
     /// Mappings that touch a span.
     fn mappings(span: Span) -> usize {
-        let text = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let touches = |line: &&str| {
-            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
-            let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16).unwrap());
-            start < span.at + span.bytes && span.at < end
-        };
-        text.lines().filter(touches).count()
+        crate::os::shim::mappings_in(span.at, span.at + span.bytes)
     }
 
     /// An arena of 64 MiB, of which the first half can be used.

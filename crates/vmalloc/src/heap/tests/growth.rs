@@ -115,13 +115,12 @@ fn a_move_that_stops_half_way_loses_nothing() {
 
 #[test]
 fn moved_areas_are_bounded_and_leave_no_mappings_behind() {
-    let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
     let shim = Shim::default();
     shim.limit_mappings(8 * 10);
     shim.refuse(Call::Move, 0);
     shim.on_cpu(0);
     let mut twin = Twin::new(heap(&shim, 1 << 34, 64 * MIB));
-    let before = mappings();
+    let before = mappings(&twin.heap);
     let mut areas = Vec::new();
     for _ in 0..30 {
         let at = twin.alloc(2 * MIB, 1, Fill::Any).unwrap();
@@ -132,7 +131,7 @@ fn moved_areas_are_bounded_and_leave_no_mappings_behind() {
     assert_eq!((stats.moved_areas, stats.copies >= 20), (10, true), "{stats:?}");
     areas.into_iter().for_each(|at| twin.free(at));
     assert_eq!(twin.heap.stats().moved_areas, 0);
-    // Other tests map at the same time, so only what thirty moves would leave is told apart.
-    assert!(mappings() < before + 15, "{} mappings, {before} before", mappings());
+    // The frontier has advanced, and what was mapped anew has merged with what is around it.
+    assert!(mappings(&twin.heap) <= before + 2, "{} mappings, {before} before", mappings(&twin.heap));
     twin.end();
 }
