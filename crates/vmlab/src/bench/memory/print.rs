@@ -3,7 +3,7 @@
 use super::goals::{self, Goal};
 use super::results::{Results, Summary};
 use super::task::{CROWD, MIXES, Scope, Spec, Touch, Work, mix_name};
-use super::who::{Contender, KV, MMAP};
+use super::who::{KV, MMAP};
 use crate::bench::print::{Captioned, comments, right, write_chart, write_file};
 use crate::report::chart::{Chart, Scale};
 use anyhow::Result;
@@ -259,37 +259,41 @@ fn csv(results: &Results) -> String {
 fn charts(results: &Results, dir: &Path, stem: &str) -> Result<()> {
     for spec in results.specs.iter().filter(|spec| spec.scope == Scope::WithKnobs) {
         let all = results.of(&spec.name);
-        let mut families: Vec<&str> = Vec::new();
-        for (one, _) in &all {
-            if !families.contains(&one.family) && ![KV, MMAP].contains(&one.family) {
-                families.push(one.family);
-            }
-        }
-        let lines: Vec<_> = families
-            .iter()
-            .map(|family| {
-                let of = all.iter().filter(|(one, _): &&(&Contender, _)| one.family == *family);
-                let mut points: Vec<_> = of.map(|(_, all)| (all.rss_same / MIB, all.cpu_ns)).collect();
-                points.sort_by(|a, b| a.0.total_cmp(&b.0));
-                (family.to_string(), points)
-            })
-            .collect();
-        if lines.is_empty() {
-            continue;
-        }
-        let chart = Chart {
-            title: &title(spec),
-            x: "MiB resident on average over the same operations",
-            y: "ns an operation (processor time, median)",
-            x_scale: Scale::Log,
-            y_scale: Scale::Log,
-            lines,
-            about: &families,
-            size: (820.0, 470.0),
-        };
-        write_chart(dir, &format!("{stem}-{}.svg", spec.name.replace("-pages", "")), &chart)?;
+        let shown = all.iter().filter(|(one, _)| ![KV, MMAP].contains(&one.family));
+        let points: Vec<_> = shown.map(|(one, all)| (one.line(), all.rss_same / MIB, all.cpu_ns)).collect();
+        chart(spec, &points, dir, stem)?;
     }
     Ok(())
+}
+
+/// The chart of a workload, of points with the names of their lines.
+fn chart(spec: &Spec, points: &[(&str, f64, f64)], dir: &Path, stem: &str) -> Result<()> {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, ..) in points {
+        if !names.contains(name) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
+        return Ok(());
+    }
+    let lines = names.iter().map(|name| {
+        let of = points.iter().filter(|(line, ..)| line == name);
+        let mut points: Vec<_> = of.map(|&(_, x, y)| (x, y)).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        ((*name).to_string(), points)
+    });
+    let chart = Chart {
+        title: &title(spec),
+        x: "MiB resident on average over the same operations",
+        y: "ns an operation (processor time, median)",
+        x_scale: Scale::Log,
+        y_scale: Scale::Log,
+        lines: lines.collect(),
+        about: &names,
+        size: (820.0, 470.0),
+    };
+    write_chart(dir, &format!("{stem}-{}.svg", spec.name.replace("-pages", "")), &chart)
 }
 
 fn title(spec: &Spec) -> String {

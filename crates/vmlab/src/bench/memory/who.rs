@@ -252,6 +252,14 @@ pub(super) fn all(wanted: &Wanted<'_>) -> Result<(Vec<Contender>, Vec<&'static s
     Ok((all, missing))
 }
 
+impl Contender {
+    /// The line of a chart that it is a point of: what is set otherwise than a budget has one of its own.
+    pub(super) fn line(&self) -> &str {
+        let small = matches!(self.how, How::Vmalloc { ways: Ways::SmallPages, .. });
+        if small { "ours, small pages" } else { self.family }
+    }
+}
+
 fn plain(family: &'static str, how: How) -> Contender {
     let version = format!("vmlab {}", env!("CARGO_PKG_VERSION"));
     let version = if family == MMAP { String::new() } else { version };
