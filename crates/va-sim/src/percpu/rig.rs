@@ -209,8 +209,9 @@ impl<C: Config> Rig<C> {
         }
         let before = self.space.stats();
         let offset = Offset::new(at.wrapping_sub(BASE.get()));
-        let inside =
-            self.live.range(..=at).next_back().filter(|(start, live)| *start + u64::from(live.bytes) > at);
+        // An object is whole words, however many bytes were asked for.
+        let inside = self.live.range(..=at).next_back();
+        let inside = inside.filter(|(start, live)| *start + u64::from(live.bytes.next_multiple_of(4)) > at);
         match self.space.free(offset) {
             Err(FreeError::NoObject { inside: told, .. }) => {
                 // A slot may be longer than what lives in it: what is behind that is inside, too.

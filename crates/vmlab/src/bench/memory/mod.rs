@@ -9,7 +9,7 @@
 //! number) is not subtracted.
 //!
 //! Cost alone says little: who keeps all memory is fast. So each allocator is a line of points, cost over average resident
-//! memory, and a peer is compared with the cheapest point of ours that has no more memory than it ([`results`]). A slow
+//! memory, and a peer is compared with the cheapest point of ours that has no more memory than it (`results.rs`). A slow
 //! allocator does fewer operations in its time, and by chance others than a fast one: so memory is averaged once more over
 //! operations that are the same for all, which each does in the end, with what it has kept until then.
 
