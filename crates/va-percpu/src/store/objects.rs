@@ -235,7 +235,11 @@ impl<C: Config> Store<C> {
         if !off.is_multiple_of(BIT_BYTES) || !bitmap::is_set(marks, bit) {
             let start = bitmap::after_last_set(marks, 0, bit + 1);
             // Inside: nothing is free from where an object starts up to here.
-            let inside = start > 0 && bitmap::next_clear(view.map, start - 1, bit + 1) == bit + 1;
+            let used = start > 0 && bitmap::next_clear(view.map, start - 1, bit + 1) == bit + 1;
+            // What is hidden behind the part is used, too, and nobody's.
+            let chunk = self.chunk(row);
+            let bits = chunk.pages * (PAGE_SIZE as u32 / BIT_BYTES);
+            let inside = used && bit < bits - chunk.hidden_after;
             let start = self.chunk(row).base + u64::from(start.saturating_sub(1) * BIT_BYTES);
             let inside = inside.then(|| Offset::between(self.geometry.base(), start));
             return Err(FreeError::NoObject { offset, inside });
