@@ -303,12 +303,17 @@ impl Os for Shim {
 }
 
 /// Mappings of this process that touch `[start, end)`, by the system's account.
+///
+/// The system writes its list page by page, and a neighbour that another thread makes meanwhile may merge with a mapping
+/// that was written already: the list then goes on with that mapping again, longer. What was listed counts once.
 pub(crate) fn mappings_in(start: usize, end: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let touches = |line: &&str| {
+    let (mut count, mut listed) = (0, start);
+    for line in maps.lines() {
         let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
         let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
-        from < end && start < to
-    };
-    maps.lines().filter(touches).count()
+        count += usize::from(from.max(listed) < to.min(end));
+        listed = listed.max(to);
+    }
+    count
 }
