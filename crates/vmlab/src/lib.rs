@@ -6,6 +6,7 @@
 //! | [`replay`] | runs a trace through an index and compares every address |
 //! | [`kind`] | the indexes, by name |
 //! | [`machine`] | this process as the machine of a space |
+//! | [`map`] | the address space at a moment as a picture |
 //! | [`report`] | one self-contained HTML file to look at |
 //! | [`mod@bench`] | workloads, contenders, tables and plots |
 //! | [`lab`] | indexes that serve comparison only |
@@ -16,6 +17,7 @@ pub mod cli;
 pub mod kind;
 pub mod lab;
 pub mod machine;
+pub mod map;
 pub mod replay;
 pub mod report;
 pub mod run;

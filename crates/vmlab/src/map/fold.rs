@@ -1,0 +1,278 @@
+//! A line of addresses with its long empty stretches folded away.
+//!
+//! # Theory
+//! A kernel's space is 32 TiB and more, of which some MiB are used, in a few places. Drawn to scale nothing is seen; drawn
+//! area by area the distances are lost. So the line is cut where nothing is for long, and what remains, the parts, is drawn
+//! to scale, with a mark at each cut:
+//!
+//! ```text
+//!   given   |AA.BBB..............................................CC.C...........................D|
+//!   folded  |AA.BBB|  //  |CC.C|  //  |D|        parts to one scale, folds of a fixed width
+//! ```
+//!
+//! A gap is folded if it would take more than a sixteenth of what is drawn with it, the longest first, until there are as
+//! many parts as the rule allows. Gaps that remain are drawn, to scale: they are holes to be seen.
+//!
+//! # Invariants
+//! - **FD1 covered** every byte that was given lies in exactly one part.
+//! - **FD2 apart** parts are not empty, ascend, and do not touch: between two of them lies a fold, in which nothing was given.
+//! - **FD3 linear** on a [`Line`], equally many bytes of any parts take equally much width.
+
+/// Addresses `[start, end)`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Part {
+    /// First address.
+    pub start: u64,
+    /// Address after the last.
+    pub end: u64,
+}
+
+impl Part {
+    /// How many bytes it has.
+    pub fn bytes(self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// What of it lies in `other`; `None` if nothing does.
+    pub fn cut(self, other: Self) -> Option<Self> {
+        let cut = Self { start: self.start.max(other.start), end: self.end.min(other.end) };
+        (cut.start < cut.end).then_some(cut)
+    }
+}
+
+/// What is folded.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Parts, at most; at least one is made of whatever is given.
+    pub parts_max: usize,
+    /// A gap is folded if it has more than one in so many of the bytes that are drawn with it.
+    pub share: u64,
+    /// Gaps of fewer bytes are never folded.
+    pub bytes_min: u64,
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Self { parts_max: 16, share: 16, bytes_min: 1 << 20 }
+    }
+}
+
+/// A folded line of addresses.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Fold {
+    parts: Vec<Part>,
+}
+
+impl Fold {
+    /// Folds the line on which `given` lies: ranges in any order, which may touch or overlap; empty ones count for nothing.
+    ///
+    /// Costs O(n log n) for n ranges.
+    pub fn of(given: impl IntoIterator<Item = Part>, rule: Rule) -> Self {
+        let mut given: Vec<Part> = given.into_iter().filter(|part| part.bytes() > 0).collect();
+        given.sort_unstable();
+        let mut runs: Vec<Part> = Vec::new();
+        for part in given {
+            match runs.last_mut() {
+                Some(last) if part.start <= last.end => last.end = last.end.max(part.end),
+                _ => runs.push(part),
+            }
+        }
+        let mut gaps: Vec<(u64, usize)> =
+            runs.windows(2).enumerate().map(|(at, pair)| (pair[1].start - pair[0].end, at)).collect();
+        gaps.sort_unstable_by_key(|&(bytes, at)| (std::cmp::Reverse(bytes), at));
+        let mut drawn = match (runs.first(), runs.last()) {
+            (Some(first), Some(last)) => last.end - first.start,
+            _ => return Self::default(),
+        };
+        let mut folds = Vec::new();
+        for (bytes, at) in gaps.into_iter().take(rule.parts_max.saturating_sub(1)) {
+            if bytes < rule.bytes_min.max(1) || bytes <= drawn / rule.share.max(1) {
+                break;
+            }
+            drawn -= bytes;
+            folds.push(at);
+        }
+        folds.sort_unstable();
+        let mut parts = Vec::with_capacity(folds.len() + 1);
+        let mut first = 0;
+        for last in folds.into_iter().chain([runs.len() - 1]) {
+            parts.push(Part { start: runs[first].start, end: runs[last].end });
+            first = last + 1;
+        }
+        Self { parts }
+    }
+
+    /// Takes parts as they are: ascending, apart and not empty (FD2), as those of a fold that was made before.
+    pub fn of_parts(parts: Vec<Part>) -> Option<Self> {
+        let apart = parts.windows(2).all(|pair| pair[0].end < pair[1].start);
+        // Checks FD2.
+        (apart && parts.iter().all(|part| part.bytes() > 0)).then_some(Self { parts })
+    }
+
+    /// What is drawn, upwards.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// What is folded away between the parts, upwards: one fewer than parts.
+    pub fn folds(&self) -> impl Iterator<Item = Part> + '_ {
+        self.parts.windows(2).map(|pair| Part { start: pair[0].end, end: pair[1].start })
+    }
+
+    /// Bytes that are drawn.
+    pub fn drawn_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes()).sum()
+    }
+
+    /// The number of the part in which an address lies.
+    pub fn part_of(&self, address: u64) -> Option<usize> {
+        let number = self.parts.partition_point(|part| part.end <= address);
+        (self.parts.get(number)?.start <= address).then_some(number)
+    }
+
+    /// The parts side by side on `width` units, and folds of `fold` units between them. Where folds would take more than a
+    /// third of the width they are narrower.
+    pub fn line(&self, width: f64, fold: f64) -> Line<'_> {
+        let folds = self.parts.len().saturating_sub(1) as f64;
+        let fold = if folds * fold > width / 3.0 { width / 3.0 / folds } else { fold };
+        let scale = (width - folds * fold) / self.drawn_bytes().max(1) as f64;
+        let mut from = 0.0;
+        let starts = self.parts.iter().map(|part| {
+            let start = from;
+            from += part.bytes() as f64 * scale + fold;
+            start
+        });
+        Line { starts: starts.collect(), fold: self, scale, fold_width: fold }
+    }
+}
+
+/// A fold on a line of some width, to one scale.
+#[derive(Clone, Debug)]
+pub struct Line<'a> {
+    fold: &'a Fold,
+    /// Where each part begins.
+    starts: Vec<f64>,
+    /// Units a byte.
+    scale: f64,
+    /// Units a fold.
+    fold_width: f64,
+}
+
+impl Line<'_> {
+    /// Where an address is drawn, in units from the line's begin; `None` if it is folded away. The end of a part is not in it.
+    pub fn at(&self, address: u64) -> Option<f64> {
+        let number = self.fold.part_of(address)?;
+        Some(self.starts[number] + (address - self.fold.parts[number].start) as f64 * self.scale)
+    }
+
+    /// Where a range is drawn: begin and width, once for each part that it lies in.
+    pub fn spans(&self, range: Part) -> impl Iterator<Item = (f64, f64)> + '_ {
+        let first = self.fold.parts.partition_point(|part| part.end <= range.start);
+        let parts = self.fold.parts[first..].iter().zip(&self.starts[first..]);
+        parts.take_while(move |(part, _)| part.start < range.end).filter_map(move |(part, &start)| {
+            let cut = part.cut(range)?;
+            Some((start + (cut.start - part.start) as f64 * self.scale, cut.bytes() as f64 * self.scale))
+        })
+    }
+
+    /// Where the folds are drawn: begin and width of each mark, and what is folded there.
+    pub fn folds(&self) -> impl Iterator<Item = (f64, f64, Part)> + '_ {
+        let begins = self.starts.iter().skip(1).map(|start| start - self.fold_width);
+        begins.zip(self.fold.folds()).map(|(begin, fold)| (begin, self.fold_width, fold))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use va_sim::op::Rng;
+
+    fn part(start: u64, end: u64) -> Part {
+        Part { start, end }
+    }
+
+    /// Ranges at all scales, some of which overlap.
+    fn some(rng: &mut Rng) -> Vec<Part> {
+        let count = rng.below(40) + 1;
+        (0..count)
+            .map(|_| {
+                let start = rng.next_u64() >> rng.below(60);
+                part(start, start.saturating_add(rng.next_u64() >> (20 + rng.below(43))))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn fd1_every_byte_given_is_in_one_part_and_fd2_parts_are_apart() {
+        let mut rng = Rng::new(7);
+        let mut folded = 0;
+        for round in 0..2000 {
+            let given = some(&mut rng);
+            let rule =
+                Rule { parts_max: 1 + round % 9, share: 1 + rng.below(20), bytes_min: rng.below(1 << 30) };
+            let fold = Fold::of(given.iter().copied(), rule);
+            assert!(fold.parts().len() <= rule.parts_max);
+            assert_eq!(Fold::of_parts(fold.parts().to_vec()).as_ref(), Some(&fold), "FD2");
+            for range in given.iter().filter(|range| range.bytes() > 0) {
+                let inside = fold.parts().iter().filter(|part| part.cut(*range).is_some());
+                let whole = fold.parts().iter().filter(|part| part.cut(*range) == Some(*range));
+                assert_eq!((inside.count(), whole.count()), (1, 1), "FD1: {range:?} in {fold:?}");
+            }
+            for gap in fold.folds() {
+                assert!(gap.bytes() >= rule.bytes_min.max(1), "{gap:?}");
+                folded += 1;
+            }
+            // Each end of a part is the end of something.
+            for part in fold.parts() {
+                assert!(given.iter().any(|range| range.start == part.start));
+                assert!(given.iter().any(|range| range.end == part.end));
+            }
+        }
+        assert!(folded > 1000, "{folded}");
+    }
+
+    #[test]
+    fn fd2_parts_that_touch_or_are_empty_are_no_fold() {
+        assert!(Fold::of_parts(vec![part(1, 2), part(3, 4)]).is_some());
+        assert_eq!(Fold::of_parts(vec![part(1, 3), part(3, 4)]), None);
+        assert_eq!(Fold::of_parts(vec![part(5, 6), part(3, 4)]), None);
+        assert_eq!(Fold::of_parts(vec![part(3, 3)]), None);
+        assert_eq!(Fold::of([], Rule::default()), Fold::default());
+    }
+
+    #[test]
+    fn a_gap_is_folded_if_it_is_long_beside_what_is_drawn() {
+        let mib = |start: u64, end: u64| part(start << 20, end << 20);
+        // The gap of 60 TiB goes first; of what remains, 23 MiB, that of 10 is too much; that of 1 MiB is below the least.
+        let given = [mib(0, 5), mib(6, 8), mib(18, 21), mib(21, 22), mib(60 << 20, (60 << 20) + 1)];
+        let rule = Rule { bytes_min: 2 << 20, ..Rule::default() };
+        let fold = Fold::of(given, rule);
+        assert_eq!(fold.parts(), [mib(0, 8), mib(18, 22), mib(60 << 20, (60 << 20) + 1)]);
+        assert_eq!(fold.folds().map(Part::bytes).collect::<Vec<_>>(), [10 << 20, ((60 << 20) - 22) << 20]);
+        assert_eq!(fold.drawn_bytes(), 13 << 20);
+        let one = Fold::of(given, Rule { parts_max: 1, ..Rule::default() });
+        assert_eq!(one.parts(), [mib(0, (60 << 20) + 1)]);
+        assert_eq!([0, 8 << 20, 18 << 20].map(|at| fold.part_of(at)), [Some(0), None, Some(1)]);
+    }
+
+    #[test]
+    fn fd3_equal_bytes_take_equal_width_on_a_line_and_folds_have_room() {
+        let fold = Fold::of_parts(vec![part(100, 200), part(1000, 1300), part(9000, 9100)]).unwrap();
+        let line = fold.line(540.0, 20.0);
+        for (range, want) in [
+            (part(100, 150), vec![(0.0, 50.0)]),
+            (part(150, 1100), vec![(50.0, 50.0), (120.0, 100.0)]),
+            (part(0, 10_000), vec![(0.0, 100.0), (120.0, 300.0), (440.0, 100.0)]),
+            (part(200, 1000), vec![]),
+            (part(9050, 9051), vec![(490.0, 1.0)]),
+        ] {
+            assert_eq!(line.spans(range).collect::<Vec<_>>(), want, "FD3: {range:?}");
+        }
+        assert_eq!([100, 199, 200, 1299].map(|at| line.at(at)), [Some(0.0), Some(99.0), None, Some(419.0)]);
+        let folds: Vec<_> = line.folds().collect();
+        assert_eq!(folds, [(100.0, 20.0, part(200, 1000)), (420.0, 20.0, part(1300, 9000))]);
+        // Wide folds leave two thirds to the parts.
+        let narrow = fold.line(300.0, 500.0);
+        assert_eq!(narrow.spans(part(0, 10_000)).map(|span| span.1).sum::<f64>(), 200.0);
+    }
+}

@@ -1,0 +1,3 @@
+//! The address space as a picture.
+
+pub mod fold;
