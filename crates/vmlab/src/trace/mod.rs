@@ -5,17 +5,20 @@
 //!
 //! # Memory
 //! Input may be hostile, and a megabyte of gzip may stand for a gigabyte of text. Reading streams; a line longer than
-//! [`LINE_MAX`] is cut; what is kept of a trace is some 60 bytes an event and a few lines of text, and reading ends at
+//! [`LINE_MAX`] is cut; what is kept of a trace is some 70 bytes an event and a few lines of text, and reading ends at
 //! [`EVENTS_MAX`] events. Lines that are no events of ours cost time only.
 
+mod head;
 mod line;
 pub mod percpu;
 mod source;
 pub mod vmallocinfo;
 
+pub use head::{task, time_ns};
 pub use line::{Event, Line, cpu, parse};
 pub use source::{decompress, open};
 
+use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
 
 /// Longest line that is looked at, in bytes.
@@ -23,6 +26,9 @@ pub const LINE_MAX: usize = 16 * 1024;
 /// The most events of one trace: ten times what a ring buffer of 64 MiB holds. A replay takes some 220 bytes for each
 /// (measured: 2.1 GiB for 9.9 million allocations), and no input much more than that.
 pub const EVENTS_MAX: usize = 10_000_000;
+/// The most tasks that are told apart; a kernel's names are of 15 bytes.
+const TASKS_MAX: usize = 4096;
+const TASK_CHARS: usize = 64;
 /// How many unreadable lines are remembered by number.
 const BAD_KEPT: usize = 8;
 
@@ -33,6 +39,14 @@ pub struct Trace {
     pub events: Vec<Event>,
     /// The CPU of each event, in the same order; 0 where the recorder named none.
     pub cpus: Vec<u16>,
+    /// The recorder's clock at each event, nanoseconds, in the same order; 0 where it told none.
+    pub times_ns: Vec<u64>,
+    /// The task that each event ran in, as a place in `tasks`, in the same order.
+    pub task_of: Vec<u16>,
+    /// The tasks, without their numbers, each once; the first is none.
+    pub tasks: Vec<String>,
+    /// The place of each task in `tasks`.
+    task_numbers: HashMap<String, u16>,
     /// The line, from 1, of each allocation among the events, in order.
     alloc_lines: Vec<u64>,
     /// Lines read.
@@ -93,6 +107,9 @@ impl Trace {
                 }
                 self.events.push(event);
                 self.cpus.push(cpu(&text));
+                self.times_ns.push(time_ns(&text));
+                let task = self.task_number(task(&text));
+                self.task_of.push(task);
             }
             Line::Comment => self.comments += 1,
             Line::Percpu => self.percpu += 1,
@@ -108,6 +125,35 @@ impl Trace {
                 }
             }
         }
+    }
+
+    /// The place of a task in `tasks`; that of none where there are [`TASKS_MAX`] others.
+    fn task_number(&mut self, name: &str) -> u16 {
+        if self.tasks.is_empty() {
+            self.tasks.push(String::new());
+        }
+        // The events of one task come together, and there are few.
+        let last = self.task_of.last().copied().unwrap_or(0);
+        if self.tasks[usize::from(last)] == name {
+            return last;
+        }
+        if let Some(known) = self.task_numbers.get(name) {
+            return *known;
+        }
+        if name.is_empty() || self.tasks.len() > TASKS_MAX {
+            return 0;
+        }
+        let name: String = name.chars().take(TASK_CHARS).collect();
+        let number = self.tasks.len() as u16;
+        self.tasks.push(name.clone());
+        self.task_numbers.insert(name, number);
+        number
+    }
+
+    /// The task of an event, by its place among the events; empty where the recorder named none.
+    pub fn task_at(&self, event: usize) -> &str {
+        let number = self.task_of.get(event).copied().unwrap_or(0);
+        self.tasks.get(usize::from(number)).map_or("", String::as_str)
     }
 
     /// Allocations, failed attempts included.
@@ -189,6 +235,24 @@ mod tests {
         text.extend_from_slice(ALLOC.as_bytes());
         let trace = Trace::read(&text[..]);
         assert_eq!((trace.lines, trace.others, trace.allocs()), (2, 1, 1));
+    }
+
+    #[test]
+    fn every_event_has_a_time_and_a_task_and_a_hostile_trace_has_not_too_many() {
+        let mut text = String::new();
+        for n in 0..TASKS_MAX + 9 {
+            text += &ALLOC.replace("x-1", &format!("t{n}-7"));
+        }
+        text += &ALLOC.replace("x-1", "t3-8");
+        text += &ALLOC.replace("x-1 [000] ..... 1.0: ", "");
+        let trace = Trace::read(text.as_bytes());
+        let count = trace.events.len();
+        assert_eq!(
+            (trace.times_ns.len(), trace.task_of.len(), trace.tasks.len()),
+            (count, count, TASKS_MAX + 1)
+        );
+        assert_eq!((trace.task_at(0), trace.task_at(count - 2), trace.task_at(count - 1)), ("t0", "t3", ""));
+        assert_eq!((trace.times_ns[0], trace.times_ns[count - 1]), (1_000_000_000, 0));
     }
 
     #[test]
