@@ -7,6 +7,7 @@ use crate::trace::Trace;
 use crate::trace::vmallocinfo::Table;
 use anyhow::{Context, Result};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use va_space::config::{Config, Default as Ours, Linux69, OneLock52};
 use va_space::{NODES_LIMIT, Stats, VmapSpace};
 
@@ -94,6 +95,19 @@ pub fn run(name: &str, trace: &Trace, table: &Table, policy: Policy, nodes: u32)
         Policy::OneLock => run_on::<OneLock52>(name, trace, table, policy, nodes),
     }
     .with_context(|| format!("{name} on {nodes} nodes, policy {}", policy.name()))
+}
+
+/// Replays `trace` on a space with Linux's policy and a node for each CPU, and shows after each event, by its place, what
+/// lies in pools: start to size.
+///
+/// # Errors
+/// If the space cannot be made.
+pub fn watch(trace: &Trace, table: &Table, watch: impl FnMut(usize, &BTreeMap<u64, u64>)) -> Result<()> {
+    let window = default_window(trace);
+    let machine = LabMachine::<PlainLock>::new(nodes_of(trace), u32::MAX, Work::Elsewhere);
+    let space = VmapSpace::<_, Linux69>::new(kernel_extent(), window, machine)?;
+    SpaceReplay::new(space, window, table).run_watched(trace, watch);
+    Ok(())
 }
 
 fn run_on<C: Config>(

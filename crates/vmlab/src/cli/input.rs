@@ -33,6 +33,12 @@ impl Input {
     pub(super) fn read(file: &Path, vmallocinfo: Option<&Path>) -> Result<Self> {
         let shown = file.display();
         let trace = Trace::read(open(file).with_context(|| format!("cannot read {shown}"))?);
+        Self::of(file, trace, vmallocinfo)
+    }
+
+    /// The same, of a trace that was read.
+    pub(super) fn of(file: &Path, trace: Trace, vmallocinfo: Option<&Path>) -> Result<Self> {
+        let shown = file.display();
         refuse(&trace).with_context(|| shown.to_string())?;
         if trace.lost > 0 {
             say(&format!(

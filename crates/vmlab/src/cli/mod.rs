@@ -3,6 +3,7 @@
 mod file;
 mod input;
 mod percpu;
+mod report;
 mod space;
 mod table;
 
@@ -10,7 +11,7 @@ pub(crate) use file::FileToBe;
 
 use crate::kind::{ALL, IndexKind};
 use crate::replay::timing::Budget;
-use crate::report::{Chapter, Picture, page};
+
 use crate::run::{Options, Outcome, run};
 use crate::run_space::Policy;
 use crate::shipped::TRACES;
@@ -30,6 +31,7 @@ use std::time::Duration;
     after_help = "Examples:\n  \
         vmlab                                        the shipped traces, and a report\n  \
         vmlab replay trace.gz --index btree,rb-linux a trace of your own, two indexes\n  \
+        vmlab report trace.gz -o report.html         a film of the address space\n  \
         vmlab replay trace.zst --json | jq .equal    an object per trace and index\n  \
         vmlab bench index --filter rand              time the indexes on random sizes"
 )]
@@ -55,6 +57,14 @@ enum Command {
         cat trace > /tmp/NAME.ftrace; cat /proc/vmallocinfo > /tmp/NAME.vmallocinfo\n\n\
         NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
     Replay(ReplayArgs),
+    /// Draw one HTML file of traces, of vmallocinfo, of what benchmarks wrote: films, ratios, growth, contention
+    #[command(after_help = "Examples:\n  \
+        vmlab report trace.ftrace.gz -o report.html\n  \
+        vmlab report /proc/vmallocinfo -o now.html\n  \
+        vmlab report results/index-baseline.csv results/space-baseline.csv -o measured.html\n  \
+        vmlab replay trace.gz --json | vmlab report - -o replayed.html\n\n\
+        The file loads nothing: it may be mailed, opened from a disk, printed.")]
+    Report(report::Args),
     /// Measure indexes or spaces side by side
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
     Bench(BenchCommand),
@@ -151,6 +161,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         None => demo(Path::new("vmlab-report.html")),
         Some(Command::Demo(args)) => demo(&args.report),
         Some(Command::Replay(args)) => replay(args),
+        Some(Command::Report(args)) => report::run(args),
         Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
         Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),
         Some(Command::Bench(BenchCommand::Percpu(args))) => crate::bench::percpu::run(args),
@@ -172,7 +183,7 @@ fn demo(report: &Path) -> Result<()> {
     for note in notes(&inputs, &outcomes) {
         out(&note)?;
     }
-    let shown = write_report(report, "vmalloc: five traces of a real kernel", &inputs, outcomes)?;
+    let shown = report::replayed(report, "vmalloc: five traces of a real kernel", &inputs, outcomes)?;
     out(&format!("report: {shown}"))
 }
 
@@ -215,7 +226,7 @@ fn replay(args: &ReplayArgs) -> Result<()> {
         tell(&note)?;
     }
     if let Some(report) = report {
-        let shown = write_report(report, "vmalloc: replay", &inputs, outcomes)?;
+        let shown = report::replayed(report, "vmalloc: replay", &inputs, outcomes)?;
         tell(&format!("report: {shown}"))?;
     }
     ends_early(&inputs)
@@ -265,23 +276,6 @@ fn notes(inputs: &[Input], outcomes: &[Outcome]) -> Vec<String> {
         _ => format!("{}: {note}", names.join(", ")),
     };
     notes.into_iter().map(line).collect()
-}
-
-/// Writes the report and tells where it is.
-fn write_report(file: FileToBe, title: &str, inputs: &[Input], outcomes: Vec<Outcome>) -> Result<String> {
-    let kinds = outcomes.len() / inputs.len();
-    let mut outcomes = outcomes.into_iter();
-    let mut chapters = Vec::with_capacity(inputs.len());
-    for input in inputs {
-        let outcomes: Vec<Outcome> = outcomes.by_ref().take(kinds).collect();
-        let mut notes = vec![input.census()];
-        notes.extend(input::inferred(&outcomes[0].tally).into_iter().map(|note| note + "."));
-        let picture = Picture::of(&input.trace, &input.table)?;
-        let (name, about) = (input.name.clone(), input.about.to_string());
-        chapters.push(Chapter { name, about, picture, outcomes, notes });
-    }
-    let path = file.write(&page(title, &chapters))?;
-    Ok(path.canonicalize().unwrap_or(path).display().to_string())
 }
 
 /// Prints a line on stdout. A reader that went away is no error of ours, and no reason to leave work undone.

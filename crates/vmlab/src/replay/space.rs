@@ -141,6 +141,11 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
 
     /// Replays all events of a trace.
     pub fn run(&mut self, trace: &Trace) {
+        self.run_watched(trace, |_, _| {});
+    }
+
+    /// Replays all events of a trace, and shows what is pooled here, start to size, after each, by its place.
+    pub fn run_watched(&mut self, trace: &Trace, mut watch: impl FnMut(usize, &BTreeMap<u64, u64>)) {
         self.pools_there = trace.cpus.iter().any(|&cpu| cpu > 0);
         let silent = silent_frees(trace, self.table);
         let mut silent = silent.iter().peekable();
@@ -150,6 +155,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
                 self.free(*start);
             }
             self.step(event, cpu);
+            watch(at, &self.ours.pooled.0);
         }
         for cpu in self.failed.keys().copied().collect::<Vec<_>>() {
             self.give_up(cpu);

@@ -1,10 +1,22 @@
-//! The page.
+//! The page: every report is made by it.
 
 use super::chart::escape;
 use super::figures;
+use super::film::{self, Film};
 use super::heat::Picture;
+use super::sheet::Sheet;
 use crate::run::{Outcome, Row, bytes, grouped};
 use std::fmt::Write;
+
+/// One section of the report.
+pub enum Part {
+    /// A trace, replayed.
+    Trace(Box<Chapter>),
+    /// What a vmallocinfo lists.
+    Map(Map),
+    /// Measurements.
+    Sheet(Sheet),
+}
 
 /// One trace of the report.
 pub struct Chapter {
@@ -14,34 +26,91 @@ pub struct Chapter {
     pub about: String,
     /// The space over time.
     pub picture: Picture,
+    /// The space at chosen moments.
+    pub film: Film,
     /// One an index, the same indexes in every chapter.
     pub outcomes: Vec<Outcome>,
     /// What was inferred, what could not be read.
     pub notes: Vec<String>,
 }
 
+/// What a vmallocinfo lists.
+pub struct Map {
+    /// Its name.
+    pub name: String,
+    /// The picture.
+    pub film: Film,
+    /// What could not be read.
+    pub notes: Vec<String>,
+}
+
 const STYLE: &str = include_str!("style.css");
+/// What a page may do: show what stands in it.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+/// Bytes that the films of a page take together, about.
+const FILMS_BYTES: usize = 4 << 20;
+/// The least that each of them has.
+const FILM_BYTES_MIN: usize = 64 << 10;
 
 /// Renders the page.
-pub fn page(title: &str, chapters: &[Chapter]) -> String {
+pub fn page(title: &str, parts: Vec<Part>) -> String {
     let mut html = String::new();
+    let chapters = || {
+        parts.iter().enumerate().filter_map(|(number, part)| match part {
+            Part::Trace(chapter) => Some((number, &**chapter)),
+            Part::Map(_) | Part::Sheet(_) => None,
+        })
+    };
     // Writing to a String cannot fail.
     let _ = write!(
         html,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\"><title>{0}</title><style>{STYLE}</style></head><body>\
-         <header><h1>{0}</h1><p>What a Linux kernel did to its virtual address space, replayed event by event on each \
-         index. The figures show the kernel's own addresses; the tables say how each index answered the same requests, \
-         and how fast.</p></header>",
+         <header><h1>{0}</h1>",
         escape(title)
     );
-    write_summary(&mut html, chapters);
-    for (number, chapter) in chapters.iter().enumerate() {
-        write_chapter(&mut html, number, chapter);
+    if chapters().next().is_some() {
+        html.push_str(
+            "<p>What a Linux kernel did to its virtual address space, replayed event by event on each \
+             index. The figures show the kernel's own addresses; the tables say how each index answered the same requests, \
+             and how fast.</p>",
+        );
     }
-    write_footer(&mut html, chapters);
+    html.push_str("</header>");
+    write_summary(&mut html, &chapters().collect::<Vec<_>>());
+    let mut footer = String::new();
+    write_footer(&mut footer, &chapters().map(|(_, chapter)| chapter).collect::<Vec<_>>());
+    let films = parts.iter().filter(|part| !matches!(part, Part::Sheet(_))).count();
+    let film_bytes = (FILMS_BYTES / films.max(1)).max(FILM_BYTES_MIN);
+    for (number, part) in parts.into_iter().enumerate() {
+        match part {
+            Part::Trace(chapter) => write_chapter(&mut html, number, *chapter, film_bytes),
+            Part::Map(map) => {
+                let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&map.name));
+                write_notes(&mut html, &map.notes);
+                film::write(&mut html, map.film, film_bytes);
+                html.push_str("</section>");
+            }
+            Part::Sheet(sheet) => {
+                let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&sheet.name));
+                super::measures::write(&mut html, &sheet);
+                html.push_str("</section>");
+            }
+        }
+    }
+    html.push_str(&footer);
+    if films > 0 {
+        let _ = write!(html, "<script>{}</script>", film::SCRIPT);
+    }
     html.push_str("</body></html>\n");
     html
+}
+
+fn write_notes(html: &mut String, notes: &[String]) {
+    let notes: Vec<String> = notes.iter().map(|note| escape(note)).collect();
+    let _ = write!(html, "<p class=\"dim note\">{}</p>", notes.join("<br>"));
 }
 
 /// Answers that are the kernel's: its address, or nothing where it found nothing.
@@ -54,8 +123,8 @@ fn class(row: &Row) -> &'static str {
 }
 
 /// All traces and indexes in one table.
-fn write_summary(html: &mut String, chapters: &[Chapter]) {
-    let Some(first) = chapters.first() else { return };
+fn write_summary(html: &mut String, chapters: &[(usize, &Chapter)]) {
+    let Some((_, first)) = chapters.first() else { return };
     let kinds = first.outcomes.len();
     let _ = write!(
         html,
@@ -70,7 +139,7 @@ fn write_summary(html: &mut String, chapters: &[Chapter]) {
         }
     }
     html.push_str("</tr></thead><tbody>");
-    for (number, chapter) in chapters.iter().enumerate() {
+    for (number, chapter) in chapters {
         let allocs = chapter.outcomes.first().map_or(0, |outcome| outcome.row.allocs);
         let _ = write!(
             html,
@@ -95,14 +164,14 @@ fn write_summary(html: &mut String, chapters: &[Chapter]) {
     );
 }
 
-fn write_chapter(html: &mut String, number: usize, chapter: &Chapter) {
+fn write_chapter(html: &mut String, number: usize, chapter: Chapter, film_bytes: usize) {
     let _ = write!(html, "<section><h2 id=\"t{number}\">{}</h2>", escape(&chapter.name));
     if !chapter.about.is_empty() {
         let _ = write!(html, "<p>{}</p>", escape(&chapter.about));
     }
-    let notes: Vec<String> = chapter.notes.iter().map(|note| escape(note)).collect();
-    let _ = write!(html, "<p class=\"dim note\">{}</p>", notes.join("<br>"));
+    write_notes(html, &chapter.notes);
     write_table(html, &chapter.outcomes);
+    film::write(html, chapter.film, film_bytes);
     figures::write(html, &chapter.picture, &chapter.outcomes);
     html.push_str("</section>");
 }
@@ -191,16 +260,19 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-fn write_footer(html: &mut String, chapters: &[Chapter]) {
-    let rounds = chapters.iter().flat_map(|chapter| &chapter.outcomes).map(|outcome| outcome.rounds);
-    let (least, most) = rounds.fold((u32::MAX, 0), |(least, most), n| (least.min(n), most.max(n)));
-    let _ = write!(
-        html,
-        "<footer>Written by vmlab {}. An operation is a call on the index: allocate, take exactly, or give back. Its time \
-         is the median or the minimum of {} rounds over the whole trace on the machine that wrote this page, the cost of \
-         the loop subtracted; the traces' own clock plays no part. Curves are sampled at up to {} moments.</footer>",
-        env!("CARGO_PKG_VERSION"),
-        if least >= most { most.to_string() } else { format!("{least} to {most}") },
-        super::heat::COLUMNS
-    );
+fn write_footer(html: &mut String, chapters: &[&Chapter]) {
+    let _ = write!(html, "<footer>Written by vmlab {}.", env!("CARGO_PKG_VERSION"));
+    if !chapters.is_empty() {
+        let rounds = chapters.iter().flat_map(|chapter| &chapter.outcomes).map(|outcome| outcome.rounds);
+        let (least, most) = rounds.fold((u32::MAX, 0), |(least, most), n| (least.min(n), most.max(n)));
+        let _ = write!(
+            html,
+            " An operation is a call on the index: allocate, take exactly, or give back. Its time \
+             is the median or the minimum of {} rounds over the whole trace on the machine that wrote this page, the cost of \
+             the loop subtracted; the traces' own clock plays no part. Curves are sampled at up to {} moments.",
+            if least >= most { most.to_string() } else { format!("{least} to {most}") },
+            super::heat::COLUMNS
+        );
+    }
+    html.push_str("</footer>");
 }

@@ -1,19 +1,58 @@
-//! `/proc/vmallocinfo`: one line an area, of which the percpu chunks are kept.
+//! `/proc/vmallocinfo`: one line an area. The percpu chunks are kept, and who has which area.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read};
 
 /// How many chunks are kept, at most: no machine has that many, and a hostile table ends there.
 const CHUNKS_MAX: usize = 1 << 16;
 
+/// How many areas are kept, at most, and callers; those of a machine are some ten thousand, and some hundred.
+const LISTED_MAX: usize = 1 << 20;
+const CALLERS_MAX: usize = 1 << 14;
+/// Characters of a caller's name that are kept.
+const CALLER_CHARS: usize = 80;
+
+/// Who has an area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// First address.
+    pub start: u64,
+    /// Bytes, guard page included.
+    pub size: u64,
+    /// A place in [`Table::callers`].
+    pub caller: u32,
+    /// Whether it was freed and waits for a purge.
+    pub lazy: bool,
+}
+
 /// An area, as its line tells it.
-struct Area {
+struct Area<'a> {
     /// First address.
     start: u64,
     /// Bytes, guard page included.
     size: u64,
+    /// What the line says of it.
+    words: &'a str,
+}
+
+impl Area<'_> {
     /// Whether it is part of a percpu chunk.
-    chunk: bool,
+    fn is_chunk(&self) -> bool {
+        self.words.starts_with("pcpu_get_vm_areas")
+    }
+
+    /// Whether it was freed and waits for a purge.
+    fn is_lazy(&self) -> bool {
+        self.words.starts_with("unpurged vm_area")
+    }
+
+    /// The function that asked for it, without offsets.
+    fn caller(&self) -> &str {
+        let word = self.words.split_whitespace().next().unwrap_or("");
+        let name = word.split_once("+0x").map_or(word, |(name, _)| name);
+        let told = !name.is_empty() && !name.contains('=') && !self.is_lazy();
+        if told { name } else { "unknown" }
+    }
 }
 
 /// What a table tells about percpu chunks.
@@ -23,6 +62,11 @@ pub struct Table {
     chunks: BTreeMap<u64, u64>,
     /// Bytes of the first of them.
     first: Option<u64>,
+    /// Every area, in the order of the lines.
+    listed: Vec<Listed>,
+    /// The callers, each once, and the place of each.
+    callers: Vec<String>,
+    caller_numbers: HashMap<String, u32>,
     /// Lines that were understood.
     pub areas: u64,
     /// Lines that were not.
@@ -50,14 +94,45 @@ impl Table {
         table
     }
 
-    fn add(&mut self, area: &Area) {
+    fn add(&mut self, area: &Area<'_>) {
         self.areas += 1;
-        if area.chunk {
+        if self.listed.len() < LISTED_MAX {
+            let caller = self.caller_number(area.caller());
+            self.listed.push(Listed { start: area.start, size: area.size, caller, lazy: area.is_lazy() });
+        }
+        if area.is_chunk() {
             self.first.get_or_insert(area.size);
             if self.chunks.len() < CHUNKS_MAX {
                 self.chunks.entry(area.start).or_insert(area.size);
             }
         }
+    }
+
+    /// The place of a caller; where there are too many, the last one stands for the rest.
+    fn caller_number(&mut self, name: &str) -> u32 {
+        let name: String = name.chars().take(CALLER_CHARS).collect();
+        if let Some(&known) = self.caller_numbers.get(&name) {
+            return known;
+        }
+        let full = self.callers.len() >= CALLERS_MAX;
+        if full && self.callers.len() > CALLERS_MAX {
+            return CALLERS_MAX as u32;
+        }
+        let number = self.callers.len() as u32;
+        let name = if full { "others".to_string() } else { name };
+        self.callers.push(name.clone());
+        self.caller_numbers.insert(name, number);
+        number
+    }
+
+    /// The areas, in the order of the lines; the first million of them.
+    pub fn listed(&self) -> impl Iterator<Item = &Listed> + '_ {
+        self.listed.iter()
+    }
+
+    /// Whoever has areas, each once.
+    pub fn callers(&self) -> &[String] {
+        &self.callers
     }
 
     /// Bytes of the percpu chunk at `base`, or of any, since all chunks of a machine are of one size.
@@ -66,7 +141,7 @@ impl Table {
     }
 }
 
-fn parse(line: &str) -> Option<Area> {
+fn parse(line: &str) -> Option<Area<'_>> {
     let (range, rest) = line.split_once(char::is_whitespace)?;
     let (start, end) = range.split_once('-')?;
     let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
@@ -74,11 +149,7 @@ fn parse(line: &str) -> Option<Area> {
     let (size, words) = rest.trim_start().split_once(char::is_whitespace).unwrap_or((rest.trim(), ""));
     let size: u64 = size.parse().ok()?;
     // The three numbers say the same thing twice.
-    (end.checked_sub(start)? == size && size > 0).then(|| Area {
-        start,
-        size,
-        chunk: words.trim_start().starts_with("pcpu_get_vm_areas"),
-    })
+    (end.checked_sub(start)? == size && size > 0).then(|| Area { start, size, words: words.trim_start() })
 }
 
 #[cfg(test)]
@@ -99,6 +170,33 @@ mod tests {
         let table = Table::read(text.as_bytes());
         assert_eq!((table.areas, table.chunks.len()), (3 + CHUNKS_MAX as u64, CHUNKS_MAX));
         assert_eq!(table.chunk_bytes(0x10_0000 + 0xffff * 0x1000), Some(0x1000));
+    }
+
+    #[test]
+    fn who_has_an_area_is_its_caller_without_offsets() {
+        let text = "0x1000-0x3000 8192 kernel_clone+0xc2/0x430 pages=1 vmalloc\n\
+                    0x3000-0x5000 8192 [0xff]x+0x1/0x2 [mod] ioremap\n\
+                    0x5000-0x7000 8192 unpurged vm_area\n\
+                    0x7000-0x9000 8192 vm_map_ram\n0x9000-0xb000 8192\n0xb000-0xd000 8192 pages=1 vmalloc\n\
+                    0xd000-0xf000 8192 kernel_clone+0xd0/0x430 vmalloc\n";
+        let table = Table::read(text.as_bytes());
+        let told = |listed: &Listed| (table.callers()[listed.caller as usize].as_str(), listed.lazy);
+        let told: Vec<_> = table.listed().map(told).collect();
+        let want = ["kernel_clone", "[0xff]x", "unknown", "vm_map_ram", "unknown", "unknown", "kernel_clone"];
+        assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), want);
+        assert_eq!(
+            told.iter().map(|told| told.1).collect::<Vec<_>>(),
+            [0, 0, 1, 0, 0, 0, 0].map(|lazy| lazy == 1)
+        );
+        let many: String = (0..CALLERS_MAX as u64 + 9)
+            .map(|n| format!("{:#x}-{:#x} 4096 f{n}+0x1/0x2\n", n << 12, (n + 1) << 12))
+            .collect();
+        let table = Table::read(many.as_bytes());
+        assert_eq!(
+            (table.callers().len(), table.callers()[CALLERS_MAX].as_str()),
+            (CALLERS_MAX + 1, "others")
+        );
+        assert_eq!(table.listed().last().unwrap().caller as usize, CALLERS_MAX);
     }
 
     #[test]

@@ -1,0 +1,196 @@
+//! `vmlab report`: one page of whatever it is given.
+
+use super::input::{self, Input};
+use super::{FileToBe, out, run_all};
+use crate::kind::ALL;
+use crate::report::film::Film;
+use crate::report::sheet::Sheet;
+use crate::report::{Chapter, Map, Part, Picture, page};
+use crate::run::{Outcome, counted};
+use crate::trace::vmallocinfo::Table;
+use crate::trace::{Trace, open};
+use anyhow::{Context, Result, bail};
+use std::io::{Cursor, Read};
+use std::path::{Path, PathBuf};
+
+/// Bytes from the beginning of a file by which it is told what the file is.
+const HEAD_BYTES: u64 = 16 << 10;
+
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Traces, /proc/vmallocinfo, CSV or JSON lines of measurements; plain, gzip or zstd; - is standard input
+    #[arg(value_name = "INPUT")]
+    inputs: Vec<PathBuf>,
+    /// Where to write the report
+    #[arg(short, long, value_name = "FILE", default_value = "vmlab-report.html")]
+    output: PathBuf,
+    /// The machine's /proc/vmallocinfo at the end of each trace: who has what, and the size of percpu chunks
+    #[arg(long, value_name = "FILE")]
+    vmallocinfo: Option<PathBuf>,
+    /// The title of the page
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+}
+
+/// What a file is, by how it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Trace,
+    Listing,
+    Csv,
+    Json,
+}
+
+/// A file that was read.
+enum Given {
+    Trace(Box<Input>),
+    Other(Box<Part>),
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    if args.inputs.is_empty() {
+        bail!("nothing to draw: name a trace, a vmallocinfo, or a CSV or JSON file that a benchmark wrote");
+    }
+    let file = FileToBe::open(&args.output)?;
+    let read = |path: &PathBuf| read(path, args.vmallocinfo.as_deref());
+    let all = args.inputs.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let (mut traces, mut order) = (Vec::new(), Vec::new());
+    for one in all {
+        match one {
+            Given::Trace(input) => {
+                traces.push(*input);
+                order.push(None);
+            }
+            Given::Other(part) => order.push(Some(*part)),
+        }
+    }
+    let mut chapters = chapters(&traces, run_all(&traces, &ALL, true)?)?.into_iter();
+    let parts = order.into_iter().filter_map(|part| part.or_else(|| chapters.next())).collect();
+    let names: Vec<String> = args.inputs.iter().map(|path| input::stem(path)).collect();
+    let title = args.title.clone().unwrap_or_else(|| format!("vmalloc: {}", short_list(&names)));
+    let path = file.write(&page(&title, parts))?;
+    out(&format!("report: {}", path.canonicalize().unwrap_or(path).display()))?;
+    super::ends_early(&traces)
+}
+
+/// `a, b and 3 more`.
+fn short_list(names: &[String]) -> String {
+    match names {
+        [first, second, rest @ ..] if !rest.is_empty() => {
+            format!("{first}, {second} and {} more", rest.len())
+        }
+        _ => names.join(" and "),
+    }
+}
+
+/// Writes the report of a replay, and tells where it is.
+pub(super) fn replayed(
+    file: FileToBe,
+    title: &str,
+    inputs: &[Input],
+    outcomes: Vec<Outcome>,
+) -> Result<String> {
+    let path = file.write(&page(title, chapters(inputs, outcomes)?))?;
+    Ok(path.canonicalize().unwrap_or(path).display().to_string())
+}
+
+/// A part for each trace; the outcomes are those of the first one, then of the second.
+fn chapters(inputs: &[Input], outcomes: Vec<Outcome>) -> Result<Vec<Part>> {
+    let kinds = outcomes.len() / inputs.len().max(1);
+    let mut outcomes = outcomes.into_iter();
+    let mut chapters = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        let outcomes: Vec<Outcome> = outcomes.by_ref().take(kinds).collect();
+        let mut notes = vec![input.census()];
+        if let Some(first) = outcomes.first() {
+            notes.extend(input::inferred(&first.tally).into_iter().map(|note| note + "."));
+        }
+        let picture = Picture::of(&input.trace, &input.table)?;
+        let film = Film::of_trace(&input.trace, &input.table)?;
+        let (name, about) = (input.name.clone(), input.about.to_string());
+        chapters.push(Part::Trace(Box::new(Chapter { name, about, picture, film, outcomes, notes })));
+    }
+    Ok(chapters)
+}
+
+fn read(path: &Path, vmallocinfo: Option<&Path>) -> Result<Given> {
+    let shown = path.display();
+    let unreadable = || format!("cannot read {shown}");
+    let mut input = open(path).with_context(unreadable)?;
+    let mut head = Vec::new();
+    // An error in the middle is met again by whoever reads the rest.
+    let _ = input.by_ref().take(HEAD_BYTES).read_to_end(&mut head);
+    let kind = kind_of(&head);
+    let whole = Cursor::new(head).chain(input);
+    let name = input::stem(path);
+    Ok(match kind {
+        Kind::Trace => Given::Trace(Box::new(Input::of(path, Trace::read(whole), vmallocinfo)?)),
+        Kind::Listing => {
+            let table = Table::read(whole);
+            if table.areas == 0 {
+                bail!("{shown}: no area with an address: read it as root, or see kernel.kptr_restrict");
+            }
+            let mut notes = vec![format!("{} listed.", counted(table.areas, "area"))];
+            if table.bad > 0 {
+                notes.push(format!("{} could not be read.", counted(table.bad, "line")));
+            }
+            Given::Other(Box::new(Part::Map(Map { name, film: Film::of_table(&table), notes })))
+        }
+        Kind::Csv => Given::Other(Box::new(Part::Sheet(
+            Sheet::of_csv(&name, whole).with_context(|| shown.to_string())?,
+        ))),
+        Kind::Json => Given::Other(Box::new(Part::Sheet(
+            Sheet::of_json(&name, whole).with_context(|| shown.to_string())?,
+        ))),
+    })
+}
+
+/// Tells what a file is. What looks like nothing else is taken for a trace, whose reader says what it misses.
+fn kind_of(head: &[u8]) -> Kind {
+    let text = String::from_utf8_lossy(head);
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let Some(first) = lines.clone().next() else { return Kind::Trace };
+    if first.starts_with('{') && Sheet::is_json_row(first) {
+        return Kind::Json;
+    }
+    let listed = |line: &str| {
+        let range = line.split_whitespace().next().unwrap_or("");
+        range.split_once('-').is_some_and(|(start, end)| start.starts_with("0x") && end.starts_with("0x"))
+    };
+    if listed(first) {
+        return Kind::Listing;
+    }
+    match lines.find(|line| !line.starts_with('#')) {
+        Some(line) if Sheet::is_csv_head(line) => Kind::Csv,
+        _ => Kind::Trace,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_what_its_beginning_says() {
+        for (head, kind) in [
+            ("", Kind::Trace),
+            ("# tracer: nop\n#\nx-1 [000] 1.0: free_vmap_area_noflush: va_start=0x1\n", Kind::Trace),
+            ("0xffa0000000000000-0xffa0000000005000   20480 f+0x1/0x2 vmap\n", Kind::Listing),
+            ("\n0x(____ptrval____)-0x(____ptrval____) 8192 f\n", Kind::Listing),
+            ("# command: x\nworkload,contender,ns_min\n", Kind::Csv),
+            ("a,b,c\n1,2,3\n", Kind::Trace),
+            ("{\"trace\":\"a\",\"index\":\"btree\",\"ns_min\":1.5}\n", Kind::Json),
+            ("{\"vmlab\":1}\n", Kind::Trace),
+            ("\u{0}\u{1}garbage", Kind::Trace),
+        ] {
+            assert_eq!(kind_of(head.as_bytes()), kind, "{head}");
+        }
+    }
+
+    #[test]
+    fn a_title_names_few() {
+        let names = ["a", "b", "c", "d"].map(String::from);
+        let said = [1, 2, 3, 4].map(|count| short_list(&names[..count]));
+        assert_eq!(said, ["a", "a and b", "a, b and 1 more", "a, b and 2 more"]);
+    }
+}

@@ -1,0 +1,80 @@
+//! A film as the JSON that its page carries.
+//!
+//! A list of areas is numbers, three an area: pages from the end of the area before, pages, and what it is (0 lazy, 1 pooled,
+//! and from 2 on the holder's number and 2). What went is a list of begins, each less the one before.
+
+use super::{Areas, Film, KEY, Moment, State, part_pages};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// The film as JSON without `<`, so that no name in it ends the element that it stands in, and how many moments were left
+/// out of every so many (1: none). Moments are left out until it fits `bytes_max`, or two remain (FM2).
+pub fn encode(mut film: Film, bytes_max: usize) -> (String, Film) {
+    loop {
+        let text = text(&film);
+        // Checks FM2.
+        if text.len() <= bytes_max || film.moments.len() <= 2 {
+            return (text, film);
+        }
+        film.thin();
+    }
+}
+
+fn text(film: &Film) -> String {
+    let parts: Vec<Value> = film
+        .fold
+        .parts()
+        .iter()
+        .zip(&film.labels)
+        .map(|(part, label)| json!([format!("{:x}", part.start & !0xfff), part_pages(*part), label]))
+        .collect();
+    let times: Vec<Value> = film.moments.iter().map(moment_head).collect();
+    let names: Vec<&str> = film.holders.iter().map(|holder| holder.name.as_str()).collect();
+    let head = json!({
+        "parts": parts, "row": film.row_pages(), "names": names, "moments": times, "key": KEY,
+        "events": film.events, "together": film.together_pages, "coloured": super::COLOURED,
+    });
+    let mut text = head.to_string();
+    text.pop();
+    text.push_str(",\"steps\":[");
+    let none = Areas::new();
+    for (at, moment) in film.moments.iter().enumerate() {
+        text.push_str(if at > 0 { ",[" } else { "[" });
+        let before = if at % KEY == 0 { &none } else { &film.moments[at - 1].areas };
+        write_step(&mut text, before, &moment.areas);
+        text.push(']');
+    }
+    text.push_str("]}");
+    text.replace('<', "\\u003c")
+}
+
+/// Events, microseconds (null if not known), pages busy, lazy and pooled, areas.
+fn moment_head(moment: &Moment) -> Value {
+    let [busy, lazy, pooled] = moment.pages;
+    json!([moment.event, moment.time_ns.map(|ns| ns / 1000), busy, lazy, pooled, moment.count])
+}
+
+/// What went, and what came.
+fn write_step(text: &mut String, before: &Areas, after: &Areas) {
+    text.push('[');
+    let mut last = 0;
+    for from in before.iter().filter(|(from, area)| after.get(from) != Some(area)).map(|(from, _)| from) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{}{}", if text.ends_with('[') { "" } else { "," }, from - last);
+        last = *from;
+    }
+    text.push_str("],[");
+    let mut last = 0u64;
+    for (&from, area) in after.iter().filter(|(from, area)| before.get(from) != Some(area)) {
+        let code = match area.state {
+            State::Lazy => 0,
+            State::Pooled => 1,
+            State::Busy(who) => u64::from(who) + 2,
+        };
+        // Areas that are put together may begin inside the one before.
+        let gap = from as i64 - last as i64;
+        let _ = write!(text, "{}{gap},{},{code}", if text.ends_with('[') { "" } else { "," }, area.pages);
+        last = from + area.pages;
+    }
+    text.push(']');
+}

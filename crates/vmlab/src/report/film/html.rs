@@ -1,0 +1,175 @@
+//! A film as part of a page: picture, slider, what the colours mean, chosen moments, who holds the most.
+
+use super::{COLOURED, Film, Moment, encode, strip};
+use crate::report::chart::escape;
+use crate::run::{bytes, counted, grouped};
+use std::fmt::Write;
+use va_base::PAGE_SIZE;
+
+/// What moves the films of a page.
+pub const SCRIPT: &str = include_str!("film.js");
+
+/// Rows of the table of holders.
+const HOLDERS_SHOWN: usize = 12;
+
+/// Writes a film, or a picture if it has one moment, in at most about so many bytes.
+pub fn write(html: &mut String, film: Film, bytes_max: usize) {
+    let all = film.moments.len();
+    let (json, film) = encode(film, bytes_max);
+    let Some(last) = film.moments.last() else {
+        html.push_str("<p class=\"dim note\">No area was given out: there is nothing to draw.</p>");
+        return;
+    };
+    let moving = film.moments.len() > 1;
+    // Writing to a String cannot fail.
+    let _ = write!(
+        html,
+        "<h3>{}</h3><div class=\"film\" data-film>",
+        if moving { "The address space as a film" } else { "The address space" }
+    );
+    legend(html, &film);
+    if moving {
+        let end = film.moments.len() - 1;
+        let _ = write!(
+            html,
+            "<div class=\"filmbar\"><button type=\"button\" class=\"play\" aria-label=\"Play the film\">▶ Play</button>\
+             <input type=\"range\" min=\"0\" max=\"{end}\" value=\"{end}\" step=\"1\" aria-label=\"Moment of the trace\">\
+             <output class=\"when\">{}</output></div>",
+            escape(&when(&film, last))
+        );
+    }
+    let _ = write!(
+        html,
+        "<canvas class=\"stage\" role=\"img\" tabindex=\"0\" aria-label=\"{0}\">{0}</canvas>\
+         <p class=\"probe\" role=\"status\">Point at an area to see what it is.{1}</p>",
+        escape(&what(last)),
+        if moving { " Arrow keys move by one moment, Page keys by ten, space plays." } else { "" }
+    );
+    thumbnails(html, &film, moving);
+    caption(html, &film, all);
+    holders(html, &film);
+    let _ = write!(html, "<script type=\"application/json\">{json}</script></div>");
+}
+
+/// `event 1,200 of 5,790 · 12.345 s`.
+fn when(film: &Film, moment: &Moment) -> String {
+    let time = moment.time_ns.map_or(String::new(), |ns| format!(" · {:.3} s", ns as f64 / 1e9));
+    format!("event {} of {}{time}", grouped(moment.event as u64), grouped(film.events as u64))
+}
+
+/// What there is at a moment, in words.
+fn what(moment: &Moment) -> String {
+    let [busy, lazy, pooled] = moment.pages.map(|pages| bytes(pages * PAGE_SIZE));
+    format!("{busy} busy, {lazy} lazy, {pooled} pooled, in {}", counted(moment.count as u64, "area"))
+}
+
+fn legend(html: &mut String, film: &Film) {
+    html.push_str("<div class=\"key\">");
+    for (at, holder) in film.holders.iter().take(COLOURED).enumerate() {
+        let name = escape(&holder.name);
+        let _ = write!(html, "<span><i style=\"background:var(--w{at})\"></i>{name}</span>");
+    }
+    let mut swatch = |class: &str, text: &str| {
+        let _ = write!(html, "<span><i class=\"{class}\"></i>{text}</span>");
+    };
+    if film.holders.len() > COLOURED {
+        swatch("other", "others");
+    }
+    if film.moments.iter().any(|moment| moment.pages[1] > 0) {
+        swatch("lazy", "lazy: freed, not reusable before a purge");
+    }
+    if film.pooled {
+        swatch("pooled", "pooled, under Linux's policy");
+    }
+    swatch("hole", "free");
+    html.push_str("</div>");
+}
+
+fn thumbnails(html: &mut String, film: &Film, moving: bool) {
+    html.push_str("<div class=\"strip\">");
+    for at in strip::chosen(film) {
+        let moment = &film.moments[at];
+        let Some(uri) = strip::png_uri(film, moment) else { continue };
+        let said = if moving { escape(&when(film, moment)) } else { String::new() };
+        let _ = write!(
+            html,
+            "<button type=\"button\" data-at=\"{at}\"><img alt=\"{}\" src=\"{uri}\"><span>{said}</span></button>",
+            escape(&what(moment))
+        );
+    }
+    html.push_str("</div>");
+}
+
+fn caption(html: &mut String, film: &Film, all: usize) {
+    let row = bytes(film.row_pages() * PAGE_SIZE);
+    let mut said = format!(
+        "Addresses upwards from left to right and from row to row, {row} a row, the same scale everywhere; a part begins a \
+         row, and what lies between two parts is folded away."
+    );
+    let moments = film.moments.len();
+    if moments > 1 {
+        if film.events > moments {
+            let _ = write!(
+                said,
+                " The film has {} of {}, evenly: what came and went between two of them is not seen.",
+                counted(moments as u64, "moment"),
+                counted(film.events as u64, "event")
+            );
+        }
+        if moments < all {
+            let _ = write!(said, " It was thinned from {all} moments, for its size.");
+        }
+        said.push_str(
+            " Busy and lazy areas are the kernel's, as its events tell. Whose an area is tells vmallocinfo, if it was there in \
+             the end; else the task is named that asked for it.",
+        );
+    }
+    if film.pooled {
+        said.push_str(
+            " No event tells of pools: what is pooled is so in a space that replays the trace with Linux's policy.",
+        );
+    }
+    if film.together_pages > 1 {
+        let _ = write!(
+            said,
+            " Areas of less than {} are drawn together, as what most of them are.",
+            bytes(film.together_pages * PAGE_SIZE)
+        );
+    }
+    let _ = write!(html, "<p class=\"dim note\">{said}</p>");
+}
+
+fn holders(html: &mut String, film: &Film) {
+    if film.holders.is_empty() {
+        return;
+    }
+    let moving = film.moments.len() > 1;
+    html.push_str("<details class=\"who\"><summary>Who holds the most</summary><div class=\"scroll\"><table><thead><tr><th>holder</th>");
+    if moving {
+        html.push_str("<th>most at a moment</th><th>at the end</th><th>areas at the end</th>");
+    } else {
+        html.push_str("<th>busy</th><th>areas</th>");
+    }
+    html.push_str("</tr></thead><tbody>");
+    for holder in film.holders.iter().take(HOLDERS_SHOWN) {
+        let _ = write!(html, "<tr><th>{}</th>", escape(&holder.name));
+        if moving {
+            let _ = write!(html, "<td>{}</td>", bytes(holder.peak_pages * PAGE_SIZE));
+        }
+        let _ = write!(
+            html,
+            "<td>{}</td><td>{}</td></tr>",
+            bytes(holder.end_pages * PAGE_SIZE),
+            grouped(holder.end_areas)
+        );
+    }
+    let _ = write!(html, "</tbody></table></div>");
+    if film.holders.len() > HOLDERS_SHOWN {
+        let _ = write!(
+            html,
+            "<p class=\"dim note\">{} more hold less.</p>",
+            grouped((film.holders.len() - HOLDERS_SHOWN) as u64)
+        );
+    }
+    html.push_str("</details>");
+}

@@ -1,0 +1,303 @@
+//! The address space as a film: what was busy, and by whom, lazy, pooled or free at chosen moments of a trace.
+//!
+//! # Theory
+//! A trace is some hundred thousand small changes; a film of it is some hundred moments. Each moment is the list of areas
+//! after an event. The page carries a whole list for one moment in [`KEY`], and what went and came for those between, so
+//! that any moment is some twenty small steps away:
+//!
+//! ```text
+//!   events    1 . . . . 40 . . . . 80 . . . . 120 ...
+//!   moments             0          1          2            n
+//!   carried         whole list   -gone +new  -gone +new ... whole list ...
+//! ```
+//!
+//! Addresses are those of the folded line ([`Fold`]): pages from the begin of the first part, without what is folded away.
+//! Busy and lazy areas are the kernel's own, as the events tell. Pooled ones no event tells: they are those of a space with
+//! Linux's policy that replays the same trace, as far as the kernel has nothing there.
+//!
+//! # Invariants
+//! - **FM1 replayable** the list that a page comes to by its steps is that of the moment.
+//! - **FM2 bounded** a film takes no more bytes than it was given, as long as two moments do not.
+//!
+//! # Cost
+//! Two passes over the events; a list for each moment, of at most some ten thousand areas: where there are more, those
+//! smaller than a cell of the picture are put together, which the page says.
+
+mod encode;
+mod html;
+mod listing;
+mod scene;
+mod strip;
+
+pub use encode::encode;
+pub use html::{SCRIPT, write};
+
+use crate::map::fold::{Fold, Part, Rule};
+use crate::trace::vmallocinfo::Table;
+use crate::trace::{Event, Trace};
+use anyhow::Result;
+use scene::Scene;
+use std::collections::BTreeMap;
+use va_base::PAGE_SIZE;
+
+/// One moment in so many is carried whole.
+pub const KEY: usize = 24;
+/// Moments of a film, at most.
+const MOMENTS: usize = 240;
+/// Areas of a moment, at most, before small ones are put together.
+const AREAS_MAX: usize = 8192;
+/// Cells of the line in which they are.
+const CELLS: u64 = 4096;
+/// Whoever is told apart by a colour; all others share one.
+pub const COLOURED: usize = 9;
+/// Parts of the line, at most: each begins a row.
+const PARTS: usize = 12;
+/// Rows of the picture, about.
+const ROWS: u64 = 34;
+
+/// What an area is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum State {
+    /// Freed, not reusable before a purge.
+    Lazy,
+    /// Purged, kept for its size in a pool of a node.
+    Pooled,
+    /// In use, by whom: a place in [`Film::names`].
+    Busy(u32),
+}
+
+/// An area on the folded line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Area {
+    /// Pages, at least 1.
+    pub pages: u64,
+    /// What it is.
+    pub state: State,
+}
+
+/// What there is after an event, by pages from the begin of the line.
+pub type Areas = BTreeMap<u64, Area>;
+
+/// One moment.
+#[derive(Clone, Debug, Default)]
+pub struct Moment {
+    /// Events so far.
+    pub event: usize,
+    /// The recorder's clock, nanoseconds since the first event; none where it told none.
+    pub time_ns: Option<u64>,
+    /// The areas drawn.
+    pub areas: Areas,
+    /// Pages that are busy, lazy, pooled.
+    pub pages: [u64; 3],
+    /// How many areas are busy, lazy or pooled, drawn together or not.
+    pub count: usize,
+}
+
+/// Somebody who holds areas.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// A caller, or the task that asked.
+    pub name: String,
+    /// The most pages busy at a moment of the film.
+    pub peak_pages: u64,
+    /// Pages busy at the last moment.
+    pub end_pages: u64,
+    /// Areas busy at the last moment.
+    pub end_areas: u64,
+}
+
+/// A film, or a picture if it has one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Film {
+    /// What is drawn.
+    pub fold: Fold,
+    /// What each part of the line is used for.
+    pub labels: Vec<&'static str>,
+    /// Whoever holds areas; the most first.
+    pub holders: Vec<Holder>,
+    /// The moments.
+    pub moments: Vec<Moment>,
+    /// Events of the trace; 0 if it is no trace.
+    pub events: usize,
+    /// Areas smaller than so many pages are drawn together; 0 if none are.
+    pub together_pages: u64,
+    /// Whether anything of it was pooled.
+    pub pooled: bool,
+}
+
+impl Film {
+    /// Makes the film of a trace; the table tells the size of percpu chunks, and who has what is there in the end.
+    ///
+    /// # Errors
+    /// If the space that replays it cannot be made.
+    pub fn of_trace(trace: &Trace, table: &Table) -> Result<Self> {
+        let first = Scene::watch(trace, table);
+        let rule = Rule { parts_max: PARTS, ..Rule::default() };
+        let fold = Fold::of(first.touched.iter().copied(), rule);
+        let window = crate::replay::default_window(trace);
+        let labels = labels(&fold, trace, (window.start().get(), window.end().get()));
+        let together_pages =
+            if first.most > AREAS_MAX { line_pages(&fold).div_ceil(CELLS).max(1) } else { 0 };
+        let owners = first.owners(table);
+        let events = trace.events.len();
+        let count = events.min(MOMENTS);
+        let mut film = Self { fold, labels, events, together_pages, ..Self::default() };
+        let line = Line::of(&film.fold);
+        let mut scene = Scene::new(table);
+        let start_ns = trace.times_ns.first().copied().unwrap_or(0);
+        let timed = trace.times_ns.iter().any(|&ns| ns > 0);
+        let mut moments = Vec::with_capacity(count);
+        crate::run_space::watch(trace, table, |at, pooled| {
+            let who = owners.get(&at).copied().unwrap_or_else(|| scene.names.task(trace.task_at(at)));
+            scene.step(at, &trace.events[at], who);
+            // The moments lie after events e(1) to e(count), evenly.
+            if count > 0 && (at + 1) * count / events > moments.len() {
+                let time_ns = timed.then(|| trace.times_ns[at].saturating_sub(start_ns));
+                moments.push(scene.moment(&line, together_pages, (at + 1, time_ns), pooled));
+            }
+        })?;
+        film.moments = moments;
+        film.settle(scene.names.into_vec());
+        Ok(film)
+    }
+
+    /// The picture of what a table lists.
+    pub fn of_table(table: &Table) -> Self {
+        let scene = Scene::of_table(table);
+        let fold = Fold::of(scene.parts(), Rule { parts_max: PARTS, ..Rule::default() });
+        let together_pages =
+            if scene.len() > AREAS_MAX { line_pages(&fold).div_ceil(CELLS).max(1) } else { 0 };
+        let moment = scene.moment(&Line::of(&fold), together_pages, (0, None), &BTreeMap::new());
+        let labels = vec![""; fold.parts().len()];
+        let mut film = Self { fold, labels, moments: vec![moment], together_pages, ..Self::default() };
+        film.settle(scene.names.into_vec());
+        film
+    }
+
+    /// Counts who holds what, and numbers the holders anew, the most first.
+    fn settle(&mut self, names: Vec<String>) {
+        self.pooled = self.moments.iter().any(|moment| moment.pages[2] > 0);
+        let mut holders: Vec<Holder> = names
+            .into_iter()
+            .map(|name| Holder { name, peak_pages: 0, end_pages: 0, end_areas: 0 })
+            .collect();
+        for moment in &self.moments {
+            let mut held = vec![(0, 0); holders.len()];
+            for area in moment.areas.values() {
+                if let State::Busy(who) = area.state {
+                    let held = &mut held[who as usize];
+                    *held = (held.0 + area.pages, held.1 + 1);
+                }
+            }
+            for (holder, (pages, areas)) in holders.iter_mut().zip(held) {
+                holder.peak_pages = holder.peak_pages.max(pages);
+                (holder.end_pages, holder.end_areas) = (pages, areas);
+            }
+        }
+        let mut order: Vec<usize> = (0..holders.len()).collect();
+        order.sort_by(|&a, &b| {
+            (holders[b].peak_pages, &holders[a].name).cmp(&(holders[a].peak_pages, &holders[b].name))
+        });
+        let mut place = vec![0; order.len()];
+        for (new, &old) in order.iter().enumerate() {
+            place[old] = new as u32;
+        }
+        for area in self.moments.iter_mut().flat_map(|moment| moment.areas.values_mut()) {
+            if let State::Busy(who) = &mut area.state {
+                *who = place[*who as usize];
+            }
+        }
+        self.holders =
+            order.into_iter().map(|at| holders[at].clone()).filter(|one| one.peak_pages > 0).collect();
+    }
+
+    /// Leaves out every second moment but the last.
+    pub(super) fn thin(&mut self) {
+        let last = self.moments.len().saturating_sub(1);
+        let mut at = 0;
+        self.moments.retain(|_| {
+            at += 1;
+            (last + 1 - at) % 2 == 0
+        });
+    }
+
+    /// Pages of the folded line.
+    pub fn line_pages(&self) -> u64 {
+        line_pages(&self.fold)
+    }
+
+    /// Pages of a row of the picture, so that there are about [`ROWS`] of them, each part beginning one.
+    pub fn row_pages(&self) -> u64 {
+        let rows =
+            |row: u64| self.fold.parts().iter().map(|part| part_pages(*part).div_ceil(row)).sum::<u64>();
+        let most = ROWS.max(self.fold.parts().len() as u64);
+        let (mut low, mut high) = (1, self.line_pages().max(1));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if rows(middle) <= most { high = middle } else { low = middle + 1 }
+        }
+        low
+    }
+}
+
+/// Pages of a part, those at its ends counted whole.
+pub(super) fn part_pages(part: Part) -> u64 {
+    part.end.div_ceil(PAGE_SIZE) - part.start / PAGE_SIZE
+}
+
+fn line_pages(fold: &Fold) -> u64 {
+    fold.parts().iter().map(|part| part_pages(*part)).sum()
+}
+
+/// Where the parts of a folded line begin, in pages.
+struct Line<'a> {
+    fold: &'a Fold,
+    starts: Vec<u64>,
+}
+
+impl<'a> Line<'a> {
+    fn of(fold: &'a Fold) -> Self {
+        let mut from = 0;
+        let starts = fold.parts().iter().map(|part| {
+            let start = from;
+            from += part_pages(*part);
+            start
+        });
+        Self { starts: starts.collect(), fold }
+    }
+
+    /// Where `[start, start + size)` lies on the line, and its pages; `None` if it is not drawn.
+    fn place(&self, start: u64, size: u64) -> Option<(u64, u64)> {
+        let number = self.fold.part_of(start)?;
+        let part = self.fold.parts()[number];
+        let end = start.saturating_add(size).min(part.end);
+        let from = start / PAGE_SIZE - part.start / PAGE_SIZE;
+        let pages = (end.div_ceil(PAGE_SIZE) - start / PAGE_SIZE).max(1);
+        Some((self.starts[number] + from, pages))
+    }
+}
+
+/// What the parts are used for, as far as events tell.
+fn labels(fold: &Fold, trace: &Trace, (start, end): (u64, u64)) -> Vec<&'static str> {
+    let chunks: Vec<u64> = trace
+        .events
+        .iter()
+        .filter_map(|event| match *event {
+            Event::ChunkCreate { base } => Some(base),
+            _ => None,
+        })
+        .collect();
+    let label = |part: &Part| {
+        if chunks.iter().any(|base| (part.start..part.end).contains(base)) {
+            "percpu chunks"
+        } else if part.start >= start && part.start < end {
+            "vmalloc range"
+        } else {
+            "other window"
+        }
+    };
+    fold.parts().iter().map(label).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! What is out of the index after each event, as the events tell it.
+
+use super::listing::Names;
+use super::{Area, Areas, Line, Moment, State};
+use crate::map::fold::Part;
+use crate::replay::CHUNK_BYTES;
+use crate::trace::vmallocinfo::Table;
+use crate::trace::{Event, Trace};
+use std::collections::{BTreeMap, HashMap};
+use va_base::PAGE_SIZE;
+
+/// An area that the kernel gave out and did not get back.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    size: u64,
+    state: State,
+    /// The event that brought it.
+    born: usize,
+}
+
+/// The kernel's areas.
+pub(super) struct Scene<'a> {
+    held: BTreeMap<u64, Held>,
+    /// Whoever holds some.
+    pub(super) names: Names,
+    table: &'a Table,
+}
+
+/// What a first look at a trace tells.
+pub(super) struct Watched {
+    /// Where areas were.
+    pub(super) touched: Vec<Part>,
+    /// The most areas at a time.
+    pub(super) most: usize,
+    /// Start and size of each busy area in the end, by the event that brought it.
+    last: HashMap<usize, (u64, u64)>,
+}
+
+impl<'a> Scene<'a> {
+    pub(super) fn new(table: &'a Table) -> Self {
+        Self { held: BTreeMap::new(), names: Names::new(table), table }
+    }
+
+    /// What a table lists.
+    pub(super) fn of_table(table: &'a Table) -> Self {
+        let mut scene = Self::new(table);
+        for listed in table.listed() {
+            let state = if listed.lazy { State::Lazy } else { State::Busy(listed.caller) };
+            scene.insert(listed.start, Held { size: listed.size, state, born: 0 });
+        }
+        scene
+    }
+
+    /// Looks at a whole trace.
+    pub(super) fn watch(trace: &Trace, table: &Table) -> Watched {
+        let mut scene = Scene::new(table);
+        let (mut touched, mut most) = (Vec::new(), 0);
+        for (at, event) in trace.events.iter().enumerate() {
+            if let Some((start, size)) = scene.step(at, event, 0) {
+                let part = Part { start, end: start.saturating_add(size) };
+                // Allocators go upwards: most of what comes lies in or behind what came.
+                match touched.last_mut() {
+                    Some(Part { start, end }) if part.start >= *start && part.start <= *end => {
+                        *end = part.end.max(*end);
+                    }
+                    _ => touched.push(part),
+                }
+                most = most.max(scene.held.len());
+            }
+        }
+        let last = scene.held.iter().filter(|(_, held)| matches!(held.state, State::Busy(_)));
+        let last = last.map(|(&start, held)| (held.born, (start, held.size))).collect();
+        Watched { touched, most, last }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Where areas are.
+    pub(super) fn parts(&self) -> impl Iterator<Item = Part> + '_ {
+        self.held.iter().map(|(&start, held)| Part { start, end: start.saturating_add(held.size) })
+    }
+
+    /// Takes an event; tells the area that it brought.
+    pub(super) fn step(&mut self, at: usize, event: &Event, who: u32) -> Option<(u64, u64)> {
+        let (start, size, who) = match *event {
+            Event::Alloc { addr, size, failed: false, .. } => (addr, size, who),
+            Event::ChunkCreate { base } => {
+                (base, self.table.chunk_bytes(base).unwrap_or(CHUNK_BYTES), self.names.chunk())
+            }
+            Event::Free { addr } => {
+                if let Some(held) = self.held.get_mut(&addr) {
+                    held.state = State::Lazy;
+                }
+                return None;
+            }
+            Event::Purge { purged } => {
+                if purged > 0 {
+                    self.held.retain(|_, held| held.state != State::Lazy);
+                }
+                return None;
+            }
+            Event::Alloc { .. } | Event::ChunkDestroy { .. } => return None,
+        };
+        // What no allocator gives out is not drawn.
+        if size == 0 || start.checked_add(size).is_none() {
+            return None;
+        }
+        self.insert(start, Held { size, state: State::Busy(who), born: at });
+        Some((start, size))
+    }
+
+    /// What lay there was freed without an event.
+    fn insert(&mut self, start: u64, held: Held) {
+        let end = start.saturating_add(held.size);
+        while let Some((&at, old)) = self.held.range(..end).next_back()
+            && at.saturating_add(old.size) > start
+        {
+            self.held.remove(&at);
+        }
+        self.held.insert(start, held);
+    }
+
+    /// The moment after an event.
+    pub(super) fn moment(
+        &self,
+        line: &Line,
+        together_pages: u64,
+        (event, time_ns): (usize, Option<u64>),
+        pooled: &BTreeMap<u64, u64>,
+    ) -> Moment {
+        let mut moment = Moment { event, time_ns, ..Moment::default() };
+        let held = self.held.iter().map(|(&start, held)| (start, held.size, held.state));
+        let free = |&(&start, &size): &(&u64, &u64)| {
+            let end = start.saturating_add(size);
+            let below = self.held.range(..end).next_back();
+            below.is_none_or(|(&at, held)| at.saturating_add(held.size) <= start)
+        };
+        let pooled = pooled.iter().filter(free).map(|(&start, &size)| (start, size, State::Pooled));
+        let mut all: Vec<(u64, u64, State)> = Vec::new();
+        for (start, size, state) in held.chain(pooled) {
+            let Some((from, pages)) = line.place(start, size) else { continue };
+            let kind = match state {
+                State::Busy(_) => 0,
+                State::Lazy => 1,
+                State::Pooled => 2,
+            };
+            moment.pages[kind] += size / PAGE_SIZE;
+            moment.count += 1;
+            all.push((from, pages, state));
+        }
+        all.sort_unstable_by_key(|&(from, ..)| from);
+        moment.areas = if together_pages > 1 { together(&all, together_pages) } else { apart(&all) };
+        moment
+    }
+}
+
+fn apart(all: &[(u64, u64, State)]) -> Areas {
+    all.iter().map(|&(from, pages, state)| (from, Area { pages, state })).collect()
+}
+
+/// Areas in order, those of less than a cell put together with what begins in the same cell: as what most of them are.
+fn together(all: &[(u64, u64, State)], cell_pages: u64) -> Areas {
+    let mut areas = Areas::new();
+    let mut cell: Vec<(u64, u64, State)> = Vec::new();
+    let close = |cell: &mut Vec<(u64, u64, State)>, areas: &mut Areas| {
+        let (Some(first), Some(end)) = (cell.first(), cell.iter().map(|area| area.0 + area.1).max()) else {
+            return;
+        };
+        let mut sums: BTreeMap<State, u64> = BTreeMap::new();
+        for area in cell.iter() {
+            *sums.entry(area.2).or_default() += area.1;
+        }
+        if let Some((&state, _)) = sums.iter().max_by_key(|(state, pages)| (**pages, **state)) {
+            areas.insert(first.0, Area { pages: end - first.0, state });
+        }
+        cell.clear();
+    };
+    for &(from, pages, state) in all {
+        if cell.first().is_some_and(|first| first.0 / cell_pages != from / cell_pages) {
+            close(&mut cell, &mut areas);
+        }
+        if pages < cell_pages {
+            cell.push((from, pages, state));
+        } else {
+            close(&mut cell, &mut areas);
+            areas.insert(from, Area { pages, state });
+        }
+    }
+    close(&mut cell, &mut areas);
+    areas
+}
+
+impl Watched {
+    /// Whoever brought what is there in the end, by event, as far as the table lists it. What was freed before the end may
+    /// have been of others.
+    pub(super) fn owners(&self, table: &Table) -> HashMap<usize, u32> {
+        let listed: HashMap<(u64, u64), u32> =
+            table.listed().map(|listed| ((listed.start, listed.size), listed.caller)).collect();
+        self.last.iter().filter_map(|(&event, area)| Some((event, *listed.get(area)?))).collect()
+    }
+}

@@ -1,0 +1,95 @@
+//! Chosen moments as small pictures: for paper, for a page without script, and to jump to.
+
+use super::{COLOURED, Film, Moment, State, part_pages};
+use base64::Engine;
+
+/// Pixels of a row across, of a row down, and of what lies between two parts.
+const WIDTH: u64 = 300;
+const ROW: u64 = 4;
+const BETWEEN: u64 = 3;
+/// How many moments are chosen.
+const CHOSEN: usize = 6;
+
+/// Colours of those who hold the most, of all others, of what is lazy and pooled: as in the light page.
+pub(super) const HOLDERS: [[u8; 3]; COLOURED + 1] = [
+    [0x2f, 0x6f, 0xbe],
+    [0x15, 0x80, 0x3d],
+    [0x7e, 0x22, 0xce],
+    [0x0e, 0x8f, 0xa5],
+    [0xc0, 0x26, 0x6a],
+    [0x6b, 0x8e, 0x12],
+    [0x8b, 0x5e, 0x3c],
+    [0x5b, 0x5f, 0xd6],
+    [0x1f, 0x4d, 0x45],
+    [0x8a, 0x96, 0xa6],
+];
+pub(super) const LAZY: [u8; 3] = [0xe2, 0x87, 0x2b];
+pub(super) const POOLED: [u8; 3] = [0xef, 0xcf, 0x73];
+
+/// The moments that are chosen: evenly, the last among them.
+pub(super) fn chosen(film: &Film) -> Vec<usize> {
+    let last = film.moments.len().saturating_sub(1);
+    let mut chosen: Vec<usize> = (0..CHOSEN).map(|at| last * (at + 1) / CHOSEN).collect();
+    chosen.dedup();
+    chosen
+}
+
+/// A moment as a PNG in a data URI; what is free is transparent.
+pub(super) fn png_uri(film: &Film, moment: &Moment) -> Option<String> {
+    let row_pages = film.row_pages();
+    let mut parts = Vec::new();
+    let (mut from, mut top) = (0, 0);
+    for part in film.fold.parts() {
+        let pages = part_pages(*part);
+        parts.push((from, pages, top));
+        from += pages;
+        top += pages.div_ceil(row_pages) * ROW + BETWEEN;
+    }
+    let height = top.saturating_sub(BETWEEN);
+    if height == 0 || height > 4096 {
+        return None;
+    }
+    let mut pixels = vec![0u8; (WIDTH * height * 4) as usize];
+    // What is not in use is light enough to see where a row ends.
+    for &(_, pages, top) in &parts {
+        fill(&mut pixels, (0, pages), row_pages, top, [0x80, 0x90, 0xa0, 0x26]);
+    }
+    for (&from, area) in &moment.areas {
+        let Some(&(start, pages, top)) = parts.iter().rev().find(|part| part.0 <= from) else { continue };
+        let [r, g, b] = match area.state {
+            State::Lazy => LAZY,
+            State::Pooled => POOLED,
+            State::Busy(who) => HOLDERS[(who as usize).min(COLOURED)],
+        };
+        let end = (from - start + area.pages).min(pages);
+        fill(&mut pixels, (from - start, end), row_pages, top, [r, g, b, 0xff]);
+    }
+    let mut data = Vec::new();
+    let mut encoder = png::Encoder::new(&mut data, WIDTH as u32, height as u32);
+    encoder.set_color(png::ColorType::Rgba);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header().ok()?;
+    writer.write_image_data(&pixels).ok()?;
+    writer.finish().ok()?;
+    let text = base64::engine::general_purpose::STANDARD.encode(&data);
+    Some(format!("data:image/png;base64,{text}"))
+}
+
+/// Fills pages `[from, end)` of a part, at least a pixel of them.
+fn fill(pixels: &mut [u8], (from, end): (u64, u64), row_pages: u64, top: u64, colour: [u8; 4]) {
+    let scale = WIDTH as f64 / row_pages as f64;
+    for row in from / row_pages..end.div_ceil(row_pages) {
+        let (left, right) = (from.max(row * row_pages), end.min((row + 1) * row_pages));
+        let x = ((left - row * row_pages) as f64 * scale) as u64;
+        let wide = ((right - left) as f64 * scale).round() as u64;
+        let x = x.min(WIDTH - 1);
+        for y in top + row * ROW..top + row * ROW + ROW - 1 {
+            for x in x..(x + wide.max(1)).min(WIDTH) {
+                let at = ((y * WIDTH + x) * 4) as usize;
+                if let Some(pixel) = pixels.get_mut(at..at + 4) {
+                    pixel.copy_from_slice(&colour);
+                }
+            }
+        }
+    }
+}

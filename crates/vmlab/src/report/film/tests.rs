@@ -1,0 +1,202 @@
+//! A film's moments beside what the events say, and the page's steps beside the moments.
+
+use super::*;
+use crate::replay::Replay;
+use serde_json::Value;
+use va_sim::op::Rng;
+use va_sim::platform::HeapPlatform;
+use va_tree::RbIndex;
+use va_tree::rb::Linux;
+
+fn alloc(cpu: u16, addr: u64, size: u64) -> String {
+    format!(
+        "t{cpu}-1 [{cpu:03}] ..... 1.{addr:06}: alloc_vmap_area: va_start: {} size={size} align=1 vstart=0x100000 vend=0xffffffff failed=0\n",
+        addr + 0x10_0000
+    )
+}
+
+/// A trace as an allocator makes it: lowest fit, frees, purges, chunks; hundreds of moments.
+fn some_trace(seed: u64, events: u64) -> String {
+    let mut rng = Rng::new(seed);
+    let mut text = String::new();
+    let mut live: Vec<u64> = Vec::new();
+    let mut top = 0;
+    for _ in 0..events {
+        match rng.below(10) {
+            0..=5 => {
+                let size = (rng.below(40) + 1) * 4096;
+                text += &alloc(rng.below(3) as u16, top, size);
+                live.push(top + 0x10_0000);
+                top += size + rng.below(3) * 4096;
+            }
+            6..=8 if !live.is_empty() => {
+                let at = live.swap_remove(rng.below(live.len() as u64) as usize);
+                text += &format!(
+                    "t-1 [000] ..... 2.0: free_vmap_area_noflush: va_start={at:#x} nr_lazy=2 nr_lazy_max=9\n"
+                );
+            }
+            _ => text += "t-1 [001] ..... 2.0: purge_vmap_area_lazy: start=0x0 end=0x0 num_purged=3\n",
+        }
+    }
+    text
+}
+
+/// What a page comes to, moment by moment, as its script does.
+fn played(json: &str) -> Vec<BTreeMap<u64, (u64, u64)>> {
+    let film: Value = serde_json::from_str(json).unwrap();
+    let number = |value: &Value| value.as_i64().unwrap();
+    let mut areas = BTreeMap::new();
+    let mut all = Vec::new();
+    for (at, step) in film["steps"].as_array().unwrap().iter().enumerate() {
+        if at as u64 % film["key"].as_u64().unwrap() == 0 {
+            areas.clear();
+        }
+        let mut from = 0;
+        for more in step[0].as_array().unwrap() {
+            from += number(more);
+            assert!(areas.remove(&(from as u64)).is_some(), "what goes was there");
+        }
+        let mut end = 0;
+        for come in step[1].as_array().unwrap().chunks(3) {
+            let begin = end + number(&come[0]);
+            areas.insert(begin as u64, (number(&come[1]) as u64, number(&come[2]) as u64));
+            end = begin + number(&come[1]);
+        }
+        all.push(areas.clone());
+    }
+    all
+}
+
+fn carried(film: &Film) -> Vec<BTreeMap<u64, (u64, u64)>> {
+    let code = |state| match state {
+        State::Lazy => 0,
+        State::Pooled => 1,
+        State::Busy(who) => u64::from(who) + 2,
+    };
+    let list =
+        |moment: &Moment| moment.areas.iter().map(|(&from, area)| (from, (area.pages, code(area.state))));
+    film.moments.iter().map(|moment| list(moment).collect()).collect()
+}
+
+#[test]
+fn fm1_the_steps_of_a_page_come_to_every_moment() {
+    for seed in 0..6 {
+        let trace = Trace::read(some_trace(seed, 700).as_bytes());
+        let film = Film::of_trace(&trace, &Table::default()).unwrap();
+        assert_eq!((film.moments.len(), film.events), (MOMENTS, 700));
+        assert!(film.pooled, "three CPUs, so that Linux pools");
+        let (json, film) = encode(film, usize::MAX);
+        assert_eq!(played(&json), carried(&film), "FM1");
+    }
+}
+
+#[test]
+fn fm2_a_film_fits_what_it_is_given_or_has_two_moments_and_keeps_the_last() {
+    let trace = Trace::read(some_trace(7, 3000).as_bytes());
+    let whole = Film::of_trace(&trace, &Table::default()).unwrap();
+    let mut counts = Vec::new();
+    for bytes_max in [usize::MAX, 100_000, 40_000, 1] {
+        let (json, film) = encode(whole.clone(), bytes_max);
+        assert!(json.len() <= bytes_max || film.moments.len() <= 2, "FM2");
+        assert_eq!(film.moments.last().unwrap().event, 3000);
+        assert_eq!(played(&json), carried(&film), "FM1");
+        counts.push(film.moments.len());
+    }
+    assert_eq!((counts[0], counts[3]), (MOMENTS, 2));
+    assert!(counts[1] < counts[0] && counts[2] <= counts[1] && counts[2] >= 2, "{counts:?}");
+}
+
+#[test]
+fn a_moment_has_what_a_replay_on_the_faithful_index_has() {
+    let trace = Trace::read(some_trace(3, 240).as_bytes());
+    let table = Table::default();
+    let film = Film::of_trace(&trace, &table).unwrap();
+    let window = crate::replay::default_window(&trace);
+    let index =
+        RbIndex::<Linux, _>::new(crate::replay::kernel_extent(), window, HeapPlatform::default()).unwrap();
+    let mut replay = Replay::new(index, window, &table);
+    let line = Line::of(&film.fold);
+    for (event, moment) in trace.events.iter().zip(&film.moments) {
+        replay.step(event);
+        let place = |held: &BTreeMap<u64, u64>| -> Vec<(u64, u64)> {
+            held.iter().map(|(&start, &size)| line.place(start, size).unwrap()).collect()
+        };
+        let drawn = |wanted: fn(State) -> bool| -> Vec<(u64, u64)> {
+            let wanted = moment.areas.iter().filter(|(_, area)| wanted(area.state));
+            wanted.map(|(&from, area)| (from, area.pages)).collect()
+        };
+        assert_eq!(drawn(|state| matches!(state, State::Busy(_))), place(&replay.busy));
+        assert_eq!(drawn(|state| state == State::Lazy), place(&replay.lazy));
+    }
+}
+
+#[test]
+fn who_has_an_area_in_the_end_is_told_by_the_table_and_else_the_task() {
+    let text = alloc(0, 0, 8192) + &alloc(1, 8192, 4096);
+    let info = "0x100000-0x102000 8192 kernel_clone+0x1/0x2 vmalloc\n0x102000-0x104000 8192 other+0x1/0x2\n";
+    let film = Film::of_trace(&Trace::read(text.as_bytes()), &Table::read(info.as_bytes())).unwrap();
+    let names: Vec<&str> = film.holders.iter().map(|holder| holder.name.as_str()).collect();
+    assert_eq!(names, ["kernel_clone", "task t1"], "the second is of another size");
+    let last = film.moments.last().unwrap();
+    assert_eq!((last.pages, last.count), ([3, 0, 0], 2));
+    assert_eq!((film.holders[0].end_pages, film.holders[0].end_areas), (2, 1));
+}
+
+#[test]
+fn too_many_areas_are_drawn_together_and_nothing_large_is_lost() {
+    let mut text = String::new();
+    for n in 0..AREAS_MAX as u64 + 100 {
+        text += &alloc(0, n * 8192, 4096);
+    }
+    text += &alloc(0, 1 << 27, 1 << 26);
+    let film = Film::of_trace(&Trace::read(text.as_bytes()), &Table::default()).unwrap();
+    assert!(film.together_pages > 1);
+    let last = film.moments.last().unwrap();
+    assert!(last.areas.len() <= 2 * CELLS as usize && last.count == AREAS_MAX + 101, "{}", last.areas.len());
+    assert!(last.areas.values().any(|area| area.pages == 1 << 14));
+}
+
+#[test]
+fn numbers_at_the_ends_of_the_space_and_empty_traces_do_no_harm() {
+    let event = |addr: u64, size: u64| {
+        format!(
+            "alloc_vmap_area: va_start: {addr} size={size} align=1 vstart=0x0 vend=0xffffffffffffffff failed=0\n"
+        )
+    };
+    let mut text = String::new();
+    for size in [0, 1, 5, 4096, 1 << 40, 1 << 63, u64::MAX] {
+        for addr in [0, 1, 4095, 1 << 40, u64::MAX - 4096, u64::MAX] {
+            text += &event(addr, size);
+        }
+    }
+    text += "percpu_create_chunk: base_addr=ffffffffffffffff\npercpu_create_chunk: base_addr=0\n";
+    for text in [text.as_str(), "", "free_vmap_area_noflush: va_start=0x1 nr_lazy=1 nr_lazy_max=1\n"] {
+        let film = Film::of_trace(&Trace::read(text.as_bytes()), &Table::default()).unwrap();
+        let mut html = String::new();
+        write(&mut html, film, 1 << 20);
+        assert!(!html.contains("NaN") && html.ends_with("</div>") || html.contains("nothing to draw"));
+    }
+    let table = Table::read(&b"0x0-0xfffffffffffff000 18446744073709547520 f\n0x1-0x2 1 g\n"[..]);
+    assert_eq!(table.areas, 2);
+    let mut html = String::new();
+    write(&mut html, Film::of_table(&table), 1 << 20);
+    assert!(html.contains("<canvas"));
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let name = "</script><script>alert(1)</script>\"'&<!--\u{2028}";
+    let info = format!("0x100000-0x102000 8192 {name} vmalloc\n");
+    let text = alloc(0, 0, 8192).replace("t0-1", &name.replace(' ', ""))
+        + &alloc(0, 8192, 4096).replace("t0-1", "<b>-1");
+    let table = Table::read(info.as_bytes());
+    for film in [Film::of_trace(&Trace::read(text.as_bytes()), &table).unwrap(), Film::of_table(&table)] {
+        let mut html = String::new();
+        write(&mut html, film, 1 << 20);
+        assert_eq!((html.matches("<script").count(), html.matches("</script").count()), (1, 1), "{html}");
+        assert!(!html.contains("alert(1)<") && !html.contains("<b>") && !html.contains("<!--"), "{html}");
+        let json = html.split_once("application/json\">").unwrap().1.split_once("</script>").unwrap().0;
+        let names = serde_json::from_str::<Value>(json).unwrap()["names"].to_string();
+        assert!(names.contains("alert(1)"), "{names}");
+    }
+}

@@ -1,0 +1,259 @@
+//! Measurements as benchmarks write them: CSV with comments before it, or an object a line.
+//!
+//! # Theory
+//! The benchmarks differ in what they measure, not in shape: somebody was measured on something, perhaps with so many nodes or
+//! threads, and out came numbers. So a column's name tells its part, and no benchmark has a reader of its own:
+//!
+//! | part | columns |
+//! |---|---|
+//! | who | `contender`, `allocator`, `target`, `index`, `policy`; and a `setting` |
+//! | on what | `workload`, `name`, `test`, `trace`, of one `kind` |
+//! | with how many | `nodes`, `threads` |
+//! | numbers | whatever else is a number |
+//!
+//! # Invariants
+//! - **SH1 all-rows** every line is a row, or counted as unreadable.
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::io::Read;
+
+/// Who was measured.
+const WHO: [&str; 5] = ["contender", "allocator", "target", "index", "policy"];
+/// On what.
+const NAME: [&str; 4] = ["workload", "name", "test", "trace"];
+/// Rows that are read, at most.
+const ROWS_MAX: usize = 100_000;
+/// Characters of a name, and of a comment, that are kept.
+const TEXT_MAX: usize = 120;
+/// Comments that are kept.
+const FACTS_MAX: usize = 12;
+/// Bytes that are read, at most.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// A file of measurements.
+#[derive(Clone, Debug, Default)]
+pub struct Sheet {
+    /// The file's name.
+    pub name: String,
+    /// What it says of itself: command, commit, machine.
+    pub facts: Vec<String>,
+    /// Names of the numbers.
+    pub columns: Vec<String>,
+    /// The measurements, in the order of the lines.
+    pub rows: Vec<Row>,
+    /// Lines that could not be read.
+    pub bad: u64,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// Of which kind; empty where there is but one.
+    pub kind: String,
+    /// On what.
+    pub name: String,
+    /// Who.
+    pub who: String,
+    /// With how many nodes.
+    pub nodes: Option<f64>,
+    /// With how many threads.
+    pub threads: Option<f64>,
+    /// The numbers, as many as there are columns.
+    pub values: Vec<Option<f64>>,
+}
+
+/// What a column is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    Who,
+    Setting,
+    Name,
+    Kind,
+    Nodes,
+    Threads,
+    Number,
+}
+
+fn role(column: &str) -> Role {
+    match column {
+        _ if WHO.contains(&column) => Role::Who,
+        _ if NAME.contains(&column) => Role::Name,
+        "setting" => Role::Setting,
+        "kind" => Role::Kind,
+        "nodes" => Role::Nodes,
+        "threads" | "workers" => Role::Threads,
+        _ => Role::Number,
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.trim().chars().take(TEXT_MAX).collect()
+}
+
+/// A number that can be drawn.
+fn number(text: &str) -> Option<f64> {
+    text.trim().parse::<f64>().ok().filter(|number| number.is_finite())
+}
+
+impl Sheet {
+    /// Whether a line is the head of a CSV file of measurements.
+    pub fn is_csv_head(line: &str) -> bool {
+        let columns: Vec<&str> = line.split(',').map(str::trim).collect();
+        Self::tells(&columns) && columns.iter().any(|column| role(column) == Role::Number)
+    }
+
+    /// Whether a line is a measurement as JSON.
+    pub fn is_json_row(line: &str) -> bool {
+        let Ok(Value::Object(object)) = serde_json::from_str(line) else { return false };
+        Self::tells(&object.keys().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn tells(columns: &[&str]) -> bool {
+        let has = |wanted: Role| columns.iter().any(|column| role(column) == wanted);
+        has(Role::Who) && has(Role::Name)
+    }
+
+    /// Reads CSV. Comments begin with `#`.
+    ///
+    /// # Errors
+    /// If it cannot be read, has no columns of who was measured and on what, or no row.
+    pub fn of_csv(name: &str, input: impl Read) -> Result<Self> {
+        let text = whole(input)?;
+        let mut sheet = Self { name: cut(name), ..Self::default() };
+        for line in text.lines().take_while(|line| line.starts_with('#')).take(FACTS_MAX) {
+            sheet.facts.push(cut(line.trim_start_matches('#')));
+        }
+        let mut reader =
+            csv::ReaderBuilder::new().comment(Some(b'#')).flexible(true).from_reader(text.as_bytes());
+        let columns: Vec<String> = reader.headers()?.iter().map(cut).collect();
+        for record in reader.records() {
+            match record {
+                Ok(record) if record.len() == columns.len() => {
+                    sheet.add(columns.iter().map(String::as_str).zip(record.iter().map(String::from)));
+                }
+                Ok(_) | Err(_) => sheet.bad += 1,
+            }
+        }
+        sheet.checked()
+    }
+
+    /// Reads an object a line, as `--json` prints them. What is in objects of theirs is left out.
+    ///
+    /// # Errors
+    /// If it cannot be read, or no line is a measurement.
+    pub fn of_json(name: &str, input: impl Read) -> Result<Self> {
+        let text = whole(input)?;
+        let mut sheet = Self { name: cut(name), ..Self::default() };
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let Ok(Value::Object(object)) = serde_json::from_str(line) else {
+                sheet.bad += 1;
+                continue;
+            };
+            let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+            sheet.add(object.iter().map(|(key, value)| (key.as_str(), text(value))));
+        }
+        sheet.checked()
+    }
+
+    fn add<'a>(&mut self, cells: impl Iterator<Item = (&'a str, String)>) {
+        if self.rows.len() >= ROWS_MAX {
+            self.bad += 1;
+            return;
+        }
+        let mut row = Row { values: vec![None; self.columns.len()], ..Row::default() };
+        let mut setting = String::new();
+        for (column, cell) in cells {
+            match role(column) {
+                Role::Who => row.who = cut(&cell),
+                Role::Setting => setting = cut(&cell),
+                Role::Name => row.name = cut(&cell),
+                Role::Kind => row.kind = cut(&cell),
+                Role::Nodes => row.nodes = number(&cell),
+                Role::Threads => row.threads = number(&cell),
+                Role::Number => {
+                    let Some(value) = number(&cell) else { continue };
+                    let at = self.columns.iter().position(|known| known == column).unwrap_or_else(|| {
+                        self.columns.push(cut(column));
+                        self.columns.len() - 1
+                    });
+                    row.values.resize(self.columns.len(), None);
+                    row.values[at] = Some(value);
+                }
+            }
+        }
+        if row.who.is_empty() || row.name.is_empty() {
+            self.bad += 1;
+            return;
+        }
+        if !setting.is_empty() {
+            row.who = format!("{} {setting}", row.who);
+        }
+        self.rows.push(row);
+    }
+
+    fn checked(mut self) -> Result<Self> {
+        if self.rows.is_empty() {
+            bail!("no measurement: {} lines that say neither who was measured nor on what", self.bad);
+        }
+        for row in &mut self.rows {
+            row.values.resize(self.columns.len(), None);
+        }
+        Ok(self)
+    }
+
+    /// The place of the first of these columns that there is.
+    pub fn column(&self, names: &[&str]) -> Option<usize> {
+        names.iter().find_map(|name| self.columns.iter().position(|known| known == name))
+    }
+}
+
+fn whole(input: impl Read) -> Result<String> {
+    let mut bytes = Vec::new();
+    input.take(BYTES_MAX + 1).read_to_end(&mut bytes).context("reading ended early")?;
+    if bytes.len() as u64 > BYTES_MAX {
+        bail!("more than {} MiB of measurements", BYTES_MAX >> 20);
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sh1_every_line_is_a_row_or_counted() {
+        let text = "# command: x\n# machine: y\nkind,name,nodes,threads,contender,ns_min,note\n\
+                    pattern,fix,1,2,ours,10.5,\npattern,fix,,1,kern,nan,text\nshort,line\n,,1,1,,3,\n";
+        let sheet = Sheet::of_csv("s", text.as_bytes()).unwrap();
+        assert_eq!((sheet.rows.len(), sheet.bad, sheet.facts.len()), (2, 2, 2), "SH1");
+        let row = &sheet.rows[0];
+        assert_eq!((row.kind.as_str(), row.name.as_str(), row.who.as_str()), ("pattern", "fix", "ours"));
+        assert_eq!((row.nodes, row.threads, row.values[0]), (Some(1.0), Some(2.0), Some(10.5)));
+        assert_eq!((sheet.rows[1].nodes, sheet.rows[1].values[0]), (None, None));
+        assert_eq!(sheet.columns, ["ns_min"], "a column without a number is none");
+        let json = "{\"trace\":\"t\",\"index\":\"btree\",\"ns_min\":3,\"why\":{\"a\":1}}\n[]\n\n{\"a\":1}\n";
+        let sheet = Sheet::of_json("s", json.as_bytes()).unwrap();
+        assert_eq!((sheet.rows.len(), sheet.bad), (1, 2), "SH1");
+        assert_eq!(sheet.rows[0].values, [Some(3.0)]);
+    }
+
+    #[test]
+    fn what_is_no_measurement_is_refused() {
+        for text in ["", "a,b\n1,2\n", "workload,contender,ns_min\n", "workload,contender,ns_min\n,,1\n"] {
+            assert!(Sheet::of_csv("s", text.as_bytes()).is_err(), "{text}");
+        }
+        assert!(Sheet::of_json("s", &b"{}\n"[..]).is_err());
+        assert!(!Sheet::is_csv_head("workload,contender") && !Sheet::is_json_row("{\"trace\":1"));
+        let bytes: Vec<u8> = (0..=255).cycle().take(9000).collect();
+        assert!(Sheet::of_csv("s", &bytes[..]).is_err() && Sheet::of_json("s", &bytes[..]).is_err());
+    }
+
+    #[test]
+    fn a_setting_is_part_of_who() {
+        let text = "workload,allocator,setting,p99_ns\nmix,ours,2M,5\nmix,ours,,6\n";
+        let sheet = Sheet::of_csv("s", text.as_bytes()).unwrap();
+        let who: Vec<&str> = sheet.rows.iter().map(|row| row.who.as_str()).collect();
+        assert_eq!(who, ["ours 2M", "ours"]);
+    }
+}
