@@ -3,7 +3,7 @@
 use crate::count::Tests;
 use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
-use crate::{fuzz, header, install, kernel, loom, peer, tidy, tools};
+use crate::{browser, fuzz, header, install, kernel, loom, peer, tidy, tools};
 use anyhow::{Result, bail};
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ struct Step {
 }
 
 /// All steps, what fails fast first.
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 18] = [
     Step { name: "fmt", what: "every file is formatted", quick: true, run: fmt },
     Step { name: "tidy", what: "the rules that no compiler knows", quick: true, run: run_tidy },
     Step { name: "clippy", what: "no warnings, everywhere", quick: true, run: clippy },
@@ -71,6 +71,12 @@ const STEPS: [Step; 17] = [
     },
     Step { name: "deny", what: "licences, banned crates, sources", quick: false, run: deny },
     Step { name: "demo", what: "the program does its main job", quick: false, run: demo },
+    Step {
+        name: "browser",
+        what: "a report in a real browser: no network, no complaint, the slider moves the picture",
+        quick: false,
+        run: browser::step,
+    },
     Step {
         name: "fuzz-build",
         what: "fuzz targets on a stable compiler, no warnings",

@@ -10,9 +10,11 @@
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
 //! | [`peer`] | the space beside Linux's own, in one run |
 //! | [`peers`] | allocators to measure ours against |
+//! | [`browser`] | a report in a real browser |
 //! | [`header`], [`install`] | the C header, and the C library in a place of the user's |
 //! | [`sh`], [`count`], [`machine`] | running commands, counting tests in what they print, saying where |
 
+mod browser;
 mod ci;
 mod count;
 mod fuzz;
@@ -69,6 +71,8 @@ enum Task {
     Mutants(mutate::MutantsArgs),
     /// Make the C header, include/vmalloc.h
     Header(header::Args),
+    /// Open a report in a browser without a window, and try its slider, keys and button
+    Browser(browser::Args),
     /// Build the C library and the preload, and put them, the header, the manual and the pkg-config file in a place
     Install(install::Args),
     /// Run Linux's allocator and ours under the same programs, and write results/peer.md
@@ -99,6 +103,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Mutate(args) => mutate::main(&root, args),
         Task::Mutants(args) => mutate::mutants(&root, args),
         Task::Header(args) => header::main(&root, args),
+        Task::Browser(args) => browser::main(&root, args),
         Task::Install(args) => install::main(&root, args),
         Task::Peer(args) => peer::main(&root, args),
         Task::Peers(args) => peers::main(&root, args),

@@ -213,7 +213,10 @@ impl Chart<'_> {
     pub fn svg(&self, standalone: bool) -> String {
         let (width, height) = self.size;
         let legend = self.about.is_empty() && self.lines.len() > 1;
-        let legend_rows = if legend { self.lines.len().div_ceil(5) as f64 } else { 0.0 };
+        // Five names a row, or fewer where they are long.
+        let longest = self.lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) as f64;
+        let per_row = ((width - 80.0) / (32.0 + 6.2 * longest)).clamp(1.0, 5.0) as usize;
+        let legend_rows = if legend { self.lines.len().div_ceil(per_row) as f64 } else { 0.0 };
         let right = if self.about.is_empty() { 14.0 } else { 132.0 };
         let (left, top, bottom) = (66.0, 30.0 + 16.0 * legend_rows, 44.0);
         let points = || self.lines.iter().flat_map(|(_, points)| points);
@@ -299,8 +302,10 @@ impl Chart<'_> {
                 }
             }
             if legend {
-                let column = (width - left - right) / (self.lines.len().clamp(4, 5) as f64);
-                let (lx, ly) = (left + (number % 5) as f64 * column, 32.0 + (number / 5) as f64 * 16.0);
+                let column =
+                    (width - left - right) / (self.lines.len().clamp(per_row.min(4), per_row) as f64);
+                let (lx, ly) =
+                    (left + (number % per_row) as f64 * column, 32.0 + (number / per_row) as f64 * 16.0);
                 let _ = write!(
                     svg,
                     "<line x1=\"{lx:.1}\" x2=\"{:.1}\" y1=\"{ly}\" y2=\"{ly}\" style=\"stroke:{colour}\" stroke-width=\"2.4\"{dash}/>\

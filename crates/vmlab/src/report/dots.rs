@@ -37,7 +37,7 @@ impl Dots<'_> {
         // Writing to a String cannot fail.
         let _ = write!(
             svg,
-            "<svg viewBox=\"0 0 {WIDTH} {:.0}\" width=\"{WIDTH}\" height=\"{:.0}\" role=\"img\" \
+            "<svg viewBox=\"0 0 {WIDTH} {0:.0}\" width=\"{WIDTH}\" height=\"{0:.0}\" role=\"img\" \
              font-family=\"system-ui,sans-serif\" font-size=\"11.5\" fill=\"currentColor\"><title>{1}</title>\
              <text x=\"0\" y=\"15\" font-size=\"13\" font-weight=\"600\">{1}</text>",
             bottom + 40.0,

@@ -262,7 +262,7 @@ fn growth(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
     let title = |family: &str| format!("Growth: {family}");
     let charts: Vec<(String, Lines)> =
         families.into_iter().map(|(family, lines)| (title(&family), lines)).collect();
-    curves(html, charts, ("N", "ns an operation"));
+    curves(html, charts, ("N", |_| "ns an operation"));
 }
 
 /// What more threads or nodes do to time and locks.
@@ -297,7 +297,8 @@ fn contention(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
         }
     }
     charts.retain(|(_, lines)| lines.iter().any(|(_, points)| points.len() >= 3));
-    curves(html, charts, (x, "as the file has it"));
+    let y = |title: &str| if title.ends_with("a pair") { "locks a pair" } else { "ns an operation" };
+    curves(html, charts, (x, y));
 }
 
 /// How long so many of the calls take at most.
@@ -327,10 +328,10 @@ fn latencies(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
             format!("{at}: {}", if share < 100.0 { format!("{share} %") } else { "the slowest".into() })
         })
         .collect();
-    curves(html, charts, (&format!("share of the calls ({})", names.join(", ")), "ns at most"));
+    curves(html, charts, (&format!("share of the calls ({})", names.join(", ")), |_| "ns at most"));
 }
 
-fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, &str)) {
+fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, fn(&str) -> &'static str)) {
     if charts.is_empty() {
         return;
     }
@@ -355,7 +356,16 @@ fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, &str))
             0 => ends(&lines),
             more => format!("{} {more} more are not drawn.", ends(&lines)),
         };
-        let chart = Chart { title: &title, x, y, x_scale, y_scale, lines, about: &[], size: (460.0, 260.0) };
+        let chart = Chart {
+            title: &title,
+            x,
+            y: y(&title),
+            x_scale,
+            y_scale,
+            lines,
+            about: &[],
+            size: (460.0, 260.0),
+        };
         let _ =
             write!(html, "<figure>{}<figcaption>{}</figcaption></figure>", chart.svg(false), escape(&said));
     }

@@ -8,7 +8,7 @@ function start(box) {
   const slider = box.querySelector("input"), button = box.querySelector(".play");
   const whenBox = box.querySelector(".when"), probe = box.querySelector(".probe");
   const PAGE = 4096, last = film.moments.length - 1;
-  const LEFT = 152, ROW = 13, GAP = 2, FOLD = 12;
+  const LEFT = 152, ROW = 13, GAP = 2, FOLD = 14;
   let at = -1, areas = new Map(), sorted = [], rows = [], left = LEFT, wide = 0, colours = {}, timer = 0;
 
   // ---- the moments
@@ -71,14 +71,18 @@ function start(box) {
     let page = 0, y = 2;
     film.parts.forEach(([hex, pages, label], part) => {
       const base = BigInt("0x" + hex);
+      let note = label;
       if (part > 0) {
         const [before, many] = [BigInt("0x" + film.parts[part - 1][0]), film.parts[part - 1][1]];
-        rows.push({ fold: Number(base - before) - many * PAGE, y });
+        note = `⋯ ${bytes(Number(base - before) - many * PAGE)} folded away ⋯ ${label}`;
+      }
+      if (note) {
+        rows.push({ note, y });
         y += FOLD + GAP;
       }
       for (let from = 0; from < pages; from += film.row) {
         const address = base + BigInt(from) * BigInt(PAGE);
-        rows.push({ from: page + from, pages: Math.min(film.row, pages - from), y, address, label: from ? "" : label });
+        rows.push({ from: page + from, pages: Math.min(film.row, pages - from), y, address, label });
         y += ROW + GAP;
       }
       page += pages;
@@ -122,9 +126,9 @@ function start(box) {
     let next = 0;
     for (const row of rows) {
       const middle = row.y + ROW / 2;
-      if (row.fold !== undefined) {
+      if (row.note) {
         pen.fillStyle = colours.dim;
-        pen.fillText(`⋯ ${bytes(row.fold)} folded away`, left, row.y + FOLD / 2 + 1);
+        pen.fillText(row.note, left, row.y + FOLD / 2 + 1);
         continue;
       }
       if (left) {
@@ -161,7 +165,7 @@ function start(box) {
   function point(event) {
     const place = canvas.getBoundingClientRect();
     const x = event.clientX - place.left - left, y = event.clientY - place.top;
-    const row = rows.find((row) => row.fold === undefined && y >= row.y && y < row.y + ROW + GAP);
+    const row = rows.find((row) => !row.note && y >= row.y && y < row.y + ROW + GAP);
     if (!row || x < 0) return;
     const page = row.from + Math.floor((x / wide) * film.row);
     if (page >= row.from + row.pages) return;

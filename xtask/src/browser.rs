@@ -1,0 +1,125 @@
+//! Opens a report in a real browser, without a window: nothing is loaded from anywhere, nothing is complained of, and the
+//! slider, the keys, the button and the pointer do what they say, by the pixels.
+//!
+//! The same page is then broken in several ways, and each must be found out: a check that cannot fail checks nothing.
+
+mod check;
+mod pipe;
+
+use crate::count::Tests;
+use crate::sh::{Cmd, Show, on_path};
+use anyhow::{Context, Result, bail};
+use pipe::Browser;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// A report to open, instead of one made of what the tree holds
+    #[arg(value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Where to write pictures of the page: light, dark, and as a PDF
+    #[arg(long, value_name = "DIR")]
+    shots: Option<PathBuf>,
+}
+
+/// Browsers that take commands by a pipe, the smallest first.
+const BROWSERS: [&str; 6] = [
+    "chromium-headless-shell",
+    "chrome-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+];
+
+/// What the page is made of: a trace of several CPUs, a listing, measurements.
+const INPUTS: [&str; 3] =
+    ["data/fork-netns-smp4.ftrace.gz", "data/boot-smp1.vmallocinfo", "results/space-baseline.csv"];
+
+/// Ways to break a page: what is replaced, by what, and what must be said of it then.
+const BREAKS: [(&str, &str, &str, &str); 5] = [
+    (
+        "the slider does nothing",
+        "slider.addEventListener(\"input\"",
+        "slider.addEventListener(\"inputs\"",
+        "slider",
+    ),
+    ("the keys do nothing", "canvas.addEventListener(\"keydown\"", "canvas.addEventListener(\"keys\"", "key"),
+    ("the console complains", "\"use strict\";", "console.error(\"broken\");", "broken"),
+    (
+        "something is fetched",
+        "\"use strict\";",
+        "fetch(\"https://example.invalid/x\").catch(() => {});",
+        "example.invalid",
+    ),
+    ("the script ends early", "\"use strict\";", "null.broken;", "broken"),
+];
+
+/// `cargo xtask browser`.
+pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
+    let Some(program) = find() else { bail!("no browser of these is installed: {}", BROWSERS.join(", ")) };
+    let dir = root.join("target/browser");
+    fs::create_dir_all(&dir)?;
+    let report = match &args.report {
+        Some(report) => report.canonicalize().with_context(|| format!("cannot open {}", report.display()))?,
+        None => make(root, &dir)?,
+    };
+    let mut browser = Browser::start(&program, &dir.join("profile"))?;
+    let said = check::page(&mut browser, &report)?;
+    println!("{}: {said}", report.display());
+    if let Some(shots) = &args.shots {
+        fs::create_dir_all(shots)?;
+        check::shots(&mut browser, &report, shots)?;
+    }
+    Ok(())
+}
+
+/// The step of CI. Where no browser is installed it is left out, but not by CI itself.
+pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
+    let Some(program) = find() else {
+        let names = BROWSERS.join(", ");
+        if std::env::var("CI").is_ok_and(|ci| ci == "true") {
+            bail!("no browser of these is installed: {names}");
+        }
+        println!("NOT CHECKED: no browser of these is installed: {names}. CI fails without one.");
+        return Ok(());
+    };
+    let dir = root.join("target/browser");
+    fs::create_dir_all(&dir)?;
+    let report = make(root, &dir)?;
+    let mut browser = Browser::start(&program, &dir.join("profile"))?;
+    println!("{program}: {}", check::page(&mut browser, &report)?);
+    let page = fs::read_to_string(&report)?;
+    for (what, find, replace, wanted) in BREAKS {
+        if !page.contains(find) {
+            bail!("cannot break the page so that {what}: it does not hold {find}");
+        }
+        let broken = dir.join("broken.html");
+        fs::write(&broken, page.replace(find, replace))?;
+        match check::page(&mut browser, &broken) {
+            Ok(_) => bail!("a page on which {what} was found good"),
+            Err(error) => {
+                let said = format!("{error:#}");
+                if !said.contains(wanted) {
+                    bail!("a page on which {what} was refused for another reason: {said}");
+                }
+                println!("broken on purpose, {what}: {said}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn find() -> Option<String> {
+    BROWSERS.iter().find(|name| on_path(name)).map(ToString::to_string)
+}
+
+/// Makes the report that is opened.
+fn make(root: &Path, dir: &Path) -> Result<PathBuf> {
+    let report = dir.join("report.html");
+    // The same build as the step `demo`.
+    let args = ["run", "--quiet", "--locked", "--release", "--", "report"];
+    Cmd::cargo(root).args(args).args(INPUTS).arg("-o").arg(&report).run(Show::All)?;
+    Ok(report)
+}

@@ -1,0 +1,311 @@
+//! What is asked of a page.
+
+use super::pipe::Browser;
+use anyhow::{Context, Result, bail};
+use base64::Engine;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Pixels that must change where a picture moves. A tenth of a row of the film has some hundred.
+const PIXELS_MIN: usize = 60;
+
+/// A place on the page, in CSS pixels of the window.
+#[derive(Clone, Copy)]
+struct Place {
+    x: f64,
+    y: f64,
+    width: f64,
+    height: f64,
+}
+
+/// Opens a page and tries everything; tells what was seen.
+///
+/// # Errors
+/// The first thing that is not as it must be.
+pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
+    open(browser, file)?;
+    quiet(browser)?;
+    if number(browser, "document.querySelectorAll('.film').length")? < 1.0 {
+        bail!("there is no film on the page");
+    }
+    if number(browser, "document.querySelectorAll('.film:not(.alive)').length")? > 0.0 {
+        bail!("a film is not alive: its script did not run");
+    }
+    let film = "document.querySelector('.film:has(input)')";
+    run(browser, &format!("{film}.scrollIntoView({{block: 'center'}})"))?;
+    let value = format!("Number({film}.querySelector('input').value)");
+    let last = number(browser, &format!("Number({film}.querySelector('input').max)"))?;
+    let canvas = place(browser, &format!("{film}.querySelector('canvas')"))?;
+    let slider = place(browser, &format!("{film}.querySelector('input')"))?;
+    let end = picture(browser, canvas)?;
+
+    // The slider, by the mouse: to the left third.
+    click(browser, slider.x + slider.width * 0.3, slider.y + slider.height / 2.0)?;
+    let after_click = number(browser, &value)?;
+    let by_mouse = picture(browser, canvas)?;
+    let moved = differing(&end, &by_mouse)?;
+    if moved < PIXELS_MIN || after_click >= last * 0.5 {
+        bail!("the slider moves to {after_click} of {last} and changes {moved} pixels of the picture");
+    }
+
+    // The slider, by keys.
+    for _ in 0..12 {
+        press(browser, "ArrowLeft", 37)?;
+    }
+    let after_keys = number(browser, &value)?;
+    let by_keys = differing(&by_mouse, &picture(browser, canvas)?)?;
+    if after_keys != after_click - 12.0 || by_keys == 0 {
+        bail!(
+            "twelve arrow keys move the slider from {after_click} to {after_keys} and change {by_keys} pixels"
+        );
+    }
+
+    // The picture, by keys, once it has the focus.
+    click(browser, canvas.x + canvas.width / 2.0, canvas.y + 8.0)?;
+    press(browser, "Home", 36)?;
+    let home = number(browser, &value)?;
+    press(browser, "End", 35)?;
+    let again = number(browser, &value)?;
+    if home != 0.0 || again != last {
+        bail!("the keys Home and End on the picture go to {home} and {again} of {last}");
+    }
+    if differing(&end, &picture(browser, canvas)?)? > 0 {
+        bail!("the last moment does not look as it did before, so that steps do not add up");
+    }
+
+    // What lies under the pointer is told.
+    let probe = format!("{film}.querySelector('.probe').textContent");
+    let mut told = Vec::new();
+    for share in [0.3, 0.5, 0.7] {
+        let at = (canvas.x + canvas.width * share, canvas.y + canvas.height * share);
+        mouse(browser, "mouseMoved", at)?;
+        told.push(text(browser, &probe)?);
+    }
+    if !told.iter().all(|text| text.starts_with("0x")) || told[0] == told[2] {
+        bail!("the pointer is told {told:?}");
+    }
+
+    // The button plays, and stops.
+    let button = place(browser, &format!("{film}.querySelector('.play')"))?;
+    let middle = (button.x + button.width / 2.0, button.y + button.height / 2.0);
+    click(browser, middle.0, middle.1)?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut playing = 0.0;
+    while playing < 3.0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+        playing = number(browser, &value)?;
+    }
+    click(browser, middle.0, middle.1)?;
+    let stopped = number(browser, &value)?;
+    std::thread::sleep(Duration::from_millis(300));
+    if !(3.0..last).contains(&playing) || number(browser, &value)? != stopped {
+        bail!("the button plays to {playing} of {last}, and stops at {stopped} or does not");
+    }
+
+    // Whoever cannot see it is told in words.
+    let label = text(browser, &format!("{film}.querySelector('input').getAttribute('aria-valuetext')"))?;
+    if !label.contains("event ") || !label.contains(" busy") {
+        bail!("the slider's value is told as {label:?}");
+    }
+
+    // A dark page is another picture; paper has the chosen moments and no slider.
+    let light = picture(browser, canvas)?;
+    media(browser, "screen", "dark")?;
+    if differing(&light, &picture(browser, canvas)?)? < PIXELS_MIN {
+        bail!("the picture is the same on a dark page");
+    }
+    media(browser, "print", "light")?;
+    let hidden = format!("getComputedStyle({film}.querySelector('.filmbar')).display === 'none'");
+    let strip = format!("{film}.querySelector('.strip img').getBoundingClientRect().width");
+    let (hidden, strip) = (run(browser, &hidden)?, number(browser, &strip)?);
+    if hidden != json!(true) || strip < 100.0 {
+        bail!("on paper the slider is there, or the chosen moments are {strip} pixels wide");
+    }
+    media(browser, "screen", "light")?;
+    quiet(browser)?;
+    Ok(format!(
+        "{} moments; the slider changes {moved} pixels, twelve keys {by_keys}; no request, no complaint",
+        last + 1.0
+    ))
+}
+
+/// Writes pictures of a page.
+///
+/// # Errors
+/// If it cannot be opened or they cannot be written.
+pub(super) fn shots(browser: &mut Browser, file: &Path, dir: &Path) -> Result<()> {
+    open(browser, file)?;
+    let height = number(browser, "document.documentElement.scrollHeight")?;
+    let whole = Place { x: 0.0, y: 0.0, width: 1120.0, height: height.min(6000.0) };
+    for scheme in ["light", "dark"] {
+        media(browser, "screen", scheme)?;
+        let png = picture_from_top(browser, whole)?;
+        std::fs::write(dir.join(format!("{scheme}.png")), png)?;
+    }
+    media(browser, "", "light")?;
+    let pdf = browser.ask("Page.printToPDF", json!({"preferCSSPageSize": true, "printBackground": false}))?;
+    std::fs::write(dir.join("page.pdf"), bytes(&pdf)?)?;
+    Ok(())
+}
+
+fn open(browser: &mut Browser, file: &Path) -> Result<()> {
+    browser.new_page()?;
+    for domain in ["Page", "Runtime", "Log", "Network"] {
+        browser.ask(&format!("{domain}.enable"), json!({}))?;
+    }
+    let size = json!({"width": 1120, "height": 1000, "deviceScaleFactor": 1, "mobile": false});
+    browser.ask("Emulation.setDeviceMetricsOverride", size)?;
+    media(browser, "screen", "light")?;
+    browser.ask("Page.navigate", json!({"url": format!("file://{}", file.display())}))?;
+    browser.wait_for("Page.loadEventFired")?;
+    // What a page does once it is loaded shows in the frames that follow.
+    let frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))";
+    run(browser, frames)?;
+    Ok(())
+}
+
+/// Nothing was asked of a network, and nothing complained of.
+fn quiet(browser: &Browser) -> Result<()> {
+    for event in browser.events() {
+        let params = &event["params"];
+        match event["method"].as_str().unwrap_or("") {
+            "Network.requestWillBeSent" => {
+                let url = params["request"]["url"].as_str().unwrap_or("");
+                if !url.starts_with("file://") && !url.starts_with("data:") {
+                    bail!("the page asks for {url}");
+                }
+            }
+            "Runtime.consoleAPICalled" => {
+                bail!("the page prints to the console: {}", params["args"][0]["value"]);
+            }
+            "Runtime.exceptionThrown" => {
+                let details = &params["exceptionDetails"];
+                bail!("the script fails: {}", details["exception"]["description"]);
+            }
+            "Log.entryAdded" if params["entry"]["level"] == "error" => {
+                bail!("the browser complains: {}", params["entry"]["text"]);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Runs a script on the page and returns what it comes to.
+fn run(browser: &mut Browser, script: &str) -> Result<Value> {
+    let params = json!({"expression": script, "returnByValue": true, "awaitPromise": true});
+    let answer = browser.ask("Runtime.evaluate", params)?;
+    if answer.get("exceptionDetails").is_some() {
+        bail!("{script}: {}", answer["exceptionDetails"]["exception"]["description"]);
+    }
+    Ok(answer["result"]["value"].clone())
+}
+
+fn number(browser: &mut Browser, script: &str) -> Result<f64> {
+    run(browser, script)?.as_f64().with_context(|| format!("{script} is no number"))
+}
+
+fn text(browser: &mut Browser, script: &str) -> Result<String> {
+    Ok(run(browser, script)?.as_str().with_context(|| format!("{script} is no text"))?.to_string())
+}
+
+fn place(browser: &mut Browser, element: &str) -> Result<Place> {
+    let script =
+        format!("(({{x, y, width, height}}) => [x, y, width, height])({element}.getBoundingClientRect())");
+    let sides = run(browser, &script)?;
+    let side = |at: usize| sides[at].as_f64().with_context(|| format!("{element} has no place"));
+    Ok(Place { x: side(0)?, y: side(1)?, width: side(2)?, height: side(3)? })
+}
+
+fn media(browser: &mut Browser, medium: &str, scheme: &str) -> Result<()> {
+    let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+    browser.ask("Emulation.setEmulatedMedia", json!({"media": medium, "features": features}))?;
+    let frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))";
+    run(browser, frames)?;
+    Ok(())
+}
+
+fn mouse(browser: &mut Browser, kind: &str, (x, y): (f64, f64)) -> Result<()> {
+    let button = if kind == "mouseMoved" { "none" } else { "left" };
+    let params = json!({"type": kind, "x": x, "y": y, "button": button, "clickCount": 1});
+    browser.ask("Input.dispatchMouseEvent", params)?;
+    Ok(())
+}
+
+fn click(browser: &mut Browser, x: f64, y: f64) -> Result<()> {
+    for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
+        mouse(browser, kind, (x, y))?;
+    }
+    Ok(())
+}
+
+fn press(browser: &mut Browser, key: &str, code: u32) -> Result<()> {
+    for kind in ["rawKeyDown", "keyUp"] {
+        let params = json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code});
+        browser.ask("Input.dispatchKeyEvent", params)?;
+    }
+    Ok(())
+}
+
+/// What is seen at a place of the window, as a PNG.
+fn picture(browser: &mut Browser, place: Place) -> Result<Vec<u8>> {
+    let (x, y) = (number(browser, "scrollX")?, number(browser, "scrollY")?);
+    picture_from_top(browser, Place { x: place.x + x, y: place.y + y, ..place })
+}
+
+/// The same, of a place of the whole page.
+fn picture_from_top(browser: &mut Browser, place: Place) -> Result<Vec<u8>> {
+    let Place { x, y, width, height } = place;
+    let clip = json!({"x": x, "y": y, "width": width, "height": height, "scale": 1});
+    let params = json!({"format": "png", "clip": clip, "captureBeyondViewport": true});
+    bytes(&browser.ask("Page.captureScreenshot", params)?)
+}
+
+fn bytes(answer: &Value) -> Result<Vec<u8>> {
+    let text = answer["data"].as_str().context("the browser sends no data")?;
+    Ok(base64::engine::general_purpose::STANDARD.decode(text)?)
+}
+
+/// How many pixels differ between two pictures of one size.
+fn differing(one: &[u8], other: &[u8]) -> Result<usize> {
+    let (one, other) = (pixels(one)?, pixels(other)?);
+    if one.0 != other.0 || one.1.len() != other.1.len() {
+        bail!("two pictures of one place have different sizes");
+    }
+    let (deep, one, other) = (one.0, one.1, other.1);
+    Ok(one.chunks(deep).zip(other.chunks(deep)).filter(|(one, other)| one != other).count())
+}
+
+/// Bytes a pixel, and all pixels, of a PNG.
+fn pixels(data: &[u8]) -> Result<(usize, Vec<u8>)> {
+    let mut reader = png::Decoder::new(std::io::Cursor::new(data)).read_info()?;
+    let mut buffer = vec![0; reader.output_buffer_size().context("the picture is too large")?];
+    let frame = reader.next_frame(&mut buffer)?;
+    buffer.truncate(frame.buffer_size());
+    Ok((frame.color_type.samples(), buffer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn png_of(colours: &[[u8; 3]]) -> Vec<u8> {
+        let mut data = Vec::new();
+        let mut encoder = png::Encoder::new(&mut data, colours.len() as u32, 1);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.set_depth(png::BitDepth::Eight);
+        let mut writer = encoder.write_header().unwrap();
+        writer.write_image_data(&colours.concat()).unwrap();
+        writer.finish().unwrap();
+        data
+    }
+
+    #[test]
+    fn pixels_that_differ_are_counted() {
+        let one = png_of(&[[1, 2, 3], [4, 5, 6], [7, 8, 9]]);
+        let other = png_of(&[[1, 2, 3], [4, 5, 7], [8, 8, 9]]);
+        assert_eq!((differing(&one, &one).unwrap(), differing(&one, &other).unwrap()), (0, 2));
+        assert!(differing(&one, &png_of(&[[1, 2, 3]])).is_err() && differing(&one, b"x").is_err());
+    }
+}
