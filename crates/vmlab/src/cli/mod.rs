@@ -2,6 +2,7 @@
 
 mod file;
 mod input;
+mod map;
 mod percpu;
 mod space;
 mod table;
@@ -55,6 +56,15 @@ enum Command {
         cat trace > /tmp/NAME.ftrace; cat /proc/vmallocinfo > /tmp/NAME.vmallocinfo\n\n\
         NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
     Replay(ReplayArgs),
+    /// Draw the address space: of the running kernel, a table, a trace at a time, or a process
+    #[command(after_help = "Examples:\n  \
+        vmlab map                                    the running kernel, as root with kernel.kptr_restrict=1\n  \
+        vmlab map saved.vmallocinfo --html map.html  a page to look at\n  \
+        vmlab map --trace trace.gz --at 12.5         what was out then, lazy and pooled areas too\n  \
+        vmlab map --pid 4242                         the mappings of a process\n\n\
+        The areas of a process of ours: have it write what Vmalloc::vmallocinfo, or the C function\n\
+        vmallocinfo, tells to a file, and give that file.")]
+    Map(map::Args),
     /// Measure indexes or spaces side by side
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
     Bench(BenchCommand),
@@ -151,6 +161,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         None => demo(Path::new("vmlab-report.html")),
         Some(Command::Demo(args)) => demo(&args.report),
         Some(Command::Replay(args)) => replay(args),
+        Some(Command::Map(args)) => map::run(args),
         Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
         Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),
         Some(Command::Bench(BenchCommand::Percpu(args))) => crate::bench::percpu::run(args),
