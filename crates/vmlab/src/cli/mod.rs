@@ -2,6 +2,7 @@
 
 mod file;
 mod input;
+mod map;
 mod percpu;
 mod report;
 mod space;
@@ -65,6 +66,15 @@ enum Command {
         vmlab replay trace.gz --json | vmlab report - -o replayed.html\n\n\
         The file loads nothing: it may be mailed, opened from a disk, printed.")]
     Report(report::Args),
+    /// Draw the address space: of the running kernel, a table, a trace at a time, or a process
+    #[command(after_help = "Examples:\n  \
+        vmlab map                                    the running kernel, as root with kernel.kptr_restrict=1\n  \
+        vmlab map saved.vmallocinfo --html map.html  a page to look at\n  \
+        vmlab map --trace trace.gz --at 12.5         what was out then, lazy and pooled areas too\n  \
+        vmlab map --pid 4242                         the mappings of a process\n\n\
+        The areas of a process of ours: have it write what Vmalloc::vmallocinfo, or the C function\n\
+        vmallocinfo, tells to a file, and give that file.")]
+    Map(map::Args),
     /// Measure indexes or spaces side by side
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
     Bench(BenchCommand),
@@ -162,6 +172,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Demo(args)) => demo(&args.report),
         Some(Command::Replay(args)) => replay(args),
         Some(Command::Report(args)) => report::run(args),
+        Some(Command::Map(args)) => map::run(args),
         Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
         Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),
         Some(Command::Bench(BenchCommand::Percpu(args))) => crate::bench::percpu::run(args),

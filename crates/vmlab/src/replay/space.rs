@@ -19,6 +19,7 @@
 
 use super::{CHUNK_BYTES, DIFFERENCES_KEPT, Differs, Tally};
 use crate::machine::{LabMachine, PlainLock};
+use crate::map::listing::State;
 use crate::trace::vmallocinfo::Table;
 use crate::trace::{Event, Trace};
 use serde::Serialize;
@@ -165,6 +166,21 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         }
         let tally = &self.tally;
         debug_assert_eq!(self.reasons.sum(), tally.lower + tally.higher + tally.failed_differs, "RP2");
+    }
+
+    /// What the kernel holds, and where ours is; `None` where we gave nothing. Upwards.
+    pub fn held(&self) -> impl Iterator<Item = (u64, Option<u64>)> + '_ {
+        self.held.iter().map(|(&kernel, &ours)| (kernel, ours))
+    }
+
+    /// Visits what is out of our index: first address, bytes, and whether it is busy, lazy or in a pool.
+    pub fn visit(&self, mut visit: impl FnMut(u64, u64, State)) {
+        let Books { busy, lazy, pooled } = &self.ours;
+        for (ranges, state) in [(busy, State::Busy), (lazy, State::Lazy), (pooled, State::Pooled)] {
+            for (&start, &bytes) in &ranges.0 {
+                visit(start, bytes, state);
+            }
+        }
     }
 
     fn step(&mut self, event: &Event, cpu: u16) {

@@ -156,6 +156,23 @@ impl Trace {
         self.tasks.get(usize::from(number)).map_or("", String::as_str)
     }
 
+    /// The first events alone, as if the recorder had stopped after them; counts of lines are left out.
+    pub fn first(&self, events: usize) -> Self {
+        let events = events.min(self.events.len());
+        let allocs =
+            self.events[..events].iter().filter(|event| matches!(event, Event::Alloc { .. })).count();
+        Self {
+            events: self.events[..events].to_vec(),
+            cpus: self.cpus[..events].to_vec(),
+            times_ns: self.times_ns[..events].to_vec(),
+            task_of: self.task_of[..events].to_vec(),
+            tasks: self.tasks.clone(),
+            task_numbers: self.task_numbers.clone(),
+            alloc_lines: self.alloc_lines[..allocs].to_vec(),
+            ..Self::default()
+        }
+    }
+
     /// Allocations, failed attempts included.
     pub fn allocs(&self) -> u64 {
         self.alloc_lines.len() as u64
@@ -168,7 +185,7 @@ impl Trace {
 }
 
 /// Reads a line without its end into `line`, at most [`LINE_MAX`] bytes of it; false at the end of the input.
-fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+pub(crate) fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let mut any = false;
     loop {

@@ -1,4 +1,5 @@
-//! `/proc/vmallocinfo`: one line an area. The percpu chunks are kept, and who has which area.
+//! `/proc/vmallocinfo`: one line an area. [`Table`] keeps the percpu chunks and who has which area; `crate::map::read`
+//! keeps all that is drawn of a map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read};
@@ -26,33 +27,23 @@ pub struct Listed {
 }
 
 /// An area, as its line tells it.
-struct Area<'a> {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row<'a> {
     /// First address.
-    start: u64,
-    /// Bytes, guard page included.
-    size: u64,
-    /// What the line says of it.
-    words: &'a str,
+    pub start: u64,
+    /// Address after the last; guard page included.
+    pub end: u64,
+    /// What follows the numbers: who asked, how many pages, what is behind.
+    pub words: &'a str,
 }
 
-impl Area<'_> {
-    /// Whether it is part of a percpu chunk.
-    fn is_chunk(&self) -> bool {
-        self.words.starts_with("pcpu_get_vm_areas")
-    }
-
-    /// Whether it was freed and waits for a purge.
-    fn is_lazy(&self) -> bool {
-        self.words.starts_with("unpurged vm_area")
-    }
-
-    /// The function that asked for it, without offsets.
-    fn caller(&self) -> &str {
-        let word = self.words.split_whitespace().next().unwrap_or("");
-        let name = word.split_once("+0x").map_or(word, |(name, _)| name);
-        let told = !name.is_empty() && !name.contains('=') && !self.is_lazy();
-        if told { name } else { "unknown" }
-    }
+/// Why a line tells no area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unreadable {
+    /// It has the form of one, but its addresses are zeros, hashes or placeholders: the kernel hid them.
+    Hidden,
+    /// Anything else.
+    Malformed,
 }
 
 /// What a table tells about percpu chunks.
@@ -85,8 +76,8 @@ impl Table {
                 continue;
             }
             match parse(text.trim()) {
-                Some(area) => table.add(&area),
-                None => table.bad += 1,
+                Ok(row) => table.add(&row),
+                Err(_) => table.bad += 1,
             }
         }
         // A read error leaves what was read; an unreadable tail is as bad as a bad line.
@@ -94,16 +85,19 @@ impl Table {
         table
     }
 
-    fn add(&mut self, area: &Area<'_>) {
+    fn add(&mut self, row: &Row<'_>) {
         self.areas += 1;
+        let size = row.end - row.start;
         if self.listed.len() < LISTED_MAX {
-            let caller = self.caller_number(area.caller());
-            self.listed.push(Listed { start: area.start, size: area.size, caller, lazy: area.is_lazy() });
+            let lazy = row.words.starts_with("unpurged vm_area");
+            let name = if lazy { "(lazy)" } else { crate::map::read::caller(row.words) };
+            let caller = self.caller_number(name);
+            self.listed.push(Listed { start: row.start, size, caller, lazy });
         }
-        if area.is_chunk() {
-            self.first.get_or_insert(area.size);
+        if row.words.starts_with("pcpu_get_vm_areas") {
+            self.first.get_or_insert(size);
             if self.chunks.len() < CHUNKS_MAX {
-                self.chunks.entry(area.start).or_insert(area.size);
+                self.chunks.entry(row.start).or_insert(size);
             }
         }
     }
@@ -141,15 +135,31 @@ impl Table {
     }
 }
 
-fn parse(line: &str) -> Option<Area<'_>> {
-    let (range, rest) = line.split_once(char::is_whitespace)?;
-    let (start, end) = range.split_once('-')?;
+/// Reads a line without blanks around it.
+///
+/// # Errors
+/// If it tells no area.
+pub fn parse(line: &str) -> Result<Row<'_>, Unreadable> {
+    let split = || {
+        let (range, rest) = line.split_once(char::is_whitespace)?;
+        let rest = rest.trim_start();
+        let (size, words) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+        let size = size.parse::<u64>().ok().filter(|&size| size > 0)?;
+        let (start, end) = range.split_once('-')?;
+        Some((start, end, size, words.trim_start()))
+    };
+    let (start, end, size, words) = split().ok_or(Unreadable::Malformed)?;
     let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
-    let (start, end) = (hex(start)?, hex(end)?);
-    let (size, words) = rest.trim_start().split_once(char::is_whitespace).unwrap_or((rest.trim(), ""));
-    let size: u64 = size.parse().ok()?;
-    // The three numbers say the same thing twice.
-    (end.checked_sub(start)? == size && size > 0).then(|| Area { start, size, words: words.trim_start() })
+    match (hex(start), hex(end)) {
+        // The three numbers say the same thing twice.
+        (Some(start), Some(end)) if end.checked_sub(start) == Some(size) => Ok(Row { start, end, words }),
+        // Zeros, or hashes, which have 32 bits and no order.
+        (Some(start), Some(end)) if start.max(end) <= u64::from(u32::MAX) => Err(Unreadable::Hidden),
+        (None, None) if start.contains("(____ptrval____)") && end.contains("(____ptrval____)") => {
+            Err(Unreadable::Hidden)
+        }
+        _ => Err(Unreadable::Malformed),
+    }
 }
 
 #[cfg(test)]
@@ -182,7 +192,8 @@ mod tests {
         let table = Table::read(text.as_bytes());
         let told = |listed: &Listed| (table.callers()[listed.caller as usize].as_str(), listed.lazy);
         let told: Vec<_> = table.listed().map(told).collect();
-        let want = ["kernel_clone", "[0xff]x", "unknown", "vm_map_ram", "unknown", "unknown", "kernel_clone"];
+        let nobody = "(nobody named)";
+        let want = ["kernel_clone", "[0xff]x", "(lazy)", "vm_map_ram", nobody, nobody, "kernel_clone"];
         assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), want);
         assert_eq!(
             told.iter().map(|told| told.1).collect::<Vec<_>>(),
@@ -211,5 +222,24 @@ mod tests {
         assert_eq!(table.chunk_bytes(0xffd1_ffff_ffc0_0000), Some(2 << 20));
         assert_eq!(table.chunk_bytes(1), Some(2 << 20));
         assert_eq!(Table::default().chunk_bytes(1), None);
+    }
+
+    #[test]
+    fn addresses_that_the_kernel_hid_are_told_from_nonsense() {
+        for (line, why) in [
+            ("0x0000000000000000-0x0000000000000000    8192 f+0x1/0x2 vmalloc", Unreadable::Hidden),
+            ("0x00000000a3eb8df1-0x0000000040ab02d3   20480 f+0x1/0x2 vmap", Unreadable::Hidden),
+            ("0x(____ptrval____)-0x(____ptrval____)    8192 f+0x1/0x2 vmalloc", Unreadable::Hidden),
+            ("0xffa0000000000000-0xffa0000000005000    4096 f", Unreadable::Malformed),
+            ("0xffa0000000000000-0xffa0000000000000       0 f", Unreadable::Malformed),
+            ("0x(____ptrval____)-0x2000    8192 f", Unreadable::Malformed),
+            ("ffa0000000000000-ffa0000000001000 4096 f", Unreadable::Malformed),
+            ("0x1000", Unreadable::Malformed),
+            ("", Unreadable::Malformed),
+        ] {
+            assert_eq!(parse(line), Err(why), "{line}");
+        }
+        let row = parse("0x1000-0x3000    8192   f+0x1/0x2 pages=1 vmalloc").unwrap();
+        assert_eq!(row, Row { start: 0x1000, end: 0x3000, words: "f+0x1/0x2 pages=1 vmalloc" });
     }
 }

@@ -1,4 +1,4 @@
-//! The demo and its report, help and completions.
+//! The demo and its report, reports of other things, help and completions.
 
 use super::*;
 
@@ -19,10 +19,17 @@ fn without_arguments_the_demo_runs() {
 #[test]
 fn the_report_is_one_file_that_loads_nothing() {
     let html = &all().html;
-    for never in ["http:", "https:", "<script", "<link", "<iframe", "@import", "url(", "file:", "src=\"/"] {
+    for never in ["http:", "https:", "<link", "<iframe", "@import", "url(", "file:", "src=\"/"] {
         assert!(!html.contains(never), "{never}");
     }
     assert_eq!(html.matches("src=\"").count(), html.matches("src=\"data:image/png;base64,").count());
+    // A film's data for each trace, and what moves them all.
+    assert_eq!(html.matches("<script").count(), TRACES.len() + 1);
+    assert_eq!(html.matches("<script type=\"application/json\">").count(), TRACES.len());
+    assert_eq!(html.matches("</script>").count(), TRACES.len() + 1);
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+    assert!(html.contains(&format!("http-equiv=\"Content-Security-Policy\" content=\"{policy}\"")));
+    assert!(html.len() < 5 << 20, "{} bytes", html.len());
     assert!(html.starts_with("<!doctype html>") && html.trim_end().ends_with("</html>"));
 }
 
@@ -51,8 +58,8 @@ fn the_report_has_every_figure_with_title_axes_and_a_sentence() {
 
 #[test]
 fn the_help_of_every_command_has_examples() {
-    let commands: [&[&str]; 6] =
-        [&[], &["demo"], &["replay"], &["bench"], &["bench", "index"], &["completions"]];
+    let commands: [&[&str]; 7] =
+        [&[], &["demo"], &["replay"], &["report"], &["bench"], &["bench", "index"], &["completions"]];
     for command in commands {
         vmlab().args(command).arg("--help").assert().success().stdout(contains("Example"));
     }
@@ -68,4 +75,96 @@ fn completions_know_the_commands_and_the_indexes() {
         }
     }
     vmlab().args(["completions", "tcsh"]).assert().failure();
+}
+
+/// Makes a report of some files, and reads it.
+fn report_of(dir: &TempDir, inputs: &[PathBuf]) -> String {
+    let file = dir.path().join("out.html");
+    let assert = vmlab().arg("report").args(inputs).arg("-o").arg(&file).assert().success();
+    assert!(stdout_of(&assert).starts_with("report: ") && stderr_of(&assert).is_empty());
+    let html = std::fs::read_to_string(&file).unwrap();
+    assert!(!html.contains("NaN") && html.ends_with("</html>\n"));
+    html
+}
+
+#[test]
+fn a_report_has_a_section_for_each_input_in_their_order() {
+    let dir = TempDir::new().unwrap();
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+    let rows = dir.path().join("rows.json");
+    std::fs::write(&rows, &all().stdout).unwrap();
+    let trace = dir.path().join("small");
+    std::fs::write(&trace, SMALL).unwrap();
+    let inputs = [
+        results.join("space-baseline.csv"),
+        trace,
+        shipped("boot-smp1.vmallocinfo"),
+        rows,
+        results.join("memory.csv"),
+    ];
+    let html = report_of(&dir, &inputs);
+    let titles: Vec<&str> =
+        html.split("<h2 id=\"t").skip(1).map(|rest| &rest[3..rest.find("</h2>").unwrap()]).collect();
+    assert_eq!(titles, ["space-baseline.csv", "small", "boot-smp1.vmallocinfo", "rows.json", "memory.csv"]);
+    // Ratios, contention and growth of the benchmarks; a film, and a picture without a slider.
+    for title in [
+        "Time of an operation, beside ours",
+        "fix_size: locks taken, a pair",
+        "Growth: pair-N-pages-1t",
+        "Slowest of a hundred, beside ours",
+        "Time of an operation, beside btree",
+    ] {
+        assert!(html.contains(&format!("<title>{title}</title>")), "{title}");
+    }
+    assert_eq!((html.matches("data-film>").count(), html.matches("type=\"range\"").count()), (2, 1));
+    assert!(html.contains("kernel_clone") && html.contains("2 moments of") || html.contains("of 2"));
+}
+
+#[test]
+fn names_of_a_hostile_trace_stay_text() {
+    let dir = TempDir::new().unwrap();
+    let name = "</script><script>alert(1)</script><img/src=x>";
+    let trace = dir.path().join("t&<b>");
+    std::fs::write(&trace, SMALL.replace("x-1", &format!("{name}-1"))).unwrap();
+    std::fs::write(
+        dir.path().join("t&<b>.vmallocinfo"),
+        format!("0x100000-0x102000 8192 {name}+0x1/0x2 vmalloc\n"),
+    )
+    .unwrap();
+    let csv = dir.path().join("c.csv");
+    std::fs::write(&csv, format!("# {name}\nworkload,contender,ns_min\n{name},{name},5\n{name},ours,2\n"))
+        .unwrap();
+    let html = report_of(&dir, &[trace, csv]);
+    assert_eq!((html.matches("<script").count(), html.matches("</script").count()), (2, 2));
+    assert!(!html.contains("<img/") && !html.contains("t&<b>") && html.contains("t&amp;&lt;b&gt;"));
+}
+
+#[test]
+fn a_report_of_nothing_or_of_what_cannot_be_read_is_one_line() {
+    let dir = TempDir::new().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let csv = file("empty.csv", "workload,contender,ns_min\n");
+    let hidden = file("hidden", "0x(____ptrval____)-0x(____ptrval____)    8192 f+0x1/0x2 vmalloc\n");
+    let other = file("other", "a,b\n1,2\n");
+    let out = dir.path().join("r.html");
+    for (inputs, says) in [
+        (&[][..], "nothing to draw"),
+        (&["/nowhere/at/all".to_string()], "cannot read /nowhere/at/all: "),
+        (&[dir.path().display().to_string()], "directory"),
+        (&[csv], "empty.csv: no measurement"),
+        (&[hidden], "hidden: no area with an address"),
+        (&[other], "other: no vmalloc event"),
+    ] {
+        let assert = vmlab().arg("report").args(inputs).arg("-o").arg(&out).assert().failure().code(1);
+        let stderr = stderr_of(&assert);
+        assert_eq!((stderr.lines().count(), stdout_of(&assert).as_str()), (1, ""), "{stderr}");
+        assert!(stderr.starts_with("vmlab: ") && stderr.contains(says), "{stderr}");
+        assert!(!out.exists(), "nothing is left behind");
+    }
+    let assert = vmlab().args(["report", "x", "-o", "/nowhere/r.html"]).assert().failure().code(1);
+    assert!(stderr_of(&assert).starts_with("vmlab: cannot write /nowhere/r.html: "));
 }

@@ -1,0 +1,346 @@
+//! `vmlab map`: the address space at a moment as a picture.
+
+use super::input::{Input, beside};
+use super::{FileToBe, out, say, table};
+use crate::map::blocks::{Look, Style, draw};
+use crate::map::fold::Part;
+use crate::map::process::Mappings;
+use crate::map::read::Text;
+use crate::map::replayed::{Ask, events_until, replay};
+use crate::map::svg::{self, Titles};
+use crate::map::{Picture, export, html};
+use crate::run::{bytes, counted, grouped};
+use crate::run_space::{Policy, nodes_of};
+use crate::trace::open;
+use anyhow::{Context, Result, bail, ensure};
+use comfy_table::Cell;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel shows its areas.
+const KERNEL: &str = "/proc/vmallocinfo";
+/// Columns where there is no terminal to ask.
+const WIDTH: usize = 100;
+/// Lines of the picture in a terminal, about.
+const ROWS: usize = 20;
+
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Text in the format of /proc/vmallocinfo, plain, gzip or zstd; - is standard input (default: the running kernel's)
+    #[arg(value_name = "FILE", conflicts_with_all = ["trace", "pid"])]
+    file: Option<PathBuf>,
+    /// Show what a trace leaves instead, replayed through a space
+    #[arg(long, value_name = "FILE", conflicts_with = "pid")]
+    trace: Option<PathBuf>,
+    /// Replay the trace up to this time of its clock, seconds (default: to its end)
+    #[arg(long, value_name = "TIME", requires = "trace", value_parser = seconds)]
+    at: Option<u64>,
+    /// Whose ways the space has: which of what was freed is lazy, and which pooled
+    #[arg(long, value_enum, value_name = "NAME", default_value = "linux", requires = "trace")]
+    policy: Policy,
+    /// Nodes of the space (default: a node for each CPU of the trace)
+    #[arg(long, value_name = "N", requires = "trace",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(va_space::NODES_LIMIT)))]
+    nodes: Option<u32>,
+    /// The table of areas at the end of the trace, for callers and sizes of percpu chunks (default: the one beside it)
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    vmallocinfo: Option<PathBuf>,
+    /// Show the mappings of a process instead
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Where areas may lie, two addresses in hexadecimal; may be repeated (default: from the first area to the last, the topmost
+    /// 2 GiB apart; of a trace, what its allocations name)
+    #[arg(long, value_name = "START-END", value_parser = window)]
+    window: Vec<Part>,
+    /// Write the picture as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write a page with the picture and all tables
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print the numbers as one JSON object instead
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    /// Print the numbers as CSV instead: section, name, measure, value
+    #[arg(long)]
+    csv: bool,
+    /// Draw with letters instead of half blocks
+    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    ascii: bool,
+    /// Columns of the drawing (default: those of the terminal)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(40..=1000))]
+    width: Option<u16>,
+    /// Callers in each table
+    #[arg(long, value_name = "N", default_value = "10")]
+    top: usize,
+}
+
+/// Seconds as nanoseconds.
+fn seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..1e10).contains(seconds));
+    seconds
+        .map(|seconds| (seconds * 1e9).round() as u64)
+        .ok_or_else(|| "not seconds such as 12.5".to_string())
+}
+
+/// Two addresses.
+fn window(text: &str) -> Result<Part, String> {
+    let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok();
+    let part =
+        text.split_once('-').and_then(|(start, end)| Some(Part { start: hex(start)?, end: hex(end)? }));
+    part.filter(|part| part.start < part.end).ok_or_else(|| {
+        "not two addresses such as ffffc90000000000-ffffe90000000000, the lower first".to_string()
+    })
+}
+
+/// Draws what was asked for.
+pub(super) fn run(args: &Args) -> Result<()> {
+    // Whatever cannot be written is told before the work is done.
+    let svg = args.svg.as_deref().map(FileToBe::open).transpose()?;
+    let html = args.html.as_deref().map(FileToBe::open).transpose()?;
+    let picture = match (&args.trace, args.pid) {
+        (Some(trace), _) => of_trace(args, trace)?,
+        (None, Some(pid)) => of_process(args, pid)?,
+        (None, None) => of_text(args, args.file.as_deref().unwrap_or(Path::new(KERNEL)))?,
+    };
+    let mut written = Vec::new();
+    if let Some(file) = svg {
+        written.push(file.write(&svg::draw(&picture, Titles::Without))?);
+    }
+    if let Some(file) = html {
+        written.push(file.write(&html::page(&picture))?);
+    }
+    if args.json {
+        out(&export::json(&picture))?;
+    } else if args.csv {
+        out(export::csv(&picture).trim_end())?;
+    } else {
+        out(draw(&picture, look(args)).trim_end())?;
+        tables(&picture, args.top)?;
+        for note in &picture.notes {
+            out(note)?;
+        }
+    }
+    for path in written {
+        let shown = format!("picture: {}", path.canonicalize().unwrap_or(path).display());
+        // With --json and --csv, stdout is for the numbers alone.
+        if args.json || args.csv { say(&shown) } else { out(&shown)? }
+    }
+    Ok(())
+}
+
+fn windows(args: &Args) -> Option<Vec<Part>> {
+    (!args.window.is_empty()).then(|| args.window.clone())
+}
+
+/// What is needed to read a kernel's addresses.
+const HIDDEN: &str =
+    "set kernel.kptr_restrict=1 and read it as root, or boot with no_hash_pointers, to have them";
+
+fn of_text(args: &Args, path: &Path) -> Result<Picture> {
+    let shown = if path == Path::new("-") { "stdin".to_string() } else { path.display().to_string() };
+    let hint = if path == Path::new(KERNEL) { " (run as root, or give a FILE)" } else { "" };
+    let input = open(path).with_context(|| format!("cannot read {shown}{hint}"))?;
+    let text = Text::read(input, windows(args));
+    let lines = text.lines + text.hidden + text.bad;
+    if text.lines == 0 && text.hidden > 0 {
+        bail!(
+            "{shown}: the kernel hid the addresses of {} (hashed pointers, or zeros): {HIDDEN}",
+            counted(text.hidden, "area")
+        );
+    }
+    complain(&text, &shown);
+    if let Some(why) = &text.cut_short {
+        bail!("{shown}: cannot be read to its end, {why}");
+    }
+    ensure!(text.lines > 0, "{shown}: no area in {}: not in the format of {KERNEL}", counted(lines, "line"));
+    let mut notes = Vec::new();
+    if args.window.is_empty() {
+        notes.push(
+            "Windows are not in the table: holes are counted from the first area to the last, the topmost 2 GiB (modules) apart; \
+             --window tells more."
+                .to_string(),
+        );
+    }
+    if text.bad + text.hidden > 0 {
+        notes.push(format!(
+            "{} of {} could not be read.",
+            grouped(text.bad + text.hidden),
+            counted(lines, "line")
+        ));
+    }
+    let title = if path == Path::new(KERNEL) { kernel_title() } else { shown };
+    Ok(Picture::of(&title, text.listing, notes))
+}
+
+/// The running kernel's name, as far as it is told.
+fn kernel_title() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("Linux {}: {KERNEL}", release.trim())
+}
+
+fn complain(text: &Text, shown: &str) {
+    if let Some((number, line)) = text.bad_lines.first() {
+        say(&format!(
+            "{shown}: {} cannot be read, the first: line {number}: {line}",
+            counted(text.bad, "line")
+        ));
+    }
+    if text.hidden > 0 {
+        let hidden = counted(text.hidden, "area");
+        say(&format!("{shown}: the kernel hid the addresses of {hidden}: {HIDDEN}"));
+    }
+}
+
+fn of_trace(args: &Args, path: &Path) -> Result<Picture> {
+    let table = args.vmallocinfo.clone().or_else(|| beside(path));
+    let input = Input::read(path, table.as_deref())?;
+    let text = match &table {
+        Some(table) => {
+            Text::read(open(table).with_context(|| format!("cannot read {}", table.display()))?, None)
+        }
+        None => Text::default(),
+    };
+    let trace = &input.trace;
+    let shown = path.display();
+    let events = match args.at {
+        None => trace.events.len(),
+        Some(ns) => {
+            let until = events_until(trace, ns);
+            until.with_context(|| {
+                format!("{shown}: names no times, so --at can tell no moment; leave it out")
+            })?
+        }
+    };
+    let times = trace.times_ns.iter().copied().filter(|&time| time > 0);
+    if let (0, Some(first), Some(last)) = (events, times.clone().min(), times.max()) {
+        let seconds = |ns: u64| format!("{:.6}", ns as f64 / 1e9);
+        bail!(
+            "{shown}: nothing happened up to then: its events are from {} to {}",
+            seconds(first),
+            seconds(last)
+        );
+    }
+    let nodes = args.nodes.unwrap_or_else(|| nodes_of(trace));
+    let ask = Ask { trace, table: &input.table, text: &text, events, policy: args.policy, nodes };
+    let mut done = replay(ask)?;
+    if !args.window.is_empty() {
+        done.listing.set_windows(args.window.clone());
+    }
+    ensure!(!done.listing.areas.is_empty(), "{shown}: no area is out then");
+    let tally = &done.tally;
+    let answers = tally.equal + tally.lower + tally.higher + tally.failed_both + tally.failed_differs;
+    let mut notes = vec![format!(
+        "{} of {} replayed, policy {} on {}: {} of {} are the kernel's.",
+        grouped(events as u64),
+        counted(trace.events.len() as u64, "event"),
+        args.policy.name(),
+        counted(u64::from(nodes), "node"),
+        grouped(tally.equal + tally.failed_both),
+        counted(answers, "answer")
+    )];
+    if let Some(why) = &trace.cut_short {
+        notes.push(format!("The trace ends early, {why}."));
+    }
+    let when = args.at.map_or("at its end".to_string(), |ns| format!("at {:.6} s", ns as f64 / 1e9));
+    Ok(Picture::of(&format!("{} {when}", input.name), done.listing, notes))
+}
+
+fn of_process(args: &Args, pid: u32) -> Result<Picture> {
+    let path = PathBuf::from(format!("/proc/{pid}/maps"));
+    let file = std::fs::File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mappings = Mappings::read(file, windows(args));
+    // A process that is gone, a kernel thread, or one of another user has an empty table.
+    ensure!(
+        mappings.lines > 0,
+        "process {pid}: no mapping can be seen: it has ended, or is another user's or the kernel's"
+    );
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let mut notes = vec![format!(
+        "Areas are mappings that can be accessed; {} without access ({}) count as free. Areas of our allocator inside its arena: write \
+         what vmallocinfo tells to a file, and give that.",
+        counted(mappings.reserved, "mapping"),
+        bytes(mappings.reserved_bytes)
+    )];
+    if mappings.bad > 0 {
+        notes.push(format!("{} could not be read.", counted(mappings.bad, "line")));
+    }
+    Ok(Picture::of(&format!("process {pid} ({})", name.trim()), mappings.listing, notes))
+}
+
+/// How to draw on this terminal, or where there is none.
+fn look(args: &Args) -> Look {
+    let terminal = std::io::stdout().is_terminal();
+    let columns = || console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
+    let width = args.width.map(usize::from).or_else(|| terminal.then(columns).flatten()).unwrap_or(WIDTH);
+    let colourless = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let style = match (args.ascii, terminal && !colourless) {
+        (true, _) => Style::Ascii,
+        (false, true) => Style::Colour,
+        (false, false) => Style::Unicode,
+    };
+    Look { style, width, rows: ROWS }
+}
+
+fn tables(picture: &Picture, top: usize) -> Result<()> {
+    let numbers = &picture.numbers;
+    let mut holes = table::plain();
+    holes.set_header(["aligned to", "largest hole", "at", "holes with\nroom for one"]);
+    for row in &numbers.aligned {
+        holes.add_row([
+            Cell::new(bytes(row.align)),
+            Cell::new(bytes(row.bytes)),
+            Cell::new(row.at.map_or("none".to_string(), |at| format!("{at:016x}"))),
+            Cell::new(grouped(row.holes)),
+        ]);
+    }
+    table::align(&mut holes, 0);
+    out(&format!("\n{holes}\n"))?;
+    let mut callers = table::plain();
+    callers.set_header(["caller", "bytes", "areas", "largest", "keeps apart"]);
+    let mut rows: Vec<_> = numbers.callers.iter().take(top).collect();
+    // Those that keep most apart stand in the table whatever they have.
+    for row in numbers.by_keeps_apart().into_iter().take(top) {
+        if !rows.iter().any(|known| known.number == row.number) {
+            rows.push(row);
+        }
+    }
+    for row in &rows {
+        callers.add_row([
+            Cell::new(&row.name),
+            Cell::new(bytes(row.bytes)),
+            Cell::new(grouped(row.areas)),
+            Cell::new(bytes(row.largest)),
+            Cell::new(bytes(row.keeps_apart)),
+        ]);
+    }
+    table::align(&mut callers, 1);
+    out(&callers.to_string())?;
+    let more = numbers.callers.len() - rows.len();
+    if more > 0 {
+        out(&format!("and {}", counted(more as u64, "other caller")))?;
+    }
+    out(
+        "keeps apart: bytes of holes that would be one with a larger hole if none of the caller's areas were there.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_windows_are_read_or_refused_in_a_line() {
+        assert_eq!(
+            ["0", "0.219395", "12.5"].map(|text| seconds(text)),
+            [0, 219_395_000, 12_500_000_000].map(Ok)
+        );
+        for bad in ["", "-1", "x", "nan", "1e30", "inf"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+        assert_eq!(window("0x1000-ff000"), Ok(Part { start: 0x1000, end: 0xf_f000 }));
+        for bad in ["", "1000", "2000-1000", "1000-1000", "x-y", "-"] {
+            assert!(window(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The numbers of a picture: how much is what, the largest hole for each alignment, who has most, who keeps holes apart.
+//!
+//! # Theory
+//! **Largest hole for an alignment**: the most bytes that a request aligned so could get, over all holes of all windows.
+//!
+//! **Who fragments**: a caller *keeps apart* the holes that would be one if none of its areas were there. Take a caller's
+//! areas away: the holes around them join, in groups. Of each group the largest hole is as good as it was; the others, which
+//! cannot be used together with it or with each other, are what the caller keeps apart. Its bytes are counted for it:
+//!
+//! ```text
+//!   |B|..3..|A|.1.|A|....6....|B|.2.|C|          A keeps 3 + 1 apart (of 3, 1, 6); B nothing more: on its left is no hole;
+//!                                                the middle B keeps 2 apart (of 6, 2)
+//! ```
+//!
+//! A hole counts for each caller beside it, so the sum over callers may be more than all holes. What is lazy is a caller of its
+//! own, `(lazy)`, and so is what is pooled: their number tells what a purge would bring together.
+//!
+//! # Invariants
+//! - **ME1 whole** the windows' bytes are those of holes, busy, lazy and pooled areas together, as far as they lie in windows.
+
+use super::fold::Part;
+use super::listing::{Area, Listing, State};
+use serde::Serialize;
+
+/// Alignments that are told: pages and huge pages of x86-64 and arm64, and what is between.
+pub const ALIGNS: [u64; 9] =
+    [4 << 10, 16 << 10, 64 << 10, 512 << 10, 2 << 20, 32 << 20, 1 << 30, 16 << 30, 512 << 30];
+
+/// Areas and bytes of a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Amount {
+    /// How many.
+    pub areas: u64,
+    /// Together, bytes.
+    pub bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, bytes: u64) {
+        self.areas += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// The largest hole for an alignment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Largest {
+    /// The alignment, bytes.
+    pub align: u64,
+    /// The most bytes that can be had from an aligned address on; 0 if there is no such address.
+    pub bytes: u64,
+    /// That address, the lowest of them.
+    pub at: Option<u64>,
+    /// Holes that have room for as many bytes as the alignment, aligned.
+    pub holes: u64,
+}
+
+/// What a caller has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CallerRow {
+    /// Its name; `(lazy)` and `(pooled)` for what nobody has.
+    pub name: String,
+    /// Its place in [`Listing::callers`].
+    #[serde(skip)]
+    pub number: u32,
+    /// Areas.
+    pub areas: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Bytes of the largest.
+    pub largest: u64,
+    /// Bytes of holes that it keeps apart (module head).
+    pub keeps_apart: u64,
+}
+
+/// A window, and what of it is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct WindowRow {
+    /// First address.
+    pub start: u64,
+    /// Address after the last.
+    pub end: u64,
+    /// Holes in it.
+    pub holes: u64,
+    /// Bytes of them.
+    pub hole_bytes: u64,
+}
+
+/// All numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Numbers {
+    /// Areas that somebody has.
+    pub busy: Amount,
+    /// Given back, not purged.
+    pub lazy: Amount,
+    /// Kept in pools.
+    pub pooled: Amount,
+    /// Holes of all windows.
+    pub holes: Amount,
+    /// Bytes of the two largest holes.
+    pub largest_holes: [u64; 2],
+    /// Holes by size: `[n]` counts those of `2^n` bytes up to twice that.
+    pub holes_by_size: Vec<u64>,
+    /// Where areas may lie.
+    pub windows: Vec<WindowRow>,
+    /// The largest hole for each alignment.
+    pub aligned: Vec<Largest>,
+    /// Callers, those with most bytes first.
+    pub callers: Vec<CallerRow>,
+}
+
+impl Numbers {
+    /// Measures a listing: one walk for each kind of number, O(n) each, and a sort of the callers.
+    pub fn of(listing: &Listing) -> Self {
+        let mut numbers = Self { holes_by_size: vec![0; 64], ..Self::default() };
+        numbers.aligned = ALIGNS.map(|align| Largest { align, bytes: 0, at: None, holes: 0 }).to_vec();
+        let row = |(number, name): (usize, &String)| CallerRow {
+            name: name.clone(),
+            number: number as u32,
+            areas: 0,
+            bytes: 0,
+            largest: 0,
+            keeps_apart: 0,
+        };
+        numbers.callers = listing.callers.iter().enumerate().map(row).collect();
+        for area in &listing.areas {
+            numbers.area(area);
+        }
+        for &Part { start, end } in &listing.windows {
+            numbers.windows.push(WindowRow { start, end, holes: 0, hole_bytes: 0 });
+        }
+        let mut window = 0;
+        listing.walk(|part, area| {
+            while numbers.windows[window].end <= part.start {
+                window += 1;
+            }
+            if area.is_none() {
+                numbers.windows[window].holes += 1;
+                numbers.windows[window].hole_bytes += part.bytes();
+                numbers.hole(part);
+            }
+        });
+        keeps_apart(listing, &mut numbers.callers);
+        numbers.callers.retain(|row| row.areas > 0);
+        numbers.callers.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        while numbers.holes_by_size.last() == Some(&0) {
+            numbers.holes_by_size.pop();
+        }
+        numbers
+    }
+
+    fn area(&mut self, area: &Area) {
+        let bytes = area.part.bytes();
+        match area.state {
+            State::Busy => self.busy.add(bytes),
+            State::Lazy => self.lazy.add(bytes),
+            State::Pooled => self.pooled.add(bytes),
+        }
+        let row = &mut self.callers[area.caller as usize];
+        row.areas += 1;
+        row.bytes += bytes;
+        row.largest = row.largest.max(bytes);
+    }
+
+    fn hole(&mut self, hole: Part) {
+        let bytes = hole.bytes();
+        self.holes.add(bytes);
+        self.holes_by_size[bytes.ilog2() as usize] += 1;
+        let [first, second] = self.largest_holes;
+        self.largest_holes = if bytes > first { [bytes, first] } else { [first, second.max(bytes)] };
+        for row in &mut self.aligned {
+            let Some(at) = hole.start.checked_next_multiple_of(row.align).filter(|&at| at < hole.end) else {
+                continue;
+            };
+            row.holes += u64::from(hole.end - at >= row.align);
+            if hole.end - at > row.bytes {
+                (row.bytes, row.at) = (hole.end - at, Some(at));
+            }
+        }
+    }
+
+    /// The callers that keep most apart first; those that keep nothing are left out.
+    pub fn by_keeps_apart(&self) -> Vec<&CallerRow> {
+        let mut rows: Vec<&CallerRow> = self.callers.iter().filter(|row| row.keeps_apart > 0).collect();
+        rows.sort_by(|a, b| b.keeps_apart.cmp(&a.keeps_apart).then_with(|| a.name.cmp(&b.name)));
+        rows
+    }
+}
+
+/// Holes around neighbours of one caller, while they are walked.
+#[derive(Default)]
+struct Group {
+    caller: Option<u32>,
+    sum: u64,
+    largest: u64,
+}
+
+impl Group {
+    fn hole(&mut self, bytes: u64) {
+        self.sum += bytes;
+        self.largest = self.largest.max(bytes);
+    }
+
+    fn close(&self, callers: &mut [CallerRow]) {
+        if let Some(caller) = self.caller {
+            callers[caller as usize].keeps_apart += self.sum - self.largest;
+        }
+    }
+}
+
+/// Fills in what each caller keeps apart. Between two groups of neighbours of one caller lies an area of another, so no hole
+/// is in two groups of one caller, and one walk finds all groups.
+fn keeps_apart(listing: &Listing, callers: &mut [CallerRow]) {
+    let (mut group, mut window, mut before) = (Group::default(), 0, 0);
+    listing.walk(|part, area| {
+        while listing.windows[window].end <= part.start {
+            window += 1;
+            group.close(callers);
+            (group, before) = (Group::default(), 0);
+        }
+        match area {
+            None => {
+                before = part.bytes();
+                group.hole(before);
+            }
+            Some(area) => {
+                if group.caller != Some(area.caller) {
+                    group.close(callers);
+                    group = Group { caller: Some(area.caller), sum: before, largest: before };
+                }
+                before = 0;
+            }
+        }
+    });
+    group.close(callers);
+}
+
+#[cfg(test)]
+#[path = "measure/tests.rs"]
+mod tests;

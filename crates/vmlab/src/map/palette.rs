@@ -1,0 +1,149 @@
+//! Which colour a caller has.
+//!
+//! A name chooses its colour, so that a caller looks the same in two pictures. Of the callers with most bytes that choose the same one
+//! all but the first take the next that is free; callers that are not among them share a grey.
+
+use super::listing::{Area, State};
+use super::measure::Numbers;
+
+/// Colours of callers, legible on white and on black.
+pub const COLOURS: [&str; 12] = [
+    "#3b7dd8", "#2f9e5a", "#8e5bd0", "#d1495b", "#1f9aa8", "#c74a9c", "#8a8d1e", "#a0673a", "#5a63d6",
+    "#6aa827", "#d57aa0", "#5b8fb0",
+];
+/// What all other callers have.
+pub const OTHER: &str = "#8b95a3";
+/// What was given back and is not purged.
+pub const LAZY: &str = "#e2872b";
+/// What is in pools.
+pub const POOLED: &str = "#c9a413";
+
+/// What something is painted with.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Ink {
+    /// A caller of the legend, by its place there.
+    Caller(u8),
+    /// Any other caller.
+    Other,
+    /// Lazy.
+    Lazy,
+    /// Pooled.
+    Pooled,
+    /// Nothing is there.
+    Hole,
+}
+
+/// The callers that have a colour of their own.
+#[derive(Clone, Debug, Default)]
+pub struct Palette {
+    /// By a caller's number, its place in the legend.
+    places: Vec<Option<u8>>,
+    /// By place in the legend, the place in [`COLOURS`].
+    colours: Vec<usize>,
+}
+
+impl Palette {
+    /// Gives colours to the callers that have most bytes.
+    pub fn of(numbers: &Numbers) -> Self {
+        let mut palette = Self::default();
+        let mut taken = [false; COLOURS.len()];
+        let people = numbers.callers.iter().filter(|row| !is_state(&row.name));
+        let most = numbers.callers.iter().map(|row| row.number as usize + 1).max().unwrap_or(0);
+        palette.places = vec![None; most];
+        for row in people.take(COLOURS.len()) {
+            let wanted = (hash(&row.name) % COLOURS.len() as u64) as usize;
+            let mut places = (wanted..COLOURS.len()).chain(0..wanted);
+            let Some(colour) = places.find(|&place| !taken[place]) else { break };
+            taken[colour] = true;
+            palette.places[row.number as usize] = Some(palette.colours.len() as u8);
+            palette.colours.push(colour);
+        }
+        palette
+    }
+
+    /// What an area is painted with.
+    pub fn ink(&self, area: &Area) -> Ink {
+        match area.state {
+            State::Busy => {
+                let place = self.places.get(area.caller as usize).copied().flatten();
+                place.map_or(Ink::Other, Ink::Caller)
+            }
+            State::Lazy => Ink::Lazy,
+            State::Pooled => Ink::Pooled,
+        }
+    }
+
+    /// The place of a caller in the legend.
+    pub fn place(&self, caller: u32) -> Option<u8> {
+        self.places.get(caller as usize).copied().flatten()
+    }
+
+    /// How many callers have a colour of their own.
+    pub fn len(&self) -> usize {
+        self.colours.len()
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.colours.is_empty()
+    }
+
+    /// The colour of an ink, `#rrggbb`; that of a hole is the paper's.
+    pub fn colour(&self, ink: Ink) -> &'static str {
+        match ink {
+            Ink::Caller(place) => self.colours.get(usize::from(place)).map_or(OTHER, |&at| COLOURS[at]),
+            Ink::Other => OTHER,
+            Ink::Lazy => LAZY,
+            Ink::Pooled => POOLED,
+            Ink::Hole => "#ffffff",
+        }
+    }
+}
+
+/// Whether a caller stands for areas that nobody has.
+pub fn is_state(name: &str) -> bool {
+    matches!(name, "(lazy)" | "(pooled)")
+}
+
+/// FNV-1a: the same on every machine and in every version.
+fn hash(name: &str) -> u64 {
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::fold::Part;
+    use crate::map::listing::Builder;
+
+    fn palette(names: &[&str]) -> (Palette, Vec<&'static str>) {
+        let mut builder = Builder::default();
+        for (at, name) in names.iter().enumerate() {
+            let start = at as u64 * 100;
+            builder.add(Part { start, end: start + 90 - at as u64 }, State::Busy, name);
+        }
+        builder.add(Part { start: 9000, end: 9999 }, State::Lazy, "");
+        let listing = builder.finish(None);
+        let palette = Palette::of(&Numbers::of(&listing));
+        let colours = listing.areas.iter().map(|area| palette.colour(palette.ink(area))).collect();
+        (palette, colours)
+    }
+
+    #[test]
+    fn a_name_has_its_colour_wherever_it_is_and_no_two_share_one() {
+        let (palette, colours) = palette(&["load_module", "kernel_clone"]);
+        assert_eq!(palette.len(), 2);
+        assert_eq!(
+            colours,
+            [self::palette(&["load_module"]).1[0], self::palette(&["kernel_clone"]).1[0], LAZY]
+        );
+        let names: Vec<String> = (0..20).map(|n| format!("f{n}")).collect();
+        let (palette, mut colours) = self::palette(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!((palette.len(), &colours[12..]), (12, &[[OTHER; 8].as_slice(), &[LAZY]].concat()[..]));
+        colours.truncate(12);
+        colours.sort_unstable();
+        colours.dedup();
+        assert_eq!(colours.len(), 12);
+    }
+}

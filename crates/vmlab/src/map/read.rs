@@ -1,0 +1,185 @@
+//! A listing from text in the format of `/proc/vmallocinfo`: a kernel's own, or what `Vmalloc::vmallocinfo` and the C function
+//! `vmallocinfo` write.
+//!
+//! Text may be hostile: a line is cut at 16 KiB, areas and callers have a limit (`super::listing`), what cannot be read is counted.
+
+use super::fold::Part;
+use super::listing::{Builder, Listing, State};
+use crate::trace::vmallocinfo::{Row, Unreadable, parse};
+use std::io::{BufReader, Read};
+
+/// How many unreadable lines are remembered.
+const BAD_KEPT: usize = 4;
+
+/// What a text held.
+#[derive(Clone, Debug, Default)]
+pub struct Text {
+    /// The areas.
+    pub listing: Listing,
+    /// Lines that tell an area.
+    pub lines: u64,
+    /// Lines that have the form of one, but whose addresses the kernel hid.
+    pub hidden: u64,
+    /// Other lines, empty ones apart.
+    pub bad: u64,
+    /// The first of those: number, from 1, and text, cut short.
+    pub bad_lines: Vec<(u64, String)>,
+    /// Why reading ended early, if it did.
+    pub cut_short: Option<String>,
+}
+
+impl Text {
+    /// Reads all of it. Areas may lie in `windows`, or else where [`super::listing::inferred_windows`] says.
+    ///
+    /// Costs O(n log n) for n lines, and 24 bytes of memory for each area.
+    pub fn read(input: impl Read, windows: Option<Vec<Part>>) -> Self {
+        let mut text = Self::default();
+        let mut builder = Builder::default();
+        let mut input = BufReader::with_capacity(1 << 16, input);
+        let (mut line, mut number) = (Vec::new(), 0);
+        loop {
+            match crate::trace::read_line(&mut input, &mut line) {
+                Ok(false) => break,
+                Ok(true) => number += 1,
+                Err(error) => {
+                    text.cut_short = Some(format!("after line {number}: {error}"));
+                    break;
+                }
+            }
+            let decoded = String::from_utf8_lossy(&line);
+            let trimmed = decoded.trim();
+            if trimmed.is_empty() {
+                continue;
+            }
+            match parse(trimmed) {
+                Ok(row) => {
+                    text.lines += 1;
+                    add(&mut builder, &row);
+                }
+                Err(Unreadable::Hidden) => text.hidden += 1,
+                Err(Unreadable::Malformed) => {
+                    text.bad += 1;
+                    if text.bad_lines.len() < BAD_KEPT {
+                        text.bad_lines.push((number, trimmed.chars().take(100).collect()));
+                    }
+                }
+            }
+        }
+        text.listing = builder.finish(windows);
+        text
+    }
+}
+
+fn add(builder: &mut Builder, row: &Row<'_>) {
+    let part = Part { start: row.start, end: row.end };
+    let state = match row.words {
+        "unpurged vm_area" | "quarantined vm_area" => State::Lazy,
+        _ => State::Busy,
+    };
+    builder.add(part, state, caller(row.words));
+}
+
+/// Who asked: what stands before the first word that says what is behind the area; of a kernel's symbol without the offset.
+/// Where nobody is named, that word itself, in brackets.
+pub fn caller(words: &str) -> &str {
+    const BEHIND: [&str; 9] =
+        ["vmalloc", "vmap", "ioremap", "user", "dma-coherent", "vpages", "sparse", "vm_map_ram", "vm_area"];
+    let tells = |word: &str| {
+        let numbered = ["pages=", "phys=", "requested="].iter().any(|key| word.starts_with(key));
+        numbered || BEHIND.contains(&word)
+    };
+    let mut end = words.len();
+    let mut at = 0;
+    for word in words.split_whitespace() {
+        let Some(start) = words[at..].find(word).map(|found| at + found) else { break };
+        if tells(word) {
+            end = start;
+            break;
+        }
+        at = start + word.len();
+    }
+    let name = words[..end].trim();
+    if name.is_empty() {
+        return if words.contains("vm_map_ram") { "vm_map_ram" } else { "(nobody named)" };
+    }
+    symbol(name).unwrap_or(name)
+}
+
+/// `f` of `f+0x1a/0x2b`; a module's name in brackets is dropped with the offset.
+fn symbol(name: &str) -> Option<&str> {
+    let (symbol, rest) = name.split_once("+0x")?;
+    let offsets = rest.split_whitespace().next()?;
+    let (offset, size) = offsets.split_once("/0x")?;
+    let hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (hex(offset) && hex(size) && !symbol.is_empty()).then_some(symbol)
+}
+
+/// The body of the fuzz target `vmallocinfo_text`: whatever the bytes are, they are read, measured and drawn, and the books close.
+pub fn fuzz(data: &[u8]) {
+    let text = Text::read(data, None);
+    let listing = &text.listing;
+    let kept = listing.areas.len() as u64 + listing.overlapping + listing.beyond;
+    assert!(kept <= text.lines, "{kept} areas of {} lines", text.lines);
+    assert!(listing.areas.windows(2).all(|pair| pair[0].part.end <= pair[1].part.start), "LI1");
+    super::fuzz_draw(listing);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_caller_is_what_stands_before_what_is_behind() {
+        for (words, want) in [
+            ("irq_init_percpu_irqstack+0xf4/0x130 vmap", "irq_init_percpu_irqstack"),
+            ("acpi_os_map_iomem+0x1a9/0x1e0 phys=0x000000003ffe1000 ioremap", "acpi_os_map_iomem"),
+            ("nft_init+0x12/0x30 [nf_tables] pages=4 vmalloc N0=4", "nft_init"),
+            ("frame buffers pages=5 vmalloc", "frame buffers"),
+            ("src/main.rs:12:5 pages=5 vmalloc", "src/main.rs:12:5"),
+            ("pages=5 vmalloc", "(nobody named)"),
+            ("vm_map_ram", "vm_map_ram"),
+            ("unpurged vm_area", "unpurged"),
+            ("a+0xg/0x1 vmap", "a+0xg/0x1"),
+            ("0xffffffff81234567 pages=1 vmalloc", "0xffffffff81234567"),
+            ("", "(nobody named)"),
+        ] {
+            assert_eq!(caller(words), want, "{words}");
+        }
+    }
+
+    #[test]
+    fn lines_are_read_in_any_order_and_what_cannot_be_is_counted() {
+        let text = "0x9000-0xb000 8192 g+0x1/0x2 pages=1 vmalloc\n\
+                    0x1000-0x3000 8192 f+0x1/0x2 pages=1 vmalloc\n\n\
+                    0x3000-0x4000 4096 unpurged vm_area\n\
+                    0x0000000000000000-0x0000000000000000 4096 f+0x1/0x2 vmap\n\
+                    hello\n\
+                    0x3000-0x5000 8192 quarantined vm_area\n";
+        let text = Text::read(text.as_bytes(), None);
+        assert_eq!((text.lines, text.hidden, text.bad), (4, 1, 1));
+        assert_eq!(text.bad_lines, [(6, "hello".to_string())]);
+        let told: Vec<_> = text.listing.areas.iter().map(|area| (area.part.start, area.state)).collect();
+        assert_eq!(told, [(0x1000, State::Busy), (0x3000, State::Lazy), (0x9000, State::Busy)]);
+        assert_eq!(text.listing.overlapping, 1);
+    }
+
+    #[test]
+    fn a_hundred_thousand_lines_are_read_measured_and_drawn() {
+        let mut text = String::new();
+        for n in 0..100_000u64 {
+            let at = 0xffff_c900_0000_0000 + n * 0x5000 + (n / 1000 << 30);
+            text += &format!(
+                "{at:#x}-{:#x} {:>7} f{}+0x1/0x2 pages=3 vmalloc N0=3\n",
+                at + 0x4000,
+                0x4000,
+                n % 300
+            );
+        }
+        let text = Text::read(text.as_bytes(), None);
+        assert_eq!((text.lines, text.bad, text.listing.callers.len()), (100_000, 0, 300));
+        assert_eq!(text.listing.areas.len(), 100_000);
+        let drawing = super::super::fuzz_draw(&text.listing);
+        // However many areas there are, a picture has bounds.
+        assert!(drawing < 12 << 20, "{drawing} bytes");
+    }
+}

@@ -1,0 +1,192 @@
+//! A listing of the space that a trace leaves at a moment, replayed through a space under one of the policies.
+//!
+//! A trace tells which areas are busy. Which of those given back are lazy, and which are in pools, depends on the policy, so it is
+//! the replay that tells. Who asked is told by the table of areas at the end of the trace, for areas that live until then; of others the
+//! trace knows the task that ran, and that is their caller: `task modprobe`.
+
+use super::fold::Part;
+use super::listing::{Builder, Listing, State};
+use super::read::Text;
+use crate::machine::{LabMachine, PlainLock, Work};
+use crate::replay::space::SpaceReplay;
+use crate::replay::{Tally, default_window, kernel_extent};
+use crate::run_space::Policy;
+use crate::trace::vmallocinfo::Table;
+use crate::trace::{Event, Trace};
+use anyhow::{Context, Result};
+use std::collections::{HashMap, HashSet};
+use va_base::PAGE_SIZE;
+use va_space::VmapSpace;
+use va_space::config::{Config, Default as Ours, Linux69, OneLock52};
+
+/// What to replay.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The whole trace.
+    pub trace: &'a Trace,
+    /// What its table tells of percpu chunks.
+    pub table: &'a Table,
+    /// The same table's areas, with their callers.
+    pub text: &'a Text,
+    /// How many events to replay.
+    pub events: usize,
+    /// Whose ways the space has.
+    pub policy: Policy,
+    /// Its nodes.
+    pub nodes: u32,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// The areas.
+    pub listing: Listing,
+    /// How the addresses compare with the kernel's.
+    pub tally: Tally,
+}
+
+/// How many events there were until a time, in nanoseconds; `None` if the trace tells no times.
+pub fn events_until(trace: &Trace, ns: u64) -> Option<usize> {
+    // Events of several CPUs may be a little out of order: the last that is not later counts, with all before it.
+    let told = trace.times_ns.iter().any(|&time| time > 0);
+    told.then(|| trace.times_ns.iter().rposition(|&time| time <= ns).map_or(0, |at| at + 1))
+}
+
+/// Replays the events, and lists what is out then.
+///
+/// # Errors
+/// If the space cannot be made or a check of its invariants fails.
+pub fn replay(ask: Ask<'_>) -> Result<Replayed> {
+    match ask.policy {
+        Policy::Linux => replay_on::<Linux69>(ask),
+        Policy::Default => replay_on::<Ours>(ask),
+        Policy::OneLock => replay_on::<OneLock52>(ask),
+    }
+}
+
+fn replay_on<C: Config>(ask: Ask<'_>) -> Result<Replayed> {
+    let Ask { trace, table, .. } = ask;
+    let window = default_window(trace);
+    let machine = LabMachine::<PlainLock>::new(ask.nodes, u32::MAX, Work::Elsewhere);
+    let space = VmapSpace::<_, C>::new(kernel_extent(), window, machine)?;
+    let mut replay = SpaceReplay::new(space, window, table);
+    replay.run(&trace.first(ask.events));
+    replay.space.validate().context("the space is broken")?;
+    let names = Names::of(ask);
+    let mut builder = Builder::default();
+    let theirs: HashMap<u64, u64> =
+        replay.held().filter_map(|(kernel, ours)| Some((ours?, kernel))).collect();
+    replay.visit(|start, bytes, state| {
+        let part = Part { start, end: start.saturating_add(bytes) };
+        let name = theirs.get(&start).map_or_else(String::new, |&kernel| names.of_area(kernel, bytes, trace));
+        builder.add(part, state, &name);
+    });
+    Ok(Replayed { listing: builder.finish(Some(windows(trace))), tally: replay.tally })
+}
+
+/// The windows that allocations of the whole trace name, whole pages of them.
+fn windows(trace: &Trace) -> Vec<Part> {
+    let mut windows = HashSet::new();
+    for event in &trace.events {
+        if let Event::Alloc { vstart, vend, .. } = *event {
+            windows.insert((vstart, vend));
+        }
+    }
+    let whole = |(start, end): (u64, u64)| {
+        let start = start.checked_next_multiple_of(PAGE_SIZE)?;
+        Some(Part { start, end: end / PAGE_SIZE * PAGE_SIZE }).filter(|part| part.start < part.end)
+    };
+    windows.into_iter().filter_map(whole).collect()
+}
+
+/// Who asked for what, as far as is known.
+struct Names {
+    /// By start and bytes: the table's callers of areas that nothing happened to since.
+    table: HashMap<(u64, u64), String>,
+    /// The event that allocated an area, by its start.
+    events: HashMap<u64, usize>,
+    chunks: HashSet<u64>,
+}
+
+impl Names {
+    fn of(ask: Ask<'_>) -> Self {
+        let (mut events, mut chunks, mut later) = (HashMap::new(), HashSet::new(), HashSet::new());
+        for (at, event) in ask.trace.events.iter().enumerate() {
+            match *event {
+                Event::Alloc { addr, failed: false, .. } | Event::Free { addr } if at >= ask.events => {
+                    later.insert(addr);
+                }
+                Event::Alloc { addr, failed: false, .. } => {
+                    events.insert(addr, at);
+                    chunks.remove(&addr);
+                }
+                Event::ChunkCreate { base } if at < ask.events => {
+                    chunks.insert(base);
+                }
+                _ => {}
+            }
+        }
+        let listing = &ask.text.listing;
+        let busy = listing
+            .areas
+            .iter()
+            .filter(|area| area.state == State::Busy && !later.contains(&area.part.start));
+        let table = busy
+            .map(|area| ((area.part.start, area.part.bytes()), listing.caller(area).to_string()))
+            .collect();
+        Self { table, events, chunks }
+    }
+
+    fn of_area(&self, kernel: u64, bytes: u64, trace: &Trace) -> String {
+        if let Some(name) = self.table.get(&(kernel, bytes)) {
+            return name.clone();
+        }
+        if self.chunks.contains(&kernel) {
+            return "(percpu chunk)".to_string();
+        }
+        match self.events.get(&kernel).map(|&event| trace.task_at(event)) {
+            Some(task) if !task.is_empty() => format!("task {task}"),
+            _ => "(nobody named)".to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: &str = "\
+        a-1 [000] ..... 1.0: alloc_vmap_area: va_start: 1048576 size=8192 align=4096 vstart=0x100000 vend=0x1ffffff failed=0\n\
+        b-2 [000] ..... 2.0: alloc_vmap_area: va_start: 1056768 size=8192 align=4096 vstart=0x100000 vend=0x1ffffff failed=0\n\
+        a-1 [000] ..... 3.0: free_vmap_area_noflush: va_start=0x100000 nr_lazy=2 nr_lazy_max=9\n\
+        a-1 [000] ..... 4.0: purge_vmap_area_lazy: start=0x100000 end=0x102000 num_purged=1\n";
+    const INFO: &str = "0x0000000000102000-0x0000000000104000    8192 last_caller+0x1/0x2 pages=1 vmalloc\n\
+        0x0000000000100000-0x0000000000102000    8192 never+0x1/0x2 pages=1 vmalloc\n";
+
+    fn at(seconds: u64) -> Vec<(u64, State, String)> {
+        let trace = Trace::read(TRACE.as_bytes());
+        let (table, text) = (Table::read(INFO.as_bytes()), Text::read(INFO.as_bytes(), None));
+        let events = events_until(&trace, seconds * 1_000_000_000).unwrap();
+        let ask = Ask { trace: &trace, table: &table, text: &text, events, policy: Policy::Linux, nodes: 2 };
+        let listing = replay(ask).unwrap().listing;
+        assert_eq!(listing.windows, [Part { start: 0x10_0000, end: 0x1ff_f000 }]);
+        let tell = |area: &super::super::listing::Area| {
+            (area.part.start, area.state, listing.caller(area).to_string())
+        };
+        listing.areas.iter().map(tell).collect()
+    }
+
+    #[test]
+    fn a_trace_at_a_time_has_what_was_out_then_and_who_asked_as_far_as_is_known() {
+        let last = || (0x10_2000, State::Busy, "last_caller".to_string());
+        assert_eq!(at(0), []);
+        // What the table says of an area that is freed later is of another one.
+        assert_eq!(at(1), [(0x10_0000, State::Busy, "task a".to_string())]);
+        assert_eq!(at(2), [(0x10_0000, State::Busy, "task a".to_string()), last()]);
+        assert_eq!(at(3), [(0x10_0000, State::Lazy, "(lazy)".to_string()), last()]);
+        // With two nodes Linux's policy keeps it in a pool.
+        assert_eq!(at(4), [(0x10_0000, State::Pooled, "(pooled)".to_string()), last()]);
+        let silent = Trace::read("free_vmap_area_noflush: va_start=0x100000\n".as_bytes());
+        assert_eq!(events_until(&silent, 5), None);
+    }
+}

@@ -1,0 +1,252 @@
+//! The picture as SVG: a file of its own, or part of a page.
+
+use super::Picture;
+use super::fold::Part;
+use super::listing::State;
+use super::palette::{Ink, LAZY, OTHER, POOLED};
+use super::rows::{Row, Strip, paint};
+use crate::report::chart::escape;
+use crate::run::{bytes, grouped};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Pixels of the whole width.
+const WIDTH: f64 = 1120.0;
+/// Where rows begin: behind their addresses.
+const LEFT: f64 = 134.0;
+/// Pixels of a row, which are its cells.
+const CELLS: usize = 960;
+const ROW: f64 = 13.0;
+const STEP: f64 = 16.0;
+/// Pixels of what stands above the rows of a part.
+const HEAD: f64 = 20.0;
+/// Pixels of a fold.
+const FOLD: f64 = 26.0;
+/// Entries of the legend side by side.
+const COLUMNS: usize = 4;
+const LEGEND_ROW: f64 = 17.0;
+/// Longest name of the legend, in characters.
+const NAME: usize = 25;
+
+/// Whether each area says who has it when a pointer rests on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Titles {
+    /// It does.
+    With,
+    /// It does not: strips of one colour are one path, and the file is small.
+    Without,
+}
+
+/// Draws the picture.
+pub fn draw(picture: &Picture, titles: Titles) -> String {
+    let rows = picture.rows(super::ROWS);
+    let legend = picture.legend();
+    let mut svg = String::new();
+    let mut body = String::new();
+    // The legend stands below the two lines of the head.
+    let mut at = 46.0;
+    let column = (WIDTH - 24.0) / COLUMNS as f64;
+    for (number, (ink, name, amount)) in legend.iter().enumerate() {
+        let (x, y) = (12.0 + (number % COLUMNS) as f64 * column, at + (number / COLUMNS) as f64 * LEGEND_ROW);
+        let border = if *ink == Ink::Hole { " m-e" } else { "" };
+        // Writing to a String cannot fail, here and below.
+        let _ = write!(
+            body,
+            "<path class=\"{}{border}\" d=\"M{x:.0} {y:.0}h16v11h-16z\"/><text class=\"m-t\" x=\"{:.0}\" y=\"{:.1}\">{}\
+             <tspan class=\"m-d\"> {}</tspan></text>",
+            class(*ink),
+            x + 22.0,
+            y + 9.5,
+            escape(&shortened(name, NAME)),
+            escape(amount)
+        );
+    }
+    at += legend.len().div_ceil(COLUMNS) as f64 * LEGEND_ROW + 6.0;
+    let mut before: Option<usize> = None;
+    for &row in &rows {
+        if before != Some(row.part) {
+            if let Some(fold) = before.and_then(|part| picture.fold.folds().nth(part)) {
+                draw_fold(&mut body, at, &picture.fold_note(fold));
+                at += FOLD;
+            }
+            draw_head(&mut body, picture, row, at);
+            at += HEAD;
+            before = Some(row.part);
+        }
+        draw_row(&mut body, picture, row, at, titles);
+        at += STEP;
+    }
+    let height = at + 8.0;
+    let _ = write!(
+        svg,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" role=\"img\" \
+         font-family=\"system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif\" font-size=\"11.5\"><title>{0}</title>{1}\
+         <rect class=\"m-paper\" width=\"100%\" height=\"100%\"/><text class=\"m-t\" x=\"12\" y=\"20\" font-size=\"15\" font-weight=\"600\">{0}</text>\
+         <text class=\"m-d\" x=\"12\" y=\"36\">{2}</text>",
+        escape(&picture.title),
+        style(picture),
+        escape(&picture.summary())
+    );
+    svg.push_str(&body);
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// Classes of a picture. Colours are plain, since not every program that shows a file knows variables.
+fn style(picture: &Picture) -> String {
+    let mut css = String::from(
+        "<style>.m-paper{fill:#fff}.m-t{fill:#1b2430}.m-d{fill:#566170}.m-h{fill:#edf0f4}.m-e{stroke:#b9c2cd;stroke-width:.8}\
+         .m-f{fill:none;stroke:#8b95a3;stroke-width:1.2}.m-g{stroke:#1b2430;stroke-opacity:.16;stroke-width:.7}\
+         .m-l{fill:url(#m-lazy)}.m-p{fill:url(#m-pooled)}.m-a{font-family:ui-monospace,'SF Mono',Consolas,'DejaVu Sans Mono',monospace;font-size:10.5px}",
+    );
+    for place in 0..picture.palette.len() as u8 {
+        let _ = write!(css, ".m-k{place}{{fill:{}}}", picture.palette.colour(Ink::Caller(place)));
+    }
+    let _ = write!(
+        css,
+        ".m-o{{fill:{OTHER}}}@media screen and (prefers-color-scheme:dark){{.m-paper{{fill:#12161c}}.m-t{{fill:#e6e9ee}}.m-d{{fill:#a3adba}}\
+         .m-h{{fill:#232b36}}.m-e{{stroke:#4a5563}}.m-g{{stroke:#e6e9ee}}}}\
+         @media print{{svg{{print-color-adjust:exact;-webkit-print-color-adjust:exact}}}}</style>\
+         <defs><pattern id=\"m-lazy\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
+         <rect width=\"5\" height=\"5\" fill=\"{LAZY}\" fill-opacity=\".38\"/><rect width=\"2\" height=\"5\" fill=\"{LAZY}\"/></pattern>\
+         <pattern id=\"m-pooled\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\">\
+         <rect width=\"4\" height=\"4\" fill=\"{POOLED}\" fill-opacity=\".38\"/><circle cx=\"2\" cy=\"2\" r=\"1.1\" fill=\"{POOLED}\"/></pattern></defs>"
+    );
+    css
+}
+
+/// The class of an ink.
+fn class(ink: Ink) -> String {
+    match ink {
+        Ink::Caller(place) => format!("m-k{place}"),
+        Ink::Other => "m-o".to_string(),
+        Ink::Lazy => "m-l".to_string(),
+        Ink::Pooled => "m-p".to_string(),
+        Ink::Hole => "m-h".to_string(),
+    }
+}
+
+/// What stands above the rows of a part, and the columns that its rows have.
+fn draw_head(svg: &mut String, picture: &Picture, row: Row, at: f64) {
+    let part = picture.fold.parts()[row.part];
+    let _ = write!(
+        svg,
+        "<text class=\"m-d\" x=\"{LEFT}\" y=\"{:.1}\">{} drawn, {} a row</text>",
+        at + HEAD - 6.0,
+        bytes(part.bytes()),
+        bytes(row.bytes)
+    );
+    for quarter in 1..4_u64 {
+        let _ = write!(
+            svg,
+            "<text class=\"m-d\" x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"middle\">+{}</text>",
+            LEFT + CELLS as f64 * quarter as f64 / 4.0,
+            at + HEAD - 6.0,
+            bytes(row.bytes / 4 * quarter)
+        );
+    }
+}
+
+fn draw_fold(svg: &mut String, at: f64, note: &str) {
+    let middle = at + FOLD / 2.0 + 2.0;
+    let mut wave = format!("M{LEFT} {middle:.1}");
+    let words = 8.0 + 6.4 * note.chars().count() as f64;
+    let mut x = LEFT;
+    while x + 8.0 <= LEFT + CELLS as f64 {
+        // The note stands in the middle, where the line is interrupted.
+        let inside = (x + 4.0 - LEFT - CELLS as f64 / 2.0).abs() < words / 2.0;
+        wave.push_str(if inside { "m8 0" } else { "l2 -4l4 8l2 -4" });
+        x += 8.0;
+    }
+    let _ = write!(
+        svg,
+        "<path class=\"m-f\" d=\"{wave}\"/><text class=\"m-d\" x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+        LEFT + CELLS as f64 / 2.0,
+        middle + 4.0,
+        escape(note)
+    );
+}
+
+fn draw_row(svg: &mut String, picture: &Picture, row: Row, at: f64, titles: Titles) {
+    let range = row.range(&picture.fold);
+    let scale = CELLS as f64 / row.bytes as f64;
+    let _ = write!(
+        svg,
+        "<text class=\"m-d m-a\" x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{:016x}</text><g transform=\"translate({LEFT} {at:.1})\">\
+         <path class=\"m-h\" d=\"M{:.1} 0h{:.1}v{ROW}H{0:.1}z\"/>",
+        LEFT - 8.0,
+        at + ROW - 3.0,
+        row.start,
+        (range.start - row.start) as f64 * scale,
+        range.bytes() as f64 * scale
+    );
+    let strips = paint(row, &picture.fold, &picture.listing, &picture.palette, CELLS);
+    match titles {
+        Titles::With => {
+            for strip in &strips {
+                let (class, shade) = (class(strip.ink), opacity(shade(strip, scale)));
+                let title = escape(&title(picture, strip));
+                let _ = write!(
+                    svg,
+                    "<path class=\"{class}\"{shade} d=\"{}\"><title>{title}</title></path>",
+                    shape(strip)
+                );
+            }
+        }
+        Titles::Without => {
+            let mut paths: BTreeMap<(Ink, u8), String> = BTreeMap::new();
+            for strip in &strips {
+                paths.entry((strip.ink, shade(strip, scale))).or_default().push_str(&shape(strip));
+            }
+            for ((ink, shade), path) in paths {
+                let _ = write!(svg, "<path class=\"{}\"{} d=\"{path}\"/>", class(ink), opacity(shade));
+            }
+        }
+    }
+    for quarter in 1..4 {
+        let x = CELLS / 4 * quarter;
+        let _ = write!(svg, "<path class=\"m-g\" d=\"M{x} 0v{ROW}\"/>");
+    }
+    svg.push_str("</g>");
+}
+
+/// The outline of a strip; neighbours are seen to be two.
+fn shape(strip: &Strip) -> String {
+    let width = if strip.width > 2.5 { strip.width - 0.6 } else { strip.width };
+    format!("M{:.1} 0h{width:.1}v{ROW}h-{width:.1}z", strip.from)
+}
+
+/// How full a strip is, in thirds from 1 to 3.
+fn shade(strip: &Strip, scale: f64) -> u8 {
+    let full = strip.bytes as f64 * scale / strip.width;
+    if full > 0.66 { 3 } else { 1 + u8::from(full > 0.33) }
+}
+
+fn opacity(shade: u8) -> &'static str {
+    match shade {
+        1 => " fill-opacity=\".55\"",
+        2 => " fill-opacity=\".78\"",
+        _ => "",
+    }
+}
+
+/// What is told of a strip.
+fn title(picture: &Picture, strip: &Strip) -> String {
+    let Some(area) = strip.alone.and_then(|at| picture.listing.areas.get(at)) else {
+        return format!("{} areas, {} together", grouped(strip.areas), bytes(strip.bytes));
+    };
+    let Part { start, end } = area.part;
+    let who = match area.state {
+        State::Busy => picture.listing.caller(area),
+        State::Lazy => "lazy: freed, not purged",
+        State::Pooled => "pooled: purged, kept for its size",
+    };
+    format!("{who}\n{} at {start:#x}-{end:#x}", bytes(area.part.bytes()))
+}
+
+fn shortened(name: &str, most: usize) -> String {
+    if name.chars().count() <= most {
+        return name.to_string();
+    }
+    name.chars().take(most - 1).chain(['\u{2026}']).collect()
+}
