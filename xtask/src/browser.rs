@@ -68,6 +68,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let mut browser = Browser::start(&program, &dir.join("profile"))?;
     let said = check::page(&mut browser, &report)?;
     println!("{}: {said}", report.display());
+    broken(&mut browser, &report, &dir)?;
     if let Some(shots) = &args.shots {
         fs::create_dir_all(shots)?;
         check::shots(&mut browser, &report, shots)?;
@@ -90,14 +91,19 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let report = make(root, &dir)?;
     let mut browser = Browser::start(&program, &dir.join("profile"))?;
     println!("{program}: {}", check::page(&mut browser, &report)?);
-    let page = fs::read_to_string(&report)?;
+    broken(&mut browser, &report, &dir)
+}
+
+/// Breaks a good page in every way of [`BREAKS`], and finds each out.
+fn broken(browser: &mut Browser, report: &Path, dir: &Path) -> Result<()> {
+    let page = fs::read_to_string(report)?;
     for (what, find, replace, wanted) in BREAKS {
         if !page.contains(find) {
             bail!("cannot break the page so that {what}: it does not hold {find}");
         }
         let broken = dir.join("broken.html");
         fs::write(&broken, page.replace(find, replace))?;
-        match check::page(&mut browser, &broken) {
+        match check::page(browser, &broken) {
             Ok(_) => bail!("a page on which {what} was found good"),
             Err(error) => {
                 let said = format!("{error:#}");

@@ -73,9 +73,11 @@ fn carried(film: &Film) -> Vec<BTreeMap<u64, (u64, u64)>> {
         State::Pooled => 1,
         State::Busy(who) => u64::from(who) + 2,
     };
-    let list =
-        |moment: &Moment| moment.areas.iter().map(|(&from, area)| (from, (area.pages, code(area.state))));
-    film.moments.iter().map(|moment| list(moment).collect()).collect()
+    let list = |moment: &Moment| {
+        let areas = moment.areas.iter();
+        areas.map(|(&from, area)| (from, (area.pages, code(area.state)))).collect()
+    };
+    film.moments.iter().map(list).collect()
 }
 
 #[test]
