@@ -161,7 +161,7 @@ fn plot(html: &mut String, grid: &Grid, title: &str) {
     let (all, who) = (rows.len(), order.iter().map(|&who| grid.who[who].clone()).collect::<Vec<_>>());
     rows.truncate(ROWS_SHOWN);
     let title = format!("{title}, beside {}", grid.who[base]);
-    let axis = format!("times {}'s: left of 1x is less", grid.who[base]);
+    let axis = format!("times what {} has: left of 1x is less", grid.who[base]);
     let mut said = said_of(&rows, &who);
     if all > rows.len() {
         let _ = write!(said, " The first {} of {all} rows are drawn.", rows.len());

@@ -127,7 +127,9 @@ impl Sheet {
         let mut reader =
             csv::ReaderBuilder::new().comment(Some(b'#')).flexible(true).from_reader(text.as_bytes());
         let columns: Vec<String> = reader.headers()?.iter().map(cut).collect();
+        let mut lines = 0;
         for record in reader.records() {
+            lines += 1;
             match record {
                 Ok(record) if record.len() == columns.len() => {
                     sheet.add(columns.iter().map(String::as_str).zip(record.iter().map(String::from)));
@@ -135,6 +137,7 @@ impl Sheet {
                 Ok(_) | Err(_) => sheet.bad += 1,
             }
         }
+        debug_assert_eq!(sheet.rows.len() as u64 + sheet.bad, lines, "SH1");
         sheet.checked()
     }
 

@@ -3,12 +3,12 @@
 //! A list of areas is numbers, three an area: pages from the end of the area before, pages, and what it is (0 lazy, 1 pooled,
 //! and from 2 on the holder's number and 2). What went is a list of begins, each less the one before.
 
-use super::{Areas, Film, KEY, Moment, State, part_pages};
+use super::{Area, Areas, Film, KEY, Moment, State, part_pages};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// The film as JSON without `<`, so that no name in it ends the element that it stands in, and how many moments were left
-/// out of every so many (1: none). Moments are left out until it fits `bytes_max`, or two remain (FM2).
+/// The film as JSON without `<`, so that no name in it ends the element that it stands in, and what remains of it: moments
+/// are left out until it fits `bytes_max`, or two remain (FM2).
 pub fn encode(mut film: Film, bytes_max: usize) -> (String, Film) {
     loop {
         let text = text(&film);
@@ -41,7 +41,9 @@ fn text(film: &Film) -> String {
     for (at, moment) in film.moments.iter().enumerate() {
         text.push_str(if at > 0 { ",[" } else { "[" });
         let before = if at % KEY == 0 { &none } else { &film.moments[at - 1].areas };
-        write_step(&mut text, before, &moment.areas);
+        let step = Step::between(before, &moment.areas);
+        debug_assert_eq!(step.after(before.clone()), moment.areas, "FM1");
+        step.write(&mut text);
         text.push(']');
     }
     text.push_str("]}");
@@ -54,27 +56,49 @@ fn moment_head(moment: &Moment) -> Value {
     json!([moment.event, moment.time_ns.map(|ns| ns / 1000), busy, lazy, pooled, moment.count])
 }
 
-/// What went, and what came.
-fn write_step(text: &mut String, before: &Areas, after: &Areas) {
-    text.push('[');
-    let mut last = 0;
-    for from in before.iter().filter(|(from, area)| after.get(from) != Some(area)).map(|(from, _)| from) {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{}{}", if text.ends_with('[') { "" } else { "," }, from - last);
-        last = *from;
+/// What went, and what came; what changed is among both.
+struct Step {
+    gone: Vec<u64>,
+    come: Vec<(u64, Area)>,
+}
+
+impl Step {
+    fn between(before: &Areas, after: &Areas) -> Self {
+        let gone = before.iter().filter(|(from, area)| after.get(from) != Some(area)).map(|(&from, _)| from);
+        let come = after.iter().filter(|(from, area)| before.get(from) != Some(area));
+        Self { gone: gone.collect(), come: come.map(|(&from, &area)| (from, area)).collect() }
     }
-    text.push_str("],[");
-    let mut last = 0u64;
-    for (&from, area) in after.iter().filter(|(from, area)| before.get(from) != Some(area)) {
-        let code = match area.state {
-            State::Lazy => 0,
-            State::Pooled => 1,
-            State::Busy(who) => u64::from(who) + 2,
-        };
-        // Areas that are put together may begin inside the one before.
-        let gap = from as i64 - last as i64;
-        let _ = write!(text, "{}{gap},{},{code}", if text.ends_with('[') { "" } else { "," }, area.pages);
-        last = from + area.pages;
+
+    /// What there is then.
+    fn after(&self, mut areas: Areas) -> Areas {
+        for from in &self.gone {
+            areas.remove(from);
+        }
+        areas.extend(self.come.iter().copied());
+        areas
     }
-    text.push(']');
+
+    fn write(&self, text: &mut String) {
+        text.push('[');
+        let mut last = 0;
+        for (at, from) in self.gone.iter().enumerate() {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{}{}", if at > 0 { "," } else { "" }, from - last);
+            last = *from;
+        }
+        text.push_str("],[");
+        let mut last = 0u64;
+        for (at, &(from, area)) in self.come.iter().enumerate() {
+            let code = match area.state {
+                State::Lazy => 0,
+                State::Pooled => 1,
+                State::Busy(who) => u64::from(who) + 2,
+            };
+            // Areas that are put together may begin inside the one before.
+            let gap = from as i64 - last as i64;
+            let _ = write!(text, "{}{gap},{},{code}", if at > 0 { "," } else { "" }, area.pages);
+            last = from + area.pages;
+        }
+        text.push(']');
+    }
 }

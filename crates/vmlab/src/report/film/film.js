@@ -74,7 +74,7 @@ function start(box) {
       let note = label;
       if (part > 0) {
         const [before, many] = [BigInt("0x" + film.parts[part - 1][0]), film.parts[part - 1][1]];
-        note = `⋯ ${bytes(Number(base - before) - many * PAGE)} folded away ⋯ ${label}`;
+        note = `⋯ ${bytes(Number(base - before) - many * PAGE)} folded away${label && ` ⋯ ${label}`}`;
       }
       if (note) {
         rows.push({ note, y });
