@@ -51,8 +51,8 @@ fn the_report_has_every_figure_with_title_axes_and_a_sentence() {
 
 #[test]
 fn the_help_of_every_command_has_examples() {
-    let commands: [&[&str]; 6] =
-        [&[], &["demo"], &["replay"], &["bench"], &["bench", "index"], &["completions"]];
+    let commands: [&[&str]; 7] =
+        [&[], &["demo"], &["replay"], &["map"], &["bench"], &["bench", "index"], &["completions"]];
     for command in commands {
         vmlab().args(command).arg("--help").assert().success().stdout(contains("Example"));
     }
