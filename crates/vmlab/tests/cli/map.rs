@@ -137,6 +137,22 @@ fn this_process_is_drawn_by_its_mappings() {
 }
 
 #[test]
+fn what_an_allocator_of_ours_writes_is_a_table_too() {
+    use vmalloc::{Options, Vmalloc};
+    let memory = Vmalloc::new(Options { caller_tags: true, ..Options::default() }).unwrap();
+    let (mut buffers, at): (Vec<_>, u32) =
+        ((1..=20).map(|pages| memory.buffer(pages * 4096).unwrap()).collect(), line!());
+    buffers.truncate(15);
+    let dir = TempDir::new().unwrap();
+    let table = file(&dir, "ours", &memory.vmallocinfo().to_string());
+    let value = json(&[&table]);
+    let row = &value["callers"].as_array().unwrap()[0];
+    assert!(row["name"].as_str().unwrap().contains(&format!("map.rs:{at}:")), "{row}");
+    assert_eq!((number(row, "areas"), number(row, "bytes")), (15, 4096 * 15 * 16 / 2));
+    assert_eq!(number(&value["lazy"], "bytes"), 4096 * (16 + 17 + 18 + 19 + 20));
+}
+
+#[test]
 fn a_window_says_where_holes_are() {
     let dir = TempDir::new().unwrap();
     let table = file(&dir, "t", "0x10000-0x12000 8192 f+0x1/0x2 pages=1 vmalloc\n");
