@@ -12,6 +12,8 @@ mod bench_space;
 mod forms;
 #[path = "cli/input.rs"]
 mod input;
+#[path = "cli/map.rs"]
+mod map;
 #[path = "cli/oracles.rs"]
 mod oracles;
 #[path = "cli/percpu.rs"]

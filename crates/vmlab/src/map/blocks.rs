@@ -39,13 +39,9 @@ const CELLS_MAX: usize = 1024;
 pub fn draw(picture: &Picture, look: Look) -> String {
     let half = look.style != Style::Ascii;
     let count = look.width.saturating_sub(LEFT).clamp(CELLS_MIN, CELLS_MAX);
-    // A power of two, or three quarters of one, so that cells are pages or so.
-    let count = [3, 4]
-        .map(|n| n << (count / 4).max(1).ilog2())
-        .into_iter()
-        .filter(|&n| n <= count)
-        .max()
-        .unwrap_or(count);
+    // A power of two, or one and a half of one: so that cells are whole pages, or thirds of them.
+    let power = 1 << count.ilog2();
+    let count = if power + power / 2 <= count { power + power / 2 } else { power };
     let rows = picture.rows(if half { 2 * look.rows } else { look.rows });
     let paint = |row: &Row| cells(*row, &picture.fold, &picture.listing, &picture.palette, count);
     let mut text = String::new();
@@ -201,7 +197,7 @@ mod tests {
     #[test]
     fn half_blocks_say_what_is_there_and_colours_only_where_they_are_wanted() {
         let plain = draw(&picture(), Look { style: Style::Unicode, width: 80, rows: 4 });
-        assert!(plain.contains("ffffc90000000000  ▀▀▀▀▀▀▀▀▀▀▀▀········▒▒▒▒▒▒░░░"), "{plain}");
+        assert!(plain.contains("ffffc90000000000  ▀▀▀▀▀▀▀▀▀▀▀▀······▒▒▒▒▒▒░░░"), "{plain}");
         assert!(!plain.contains('\u{1b}'));
         let colour = draw(&picture(), Look { style: Style::Colour, width: 80, rows: 4 });
         assert!(colour.contains("\u{1b}[38;2;"));

@@ -5,7 +5,7 @@ use super::measure::{Amount, CallerRow};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// One JSON object of all numbers, areas left out.
+/// One JSON object of all numbers, areas left out. Addresses are text.
 pub fn json(picture: &Picture) -> String {
     let mut value = serde_json::to_value(&picture.numbers).unwrap_or(Value::Null);
     if let Value::Object(object) = &mut value {
@@ -77,7 +77,7 @@ mod tests {
         let picture = Picture::of("t", builder.finish(None), vec!["note".to_string()]);
         let value: Value = serde_json::from_str(&json(&picture)).unwrap();
         assert_eq!(value["busy"], json!({"areas": 1, "bytes": 8192}));
-        assert_eq!(value["aligned"][0], json!({"align": 4096, "bytes": 8192, "at": 0x3000, "holes": 1}));
+        assert_eq!(value["aligned"][0], json!({"align": 4096, "bytes": 8192, "at": "0x3000", "holes": 1}));
         assert_eq!((&value["title"], &value["notes"][0]), (&json!("t"), &json!("note")));
         assert_eq!(value["callers"][0]["keeps_apart"], 0);
         let csv = csv(&picture);

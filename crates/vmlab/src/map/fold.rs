@@ -99,7 +99,10 @@ impl Fold {
             parts.push(Part { start: runs[first].start, end: runs[last].end });
             first = last + 1;
         }
-        Self { parts }
+        let fold = Self { parts };
+        let inside = |run: &Part| fold.part_of(run.start).is_some_and(|at| run.end <= fold.parts[at].end);
+        debug_assert!(runs.iter().all(inside), "FD1");
+        fold
     }
 
     /// Takes parts as they are: ascending, apart and not empty (FD2), as those of a fold that was made before.
@@ -142,7 +145,11 @@ impl Fold {
             from += part.bytes() as f64 * scale + fold;
             start
         });
-        Line { starts: starts.collect(), fold: self, scale, fold_width: fold }
+        let starts: Vec<f64> = starts.collect();
+        // Parts and folds fill the width, to one scale.
+        let filled = self.drawn_bytes() as f64 * scale + folds * fold;
+        debug_assert!(starts.is_empty() || (filled - width).abs() <= width.abs() * 1e-9, "FD3");
+        Line { starts, fold: self, scale, fold_width: fold }
     }
 }
 

@@ -15,7 +15,7 @@ const MORE: &str = "body{max-width:1200px}figure.map{overflow-x:auto;margin:1rem
     td.bar i{display:block;height:.7em;background:var(--busy);print-color-adjust:exact;-webkit-print-color-adjust:exact}\
     td.name{text-align:left}tr>td:first-child{font-weight:600}\
     .two{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:0 2rem}@media (max-width:800px){.two{grid-template-columns:minmax(0,1fr)}}\
-    @media print{@page{size:A4 landscape;margin:12mm}figure.map{overflow:visible}figure.map svg{min-width:0;max-height:175mm}h2{break-before:auto}}";
+    @media print{@page{size:A4 landscape;margin:12mm}figure.map{overflow:visible}figure.map svg{min-width:0;max-height:140mm}h2{break-before:auto}}";
 /// Callers in a table.
 const CALLERS: usize = 20;
 

@@ -1,7 +1,7 @@
 //! What lies where at a moment: areas in address order, each with its state and who asked for it.
 //!
 //! # Invariants
-//! - **LI1 ordered** areas are not empty, in address order, and do not overlap; what overlaps one before it is left out and counted.
+//! - **ML1 ordered** areas are not empty, in address order, and do not overlap; what overlaps one before it is left out and counted.
 
 use super::fold::Part;
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ pub struct Area {
 /// The areas of a space.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// LI1: in address order.
+    /// ML1: in address order.
     pub areas: Vec<Area>,
     /// Names, each once. Areas that are not busy have callers of their own: `(lazy)`, `(pooled)`.
     pub callers: Vec<String>,
@@ -107,14 +107,14 @@ impl Builder {
         number
     }
 
-    /// The listing, in order (LI1). Without `windows` they are inferred: see [`inferred_windows`].
+    /// The listing, in order (ML1). Without `windows` they are inferred: see [`inferred_windows`].
     pub fn finish(self, windows: Option<Vec<Part>>) -> Listing {
         let mut listing = self.listing;
         // Of two that begin at one address the busy one is kept: it was read later, or lives.
         listing.areas.sort_by_key(|area| (area.part.start, area.state, area.part.end));
         let (before, mut end) = (listing.areas.len(), 0);
         listing.areas.retain(|area| {
-            // Checks LI1.
+            // Checks ML1.
             let apart = area.part.start >= end;
             if apart {
                 end = area.part.end;
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn li1_areas_are_in_order_and_what_overlaps_is_counted() {
+    fn ml1_areas_are_in_order_and_what_overlaps_is_counted() {
         let mut builder = Builder::default();
         for (start, end, state) in [
             (30, 40, State::Busy),

@@ -20,7 +20,7 @@
 
 use super::fold::Part;
 use super::listing::{Area, Listing, State};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Alignments that are told: pages and huge pages of x86-64 and arm64, and what is between.
 pub const ALIGNS: [u64; 9] =
@@ -50,6 +50,7 @@ pub struct Largest {
     /// The most bytes that can be had from an aligned address on; 0 if there is no such address.
     pub bytes: u64,
     /// That address, the lowest of them.
+    #[serde(serialize_with = "hex_if")]
     pub at: Option<u64>,
     /// Holes that have room for as many bytes as the alignment, aligned.
     pub holes: u64,
@@ -77,8 +78,10 @@ pub struct CallerRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WindowRow {
     /// First address.
+    #[serde(serialize_with = "hex")]
     pub start: u64,
     /// Address after the last.
+    #[serde(serialize_with = "hex")]
     pub end: u64,
     /// Holes in it.
     pub holes: u64,
@@ -107,6 +110,18 @@ pub struct Numbers {
     pub aligned: Vec<Largest>,
     /// Callers, those with most bytes first.
     pub callers: Vec<CallerRow>,
+}
+
+/// An address as text: as a number, programs that read JSON would round it.
+fn hex<S: Serializer>(address: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&format!("{address:#x}"))
+}
+
+fn hex_if<S: Serializer>(address: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+    match address {
+        Some(address) => hex(address, to),
+        None => to.serialize_none(),
+    }
 }
 
 impl Numbers {

@@ -42,6 +42,8 @@ impl Mappings {
             }
             let text = String::from_utf8_lossy(&line);
             match parse(&text) {
+                // `[vsyscall]`: a page of the kernel's half, the same in each process, and none of its own.
+                Some((part, ..)) if part.start >> 63 != 0 => {}
                 Some((part, access, _)) if access.starts_with("---") => {
                     mappings.reserved += 1;
                     mappings.reserved_bytes = mappings.reserved_bytes.saturating_add(part.bytes());
@@ -96,6 +98,7 @@ mod tests {
                     7fffd1b8c000-7fffd1bad000 rw-p 00000000 00:00 0                          [stack]\n\
                     7f1000-7f0000 rw-p 0 0 0\n\
                     7f1000-7f2000 rw\n\
+                    ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n\
                     nonsense\n";
         let mappings = Mappings::read(text.as_bytes(), None);
         let names: Vec<&str> =

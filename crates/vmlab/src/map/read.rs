@@ -120,7 +120,7 @@ pub fn fuzz(data: &[u8]) {
     let listing = &text.listing;
     let kept = listing.areas.len() as u64 + listing.overlapping + listing.beyond;
     assert!(kept <= text.lines, "{kept} areas of {} lines", text.lines);
-    assert!(listing.areas.windows(2).all(|pair| pair[0].part.end <= pair[1].part.start), "LI1");
+    assert!(listing.areas.windows(2).all(|pair| pair[0].part.end <= pair[1].part.start), "ML1");
     super::fuzz_draw(listing);
 }
 

@@ -96,13 +96,14 @@ pub fn paint(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, cells:
     let range = row.range(fold);
     let scale = cells as f64 / row.bytes as f64;
     let mut strips = Vec::new();
-    let mut crowd = Crowd::default();
+    let (mut crowd, mut given) = (Crowd::default(), 0);
     let first = listing.areas.partition_point(|area| area.part.end <= range.start);
     for (offset, area) in listing.areas[first..].iter().enumerate() {
         if area.part.start >= range.end {
             break;
         }
         let Some(cut) = area.part.cut(range) else { continue };
+        given += cut.bytes();
         let from = (cut.start - row.start) as f64 * scale;
         let width = cut.bytes() as f64 * scale;
         let ink = palette.ink(area);
@@ -127,6 +128,7 @@ pub fn paint(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, cells:
         }
     }
     crowd.close(&mut strips);
+    debug_assert_eq!(strips.iter().map(|strip| strip.bytes).sum::<u64>(), given, "RO2");
     strips
 }
 

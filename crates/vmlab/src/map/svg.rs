@@ -31,7 +31,7 @@ const NAME: usize = 25;
 /// Whether each area says who has it when a pointer rests on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Titles {
-    /// It does.
+    /// It does: for a page, which has the picture's title itself.
     With,
     /// It does not: strips of one colour are one path, and the file is small.
     Without,
@@ -43,8 +43,8 @@ pub fn draw(picture: &Picture, titles: Titles) -> String {
     let legend = picture.legend();
     let mut svg = String::new();
     let mut body = String::new();
-    // The legend stands below the two lines of the head.
-    let mut at = 46.0;
+    // The legend stands below the two lines of the head, if there is one.
+    let mut at = if titles == Titles::With { 8.0 } else { 46.0 };
     let column = (WIDTH - 24.0) / COLUMNS as f64;
     for (number, (ink, name, amount)) in legend.iter().enumerate() {
         let (x, y) = (12.0 + (number % COLUMNS) as f64 * column, at + (number / COLUMNS) as f64 * LEGEND_ROW);
@@ -53,13 +53,16 @@ pub fn draw(picture: &Picture, titles: Titles) -> String {
         let _ = write!(
             body,
             "<path class=\"{}{border}\" d=\"M{x:.0} {y:.0}h16v11h-16z\"/><text class=\"m-t\" x=\"{:.0}\" y=\"{:.1}\">{}\
-             <tspan class=\"m-d\"> {}</tspan></text>",
+             <tspan class=\"m-d\" dx=\"6\">{}</tspan></text>",
             class(*ink),
             x + 22.0,
             y + 9.5,
             escape(&shortened(name, NAME)),
             escape(amount)
         );
+        if matches!(ink, Ink::Lazy | Ink::Pooled) {
+            let _ = write!(body, "<path class=\"{}x\" d=\"M{x:.0} {y:.0}h16v11h-16z\"/>", class(*ink));
+        }
     }
     at += legend.len().div_ceil(COLUMNS) as f64 * LEGEND_ROW + 6.0;
     let mut before: Option<usize> = None;
@@ -81,12 +84,18 @@ pub fn draw(picture: &Picture, titles: Titles) -> String {
         svg,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" role=\"img\" \
          font-family=\"system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif\" font-size=\"11.5\"><title>{0}</title>{1}\
-         <rect class=\"m-paper\" width=\"100%\" height=\"100%\"/><text class=\"m-t\" x=\"12\" y=\"20\" font-size=\"15\" font-weight=\"600\">{0}</text>\
-         <text class=\"m-d\" x=\"12\" y=\"36\">{2}</text>",
+         <rect class=\"m-paper\" width=\"100%\" height=\"100%\"/>",
         escape(&picture.title),
-        style(picture),
-        escape(&picture.summary())
+        style(picture)
     );
+    if titles == Titles::Without {
+        let _ = write!(
+            svg,
+            "<text class=\"m-t\" x=\"12\" y=\"20\" font-size=\"15\" font-weight=\"600\">{}</text><text class=\"m-d\" x=\"12\" y=\"36\">{}</text>",
+            escape(&picture.title),
+            escape(&picture.summary())
+        );
+    }
     svg.push_str(&body);
     svg.push_str("</svg>\n");
     svg
@@ -97,20 +106,20 @@ fn style(picture: &Picture) -> String {
     let mut css = String::from(
         "<style>.m-paper{fill:#fff}.m-t{fill:#1b2430}.m-d{fill:#566170}.m-h{fill:#edf0f4}.m-e{stroke:#b9c2cd;stroke-width:.8}\
          .m-f{fill:none;stroke:#8b95a3;stroke-width:1.2}.m-g{stroke:#1b2430;stroke-opacity:.16;stroke-width:.7}\
-         .m-l{fill:url(#m-lazy)}.m-p{fill:url(#m-pooled)}.m-a{font-family:ui-monospace,'SF Mono',Consolas,'DejaVu Sans Mono',monospace;font-size:10.5px}",
+         .m-lx{fill:url(#m-lazy)}.m-px{fill:url(#m-pooled)}.m-lx,.m-px{pointer-events:none}.m-a{font-family:ui-monospace,'SF Mono',Consolas,'DejaVu Sans Mono',monospace;font-size:10.5px}",
     );
     for place in 0..picture.palette.len() as u8 {
         let _ = write!(css, ".m-k{place}{{fill:{}}}", picture.palette.colour(Ink::Caller(place)));
     }
     let _ = write!(
         css,
-        ".m-o{{fill:{OTHER}}}@media screen and (prefers-color-scheme:dark){{.m-paper{{fill:#12161c}}.m-t{{fill:#e6e9ee}}.m-d{{fill:#a3adba}}\
+        ".m-o{{fill:{OTHER}}}.m-l{{fill:{LAZY};fill-opacity:.38}}.m-p{{fill:{POOLED};fill-opacity:.38}}@media screen and (prefers-color-scheme:dark){{.m-paper{{fill:#12161c}}.m-t{{fill:#e6e9ee}}.m-d{{fill:#a3adba}}\
          .m-h{{fill:#232b36}}.m-e{{stroke:#4a5563}}.m-g{{stroke:#e6e9ee}}}}\
          @media print{{svg{{print-color-adjust:exact;-webkit-print-color-adjust:exact}}}}</style>\
          <defs><pattern id=\"m-lazy\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
-         <rect width=\"5\" height=\"5\" fill=\"{LAZY}\" fill-opacity=\".38\"/><rect width=\"2\" height=\"5\" fill=\"{LAZY}\"/></pattern>\
+         <rect width=\"2\" height=\"5\" fill=\"{LAZY}\"/></pattern>\
          <pattern id=\"m-pooled\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\">\
-         <rect width=\"4\" height=\"4\" fill=\"{POOLED}\" fill-opacity=\".38\"/><circle cx=\"2\" cy=\"2\" r=\"1.1\" fill=\"{POOLED}\"/></pattern></defs>"
+         <circle cx=\"2\" cy=\"2\" r=\"1.1\" fill=\"{POOLED}\"/></pattern></defs>"
     );
     css
 }
@@ -170,15 +179,14 @@ fn draw_fold(svg: &mut String, at: f64, note: &str) {
 fn draw_row(svg: &mut String, picture: &Picture, row: Row, at: f64, titles: Titles) {
     let range = row.range(&picture.fold);
     let scale = CELLS as f64 / row.bytes as f64;
+    let (from, width) = ((range.start - row.start) as f64 * scale, range.bytes() as f64 * scale);
     let _ = write!(
         svg,
         "<text class=\"m-d m-a\" x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{:016x}</text><g transform=\"translate({LEFT} {at:.1})\">\
-         <path class=\"m-h\" d=\"M{:.1} 0h{:.1}v{ROW}H{0:.1}z\"/>",
+         <path class=\"m-h\" d=\"M{from:.1} 0h{width:.1}v{ROW}h-{width:.1}z\"/>",
         LEFT - 8.0,
         at + ROW - 3.0,
-        row.start,
-        (range.start - row.start) as f64 * scale,
-        range.bytes() as f64 * scale
+        row.start
     );
     let strips = paint(row, &picture.fold, &picture.listing, &picture.palette, CELLS);
     match titles {
@@ -201,6 +209,13 @@ fn draw_row(svg: &mut String, picture: &Picture, row: Row, at: f64, titles: Titl
             for ((ink, shade), path) in paths {
                 let _ = write!(svg, "<path class=\"{}\"{} d=\"{path}\"/>", class(ink), opacity(shade));
             }
+        }
+    }
+    // One hatched path a row: a program that prints draws each pattern stripe by stripe.
+    for ink in [Ink::Lazy, Ink::Pooled] {
+        let path: String = strips.iter().filter(|strip| strip.ink == ink).map(shape).collect();
+        if !path.is_empty() {
+            let _ = write!(svg, "<path class=\"{}x\" d=\"{path}\"/>", class(ink));
         }
     }
     for quarter in 1..4 {

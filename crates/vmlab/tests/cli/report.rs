@@ -58,8 +58,16 @@ fn the_report_has_every_figure_with_title_axes_and_a_sentence() {
 
 #[test]
 fn the_help_of_every_command_has_examples() {
-    let commands: [&[&str]; 7] =
-        [&[], &["demo"], &["replay"], &["report"], &["bench"], &["bench", "index"], &["completions"]];
+    let commands: [&[&str]; 8] = [
+        &[],
+        &["demo"],
+        &["replay"],
+        &["report"],
+        &["map"],
+        &["bench"],
+        &["bench", "index"],
+        &["completions"],
+    ];
     for command in commands {
         vmlab().args(command).arg("--help").assert().success().stdout(contains("Example"));
     }
