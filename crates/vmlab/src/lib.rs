@@ -16,6 +16,7 @@ pub mod cli;
 pub mod kind;
 pub mod lab;
 pub mod machine;
+mod record;
 pub mod replay;
 pub mod report;
 pub mod run;

@@ -55,6 +55,14 @@ enum Command {
         cat trace > /tmp/NAME.ftrace; cat /proc/vmallocinfo > /tmp/NAME.vmallocinfo\n\n\
         NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
     Replay(ReplayArgs),
+    /// Record what the running kernel does to its address space and its per-CPU memory (root)
+    #[command(after_help = "Examples:\n  \
+        vmlab record -- unshare -n true\n  \
+        vmlab record -o boot.jsonl.gz --seconds 10\n  \
+        vmlab replay vmlab.jsonl.gz --space\n\n\
+        The form is described in docs/formats.md. What a recording changes is put back: an instance of tracefs, gone with it, \
+        and kernel.kptr_restrict, which is 1 while /proc/vmallocinfo is read.")]
+    Record(crate::record::Args),
     /// Measure indexes or spaces side by side
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
     Bench(BenchCommand),
@@ -151,6 +159,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         None => demo(Path::new("vmlab-report.html")),
         Some(Command::Demo(args)) => demo(&args.report),
         Some(Command::Replay(args)) => replay(args),
+        Some(Command::Record(args)) => crate::record::run(args),
         Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
         Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),
         Some(Command::Bench(BenchCommand::Percpu(args))) => crate::bench::percpu::run(args),

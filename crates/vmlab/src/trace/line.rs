@@ -126,12 +126,19 @@ fn overwritten(line: &str) -> Option<u64> {
 /// `CPU:0 [LOST 3 EVENTS]` (tracefs), `CPU:0 [3 EVENTS DROPPED]` (trace-cmd).
 fn lost(line: &str) -> Option<u64> {
     let (cpu, note) = line.strip_prefix("CPU:")?.split_once('[')?;
-    cpu.trim().parse::<u32>().ok()?;
+    cpu.trim().parse::<u16>().ok()?;
     let mut words = note.strip_suffix(']')?.split_whitespace();
     match (words.next()?, words.next()?, words.next()?, words.next()) {
         ("LOST", count, "EVENTS", None) | (count, "EVENTS", "DROPPED", None) => count.parse().ok(),
         _ => None,
     }
+}
+
+/// How many events the recorder says it lost, and of which CPU.
+pub(crate) fn lost_at(line: &str) -> Option<(u64, Option<u16>)> {
+    let line = line.trim();
+    let cpu = line.strip_prefix("CPU:").and_then(|rest| rest.split_once('[')?.0.trim().parse().ok());
+    lost(line).or_else(|| overwritten(line)).map(|events| (events, cpu))
 }
 
 fn alloc(fields: &str) -> Option<Event> {
@@ -162,7 +169,7 @@ pub(super) fn field<'a>(fields: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// Decimal, or hexadecimal with `0x`.
-fn number(text: &str) -> Option<u64> {
+pub(super) fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),

@@ -8,12 +8,18 @@
 //! [`LINE_MAX`] is cut; what is kept of a trace is some 60 bytes an event and a few lines of text, and reading ends at
 //! [`EVENTS_MAX`] events. Lines that are no events of ours cost time only.
 
+mod entry;
+pub mod jsonl;
 mod line;
 pub mod percpu;
+mod sink;
 mod source;
 pub mod vmallocinfo;
 
+pub use entry::{Entry, Happening};
+pub(crate) use line::lost_at;
 pub use line::{Event, Line, cpu, parse};
+pub use sink::Sink;
 pub use source::{decompress, open};
 
 use std::io::{self, BufRead, BufReader, Read};
