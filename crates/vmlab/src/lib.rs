@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`trace`] | reads event traces (ftrace, trace-cmd, perf text; plain, gzip, zstd) and `/proc/vmallocinfo` |
 //! | [`replay`] | runs a trace through an index and compares every address |
+//! | [`mod@convert`] | traces in other forms |
 //! | [`kind`] | the indexes, by name |
 //! | [`machine`] | this process as the machine of a space |
 //! | [`report`] | one self-contained HTML file to look at |
@@ -13,6 +14,8 @@
 
 pub mod bench;
 pub mod cli;
+pub mod convert;
+mod doctor;
 pub mod kind;
 pub mod lab;
 pub mod machine;

@@ -3,16 +3,28 @@
 use std::fs;
 use std::path::Path;
 
-#[test]
-fn saved_inputs_are_read_and_replayed_without_harm() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/trace_text");
+/// Gives every saved input of a target to its body; how many.
+fn each(target: &str, body: fn(&[u8])) -> usize {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut count = 0;
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         // The harness shows this when the body panics.
         println!("{}", path.display());
-        vmlab::trace::fuzz(&fs::read(&path).unwrap());
+        body(&fs::read(&path).unwrap());
         count += 1;
     }
+    count
+}
+
+#[test]
+fn saved_inputs_are_read_and_replayed_without_harm() {
+    let count = each("trace_text", vmlab::trace::fuzz);
     assert!(count >= 10, "{count} saved inputs");
+}
+
+#[test]
+fn saved_inputs_are_converted_into_every_form_and_read_again() {
+    let count = each("trace_convert", vmlab::convert::fuzz) + each("trace_text", vmlab::convert::fuzz);
+    assert!(count >= 20, "{count} saved inputs");
 }

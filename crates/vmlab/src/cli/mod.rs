@@ -7,6 +7,7 @@ mod space;
 mod table;
 
 pub(crate) use file::FileToBe;
+pub(crate) use table::plain;
 
 use crate::kind::{ALL, IndexKind};
 use crate::replay::timing::Budget;
@@ -63,6 +64,20 @@ enum Command {
         The form is described in docs/formats.md. What a recording changes is put back: an instance of tracefs, gone with it, \
         and kernel.kptr_restrict, which is 1 while /proc/vmallocinfo is read.")]
     Record(crate::record::Args),
+    /// Write a trace in another form: JSON lines, CSV, Perfetto, ftrace text
+    #[command(after_help = "Examples:\n  \
+        vmlab convert vmlab.jsonl.gz --to perfetto -o trace.json.gz   for ui.perfetto.dev\n  \
+        vmlab convert trace.ftrace.gz --to jsonl | jq -r .event\n  \
+        vmlab convert vmlab.jsonl.gz --to csv -o events.csv\n  \
+        vmlab convert vmlab.jsonl.gz --to vmallocinfo -o end.vmallocinfo\n\n\
+        docs/formats.md describes the forms.")]
+    Convert(crate::convert::Args),
+    /// Tell what this machine offers, and which ways the library and the recorder take for it
+    #[command(after_help = "Examples:\n  \
+        vmlab doctor\n  \
+        vmlab doctor --json | jq -r '.facts[] | select(.verdict != \"good\") | .name'\n\n\
+        Fails only where the library cannot work at all.")]
+    Doctor(crate::doctor::Args),
     /// Measure indexes or spaces side by side
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
     Bench(BenchCommand),
@@ -159,6 +174,8 @@ pub fn main(cli: &Cli) -> Result<()> {
         None => demo(Path::new("vmlab-report.html")),
         Some(Command::Demo(args)) => demo(&args.report),
         Some(Command::Replay(args)) => replay(args),
+        Some(Command::Convert(args)) => crate::convert::run(args),
+        Some(Command::Doctor(args)) => crate::doctor::run(args),
         Some(Command::Record(args)) => crate::record::run(args),
         Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
         Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),

@@ -8,7 +8,7 @@
 //! ```
 //! Both tables are read while events are recorded, between marks in the same buffer: what happened before the second mark is in
 //! the first table or not, and what happened after is not, so that a replay knows where it may begin. The recorder's own
-//! events are there, too: they happened.
+//! events are there, too: they happened. Areas in the pools of nodes stand in no table; so they can be emptied before the first.
 
 mod pipe;
 pub(crate) mod snapshot;
@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// KiB of the kernel's buffer for each CPU; what it cannot hold is lost, counted and said
     #[arg(long, value_name = "KIB", default_value = "8192", value_parser = clap::value_parser!(u32).range(4..=4 << 20))]
     buffer_kib: u32,
+    /// Empty the kernel's pools of freed areas first, by its shrinkers (drop_caches): no table shows what is in them
+    #[arg(long)]
+    drain_pools: bool,
     /// Record while this runs (default: until ^C)
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -138,6 +141,11 @@ impl Recorder {
         }
         let started = Instant::now();
         instance.set("tracing_on", "1")?;
+        if args.drain_pools {
+            std::fs::write("/proc/sys/vm/drop_caches", "2")
+                .context("the kernel refuses to run its shrinkers")?;
+            instance.set("trace_marker", "vmlab pools drained")?;
+        }
         let table = Tables::read(instance, When::Begin)?;
         if table.hashed {
             say("addresses of /proc/vmallocinfo are hashes here, so that areas cannot be told from it");
@@ -278,13 +286,14 @@ fn header(args: &Args, raw: bool) -> Header {
     }
 }
 
-/// How many CPUs a list of the system holds, such as `0-3,8`; 0 if it cannot be read.
-pub(crate) fn listed_cpus(which: &str) -> u64 {
+/// How many CPUs there are of a kind; 0 if that cannot be read.
+fn listed_cpus(which: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/{which}")).unwrap_or_default();
     count_listed(&text)
 }
 
-fn count_listed(text: &str) -> u64 {
+/// How many CPUs a list of the system holds, such as `0-3,8`.
+pub(crate) fn count_listed(text: &str) -> u64 {
     let count = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);

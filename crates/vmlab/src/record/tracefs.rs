@@ -200,14 +200,18 @@ fn is_left(name: &str, started: impl Fn(u32) -> Option<u64>) -> bool {
     parts().is_some_and(|(pid, start)| started(pid) != Some(start))
 }
 
-/// Removes the instances of recorders that are gone.
-pub(crate) fn remove_left(instances: &Path) {
-    let Ok(entries) = fs::read_dir(instances) else { return };
-    for entry in entries.flatten() {
-        if entry.file_name().to_str().is_some_and(|name| is_left(name, started)) {
-            // One that is read by a process that is not seen from here (another PID namespace) is busy, and stays.
-            let _ = fs::remove_dir(entry.path());
-        }
+/// The instances of recorders that are gone.
+pub(crate) fn left(instances: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(instances) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| is_left(name, started)).collect()
+}
+
+/// Removes them.
+fn remove_left(instances: &Path) {
+    for name in left(instances) {
+        // One that is read by a process that is not seen from here (another PID namespace) is busy, and stays.
+        let _ = fs::remove_dir(instances.join(name));
     }
 }
 
@@ -250,6 +254,36 @@ mod tests {
     fn started_itself() -> bool {
         let pid = std::process::id();
         started(pid).is_some() && !is_left(&format!("{PREFIX}{}", own_name().unwrap()), started)
+    }
+
+    #[test]
+    fn tf2_an_instance_goes_with_its_owner_or_is_left_until_it_is_not_read() {
+        // The tests of this process share its name: one instance at a time.
+        let Ok(instance) = Instance::make() else {
+            eprintln!("SKIPPED: no tracefs that may be used here");
+            return;
+        };
+        let instances = instance.path.parent().unwrap().to_path_buf();
+        assert!(instance.file("trace_pipe").is_file());
+        assert_eq!(
+            left(&instances).iter().filter(|name| instance.path.ends_with(name)).count(),
+            0,
+            "its owner lives"
+        );
+
+        let crashed = instances.join("vmlab-4194305-1");
+        fs::create_dir(&crashed).unwrap();
+        let pipe = fs::File::open(crashed.join("trace_pipe")).unwrap();
+        assert!(left(&instances).contains(&"vmlab-4194305-1".to_string()));
+        remove_left(&instances);
+        assert!(crashed.is_dir(), "somebody reads it");
+        drop(pipe);
+        remove_left(&instances);
+        assert!(!crashed.exists());
+
+        let path = instance.path.clone();
+        drop(instance);
+        assert!(!path.exists());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A replay needs less and reads more forms ([`parse`](super::parse)); on what both understand they agree, which a test checks.
 
-use super::line::{field, number, split};
+use super::line::{Event, Line, field, number, split};
+use super::percpu::PercpuEvent;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -272,5 +273,188 @@ impl fmt::Display for Happening<'_> {
             }
             Self::Mark { text } => f.write_str(text),
         }
+    }
+}
+
+impl Entry<'_> {
+    /// What a replay on an index makes of it.
+    pub fn line(&self) -> Line {
+        Line::Event(match self.happening {
+            Happening::AllocArea { va_start, size, align, vstart, vend, failed } => Event::Alloc {
+                addr: va_start,
+                size,
+                align,
+                vstart,
+                vend,
+                failed: match failed {
+                    0 => false,
+                    1 => true,
+                    _ => return Line::Bad,
+                },
+            },
+            Happening::FreeArea { va_start, .. } => Event::Free { addr: va_start },
+            Happening::Purge { num_purged, .. } => Event::Purge { purged: num_purged },
+            Happening::CreateChunk { base_addr } => Event::ChunkCreate { base: base_addr },
+            Happening::DestroyChunk { base_addr } => Event::ChunkDestroy { base: base_addr },
+            Happening::AllocPercpu { .. } | Happening::FreePercpu { .. } | Happening::FailPercpu { .. } => {
+                return Line::Percpu;
+            }
+            Happening::Mark { .. } => return Line::Other,
+        })
+    }
+
+    /// What a replay inside percpu chunks makes of it.
+    pub fn percpu(&self) -> Option<PercpuEvent> {
+        match self.happening {
+            Happening::AllocPercpu { base_addr, off, ptr, size, align, reserved, is_atomic, .. } => {
+                let (reserved, atomic) = (reserved != 0, is_atomic != 0);
+                Some(PercpuEvent::Alloc { base: base_addr, off, ptr, size, align, reserved, atomic })
+            }
+            Happening::FreePercpu { base_addr, off, .. } => Some(PercpuEvent::Free { base: base_addr, off }),
+            Happening::CreateChunk { base_addr } => Some(PercpuEvent::Create { base: base_addr }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::jsonl::Item;
+    use crate::trace::{cpu, parse};
+    use proptest::prelude::*;
+
+    fn number_any() -> impl Strategy<Value = u64> {
+        prop_oneof![Just(0), Just(u64::MAX), 0..1u64 << 20, any::<u64>()]
+    }
+
+    /// A word of a field: no blank, no comma.
+    fn word() -> impl Strategy<Value = Cow<'static, str>> {
+        "[a-zA-Z_+/0-9|.\u{e4}\"\\\\]{1,20}".prop_map(Cow::Owned)
+    }
+
+    fn happening() -> impl Strategy<Value = Happening<'static>> {
+        let n = number_any;
+        let some = || proptest::option::of(number_any());
+        let text = || proptest::option::of(word());
+        prop_oneof![
+            (n(), n(), n(), n(), n(), 0..3u64).prop_map(|(va_start, size, align, vstart, vend, failed)| {
+                Happening::AllocArea { va_start, size, align, vstart, vend, failed }
+            }),
+            (n(), some(), some()).prop_map(|(va_start, nr_lazy, nr_lazy_max)| Happening::FreeArea {
+                va_start,
+                nr_lazy,
+                nr_lazy_max
+            }),
+            (some(), some(), n()).prop_map(|(start, end, num_purged)| Happening::Purge {
+                start,
+                end,
+                num_purged
+            }),
+            ((text(), 0..2u64, 0..2u64, n(), n()), (n(), n(), n(), some(), text())).prop_map(
+                |(
+                    (call_site, reserved, is_atomic, size, align),
+                    (base_addr, off, ptr, bytes_alloc, gfp_flags),
+                )| {
+                    Happening::AllocPercpu {
+                        call_site,
+                        reserved,
+                        is_atomic,
+                        size,
+                        align,
+                        base_addr,
+                        off,
+                        ptr,
+                        bytes_alloc,
+                        gfp_flags,
+                    }
+                }
+            ),
+            (n(), n(), some()).prop_map(|(base_addr, off, ptr)| Happening::FreePercpu {
+                base_addr,
+                off,
+                ptr
+            }),
+            (0..2u64, 0..2u64, n(), n()).prop_map(|(reserved, is_atomic, size, align)| {
+                Happening::FailPercpu { reserved, is_atomic, size, align }
+            }),
+            n().prop_map(|base_addr| Happening::CreateChunk { base_addr }),
+            n().prop_map(|base_addr| Happening::DestroyChunk { base_addr }),
+            "[a-z \"\\\\=:]{0,30}"
+                .prop_map(|text| Happening::Mark { text: Cow::Owned(text.trim().to_string()) }),
+        ]
+    }
+
+    prop_compose! {
+        fn entry()(
+            who in proptest::option::of(("[a-zA-Z][a-zA-Z0-9/:_. \\[\\]()\"-]{0,14}[a-z]", any::<u32>())),
+            cpu in proptest::option::of(any::<u16>()),
+            ns in proptest::option::of(any::<u64>()),
+            happening in happening(),
+        ) -> Entry<'static> {
+            let (task, pid) = who.map_or((None, None), |(task, pid)| (Some(Cow::Owned(task)), Some(pid)));
+            // Text tells who ran by the CPU that stands behind.
+            let cpu = if task.is_some() { cpu.or(Some(0)) } else { cpu };
+            Entry { task, pid, cpu, ns, happening }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_entry_is_the_same_after_text_and_after_json(entry in entry()) {
+            let text = entry.to_string();
+            prop_assert_eq!(Entry::from_text(&text), Some(entry.clone()), "{}", &text);
+            let json = Item::Event(entry.clone()).to_json().unwrap();
+            prop_assert_eq!(Item::from_json(&json).unwrap(), Some(Item::Event(entry)), "{}", json);
+        }
+
+        #[test]
+        fn a_replay_reads_the_same_from_text_and_from_the_entry(entry in entry()) {
+            let text = entry.to_string();
+            prop_assert_eq!(parse(&text), entry.line(), "{}", &text);
+            prop_assert_eq!(parse(&Item::Event(entry.clone()).to_json().unwrap()), entry.line());
+            if !matches!(entry.happening, Happening::Mark { .. }) {
+                prop_assert_eq!(cpu(&text), entry.cpu.unwrap_or(0), "{}", &text);
+            }
+        }
+
+        #[test]
+        fn any_text_is_read_without_harm(line in "[ -~\u{e4}]{0,120}", name in 0..9usize) {
+            const NAMES: [&str; 9] = ["alloc_vmap_area: va_start: 1 size=1", "percpu_free_percpu:", "[0] [", "(", "-1 (", "tracing_mark_write:", "1.5:", "{\"event\":", "] ["];
+            for text in [line.clone(), format!("{line}{}{line}", NAMES[name]), format!("{} {line}", NAMES[name])] {
+                if let Some(entry) = Entry::from_text(&text) {
+                    let again = entry.to_string();
+                    prop_assert_eq!(Entry::from_text(&again).map(|entry| entry.happening), Some(entry.happening));
+                }
+                let _ = Item::from_json(&text);
+            }
+        }
+    }
+
+    #[test]
+    fn the_heads_of_each_tool_are_read() {
+        for (head, task, pid, at, ns) in [
+            (
+                "     kworker/1:1-23074   [001] ..... 46822.926556: ",
+                "kworker/1:1",
+                23074,
+                1,
+                46_822_926_556_000,
+            ),
+            ("          <idle>-0       [000] d..1.     0.219395: ", "<idle>", 0, 0, 219_395_000),
+            ("  a-b c-12   (   12) [003] ..... 7.000000001: ", "a-b c", 12, 3, 7_000_000_001),
+            ("swapper     7 [002]     0.219395: vmalloc:", "swapper", 7, 2, 219_395_000),
+        ] {
+            let line = format!("{head}free_vmap_area_noflush: va_start=0x1000 nr_lazy=2 nr_lazy_max=8192");
+            let entry = Entry::from_text(&line).unwrap();
+            let seen = (entry.task.as_deref(), entry.pid, entry.cpu, entry.ns);
+            assert_eq!(seen, (Some(task), Some(pid), Some(at), Some(ns)), "{head}");
+            assert_eq!(
+                entry.happening,
+                Happening::FreeArea { va_start: 0x1000, nr_lazy: Some(2), nr_lazy_max: Some(8192) }
+            );
+        }
+        assert_eq!(Entry::from_text("a-1 [000] 1.0: sched_switch: prev=1"), None);
+        assert_eq!(Entry::from_text("# alloc_vmap_area: va_start: 1"), None);
     }
 }

@@ -52,28 +52,35 @@ impl When {
     }
 }
 
-/// What was recorded.
+/// What was recorded. What is not known is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Header {
     /// [`VERSION`].
     pub version: Number,
     /// Release of the kernel.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub kernel: String,
     /// Its build.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub build: String,
     /// Its architecture.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub machine: String,
     /// CPUs that there can be.
+    #[serde(skip_serializing_if = "Number::is_zero")]
     pub cpus: Number,
     /// CPUs in use.
+    #[serde(skip_serializing_if = "Number::is_zero")]
     pub online: Number,
     /// Bytes of a page.
+    #[serde(skip_serializing_if = "Number::is_zero")]
     pub page_bytes: Number,
     /// The clock of `ns`, by tracefs's name.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub clock: String,
     /// `raw` addresses, or `hashed` ones, which cannot be compared.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub pointers: String,
     /// KiB of the kernel's buffer for each CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,6 +236,14 @@ pub struct Number(pub u64);
 /// A number that is written as a string in hexadecimal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Address(pub u64);
+
+impl Number {
+    /// Zero stands for what is not known.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+    fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+}
 
 impl Serialize for Number {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,5 +1,7 @@
 //! One line of a trace.
 
+use super::jsonl::Item;
+
 /// An event that changes the address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -72,6 +74,17 @@ const NAMES: [&str; 8] = [
 /// Parses one line, whichever tool printed it.
 pub fn parse(line: &str) -> Line {
     let line = line.trim();
+    // A line of a recording; the name of a task may begin so, too.
+    if line.starts_with('{')
+        && let Ok(item) = Item::from_json(line)
+    {
+        return match item {
+            Some(Item::Event(entry)) => entry.line(),
+            Some(Item::Lost(lost)) => Line::Lost(lost.events.0),
+            Some(Item::Header(_) | Item::Area(_) | Item::Stats(_) | Item::Summary(_)) => Line::Comment,
+            None => Line::Other,
+        };
+    }
     if line.is_empty() || line.starts_with('#') {
         return overwritten(line).map_or(Line::Comment, Line::Lost);
     }

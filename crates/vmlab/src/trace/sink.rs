@@ -41,6 +41,11 @@ impl Sink {
         Ok(Self { path: path.to_path_buf(), out: Out::new(raw, gzip) })
     }
 
+    /// Writes to `out`, which is called `name` where writing fails.
+    pub fn to(out: impl Write + 'static, name: &str) -> Self {
+        Self { path: PathBuf::from(name), out: Out::new(Box::new(out), false) }
+    }
+
     /// Bytes that the file has up to now.
     pub fn bytes(&self) -> u64 {
         match &self.out {
