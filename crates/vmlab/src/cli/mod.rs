@@ -44,16 +44,13 @@ enum Command {
     /// Replay the five traces that come with vmlab on every index and write a report to look at (the default)
     #[command(after_help = "Example:\n  vmlab demo --report /tmp/report.html")]
     Demo(DemoArgs),
-    /// Replay traces of your own: ftrace, trace-cmd or perf text, plain, gzip or zstd
+    /// Replay traces of your own: recordings, or ftrace, trace-cmd or perf text, plain, gzip or zstd
     #[command(after_help = "Examples:\n  \
         vmlab replay trace.ftrace.gz --report out.html\n  \
         vmlab replay trace --vmallocinfo info --index btree,rb-linux\n  \
         vmlab replay trace --space --policy linux --nodes 4\n  \
         trace-cmd report | vmlab replay - --json | jq .equal\n\n\
-        Record a trace as root:\n  \
-        cd /sys/kernel/tracing; echo 65536 > buffer_size_kb\n  \
-        echo 1 > events/vmalloc/enable; echo 1 > events/percpu/enable\n  \
-        cat trace > /tmp/NAME.ftrace; cat /proc/vmallocinfo > /tmp/NAME.vmallocinfo\n\n\
+        As root, vmlab record writes such a trace, with the tables of both ends; ftrace's and perf's text do as well.\n\n\
         NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
     Replay(ReplayArgs),
     /// Record what the running kernel does to its address space and its per-CPU memory (root)

@@ -9,7 +9,7 @@ mod system;
 
 use crate::cli::out;
 use anyhow::{Result, bail};
-use comfy_table::{Cell, Color};
+use comfy_table::{Cell, Color, ContentArrangement};
 use serde::Serialize;
 use system::System;
 
@@ -85,6 +85,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn print(facts: &[Fact]) -> Result<()> {
     let mut table = crate::cli::plain();
+    // Sentences fold at the width of a terminal, and stay whole in a pipe.
+    table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["", "", "found", "what follows"]);
     let mut group = "";
     for fact in facts {

@@ -61,7 +61,9 @@ impl<R: Read> Pipe<R> {
                 self.chunk = chunk;
                 written.map(|()| true)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(false),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            // There may be more: what is left is not to be taken for nothing.
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error).context("tracefs: cannot read trace_pipe"),
         }
     }

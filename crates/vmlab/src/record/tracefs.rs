@@ -8,7 +8,7 @@
 //! process is gone. The kernel refuses to remove one that is being read, whatever its name says.
 //!
 //! # Invariants
-//! - **TF1 own-instance**  nothing outside `instances/vmlab-PID-START` is written.
+//! - **TF1 own-instance**  nothing in tracefs is written or removed but instances named so, whose process is this one or gone.
 //! - **TF2 none-left**     an instance is removed when its recording is dropped, on whatever way, or by the next one.
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -191,7 +191,7 @@ fn started(pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Whether the recorder that an instance is named by is gone. Names that are not a recorder's belong to somebody else.
+/// Checks TF1: whether the recorder that an instance is named by is gone. Names that are not a recorder's belong to somebody else.
 fn is_left(name: &str, started: impl Fn(u32) -> Option<u64>) -> bool {
     let parts = || {
         let (pid, start) = name.strip_prefix(PREFIX)?.split_once('-')?;
