@@ -5,10 +5,11 @@
 //!
 //! # Memory
 //! Input may be hostile, and a megabyte of gzip may stand for a gigabyte of text. Reading streams; a line longer than
-//! [`LINE_MAX`] is cut; what is kept of a trace is some 60 bytes an event and a few lines of text, and reading ends at
+//! [`LINE_MAX`] is cut; what is kept of a trace is some 70 bytes an event and a few lines of text, and reading ends at
 //! [`EVENTS_MAX`] events. Lines that are no events of ours cost time only.
 
 mod entry;
+mod head;
 mod items;
 pub mod jsonl;
 mod line;
@@ -18,6 +19,7 @@ mod source;
 pub mod vmallocinfo;
 
 pub use entry::{Entry, Happening};
+pub use head::{task, time_ns};
 pub use items::{Census, Next, items};
 pub(crate) use line::lost_at;
 pub use line::{Event, Line, cpu, parse};
@@ -25,6 +27,8 @@ pub use sink::Sink;
 pub use source::{decompress, open};
 
 use jsonl::{Header, Item, Summary, When};
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
 
 /// Longest line that is looked at, in bytes.
@@ -34,6 +38,9 @@ pub const LINE_MAX: usize = 16 * 1024;
 pub const EVENTS_MAX: usize = 10_000_000;
 /// The most bytes kept of a table in a recording: some 600,000 areas.
 pub const TABLE_BYTES_MAX: usize = 64 << 20;
+/// The most tasks that are told apart; a kernel's names are of 15 bytes.
+const TASKS_MAX: usize = 4096;
+const TASK_CHARS: usize = 64;
 /// How many unreadable lines are remembered by number.
 const BAD_KEPT: usize = 8;
 
@@ -79,6 +86,24 @@ impl Recording {
     }
 }
 
+/// What stands before an event.
+#[derive(Default)]
+struct Head<'a> {
+    cpu: u16,
+    ns: u64,
+    task: Cow<'a, str>,
+}
+
+impl<'a> Head<'a> {
+    /// Only what changes the address space is worth looking for it.
+    fn of_text(what: &Line, line: &'a str) -> Self {
+        match what {
+            Line::Event(_) => Self { cpu: cpu(line), ns: time_ns(line), task: Cow::Borrowed(task(line)) },
+            _ => Self::default(),
+        }
+    }
+}
+
 /// What a trace held.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
@@ -86,6 +111,14 @@ pub struct Trace {
     pub events: Vec<Event>,
     /// The CPU of each event, in the same order; 0 where the recorder named none.
     pub cpus: Vec<u16>,
+    /// The recorder's clock at each event, nanoseconds, in the same order; 0 where it told none.
+    pub times_ns: Vec<u64>,
+    /// The task that each event ran in, as a place in `tasks`, in the same order.
+    pub task_of: Vec<u16>,
+    /// The tasks, without their numbers, each once; the first is none.
+    pub tasks: Vec<String>,
+    /// The place of each task in `tasks`.
+    task_numbers: HashMap<String, u16>,
     /// The line, from 1, of each allocation among the events, in order.
     alloc_lines: Vec<u64>,
     /// Lines read.
@@ -140,7 +173,7 @@ impl Trace {
     fn add(&mut self, line: &[u8], most: usize) {
         self.lines += 1;
         let text = String::from_utf8_lossy(line);
-        let (line, cpu) = self.parse(&text);
+        let (line, head) = self.parse(&text);
         match line {
             Line::Event(_) if self.events.len() == most => self.too_many = true,
             Line::Event(event) => {
@@ -148,7 +181,10 @@ impl Trace {
                     self.alloc_lines.push(self.lines);
                 }
                 self.events.push(event);
-                self.cpus.push(cpu);
+                self.cpus.push(head.cpu);
+                self.times_ns.push(head.ns);
+                let task = self.task_number(&head.task);
+                self.task_of.push(task);
             }
             Line::Comment => self.comments += 1,
             Line::Percpu => self.percpu += 1,
@@ -166,30 +202,68 @@ impl Trace {
         }
     }
 
-    /// What a line is, and of which CPU. What a recording says besides its events is kept.
-    fn parse(&mut self, text: &str) -> (Line, u16) {
+    /// What a line is, and what stands before its event. What a recording says besides its events is kept.
+    fn parse<'a>(&mut self, text: &'a str) -> (Line, Head<'a>) {
         if !text.starts_with('{') {
-            return (parse(text), cpu(text));
+            let line = parse(text);
+            return (line, Head::of_text(&line, text));
         }
-        match Item::from_json(text) {
-            Ok(Some(Item::Event(entry))) => (entry.line(), entry.cpu.unwrap_or(0)),
-            Ok(Some(Item::Lost(lost))) => (Line::Lost(lost.events.0), 0),
+        let line = match Item::from_json(text) {
+            Ok(Some(Item::Event(entry))) => {
+                let line = entry.line();
+                let head = Head {
+                    cpu: entry.cpu.unwrap_or(0),
+                    ns: entry.ns.unwrap_or(0),
+                    task: entry.task.unwrap_or_default(),
+                };
+                return (line, head);
+            }
+            Ok(Some(Item::Lost(lost))) => Line::Lost(lost.events.0),
             Ok(Some(item)) => {
-                let recording = self.recording.get_or_insert_default();
                 // The summary knows of losses that left no line, and of those that did.
                 if let Item::Summary(summary) = &item {
                     self.lost = self.lost.max(summary.lost.0);
                 }
-                recording.keep(item);
-                (Line::Comment, 0)
+                self.recording.get_or_insert_default().keep(item);
+                Line::Comment
             }
-            Ok(None) => (Line::Other, 0),
+            Ok(None) => Line::Other,
             // The name of a task may begin so, too; but not in a recording.
             Err(_) => match parse(text) {
-                Line::Other if self.recording.is_some() => (Line::Bad, 0),
-                line => (line, cpu(text)),
+                Line::Other if self.recording.is_some() => Line::Bad,
+                line => return (line, Head::of_text(&line, text)),
             },
+        };
+        (line, Head::default())
+    }
+
+    /// The place of a task in `tasks`; that of none where there are [`TASKS_MAX`] others.
+    fn task_number(&mut self, name: &str) -> u16 {
+        if self.tasks.is_empty() {
+            self.tasks.push(String::new());
         }
+        // The events of one task come together, and there are few.
+        let last = self.task_of.last().copied().unwrap_or(0);
+        if self.tasks[usize::from(last)] == name {
+            return last;
+        }
+        if let Some(known) = self.task_numbers.get(name) {
+            return *known;
+        }
+        if name.is_empty() || self.tasks.len() > TASKS_MAX {
+            return 0;
+        }
+        let name: String = name.chars().take(TASK_CHARS).collect();
+        let number = self.tasks.len() as u16;
+        self.tasks.push(name.clone());
+        self.task_numbers.insert(name, number);
+        number
+    }
+
+    /// The task of an event, by its place among the events; empty where the recorder named none.
+    pub fn task_at(&self, event: usize) -> &str {
+        let number = self.task_of.get(event).copied().unwrap_or(0);
+        self.tasks.get(usize::from(number)).map_or("", String::as_str)
     }
 
     /// Allocations, failed attempts included.
@@ -271,6 +345,24 @@ mod tests {
         text.extend_from_slice(ALLOC.as_bytes());
         let trace = Trace::read(&text[..]);
         assert_eq!((trace.lines, trace.others, trace.allocs()), (2, 1, 1));
+    }
+
+    #[test]
+    fn every_event_has_a_time_and_a_task_and_a_hostile_trace_has_not_too_many() {
+        let mut text = String::new();
+        for n in 0..TASKS_MAX + 9 {
+            text += &ALLOC.replace("x-1", &format!("t{n}-7"));
+        }
+        text += &ALLOC.replace("x-1", "t3-8");
+        text += &ALLOC.replace("x-1 [000] ..... 1.0: ", "");
+        let trace = Trace::read(text.as_bytes());
+        let count = trace.events.len();
+        assert_eq!(
+            (trace.times_ns.len(), trace.task_of.len(), trace.tasks.len()),
+            (count, count, TASKS_MAX + 1)
+        );
+        assert_eq!((trace.task_at(0), trace.task_at(count - 2), trace.task_at(count - 1)), ("t0", "t3", ""));
+        assert_eq!((trace.times_ns[0], trace.times_ns[count - 1]), (1_000_000_000, 0));
     }
 
     #[test]

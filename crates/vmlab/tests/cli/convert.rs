@@ -43,12 +43,12 @@ fn objects_are_replayed_alike_from_a_recording() {
 fn a_table_has_a_row_for_each_event() {
     let csv = converted("boot-smp1", "csv");
     let mut table = csv::Reader::from_reader(&csv[..]);
-    let at = |name: &str| table.headers().unwrap().iter().position(|column| column == name).unwrap();
-    let mut table_of = [at("event"), at("va_start"), at("size")];
+    let head = table.headers().unwrap().clone();
+    let [event, va_start, size] =
+        ["event", "va_start", "size"].map(|name| head.iter().position(|column| column == name).unwrap());
     let rows: Vec<csv::StringRecord> = table.records().map(Result::unwrap).collect();
     let trace = Trace::read(text_of("boot-smp1").as_bytes());
     assert_eq!(rows.len() as u64, trace.events.len() as u64 + trace.percpu);
-    let [event, va_start, size] = std::mem::take(&mut table_of);
     let of_table: Vec<(u64, u64)> = rows
         .iter()
         .filter(|row| &row[event] == "alloc_vmap_area")
