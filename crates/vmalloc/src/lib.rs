@@ -30,6 +30,7 @@
 //! | bytes that may be gone, without a fault | [`Vmalloc::vread`], [`Mappings::vread`] |
 //! | a copy of data for each CPU | [`percpu`], [`per_cpu!`] |
 //! | gauges and counters of the crate `metrics` | [`Vmalloc`]'s `publish_metrics`, feature `metrics` |
+//! | what this machine offers, and which ways are taken for it | [`machine()`] |
 //! | what there is | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
 //! | guard pages; mistakes that fault or abort | [`Options::guards`], [`Options::profile`], [`Profile::Hardened`] |
 //!
@@ -105,7 +106,7 @@ pub use buffer::Buffer;
 pub use error::{AllocError, CreateError, FreeError, ResizeError};
 pub use heap::Stats;
 pub use kv::{Kv, LARGE_BYTES};
-pub use os::{Call, Errno};
+pub use os::{Answer, Call, Errno, Machine, machine};
 pub use vmalloc::{Hardened, HugePages, Options, Profile, Vmalloc, Walls};
 pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`trace`] | reads event traces (ftrace, trace-cmd, perf text; plain, gzip, zstd) and `/proc/vmallocinfo` |
 //! | [`replay`] | runs a trace through an index and compares every address |
+//! | [`mod@convert`] | traces in other forms |
 //! | [`kind`] | the indexes, by name |
 //! | [`machine`] | this process as the machine of a space |
 //! | [`map`] | the address space at a moment as a picture |
@@ -14,10 +15,13 @@
 
 pub mod bench;
 pub mod cli;
+pub mod convert;
+mod doctor;
 pub mod kind;
 pub mod lab;
 pub mod machine;
 pub mod map;
+mod record;
 pub mod replay;
 pub mod report;
 pub mod run;

@@ -8,6 +8,8 @@ mod bench;
 mod bench_memory;
 #[path = "cli/bench_space.rs"]
 mod bench_space;
+#[path = "cli/convert.rs"]
+mod convert;
 #[path = "cli/forms.rs"]
 mod forms;
 #[path = "cli/input.rs"]
@@ -18,6 +20,8 @@ mod map;
 mod oracles;
 #[path = "cli/percpu.rs"]
 mod percpu;
+#[path = "cli/record.rs"]
+mod record;
 #[path = "cli/report.rs"]
 mod report;
 #[path = "cli/space.rs"]

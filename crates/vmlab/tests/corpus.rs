@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-fn run(target: &str, body: fn(&[u8])) {
+/// Gives every saved input of a target to its body; how many.
+fn each(target: &str, body: fn(&[u8])) -> usize {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut count = 0;
     for entry in fs::read_dir(dir).unwrap() {
@@ -13,15 +14,23 @@ fn run(target: &str, body: fn(&[u8])) {
         body(&fs::read(&path).unwrap());
         count += 1;
     }
-    assert!(count >= 10, "{count} saved inputs");
+    count
 }
 
 #[test]
 fn saved_inputs_are_read_and_replayed_without_harm() {
-    run("trace_text", vmlab::trace::fuzz);
+    let count = each("trace_text", vmlab::trace::fuzz);
+    assert!(count >= 10, "{count} saved inputs");
+}
+
+#[test]
+fn saved_inputs_are_converted_into_every_form_and_read_again() {
+    let count = each("trace_convert", vmlab::convert::fuzz) + each("trace_text", vmlab::convert::fuzz);
+    assert!(count >= 20, "{count} saved inputs");
 }
 
 #[test]
 fn saved_tables_of_areas_are_read_measured_and_drawn_without_harm() {
-    run("vmallocinfo_text", vmlab::map::read::fuzz);
+    let count = each("vmallocinfo_text", vmlab::map::read::fuzz);
+    assert!(count > 0, "no saved input");
 }

@@ -87,6 +87,11 @@ impl Advisor {
         }
     }
 
+    /// How many spans one call gives back, as far as was found out.
+    pub(super) fn batch(&self) -> usize {
+        if self.batches.load(Ordering::Relaxed) >= ONE_BY_ONE { 1 } else { BATCH }
+    }
+
     /// Says whether huge pages are to be behind a span.
     ///
     /// # Safety

@@ -23,10 +23,13 @@
 
 mod advice;
 mod linux;
+mod probe;
 #[cfg(test)]
 pub(crate) mod shim;
 mod thread;
 mod uffd;
+
+pub use probe::{Answer, Machine, machine};
 
 pub(crate) use linux::Linux;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]

@@ -55,13 +55,23 @@ pub(super) fn area(index: Index) -> Option<(Area, Index)> {
     }
 }
 
+/// Whether there are sections: libc registered an area.
+pub(crate) fn has_sections() -> bool {
+    area(Index::Cpu).is_some()
+}
+
+/// Whether the kernel keeps concurrency ids in the area.
+pub(crate) fn has_concurrency_ids() -> bool {
+    area(Index::ConcurrencyId).is_some_and(|(_, index)| index == Index::ConcurrencyId)
+}
+
 /// Commands of `membarrier`.
 const REGISTER: i64 = 1 << 8;
 const FENCE: i64 = 1 << 7;
 
 /// Whether [`end_sections`] works, from now on and in children. Who is told so may be refused later, by a filter of system calls that
 /// came between.
-pub(super) fn can_end_sections() -> bool {
+pub(crate) fn can_end_sections() -> bool {
     static CAN: Once = Once::new();
     CAN.get(|| u32::from(membarrier(REGISTER) && membarrier(FENCE))) == 1
 }

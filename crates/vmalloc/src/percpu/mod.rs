@@ -82,6 +82,7 @@ mod tests;
 
 pub use counter::PerCpuCounter;
 pub use error::Error;
+pub(crate) use find::{can_end_sections, has_concurrency_ids, has_sections};
 pub use list::{Node, PerCpuList};
 pub use local::{Local, Word};
 pub use object::{PerCpu, PerCpuBox, Static, View, Zeroable};

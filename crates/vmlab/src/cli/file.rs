@@ -42,6 +42,20 @@ impl FileToBe {
         self.made = false;
         Ok(std::mem::take(&mut self.path))
     }
+
+    /// Empties the file, to be written bit by bit.
+    ///
+    /// # Errors
+    /// If it cannot be emptied.
+    pub(crate) fn stream(mut self) -> Result<File> {
+        let file = self.file.try_clone().with_context(|| format!("cannot write {}", self.path.display()))?;
+        // A pipe or a device has no length.
+        if file.metadata().is_ok_and(|data| data.is_file()) {
+            file.set_len(0).with_context(|| format!("cannot write {}", self.path.display()))?;
+        }
+        self.made = false;
+        Ok(file)
+    }
 }
 
 impl Drop for FileToBe {

@@ -54,7 +54,10 @@ impl Input {
         }
         let table = match vmallocinfo.map(Path::to_path_buf).or_else(|| beside(file)) {
             Some(path) => read_table(&path)?,
-            None => Table::default(),
+            None => trace
+                .recording
+                .as_ref()
+                .map_or_else(Table::default, |recording| Table::read(recording.table().as_bytes())),
         };
         Ok(Self { name: stem(file), about: "", trace, table })
     }
@@ -138,13 +141,13 @@ pub(super) fn read_table(path: &Path) -> Result<Table> {
     Ok(table)
 }
 
-/// The file's name without `.gz`, `.zst`, `.ftrace`, `.txt`.
+/// The file's name without `.gz`, `.zst`, `.ftrace`, `.txt`, `.jsonl`.
 pub(super) fn stem(file: &Path) -> String {
     if file == Path::new("-") {
         return "stdin".to_string();
     }
     let mut name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
-    for end in [".gz", ".zst", ".ftrace", ".txt"] {
+    for end in [".gz", ".zst", ".ftrace", ".txt", ".jsonl"] {
         if let Some(short) = name.strip_suffix(end).filter(|short| !short.is_empty()) {
             name = short.to_string();
         }
@@ -176,6 +179,7 @@ mod tests {
             ("a/boot.ftrace.gz", "boot"),
             ("boot.zst", "boot"),
             ("boot.v2.txt", "boot.v2"),
+            ("boot.jsonl.gz", "boot"),
             ("trace", "trace"),
             (".gz", ".gz"),
             ("-", "stdin"),

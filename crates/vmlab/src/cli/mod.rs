@@ -9,6 +9,7 @@ mod space;
 mod table;
 
 pub(crate) use file::FileToBe;
+pub(crate) use table::plain;
 
 use crate::kind::{ALL, IndexKind};
 use crate::replay::timing::Budget;
@@ -46,16 +47,13 @@ enum Command {
     /// Replay the five traces that come with vmlab on every index and write a report to look at (the default)
     #[command(after_help = "Example:\n  vmlab demo --report /tmp/report.html")]
     Demo(DemoArgs),
-    /// Replay traces of your own: ftrace, trace-cmd or perf text, plain, gzip or zstd
+    /// Replay traces of your own: recordings, or ftrace, trace-cmd or perf text, plain, gzip or zstd
     #[command(after_help = "Examples:\n  \
         vmlab replay trace.ftrace.gz --report out.html\n  \
         vmlab replay trace --vmallocinfo info --index btree,rb-linux\n  \
         vmlab replay trace --space --policy linux --nodes 4\n  \
         trace-cmd report | vmlab replay - --json | jq .equal\n\n\
-        Record a trace as root:\n  \
-        cd /sys/kernel/tracing; echo 65536 > buffer_size_kb\n  \
-        echo 1 > events/vmalloc/enable; echo 1 > events/percpu/enable\n  \
-        cat trace > /tmp/NAME.ftrace; cat /proc/vmallocinfo > /tmp/NAME.vmallocinfo\n\n\
+        As root, vmlab record writes such a trace, with the tables of both ends; ftrace's and perf's text do as well.\n\n\
         NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
     Replay(ReplayArgs),
     /// Draw one HTML file of traces, of vmallocinfo, of what benchmarks wrote: films, ratios, growth, contention
@@ -75,6 +73,28 @@ enum Command {
         The areas of a process of ours: have it write what Vmalloc::vmallocinfo, or the C function\n\
         vmallocinfo, tells to a file, and give that file.")]
     Map(map::Args),
+    /// Record what the running kernel does to its address space and its per-CPU memory (root)
+    #[command(after_help = "Examples:\n  \
+        vmlab record -- unshare -n true\n  \
+        vmlab record -o boot.jsonl.gz --seconds 10\n  \
+        vmlab replay vmlab.jsonl.gz --space\n\n\
+        The form is described in docs/formats.md. What a recording changes is put back: an instance of tracefs, gone with it, \
+        and kernel.kptr_restrict, which is 1 while /proc/vmallocinfo is read.")]
+    Record(crate::record::Args),
+    /// Write a trace in another form: JSON lines, CSV, Perfetto, ftrace text
+    #[command(after_help = "Examples:\n  \
+        vmlab convert vmlab.jsonl.gz --to perfetto -o trace.json.gz   for ui.perfetto.dev\n  \
+        vmlab convert trace.ftrace.gz --to jsonl | jq -r .event\n  \
+        vmlab convert vmlab.jsonl.gz --to csv -o events.csv\n  \
+        vmlab convert vmlab.jsonl.gz --to vmallocinfo -o end.vmallocinfo\n\n\
+        docs/formats.md describes the forms.")]
+    Convert(crate::convert::Args),
+    /// Tell what this machine offers, and which ways the library and the recorder take for it
+    #[command(after_help = "Examples:\n  \
+        vmlab doctor\n  \
+        vmlab doctor --json | jq -r '.facts[] | select(.verdict != \"good\") | .name'\n\n\
+        Fails only where the library cannot work at all.")]
+    Doctor(crate::doctor::Args),
     /// Measure indexes or spaces side by side
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
     Bench(BenchCommand),
@@ -173,6 +193,9 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Replay(args)) => replay(args),
         Some(Command::Report(args)) => report::run(args),
         Some(Command::Map(args)) => map::run(args),
+        Some(Command::Convert(args)) => crate::convert::run(args),
+        Some(Command::Doctor(args)) => crate::doctor::run(args),
+        Some(Command::Record(args)) => crate::record::run(args),
         Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
         Some(Command::Bench(BenchCommand::Space(args))) => crate::bench::space::run(args),
         Some(Command::Bench(BenchCommand::Percpu(args))) => crate::bench::percpu::run(args),

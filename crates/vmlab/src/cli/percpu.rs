@@ -31,7 +31,7 @@ pub(super) fn replay(files: &[PathBuf], vmallocinfo: Option<&Path>, json: bool) 
         let trace = PercpuTrace::read(open(file).with_context(|| format!("cannot read {shown}"))?);
         let table = match vmallocinfo.map(Path::to_path_buf).or_else(|| beside(file)) {
             Some(path) => read_table(&path)?,
-            None => Table::default(),
+            None => Table::read(trace.areas.as_bytes()),
         };
         let name = stem(file);
         let all = [

@@ -59,7 +59,7 @@ pub(super) fn print(outcomes: &[Outcome]) -> Result<()> {
 }
 
 /// A table without lines but that under its head.
-pub(super) fn plain() -> Table {
+pub(crate) fn plain() -> Table {
     let mut table = Table::new();
     table
         .load_preset(presets::UTF8_HORIZONTAL_ONLY)

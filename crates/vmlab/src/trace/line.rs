@@ -1,5 +1,7 @@
 //! One line of a trace.
 
+use super::jsonl::Item;
+
 /// An event that changes the address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -72,6 +74,17 @@ const NAMES: [&str; 8] = [
 /// Parses one line, whichever tool printed it.
 pub fn parse(line: &str) -> Line {
     let line = line.trim();
+    // A line of a recording; the name of a task may begin so, too.
+    if line.starts_with('{')
+        && let Ok(item) = Item::from_json(line)
+    {
+        return match item {
+            Some(Item::Event(entry)) => entry.line(),
+            Some(Item::Lost(lost)) => Line::Lost(lost.events.0),
+            Some(Item::Header(_) | Item::Area(_) | Item::Stats(_) | Item::Summary(_)) => Line::Comment,
+            None => Line::Other,
+        };
+    }
     if line.is_empty() || line.starts_with('#') {
         return overwritten(line).map_or(Line::Comment, Line::Lost);
     }
@@ -126,12 +139,19 @@ fn overwritten(line: &str) -> Option<u64> {
 /// `CPU:0 [LOST 3 EVENTS]` (tracefs), `CPU:0 [3 EVENTS DROPPED]` (trace-cmd).
 fn lost(line: &str) -> Option<u64> {
     let (cpu, note) = line.strip_prefix("CPU:")?.split_once('[')?;
-    cpu.trim().parse::<u32>().ok()?;
+    cpu.trim().parse::<u16>().ok()?;
     let mut words = note.strip_suffix(']')?.split_whitespace();
     match (words.next()?, words.next()?, words.next()?, words.next()) {
         ("LOST", count, "EVENTS", None) | (count, "EVENTS", "DROPPED", None) => count.parse().ok(),
         _ => None,
     }
+}
+
+/// How many events the recorder says it lost, and of which CPU.
+pub(crate) fn lost_at(line: &str) -> Option<(u64, Option<u16>)> {
+    let line = line.trim();
+    let cpu = line.strip_prefix("CPU:").and_then(|rest| rest.split_once('[')?.0.trim().parse().ok());
+    lost(line).or_else(|| overwritten(line)).map(|events| (events, cpu))
 }
 
 fn alloc(fields: &str) -> Option<Event> {
@@ -162,7 +182,7 @@ pub(super) fn field<'a>(fields: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// Decimal, or hexadecimal with `0x`.
-fn number(text: &str) -> Option<u64> {
+pub(super) fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),

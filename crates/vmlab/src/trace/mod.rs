@@ -1,23 +1,33 @@
 //! Event traces of a kernel's `vmalloc` and `percpu` events.
 //!
 //! Three text shapes are read, told apart line by line, since they differ only in what stands before the event's name:
-//! tracefs `trace`, `trace-cmd report` and `perf script`.
+//! tracefs `trace`, `trace-cmd report` and `perf script`; and the recordings of `vmlab record` ([`jsonl`]).
 //!
 //! # Memory
 //! Input may be hostile, and a megabyte of gzip may stand for a gigabyte of text. Reading streams; a line longer than
 //! [`LINE_MAX`] is cut; what is kept of a trace is some 70 bytes an event and a few lines of text, and reading ends at
 //! [`EVENTS_MAX`] events. Lines that are no events of ours cost time only.
 
+mod entry;
 mod head;
+mod items;
+pub mod jsonl;
 mod line;
 pub mod percpu;
+mod sink;
 mod source;
 pub mod vmallocinfo;
 
+pub use entry::{Entry, Happening};
 pub use head::{task, time_ns};
+pub use items::{Census, Next, items};
+pub(crate) use line::lost_at;
 pub use line::{Event, Line, cpu, parse};
+pub use sink::Sink;
 pub use source::{decompress, open};
 
+use jsonl::{Header, Item, Summary, When};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -26,11 +36,73 @@ pub const LINE_MAX: usize = 16 * 1024;
 /// The most events of one trace: ten times what a ring buffer of 64 MiB holds. A replay takes some 220 bytes for each
 /// (measured: 2.1 GiB for 9.9 million allocations), and no input much more than that.
 pub const EVENTS_MAX: usize = 10_000_000;
+/// The most bytes kept of a table in a recording: some 600,000 areas.
+pub const TABLE_BYTES_MAX: usize = 64 << 20;
 /// The most tasks that are told apart; a kernel's names are of 15 bytes.
 const TASKS_MAX: usize = 4096;
 const TASK_CHARS: usize = 64;
 /// How many unreadable lines are remembered by number.
 const BAD_KEPT: usize = 8;
+
+/// What a recording says besides its events.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// Who recorded, where.
+    pub header: Header,
+    /// The lines of `/proc/vmallocinfo` after recording began, as the kernel prints them.
+    pub begin: String,
+    /// The same before it ended.
+    pub end: String,
+    /// Whether lines of these are missing here, since there are more than [`TABLE_BYTES_MAX`].
+    pub tables_cut: bool,
+    /// How it ended; none if it was not ended in order.
+    pub summary: Option<Summary>,
+}
+
+impl Recording {
+    /// Keeps what is no event.
+    fn keep(&mut self, item: Item<'_>) {
+        match item {
+            Item::Header(header) => self.header = *header,
+            Item::Summary(summary) => self.summary = Some(*summary),
+            Item::Area(area) => {
+                let table = match area.when {
+                    When::Begin => &mut self.begin,
+                    When::End => &mut self.end,
+                };
+                if table.len() < TABLE_BYTES_MAX {
+                    table.push_str(&format!("{area}\n"));
+                } else {
+                    self.tables_cut = true;
+                }
+            }
+            Item::Stats(_) | Item::Lost(_) | Item::Event(_) => {}
+        }
+    }
+
+    /// The table that tells the sizes of percpu chunks best: all that were there at the end, or else at the beginning.
+    pub fn table(&self) -> &str {
+        if self.end.is_empty() { &self.begin } else { &self.end }
+    }
+}
+
+/// What stands before an event.
+#[derive(Default)]
+struct Head<'a> {
+    cpu: u16,
+    ns: u64,
+    task: Cow<'a, str>,
+}
+
+impl<'a> Head<'a> {
+    /// Only what changes the address space is worth looking for it.
+    fn of_text(what: &Line, line: &'a str) -> Self {
+        match what {
+            Line::Event(_) => Self { cpu: cpu(line), ns: time_ns(line), task: Cow::Borrowed(task(line)) },
+            _ => Self::default(),
+        }
+    }
+}
 
 /// What a trace held.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +135,8 @@ pub struct Trace {
     pub bad_lines: Vec<(u64, String)>,
     /// Events that the recorder says it lost: answers after the first of them mean little.
     pub lost: u64,
+    /// What a recording says of itself, and the tables in it.
+    pub recording: Option<Box<Recording>>,
     /// Why reading ended early, if it did.
     pub cut_short: Option<String>,
     /// Whether reading ended because there were more than [`EVENTS_MAX`] events.
@@ -99,16 +173,17 @@ impl Trace {
     fn add(&mut self, line: &[u8], most: usize) {
         self.lines += 1;
         let text = String::from_utf8_lossy(line);
-        match parse(&text) {
+        let (line, head) = self.parse(&text);
+        match line {
             Line::Event(_) if self.events.len() == most => self.too_many = true,
             Line::Event(event) => {
                 if matches!(event, Event::Alloc { .. }) {
                     self.alloc_lines.push(self.lines);
                 }
                 self.events.push(event);
-                self.cpus.push(cpu(&text));
-                self.times_ns.push(time_ns(&text));
-                let task = self.task_number(task(&text));
+                self.cpus.push(head.cpu);
+                self.times_ns.push(head.ns);
+                let task = self.task_number(&head.task);
                 self.task_of.push(task);
             }
             Line::Comment => self.comments += 1,
@@ -125,6 +200,41 @@ impl Trace {
                 }
             }
         }
+    }
+
+    /// What a line is, and what stands before its event. What a recording says besides its events is kept.
+    fn parse<'a>(&mut self, text: &'a str) -> (Line, Head<'a>) {
+        if !text.starts_with('{') {
+            let line = parse(text);
+            return (line, Head::of_text(&line, text));
+        }
+        let line = match Item::from_json(text) {
+            Ok(Some(Item::Event(entry))) => {
+                let line = entry.line();
+                let head = Head {
+                    cpu: entry.cpu.unwrap_or(0),
+                    ns: entry.ns.unwrap_or(0),
+                    task: entry.task.unwrap_or_default(),
+                };
+                return (line, head);
+            }
+            Ok(Some(Item::Lost(lost))) => Line::Lost(lost.events.0),
+            Ok(Some(item)) => {
+                // The summary knows of losses that left no line, and of those that did.
+                if let Item::Summary(summary) = &item {
+                    self.lost = self.lost.max(summary.lost.0);
+                }
+                self.recording.get_or_insert_default().keep(item);
+                Line::Comment
+            }
+            Ok(None) => Line::Other,
+            // The name of a task may begin so, too; but not in a recording.
+            Err(_) => match parse(text) {
+                Line::Other if self.recording.is_some() => Line::Bad,
+                line => return (line, Head::of_text(&line, text)),
+            },
+        };
+        (line, Head::default())
     }
 
     /// The place of a task in `tasks`; that of none where there are [`TASKS_MAX`] others.

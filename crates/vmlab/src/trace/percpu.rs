@@ -1,8 +1,12 @@
 //! What happens inside percpu chunks: the events that [`Trace`](super::Trace) only counts.
 
+use super::jsonl::Item;
 use super::line::{field, split};
 use super::{EVENTS_MAX, read_line};
 use std::io::{BufReader, Read};
+
+/// The most bytes kept of the areas of chunks: more chunks than a machine has.
+const AREAS_BYTES_MAX: usize = 1 << 20;
 
 /// An event of percpu memory. Addresses are those of the first unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +49,8 @@ pub struct PercpuTrace {
     pub events: Vec<PercpuEvent>,
     /// CPUs that the recorder names (`#P:4`), or 1.
     pub cpus: u32,
+    /// Lines of the tables in a recording that tell of percpu chunks.
+    pub areas: String,
     /// Lines of such events that cannot be understood.
     pub bad: u64,
     /// Why reading ended early, if it did.
@@ -75,6 +81,23 @@ impl PercpuTrace {
     fn add(&mut self, line: &str) {
         if let Some((_, cpus)) = line.strip_prefix('#').and_then(|rest| rest.split_once("#P:")) {
             self.cpus = cpus.trim().parse().unwrap_or(1).clamp(1, 1 << 13);
+        }
+        if line.starts_with('{')
+            && let Ok(item) = Item::from_json(line)
+        {
+            match item {
+                Some(Item::Event(entry)) => self.events.extend(entry.percpu()),
+                Some(Item::Header(header)) => {
+                    self.cpus = u32::try_from(header.cpus.0).unwrap_or(1).clamp(1, 1 << 13)
+                }
+                Some(Item::Area(area)) if area.text.starts_with("pcpu_get_vm_areas") => {
+                    if self.areas.len() < AREAS_BYTES_MAX {
+                        self.areas.push_str(&format!("{area}\n"));
+                    }
+                }
+                _ => {}
+            }
+            return;
         }
         let Some((name, fields)) = split(line) else { return };
         let event = match name {

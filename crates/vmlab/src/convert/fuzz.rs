@@ -1,0 +1,81 @@
+//! Any bytes, converted into every form.
+
+use super::{Form, To, convert};
+use crate::trace::jsonl::Item;
+use crate::trace::{Next, Sink, decompress, items};
+use anyhow::Result;
+use clap::ValueEnum;
+use std::cell::RefCell;
+use std::io::{self, Read, Write};
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
+
+/// Bytes that are still there when the sink is gone.
+#[derive(Clone, Default)]
+pub(super) struct Kept(Rc<RefCell<Vec<u8>>>);
+
+impl Kept {
+    pub(super) fn take(&self) -> Vec<u8> {
+        self.0.take()
+    }
+}
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a form makes of an input.
+///
+/// # Errors
+/// Those of the form.
+pub(super) fn converted(input: impl Read, to: To) -> Result<Vec<u8>> {
+    let kept = Kept::default();
+    let form: Box<dyn Form> = to.form(Sink::to(kept.clone(), "memory"))?;
+    convert(input, form, &AtomicBool::new(false))?;
+    Ok(kept.take())
+}
+
+/// The items of an input, as the lines that they are in a recording.
+pub(super) fn lines(input: impl Read) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    items(input, |item: Item<'_>| {
+        lines.push(item.to_json()?);
+        Ok(Next::Go)
+    })?;
+    Ok(lines)
+}
+
+/// The body of the fuzz target `convert`: whatever the bytes are, every form is written, and a recording that was written is read
+/// again as the same items.
+///
+/// # Panics
+/// If a form cannot be written into memory, or a recording is read as something else.
+pub fn fuzz(data: &[u8]) {
+    // A bomb of a few bytes may stand for gigabytes: bound what a fuzz input may cost.
+    let input = |data| decompress(data).map(|input| input.take(1 << 18)).ok();
+    let Some(first) = input(data) else { return };
+    let mut text = Vec::new();
+    // What can be read of a broken stream is as good as a whole one.
+    let _ = { first }.read_to_end(&mut text);
+    for &to in To::value_variants() {
+        let written = converted(&text[..], to).unwrap_or_else(|error| panic!("{to:?}: {error:#}"));
+        if to == To::Jsonl {
+            let (before, after) = (lines(&text[..]), lines(&written[..]));
+            let (before, mut after) = (before.unwrap_or_default(), after.unwrap_or_default());
+            // A head is written where there was none.
+            if after.len() > before.len() {
+                after.remove(0);
+            }
+            assert_eq!(before, after, "a recording is read as it was written");
+        }
+        if to == To::Perfetto {
+            assert!(serde_json::from_slice::<serde_json::Value>(&written).is_ok(), "not JSON");
+        }
+    }
+}

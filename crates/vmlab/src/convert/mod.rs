@@ -1,0 +1,147 @@
+//! `vmlab convert`: a trace in another form.
+//!
+//! Lines go through one by one; what is kept is what a form needs, and no more than is out at a time (`chrome`). So the size of a
+//! trace does not matter, and one that is stopped has a file that can be read.
+
+mod chrome;
+mod csv;
+mod fuzz;
+mod text;
+
+pub use fuzz::fuzz;
+
+use crate::cli::say;
+use crate::run::counted;
+use crate::trace::jsonl::{Item, When};
+use crate::trace::{Census, Next, Sink, decompress, items};
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Forms that can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum To {
+    /// A recording, as `vmlab record` writes it
+    Jsonl,
+    /// Events, a row each
+    Csv,
+    /// Chrome's trace events, for ui.perfetto.dev: areas by who asked, bytes
+    Perfetto,
+    /// Text, as the kernel prints it
+    Ftrace,
+    /// The /proc/vmallocinfo of the recording's end
+    Vmallocinfo,
+    /// That of its beginning
+    VmallocinfoBegin,
+}
+
+/// What to convert, and into what.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// A recording, or text of ftrace, trace-cmd report or perf script, plain, gzip or zstd; - is standard input
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// The form
+    #[arg(long, value_enum, value_name = "FORM")]
+    to: To,
+    /// Where to; - is standard output; .gz is compressed
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+}
+
+/// A form that takes items one by one.
+pub(crate) trait Form {
+    /// Takes an item.
+    fn take(&mut self, item: &Item<'_>) -> Result<()>;
+
+    /// Writes what is left, so that the file can be read.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+impl To {
+    fn form(self, sink: Sink) -> Result<Box<dyn Form>> {
+        Ok(match self {
+            Self::Jsonl => Box::new(text::Jsonl::new(sink)),
+            Self::Csv => Box::new(csv::Csv::new(sink)?),
+            Self::Perfetto => Box::new(chrome::Chrome::new(sink)?),
+            Self::Ftrace => Box::new(text::Ftrace::new(sink)?),
+            Self::Vmallocinfo => Box::new(text::Vmallocinfo::new(sink, When::End)),
+            Self::VmallocinfoBegin => Box::new(text::Vmallocinfo::new(sink, When::Begin)),
+        })
+    }
+}
+
+/// Converts, and says what could not be read.
+///
+/// # Errors
+/// If the input cannot be read or holds nothing, the output cannot be written, or a signal came; what was read until then is written.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
+    }
+    let shown = args.input.display();
+    if args.output != Path::new("-") && same(&args.input, &args.output) {
+        bail!("{shown} would be read and written at once");
+    }
+    let (input, bar) = opened(&args.input).with_context(|| format!("cannot read {shown}"))?;
+    let form = args.to.form(Sink::create(&args.output)?)?;
+    let census = convert(input, form, &stop)?;
+    bar.finish_and_clear();
+    if census.bad > 0 {
+        say(&format!("{shown}: {} cannot be read, and not converted", counted(census.bad, "line")));
+    }
+    if stop.load(Ordering::Relaxed) {
+        bail!("{shown}: stopped by a signal after {}, which are converted", counted(census.lines, "line"));
+    }
+    if let Some(why) = &census.cut_short {
+        bail!("{shown}: the input ends early, {why}; what was read is converted");
+    }
+    if census.items == 0 {
+        bail!("{shown}: no event of vmalloc or percpu in {}", counted(census.lines, "line"));
+    }
+    Ok(())
+}
+
+/// Whether two paths are one file.
+fn same(a: &Path, b: &Path) -> bool {
+    match (a.canonicalize(), b.canonicalize()) {
+        // A device such as /dev/null may be both.
+        (Ok(a), Ok(b)) => a == b && a.is_file(),
+        _ => false,
+    }
+}
+
+/// Gives every item to a form until there is none, or `stop`.
+fn convert(input: impl Read, mut form: Box<dyn Form>, stop: &AtomicBool) -> Result<Census> {
+    let census = items(input, |item| {
+        form.take(&item)?;
+        Ok(if stop.load(Ordering::Relaxed) { Next::Stop } else { Next::Go })
+    })?;
+    form.finish()?;
+    Ok(census)
+}
+
+/// Opens a trace, with a bar on stderr that shows how much of the file was read, if stderr is a terminal.
+fn opened(path: &Path) -> io::Result<(Box<dyn Read>, ProgressBar)> {
+    let (bar, template) = if path == Path::new("-") {
+        (ProgressBar::new_spinner(), "{spinner} {bytes} read, {elapsed}")
+    } else {
+        let bytes = std::fs::metadata(path).map_or(0, |data| data.len());
+        (ProgressBar::new(bytes), "{bar:32} {bytes} of {total_bytes}, {eta} left")
+    };
+    let style = ProgressStyle::with_template(template);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let input = if path == Path::new("-") {
+        decompress(bar.wrap_read(io::stdin()))
+    } else {
+        decompress(bar.wrap_read(File::open(path)?))
+    };
+    Ok((input?, bar))
+}

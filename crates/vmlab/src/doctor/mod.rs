@@ -1,0 +1,105 @@
+//! `vmlab doctor`: what this machine offers, and which ways the library and the recorder take for it.
+//!
+//! A fact is what was found, and what follows from it. What the library does is asked of the library ([`vmalloc::machine()`]), which
+//! takes each way once; nothing is guessed from versions.
+
+mod library;
+mod recording;
+mod system;
+
+use crate::cli::out;
+use anyhow::{Result, bail};
+use comfy_table::{Cell, Color, ContentArrangement};
+use serde::Serialize;
+use system::System;
+
+/// How to print it.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// How good what was found is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// The best that is known.
+    Good,
+    /// There is another way, which is said.
+    Less,
+    /// Something is not possible here.
+    Missing,
+}
+
+/// One thing about this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Fact {
+    pub(crate) group: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) verdict: Verdict,
+    /// What there is.
+    pub(crate) found: String,
+    /// What follows.
+    pub(crate) means: String,
+}
+
+impl Fact {
+    fn new(
+        group: &'static str,
+        name: &'static str,
+        verdict: Verdict,
+        found: impl Into<String>,
+        means: impl Into<String>,
+    ) -> Self {
+        Self { group, name, verdict, found: found.into(), means: means.into() }
+    }
+}
+
+/// Prints every fact.
+///
+/// # Errors
+/// If the library cannot work here at all.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut facts = system::facts(&System::default());
+    let machine = vmalloc::machine();
+    facts.extend(library::facts(machine));
+    facts.extend(recording::facts(&recording::Probe::new()));
+    let works = machine.is_ok_and(|machine| machine.commit.is_ok());
+    let records =
+        !facts.iter().any(|fact| fact.group == recording::GROUP && fact.verdict == Verdict::Missing);
+    if args.json {
+        #[derive(Serialize)]
+        struct Report<'a> {
+            library_works: bool,
+            can_record: bool,
+            facts: &'a [Fact],
+        }
+        out(&serde_json::to_string(&Report { library_works: works, can_record: records, facts: &facts })?)?;
+    } else {
+        print(&facts)?;
+    }
+    if works { Ok(()) } else { bail!("the library cannot work here: no address space can be had") }
+}
+
+fn print(facts: &[Fact]) -> Result<()> {
+    let mut table = crate::cli::plain();
+    // Sentences fold at the width of a terminal, and stay whole in a pipe.
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(["", "", "found", "what follows"]);
+    let mut group = "";
+    for fact in facts {
+        let shown = if fact.group == group { "" } else { fact.group };
+        group = fact.group;
+        let (mark, color) = match fact.verdict {
+            Verdict::Good => ("", Color::Reset),
+            Verdict::Less => ("- ", Color::Yellow),
+            Verdict::Missing => ("! ", Color::Red),
+        };
+        let found = Cell::new(format!("{mark}{}", fact.found));
+        let found = if fact.verdict == Verdict::Good { found } else { found.fg(color) };
+        table.add_row([Cell::new(shown), Cell::new(fact.name), found, Cell::new(&fact.means)]);
+    }
+    out(&table.to_string())
+}

@@ -1,0 +1,169 @@
+//! Whether the kernel can be recorded here.
+
+use super::{Fact, Verdict};
+use crate::record::snapshot;
+use crate::record::tracefs::{self, Found};
+use Verdict::{Good, Less, Missing};
+use anyhow::Result;
+use std::fs;
+
+pub(super) const GROUP: &str = "recording";
+
+/// What was found. Errors are what a recording would say.
+pub(super) struct Probe {
+    /// Where tracefs is, and whether an instance can be made in it.
+    tracefs: Result<String>,
+    /// Groups of events that it has.
+    vmalloc: bool,
+    percpu: bool,
+    /// Whether there is `percpu_stats`.
+    stats: Result<()>,
+    /// Whether the table's addresses are hashes, as it is read without asking for more.
+    table: Result<bool>,
+    restrict: Option<String>,
+    root: bool,
+    /// Instances of recorders that are gone.
+    left: Vec<String>,
+}
+
+impl Probe {
+    pub(super) fn new() -> Self {
+        let found = Found::find("tracefs");
+        let has =
+            |group: &str| found.as_ref().is_ok_and(|found| found.path.join("events").join(group).is_dir());
+        let (vmalloc, percpu) = (has("vmalloc"), has("percpu"));
+        let left =
+            found.as_ref().map_or_else(|_| Vec::new(), |found| tracefs::left(&found.path.join("instances")));
+        let tracefs = found.and_then(|found| {
+            // Listing takes the permission that making an instance does.
+            fs::read_dir(found.path.join("instances"))
+                .map(|_| found.how())
+                .map_err(|error| anyhow::anyhow!("{}: {error}", found.how()))
+        });
+        Self {
+            tracefs,
+            vmalloc,
+            percpu,
+            stats: snapshot::percpu_stats().map(|_| ()),
+            table: fs::read_to_string("/proc/vmallocinfo")
+                .map(|text| snapshot::hashed(&text))
+                .map_err(Into::into),
+            restrict: fs::read_to_string("/proc/sys/kernel/kptr_restrict")
+                .ok()
+                .map(|text| text.trim().to_string()),
+            root: rustix::process::geteuid().is_root(),
+            left,
+        }
+    }
+}
+
+/// A fact for each.
+pub(super) fn facts(probe: &Probe) -> Vec<Fact> {
+    let fact = |name, verdict, found: String, means: &str| Fact::new(GROUP, name, verdict, found, means);
+    vec![
+        if probe.root {
+            fact("permission", Good, "root".to_string(), "may record, if nothing below forbids it")
+        } else {
+            fact("permission", Missing, "not root".to_string(), "run vmlab record by sudo")
+        },
+        match &probe.tracefs {
+            Ok(how) => {
+                fact("tracefs", Good, how.clone(), "an instance of our own is made in it, and removed again")
+            }
+            Err(why) => fact("tracefs", Missing, format!("{why:#}"), "the kernel cannot be recorded here"),
+        },
+        match (probe.vmalloc, probe.percpu) {
+            (true, true) => fact("events", Good, "vmalloc, percpu".to_string(), "both are recorded"),
+            (true, false) => fact("events", Less, "vmalloc".to_string(), "per-CPU memory is not recorded"),
+            (false, _) if probe.tracefs.is_err() => {
+                fact("events", Missing, "not seen".to_string(), "they are known once tracefs is")
+            }
+            (false, _) => fact("events", Missing, "none of vmalloc".to_string(), "they came with Linux 6.2"),
+        },
+        match (&probe.table, &probe.restrict) {
+            (Ok(false), _) => {
+                fact("vmallocinfo", Good, "addresses as they are".to_string(), "areas are known at both ends")
+            }
+            (Ok(true), Some(restrict)) if probe.root => fact(
+                "vmallocinfo",
+                Good,
+                format!("hashed addresses, kernel.kptr_restrict {restrict}"),
+                "kernel.kptr_restrict is 1 while a recording reads it, and put back",
+            ),
+            (Ok(true), _) => fact(
+                "vmallocinfo",
+                Less,
+                "hashed addresses".to_string(),
+                "areas that are there before are not known",
+            ),
+            (Err(why), _) => {
+                fact("vmallocinfo", Missing, format!("{why:#}"), "areas that are there before are not known")
+            }
+        },
+        match &probe.stats {
+            Ok(()) => fact("percpu_stats", Good, "readable".to_string(), "chunks are known at both ends"),
+            Err(why) => fact("percpu_stats", Less, format!("{why:#}"), "a recording goes without"),
+        },
+        match &probe.left[..] {
+            [] => {
+                fact("left behind", Good, "nothing".to_string(), "every recorder that ended has cleaned up")
+            }
+            names => fact(
+                "left behind",
+                Less,
+                names.join(", "),
+                "of recorders that were killed; the next recording removes it",
+            ),
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    fn good() -> Probe {
+        Probe {
+            tracefs: Ok("at /t".to_string()),
+            vmalloc: true,
+            percpu: true,
+            stats: Ok(()),
+            table: Ok(false),
+            restrict: Some("0".to_string()),
+            root: true,
+            left: Vec::new(),
+        }
+    }
+
+    fn verdicts(probe: &Probe) -> Vec<Verdict> {
+        facts(probe).iter().map(|fact| fact.verdict).collect()
+    }
+
+    #[test]
+    fn each_line_is_judged_by_what_was_found() {
+        assert_eq!(verdicts(&good()), [Good; 6]);
+        let hashed = Probe { table: Ok(true), ..good() };
+        assert_eq!(verdicts(&hashed), [Good; 6]);
+        let cases: [(Probe, usize, Verdict, &str); 9] = [
+            (Probe { left: vec!["vmlab-1-2".to_string()], ..good() }, 5, Less, "next recording"),
+            (Probe { root: false, ..good() }, 0, Missing, "sudo"),
+            (Probe { tracefs: Err(anyhow!("not mounted")), ..good() }, 1, Missing, "cannot be recorded"),
+            (Probe { percpu: false, ..good() }, 2, Less, "not recorded"),
+            (Probe { vmalloc: false, ..good() }, 2, Missing, "6.2"),
+            (Probe { vmalloc: false, tracefs: Err(anyhow!("x")), ..good() }, 2, Missing, "once tracefs is"),
+            (Probe { table: Ok(true), restrict: None, ..good() }, 3, Less, "not known"),
+            (Probe { table: Err(anyhow!("denied")), ..good() }, 3, Missing, "not known"),
+            (Probe { stats: Err(anyhow!("none")), ..good() }, 4, Less, "without"),
+        ];
+        for (probe, at, verdict, means) in cases {
+            let fact = &facts(&probe)[at];
+            assert!(fact.verdict == verdict && fact.means.contains(means), "{fact:?}");
+        }
+    }
+
+    #[test]
+    fn this_machine_has_every_line() {
+        assert_eq!(facts(&Probe::new()).len(), 6);
+    }
+}

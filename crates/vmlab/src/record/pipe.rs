@@ -1,0 +1,112 @@
+//! The kernel's buffers, read while it writes: text of `trace_pipe` in, lines of a recording out.
+
+use crate::trace::jsonl::{Item, LostLine, Number};
+use crate::trace::{Entry, LINE_MAX, Sink, lost_at};
+use anyhow::{Context, Result};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// How much is read at once. The kernel gives a page at most.
+const CHUNK_BYTES: usize = 1 << 16;
+
+/// What came through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Events written.
+    pub(crate) events: u64,
+    /// Events that the text says were lost.
+    pub(crate) lost: u64,
+    /// Lines that are no events of ours.
+    pub(crate) left_out: u64,
+}
+
+/// The reading end. Each line is written once it is whole.
+pub(crate) struct Pipe<R> {
+    input: R,
+    /// What was read and is no whole line yet.
+    rest: Vec<u8>,
+    chunk: Box<[u8]>,
+    pub(crate) counts: Counts,
+}
+
+impl Pipe<File> {
+    /// Opens the pipe; reading it does not wait.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        Ok(Self::new(file.context("tracefs: cannot read trace_pipe")?))
+    }
+}
+
+impl<R: Read> Pipe<R> {
+    pub(crate) fn new(input: R) -> Self {
+        let chunk = vec![0; CHUNK_BYTES].into_boxed_slice();
+        Self { input, rest: Vec::new(), chunk, counts: Counts::default() }
+    }
+
+    /// Writes what is there now; whether there was anything.
+    ///
+    /// # Errors
+    /// If the kernel's side fails, or ours.
+    pub(crate) fn step(&mut self, sink: &mut Sink) -> Result<bool> {
+        match self.input.read(&mut self.chunk) {
+            Ok(0) => Ok(false),
+            Ok(read) => {
+                let chunk = std::mem::take(&mut self.chunk);
+                let written = self.take(&chunk[..read], sink);
+                self.chunk = chunk;
+                written.map(|()| true)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            // There may be more: what is left is not to be taken for nothing.
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error).context("tracefs: cannot read trace_pipe"),
+        }
+    }
+
+    /// Writes whole lines, and keeps the rest.
+    fn take(&mut self, mut bytes: &[u8], sink: &mut Sink) -> Result<()> {
+        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+            let (line, after) = (&bytes[..end], &bytes[end + 1..]);
+            if self.rest.is_empty() {
+                self.line(line, sink)?;
+            } else {
+                self.keep(line);
+                let line = std::mem::take(&mut self.rest);
+                self.line(&line, sink)?;
+            }
+            bytes = after;
+        }
+        self.keep(bytes);
+        Ok(())
+    }
+
+    /// Keeps part of a line, as far as a line is looked at.
+    fn keep(&mut self, part: &[u8]) {
+        let room = LINE_MAX - self.rest.len().min(LINE_MAX);
+        self.rest.extend_from_slice(&part[..part.len().min(room)]);
+    }
+
+    fn line(&mut self, line: &[u8], sink: &mut Sink) -> Result<()> {
+        let text = String::from_utf8_lossy(line);
+        if let Some(entry) = Entry::from_text(&text) {
+            self.counts.events += 1;
+            return sink.line(&Item::Event(entry).to_json()?);
+        }
+        match lost_at(&text) {
+            Some((events, cpu)) => {
+                self.counts.lost = self.counts.lost.saturating_add(events);
+                let cpu = cpu.map(|cpu| Number(cpu.into()));
+                sink.line(&Item::Lost(LostLine { events: Number(events), cpu }).to_json()?)
+            }
+            None => {
+                self.counts.left_out += u64::from(!text.trim().is_empty() && !text.starts_with('#'));
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The kernel's tracing file system, and an instance of our own in it.
+//!
+//! # Theory
+//! An instance has events, buffers and a clock of its own, so that whatever else traces this machine is not disturbed and
+//! does not disturb. Where tracefs is mounted nowhere, it is mounted without a place: the mount hangs on a file of this
+//! process alone and goes with it, however it ends. An instance does not go by itself. It is named by its process,
+//! `vmlab-PID-START` (START is when the process began, since numbers come again), and the next recording removes those whose
+//! process is gone. The kernel refuses to remove one that is being read, whatever its name says.
+//!
+//! # Invariants
+//! - **TF1 own-instance**  nothing in tracefs is written or removed but instances named so, whose process is this one or gone.
+//! - **TF2 none-left**     an instance is removed when its recording is dropped, on whatever way, or by the next one.
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// How the instances of recorders are named.
+const PREFIX: &str = "vmlab-";
+
+/// A file system of the kernel's, where it is mounted, or mounted here.
+pub(crate) struct Found {
+    /// Its root.
+    pub(crate) path: PathBuf,
+    /// The mount, if it is ours: unmounted when this is dropped.
+    mount: Option<OwnedFd>,
+}
+
+impl Found {
+    /// Finds where `kind` (`tracefs`, `debugfs`) is mounted, or mounts it for this process alone.
+    ///
+    /// # Errors
+    /// If it is mounted nowhere and cannot be mounted: says what to do.
+    pub(crate) fn find(kind: &str) -> Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mounts").context("cannot read /proc/self/mounts")?;
+        match mounted(&mounts, kind) {
+            Some(path) => Ok(Self { path, mount: None }),
+            None => Self::mount(kind),
+        }
+    }
+
+    fn mount(kind: &str) -> Result<Self> {
+        let mount = || {
+            let fs = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+            fsconfig_create(&fs)?;
+            let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+                | MountAttrFlags::MOUNT_ATTR_NODEV
+                | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+            fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+        };
+        let mount = mount().map_err(|errno| why_unmounted(kind, errno))?;
+        Ok(Self { path: PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), mount: Some(mount) })
+    }
+
+    /// How it was found, for a reader.
+    pub(crate) fn how(&self) -> String {
+        match self.mount {
+            Some(_) => "mounted by this process for itself".to_string(),
+            None => format!("at {}", self.path.display()),
+        }
+    }
+}
+
+/// The first mount of a kind. Blanks in names stand as `\040`.
+fn mounted(mounts: &str, kind: &str) -> Option<PathBuf> {
+    let of_kind = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        let (path, its_kind) = (words.next()?, words.next()?);
+        (its_kind == kind).then(|| PathBuf::from(path.replace("\\040", " ")))
+    };
+    mounts.lines().find_map(of_kind)
+}
+
+fn why_unmounted(kind: &str, errno: Errno) -> anyhow::Error {
+    match errno {
+        Errno::NODEV => anyhow!("this kernel has no {kind}: it was built without tracing"),
+        Errno::PERM | Errno::ACCESS => {
+            anyhow!("{kind} is not mounted, and mounting it takes root: run this command by sudo")
+        }
+        Errno::NOSYS => {
+            anyhow!("{kind} is not mounted; as root: mount -t {kind} {kind} /sys/kernel/tracing")
+        }
+        errno => anyhow!("{kind} is not mounted, and cannot be: {errno}"),
+    }
+}
+
+/// An instance of our own, removed when it is dropped.
+pub(crate) struct Instance {
+    path: PathBuf,
+    // Behind `path`, since its files go first.
+    _fs: Found,
+}
+
+impl Instance {
+    /// Removes what crashed recorders left, and makes an instance.
+    ///
+    /// # Errors
+    /// If that is not permitted, or the kernel has no vmalloc events.
+    pub(crate) fn make() -> Result<Self> {
+        let found = Found::find("tracefs")?;
+        let instances = found.path.join("instances");
+        remove_left(&instances);
+        let path = instances.join(format!("{PREFIX}{}", own_name()?));
+        match fs::create_dir(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                bail!("tracefs ({}) may be used by root only: run this command by sudo", found.how())
+            }
+            Err(error) => return Err(error).context(format!("cannot make {}", path.display())),
+        }
+        let instance = Self { path, _fs: found };
+        if !instance.path.join("events/vmalloc").is_dir() {
+            bail!("this kernel has no vmalloc events: they came with Linux 6.2, and take CONFIG_TRACING");
+        }
+        Ok(instance)
+    }
+
+    /// A file of the instance.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Writes a setting.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    pub(crate) fn set(&self, name: &str, value: &str) -> Result<()> {
+        fs::write(self.file(name), value).with_context(|| format!("tracefs refuses {value:?} for {name}"))
+    }
+
+    /// Events lost up to now: overwritten before they were read, or dropped, on any CPU.
+    ///
+    /// # Errors
+    /// If the counters cannot be read.
+    pub(crate) fn lost(&self) -> Result<u64> {
+        let mut lost = 0u64;
+        for cpu in fs::read_dir(self.file("per_cpu")).context("tracefs: cannot read per_cpu")? {
+            let stats =
+                fs::read_to_string(cpu?.path().join("stats")).context("tracefs: cannot read stats")?;
+            lost = lost.saturating_add(lost_in(&stats));
+        }
+        Ok(lost)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Checks TF2. A signal between may interrupt; another process may be looking into it for a moment.
+        for _ in 0..50 {
+            match fs::remove_dir(&self.path) {
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::Interrupted) =>
+                {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                _ => return,
+            }
+        }
+        crate::cli::say(&format!(
+            "{} is in use and stays; the next recording removes it",
+            self.path.display()
+        ));
+    }
+}
+
+/// What a CPU's `stats` say of lost events.
+fn lost_in(stats: &str) -> u64 {
+    let count = |line: &str| {
+        let (key, count) = line.split_once(':')?;
+        let lost = matches!(key.trim(), "overrun" | "commit overrun" | "dropped events");
+        lost.then(|| count.trim().parse::<u64>().ok())?
+    };
+    stats.lines().filter_map(count).fold(0, u64::saturating_add)
+}
+
+/// `PID-START` of this process.
+fn own_name() -> Result<String> {
+    let pid = std::process::id();
+    let start = started(pid).context("cannot read /proc/self/stat")?;
+    Ok(format!("{pid}-{start}"))
+}
+
+/// When a process began, in ticks since boot.
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program, in parentheses, may hold anything.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Checks TF1: whether the recorder that an instance is named by is gone. Names that are not a recorder's belong to somebody else.
+fn is_left(name: &str, started: impl Fn(u32) -> Option<u64>) -> bool {
+    let parts = || {
+        let (pid, start) = name.strip_prefix(PREFIX)?.split_once('-')?;
+        Some((pid.parse::<u32>().ok()?, start.parse::<u64>().ok()?))
+    };
+    parts().is_some_and(|(pid, start)| started(pid) != Some(start))
+}
+
+/// The instances of recorders that are gone.
+pub(crate) fn left(instances: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(instances) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| is_left(name, started)).collect()
+}
+
+/// Removes them.
+fn remove_left(instances: &Path) {
+    for name in left(instances) {
+        // One that is read by a process that is not seen from here (another PID namespace) is busy, and stays.
+        let _ = fs::remove_dir(instances.join(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_found_by_its_kind() {
+        let mounts = "proc /proc proc rw 0 0\nnone /a\\040b tracefs rw 0 0\ntracefs /sys/kernel/tracing tracefs rw 0 0\n";
+        assert_eq!(mounted(mounts, "tracefs"), Some(PathBuf::from("/a b")));
+        assert_eq!(mounted(mounts, "debugfs"), None);
+        assert_eq!(mounted("tracefs\n\n x", "tracefs"), None);
+    }
+
+    #[test]
+    fn each_way_to_be_refused_says_what_to_do() {
+        for (errno, what) in [
+            (Errno::NODEV, "has no tracefs"),
+            (Errno::PERM, "sudo"),
+            (Errno::NOSYS, "mount -t tracefs"),
+            (Errno::NOMEM, "cannot be: "),
+        ] {
+            let said = why_unmounted("tracefs", errno).to_string();
+            assert!(said.contains(what) && said.lines().count() == 1, "{said}");
+        }
+    }
+
+    #[test]
+    fn tf1_only_recorders_that_are_gone_are_removed() {
+        let started = |pid| (pid == 7).then_some(70);
+        assert!(is_left("vmlab-8-70", started), "its process is gone");
+        assert!(is_left("vmlab-7-60", started), "its number came again");
+        for other in ["vmlab-7-70", "vmlab-7", "vmlab-x-1", "vmlab-1-x", "mine", "perf-8-70", "vmlab-"] {
+            assert!(!is_left(other, started), "{other}");
+        }
+        assert!(started_itself());
+    }
+
+    fn started_itself() -> bool {
+        let pid = std::process::id();
+        started(pid).is_some() && !is_left(&format!("{PREFIX}{}", own_name().unwrap()), started)
+    }
+
+    #[test]
+    fn tf2_an_instance_goes_with_its_owner_or_is_left_until_it_is_not_read() {
+        // The tests of this process share its name: one instance at a time.
+        let Ok(instance) = Instance::make() else {
+            eprintln!("SKIPPED: no tracefs that may be used here");
+            return;
+        };
+        let instances = instance.path.parent().unwrap().to_path_buf();
+        assert!(instance.file("trace_pipe").is_file());
+        assert_eq!(
+            left(&instances).iter().filter(|name| instance.path.ends_with(name)).count(),
+            0,
+            "its owner lives"
+        );
+
+        let crashed = instances.join("vmlab-4194305-1");
+        fs::create_dir(&crashed).unwrap();
+        let pipe = fs::File::open(crashed.join("trace_pipe")).unwrap();
+        assert!(left(&instances).contains(&"vmlab-4194305-1".to_string()));
+        remove_left(&instances);
+        assert!(crashed.is_dir(), "somebody reads it");
+        drop(pipe);
+        remove_left(&instances);
+        assert!(!crashed.exists());
+
+        let path = instance.path.clone();
+        drop(instance);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_cpu_lost_is_the_sum_of_its_counters() {
+        let stats = "entries: 52\noverrun: 40\ncommit overrun: 1\nbytes: 3488\noldest event ts: 46822.9\nnow ts: 1.2\ndropped events: 2\nread events: 9\n";
+        assert_eq!(lost_in(stats), 43);
+        assert_eq!(lost_in("overrun: x\n\noverrun"), 0);
+    }
+}

@@ -1,0 +1,154 @@
+//! Every line of a trace or a recording, one after the other, in memory that does not grow.
+
+use super::jsonl::{Header, Item, LostLine, Number, VERSION};
+use super::{Entry, LINE_MAX, lost_at, read_line};
+use anyhow::Result;
+use std::io::{BufReader, Read};
+
+/// What is to be done after an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The next one.
+    Go,
+    /// Nothing more.
+    Stop,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Lines.
+    pub lines: u64,
+    /// Items among them.
+    pub items: u64,
+    /// Comments, empty lines and events that are not ours.
+    pub others: u64,
+    /// Lines of our events, or of a recording, that are not understood.
+    pub bad: u64,
+    /// Why reading ended early, if it did.
+    pub cut_short: Option<String>,
+}
+
+/// Reads text of any tool, or a recording, and gives each item to `each`.
+///
+/// # Errors
+/// Those of `each`. Errors of the input end it early and are told in the census.
+pub fn items(input: impl Read, mut each: impl FnMut(Item<'_>) -> Result<Next>) -> Result<Census> {
+    let mut census = Census::default();
+    let mut input = BufReader::with_capacity(1 << 16, input);
+    let mut line = Vec::with_capacity(LINE_MAX);
+    loop {
+        match read_line(&mut input, &mut line) {
+            Ok(true) => {}
+            Ok(false) => return Ok(census),
+            Err(error) => {
+                census.cut_short = Some(format!("after line {}: {error}", census.lines));
+                return Ok(census);
+            }
+        }
+        census.lines += 1;
+        let text = String::from_utf8_lossy(&line);
+        if let Some(cpus) = text.strip_prefix('#').and_then(cpus) {
+            let header = Header { version: Number(VERSION), cpus: Number(cpus), ..Header::default() };
+            if each(Item::Header(Box::new(header)))? == Next::Stop {
+                return Ok(census);
+            }
+        }
+        match item(&text) {
+            Understood::Item(item) => {
+                census.items += 1;
+                if each(*item)? == Next::Stop {
+                    return Ok(census);
+                }
+            }
+            Understood::Other => census.others += 1,
+            Understood::Bad => census.bad += 1,
+        }
+    }
+}
+
+/// `#P:4`, the CPUs in the head of a text.
+fn cpus(comment: &str) -> Option<u64> {
+    comment.split_once("#P:")?.1.trim().parse().ok()
+}
+
+/// What a line is.
+enum Understood<'a> {
+    Item(Box<Item<'a>>),
+    Other,
+    Bad,
+}
+
+/// The longest line of text, and of a recording, that is taken: such that it is no longer than [`LINE_MAX`] once it was
+/// written, with each byte of text as an escape of six. Those of the kernel are 500 bytes.
+const TEXT_MAX: usize = LINE_MAX / 8;
+const JSON_MAX: usize = LINE_MAX / 2;
+
+fn item(text: &str) -> Understood<'_> {
+    let begins = text.trim_start().starts_with('{');
+    if text.len() > if begins { JSON_MAX } else { TEXT_MAX } {
+        let ours = begins || super::line::split(text.trim()).is_some();
+        return if ours { Understood::Bad } else { Understood::Other };
+    }
+    let json = if begins { Some(Item::from_json(text)) } else { None };
+    match json {
+        Some(Ok(Some(item))) => return Understood::Item(Box::new(item)),
+        Some(Ok(None)) => return Understood::Other,
+        _ => {}
+    }
+    if let Some(entry) = Entry::from_text(text) {
+        return Understood::Item(Box::new(Item::Event(entry)));
+    }
+    if let Some((events, cpu)) = lost_at(text) {
+        let cpu = cpu.map(|cpu| Number(cpu.into()));
+        return Understood::Item(Box::new(Item::Lost(LostLine { events: Number(events), cpu })));
+    }
+    let ours = !text.trim_start().starts_with('#') && super::line::split(text.trim()).is_some();
+    if ours || json.is_some() { Understood::Bad } else { Understood::Other }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_an_item_or_counted() {
+        let text = "# entries-in-buffer/entries-written: 10/14   #P:1\n\
+            # tracer: nop\n\
+            x-1 [000] ..... 1.0: free_vmap_area_noflush: va_start=0x1000\n\
+            CPU:3 [LOST 42 EVENTS]\n\
+            x-1 [000] ..... 1.0: free_vmap_area_noflush: nonsense\n\
+            x-1 [000] ..... 1.0: sched_switch: prev=1\n\
+            {\"event\":\"free_vmap_area_noflush\",\"va_start\":\"0x1000\"}\n\
+            {\"event\":\"free_vmap_area_noflush\"}\n\
+            {\"event\":\"sched_switch\"}\n\
+            {\"something\":1}\n\
+            {\"broken\n\
+            {x}-1 [000] ..... 1.0: free_vmap_area_noflush: va_start=0x1000\n";
+        let mut seen = Vec::new();
+        let census = items(text.as_bytes(), |item| {
+            seen.push(match item {
+                Item::Event(_) => 'e',
+                Item::Lost(lost) if lost.events.0 == 42 => 'l',
+                Item::Lost(_) => 'o',
+                Item::Header(header) if header.cpus.0 == 1 => 'h',
+                _ => '?',
+            });
+            Ok(Next::Go)
+        })
+        .unwrap();
+        assert_eq!(seen.iter().collect::<String>(), "hoelee");
+        assert_eq!((census.lines, census.items, census.others, census.bad), (12, 5, 4, 3));
+    }
+
+    #[test]
+    fn who_reads_may_stop() {
+        let text = "free_vmap_area_noflush: va_start=0x1000\n".repeat(9);
+        let mut left = 3;
+        let census = items(text.as_bytes(), |_| {
+            left -= 1;
+            Ok(if left == 0 { Next::Stop } else { Next::Go })
+        });
+        assert_eq!(census.unwrap().lines, 3);
+    }
+}

@@ -1,0 +1,209 @@
+//! Traces in other forms.
+
+use super::*;
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::Command as Process;
+use vmlab::trace::{Trace, decompress};
+
+fn converted(name: &str, to: &str) -> Vec<u8> {
+    let output = vmlab()
+        .args(["convert", shipped(&format!("{name}.ftrace.gz")).to_str().unwrap(), "--to", to])
+        .assert();
+    output.success().get_output().stdout.clone()
+}
+
+#[test]
+fn every_shipped_trace_is_the_same_after_each_form_that_is_read() {
+    for name in TRACES {
+        let text = Trace::read(text_of(name).as_bytes());
+        for to in ["jsonl", "ftrace"] {
+            let again = Trace::read(&converted(name, to)[..]);
+            assert_eq!((again.bad, again.percpu), (0, text.percpu), "{name} {to}");
+            assert!(again.events == text.events && again.cpus == text.cpus, "{name} {to}");
+        }
+    }
+}
+
+#[test]
+fn objects_are_replayed_alike_from_a_recording() {
+    let dir = TempDir::new().unwrap();
+    let name = "fork-netns-smp1";
+    let path = dir.path().join(format!("{name}.jsonl"));
+    std::fs::write(&path, converted(name, "jsonl")).unwrap();
+    let replayed = |path: &Path| {
+        let info = shipped(&format!("{name}.vmallocinfo"));
+        let args =
+            ["replay", path.to_str().unwrap(), "--percpu", "--json", "--vmallocinfo", info.to_str().unwrap()];
+        vmlab().args(args).assert().success().get_output().stdout.clone()
+    };
+    assert_eq!(replayed(&path), replayed(&shipped(&format!("{name}.ftrace.gz"))));
+}
+
+#[test]
+fn a_table_has_a_row_for_each_event() {
+    let csv = converted("boot-smp1", "csv");
+    let mut table = csv::Reader::from_reader(&csv[..]);
+    let head = table.headers().unwrap().clone();
+    let [event, va_start, size] =
+        ["event", "va_start", "size"].map(|name| head.iter().position(|column| column == name).unwrap());
+    let rows: Vec<csv::StringRecord> = table.records().map(Result::unwrap).collect();
+    let trace = Trace::read(text_of("boot-smp1").as_bytes());
+    assert_eq!(rows.len() as u64, trace.events.len() as u64 + trace.percpu);
+    let of_table: Vec<(u64, u64)> = rows
+        .iter()
+        .filter(|row| &row[event] == "alloc_vmap_area")
+        .map(|row| (u64::from_str_radix(&row[va_start][2..], 16).unwrap(), row[size].parse().unwrap()))
+        .collect();
+    let of_trace: Vec<(u64, u64)> = trace
+        .events
+        .iter()
+        .filter_map(|event| match *event {
+            vmlab::trace::Event::Alloc { addr, size, .. } => Some((addr, size)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(of_table, of_trace);
+}
+
+#[test]
+fn areas_are_slices_and_bytes_are_counters_for_perfetto() {
+    let text = "{\"vmlab\":{\"version\":1,\"kernel\":\"6.18\",\"page_bytes\":4096}}\n\
+        {\"area\":{\"when\":\"begin\",\"start\":\"0x10000\",\"end\":\"0x12000\",\"bytes\":8192,\"text\":\"kernel_clone+0x94/0x3e0 pages=1 vmalloc\"}}\n\
+        a-1 [001] ..... 1.000000: alloc_vmap_area: va_start: 131072 size=4096 align=1 vstart=0x0 vend=0xffffff failed=0\n\
+        a-1 [001] ..... 1.000002: free_vmap_area_noflush: va_start=0x10000 nr_lazy=2 nr_lazy_max=100\n\
+        b-2 [000] ..... 1.000003: alloc_vmap_area: va_start: 196608 size=4096 align=1 vstart=0x0 vend=0xffffff failed=0\n\
+        b-2 [000] ..... 1.000004: free_vmap_area_noflush: va_start=0x30000 nr_lazy=3 nr_lazy_max=100\n\
+        b-2 [000] ..... 1.000005: purge_vmap_area_lazy: start=0x0 end=0x0 num_purged=2\n\
+        {\"area\":{\"when\":\"end\",\"start\":\"0x20000\",\"end\":\"0x21000\",\"bytes\":4096,\"text\":\"bpf_prog_alloc+0x1/0x2 vmalloc\"}}\n";
+    let output = vmlab().args(["convert", "-", "--to", "perfetto"]).write_stdin(text).assert().success();
+    let json: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let events = json["traceEvents"].as_array().unwrap();
+    let mut slices: Vec<(String, f64, f64, u64)> = events
+        .iter()
+        .filter(|event| event["ph"] == "b")
+        .map(|begin| {
+            let ends = |event: &&Value| event["ph"] == "e" && event["id"] == begin["id"];
+            let end = events.iter().find(ends).unwrap();
+            let [from, to] = [begin, end].map(|event| event["ts"].as_f64().unwrap());
+            (begin["name"].as_str().unwrap().to_string(), from, to, begin["args"]["bytes"].as_u64().unwrap())
+        })
+        .collect();
+    slices.sort_by(|a, b| a.0.cmp(&b.0));
+    let want = [
+        ("bpf_prog_alloc", 1_000_000.0, 1_000_005.0, 4096),
+        ("kernel_clone", 1_000_000.0, 1_000_002.0, 8192),
+        ("task b", 1_000_003.0, 1_000_004.0, 4096),
+    ];
+    assert_eq!(slices, want.map(|(name, from, to, bytes)| (name.to_string(), from, to, bytes)));
+    let counters: Vec<(u64, u64)> = events
+        .iter()
+        .filter(|event| event["name"] == "vmalloc bytes")
+        .map(|event| (event["args"]["live"].as_u64().unwrap(), event["args"]["lazy"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(counters, [(12288, 0), (4096, 8192), (8192, 8192), (4096, 12288), (4096, 0)]);
+    assert_eq!(json["otherData"]["kernel"], "6.18");
+}
+
+#[test]
+fn tables_of_a_recording_come_out_as_the_kernel_prints_them() {
+    let text = "{\"area\":{\"when\":\"begin\",\"start\":\"0xffffc90000000000\",\"end\":\"0xffffc90000005000\",\"bytes\":20480,\"text\":\"f+0x1/0x2 vmap\"}}\n\
+        {\"area\":{\"when\":\"end\",\"text\":\"(null)\"}}\n";
+    for (to, want) in [
+        ("vmallocinfo-begin", "0xffffc90000000000-0xffffc90000005000   20480 f+0x1/0x2 vmap\n"),
+        ("vmallocinfo", "(null)\n"),
+    ] {
+        vmlab().args(["convert", "-", "--to", to]).write_stdin(text).assert().success().stdout(want);
+    }
+}
+
+#[test]
+fn mistakes_are_one_line_each() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.jsonl");
+    std::fs::write(&path, "free_vmap_area_noflush: va_start=0x1000\n").unwrap();
+    let path = path.to_str().unwrap();
+    for (args, said) in [
+        (vec!["convert", path, "--to", "csv", "-o", path], "read and written at once"),
+        (vec!["convert", path, "--to", "csv", "-o", "/tmp/a.zst"], "zstd is read, but not written"),
+        (vec!["convert", "/no/such/file", "--to", "csv"], "cannot read"),
+        (vec!["convert", "/dev/null", "--to", "csv"], "no event of vmalloc"),
+    ] {
+        let output = vmlab().args(&args).assert().failure();
+        let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+        assert!(text.contains(said) && text.lines().count() == 1, "{args:?}: {text}");
+    }
+    let half = "free_vmap_area_noflush: va_start=0x1000\n{\"event\":\"free_vmap_area_noflush\",\"va_st";
+    vmlab()
+        .args(["convert", "-", "--to", "jsonl"])
+        .write_stdin(half)
+        .assert()
+        .success()
+        .stderr(contains("1 line cannot be read"));
+}
+
+/// What a running process had resident at most, in KiB.
+fn peak_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_trace_without_end_streams_in_constant_memory_and_a_signal_leaves_a_whole_file() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("out.json");
+    let mut child = Process::new(env!("CARGO_BIN_EXE_vmlab"))
+        .args(["convert", "-", "--to", "perfetto", "-o", path.to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let block: String = (0..256u64)
+        .map(|n| {
+            let at = 0x1000 + (n << 16);
+            format!(
+                "task-{n} [000] ..... 1.{n:06}: alloc_vmap_area: va_start: {at} size=4096 align=1 vstart=0x0 vend=0xffffffff failed=0\n\
+                 task-{n} [000] ..... 1.{n:06}: free_vmap_area_noflush: va_start={at:#x} nr_lazy=1 nr_lazy_max=100\n\
+                 not ours-{n} [000] ..... 1.{n:06}: sched_switch: prev_comm=a prev_pid={n} prev_prio=120 prev_state=S ==> next_comm=b next_pid=1 next_prio=120 {}\n",
+                "x".repeat(400)
+            )
+        })
+        .collect();
+    let (warm, all) = (8 << 20, 200 << 20);
+    let (mut fed, mut early) = (0, 0);
+    while fed < all {
+        input.write_all(block.as_bytes()).unwrap();
+        fed += block.len();
+        if early == 0 && fed >= warm {
+            early = peak_kib(child.id());
+        }
+    }
+    let late = peak_kib(child.id());
+    assert!(late < early + 4096, "{early} KiB after 8 MiB, {late} KiB after 200 MiB");
+
+    // It is read on until the signal is seen; then the pipe breaks.
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    while input.write_all(block.as_bytes()).is_ok() {}
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("stopped by a signal"), "{said}");
+    let file = std::fs::File::open(&path).unwrap();
+    let json: Value = serde_json::from_reader(std::io::BufReader::new(decompress(file).unwrap())).unwrap();
+    assert!(json["traceEvents"].as_array().unwrap().len() > 1000);
+}
+
+#[test]
+fn the_doctor_tells_every_fact_in_both_forms() {
+    let output = vmlab().args(["doctor", "--json"]).assert().success();
+    let json: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert_eq!(json["library_works"], true);
+    let table = vmlab().arg("doctor").assert().success();
+    let table = String::from_utf8(table.get_output().stdout.clone()).unwrap();
+    for fact in json["facts"].as_array().unwrap() {
+        let [name, found, means] = ["name", "found", "means"].map(|key| fact[key].as_str().unwrap());
+        assert!(table.contains(name) && table.contains(means), "{name} is missing:\n{table}");
+        assert!(!found.is_empty() && !means.is_empty());
+    }
+}

@@ -1,0 +1,233 @@
+//! Recordings of the kernel that runs here. They take root and tracefs; where these are not, a test says so and does nothing.
+
+use super::*;
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::{Child, Command as Process};
+use std::time::{Duration, Instant};
+
+/// Whether the kernel can be recorded here; says so if not.
+fn can_record() -> bool {
+    let told: Value =
+        serde_json::from_slice(&vmlab().args(["doctor", "--json"]).assert().success().get_output().stdout)
+            .unwrap();
+    let can = told["can_record"] == true;
+    if !can {
+        eprintln!("SKIPPED: the kernel cannot be recorded here: {}", told["facts"]);
+    }
+    can
+}
+
+/// What the doctor says of a thing.
+fn fact(name: &str) -> Value {
+    let told: Value =
+        serde_json::from_slice(&vmlab().args(["doctor", "--json"]).assert().success().get_output().stdout)
+            .unwrap();
+    told["facts"].as_array().unwrap().iter().find(|fact| fact["name"] == name).unwrap().clone()
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let mut text = String::new();
+    vmlab::trace::open(path).unwrap().read_to_string(&mut text).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Starts a recorder, and waits until it records: until the file has its head.
+fn started(path: &Path, args: &[&str]) -> Child {
+    let child = Process::new(env!("CARGO_BIN_EXE_vmlab"))
+        .args(["record", "-o", path.to_str().unwrap()])
+        .args(args)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while std::fs::metadata(path).map_or(0, |data| data.len()) < 100 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not begin");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child
+}
+
+fn told(child: &mut Child) -> String {
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    said
+}
+
+#[test]
+fn a_recording_of_this_kernel_is_whole_and_replayed_and_leaves_nothing() {
+    if !can_record() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("r.jsonl.gz");
+    let restrict = std::fs::read_to_string("/proc/sys/kernel/kptr_restrict").unwrap();
+    let output = vmlab()
+        .args([
+            "record",
+            "-o",
+            path.to_str().unwrap(),
+            "--",
+            "sh",
+            "-c",
+            "for i in 1 2 3 4 5 6 7 8; do (true); done",
+        ])
+        .assert()
+        .success();
+    let said = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    assert!(said.contains("ended by command"), "{said}");
+
+    let lines = lines(&path);
+    let header = &lines[0]["vmlab"];
+    assert_eq!((&header["version"], &header["clock"]), (&Value::from(1), &Value::from("mono")));
+    let summary = &lines.last().unwrap()["summary"];
+    let events = lines.iter().filter(|line| line["event"].is_string()).count();
+    assert_eq!(
+        (summary["events"].as_u64().unwrap(), &summary["ended"]),
+        (events as u64, &Value::from("command"))
+    );
+    for when in ["begin", "end"] {
+        assert!(lines.iter().filter(|line| line["area"]["when"] == when).count() > 10, "areas at the {when}");
+        let marks = |what: &str| {
+            let text = format!("vmlab vmallocinfo {when} {what}");
+            lines.iter().filter(|line| line["text"] == text.as_str()).count()
+        };
+        assert_eq!([marks("opens"), marks("closes")], [1, 1]);
+    }
+    // Every event has a time, and the clock never goes back.
+    let times: Vec<u64> = lines
+        .iter()
+        .filter(|line| line["event"].is_string())
+        .map(|line| line["ns"].as_u64().unwrap())
+        .collect();
+    assert!(times.is_sorted());
+
+    // Replayed as text of the same kernel would be.
+    let text = dir.path().join("r.ftrace");
+    vmlab()
+        .args(["convert", path.to_str().unwrap(), "--to", "ftrace", "-o", text.to_str().unwrap()])
+        .assert()
+        .success();
+    let [from_json, from_text] =
+        [&path, &text].map(|path| vmlab::trace::Trace::read(vmlab::trace::open(path).unwrap()));
+    assert_eq!((&from_json.events, &from_json.cpus), (&from_text.events, &from_text.cpus));
+    assert!(from_json.bad == 0 && from_json.recording.is_some());
+    if from_json.allocs() > 0 {
+        vmlab()
+            .args(["replay", path.to_str().unwrap(), "--space"])
+            .assert()
+            .success()
+            .stdout(contains("linux"));
+    }
+
+    assert_eq!(std::fs::read_to_string("/proc/sys/kernel/kptr_restrict").unwrap(), restrict);
+    assert_eq!(fact("left behind")["verdict"], "good");
+}
+
+#[test]
+fn a_signal_ends_a_recording_in_order() {
+    if !can_record() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    for (signal, name) in [(Signal::INT, "int.jsonl"), (Signal::TERM, "term.jsonl")] {
+        let path = dir.path().join(name);
+        let mut child = started(&path, &[]);
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert!(child.wait().unwrap().success(), "{}", told(&mut child));
+        assert_eq!(lines(&path).last().unwrap()["summary"]["ended"], "signal");
+        assert_eq!(fact("left behind")["verdict"], "good");
+    }
+}
+
+#[test]
+fn what_a_killed_recorder_leaves_is_removed_by_the_next_and_its_file_can_be_read() {
+    if !can_record() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("killed.jsonl");
+    let mut child = started(&path, &[]);
+    let name = format!("vmlab-{}-", child.id());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let left = fact("left behind");
+    assert!(left["found"].as_str().unwrap().contains(&name), "{left}");
+    vmlab().args(["record", "-o", "-", "--", "true"]).assert().success().stdout(contains("{\"vmlab\":{"));
+    let left = fact("left behind");
+    assert!(!left["found"].as_str().unwrap().contains(&name), "{left}");
+    assert!(lines(&path)[0]["vmlab"]["version"] == 1);
+}
+
+#[test]
+fn what_was_lost_is_counted_and_said() {
+    if !can_record() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("small.jsonl");
+    let load = "i=0; while [ $i -lt 300 ]; do unshare -n true & unshare -n true; i=$((i+20)); done; wait";
+    let output = vmlab()
+        .args(["record", "--buffer-kib", "4", "-o", path.to_str().unwrap(), "--", "sh", "-c", load])
+        .assert();
+    let said = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    let lost = lines(&path).last().unwrap()["summary"]["lost"].as_u64().unwrap();
+    assert_eq!(lost > 0, said.contains("since the buffers were full"), "{said}");
+    assert!(lost > 0, "a buffer of a page holds so many events? {said}");
+    let trace = vmlab::trace::Trace::read(vmlab::trace::open(&path).unwrap());
+    assert_eq!(trace.lost, lost);
+}
+
+#[test]
+fn bounds_and_failures_are_told() {
+    if !can_record() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("r.jsonl");
+    let path = path.to_str().unwrap();
+    vmlab()
+        .args(["record", "-o", path, "--seconds", "1"])
+        .assert()
+        .success()
+        .stderr(contains("ended by seconds"));
+    // The head and the first tables are more than that.
+    vmlab()
+        .args(["record", "-o", path, "--max-bytes", "1K", "--", "sleep", "60"])
+        .assert()
+        .success()
+        .stderr(contains("ended by bytes"));
+    vmlab()
+        .args(["record", "-o", path, "--", "sh", "-c", "exit 3"])
+        .assert()
+        .failure()
+        .stderr(contains("the command failed (exit status: 3); the recording is whole"));
+    assert_eq!(lines(Path::new(path)).last().unwrap()["summary"]["ended"], "command");
+    vmlab()
+        .args(["record", "-o", path, "--", "/no/such/program"])
+        .assert()
+        .failure()
+        .stderr(contains("cannot run"));
+    vmlab().args(["record", "-o", "/no/such/dir/r"]).assert().failure().stderr(contains("cannot write"));
+    assert_eq!(fact("left behind")["verdict"], "good");
+}
+
+#[test]
+fn without_root_one_line_says_what_to_do() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("r.jsonl");
+    // A user namespace without a map has nobody's rights.
+    let output = Process::new("unshare")
+        .args(["-U", env!("CARGO_BIN_EXE_vmlab"), "record", "-o", path.to_str().unwrap(), "--seconds", "1"])
+        .output();
+    let Ok(output) = output else {
+        eprintln!("SKIPPED: no unshare here");
+        return;
+    };
+    let said = String::from_utf8(output.stderr).unwrap();
+    if said.starts_with("unshare:") {
+        eprintln!("SKIPPED: no user namespaces here: {said}");
+        return;
+    }
+    assert!(!output.status.success() && said.lines().count() == 1 && said.contains("sudo"), "{said}");
+    assert!(!path.exists(), "nothing is written");
+}
