@@ -9,6 +9,7 @@
 //! | [`report`] | one self-contained HTML file to look at |
 //! | [`mod@bench`] | workloads, contenders, tables and plots |
 //! | [`lab`] | indexes that serve comparison only |
+//! | [`suite`] | the kernel's test suite of vmalloc, on any allocator |
 //! | [`shipped`] | the traces that come with the program |
 
 pub mod bench;
@@ -21,4 +22,5 @@ pub mod report;
 pub mod run;
 pub mod run_space;
 pub mod shipped;
+pub mod suite;
 pub mod trace;

@@ -15,7 +15,7 @@
 
 pub(crate) mod child;
 mod goals;
-mod hand;
+pub(crate) mod hand;
 mod jobs;
 mod measure;
 mod print;

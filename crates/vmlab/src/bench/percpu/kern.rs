@@ -10,7 +10,7 @@
 //! ```
 //! A library has one allocator: the latest. What it was built from is the user's affair.
 
-use super::subject::{Counts, Shape, Subject, UNITS};
+use super::subject::{Counts, Shape, Subject};
 use anyhow::{Context, Result, bail};
 use libloading::Library;
 use std::path::Path;
@@ -43,7 +43,7 @@ type StatsOf = unsafe extern "C" fn(*mut Stats);
 
 /// The functions of a library. Each is called with what the interface above asks for, and no other way.
 #[derive(Clone)]
-pub(super) struct Kern {
+pub(crate) struct Kern {
     init: Init,
     thread_init: ThreadInit,
     alloc: Alloc,
@@ -62,7 +62,7 @@ fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
 
 impl Kern {
     /// Loads the library at `path`.
-    pub(super) fn load(path: &Path) -> Result<Self> {
+    pub(crate) fn load(path: &Path) -> Result<Self> {
         let shown = path.display();
         // SAFETY: whoever names a library on the command line vouches for what its initialisers do.
         let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {shown}"))?;
@@ -80,16 +80,21 @@ impl Kern {
         load().with_context(|| shown.to_string())
     }
 
+    /// Says for which CPU this thread stands, before it calls.
+    pub(crate) fn stand_for(&self, cpu: u32) {
+        // SAFETY: the function is loaded and takes a number.
+        unsafe { (self.thread_init)(cpu as i32) };
+    }
+
     /// Begins anew. What was before is gone.
-    pub(super) fn begin(&self, shape: Shape) -> Result<Self> {
-        let config = KpConfig { units: UNITS, unit: shape.unit, parts: shape.parts, work: 0 };
+    pub(crate) fn begin(&self, shape: Shape, units: u32) -> Result<Self> {
+        let config = KpConfig { units, unit: shape.unit, parts: shape.parts, work: 0 };
         // SAFETY: the function is loaded, the pointer is to a configuration that outlives the call, and one benchmark at a
         // time uses the library.
         if unsafe { (self.init)(&raw const config) } != 0 {
             bail!("kp_init fails with units of {} bytes", shape.unit);
         }
-        // SAFETY: the function is loaded and takes a number.
-        unsafe { (self.thread_init)(0) };
+        self.stand_for(0);
         Ok(self.clone())
     }
 }

@@ -1,0 +1,12 @@
+//! The kernel's test suite of vmalloc, on any allocator.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`case`] | the tests: bits, names, versions of the suite |
+//! | [`target`] | what the tests run on, and the list of all targets |
+
+pub mod case;
+mod linux;
+mod process;
+mod space;
+pub mod target;
