@@ -72,6 +72,9 @@ struct LinuxWorker<'t> {
 
 impl Drop for LinuxWorker<'_> {
     fn drop(&mut self) {
+        if let Some(percpu) = &self.target.percpu {
+            percpu.leave();
+        }
         self.target.out.fetch_add(self.out, Ordering::Relaxed);
     }
 }

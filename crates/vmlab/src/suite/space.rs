@@ -250,9 +250,10 @@ impl<L: Watch, B: BlockConfig> Ram for SpaceRam<'_, '_, L, B> {
     }
 }
 
-/// A chunk's groups: one.
+/// A chunk's groups: one, of whole atoms.
 fn groups(geometry: &Geometry) -> [(u64, u64); 1] {
-    [(0, u64::from(geometry.unit_bytes()) * u64::from(geometry.sizes().units))]
+    let bytes = u64::from(geometry.unit_bytes()) * u64::from(geometry.sizes().units);
+    [(0, bytes.next_multiple_of(ATOM.into()))]
 }
 
 impl<L: Watch, B: BlockConfig> Backend for Source<L, B> {

@@ -20,7 +20,7 @@ mod jobs;
 mod measure;
 mod print;
 mod results;
-mod sys;
+pub(crate) mod sys;
 mod task;
 mod who;
 

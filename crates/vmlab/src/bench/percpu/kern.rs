@@ -4,6 +4,7 @@
 //! struct kp_config { uint32_t nr_units, unit_size, static_size, reserved_size, dyn_size, work_mode; };  /* 0: the caller balances */
 //! int      kp_init(const struct kp_config *);           /* begins anew; 0 */
 //! void     kp_thread_init(int cpu);                     /* before any other call of a thread */
+//! void     kp_thread_exit(void);                        /* after its last call */
 //! uint64_t kp_alloc_fast(uint64_t size, uint64_t align, int flags);   /* 0: nothing; flag 1: cannot wait */
 //! void     kp_free(uint64_t);
 //! void     kp_stats(struct kp_stats *);                 /* thirteen numbers, see `Stats` */
@@ -37,6 +38,7 @@ struct Stats {
 
 type Init = unsafe extern "C" fn(*const KpConfig) -> i32;
 type ThreadInit = unsafe extern "C" fn(i32);
+type ThreadExit = unsafe extern "C" fn();
 type Alloc = unsafe extern "C" fn(u64, u64, i32) -> u64;
 type Free = unsafe extern "C" fn(u64);
 type StatsOf = unsafe extern "C" fn(*mut Stats);
@@ -46,6 +48,7 @@ type StatsOf = unsafe extern "C" fn(*mut Stats);
 pub(crate) struct Kern {
     init: Init,
     thread_init: ThreadInit,
+    thread_exit: ThreadExit,
     alloc: Alloc,
     free: Free,
     stats: StatsOf,
@@ -71,6 +74,7 @@ impl Kern {
             Ok(Self {
                 init: function(&library, "kp_init")?,
                 thread_init: function(&library, "kp_thread_init")?,
+                thread_exit: function(&library, "kp_thread_exit")?,
                 alloc: function(&library, "kp_alloc_fast")?,
                 free: function(&library, "kp_free")?,
                 stats: function(&library, "kp_stats")?,
@@ -86,6 +90,12 @@ impl Kern {
         unsafe { (self.thread_init)(cpu as i32) };
     }
 
+    /// Says that this thread will not call before it says again for which CPU it stands.
+    pub(crate) fn leave(&self) {
+        // SAFETY: the function is loaded, and the thread was announced.
+        unsafe { (self.thread_exit)() };
+    }
+
     /// Begins anew. What was before is gone.
     pub(crate) fn begin(&self, shape: Shape, units: u32) -> Result<Self> {
         let config = KpConfig { units, unit: shape.unit, parts: shape.parts, work: 0 };
@@ -94,7 +104,6 @@ impl Kern {
         if unsafe { (self.init)(&raw const config) } != 0 {
             bail!("kp_init fails with units of {} bytes", shape.unit);
         }
-        self.stand_for(0);
         Ok(self.clone())
     }
 }

@@ -84,7 +84,11 @@ impl Who {
             Self::Runs => workload.round(&Ours::<Runs>::new(shape)?),
             Self::Scan => workload.round(&Ours::<Scan>::new(shape)?),
             Self::Linux612 => workload.round(&Ours::<Linux612>::new(shape)?),
-            Self::Kern(kern) => workload.round(&kern.begin(shape, subject::UNITS)?),
+            Self::Kern(kern) => {
+                let kern = kern.begin(shape, subject::UNITS)?;
+                kern.stand_for(0);
+                workload.round(&kern)
+            }
         })
     }
 }
