@@ -14,7 +14,7 @@
 
 pub mod bench;
 pub mod cli;
-mod compare;
+pub mod compare;
 pub mod kind;
 pub mod lab;
 pub mod machine;

@@ -35,10 +35,12 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "kern")]
     kern_percpu: Option<PathBuf>,
     /// Print a table of all targets instead of the kernel's lines
-    #[arg(long)]
+    #[arg(long, group = "page")]
     table: bool,
-    /// Write the table to test-suite.md in this directory
-    #[arg(long, value_name = "DIR", requires = "table")]
+    #[command(flatten)]
+    compare: crate::compare::Args,
+    /// Write the table to test-suite.md in this directory, or what --compare found to test-compare.md, .csv and .svg
+    #[arg(long, value_name = "DIR", requires = "page")]
     out: Option<PathBuf>,
 }
 
@@ -51,6 +53,17 @@ const PAGE: &str = "test-suite.md";
 /// What is wrong with the arguments, or the first target with a failure.
 pub fn run(args: &Args, entries: &[Entry]) -> Result<()> {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+    if let Some((names, more)) = args.compare.wanted() {
+        let params = Params::parse(args.suite, cpus, &[&args.arguments[..], &more[..]].concat())?;
+        return crate::compare::run(
+            &args.compare,
+            &names,
+            params,
+            &setup(args, cpus),
+            entries,
+            args.out.as_deref(),
+        );
+    }
     let params = Params::parse(args.suite, cpus, &args.arguments)?;
     let chosen = choose(args, entries)?;
     let header = header(params.test_repeat_count as usize);
@@ -66,11 +79,7 @@ pub fn run(args: &Args, entries: &[Entry]) -> Result<()> {
     if !driver::has_cycles() {
         say("this processor has no time stamp counter: a cycle is a nanosecond");
     }
-    let setup = Setup {
-        cpus: cpus.min(va_space::NODES_LIMIT),
-        kern: args.kern.clone(),
-        kern_percpu: args.kern_percpu.clone(),
-    };
+    let setup = setup(args, cpus);
     let mut runs: Vec<(&str, Ran)> = Vec::new();
     for entry in &chosen {
         let target = (entry.make)(&setup)?;
@@ -112,6 +121,15 @@ pub fn run(args: &Args, entries: &[Entry]) -> Result<()> {
     match &args.out {
         Some(dir) => write(args, dir, &runs, &header),
         None => Ok(()),
+    }
+}
+
+/// What targets are made for.
+fn setup(args: &Args, cpus: u32) -> Setup {
+    Setup {
+        cpus: cpus.min(va_space::NODES_LIMIT),
+        kern: args.kern.clone(),
+        kern_percpu: args.kern_percpu.clone(),
     }
 }
 

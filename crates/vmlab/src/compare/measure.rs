@@ -13,6 +13,7 @@ use crate::suite::case::Case;
 use crate::suite::driver::{self, Ran};
 use crate::suite::history::Era;
 use crate::suite::params::Params;
+use crate::suite::print::mean_ns;
 use crate::suite::target::{Entry, Setup, Target};
 use anyhow::{Result, bail};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,8 @@ pub(super) struct Ways {
     pub(super) limit: Duration,
     /// Processors of the machine.
     pub(super) cpus: u32,
-    pub(super) kern: Setup,
+    /// Of targets.
+    pub(super) setup: Setup,
 }
 
 /// One target in one scenario.
@@ -64,40 +66,17 @@ impl Measured {
         self.ran.interrupted
     }
 
-    /// Nanoseconds of a loop of a test in the mean of all workers; `None` if not all executed it.
+    /// Nanoseconds of a loop of a test in the mean of all workers; `None` if not all executed it to its end.
     pub(super) fn loop_ns(&self, case: Case) -> Option<f64> {
-        let counts: Vec<_> = self.ran.workers.iter().map(|worker| worker.counts[case.index()]).collect();
-        let whole = counts.iter().all(|counts| counts.executions() == self.ran.params.test_repeat_count);
-        let time: Duration = counts.iter().map(|counts| counts.time).sum();
-        let executions: u32 = counts.iter().map(super::measure::executions).sum();
-        let loops = f64::from(executions) * f64::from(loops(&self.ran.params, case));
-        (whole && loops > 0.0).then(|| time.as_nanos() as f64 / loops)
-    }
-}
-
-fn executions(counts: &driver::Counts) -> u32 {
-    counts.executions()
-}
-
-/// Loops of one execution.
-fn loops(params: &Params, case: Case) -> u32 {
-    match case {
-        Case::AlignShift => 1,
-        Case::Pcpu => params.nr_pcpu_objects,
-        _ => params.test_loop_count,
+        let repeats = self.ran.params.test_repeat_count;
+        let whole = |worker: &driver::Found| worker.counts[case.index()].executions() == repeats;
+        self.ran.workers.iter().all(whole).then(|| mean_ns(&self.ran, case))?
     }
 }
 
 fn wall(ran: &Ran) -> Duration {
-    let of = |worker: &driver::Found| worker.counts.iter().map(|counts| counts.time).sum::<Duration>();
+    let of = |worker: &driver::Found| -> Duration { worker.counts.iter().map(|counts| counts.time).sum() };
     ran.workers.iter().map(of).max().unwrap_or_default()
-}
-
-/// What a target of one run is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Run {
-    Timed,
-    Looked(Look),
 }
 
 /// Measures a scenario on all of its targets.
@@ -111,7 +90,7 @@ pub(super) fn measure(scenario: &Scenario, entries: &[Entry], ways: &Ways) -> Re
             if measured.as_ref().is_some_and(Measured::is_bound) {
                 continue;
             }
-            let Some((ran, _)) = run(scenario, name, entries, ways, Run::Timed, round)? else { continue };
+            let Some((ran, _)) = run(scenario, name, entries, ways, Look::Nothing, round)? else { continue };
             let time = wall(&ran);
             match measured {
                 None => {
@@ -133,11 +112,11 @@ pub(super) fn measure(scenario: &Scenario, entries: &[Entry], ways: &Ways) -> Re
     for (name, measured) in scenario.targets.iter().zip(&mut all) {
         let Some(measured) = measured.as_mut().filter(|measured| !measured.is_bound()) else { continue };
         for look in [Look::Calls, Look::Locks] {
-            let looked = run(scenario, name, entries, ways, Run::Looked(look), 0)?;
-            let seen = looked.filter(|(ran, _)| !ran.interrupted).and_then(|(_, seen)| seen);
+            let looked = run(scenario, name, entries, ways, look, 0)?;
+            let seen = looked.filter(|(ran, _)| !ran.interrupted).map(|(_, seen)| seen);
             match look {
-                Look::Calls => measured.clocked = seen,
                 Look::Locks => measured.counted = seen,
+                _ => measured.clocked = seen,
             }
         }
     }
@@ -145,12 +124,12 @@ pub(super) fn measure(scenario: &Scenario, entries: &[Entry], ways: &Ways) -> Re
 }
 
 /// Makes a target; `None` if its locks were to count and do not.
-fn make(name: &str, entries: &[Entry], setup: &Setup, how: Run) -> Result<Option<Box<dyn Target>>> {
+fn make(name: &str, entries: &[Entry], setup: &Setup, how: Look) -> Result<Option<Box<dyn Target>>> {
     let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
         let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
         bail!("no target is called {name} (there are {})", names.join(", "));
     };
-    if how == Run::Looked(Look::Locks) {
+    if how == Look::Locks {
         let era = Era::ALL.into_iter().find(|era| era.name() == name);
         return era.map(|era| era.make::<WatchedSpin>(setup)).transpose();
     }
@@ -163,27 +142,21 @@ fn run(
     name: &str,
     entries: &[Entry],
     ways: &Ways,
-    how: Run,
+    how: Look,
     seed: u64,
-) -> Result<Option<(Ran, Option<Seen>)>> {
+) -> Result<Option<(Ran, Seen)>> {
     // A CPU for each worker: as many as the kernel's machine had for the same threads.
     let cpus = scenario.params.nr_threads.max(ways.cpus);
-    let setup = Setup { cpus, ..ways.kern.clone() };
+    let setup = Setup { cpus, ..ways.setup.clone() };
     let Some(target) = make(name, entries, &setup, how)? else { return Ok(None) };
     let mut params = scenario.params;
-    params.run_test_mask =
-        params.cases().filter(|&case| target.supports(case)).map(|case| case.bit()).sum();
+    params.run_test_mask = params.cases().filter(|&case| target.supports(case)).map(|case| case.bit()).sum();
     if params.run_test_mask == 0 {
         return Ok(None);
     }
-    let (ran, seen) = match how {
-        Run::Timed => (in_time(&*target, &params, ways, seed)?, None),
-        Run::Looked(look) => {
-            let observed = Observed::new(&*target, look);
-            let ran = in_time(&observed, &params, ways, seed)?;
-            (ran, Some(observed.seen()))
-        }
-    };
+    let observed = Observed::new(&*target, cpus, how);
+    let ran = in_time(&observed, &params, ways, seed)?;
+    let seen = observed.seen();
     if let Err(unsettled) = &ran.settled {
         bail!("{name}, {}: {unsettled}", scenario.name);
     }

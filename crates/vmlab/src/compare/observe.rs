@@ -13,6 +13,7 @@ use crate::machine::{
 use crate::suite::case::Case;
 use crate::suite::target::{Ask, Ram, Target, Unsettled, Worker};
 use hdrhistogram::Histogram;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -106,22 +107,27 @@ impl Seen {
 /// What is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Look {
+    /// Nothing: workers are the target's own.
+    Nothing,
     /// How long each call takes.
     Calls,
     /// Which locks are waited for; the target's have to be such as count.
     Locks,
 }
 
-/// A target under observation.
+/// A target under observation. Each of its workers stands for a CPU of its own, as long as there are CPUs.
 pub(super) struct Observed<'t> {
     target: &'t dyn Target,
+    /// CPUs of the target, and workers that came.
+    cpus: u32,
+    workers: AtomicU32,
     look: Look,
     seen: Mutex<Seen>,
 }
 
 impl<'t> Observed<'t> {
-    pub(super) fn new(target: &'t dyn Target, look: Look) -> Self {
-        Self { target, look, seen: Mutex::new(Seen::nothing()) }
+    pub(super) fn new(target: &'t dyn Target, cpus: u32, look: Look) -> Self {
+        Self { target, cpus, workers: AtomicU32::new(0), look, seen: Mutex::new(Seen::nothing()) }
     }
 
     /// What was seen of workers that have gone.
@@ -131,9 +137,11 @@ impl<'t> Observed<'t> {
 }
 
 impl Target for Observed<'_> {
-    fn worker(&self, cpu: u32) -> Box<dyn Worker + '_> {
-        let worker = self.target.worker(cpu);
+    fn worker(&self, _: u32) -> Box<dyn Worker + '_> {
+        let number = self.workers.fetch_add(1, Ordering::Relaxed);
+        let worker = self.target.worker(number % self.cpus.max(1));
         match self.look {
+            Look::Nothing => worker,
             Look::Calls => {
                 let latency = std::array::from_fn(|_| Latency::none());
                 Box::new(Clocked { worker: Some(worker), latency, sum: &self.seen })
