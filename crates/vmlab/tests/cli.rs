@@ -20,6 +20,8 @@ mod percpu;
 mod report;
 #[path = "cli/space.rs"]
 mod space;
+#[path = "cli/suite.rs"]
+mod suite;
 
 use assert_cmd::Command;
 use predicates::prelude::*;

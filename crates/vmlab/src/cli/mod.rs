@@ -5,7 +5,7 @@ mod input;
 mod percpu;
 mod space;
 mod table;
-pub mod test;
+mod test;
 
 pub(crate) use file::FileToBe;
 

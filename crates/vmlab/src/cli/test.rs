@@ -47,34 +47,39 @@ pub struct Args {
 /// Where the table goes.
 const PAGE: &str = "test-suite.md";
 
-/// Runs the suite on those of `entries` that are asked for, one after the other.
+/// Runs the suite on those of `entries` that are asked for, one after the other, until ^C.
 ///
 /// # Errors
 /// What is wrong with the arguments, or the first target with a failure.
-pub fn run(args: &Args, entries: &[Entry]) -> Result<()> {
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+pub(super) fn run(args: &Args, entries: &[Entry]) -> Result<()> {
     if let Some((names, more)) = args.compare.wanted() {
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         let params = Params::parse(args.suite, cpus, &[&args.arguments[..], &more[..]].concat())?;
-        return crate::compare::run(
-            &args.compare,
-            &names,
-            params,
-            &setup(args, cpus),
-            entries,
-            args.out.as_deref(),
-        );
-    }
-    let params = Params::parse(args.suite, cpus, &args.arguments)?;
-    let chosen = choose(args, entries)?;
-    let header = header(params.test_repeat_count as usize);
-    if let Some(dir) = &args.out {
-        prepare(dir, PAGE)?;
+        let setup = setup(args, cpus);
+        return crate::compare::run(&args.compare, &names, params, &setup, entries, args.out.as_deref());
     }
     let stop = Arc::new(AtomicBool::new(false));
     // The second one ends the process, should the first be of no use.
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    run_until(&stop, args, entries, &out)
+}
+
+/// Does as [`run`], until `stop` is set, and shows lines by `show`.
+fn run_until(
+    stop: &AtomicBool,
+    args: &Args,
+    entries: &[Entry],
+    show: &dyn Fn(&str) -> Result<()>,
+) -> Result<()> {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+    let params = Params::parse(args.suite, cpus, &args.arguments)?;
+    let chosen = choose(args, entries)?;
+    let header = args.out.as_ref().map(|_| header(params.test_repeat_count as usize));
+    if let Some(dir) = &args.out {
+        prepare(dir, PAGE)?;
     }
     if !driver::has_cycles() {
         say("this processor has no time stamp counter: a cycle is a nanosecond");
@@ -84,29 +89,21 @@ pub fn run(args: &Args, entries: &[Entry]) -> Result<()> {
     for entry in &chosen {
         let target = (entry.make)(&setup)?;
         let Some(params) = supported(entry.name, &*target, params) else {
-            bail!(
-                "{} can do none of the tests that run_test_mask={} selects",
-                entry.name,
-                params.run_test_mask
-            );
+            let mask = params.run_test_mask;
+            bail!("{} can do none of the tests that run_test_mask={mask} selects", entry.name);
         };
-        if chosen.len() > 1 {
-            // With several targets the lines of each begin with its name.
-            if args.table {
-                say(&format!("{} ...", entry.name))
-            } else {
-                out(&format!("Target: {}", entry.name))?
+        if args.table {
+            say(&format!("{} ...", entry.name));
+        } else {
+            if chosen.len() > 1 {
+                show(&format!("Target: {}", entry.name))?;
             }
+            show(&format!("Run the test with following parameters: {params}"))?;
         }
+        let ran = driver::run(&*target, &params, setup.cpus, args.seed, stop)?;
         if !args.table {
-            out(&format!("Run the test with following parameters: {params}"))?;
-        }
-        let ran = driver::run(&*target, &params, setup.cpus, args.seed, &stop)?;
-        if !args.table {
-            for line in lines(&ran) {
-                out(&line)?;
-            }
-            out("Done.")?;
+            lines(&ran).iter().try_for_each(|line| show(line))?;
+            show("Done.")?;
         }
         let interrupted = ran.interrupted;
         runs.push((entry.name, ran));
@@ -118,9 +115,9 @@ pub fn run(args: &Args, entries: &[Entry]) -> Result<()> {
         tables_to_terminal([table(&runs)])?;
     }
     judge(&runs)?;
-    match &args.out {
-        Some(dir) => write(args, dir, &runs, &header),
-        None => Ok(()),
+    match (&args.out, header) {
+        (Some(dir), Some(header)) => write(args, dir, &runs, &header),
+        _ => Ok(()),
     }
 }
 
@@ -192,4 +189,107 @@ fn write(args: &Args, dir: &std::path::Path, runs: &[(&str, Ran)], header: &str)
     let text = page("The kernel's test suite", [table(runs)], &about);
     let path = dir.join(PAGE);
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::case::Case;
+    use crate::suite::target::{Ask, Ram, Unsettled, Worker};
+    use clap::Parser;
+    use std::cell::RefCell;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A target that has addresses for so many allocations, never for more than a page, and does not take the last one back.
+    struct Poor(AtomicU64);
+
+    impl Target for Poor {
+        fn worker(&self, _: u32) -> Box<dyn Worker + '_> {
+            Box::new(self)
+        }
+        fn supports(&self, case: Case) -> bool {
+            case != Case::Pcpu
+        }
+        fn settle(&self) -> Result<(), Unsettled> {
+            Err(Unsettled::Left(1))
+        }
+    }
+
+    impl Worker for &Poor {
+        fn vmalloc(&mut self, ask: &Ask) -> Option<u64> {
+            let got = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            got.ok().filter(|_| ask.bytes <= 4096)
+        }
+        fn vfree(&mut self, _: u64) {}
+        fn write(&mut self, _: u64, _: u8) {}
+        fn holds(&mut self, _: u64, _: u8) -> bool {
+            false
+        }
+        fn vrealloc(&mut self, at: u64, _: u64, _: u64) -> Option<u64> {
+            Some(at)
+        }
+        fn pages(&mut self, _: u64) -> Option<Box<dyn Ram + '_>> {
+            None
+        }
+        fn pcpu_alloc(&mut self, _: u64, _: u64) -> Option<u64> {
+            None
+        }
+        fn pcpu_free(&mut self, _: u64) {}
+    }
+
+    const POOR: Entry =
+        Entry { name: "poor", about: "fails", make: |_| Ok(Box::new(Poor(AtomicU64::new(150)))) };
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// What is shown, and the error.
+    fn on_poor(line: &str) -> (Vec<String>, String) {
+        let shown = RefCell::new(Vec::new());
+        let words = ["vmlab", "--target=poor"].into_iter().chain(line.split_whitespace());
+        let args = Line::try_parse_from(words).unwrap().args;
+        let show = |line: &str| {
+            shown.borrow_mut().push(line.to_string());
+            Ok(())
+        };
+        let result = run_until(&AtomicBool::new(false), &args, &[POOR], &show);
+        (shown.into_inner(), result.map_or_else(|error| format!("{error:#}"), |()| String::new()))
+    }
+
+    #[test]
+    fn what_fails_is_counted_and_is_an_error() {
+        let (shown, error) = on_poor("run_test_mask=7161 sequential_test_order=1 test_loop_count=100");
+        let failed = |line: &&String| line.contains(" failed: 1 xfailed: 0 ");
+        let names: Vec<_> = shown.iter().filter(failed).filter_map(|line| line.split(' ').nth(1)).collect();
+        let expected = [
+            "random_size_alloc_test",
+            "fix_align_alloc_test",
+            "random_size_align_alloc_test",
+            "kvfree_rcu_1_arg_vmalloc_test",
+            "kvfree_rcu_2_arg_vmalloc_test",
+            "vm_map_ram_test",
+            "vrealloc_test",
+        ];
+        assert_eq!(names, expected, "{shown:#?}");
+        let of = |name: &str| shown.iter().find(|line| line.contains(name)).unwrap().as_str();
+        assert!(of("fix_size").contains(" passed: 1 failed: 0 xfailed: 0 "));
+        assert!(of("align_shift").contains(" passed: 0 failed: 0 xfailed: 1 "));
+        assert!(of("no_block").contains(" passed: 0 failed: 0 xfailed: 1 "));
+        assert_eq!(error, "poor: 7 of the tests failed that should not");
+    }
+
+    #[test]
+    fn a_target_that_is_not_empty_at_the_end_is_an_error_and_so_is_one_that_can_do_nothing() {
+        let (shown, error) = on_poor("run_test_mask=129 test_loop_count=1");
+        assert_eq!(shown[0], "Run the test with following parameters: test_loop_count=1 run_test_mask=1");
+        assert_eq!(error, "poor: 1 pages and per-CPU objects are out though all were freed");
+        let (shown, error) = on_poor("run_test_mask=128");
+        assert_eq!(
+            (shown.len(), error.as_str()),
+            (0, "poor can do none of the tests that run_test_mask=128 selects")
+        );
+    }
 }

@@ -7,18 +7,31 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Case {
+    /// `nr_pages` pages, again and again.
     FixSize,
+    /// A page, beside thousands of holes of two pages that are lazy.
     FullFit,
+    /// A hundred pages and one, beside 15,000 busy areas.
     LongBusyList,
+    /// 1 to 100 pages.
     RandomSize,
+    /// Five pages, aligned to two stacks of a thread.
     FixAlign,
+    /// 1 to 10 pages at up to 4 MiB.
     RandomSizeAlign,
+    /// A page at every power of two.
     AlignShift,
+    /// Per-CPU objects.
     Pcpu,
+    /// A page, freed after a grace period by a caller who may sleep.
     KvfreeRcu1,
+    /// The same, by one who may not.
     KvfreeRcu2,
+    /// `nr_pages` pages mapped for a short time.
     VmMapRam,
+    /// `nr_pages` pages for a caller who may not sleep.
     NoBlock,
+    /// A page that grows and shrinks.
     Vrealloc,
 }
 

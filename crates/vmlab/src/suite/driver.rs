@@ -9,7 +9,7 @@
 //! Linux `lib/test_vmalloc.c` (6.12, 7.1: `do_concurrent_test`, `test_func`, `shuffle_array`).
 
 use super::body::{Body, Ended};
-use super::case::{Case, Suite};
+use super::case::Case;
 use super::params::Params;
 use super::rcu::Epochs;
 use super::target::{Target, Unsettled};
@@ -90,9 +90,6 @@ fn cycles(begun: Instant) -> u64 {
     sys::cycles().unwrap_or_else(|| begun.elapsed().as_nanos() as u64)
 }
 
-/// Bytes of a worker's stack.
-const STACK: usize = 256 << 10;
-
 /// Runs the tests that `params` selects, on `cpus` CPUs; random numbers follow from `seed`. Ends early when `stop` is set.
 ///
 /// # Errors
@@ -125,7 +122,7 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
         let mut handles = Vec::new();
         for number in 0..params.nr_threads {
             let (work, name) = (&work, format!("vmalloc_test/{number}"));
-            match Builder::new().name(name).stack_size(STACK).spawn_scoped(scope, move || work(number)) {
+            match Builder::new().name(name).spawn_scoped(scope, move || work(number)) {
                 Ok(handle) => handles.push(handle),
                 Err(error) => {
                     given_up.store(true, Ordering::Relaxed);
@@ -174,6 +171,7 @@ fn repeat(body: &mut Body<'_>, case: Case) -> Counts {
 
 #[cfg(test)]
 mod tests {
+    use super::super::case::Suite;
     use super::*;
 
     #[test]

@@ -52,19 +52,52 @@ const KEYS: [&str; 8] = [
 #[non_exhaustive]
 pub enum ParamError {
     /// It is neither a mode nor `key=value`.
-    NoPair { argument: String },
+    NoPair {
+        /// All of it.
+        argument: String,
+    },
     /// The suite has no such parameter.
-    NoKey { key: String, suite: Suite },
+    NoKey {
+        /// What is before the `=`.
+        key: String,
+        /// The suite.
+        suite: Suite,
+    },
     /// The value is not a whole number above 0.
-    BadValue { key: &'static str, value: String },
+    BadValue {
+        /// The parameter.
+        key: &'static str,
+        /// What is behind the `=`.
+        value: String,
+    },
     /// It is a switch, and the value is not 1.
-    NoSwitch { key: &'static str, value: String },
+    NoSwitch {
+        /// The parameter.
+        key: &'static str,
+        /// What is behind the `=`.
+        value: String,
+    },
     /// The value is larger than it may be.
-    TooLarge { key: &'static str, value: u64, max: u32 },
+    TooLarge {
+        /// The parameter.
+        key: &'static str,
+        /// What is behind the `=`.
+        value: u64,
+        /// The most that it may be.
+        max: u32,
+    },
     /// A mode says all that there is to say.
-    ModeNotAlone { mode: String },
+    ModeNotAlone {
+        /// The mode.
+        mode: String,
+    },
     /// No test has such a bit.
-    NoTest { mask: u32, suite: Suite },
+    NoTest {
+        /// The mask.
+        mask: u32,
+        /// The suite.
+        suite: Suite,
+    },
 }
 
 impl fmt::Display for ParamError {

@@ -34,7 +34,7 @@ const FIRST_CHUNK: Va = Va::new(0xffff_8880_4000_0000);
 
 /// Whose ways a target has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Manner {
+pub(super) enum Manner {
     /// Ours: each worker keeps a magazine and a lane, and areas grow in place where they can.
     Ours,
     /// Linux's: every call is one to the space, and what grows moves.
@@ -42,7 +42,7 @@ pub enum Manner {
 }
 
 /// The target: locks of make `L`, blocks with policies `B` on a space with theirs, per-CPU memory with policies `C`.
-pub struct SpaceTarget<L: Watch, B: BlockConfig, C: PercpuConfig> {
+pub(super) struct SpaceTarget<L: Watch, B: BlockConfig, C: PercpuConfig> {
     chunks: Arc<Chunks<L, B>>,
     percpu: PercpuSpace<LabMachine<SpinLock>, Source<L, B>, C>,
     manner: Manner,
@@ -63,7 +63,7 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
     ///
     /// # Errors
     /// If there is no memory for records.
-    pub fn new(setup: &Setup, manner: Manner) -> Result<Self> {
+    pub(super) fn new(setup: &Setup, manner: Manner) -> Result<Self> {
         let cpus = setup.cpus.clamp(1, va_space::NODES_LIMIT);
         let machine = LabMachine::<L>::new(cpus, cpus, Work::Here);
         let window = VaRange::new(Va::new(WINDOW.0), Va::new(WINDOW.1)).context("no window")?;

@@ -20,7 +20,9 @@ use va_base::Broken;
 /// What is asked of `vmalloc`: bytes, alignment in bytes (any power of two), and what the kernel says by GFP flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ask {
+    /// Bytes, at least 1.
     pub bytes: u64,
+    /// A power of two, in bytes.
     pub align: u64,
     /// All zeros (`__GFP_ZERO`).
     pub zero: bool,
@@ -126,6 +128,7 @@ pub struct Setup {
 /// A target by name.
 #[derive(Clone, Copy)]
 pub struct Entry {
+    /// What it is called by.
     pub name: &'static str,
     /// What it is, in a line.
     pub about: &'static str,
