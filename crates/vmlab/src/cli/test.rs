@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 
 /// Options of `vmlab test`.
 #[derive(clap::Args, Debug, Clone)]
-pub struct Args {
+pub(super) struct Args {
     /// performance, stress or smoke; or key=value: nr_threads, sequential_test_order, test_repeat_count, test_loop_count, nr_pages,
     /// use_huge, run_test_mask, nr_pcpu_objects
     #[arg(value_name = "MODE|KEY=VALUE")]

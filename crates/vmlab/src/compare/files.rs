@@ -15,8 +15,11 @@ pub(super) fn about(header: &str, args: &Args) -> String {
     // Workers are not bound to a CPU, as those of the suite are not.
     let lines: String =
         header.lines().filter(|line| !line.starts_with("rounds:")).map(|line| format!("{line}\n")).collect();
+    // Whoever else runs on the machine shows in every figure.
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split_whitespace().next().unwrap_or("unknown");
     format!(
-        "{lines}rounds: {}, targets in turn, the fastest counts; a run is stopped after {} s\n",
+        "{lines}load before: {load}\nrounds: {}, targets in turn, the fastest counts; a run is stopped after {} s\n",
         args.rounds, args.limit
     )
 }

@@ -36,7 +36,8 @@ use std::time::Duration;
 pub struct Args {
     /// Compare targets side by side, ratios to the first; the figures of the patches beside them (default: list, one-lock,
     /// hashed, nodes, space). With parameters that select tests or workers, on these alone
-    #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 0..=1, group = "page")]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 0..=1, group = "page",
+        conflicts_with = "target")]
     compare: Option<Vec<String>>,
     /// Rounds of each target, of which the fastest counts, 1 to 1000
     #[arg(long, value_name = "N", default_value_t = 3, requires = "compare",
