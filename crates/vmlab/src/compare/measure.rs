@@ -47,6 +47,8 @@ pub(super) struct Measured {
     pub(super) target: String,
     /// The fastest round.
     pub(super) ran: Ran,
+    /// Its time: what it was given, if it was stopped.
+    time: Duration,
     /// The time of each round that ended.
     pub(super) rounds: Vec<Duration>,
     /// The run in which each call was clocked; `None` if it did not end.
@@ -58,7 +60,7 @@ pub(super) struct Measured {
 impl Measured {
     /// From when workers were let go to when the last had ended: at least that, if the run was stopped.
     pub(super) fn wall(&self) -> Duration {
-        wall(&self.ran)
+        self.time
     }
 
     /// Whether it was stopped.
@@ -91,19 +93,20 @@ pub(super) fn measure(scenario: &Scenario, entries: &[Entry], ways: &Ways) -> Re
                 continue;
             }
             let Some((ran, _)) = run(scenario, name, entries, ways, Look::Nothing, round)? else { continue };
-            let time = wall(&ran);
+            // Of a test that was stopped nobody counts the time.
+            let time = if ran.interrupted { ways.limit } else { wall(&ran) };
             match measured {
                 None => {
                     let rounds = if ran.interrupted { vec![] } else { vec![time] };
                     let target = name.clone();
-                    *measured = Some(Measured { target, ran, rounds, clocked: None, counted: None });
+                    *measured = Some(Measured { target, ran, time, rounds, clocked: None, counted: None });
                 }
                 // A round that is stopped says less than one that ended.
                 Some(_) if ran.interrupted => {}
                 Some(best) => {
                     best.rounds.push(time);
                     if time < best.wall() {
-                        best.ran = ran;
+                        (best.ran, best.time) = (ran, time);
                     }
                 }
             }
