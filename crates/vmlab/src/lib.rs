@@ -14,6 +14,7 @@
 
 pub mod bench;
 pub mod cli;
+pub mod compare;
 pub mod kind;
 pub mod lab;
 pub mod machine;

@@ -8,6 +8,8 @@ mod bench;
 mod bench_memory;
 #[path = "cli/bench_space.rs"]
 mod bench_space;
+#[path = "cli/compare.rs"]
+mod compare;
 #[path = "cli/forms.rs"]
 mod forms;
 #[path = "cli/input.rs"]

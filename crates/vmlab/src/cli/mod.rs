@@ -64,7 +64,9 @@ enum Command {
         vmlab test smoke\n  \
         vmlab test run_test_mask=7 nr_threads=4 --target process\n  \
         vmlab test --suite 6.12 performance --target all --table\n  \
-        vmlab test run_test_mask=1024 nr_pages=5 --target linux --kern libkvmalloc.so\n\n\
+        vmlab test run_test_mask=1024 nr_pages=5 --target linux --kern libkvmalloc.so\n  \
+        vmlab test --compare --out results\n  \
+        vmlab test --compare list,nodes,space nr_threads=4 test_loop_count=1000\n\n\
         Lines are those that the kernel's module prints. The exit status is not 0 if a test failed that should not have. ^C ends the run\n\
         with the summaries so far.")]
     Test(test::Args),

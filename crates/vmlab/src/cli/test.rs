@@ -35,10 +35,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", requires = "kern")]
     kern_percpu: Option<PathBuf>,
     /// Print a table of all targets instead of the kernel's lines
-    #[arg(long)]
+    #[arg(long, group = "page")]
     table: bool,
-    /// Write the table to test-suite.md in this directory
-    #[arg(long, value_name = "DIR", requires = "table")]
+    #[command(flatten)]
+    compare: crate::compare::Args,
+    /// Write the table to test-suite.md in this directory, or what --compare found to test-compare.md, .csv and .svg
+    #[arg(long, value_name = "DIR", requires = "page")]
     out: Option<PathBuf>,
 }
 
@@ -50,6 +52,12 @@ const PAGE: &str = "test-suite.md";
 /// # Errors
 /// What is wrong with the arguments, or the first target with a failure.
 pub(super) fn run(args: &Args, entries: &[Entry]) -> Result<()> {
+    if let Some((names, more)) = args.compare.wanted() {
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+        let params = Params::parse(args.suite, cpus, &[&args.arguments[..], &more[..]].concat())?;
+        let setup = setup(args, cpus);
+        return crate::compare::run(&args.compare, &names, params, &setup, entries, args.out.as_deref());
+    }
     let stop = Arc::new(AtomicBool::new(false));
     // The second one ends the process, should the first be of no use.
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -76,11 +84,7 @@ fn run_until(
     if !driver::has_cycles() {
         say("this processor has no time stamp counter: a cycle is a nanosecond");
     }
-    let setup = Setup {
-        cpus: cpus.min(va_space::NODES_LIMIT),
-        kern: args.kern.clone(),
-        kern_percpu: args.kern_percpu.clone(),
-    };
+    let setup = setup(args, cpus);
     let mut runs: Vec<(&str, Ran)> = Vec::new();
     for entry in &chosen {
         let target = (entry.make)(&setup)?;
@@ -114,6 +118,15 @@ fn run_until(
     match (&args.out, header) {
         (Some(dir), Some(header)) => write(args, dir, &runs, &header),
         _ => Ok(()),
+    }
+}
+
+/// What targets are made for.
+fn setup(args: &Args, cpus: u32) -> Setup {
+    Setup {
+        cpus: cpus.min(va_space::NODES_LIMIT),
+        kern: args.kern.clone(),
+        kern_percpu: args.kern_percpu.clone(),
     }
 }
 

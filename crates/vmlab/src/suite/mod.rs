@@ -3,6 +3,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`case`] | the tests: bits, names, versions of the suite |
+//! | [`history`] | Linux of other times, as targets |
 //! | [`params`] | what may be asked for, by the kernel's names |
 //! | [`driver`] | workers, orders, counts, times |
 //! | [`rcu`] | frees that wait for a grace period |
@@ -12,6 +13,7 @@
 mod body;
 pub mod case;
 pub mod driver;
+pub mod history;
 mod linux;
 pub mod params;
 pub mod print;

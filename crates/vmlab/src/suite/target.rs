@@ -12,7 +12,7 @@
 //! To add a target, add an [`Entry`] to [`targets`].
 
 use super::case::Case;
-use super::{linux, process, space};
+use super::{history, linux, process, space};
 use anyhow::Result;
 use std::path::PathBuf;
 use va_base::Broken;
@@ -145,6 +145,18 @@ pub fn targets() -> Vec<Entry> {
             about: "our memory of a process: every page written to",
             make: process::make,
         },
+        Entry { name: "list", about: "as Linux up to 5.1: busy areas are walked", make: history::list },
+        Entry {
+            name: "one-lock",
+            about: "as Linux 5.2 to 6.3: a tree of holes, one lock",
+            make: history::one_lock,
+        },
+        Entry {
+            name: "hashed",
+            about: "as Linux 6.4 to 6.8: lookups of blocks by CPU",
+            make: history::hashed,
+        },
+        Entry { name: "nodes", about: "as Linux 6.9 to 6.12: nodes and pools", make: history::nodes },
         Entry {
             name: "linux",
             about: "Linux's own code from a C library (--kern): addresses only",

@@ -3,7 +3,7 @@
 mod clock;
 pub(crate) mod kern;
 mod print;
-mod seed;
+pub(crate) mod seed;
 pub(crate) mod subject;
 mod workloads;
 mod zero;
