@@ -101,8 +101,10 @@ pub trait Machine: Platform {
         Drain::Here
     }
 
-    /// Tells that a lock is about to be taken, for a machine that counts or traces. Costs nothing where it is empty.
+    /// Tells that a lock is about to be taken, for a machine that counts or traces. Costs nothing where it is empty. A
+    /// machine may ask for [`Location::caller`](core::panic::Location::caller): the place that takes the lock.
     #[inline(always)]
+    #[track_caller]
     fn locking(&self, _class: LockClass) {}
 
     /// Asks whoever holds areas that it could do without to free them, since a request is about to fail for want of
@@ -146,6 +148,7 @@ impl<M: Machine + ?Sized> Machine for &M {
     }
 
     #[inline(always)]
+    #[track_caller]
     fn locking(&self, class: LockClass) {
         (**self).locking(class);
     }

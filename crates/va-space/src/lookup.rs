@@ -168,6 +168,7 @@ impl<P: Machine, Z: Zone, W: Way> TreeLookup<P, Z, W> {
     }
 
     #[inline]
+    #[track_caller]
     fn lock<'a>(&self, branch: &'a BusyNode<P::Lock>, machine: &P) -> MutexGuard<'a, P::Lock, AreaTree> {
         machine.locking(LockClass::Busy);
         branch.tree.lock()

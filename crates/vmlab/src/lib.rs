@@ -11,10 +11,12 @@
 //! | [`report`] | one self-contained HTML file to look at |
 //! | [`mod@bench`] | workloads, contenders, tables and plots |
 //! | [`lab`] | indexes that serve comparison only |
+//! | [`suite`] | the kernel's test suite of vmalloc, on any allocator |
 //! | [`shipped`] | the traces that come with the program |
 
 pub mod bench;
 pub mod cli;
+pub mod compare;
 pub mod convert;
 mod doctor;
 pub mod kind;
@@ -27,4 +29,5 @@ pub mod report;
 pub mod run;
 pub mod run_space;
 pub mod shipped;
+pub mod suite;
 pub mod trace;

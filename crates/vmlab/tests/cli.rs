@@ -8,6 +8,8 @@ mod bench;
 mod bench_memory;
 #[path = "cli/bench_space.rs"]
 mod bench_space;
+#[path = "cli/compare.rs"]
+mod compare;
 #[path = "cli/convert.rs"]
 mod convert;
 #[path = "cli/forms.rs"]
@@ -26,6 +28,8 @@ mod record;
 mod report;
 #[path = "cli/space.rs"]
 mod space;
+#[path = "cli/suite.rs"]
+mod suite;
 
 use assert_cmd::Command;
 use predicates::prelude::*;

@@ -477,6 +477,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     #[inline(always)]
+    #[track_caller]
     fn lock_queue(&self, cpu: &'static Cpu<P::Lock>) -> MutexGuard<'static, P::Lock, Queue> {
         self.machine.locking(LockClass::Queue);
         cpu.queue.lock()
@@ -486,6 +487,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     ///
     /// A record lives again and again, each time with the CPU that begins it: the CPU is read anew once its lock is held. If
     /// the block is in that CPU's list or was, it stays so until the lock is dropped.
+    #[track_caller]
     fn lock_home(&self, block: &'static Block) -> (MutexGuard<'static, P::Lock, Queue>, Place) {
         loop {
             let cpu = block.cpu();
@@ -498,11 +500,13 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
+    #[track_caller]
     fn lock_present(&self, index: u32) -> MutexGuard<'static, P::Lock, u64> {
         self.machine.locking(LockClass::Lookup);
         self.cpu(C::Spread::bucket(index, self.cpu_count)).present.lock()
     }
 
+    #[track_caller]
     fn lock_collection(&self) -> MutexGuard<'_, P::PurgeLock, Collection> {
         self.machine.locking(LockClass::Collect);
         self.collection.lock()

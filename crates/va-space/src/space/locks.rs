@@ -119,6 +119,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     #[inline(always)]
+    #[track_caller]
     pub(super) fn lock_pool(&self, node: u32) -> PoolGuard<'_, P::Lock> {
         self.machine.locking(LockClass::Pool);
         PoolGuard { pool: self.node(node).pool.lock(), pooled: &self.pooled.0, node }
@@ -126,22 +127,27 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// The pool of a node, unless it is empty.
     #[inline]
+    #[track_caller]
     pub(super) fn lock_filled_pool(&self, node: u32) -> Option<PoolGuard<'_, P::Lock>> {
-        self.pooled.0.has(node).then(|| self.lock_pool(node))
+        // No `then`: a closure does not know who called.
+        if self.pooled.0.has(node) { Some(self.lock_pool(node)) } else { None }
     }
 
     #[inline(always)]
+    #[track_caller]
     pub(super) fn lock_lazy<'a>(&self, node: &'a Node<P::Lock>) -> MutexGuard<'a, P::Lock, LazyAreas> {
         self.machine.locking(LockClass::Lazy);
         node.lazy.lock()
     }
 
     #[inline(always)]
+    #[track_caller]
     pub(super) fn lock_free(&self) -> MutexGuard<'_, P::Lock, Heap<C::Index<P>>> {
         self.machine.locking(LockClass::Free);
         self.free.lock()
     }
 
+    #[track_caller]
     pub(super) fn lock_purge(&self) -> MutexGuard<'_, P::PurgeLock, PurgeState> {
         self.machine.locking(LockClass::Purge);
         self.purge.lock()

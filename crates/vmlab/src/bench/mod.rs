@@ -11,7 +11,7 @@ mod contender;
 pub mod index;
 pub mod memory;
 pub mod percpu;
-mod print;
+pub(crate) mod print;
 pub mod space;
 mod workload;
 

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-pub(super) fn names<'a>(cells: &'a [Cell], of: impl Fn(&'a Cell) -> &'a str) -> Vec<&'a str> {
+pub(crate) fn names<'a>(cells: &'a [Cell], of: impl Fn(&'a Cell) -> &'a str) -> Vec<&'a str> {
     let mut names = Vec::new();
     for cell in cells {
         let name = of(cell);
@@ -21,22 +21,22 @@ pub(super) fn names<'a>(cells: &'a [Cell], of: impl Fn(&'a Cell) -> &'a str) -> 
     names
 }
 
-pub(super) fn find<'a>(cells: &'a [Cell], workload: &str, contender: &str) -> Option<&'a Cell> {
+pub(crate) fn find<'a>(cells: &'a [Cell], workload: &str, contender: &str) -> Option<&'a Cell> {
     cells.iter().find(|cell| cell.workload == workload && cell.contender == contender)
 }
 
-pub(super) fn number(ns: f64) -> String {
+pub(crate) fn number(ns: f64) -> String {
     if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
 /// A table with its caption.
-pub(super) struct Captioned {
-    pub(super) caption: String,
-    pub(super) table: Table,
+pub(crate) struct Captioned {
+    pub(crate) caption: String,
+    pub(crate) table: Table,
 }
 
 /// Prints the tables.
-pub(super) fn tables_to_terminal(tables: impl IntoIterator<Item = Captioned>) -> Result<()> {
+pub(crate) fn tables_to_terminal(tables: impl IntoIterator<Item = Captioned>) -> Result<()> {
     for Captioned { caption, mut table } in tables {
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
         out(&caption)?;
@@ -46,7 +46,7 @@ pub(super) fn tables_to_terminal(tables: impl IntoIterator<Item = Captioned>) ->
 }
 
 /// The tables as a page of results.
-pub(super) fn page(title: &str, tables: impl IntoIterator<Item = Captioned>, header: &str) -> String {
+pub(crate) fn page(title: &str, tables: impl IntoIterator<Item = Captioned>, header: &str) -> String {
     let mut page = format!("# {title}, {} build\n\n```text\n{header}```\n", build());
     for Captioned { caption, mut table } in tables {
         table.load_preset(presets::ASCII_MARKDOWN);
@@ -57,12 +57,12 @@ pub(super) fn page(title: &str, tables: impl IntoIterator<Item = Captioned>, hea
 }
 
 /// The header as comments of a CSV file.
-pub(super) fn comments(header: &str) -> String {
+pub(crate) fn comments(header: &str) -> String {
     header.lines().map(|line| format!("# {line}\n")).collect()
 }
 
 /// Minimum (median) nanoseconds a pair.
-pub(super) fn times(cells: &[Cell]) -> Captioned {
+pub(crate) fn times(cells: &[Cell]) -> Captioned {
     let contenders = names(cells, |cell| cell.contender);
     let mut table = Table::new();
     table.set_header(std::iter::once("workload").chain(contenders.iter().copied()));
@@ -83,14 +83,14 @@ pub(super) fn times(cells: &[Cell]) -> Captioned {
 }
 
 /// Numbers to the right, from a column on.
-pub(super) fn right(table: &mut Table, from: usize) {
+pub(crate) fn right(table: &mut Table, from: usize) {
     for column in table.column_iter_mut().skip(from) {
         column.set_cell_alignment(CellAlignment::Right);
     }
 }
 
 /// The build's instruction set, as far as it matters here.
-pub(super) fn build() -> &'static str {
+pub(crate) fn build() -> &'static str {
     if cfg!(target_feature = "avx2") { "x86-64-v3" } else { "baseline" }
 }
 
@@ -111,7 +111,7 @@ fn commit(dir: &Path) -> Option<String> {
 }
 
 /// What the figures are taken with: asked for before the run, so that nobody's commit meanwhile is named.
-pub(super) fn header(rounds: usize) -> String {
+pub(crate) fn header(rounds: usize) -> String {
     let commit = commit(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_or("unknown".into());
     let rustc = output(Command::new("rustc").arg("--version")).unwrap_or("unknown".into());
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -139,20 +139,20 @@ pub(super) fn header(rounds: usize) -> String {
 }
 
 /// Makes the folder, and sees that files can be written there, before anything is measured.
-pub(super) fn prepare(dir: &Path, name: &str) -> Result<()> {
+pub(crate) fn prepare(dir: &Path, name: &str) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     crate::cli::FileToBe::open(&dir.join(name)).map(drop)
 }
 
 /// Writes a file of results, and says so.
-pub(super) fn write_file(dir: &Path, name: &str, text: &str) -> Result<()> {
+pub(crate) fn write_file(dir: &Path, name: &str, text: &str) -> Result<()> {
     let path = dir.join(name);
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     out(&format!("wrote {}", path.display()))
 }
 
 /// The same for a chart.
-pub(super) fn write_chart(dir: &Path, name: &str, chart: &Chart<'_>) -> Result<()> {
+pub(crate) fn write_chart(dir: &Path, name: &str, chart: &Chart<'_>) -> Result<()> {
     write_file(dir, name, &format!("{}\n", chart.svg(true)))
 }
 

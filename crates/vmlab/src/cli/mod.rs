@@ -7,6 +7,7 @@ mod percpu;
 mod report;
 mod space;
 mod table;
+mod test;
 
 pub(crate) use file::FileToBe;
 pub(crate) use table::plain;
@@ -98,6 +99,17 @@ enum Command {
     /// Measure indexes or spaces side by side
     #[command(subcommand, after_help = "Example:\n  vmlab bench index --quick")]
     Bench(BenchCommand),
+    /// Run the kernel's test suite of vmalloc on our allocators, and on Linux's own code from a C library
+    #[command(after_help = "Examples:\n  \
+        vmlab test smoke\n  \
+        vmlab test run_test_mask=7 nr_threads=4 --target process\n  \
+        vmlab test --suite 6.12 performance --target all --table\n  \
+        vmlab test run_test_mask=1024 nr_pages=5 --target linux --kern libkvmalloc.so\n  \
+        vmlab test --compare --out results\n  \
+        vmlab test --compare list,nodes,space nr_threads=4 test_loop_count=1000\n\n\
+        Lines are those that the kernel's module prints. The exit status is not 0 if a test failed that should not have. ^C ends the run\n\
+        with the summaries so far.")]
+    Test(test::Args),
     /// Print shell completions
     #[command(after_help = "Examples:\n  \
         vmlab completions bash > /etc/bash_completion.d/vmlab\n  \
@@ -201,6 +213,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Bench(BenchCommand::Percpu(args))) => crate::bench::percpu::run(args),
         Some(Command::Bench(BenchCommand::Memory(args))) => crate::bench::memory::run(args),
         Some(Command::Bench(BenchCommand::MemoryChild { task })) => crate::bench::memory::child::main(task),
+        Some(Command::Test(args)) => test::run(args, &crate::suite::target::targets()),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "vmlab", &mut script);

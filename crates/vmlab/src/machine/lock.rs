@@ -1,118 +1,76 @@
-//! A lock that says how often it was waited for, and for how long, by class: what a kernel's `lock_stat` tells.
+//! A lock that says how often it was waited for, for how long, and where, by class: what a kernel's `lock_stat` tells.
 //!
 //! # Theory
 //! A space tells its machine the class of a lock just before it takes it ([`Machine::locking`](va_base::Machine::locking)).
-//! The machine notes it for the thread, and the lock that is taken next reads the note. Each thread counts for itself, so
-//! that counting shares nothing; [`take`] hands out what it counted.
+//! The machine notes it for the thread, with the place in the code, and the lock that is taken next reads the note. Each
+//! thread counts for itself, so that counting shares nothing; [`take`] hands out what it counted.
 //!
-//! The columns are the kernel's: a *contention* is a taking that found the lock held; it *bounces* if another thread had
-//! it last, and so does an acquisition. A failed attempt to take without waiting counts nowhere, as there.
+//! The columns are the kernel's: a *contention* is a taking that found the lock held; it *bounces* if the last holder was on
+//! another CPU, and so does an acquisition. Of a contention two places count: where the lock was wanted, and where it was
+//! held. A failed attempt to take without waiting counts nowhere, as there.
+//!
+//! A kernel's spin lock burns its CPU while it waits, which is what a profile sees. [`WatchedSpin`] does so too, and its wait
+//! is told in time of the CPU as well; [`WatchedLock`] parks, as locks of a process do.
 //!
 //! Clocks are read at each taking, so times of a space under these locks are not to be compared with others.
 
-use parking_lot::RawMutex as Inner;
+use super::lock_stat::{ContendedAt, LockStats, NOTHING, Places};
+use super::spin::SpinLock;
+use rustix::thread::sched_getcpu;
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
+use std::panic::Location;
 use std::time::Instant;
 use va_base::LockClass;
 use va_base::sync::RawMutex;
-use va_base::sync::atomic::{AtomicU64, Ordering};
+use va_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A lock that may be told what it is.
 pub trait Watch: RawMutex + Send + Sync + 'static {
-    /// Says of which class the lock is that this thread takes next.
-    fn announce(class: LockClass);
+    /// Says of which class the lock is that this thread takes next, and where.
+    fn announce(class: LockClass, at: &'static Location<'static>);
 }
 
-impl Watch for Inner {
+impl Watch for parking_lot::RawMutex {
     #[inline(always)]
-    fn announce(_: LockClass) {}
+    fn announce(_: LockClass, _: &'static Location<'static>) {}
 }
-
-/// What was seen of the locks of one class.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LockStat {
-    /// Contentions by whoever was not the last holder.
-    pub con_bounces: u64,
-    /// Takings that had to wait.
-    pub contentions: u64,
-    /// Nanoseconds waited: all, and most at a time.
-    pub wait_total_ns: u64,
-    /// The longest wait.
-    pub wait_max_ns: u64,
-    /// Takings by whoever was not the last holder.
-    pub acq_bounces: u64,
-    /// Takings.
-    pub acquisitions: u64,
-    /// Nanoseconds held.
-    pub hold_total_ns: u64,
-    /// The longest hold.
-    pub hold_max_ns: u64,
-}
-
-impl LockStat {
-    /// Adds what another thread saw.
-    pub fn add(&mut self, other: &Self) {
-        self.con_bounces += other.con_bounces;
-        self.contentions += other.contentions;
-        self.wait_total_ns += other.wait_total_ns;
-        self.wait_max_ns = self.wait_max_ns.max(other.wait_max_ns);
-        self.acq_bounces += other.acq_bounces;
-        self.acquisitions += other.acquisitions;
-        self.hold_total_ns += other.hold_total_ns;
-        self.hold_max_ns = self.hold_max_ns.max(other.hold_max_ns);
-    }
-}
-
-/// Of each class, in the order of [`LockClass`].
-pub type LockStats = [LockStat; LockClass::COUNT];
 
 /// Marks a lock whose class nobody told.
 const UNTOLD: usize = LockClass::COUNT;
+/// A lock that nobody took yet was last held on no CPU.
+const NO_CPU: u32 = u32::MAX;
 
 thread_local! {
-    static NEXT: Cell<usize> = const { Cell::new(UNTOLD) };
-    static SEEN: RefCell<LockStats> = RefCell::new(LockStats::default());
-    /// Tells threads apart: no two that live have it at one address.
-    static SELF: u8 = const { 0 };
+    static NEXT: Cell<(usize, Option<&'static Location<'static>>)> = const { Cell::new((UNTOLD, None)) };
+    static SEEN: RefCell<(LockStats, Places)> = const { RefCell::new((NOTHING, Places::NONE)) };
+    static STANDS_FOR: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 /// What this thread counted since it was asked last.
 pub fn take() -> LockStats {
-    SEEN.take()
+    SEEN.with_borrow_mut(|(seen, _)| std::mem::replace(seen, NOTHING))
 }
 
-/// A parking lock that counts.
-pub struct WatchedLock {
-    inner: Inner,
-    // Written by the holder alone.
-    /// Who holds it, or held it last; 0 for nobody.
-    holder: AtomicU64,
-    /// When it was taken, in nanoseconds of this process.
-    since_ns: AtomicU64,
-    class: AtomicU64,
+/// Where this thread waited since it was asked last, and where the locks were held that it waited for.
+pub fn take_contended() -> Vec<ContendedAt> {
+    SEEN.with_borrow_mut(|(_, places)| places.take())
 }
 
-impl WatchedLock {
-    fn taken(&self, class: usize, waited_ns: Option<u64>) {
-        let me = SELF.with(|here| std::ptr::from_ref(here).addr() as u64);
-        let bounced = self.holder.swap(me, Ordering::Relaxed) != me;
-        self.class.store(class as u64, Ordering::Relaxed);
-        self.since_ns.store(now_ns(), Ordering::Relaxed);
-        with(class, |seen| {
-            seen.acquisitions += 1;
-            seen.acq_bounces += u64::from(bounced);
-            if let Some(waited) = waited_ns {
-                seen.contentions += 1;
-                seen.con_bounces += u64::from(bounced);
-                seen.wait_total_ns += waited;
-                seen.wait_max_ns = seen.wait_max_ns.max(waited);
-            }
-        });
-    }
+/// Nanoseconds that this thread has had a CPU.
+pub fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn with(class: usize, see: impl FnOnce(&mut LockStat)) {
-    SEEN.with_borrow_mut(|seen| seen.get_mut(class).map(see));
+/// Makes this thread count as if it ran on a CPU, wherever it runs.
+#[cfg(test)]
+fn stand_for(cpu: u32) {
+    STANDS_FOR.set(Some(cpu));
+}
+
+fn this_cpu() -> u32 {
+    STANDS_FOR.get().unwrap_or_else(|| sched_getcpu() as u32)
 }
 
 fn now_ns() -> u64 {
@@ -120,112 +78,235 @@ fn now_ns() -> u64 {
     BEGIN.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
+/// A lock of make `I` that counts.
+pub struct Watched<I> {
+    inner: I,
+    // Written by the holder alone.
+    /// The CPU that holds it, or held it last.
+    cpu: AtomicU32,
+    /// Number of the place where it was taken; 0 if nobody told.
+    place: AtomicU32,
+    /// When it was taken, in nanoseconds of this process.
+    since_ns: AtomicU64,
+    class: AtomicU32,
+}
+
+/// A lock that parks, and counts.
+pub type WatchedLock = Watched<parking_lot::RawMutex>;
+/// A lock that spins, and counts.
+pub type WatchedSpin = Watched<SpinLock>;
+
+/// What a thread noted when it found a lock held.
+struct Wait {
+    bounced: bool,
+    begun_ns: u64,
+    begun_cpu_ns: u64,
+    /// Number of the place that held the lock.
+    held_at: u32,
+}
+
+impl<I> Watched<I> {
+    fn taken(&self, class: usize, at: Option<&'static Location<'static>>, wait: Option<Wait>) {
+        let cpu = this_cpu();
+        let bounced = self.cpu.swap(cpu, Ordering::Relaxed) != cpu;
+        self.class.store(class as u32, Ordering::Relaxed);
+        let since = now_ns();
+        self.since_ns.store(since, Ordering::Relaxed);
+        SEEN.with_borrow_mut(|(seen, places)| {
+            let place = at.map_or(0, |at| places.number(at));
+            self.place.store(place, Ordering::Relaxed);
+            let Some(seen) = seen.get_mut(class) else { return };
+            seen.acquisitions += 1;
+            seen.acq_bounces += u64::from(bounced);
+            if let Some(wait) = wait {
+                let cpu_ns = thread_cpu_ns() - wait.begun_cpu_ns;
+                seen.waited(since - wait.begun_ns, cpu_ns, wait.bounced);
+                places.contended(class, place, wait.held_at);
+            }
+        });
+    }
+}
+
 // SAFETY: exclusion is the inner lock's, which is asked for each taking and each release, and nothing else decides.
-unsafe impl RawMutex for WatchedLock {
+unsafe impl<I: RawMutex> RawMutex for Watched<I> {
     const INIT: Self = Self {
-        inner: Inner::INIT,
-        holder: AtomicU64::new(0),
+        inner: I::INIT,
+        cpu: AtomicU32::new(NO_CPU),
+        place: AtomicU32::new(0),
         since_ns: AtomicU64::new(0),
-        class: AtomicU64::new(UNTOLD as u64),
+        class: AtomicU32::new(UNTOLD as u32),
     };
-    type GuardMarker = <Inner as RawMutex>::GuardMarker;
+    type GuardMarker = I::GuardMarker;
 
     fn lock(&self) {
-        let class = NEXT.replace(UNTOLD);
+        let (class, at) = NEXT.replace((UNTOLD, None));
         if self.inner.try_lock() {
-            return self.taken(class, None);
+            return self.taken(class, at, None);
         }
-        let begun = now_ns();
+        let wait = Wait {
+            bounced: self.cpu.load(Ordering::Relaxed) != this_cpu(),
+            held_at: self.place.load(Ordering::Relaxed),
+            begun_ns: now_ns(),
+            begun_cpu_ns: thread_cpu_ns(),
+        };
         self.inner.lock();
-        self.taken(class, Some(now_ns() - begun));
+        self.taken(class, at, Some(wait));
     }
 
     fn try_lock(&self) -> bool {
-        let class = NEXT.replace(UNTOLD);
+        let (class, at) = NEXT.replace((UNTOLD, None));
         let got = self.inner.try_lock();
         if got {
-            self.taken(class, None);
+            self.taken(class, at, None);
         }
         got
     }
 
     unsafe fn unlock(&self) {
         let held = now_ns() - self.since_ns.load(Ordering::Relaxed);
-        with(self.class.load(Ordering::Relaxed) as usize, |seen| {
-            seen.hold_total_ns += held;
-            seen.hold_max_ns = seen.hold_max_ns.max(held);
+        SEEN.with_borrow_mut(|(seen, _)| {
+            if let Some(seen) = seen.get_mut(self.class.load(Ordering::Relaxed) as usize) {
+                seen.hold_total_ns += held;
+                seen.hold_max_ns = seen.hold_max_ns.max(held);
+            }
         });
         // SAFETY: the caller holds this lock by the contract of this function, and so the inner one.
         unsafe { self.inner.unlock() };
     }
 }
 
-impl Watch for WatchedLock {
+impl<I: RawMutex + Send + Sync + 'static> Watch for Watched<I> {
     #[inline]
-    fn announce(class: LockClass) {
-        NEXT.set(class as usize);
+    fn announce(class: LockClass, at: &'static Location<'static>) {
+        NEXT.set((class as usize, Some(at)));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::lock_stat::LockStat;
     use super::*;
-    use std::time::Duration;
+    use std::sync::atomic::AtomicBool;
     use va_base::sync::Mutex;
+
+    /// A parking lock that tells when somebody begins to wait.
+    struct Gate(parking_lot::RawMutex, AtomicBool);
+
+    // SAFETY: exclusion is the inner lock's.
+    unsafe impl RawMutex for Gate {
+        const INIT: Self = Self(parking_lot::RawMutex::INIT, AtomicBool::new(false));
+        type GuardMarker = <parking_lot::RawMutex as RawMutex>::GuardMarker;
+        fn lock(&self) {
+            self.1.store(true, Ordering::SeqCst);
+            self.0.lock();
+        }
+        fn try_lock(&self) -> bool {
+            self.0.try_lock()
+        }
+        unsafe fn unlock(&self) {
+            // SAFETY: the caller holds it.
+            unsafe { self.0.unlock() };
+        }
+    }
+
+    type Gated = Watched<Gate>;
+
+    impl Gated {
+        /// Takes the lock, and says where.
+        #[track_caller]
+        fn take_as_pool(&self) -> &'static Location<'static> {
+            Self::announce(LockClass::Pool, Location::caller());
+            self.lock();
+            Location::caller()
+        }
+
+        fn drop_it(&self) {
+            // SAFETY: whoever calls this has taken it.
+            unsafe { self.unlock() };
+        }
+    }
 
     /// What this thread saw of the pools' locks.
     fn pool() -> LockStat {
         take()[LockClass::Pool as usize]
     }
 
+    const WAIT_NS: u64 = 2_000_000;
+
+    /// This thread, on CPU 2, holds a lock until another, on `waiter`, has waited for it for [`WAIT_NS`]. What both saw, where
+    /// the other waited, and the two places.
+    fn one_waits(waiter: u32) -> (LockStat, LockStat, Vec<ContendedAt>, [&'static Location<'static>; 2]) {
+        let lock = Gated::INIT;
+        stand_for(2);
+        take();
+        let held = lock.take_as_pool();
+        let (seen, places, wanted) = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                stand_for(waiter);
+                let wanted = lock.take_as_pool();
+                lock.drop_it();
+                (pool(), take_contended(), wanted)
+            });
+            while !lock.inner.1.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let seen_at = now_ns();
+            while now_ns() < seen_at + WAIT_NS {
+                std::thread::yield_now();
+            }
+            lock.drop_it();
+            waiter.join().unwrap()
+        });
+        (pool(), seen, places, [wanted, held])
+    }
+
     #[test]
     fn who_waits_is_counted_with_how_long_and_who_does_not_is_not() {
-        let lock: Mutex<WatchedLock, ()> = Mutex::new(());
-        take();
-        WatchedLock::announce(LockClass::Pool);
-        let guard = lock.lock();
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| {
-                assert!(lock.try_lock().is_none());
-                WatchedLock::announce(LockClass::Pool);
-                drop(lock.lock());
-                pool()
-            });
-            std::thread::sleep(Duration::from_millis(30));
-            drop(guard);
-            let seen = waiter.join().unwrap();
-            assert_eq!(
-                (seen.acquisitions, seen.contentions, seen.con_bounces, seen.acq_bounces),
-                (1, 1, 1, 1)
-            );
-            assert!(seen.wait_max_ns > 0 && seen.wait_total_ns == seen.wait_max_ns);
-        });
-        let seen = pool();
-        assert_eq!((seen.acquisitions, seen.contentions), (1, 0));
-        assert!(seen.hold_max_ns >= 30_000_000 && seen.hold_total_ns >= seen.hold_max_ns);
+        let (holder, waiter, _, _) = one_waits(3);
+        assert_eq!((holder.acquisitions, holder.contentions, holder.con_bounces), (1, 0, 0));
+        assert!(holder.hold_max_ns >= WAIT_NS && holder.hold_total_ns == holder.hold_max_ns);
+        assert_eq!(
+            (waiter.acquisitions, waiter.contentions, waiter.con_bounces, waiter.acq_bounces),
+            (1, 1, 1, 1)
+        );
+        assert!(waiter.wait_min_ns >= WAIT_NS, "{waiter:?}");
+        assert_eq!((waiter.wait_min_ns, waiter.wait_total_ns), (waiter.wait_max_ns, waiter.wait_max_ns));
+    }
+
+    #[test]
+    fn a_contention_on_the_cpu_of_the_holder_does_not_bounce() {
+        let (_, waiter, _, _) = one_waits(2);
+        assert_eq!((waiter.contentions, waiter.con_bounces, waiter.acq_bounces), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_contention_counts_where_the_lock_was_wanted_and_where_it_was_held() {
+        take_contended();
+        let (_, _, places, [wanted, held]) = one_waits(3);
+        let class = LockClass::Pool as usize;
+        let one = |place, waited, held| ContendedAt { class, place, waited, held };
+        assert_eq!(places, [one(held, 0, 1), one(wanted, 1, 0)]);
+        // Who held it waited nowhere.
+        assert_eq!(take_contended(), []);
     }
 
     #[test]
     fn only_the_lock_that_was_told_is_counted() {
         let lock: Mutex<WatchedLock, ()> = Mutex::new(());
         take();
-        WatchedLock::announce(LockClass::Pool);
+        WatchedLock::announce(LockClass::Pool, Location::caller());
         drop(lock.lock());
         drop(lock.lock());
-        assert_eq!((pool().acquisitions, take()), (1, LockStats::default()));
+        assert_eq!((pool().acquisitions, take()), (1, NOTHING));
     }
 
     #[test]
-    fn what_threads_saw_adds_up() {
-        let one = LockStat {
-            contentions: 1,
-            wait_total_ns: 5,
-            wait_max_ns: 5,
-            hold_max_ns: 2,
-            ..LockStat::default()
-        };
-        let mut sum = LockStat { contentions: 2, wait_total_ns: 4, wait_max_ns: 3, hold_max_ns: 7, ..one };
-        sum.add(&one);
-        assert_eq!((sum.contentions, sum.wait_total_ns, sum.wait_max_ns, sum.hold_max_ns), (3, 9, 5, 7));
+    fn a_failed_attempt_counts_nowhere() {
+        let lock: Mutex<WatchedSpin, ()> = Mutex::new(());
+        let _held = lock.lock();
+        take();
+        WatchedSpin::announce(LockClass::Pool, Location::caller());
+        assert!(lock.try_lock().is_none());
+        assert_eq!(pool(), LockStat::default());
     }
 }

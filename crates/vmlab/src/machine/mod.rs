@@ -8,14 +8,19 @@
 //! A machine lends tables up to a limit, which a hostile trace meets before the process runs out of memory.
 
 mod lock;
+mod lock_stat;
 mod memory;
 mod spin;
 
-pub use lock::{LockStat, LockStats, Watch, WatchedLock, take as take_lock_stats};
+pub use lock::{
+    Watch, Watched, WatchedLock, WatchedSpin, take as take_lock_stats, take_contended, thread_cpu_ns,
+};
+pub use lock_stat::{ContendedAt, LockStat, LockStats, NOTHING, merge as merge_contended};
 pub use spin::SpinLock;
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -159,8 +164,9 @@ impl<L: Watch> Machine for LabMachine<L> {
     }
 
     #[inline(always)]
+    #[track_caller]
     fn locking(&self, class: LockClass) {
-        L::announce(class);
+        L::announce(class, Location::caller());
     }
 }
 

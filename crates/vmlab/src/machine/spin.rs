@@ -3,6 +3,7 @@
 //! For figures beside a library whose locks are made so: a lock that parks pays a second exchange.
 
 use super::lock::Watch;
+use std::panic::Location;
 use std::thread::yield_now;
 use va_base::LockClass;
 use va_base::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +55,7 @@ impl SpinLock {
 
 impl Watch for SpinLock {
     #[inline(always)]
-    fn announce(_: LockClass) {}
+    fn announce(_: LockClass, _: &'static Location<'static>) {}
 }
 
 #[cfg(test)]

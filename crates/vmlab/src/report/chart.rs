@@ -39,16 +39,16 @@ pub const COLOURS: [&str; 10] = [
 ];
 
 /// An axis: what runs from where to where, on how many pixels.
-struct Axis {
+pub(super) struct Axis {
     scale: Scale,
     low: f64,
     high: f64,
-    from: f64,
+    pub(super) from: f64,
     to: f64,
 }
 
 impl Axis {
-    fn new(scale: Scale, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
+    pub(super) fn new(scale: Scale, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(|&value| scale == Scale::Linear || value > 0.0) {
             (low, high) = (low.min(value), high.max(value));
@@ -73,7 +73,12 @@ impl Axis {
         Self { scale, low, high, from, to }
     }
 
-    fn at(&self, value: f64) -> f64 {
+    /// Makes a logarithmic axis begin at a power of ten below all values, so that the least is not on its edge.
+    pub(super) fn widen(&mut self) {
+        self.low = 10f64.powf((self.low / 2.0).log10().floor());
+    }
+
+    pub(super) fn at(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Log => (value.max(self.low) / self.low).ln() / (self.high / self.low).ln(),
@@ -81,7 +86,7 @@ impl Axis {
         self.from + share * (self.to - self.from)
     }
 
-    fn ticks(&self) -> Vec<f64> {
+    pub(super) fn ticks(&self) -> Vec<f64> {
         match self.scale {
             Scale::Linear => {
                 let rough = (self.high - self.low) / 5.0;

@@ -5,6 +5,7 @@
 //! the space are drawn from the kernel's own addresses. Per vmallocinfo: its picture. Per file of measurements: ratios,
 //! growth, contention, latencies, as far as it holds them.
 
+pub(crate) mod bars;
 pub mod chart;
 mod dots;
 mod figures;

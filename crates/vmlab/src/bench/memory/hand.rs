@@ -16,7 +16,7 @@ const PAGE_BYTES: usize = 4096;
 
 /// An allocation of a hand of type `H`: `bytes` bytes, which are the holder's alone.
 #[derive(Debug)]
-pub(super) struct Held<H> {
+pub(crate) struct Held<H> {
     at: NonNull<u8>,
     bytes: usize,
     align: usize,
@@ -159,6 +159,71 @@ impl Hand for Vmalloc {
         // SAFETY: the area is its holder's, who gave it by value. (That of another allocator would be an error.)
         let freed = unsafe { Vmalloc::free(self, black_box(held.at)) };
         assert!(freed.is_ok());
+    }
+}
+
+/// What memory of ours is to be like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Make {
+    Any,
+    Zeros,
+    /// On huge pages, where there are some.
+    Huge,
+}
+
+/// What the kernel's test suite does with ours ([`crate::suite`]): a page of memory is behind every page, and a size that is refused
+/// changes nothing.
+impl Held<Vmalloc> {
+    pub(crate) fn make(memory: &Vmalloc, bytes: usize, align: usize, make: Make) -> Option<Self> {
+        let layout = layout(bytes, align)?;
+        let area = match make {
+            Make::Any => memory.alloc(layout),
+            Make::Zeros => memory.alloc_zeroed(layout),
+            Make::Huge => memory.alloc_huge(layout),
+        };
+        let mut held = Self::new(area.ok()?.as_ptr(), bytes, align)?;
+        held.populate(0);
+        Some(held)
+    }
+
+    /// Writes a zero to every page from the one of an offset on, which is a multiple of a page.
+    #[inline(always)]
+    fn populate(&mut self, from: usize) {
+        (from..self.bytes).step_by(PAGE_BYTES).for_each(|offset| self.put(offset, 0));
+    }
+
+    /// Writes a byte.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, offset: usize, byte: u8) {
+        assert!(offset < self.bytes);
+        // SAFETY: inside the allocation, as checked.
+        let at = unsafe { self.at.add(offset) };
+        // SAFETY: inside an allocation that is ours alone.
+        unsafe { at.write_volatile(byte) };
+    }
+
+    /// Reads the first byte, which was written when it was made.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> u8 {
+        // SAFETY: there is a byte at least, it is ours alone, and `make` wrote to it.
+        unsafe { self.at.read_volatile() }
+    }
+
+    /// Another size; as it was if that is refused.
+    pub(crate) fn resized(mut self, memory: &Vmalloc, bytes: usize) -> Result<Self, Self> {
+        let Some(layout) = layout(bytes, self.align) else { return Err(self) };
+        let populated = self.bytes.next_multiple_of(PAGE_BYTES);
+        // SAFETY: the area is its holder's, who gave it by value. (That of another allocator would be an error.)
+        let Ok(area) = (unsafe { memory.grow(self.at, layout) }) else { return Err(self) };
+        (self.at, self.bytes) = (area, bytes.max(1));
+        self.populate(populated);
+        Ok(self)
+    }
+
+    /// Gives it back.
+    #[inline]
+    pub(crate) fn end(self, memory: &Vmalloc) {
+        Hand::free(memory, self);
     }
 }
 

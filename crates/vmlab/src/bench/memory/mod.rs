@@ -15,12 +15,12 @@
 
 pub(crate) mod child;
 mod goals;
-mod hand;
+pub(crate) mod hand;
 mod jobs;
 mod measure;
 mod print;
 mod results;
-mod sys;
+pub(crate) mod sys;
 mod task;
 mod who;
 

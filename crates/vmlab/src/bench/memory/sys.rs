@@ -92,6 +92,18 @@ pub(super) fn version() -> Option<String> {
     None
 }
 
+/// The time stamp counter of the processor, where it has one.
+#[inline]
+pub(crate) fn cycles() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: every processor of this architecture has the instruction, and it changes nothing.
+        Some(unsafe { core::arch::x86_64::_rdtsc() })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
 /// The version of the C library.
 pub(super) fn libc_version() -> Option<String> {
     // SAFETY: it takes nothing, and returns a text that stays.

@@ -4,13 +4,14 @@
 //! struct kp_config { uint32_t nr_units, unit_size, static_size, reserved_size, dyn_size, work_mode; };  /* 0: the caller balances */
 //! int      kp_init(const struct kp_config *);           /* begins anew; 0 */
 //! void     kp_thread_init(int cpu);                     /* before any other call of a thread */
+//! void     kp_thread_exit(void);                        /* after its last call */
 //! uint64_t kp_alloc_fast(uint64_t size, uint64_t align, int flags);   /* 0: nothing; flag 1: cannot wait */
 //! void     kp_free(uint64_t);
 //! void     kp_stats(struct kp_stats *);                 /* thirteen numbers, see `Stats` */
 //! ```
 //! A library has one allocator: the latest. What it was built from is the user's affair.
 
-use super::subject::{Counts, Shape, Subject, UNITS};
+use super::subject::{Counts, Shape, Subject};
 use anyhow::{Context, Result, bail};
 use libloading::Library;
 use std::path::Path;
@@ -37,15 +38,17 @@ struct Stats {
 
 type Init = unsafe extern "C" fn(*const KpConfig) -> i32;
 type ThreadInit = unsafe extern "C" fn(i32);
+type ThreadExit = unsafe extern "C" fn();
 type Alloc = unsafe extern "C" fn(u64, u64, i32) -> u64;
 type Free = unsafe extern "C" fn(u64);
 type StatsOf = unsafe extern "C" fn(*mut Stats);
 
 /// The functions of a library. Each is called with what the interface above asks for, and no other way.
 #[derive(Clone)]
-pub(super) struct Kern {
+pub(crate) struct Kern {
     init: Init,
     thread_init: ThreadInit,
+    thread_exit: ThreadExit,
     alloc: Alloc,
     free: Free,
     stats: StatsOf,
@@ -62,7 +65,7 @@ fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
 
 impl Kern {
     /// Loads the library at `path`.
-    pub(super) fn load(path: &Path) -> Result<Self> {
+    pub(crate) fn load(path: &Path) -> Result<Self> {
         let shown = path.display();
         // SAFETY: whoever names a library on the command line vouches for what its initialisers do.
         let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {shown}"))?;
@@ -71,6 +74,7 @@ impl Kern {
             Ok(Self {
                 init: function(&library, "kp_init")?,
                 thread_init: function(&library, "kp_thread_init")?,
+                thread_exit: function(&library, "kp_thread_exit")?,
                 alloc: function(&library, "kp_alloc_fast")?,
                 free: function(&library, "kp_free")?,
                 stats: function(&library, "kp_stats")?,
@@ -80,16 +84,26 @@ impl Kern {
         load().with_context(|| shown.to_string())
     }
 
+    /// Says for which CPU this thread stands, before it calls.
+    pub(crate) fn stand_for(&self, cpu: u32) {
+        // SAFETY: the function is loaded and takes a number.
+        unsafe { (self.thread_init)(cpu as i32) };
+    }
+
+    /// Says that this thread will not call before it says again for which CPU it stands.
+    pub(crate) fn leave(&self) {
+        // SAFETY: the function is loaded, and the thread was announced.
+        unsafe { (self.thread_exit)() };
+    }
+
     /// Begins anew. What was before is gone.
-    pub(super) fn begin(&self, shape: Shape) -> Result<Self> {
-        let config = KpConfig { units: UNITS, unit: shape.unit, parts: shape.parts, work: 0 };
+    pub(crate) fn begin(&self, shape: Shape, units: u32) -> Result<Self> {
+        let config = KpConfig { units, unit: shape.unit, parts: shape.parts, work: 0 };
         // SAFETY: the function is loaded, the pointer is to a configuration that outlives the call, and one benchmark at a
         // time uses the library.
         if unsafe { (self.init)(&raw const config) } != 0 {
             bail!("kp_init fails with units of {} bytes", shape.unit);
         }
-        // SAFETY: the function is loaded and takes a number.
-        unsafe { (self.thread_init)(0) };
         Ok(self.clone())
     }
 }

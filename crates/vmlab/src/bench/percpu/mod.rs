@@ -1,10 +1,10 @@
 //! Measures per-CPU memory: ours under its policies, and a C library that stands for a kernel's.
 
 mod clock;
-mod kern;
+pub(crate) mod kern;
 mod print;
-mod seed;
-mod subject;
+pub(crate) mod seed;
+pub(crate) mod subject;
 mod workloads;
 mod zero;
 
@@ -84,7 +84,11 @@ impl Who {
             Self::Runs => workload.round(&Ours::<Runs>::new(shape)?),
             Self::Scan => workload.round(&Ours::<Scan>::new(shape)?),
             Self::Linux612 => workload.round(&Ours::<Linux612>::new(shape)?),
-            Self::Kern(kern) => workload.round(&kern.begin(shape)?),
+            Self::Kern(kern) => {
+                let kern = kern.begin(shape, subject::UNITS)?;
+                kern.stand_for(0);
+                workload.round(&kern)
+            }
         })
     }
 }

@@ -124,6 +124,19 @@ fn run<C: Config>(engine: &'static str, asked: Asked, count: usize, rounds: usiz
 /// As Linux has it.
 const SHAPE: Shape = USUAL;
 
+/// The three figures of the series in nanoseconds an action: before it, with the alignment put back, and with it.
+///
+/// # Errors
+/// If there is no memory for records.
+pub(crate) fn three(count: usize, rounds: usize) -> Result<[f64; 3]> {
+    let (wide, narrow) = (Asked::Actions { align: 16 }, Asked::Actions { align: 8 });
+    Ok([
+        run::<HintsOff>("hints off", wide, count, rounds)?.ns,
+        run::<HintsOff>("hints off", narrow, count, rounds)?.ns,
+        run::<HintsOn>("hints on", wide, count, rounds)?.ns,
+    ])
+}
+
 /// The three figures of the series, the control, and each patch switched off apart.
 pub(super) fn measure(count: usize, rounds: usize) -> Result<Vec<Ran>> {
     let (wide, narrow) = (Asked::Actions { align: 16 }, Asked::Actions { align: 8 });

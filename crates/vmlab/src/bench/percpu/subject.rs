@@ -10,37 +10,37 @@ use va_percpu::{Backend, Config, Context, Geometry, Offset, PercpuSpace, Refused
 
 /// How large a space is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     /// Bytes of a unit, of which there are four.
-    pub(super) unit: u32,
+    pub(crate) unit: u32,
     /// Bytes of the static, the reserved and the dynamic part of the first chunk.
-    pub(super) parts: [u32; 3],
+    pub(crate) parts: [u32; 3],
 }
 
 /// As Linux has it on four CPUs.
-pub(super) const USUAL: Shape = Shape { unit: 256 << 10, parts: [221_184, 8192, 28_672] };
+pub(crate) const USUAL: Shape = Shape { unit: 256 << 10, parts: [221_184, 8192, 28_672] };
 
 impl Shape {
     /// Another unit, whose first chunk holds little.
-    pub(super) const fn of_unit(unit: u32) -> Self {
+    pub(crate) const fn of_unit(unit: u32) -> Self {
         Self { unit, parts: [4096, 0, 20_480] }
     }
 }
 
 /// Units of a chunk.
-pub(super) const UNITS: u32 = 4;
+pub(crate) const UNITS: u32 = 4;
 
 /// Counts at one moment. Bytes and pages of one unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) chunks: u64,
+pub(crate) struct Counts {
+    pub(crate) chunks: u64,
     /// Free in chunks, and in slabs.
-    pub(super) free_bytes: u64,
-    pub(super) pages: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) pages: u64,
 }
 
 /// Gives out and takes back.
-pub(super) trait Subject {
+pub(crate) trait Subject {
     /// An object; 0 is none.
     fn alloc(&self, size: u32, align: u32) -> u64;
 
@@ -56,10 +56,10 @@ pub(super) trait Subject {
 
 /// A space with policies `C`, on chunks that are numbers: nothing is mapped or zeroed. Whoever calls does what is due of the
 /// balance, as in Linux's library.
-pub(super) struct Ours<C: Config>(PercpuSpace<LabMachine<SpinLock>, Numbers, C>);
+pub(crate) struct Ours<C: Config>(PercpuSpace<LabMachine<SpinLock>, Numbers, C>);
 
 impl<C: Config> Ours<C> {
-    pub(super) fn new(shape: Shape) -> Result<Self> {
+    pub(crate) fn new(shape: Shape) -> Result<Self> {
         let [fixed, reserved, dynamic] = shape.parts;
         let (unit, atom) = (shape.unit, 2 << 20);
         let sizes = Sizes { unit, fixed, reserved, dynamic, atom, alloc: unit * UNITS, units: UNITS };

@@ -10,6 +10,8 @@
 //! int      kv_find(uint64_t addr, uint64_t *start, uint64_t *end);                 /* 0 */
 //! void     kv_purge(int mode);                          /* 1: all, pools emptied */
 //! void     kv_stats(struct kv_stats *);                 /* numbers, see `Stats` */
+//! uint64_t kv_map_ram(uint32_t pages);                  /* 0: nothing; optional */
+//! void     kv_unmap_ram(uint64_t addr, uint32_t pages); /* optional */
 //! int      kv_pcpu_areas(const uint64_t *offs, const uint64_t *sizes, int n, uint64_t align, uint64_t *out);  /* 0; optional */
 //! ```
 //! Sizes and addresses are bytes. A library has one space: the latest. What it was built from is the user's affair.
@@ -77,11 +79,13 @@ type Free = unsafe extern "C" fn(u64) -> i32;
 type Find = unsafe extern "C" fn(u64, *mut u64, *mut u64) -> i32;
 type PurgeAll = unsafe extern "C" fn(i32);
 type StatsOf = unsafe extern "C" fn(*mut Stats);
+type MapRam = unsafe extern "C" fn(u32) -> u64;
+type UnmapRam = unsafe extern "C" fn(u64, u32);
 type Areas = unsafe extern "C" fn(*const u64, *const u64, i32, u64, *mut u64) -> i32;
 
 /// The functions of a library. Each is called with what the interface above asks for, and no other way.
 #[derive(Clone)]
-pub(super) struct Kern {
+pub(crate) struct Kern {
     init: Init,
     thread_init: ThreadInit,
     thread_exit: ThreadExit,
@@ -91,6 +95,7 @@ pub(super) struct Kern {
     purge: PurgeAll,
     stats: StatsOf,
     areas: Option<Areas>,
+    ram: Option<(MapRam, UnmapRam)>,
     /// Keeps their code in memory.
     _library: Arc<Library>,
 }
@@ -104,7 +109,7 @@ fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
 
 impl Kern {
     /// Loads the library at `path`.
-    pub(super) fn load(path: &Path) -> Result<Self> {
+    pub(crate) fn load(path: &Path) -> Result<Self> {
         let shown = path.display();
         // SAFETY: whoever names a library on the command line vouches for what its initialisers do.
         let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {shown}"))?;
@@ -120,6 +125,7 @@ impl Kern {
                 purge: function(&library, "kv_purge")?,
                 stats: function(&library, "kv_stats")?,
                 areas: function(&library, "kv_pcpu_areas").ok(),
+                ram: function(&library, "kv_map_ram").ok().zip(function(&library, "kv_unmap_ram").ok()),
                 _library: Arc::clone(&library),
             })
         };
@@ -127,7 +133,7 @@ impl Kern {
     }
 
     /// Begins anew. The space of before is gone, and its hands with it.
-    pub(super) fn begin(&self, setup: &Setup) -> Result<Self> {
+    pub(crate) fn begin(&self, setup: &Setup) -> Result<Self> {
         let work = u32::from(setup.helper);
         let config = KvConfig { start: 0, end: 0, cpus: setup.cpus, nodes: setup.nodes, work };
         // SAFETY: the function is loaded, the pointer is to a configuration that outlives the call, and one benchmark at a
@@ -136,6 +142,11 @@ impl Kern {
             bail!("kv_init fails with {} nodes", setup.nodes);
         }
         Ok(self.clone())
+    }
+
+    /// Whether it has small mappings.
+    pub(crate) fn has_ram(&self) -> bool {
+        self.ram.is_some()
     }
 
     fn stats(&self) -> Stats {
@@ -151,7 +162,7 @@ impl Kern {
     }
 }
 
-pub(super) struct KernHand<'a>(&'a Kern);
+pub(crate) struct KernHand<'a>(&'a Kern);
 
 impl Subject for Kern {
     type Hand<'a> = KernHand<'a>;
@@ -230,6 +241,26 @@ impl Hand for KernHand<'_> {
         let done =
             unsafe { call(offsets.as_ptr(), sizes.as_ptr(), offsets.len() as i32, align, out.as_mut_ptr()) };
         (done == 0).then(|| Va::new(out[0].wrapping_sub(offsets[0])))
+    }
+}
+
+impl KernHand<'_> {
+    /// Maps so many pages for a short time.
+    #[inline(always)]
+    pub(crate) fn map_ram(&mut self, pages: u32) -> Option<u64> {
+        let (map, _) = self.0.ram?;
+        // SAFETY: the function is loaded, this thread has said which CPU it stands for, and it takes a number.
+        let at = unsafe { map(pages) };
+        (at != 0).then_some(at)
+    }
+
+    /// Ends what `map_ram` made of as many pages.
+    #[inline(always)]
+    pub(crate) fn unmap_ram(&mut self, at: u64, pages: u32) {
+        if let Some((_, unmap)) = self.0.ram {
+            // SAFETY: as above.
+            unsafe { unmap(at, pages) };
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Measures whole spaces: ours under three policies, and C libraries that stand for a kernel's.
 
 mod cases;
-mod kern;
+pub(crate) mod kern;
 mod ours;
 mod patterns;
 mod print;
-mod subject;
+pub(crate) mod subject;
 mod threads;
 mod who;
 

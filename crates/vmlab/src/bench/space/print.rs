@@ -384,6 +384,7 @@ mod tests {
             acquisitions: 5,
             hold_total_ns: 10_000,
             hold_max_ns: 6000,
+            ..LockStat::default()
         };
         let columns = columns("x", &seen);
         assert_eq!(columns, ["x", "1", "2", "2.00", "3.00", "1.50", "4", "5", "6.00", "10.00", "2.00"]);

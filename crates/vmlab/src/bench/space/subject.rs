@@ -7,23 +7,23 @@ use va_tree::Congruent;
 
 /// How a row is set up.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Setup {
-    pub(super) nodes: u32,
+pub(crate) struct Setup {
+    pub(crate) nodes: u32,
     /// CPUs online, which decide how much may be lazy.
-    pub(super) cpus: u32,
+    pub(crate) cpus: u32,
     /// Whether a helper thread drains; else the call that freed too much.
-    pub(super) helper: bool,
+    pub(crate) helper: bool,
 }
 
 impl Setup {
     /// A node for each CPU, and nobody who helps.
-    pub(super) const fn alone(nodes: u32) -> Self {
+    pub(crate) const fn alone(nodes: u32) -> Self {
         Self { nodes, cpus: nodes, helper: false }
     }
 }
 
 /// A space that threads share.
-pub(super) trait Subject: Sync + 'static {
+pub(crate) trait Subject: Sync + 'static {
     /// What a thread calls it by.
     type Hand<'a>: Hand
     where
@@ -42,15 +42,15 @@ pub(super) trait Subject: Sync + 'static {
 
 /// What a C library tells of the locks of one class.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OwnLock {
-    pub(super) name: &'static str,
-    pub(super) contentions: u64,
+pub(crate) struct OwnLock {
+    pub(crate) name: &'static str,
+    pub(crate) contentions: u64,
     /// `None` if it does not count them.
-    pub(super) acquisitions: Option<u64>,
+    pub(crate) acquisitions: Option<u64>,
 }
 
 /// One thread's way to a space. Addresses are bytes.
-pub(super) trait Hand {
+pub(crate) trait Hand {
     /// The thread stands for another CPU from now on.
     fn move_to(&mut self, cpu: u32);
     fn alloc(&mut self, request: &Request) -> Option<Va>;
@@ -64,19 +64,19 @@ pub(super) trait Hand {
 }
 
 /// Something to do with a space, whosever it is.
-pub(super) trait Visitor {
+pub(crate) trait Visitor {
     type Out;
     fn visit<S: Subject>(self, subject: S) -> Self::Out;
 }
 
 /// A hand as what streams run on.
-pub(super) struct Stream<'a, S: Subject> {
+pub(crate) struct Stream<'a, S: Subject> {
     subject: &'a S,
     hand: S::Hand<'a>,
 }
 
 impl<'a, S: Subject> Stream<'a, S> {
-    pub(super) fn new(subject: &'a S, cpu: u32) -> Self {
+    pub(crate) fn new(subject: &'a S, cpu: u32) -> Self {
         Self { subject, hand: subject.hand(cpu) }
     }
 }

@@ -1,0 +1,295 @@
+//! `vmlab test`: the kernel's test suite, on targets.
+
+use super::{out, say};
+use crate::bench::print::{header, page, prepare, tables_to_terminal};
+use crate::suite::case::Suite;
+use crate::suite::driver::{self, Ran};
+use crate::suite::params::Params;
+use crate::suite::print::{lines, table};
+use crate::suite::target::{Entry, Setup, Target};
+use anyhow::{Context as _, Result, bail};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Options of `vmlab test`.
+#[derive(clap::Args, Debug, Clone)]
+pub(super) struct Args {
+    /// performance, stress or smoke; or key=value: nr_threads, sequential_test_order, test_repeat_count, test_loop_count, nr_pages,
+    /// use_huge, run_test_mask, nr_pcpu_objects
+    #[arg(value_name = "MODE|KEY=VALUE")]
+    arguments: Vec<String>,
+    /// What to test; `all` is every target that can be made
+    #[arg(long, value_delimiter = ',', value_name = "NAME", default_value = "space")]
+    target: Vec<String>,
+    /// Which version of the suite
+    #[arg(long, value_enum, value_name = "VERSION", default_value = "7.1")]
+    suite: Suite,
+    /// Where random sizes and orders begin
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// A shared library with the C functions kv_init, kv_alloc, kv_free and so on: the target `linux`
+    #[arg(long, value_name = "FILE")]
+    kern: Option<PathBuf>,
+    /// One with kp_init, kp_alloc_fast, kp_free and so on: its per-CPU memory
+    #[arg(long, value_name = "FILE", requires = "kern")]
+    kern_percpu: Option<PathBuf>,
+    /// Print a table of all targets instead of the kernel's lines
+    #[arg(long, group = "page")]
+    table: bool,
+    #[command(flatten)]
+    compare: crate::compare::Args,
+    /// Write the table to test-suite.md in this directory, or what --compare found to test-compare.md, .csv and .svg
+    #[arg(long, value_name = "DIR", requires = "page")]
+    out: Option<PathBuf>,
+}
+
+/// Where the table goes.
+const PAGE: &str = "test-suite.md";
+
+/// Runs the suite on those of `entries` that are asked for, one after the other, until ^C.
+///
+/// # Errors
+/// What is wrong with the arguments, or the first target with a failure.
+pub(super) fn run(args: &Args, entries: &[Entry]) -> Result<()> {
+    if let Some((names, more)) = args.compare.wanted() {
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+        let params = Params::parse(args.suite, cpus, &[&args.arguments[..], &more[..]].concat())?;
+        let setup = setup(args, cpus);
+        return crate::compare::run(&args.compare, &names, params, &setup, entries, args.out.as_deref());
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    // The second one ends the process, should the first be of no use.
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    run_until(&stop, args, entries, &out)
+}
+
+/// Does as [`run`], until `stop` is set, and shows lines by `show`.
+fn run_until(
+    stop: &AtomicBool,
+    args: &Args,
+    entries: &[Entry],
+    show: &dyn Fn(&str) -> Result<()>,
+) -> Result<()> {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+    let params = Params::parse(args.suite, cpus, &args.arguments)?;
+    let chosen = choose(args, entries)?;
+    let header = args.out.as_ref().map(|_| header(params.test_repeat_count as usize));
+    if let Some(dir) = &args.out {
+        prepare(dir, PAGE)?;
+    }
+    if !driver::has_cycles() {
+        say("this processor has no time stamp counter: a cycle is a nanosecond");
+    }
+    let setup = setup(args, cpus);
+    let mut runs: Vec<(&str, Ran)> = Vec::new();
+    for entry in &chosen {
+        let target = (entry.make)(&setup)?;
+        let Some(params) = supported(entry.name, &*target, params) else {
+            let mask = params.run_test_mask;
+            bail!("{} can do none of the tests that run_test_mask={mask} selects", entry.name);
+        };
+        if args.table {
+            say(&format!("{} ...", entry.name));
+        } else {
+            if chosen.len() > 1 {
+                show(&format!("Target: {}", entry.name))?;
+            }
+            show(&format!("Run the test with following parameters: {params}"))?;
+        }
+        let ran = driver::run(&*target, &params, setup.cpus, args.seed, stop)?;
+        if !args.table {
+            lines(&ran).iter().try_for_each(|line| show(line))?;
+            show("Done.")?;
+        }
+        let interrupted = ran.interrupted;
+        runs.push((entry.name, ran));
+        if interrupted {
+            break;
+        }
+    }
+    if args.table {
+        tables_to_terminal([table(&runs)])?;
+    }
+    judge(&runs)?;
+    match (&args.out, header) {
+        (Some(dir), Some(header)) => write(args, dir, &runs, &header),
+        _ => Ok(()),
+    }
+}
+
+/// What targets are made for.
+fn setup(args: &Args, cpus: u32) -> Setup {
+    Setup {
+        cpus: cpus.min(va_space::NODES_LIMIT),
+        kern: args.kern.clone(),
+        kern_percpu: args.kern_percpu.clone(),
+    }
+}
+
+/// The entries that are asked for, in their order, each once.
+fn choose(args: &Args, entries: &[Entry]) -> Result<Vec<Entry>> {
+    if let Some(unknown) = args
+        .target
+        .iter()
+        .find(|name| name.as_str() != "all" && entries.iter().all(|entry| entry.name != name.as_str()))
+    {
+        let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
+        bail!("no target is called {unknown} (there are {}, and all)", names.join(", "));
+    }
+    let all = args.target.iter().any(|name| name == "all");
+    let named = |entry: &&Entry| args.target.iter().any(|name| name == entry.name);
+    let makeable = |entry: &&Entry| entry.name != "linux" || args.kern.is_some();
+    Ok(entries.iter().filter(|entry| named(entry) || all && makeable(entry)).copied().collect())
+}
+
+/// The parameters without the tests that a target cannot run, which are named; `None` if none is left.
+fn supported(name: &str, target: &dyn Target, params: Params) -> Option<Params> {
+    let mut mask = 0;
+    for case in params.cases() {
+        if target.supports(case) {
+            mask |= case.bit();
+        } else {
+            say(&format!("{name} has nothing for {}, which is left out", case.name()));
+        }
+    }
+    match mask {
+        0 => None,
+        _ if mask.count_ones() as usize == params.cases().count() => Some(params),
+        _ => Some(Params { run_test_mask: mask, ..params }),
+    }
+}
+
+/// What is wrong with the runs.
+fn judge(runs: &[(&str, Ran)]) -> Result<()> {
+    for (name, ran) in runs {
+        match ran.failures() {
+            0 => {}
+            failures => bail!("{name}: {failures} of the tests failed that should not"),
+        }
+        if let Err(why) = &ran.settled {
+            bail!("{name}: {why}");
+        }
+    }
+    match runs.iter().find(|(_, ran)| ran.interrupted) {
+        Some((name, _)) => bail!("{name}: interrupted; what is shown is of what ran until then"),
+        None => Ok(()),
+    }
+}
+
+fn write(args: &Args, dir: &std::path::Path, runs: &[(&str, Ran)], header: &str) -> Result<()> {
+    let about = format!(
+        "{header}suite    {}, {}\n",
+        args.suite.name(),
+        runs.first().map(|(_, ran)| ran.params.to_string()).unwrap_or_default()
+    );
+    let text = page("The kernel's test suite", [table(runs)], &about);
+    let path = dir.join(PAGE);
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::case::Case;
+    use crate::suite::target::{Ask, Ram, Unsettled, Worker};
+    use clap::Parser;
+    use std::cell::RefCell;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A target that has addresses for so many allocations, never for more than a page, and does not take the last one back.
+    struct Poor(AtomicU64);
+
+    impl Target for Poor {
+        fn worker(&self, _: u32) -> Box<dyn Worker + '_> {
+            Box::new(self)
+        }
+        fn supports(&self, case: Case) -> bool {
+            case != Case::Pcpu
+        }
+        fn settle(&self) -> Result<(), Unsettled> {
+            Err(Unsettled::Left(1))
+        }
+    }
+
+    impl Worker for &Poor {
+        fn vmalloc(&mut self, ask: &Ask) -> Option<u64> {
+            let got = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            got.ok().filter(|_| ask.bytes <= 4096)
+        }
+        fn vfree(&mut self, _: u64) {}
+        fn write(&mut self, _: u64, _: u8) {}
+        fn holds(&mut self, _: u64, _: u8) -> bool {
+            false
+        }
+        fn vrealloc(&mut self, at: u64, _: u64, _: u64) -> Option<u64> {
+            Some(at)
+        }
+        fn pages(&mut self, _: u64) -> Option<Box<dyn Ram + '_>> {
+            None
+        }
+        fn pcpu_alloc(&mut self, _: u64, _: u64) -> Option<u64> {
+            None
+        }
+        fn pcpu_free(&mut self, _: u64) {}
+    }
+
+    const POOR: Entry =
+        Entry { name: "poor", about: "fails", make: |_| Ok(Box::new(Poor(AtomicU64::new(150)))) };
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// What is shown, and the error.
+    fn on_poor(line: &str) -> (Vec<String>, String) {
+        let shown = RefCell::new(Vec::new());
+        let words = ["vmlab", "--target=poor"].into_iter().chain(line.split_whitespace());
+        let args = Line::try_parse_from(words).unwrap().args;
+        let show = |line: &str| {
+            shown.borrow_mut().push(line.to_string());
+            Ok(())
+        };
+        let result = run_until(&AtomicBool::new(false), &args, &[POOR], &show);
+        (shown.into_inner(), result.map_or_else(|error| format!("{error:#}"), |()| String::new()))
+    }
+
+    #[test]
+    fn what_fails_is_counted_and_is_an_error() {
+        let (shown, error) = on_poor("run_test_mask=7161 sequential_test_order=1 test_loop_count=100");
+        let failed = |line: &&String| line.contains(" failed: 1 xfailed: 0 ");
+        let names: Vec<_> = shown.iter().filter(failed).filter_map(|line| line.split(' ').nth(1)).collect();
+        let expected = [
+            "random_size_alloc_test",
+            "fix_align_alloc_test",
+            "random_size_align_alloc_test",
+            "kvfree_rcu_1_arg_vmalloc_test",
+            "kvfree_rcu_2_arg_vmalloc_test",
+            "vm_map_ram_test",
+            "vrealloc_test",
+        ];
+        assert_eq!(names, expected, "{shown:#?}");
+        let of = |name: &str| shown.iter().find(|line| line.contains(name)).unwrap().as_str();
+        assert!(of("fix_size").contains(" passed: 1 failed: 0 xfailed: 0 "));
+        assert!(of("align_shift").contains(" passed: 0 failed: 0 xfailed: 1 "));
+        assert!(of("no_block").contains(" passed: 0 failed: 0 xfailed: 1 "));
+        assert_eq!(error, "poor: 7 of the tests failed that should not");
+    }
+
+    #[test]
+    fn a_target_that_is_not_empty_at_the_end_is_an_error_and_so_is_one_that_can_do_nothing() {
+        let (shown, error) = on_poor("run_test_mask=129 test_loop_count=1");
+        assert_eq!(shown[0], "Run the test with following parameters: test_loop_count=1 run_test_mask=1");
+        assert_eq!(error, "poor: 1 pages and per-CPU objects are out though all were freed");
+        let (shown, error) = on_poor("run_test_mask=128");
+        assert_eq!(
+            (shown.len(), error.as_str()),
+            (0, "poor can do none of the tests that run_test_mask=128 selects")
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! Targets side by side on the kernel's test suite: ratios, latencies, locks, and the figures of the documents that this began with.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `scenario` | which tests, workers and targets, where nobody says |
+//! | `measure` | rounds in turn, and the runs that are looked at |
+//! | `observe` | a target whose calls are clocked or whose locks are counted |
+//! | `tables`, `locks` | times, latencies, `lock_stat` |
+//! | `origins` | the figures of the patches and the talk, and what was measured here |
+//! | `charts` | the time of each test on each worker: before, after, both |
+//! | `files` | the page, the CSV, the charts |
+
+mod charts;
+mod files;
+mod locks;
+mod measure;
+mod observe;
+mod origins;
+mod scenario;
+mod tables;
+
+use crate::bench::print::{header, prepare, tables_to_terminal};
+use crate::cli::{out, say};
+use crate::suite::params::Params;
+use crate::suite::target::{Entry, Setup};
+use anyhow::{Result, bail};
+use clap::builder::RangedU64ValueParser;
+use measure::{Measured, Ways};
+use origins::Hints;
+use scenario::Scenario;
+use std::path::Path;
+use std::time::Duration;
+
+/// Options of `vmlab test --compare`.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Args {
+    /// Compare targets side by side, ratios to the first; the figures of the patches beside them (default: list, one-lock,
+    /// hashed, nodes, space). With parameters that select tests or workers, on these alone
+    #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 0..=1, group = "page",
+        conflicts_with = "target")]
+    compare: Option<Vec<String>>,
+    /// Rounds of each target, of which the fastest counts, 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "compare",
+        value_parser = RangedU64ValueParser::<u64>::new().range(1..=1000))]
+    rounds: u64,
+    /// Seconds after which a run is stopped, and its time a lower bound
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "compare",
+        value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400))]
+    limit: u64,
+}
+
+impl Args {
+    /// Whether targets are to be compared; then the names among what was given, and the parameters among it.
+    pub fn wanted(&self) -> Option<(Vec<String>, Vec<String>)> {
+        let given = self.compare.as_ref()?;
+        // An optional value takes what follows it, be it a parameter.
+        let is_parameter =
+            |text: &String| text.contains('=') || ["performance", "stress", "smoke"].contains(&text.as_str());
+        Some(given.iter().filter(|text| !text.is_empty()).cloned().partition(|text| !is_parameter(text)))
+    }
+}
+
+/// A scenario with what was measured in it.
+struct Part {
+    scenario: Scenario,
+    measured: Vec<Measured>,
+}
+
+impl Part {
+    fn of(&self, target: &str) -> Option<&Measured> {
+        self.measured.iter().find(|measured| measured.target == target)
+    }
+}
+
+/// All that was measured.
+struct Compared {
+    parts: Vec<Part>,
+    /// The workload of the per-CPU series on its engines; `None` if only parameters of the user were compared.
+    hints: Option<Hints>,
+    cpus: u32,
+    /// Nanoseconds that a look at the clock adds to each latency.
+    clock_ns: u64,
+}
+
+/// Compares targets.
+///
+/// # Errors
+/// If a target is not known, cannot be made or fails a test, or results cannot be written.
+pub fn run(
+    args: &Args,
+    names: &[String],
+    params: Params,
+    setup: &Setup,
+    entries: &[Entry],
+    dir: Option<&Path>,
+) -> Result<()> {
+    if let Some(unknown) = names.iter().find(|name| entries.iter().all(|entry| entry.name != name.as_str())) {
+        let known: Vec<_> = entries.iter().map(|entry| entry.name).collect();
+        bail!("no target is called {unknown} (there are {})", known.join(", "));
+    }
+    let header = files::about(&header(args.rounds as usize), args);
+    if let Some(dir) = dir {
+        prepare(dir, files::CSV)?;
+    }
+    let cpus = setup.cpus;
+    let ways =
+        Ways { rounds: args.rounds, limit: Duration::from_secs(args.limit), cpus, setup: setup.clone() };
+    let mut compared = Compared { parts: Vec::new(), hints: None, cpus, clock_ns: observe::clock_ns() };
+    for scenario in scenario::all(&params, cpus, names) {
+        say(&format!("{}: {} ...", scenario.name, scenario.params));
+        let measured = measure::measure(&scenario, entries, &ways)?;
+        compared.parts.push(Part { scenario, measured });
+    }
+    if scenario::is_usual(&params) {
+        say("per-CPU objects of traffic control ...");
+        compared.hints = Some(Hints::measure(&params, args.rounds.min(3) as usize)?);
+    }
+    tables_to_terminal(tables::all(&compared))?;
+    for text in locks::all(&compared) {
+        out(&text)?;
+    }
+    match dir {
+        Some(dir) => files::write(&compared, dir, &header),
+        None => out("no files are written: --out DIR writes them"),
+    }
+}

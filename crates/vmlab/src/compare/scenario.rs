@@ -1,0 +1,90 @@
+//! Which tests, workers and targets are compared where nobody says: what the patches and the talk measured, in fewer loops.
+//!
+//! | scenario | tests | workers | from |
+//! |---|---|---|---|
+//! | `one` | the eight of 5.1, in order | 1 | the patch of 5.2, `performance` |
+//! | `all` | the same, each worker in its own order | one a CPU of this machine | the talk |
+//! | `crowd` | fix_size, full_fit, long_busy_list | 64 | the series of 6.9 |
+//! | `ram` | vm_map_ram of 5 pages | 64 | the patch of 6.4 |
+//!
+//! A million loops take the list of 5.1 hours, there as here; so loops are fewer, unless the user says how many.
+
+use crate::suite::params::Params;
+
+pub(super) use super::measure::Scenario;
+
+/// Loops where nobody says.
+const LOOPS: u32 = 10_000;
+/// Workers of the patches' machines of 64 CPUs.
+const CROWD: u32 = 64;
+/// The tests that there were in 5.1, of the crowd, and of mappings.
+const EIGHT: u32 = 255;
+const THREE: u32 = 7;
+const RAM: u32 = 1024;
+
+/// The targets of `one` and `all`, of `crowd`, and of `ram`.
+const WHOLE: [&str; 5] = ["list", "one-lock", "hashed", "nodes", "space"];
+
+/// Whether nobody chose tests or workers.
+pub(super) fn is_usual(params: &Params) -> bool {
+    let usual = Params::new(params.suite);
+    let Params { test_repeat_count, test_loop_count, nr_pcpu_objects, .. } = *params;
+    *params == Params { test_repeat_count, test_loop_count, nr_pcpu_objects, ..usual }
+}
+
+/// What to compare, with `names` as targets, or the usual ones if there are none.
+pub(super) fn all(params: &Params, cpus: u32, names: &[String]) -> Vec<Scenario> {
+    let targets = |usual: &[&str]| -> Vec<String> {
+        let chosen = names.iter().cloned();
+        if names.is_empty() { usual.iter().map(ToString::to_string).collect() } else { chosen.collect() }
+    };
+    if !is_usual(params) {
+        return vec![Scenario { name: "yours", params: *params, targets: targets(&WHOLE) }];
+    }
+    let loops = match params.test_loop_count {
+        unsaid if unsaid == Params::new(params.suite).test_loop_count => LOOPS,
+        said => said,
+    };
+    let one = Params { run_test_mask: EIGHT, test_loop_count: loops, sequential_test_order: true, ..*params };
+    let every = Params { nr_threads: cpus, sequential_test_order: false, ..one };
+    let crowd = Params { run_test_mask: THREE, nr_threads: CROWD, ..every };
+    let ram = Params { run_test_mask: RAM, nr_pages: 5, ..crowd };
+    vec![
+        Scenario { name: "one", params: one, targets: targets(&WHOLE) },
+        Scenario { name: "all", params: every, targets: targets(&WHOLE) },
+        // Nothing differs between `one-lock` and `hashed` there, and the list would not end.
+        Scenario { name: "crowd", params: crowd, targets: targets(&["one-lock", "nodes", "space"]) },
+        Scenario { name: "ram", params: ram, targets: targets(&["one-lock", "hashed", "nodes", "space"]) },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::case::Suite;
+
+    #[test]
+    fn the_usual_scenarios_are_those_of_the_documents_and_counts_carry_over() {
+        let params = Params { test_loop_count: 7, nr_pcpu_objects: 9, ..Params::new(Suite::V7_1) };
+        let all = all(&params, 2, &[]);
+        let shown: Vec<_> = all.iter().map(|one| (one.name, one.params.to_string())).collect();
+        let counts = "test_loop_count=7";
+        assert_eq!(
+            shown,
+            [
+                ("one", format!("sequential_test_order=1 {counts} run_test_mask=255 nr_pcpu_objects=9")),
+                ("all", format!("nr_threads=2 {counts} run_test_mask=255 nr_pcpu_objects=9")),
+                ("crowd", format!("nr_threads=64 {counts} nr_pcpu_objects=9")),
+                ("ram", format!("nr_threads=64 {counts} nr_pages=5 run_test_mask=1024 nr_pcpu_objects=9")),
+            ]
+        );
+    }
+
+    #[test]
+    fn parameters_that_select_replace_the_usual_scenarios() {
+        let params = Params { nr_threads: 3, ..Params::new(Suite::V7_1) };
+        let all = all(&params, 2, &["nodes".to_string()]);
+        assert_eq!((all.len(), all[0].params, &all[0].targets[..]), (1, params, &["nodes".to_string()][..]));
+        assert!(!is_usual(&params) && is_usual(&Params::new(Suite::V6_12)));
+    }
+}

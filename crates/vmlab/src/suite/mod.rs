@@ -1,0 +1,23 @@
+//! The kernel's test suite of vmalloc, on any allocator.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`case`] | the tests: bits, names, versions of the suite |
+//! | [`history`] | Linux of other times, as targets |
+//! | [`params`] | what may be asked for, by the kernel's names |
+//! | [`driver`] | workers, orders, counts, times |
+//! | [`rcu`] | frees that wait for a grace period |
+//! | [`print`] | the kernel's lines, and a table |
+//! | [`target`] | what the tests run on, and the list of all targets |
+
+mod body;
+pub mod case;
+pub mod driver;
+pub mod history;
+mod linux;
+pub mod params;
+pub mod print;
+mod process;
+pub mod rcu;
+mod space;
+pub mod target;

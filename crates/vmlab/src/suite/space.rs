@@ -1,0 +1,320 @@
+//! Our address space as a target: areas from a space, small mappings from its blocks, per-CPU chunks from the same space.
+//!
+//! # Theory
+//! There are addresses only: nothing is mapped or written. An area has the guard page behind it that a kernel's has, so that ranges
+//! are as long as there. Workers of our own ways have a magazine and a lane each; those of Linux's ways have neither.
+//!
+//! # Invariants
+//! - **TS1 empty** when all was freed, the busy pages of the space are those of its blocks and per-CPU chunks, and of those mappings
+//!   and objects none is left.
+
+use super::case::Case;
+use super::target::{Ask, Ram, Setup, Target, Unsettled, Worker};
+use crate::machine::{LabMachine, PlainLock, SpinLock, Watch, Work};
+use anyhow::{Context as _, Result};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use va_base::{PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_block::{Blocks, Config as BlockConfig, Lane};
+use va_percpu::{Backend, Config as PercpuConfig, Geometry, Offset, PercpuSpace, Refused, Sizes};
+use va_space::{Config as SpaceConfig, Magazine, Purge, VmapSpace};
+use va_tree::Congruent;
+
+/// Where areas lie, as in Linux on x86-64: its last byte is left out.
+const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
+/// Bytes of a huge page.
+const HUGE: u64 = 2 << 20;
+/// Bytes of a unit of per-CPU memory, of the parts of the first chunk, and what chunks are aligned to: as Linux has them.
+const UNIT: u32 = 256 << 10;
+const PARTS: [u32; 3] = [221_184, 8192, 28_672];
+const ATOM: u32 = 2 << 20;
+/// Where the first chunk lies, which is not taken from the space.
+const FIRST_CHUNK: Va = Va::new(0xffff_8880_4000_0000);
+
+/// Whose ways a target has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Manner {
+    /// Ours: each worker keeps a magazine and a lane, and areas grow in place where they can.
+    Ours,
+    /// Linux's: every call is one to the space, and what grows moves.
+    Linux,
+}
+
+/// The target: locks of make `L`, blocks with policies `B` on a space with theirs, per-CPU memory with policies `C`.
+pub(super) struct SpaceTarget<L: Watch, B: BlockConfig, C: PercpuConfig> {
+    chunks: Arc<Chunks<L, B>>,
+    percpu: PercpuSpace<LabMachine<SpinLock>, Source<L, B>, C>,
+    manner: Manner,
+}
+
+/// The space, and what of it is chunks of per-CPU memory.
+struct Chunks<L: Watch, B: BlockConfig> {
+    blocks: Blocks<LabMachine<L>, B>,
+    /// Pages of chunks that are out.
+    pages: AtomicU64,
+}
+
+/// The space as the place where chunks come from.
+struct Source<L: Watch, B: BlockConfig>(Arc<Chunks<L, B>>);
+
+impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
+    /// Makes an empty space with a node for each CPU.
+    ///
+    /// # Errors
+    /// If there is no memory for records.
+    pub(super) fn new(setup: &Setup, manner: Manner) -> Result<Self> {
+        let cpus = setup.cpus.clamp(1, va_space::NODES_LIMIT);
+        let machine = LabMachine::<L>::new(cpus, cpus, Work::Here);
+        let window = VaRange::new(Va::new(WINDOW.0), Va::new(WINDOW.1)).context("no window")?;
+        let space = VmapSpace::new(crate::replay::kernel_extent(), window, machine.clone())?;
+        let chunks = Arc::new(Chunks { blocks: Blocks::new(space, machine)?, pages: AtomicU64::new(0) });
+        let [fixed, reserved, dynamic] = PARTS;
+        let sizes =
+            Sizes { unit: UNIT, fixed, reserved, dynamic, atom: ATOM, alloc: UNIT * cpus, units: cpus };
+        let geometry = Geometry::new(sizes, FIRST_CHUNK).context("sizes of per-CPU memory")?;
+        let machine = LabMachine::new(cpus, cpus, Work::Here);
+        let percpu = PercpuSpace::new(geometry, machine, Source(Arc::clone(&chunks)));
+        Ok(Self { chunks, percpu: percpu.context("no memory for records")?, manner })
+    }
+
+    fn space(&self) -> &VmapSpace<LabMachine<L>, B::Space> {
+        self.chunks.blocks.space()
+    }
+
+    /// Does what is due of the balance of per-CPU memory, as a kernel's worker would.
+    #[inline]
+    fn after_percpu(&self) {
+        if self.percpu.is_balance_due() {
+            self.percpu.balance();
+        }
+    }
+}
+
+/// The target `space`.
+pub(super) fn make(setup: &Setup) -> Result<Box<dyn Target>> {
+    type Ours = SpaceTarget<PlainLock, va_block::config::Default, va_percpu::config::Default>;
+    Ok(Box::new(Ours::new(setup, Manner::Ours)?))
+}
+
+impl<L: Watch, B: BlockConfig, C: PercpuConfig> Target for SpaceTarget<L, B, C>
+where
+    <B::Space as SpaceConfig>::Index<LabMachine<L>>: Send,
+    Self: Sync,
+{
+    fn worker(&self, cpu: u32) -> Box<dyn Worker + '_> {
+        let blocks = &self.chunks.blocks;
+        let (magazine, lane) = match self.manner {
+            // More workers than there can be magazines go without.
+            Manner::Ours => (self.space().magazine(cpu).ok(), Some(blocks.lane(cpu))),
+            Manner::Linux => (None, None),
+        };
+        Box::new(SpaceWorker { target: self, cpu, magazine, lane })
+    }
+
+    fn supports(&self, _: Case) -> bool {
+        true
+    }
+
+    /// Checks TS1, and all that the space, its blocks and per-CPU memory know of themselves.
+    fn settle(&self) -> Result<(), Unsettled> {
+        let (blocks, space) = (&self.chunks.blocks, self.space());
+        blocks.unmap_aliases();
+        space.purge(Purge::Full);
+        self.percpu.validate().map_err(Unsettled::Broken)?;
+        blocks.validate().map_err(Unsettled::Broken)?;
+        space.validate().map_err(Unsettled::Broken)?;
+        let stats = blocks.stats();
+        let in_blocks = stats.blocks * blocks.block_pages().get();
+        let in_chunks = self.chunks.pages.load(Ordering::Relaxed);
+        let areas = space.stats().busy_pages.get().saturating_sub(in_blocks + in_chunks);
+        let objects = self.percpu.stats().live;
+        match areas + stats.live_pages.get() + objects {
+            0 => Ok(()),
+            left => Err(Unsettled::Left(left)),
+        }
+    }
+}
+
+/// A thread's way to it.
+struct SpaceWorker<'t, L: Watch, B: BlockConfig, C: PercpuConfig> {
+    target: &'t SpaceTarget<L, B, C>,
+    cpu: u32,
+    magazine: Option<Magazine<'t, LabMachine<L>, B::Space>>,
+    lane: Option<Lane<'t, LabMachine<L>, B>>,
+}
+
+/// Pages of an area for so many bytes, its guard page among them.
+fn area_pages(bytes: u64) -> Option<u64> {
+    bytes.div_ceil(PAGE_SIZE).checked_add(1)
+}
+
+/// What a space is asked for.
+pub(super) fn request(ask: &Ask) -> Option<Request> {
+    let (mut bytes, mut align) = (ask.bytes, ask.align);
+    if ask.huge && bytes >= HUGE {
+        (bytes, align) = (bytes.checked_next_multiple_of(HUGE)?, align.max(HUGE));
+    }
+    let align = va_base::Align::new(align)?;
+    Some(Request::pages(area_pages(bytes)?).ok()?.aligned(align))
+}
+
+impl<L: Watch, B: BlockConfig, C: PercpuConfig> Worker for SpaceWorker<'_, L, B, C> {
+    #[inline]
+    fn vmalloc(&mut self, ask: &Ask) -> Option<u64> {
+        let request = request(ask)?;
+        let got = match &mut self.magazine {
+            Some(magazine) => magazine.alloc(&request),
+            None => self.target.space().alloc(self.cpu, &request),
+        };
+        got.ok().map(|area| area.start().get())
+    }
+
+    #[inline]
+    fn vfree(&mut self, at: u64) {
+        let freed = match &mut self.magazine {
+            Some(magazine) => magazine.free_at(Va::new(at)),
+            None => self.target.space().free_at(Va::new(at)),
+        };
+        debug_assert!(freed.is_ok(), "{freed:?}");
+    }
+
+    #[inline(always)]
+    fn write(&mut self, _: u64, _: u8) {}
+
+    #[inline(always)]
+    fn holds(&mut self, _: u64, _: u8) -> bool {
+        true
+    }
+
+    fn vrealloc(&mut self, at: u64, had: u64, bytes: u64) -> Option<u64> {
+        // An area that shrinks gives pages back and keeps its addresses, here as in a kernel.
+        if bytes.div_ceil(PAGE_SIZE) <= had.div_ceil(PAGE_SIZE) {
+            return Some(at);
+        }
+        if self.target.manner == Manner::Ours {
+            let (space, pages) = (self.target.space(), area_pages(bytes)?);
+            let range = space.find(Va::new(at))?.range;
+            if range.len_bytes() / PAGE_SIZE >= pages
+                || space.resize_at(Va::new(at), Pages::new(pages)).is_ok()
+            {
+                return Some(at);
+            }
+        }
+        let moved = self.vmalloc(&Ask::bytes(bytes))?;
+        self.vfree(at);
+        Some(moved)
+    }
+
+    fn pages(&mut self, count: u64) -> Option<Box<dyn Ram + '_>> {
+        Some(Box::new(SpaceRam {
+            blocks: &self.target.chunks.blocks,
+            cpu: self.cpu,
+            lane: &mut self.lane,
+            count,
+        }))
+    }
+
+    fn pcpu_alloc(&mut self, bytes: u64, align: u64) -> Option<u64> {
+        let request = va_percpu::Request::new(usize::try_from(bytes).ok()?, usize::try_from(align).ok()?);
+        let got = self.target.percpu.alloc(&request).ok().map(Offset::get);
+        self.target.after_percpu();
+        got
+    }
+
+    fn pcpu_free(&mut self, at: u64) {
+        let freed = self.target.percpu.free(Offset::new(at));
+        debug_assert!(freed.is_ok(), "{freed:?}");
+        self.target.after_percpu();
+    }
+}
+
+/// Pages that have no contents, so only their number counts.
+struct SpaceRam<'w, 't, L: Watch, B: BlockConfig> {
+    blocks: &'t Blocks<LabMachine<L>, B>,
+    cpu: u32,
+    lane: &'w mut Option<Lane<'t, LabMachine<L>, B>>,
+    count: u64,
+}
+
+impl<L: Watch, B: BlockConfig> Ram for SpaceRam<'_, '_, L, B> {
+    #[inline]
+    fn map_write_unmap(&mut self, _: u8) -> bool {
+        match self.lane {
+            Some(lane) => lane.alloc(self.count).is_ok_and(|at| lane.free(at, self.count).is_ok()),
+            None => {
+                let got = self.blocks.alloc(self.cpu, self.count);
+                got.is_ok_and(|at| self.blocks.free(self.cpu, at, self.count).is_ok())
+            }
+        }
+    }
+}
+
+/// A chunk's groups: one, of whole atoms.
+fn groups(geometry: &Geometry) -> [(u64, u64); 1] {
+    let bytes = u64::from(geometry.unit_bytes()) * u64::from(geometry.sizes().units);
+    [(0, bytes.next_multiple_of(ATOM.into()))]
+}
+
+impl<L: Watch, B: BlockConfig> Backend for Source<L, B> {
+    const BY_PAGE: bool = true;
+
+    fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
+        let groups = groups(geometry);
+        let areas = Congruent::new(&groups, ATOM.into()).map_err(|_| Refused)?;
+        let at = self.0.blocks.space().alloc_congruent(&areas).map_err(|_| Refused)?;
+        self.0.pages.fetch_add(groups[0].1 / PAGE_SIZE, Ordering::Relaxed);
+        Ok(at)
+    }
+
+    fn destroy(&self, geometry: &Geometry, base: Va) {
+        let freed = self.0.blocks.space().free_at(base);
+        debug_assert!(freed.is_ok(), "{freed:?}");
+        self.0.pages.fetch_sub(groups(geometry)[0].1 / PAGE_SIZE, Ordering::Relaxed);
+    }
+
+    fn populate(&self, _: &Geometry, _: Va, _: Range<u32>) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn depopulate(&self, _: &Geometry, _: Va, _: Range<u32>) {}
+
+    fn flush(&self, _: &Geometry, _: Va, _: Range<u32>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ts1_what_is_not_given_back_is_counted_until_it_is() {
+        let target = make(&Setup { cpus: 2, kern: None, kern_percpu: None }).unwrap();
+        let mut worker = target.worker(1);
+        let areas = [1, 5000].map(|bytes| worker.vmalloc(&Ask::bytes(bytes)).unwrap());
+        let objects: Vec<u64> = (0..500).map(|_| worker.pcpu_alloc(1024, 2048).unwrap()).collect();
+        assert!(worker.pages(3).unwrap().map_write_unmap(b'a'));
+        // Two pages and three, guard pages among them.
+        assert_eq!(target.settle(), Err(Unsettled::Left(2 + 3 + 500)));
+        areas.map(|at| worker.vfree(at));
+        assert_eq!(target.settle(), Err(Unsettled::Left(500)));
+        objects.into_iter().for_each(|at| worker.pcpu_free(at));
+        drop(worker);
+        assert_eq!(target.settle(), Ok(()));
+    }
+
+    #[test]
+    fn an_area_grows_in_place_where_it_can_and_moves_where_it_cannot() {
+        let target = make(&Setup { cpus: 2, kern: None, kern_percpu: None }).unwrap();
+        let mut worker = target.worker(0);
+        let at = worker.vmalloc(&Ask::bytes(9 << 30)).unwrap();
+        assert_eq!(worker.vrealloc(at, 9 << 30, 10 << 30), Some(at), "nothing is above it");
+        assert_eq!(worker.vrealloc(at, 10 << 30, 1), Some(at));
+        let wall = worker.vmalloc(&Ask::bytes(9 << 30)).unwrap();
+        let moved = worker.vrealloc(at, 1, 20 << 30).unwrap();
+        assert!(moved != at && wall > at);
+        assert_eq!(worker.vrealloc(moved, 20 << 30, u64::MAX), None);
+        [wall, moved].map(|at| worker.vfree(at));
+        drop(worker);
+        assert_eq!(target.settle(), Ok(()));
+    }
+}
