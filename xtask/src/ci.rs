@@ -1,10 +1,13 @@
-//! Every check, one after the other, with times, and a summary of what failed.
+//! Every check, with times, and a summary of what failed.
+//!
+//! A run of everything takes two lanes: what is built into a folder of its own runs beside the rest, in a process of its own
+//! whose output is shown in one piece. Linking and long tests keep one core busy, the other lane takes the other.
 
 use crate::count::Tests;
 use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
 use crate::{browser, fuzz, header, install, kernel, loom, peer, tidy, tools};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -20,6 +23,9 @@ pub(crate) struct Args {
     /// Stop at the first step that fails
     #[arg(long)]
     fail_fast: bool,
+    /// One step after the other, where a run of everything would take two lanes
+    #[arg(long)]
+    one_lane: bool,
     /// Print the steps and do nothing
     #[arg(long)]
     list: bool,
@@ -35,18 +41,12 @@ struct Step {
 }
 
 /// All steps, what fails fast first.
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 17] = [
     Step { name: "fmt", what: "every file is formatted", quick: true, run: fmt },
     Step { name: "tidy", what: "the rules that no compiler knows", quick: true, run: run_tidy },
     Step { name: "clippy", what: "no warnings, everywhere", quick: true, run: clippy },
-    Step { name: "test", what: "tests, the saved fuzz inputs among them", quick: true, run: test },
+    Step { name: "test", what: "tests, the core walking its invariants all along", quick: true, run: test },
     Step { name: "doctest", what: "examples in documentation", quick: true, run: doctest },
-    Step {
-        name: "features",
-        what: "tests with every feature, invariants walked all along",
-        quick: false,
-        run: features,
-    },
     Step {
         name: "release",
         what: "the allocator of a process as users build it",
@@ -86,6 +86,17 @@ const STEPS: [Step; 18] = [
     Step { name: "fuzz", what: "every fuzz target for ten seconds", quick: false, run: run_fuzz },
 ];
 
+/// The second lane of a run of everything. None of these shares a target folder with a step of the first.
+const BESIDE: [&str; 6] = ["loom", "fuzz-build", "fuzz", "deny", "header", "no_std"];
+
+/// What steps came to.
+#[derive(Default)]
+struct Outcome {
+    tests: Tests,
+    table: Vec<String>,
+    failed: Vec<(String, String)>,
+}
+
 /// `cargo xtask ci`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if args.list {
@@ -96,7 +107,64 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     }
     let steps = chosen(args)?;
     let started = Instant::now();
-    let (mut tests, mut table, mut failed) = (Tests::default(), Vec::new(), Vec::new());
+    let everything = args.only.is_empty() && !args.quick && !args.fail_fast && !args.one_lane;
+    let outcome = if everything { two_lanes(root, &steps)? } else { run_steps(root, &steps, args.fail_fast) };
+    conclude(&outcome, steps.len(), started)
+}
+
+/// Runs the steps of `BESIDE` in a process of their own while the others run here.
+fn two_lanes(root: &Path, steps: &[&Step]) -> Result<Outcome> {
+    let here: Vec<&Step> = steps.iter().copied().filter(|step| !BESIDE.contains(&step.name)).collect();
+    println!("in a second lane, shown at the end: {}", BESIDE.join(", "));
+    let program = std::env::current_exe().context("which program this is")?;
+    let beside = Cmd::new(root, program).args(["ci", "--only", &BESIDE.join(",")]);
+    let mut other = String::new();
+    let (mut outcome, ended) = std::thread::scope(|scope| {
+        let lane = scope.spawn(|| {
+            beside.lines(Show::Nothing, |line| {
+                other.push_str(line);
+                other.push('\n');
+            })
+        });
+        (run_steps(root, &here, false), lane.join())
+    });
+    println!("\n==== the second lane\n{other}");
+    let ended = ended.map_err(|_| anyhow!("the second lane was not waited for"))?;
+    take_in(&mut outcome, &other, ended?.success());
+    Ok(outcome)
+}
+
+/// Adds what the second lane says of itself. What it says nothing of has failed.
+fn take_in(outcome: &mut Outcome, text: &str, ended: Result<()>) {
+    let mut told = 0;
+    for line in text.lines().filter_map(|line| line.strip_prefix("==== ")) {
+        for name in BESIDE {
+            let Some(verdict) = line.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")) else {
+                continue;
+            };
+            told += 1;
+            if !verdict.starts_with("ok") {
+                outcome.failed.push((name.to_string(), "see the second lane".to_string()));
+            }
+        }
+    }
+    outcome.table.extend(text.lines().filter(|line| is_row(line)).map(str::to_string));
+    text.lines().for_each(|line| outcome.tests.read(line));
+    if told != BESIDE.len() || (ended.is_err() && outcome.failed.is_empty()) {
+        let why = ended.err().map_or("it told too little".to_string(), |error| format!("{error:#}"));
+        outcome.failed.push((BESIDE.join(","), format!("the second lane: {why}")));
+    }
+}
+
+/// A row of the table at the end that is one of `BESIDE`.
+fn is_row(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    let (name, verdict) = (words.next(), words.next());
+    name.is_some_and(|name| BESIDE.contains(&name)) && matches!(verdict, Some("ok" | "FAILED"))
+}
+
+fn run_steps(root: &Path, steps: &[&Step], fail_fast: bool) -> Outcome {
+    let Outcome { mut tests, mut table, mut failed } = Outcome::default();
     for (at, step) in steps.iter().enumerate() {
         println!("\n==== {} ({}/{}): {}", step.name, at + 1, steps.len(), step.what);
         let (step_started, before) = (Instant::now(), tests);
@@ -108,21 +176,25 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         table.push(format!("{:<12}{verdict:<8}{time:>14}{:>14}", step.name, tests_ran(ran)));
         if let Err(error) = outcome {
             println!("{error:#}");
-            failed.push((step.name, format!("{error:#}")));
-            if args.fail_fast {
+            failed.push((step.name.to_string(), format!("{error:#}")));
+            if fail_fast {
                 break;
             }
         }
     }
+    Outcome { tests, table, failed }
+}
+
+fn conclude(Outcome { tests, table, failed }: &Outcome, steps: usize, started: Instant) -> Result<()> {
     println!("\n{}", table.join("\n"));
     println!("{:<12}{:<8}{:>14}", "all", "", duration(started.elapsed().as_secs_f64()));
     if !failed.is_empty() {
         println!("\nfailed:");
-        for (name, why) in &failed {
+        for (name, why) in failed {
             println!("  {name}: {}", why.lines().next().unwrap_or_default());
             println!("      again alone: cargo xtask ci --only {name}");
         }
-        bail!("{} of {} steps failed", failed.len(), steps.len());
+        bail!("{} of {steps} steps failed", failed.len());
     }
     // Only a run in which every step held ends so.
     if tests.passed > 0 {
@@ -181,6 +253,9 @@ fn run_header(root: &Path, _: &mut Tests) -> Result<()> {
     header::check(root)
 }
 
+/// What property tests and stress draw their cases from.
+const SEED: &str = "20250101";
+
 /// Runs tests by cargo-nextest where it is installed, which runs them side by side.
 fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     let before = tests.passed;
@@ -191,6 +266,8 @@ fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     } else {
         Cmd::cargo(root).args(["test", "--locked", "--no-fail-fast", "--lib", "--bins", "--tests"]).args(args)
     };
+    // The same cases for the same code: what holds here holds where it lands. `soak` draws others.
+    let cmd = cmd.env("PROPTEST_RNG_SEED", SEED).env("VA_STRESS_SEED", SEED);
     counted(cmd.env("CARGO_TERM_COLOR", "never"), tests)?;
     if tests.passed == before {
         bail!("no test was run");
@@ -209,23 +286,25 @@ pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
     ended?.success()
 }
 
+/// The core walks its invariants after every change, va-sim included, whose tests drive the others; the rest, with as many areas as
+/// programs have, does not. Walking changes no result, so nothing of it is run twice.
 fn test(root: &Path, tests: &mut Tests) -> Result<()> {
-    run_tests(root, &["--workspace"], tests)
-}
-
-fn features(root: &Path, tests: &mut Tests) -> Result<()> {
-    // The core, va-sim included, whose tests drive the others. `--features validate` alone would refuse crates that lack it.
     let core = crate::core_crates(root)?;
-    let mut args: Vec<_> = core.iter().flat_map(|name| ["-p", name]).collect();
-    args.extend(["--features", "va-tree/validate"]);
-    run_tests(root, &args, tests)?;
-    run_tests(root, &["-p", "vmalloc", "--features", "metrics", "--test", "metrics"], tests)
+    let rest: Vec<_> = core.iter().flat_map(|name| ["--exclude", name]).collect();
+    run_tests(root, &[&["--workspace"], &rest[..], &["--features", METRICS]].concat(), tests)?;
+    let core: Vec<_> = core.iter().flat_map(|name| ["-p", name]).collect();
+    // `--features validate` alone would refuse crates that lack it.
+    run_tests(root, &[&core[..], &["--features", "va-tree/validate"]].concat(), tests)
 }
 
-/// Its fast paths are the compiler's to arrange, and the test profile is not what users build.
+/// The feature that has a test of its own. Documentation is tested with it as well, so that nothing is compiled again.
+const METRICS: &str = "vmalloc/metrics";
+
+/// Its fast paths are the compiler's to arrange, and the test profile is not what users build: a program that depends on the
+/// crate is built with cargo's own release profile. Ours, with the program optimised as one, is that of `install` and `demo`.
 fn release(root: &Path, tests: &mut Tests) -> Result<()> {
     counted(
-        Cmd::cargo(root).args([
+        plain_release(Cmd::cargo(root)).args([
             "test",
             "--quiet",
             "--locked",
@@ -239,8 +318,16 @@ fn release(root: &Path, tests: &mut Tests) -> Result<()> {
     )
 }
 
+/// Cargo's own release profile instead of ours, which links for long.
+pub(crate) fn plain_release(cmd: Cmd) -> Cmd {
+    cmd.env("CARGO_PROFILE_RELEASE_LTO", "false")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+}
+
 fn doctest(root: &Path, tests: &mut Tests) -> Result<()> {
-    counted(Cmd::cargo(root).args(["test", "--quiet", "--locked", "--workspace", "--doc"]), tests)
+    let args = ["test", "--quiet", "--locked", "--workspace", "--doc", "--features", METRICS];
+    counted(Cmd::cargo(root).args(args), tests)
 }
 
 fn doc(root: &Path, _: &mut Tests) -> Result<()> {
@@ -304,7 +391,7 @@ mod tests {
 
     fn args(only: &[&str], quick: bool) -> Args {
         let only = only.iter().map(ToString::to_string).collect();
-        Args { only, quick, fail_fast: false, list: false }
+        Args { only, quick, fail_fast: false, one_lane: false, list: false }
     }
 
     fn names(args: &Args) -> Vec<&'static str> {
@@ -317,6 +404,34 @@ mod tests {
         assert_eq!(names(&args(&[], false)).len(), STEPS.len());
         assert!(names(&args(&[], true)).len() < STEPS.len());
         assert!(chosen(&args(&["tests"], false)).is_err());
+    }
+
+    /// What a second lane prints whose step `bad` fails, if there is one, and that ends before it tells of `untold`.
+    fn lane(bad: &str, untold: &str) -> String {
+        let mut text = String::from("test result: ok. 7 passed; 0 failed;\n");
+        for name in BESIDE.into_iter().filter(|&name| name != untold) {
+            let verdict = if name == bad { "FAILED" } else { "ok" };
+            text += &format!(
+                "==== {name} (1/6): what\n==== {name}: {verdict}, 1.0 s\n{name:<12}{verdict:<8}1.0 s\n"
+            );
+        }
+        text
+    }
+
+    #[test]
+    fn what_the_second_lane_says_counts_and_what_it_does_not_say_has_failed() {
+        let taken = |bad: &str, untold: &str, ended: Result<()>| {
+            let mut outcome = Outcome::default();
+            take_in(&mut outcome, &lane(bad, untold), ended);
+            let failed: Vec<_> = outcome.failed.iter().map(|(name, _)| name.clone()).collect();
+            (outcome.tests.passed, outcome.table.len(), failed)
+        };
+        assert_eq!(taken("", "", Ok(())), (7, 6, vec![]));
+        assert_eq!(taken("loom", "", Err(anyhow!("1"))), (7, 6, vec!["loom".to_string()]));
+        let lane = BESIDE.join(",");
+        assert_eq!(taken("", "fuzz", Ok(())), (7, 5, vec![lane.clone()]));
+        assert_eq!(taken("", "", Err(anyhow!("1"))), (7, 6, vec![lane]));
+        assert!(BESIDE.iter().all(|name| STEPS.iter().any(|step| step.name == *name)));
     }
 
     #[test]

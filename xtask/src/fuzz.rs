@@ -56,12 +56,19 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     run_all(root, &chosen, args.seconds)
 }
 
-/// Runs targets that are built; fails if one of them finds something.
+/// Runs targets that are built, two at a time; fails if one of them finds something.
 pub(crate) fn run_all(root: &Path, targets: &[String], seconds: u64) -> Result<()> {
     let mut bad = Vec::new();
-    for target in targets {
-        if !run(root, target, seconds)?.clean {
-            bad.push(target.as_str());
+    for pair in targets.chunks(2) {
+        let ends: Vec<_> = std::thread::scope(|scope| {
+            let runs: Vec<_> = pair.iter().map(|target| scope.spawn(|| run(root, target, seconds))).collect();
+            runs.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+        });
+        for (target, end) in pair.iter().zip(ends) {
+            let Ok(fuzzed) = end else { bail!("the run of {target} panicked") };
+            if !fuzzed?.clean {
+                bad.push(target.as_str());
+            }
         }
     }
     if !bad.is_empty() {

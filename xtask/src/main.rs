@@ -2,7 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`ci`] | every check, one after the other, with times |
+//! | [`ci`] | every check, in two lanes, with times |
 //! | [`tidy`] | the rules that no compiler knows |
 //! | [`kernel`] | the proof that the core needs no operating system |
 //! | [`fuzz`] | builds and runs the fuzz targets on a stable compiler |

@@ -159,14 +159,14 @@ fn a_bad_conf_is_one_line_and_a_good_one_none() {
 
 #[test]
 fn programs_as_they_are_print_the_same() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let dir = tempfile::tempdir().unwrap();
     let mut text = String::new();
     for at in 0..200_000u32 {
         text.push_str(&format!("{:x}\n", at.wrapping_mul(2_654_435_761)));
     }
     fs::write(dir.path().join("text"), &text).unwrap();
-    assert!(same("ls", &["-lR", "crates"], &root) > 0);
+    // A tree that nobody changes between the two.
+    assert!(same("ls", &["-lR", "/usr/include"], dir.path()) > 0);
     assert!(same("sort", &["text"], dir.path()) > 0);
     assert!(same("sort", &["-n", "--parallel=4", "-S", "1M", "text"], dir.path()) > 0);
     assert!(same("grep", &["-c", "a.*b", "text"], dir.path()) > 0);

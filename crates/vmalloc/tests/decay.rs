@@ -31,7 +31,7 @@ fn burst(memory: &Vmalloc, bytes: usize, count: usize) {
 fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !holds() {
-        if started.elapsed() > Duration::from_secs(30) {
+        if started.elapsed() > Duration::from_secs(120) {
             return false;
         }
         std::thread::sleep(Duration::from_millis(5));

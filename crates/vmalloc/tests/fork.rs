@@ -7,14 +7,14 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vmalloc::{AllocError, CreateError, Options, Vmalloc};
 
-/// Runs `child` in a child, which has ten seconds; its exit status, 0 if all went well.
+/// Runs `child` in a child, which has two minutes; its exit status, 0 if all went well.
 fn in_child(child: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child calls only what it may after a fork, and leaves without coming back.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
         // SAFETY: a child that waits for a lock that nobody holds ends by this.
-        unsafe { libc::alarm(10) };
+        unsafe { libc::alarm(120) };
         let done = child();
         // SAFETY: ends the child.
         unsafe { libc::_exit(if done { 0 } else { 1 }) };

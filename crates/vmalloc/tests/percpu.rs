@@ -478,7 +478,7 @@ fn a_fork_while_the_space_is_made_leaves_no_lock_behind() {
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: a child that waits for ever is ended.
-            unsafe { libc::alarm(5) };
+            unsafe { libc::alarm(120) };
             let fine = Space::global().is_ok_and(|space| space.zeroed::<AtomicU64>().is_ok());
             // SAFETY: ends the child.
             unsafe { libc::_exit(if fine { 0 } else { 1 }) };

@@ -78,8 +78,8 @@ fn a_handler_that_asks_what_is_where_interrupts_everything_and_stops_nothing() {
         );
     }
     // SAFETY: a thread that waits for a lock that it holds ends by this.
-    unsafe { libc::alarm(60) };
-    let ends = Instant::now() + Duration::from_secs(20);
+    unsafe { libc::alarm(300) };
+    let ends = Instant::now() + Duration::from_secs(120);
     let threads = [const { AtomicI32::new(0) }; 4];
     std::thread::scope(|scope| {
         for (seed, thread) in (1u64..).zip(&threads) {

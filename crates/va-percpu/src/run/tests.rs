@@ -135,3 +135,28 @@ fn pr3_a_window_brings_its_news_up_as_pages_one_by_one_do() {
         }
     }
 }
+
+#[test]
+fn pr3_from_any_page_on_the_lowest_is_found_across_pages_that_are_free() {
+    let mut numbers = Numbers(5);
+    for pages in [8u32, 13, 64] {
+        let (mut chunk, leaves) = (Chunk::new(pages), tree::leaves(pages));
+        for round in 0..100 {
+            bitmap::set(&mut chunk.map, 0, pages * PAGE_BITS);
+            for _ in 0..3 {
+                let start = numbers.below(pages * PAGE_BITS);
+                let end = (start + numbers.below(6 * PAGE_BITS) + 1).min(pages * PAGE_BITS);
+                bitmap::clear(&mut chunk.map, start, end);
+            }
+            for page in 0..pages {
+                tree::put(&mut chunk.blocks, leaves, page, page::read(&chunk.map, page * PAGE_BITS));
+            }
+            tree::lift_window(&mut chunk.blocks, leaves, 0, u64::MAX >> (64 - pages));
+            for from in 0..pages {
+                let want = numbers.want();
+                let found = Tree::new(&chunk.blocks, pages).lowest(&chunk.map, from, want);
+                assert_eq!(found, chunk.lowest(from, want), "round {round}, page {from}: {want:?}");
+            }
+        }
+    }
+}

@@ -65,7 +65,7 @@ __attribute__((constructor)) static void early(void) {
 
 int main(void) {
     /* Waiting for oneself ends by this. */
-    alarm(60);
+    alarm(300);
     pthread_t threads[THREADS];
     for (size_t at = 0; at < THREADS; at++) {
         CHECK(pthread_create(&threads[at], NULL, thread, (void *)(at + 1)) == 0);
@@ -74,7 +74,7 @@ int main(void) {
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
-            alarm(20);
+            alarm(120);
             work(1000u + (unsigned)at, 100);
             /* A child of a child. */
             pid_t grandchild = fork();

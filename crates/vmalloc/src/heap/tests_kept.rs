@@ -63,7 +63,7 @@ fn kept(heap: &Owned<Shim>) -> usize {
 fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !holds() {
-        if started.elapsed() > Duration::from_secs(20) {
+        if started.elapsed() > Duration::from_secs(120) {
             return false;
         }
         std::thread::sleep(Duration::from_millis(2));

@@ -347,7 +347,7 @@ fn a_child_waits_for_no_lock_of_its_parent() {
     if child == 0 {
         // A signal ends a child that waits.
         // SAFETY: sets a timer of this process.
-        unsafe { libc::alarm(20) };
+        unsafe { libc::alarm(120) };
         let told = nothing_is_told(&mappings, view.as_ptr().as_ptr());
         mappings.flush();
         let none = mappings.frames(1).err() == Some(VmapError::OtherProcess);
@@ -374,7 +374,7 @@ fn a_child_has_mappings_of_the_process_whoever_was_making_them() {
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: sets a timer of this process.
-            unsafe { libc::alarm(20) };
+            unsafe { libc::alarm(120) };
             let there = Mappings::global().is_ok();
             // SAFETY: ends the child.
             unsafe { libc::_exit(i32::from(!there)) };
