@@ -42,6 +42,7 @@ pub mod run;
 pub mod scan;
 mod space;
 mod store;
+mod table;
 #[cfg(all(test, not(loom)))]
 mod testing;
 pub mod vm;

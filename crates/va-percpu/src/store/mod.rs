@@ -42,6 +42,7 @@ use crate::engine::{HintEngine, View, Want};
 use crate::geometry::{Geometry, Part, Slots};
 use crate::lookup::Lookup;
 use crate::rows::Rows;
+use crate::table::Table;
 use core::ops::Range;
 use forest::Forest;
 use memos::Memos;
@@ -123,8 +124,8 @@ pub(crate) struct Store<C: Config> {
     pub(crate) geometry: Geometry,
     pub(crate) slots: Slots,
     pub(crate) lists: Lists,
-    chunks: Rows<Chunk<C::Engine>>,
-    words: Rows<Word>,
+    chunks: Table<Chunk<C::Engine>>,
+    pub(crate) words: Rows<Word>,
     blocks: Rows<<C::Engine as HintEngine>::Block>,
     lookup: Lookup,
     forest: Forest,
@@ -152,7 +153,7 @@ impl<C: Config> Store<C> {
             geometry,
             slots: geometry.slots(),
             lists: Lists::EMPTY,
-            chunks: Rows::new(1),
+            chunks: Table::new(),
             words: Rows::new(words),
             blocks: Rows::new(C::Engine::blocks_for(geometry.unit_pages())),
             lookup: Lookup::new(),
@@ -222,9 +223,6 @@ impl<C: Config> Store<C> {
     /// Clears the row of a chunk, as for one that is made.
     fn wipe(&mut self, row: u32) {
         self.words.row_mut(row).fill(Word(0));
-        if C::CLASS_WORDS > 0 {
-            self.classes.wipe(row);
-        }
         C::Engine::reset(&mut self.view(row).0);
     }
 
@@ -331,6 +329,6 @@ impl<C: Config> Store<C> {
         self.blocks.give_back(platform);
         self.classes.give_back(platform);
         let nodes = Some(self.forest.take());
-        Old { places: Some(self.lookup.take()), nodes }.give_back(platform);
+        Old::<C> { chunks: None, places: Some(self.lookup.take()), nodes }.give_back(platform);
     }
 }

@@ -35,7 +35,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use lock_api::{GuardSend, RawMutex};
 use va_base::{Broken, Epoch, Machine, Platform, Record, Table, Va, VaRange};
 use va_percpu::config::{Config, Default as Ours};
-use va_percpu::{AllocError, Backend, Geometry, Offset, PercpuSpace, Refused, Request, Sizes};
+use va_percpu::{AllocError, Backend, Geometry, Offset, PercpuSpace, Refused, Request, Sizes, Stats};
 
 /// Ours; who populates costs nothing, so no page is kept ready for who cannot wait.
 pub(super) enum InProcess {}
@@ -172,11 +172,9 @@ impl<O: Os> Core<O> {
         self.host.mapped_bytes()
     }
 
-    /// Objects that live, and chunks.
-    pub(super) fn counts(&self) -> (u64, u32) {
-        let index = self.index.lock();
-        let stats = index.stats();
-        (stats.live, stats.chunks)
+    /// Counts.
+    pub(super) fn stats(&self) -> Stats {
+        self.index.lock().stats()
     }
 
     pub(super) fn validate(&self) -> Result<(), Broken> {

@@ -39,7 +39,7 @@
 //! | [`PerCpuRef`]: all that get or put, and `is_dying`, `is_zero`, `is_percpu` | yes; a last put calls the release |
 //! | [`PerCpuRef`]: `kill`, `kill_and_confirm`, `reinit`, `resurrect`, switches | no: a lock |
 //! | [`PerCpuList`]: `push`, `pop` | no: where units are shared a bit of the head is a lock, and nodes are boxes |
-//! | making and dropping spaces and objects, [`Space::trim`], [`Space::counts`], [`Space::validate`] | no: locks, memory |
+//! | making and dropping spaces and objects, [`Space::trim`], [`Space::counts`], [`Space::stats`], [`Space::validate`] | no: locks, memory |
 //!
 //! Where there are no sections a thread's first operation touches a thread-local of this library, for which libc may have to
 //! allocate if the library was loaded by `dlopen`.

@@ -162,9 +162,21 @@ impl Space {
         self.core().trim();
     }
 
-    /// Objects that live, and chunks. O(1).
+    /// Objects that live, and chunks.
+    ///
+    /// # Locks
+    /// The space's. Cost: as [`stats`](Self::stats).
     pub fn counts(&self) -> (u64, u32) {
-        self.core().counts()
+        let stats = self.stats();
+        (stats.live, stats.chunks)
+    }
+
+    /// What the index counts, in bytes and pages of one unit. A page that it calls populated comes when a CPU touches it.
+    ///
+    /// # Locks
+    /// The space's. Cost: chunks, and slabs with room.
+    pub fn stats(&self) -> va_percpu::Stats {
+        self.core().stats()
     }
 
     /// Bytes mapped for records, which are the space's own: none comes from the global allocator.

@@ -60,6 +60,16 @@ fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
     found.map(|found| *found).with_context(|| format!("no {name}"))
 }
 
+/// Has malloc keep what is freed, so that after the first round nobody waits for the system to bring pages for records: neither
+/// ours, which come from there, nor those of a library. In a kernel, too, memory for records is there.
+pub(super) fn keep_memory() {
+    const NEVER: libc::c_int = 1 << 30;
+    for what in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
+        // SAFETY: two numbers; what is not understood is refused.
+        let _set = unsafe { libc::mallopt(what, NEVER) };
+    }
+}
+
 impl Kern {
     /// Loads the library at `path`.
     pub(super) fn load(path: &Path) -> Result<Self> {

@@ -1,5 +1,6 @@
 //! Tables and CSV of per-CPU memory.
 
+use super::process::{self, InProcess};
 use super::seed::Asked;
 use super::{Measured, Taken};
 use crate::bench::print::{Captioned, comments, number, page, right, write_file};
@@ -13,6 +14,19 @@ pub(super) const CSV: &str = "percpu.csv";
 
 /// All tables, in the order in which they are read.
 pub(super) fn tables(measured: &Measured) -> Vec<Captioned> {
+    let mut tables = of_the_allocator(measured);
+    if let Some(process) = &measured.process {
+        tables.extend(of_a_process(process));
+    }
+    tables
+}
+
+/// What goes into a file of its own.
+fn of_a_process(measured: &InProcess) -> [Captioned; 2] {
+    [costs(measured), held(measured)]
+}
+
+fn of_the_allocator(measured: &Measured) -> Vec<Captioned> {
     let mut tables = Vec::new();
     if !measured.rows.is_empty() {
         tables.extend([times(measured), counts(measured)]);
@@ -120,10 +134,65 @@ fn zero(measured: &Measured) -> Captioned {
     Captioned { caption: caption.to_string(), table }
 }
 
-/// CSV and tables.
+fn costs(measured: &InProcess) -> Captioned {
+    let mut table = Table::new();
+    table.set_header(["increment, or pair of calls", "1 thread", "2 threads"]);
+    let of = |what: &str, threads: usize| {
+        let cost = measured.costs.iter().find(|cost| cost.what == what && cost.threads == threads);
+        cost.map_or("-".to_string(), |cost| format!("{:.2} ({:.2})", cost.min, cost.median))
+    };
+    for cost in measured.costs.iter().filter(|cost| cost.threads == 1) {
+        table.add_row([cost.what.to_string(), of(cost.what, 1), of(cost.what, 2)]);
+    }
+    right(&mut table, 1);
+    let least = |what| measured.least(what).unwrap_or(f64::NAN);
+    let caption = format!(
+        "Nanoseconds of CPU time, minimum (median) of the rounds of all threads, the loop with them. Of one thread, a section takes {:.1} \
+         times what a thread-local takes where the word is the same in each round, {:.1} times where it is another of 64 (goal: 1.3); an \
+         atomic increment takes {:.1} times what a section takes (goal: 2.5); a zeroed counter {:.0} ns (goal: 50). {}",
+        least(process::SECTION_ONE) / least(process::OWN_ONE),
+        least(process::SECTION_TURN) / least(process::OWN_TURN),
+        least(process::ATOMIC_ONE) / least(process::SECTION_ONE),
+        least(process::ZEROED),
+        measured.about
+    );
+    Captioned { caption, table }
+}
+
+fn held(measured: &InProcess) -> Captioned {
+    let mut table = Table::new();
+    table.set_header(["when", "objects", "chunks", "KiB free in chunks", "KiB free in slabs", "longest run"]);
+    for held in &measured.held {
+        let stats = &held.stats;
+        table.add_row([
+            held.when.to_string(),
+            stats.live.to_string(),
+            stats.chunks.to_string(),
+            (stats.free_bytes >> 10).to_string(),
+            (stats.slab_free_bytes >> 10).to_string(),
+            format!("{} B", stats.longest_bytes),
+        ]);
+    }
+    right(&mut table, 1);
+    let caption = "What lies unused in the chunks of a space, of one unit; a chunk has 256 KiB of each. The longest run is told up to the largest \
+                   object, 32 KiB.";
+    Captioned { caption: caption.to_string(), table }
+}
+
+/// CSV and tables of what was measured.
 pub(super) fn files(measured: &Measured, dir: &Path, header: &str) -> Result<()> {
-    write_file(dir, CSV, &(comments(header) + &csv(measured)))?;
-    write_file(dir, "percpu.md", &page("Per-CPU memory", tables(measured), header))
+    let tables = of_the_allocator(measured);
+    if !tables.is_empty() {
+        write_file(dir, CSV, &(comments(header) + &csv(measured)))?;
+        write_file(dir, "percpu.md", &page("Per-CPU memory", tables, header))?;
+    }
+    match &measured.process {
+        Some(process) => {
+            let page = page("Per-CPU data of a process", of_a_process(process), &process.header(header));
+            write_file(dir, "percpu-process.md", &page)
+        }
+        None => Ok(()),
+    }
 }
 
 fn csv(measured: &Measured) -> String {
