@@ -264,18 +264,23 @@ impl<C: Config> Store<C> {
     /// The list in which a chunk belongs.
     #[inline]
     pub(crate) fn slot_of(&self, row: u32) -> u8 {
-        let chunk = self.chunks.one(row);
-        if C::Engine::BY_FITS && chunk.free_bits == self.geometry.unit_bits() {
+        if C::Engine::BY_FITS && self.chunks.one(row).free_bits == self.geometry.unit_bits() {
             // The head does not tell runs apart that are longer than any object.
             return self.slots.free;
         }
-        let bits = match C::SLOT_BY {
-            SlotBy::Contig => C::Engine::longest(&chunk.head),
-            SlotBy::FreeBytes => chunk.free_bits,
-        };
-        let slot = self.slots.of(bits * BIT_BYTES);
+        let slot = self.slots.of(self.bits_of(row) * BIT_BYTES);
         // A head that has not heard all may still say that it is.
         if C::Engine::BY_FITS { slot.min(self.slots.sidelined - 1) } else { slot }
+    }
+
+    /// The bits by which a chunk is put in a list.
+    #[inline]
+    pub(super) fn bits_of(&self, row: u32) -> u32 {
+        let chunk = self.chunks.one(row);
+        match C::SLOT_BY {
+            SlotBy::Contig => C::Engine::longest(&chunk.head),
+            SlotBy::FreeBytes => chunk.free_bits,
+        }
     }
 
     /// Counts spare pages of a chunk.

@@ -8,8 +8,8 @@ use crate::config::Config;
 use crate::engine::HintEngine;
 use crate::lookup::Place;
 use crate::rows::{Rows, Spare};
-use crate::table::Table;
 use crate::run::Fits;
+use crate::table::Table;
 use va_base::Platform;
 
 /// Slabs lent outside the lock, which [`Store::grow`] uses.

@@ -21,6 +21,7 @@
 
 use super::Error;
 use super::hot::Hot;
+use super::locks::Locks;
 use super::shape::{STRIDE, UNITS_MAX};
 use crate::fork::{self, Hold, Link};
 use crate::lock::Mutex;
@@ -53,6 +54,8 @@ pub(super) struct Core<O: Os> {
     pub(super) hot: Hot,
     host: Host<O>,
     base: usize,
+    /// Of counters and references.
+    pub(super) locks: Locks,
     // Under its lock.
     index: Mutex<Index<O>>,
 }
@@ -104,7 +107,7 @@ impl<O: Os> Core<O> {
             }
         };
         // SAFETY: lent for this.
-        unsafe { place.write(Self { hot, host, base, index: Mutex::new(index) }) };
+        unsafe { place.write(Self { hot, host, base, locks: Locks::new(), index: Mutex::new(index) }) };
         fork::register(place, link);
         Ok(place)
     }
@@ -184,6 +187,9 @@ impl<O: Os> Core<O> {
 
 impl<O: Os> Hold for Core<O> {
     fn hold(&self) {
+        for lock in self.locks.all() {
+            core::mem::forget(lock.lock());
+        }
         core::mem::forget(self.index.lock());
         self.host.hold();
     }
@@ -197,6 +203,10 @@ impl<O: Os> Hold for Core<O> {
         unsafe { self.host.release() };
         // SAFETY: as before.
         unsafe { self.index.force_unlock() };
+        for lock in self.locks.all() {
+            // SAFETY: as before.
+            unsafe { lock.force_unlock() };
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use super::hot::Hot;
+use super::locks::Shared;
 use super::object::{PerCpu, PerCpuBox, Zeroable};
 use super::{Error, find};
 use crate::fork::{MAKING, ensure_handlers};
@@ -89,6 +90,11 @@ impl Space {
     #[inline(always)]
     pub(super) fn hot(&self) -> &Hot {
         &self.core().hot
+    }
+
+    /// The lock of the counter at an offset.
+    pub(super) fn lock_of(&self, offset: Offset) -> Shared<'_> {
+        self.core().locks.of(offset)
     }
 
     /// Gives out an object; where it is in unit 0.

@@ -171,7 +171,11 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.wants("seed") {
         say("seed ...");
-        measured.seed = seed::measure(if args.quick { ACTIONS / 20 } else { ACTIONS }, rounds.min(3))?;
+        let kern = who.iter().find_map(|who| match who {
+            Who::Kern(kern) => Some(kern),
+            Who::Ours | Who::Runs | Who::Scan | Who::Linux612 => None,
+        });
+        measured.seed = seed::measure(if args.quick { ACTIONS / 20 } else { ACTIONS }, rounds.min(3), kern)?;
     }
     if args.wants("zero") {
         measured.zero = zero::measure(rounds);

@@ -65,7 +65,8 @@ impl InProcess {
     pub(super) fn header(&self, of_all: &str) -> String {
         let kept = of_all.lines().filter(|line| !line.starts_with("rounds:")).map(|line| format!("{line}\n"));
         let (rounds, calls) = self.rounds;
-        kept.chain([format!("rounds: {rounds} of {calls} calls, all contenders in turn, not pinned\n")]).collect()
+        kept.chain([format!("rounds: {rounds} of {calls} calls, all contenders in turn, not pinned\n")])
+            .collect()
     }
 }
 
@@ -96,7 +97,8 @@ fn measure_by(threads: usize, rounds: usize, contenders: &[Contender<'_>]) -> Re
     };
     let all: Result<Vec<Vec<Vec<f64>>>> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().ok().context("a thread failed");
+        let join =
+            |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().ok().context("a thread failed");
         running.into_iter().map(join).collect()
     });
     let all = all?;
@@ -139,9 +141,8 @@ pub(super) fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
         })
     };
     let own = || time(calls, |_| OWN.with(|own| own.set(own.get().wrapping_add(black_box(1)))));
-    let own_volatile = || {
-        time(calls, |_| OWN.with(|own| own.set(black_box(own.get()).wrapping_add(black_box(1)))))
-    };
+    let own_volatile =
+        || time(calls, |_| OWN.with(|own| own.set(black_box(own.get()).wrapping_add(black_box(1)))));
     // A copy each, which stays in registers as it does in a function that increments.
     let section = move || time(calls, |_| word.add(black_box(1)));
     let section_cpu = move || time(calls, |_| cpu.add(black_box(1)));
