@@ -145,7 +145,6 @@ impl<C: Config> Store<C> {
         of.free = after;
         self.classes.used -= 1;
         self.totals.frees += 1;
-        self.totals.live -= 1;
         let mut balance = false;
         if before == 0 || after == ALL_FREE {
             balance = self.ran(class, row << self.classes.shift | granule, after);

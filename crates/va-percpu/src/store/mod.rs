@@ -90,7 +90,6 @@ pub(crate) struct Totals {
     /// Bytes of these.
     pub(crate) bytes: u64,
     pub(crate) frees: u64,
-    pub(crate) live: u64,
     pub(crate) live_max: u64,
     pub(crate) chunks: u32,
     pub(crate) chunks_max: u32,
@@ -106,14 +105,19 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// Objects that live.
+    #[inline(always)]
+    pub(crate) fn live(&self) -> u64 {
+        self.allocs.wrapping_sub(self.frees)
+    }
+
     /// Counts an object given out.
     #[inline(always)]
     pub(crate) fn count(&mut self, want: Want) {
         let bytes = want.bits * BIT_BYTES;
         self.allocs += 1;
         self.bytes += u64::from(bytes);
-        self.live += 1;
-        self.live_max = self.live_max.max(self.live);
+        self.live_max = self.live_max.max(self.live());
         self.size_min = self.size_min.min(bytes);
         self.size_max = self.size_max.max(bytes);
     }

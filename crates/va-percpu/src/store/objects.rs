@@ -274,7 +274,6 @@ impl<C: Config> Store<C> {
     pub(crate) fn free_at(&mut self, row: u32, bit: u32) {
         self.give_at(row, bit);
         self.totals.frees += 1;
-        self.totals.live -= 1;
     }
 
     /// The same, for what is counted only in its chunk.

@@ -48,7 +48,7 @@ impl<C: Config> Store<C> {
         // CC4 where there are slabs.
         let (rule, live) =
             (if slabs > 0 { "CC4" } else { "PC1" }, live.wrapping_sub(slabs).wrapping_add(used));
-        Broken::unless(live == self.totals.live, rule, at, live, self.totals.live)?;
+        Broken::unless(live == self.totals.live(), rule, at, live, self.totals.live())?;
         if C::CLASS_WORDS > 0 {
             self.validate_classes()?;
         }

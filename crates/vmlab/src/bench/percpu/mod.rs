@@ -1,4 +1,4 @@
-//! Measures per-CPU memory: ours under its policies, and a C library that stands for a kernel's.
+//! Measures per-CPU memory: ours under its policies, a C library that stands for a kernel's, and per-CPU data of a process.
 
 mod clock;
 mod kern;
