@@ -2,7 +2,7 @@
 
 use super::unsettled::Unsettled;
 use super::{FIRST, Freed, Miss, RESERVED, Store, Taken};
-use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
+use crate::bitmap::{self, BIT_BYTES, PAGE_BITS, WORD_BITS, words_for};
 use crate::chunk::NIL;
 use crate::config::Config;
 use crate::engine::{Fit, HintEngine, Want};
@@ -235,22 +235,35 @@ impl<C: Config> Store<C> {
             return freed;
         }
         let bit = off / BIT_BYTES;
-        let (view, marks) = self.view(row);
-        if !off.is_multiple_of(BIT_BYTES) || !bitmap::is_set(marks, bit) {
-            let start = bitmap::after_last_set(marks, 0, bit + 1);
-            // Inside: nothing is free from where an object starts up to here.
-            let used = start > 0 && bitmap::next_clear(view.map, start - 1, bit + 1) == bit + 1;
-            // What is hidden behind the part is used, too, and nobody's.
-            let chunk = self.chunk(row);
-            let bits = chunk.pages * (PAGE_SIZE as u32 / BIT_BYTES);
-            let inside = used && bit < bits - chunk.hidden_after;
-            let start = self.chunk(row).base + u64::from(start.saturating_sub(1) * BIT_BYTES);
-            let inside = inside.then(|| Offset::between(self.geometry.base(), start));
-            return Err(FreeError::NoObject { offset, inside });
+        if !off.is_multiple_of(BIT_BYTES) || !self.is_marked(row, bit) {
+            return Err(self.no_object(offset, row, bit));
         }
         self.free_at(row, bit);
         let base = Va::new(self.chunk(row).base);
         Ok(Freed { base, off, balance: self.after_free(row) })
+    }
+
+    /// Whether an object begins at a bit.
+    #[inline(always)]
+    fn is_marked(&self, row: u32, bit: u32) -> bool {
+        let marks = words_for(self.geometry.unit_bits());
+        self.words.at(row, marks + bit / WORD_BITS).0 & (1 << (bit % WORD_BITS)) != 0
+    }
+
+    /// What is wrong with an offset at which no object begins.
+    #[cold]
+    fn no_object(&mut self, offset: Offset, row: u32, bit: u32) -> FreeError {
+        let (view, marks) = self.view(row);
+        let start = bitmap::after_last_set(marks, 0, bit + 1);
+        // Inside: nothing is free from where an object starts up to here.
+        let used = start > 0 && bitmap::next_clear(view.map, start - 1, bit + 1) == bit + 1;
+        // What is hidden behind the part is used, too, and nobody's.
+        let chunk = self.chunk(row);
+        let bits = chunk.pages * (PAGE_SIZE as u32 / BIT_BYTES);
+        let inside = used && bit < bits - chunk.hidden_after;
+        let start = self.chunk(row).base + u64::from(start.saturating_sub(1) * BIT_BYTES);
+        let inside = inside.then(|| Offset::between(self.geometry.base(), start));
+        FreeError::NoObject { offset, inside }
     }
 
     /// Whether a chunk in which something was freed calls for the balance.
