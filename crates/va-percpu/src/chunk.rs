@@ -29,6 +29,8 @@ pub(crate) struct Chunk<E: HintEngine> {
     pub(crate) immutable: bool,
     /// The row is in use.
     pub(crate) exists: bool,
+    /// Its row of granules is filled in: until a slab is made here, nobody reads it.
+    pub(crate) sliced: bool,
     pub(crate) hidden_before: u32,
     pub(crate) hidden_after: u32,
     /// How many chunks had been made before it; 0 for those of the first.
@@ -61,6 +63,7 @@ impl<E: HintEngine> Record for Chunk<E> {
         isolated: false,
         immutable: false,
         exists: false,
+        sliced: false,
         hidden_before: 0,
         hidden_after: 0,
         number: 0,

@@ -14,7 +14,7 @@
 //! | [`engine`] | what finds room in a chunk: [`scan`], Linux's hints, and [`run`], exact runs |
 //! | [`geometry`], [`plan`](plan::plan) | units, parts of the first chunk, groups of CPUs |
 //! | [`backend`], [`vm`], [`km`] | what supplies chunks and pages |
-//! | `store`, `chunk`, `rows`, `lookup` | chunks, the lists they stand in, records, from an address to its chunk |
+//! | `store`, `chunk`, `table`, `rows`, `lookup` | chunks, the lists they stand in, records, from an address to its chunk |
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -42,6 +42,7 @@ pub mod run;
 pub mod scan;
 mod space;
 mod store;
+mod table;
 #[cfg(all(test, not(loom)))]
 mod testing;
 pub mod vm;

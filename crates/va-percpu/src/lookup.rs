@@ -20,7 +20,8 @@ pub(crate) struct Place {
 const NOBODY: u32 = u32::MAX;
 
 impl Record for Place {
-    const EMPTY: Self = Self { grain: 0, chunk: NOBODY };
+    // No address has this grain: so whoever finds a grain has found its chunk.
+    const EMPTY: Self = Self { grain: u64::MAX, chunk: NOBODY };
 }
 
 /// The table.
@@ -80,11 +81,19 @@ impl Lookup {
     /// The chunk of a grain.
     #[inline]
     pub(crate) fn find(&self, grain: u64) -> Option<u32> {
-        if self.places.is_empty() {
-            return None;
+        let mask = self.size.wrapping_sub(1);
+        let mut at = self.home(grain) & mask;
+        loop {
+            // There is none in an empty table.
+            let place = self.places.get(at)?;
+            if place.grain == grain {
+                return Some(place.chunk);
+            }
+            if place.chunk == NOBODY {
+                return None;
+            }
+            at = (at + 1) & mask;
         }
-        let chunk = self.places[self.end_of(grain)].chunk;
-        (chunk != NOBODY).then_some(chunk)
     }
 
     /// Adds grains from `first` on, for which there is room (see [`wanted`](Self::wanted)).

@@ -1,7 +1,7 @@
 //! Rows of records, all of one length, that the platform lends slab by slab and that never move.
 //!
 //! # Theory
-//! Every chunk needs the same: a record, words of bitmap, a row for its engine. Row `r` of each kind belongs to chunk `r`. The
+//! Every chunk needs the same: words of bitmap, a row for its engine, one for slabs. Row `r` of each kind belongs to chunk `r`. The
 //! first slab has [`FIRST`] rows, each further one as many as there are already, so that 32 slabs are always enough and the
 //! place of a row is a shift away. Rows of chunks destroyed are used again; slabs go back when all is dropped.
 //!
@@ -113,20 +113,6 @@ impl<T: Record> Rows<T> {
     pub(crate) fn at_mut(&mut self, row: u32, nth: u32) -> &mut T {
         let (slab, at) = self.place(row);
         &mut self.slabs[slab][at + nth as usize]
-    }
-
-    /// The one record of a row, of rows that have one.
-    #[inline]
-    pub(crate) fn one(&self, row: u32) -> &T {
-        let (slab, at) = Self::split(row);
-        &self.slabs[slab][at]
-    }
-
-    /// The one record of a row, of rows that have one.
-    #[inline]
-    pub(crate) fn one_mut(&mut self, row: u32) -> &mut T {
-        let (slab, at) = Self::split(row);
-        &mut self.slabs[slab][at]
     }
 
     /// Hands all slabs back.

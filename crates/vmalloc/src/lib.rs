@@ -95,6 +95,7 @@ mod magazine;
 mod metrics;
 mod os;
 pub mod percpu;
+mod places;
 mod records;
 mod tagged;
 mod vmalloc;

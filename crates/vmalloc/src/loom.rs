@@ -4,7 +4,7 @@
 //! unit: nobody comes between. So each unit has a lock here, and the end of all sections is to have held each of them.
 
 use crate::lock::Futex;
-use crate::percpu::model::{Counted, Counter, Deltas, RefMode, Units};
+use crate::percpu::model::{Counted, Counter, Deltas, Lock, RefMode, Units};
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use loom::thread;
@@ -108,13 +108,26 @@ fn two(work: impl Fn(usize) + Send + Sync + 'static) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-type Count = Counter<Model, Futex>;
-type Ref = Counted<Model, Futex>;
+/// A lock that is nobody else's.
+struct Own(va_base::sync::Mutex<Futex, ()>);
+
+impl Lock for Own {
+    fn hold(&self) -> impl Sized {
+        self.0.lock()
+    }
+}
+
+fn own() -> Own {
+    Own(va_base::sync::Mutex::new(()))
+}
+
+type Count = Counter<Model, Own>;
+type Ref = Counted<Model, Own>;
 
 #[test]
 fn loom_pk1_what_is_added_while_others_fold_and_sum_is_there_in_the_end() {
     model(|| {
-        let counter = Arc::new(Count::new(Model::new(2), 0));
+        let counter = Arc::new(Count::new(Model::new(2), 0, own()));
         let shared = Arc::clone(&counter);
         two(move |unit| {
             shared.add(1, 2);
@@ -133,7 +146,7 @@ fn loom_pk1_what_is_added_while_others_fold_and_sum_is_there_in_the_end() {
 #[test]
 fn loom_pk1_two_threads_of_one_unit_lose_nothing() {
     model(|| {
-        let counter = Arc::new(Count::new(Model::new(1), 0));
+        let counter = Arc::new(Count::new(Model::new(1), 0, own()));
         let shared = Arc::clone(&counter);
         two(move |unit| {
             shared.add(1, 2);
@@ -146,7 +159,7 @@ fn loom_pk1_two_threads_of_one_unit_lose_nothing() {
 #[test]
 fn loom_pk2_two_who_are_near_the_limit_do_not_pass_it_together() {
     model(|| {
-        let counter = Arc::new(Count::new(Model::new(2), 0));
+        let counter = Arc::new(Count::new(Model::new(2), 0, own()));
         let granted = Arc::new(AtomicUsize::new(0));
         let (shared, count) = (Arc::clone(&counter), Arc::clone(&granted));
         two(move |_| {
@@ -161,7 +174,7 @@ fn loom_pk2_two_who_are_near_the_limit_do_not_pass_it_together() {
 #[test]
 fn loom_rf2_the_last_put_releases_once_whoever_kills() {
     model(|| {
-        let count = Arc::new(Ref::new(Model::new(2), RefMode::PerCpu));
+        let count = Arc::new(Ref::new(Model::new(2), RefMode::PerCpu, own()));
         let released = Arc::new(AtomicUsize::new(0));
         let (shared, times) = (Arc::clone(&count), Arc::clone(&released));
         two(move |unit| {
@@ -185,7 +198,7 @@ fn loom_rf2_the_last_put_releases_once_whoever_kills() {
 #[test]
 fn loom_rf1_a_reference_got_before_and_put_during_the_switch_is_counted() {
     model(|| {
-        let count = Arc::new(Ref::new(Model::new(2), RefMode::PerCpu));
+        let count = Arc::new(Ref::new(Model::new(2), RefMode::PerCpu, own()));
         // Got on unit 0, put on unit 1.
         count.get(1);
         let shared = Arc::clone(&count);
@@ -206,7 +219,7 @@ fn loom_rf1_a_reference_got_before_and_put_during_the_switch_is_counted() {
 #[test]
 fn loom_rf1_of_two_who_kill_one_does_and_it_lives_again() {
     model(|| {
-        let count = Arc::new(Ref::new(Model::new(2), RefMode::PerCpu));
+        let count = Arc::new(Ref::new(Model::new(2), RefMode::PerCpu, own()));
         let releases = Arc::new(AtomicUsize::new(0));
         let (shared, times) = (Arc::clone(&count), Arc::clone(&releases));
         two(move |_| {

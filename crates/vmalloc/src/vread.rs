@@ -8,7 +8,7 @@
 //! Linux `mm/vmalloc.c` (6.12: `vread_iter`, `aligned_vread_iter`); `man 2 process_vm_readv`.
 
 use crate::PAGE_BYTES;
-use crate::os::process_id;
+use crate::os::{Errno, errno, process_id};
 use core::ffi::c_int;
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -82,15 +82,8 @@ fn direct(from: usize, to: &mut [u8]) -> Option<usize> {
 fn counted(got: isize) -> Option<usize> {
     match usize::try_from(got) {
         Ok(got) => Some(got),
-        Err(_) => (errno() == libc::EFAULT).then_some(0),
+        Err(_) => (errno() == Errno(libc::EFAULT)).then_some(0),
     }
-}
-
-fn errno() -> c_int {
-    // SAFETY: the thread's own variable, always there.
-    let place = unsafe { libc::__errno_location() };
-    // SAFETY: as before.
-    unsafe { *place }
 }
 
 struct Pipe {

@@ -47,7 +47,8 @@ pub(crate) const SLOTS: u32 = u64::BITS;
 pub(crate) const GRANULE_BYTES: u32 = SLOTS * BIT_BYTES;
 /// The largest class that there can be, in words.
 pub(crate) const CLASS_WORDS_MAX: u32 = 16;
-const CLASSES: usize = CLASS_WORDS_MAX as usize + 1;
+/// Rows by class, as many as make the remainder of a class a mask.
+const CLASSES: usize = (CLASS_WORDS_MAX as usize + 1).next_power_of_two();
 /// No slot is in use.
 const ALL_FREE: u64 = u64::MAX;
 
@@ -130,6 +131,11 @@ impl ClassCache {
             slabs: 0,
             used: 0,
         }
+    }
+
+    /// Rows that there are: of the chunks behind them no slab can be made.
+    pub(crate) fn rows(&self) -> u32 {
+        self.rows.count()
     }
 
     /// What must be lent before there can be more rows.

@@ -1,12 +1,13 @@
 //! Taking and freeing slots, and what becomes of slabs that run full or empty.
 
-use super::{ALL_FREE, Class, GRANULE_BYTES, RECIPROCALS, SLOTS};
+use super::{ALL_FREE, Class, GRANULE_BYTES, RECIPROCALS, SLOTS, Slab};
 use crate::bitmap::BIT_BYTES;
 use crate::chunk::NIL;
 use crate::config::Config;
 use crate::engine::Want;
 use crate::error::FreeError;
 use crate::request::Offset;
+use crate::rows::Spare;
 use crate::store::{Freed, Store, Taken};
 use va_base::Va;
 
@@ -51,8 +52,32 @@ impl<C: Config> Store<C> {
         self.take_any(class.slab(), populated)
     }
 
-    /// Makes a slab of the room taken, all of whose pages are populated. If its number would be too high, the room goes back.
+    /// What must be lent before a slab can be made in any chunk.
+    pub(crate) fn slab_rows_wanted(&self) -> Option<(usize, u32)> {
+        (self.classes.rows() < self.words.count()).then(|| self.classes.next())
+    }
+
+    /// Uses rows lent for that; they come back if somebody else brought them meanwhile.
+    pub(crate) fn add_slab_rows(&mut self, wanted: (usize, u32), rows: Spare<Slab>) -> Option<Spare<Slab>> {
+        if self.slab_rows_wanted() != Some(wanted) {
+            return Some(rows);
+        }
+        self.classes.add(rows);
+        None
+    }
+
+    /// Makes a slab of the room taken, all of whose pages are populated. If nothing is kept of its chunk, or its number would be too high,
+    /// the room goes back.
     pub(crate) fn begin_slab(&mut self, class: Class, taken: Taken) -> bool {
+        if taken.row >= self.classes.rows() {
+            self.give_at(taken.row, taken.at);
+            return false;
+        }
+        let chunk = self.chunk_mut(taken.row);
+        if !chunk.sliced {
+            chunk.sliced = true;
+            self.classes.wipe(taken.row);
+        }
         let Some(slab) = self.classes.begin(class, taken.row, taken.at / SLOTS) else {
             self.give_at(taken.row, taken.at);
             return false;
@@ -105,6 +130,9 @@ impl<C: Config> Store<C> {
         row: u32,
         off: u32,
     ) -> Option<Result<Freed, FreeError>> {
+        if !self.chunk(row).sliced {
+            return None;
+        }
         let (class, granule, of) = self.classes.find(row, off / GRANULE_BYTES)?;
         let within = off - granule * GRANULE_BYTES;
         let slot = (within / BIT_BYTES * RECIPROCALS[class.at()]) >> 16;
@@ -117,7 +145,6 @@ impl<C: Config> Store<C> {
         of.free = after;
         self.classes.used -= 1;
         self.totals.frees += 1;
-        self.totals.live -= 1;
         let mut balance = false;
         if before == 0 || after == ALL_FREE {
             balance = self.ran(class, row << self.classes.shift | granule, after);

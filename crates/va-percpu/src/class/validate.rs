@@ -40,7 +40,8 @@ impl<C: Config> Store<C> {
         room: &mut [u64; CLASSES],
     ) -> Result<(), Broken> {
         let (base, mut idle) = (self.chunk(row).base, 0);
-        let granules = self.geometry.unit_bytes() / GRANULE_BYTES;
+        let sliced = self.chunk(row).sliced;
+        let granules = if sliced { self.geometry.unit_bytes() / GRANULE_BYTES } else { 0 };
         let mut granule = 0;
         while granule < granules {
             let at = Va::new(base + u64::from(granule * GRANULE_BYTES));

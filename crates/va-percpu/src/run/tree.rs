@@ -90,6 +90,9 @@ impl<'a> Tree<'a> {
         // How much is free right before the node, of what lies behind `from`; and how far the node is from the pages.
         let (mut before, mut level) = (0i16, 0);
         let mut node = self.leaves + from;
+        if from == 0 {
+            (node, level) = (1, self.leaves.trailing_zeros());
+        }
         loop {
             // As large a part as begins here.
             while node.is_multiple_of(2) && node > 1 {

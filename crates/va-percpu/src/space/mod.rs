@@ -38,6 +38,7 @@ use crate::engine::Want;
 use crate::error::{AllocError, FreeError, NewError};
 use crate::geometry::Geometry;
 use crate::request::{Context, Offset, Place, Request};
+use crate::rows::Rows;
 use crate::store::{RESERVED, Store, Taken};
 use balance::Work;
 use core::fmt;
@@ -246,6 +247,16 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     #[cold]
     fn make_slab(&self, class: Class, atomic: bool) -> bool {
         let mut store = self.lock();
+        // Who cannot wait makes do with what there is.
+        while !atomic && let Some(wanted) = store.slab_rows_wanted() {
+            drop(store);
+            let Some(rows) = Rows::lend(wanted.0, wanted.1, &self.machine) else { return false };
+            let unused = self.lock().add_slab_rows(wanted, rows);
+            if let Some(unused) = unused {
+                unused.give_back(&self.machine);
+            }
+            store = self.lock();
+        }
         let Some(taken) = store.take_slab(class, atomic) else { return false };
         if taken.missing && !atomic {
             drop(store);

@@ -108,7 +108,7 @@ impl<C: Config> Store<C> {
             allocs: totals.allocs,
             bytes: totals.bytes,
             frees: totals.frees,
-            live: totals.live,
+            live: totals.live(),
             live_max: totals.live_max,
             chunks: totals.chunks,
             chunks_max: totals.chunks_max,

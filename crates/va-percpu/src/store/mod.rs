@@ -42,6 +42,7 @@ use crate::engine::{HintEngine, View, Want};
 use crate::geometry::{Geometry, Part, Slots};
 use crate::lookup::Lookup;
 use crate::rows::Rows;
+use crate::table::Table;
 use core::ops::Range;
 use forest::Forest;
 use memos::Memos;
@@ -89,7 +90,6 @@ pub(crate) struct Totals {
     /// Bytes of these.
     pub(crate) bytes: u64,
     pub(crate) frees: u64,
-    pub(crate) live: u64,
     pub(crate) live_max: u64,
     pub(crate) chunks: u32,
     pub(crate) chunks_max: u32,
@@ -105,14 +105,19 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// Objects that live.
+    #[inline(always)]
+    pub(crate) fn live(&self) -> u64 {
+        self.allocs.wrapping_sub(self.frees)
+    }
+
     /// Counts an object given out.
     #[inline(always)]
     pub(crate) fn count(&mut self, want: Want) {
         let bytes = want.bits * BIT_BYTES;
         self.allocs += 1;
         self.bytes += u64::from(bytes);
-        self.live += 1;
-        self.live_max = self.live_max.max(self.live);
+        self.live_max = self.live_max.max(self.live());
         self.size_min = self.size_min.min(bytes);
         self.size_max = self.size_max.max(bytes);
     }
@@ -123,8 +128,8 @@ pub(crate) struct Store<C: Config> {
     pub(crate) geometry: Geometry,
     pub(crate) slots: Slots,
     pub(crate) lists: Lists,
-    chunks: Rows<Chunk<C::Engine>>,
-    words: Rows<Word>,
+    chunks: Table<Chunk<C::Engine>>,
+    pub(crate) words: Rows<Word>,
     blocks: Rows<<C::Engine as HintEngine>::Block>,
     lookup: Lookup,
     forest: Forest,
@@ -152,7 +157,7 @@ impl<C: Config> Store<C> {
             geometry,
             slots: geometry.slots(),
             lists: Lists::EMPTY,
-            chunks: Rows::new(1),
+            chunks: Table::new(),
             words: Rows::new(words),
             blocks: Rows::new(C::Engine::blocks_for(geometry.unit_pages())),
             lookup: Lookup::new(),
@@ -222,9 +227,6 @@ impl<C: Config> Store<C> {
     /// Clears the row of a chunk, as for one that is made.
     fn wipe(&mut self, row: u32) {
         self.words.row_mut(row).fill(Word(0));
-        if C::CLASS_WORDS > 0 {
-            self.classes.wipe(row);
-        }
         C::Engine::reset(&mut self.view(row).0);
     }
 
@@ -266,18 +268,23 @@ impl<C: Config> Store<C> {
     /// The list in which a chunk belongs.
     #[inline]
     pub(crate) fn slot_of(&self, row: u32) -> u8 {
-        let chunk = self.chunks.one(row);
-        if C::Engine::BY_FITS && chunk.free_bits == self.geometry.unit_bits() {
+        if C::Engine::BY_FITS && self.chunks.one(row).free_bits == self.geometry.unit_bits() {
             // The head does not tell runs apart that are longer than any object.
             return self.slots.free;
         }
-        let bits = match C::SLOT_BY {
-            SlotBy::Contig => C::Engine::longest(&chunk.head),
-            SlotBy::FreeBytes => chunk.free_bits,
-        };
-        let slot = self.slots.of(bits * BIT_BYTES);
+        let slot = self.slots.of(self.bits_of(row) * BIT_BYTES);
         // A head that has not heard all may still say that it is.
         if C::Engine::BY_FITS { slot.min(self.slots.sidelined - 1) } else { slot }
+    }
+
+    /// The bits by which a chunk is put in a list.
+    #[inline]
+    pub(super) fn bits_of(&self, row: u32) -> u32 {
+        let chunk = self.chunks.one(row);
+        match C::SLOT_BY {
+            SlotBy::Contig => C::Engine::longest(&chunk.head),
+            SlotBy::FreeBytes => chunk.free_bits,
+        }
     }
 
     /// Counts spare pages of a chunk.
@@ -331,6 +338,6 @@ impl<C: Config> Store<C> {
         self.blocks.give_back(platform);
         self.classes.give_back(platform);
         let nodes = Some(self.forest.take());
-        Old { places: Some(self.lookup.take()), nodes }.give_back(platform);
+        Old::<C> { chunks: None, places: Some(self.lookup.take()), nodes }.give_back(platform);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::unsettled::Unsettled;
 use super::{FIRST, Freed, Miss, RESERVED, Store, Taken};
-use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
+use crate::bitmap::{self, BIT_BYTES, PAGE_BITS, WORD_BITS, words_for};
 use crate::chunk::NIL;
 use crate::config::Config;
 use crate::engine::{Fit, HintEngine, Want};
@@ -101,7 +101,7 @@ impl<C: Config> Store<C> {
     pub(crate) fn take_exact(&mut self, at: u64, bits: u32) -> Option<Taken> {
         let (row, off) = self.place_of(at).filter(|(_, off)| off.is_multiple_of(BIT_BYTES))?;
         let (bit, end) = (off / BIT_BYTES, off / BIT_BYTES + bits);
-        let old = self.old_slot(row);
+        let before = self.before(row);
         let (mut view, marks) = self.view(row);
         if end > view.bits() || bitmap::next_set(view.map, bit, end) < end {
             return None;
@@ -110,7 +110,7 @@ impl<C: Config> Store<C> {
         bitmap::set(marks, bit, bit + 1);
         let missing = view.misses_pages(bit, bits);
         self.note_take(row, Want { bits, align: 1 }, pages);
-        self.moved(row, old, false);
+        self.moved(row, before, false);
         self.reintegrate(row);
         Some(Taken { row, at: bit, missing })
     }
@@ -127,14 +127,14 @@ impl<C: Config> Store<C> {
 
     #[inline]
     pub(super) fn take_in(&mut self, row: u32, want: Want, populated: bool) -> Result<Taken, Miss> {
-        let old = self.old_slot(row);
+        let before = self.before(row);
         let (mut view, marks) = self.view(row);
         match C::Engine::take(&mut view, want, populated) {
             Fit::At { at, pages } => {
                 bitmap::set(marks, at, at + 1);
                 let missing = !populated && view.misses_pages(at, want.bits);
                 self.note_take(row, want, pages);
-                self.moved(row, old, false);
+                self.moved(row, before, false);
                 Ok(Taken { row, at, missing })
             }
             Fit::Nowhere => Err(Miss::Nowhere),
@@ -154,18 +154,22 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Where a chunk belongs before it changes; where it is in or out of reach, for engines that know no more.
+    /// By what a chunk belongs where it does, before it changes; where it stands, in or out of reach, for engines that know no more.
     #[inline]
-    pub(super) fn old_slot(&self, row: u32) -> u8 {
-        if C::Engine::BY_FITS { self.chunks.one(row).slot } else { self.slot_of(row) }
+    pub(super) fn before(&self, row: u32) -> u32 {
+        if C::Engine::BY_FITS { self.chunks.one(row).slot.into() } else { self.bits_of(row) }
     }
 
-    /// Puts a chunk that changed, and belonged in list `old`, where it belongs. `given`: something was given back in it.
+    /// Puts a chunk that changed, and of which `before` was known, where it belongs. `given`: something was given back in it.
     #[inline]
-    pub(super) fn moved(&mut self, row: u32, old: u8, given: bool) {
+    pub(super) fn moved(&mut self, row: u32, before: u32, given: bool) {
         if !C::Engine::BY_FITS {
-            return self.relocate(row, old);
+            if self.bits_of(row) != before {
+                self.relocate(row, self.slots.of(before * BIT_BYTES));
+            }
+            return;
         }
+        let old = before as u8;
         let whole = self.chunks.one(row).free_bits == self.geometry.unit_bits();
         if (old == self.slots.free) == whole {
             return self.leave_unsettled(row, given);
@@ -231,22 +235,35 @@ impl<C: Config> Store<C> {
             return freed;
         }
         let bit = off / BIT_BYTES;
-        let (view, marks) = self.view(row);
-        if !off.is_multiple_of(BIT_BYTES) || !bitmap::is_set(marks, bit) {
-            let start = bitmap::after_last_set(marks, 0, bit + 1);
-            // Inside: nothing is free from where an object starts up to here.
-            let used = start > 0 && bitmap::next_clear(view.map, start - 1, bit + 1) == bit + 1;
-            // What is hidden behind the part is used, too, and nobody's.
-            let chunk = self.chunk(row);
-            let bits = chunk.pages * (PAGE_SIZE as u32 / BIT_BYTES);
-            let inside = used && bit < bits - chunk.hidden_after;
-            let start = self.chunk(row).base + u64::from(start.saturating_sub(1) * BIT_BYTES);
-            let inside = inside.then(|| Offset::between(self.geometry.base(), start));
-            return Err(FreeError::NoObject { offset, inside });
+        if !off.is_multiple_of(BIT_BYTES) || !self.is_marked(row, bit) {
+            return Err(self.no_object(offset, row, bit));
         }
         self.free_at(row, bit);
         let base = Va::new(self.chunk(row).base);
         Ok(Freed { base, off, balance: self.after_free(row) })
+    }
+
+    /// Whether an object begins at a bit.
+    #[inline(always)]
+    fn is_marked(&self, row: u32, bit: u32) -> bool {
+        let marks = words_for(self.geometry.unit_bits());
+        self.words.at(row, marks + bit / WORD_BITS).0 & (1 << (bit % WORD_BITS)) != 0
+    }
+
+    /// What is wrong with an offset at which no object begins.
+    #[cold]
+    fn no_object(&mut self, offset: Offset, row: u32, bit: u32) -> FreeError {
+        let (view, marks) = self.view(row);
+        let start = bitmap::after_last_set(marks, 0, bit + 1);
+        // Inside: nothing is free from where an object starts up to here.
+        let used = start > 0 && bitmap::next_clear(view.map, start - 1, bit + 1) == bit + 1;
+        // What is hidden behind the part is used, too, and nobody's.
+        let chunk = self.chunk(row);
+        let bits = chunk.pages * (PAGE_SIZE as u32 / BIT_BYTES);
+        let inside = used && bit < bits - chunk.hidden_after;
+        let start = self.chunk(row).base + u64::from(start.saturating_sub(1) * BIT_BYTES);
+        let inside = inside.then(|| Offset::between(self.geometry.base(), start));
+        FreeError::NoObject { offset, inside }
     }
 
     /// Whether a chunk in which something was freed calls for the balance.
@@ -270,12 +287,11 @@ impl<C: Config> Store<C> {
     pub(crate) fn free_at(&mut self, row: u32, bit: u32) {
         self.give_at(row, bit);
         self.totals.frees += 1;
-        self.totals.live -= 1;
     }
 
     /// The same, for what is counted only in its chunk.
     pub(crate) fn give_at(&mut self, row: u32, bit: u32) {
-        let old = self.old_slot(row);
+        let before = self.before(row);
         // What is hidden behind the part is used and begins no object.
         let hidden = self.chunk(row).hidden_after;
         let (mut view, marks) = self.view(row);
@@ -291,7 +307,7 @@ impl<C: Config> Store<C> {
         if C::Engine::BY_FITS {
             self.memos.lower(row, given.from_page);
         }
-        self.moved(row, old, true);
+        self.moved(row, before, true);
     }
 
     /// Whether enough of a chunk is populated for nothing that it should be depopulated.

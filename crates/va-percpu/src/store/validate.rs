@@ -1,4 +1,4 @@
-//! The store against its bits. Checks PC1 to PC6, PF1, PL1, PN1 and PW1, and what the engine checks.
+//! The store against its bits. Checks PC1 to PC6, PF1, PL1, PN1, PT1 and PW1, and what the engine checks.
 
 use super::{FIRST, RESERVED, Store};
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
@@ -12,7 +12,7 @@ impl<C: Config> Store<C> {
     /// Checks everything, O(bits). Nobody is between taking and giving out.
     pub(crate) fn validate(&mut self) -> Result<(), Broken> {
         self.settle();
-        let rows = self.chunks.count();
+        let rows = self.words.count();
         self.chunks.validate(rows)?;
         self.words.validate(rows)?;
         self.blocks.validate(rows)?;
@@ -48,7 +48,7 @@ impl<C: Config> Store<C> {
         // CC4 where there are slabs.
         let (rule, live) =
             (if slabs > 0 { "CC4" } else { "PC1" }, live.wrapping_sub(slabs).wrapping_add(used));
-        Broken::unless(live == self.totals.live, rule, at, live, self.totals.live)?;
+        Broken::unless(live == self.totals.live(), rule, at, live, self.totals.live())?;
         if C::CLASS_WORDS > 0 {
             self.validate_classes()?;
         }

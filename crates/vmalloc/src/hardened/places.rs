@@ -18,48 +18,13 @@ use super::secret::Draw;
 use super::window::address;
 use crate::PAGE_BYTES;
 use crate::os::{Os, abort_with};
+use crate::places::Process;
 use crate::records::Host;
-use va_base::{Align, AllocError, Machine, Pages, Platform, Request, Va, VaRange};
-use va_space::config::Order;
-use va_space::decay::Quarter;
-use va_space::lookup::MapLookup;
-use va_space::node::Spread;
-use va_space::{Config, Purge, SpaceError, VmapSpace};
-use va_tree::BTreeIndex;
+use va_base::{Align, AllocError, Request, Va, VaRange};
+use va_space::{Purge, SpaceError, VmapSpace};
 
 /// Draws before the next hole is taken.
 const TRIES: u32 = 32;
-
-/// How the space of a hardened allocator works: no pools, nothing lazy. Its quarantine is in front of it.
-pub(crate) struct Scatter;
-
-impl Config for Scatter {
-    type Index<P: Platform> = BTreeIndex<P>;
-    type Zone = Spread;
-    type Decay = Quarter;
-    type Lookup<P: Machine> = MapLookup;
-    const NODES_MAX: u32 = 1;
-    const POOL_ON_ONE_NODE: bool = false;
-    const POOL_PAGES_MAX: u64 = 0;
-    const POOL_TRIES: u32 = 0;
-    const STEAL: bool = false;
-    const ORDER: Order = Order::SliceByAddress;
-    const SLICE_AREAS: u64 = u64::MAX;
-    const FAIL_FAST: bool = true;
-
-    /// Whoever frees here purges.
-    fn lazy_max(_cpus: u32) -> Pages {
-        Pages::new(1 << 40)
-    }
-
-    fn index<P: Platform>(
-        extent: VaRange,
-        default_window: VaRange,
-        platform: P,
-    ) -> Result<Self::Index<P>, AllocError> {
-        BTreeIndex::new(extent, default_window, platform)
-    }
-}
 
 /// Why there is no place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +47,7 @@ impl From<SpaceError> for NoPlace {
 
 /// Which addresses are whose.
 pub(super) struct Places<O: Os> {
-    space: VmapSpace<Host<O>, Scatter>,
+    space: VmapSpace<Host<O>, Process>,
     /// Pages that are not free, walls included.
     taken: u64,
 }

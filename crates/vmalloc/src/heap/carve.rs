@@ -11,51 +11,16 @@ use crate::arena::{Arena, HUGE, Run, SMALL, ZONES, address};
 use crate::error::{AllocError, CreateError};
 use crate::magazine::{Kinds, Out};
 use crate::os::{Call, Os, abort_with};
+use crate::places::Process;
 use crate::records::Host;
 use crate::word::Word;
 use core::alloc::Layout;
 use core::sync::atomic::Ordering;
 #[cfg(test)]
 use va_base::Broken;
-use va_base::{Align, AllocError as IndexError, Machine, Pages, Platform, Request, Va, VaRange};
-use va_space::config::Order;
-use va_space::decay::Quarter;
-use va_space::lookup::MapLookup;
-use va_space::node::Spread;
-use va_space::{Config, Purge, SpaceError, VmapSpace};
+use va_base::{Align, Request, Va, VaRange};
+use va_space::{Purge, SpaceError, VmapSpace};
 use va_tree::{BTreeIndex, FreeIndex};
-
-/// How the space of a process works: no pools, since what is kept is kept busy; nothing lazy for long, since pages went
-/// before addresses.
-pub(crate) struct Process;
-
-impl Config for Process {
-    type Index<P: Platform> = BTreeIndex<P>;
-    type Zone = Spread;
-    type Decay = Quarter;
-    type Lookup<P: Machine> = MapLookup;
-    const NODES_MAX: u32 = 1;
-    const POOL_ON_ONE_NODE: bool = false;
-    const POOL_PAGES_MAX: u64 = 0;
-    const POOL_TRIES: u32 = 0;
-    const STEAL: bool = false;
-    const ORDER: Order = Order::SliceByAddress;
-    const SLICE_AREAS: u64 = u64::MAX;
-    const FAIL_FAST: bool = true;
-
-    /// Whoever frees here purges when he has freed all.
-    fn lazy_max(_cpus: u32) -> Pages {
-        Pages::new(1 << 40)
-    }
-
-    fn index<P: Platform>(
-        extent: VaRange,
-        default_window: VaRange,
-        platform: P,
-    ) -> Result<Self::Index<P>, IndexError> {
-        BTreeIndex::new(extent, default_window, platform)
-    }
-}
 
 /// How often the budget is freed anew before what nobody needed meanwhile counts as idle. Few turns would give back what a
 /// mix of sizes needs a little later, at a page fault for each page.

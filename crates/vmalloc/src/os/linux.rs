@@ -274,15 +274,18 @@ pub(super) fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Resu
     Ok(mapped)
 }
 
-pub(super) fn pointer(at: usize) -> *mut c_void {
+/// An address as the system wants it.
+pub(crate) fn pointer(at: usize) -> *mut c_void {
     with_exposed_provenance_mut(at)
 }
 
-pub(super) fn done(code: c_int) -> Result<(), Errno> {
+/// What a call that returns 0 or -1 did.
+pub(crate) fn done(code: c_int) -> Result<(), Errno> {
     if code == 0 { Ok(()) } else { Err(errno()) }
 }
 
-pub(super) fn errno() -> Errno {
+/// What the system said of the call that failed last in this thread.
+pub(crate) fn errno() -> Errno {
     // SAFETY: the thread's own variable, always there.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: as before.

@@ -34,7 +34,9 @@ pub use probe::{Answer, Machine, machine};
 pub(crate) use linux::Linux;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 pub(crate) use linux::rseq_area;
-pub(crate) use linux::{abort_with, futex_wait, futex_wake, process_id, register_fork_handlers, thread_id};
+pub(crate) use linux::{
+    abort_with, done, errno, futex_wait, futex_wake, pointer, process_id, register_fork_handlers, thread_id,
+};
 pub(crate) use thread::{Entry, ThreadName, futex_wait_for};
 
 use core::ffi::c_void;

@@ -21,6 +21,7 @@
 
 use super::Error;
 use super::hot::Hot;
+use super::locks::Locks;
 use super::shape::{STRIDE, UNITS_MAX};
 use crate::fork::{self, Hold, Link};
 use crate::lock::Mutex;
@@ -35,7 +36,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use lock_api::{GuardSend, RawMutex};
 use va_base::{Broken, Epoch, Machine, Platform, Record, Table, Va, VaRange};
 use va_percpu::config::{Config, Default as Ours};
-use va_percpu::{AllocError, Backend, Geometry, Offset, PercpuSpace, Refused, Request, Sizes};
+use va_percpu::{AllocError, Backend, Geometry, Offset, PercpuSpace, Refused, Request, Sizes, Stats};
 
 /// Ours; who populates costs nothing, so no page is kept ready for who cannot wait.
 pub(super) enum InProcess {}
@@ -53,6 +54,8 @@ pub(super) struct Core<O: Os> {
     pub(super) hot: Hot,
     host: Host<O>,
     base: usize,
+    /// Of counters and references.
+    pub(super) locks: Locks,
     // Under its lock.
     index: Mutex<Index<O>>,
 }
@@ -104,7 +107,7 @@ impl<O: Os> Core<O> {
             }
         };
         // SAFETY: lent for this.
-        unsafe { place.write(Self { hot, host, base, index: Mutex::new(index) }) };
+        unsafe { place.write(Self { hot, host, base, locks: Locks::new(), index: Mutex::new(index) }) };
         fork::register(place, link);
         Ok(place)
     }
@@ -172,11 +175,9 @@ impl<O: Os> Core<O> {
         self.host.mapped_bytes()
     }
 
-    /// Objects that live, and chunks.
-    pub(super) fn counts(&self) -> (u64, u32) {
-        let index = self.index.lock();
-        let stats = index.stats();
-        (stats.live, stats.chunks)
+    /// Counts.
+    pub(super) fn stats(&self) -> Stats {
+        self.index.lock().stats()
     }
 
     pub(super) fn validate(&self) -> Result<(), Broken> {
@@ -186,6 +187,9 @@ impl<O: Os> Core<O> {
 
 impl<O: Os> Hold for Core<O> {
     fn hold(&self) {
+        for lock in self.locks.all() {
+            core::mem::forget(lock.lock());
+        }
         core::mem::forget(self.index.lock());
         self.host.hold();
     }
@@ -199,6 +203,10 @@ impl<O: Os> Hold for Core<O> {
         unsafe { self.host.release() };
         // SAFETY: as before.
         unsafe { self.index.force_unlock() };
+        for lock in self.locks.all() {
+            // SAFETY: as before.
+            unsafe { lock.force_unlock() };
+        }
     }
 }
 

@@ -19,12 +19,11 @@
 //! # Source
 //! Linux `lib/percpu_counter.c`, `include/linux/percpu_counter.h` (6.12).
 
+use super::locks::{Lock, Shared};
 use super::{Error, PerCpu, Space, Word};
-use crate::lock::Futex;
 use core::cmp::Ordering as Order;
 use core::fmt;
 use va_base::sync::atomic::{AtomicI64, Ordering};
-use va_base::sync::{Mutex, RawMutex};
 
 /// Deltas, one in each unit.
 pub(crate) trait Deltas {
@@ -39,16 +38,17 @@ pub(crate) trait Deltas {
 }
 
 /// The algorithm.
-pub(crate) struct Counter<D, L> {
+pub(crate) struct Counter<D, K> {
     deltas: D,
     /// Written under the lock; read by anybody.
     count: AtomicI64,
-    lock: Mutex<L, ()>,
+    /// It may be that of others, too: nobody takes two.
+    lock: K,
 }
 
-impl<D: Deltas, L: RawMutex> Counter<D, L> {
-    pub(crate) fn new(deltas: D, count: i64) -> Self {
-        Self { deltas, count: AtomicI64::new(count), lock: Mutex::new(()) }
+impl<D: Deltas, K: Lock> Counter<D, K> {
+    pub(crate) fn new(deltas: D, count: i64, lock: K) -> Self {
+        Self { deltas, count: AtomicI64::new(count), lock }
     }
 
     /// Adds what is in hand to the count. The caller holds the lock. Checks PK1: what is taken here is added here.
@@ -68,7 +68,7 @@ impl<D: Deltas, L: RawMutex> Counter<D, L> {
 
     #[cold]
     fn add_slowly(&self, amount: i64) {
-        let _locked = self.lock.lock();
+        let _locked = self.lock.hold();
         self.fold(amount);
     }
 
@@ -82,7 +82,7 @@ impl<D: Deltas, L: RawMutex> Counter<D, L> {
     }
 
     pub(crate) fn sum(&self) -> i64 {
-        let _locked = self.lock.lock();
+        let _locked = self.lock.hold();
         self.read().wrapping_add(self.deltas.sum())
     }
 
@@ -116,7 +116,7 @@ impl<D: Deltas, L: RawMutex> Counter<D, L> {
         let unknown = wide(self.unknown(batch));
         // Linux adds to the delta without the lock where the count is far from the limit; between its look and its addition others
         // may add, so that together they pass the limit. Here all of it is under the lock.
-        let _locked = self.lock.lock();
+        let _locked = self.lock.hold();
         let count = wide(self.read()) + wide(amount);
         let (near, far) =
             if amount > 0 { (count - unknown, count + unknown) } else { (count + unknown, count - unknown) };
@@ -152,7 +152,7 @@ impl Deltas for InUnits<'_> {
 
 /// A signed counter of which each unit keeps a part. A sum is exact, and costs as many loads as units were ever used; a read is one
 /// load, and off by at most the batch times the units.
-pub struct PerCpuCounter<'s>(Counter<InUnits<'s>, Futex>, i64);
+pub struct PerCpuCounter<'s>(Counter<InUnits<'s>, Shared<'s>>, i64);
 
 impl<'s> PerCpuCounter<'s> {
     /// A counter that begins with `count`, and the kernel's batch: 32, or twice the possible CPUs if that is more.
@@ -161,8 +161,9 @@ impl<'s> PerCpuCounter<'s> {
     /// As [`Space::alloc`].
     pub fn new(space: &'s Space, count: i64) -> Result<Self, Error> {
         let deltas = InUnits(space.zeroed()?);
+        let lock = space.lock_of(deltas.0.offset());
         let batch = (2 * i64::from(space.units() - 1)).max(32);
-        Ok(Self(Counter::new(deltas, count), batch))
+        Ok(Self(Counter::new(deltas, count, lock), batch))
     }
 
     /// What deltas stay below, unless the caller says another.

@@ -25,6 +25,8 @@ impl Word {
 /// sections where there are any, else atomic operations. Each happens wholly or, where it says so, not at all.
 #[derive(Clone, Copy, Debug)]
 pub struct Local<'s> {
+    /// As in `hot`: kept here, it stays in registers, which what a section writes may not be thought to change.
+    at: Option<rseq::Area>,
     hot: &'s Hot,
     /// The word of unit 0.
     first: NonNull<AtomicU64>,
@@ -43,7 +45,7 @@ impl<'s> Local<'s> {
     /// only by values made by this function while it lives.
     #[inline(always)]
     pub(super) const unsafe fn new(hot: &'s Hot, first: NonNull<u8>) -> Self {
-        Self { hot, first: first.cast() }
+        Self { at: hot.at, hot, first: first.cast() }
     }
 
     #[inline(always)]
@@ -67,7 +69,7 @@ impl<'s> Local<'s> {
         atomic: impl FnOnce(&AtomicU64) -> (State, R),
     ) -> (State, R) {
         loop {
-            if let Some(at) = self.hot.at {
+            if let Some(at) = self.at {
                 let ended = section(at);
                 if ended.0 != State::Beyond {
                     return ended;
@@ -142,6 +144,8 @@ impl<'s> Local<'s> {
     }
 
     /// Adds if `gate` is 0; `false` if it is not, or the thread has no unit of its own.
+    // A gate is loom's under loom, which no section can read.
+    #[cfg(not(loom))]
     #[inline(always)]
     pub(super) fn add_if_open(&self, amount: u64, gate: &AtomicU64) -> bool {
         let (state, ()) = self.run(

@@ -39,16 +39,16 @@
 //! | [`PerCpuRef`]: all that get or put, and `is_dying`, `is_zero`, `is_percpu` | yes; a last put calls the release |
 //! | [`PerCpuRef`]: `kill`, `kill_and_confirm`, `reinit`, `resurrect`, switches | no: a lock |
 //! | [`PerCpuList`]: `push`, `pop` | no: where units are shared a bit of the head is a lock, and nodes are boxes |
-//! | making and dropping spaces and objects, [`Space::trim`], [`Space::counts`], [`Space::validate`] | no: locks, memory |
+//! | making and dropping spaces and objects, [`Space::trim`], [`Space::counts`], [`Space::stats`], [`Space::validate`] | no: locks, memory |
 //!
 //! Where there are no sections a thread's first operation touches a thread-local of this library, for which libc may have to
 //! allocate if the library was loaded by `dlopen`.
 //!
 //! # fork
-//! The child has copies of all units and goes on with them; a fork holds the locks of spaces, so that objects can be made and dropped.
-//! It does not hold the locks of counters, of references, and of lists whose units are shared: one that another thread held at that
-//! moment stays held in the child, and who asks for it there waits for ever. So a child that uses what the table says takes a lock,
-//! of an object that other threads of the parent used, needs a fork at which none of them was in such a call.
+//! The child has copies of all units and goes on with them; a fork holds the locks of spaces and of their counters and references, so
+//! that all of them can be used. It does not hold those of lists whose units are shared: one that another thread held at that moment
+//! stays held in the child, and who pushes or pops there waits for ever. So where there are no sections, or threads without a
+//! number of their own, a child that uses a list needs a fork at which none was in such a call.
 //!
 //! A program that unmaps the code of a section (`dlclose`) must end its threads first.
 //!
@@ -62,10 +62,12 @@ mod find;
 mod hot;
 mod list;
 mod local;
+mod locks;
 #[cfg(all(test, loom))]
 pub(crate) mod model {
     //! What loom looks at.
     pub(crate) use super::counter::{Counter, Deltas};
+    pub(crate) use super::locks::Lock;
     pub(crate) use super::reference::{Counted, RefMode, Units};
 }
 mod object;

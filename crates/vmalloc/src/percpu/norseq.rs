@@ -42,6 +42,7 @@ pub(super) unsafe fn add_within(_: Area, _: &AtomicU32, _: *mut u64, _: i64, _: 
     State::Beyond
 }
 
+#[cfg(not(loom))]
 pub(super) unsafe fn add_if_open(_: Area, _: &AtomicU32, _: *mut u64, _: u64, _: &AtomicU64) -> State {
     State::Beyond
 }

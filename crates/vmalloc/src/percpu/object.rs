@@ -245,6 +245,11 @@ impl<T: Sync> PerCpu<'_, T> {
     {
         self.view().local(field)
     }
+
+    /// Where it is in its space.
+    pub(super) fn offset(&self) -> Offset {
+        self.offset
+    }
 }
 
 impl PerCpu<'_, Word> {

@@ -23,11 +23,10 @@
 //! Linux `lib/percpu-refcount.c`, `include/linux/percpu-refcount.h` (6.12); it waits for an RCU grace period where this ends sections
 //! by `membarrier`.
 
+use super::locks::{Lock, Shared};
 use super::{Error, PerCpu, Space, Word, find};
-use crate::lock::Futex;
 use core::fmt;
-use va_base::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use va_base::sync::{Mutex, RawMutex};
+use va_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Larger than any number of references, and far from the ends of the range.
 const BIAS: i64 = 1 << 62;
@@ -91,17 +90,19 @@ pub enum RefMode {
 }
 
 /// The algorithm.
-pub(crate) struct Counted<U, L> {
+pub(crate) struct Counted<U, K> {
     units: U,
     count: AtomicI64,
     /// `OPEN`, or bits. Written under the lock.
     gate: AtomicU64,
-    /// Whether it stays atomic though it is live.
-    forced: Mutex<L, bool>,
+    /// Whether it stays atomic though it is live. Read and written under the lock.
+    forced: AtomicBool,
+    /// It may be that of others, too: nobody takes two, and nobody who is called back is called under it.
+    lock: K,
 }
 
-impl<U: Units, L: RawMutex> Counted<U, L> {
-    pub(crate) fn new(units: U, mode: RefMode) -> Self {
+impl<U: Units, K: Lock> Counted<U, K> {
+    pub(crate) fn new(units: U, mode: RefMode, lock: K) -> Self {
         let (gate, count) = match mode {
             RefMode::PerCpu => (OPEN, BIAS + 1),
             RefMode::Atomic => (ATOMIC, 1),
@@ -111,7 +112,8 @@ impl<U: Units, L: RawMutex> Counted<U, L> {
             units,
             count: AtomicI64::new(count),
             gate: AtomicU64::new(gate),
-            forced: Mutex::new(mode == RefMode::Atomic),
+            forced: AtomicBool::new(mode == RefMode::Atomic),
+            lock,
         }
     }
 
@@ -194,7 +196,7 @@ impl<U: Units, L: RawMutex> Counted<U, L> {
     /// Kills it; calls `confirm` when nobody can get by [`try_get_live`](Self::try_get_live) any more. `Ok(true)` if the first
     /// reference was the last one.
     pub(crate) fn kill(&self, confirm: impl FnOnce()) -> Result<bool, RefError> {
-        let locked = self.forced.lock();
+        let locked = self.lock.hold();
         if self.gate.load(Ordering::Relaxed) & DEAD != 0 {
             return Err(RefError::Dead);
         }
@@ -206,7 +208,7 @@ impl<U: Units, L: RawMutex> Counted<U, L> {
 
     /// Makes it live again, with a first reference, whether or not there are others.
     pub(crate) fn resurrect(&self, only_zero: bool, can_open: bool) -> Result<(), RefError> {
-        let forced = self.forced.lock();
+        let _locked = self.lock.hold();
         if self.gate.load(Ordering::Relaxed) & DEAD == 0 {
             return Err(RefError::NotDead);
         }
@@ -216,7 +218,7 @@ impl<U: Units, L: RawMutex> Counted<U, L> {
             return Err(RefError::NotZero { references });
         }
         self.count.fetch_add(1, Ordering::Relaxed);
-        if *forced || !can_open {
+        if self.forced.load(Ordering::Relaxed) || !can_open {
             self.gate.store(ATOMIC, Ordering::SeqCst);
         } else {
             self.open();
@@ -225,15 +227,15 @@ impl<U: Units, L: RawMutex> Counted<U, L> {
     }
 
     pub(crate) fn switch_to_atomic(&self) -> Result<(), RefError> {
-        let mut forced = self.forced.lock();
+        let _locked = self.lock.hold();
         self.close(ATOMIC)?;
-        *forced = true;
+        self.forced.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     pub(crate) fn switch_to_percpu(&self, can_open: bool) {
-        let mut forced = self.forced.lock();
-        *forced = false;
+        let _locked = self.lock.hold();
+        self.forced.store(false, Ordering::Relaxed);
         if can_open && self.gate.load(Ordering::Relaxed) & DEAD == 0 {
             self.open();
         }
@@ -279,7 +281,7 @@ impl Units for InUnits<'_> {
 
 /// References counted by unit, until somebody kills the count; `release` is called when the last reference was put after that.
 pub struct PerCpuRef<'s, R: Fn()> {
-    counted: Counted<InUnits<'s>, Futex>,
+    counted: Counted<InUnits<'s>, Shared<'s>>,
     release: R,
 }
 
@@ -290,9 +292,10 @@ impl<'s, R: Fn()> PerCpuRef<'s, R> {
     /// As [`Space::alloc`].
     pub fn new(space: &'s Space, mode: RefMode, release: R) -> Result<Self, Error> {
         let words = space.zeroed()?;
+        let lock = space.lock_of(words.offset());
         let by_unit = space.is_restartable() && find::can_end_sections();
         let mode = if mode == RefMode::PerCpu && !by_unit { RefMode::Atomic } else { mode };
-        let counted = Counted::new(InUnits { words, by_unit }, mode);
+        let counted = Counted::new(InUnits { words, by_unit }, mode, lock);
         Ok(Self { counted, release })
     }
 

@@ -210,6 +210,7 @@ pub(super) unsafe fn add_within(
 ///
 /// # Safety
 /// As [`add`].
+#[cfg(not(loom))]
 #[inline(always)]
 pub(super) unsafe fn add_if_open(
     at: Area,

@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use super::hot::Hot;
+use super::locks::Shared;
 use super::object::{PerCpu, PerCpuBox, Zeroable};
 use super::{Error, find};
 use crate::fork::{MAKING, ensure_handlers};
@@ -91,6 +92,11 @@ impl Space {
         &self.core().hot
     }
 
+    /// The lock of the counter at an offset.
+    pub(super) fn lock_of(&self, offset: Offset) -> Shared<'_> {
+        self.core().locks.of(offset)
+    }
+
     /// Gives out an object; where it is in unit 0.
     pub(super) fn alloc_raw(&self, layout: Layout) -> Result<(Offset, NonNull<u8>), Error> {
         let offset = self.core().alloc(layout)?;
@@ -162,9 +168,21 @@ impl Space {
         self.core().trim();
     }
 
-    /// Objects that live, and chunks. O(1).
+    /// Objects that live, and chunks.
+    ///
+    /// # Locks
+    /// The space's. Cost: as [`stats`](Self::stats).
     pub fn counts(&self) -> (u64, u32) {
-        self.core().counts()
+        let stats = self.stats();
+        (stats.live, stats.chunks)
+    }
+
+    /// What the index counts, in bytes and pages of one unit. A page that it calls populated comes when a CPU touches it.
+    ///
+    /// # Locks
+    /// The space's. Cost: chunks, and slabs with room.
+    pub fn stats(&self) -> va_percpu::Stats {
+        self.core().stats()
     }
 
     /// Bytes mapped for records, which are the space's own: none comes from the global allocator.

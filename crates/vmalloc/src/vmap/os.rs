@@ -1,15 +1,10 @@
 //! The system calls of mappings, behind a trait, so that a test can refuse each of them.
 
-use crate::os::Errno;
+use crate::os::{Errno, done, errno, pointer};
 use core::ffi::{c_int, c_void};
-use core::ptr::{null_mut, with_exposed_provenance_mut};
+use core::ptr::null_mut;
 
-/// Addresses `[at, at + bytes)`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Span {
-    pub(crate) at: usize,
-    pub(crate) bytes: usize,
-}
+pub(super) use crate::os::Span;
 
 /// A system call of mappings, by what it is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -224,19 +219,4 @@ fn allocate(file: c_int, mode: c_int, offset: u64, bytes: u64) -> Result<(), Err
 
 fn fixed(mapped: *mut c_void) -> Result<(), Errno> {
     if mapped == libc::MAP_FAILED { Err(errno()) } else { Ok(()) }
-}
-
-fn done(code: c_int) -> Result<(), Errno> {
-    if code == 0 { Ok(()) } else { Err(errno()) }
-}
-
-fn pointer(at: usize) -> *mut c_void {
-    with_exposed_provenance_mut(at)
-}
-
-pub(super) fn errno() -> Errno {
-    // SAFETY: the thread's own variable, always there.
-    let place = unsafe { libc::__errno_location() };
-    // SAFETY: as before.
-    Errno(unsafe { *place })
 }

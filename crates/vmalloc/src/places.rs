@@ -1,0 +1,41 @@
+//! How the spaces of a process work, which say where areas are.
+
+use va_base::{AllocError, Machine, Pages, Platform, VaRange};
+use va_space::Config;
+use va_space::config::Order;
+use va_space::decay::Quarter;
+use va_space::lookup::MapLookup;
+use va_space::node::Spread;
+use va_tree::BTreeIndex;
+
+/// No pools, since what is kept is kept busy (a quarantine, or dirty pages, in front of the space); nothing lazy for long, since pages
+/// went before addresses.
+pub(crate) struct Process;
+
+impl Config for Process {
+    type Index<P: Platform> = BTreeIndex<P>;
+    type Zone = Spread;
+    type Decay = Quarter;
+    type Lookup<P: Machine> = MapLookup;
+    const NODES_MAX: u32 = 1;
+    const POOL_ON_ONE_NODE: bool = false;
+    const POOL_PAGES_MAX: u64 = 0;
+    const POOL_TRIES: u32 = 0;
+    const STEAL: bool = false;
+    const ORDER: Order = Order::SliceByAddress;
+    const SLICE_AREAS: u64 = u64::MAX;
+    const FAIL_FAST: bool = true;
+
+    /// Whoever frees here purges when he has freed all.
+    fn lazy_max(_cpus: u32) -> Pages {
+        Pages::new(1 << 40)
+    }
+
+    fn index<P: Platform>(
+        extent: VaRange,
+        default_window: VaRange,
+        platform: P,
+    ) -> Result<Self::Index<P>, AllocError> {
+        BTreeIndex::new(extent, default_window, platform)
+    }
+}

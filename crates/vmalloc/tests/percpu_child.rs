@@ -1,0 +1,200 @@
+//! Per-CPU data across a fork, and in processes that may have few addresses.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use core::alloc::Layout;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::process::Command;
+use vmalloc::percpu::{Error, Options, PerCpuCounter, PerCpuRef, RefMode, Space};
+
+#[test]
+fn a_child_goes_on_with_copies_of_its_own() {
+    let space = Space::global().unwrap();
+    let counter = PerCpuCounter::new(space, 7).unwrap();
+    let count = PerCpuRef::new(space, RefMode::PerCpu, || {}).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Others are in the midst of anything when it forks.
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(space.zeroed::<AtomicU64>().unwrap());
+                }
+            });
+        }
+        for _ in 0..20 {
+            // SAFETY: the child calls what works after a fork, and ends without running anybody's handlers.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                counter.add(3);
+                let fine = counter.sum() == 10
+                    && space.zeroed::<[AtomicU64; 9]>().is_ok()
+                    && space.validate().is_ok()
+                    && count.try_get_live()
+                    && count.kill().is_ok()
+                    && !count.is_zero();
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+            }
+            let mut status = -1;
+            // SAFETY: waits for the child, whose status it writes.
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!((waited, status), (child, 0));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(counter.sum(), 7);
+}
+
+/// Forks at another moment of the making in each of some processes: neither they nor their children wait for ever.
+#[test]
+fn a_fork_while_the_space_is_made_leaves_no_lock_behind() {
+    const TOLD: &str = "VMALLOC_TEST_FORK_AT";
+    const NAME: &str = "a_fork_while_the_space_is_made_leaves_no_lock_behind";
+    let Some(told) = std::env::var_os(TOLD) else {
+        for moment in 0..40 {
+            let run = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", NAME])
+                .env(TOLD, moment.to_string())
+                .output()
+                .unwrap();
+            assert!(run.status.success(), "{moment}: {}", String::from_utf8_lossy(&run.stdout));
+        }
+        return;
+    };
+    let moment: u32 = told.to_str().unwrap().parse().unwrap();
+    let begun = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            begun.store(true, Ordering::Release);
+            Space::global().unwrap();
+        });
+        while !begun.load(Ordering::Acquire) {
+            core::hint::spin_loop();
+        }
+        for _ in 0..moment * 50 {
+            core::hint::spin_loop();
+        }
+        // SAFETY: the child calls what works after a fork, and ends without running anybody's handlers.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a child that waits for ever is ended.
+            unsafe { libc::alarm(120) };
+            let fine = Space::global().is_ok_and(|space| space.zeroed::<AtomicU64>().is_ok());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child, whose status it writes.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+    });
+}
+
+/// Other threads are at that moment where they hold the locks of counters and references: a child finds them free.
+#[test]
+fn a_child_sums_and_kills_what_others_summed_and_killed() {
+    let space = Space::new(Options { units: Some(64), ..Options::default() }).unwrap();
+    let counter = PerCpuCounter::new(&space, 7).unwrap();
+    let count = PerCpuRef::new(&space, RefMode::PerCpu, || {}).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                counter.sync();
+                assert_eq!(counter.sum(), 7);
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                count.switch_to_atomic().unwrap();
+                count.switch_to_percpu();
+            }
+        });
+        for round in 0..60 {
+            // SAFETY: the child calls what works after a fork, and ends without running anybody's handlers.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: a child that waits for ever is ended.
+                unsafe { libc::alarm(120) };
+                counter.add(3);
+                let fine = counter.sum() == 10 && count.switch_to_atomic().is_ok() && count.kill().is_ok();
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+            }
+            let mut status = -1;
+            // SAFETY: waits for the child, whose status it writes.
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            if (waited, status) != (child, 0) {
+                stop.store(true, Ordering::Relaxed);
+            }
+            assert_eq!((waited, status), (child, 0), "{round}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Runs itself in a process whose addresses are few: the space of the process is refused in words, nothing is left of the attempt, and
+/// who asks when there is room has it.
+#[test]
+fn the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there_are_more() {
+    const TOLD: &str = "VMALLOC_TEST_FEW_ADDRESSES";
+    const NAME: &str =
+        "the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there_are_more";
+    if std::env::var_os(TOLD).is_none() {
+        let run = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME, "--test-threads", "1"])
+            .env(TOLD, "1")
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+        return;
+    }
+    let limit = |bytes: libc::rlim_t| {
+        let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: writes the limit there is.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut now) }, 0);
+        now.rlim_cur = bytes.min(now.rlim_max);
+        // SAFETY: reads the limit, of this process, which is the test's own.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const now) }, 0);
+    };
+    let pages = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').next().unwrap().parse::<libc::rlim_t>().unwrap()
+    };
+    // Whatever is needed once, as the handlers of forks, is there.
+    drop(Space::new(Options { units: Some(1), ..Options::default() }).unwrap());
+    let before = pages();
+    // A chunk has a unit for each possible CPU and one more, at 256 KiB, and one to align it: not even two fit.
+    for _ in 0..3 {
+        limit(before * 4096 + (300 << 10));
+        let refused = Space::global().err();
+        limit(libc::RLIM_INFINITY);
+        assert!(matches!(refused, Some(Error::Refused { .. } | Error::NoRecords)), "{refused:?}");
+        let text = refused.unwrap().to_string();
+        assert!(!text.is_empty() && !text.contains('\n'), "{text}");
+    }
+    // What the standard library took for the text is less than a chunk.
+    assert!(pages() < before + (256 << 10) / 4096, "{} {before}", pages());
+    let space = Space::global().unwrap();
+    let word = space.zeroed::<vmalloc::percpu::Word>().unwrap();
+    word.word().add(5);
+    assert_eq!(word.word().sum(), 5);
+    // One that is there goes on where there is no more room: objects of the first chunk, then a refusal.
+    limit(pages() * 4096 + (300 << 10));
+    let mut objects = Vec::with_capacity(64);
+    let refused = loop {
+        match space.alloc(Layout::from_size_align(32 << 10, 4096).unwrap()) {
+            Ok(object) => objects.push(object),
+            Err(error) => break error,
+        }
+        assert!(objects.len() < 64);
+    };
+    let got = objects.len();
+    let valid = space.validate();
+    limit(libc::RLIM_INFINITY);
+    assert!(matches!(refused, Error::NoChunk { .. } | Error::NoRecords), "{refused:?}");
+    assert!(got >= 6, "{got}");
+    valid.unwrap();
+    assert!(space.alloc(Layout::from_size_align(32 << 10, 4096).unwrap()).is_ok());
+}

@@ -1,0 +1,253 @@
+//! What a process pays for per-CPU data: increments, beside a thread-local and an atomic one; counters made and dropped; and how
+//! much of its chunks is unused.
+//!
+//! # What is compared
+//! One loop for all, which gets the amount from where the compiler cannot see it and holds nothing else; the row `nothing` is that
+//! loop. In the first rows the same word is incremented in each round, in the next ones another of 64 in turn. A thread-local is
+//! one instruction on memory, a section eleven, of which one is the same; where the word is the same in each round, this
+//! CPU gives what was stored to the next load without waiting. An increment of a volatile, which the compiler makes a load, an
+//! addition and a store, is what that spares.
+
+use super::clock::Moment;
+use anyhow::{Context, Result};
+use std::cell::Cell;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use va_percpu::Stats;
+use va_sim::op::Rng;
+use vmalloc::percpu::{Index, Options, PerCpuCounter, PerCpuRef, RefMode, Space, Word};
+
+/// Words that are incremented in turn.
+const WORDS: usize = 64;
+/// Units that there can be: as on a machine of 64 CPUs.
+const UNITS: u32 = 64;
+
+thread_local! {
+    static OWN: Cell<u64> = const { Cell::new(0) };
+    static OWNS: [Cell<u64>; WORDS] = const { [const { Cell::new(0) }; WORDS] };
+}
+
+/// What one contender took, in nanoseconds a call: the fastest and the median of all rounds of all threads.
+#[derive(Clone, Debug)]
+pub(super) struct Cost {
+    pub(super) what: &'static str,
+    pub(super) threads: usize,
+    pub(super) min: f64,
+    pub(super) median: f64,
+}
+
+/// What a space holds at a moment.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) when: &'static str,
+    pub(super) stats: Stats,
+}
+
+/// All that was measured.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InProcess {
+    pub(super) costs: Vec<Cost>,
+    pub(super) held: Vec<Held>,
+    /// How sections find their unit; whether there are any; units used, of how many; sections begun again.
+    pub(super) about: String,
+    /// Rounds, and calls of each.
+    rounds: (usize, u32),
+}
+
+impl InProcess {
+    /// The fastest of one thread.
+    pub(super) fn least(&self, what: &str) -> Option<f64> {
+        self.costs.iter().find(|cost| cost.what == what && cost.threads == 1).map(|cost| cost.min)
+    }
+
+    /// The header of all, with the rounds of these figures.
+    pub(super) fn header(&self, of_all: &str) -> String {
+        let kept = of_all.lines().filter(|line| !line.starts_with("rounds:")).map(|line| format!("{line}\n"));
+        let (rounds, calls) = self.rounds;
+        kept.chain([format!("rounds: {rounds} of {calls} calls, all contenders in turn, not pinned\n")])
+            .collect()
+    }
+}
+
+type Contender<'a> = (&'static str, &'a (dyn Fn() -> f64 + Sync));
+
+/// Nanoseconds a call.
+#[inline(always)]
+fn time(calls: u32, mut call: impl FnMut(usize)) -> f64 {
+    let begun = Moment::now();
+    for at in 0..calls {
+        call(at as usize);
+    }
+    begun.elapsed_ns() / f64::from(calls)
+}
+
+/// Rounds of all contenders in turn, by `threads` at once.
+fn measure_by(threads: usize, rounds: usize, contenders: &[Contender<'_>]) -> Result<Vec<Cost>> {
+    let barrier = Barrier::new(threads);
+    let run = || -> Vec<Vec<f64>> {
+        let mut times = vec![Vec::new(); contenders.len()];
+        for _ in 0..rounds {
+            for (times, (_, contender)) in times.iter_mut().zip(contenders) {
+                barrier.wait();
+                times.push(contender());
+            }
+        }
+        times
+    };
+    let all: Result<Vec<Vec<Vec<f64>>>> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        let join =
+            |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().ok().context("a thread failed");
+        running.into_iter().map(join).collect()
+    });
+    let all = all?;
+    let cost = |(at, (what, _)): (usize, &Contender<'_>)| {
+        let mut ns: Vec<f64> = all.iter().flat_map(|thread| thread[at].iter().copied()).collect();
+        ns.sort_by(f64::total_cmp);
+        Cost { what, threads, min: ns[0], median: ns[ns.len() / 2] }
+    };
+    Ok(contenders.iter().enumerate().map(cost).collect())
+}
+
+pub(super) const NOTHING: &str = "nothing: the loop";
+pub(super) const OWN_ONE: &str = "thread-local, one word";
+pub(super) const SECTION_ONE: &str = "section by concurrency id, one word";
+pub(super) const OWN_TURN: &str = "thread-local, 64 words in turn";
+pub(super) const SECTION_TURN: &str = "section by concurrency id, 64 words in turn";
+pub(super) const ATOMIC_ONE: &str = "atomic, one word";
+pub(super) const ZEROED: &str = "zeroed counter, 64 units of which those used: made and dropped";
+
+/// Measures all.
+pub(super) fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
+    let wide = Space::new(Options { units: Some(UNITS), ..Options::default() })?;
+    let by_cpu = Space::new(Options { index: Index::Cpu, ..Options::default() })?;
+    let atomics = Space::new(Options { atomics_only: true, ..Options::default() })?;
+    let (word, cpu, shard) = (wide.zeroed::<Word>()?, by_cpu.zeroed::<Word>()?, atomics.zeroed::<Word>()?);
+    let (word, cpu, shard) = (word.word(), cpu.word(), shard.word());
+    let many: Vec<_> = (0..WORDS).map(|_| wide.zeroed::<Word>()).collect::<Result<_, _>>()?;
+    let many: Vec<_> = many.iter().map(|many| many.word()).collect();
+    let many: &[_; WORDS] = many.as_slice().try_into()?;
+    let (one, ones) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; WORDS]);
+    let counter = PerCpuCounter::new(&wide, 0)?;
+    let count = PerCpuRef::new(&wide, RefMode::PerCpu, || {})?;
+    // Two units were used, whichever threads come.
+    let warm = wide.zeroed::<AtomicU64>()?;
+    warm.get(1).context("there is no unit 1")?;
+
+    let nothing = || {
+        time(calls, |_| {
+            black_box(1u64);
+        })
+    };
+    let own = || time(calls, |_| OWN.with(|own| own.set(own.get().wrapping_add(black_box(1)))));
+    let own_volatile =
+        || time(calls, |_| OWN.with(|own| own.set(black_box(own.get()).wrapping_add(black_box(1)))));
+    // A copy each, which stays in registers as it does in a function that increments.
+    let section = move || time(calls, |_| word.add(black_box(1)));
+    let section_cpu = move || time(calls, |_| cpu.add(black_box(1)));
+    let sharded = move || time(calls, |_| shard.add(black_box(1)));
+    let atomic = || {
+        time(calls, |_| {
+            one.fetch_add(black_box(1), Ordering::Relaxed);
+        })
+    };
+    let own_turn = || {
+        time(calls, |at| {
+            OWNS.with(|owns| {
+                let own = &owns[black_box(at) % WORDS];
+                own.set(own.get().wrapping_add(black_box(1)));
+            });
+        })
+    };
+    let section_turn = || time(calls, |at| many[black_box(at) % WORDS].add(black_box(1)));
+    let atomic_turn = || {
+        time(calls, |at| {
+            ones[black_box(at) % WORDS].fetch_add(black_box(1), Ordering::Relaxed);
+        })
+    };
+    let batched = || time(calls, |_| counter.add(black_box(1)));
+    let references = || {
+        time(calls, |_| {
+            count.get();
+            count.put();
+        })
+    };
+    let pair = || {
+        time((calls / 8).max(1), |_| {
+            // What is refused is seen in the counts: the loop is what is measured.
+            drop(black_box(wide.zeroed::<AtomicU64>()));
+        })
+    };
+    let contenders: [Contender<'_>; 13] = [
+        (NOTHING, &nothing),
+        (OWN_ONE, &own),
+        ("thread-local, one word, loaded and stored apart", &own_volatile),
+        (SECTION_ONE, &section),
+        ("section by CPU, one word", &section_cpu),
+        (ATOMIC_ONE, &atomic),
+        ("where there are no sections, one word", &sharded),
+        (OWN_TURN, &own_turn),
+        (SECTION_TURN, &section_turn),
+        ("atomic, 64 words in turn", &atomic_turn),
+        ("`PerCpuCounter::add`", &batched),
+        ("`PerCpuRef`, get and put", &references),
+        (ZEROED, &pair),
+    ];
+    let mut costs = measure_by(1, rounds, &contenders)?;
+    costs.extend(measure_by(2, rounds, &contenders)?);
+    let about = format!(
+        "Sections: {}, by {:?}; units used: {} of {UNITS}; sections begun again: {}.",
+        wide.is_restartable(),
+        wide.index(),
+        wide.units_used(),
+        vmalloc::percpu::restarts()
+    );
+    Ok(InProcess { costs, held: hold()?, about, rounds: (rounds, calls) })
+}
+
+/// Counters that are made.
+const COUNTERS: usize = 100_000;
+
+/// What lies unused in chunks when there are many counters, when nine of ten are gone, and when the rest was given back.
+fn hold() -> Result<Vec<Held>> {
+    let space = Space::new(Options { units: Some(UNITS), ..Options::default() })?;
+    let mut rng = Rng::new(1);
+    let mut held = Vec::new();
+    let mut counters = Vec::with_capacity(COUNTERS);
+    for _ in 0..COUNTERS {
+        // A counter, or a record of some.
+        let words = if rng.below(10) < 7 { 1 } else { 2 + rng.below(14) as usize };
+        counters.push(space.alloc(std::alloc::Layout::array::<u64>(words)?)?);
+    }
+    let mut look = |when, space: &Space| held.push(Held { when, stats: space.stats() });
+    look("100,000 made, of 8 to 120 B", &space);
+    let mut left = Vec::new();
+    for counter in counters {
+        if rng.below(10) == 0 {
+            left.push(counter);
+        }
+    }
+    look("nine of ten dropped, at random", &space);
+    space.trim();
+    look("after `trim`", &space);
+    drop(left);
+    space.trim();
+    look("all dropped, after `trim`", &space);
+    Ok(held)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_contender_is_measured_by_one_thread_and_by_two() {
+        let measured = measure(2, 100).unwrap();
+        assert_eq!(measured.costs.len(), 26);
+        assert!(measured.costs.iter().all(|cost| cost.min > 0.0 && cost.median >= cost.min));
+        let live: Vec<u64> = measured.held.iter().map(|held| held.stats.live).collect();
+        assert_eq!((live[0], live[1], live[3]), (COUNTERS as u64, live[2], 0));
+        assert!(live[1] > COUNTERS as u64 / 12 && live[1] < COUNTERS as u64 / 8);
+    }
+}
