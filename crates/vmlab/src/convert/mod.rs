@@ -84,6 +84,9 @@ impl To {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
+        // The first ends at the next line, and an input may have none for long: the second ends at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
+            .context("cannot take signals")?;
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
     }
     let shown = args.input.display();

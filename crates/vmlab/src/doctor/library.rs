@@ -140,13 +140,13 @@ mod tests {
             cases.push((name, verdict, said, machine));
         };
         case("rseq", Less, "sched_getcpu", |machine| {
-            (machine.rseq, machine.concurrency_ids) = (false, false)
+            (machine.rseq, machine.concurrency_ids) = (false, false);
         });
         case("rseq", Less, "there can be", |machine| (machine.rseq, machine.concurrency_ids) = (true, false));
         case("rseq", Good, "in use", |machine| (machine.rseq, machine.concurrency_ids) = (true, true));
         case("membarrier", Less, "one word", |machine| machine.ends_sections = false);
         case("UFFDIO_MOVE", Less, "mremap", |machine| {
-            (machine.move_pages, machine.remap) = (Err(Errno(1)), Ok(()))
+            (machine.move_pages, machine.remap) = (Err(Errno(1)), Ok(()));
         });
         case("UFFDIO_MOVE", Less, "by a copy", |machine| {
             (machine.move_pages, machine.remap) = (Err(Errno(1)), Err(Errno(1)));

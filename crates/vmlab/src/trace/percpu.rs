@@ -88,12 +88,12 @@ impl PercpuTrace {
             match item {
                 Some(Item::Event(entry)) => self.events.extend(entry.percpu()),
                 Some(Item::Header(header)) => {
-                    self.cpus = u32::try_from(header.cpus.0).unwrap_or(1).clamp(1, 1 << 13)
+                    self.cpus = u32::try_from(header.cpus.0).unwrap_or(1).clamp(1, 1 << 13);
                 }
-                Some(Item::Area(area)) if area.text.starts_with("pcpu_get_vm_areas") => {
-                    if self.areas.len() < AREAS_BYTES_MAX {
-                        self.areas.push_str(&format!("{area}\n"));
-                    }
+                Some(Item::Area(area))
+                    if area.text.starts_with("pcpu_get_vm_areas") && self.areas.len() < AREAS_BYTES_MAX =>
+                {
+                    self.areas.push_str(&format!("{area}\n"));
                 }
                 _ => {}
             }

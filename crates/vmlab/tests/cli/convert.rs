@@ -166,7 +166,7 @@ fn a_trace_without_end_streams_in_constant_memory_and_a_signal_leaves_a_whole_fi
                 "task-{n} [000] ..... 1.{n:06}: alloc_vmap_area: va_start: {at} size=4096 align=1 vstart=0x0 vend=0xffffffff failed=0\n\
                  task-{n} [000] ..... 1.{n:06}: free_vmap_area_noflush: va_start={at:#x} nr_lazy=1 nr_lazy_max=100\n\
                  not ours-{n} [000] ..... 1.{n:06}: sched_switch: prev_comm=a prev_pid={n} prev_prio=120 prev_state=S ==> next_comm=b next_pid=1 next_prio=120 {}\n",
-                "x".repeat(400)
+                "x".repeat(1800)
             )
         })
         .collect();
