@@ -49,7 +49,8 @@ function start(box) {
     slider.setAttribute("aria-valuetext", `${when}, ${what}`);
     whenBox.textContent = `${when} · ${what}`;
     for (const thumb of box.querySelectorAll("[data-at]")) {
-      thumb.toggleAttribute("aria-current", Number(thumb.dataset.at) === at);
+      if (Number(thumb.dataset.at) === at) thumb.setAttribute("aria-current", "true");
+      else thumb.removeAttribute("aria-current");
     }
   }
 

@@ -53,8 +53,12 @@ pub fn write(html: &mut String, film: Film, bytes_max: usize) {
 
 /// `event 1,200 of 5,790 · 12.345 s`.
 fn when(film: &Film, moment: &Moment) -> String {
-    let time = moment.time_ns.map_or(String::new(), |ns| format!(" · {:.3} s", ns as f64 / 1e9));
-    format!("event {} of {}{time}", grouped(moment.event as u64), grouped(film.events as u64))
+    format!("event {} of {}{}", grouped(moment.event as u64), grouped(film.events as u64), time(moment))
+}
+
+/// ` · 12.345 s`, where it is known.
+fn time(moment: &Moment) -> String {
+    moment.time_ns.map_or(String::new(), |ns| format!(" · {:.3} s", ns as f64 / 1e9))
 }
 
 /// What there is at a moment, in words.
@@ -90,7 +94,11 @@ fn thumbnails(html: &mut String, film: &Film, moving: bool) {
     for at in strip::chosen(film) {
         let moment = &film.moments[at];
         let Some(uri) = strip::png_uri(film, moment) else { continue };
-        let said = if moving { escape(&when(film, moment)) } else { String::new() };
+        let said = if moving {
+            format!("event {}{}", grouped(moment.event as u64), time(moment))
+        } else {
+            String::new()
+        };
         let _ = write!(
             html,
             "<button type=\"button\" data-at=\"{at}\"><img alt=\"{}\" src=\"{uri}\"><span>{said}</span></button>",
