@@ -128,7 +128,7 @@ impl Trace {
 }
 
 /// Reads a line without its end into `line`, at most [`LINE_MAX`] bytes of it; false at the end of the input.
-fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+pub(crate) fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let mut any = false;
     loop {
