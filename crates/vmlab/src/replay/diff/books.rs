@@ -185,6 +185,26 @@ impl<C: Config> Books<C> {
         Some(answer)
     }
 
+    /// What [`alloc`](Self::alloc) would answer, and nothing changes.
+    pub fn peek(&self, cpu: u16, request: &Request) -> Option<Answer> {
+        if let Owner::Node(node) = self.owner_for(cpu, request)
+            && let Some(list) = self.pools[node as usize].get(&request.size().get())
+            && let Some(&start) =
+                list.iter().take(C::POOL_TRIES as usize).find(|&&at| Va::new(at).is_aligned(request.align()))
+        {
+            return Some(Answer { start, pool: Some(node) });
+        }
+        self.index.would_fit(request).ok().map(|start| Answer { start: start.get(), pool: None })
+    }
+
+    /// Whose pool they are in is not known any more: the areas of a size that stand in a pool before `until`, or all.
+    pub fn forget(&mut self, node: u32, size: u64, until: Option<u64>) {
+        let Some(list) = self.pools[node as usize].get_mut(&(size / va_base::PAGE_SIZE)) else { return };
+        while let Some(start) = list.pop_front_if(|&mut start| Some(start) != until) {
+            self.pooled.insert(start, Pooled { size, node: None });
+        }
+    }
+
     fn take_pooled(&mut self, node: u32, request: &Request) -> Option<u64> {
         let list = self.pools.get_mut(node as usize)?.get_mut(&request.size().get())?;
         for _ in 0..(C::POOL_TRIES as usize).min(list.len()) {

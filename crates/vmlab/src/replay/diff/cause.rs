@@ -3,8 +3,9 @@
 //! # Theory
 //! Two sets of books stand beside the trace: those of the kernel as far as events tell them (nodes and pools by Linux's rules,
 //! always put right by what the kernel answered), and those of the policy. Where the answers part, each of the two addresses
-//! is looked up in both. Where the kernel's came from and what the policy's is on the kernel's side decides the cause; the
-//! first rule that holds counts.
+//! is looked up in both, and Linux's policy is asked what it would answer from the kernel's books. If that is what the kernel
+//! answered, the difference is one of policies; if not, it is something that events and tables do not tell. The first rule that
+//! holds counts.
 //!
 //! # Invariants
 //! - **DF1 one-cause** every answer that differs has exactly one cause, and what no rule explains is counted as unexplained.
@@ -23,17 +24,22 @@ pub enum Cause {
     LeftLazy,
     /// The policy took it from a pool of its own, which the kernel does not have.
     OwnPool,
+    /// Both took it from the pool of the node, in different orders.
+    OwnOrder,
     /// Linux looks for size + align - 1 bytes; the lower hole has fewer, and yet room.
     AlignRule,
+    /// The policy's search finds another hole than Linux's.
+    OwnSearch,
     /// One side found nothing.
     Failed,
     /// A range that one side gave to somebody else because of an earlier difference; never while resynchronising.
     Earlier,
-    /// Both from the same pool, but not the same area: the order in the pool is not what events tell.
+    /// From the pool of the node, but not the area that Linux would take next: the pool is not what events tell.
     PoolOrder,
     /// The kernel took it from the pool of another node than that of the event's CPU: the thread moved in between.
     OtherNode,
-    /// The kernel took it from a pool, and whose is not known: it was given out before the trace.
+    /// The kernel took it from a pool, and whose is not known: it was given out before the trace, or not found where it should
+    /// have been.
     OwnerUnknown,
     /// The pool held an area by the events, and the kernel searched: it was emptied without an event, or the thread moved.
     PoolMissed,
@@ -45,19 +51,22 @@ pub enum Cause {
     EventOrder,
     /// In the way lies an area that no table told and that is freed later.
     AreaUnknown,
-    /// An aligned request, and more than one hole that Linux's search may meet first: that depends on the shape of its tree.
+    /// An aligned request, and a hole shorter than size + align - 1, which Linux's search takes only if it happens to meet it: that
+    /// depends on the shape of its tree.
     TreeShape,
     /// None of these.
     Unexplained,
 }
 
 /// All of them.
-pub const CAUSES: [Cause; 17] = [
+pub const CAUSES: [Cause; 19] = [
     Cause::KernelPool,
     Cause::LeftPooled,
     Cause::LeftLazy,
     Cause::OwnPool,
+    Cause::OwnOrder,
     Cause::AlignRule,
+    Cause::OwnSearch,
     Cause::Failed,
     Cause::Earlier,
     Cause::PoolOrder,
@@ -80,12 +89,14 @@ impl Cause {
             Self::LeftPooled => "kernel left a lower hole: pooled there",
             Self::LeftLazy => "kernel left a lower hole: still lazy there",
             Self::OwnPool => "policy took it from a pool that the kernel does not have",
+            Self::OwnOrder => "both from the pool, in different orders",
+            Self::OwnSearch => "the policy's search finds another hole",
             Self::AlignRule => "alignment rule: Linux looks for size + align - 1",
             Self::Failed => "one side found nothing",
             Self::Earlier => "from an earlier difference",
-            Self::PoolOrder => "same pool, another area of it",
+            Self::PoolOrder => "pool of the node, but not the area that Linux takes next",
             Self::OtherNode => "pool of another node than that of the event's CPU",
-            Self::OwnerUnknown => "pool of a node that is not known: given out before the trace",
+            Self::OwnerUnknown => "pool of a node that is not known",
             Self::PoolMissed => "pool held one, and the kernel searched",
             Self::PurgeUnseen => "lazy by the events: purged, and not seen yet",
             Self::FreeUnseen => "busy by the events: freed without one",
@@ -104,7 +115,9 @@ impl Cause {
             | Self::LeftPooled
             | Self::LeftLazy
             | Self::OwnPool
+            | Self::OwnOrder
             | Self::AlignRule
+            | Self::OwnSearch
             | Self::Failed
             | Self::Earlier => true,
             Self::PoolOrder
@@ -136,7 +149,7 @@ mod tests {
         let mut texts = CAUSES.map(Cause::text);
         texts.sort_unstable();
         assert!(texts.windows(2).all(|two| two[0] != two[1]));
-        assert_eq!(CAUSES.iter().filter(|cause| cause.is_policy()).count(), 7);
+        assert_eq!(CAUSES.iter().filter(|cause| cause.is_policy()).count(), 9);
         assert!(!Cause::Unexplained.is_policy() && !Cause::Unexplained.is_unknowable());
     }
 }

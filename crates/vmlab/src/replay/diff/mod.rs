@@ -39,6 +39,7 @@ use va_space::decay::Quarter;
 use va_tree::RbIndex;
 use va_tree::rb::Linux;
 
+use self::why::{Lesson, Why};
 use crate::run_space::Policy;
 
 /// Linux since 6.16: as 6.9, but a drain leaves pools of one to three areas alone.
@@ -426,8 +427,9 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
                 self.policy.undo(answer);
             }
             let wanted = self.report.divergences.len() < self.options.keep;
-            let (cause, why) = self.why(at, step, event, answer);
-            let why = wanted.then(why);
+            let Why { cause, lesson, words } = self.why(at, step, event, answer);
+            let why = wanted.then(words);
+            self.learn(lesson);
             *self.report.causes.entry(cause).or_default() += 1;
             if let Some(why) = why {
                 let divergence = Divergence {
@@ -452,6 +454,25 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             self.failed.remove(&step.cpu);
         }
         self.keep(step, request, kernel, answer, size);
+    }
+
+    /// Puts right what the books had wrong, so that it shows once.
+    fn learn(&mut self, lesson: Lesson) {
+        match lesson {
+            Lesson::None => {}
+            Lesson::Pool { node, size, until } => {
+                self.kernel.forget(node, size, until);
+                if self.options.resync && C::ORDER == K::ORDER && node < self.policy.nodes() {
+                    self.policy.forget(node, size, until);
+                }
+            }
+            Lesson::Taken { start, size } => {
+                self.kernel.put(start, size, Owner::Unknown);
+                if self.options.resync {
+                    self.policy.put(start, size, Owner::Unknown);
+                }
+            }
+        }
     }
 
     /// Notes what both sides gave out.

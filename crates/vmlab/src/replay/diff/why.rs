@@ -5,7 +5,7 @@ use super::cause::Cause;
 use super::recording::{Step, What};
 use super::{Diff, pages, request_of};
 use crate::trace::Event;
-use va_base::{PAGE_SIZE, Va};
+use va_base::{PAGE_SIZE, Request, Va};
 use va_space::config::Config;
 use va_tree::FreeIndex;
 
@@ -14,109 +14,192 @@ const SAME_MOMENT: usize = 8;
 /// So many steps of the recording are searched for what lies in the way.
 const LATER: usize = 1 << 14;
 
-/// A cause, and the same in words; these cost more, and few are asked for.
-type Why<'a> = (Cause, Box<dyn Fn() -> String + 'a>);
+/// A cause, what is learnt from it, and the same in words; these cost more, and few are asked for.
+pub(super) struct Why<'a> {
+    pub(super) cause: Cause,
+    pub(super) lesson: Lesson,
+    pub(super) words: Box<dyn Fn() -> String + 'a>,
+}
+
+/// What the books had wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lesson {
+    None,
+    /// In the pool of a node, what stands before this area, or all if there is none, is not there.
+    Pool { node: u32, size: u64, until: Option<u64> },
+    /// Something lies here.
+    Taken { start: u64, size: u64 },
+}
+
+fn why<'a>(cause: Cause, words: impl Fn() -> String + 'a) -> Why<'a> {
+    Why { cause, lesson: Lesson::None, words: Box::new(words) }
+}
 
 impl<C: Config, K: Config> Diff<'_, C, K> {
-    /// Why the kernel's answer to an event is not the policy's, whose books are as before it.
+    /// Why the kernel's answer to an event is not the policy's. The books are as before it.
     pub(super) fn why(&self, at: usize, step: &Step, event: &Event, answer: Option<Answer>) -> Why<'_> {
-        let Event::Alloc { addr, size, align, failed, .. } = *event else {
-            return (Cause::Unexplained, Box::new(String::new));
+        let Event::Alloc { addr, size, failed, .. } = *event else {
+            return why(Cause::Unexplained, String::new);
         };
-        let kernel = (!failed).then_some(addr);
-        let (Some(kernel), Some(answer)) = (kernel, answer) else {
-            let who = if kernel.is_none() { "the kernel" } else { "the policy" };
-            return (Cause::Failed, Box::new(move || format!("{who} found nothing")));
+        let (Some(request), Some(answer), false) = (request_of(event), answer, failed) else {
+            let who = if failed { "the kernel" } else { "the policy" };
+            return why(Cause::Failed, move || format!("{who} found nothing"));
         };
-        let ours = answer.start;
-        let place = self.kernel.place(kernel, size);
-        let exact = |start, of| start == kernel && of == size;
-        let node = request_of(event).map(|request| self.kernel.owner_for(step.cpu, &request));
+        let (kernel, ours) = (addr, answer.start);
         if !self.options.resync && self.parted(kernel, ours, size) {
-            return (
-                Cause::Earlier,
-                Box::new(|| "one side gave it to somebody else after an earlier difference".into()),
-            );
+            return why(Cause::Earlier, || "one side gave it to somebody else after an earlier difference".into());
         }
-        match place {
-            Place::Busy(start, Busy { size, .. }) => {
-                let why =
-                    move || format!("busy by the events: {:#x}, {} pages, was not freed", start, pages(size));
-                return (Cause::FreeUnseen, Box::new(why));
-            }
-            Place::Lazy(_, lazy) => return self.purge_unseen(at, lazy),
-            Place::Pooled(start, Pooled { node: None, size: of }) if exact(start, of) => {
-                let why = "freed and purged; who allocated it before the trace is not known";
-                return (Cause::OwnerUnknown, Box::new(|| why.into()));
-            }
-            Place::Pooled(start, Pooled { node: Some(of_node), size: of }) if exact(start, of) => {
-                return self.from_pool(node, of_node, size, answer);
+        // What Linux would answer by the kernel's books.
+        let linux = self.kernel.peek(step.cpu, &request);
+        match self.kernel.place(kernel, size) {
+            Place::Busy(start, Busy { size, .. }) => why(Cause::FreeUnseen, move || {
+                format!("busy by the events: {start:#x}, {} pages, was not freed", pages(size))
+            }),
+            Place::Lazy(_, lazy) => self.purge_unseen(at, lazy),
+            Place::Pooled(start, pooled) if (start, pooled.size) == (kernel, size) => {
+                let own = self.kernel.owner_for(step.cpu, &request);
+                self.from_pool(own, kernel, pooled, answer, linux)
             }
             // A part of what is pooled: it was drained without an event.
-            Place::Pooled(start, pooled) => {
-                let why = move || {
-                    format!(
-                        "part of {start:#x}, {} pages, which is in a pool by the events",
-                        pages(pooled.size)
-                    )
-                };
-                return (Cause::PoolMissed, Box::new(why));
+            Place::Pooled(start, pooled) => why(Cause::PoolMissed, move || {
+                format!("part of {start:#x}, {} pages, which is in a pool by the events", pages(pooled.size))
+            }),
+            // The kernel searched, as Linux does by all that is known.
+            Place::Hole if linux.is_some_and(|linux| linux.start == kernel) => {
+                self.searched(at, kernel, answer, &request)
             }
-            Place::Hole => {}
+            Place::Hole => self.not_known(at, step, kernel, answer, linux, &request),
         }
-        // By all that is known the kernel searched, and found a hole.
-        if let Some(moved) = self.event_order(at, step, ours, size) {
-            return moved;
-        }
-        match self.kernel.place(ours, size) {
-            Place::Pooled(start, Pooled { node: in_node, size: of }) => {
-                let own = node == in_node.map(Owner::Node);
-                if own && start == ours && of == size && Va::new(ours).get().is_multiple_of(align.max(1)) {
-                    let why = move || {
-                        format!("the pool of node {} held it, {} pages", in_node.unwrap_or(0), pages(of))
-                    };
-                    return (Cause::PoolMissed, Box::new(why));
+    }
+
+    /// The kernel's answer was in a pool, whole.
+    fn from_pool(
+        &self,
+        own: Owner,
+        kernel: u64,
+        pooled: Pooled,
+        answer: Answer,
+        linux: Option<Answer>,
+    ) -> Why<'_> {
+        let class = pages(pooled.size);
+        let has_pools = C::POOL_PAGES_MAX >= class;
+        match pooled.node {
+            Some(node) if own == Owner::Node(node) => {
+                if answer.pool.is_none() {
+                    return why(Cause::KernelPool, move || {
+                        format!("kernel took it from its node's pool (node {node}, class {class} pages)")
+                    });
                 }
-                let why = move || match in_node {
-                    Some(node) => format!(
-                        "kernel left [{start:#x}, {:#x}): in the pool of node {node} (class {} pages)",
-                        start + of,
-                        pages(of)
-                    ),
-                    None => format!("kernel left [{start:#x}, {:#x}): in a pool", start + of),
+                if linux.is_some_and(|linux| linux.start == kernel) {
+                    return why(Cause::OwnOrder, move || {
+                        format!("both from a pool of class {class} pages; the policy takes another first")
+                    });
+                }
+                let lesson = Lesson::Pool { node, size: pooled.size, until: Some(kernel) };
+                let words = move || {
+                    let next = linux.map_or(0, |linux| linux.start);
+                    format!("from the pool of node {node}, class {class} pages, where {next:#x} is next by the events")
                 };
-                return (Cause::LeftPooled, Box::new(why));
+                Why { cause: Cause::PoolOrder, lesson, words: Box::new(words) }
             }
+            _ if !has_pools => why(Cause::KernelPool, move || {
+                format!("kernel took it from a pool (class {class} pages)")
+            }),
+            Some(node) => why(Cause::OtherNode, move || {
+                format!("kernel took it from the pool of node {node}, of another CPU")
+            }),
+            None => why(Cause::OwnerUnknown, || "freed and purged; in whose pool is not known".into()),
+        }
+    }
+
+    /// The kernel searched, and found what Linux finds: it is the policy that does otherwise.
+    fn searched(&self, at: usize, kernel: u64, answer: Answer, request: &Request) -> Why<'_> {
+        let (ours, size) = (answer.start, request.size().get() * PAGE_SIZE);
+        match self.kernel.place(ours, size) {
+            Place::Pooled(start, pooled) => return left_pooled(start, pooled),
             Place::Lazy(start, Lazy { size: of, node, .. }) => {
-                let freed = self.freed_at(at, start);
-                let why = move || {
-                    format!(
-                        "kernel left [{start:#x}, {:#x}): still lazy in node {node}{freed}, purge not seen",
-                        start + of
-                    )
-                };
-                return (Cause::LeftLazy, Box::new(why));
+                return why(Cause::LeftLazy, move || {
+                    let freed = self.freed_at(at, start);
+                    let end = start + of;
+                    format!("kernel left [{start:#x}, {end:#x}): still lazy in node {node}{freed}, purge not seen")
+                });
             }
             Place::Busy(start, Busy { size: of, .. }) => {
-                let why = move || format!("busy there: {start:#x}, {} pages", pages(of));
-                return (Cause::Earlier, Box::new(why));
+                return why(Cause::Earlier, move || format!("busy there: {start:#x}, {} pages", pages(of)));
             }
             Place::Hole => {}
         }
         if let Some(node) = answer.pool {
-            let why =
-                move || format!("from the policy's pool of node {node} (class {} pages)", pages(size));
-            return (Cause::OwnPool, Box::new(why));
+            return why(Cause::OwnPool, move || {
+                format!("from the policy's pool of node {node} (class {} pages)", pages(size))
+            });
         }
-        if let Some(unknown) = self.area_unknown(at, ours, size) {
-            return unknown;
+        let length = length(request);
+        let left = self.hole(ours);
+        if ours < kernel && left.1 - left.0 < length {
+            return why(Cause::AlignRule, move || {
+                format!(
+                    "kernel left [{:#x}, {:#x}), {} pages: Linux looks for size + align - 1, {} pages",
+                    left.0,
+                    left.1,
+                    pages(left.1 - left.0),
+                    length.div_ceil(PAGE_SIZE)
+                )
+            });
         }
-        if align > PAGE_SIZE {
-            return self.aligned(kernel, ours, size, align);
+        why(Cause::OwnSearch, move || format!("the policy finds [{:#x}, {:#x})", left.0, left.1))
+    }
+
+    /// The kernel searched, by the books, and did not find what Linux would answer.
+    fn not_known(
+        &self,
+        at: usize,
+        step: &Step,
+        kernel: u64,
+        answer: Answer,
+        linux: Option<Answer>,
+        request: &Request,
+    ) -> Why<'_> {
+        let size = request.size().get() * PAGE_SIZE;
+        if C::POOL_PAGES_MAX == 0
+            && let Place::Pooled(start, pooled) = self.kernel.place(answer.start, size)
+        {
+            return left_pooled(start, pooled);
         }
-        let hole = self.hole(ours);
-        let why = move || format!("free by all that is known: [{:#x}, {:#x})", hole.0, hole.1);
-        (Cause::Unexplained, Box::new(why))
+        let Some(linux) = linux else {
+            return why(Cause::Unexplained, || "by the events nothing is free".into());
+        };
+        if let Some(node) = linux.pool {
+            let lesson = Lesson::Pool { node, size, until: None };
+            let words = move || {
+                format!("the pool of node {node} has {:#x} by the events, {} pages", linux.start, pages(size))
+            };
+            return Why { cause: Cause::PoolMissed, lesson, words: Box::new(words) };
+        }
+        if let Some(known) = self.event_order(at, step, linux.start, size) {
+            return known;
+        }
+        if let Some(known) = self.area_unknown(at, linux.start, size) {
+            return known;
+        }
+        let length = length(request);
+        let (left, found) = (self.hole(linux.start), self.hole(kernel));
+        let short = |hole: (u64, u64)| hole.1 - hole.0 < length;
+        if request.align().bytes() > PAGE_SIZE && (short(left) || short(found)) {
+            return why(Cause::TreeShape, move || {
+                format!(
+                    "[{:#x}, {:#x}), {} pages, and [{:#x}, {:#x}), {} pages: one is shorter than size + align - 1, {} pages",
+                    found.0,
+                    found.1,
+                    pages(found.1 - found.0),
+                    left.0,
+                    left.1,
+                    pages(left.1 - left.0),
+                    length.div_ceil(PAGE_SIZE)
+                )
+            });
+        }
+        why(Cause::Unexplained, move || format!("free by all that is known: [{:#x}, {:#x})", left.0, left.1))
     }
 
     /// Without resynchronising: whether one side's address is taken on the other for want of an earlier agreement.
@@ -143,33 +226,15 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             What::Vm(Event::Purge { purged }) if purged > 0 => Some(step.line),
             _ => None,
         });
-        let why = move || {
+        why(Cause::PurgeUnseen, move || {
             let when = later.map_or("no purge follows soon".into(), |line| {
                 format!("the next purge is told in line {line}")
             });
             format!("lazy in node {} by the events; {when}", lazy.node)
-        };
-        (Cause::PurgeUnseen, Box::new(why))
+        })
     }
 
-    /// The kernel's answer was in a pool, whole.
-    fn from_pool(&self, own: Option<Owner>, node: u32, size: u64, answer: Answer) -> Why<'_> {
-        if own != Some(Owner::Node(node)) {
-            let why = move || format!("kernel took it from the pool of node {node}, of another CPU");
-            return (Cause::OtherNode, Box::new(why));
-        }
-        if answer.pool == Some(node)
-            && matches!(self.kernel.place(answer.start, size), Place::Pooled(_, pooled) if pooled.node == Some(node))
-        {
-            let why = move || format!("both from the pool of node {node} (class {} pages)", pages(size));
-            return (Cause::PoolOrder, Box::new(why));
-        }
-        let why =
-            move || format!("kernel took it from its node's pool (node {node}, class {} pages)", pages(size));
-        (Cause::KernelPool, Box::new(why))
-    }
-
-    /// The policy's address is given to another CPU at the same moment.
+    /// What Linux would answer is given to another CPU at the same moment.
     fn event_order(&self, at: usize, step: &Step, ours: u64, size: u64) -> Option<Why<'_>> {
         let end = ours.saturating_add(size);
         let areas = self.recording.steps[at + 1..].iter().filter(|step| matches!(step.what, What::Vm(_)));
@@ -179,8 +244,8 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                     if other.cpu != step.cpu && addr < end && addr.saturating_add(size) > ours =>
                 {
                     let (line, cpu) = (other.line, other.cpu);
-                    let why = move || format!("CPU {cpu} was given it, line {line}");
-                    return Some((Cause::EventOrder, Box::new(why)));
+                    let words = move || format!("CPU {cpu} was given {ours:#x}, line {line}");
+                    return Some(why(Cause::EventOrder, words));
                 }
                 // It came back, or was somebody's: no question of order.
                 What::Vm(Event::Free { addr }) if addr == ours => return None,
@@ -190,7 +255,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         None
     }
 
-    /// An area is freed in the policy's range before the kernel gives one out there: it lay there all the time.
+    /// An area is freed in what Linux would answer before the kernel gives one out there: it lay there all the time.
     fn area_unknown(&self, at: usize, ours: u64, size: u64) -> Option<Why<'_>> {
         let end = ours.saturating_add(size);
         for later in self.recording.steps[at + 1..].iter().take(LATER) {
@@ -203,10 +268,10 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                 }
                 What::Vm(Event::Free { addr }) if addr >= ours && addr < end => {
                     let line = later.line;
-                    let why = move || {
-                        format!("an area at {addr:#x} that no table told is freed in line {line}")
-                    };
-                    return Some((Cause::AreaUnknown, Box::new(why)));
+                    let words =
+                        move || format!("an area at {addr:#x} that no table told is freed in line {line}");
+                    let lesson = Lesson::Taken { start: addr, size: end - addr };
+                    return Some(Why { cause: Cause::AreaUnknown, lesson, words: Box::new(words) });
                 }
                 _ => {}
             }
@@ -220,40 +285,6 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         hole.map_or((at, at), |hole| (hole.start().get(), hole.end().get()))
     }
 
-    /// An aligned request, both addresses in holes.
-    fn aligned(&self, kernel: u64, ours: u64, size: u64, align: u64) -> Why<'_> {
-        let length = size.saturating_add(align - 1);
-        let (left, found) = (self.hole(ours), self.hole(kernel));
-        let short = left.1 - left.0 < length;
-        if ours < kernel && short {
-            let why = move || {
-                format!(
-                    "kernel left [{:#x}, {:#x}), {} pages: Linux looks for size + align - 1, {} pages",
-                    left.0,
-                    left.1,
-                    pages(left.1 - left.0),
-                    length.div_ceil(PAGE_SIZE)
-                )
-            };
-            return (Cause::AlignRule, Box::new(why));
-        }
-        if kernel < ours && found.1 - found.0 < length {
-            let why = move || {
-                format!(
-                    "kernel met [{:#x}, {:#x}) on its way, {} pages, shorter than size + align - 1",
-                    found.0,
-                    found.1,
-                    pages(found.1 - found.0)
-                )
-            };
-            return (Cause::TreeShape, Box::new(why));
-        }
-        let why = move || {
-            format!("both fit: [{:#x}, {:#x}) and [{:#x}, {:#x})", found.0, found.1, left.0, left.1)
-        };
-        (Cause::Unexplained, Box::new(why))
-    }
-
     /// When an area was freed, in words.
     fn freed_at(&self, at: usize, start: u64) -> String {
         let earlier = self.recording.steps[..at].iter().rev().take(LATER);
@@ -263,4 +294,22 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             |step| format!(" (freed in line {})", step.line),
         )
     }
+}
+
+/// So many bytes Linux looks for.
+fn length(request: &Request) -> u64 {
+    let (size, align) = (request.size().get() * PAGE_SIZE, request.align().bytes());
+    if align > PAGE_SIZE { size.saturating_add(align - 1) } else { size }
+}
+
+fn left_pooled<'a>(start: u64, pooled: Pooled) -> Why<'a> {
+    why(Cause::LeftPooled, move || {
+        let (end, class) = (start + pooled.size, pages(pooled.size));
+        match pooled.node {
+            Some(node) => {
+                format!("kernel left [{start:#x}, {end:#x}): in the pool of node {node} (class {class} pages)")
+            }
+            None => format!("kernel left [{start:#x}, {end:#x}): in a pool (class {class} pages)"),
+        }
+    })
 }
