@@ -8,6 +8,8 @@ mod bench;
 mod bench_memory;
 #[path = "cli/bench_space.rs"]
 mod bench_space;
+#[path = "cli/diff.rs"]
+mod diff;
 #[path = "cli/forms.rs"]
 mod forms;
 #[path = "cli/input.rs"]

@@ -1,6 +1,6 @@
 //! `vmlab replay --diff`: where the kernel and the policies part, and why.
 
-use super::input::{beside, stem};
+use super::input::stem;
 use super::table::{align, plain};
 use super::{FileToBe, ReplayArgs, out, say};
 use crate::replay::diff::cause::{CAUSES, Cause};
@@ -30,9 +30,10 @@ impl FromStr for Keep {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "all" => Ok(Self(KEEP_MAX)),
-            _ => text.parse().map(|count: usize| Self(count.min(KEEP_MAX))).map_err(|_| {
-                format!("{text} is neither a number nor all")
-            }),
+            _ => text
+                .parse()
+                .map(|count: usize| Self(count.min(KEEP_MAX)))
+                .map_err(|_| format!("{text} is neither a number nor all")),
         }
     }
 }
@@ -111,19 +112,25 @@ fn read(args: &ReplayArgs, file: &Path) -> Result<Recording> {
     if recording.bad > 0 {
         say(&format!("{shown}: {} cannot be read", counted(recording.bad, "line")));
     }
-    let before = file.with_file_name(format!("{}.before.vmallocinfo", stem(file)));
-    let before = args.before.clone().or_else(|| before.is_file().then_some(before));
-    if let Some(path) = before {
+    if let Some(path) = args.before.clone().or_else(|| beside(file, "before.vmallocinfo")) {
         recording.begin = Some(table(&path)?);
     }
-    if let Some(path) = args.vmallocinfo.clone().or_else(|| beside(file)) {
+    if let Some(path) = args.vmallocinfo.clone().or_else(|| beside(file, "vmallocinfo")) {
         recording.end = Some(table(&path)?);
     }
     let hashed = |areas: &Areas| areas.areas.is_empty() && areas.bad > 0;
     if recording.begin.as_ref().is_some_and(hashed) {
-        bail!("the table before has no address that can be used: read it as root, with kernel.kptr_restrict=1");
+        bail!(
+            "the table before has no address that can be used: read it as root, with kernel.kptr_restrict=1"
+        );
     }
     Ok(recording)
+}
+
+/// `NAME.` and this end beside the recording, compressed or not.
+fn beside(file: &Path, end: &str) -> Option<PathBuf> {
+    let name = |packed: &str| file.with_file_name(format!("{}.{end}{packed}", stem(file)));
+    ["", ".gz", ".zst"].map(name).into_iter().find(|path| path.is_file())
 }
 
 fn table(path: &PathBuf) -> Result<Areas> {
@@ -221,7 +228,11 @@ fn print(name: &str, recording: &Recording, reports: &[Report]) -> Result<()> {
         }
         let left = report.differ() - report.divergences.len() as u64;
         if left > 0 {
-            out(&format!("{name}: {}: {} more; --diff=all lists all", report.policy, counted(left, "difference")))?;
+            out(&format!(
+                "{name}: {}: {} more; --diff=all lists all",
+                report.policy,
+                counted(left, "difference")
+            ))?;
         }
     }
     Ok(())
@@ -289,7 +300,11 @@ fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
     if recording.lost > 0 {
         notes.push(format!("{} lost by the recorder", counted(recording.lost, "event")));
     }
-    let how = if report.resync { "after each difference the policy is put right" } else { "each side goes on with what it gave out" };
+    let how = if report.resync {
+        "after each difference the policy is put right"
+    } else {
+        "each side goes on with what it gave out"
+    };
     notes.push(how.into());
     notes
 }
@@ -297,13 +312,14 @@ fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
 /// The page for `results`.
 fn markdown(name: &str, recording: &Recording, reports: &[Report]) -> String {
     let mut page = format!("# {name}: a kernel and the policies, address by address\n\n");
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let _ = writeln!(page, "Computed by `vmlab {}`; nothing in it is timed.\n", words.join(" "));
     for line in notes(recording, reports) {
         let _ = writeln!(page, "- {line}");
     }
     let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let line = |columns: usize, left: usize| {
-        format!("|{}{}\n", "---|".repeat(left), "---:|".repeat(columns - left))
-    };
+    let line =
+        |columns: usize, left: usize| format!("|{}{}\n", "---|".repeat(left), "---:|".repeat(columns - left));
     page += "\n## Addresses\n\n";
     page += &row(&HEAD.map(|head| head.replace('\n', " ")));
     page += &line(HEAD.len(), 1);
@@ -335,13 +351,10 @@ mod tests {
     #[test]
     fn pools_changed_with_6_16() {
         let of = |release| since_616(release).ok();
-        assert_eq!(["6.15.9", "6.16", "6.18.44-x", "7.0-rc1", ""].map(of), [
-            Some(false),
-            Some(true),
-            Some(true),
-            Some(true),
-            Some(false)
-        ]);
+        assert_eq!(
+            ["6.15.9", "6.16", "6.18.44-x", "7.0-rc1", ""].map(of),
+            [Some(false), Some(true), Some(true), Some(true), Some(false)]
+        );
         assert!(since_616("new").is_err() && since_616("6").is_err());
     }
 

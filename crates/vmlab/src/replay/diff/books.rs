@@ -12,10 +12,10 @@ use crate::machine::{LabMachine, PlainLock, Work};
 use anyhow::{Context as _, Result};
 use std::collections::{BTreeMap, VecDeque};
 use va_base::{Broken, Pages, Request, Va, VaRange};
-use va_space::config::{Config, Order};
-use va_space::node::{NodeMap, Zone};
 use va_space::NODES_LIMIT;
+use va_space::config::{Config, Order};
 use va_space::decay::Decay;
+use va_space::node::{NodeMap, Zone};
 use va_space::pool::{EXACT_PAGES_MAX, LARGE_PAGES_MAX, LARGE_SIZES};
 use va_tree::{Congruent, FreeIndex};
 
@@ -333,7 +333,8 @@ impl<C: Config> Books<C> {
         }
         if full {
             let unknown: Vec<u64> = self.pooled.keys().copied().collect();
-            let out = unknown.into_iter().filter_map(|at| Some((at, self.pooled.remove(&at)?.size))).collect();
+            let out =
+                unknown.into_iter().filter_map(|at| Some((at, self.pooled.remove(&at)?.size))).collect();
             self.give_back_all(out, true);
         }
         let mut out: Vec<(u64, Lazy)> = std::mem::take(&mut self.lazy).into_iter().collect();
@@ -377,9 +378,8 @@ impl<C: Config> Books<C> {
         if pages <= EXACT_PAGES_MAX.min(C::POOL_PAGES_MAX) {
             return true;
         }
-        let large = || {
-            self.pools[node as usize].range(EXACT_PAGES_MAX + 1..).filter(|(_, list)| !list.is_empty())
-        };
+        let large =
+            || self.pools[node as usize].range(EXACT_PAGES_MAX + 1..).filter(|(_, list)| !list.is_empty());
         let held: u64 = large().map(|(pages, list)| pages * list.len() as u64).sum();
         let has_list = large().count() < LARGE_SIZES || large().any(|(&other, _)| other == pages);
         pages <= C::POOL_PAGES_MAX && held + pages <= LARGE_PAGES_MAX && has_list

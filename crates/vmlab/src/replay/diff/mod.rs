@@ -278,7 +278,16 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         let kernel = Books::new(kernel_extent(), window, options.cpus)?;
         let report = Report { nodes: policy.nodes(), resync: options.resync, ..Report::default() };
         let (elsewhere, failed) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { recording, options, policy, kernel, elsewhere, failed, looks: Cell::new(LOOKS_MAX), report })
+        Ok(Self {
+            recording,
+            options,
+            policy,
+            kernel,
+            elsewhere,
+            failed,
+            looks: Cell::new(LOOKS_MAX),
+            report,
+        })
     }
 
     fn run(&mut self) {

@@ -26,9 +26,16 @@ pub(super) struct Why<'a> {
 pub(super) enum Lesson {
     None,
     /// In the pool of a node, what stands before this area, or all if there is none, is not there.
-    Pool { node: u32, size: u64, until: Option<u64> },
+    Pool {
+        node: u32,
+        size: u64,
+        until: Option<u64>,
+    },
     /// Something lies here.
-    Taken { start: u64, size: u64 },
+    Taken {
+        start: u64,
+        size: u64,
+    },
 }
 
 fn why<'a>(cause: Cause, words: impl Fn() -> String + 'a) -> Why<'a> {
@@ -47,7 +54,9 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         };
         let (kernel, ours) = (addr, answer.start);
         if !self.options.resync && self.parted(kernel, ours, size) {
-            return why(Cause::Earlier, || "one side gave it to somebody else after an earlier difference".into());
+            return why(Cause::Earlier, || {
+                "one side gave it to somebody else after an earlier difference".into()
+            });
         }
         // What Linux would answer by the kernel's books.
         let linux = self.kernel.peek(step.cpu, &request);
@@ -98,13 +107,15 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                 let lesson = Lesson::Pool { node, size: pooled.size, until: Some(kernel) };
                 let words = move || {
                     let next = linux.map_or(0, |linux| linux.start);
-                    format!("from the pool of node {node}, class {class} pages, where {next:#x} is next by the events")
+                    format!(
+                        "from the pool of node {node}, class {class} pages, where {next:#x} is next by the events"
+                    )
                 };
                 Why { cause: Cause::PoolOrder, lesson, words: Box::new(words) }
             }
-            _ if !has_pools => why(Cause::KernelPool, move || {
-                format!("kernel took it from a pool (class {class} pages)")
-            }),
+            _ if !has_pools => {
+                why(Cause::KernelPool, move || format!("kernel took it from a pool (class {class} pages)"))
+            }
             Some(node) => why(Cause::OtherNode, move || {
                 format!("kernel took it from the pool of node {node}, of another CPU")
             }),
@@ -121,7 +132,9 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                 return why(Cause::LeftLazy, move || {
                     let freed = self.freed_at(at, start);
                     let end = start + of;
-                    format!("kernel left [{start:#x}, {end:#x}): still lazy in node {node}{freed}, purge not seen")
+                    format!(
+                        "kernel left [{start:#x}, {end:#x}): still lazy in node {node}{freed}, purge not seen"
+                    )
                 });
             }
             Place::Busy(start, Busy { size: of, .. }) => {
@@ -216,9 +229,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             kind(self.policy.place(at, size)) == kind(self.kernel.place(at, size))
         };
         // The books differ there, and not because the policies would have it so: a hole is one in both only before any difference.
-        !self.elsewhere.is_empty()
-            && (busy_here || busy_there)
-            && !(same(kernel) && same(ours))
+        !self.elsewhere.is_empty() && (busy_here || busy_there) && !(same(kernel) && same(ours))
     }
 
     fn purge_unseen(&self, at: usize, lazy: Lazy) -> Why<'_> {
@@ -307,7 +318,9 @@ fn left_pooled<'a>(start: u64, pooled: Pooled) -> Why<'a> {
         let (end, class) = (start + pooled.size, pages(pooled.size));
         match pooled.node {
             Some(node) => {
-                format!("kernel left [{start:#x}, {end:#x}): in the pool of node {node} (class {class} pages)")
+                format!(
+                    "kernel left [{start:#x}, {end:#x}): in the pool of node {node} (class {class} pages)"
+                )
             }
             None => format!("kernel left [{start:#x}, {end:#x}): in a pool (class {class} pages)"),
         }
