@@ -156,10 +156,14 @@ impl<C: Config> Books<C> {
         self.pooled.len()
     }
 
+    /// Whether areas have owners.
+    fn has_pools(&self) -> bool {
+        C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes() > 1)
+    }
+
     /// The owner that an area for this request gets.
     pub fn owner_for(&self, cpu: u16, request: &Request) -> Owner {
-        let tags = C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes() > 1);
-        if tags && request.window().is_none_or(|window| window == self.window) {
+        if self.has_pools() && request.window().is_none_or(|window| window == self.window) {
             Owner::Node(u32::from(cpu) % self.nodes())
         } else {
             Owner::Nobody
@@ -285,6 +289,7 @@ impl<C: Config> Books<C> {
             }
         }
         self.index.take(whole).ok()?;
+        let owner = if self.has_pools() { owner } else { Owner::Nobody };
         self.busy.insert(start, Busy { size, owner });
         Some(gone)
     }
@@ -356,7 +361,7 @@ impl<C: Config> Books<C> {
                     self.pooled.insert(start, Pooled { size: lazy.size, node: Some(node) });
                     self.pools[node as usize].entry(pages).or_default().push_front(start);
                 }
-                Owner::Unknown if !full && C::POOL_PAGES_MAX >= pages && self.pools.len() > 1 => {
+                Owner::Unknown if !full && pages <= C::POOL_PAGES_MAX => {
                     self.pooled.insert(start, Pooled { size: lazy.size, node: None });
                 }
                 Owner::Node(_) | Owner::Unknown | Owner::Nobody => rest.push((start, lazy.size, lazy.node)),

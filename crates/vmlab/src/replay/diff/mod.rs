@@ -242,9 +242,8 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             };
             let put = free
                 && if busy {
-                    let policy = if self.policy.nodes() > 1 { owner } else { Owner::Nobody };
                     self.kernel.put(start, size, owner).is_some()
-                        && self.policy.put(start, size, policy).is_some()
+                        && self.policy.put(start, size, owner).is_some()
                 } else {
                     self.kernel.put_lazy(start, size, node) && self.policy.put_lazy(start, size, node)
                 };
