@@ -23,6 +23,9 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Linux, Self::OneLock, Self::Default];
+
     /// The name on the command line and in tables.
     pub fn name(self) -> &'static str {
         match self {

@@ -12,6 +12,8 @@ mod bench_space;
 mod compare;
 #[path = "cli/convert.rs"]
 mod convert;
+#[path = "cli/diff.rs"]
+mod diff;
 #[path = "cli/forms.rs"]
 mod forms;
 #[path = "cli/input.rs"]

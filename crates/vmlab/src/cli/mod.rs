@@ -1,5 +1,6 @@
 //! The command line: what can be asked for, and in which order it is done.
 
+mod diff;
 mod file;
 mod input;
 mod map;
@@ -53,6 +54,7 @@ enum Command {
         vmlab replay trace.ftrace.gz --report out.html\n  \
         vmlab replay trace --vmallocinfo info --index btree,rb-linux\n  \
         vmlab replay trace --space --policy linux --nodes 4\n  \
+        vmlab replay recording --diff --policy linux\n  \
         trace-cmd report | vmlab replay - --json | jq .equal\n\n\
         As root, vmlab record writes such a trace, with the tables of both ends; ftrace's and perf's text do as well.\n\n\
         NAME.vmallocinfo beside NAME, NAME.ftrace or NAME.txt (.gz, .zst) is read, too.")]
@@ -143,16 +145,32 @@ struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Replay on a whole space (nodes, pools, lazy areas, purges, the CPU of each event) instead of an index
-    #[arg(long, conflicts_with_all = ["index", "report"])]
+    #[arg(long, conflicts_with_all = ["index", "report"], group = "whole")]
     space: bool,
+    /// List where the kernel and the policies part, and why: the first N differences of each (10 if no N is given, or all)
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10", require_equals = true, group = "whole",
+        conflicts_with_all = ["index", "report", "space", "percpu"])]
+    diff: Option<diff::Keep>,
+    /// After a difference let each side go on with what it gave out, instead of putting the policy right
+    #[arg(long, requires = "diff")]
+    no_resync: bool,
+    /// The machine's /proc/vmallocinfo before the trace (default: NAME.before.vmallocinfo beside it, or in the recording)
+    #[arg(long, value_name = "FILE", requires = "diff")]
+    before: Option<PathBuf>,
+    /// Release of the kernel, whose pools changed with 6.16 (default: as the recording says, or 6.12)
+    #[arg(long, value_name = "RELEASE", requires = "diff")]
+    kernel: Option<String>,
+    /// Write what was found to NAME.md in this directory
+    #[arg(long, value_name = "DIR", requires = "diff")]
+    out: Option<PathBuf>,
     /// Replay what happened inside percpu chunks instead: offsets, under each of the policies that search as Linux does
     #[arg(long, conflicts_with_all = ["index", "report", "space"])]
     percpu: bool,
-    /// Whose ways the space has
-    #[arg(long, value_enum, value_name = "NAME", default_value = "linux", requires = "space")]
-    policy: Policy,
+    /// Whose ways the space has (default: linux; with --diff all, one after the other)
+    #[arg(long, value_enum, value_name = "NAME", requires = "whole")]
+    policy: Option<Policy>,
     /// Nodes of the space (default: a node for each CPU of the trace)
-    #[arg(long, value_name = "N", requires = "space",
+    #[arg(long, value_name = "N", requires = "whole",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(va_space::NODES_LIMIT)))]
     nodes: Option<u32>,
     /// The machine's /proc/vmallocinfo, which tells the size of percpu chunks (2 MiB without it); for every trace
@@ -238,11 +256,14 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     if args.percpu {
         return percpu::replay(&args.files, args.vmallocinfo.as_deref(), args.json);
     }
+    if let Some(keep) = args.diff {
+        return diff::replay(args, keep);
+    }
     let report = args.report.as_deref().map(FileToBe::open).transpose()?;
     let read = |file: &PathBuf| Input::read(file, args.vmallocinfo.as_deref());
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
     if args.space {
-        space::replay(&inputs, args.policy, args.nodes, args.json)?;
+        space::replay(&inputs, args.policy.unwrap_or(Policy::Linux), args.nodes, args.json)?;
         return ends_early(&inputs);
     }
     let mut kinds = Vec::new();

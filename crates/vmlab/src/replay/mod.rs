@@ -19,6 +19,7 @@
 //! - a range that is freed but was never seen to be allocated was there before the trace, or is a `vm_map_ram` block;
 //! - a range that the kernel hands out while we still hold it was freed on a way without events.
 
+pub mod diff;
 pub mod percpu;
 pub mod space;
 pub mod timing;

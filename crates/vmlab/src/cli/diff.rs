@@ -1,0 +1,366 @@
+//! `vmlab replay --diff`: where the kernel and the policies part, and why.
+
+use super::input::stem;
+use super::table::{align, plain};
+use super::{FileToBe, ReplayArgs, out, say};
+use crate::replay::diff::cause::{CAUSES, Cause};
+use crate::replay::diff::recording::{Areas, Recording};
+use crate::replay::diff::{Divergence, Options, Report, run};
+use crate::run::{counted, grouped};
+use crate::run_space::Policy;
+use crate::trace::open;
+use anyhow::{Context, Result, bail};
+use comfy_table::Cell;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use va_space::NODES_LIMIT;
+
+/// How many differences to list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keep(usize);
+
+/// Most that are kept of one replay, some 200 bytes each.
+const KEEP_MAX: usize = 1 << 20;
+
+impl FromStr for Keep {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "all" => Ok(Self(KEEP_MAX)),
+            _ => text
+                .parse()
+                .map(|count: usize| Self(count.min(KEEP_MAX)))
+                .map_err(|_| format!("{text} is neither a number nor all")),
+        }
+    }
+}
+
+/// One recording under one policy, as `--json` prints it.
+#[derive(Serialize)]
+struct Row<'a> {
+    recording: &'a str,
+    #[serde(flatten)]
+    report: &'a Report,
+    differ: u64,
+    unknowable: u64,
+}
+
+/// Replays every recording under every policy asked for.
+pub(super) fn replay(args: &ReplayArgs, keep: Keep) -> Result<()> {
+    let policies = args.policy.map_or(Policy::ALL.to_vec(), |policy| vec![policy]);
+    let mut short = None;
+    for file in &args.files {
+        let recording = read(args, file).with_context(|| format!("cannot read {}", file.display()))?;
+        let name = stem(file);
+        if recording.allocs() == 0 {
+            bail!("{}: no allocation among its events", file.display());
+        }
+        let page = args.out.as_ref().map(|dir| page_file(dir, &name)).transpose()?;
+        let options = Options {
+            resync: !args.no_resync,
+            cpus: args.nodes.unwrap_or(recording.cpus).clamp(1, NODES_LIMIT),
+            keep: keep.0,
+            since_616: since_616(args.kernel.as_deref().unwrap_or(&recording.kernel))?,
+        };
+        let reports =
+            policies.iter().map(|&policy| run(&recording, policy, options)).collect::<Result<Vec<_>>>()?;
+        if args.json {
+            for report in &reports {
+                let row = Row {
+                    recording: &name,
+                    report,
+                    differ: report.differ(),
+                    unknowable: report.unknowable(),
+                };
+                out(&serde_json::to_string(&row)?)?;
+            }
+        } else {
+            print(&name, &recording, &reports)?;
+        }
+        if let Some(page) = page {
+            let path = page.write(&markdown(&name, &recording, &reports))?;
+            let told = format!("written: {}", path.display());
+            if args.json { say(&told) } else { out(&told)? }
+        }
+        if let Some(why) = recording.cut_short {
+            short.get_or_insert(format!(
+                "{name}: the input ends early, {why}; the results are of what was read"
+            ));
+        }
+    }
+    short.map_or(Ok(()), |why| bail!("{why}"))
+}
+
+fn page_file(dir: &Path, name: &str) -> Result<FileToBe> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    FileToBe::open(&dir.join(format!("{name}.md")))
+}
+
+/// Reads a recording, and the tables beside it unless they are inside.
+fn read(args: &ReplayArgs, file: &Path) -> Result<Recording> {
+    let mut recording = Recording::read(open(file)?);
+    let shown = file.display();
+    if recording.lost > 0 {
+        say(&format!(
+            "{shown}: the recorder lost {}, so that answers after that mean little",
+            counted(recording.lost, "event")
+        ));
+    }
+    if recording.bad > 0 {
+        say(&format!("{shown}: {} cannot be read", counted(recording.bad, "line")));
+    }
+    if let Some(path) = args.before.clone().or_else(|| beside(file, "before.vmallocinfo")) {
+        recording.begin = Some(table(&path)?);
+    }
+    if let Some(path) = args.vmallocinfo.clone().or_else(|| beside(file, "vmallocinfo")) {
+        recording.end = Some(table(&path)?);
+    }
+    let hashed = |areas: &Areas| areas.areas.is_empty() && areas.bad > 0;
+    if recording.begin.as_ref().is_some_and(hashed) {
+        bail!(
+            "the table before has no address that can be used: read it as root, with kernel.kptr_restrict=1"
+        );
+    }
+    Ok(recording)
+}
+
+/// `NAME.` and this end beside the recording, compressed or not.
+fn beside(file: &Path, end: &str) -> Option<PathBuf> {
+    let name = |packed: &str| file.with_file_name(format!("{}.{end}{packed}", stem(file)));
+    ["", ".gz", ".zst"].map(name).into_iter().find(|path| path.is_file())
+}
+
+fn table(path: &PathBuf) -> Result<Areas> {
+    Ok(Areas::read(open(path).with_context(|| path.display().to_string())?))
+}
+
+/// Whether a release is 6.16 or later; the empty one is not.
+fn since_616(release: &str) -> Result<bool> {
+    if release.is_empty() {
+        return Ok(false);
+    }
+    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor) >= (6, 16)),
+        _ => bail!("{release} is no release of a kernel, such as 6.18"),
+    }
+}
+
+/// Equal answers among those that a recording can know.
+fn share(report: &Report) -> String {
+    let knowable = report.allocs - report.unknowable();
+    let same = report.equal + report.failed_both;
+    format!("{:.2} %", 100.0 * same as f64 / knowable.max(1) as f64)
+}
+
+const HEAD: [&str; 10] = [
+    "policy",
+    "nodes",
+    "allocs",
+    "equal",
+    "of these\nfrom a pool",
+    "lower",
+    "higher",
+    "failed",
+    "not\nknowable",
+    "equal of\nthe rest",
+];
+
+fn cells(report: &Report) -> [String; 10] {
+    [
+        report.policy.to_string(),
+        report.nodes.to_string(),
+        grouped(report.allocs),
+        grouped(report.equal),
+        grouped(report.equal_from_pool),
+        grouped(report.lower),
+        grouped(report.higher),
+        format!("{}+{}", report.failed_both, report.failed_differs),
+        grouped(report.unknowable()),
+        share(report),
+    ]
+}
+
+/// Causes that some report has.
+fn causes(reports: &[Report]) -> impl Iterator<Item = Cause> {
+    CAUSES.into_iter().filter(|cause| reports.iter().any(|report| report.causes.contains_key(cause)))
+}
+
+fn count(report: &Report, cause: Cause) -> String {
+    grouped(report.causes.get(&cause).copied().unwrap_or(0))
+}
+
+/// What a cause speaks of.
+fn kind(cause: Cause) -> &'static str {
+    match (cause.is_policy(), cause.is_unknowable()) {
+        (true, _) => "policy",
+        (_, true) => "not knowable",
+        _ => "open",
+    }
+}
+
+fn print(name: &str, recording: &Recording, reports: &[Report]) -> Result<()> {
+    let mut table = plain();
+    table.set_header(HEAD);
+    for report in reports {
+        table.add_row(cells(report).map(Cell::new));
+    }
+    align(&mut table, 1);
+    out(&table.to_string())?;
+    let mut table = plain();
+    let names = reports.iter().map(|report| report.policy);
+    table.set_header(["cause", "of"].into_iter().chain(names));
+    for cause in causes(reports) {
+        let counts = reports.iter().map(|report| count(report, cause));
+        table.add_row([cause.text().to_string(), kind(cause).to_string()].into_iter().chain(counts));
+    }
+    align(&mut table, 2);
+    out(&table.to_string())?;
+    for line in notes(recording, reports) {
+        out(&format!("{name}: {line}"))?;
+    }
+    for report in reports {
+        for divergence in &report.divergences {
+            out(&format!("{name}: {}: {}", report.policy, shown(divergence)))?;
+        }
+        let left = report.differ() - report.divergences.len() as u64;
+        if left > 0 {
+            out(&format!(
+                "{name}: {}: {} more; --diff=all lists all",
+                report.policy,
+                counted(left, "difference")
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+/// A difference as a line.
+fn shown(divergence: &Divergence) -> String {
+    let Divergence { number, line, ns, cpu, size, align, kernel, policy, why, .. } = divergence;
+    let at = |address: &Option<u64>| address.map_or("nothing".into(), |at| format!("{at:#x}"));
+    let (seconds, micros) = (ns / 1_000_000_000, ns / 1000 % 1_000_000);
+    format!(
+        "allocation {number} (line {line}, {seconds}.{micros:06} s, CPU {cpu}): {size} bytes aligned to {align}: kernel {}, policy {}: {why}",
+        at(kernel),
+        at(policy)
+    )
+}
+
+/// What was known, and what was not: sentences.
+fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
+    let Some(report) = reports.first() else { return Vec::new() };
+    let known = &report.known;
+    let mut notes = Vec::new();
+    if known.table {
+        notes.push(format!(
+            "before the trace: {} and {} lazy, the node of {} of these by the order of the lines; {} not usable",
+            counted(known.busy, "busy area"),
+            grouped(known.lazy),
+            grouped(known.lazy_with_node),
+            counted(known.unusable, "line")
+        ));
+        let pools = if known.pools {
+            "pools were empty, as a mark says"
+        } else {
+            "what the pools held is not known; they are taken to be empty"
+        };
+        notes.push(format!(
+            "{pools}; who allocated the busy areas, the shape of the tree of holes and the inside of vmap blocks are not known"
+        ));
+    } else {
+        notes.push("no table before the trace: the space is taken to be empty".into());
+    }
+    notes.push(format!(
+        "{} returned {} by the events, {} by the books; {} of what nobody knew; {} with numbers that no allocator accepts",
+        counted(report.purges, "purge"),
+        counted(report.purged, "area"),
+        grouped(report.purged_books),
+        counted(report.frees_unknown, "free"),
+        counted(report.absurd, "event")
+    ));
+    if report.chunks > 0 {
+        notes.push(format!(
+            "{} created; the top-down search finds the base of {}",
+            counted(report.chunks, "percpu chunk"),
+            report.chunks_equal
+        ));
+    }
+    if let Some(end) = &report.end {
+        notes.push(format!(
+            "of {} in the table after, {} stand so in the books of the kernel, and {} in these alone",
+            counted(end.areas, "area"),
+            grouped(end.agree),
+            grouped(end.only_in_books)
+        ));
+    }
+    if recording.lost > 0 {
+        notes.push(format!("{} lost by the recorder", counted(recording.lost, "event")));
+    }
+    let how = if report.resync {
+        "after each difference the policy is put right"
+    } else {
+        "each side goes on with what it gave out"
+    };
+    notes.push(how.into());
+    notes
+}
+
+/// The page for `results`.
+fn markdown(name: &str, recording: &Recording, reports: &[Report]) -> String {
+    let mut page = format!("# {name}: a kernel and the policies, address by address\n\n");
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let _ = writeln!(page, "Computed by `vmlab {}`; nothing in it is timed.\n", words.join(" "));
+    for line in notes(recording, reports) {
+        let _ = writeln!(page, "- {line}");
+    }
+    let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let line =
+        |columns: usize, left: usize| format!("|{}{}\n", "---|".repeat(left), "---:|".repeat(columns - left));
+    page += "\n## Addresses\n\n";
+    page += &row(&HEAD.map(|head| head.replace('\n', " ")));
+    page += &line(HEAD.len(), 1);
+    for report in reports {
+        page += &row(&cells(report));
+    }
+    page += "\n## Causes of the answers that differ\n\n";
+    let names = reports.iter().map(|report| report.policy.to_string());
+    page += &row(&["cause".to_string(), "of".to_string()].into_iter().chain(names).collect::<Vec<_>>());
+    page += &line(2 + reports.len(), 2);
+    for cause in causes(reports) {
+        let counts = reports.iter().map(|report| count(report, cause));
+        let head = [cause.text().to_string(), kind(cause).to_string()];
+        page += &row(&head.into_iter().chain(counts).collect::<Vec<_>>());
+    }
+    for report in reports.iter().filter(|report| !report.divergences.is_empty()) {
+        let _ = write!(page, "\n## The first differences of `{}`\n\n", report.policy);
+        for divergence in &report.divergences {
+            let _ = writeln!(page, "- {}", shown(divergence));
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_changed_with_6_16() {
+        let of = |release| since_616(release).ok();
+        assert_eq!(
+            ["6.15.9", "6.16", "6.18.44-x", "7.0-rc1", ""].map(of),
+            [Some(false), Some(true), Some(true), Some(true), Some(false)]
+        );
+        assert!(since_616("new").is_err() && since_616("6").is_err());
+    }
+
+    #[test]
+    fn so_many_differences_or_all() {
+        assert_eq!(["0", "7", "all"].map(|text| text.parse::<Keep>().unwrap().0), [0, 7, KEEP_MAX]);
+        assert!("some".parse::<Keep>().is_err());
+    }
+}

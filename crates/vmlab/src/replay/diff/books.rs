@@ -1,0 +1,474 @@
+//! Who holds which range under a policy, in books that can be corrected: what a whole space does, without its locks.
+//!
+//! # Theory
+//! A space cannot be told that an area went elsewhere than it decided: what it gave out would have to become unlazy again. These books
+//! can. They decide by the same bundle of policies ([`Config`]) and keep what a space keeps: holes in the policy's own index, busy
+//! areas, lazy ones in the node that they wait in, pools by node and size. A test holds them to the space, answer by answer.
+//!
+//! # Invariants
+//! - **BK1 apart** busy, lazy and pooled areas and the holes of the index are disjoint, and tile the extent.
+
+use crate::machine::{LabMachine, PlainLock, Work};
+use anyhow::{Context as _, Result};
+use std::collections::{BTreeMap, VecDeque};
+use va_base::{Broken, Pages, Request, Va, VaRange};
+use va_space::NODES_LIMIT;
+use va_space::config::{Config, Order};
+use va_space::decay::Decay;
+use va_space::node::{NodeMap, Zone};
+use va_space::pool::{EXACT_PAGES_MAX, LARGE_PAGES_MAX, LARGE_SIZES};
+use va_tree::{Congruent, FreeIndex};
+
+/// To whose pool an area goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// To this node's.
+    Node(u32),
+    /// To none.
+    Nobody,
+    /// It was given out before the trace: to some node's.
+    Unknown,
+}
+
+/// A busy area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Busy {
+    /// Bytes.
+    pub size: u64,
+    /// Its owner.
+    pub owner: Owner,
+}
+
+/// A freed area that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lazy {
+    /// Bytes.
+    pub size: u64,
+    /// Its owner.
+    pub owner: Owner,
+    /// The node in which it waits.
+    pub node: u32,
+    /// When it was freed: a number that grows.
+    pub freed: u64,
+}
+
+/// A pooled area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pooled {
+    /// Bytes.
+    pub size: u64,
+    /// Whose pool; `None` if nobody knows whose.
+    pub node: Option<u32>,
+}
+
+/// Where a range is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Busy, all or part of it.
+    Busy(u64, Busy),
+    /// Lazy, all or part of it.
+    Lazy(u64, Lazy),
+    /// In a pool, all or part of it.
+    Pooled(u64, Pooled),
+    /// In a hole.
+    Hole,
+}
+
+/// An answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// First address.
+    pub start: u64,
+    /// The node whose pool it comes from; `None` if it was searched for.
+    pub pool: Option<u32>,
+}
+
+/// Books under the policies `C`.
+pub struct Books<C: Config> {
+    index: C::Index<LabMachine<PlainLock>>,
+    nodes: NodeMap,
+    window: VaRange,
+    busy: BTreeMap<u64, Busy>,
+    lazy: BTreeMap<u64, Lazy>,
+    pooled: BTreeMap<u64, Pooled>,
+    /// Of each node, by pages: what can be had first stands first.
+    pools: Vec<BTreeMap<u64, VecDeque<u64>>>,
+    clock: u64,
+}
+
+fn range(start: u64, size: u64) -> Option<VaRange> {
+    VaRange::from_size(Va::new(start), size).filter(|range| range.is_page_aligned() && !range.is_empty())
+}
+
+fn overlapping<T: Copy>(
+    map: &BTreeMap<u64, T>,
+    size_of: impl Fn(T) -> u64,
+    start: u64,
+    end: u64,
+) -> Option<(u64, T)> {
+    let (&at, &held) = map.range(..end).next_back()?;
+    (at.saturating_add(size_of(held)) > start).then_some((at, held))
+}
+
+impl<C: Config> Books<C> {
+    /// Begins with an empty space of so many CPUs.
+    ///
+    /// # Errors
+    /// If the index cannot be made.
+    pub fn new(extent: VaRange, window: VaRange, cpus: u32) -> Result<Self> {
+        let count = cpus.clamp(1, C::NODES_MAX.min(NODES_LIMIT));
+        let machine = LabMachine::new(count, u32::MAX, Work::Elsewhere);
+        let nodes = NodeMap::new(count, Pages::new(16));
+        Ok(Self {
+            index: C::index(extent, window, machine)?,
+            nodes: nodes.context("no nodes")?,
+            window,
+            busy: BTreeMap::new(),
+            lazy: BTreeMap::new(),
+            pooled: BTreeMap::new(),
+            pools: vec![BTreeMap::new(); count as usize],
+            clock: 0,
+        })
+    }
+
+    /// How many nodes.
+    pub fn nodes(&self) -> u32 {
+        self.nodes.nodes()
+    }
+
+    /// The index of holes.
+    pub fn index(&self) -> &impl FreeIndex {
+        &self.index
+    }
+
+    /// What is busy.
+    pub fn busy(&self) -> &BTreeMap<u64, Busy> {
+        &self.busy
+    }
+
+    /// What waits.
+    pub fn lazy(&self) -> &BTreeMap<u64, Lazy> {
+        &self.lazy
+    }
+
+    /// How many areas are in pools.
+    pub fn pooled(&self) -> usize {
+        self.pooled.len()
+    }
+
+    /// Whether areas have owners.
+    fn has_pools(&self) -> bool {
+        C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes() > 1)
+    }
+
+    /// The owner that an area for this request gets.
+    pub fn owner_for(&self, cpu: u16, request: &Request) -> Owner {
+        if self.has_pools() && request.window().is_none_or(|window| window == self.window) {
+            Owner::Node(u32::from(cpu) % self.nodes())
+        } else {
+            Owner::Nobody
+        }
+    }
+
+    /// Takes what the policy decides on, for a CPU.
+    pub fn alloc(&mut self, cpu: u16, request: &Request) -> Option<Answer> {
+        let owner = self.owner_for(cpu, request);
+        let size = request.size().get() * va_base::PAGE_SIZE;
+        let from_pool = match owner {
+            Owner::Node(node) => self.take_pooled(node, request),
+            Owner::Nobody | Owner::Unknown => None,
+        };
+        let answer = match from_pool {
+            Some(start) => Answer { start, pool: self.pooled.remove(&start)?.node },
+            None => match self.index.alloc(request) {
+                Ok(start) => Answer { start: start.get(), pool: None },
+                Err(_) => self.steal(owner, request)?,
+            },
+        };
+        self.busy.insert(answer.start, Busy { size, owner });
+        Some(answer)
+    }
+
+    /// What [`alloc`](Self::alloc) would answer, and nothing changes.
+    pub fn peek(&self, cpu: u16, request: &Request) -> Option<Answer> {
+        if let Owner::Node(node) = self.owner_for(cpu, request)
+            && let Some(list) = self.pools[node as usize].get(&request.size().get())
+            && let Some(&start) =
+                list.iter().take(C::POOL_TRIES as usize).find(|&&at| Va::new(at).is_aligned(request.align()))
+        {
+            return Some(Answer { start, pool: Some(node) });
+        }
+        self.index.would_fit(request).ok().map(|start| Answer { start: start.get(), pool: None })
+    }
+
+    /// Whose pool they are in is not known any more: the areas of a size that stand in a pool before `until`, or all.
+    pub fn forget(&mut self, node: u32, size: u64, until: Option<u64>) {
+        let Some(list) = self.pools[node as usize].get_mut(&(size / va_base::PAGE_SIZE)) else { return };
+        while let Some(start) = list.pop_front_if(|&mut start| Some(start) != until) {
+            self.pooled.insert(start, Pooled { size, node: None });
+        }
+    }
+
+    fn take_pooled(&mut self, node: u32, request: &Request) -> Option<u64> {
+        let list = self.pools.get_mut(node as usize)?.get_mut(&request.size().get())?;
+        for _ in 0..(C::POOL_TRIES as usize).min(list.len()) {
+            let first = list.pop_front()?;
+            if Va::new(first).is_aligned(request.align()) {
+                return Some(first);
+            }
+            list.push_back(first);
+        }
+        None
+    }
+
+    fn steal(&mut self, owner: Owner, request: &Request) -> Option<Answer> {
+        let Owner::Node(node) = owner else { return None };
+        let start = (1..self.nodes())
+            .filter(|_| C::STEAL)
+            .find_map(|step| self.take_pooled((node + step) % self.nodes(), request))?;
+        Some(Answer { start, pool: self.pooled.remove(&start)?.node })
+    }
+
+    /// Undoes the last `alloc`: the area is where it was.
+    pub fn undo(&mut self, answer: Answer) {
+        let Some(Busy { size, .. }) = self.busy.remove(&answer.start) else { return };
+        match answer.pool {
+            Some(node) => {
+                self.pooled.insert(answer.start, Pooled { size, node: Some(node) });
+                let pool = &mut self.pools[node as usize];
+                pool.entry(size / va_base::PAGE_SIZE).or_default().push_front(answer.start);
+            }
+            None => self.give_back(answer.start, size),
+        }
+    }
+
+    fn give_back(&mut self, start: u64, size: u64) {
+        if let Some(range) = range(start, size) {
+            let back = self.index.give_back(range);
+            // Whatever the books hold was taken from the index.
+            debug_assert!(back.is_ok(), "{back:?}");
+        }
+    }
+
+    /// Where a range is; where parts of it are in several places, the first of busy, lazy, pooled.
+    pub fn place(&self, start: u64, size: u64) -> Place {
+        let end = start.saturating_add(size);
+        if let Some((at, busy)) = overlapping(&self.busy, |busy| busy.size, start, end) {
+            return Place::Busy(at, busy);
+        }
+        if let Some((at, lazy)) = overlapping(&self.lazy, |lazy| lazy.size, start, end) {
+            return Place::Lazy(at, lazy);
+        }
+        match overlapping(&self.pooled, |pooled| pooled.size, start, end) {
+            Some((at, pooled)) => Place::Pooled(at, pooled),
+            None => Place::Hole,
+        }
+    }
+
+    /// Makes exactly this range busy, whoever has it; what is only partly in it goes back to the index. `None` if it is no range of the
+    /// extent, otherwise how many areas were busy there.
+    pub fn put(&mut self, start: u64, size: u64, owner: Owner) -> Option<u64> {
+        let whole = range(start, size)?;
+        let mut gone = 0;
+        loop {
+            match self.place(start, size) {
+                Place::Hole => break,
+                Place::Busy(at, busy) => {
+                    self.busy.remove(&at);
+                    self.give_back(at, busy.size);
+                    gone += 1;
+                }
+                Place::Lazy(at, lazy) => {
+                    self.lazy.remove(&at);
+                    self.give_back(at, lazy.size);
+                }
+                Place::Pooled(at, pooled) => {
+                    self.unpool(at, pooled);
+                    self.give_back(at, pooled.size);
+                }
+            }
+        }
+        self.index.take(whole).ok()?;
+        let owner = if self.has_pools() { owner } else { Owner::Nobody };
+        self.busy.insert(start, Busy { size, owner });
+        Some(gone)
+    }
+
+    fn unpool(&mut self, start: u64, pooled: Pooled) {
+        self.pooled.remove(&start);
+        if let Some(node) = pooled.node
+            && let Some(list) = self.pools[node as usize].get_mut(&(pooled.size / va_base::PAGE_SIZE))
+            && let Some(at) = list.iter().position(|&other| other == start)
+        {
+            list.remove(at);
+        }
+    }
+
+    /// Makes a range lazy in a node. `false` if it is not free.
+    pub fn put_lazy(&mut self, start: u64, size: u64, node: Option<u32>) -> bool {
+        let owner = node.map_or(Owner::Unknown, |node| Owner::Node(node % self.nodes()));
+        if self.place(start, size) != Place::Hole || self.put(start, size, owner).is_none() {
+            return false;
+        }
+        self.free(start)
+    }
+
+    /// Gives the area that starts here back; `false` if there is none.
+    pub fn free(&mut self, start: u64) -> bool {
+        let Some(Busy { size, owner }) = self.busy.remove(&start) else { return false };
+        let node = match owner {
+            Owner::Node(node) => node,
+            Owner::Nobody | Owner::Unknown => C::Zone::node_of(&self.nodes, Va::new(start)),
+        };
+        self.clock += 1;
+        self.lazy.insert(start, Lazy { size, owner, node, freed: self.clock });
+        true
+    }
+
+    /// What a drain does: a part of each pool goes to the index, then the `most` areas that were freed first go to pools, or to the
+    /// index; `full`: everything goes to the index. Returns how many were lazy.
+    pub fn purge(&mut self, full: bool, most: u64) -> u64 {
+        let by_address = C::ORDER != Order::Newest;
+        for node in 0..self.pools.len() {
+            let mut out = self.decayed(node, full);
+            if by_address {
+                out.sort_unstable();
+            }
+            self.give_back_all(out, by_address);
+        }
+        if full {
+            let unknown: Vec<u64> = self.pooled.keys().copied().collect();
+            let out =
+                unknown.into_iter().filter_map(|at| Some((at, self.pooled.remove(&at)?.size))).collect();
+            self.give_back_all(out, true);
+        }
+        let mut out: Vec<(u64, Lazy)> = std::mem::take(&mut self.lazy).into_iter().collect();
+        if (out.len() as u64) > most {
+            out.sort_unstable_by_key(|&(_, lazy)| lazy.freed);
+            self.lazy.extend(out.split_off(usize::try_from(most).unwrap_or(usize::MAX)));
+        }
+        let count = out.len() as u64;
+        match C::ORDER {
+            Order::NodeByAddress => out.sort_unstable_by_key(|&(start, lazy)| (lazy.node, start)),
+            Order::Newest => out.sort_unstable_by_key(|&(_, lazy)| std::cmp::Reverse(lazy.freed)),
+            Order::SliceByAddress => out.sort_unstable_by_key(|&(_, lazy)| lazy.freed),
+        }
+        let mut rest: Vec<(u64, u64, u32)> = Vec::new();
+        for (start, lazy) in out {
+            let pages = lazy.size / va_base::PAGE_SIZE;
+            match lazy.owner {
+                Owner::Node(node) if !full && self.pool_takes(node, pages) => {
+                    self.pooled.insert(start, Pooled { size: lazy.size, node: Some(node) });
+                    self.pools[node as usize].entry(pages).or_default().push_front(start);
+                }
+                Owner::Unknown if !full && pages <= C::POOL_PAGES_MAX => {
+                    self.pooled.insert(start, Pooled { size: lazy.size, node: None });
+                }
+                Owner::Node(_) | Owner::Unknown | Owner::Nobody => rest.push((start, lazy.size, lazy.node)),
+            }
+        }
+        match C::ORDER {
+            // Of each node, from the highest address down.
+            Order::NodeByAddress => rest.sort_by_key(|&(start, _, node)| (node, std::cmp::Reverse(start))),
+            Order::Newest => {}
+            Order::SliceByAddress => rest.sort_unstable(),
+        }
+        let join = C::ORDER == Order::SliceByAddress;
+        self.give_back_all(rest.into_iter().map(|(start, size, _)| (start, size)).collect(), join);
+        count
+    }
+
+    /// Whether a pool has a list for areas of this size.
+    fn pool_takes(&self, node: u32, pages: u64) -> bool {
+        if pages <= EXACT_PAGES_MAX.min(C::POOL_PAGES_MAX) {
+            return true;
+        }
+        let large =
+            || self.pools[node as usize].range(EXACT_PAGES_MAX + 1..).filter(|(_, list)| !list.is_empty());
+        let held: u64 = large().map(|(pages, list)| pages * list.len() as u64).sum();
+        let has_list = large().count() < LARGE_SIZES || large().any(|(&other, _)| other == pages);
+        pages <= C::POOL_PAGES_MAX && held + pages <= LARGE_PAGES_MAX && has_list
+    }
+
+    /// Gives every pool back to the index, as a shrinker does.
+    pub fn drain_pools(&mut self) {
+        for node in 0..self.pools.len() {
+            let mut out = self.decayed(node, true);
+            out.sort_unstable();
+            self.give_back_all(out, true);
+        }
+    }
+
+    /// What leaves the pool of a node, in order.
+    fn decayed(&mut self, node: usize, full: bool) -> Vec<(u64, u64)> {
+        let mut out = Vec::new();
+        for (pages, list) in &mut self.pools[node] {
+            let len = list.len() as u64;
+            let quota = if full { len } else { C::Decay::quota(len) };
+            for _ in 0..quota {
+                let Some(start) = list.pop_front() else { break };
+                self.pooled.remove(&start);
+                out.push((start, pages * va_base::PAGE_SIZE));
+            }
+        }
+        out
+    }
+
+    /// Gives areas back in this order; neighbours in it as one, if told.
+    fn give_back_all(&mut self, out: Vec<(u64, u64)>, join: bool) {
+        let mut run: Option<(u64, u64, u64)> = None;
+        for (start, size) in out {
+            match &mut run {
+                Some((at, len, count)) if join && *at + *len == start => {
+                    *len += size;
+                    *count += 1;
+                }
+                _ => {
+                    if let Some(run) = run.replace((start, size, 1)) {
+                        self.give_back_run(run);
+                    }
+                }
+            }
+        }
+        if let Some(run) = run {
+            self.give_back_run(run);
+        }
+    }
+
+    fn give_back_run(&mut self, (start, size, count): (u64, u64, u64)) {
+        self.give_back(start, size);
+        let _released = self.index.release_pieces(count - 1);
+    }
+
+    /// The highest base for a percpu chunk of this size.
+    pub fn find_chunk(&self, size: u64) -> Option<u64> {
+        let areas = [(0, size)];
+        let request = Congruent::new(&areas, 1 << size.trailing_zeros().min(63)).ok()?;
+        self.index.find_congruent(&request.within(self.window)).ok().map(Va::get)
+    }
+
+    /// Checks BK1 with a full walk.
+    ///
+    /// # Errors
+    /// What is wrong with the index, or a range that is in two places or in none.
+    pub fn validate(&self) -> std::result::Result<(), Broken> {
+        self.index.validate()?;
+        let held = self.busy.iter().map(|(&at, busy)| (at, busy.size));
+        let lazy = self.lazy.iter().map(|(&at, lazy)| (at, lazy.size));
+        let pooled = self.pooled.iter().map(|(&at, pooled)| (at, pooled.size));
+        let holes = self.index.holes().map(|hole| (hole.start().get(), hole.len_bytes()));
+        let mut all: Vec<(u64, u64)> = held.chain(lazy).chain(pooled).chain(holes).collect();
+        all.sort_unstable();
+        let extent = self.index.extent();
+        let mut next = extent.start().get();
+        for (start, size) in all {
+            if start != next {
+                return Err(Broken { rule: "BK1", at: Va::new(next), want: next, got: start });
+            }
+            next = start + size;
+        }
+        let end = extent.end().get();
+        let broken = Broken { rule: "BK1", at: Va::new(next), want: end, got: next };
+        if next == end { Ok(()) } else { Err(broken) }
+    }
+}

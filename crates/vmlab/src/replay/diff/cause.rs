@@ -1,0 +1,155 @@
+//! Why the kernel's answer and a policy's are not the same.
+//!
+//! # Theory
+//! Two sets of books stand beside the trace: those of the kernel as far as events tell them (nodes and pools by Linux's rules,
+//! always put right by what the kernel answered), and those of the policy. Where the answers part, each of the two addresses
+//! is looked up in both, and Linux's policy is asked what it would answer from the kernel's books. If that is what the kernel
+//! answered, the difference is one of policies; if not, it is something that events and tables do not tell. The first rule that
+//! holds counts.
+//!
+//! # Invariants
+//! - **DF1 one-cause** every answer that differs has exactly one cause, and what no rule explains is counted as unexplained.
+
+use serde::Serialize;
+
+/// A cause. The order is that of the tables.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// The kernel took the area from the pool of its CPU's node, which the policy does not have, or has otherwise.
+    KernelPool,
+    /// The kernel left a lower hole: there it is in a pool.
+    LeftPooled,
+    /// The kernel left a lower hole: there it is still lazy, by the events.
+    LeftLazy,
+    /// The policy took it from a pool of its own, which the kernel does not have.
+    OwnPool,
+    /// Both took it from the pool of the node, in different orders.
+    OwnOrder,
+    /// Linux looks for size + align - 1 bytes; the lower hole has fewer, and yet room.
+    AlignRule,
+    /// The policy's search finds another hole than Linux's.
+    OwnSearch,
+    /// One side found nothing.
+    Failed,
+    /// A range that one side gave to somebody else because of an earlier difference; never while resynchronising.
+    Earlier,
+    /// From the pool of the node, but not the area that Linux would take next: the pool is not what events tell.
+    PoolOrder,
+    /// The kernel took it from the pool of another node than that of the event's CPU: the thread moved in between.
+    OtherNode,
+    /// The kernel took it from a pool, and whose is not known: it was given out before the trace, or not found where it should
+    /// have been.
+    OwnerUnknown,
+    /// The pool held an area by the events, and the kernel searched: it was emptied without an event, or the thread moved.
+    PoolMissed,
+    /// The kernel took what is lazy by the events: it had been purged, and the event of that comes later or not at all.
+    PurgeUnseen,
+    /// The kernel took what is busy by the events: it was freed on a way without events.
+    FreeUnseen,
+    /// Another CPU was given the policy's address by one of the next events: the two stand in the other order.
+    EventOrder,
+    /// In the way lies an area that no table told and that is freed later.
+    AreaUnknown,
+    /// An aligned request, and a hole shorter than size + align - 1, which Linux's search takes only if it happens to meet it: that
+    /// depends on the shape of its tree.
+    TreeShape,
+    /// None of these.
+    Unexplained,
+}
+
+/// All of them.
+pub const CAUSES: [Cause; 19] = [
+    Cause::KernelPool,
+    Cause::LeftPooled,
+    Cause::LeftLazy,
+    Cause::OwnPool,
+    Cause::OwnOrder,
+    Cause::AlignRule,
+    Cause::OwnSearch,
+    Cause::Failed,
+    Cause::Earlier,
+    Cause::PoolOrder,
+    Cause::OtherNode,
+    Cause::OwnerUnknown,
+    Cause::PoolMissed,
+    Cause::PurgeUnseen,
+    Cause::FreeUnseen,
+    Cause::EventOrder,
+    Cause::AreaUnknown,
+    Cause::TreeShape,
+    Cause::Unexplained,
+];
+
+impl Cause {
+    /// What it says, as the head of a row.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::KernelPool => "kernel took it from its node's pool",
+            Self::LeftPooled => "kernel left a lower hole: pooled there",
+            Self::LeftLazy => "kernel left a lower hole: still lazy there",
+            Self::OwnPool => "policy took it from a pool that the kernel does not have",
+            Self::OwnOrder => "both from the pool, in different orders",
+            Self::OwnSearch => "the policy's search finds another hole",
+            Self::AlignRule => "alignment rule: Linux looks for size + align - 1",
+            Self::Failed => "one side found nothing",
+            Self::Earlier => "from an earlier difference",
+            Self::PoolOrder => "pool of the node, but not the area that Linux takes next",
+            Self::OtherNode => "pool of another node than that of the event's CPU",
+            Self::OwnerUnknown => "pool of a node that is not known",
+            Self::PoolMissed => "pool held one, and the kernel searched",
+            Self::PurgeUnseen => "lazy by the events: purged, and not seen yet",
+            Self::FreeUnseen => "busy by the events: freed without one",
+            Self::EventOrder => "events of two CPUs stand in the other order",
+            Self::AreaUnknown => "an area that no table told is in the way",
+            Self::TreeShape => "aligned, and which hole is met depends on the tree's shape",
+            Self::Unexplained => "unexplained",
+        }
+    }
+
+    /// Whether it is a difference of policy, which would show in any recording; otherwise it is something that the
+    /// recording does not know. What is unexplained is neither.
+    pub fn is_policy(self) -> bool {
+        match self {
+            Self::KernelPool
+            | Self::LeftPooled
+            | Self::LeftLazy
+            | Self::OwnPool
+            | Self::OwnOrder
+            | Self::AlignRule
+            | Self::OwnSearch
+            | Self::Failed
+            | Self::Earlier => true,
+            Self::PoolOrder
+            | Self::OtherNode
+            | Self::OwnerUnknown
+            | Self::PoolMissed
+            | Self::PurgeUnseen
+            | Self::FreeUnseen
+            | Self::EventOrder
+            | Self::AreaUnknown
+            | Self::TreeShape
+            | Self::Unexplained => false,
+        }
+    }
+
+    /// Whether it is something that a recording cannot know.
+    pub fn is_unknowable(self) -> bool {
+        !self.is_policy() && self != Self::Unexplained
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_is_listed_once_in_order_and_has_a_text_of_its_own() {
+        assert!(CAUSES.is_sorted() && CAUSES.windows(2).all(|two| two[0] != two[1]));
+        let mut texts = CAUSES.map(Cause::text);
+        texts.sort_unstable();
+        assert!(texts.windows(2).all(|two| two[0] != two[1]));
+        assert_eq!(CAUSES.iter().filter(|cause| cause.is_policy()).count(), 9);
+        assert!(!Cause::Unexplained.is_policy() && !Cause::Unexplained.is_unknowable());
+    }
+}

@@ -1,0 +1,486 @@
+//! Where a kernel and a policy part, and why.
+//!
+//! # Theory
+//! ```text
+//!   table before ---> busy, lazy            event ---> the policy answers
+//!   mark "drained" -> pools are empty                  the kernel's answer, from the trace
+//!                                                      not the same? one cause, from both books; then the policy's
+//!                                                      books get the kernel's answer, unless told otherwise
+//! ```
+//! The state before the trace comes from `vmallocinfo`: busy areas are where they are, lazy ones wait in the node whose list
+//! shows them. What it cannot tell is said, counted and a cause of its own: pools (unless a mark says that they were emptied),
+//! who allocated what is busy, and the shape of the tree of holes.
+//!
+//! With **resynchronising** one difference does not cause the next, so that each stands for itself. Without, each side goes on
+//! with what it gave out, and what follows from an earlier difference is counted as that.
+//!
+//! # Invariants
+//! - **DF2 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both and
+//!   failed-differs.
+
+pub mod books;
+pub mod cause;
+pub mod recording;
+mod report;
+mod why;
+
+pub use report::{Divergence, EndCheck, Known, Report};
+
+use self::books::{Answer, Books, Owner};
+use self::cause::Cause;
+use self::recording::{Area, Recording, Step, What};
+use self::why::{Lesson, Why};
+use crate::replay::{CHUNK_BYTES, kernel_extent};
+use crate::run_space::Policy;
+use crate::trace::Event;
+use crate::trace::jsonl::When;
+use anyhow::{Context as _, Result};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use va_base::{PAGE_SIZE, Request, Va, VaRange};
+use va_space::config::{Config, Default as Ours, Linux69, OneLock52, Order};
+use va_space::decay::Quarter;
+use va_tree::RbIndex;
+use va_tree::rb::Linux;
+
+/// Linux since 6.16: as 6.9, but a drain leaves pools of one to three areas alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Linux616;
+
+impl Config for Linux616 {
+    type Index<P: va_base::Platform> = RbIndex<Linux, P>;
+    type Zone = va_space::node::InTurn;
+    type Decay = Quarter;
+    type Lookup<P: va_base::Machine> = <Linux69 as Config>::Lookup<P>;
+    const NODES_MAX: u32 = Linux69::NODES_MAX;
+    const POOL_ON_ONE_NODE: bool = Linux69::POOL_ON_ONE_NODE;
+    const POOL_PAGES_MAX: u64 = Linux69::POOL_PAGES_MAX;
+    const POOL_TRIES: u32 = Linux69::POOL_TRIES;
+    const STEAL: bool = Linux69::STEAL;
+    const ORDER: Order = Linux69::ORDER;
+    const SLICE_AREAS: u64 = Linux69::SLICE_AREAS;
+    const FAIL_FAST: bool = Linux69::FAIL_FAST;
+    const RECLAIM_FIRST: bool = Linux69::RECLAIM_FIRST;
+
+    fn index<P: va_base::Platform>(
+        extent: VaRange,
+        default_window: VaRange,
+        platform: P,
+    ) -> Result<Self::Index<P>, va_base::AllocError> {
+        Linux69::index(extent, default_window, platform)
+    }
+}
+
+/// How to compare.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Put the policy's books right after each difference.
+    pub resync: bool,
+    /// CPUs that the machine had: nodes of the kernel, and of the policy.
+    pub cpus: u32,
+    /// How many differences to keep.
+    pub keep: usize,
+    /// Whether the kernel is 6.16 or newer.
+    pub since_616: bool,
+}
+
+/// Replays a recording under a policy.
+///
+/// # Errors
+/// If the books cannot be made, or do not close at the end.
+pub fn run(recording: &Recording, policy: Policy, options: Options) -> Result<Report> {
+    let name = policy.name();
+    let report = match (policy, options.since_616) {
+        (Policy::Linux, false) => run_on::<Linux69, Linux69>(recording, name, options),
+        (Policy::Linux, true) => run_on::<Linux616, Linux616>(recording, name, options),
+        (Policy::Default, false) => run_on::<Ours, Linux69>(recording, name, options),
+        (Policy::Default, true) => run_on::<Ours, Linux616>(recording, name, options),
+        (Policy::OneLock, false) => run_on::<OneLock52, Linux69>(recording, name, options),
+        (Policy::OneLock, true) => run_on::<OneLock52, Linux616>(recording, name, options),
+    };
+    report.with_context(|| format!("policy {name}"))
+}
+
+fn run_on<C: Config, K: Config>(
+    recording: &Recording,
+    policy: &'static str,
+    options: Options,
+) -> Result<Report> {
+    let mut diff = Diff::<C, K>::new(recording, options)?;
+    diff.report.policy = policy;
+    diff.run();
+    diff.policy.validate().context("the policy's books are broken")?;
+    diff.kernel.validate().context("the kernel's books are broken")?;
+    // Checks DF2.
+    let report = &diff.report;
+    let sum = report.equal + report.failed_both + report.differ();
+    anyhow::ensure!(sum == report.allocs, "DF2: {sum} of {} allocations in columns", report.allocs);
+    // Checks DF1.
+    let caused: u64 = report.causes.values().sum();
+    anyhow::ensure!(caused == report.differ(), "DF1: {caused} causes of {}", report.differ());
+    Ok(diff.report)
+}
+
+/// A comparison in progress.
+struct Diff<'a, C: Config, K: Config> {
+    recording: &'a Recording,
+    options: Options,
+    policy: Books<C>,
+    kernel: Books<K>,
+    /// Where the policy has what the kernel gave out, if not there; `None` if it has nothing.
+    elsewhere: BTreeMap<u64, Option<u64>>,
+    /// CPUs whose last attempt failed.
+    failed: BTreeSet<u16>,
+    /// Steps that causes may still look at, so that a hostile recording of differences ends.
+    looks: Cell<u64>,
+    report: Report,
+}
+
+/// Steps that all causes of a replay may look at together.
+const LOOKS_MAX: u64 = 1 << 30;
+
+/// The window that most allocations name.
+fn default_window(recording: &Recording) -> VaRange {
+    let mut counts: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for step in &recording.steps {
+        if let What::Vm(Event::Alloc { vstart, vend, .. }) = step.what {
+            *counts.entry((vstart, vend)).or_default() += 1;
+        }
+    }
+    let most = counts.into_iter().max_by_key(|&(window, count)| (count, window));
+    most.and_then(|((start, end), _)| VaRange::new(Va::new(start), Va::new(end))).unwrap_or(kernel_extent())
+}
+
+/// What an allocation asks for; `None` if no allocator accepts it.
+fn request_of(event: &Event) -> Option<Request> {
+    let Event::Alloc { size, align, vstart, vend, .. } = *event else { return None };
+    let window = VaRange::new(Va::new(vstart), Va::new(vend))?;
+    Some(Request::new(size, align).ok()?.within(window))
+}
+
+impl<'a, C: Config, K: Config> Diff<'a, C, K> {
+    fn new(recording: &'a Recording, options: Options) -> Result<Self> {
+        let window = default_window(recording);
+        let policy = Books::new(kernel_extent(), window, options.cpus)?;
+        let kernel = Books::new(kernel_extent(), window, options.cpus)?;
+        let report = Report { nodes: policy.nodes(), resync: options.resync, ..Report::default() };
+        let (elsewhere, failed) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Self {
+            recording,
+            options,
+            policy,
+            kernel,
+            elsewhere,
+            failed,
+            looks: Cell::new(LOOKS_MAX),
+            report,
+        })
+    }
+
+    fn run(&mut self) {
+        let first = self.begin();
+        for at in first..self.recording.steps.len() {
+            let step = self.recording.steps[at];
+            match step.what {
+                What::Vm(event) => self.step(at, &step, &event),
+                What::Drained => {
+                    self.policy.drain_pools();
+                    self.kernel.drain_pools();
+                }
+                What::Opens(When::End) => self.end_check(at),
+                What::Percpu(_) | What::Opens(When::Begin) | What::Closes(_) => {}
+            }
+        }
+        if self.report.end.is_none() {
+            self.end_check(self.recording.steps.len());
+        }
+    }
+
+    /// Takes over the table before, and tells at which step it was read.
+    fn begin(&mut self) -> usize {
+        let steps = &self.recording.steps;
+        let position = |what| steps.iter().position(|step| step.what == what);
+        let opens = position(What::Opens(When::Begin));
+        let first = opens.unwrap_or(0);
+        let closes = position(What::Closes(When::Begin)).unwrap_or(first).max(first);
+        // Empty once they were drained, until a purge fills them.
+        let is_purge = |step: &&Step| matches!(step.what, What::Vm(Event::Purge { purged }) if purged > 0);
+        let before = steps[..first].iter().rev().take_while(|step| !is_purge(step));
+        let Some(table) = &self.recording.begin else { return 0 };
+        let known = &mut self.report.known;
+        known.table = true;
+        known.pools = before.clone().any(|step| step.what == What::Drained);
+        known.unusable = table.bad;
+        // What happened to an area while the table was read: events replay that, so the table must not have it yet.
+        let mut touched: BTreeMap<u64, bool> = BTreeMap::new();
+        for step in &steps[first..closes] {
+            match step.what {
+                What::Vm(Event::Alloc { addr, failed: false, .. }) => {
+                    touched.entry(addr).or_insert(true);
+                }
+                What::Vm(Event::Free { addr }) => {
+                    touched.entry(addr).or_insert(false);
+                }
+                _ => {}
+            }
+        }
+        let nodes = nodes_of_lazy(&table.areas, self.kernel.nodes());
+        for (&Area { start, size, lazy }, node) in table.areas.iter().zip(nodes) {
+            let free = self.kernel.place(start, size) == books::Place::Hole;
+            let busy = match touched.get(&start) {
+                // Given out meanwhile: not there before.
+                Some(true) => continue,
+                Some(false) => true,
+                None => !lazy,
+            };
+            let window = self.recording_window();
+            let owner = match node {
+                Some(node) => Owner::Node(node),
+                // Chunks, modules and the like are nobody's.
+                None if start < window.0 || start >= window.1 => Owner::Nobody,
+                None => Owner::Unknown,
+            };
+            let put = free
+                && if busy {
+                    self.kernel.put(start, size, owner).is_some()
+                        && self.policy.put(start, size, owner).is_some()
+                } else {
+                    self.kernel.put_lazy(start, size, node) && self.policy.put_lazy(start, size, node)
+                };
+            let known = &mut self.report.known;
+            match (put, busy) {
+                (false, _) => known.unusable += 1,
+                (true, true) => known.busy += 1,
+                (true, false) => {
+                    known.lazy += 1;
+                    known.lazy_with_node += u64::from(node.is_some());
+                }
+            }
+        }
+        first
+    }
+
+    fn recording_window(&self) -> (u64, u64) {
+        let window = default_window(self.recording);
+        (window.start().get(), window.end().get())
+    }
+
+    fn step(&mut self, at: usize, step: &Step, event: &Event) {
+        match *event {
+            Event::Alloc { .. } => self.alloc(at, step, event),
+            Event::Free { addr } => {
+                let known = self.kernel.free(addr);
+                self.report.frees_unknown += u64::from(!known);
+                match self.elsewhere.remove(&addr) {
+                    Some(Some(ours)) => {
+                        self.policy.free(ours);
+                    }
+                    Some(None) => {}
+                    None if known => {
+                        self.policy.free(addr);
+                    }
+                    None => {}
+                }
+            }
+            Event::Purge { purged } => {
+                let full = self.failed.contains(&step.cpu);
+                let most = if full { u64::MAX } else { purged };
+                self.report.purges += u64::from(purged > 0);
+                self.report.purged += purged;
+                if purged > 0 || full {
+                    self.report.purged_books += self.kernel.purge(full, most);
+                    self.policy.purge(full, most);
+                }
+            }
+            Event::ChunkCreate { base } => self.chunk(base),
+            Event::ChunkDestroy { .. } => {}
+        }
+    }
+
+    fn alloc(&mut self, at: usize, step: &Step, event: &Event) {
+        let Event::Alloc { addr, size, align, vstart, vend, failed } = *event else { return };
+        self.report.allocs += 1;
+        let request = request_of(event);
+        self.report.absurd += u64::from(request.is_none());
+        let kernel = (!failed).then_some(addr);
+        let answer = request.and_then(|request| self.policy.alloc(step.cpu, &request));
+        let ours = answer.map(|answer| answer.start);
+        let report = &mut self.report;
+        match (ours, kernel) {
+            (None, None) => report.failed_both += 1,
+            (Some(ours), Some(kernel)) if ours == kernel => {
+                report.equal += 1;
+                report.equal_from_pool += u64::from(answer.is_some_and(|answer| answer.pool.is_some()));
+            }
+            (Some(ours), Some(kernel)) if ours < kernel => report.lower += 1,
+            (Some(_), Some(_)) => report.higher += 1,
+            (Some(_), None) | (None, Some(_)) => report.failed_differs += 1,
+        }
+        if ours != kernel {
+            // Looked up as it was before either side took it.
+            if let Some(answer) = answer {
+                self.policy.undo(answer);
+            }
+            let wanted = self.report.divergences.len() < self.options.keep;
+            let Why { cause, lesson, words } = self.why(at, step, event, answer);
+            let why = wanted.then(words);
+            self.learn(lesson);
+            *self.report.causes.entry(cause).or_default() += 1;
+            if let Some(why) = why {
+                let divergence = Divergence {
+                    number: self.report.allocs,
+                    line: step.line,
+                    ns: step.ns,
+                    cpu: step.cpu,
+                    size,
+                    align,
+                    window: (vstart, vend),
+                    kernel,
+                    policy: ours,
+                    cause,
+                    why,
+                };
+                self.report.divergences.push(divergence);
+            }
+        }
+        if failed {
+            self.failed.insert(step.cpu);
+        } else {
+            self.failed.remove(&step.cpu);
+        }
+        self.keep(step, request, kernel, answer, size);
+    }
+
+    /// Puts right what the books had wrong, so that it shows once.
+    fn learn(&mut self, lesson: Lesson) {
+        match lesson {
+            Lesson::None => {}
+            Lesson::Pool { node, size, until } => {
+                self.kernel.forget(node, size, until);
+                if self.options.resync && C::ORDER == K::ORDER && node < self.policy.nodes() {
+                    self.policy.forget(node, size, until);
+                }
+            }
+            Lesson::Taken { start, size } => {
+                self.kernel.put(start, size, Owner::Unknown);
+                if self.options.resync {
+                    self.policy.put(start, size, Owner::Unknown);
+                }
+            }
+        }
+    }
+
+    /// Notes what both sides gave out.
+    fn keep(
+        &mut self,
+        step: &Step,
+        request: Option<Request>,
+        kernel: Option<u64>,
+        answer: Option<Answer>,
+        size: u64,
+    ) {
+        let (Some(request), Some(kernel)) = (request, kernel) else { return };
+        let owner = self.kernel.owner_for(step.cpu, &request);
+        if self.kernel.put(kernel, size, owner).is_none() {
+            self.report.absurd += 1;
+            return;
+        }
+        // Whatever was here before is gone without an event.
+        if let Some(Some(stale)) = self.elsewhere.remove(&kernel) {
+            self.policy.free(stale);
+        }
+        let ours = answer.map(|answer| answer.start);
+        if ours == Some(kernel) {
+            return;
+        }
+        let owner = self.policy.owner_for(step.cpu, &request);
+        if self.options.resync {
+            // Its books were put back as they were, and now hold what the kernel's do.
+            self.policy.put(kernel, size, owner);
+        } else {
+            if let Some(ours) = ours {
+                self.policy.put(ours, size, owner);
+            }
+            self.elsewhere.insert(kernel, ours);
+        }
+    }
+
+    fn chunk(&mut self, base: u64) {
+        let size = self.chunk_bytes(base);
+        self.report.chunks += 1;
+        self.report.chunks_equal += u64::from(self.policy.find_chunk(size) == Some(base));
+        if self.kernel.put(base, size, Owner::Nobody).is_none()
+            || self.policy.put(base, size, Owner::Nobody).is_none()
+        {
+            self.report.absurd += 1;
+        }
+    }
+
+    /// Bytes of the chunk at `base`, by the table after or before.
+    fn chunk_bytes(&self, base: u64) -> u64 {
+        let tables = [&self.recording.end, &self.recording.begin];
+        let mut areas = tables.into_iter().flatten().flat_map(|table| &table.areas);
+        areas.find(|area| area.start == base).map_or(CHUNK_BYTES, |area| area.size)
+    }
+
+    /// Compares the kernel's books with the table after; what events change while it is read is left out.
+    fn end_check(&mut self, at: usize) {
+        let Some(table) = &self.recording.end else { return };
+        let mut moving = BTreeSet::new();
+        for step in &self.recording.steps[at..] {
+            match step.what {
+                What::Vm(Event::Alloc { addr, .. } | Event::Free { addr }) => {
+                    moving.insert(addr);
+                }
+                What::Closes(When::End) => break,
+                _ => {}
+            }
+        }
+        let mut check = EndCheck::default();
+        let mut seen = BTreeSet::new();
+        for &Area { start, size, lazy } in table.areas.iter().filter(|area| !moving.contains(&area.start)) {
+            check.areas += 1;
+            seen.insert(start);
+            let agrees = if lazy {
+                self.kernel.lazy().get(&start).is_some_and(|lazy| lazy.size == size)
+            } else {
+                self.kernel.busy().get(&start).is_some_and(|busy| busy.size == size)
+            };
+            check.agree += u64::from(agrees);
+        }
+        let books = self.kernel.busy().keys().chain(self.kernel.lazy().keys());
+        check.only_in_books =
+            books.filter(|&start| !seen.contains(start) && !moving.contains(start)).count() as u64;
+        self.report.end = Some(check);
+    }
+}
+
+/// The node of each lazy area: lists follow each other, each in the order of addresses. `None` for the busy, and for all if there
+/// are not as many lists as nodes.
+fn nodes_of_lazy(areas: &[Area], nodes: u32) -> Vec<Option<u32>> {
+    let mut node = 0;
+    let mut last = 0;
+    let mut of: Vec<Option<u32>> = areas
+        .iter()
+        .map(|area| {
+            if !area.lazy {
+                return None;
+            }
+            node += u32::from(area.start < last);
+            last = area.start;
+            Some(node)
+        })
+        .collect();
+    if node + 1 != nodes {
+        of.fill(None);
+    }
+    of
+}
+
+/// Size of a range in pages, for words.
+fn pages(size: u64) -> u64 {
+    size / PAGE_SIZE
+}
+
+#[cfg(test)]
+mod tests;

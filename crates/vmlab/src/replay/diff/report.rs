@@ -1,0 +1,119 @@
+//! What a comparison says.
+
+use super::cause::Cause;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// One answer that differs. Its fields, in this order, are the object that `--json` prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Divergence {
+    /// Number of the allocation, from 1.
+    pub number: u64,
+    /// Line of the recording.
+    pub line: u64,
+    /// Time of the event, in nanoseconds of the trace's clock.
+    pub ns: u64,
+    /// CPU of the event.
+    pub cpu: u16,
+    /// Bytes asked for.
+    pub size: u64,
+    /// Alignment asked for.
+    pub align: u64,
+    /// The window: first address, and the one after its last.
+    pub window: (u64, u64),
+    /// The kernel's answer.
+    pub kernel: Option<u64>,
+    /// The policy's.
+    pub policy: Option<u64>,
+    /// Why.
+    pub cause: Cause,
+    /// The same in words, with the numbers.
+    pub why: String,
+}
+
+/// What was known at the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Known {
+    /// Whether there was a table before; without one the space begins empty.
+    pub table: bool,
+    /// Busy areas of it.
+    pub busy: u64,
+    /// Lazy areas of it.
+    pub lazy: u64,
+    /// Of these, those whose node the order of the lines tells.
+    pub lazy_with_node: u64,
+    /// Lines that could not be used: overlapping, or not understood.
+    pub unusable: u64,
+    /// Whether a mark says that the pools were empty.
+    pub pools: bool,
+}
+
+/// How the books of the kernel agree with the table after.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EndCheck {
+    /// Areas of the table.
+    pub areas: u64,
+    /// Of these, those that the books hold, of that size and as busy or lazy as the table has them.
+    pub agree: u64,
+    /// Areas in the books of which the table knows nothing.
+    pub only_in_books: u64,
+}
+
+/// The outcome. DF2: `allocs` is the sum of the five that follow it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// Nodes that it had.
+    pub nodes: u32,
+    /// Whether its books were put right after each difference.
+    pub resync: bool,
+    /// Allocations compared.
+    pub allocs: u64,
+    /// The kernel's address.
+    pub equal: u64,
+    /// A lower one.
+    pub lower: u64,
+    /// A higher one.
+    pub higher: u64,
+    /// Neither found anything.
+    pub failed_both: u64,
+    /// One found nothing.
+    pub failed_differs: u64,
+    /// Of those that are equal, those that came from a pool.
+    pub equal_from_pool: u64,
+    /// Events whose numbers no allocator accepts; allocations among them count as failed on both sides, or on one.
+    pub absurd: u64,
+    /// Frees of areas that nobody knew.
+    pub frees_unknown: u64,
+    /// Purges that returned something, and areas that they returned by the events and by the books.
+    pub purges: u64,
+    /// See `purges`.
+    pub purged: u64,
+    /// See `purges`.
+    pub purged_books: u64,
+    /// Percpu chunks, and those whose base the top-down search finds.
+    pub chunks: u64,
+    /// See `chunks`.
+    pub chunks_equal: u64,
+    /// What was known at the beginning.
+    pub known: Known,
+    /// How the end agrees, if there is a table of it.
+    pub end: Option<EndCheck>,
+    /// How many differences each cause has; together as many as answers differ.
+    pub causes: BTreeMap<Cause, u64>,
+    /// The first of them.
+    pub divergences: Vec<Divergence>,
+}
+
+impl Report {
+    /// Answers that differ.
+    pub fn differ(&self) -> u64 {
+        self.lower + self.higher + self.failed_differs
+    }
+
+    /// Answers that differ for something that no recording can know.
+    pub fn unknowable(&self) -> u64 {
+        self.causes.iter().filter(|(cause, _)| cause.is_unknowable()).map(|(_, count)| count).sum()
+    }
+}

@@ -1,0 +1,80 @@
+//! What `vmlab replay --diff` says of the recording of a running kernel, and what it refuses.
+
+use super::*;
+
+fn recording() -> PathBuf {
+    shipped("running-kernel.ftrace.zst")
+}
+
+fn diff(more: &[&str]) -> Vec<Value> {
+    let assert = vmlab()
+        .args(["replay", "--diff=0", "--kernel", "6.18", "--json"])
+        .args(more)
+        .arg(recording())
+        .assert()
+        .success();
+    stdout_of(&assert).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn df2_linux_answers_as_the_running_kernel_did_and_what_differs_has_a_cause() {
+    let rows = diff(&[]);
+    let of = |field: &str| -> Vec<u64> { rows.iter().map(|row| number(row, field)).collect() };
+    let policies: Vec<&str> = rows.iter().filter_map(|row| row["policy"].as_str()).collect();
+    assert_eq!(policies, ["linux", "one-lock", "default"]);
+    assert_eq!(of("allocs"), [6783; 3]);
+    assert_eq!(of("equal"), [6725, 788, 2579]);
+    assert_eq!(of("unknowable"), [58, 14, 58]);
+    for row in &rows {
+        assert_eq!(row["causes"].get("unexplained"), None);
+        // The books of the kernel hold what its own table shows at the end.
+        assert_eq!((number(&row["end"], "areas"), number(&row["end"], "agree")), (2833, 2833));
+        assert_eq!(number(&row["end"], "only_in_books"), 0);
+        assert_eq!((&row["known"]["pools"], number(&row["known"], "lazy")), (&Value::Bool(true), 2626));
+    }
+    let linux = &rows[0]["causes"];
+    assert_eq!((number(linux, "tree-shape"), number(linux, "owner-unknown")), (14, 39));
+    assert_eq!(number(&rows[1]["causes"], "kernel-pool"), 4601);
+}
+
+#[test]
+fn without_resynchronising_what_follows_from_a_difference_is_told_apart() {
+    let rows = diff(&["--policy", "one-lock", "--no-resync"]);
+    assert_eq!((rows.len(), number(&rows[0], "allocs")), (1, 6783));
+    assert!(number(&rows[0]["causes"], "earlier") > 0, "{}", rows[0]);
+}
+
+#[test]
+fn differences_are_listed_and_written_to_a_page() {
+    let dir = TempDir::new().unwrap();
+    vmlab()
+        .args(["replay", "--diff=2", "--policy", "linux", "--kernel", "6.18", "--out"])
+        .arg(dir.path())
+        .arg(recording())
+        .assert()
+        .success()
+        .stdout(contains("running-kernel: linux: allocation 33 (line 607, 48806.229929 s, CPU 1)"))
+        .stdout(contains("56 differences more; --diff=all lists all"))
+        .stdout(contains("pools were empty, as a mark says"));
+    let page = std::fs::read_to_string(dir.path().join("running-kernel.md")).unwrap();
+    assert!(page.contains("| linux | 2 | 6,783 | 6,725 |"), "{page}");
+    assert!(page.contains("| pool of a node that is not known | not knowable | 39 |"), "{page}");
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_in_a_line() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("t.ftrace");
+    std::fs::write(&file, "x-1 [000] 1.0: free_vmap_area_noflush: va_start=0x1000\n").unwrap();
+    let refused = |args: &[&str], why: &str| {
+        vmlab().arg("replay").args(args).arg(&file).assert().failure().stderr(contains(why));
+    };
+    refused(&["--diff"], "no allocation among its events");
+    refused(&["--diff=few"], "few is neither a number nor all");
+    refused(&["--no-resync"], "--diff");
+    std::fs::write(&file, text_of("boot-smp1")).unwrap();
+    refused(&["--diff", "--kernel", "new"], "new is no release of a kernel");
+    let hashed = dir.path().join("t.before.vmallocinfo");
+    std::fs::write(hashed, "0x00000000a3eb8df1-0x0000000040ab02d3   20480 f+0x1/0x2 vmap\n").unwrap();
+    refused(&["--diff"], "no address that can be used");
+}
