@@ -181,10 +181,13 @@ fn judge(runs: &[(&str, Ran)]) -> Result<()> {
 }
 
 fn write(args: &Args, dir: &std::path::Path, runs: &[(&str, Ran)], header: &str) -> Result<()> {
+    // Workers run beside each other and anywhere, targets one after the other: nothing of rounds holds here.
+    let header: String =
+        header.lines().filter(|line| !line.starts_with("rounds")).map(|line| format!("{line}\n")).collect();
+    let params = runs.first().map(|(_, ran)| ran.params.to_string()).unwrap_or_default();
     let about = format!(
-        "{header}suite    {}, {}\n",
-        args.suite.name(),
-        runs.first().map(|(_, ran)| ran.params.to_string()).unwrap_or_default()
+        "{header}suite: {}, {params}; workers not pinned, targets one after the other\n",
+        args.suite.name()
     );
     let text = page("The kernel's test suite", [table(runs)], &about);
     let path = dir.join(PAGE);
