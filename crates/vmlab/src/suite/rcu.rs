@@ -18,8 +18,8 @@
 //! held up only when many are.
 //!
 //! # Invariants
-//! - **RC1 grace** an allocation is freed only after every section that was open when it was deferred has been closed.
-//! - **RC2 once** what is deferred is freed once, at the latest when the thread that deferred it [ends](Deferred::end).
+//! - **KF1 grace** an allocation is freed only after every section that was open when it was deferred has been closed.
+//! - **KF2 once** what is deferred is freed once, at the latest when the thread that deferred it [ends](Deferred::end).
 //!
 //! # Locking
 //! None. A section is a store and a fence.
@@ -163,12 +163,12 @@ impl Deferred<'_> {
         }
     }
 
-    /// Checks RC1, and frees what it holds for.
+    /// Checks KF1, and frees what it holds for.
     fn collect(&mut self, free: &mut dyn FnMut(u64)) {
         let now = self.epochs.advance();
         // Pairs with the release of whoever moved the epoch on: all that was done in sections that have gone is over.
         fence(Ordering::Acquire);
-        // Checks RC2: a batch is taken out before its allocations are freed.
+        // Checks KF2: a batch is taken out before its allocations are freed.
         while let Some((_, batch)) = self.sealed.pop_front_if(|(epoch, _)| *epoch + 2 <= now) {
             batch.into_iter().for_each(&mut *free);
         }
@@ -182,7 +182,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn rc1_what_is_deferred_while_a_section_is_open_waits_for_it() {
+    fn kf1_what_is_deferred_while_a_section_is_open_waits_for_it() {
         let epochs = Epochs::new(2);
         let (mut reader, mut writer) = (epochs.deferred(0), epochs.deferred(1));
         let mut freed = Vec::new();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn rc1_a_section_that_saw_the_epoch_before_holds_up_the_next_but_one() {
+    fn kf1_a_section_that_saw_the_epoch_before_holds_up_the_next_but_one() {
         let epochs = Epochs::new(2);
         let (mut reader, mut writer) = (epochs.deferred(0), epochs.deferred(1));
         let section = reader.section();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn rc2_many_threads_free_each_once_and_never_under_a_reader() {
+    fn kf2_many_threads_free_each_once_and_never_under_a_reader() {
         const COUNT: u64 = 60_000;
         let epochs = Epochs::new(3);
         // Number `n` is alive until it is freed; `current` is what readers can reach.
@@ -238,7 +238,7 @@ mod tests {
                             if looks % 64 == 0 {
                                 std::thread::yield_now();
                             }
-                            assert!(alive[at as usize].load(Ordering::Relaxed), "RC1: {at} was freed");
+                            assert!(alive[at as usize].load(Ordering::Relaxed), "KF1: {at} was freed");
                             drop(section);
                             looks += 1;
                         }
@@ -250,7 +250,7 @@ mod tests {
             let mut freed = BTreeSet::new();
             let mut free = |at: u64| {
                 alive[at as usize].store(false, Ordering::Relaxed);
-                assert!(freed.insert(at), "RC2: {at} was freed twice");
+                assert!(freed.insert(at), "KF2: {at} was freed twice");
             };
             for next in 1..=COUNT {
                 let old = current.swap(next, Ordering::AcqRel);

@@ -281,3 +281,40 @@ impl<L: Watch, B: BlockConfig> Backend for Source<L, B> {
 
     fn flush(&self, _: &Geometry, _: Va, _: Range<u32>) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ts1_what_is_not_given_back_is_counted_until_it_is() {
+        let target = make(&Setup { cpus: 2, kern: None, kern_percpu: None }).unwrap();
+        let mut worker = target.worker(1);
+        let areas = [1, 5000].map(|bytes| worker.vmalloc(&Ask::bytes(bytes)).unwrap());
+        let objects: Vec<u64> = (0..500).map(|_| worker.pcpu_alloc(1024, 2048).unwrap()).collect();
+        assert!(worker.pages(3).unwrap().map_write_unmap(b'a'));
+        // Two pages and three, guard pages among them.
+        assert_eq!(target.settle(), Err(Unsettled::Left(2 + 3 + 500)));
+        areas.map(|at| worker.vfree(at));
+        assert_eq!(target.settle(), Err(Unsettled::Left(500)));
+        objects.into_iter().for_each(|at| worker.pcpu_free(at));
+        drop(worker);
+        assert_eq!(target.settle(), Ok(()));
+    }
+
+    #[test]
+    fn an_area_grows_in_place_where_it_can_and_moves_where_it_cannot() {
+        let target = make(&Setup { cpus: 2, kern: None, kern_percpu: None }).unwrap();
+        let mut worker = target.worker(0);
+        let at = worker.vmalloc(&Ask::bytes(9 << 30)).unwrap();
+        assert_eq!(worker.vrealloc(at, 9 << 30, 10 << 30), Some(at), "nothing is above it");
+        assert_eq!(worker.vrealloc(at, 10 << 30, 1), Some(at));
+        let wall = worker.vmalloc(&Ask::bytes(9 << 30)).unwrap();
+        let moved = worker.vrealloc(at, 1, 20 << 30).unwrap();
+        assert!(moved != at && wall > at);
+        assert_eq!(worker.vrealloc(moved, 20 << 30, u64::MAX), None);
+        [wall, moved].map(|at| worker.vfree(at));
+        drop(worker);
+        assert_eq!(target.settle(), Ok(()));
+    }
+}

@@ -54,6 +54,11 @@ fn every_test_of_the_suite_passes_on_the_memory_of_a_process() {
 }
 
 #[test]
+fn every_test_of_the_suite_passes_on_linux_of_other_times() {
+    ["list", "one-lock", "hashed", "nodes"].map(passes);
+}
+
+#[test]
 fn the_suite_of_6_12_has_its_lines_and_its_failure_is_no_error() {
     let mut command = vmlab();
     command.args([
