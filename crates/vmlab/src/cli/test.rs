@@ -2,6 +2,7 @@
 
 use super::{out, say};
 use crate::bench::print::{header, page, prepare, tables_to_terminal};
+use crate::compare::{self, Wanted};
 use crate::suite::case::Suite;
 use crate::suite::driver::{self, Ran};
 use crate::suite::params::Params;
@@ -38,7 +39,7 @@ pub(super) struct Args {
     #[arg(long, group = "page")]
     table: bool,
     #[command(flatten)]
-    compare: crate::compare::Args,
+    compare: compare::Args,
     /// Write the table to test-suite.md in this directory, or what --compare found to test-compare.md, .csv and .svg
     #[arg(long, value_name = "DIR", requires = "page")]
     out: Option<PathBuf>,
@@ -55,8 +56,8 @@ pub(super) fn run(args: &Args, entries: &[Entry]) -> Result<()> {
     if let Some((names, more)) = args.compare.wanted() {
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         let params = Params::parse(args.suite, cpus, &[&args.arguments[..], &more[..]].concat())?;
-        let setup = setup(args, cpus);
-        return crate::compare::run(&args.compare, &names, params, &setup, entries, args.out.as_deref());
+        let (setup, dir) = (setup(args, cpus), args.out.as_deref());
+        return compare::run(&args.compare, &Wanted { names: &names, params, setup, entries, dir });
     }
     let stop = Arc::new(AtomicBool::new(false));
     // The second one ends the process, should the first be of no use.
