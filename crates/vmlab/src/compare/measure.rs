@@ -40,6 +40,7 @@ pub(super) struct Ways {
     pub(super) cpus: u32,
     /// Of targets.
     pub(super) setup: Setup,
+    pub(super) entries: Vec<Entry>,
 }
 
 /// One target in one scenario.
@@ -85,14 +86,14 @@ fn wall(ran: &Ran) -> Duration {
 ///
 /// # Errors
 /// If a target cannot be made or has a test fail, or is not in order when all is freed.
-pub(super) fn measure(scenario: &Scenario, entries: &[Entry], ways: &Ways) -> Result<Vec<Measured>> {
+pub(super) fn measure(scenario: &Scenario, ways: &Ways) -> Result<Vec<Measured>> {
     let mut all: Vec<Option<Measured>> = scenario.targets.iter().map(|_| None).collect();
     for round in 0..ways.rounds {
         for (name, measured) in scenario.targets.iter().zip(&mut all) {
             if measured.as_ref().is_some_and(Measured::is_bound) {
                 continue;
             }
-            let Some((ran, _)) = run(scenario, name, entries, ways, Look::Nothing, round)? else { continue };
+            let Some((ran, _)) = run(scenario, name, ways, Look::Nothing, round)? else { continue };
             // Of a test that was stopped nobody counts the time.
             let time = if ran.interrupted { ways.limit } else { wall(&ran) };
             match measured {
@@ -115,7 +116,7 @@ pub(super) fn measure(scenario: &Scenario, entries: &[Entry], ways: &Ways) -> Re
     for (name, measured) in scenario.targets.iter().zip(&mut all) {
         let Some(measured) = measured.as_mut().filter(|measured| !measured.is_bound()) else { continue };
         for look in [Look::Calls, Look::Locks] {
-            let looked = run(scenario, name, entries, ways, look, 0)?;
+            let looked = run(scenario, name, ways, look, 0)?;
             let seen = looked.filter(|(ran, _)| !ran.interrupted).map(|(_, seen)| seen);
             match look {
                 Look::Locks => measured.counted = seen,
@@ -140,18 +141,11 @@ fn make(name: &str, entries: &[Entry], setup: &Setup, how: Look) -> Result<Optio
 }
 
 /// One run of one target; `None` if it cannot be looked at so.
-fn run(
-    scenario: &Scenario,
-    name: &str,
-    entries: &[Entry],
-    ways: &Ways,
-    how: Look,
-    seed: u64,
-) -> Result<Option<(Ran, Seen)>> {
+fn run(scenario: &Scenario, name: &str, ways: &Ways, how: Look, seed: u64) -> Result<Option<(Ran, Seen)>> {
     // A CPU for each worker: as many as the kernel's machine had for the same threads.
     let cpus = scenario.params.nr_threads.max(ways.cpus);
     let setup = Setup { cpus, ..ways.setup.clone() };
-    let Some(target) = make(name, entries, &setup, how)? else { return Ok(None) };
+    let Some(target) = make(name, &ways.entries, &setup, how)? else { return Ok(None) };
     let mut params = scenario.params;
     params.run_test_mask = params.cases().filter(|&case| target.supports(case)).map(|case| case.bit()).sum();
     if params.run_test_mask == 0 {

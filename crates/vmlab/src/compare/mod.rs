@@ -82,18 +82,26 @@ struct Compared {
     clock_ns: u64,
 }
 
+/// What is to be compared.
+pub struct Wanted<'a> {
+    /// The targets; the usual ones if there are none.
+    pub names: &'a [String],
+    /// What each does.
+    pub params: Params,
+    /// What they are made for; its CPUs are those of the machine.
+    pub setup: Setup,
+    /// All targets that there are.
+    pub entries: &'a [Entry],
+    /// Where files go.
+    pub dir: Option<&'a Path>,
+}
+
 /// Compares targets.
 ///
 /// # Errors
 /// If a target is not known, cannot be made or fails a test, or results cannot be written.
-pub fn run(
-    args: &Args,
-    names: &[String],
-    params: Params,
-    setup: &Setup,
-    entries: &[Entry],
-    dir: Option<&Path>,
-) -> Result<()> {
+pub fn run(args: &Args, wanted: &Wanted<'_>) -> Result<()> {
+    let Wanted { names, params, setup, entries, dir } = wanted;
     if let Some(unknown) = names.iter().find(|name| entries.iter().all(|entry| entry.name != name.as_str())) {
         let known: Vec<_> = entries.iter().map(|entry| entry.name).collect();
         bail!("no target is called {unknown} (there are {})", known.join(", "));
@@ -102,18 +110,17 @@ pub fn run(
     if let Some(dir) = dir {
         prepare(dir, files::CSV)?;
     }
-    let cpus = setup.cpus;
-    let ways =
-        Ways { rounds: args.rounds, limit: Duration::from_secs(args.limit), cpus, setup: setup.clone() };
+    let (cpus, limit) = (setup.cpus, Duration::from_secs(args.limit));
+    let ways = Ways { rounds: args.rounds, limit, cpus, setup: setup.clone(), entries: entries.to_vec() };
     let mut compared = Compared { parts: Vec::new(), hints: None, cpus, clock_ns: observe::clock_ns() };
-    for scenario in scenario::all(&params, cpus, names) {
+    for scenario in scenario::all(params, cpus, names) {
         say(&format!("{}: {} ...", scenario.name, scenario.params));
-        let measured = measure::measure(&scenario, entries, &ways)?;
+        let measured = measure::measure(&scenario, &ways)?;
         compared.parts.push(Part { scenario, measured });
     }
-    if scenario::is_usual(&params) {
+    if scenario::is_usual(params) {
         say("per-CPU objects of traffic control ...");
-        compared.hints = Some(Hints::measure(&params, args.rounds.min(3) as usize)?);
+        compared.hints = Some(Hints::measure(params, args.rounds.min(3) as usize)?);
     }
     tables_to_terminal(tables::all(&compared))?;
     for text in locks::all(&compared) {

@@ -211,7 +211,10 @@ impl Worker for Clocked<'_> {
     }
 
     fn vfree(&mut self, at: u64) {
-        self.call(Call::Vfree, |worker| Some(worker.vfree(at)));
+        self.call(Call::Vfree, |worker| {
+            worker.vfree(at);
+            Some(())
+        });
     }
 
     fn write(&mut self, at: u64, byte: u8) {
@@ -238,7 +241,10 @@ impl Worker for Clocked<'_> {
     }
 
     fn pcpu_free(&mut self, at: u64) {
-        self.call(Call::PcpuFree, |worker| Some(worker.pcpu_free(at)));
+        self.call(Call::PcpuFree, |worker| {
+            worker.pcpu_free(at);
+            Some(())
+        });
     }
 }
 

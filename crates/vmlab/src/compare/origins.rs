@@ -32,7 +32,8 @@ impl Hints {
     /// If there is no memory for records.
     pub(super) fn measure(params: &Params, rounds: usize) -> Result<Self> {
         let actions = (params.test_loop_count as usize).saturating_mul(ACTIONS_PER_LOOP);
-        let actions = actions.clamp(1000, ACTIONS_MAX);
+        // They come in thousands.
+        let actions = actions.clamp(1000, ACTIONS_MAX) / 1000 * 1000;
         Ok(Self { ns: seed::three(actions, rounds)?, actions })
     }
 

@@ -1,8 +1,8 @@
 //! What was seen of locks: the figures of a class, and the places of its contentions.
 //!
 //! # Invariants
-//! - **LS1 two-places** a contention counts once where the lock was wanted and at most once where it was held: less where nobody
-//!   told of the place.
+//! - **LS1 two-places** a contention counts once where the lock was wanted and once where it was held; a place that nobody told
+//!   of is counted as the others are, and not shown.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -152,14 +152,16 @@ impl Places {
         number
     }
 
-    /// Counts a contention by the numbers of its places, 0 where nobody told (LS1).
+    /// Counts a contention by the numbers of its places, 0 where nobody told.
     pub(super) fn contended(&mut self, class: usize, wanted_at: u32, held_at: u32) {
         self.counts.entry((class, wanted_at)).or_default().0 += 1;
         self.counts.entry((class, held_at)).or_default().1 += 1;
     }
 
-    /// What was counted, and forgets it.
+    /// What was counted, and forgets it. Checks LS1.
     pub(super) fn take(&mut self) -> Vec<ContendedAt> {
+        let (waited, held) = self.counts.values().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        debug_assert_eq!(waited, held, "LS1");
         let one = |((class, number), (waited, held))| {
             Some(ContendedAt { class, place: place_of(number)?, waited, held })
         };

@@ -295,7 +295,7 @@ mod tests {
         assert!(worker.pages(3).unwrap().map_write_unmap(b'a'));
         // Two pages and three, guard pages among them.
         assert_eq!(target.settle(), Err(Unsettled::Left(2 + 3 + 500)));
-        areas.map(|at| worker.vfree(at));
+        areas.into_iter().for_each(|at| worker.vfree(at));
         assert_eq!(target.settle(), Err(Unsettled::Left(500)));
         objects.into_iter().for_each(|at| worker.pcpu_free(at));
         drop(worker);
@@ -313,7 +313,7 @@ mod tests {
         let moved = worker.vrealloc(at, 1, 20 << 30).unwrap();
         assert!(moved != at && wall > at);
         assert_eq!(worker.vrealloc(moved, 20 << 30, u64::MAX), None);
-        [wall, moved].map(|at| worker.vfree(at));
+        [wall, moved].into_iter().for_each(|at| worker.vfree(at));
         drop(worker);
         assert_eq!(target.settle(), Ok(()));
     }
