@@ -213,7 +213,7 @@ fn unexplained() {
     assert_eq!(causes(Policy::Linux, &lines), [Cause::Unexplained]);
 }
 
-/// Linux's policy as the kernel of a recording.
+/// Linux's policy as the kernel of a recording. Nothing is free below the window, or the search would go there first.
 struct Kernel {
     books: Books<Linux616>,
     lines: Vec<String>,
@@ -222,7 +222,9 @@ struct Kernel {
 impl std::default::Default for Kernel {
     fn default() -> Self {
         let window = VaRange::new(Va::new(BASE), Va::new(0x10ff_ffff)).unwrap();
-        Self { books: Books::new(kernel_extent(), window, 1).unwrap(), lines: Vec::new() }
+        let mut books = Books::new(kernel_extent(), window, 1).unwrap();
+        books.put(P, BASE - P, Owner::Nobody).unwrap();
+        Self { books, lines: Vec::new() }
     }
 }
 
@@ -254,10 +256,14 @@ impl Kernel {
         }
         self.books.purge(false, count);
         self.lines.push(purge(count));
+        // So that they are holes under every policy.
+        self.lines.push(mark("pools drained"));
     }
 
     fn recording(&self) -> Recording {
-        recorded(&self.lines)
+        let below = Area { start: P, size: BASE - P, lazy: false };
+        let begin = Some(Areas { areas: vec![below], bad: 0 });
+        Recording { begin, ..recorded(&self.lines) }
     }
 }
 
