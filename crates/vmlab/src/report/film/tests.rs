@@ -48,7 +48,7 @@ fn played(json: &str) -> Vec<BTreeMap<u64, (u64, u64)>> {
     let mut areas = BTreeMap::new();
     let mut all = Vec::new();
     for (at, step) in film["steps"].as_array().unwrap().iter().enumerate() {
-        if at as u64 % film["key"].as_u64().unwrap() == 0 {
+        if (at as u64).is_multiple_of(film["key"].as_u64().unwrap()) {
             areas.clear();
         }
         let mut from = 0;
