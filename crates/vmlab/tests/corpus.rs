@@ -1,5 +1,7 @@
 //! The saved inputs of fuzzing, as plain tests.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::fs;
 use std::path::Path;
 
