@@ -3,6 +3,7 @@
 mod diff;
 mod file;
 mod input;
+mod man;
 mod map;
 mod percpu;
 mod report;
@@ -121,6 +122,12 @@ enum Command {
         /// For which shell
         shell: clap_complete::Shell,
     },
+    /// Write a manual page for each command
+    #[command(hide = true)]
+    Man {
+        /// Where to, made if it is not there
+        dir: PathBuf,
+    },
 }
 
 #[derive(clap::Args, Debug)]
@@ -237,6 +244,7 @@ pub fn main(cli: &Cli) -> Result<()> {
             clap_complete::generate(*shell, &mut Cli::command(), "vmlab", &mut script);
             out(String::from_utf8(script)?.trim_end())
         }
+        Some(Command::Man { dir }) => man::write(Cli::command(), dir),
     }
 }
 

@@ -187,7 +187,7 @@ pub(super) fn measure(count: usize, rounds: usize, kern: Option<&Kern>) -> Resul
 pub(super) fn seconds(all: &[Ran], ns: f64) -> Option<f64> {
     let [off, _, on, ..] = all else { return None };
     let slower = (69.0 - 39.0) / (off.ns - on.ns);
-    (slower > 0.0).then(|| 39.0 + (ns - on.ns) * slower)
+    (slower > 0.0).then_some(39.0 + (ns - on.ns) * slower)
 }
 
 #[cfg(test)]
