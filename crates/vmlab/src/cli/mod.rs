@@ -48,7 +48,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Replay the five traces that come with vmlab on every index and write a report to look at (the default)
-    #[command(after_help = "Example:\n  vmlab demo --report /tmp/report.html")]
+    #[command(after_help = "Example:\n  vmlab demo --report report.html")]
     Demo(DemoArgs),
     /// Replay traces of your own: recordings, or ftrace, trace-cmd or perf text, plain, gzip or zstd
     #[command(after_help = "Examples:\n  \
@@ -115,7 +115,7 @@ enum Command {
     Test(test::Args),
     /// Print shell completions
     #[command(after_help = "Examples:\n  \
-        vmlab completions bash > /etc/bash_completion.d/vmlab\n  \
+        vmlab completions bash > ~/.local/share/bash-completion/completions/vmlab\n  \
         vmlab completions zsh > ~/.zfunc/_vmlab\n  \
         vmlab completions fish > ~/.config/fish/completions/vmlab.fish")]
     Completions {
@@ -190,25 +190,25 @@ enum BenchCommand {
     /// The index of holes: workloads from an empty space to a million areas
     #[command(after_help = "Examples:\n  \
         vmlab bench index --quick\n  \
-        vmlab bench index --filter rand --indexes btree,rb-linux --out /tmp/rand")]
+        vmlab bench index --filter rand --indexes btree,rb-linux --out rand")]
     Index(crate::bench::index::Args),
     /// Whole spaces: pairs, failing requests, purges, many threads and the locks they wait for
     #[command(after_help = "Examples:\n  \
         vmlab bench space --quick\n  \
         vmlab bench space --kern libkvmalloc.so --kern-count libkvmalloc-count.so\n  \
-        vmlab bench space --filter threads --threads 1,2,4,8,16 --out /tmp/threads")]
+        vmlab bench space --filter threads --threads 1,2,4,8,16 --out threads")]
     Space(crate::bench::space::Args),
     /// Per-CPU memory: what programs ask for, what Linux's is slow at, what each patch of its hints is worth
     #[command(after_help = "Examples:\n  \
         vmlab bench percpu --quick\n  \
         vmlab bench percpu --kern libkpercpu.so\n  \
-        vmlab bench percpu --filter seed --out /tmp/seed")]
+        vmlab bench percpu --filter seed --out seed")]
     Percpu(crate::bench::percpu::Args),
     /// Allocators of a process: ours, the C library's, and whichever others are installed
     #[command(after_help = "Examples:\n  \
         vmlab bench memory --quick\n  \
         vmlab bench memory --peer mmap --filter pair\n  \
-        vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out /tmp/mix\n  \
+        vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out mix\n  \
         vmlab bench memory --thp")]
     Memory(crate::bench::memory::Args),
     /// Runs one task of `bench memory` in this process
