@@ -35,7 +35,7 @@ use std::time::Duration;
     version,
     after_help = "Examples:\n  \
         vmlab                                        the shipped traces, and a report\n  \
-        vmlab replay trace.gz --index btree,rb-linux a trace of your own, two indexes\n  \
+        vmlab replay trace.gz --index btree,rb-linux  a trace of your own, two indexes\n  \
         vmlab report trace.gz -o report.html         a film of the address space\n  \
         vmlab replay trace.zst --json | jq .equal    an object per trace and index\n  \
         vmlab bench index --filter rand              time the indexes on random sizes"
