@@ -181,9 +181,8 @@ mod tests {
 
     #[test]
     fn every_key_is_read_and_the_last_of_a_kind_holds() {
-        let (conf, bad) = read(
-            "threshold:256K,budget:1G,stats:true,hardened:true,threshold:65536,decay:500ms,huge:never",
-        );
+        let (conf, bad) =
+            read("threshold:256K,budget:1G,stats:true,hardened:true,threshold:65536,decay:500ms,huge:never");
         let want = Conf {
             threshold_bytes: 65_536,
             budget_bytes: 1 << 30,

@@ -58,7 +58,9 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *cons
                 let _once = REPORT.set(copy);
                 large::measure();
             } else {
-                say(format_args!("VMALLOC_REPORT: no absolute name of less than 256 bytes; nothing is reported"));
+                say(format_args!(
+                    "VMALLOC_REPORT: no absolute name of less than 256 bytes; nothing is reported"
+                ));
             }
         }
     }

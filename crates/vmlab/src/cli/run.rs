@@ -124,7 +124,8 @@ fn check(path: &Path) -> Result<()> {
     file.take(HEAD_BYTES_MAX).read_to_end(&mut head)?;
     if let Some(interpreter) = interpreter(&head) {
         // Its own interpreter is not followed: systems follow a few, nobody has two.
-        return if interpreter.is_absolute() && fs::read(&interpreter).is_ok_and(|head| head.starts_with(b"#!"))
+        return if interpreter.is_absolute()
+            && fs::read(&interpreter).is_ok_and(|head| head.starts_with(b"#!"))
         {
             Ok(())
         } else {
@@ -215,7 +216,8 @@ impl Report {
     fn lines(&self, wall: Duration) -> Vec<String> {
         if self.processes == 0 {
             return vec![
-                "no process told anything: it ended by a signal, _exit or exec, or has the preload not".into(),
+                "no process told anything: it ended by a signal, _exit or exec, or has the preload not"
+                    .into(),
             ];
         }
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
@@ -262,7 +264,10 @@ mod tests {
         assert!(all.lines(Duration::ZERO)[0].contains("by 3 processes"));
         assert!(Report::default().lines(Duration::ZERO)[0].starts_with("no process told"));
         // A line without an end is not kept whole.
-        assert_eq!(Report::read(std::io::repeat(b'x').take(1 << 20).chain(&b""[..]).pipe()).unwrap().processes, 0);
+        assert_eq!(
+            Report::read(std::io::repeat(b'x').take(1 << 20).chain(&b""[..]).pipe()).unwrap().processes,
+            0
+        );
     }
 
     trait Pipe: Read + Sized {
