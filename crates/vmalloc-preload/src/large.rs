@@ -178,6 +178,9 @@ fn make() -> Option<&'static Vmalloc> {
     unsafe { place.write(made) };
     // Release pairs with the acquire of `if_made`.
     MADE.store(place, Ordering::Release);
+    if hardened {
+        crate::fault::handle();
+    }
     if_made()
 }
 

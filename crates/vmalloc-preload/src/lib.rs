@@ -36,6 +36,7 @@
 //! | `boot` | memory for whoever asks before anything is known |
 //! | `next` | the definitions behind this library's |
 //! | `large` | the allocator of the process |
+//! | `fault` | says what a fault in the hardened profile was |
 //! | `conf` | `VMALLOC_CONF` |
 //! | `start` | the constructor, and the statistics at the end |
 //! | `words` | `errno`, and lines on stderr |
@@ -45,6 +46,7 @@
 pub mod abi;
 mod boot;
 mod conf;
+mod fault;
 mod large;
 mod next;
 mod start;

@@ -8,6 +8,12 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// Numbers of signals.
+mod libc_signal {
+    pub(super) const ABRT: i32 = 6;
+    pub(super) const SEGV: i32 = 11;
+}
+
 /// Everything from a page on, so that programs of any size take part.
 const ALL: &str = "threshold:4K,stats:true";
 
@@ -284,11 +290,26 @@ fn programs_with_little_address_space_are_served_by_the_next_malloc() {
 fn the_hardened_profile_finds_uses_after_free_and_overflows() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), c_compilers()[0], "mistakes.c", &[]);
-    for mistake in ["use", "over", "twice", "inside"] {
+    for (mistake, signal, want) in [
+        ("use", libc_signal::SEGV, "vmalloc: hardened: bad access: 0x@ was freed before"),
+        ("read", libc_signal::SEGV, "vmalloc: hardened: bad access: 0x@ was freed before"),
+        ("over", libc_signal::SEGV, "vmalloc: hardened: bad access: 0x@ is "),
+        ("under", libc_signal::SEGV, "vmalloc: hardened: bad access: 0x@ is "),
+        ("twice", libc_signal::ABRT, "bad free: 0x@ was freed before"),
+        ("inside", libc_signal::ABRT, "bad free: 0x@ is 64 bytes inside the live area of 1000000 bytes"),
+    ] {
         let output = preloaded(&program, "hardened:true").arg(mistake).output().unwrap();
-        let signal = output.status.signal();
-        assert!(signal == Some(6) || signal == Some(11), "{mistake}: {output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.signal(), Some(signal), "{mistake}: {said}");
+        // The last address that it printed is that of the mistake.
+        let (addresses, message): (Vec<_>, Vec<_>) = said.lines().partition(|line| !line.contains(' '));
+        let want = want.replace('@', addresses.last().unwrap());
+        assert!(message.len() == 1 && message[0].contains(&want), "{mistake}: {said}, not {want}");
     }
+    // A fault elsewhere is none of ours: no word, the same signal.
+    let output = preloaded(&program, "hardened:true").arg("null").output().unwrap();
+    assert_eq!(output.status.signal(), Some(libc_signal::SEGV));
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("hardened"), "{output:?}");
     // What it is compared with: nobody notices.
     run(preloaded(&program, "").arg("use"));
     run(preloaded(&program, "hardened:true").arg("none"));
