@@ -191,24 +191,25 @@ fn ca1_a_mistake_ends_the_program_with_a_line_that_names_the_address() {
 }
 
 #[test]
-fn valgrind_finds_nothing_in_a_program_of_areas() {
+fn valgrind_finds_nothing_in_programs_of_areas_frames_and_counters() {
     if !there("valgrind") {
         return;
     }
     let place = Place::new();
-    let program = place.compile(compilers(["gcc", "clang"])[0], "-std=c11", "areas.c", Link::Shared);
-    let mut command = place.program(Path::new("valgrind"));
-    // The thread that gives memory back lives to the end, and what libc keeps of it is "possibly" lost then.
-    run(command
-        .args([
+    for source in ["areas.c", "frames.c", "percpu.c"] {
+        let program = place.compile(compilers(["gcc", "clang"])[0], "-std=c11", source, Link::Shared);
+        let mut command = place.program(Path::new("valgrind"));
+        // The thread that gives memory back lives to the end, and what libc keeps of it is "possibly" lost then.
+        command.args([
             "--quiet",
             "--error-exitcode=9",
             "--leak-check=full",
             "--show-leak-kinds=definite",
             "--errors-for-leak-kinds=definite",
-        ])
-        .arg(program)
-        .arg("modest"));
+        ]);
+        command.arg(program).args((source == "areas.c").then_some("modest"));
+        run(&mut command);
+    }
 }
 
 /// Names that a library gives to others.

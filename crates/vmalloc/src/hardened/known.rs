@@ -139,7 +139,10 @@ mod tests {
         }
         for (known, want) in [
             (Known::Never, "bad access: 0x1010 is in no area: beside one"),
-            (Known::Quarantined { pages_at: 0x1000, bytes: 4096, frees: 1 }, "bad access: 0x1010 was freed before"),
+            (
+                Known::Quarantined { pages_at: 0x1000, bytes: 4096, frees: 1 },
+                "bad access: 0x1010 was freed before",
+            ),
         ] {
             let said = Fault::Touched { address: 0x1010, known }.to_string();
             assert!(said.starts_with(want), "{said}");
