@@ -173,6 +173,30 @@ fn a_random_program_of_threads_and_forks_ends_well() {
 }
 
 #[test]
+fn it_takes_no_static_tls_and_gives_only_names_of_malloc() {
+    if !there("readelf") {
+        return;
+    }
+    let said = run(Command::new("readelf").arg("-d").arg(library())).stdout;
+    let said = String::from_utf8(said).unwrap();
+    // Static TLS is scarce for whoever is opened later; who was opened may be closed while others hold its memory.
+    assert!(
+        !said.contains("STATIC_TLS") && said.contains("NODELETE") && said.contains("INITFIRST"),
+        "{said}"
+    );
+    let said = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library())).stdout;
+    for name in String::from_utf8(said).unwrap().lines().filter_map(|line| line.split(' ').nth(2)) {
+        let known =
+            ["free_sized", "free_aligned_sized", "__register_atfork", "posix_memalign", "reallocarray"];
+        let plain = name.trim_start_matches("__libc_");
+        let of_malloc =
+            ["malloc", "calloc", "realloc", "free", "memalign", "valloc", "pvalloc", "aligned_alloc"];
+        let asks = ["malloc_usable_size", "malloc_trim"];
+        assert!(known.contains(&name) || of_malloc.contains(&plain) || asks.contains(&name), "{name}");
+    }
+}
+
+#[test]
 fn cplusplus_operators_are_served() {
     let compilers: Vec<_> = ["g++", "clang++"].into_iter().filter(|name| there(name)).collect();
     assert!(!compilers.is_empty(), "there is no compiler of C++ here");
