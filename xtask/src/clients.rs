@@ -104,6 +104,10 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
                 );
                 failed.extend(row.unequal.iter().map(|what| format!("{}: {what}", row.name)));
                 rows.push(row);
+                // What was measured stays, should a later client take the machine down.
+                if let Some(dir) = &args.out {
+                    write(root, dir, &rows, &skipped, &[])?;
+                }
             }
             Err(error) => {
                 println!("{}: FAILED: {error:#}", client.name);

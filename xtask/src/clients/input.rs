@@ -6,13 +6,13 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 /// Bytes of the text.
-const TEXT_BYTES: usize = 16 << 20;
+const TEXT_BYTES: usize = 6 << 20;
 /// Commits of the history, files in it, lines of each.
-const COMMITS: u64 = 600;
+const COMMITS: u64 = 200;
 const FILES: usize = 60;
 const LINES: usize = 400;
 /// Bytes of the one large file, which the last two commits have in two versions.
-const LARGE_BYTES: usize = 8 << 20;
+const LARGE_BYTES: usize = 4 << 20;
 
 /// Makes what is not there yet in `dir`.
 pub(crate) fn make(dir: &Path) -> Result<()> {

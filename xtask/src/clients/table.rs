@@ -62,7 +62,7 @@ pub(crate) const CLIENTS: [Client; 16] = [
     },
     Client {
         name: "duckdb",
-        what: "joins, groups, sorts and windows over 1.5 million rows, two threads",
+        what: "joins, groups, sorts and windows over 600000 rows, two threads",
         modules: &["duckdb"],
         run: "exec python3 \"$SCRIPTS/duckdb_queries.py\"",
         version: "python3 -c 'import duckdb; print(\"DuckDB\", duckdb.__version__)'",
@@ -118,16 +118,16 @@ pub(crate) const CLIENTS: [Client; 16] = [
     },
     Client {
         name: "gcc",
-        what: "SQLite's amalgamation of 9 MB, -O2, to assembly",
+        what: "SQLite's amalgamation of 9 MB, -O0, to assembly",
         programs: &[("gcc", "gcc"), ("cargo", "cargo")],
         set_up: "test -f \"$SOURCES/libsqlite3-sys/sqlite3/sqlite3.c\"",
-        run: "exec gcc -O2 -S -o - \"$SOURCES/libsqlite3-sys/sqlite3/sqlite3.c\"",
+        run: "exec gcc -O0 -S -o - \"$SOURCES/libsqlite3-sys/sqlite3/sqlite3.c\"",
         version: "gcc --version | head -1",
         ..Client::EMPTY
     },
     Client {
         name: "git",
-        what: "a repository of 600 commits: clone, repack with new deltas, log with patches, diff of a file of 8 MB",
+        what: "a repository of 200 commits: clone, repack with new deltas, log with patches, diff of a file of 4 MB",
         programs: &[("git", "git")],
         set_up: "rm -rf repo && git init -q --bare repo && git -C repo fast-import --quiet <\"$INPUT/history.txt\"",
         run: "rm -rf copy && git clone -q --no-local --bare repo copy\n\
@@ -140,9 +140,9 @@ pub(crate) const CLIENTS: [Client; 16] = [
     },
     Client {
         name: "xz",
-        what: "16 MB of text packed by two threads and unpacked",
+        what: "6 MB of text packed by two threads and unpacked",
         programs: &[("xz", "xz-utils")],
-        run: "xz -1 -T2 --block-size=4MiB -c \"$INPUT/text.txt\" >packed.xz; cat packed.xz; exec xz -dc packed.xz",
+        run: "xz -1 -T2 --block-size=1MiB -c \"$INPUT/text.txt\" >packed.xz; cat packed.xz; exec xz -dc packed.xz",
         version: "xz --version | head -1",
         quick: true,
         ..Client::EMPTY
@@ -182,7 +182,7 @@ pub(crate) const CLIENTS: [Client; 16] = [
     },
     Client {
         name: "zstd",
-        what: "16 MB of text packed at levels 3 and 9 and unpacked",
+        what: "6 MB of text packed at levels 3 and 9 and unpacked",
         programs: &[("zstd", "zstd")],
         run: "zstd -q -3 -T1 -c \"$INPUT/text.txt\"; zstd -q -9 -T1 -c \"$INPUT/text.txt\" >packed.zst; exec zstd -q -dc packed.zst",
         version: "echo zstd $(zstd --version | grep -o 'v[0-9.]*')",

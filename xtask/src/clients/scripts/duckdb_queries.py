@@ -3,7 +3,7 @@
 import duckdb
 
 db = duckdb.connect(":memory:", config={"threads": 2})
-db.execute("create table t as select i, (i * 7919) % 100003 as k, (i * 104729) % 1000003 as v, 'name' || (i % 5000) as s from range(1500000) r(i)")
+db.execute("create table t as select i, (i * 7919) % 100003 as k, (i * 104729) % 1000003 as v, 'name' || (i % 5000) as s from range(600000) r(i)")
 db.execute("create table u as select i as k, (i * 31) % 977 as g from range(100003) r(i)")
 for query in (
     "select g, count(*), sum(v), max(s) from t join u using (k) group by g order by g",

@@ -2,7 +2,7 @@
 pragma temp_store = memory;
 pragma cache_size = -65536;
 create table t1(a integer primary key, b integer, c text);
-with recursive n(i) as (select 1 union all select i + 1 from n where i < 250000)
+with recursive n(i) as (select 1 union all select i + 1 from n where i < 100000)
   insert into t1 select i, (i * 7919) % 100003, printf('%08d and %x', (i * 104729) % 1000003, i) from n;
 create index t1b on t1(b);
 create index t1c on t1(c);
