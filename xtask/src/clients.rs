@@ -64,6 +64,9 @@ pub(crate) struct Args {
     /// Write clients.md and clients.csv there
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Keep what clients.csv there has of clients that are not run now
+    #[arg(long, requires = "out")]
+    keep: bool,
 }
 
 fn peer(text: &str) -> Result<Column, String> {
@@ -80,7 +83,9 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let place = Place::new(root, !args.no_install && !args.quick)?;
     let columns = columns(root, args)?;
     let pairs = if args.quick { 1 } else { args.pairs };
-    let (mut rows, mut skipped, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut skipped, mut failed) = (Vec::new(), Vec::new());
+    let mut rows = kept(root, args)?;
+    let before = rows.len();
     for client in CLIENTS.iter().filter(|client| chosen(client, args)) {
         let (scene, version) = match place.set_up(client) {
             Ok(there) => there,
@@ -106,7 +111,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
                 rows.push(row);
                 // What was measured stays, should a later client take the machine down.
                 if let Some(dir) = &args.out {
-                    write(root, dir, &rows, &skipped, &[])?;
+                    write(root, dir, &mut rows, &skipped, &[])?;
                 }
             }
             Err(error) => {
@@ -134,7 +139,8 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
             told.push(line);
         }
     }
-    if rows.is_empty() && failed.is_empty() && told.is_empty() {
+    let ran = rows.len() - before;
+    if ran == 0 && failed.is_empty() && told.is_empty() {
         println!("clients: nothing was run: {}", skipped.join("; "));
         return Ok(());
     }
@@ -142,13 +148,23 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         println!("\n{}", page::goals(&rows));
     }
     if let Some(dir) = &args.out {
-        write(root, dir, &rows, &skipped, &told)?;
+        write(root, dir, &mut rows, &skipped, &told)?;
     }
     if !failed.is_empty() {
         bail!("{}", failed.join("; "));
     }
-    println!("clients: {} ran, answers equal, {} skipped", rows.len(), skipped.len());
+    println!("clients: {ran} ran, answers equal, {} skipped", skipped.len());
     Ok(())
+}
+
+/// What was measured before, of clients that are not run now.
+fn kept(root: &Path, args: &Args) -> Result<Vec<Row>> {
+    let (Some(dir), true) = (&args.out, args.keep) else { return Ok(Vec::new()) };
+    let path = root.join(dir).join("clients.csv");
+    let text = fs::read_to_string(&path).with_context(|| format!("nothing to keep: {}", path.display()))?;
+    let mut rows = page::read_csv(&text).with_context(|| path.display().to_string())?;
+    rows.retain(|row| !CLIENTS.iter().any(|client| client.name == row.name && chosen(client, args)));
+    Ok(rows)
 }
 
 fn chosen(client: &Client, args: &Args) -> bool {
@@ -246,8 +262,10 @@ fn run_suite(place: &Place, suite: &Suite, ours: &Column) -> Result<String> {
     Ok(format!("passed: {last}"))
 }
 
-fn write(root: &Path, dir: &Path, rows: &[Row], skipped: &[String], suites: &[String]) -> Result<()> {
+fn write(root: &Path, dir: &Path, rows: &mut [Row], skipped: &[String], suites: &[String]) -> Result<()> {
     let dir = root.join(dir);
+    rows.sort_by_key(|row| CLIENTS.iter().position(|client| client.name == row.name));
+    let rows = &*rows;
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let mut text = format!(
         "# Real programs under the preload\n\n\
@@ -290,6 +308,7 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
         preload: None,
         suites: false,
         out: None,
+        keep: false,
     };
     main(root, &args)
 }

@@ -1,7 +1,9 @@
 //! The page and the table of what was measured.
 
 use super::ratio::{Ratio, Verdict, median};
+use super::table::CLIENTS;
 use super::turn::{Answer, Turn};
+use anyhow::{Context, Result, bail};
 use std::fmt::Write;
 
 /// A client's turns under every column; all columns have as many.
@@ -14,7 +16,7 @@ pub(crate) struct Row {
     pub(crate) columns: Vec<(String, Vec<Turn>)>,
     /// Large allocations that the preload served in one run.
     pub(crate) served: u64,
-    /// A suite of its makers, run under the preload.
+    /// What answered otherwise than the first turn.
     pub(crate) unequal: Vec<String>,
 }
 
@@ -101,23 +103,71 @@ pub(crate) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Every turn, for a spreadsheet.
+/// The first line of the table of turns.
+const CSV_HEAD: &str =
+    "client,under,turn,cpu_seconds,wall_seconds,peak_bytes,answer_bytes,answer_crc32,served,version";
+
+/// Every turn, for a spreadsheet, and to be read again by [`read_csv`].
 pub(crate) fn csv(rows: &[Row]) -> String {
-    let mut text =
-        String::from("client,under,turn,cpu_seconds,wall_seconds,peak_bytes,answer_bytes,answer_crc32\n");
+    let mut text = format!("{CSV_HEAD}\n");
     for row in rows {
         for (column, turns) in &row.columns {
             for (at, turn) in turns.iter().enumerate() {
                 let Turn { cpu_seconds, wall_seconds, peak_bytes, answer } = turn;
                 let _to_a_string = writeln!(
                     text,
-                    "{},{column},{at},{cpu_seconds:.6},{wall_seconds:.6},{peak_bytes:.0},{},{:08x}",
-                    row.name, answer.bytes, answer.crc
+                    "{},{column},{at},{cpu_seconds:.6},{wall_seconds:.6},{peak_bytes:.0},{},{:08x},{},{}",
+                    row.name, answer.bytes, answer.crc, row.served, row.version
                 );
             }
         }
     }
     text
+}
+
+/// Reads what [`csv`] wrote. Answers are compared again; a line that is none is an error that names it.
+pub(crate) fn read_csv(text: &str) -> Result<Vec<Row>> {
+    let mut lines = text.lines();
+    if lines.next() != Some(CSV_HEAD) {
+        bail!("not a table of turns, or one of another version: measure all clients anew");
+    }
+    let mut rows: Vec<Row> = Vec::new();
+    for (at, line) in lines.enumerate() {
+        add_line(&mut rows, line).with_context(|| format!("line {}: {line}", at + 2))?;
+    }
+    Ok(rows)
+}
+
+fn add_line(rows: &mut Vec<Row>, line: &str) -> Result<()> {
+    let parts: Vec<&str> = line.splitn(10, ',').collect();
+    let [name, column, at, cpu, wall, peak, bytes, crc, served, version] = parts[..] else {
+        bail!("not ten values")
+    };
+    let seconds = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    let number = |text: &str| seconds(text).with_context(|| format!("{text} is no number"));
+    let answer = Answer { bytes: bytes.parse()?, crc: u32::from_str_radix(crc, 16)? };
+    let turn =
+        Turn { cpu_seconds: number(cpu)?, wall_seconds: number(wall)?, peak_bytes: number(peak)?, answer };
+    if rows.last().is_none_or(|row| row.name != name) {
+        let client = CLIENTS.iter().find(|client| client.name == name).context("no such client")?;
+        rows.push(Row {
+            name: name.to_string(),
+            what: client.what.to_string(),
+            version: version.to_string(),
+            columns: Vec::new(),
+            served: served.parse()?,
+            unequal: Vec::new(),
+        });
+    }
+    let row = rows.last_mut().context("no row")?;
+    if row.answer().is_some_and(|expected| expected != answer) {
+        row.unequal.push(format!("{column} answered {answer:?} in turn {at}"));
+    }
+    match row.columns.last_mut() {
+        Some((last, turns)) if last == column => turns.push(turn),
+        _ => row.columns.push((column.to_string(), vec![turn])),
+    }
+    Ok(())
 }
 
 /// What each client is and does.
@@ -215,6 +265,22 @@ mod tests {
         let line = table.lines().last().unwrap();
         assert!(line.starts_with("| b | vmalloc | 2.001 | 2.224 | 0.900 (0."), "{line}");
         assert!(line.ends_with("| 1.0 | +10.0 % | 5 | UNEQUAL | SLOWER |"), "{line}");
-        assert_eq!(csv(&[row("c", 1.0, 1e6)]).lines().count(), 31);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_its_answers_compared() {
+        let rows = [row("numpy", 1.5, 1e6), row("xz", 1.0, 1e6)];
+        let text = csv(&rows);
+        assert_eq!(text.lines().count(), 61);
+        let again = read_csv(&text).unwrap();
+        assert_eq!((csv(&again), table(&again)), (text.clone(), table(&rows)));
+        assert!(again.iter().all(|row| row.unequal.is_empty()));
+        let other = read_csv(&text.replacen("00000007", "00000008", 1)).unwrap();
+        assert!(!other[0].unequal.is_empty() && other[1].unequal.is_empty());
+        for (good, bad) in
+            [("client,", "c,"), ("numpy,", "nump,"), ("vmalloc,0,", "vmalloc,0,-"), (",00000007,", ",x,")]
+        {
+            assert!(read_csv(&text.replacen(good, bad, 1)).is_err(), "{bad}");
+        }
     }
 }
