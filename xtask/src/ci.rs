@@ -6,7 +6,7 @@
 use crate::count::Tests;
 use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
-use crate::{browser, clients, fuzz, header, install, kernel, loom, peer, tidy, tools};
+use crate::{browser, clients, fuzz, header, install, kernel, loom, peer, stress, tidy, tools};
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,7 @@ struct Step {
 }
 
 /// All steps, what fails fast first.
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     Step { name: "fmt", what: "every file is formatted", quick: true, run: fmt },
     Step { name: "tidy", what: "the rules that no compiler knows", quick: true, run: run_tidy },
     Step { name: "clippy", what: "no warnings, everywhere", quick: true, run: clippy },
@@ -74,6 +74,12 @@ const STEPS: [Step; 18] = [
         what: "real programs answer the same under the preload, those that are there",
         quick: false,
         run: clients::step,
+    },
+    Step {
+        name: "stress",
+        what: "random programs under the preload, every way for two seconds",
+        quick: false,
+        run: stress::step,
     },
     Step { name: "deny", what: "licences, banned crates, sources", quick: false, run: deny },
     Step { name: "demo", what: "the program does its main job", quick: false, run: demo },

@@ -1,4 +1,4 @@
-//! The C header `vmalloc.h`: made of the functions in `crates/vmalloc-capi/src/abi.rs` by cbindgen, and checked in.
+//! The C header `vmalloc.h`: made of the functions in `abi.rs`, `frames.rs` and `percpu.rs` of `crates/vmalloc-capi/src` by cbindgen, and checked in.
 //!
 //! `cargo xtask header` writes it; `--check`, which CI runs, says when it is not what would be written.
 
@@ -9,6 +9,12 @@ use std::fs;
 use std::path::Path;
 
 const HEADER: &str = "crates/vmalloc-capi/include/vmalloc.h";
+
+const SOURCES: [&str; 3] = [
+    "crates/vmalloc-capi/src/abi.rs",
+    "crates/vmalloc-capi/src/frames.rs",
+    "crates/vmalloc-capi/src/percpu.rs",
+];
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -46,9 +52,17 @@ fn compare(there: &str, made: &str) -> Result<()> {
 /// What the header has to be.
 fn made(root: &Path) -> Result<String> {
     let cbindgen = tools::cbindgen(root)?;
+    // cbindgen takes one file and follows no module of it: all in one, without what only the head of a file may have.
+    let mut whole = String::new();
+    for source in SOURCES {
+        let text = fs::read_to_string(root.join(source))?;
+        whole.extend(text.lines().filter(|line| !line.starts_with("//!")).flat_map(|line| [line, "\n"]));
+    }
+    let one = root.join("target/header.rs");
+    fs::write(&one, whole)?;
     let text = Cmd::new(root, cbindgen)
         .args(["--quiet", "--config", "crates/vmalloc-capi/cbindgen.toml"])
-        .arg("crates/vmalloc-capi/src/abi.rs")
+        .arg(one)
         .read()?;
     Ok(for_c(&text))
 }

@@ -5,7 +5,7 @@
 //!   DIR/lib/libvmalloc.a          DIR/lib/libvmalloc_preload.so
 //!   DIR/include/vmalloc.h         DIR/lib/pkgconfig/vmalloc.pc                DIR/share/man/man3/vmalloc.3
 //! ```
-//! In CI a prefix under `target` is filled, and the README's C program is built and run from it.
+//! In CI a prefix under `target` is filled, and the README's C program and lines for Python are run from it, and `vmlab run` with it.
 
 use crate::count::Tests;
 use crate::sh::{Cmd, Show, on_path};
@@ -129,7 +129,57 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
         bail!("the preload served nothing to sort: {line}");
     }
     println!("install: shared, static and preload work; sort: {line}");
+    python(root, &work, &prefix)?;
+    run(root, &preload)
+}
+
+/// The README's lines for Python, but for the first, which is what was done here.
+fn python(root: &Path, work: &Path, prefix: &Path) -> Result<()> {
+    let lines = shell_lines(&fs::read_to_string(root.join("README.md"))?)?;
+    if !on_path("python3") {
+        println!("install: no python3 here, so the README's lines for it are not tried");
+        return Ok(());
+    }
+    let [_, rest @ ..] = &lines[..] else { bail!("the README has no lines for Python") };
+    let script = rest.join("\n").replace("DIR", &prefix.to_string_lossy());
+    let said = Cmd::new(work, "sh").args(["-c", &script]).read()?;
+    if !said.lines().any(|line| line == "419430400") || served(&said) < 100 {
+        bail!("the README's lines for Python say {said:?}");
+    }
+    println!("install: the README's lines for Python work");
     Ok(())
+}
+
+/// `vmlab run` with the preload as built.
+fn run(root: &Path, preload: &Path) -> Result<()> {
+    Cmd::cargo(root)
+        .args(["build", "--quiet", "--locked", "--release", "--target-dir", "target", "-p", "vmlab"])
+        .run(Show::All)?;
+    let said = Cmd::new(root, root.join("target/release/vmlab"))
+        .args(["run", "--conf", "threshold:4K", "--lib"])
+        .arg(preload)
+        .args(["--", "sort", "CHANGELOG.md"])
+        .read()?;
+    let line =
+        said.lines().find(|line| line.starts_with("vmlab: ") && line.contains(" allocations served, "));
+    match line.map(|line| line.split(' ').nth(1).and_then(|number| number.parse::<u64>().ok())) {
+        Some(Some(1..)) => Ok(()),
+        _ => bail!("vmlab run tells nothing of sort: {line:?}"),
+    }
+}
+
+/// How many allocations the preload says that it served.
+fn served(said: &str) -> u64 {
+    let numbers = said.lines().filter_map(|line| line.strip_prefix("vmalloc: served ")?.split(' ').next());
+    numbers.filter_map(|number| number.parse::<u64>().ok()).sum()
+}
+
+/// The README's lines for Python: the block of the shell that installs first.
+fn shell_lines(readme: &str) -> Result<Vec<String>> {
+    let (_, rest) =
+        readme.split_once("```sh\ncargo xtask install").context("README.md has no lines for Python")?;
+    let (rest, _) = rest.split_once("```").context("the README's lines for Python have no end")?;
+    Ok(format!("cargo xtask install{rest}").lines().map(str::to_string).collect())
 }
 
 /// The README's C program: its fenced lines of C, as they stand there.
@@ -177,6 +227,20 @@ mod tests {
         );
         let pc = fs::read_to_string(prefix.join("lib/pkgconfig/vmalloc.pc")).unwrap();
         assert_eq!(pc, format!("prefix={} 1.2.3\n", prefix.display()));
+    }
+
+    #[test]
+    fn who_begins_reads_three_lines_in_each_language() {
+        let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
+        assert_eq!(c_lines(&readme).unwrap().lines().count(), 3);
+        let lines = shell_lines(&readme).unwrap();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[1].contains("LD_PRELOAD=DIR/") && lines[2].starts_with("python3 "), "{lines:?}");
+        // Run with the other examples, as a doctest of va-sim.
+        let (_, rust) = readme.split_once("```rust\n").unwrap();
+        assert_eq!(rust.split_once("```").unwrap().0.lines().count(), 3);
+        assert!(shell_lines("a").is_err() && shell_lines("```sh\ncargo xtask install\n").is_err());
+        assert_eq!(served("vmalloc: served 3 freed\nx\nvmalloc: served 4 freed\n"), 7);
     }
 
     #[test]

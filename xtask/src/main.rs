@@ -7,6 +7,7 @@
 //! | [`kernel`] | the proof that the core needs no operating system |
 //! | [`fuzz`] | builds and runs the fuzz targets on a stable compiler |
 //! | [`soak`] | the same and the property tests, for long, with a page in `results/` |
+//! | [`stress`] | random programs of malloc, threads and forks under the preload |
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
 //! | [`peer`] | the space beside Linux's own, in one run |
 //! | [`peers`] | allocators to measure ours against |
@@ -30,6 +31,7 @@ mod peer;
 mod peers;
 mod sh;
 mod soak;
+mod stress;
 mod tidy;
 mod tools;
 
@@ -67,6 +69,8 @@ enum Task {
     Fuzz(fuzz::Args),
     /// Fuzz and run property tests for long, and write what came of it to results/soak.md
     Soak(soak::Args),
+    /// Run random programs of malloc, threads and forks under the preload; --out writes results/stress.md
+    Stress(stress::Args),
     /// Break the code as xtask/mutations.toml says, expect the tests to notice, and write results/mutation.md
     Mutate(mutate::Args),
     /// Let cargo-mutants break the code at random, if it is installed
@@ -104,6 +108,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Loom => loom::run(&root, &mut count::Tests::default()),
         Task::Fuzz(args) => fuzz::main(&root, args),
         Task::Soak(args) => soak::main(&root, args),
+        Task::Stress(args) => stress::main(&root, args),
         Task::Mutate(args) => mutate::main(&root, args),
         Task::Mutants(args) => mutate::mutants(&root, args),
         Task::Header(args) => header::main(&root, args),

@@ -66,6 +66,32 @@ struct vmalloc_counts {
     uint64_t copies;
 };
 
+/**
+ * Page frames, zeros at first: those whose numbers are first, first + 1, ... first + count - 1. They have memory when they are
+ * written to.
+ */
+struct vm_frames {
+    /**
+     * The number of the first.
+     */
+    uint64_t first;
+    /**
+     * How many.
+     */
+    uint64_t count;
+};
+
+/**
+ * A signed counter of which each CPU keeps a part. percpu_counter_init makes one of any bytes, percpu_counter_destroy ends it; between
+ * them it must not be copied or moved.
+ */
+struct percpu_counter {
+    /**
+     * Nobody's but the functions'.
+     */
+    uint64_t held[16];
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -182,7 +208,7 @@ size_t vmalloc_trim(void);
 int vmalloc_stats(struct vmalloc_counts *counts, size_t size);
 
 /**
- * Writes a line for every area in address order, in the format of /proc/vmallocinfo, as snprintf does: at most `size` bytes with the
+ * Writes a line for every area in address order, and then for every mapping of vmap, in the format of /proc/vmallocinfo, as snprintf does: at most `size` bytes with the
  * 0 at the end, which is always there unless `size` is 0. Returns how many bytes all lines have, without that 0: if not less
  * than `size`, what was written is not all.
  *
@@ -196,8 +222,273 @@ size_t vmallocinfo(char *text, size_t size);
  */
 const char *vmalloc_version(void);
 
+/**
+ * Allocates `count` page frames of 4096 bytes, which vmap shows wherever it is asked to, and writes their numbers to `frames`.
+ *
+ * 0, or -1 with errno EINVAL if `count` is 0 or `frames` NULL, ENOMEM if there is no memory, EPERM in the child of a fork.
+ *
+ * The caller promises:
+ * `frames` is NULL or points to such a struct.
+ */
+int vm_alloc_frames(struct vm_frames *frames, size_t count);
+
+/**
+ * Frees frames, and makes the struct one of none. NULL and none are nothing to free; in the child of a fork frames are the parent's,
+ * and stay.
+ *
+ * The caller promises:
+ * `frames` is NULL or what vm_alloc_frames wrote, and no mapping of the frames is there any more.
+ */
+void vm_free_frames(struct vm_frames *frames);
+
+/**
+ * Maps frames by their numbers one behind the other, a frame as often as it is in the list, and a guard page behind the last.
+ * `protection` is PROT_READ or PROT_READ | PROT_WRITE of <sys/mman.h>.
+ *
+ * NULL with errno EINVAL if there is no frame in the list, one that is none, or another protection; ENOMEM if there is no address
+ * space or there are too many mappings; EPERM in the child of a fork, which can read and write what was mapped before.
+ *
+ * The caller promises:
+ * `frames` points to `count` numbers of frames of vm_alloc_frames, which are not freed before the mapping was ended.
+ */
+void *vmap(const uint64_t *frames, size_t count, int protection);
+
+/**
+ * Maps frames for a short time, as vmap does: up to 64 by addresses from a block of the CPU, without a guard page.
+ *
+ * NULL as vmap.
+ *
+ * The caller promises:
+ * As vmap.
+ */
+void *vm_map_ram(const uint64_t *frames, size_t count, int protection);
+
+/**
+ * Ends a mapping of vmap. NULL is nothing to end.
+ *
+ * The caller promises:
+ * `mapping` is NULL or of vmap, and nobody uses it any more.
+ */
+void vunmap(const void *mapping);
+
+/**
+ * Ends a mapping of vm_map_ram of `count` frames. NULL is nothing to end.
+ *
+ * The caller promises:
+ * `mapping` is NULL or of vm_map_ram with as many frames, and nobody uses it any more.
+ */
+void vm_unmap_ram(const void *mapping, size_t count);
+
+/**
+ * Allocates `size` bytes, zeros, in each unit, of which there is one for each CPU that can be; at most 32 KiB, aligned to `align`, a
+ * power of two up to 4096. What is returned is the address of the copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of
+ * any member in it.
+ *
+ * NULL with errno EINVAL for another size or alignment, ENOMEM if there is no memory.
+ */
+void *alloc_percpu(size_t size, size_t align);
+
+/**
+ * Frees an object of alloc_percpu, with all its copies. NULL is nothing to free.
+ *
+ * The caller promises:
+ * `object` is NULL or of alloc_percpu, and nobody uses it any more.
+ */
+void free_percpu(void *object);
+
+/**
+ * How many units there are. The last one is that of threads without a number of their own.
+ *
+ * 0 with errno ENOMEM if there is no memory for them.
+ */
+unsigned int percpu_units(void);
+
+/**
+ * The copy of a unit of an object, or of a member of it.
+ *
+ * NULL with errno EINVAL if there is no such unit.
+ *
+ * The caller promises:
+ * `inside` points into an object of alloc_percpu. What this_cpu_* changes may be read there, and is not to be written.
+ */
+void *per_cpu_ptr(const void *inside, unsigned int unit);
+
+/**
+ * Adds to the 8 bytes at `word` in the unit of the CPU, wrapping, wholly or not at all: by a restartable sequence where there
+ * are any. this_cpu_add(), a macro, takes pointers to numbers of any size; so do this_cpu_sub(), this_cpu_inc(), this_cpu_dec().
+ *
+ * The caller promises:
+ * `word` points into an object of alloc_percpu, to a multiple of 8.
+ */
+void this_cpu_add_8(uint64_t *word, uint64_t amount);
+
+/**
+ * The same with 4 bytes.
+ *
+ * The caller promises:
+ * As this_cpu_add_8, to a multiple of 4.
+ */
+void this_cpu_add_4(uint32_t *word, uint32_t amount);
+
+/**
+ * The same with 2 bytes.
+ *
+ * The caller promises:
+ * As this_cpu_add_8, to a multiple of 2.
+ */
+void this_cpu_add_2(uint16_t *word, uint16_t amount);
+
+/**
+ * The same with 1 byte.
+ *
+ * The caller promises:
+ * As this_cpu_add_8, to any byte.
+ */
+void this_cpu_add_1(uint8_t *word, uint8_t amount);
+
+/**
+ * What the 8 bytes at `word` hold in the unit of the CPU.
+ *
+ * The caller promises:
+ * As this_cpu_add_8.
+ */
+uint64_t this_cpu_read_8(uint64_t *word);
+
+/**
+ * Puts `value` there; returns what was there.
+ *
+ * The caller promises:
+ * As this_cpu_add_8.
+ */
+uint64_t this_cpu_xchg_8(uint64_t *word, uint64_t value);
+
+/**
+ * Puts `value` there if `old` is there; returns what was there: `old` if it was done.
+ *
+ * The caller promises:
+ * As this_cpu_add_8.
+ */
+uint64_t this_cpu_cmpxchg_8(uint64_t *word, uint64_t old, uint64_t value);
+
+/**
+ * The sum of the 8 bytes at `word` over all units, wrapping: exact if nobody changes them meanwhile.
+ *
+ * The caller promises:
+ * As this_cpu_add_8.
+ */
+uint64_t percpu_sum_8(uint64_t *word);
+
+/**
+ * Makes a counter that begins with `amount`.
+ *
+ * 0, or -1 with errno EINVAL if `counter` is NULL, ENOMEM if there is no memory.
+ *
+ * The caller promises:
+ * `counter` is NULL or points to such a struct that is no counter.
+ */
+int percpu_counter_init(struct percpu_counter *counter, int64_t amount);
+
+/**
+ * Ends a counter. NULL is nothing to end.
+ *
+ * The caller promises:
+ * `counter` is NULL or a counter that nobody uses any more.
+ */
+void percpu_counter_destroy(struct percpu_counter *counter);
+
+/**
+ * Adds to a counter, wrapping.
+ *
+ * The caller promises:
+ * `counter` is a counter.
+ */
+void percpu_counter_add(struct percpu_counter *counter, int64_t amount);
+
+/**
+ * Subtracts from a counter, wrapping.
+ *
+ * The caller promises:
+ * `counter` is a counter.
+ */
+void percpu_counter_sub(struct percpu_counter *counter, int64_t amount);
+
+/**
+ * Adds 1.
+ *
+ * The caller promises:
+ * `counter` is a counter.
+ */
+void percpu_counter_inc(struct percpu_counter *counter);
+
+/**
+ * Subtracts 1.
+ *
+ * The caller promises:
+ * `counter` is a counter.
+ */
+void percpu_counter_dec(struct percpu_counter *counter);
+
+/**
+ * Adds if the sum does not pass `limit` then; tells whether it did.
+ *
+ * The caller promises:
+ * `counter` is a counter.
+ */
+bool percpu_counter_limited_add(struct percpu_counter *counter, int64_t limit, int64_t amount);
+
+/**
+ * Makes it another number, while nobody else uses it.
+ *
+ * The caller promises:
+ * `counter` is a counter that nobody uses meanwhile.
+ */
+void percpu_counter_set(struct percpu_counter *counter, int64_t amount);
+
+/**
+ * About what it holds, by one load: what the CPUs have not handed in is missing.
+ *
+ * The caller promises:
+ * `counter` is a counter.
+ */
+int64_t percpu_counter_read(const struct percpu_counter *counter);
+
+/**
+ * The same, 0 if it is negative.
+ *
+ * The caller promises:
+ * `counter` is a counter.
+ */
+int64_t percpu_counter_read_positive(const struct percpu_counter *counter);
+
+/**
+ * The sum of all that was added before.
+ *
+ * The caller promises:
+ * `counter` is a counter.
+ */
+int64_t percpu_counter_sum(const struct percpu_counter *counter);
+
+/**
+ * -1, 0 or 1 as the sum is less than `other`, equal or greater.
+ *
+ * The caller promises:
+ * `counter` is a counter.
+ */
+int percpu_counter_compare(const struct percpu_counter *counter, int64_t other);
+
 #ifdef __cplusplus
 }
 #endif
 
 #endif  /* VMALLOC_H */
+
+/* this_cpu_add(pointer, amount): the number at pointer, a member of an object of alloc_percpu, in the unit of the CPU, whatever its
+ * size is: 1, 2, 4 or 8 bytes. */
+#define this_cpu_add(pointer, amount)                                                                 \
+    (sizeof(*(pointer)) == 8   ? this_cpu_add_8((uint64_t *)(void *)(pointer), (uint64_t)(amount))     \
+     : sizeof(*(pointer)) == 4 ? this_cpu_add_4((uint32_t *)(void *)(pointer), (uint32_t)(amount))     \
+     : sizeof(*(pointer)) == 2 ? this_cpu_add_2((uint16_t *)(void *)(pointer), (uint16_t)(amount))     \
+                               : this_cpu_add_1((uint8_t *)(void *)(pointer), (uint8_t)(amount)))
+#define this_cpu_sub(pointer, amount) this_cpu_add(pointer, 0 - (uint64_t)(amount))
+#define this_cpu_inc(pointer) this_cpu_add(pointer, 1)
+#define this_cpu_dec(pointer) this_cpu_sub(pointer, 1)

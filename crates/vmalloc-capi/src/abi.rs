@@ -7,7 +7,7 @@ use core::alloc::Layout;
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt::{self, Write};
 use core::ptr::{NonNull, null_mut};
-use vmalloc::{AllocError, FreeError, LARGE_BYTES, Vmalloc};
+use vmalloc::{AllocError, FreeError, LARGE_BYTES, Mappings, Vmalloc};
 
 /// Bytes of a huge page, which vmalloc_huge aligns to.
 const HUGE_BYTES: usize = 2 << 20;
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn vmalloc_stats(counts: *mut vmalloc_counts, size: usize)
     0
 }
 
-/// Writes a line for every area in address order, in the format of /proc/vmallocinfo, as snprintf does: at most `size` bytes with the
+/// Writes a line for every area in address order, and then for every mapping of vmap, in the format of /proc/vmallocinfo, as snprintf does: at most `size` bytes with the
 /// 0 at the end, which is always there unless `size` is 0. Returns how many bytes all lines have, without that 0: if not less
 /// than `size`, what was written is not all.
 ///
@@ -331,6 +331,9 @@ pub unsafe extern "C" fn vmallocinfo(text: *mut c_char, size: usize) -> usize {
     if let Some(memory) = Vmalloc::global_if_made() {
         // `Text` refuses nothing.
         let _written = write!(out, "{}", memory.vmallocinfo());
+    }
+    if let Some(mappings) = Mappings::global_if_made() {
+        let _written = write!(out, "{}", mappings.vmallocinfo());
     }
     if size > 0 {
         // SAFETY: at most `size - 1` bytes were written before.

@@ -3,7 +3,8 @@
 use core::ffi::c_int;
 use core::fmt::{self, Write};
 use core::ptr::null_mut;
-use vmalloc::{AllocError, FreeError, ResizeError};
+use vmalloc::percpu;
+use vmalloc::{AllocError, ResizeError, VmapError};
 
 /// What the calling thread's `errno` was, and is again when this goes. Checks CA2.
 pub(crate) struct KeepErrno(c_int);
@@ -46,6 +47,23 @@ pub(crate) fn number_of(error: &AllocError) -> c_int {
     }
 }
 
+/// The number of a refusal of mappings.
+pub(crate) fn number_of_vmap(error: &VmapError) -> c_int {
+    match error {
+        VmapError::Nothing | VmapError::BadFrame { .. } => libc::EINVAL,
+        VmapError::OtherProcess => libc::EPERM,
+        _ => libc::ENOMEM,
+    }
+}
+
+/// The number of a refusal of per-CPU memory.
+pub(crate) fn number_of_percpu(error: &percpu::Error) -> c_int {
+    match error {
+        percpu::Error::BadSize { .. } | percpu::Error::BadAlign { .. } => libc::EINVAL,
+        _ => libc::ENOMEM,
+    }
+}
+
 /// What became of a resize that was refused: `NULL` if there is no memory, the end of the program if there is no area.
 pub(crate) fn not_resized<T>(what: &str, error: &ResizeError) -> *mut T {
     match error {
@@ -57,7 +75,7 @@ pub(crate) fn not_resized<T>(what: &str, error: &ResizeError) -> *mut T {
 
 /// Says which address is none of an area, and stops.
 #[cold]
-pub(crate) fn bad_pointer(what: &str, error: &FreeError) -> ! {
+pub(crate) fn bad_pointer(what: &str, error: &dyn fmt::Display) -> ! {
     // One line, one write: others may be writing, too.
     let mut line = Line { text: [0; 200], len: 0 };
     let _cut_if_long = writeln!(line, "{what}: bad pointer: {error}");

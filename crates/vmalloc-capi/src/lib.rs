@@ -15,10 +15,14 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`abi`] | the C functions: what `include/vmalloc.h` is made of |
+//! | [`abi`] | the C functions of areas; with the next two, what `include/vmalloc.h` is made of |
+//! | [`frames`] | those of chosen pages in one range |
+//! | [`percpu`] | those of per-CPU memory and counters |
 //! | `answer` | refusals as `errno`, mistakes as the end of the program |
 //! # Source
 //! Linux `include/linux/vmalloc.h`, `mm/vmalloc.c`, `mm/slub.c` for names and behaviour.
 
 pub mod abi;
 mod answer;
+pub mod frames;
+pub mod percpu;

@@ -106,6 +106,44 @@ fn threads_and_forks_work_from_c() {
 }
 
 #[test]
+fn chosen_pages_and_per_cpu_memory_work_from_c_linked_shared_and_static() {
+    let place = Place::new();
+    for compiler in compilers(["gcc", "clang"]) {
+        for source in ["frames.c", "percpu.c"] {
+            run(&mut place.program(&place.compile(compiler, "-std=c11", source, Link::Shared)));
+        }
+    }
+    run(&mut place.program(&place.compile(
+        compilers(["gcc", "clang"])[0],
+        "-std=c11",
+        "percpu.c",
+        Link::Static,
+    )));
+}
+
+#[test]
+fn mistakes_with_mappings_and_objects_end_the_program_with_a_line_that_names_the_address() {
+    let place = Place::new();
+    let compiler = compilers(["gcc", "clang"])[0];
+    for (source, mistake, function) in [
+        ("frames.c", "twice", "vunmap"),
+        ("frames.c", "inside", "vunmap"),
+        ("frames.c", "kind", "vunmap"),
+        ("frames.c", "count", "vm_unmap_ram"),
+        ("percpu.c", "twice", "free_percpu"),
+        ("percpu.c", "inside", "free_percpu"),
+    ] {
+        let program = place.compile(compiler, "-std=c11", source, Link::Shared);
+        let output = place.program(&program).arg(mistake).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let address = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.signal(), Some(6), "{source} {mistake}: {} {said}", output.status);
+        assert!(said.starts_with(&format!("{function}: bad pointer: 0x{}: ", address.trim())), "{said}");
+        assert_eq!(said.lines().count(), 1, "{mistake}: {said}");
+    }
+}
+
+#[test]
 fn a_vector_of_areas_works_from_every_cplusplus() {
     let place = Place::new();
     for compiler in compilers(["g++", "clang++"]) {
@@ -153,24 +191,25 @@ fn ca1_a_mistake_ends_the_program_with_a_line_that_names_the_address() {
 }
 
 #[test]
-fn valgrind_finds_nothing_in_a_program_of_areas() {
+fn valgrind_finds_nothing_in_programs_of_areas_frames_and_counters() {
     if !there("valgrind") {
         return;
     }
     let place = Place::new();
-    let program = place.compile(compilers(["gcc", "clang"])[0], "-std=c11", "areas.c", Link::Shared);
-    let mut command = place.program(Path::new("valgrind"));
-    // The thread that gives memory back lives to the end, and what libc keeps of it is "possibly" lost then.
-    run(command
-        .args([
+    for source in ["areas.c", "frames.c", "percpu.c"] {
+        let program = place.compile(compilers(["gcc", "clang"])[0], "-std=c11", source, Link::Shared);
+        let mut command = place.program(Path::new("valgrind"));
+        // The thread that gives memory back lives to the end, and what libc keeps of it is "possibly" lost then.
+        command.args([
             "--quiet",
             "--error-exitcode=9",
             "--leak-check=full",
             "--show-leak-kinds=definite",
             "--errors-for-leak-kinds=definite",
-        ])
-        .arg(program)
-        .arg("modest"));
+        ]);
+        command.arg(program).args((source == "areas.c").then_some("modest"));
+        run(&mut command);
+    }
 }
 
 /// Names that a library gives to others.

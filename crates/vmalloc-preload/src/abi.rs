@@ -4,7 +4,7 @@
 //! the boot arena. Whatever is odd (an alignment that is no power of two) is the next one's to answer.
 
 use crate::boot::Boot;
-use crate::large::{self, Event, allocator, count, is_large, owner, stays};
+use crate::large::{self, Event, Timer, allocator, count, is_large, owner, stays};
 use crate::next::Next;
 use crate::words::{KeepErrno, set_errno, stop};
 use core::alloc::Layout;
@@ -31,9 +31,11 @@ fn area(
         return None;
     }
     let layout = Layout::from_size_align(size, align).ok()?;
+    let timer = Timer::start();
     let keep = KeepErrno::new();
     let area = allocator().and_then(|memory| allocate(memory, layout));
     drop(keep);
+    drop(timer);
     count(if area.is_some() { Event::Served } else { Event::PassedOn });
     area
 }
@@ -100,6 +102,7 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
     let Some(at) = NonNull::new(memory.cast::<u8>()) else { return };
     if let Some(owner) = owner(at.as_ptr()) {
         let _keep = KeepErrno::new();
+        let _timer = Timer::start();
         // SAFETY: this function's contract.
         if let Err(error) = unsafe { owner.free(at) } {
             bad_pointer("free", &error);
@@ -173,6 +176,7 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
 unsafe fn resize(owner: &Vmalloc, at: NonNull<u8>, size: usize, held_bytes: usize) -> Option<*mut c_void> {
     let layout = Layout::from_size_align(size, SMALL_ALIGN).ok()?;
     let _keep = KeepErrno::new();
+    let _timer = Timer::start();
     // SAFETY: this function's contract.
     match unsafe { owner.grow(at, layout) } {
         Ok(area) => {

@@ -7,12 +7,16 @@
 //! |---|---|---|
 //! | `threshold` | sizes from which memory comes from here; 4K at least | 128K |
 //! | `budget` | freed memory that may be kept; 0 keeps least | 128M |
+//! | `decay` | time after which freed memory that nobody needs goes back, by a thread: `500ms`, `2s`; `never` has no thread | `never` |
+//! | `huge` | huge pages behind areas: `never`, `auto` (from 64K on), `always` | `auto` |
 //! | `hardened` | `true`: overflows and uses after free of large memory fault | `false` |
 //! | `stats` | `true`: a line at the end that says what was done | `false` |
 //!
-//! Sizes are bytes, or have a K, M or G behind them. A part that is wrong is told in a line, and the default stays.
+//! Sizes are bytes, or have a K, M or G behind them. Times are numbers of `ms` or `s`, an hour at most. A part that is wrong is told in a line, and the default stays.
 
 use core::fmt;
+use core::time::Duration;
+use vmalloc::HugePages;
 
 /// What was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +25,10 @@ pub(crate) struct Conf {
     pub(crate) threshold_bytes: usize,
     /// Freed memory that may be kept.
     pub(crate) budget_bytes: usize,
+    /// How long freed memory is kept that nobody needs; a thread sees to it.
+    pub(crate) decay: Option<Duration>,
+    /// Which areas are on huge pages.
+    pub(crate) huge_pages: HugePages,
     /// A line at the end says what was done.
     pub(crate) statistics: bool,
     /// Overflows and uses after free fault, at the cost of system calls for each area.
@@ -29,6 +37,8 @@ pub(crate) struct Conf {
 
 /// Least threshold: areas are whole pages.
 const THRESHOLD_MIN: usize = 4096;
+/// Longest decay.
+const DECAY_MAX: Duration = Duration::from_secs(3600);
 
 /// What is wrong with a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,15 +54,19 @@ enum Why {
     NoSize,
     TooSmall,
     NoTruth,
+    NoTime,
+    NoHuge,
 }
 
 impl fmt::Display for Bad<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.why {
             Why::NoColon => "is not of the form key:value",
-            Why::NoKey => "has no known key: there are threshold, budget, hardened and stats",
+            Why::NoKey => "has no known key: there are threshold, budget, decay, huge, hardened and stats",
             Why::NoSize => "has no size: a number of bytes, or one with K, M or G behind it",
             Why::TooSmall => "is too small: a threshold is 4K at least",
+            Why::NoTime => "has no time: a number of ms or s, from 1ms to 3600s, or never",
+            Why::NoHuge => "is none of never, auto and always",
             Why::NoTruth => "is neither true nor false",
         };
         write!(f, "VMALLOC_CONF: \"{}\" {why}; the default stays", self.part.escape_ascii())
@@ -61,8 +75,17 @@ impl fmt::Display for Bad<'_> {
 
 impl Conf {
     /// What holds if nobody says anything.
-    pub(crate) const DEFAULT: Self =
-        Self { threshold_bytes: 128 << 10, budget_bytes: 128 << 20, statistics: false, hardened: false };
+    ///
+    /// No decay, since that has a thread: whoever runs a program as it is did not ask for one, and some calls (unshare) are refused
+    /// to programs with two.
+    pub(crate) const DEFAULT: Self = Self {
+        threshold_bytes: 128 << 10,
+        budget_bytes: 128 << 20,
+        decay: None,
+        huge_pages: HugePages::Auto,
+        statistics: false,
+        hardened: false,
+    };
 
     /// Reads the variable; what is wrong in it goes to `complain`, part by part.
     pub(crate) fn read<'a>(text: &'a [u8], mut complain: impl FnMut(Bad<'a>)) -> Self {
@@ -87,6 +110,8 @@ impl Conf {
                 self.threshold_bytes = bytes;
             }
             b"budget" => self.budget_bytes = size(value).ok_or(Why::NoSize)?,
+            b"decay" => self.decay = time(value)?,
+            b"huge" => self.huge_pages = huge(value)?,
             b"hardened" => self.hardened = truth(value)?,
             b"stats" => self.statistics = truth(value)?,
             _ => return Err(Why::NoKey),
@@ -103,6 +128,36 @@ fn truth(text: &[u8]) -> Result<bool, Why> {
     }
 }
 
+fn huge(text: &[u8]) -> Result<HugePages, Why> {
+    match text {
+        b"never" => Ok(HugePages::Never),
+        b"auto" => Ok(HugePages::Auto),
+        b"always" => Ok(HugePages::Always),
+        _ => Err(Why::NoHuge),
+    }
+}
+
+/// A time, or none.
+fn time(text: &[u8]) -> Result<Option<Duration>, Why> {
+    if text == b"never" {
+        return Ok(None);
+    }
+    let time = match (text.strip_suffix(b"ms"), text.strip_suffix(b"s")) {
+        (Some(digits), _) => number(digits).map(|number| Duration::from_millis(number as u64)),
+        (None, Some(digits)) => number(digits).map(|number| Duration::from_secs(number as u64)),
+        (None, None) => None,
+    };
+    time.filter(|&time| time > Duration::ZERO && time <= DECAY_MAX).map(Some).ok_or(Why::NoTime)
+}
+
+/// Digits, and nothing else: a sign is none.
+fn number(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
 /// A number of bytes.
 fn size(text: &[u8]) -> Option<usize> {
     let (digits, shift) = match text.split_last()? {
@@ -111,12 +166,7 @@ fn size(text: &[u8]) -> Option<usize> {
         (b'G' | b'g', digits) => (digits, 30),
         _ => (text, 0),
     };
-    // A sign is no digit.
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let number: usize = core::str::from_utf8(digits).ok()?.parse().ok()?;
-    number.checked_mul(1 << shift)
+    number(digits)?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
@@ -131,11 +181,21 @@ mod tests {
 
     #[test]
     fn every_key_is_read_and_the_last_of_a_kind_holds() {
-        let (conf, bad) = read("threshold:256K,budget:1G,stats:true,hardened:true,threshold:65536");
-        assert_eq!(
-            conf,
-            Conf { threshold_bytes: 65_536, budget_bytes: 1 << 30, statistics: true, hardened: true }
-        );
+        let (conf, bad) =
+            read("threshold:256K,budget:1G,stats:true,hardened:true,threshold:65536,decay:500ms,huge:never");
+        let want = Conf {
+            threshold_bytes: 65_536,
+            budget_bytes: 1 << 30,
+            decay: Some(Duration::from_millis(500)),
+            huge_pages: HugePages::Never,
+            statistics: true,
+            hardened: true,
+        };
+        assert_eq!(conf, want);
+        assert_eq!(read("decay:3600s").0.decay, Some(DECAY_MAX));
+        assert_eq!(read("decay:2s,decay:never").0.decay, None);
+        assert_eq!(read("huge:always").0.huge_pages, HugePages::Always);
+        assert_eq!(read("huge:never,huge:auto").0.huge_pages, HugePages::Auto);
         assert!(bad.is_empty(), "{bad:?}");
         assert_eq!(read(""), (Conf::DEFAULT, vec![]));
         assert_eq!(read("budget:0,,").0.budget_bytes, 0);
@@ -154,6 +214,16 @@ mod tests {
             ("threshold:99999999999G", "no size"),
             ("threshold:99999999999999999999999", "no size"),
             ("threshold:4095", "too small"),
+            ("decay:0s", "no time"),
+            ("decay:3601s", "no time"),
+            ("decay:5", "no time"),
+            ("decay:ms", "no time"),
+            ("decay:-1s", "no time"),
+            ("decay:99999999999999999999s", "no time"),
+            ("huge:yes", "none of never"),
+            ("huge:", "none of never"),
+            ("hardened:1", "neither true nor false"),
+            ("budget:lots", "no size"),
             ("stats:yes", "neither true nor false"),
             ("\u{fc}:\n1", "no known key"),
         ] {

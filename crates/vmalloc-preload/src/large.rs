@@ -1,11 +1,13 @@
 //! The allocator of the process, and who may use it when.
 
 use crate::conf::Conf;
+use crate::next::Next;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use vmalloc::{Hardened, Options, Profile, Vmalloc};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
+use vmalloc::{Hardened, HugePages, Options, Profile, Vmalloc};
 
 /// Where the allocator is, once it was made.
 static MADE: AtomicPtr<Vmalloc> = AtomicPtr::new(null_mut());
@@ -23,6 +25,10 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(Conf::DEFAULT.threshold_bytes);
 static KEPT_MAX: AtomicUsize = AtomicUsize::new(Conf::DEFAULT.budget_bytes);
 /// The allocator is made with the hardened profile.
 static HARDENED: AtomicBool = AtomicBool::new(Conf::DEFAULT.hardened);
+/// Milliseconds; 0 is none.
+static DECAY: AtomicU64 = AtomicU64::new(0);
+/// As `HugePages` has them in a number.
+static HUGE: AtomicU8 = AtomicU8::new(HugePages::Auto as u8);
 /// Calls are counted.
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
@@ -39,6 +45,10 @@ pub(crate) enum Event {
     PassedOn,
 }
 
+/// Calls are timed.
+static TIMING: AtomicBool = AtomicBool::new(false);
+static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
+
 static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 /// Sets what a user chose. For allocations from now on.
@@ -46,7 +56,56 @@ pub(crate) fn configure(conf: &Conf) {
     THRESHOLD.store(conf.threshold_bytes, Ordering::Relaxed);
     KEPT_MAX.store(conf.budget_bytes, Ordering::Relaxed);
     HARDENED.store(conf.hardened, Ordering::Relaxed);
+    let decay = conf.decay.map_or(0, |decay| decay.as_millis() as u64);
+    DECAY.store(decay, Ordering::Relaxed);
+    HUGE.store(conf.huge_pages as u8, Ordering::Relaxed);
     COUNTING.store(conf.statistics, Ordering::Relaxed);
+}
+
+/// Counts and times calls from now on.
+pub(crate) fn measure() {
+    COUNTING.store(true, Ordering::Relaxed);
+    TIMING.store(true, Ordering::Relaxed);
+}
+
+/// The time of the calling thread's call, if anybody wants to know: from when this is made to when it goes.
+pub(crate) struct Timer(Option<u64>);
+
+impl Timer {
+    #[inline(always)]
+    pub(crate) fn start() -> Self {
+        Self(if TIMING.load(Ordering::Relaxed) { Some(now()) } else { None })
+    }
+}
+
+impl Drop for Timer {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(began) = self.0 {
+            NANOSECONDS.fetch_add(now().saturating_sub(began), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cold]
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes a time.
+    let _told = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Nanoseconds in the calls that were timed.
+pub(crate) fn nanoseconds() -> u64 {
+    NANOSECONDS.load(Ordering::Relaxed)
+}
+
+/// In the child of a fork: what its parent did is told by the parent.
+extern "C" fn begin_anew() {
+    for count in &COUNTS {
+        count.store(0, Ordering::Relaxed);
+    }
+    NANOSECONDS.store(0, Ordering::Relaxed);
 }
 
 /// Tells whether a size is large.
@@ -94,11 +153,21 @@ fn make() -> Option<&'static Vmalloc> {
         // Another thread may be through with it by now.
         return if_made();
     }
-    // No thread: whoever runs a program as it is did not ask for one, and some calls (unshare) are refused to programs with two.
+    if COUNTING.load(Ordering::Relaxed)
+        && let Some(next) = Next::get()
+    {
+        // SAFETY: stays loaded. Without it a child tells its parent's counts, too.
+        let _zero = unsafe { next.register_atfork(None, None, Some(begin_anew), null_mut()) };
+    }
     let hardened = HARDENED.load(Ordering::Relaxed);
     let profile = if hardened { Profile::Hardened(Hardened::default()) } else { Profile::Ordinary };
     let options = Options {
-        decay: None,
+        decay: Some(DECAY.load(Ordering::Relaxed)).filter(|&ms| ms > 0).map(Duration::from_millis),
+        huge_pages: match HUGE.load(Ordering::Relaxed) {
+            huge if huge == HugePages::Never as u8 => HugePages::Never,
+            huge if huge == HugePages::Always as u8 => HugePages::Always,
+            _ => HugePages::Auto,
+        },
         profile,
         kept_bytes_max: KEPT_MAX.load(Ordering::Relaxed),
         ..Options::default()
@@ -109,6 +178,9 @@ fn make() -> Option<&'static Vmalloc> {
     unsafe { place.write(made) };
     // Release pairs with the acquire of `if_made`.
     MADE.store(place, Ordering::Release);
+    if hardened {
+        crate::fault::handle();
+    }
     if_made()
 }
 

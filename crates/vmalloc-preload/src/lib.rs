@@ -27,6 +27,10 @@
 //! - **LP3 errno** `free` leaves `errno` as it was; what succeeds here does, too; what returns `NULL` for a failure says why in it.
 //!
 //! # Limits
+//! A process pays for the library when it starts, whether it allocates or not: files opened and mapped, relocations, 15 page faults.
+//! `sh` that starts `true` 60 times takes 17 % more processor time by the fastest of 12 loops; with an empty library it is 8 %
+//! (34.4 ms without, 37.0 with the empty one, 40.1 with this, on a busy machine of 2 cores).
+//!
 //! A library that is opened with `RTLD_DEEPBIND` calls the C library's own functions: what it allocates may be freed here, but it must
 //! not free a large piece that was allocated here. Programs with a `malloc` inside them do not notice this library.
 //!
@@ -36,6 +40,7 @@
 //! | `boot` | memory for whoever asks before anything is known |
 //! | `next` | the definitions behind this library's |
 //! | `large` | the allocator of the process |
+//! | `fault` | says what a fault in the hardened profile was |
 //! | `conf` | `VMALLOC_CONF` |
 //! | `start` | the constructor, and the statistics at the end |
 //! | `words` | `errno`, and lines on stderr |
@@ -45,6 +50,7 @@
 pub mod abi;
 mod boot;
 mod conf;
+mod fault;
 mod large;
 mod next;
 mod start;

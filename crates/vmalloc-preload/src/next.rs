@@ -3,7 +3,7 @@
 //! They are looked up once, by `dlsym(RTLD_NEXT)`, when somebody first asks. Whoever asks during that, the look-up itself among
 //! them, is told that there are none yet.
 
-use crate::words::stop;
+use crate::words::{KeepErrno, stop};
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
@@ -35,6 +35,20 @@ impl Slot {
 
     fn get(&self) -> *mut c_void {
         self.found.load(Ordering::Relaxed)
+    }
+
+    /// What the C library lacks is looked up each time.
+    #[inline(always)]
+    fn get_or_look_up(&self) -> *mut c_void {
+        let found = self.get();
+        if found.is_null() { self.look_up_now() } else { found }
+    }
+
+    #[cold]
+    fn look_up_now(&self) -> *mut c_void {
+        let _keep = KeepErrno::new();
+        self.look_up();
+        self.get()
     }
 }
 
@@ -72,23 +86,9 @@ impl Next {
             // Acquire as above: another thread may have just found them.
             return (STATE.load(Ordering::Acquire) == KNOWN).then_some(Self(()));
         }
-        for slot in [
-            &MALLOC,
-            &CALLOC,
-            &REALLOC,
-            &FREE,
-            &POSIX_MEMALIGN,
-            &ALIGNED_ALLOC,
-            &MEMALIGN,
-            &VALLOC,
-            &PVALLOC,
-            &USABLE,
-            &TRIM,
-            &REGISTER,
-        ] {
-            slot.look_up();
-        }
+        // The others when somebody calls them: a small program calls none, and each costs it a microsecond.
         for slot in [&MALLOC, &CALLOC, &REALLOC, &FREE] {
+            slot.look_up();
             if slot.get().is_null() {
                 stop(format_args!("there is no {:?} behind this library", slot.name));
             }
@@ -114,7 +114,7 @@ macro_rules! calls {
             #[inline(always)]
             pub(crate) unsafe fn $name(self, $($arg: $type),*) -> $result {
                 type Function = unsafe extern "C" fn($($type),*) -> $result;
-                let found = $slot.get();
+                let found = $slot.get_or_look_up();
                 if found.is_null() {
                     $lacking
                 } else {

@@ -1,4 +1,5 @@
-//! The constructor, and the statistics at the end.
+//! The constructor, and what is told at the end: a line of statistics, and a line for `vmlab run` in the file that it names in
+//! `VMALLOC_REPORT`.
 //!
 //! Both are found by the dynamic linker in sections of their own. The constructor runs before that of the C library, so the
 //! environment is read where the linker says that it is, not by `getenv`.
@@ -11,6 +12,11 @@ use std::sync::OnceLock;
 
 /// Where the statistics go, if somebody wants them.
 static ERRORS: OnceLock<(Errors, Option<Identity>)> = OnceLock::new();
+
+/// The file that `vmlab run` gathers lines in. A copy: programs write over their environment.
+static REPORT: OnceLock<[u8; REPORT_BYTES_MAX]> = OnceLock::new();
+/// Longest name of it, with the 0 at its end.
+const REPORT_BYTES_MAX: usize = 256;
 
 /// What the constructor is given by glibc's linker.
 type Start = unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char);
@@ -44,6 +50,19 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *cons
                 let _once = ERRORS.set(Errors::aside());
             }
         }
+        // SAFETY: this function's contract.
+        if let Some(name) = unsafe { find(environment, b"VMALLOC_REPORT=") } {
+            let mut copy = [0; REPORT_BYTES_MAX];
+            if name.len() < copy.len() && name.starts_with(b"/") {
+                copy[..name.len()].copy_from_slice(name);
+                let _once = REPORT.set(copy);
+                large::measure();
+            } else {
+                say(format_args!(
+                    "VMALLOC_REPORT: no absolute name of less than 256 bytes; nothing is reported"
+                ));
+            }
+        }
     }
 }
 
@@ -74,8 +93,8 @@ unsafe fn find(environment: *const *const c_char, name: &[u8]) -> Option<&'stati
 
 /// Says what was done, if somebody wants to know.
 extern "C" fn end() {
-    let Some(&(errors, identity)) = ERRORS.get() else { return };
-    if errors.identity() != identity {
+    let (errors, report) = (ERRORS.get(), REPORT.get());
+    if errors.is_none() && report.is_none() {
         return;
     }
     let stats = large::if_made().map(vmalloc::Vmalloc::stats).unwrap_or_default();
@@ -97,7 +116,32 @@ extern "C" fn end() {
         usage.ru_maxrss,
         usage.ru_minflt,
     );
-    say_to(errors, what);
+    if let Some(&(errors, identity)) = errors
+        && errors.identity() == identity
+    {
+        say_to(errors, what);
+    }
+    if let Some(name) = report.and_then(|name| CStr::from_bytes_until_nul(name).ok())
+        && let Some(to) = Errors::append_to(name)
+    {
+        // What `vmlab run` reads; a key is followed by its number.
+        let what = format_args!(
+            "report served {} freed {} resized {} passed_on {} nanoseconds {} live {} kept {} given_back {} \
+             peak_kib {} faults {}",
+            large::counted(Event::Served),
+            large::counted(Event::Freed),
+            large::counted(Event::Resized),
+            large::counted(Event::PassedOn),
+            large::nanoseconds(),
+            stats.live_bytes,
+            stats.cached_bytes + stats.dirty_bytes,
+            stats.purged_bytes,
+            usage.ru_maxrss,
+            usage.ru_minflt,
+        );
+        say_to(to, what);
+        to.close();
+    }
 }
 
 #[cfg(test)]

@@ -52,6 +52,22 @@ impl Errors {
         (aside, aside.identity())
     }
 
+    /// The end of a file that is there.
+    pub(crate) fn append_to(name: &core::ffi::CStr) -> Option<Self> {
+        let _keep = KeepErrno::new();
+        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        // SAFETY: opens by a name that ends.
+        let file = unsafe { libc::open(name.as_ptr(), flags) };
+        (file >= 0).then_some(Self(file))
+    }
+
+    /// Closes what [`append_to`](Self::append_to) opened.
+    pub(crate) fn close(self) {
+        let _keep = KeepErrno::new();
+        // SAFETY: opened there, and used by nobody else.
+        let _closed = unsafe { libc::close(self.0) };
+    }
+
     /// What it leads to: whoever closes all descriptors may have opened another file since.
     pub(crate) fn identity(self) -> Option<Identity> {
         let _keep = KeepErrno::new();

@@ -413,6 +413,19 @@ impl Vmalloc {
         Buffer::new(self, bytes)
     }
 
+    /// What the hardened profile knows of an address in its arena that could not be touched, in words, for whoever handles that signal:
+    /// whether it was freed, or lies beside an area. `None` if it is not in the arena, or the profile is the ordinary one.
+    ///
+    /// O(1), under a lock that is never held while the memory of an area is touched: so a handler may call it for a fault that the
+    /// system tells of, not for a signal that somebody sent. Allocates nothing.
+    pub fn explain_fault(&self, address: *const u8) -> Option<impl fmt::Display> {
+        let Part::Hardened(hard) = self.part() else { return None };
+        self.contains(address).then(|| {
+            let address = address.addr();
+            Fault::Touched { address, known: hard.known(address) }
+        })
+    }
+
     /// Whole pages of the live area that begins at `area`, in bytes: all of them can be used. O(1), no lock.
     ///
     /// # Errors

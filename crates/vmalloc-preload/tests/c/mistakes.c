@@ -21,8 +21,23 @@ int main(int count, char **names) {
         *(volatile char *)held = 1;
         return 0;
     }
+    if (strcmp(name, "read") == 0) {
+        return *(volatile char *)held;
+    }
+    if (strcmp(name, "under") == 0) {
+        /* More than what is in front of it on its first page. */
+        held = malloc(1000000);
+        fprintf(stderr, "%zx\n", (size_t)held - 5000);
+        ((volatile char *)held)[-5000] = 1;
+        return 0;
+    }
+    if (strcmp(name, "null") == 0) {
+        held = NULL;
+        *(volatile char *)held = 1;
+    }
     if (strcmp(name, "over") == 0) {
         held = malloc(1000000);
+        fprintf(stderr, "%zx\n", (size_t)held + malloc_usable_size(held));
         ((volatile char *)held)[malloc_usable_size(held)] = 1;
         return 0;
     }

@@ -25,7 +25,9 @@ int main() {
     char *large = new char[3000000];
     std::memset(large, 1, 3000000);
     delete[] large;
-    CHECK(new (std::nothrow) char[static_cast<std::size_t>(1) << 46] == nullptr);
+    // Kept where a compiler must not think it away.
+    held = new (std::nothrow) char[static_cast<std::size_t>(1) << 46];
+    CHECK(held == nullptr);
     bool refused = false;
     try {
         volatile std::size_t size = static_cast<std::size_t>(1) << 46;

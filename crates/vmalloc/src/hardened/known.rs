@@ -44,6 +44,13 @@ pub(crate) enum Fault {
         /// What is there.
         known: Known,
     },
+    /// What was touched may not be.
+    Touched {
+        /// Where.
+        address: usize,
+        /// What is there.
+        known: Known,
+    },
     /// Bytes beside an area were written to.
     Spoiled {
         /// Where it begins.
@@ -69,9 +76,18 @@ impl fmt::Display for Fault {
                      the first bad byte is at offset {offset}"
                 );
             }
-            Self::BadFree { address, known } => (address, known),
+            Self::BadFree { address, known } => {
+                write!(f, "bad free: {address:#x} ")?;
+                (address, known)
+            }
+            Self::Touched { address, known } => {
+                write!(f, "bad access: {address:#x} ")?;
+                if known == Known::Never {
+                    return f.write_str("is in no area: beside one, behind its end or before its start");
+                }
+                (address, known)
+            }
         };
-        write!(f, "bad free: {address:#x} ")?;
         match known {
             Known::Outside => f.write_str("is outside the arena"),
             Known::Live { start, bytes } => {
@@ -120,6 +136,16 @@ mod tests {
         for (address, known, want) in cases {
             let said = Fault::BadFree { address, known }.to_string();
             assert!(said.starts_with("bad free: ") && said.contains(want), "{said}");
+        }
+        for (known, want) in [
+            (Known::Never, "bad access: 0x1010 is in no area: beside one"),
+            (
+                Known::Quarantined { pages_at: 0x1000, bytes: 4096, frees: 1 },
+                "bad access: 0x1010 was freed before",
+            ),
+        ] {
+            let said = Fault::Touched { address: 0x1010, known }.to_string();
+            assert!(said.starts_with(want), "{said}");
         }
         for (offset, want) in [(105, "5 bytes behind its end"), (-3, "3 bytes before its start")] {
             let said = Fault::Spoiled { address: 0x1000, bytes: 100, offset }.to_string();

@@ -133,7 +133,7 @@ mod tests {
 
     /// What there is where `calls` are refused.
     fn without(calls: &[Call]) -> Result<Machine, Errno> {
-        let shim = Shim::new();
+        let shim = Shim::default();
         shim.refuse_with(Errno(libc::EPERM));
         for &call in calls {
             shim.refuse(call, 0);
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn limits_are_told() {
-        let shim = Shim::new();
+        let shim = Shim::default();
         shim.limit_addresses(Some(1 << 40));
         shim.limit_mappings(1234);
         let machine = probe(&shim).unwrap();

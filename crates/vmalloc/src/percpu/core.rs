@@ -136,6 +136,11 @@ impl<O: Os> Core<O> {
         NonNull::new(with_exposed_provenance_mut(at)).unwrap_or(NonNull::dangling())
     }
 
+    /// The offset of what is at an address in unit 0: [`first`](Self::first) the other way round.
+    pub(super) fn offset_of(&self, first: NonNull<u8>) -> Offset {
+        Offset::new((first.addr().get() as u64).wrapping_sub(self.base as u64))
+    }
+
     /// Gives out an object, zeros in all units.
     pub(super) fn alloc(&self, layout: Layout) -> Result<Offset, Error> {
         let offset = self.index.lock().alloc(&Request::new(layout.size(), layout.align()));

@@ -71,6 +71,7 @@ pub(crate) mod model {
     pub(crate) use super::reference::{Counted, RefMode, Units};
 }
 mod object;
+mod raw;
 mod reference;
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
 #[path = "norseq.rs"]

@@ -311,6 +311,11 @@ impl<'s> PerCpuBox<'s> {
         Some(unsafe { self.first.byte_add(unit as usize * STRIDE) })
     }
 
+    /// The copy of unit 0.
+    pub(super) fn first(&self) -> NonNull<u8> {
+        self.first
+    }
+
     /// Size and alignment of the bytes of a unit.
     pub fn layout(&self) -> Layout {
         self.layout

@@ -114,6 +114,15 @@ impl Space {
         }
     }
 
+    /// Takes the object back that begins at an address in unit 0; `false` if there is none.
+    ///
+    /// # Safety
+    /// Nobody uses it any more.
+    pub(super) unsafe fn free_address(&self, first: NonNull<u8>) -> bool {
+        // SAFETY: this function's contract.
+        unsafe { self.core().free(self.core().offset_of(first)) }
+    }
+
     /// Gives out zeroed bytes in each unit, which are freed when the value is dropped.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ fn a_refused_chunk_is_an_error_and_the_space_goes_on() {
     }
     assert!(shim.mapped() > mapped);
     space.validate().unwrap();
-    assert_eq!(space.counts(), (held.len() as u64, 4));
+    assert_eq!((space.stats().live, space.stats().chunks), (held.len() as u64, 4));
     for offset in held.drain(..) {
         // SAFETY: nobody uses it.
         assert!(unsafe { space.free(offset) });
@@ -57,7 +57,7 @@ fn a_refused_chunk_is_an_error_and_the_space_goes_on() {
     }
     // What nobody needs goes back, chunk and all.
     space.trim();
-    assert!(space.counts().1 < 4, "chunks are unmapped");
+    assert!(space.stats().chunks < 4, "chunks are unmapped");
     space.validate().unwrap();
     // SAFETY: nobody uses it any more.
     unsafe { Core::close(core) };
@@ -133,7 +133,7 @@ fn pp2_threads_that_alloc_and_free_find_the_index_alone() {
         }
     });
     space.validate().unwrap();
-    assert_eq!(space.counts().0, 0);
+    assert_eq!(space.stats().live, 0);
     // SAFETY: nobody uses it any more.
     unsafe { Core::close(core) };
 }

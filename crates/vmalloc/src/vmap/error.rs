@@ -34,6 +34,11 @@ pub enum VmapError {
     },
     /// It may only be read.
     ReadOnly,
+    /// No mapping of that kind and size begins at an address.
+    NotMapped {
+        /// The address.
+        address: usize,
+    },
     /// No address range, or no numbers of frames, for so many pages.
     NoSpace {
         /// Pages.
@@ -68,6 +73,7 @@ impl fmt::Display for VmapError {
             Self::OutOfBounds { offset, bytes, len } => {
                 write!(f, "{bytes} bytes from {offset} on are not among {len}")
             }
+            Self::NotMapped { address } => write!(f, "no such mapping begins at {address:#x}"),
             Self::ReadOnly => f.write_str("the mapping may only be read"),
             Self::NoSpace { pages } => write!(f, "no address range for {pages} pages"),
             Self::TooManyMappings { wanted, limit } => {

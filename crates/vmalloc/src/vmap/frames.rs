@@ -96,6 +96,11 @@ impl<'m> Frames<'m> {
         table.os.populate(table.file, self.byte(0, 0)?, self.count * PAGE_BYTES as u64).map_err(refused)
     }
 
+    /// Their numbers in the file.
+    pub(super) fn numbers(&self) -> core::ops::Range<u64> {
+        self.first..self.first + self.count
+    }
+
     fn byte(&self, offset: usize, bytes: usize) -> Result<u64, VmapError> {
         let len = self.len() * PAGE_BYTES;
         match offset.checked_add(bytes) {

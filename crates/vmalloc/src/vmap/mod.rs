@@ -54,6 +54,7 @@ mod frames;
 mod ground;
 mod mapping;
 pub(crate) mod os;
+mod raw;
 #[cfg(test)]
 mod shim;
 mod table;

@@ -331,10 +331,7 @@ mod tests {
 
     #[test]
     fn times_and_windows_are_read_or_refused_in_a_line() {
-        assert_eq!(
-            ["0", "0.219395", "12.5"].map(|text| seconds(text)),
-            [0, 219_395_000, 12_500_000_000].map(Ok)
-        );
+        assert_eq!(["0", "0.219395", "12.5"].map(seconds), [0, 219_395_000, 12_500_000_000].map(Ok));
         for bad in ["", "-1", "x", "nan", "1e30", "inf"] {
             assert!(seconds(bad).is_err(), "{bad}");
         }

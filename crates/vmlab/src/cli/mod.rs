@@ -6,6 +6,7 @@ mod input;
 mod map;
 mod percpu;
 mod report;
+mod run;
 mod space;
 mod table;
 mod test;
@@ -16,7 +17,7 @@ pub(crate) use table::plain;
 use crate::kind::{ALL, IndexKind};
 use crate::replay::timing::Budget;
 
-use crate::run::{Options, Outcome, run};
+use crate::run::{Options, Outcome};
 use crate::run_space::Policy;
 use crate::shipped::TRACES;
 use anyhow::{Result, bail};
@@ -92,6 +93,12 @@ enum Command {
         vmlab convert vmlab.jsonl.gz --to vmallocinfo -o end.vmallocinfo\n\n\
         docs/formats.md describes the forms.")]
     Convert(crate::convert::Args),
+    /// Run a program as it is, its large memory from libvmalloc_preload.so, and tell what came of it
+    #[command(after_help = "Examples:\n  \
+        vmlab run -- python3 program.py\n  \
+        vmlab run --conf threshold:64K,decay:1s -- sort big.txt\n\n\
+        The exit status is the program's. The keys of --conf are in vmalloc(3).")]
+    Run(run::Args),
     /// Tell what this machine offers, and which ways the library and the recorder take for it
     #[command(after_help = "Examples:\n  \
         vmlab doctor\n  \
@@ -224,6 +231,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Report(args)) => report::run(args),
         Some(Command::Map(args)) => map::run(args),
         Some(Command::Convert(args)) => crate::convert::run(args),
+        Some(Command::Run(args)) => run::run(args),
         Some(Command::Doctor(args)) => crate::doctor::run(args),
         Some(Command::Record(args)) => crate::record::run(args),
         Some(Command::Bench(BenchCommand::Index(args))) => crate::bench::index::run(args),
@@ -320,7 +328,7 @@ fn run_all(inputs: &[Input], kinds: &[IndexKind], latency: bool) -> Result<Vec<O
     for input in inputs {
         for &kind in kinds {
             bar.set_message(format!("{} on {}", input.name, kind.name()));
-            outcomes.push(run(&input.name, &input.trace, &input.table, kind, options)?);
+            outcomes.push(crate::run::run(&input.name, &input.trace, &input.table, kind, options)?);
             bar.inc(1);
         }
     }

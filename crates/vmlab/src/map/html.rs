@@ -56,7 +56,7 @@ pub fn page(picture: &Picture) -> String {
          be more than all holes together; <b>(lazy)</b> and <b>(pooled)</b> are what a purge would bring together.</p>",
     );
     windows(&mut html, picture);
-    let _ = write!(html, "<footer>Written by vmlab {}.</footer></body></html>\n", env!("CARGO_PKG_VERSION"));
+    let _ = writeln!(html, "<footer>Written by vmlab {}.</footer></body></html>", env!("CARGO_PKG_VERSION"));
     html
 }
 

@@ -99,7 +99,7 @@ impl Picture {
                 }
                 None => {
                     (others, other_areas, other_bytes) =
-                        (others + 1, other_areas + row.areas, other_bytes + row.bytes)
+                        (others + 1, other_areas + row.areas, other_bytes + row.bytes);
                 }
             }
         }

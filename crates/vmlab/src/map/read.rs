@@ -167,7 +167,7 @@ mod tests {
     fn a_hundred_thousand_lines_are_read_measured_and_drawn() {
         let mut text = String::new();
         for n in 0..100_000u64 {
-            let at = 0xffff_c900_0000_0000 + n * 0x5000 + (n / 1000 << 30);
+            let at = 0xffff_c900_0000_0000 + n * 0x5000 + ((n / 1000) << 30);
             text += &format!(
                 "{at:#x}-{:#x} {:>7} f{}+0x1/0x2 pages=3 vmalloc N0=3\n",
                 at + 0x4000,

@@ -1,0 +1,164 @@
+//! The C functions of chosen pages in one range.
+//!
+//! As in `abi`, the comments of the functions become those of `include/vmalloc.h`.
+
+use crate::answer::{KeepErrno, bad_pointer, number_of_vmap, refuse};
+use core::ffi::{c_int, c_void};
+use core::ptr::NonNull;
+use core::slice;
+use vmalloc::{Mappings, Protection, VmapError};
+
+/// Page frames, zeros at first: those whose numbers are first, first + 1, ... first + count - 1. They have memory when they are
+/// written to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct vm_frames {
+    /// The number of the first.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// -1, and why in `errno`.
+fn fail(number: c_int) -> c_int {
+    let _null: *mut u8 = refuse(number);
+    -1
+}
+
+fn protection(bits: c_int) -> Option<Protection> {
+    match bits {
+        libc::PROT_READ => Some(Protection::Read),
+        _ if bits == libc::PROT_READ | libc::PROT_WRITE => Some(Protection::ReadWrite),
+        _ => None,
+    }
+}
+
+/// Allocates `count` page frames of 4096 bytes, which vmap shows wherever it is asked to, and writes their numbers to `frames`.
+///
+/// 0, or -1 with errno EINVAL if `count` is 0 or `frames` NULL, ENOMEM if there is no memory, EPERM in the child of a fork.
+///
+/// # Safety
+/// `frames` is NULL or points to such a struct.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vm_alloc_frames(frames: *mut vm_frames, count: usize) -> c_int {
+    let Some(to) = NonNull::new(frames) else { return fail(libc::EINVAL) };
+    let keep = KeepErrno::new();
+    let made = Mappings::global().and_then(|mappings| mappings.frames(count));
+    drop(keep);
+    match made {
+        Ok(made) => {
+            let numbers = made.into_numbers();
+            let made = vm_frames { first: numbers.start, count: numbers.end - numbers.start };
+            // SAFETY: this function's contract.
+            unsafe { to.write(made) };
+            0
+        }
+        Err(error) => fail(number_of_vmap(&error)),
+    }
+}
+
+/// Frees frames, and makes the struct one of none. NULL and none are nothing to free; in the child of a fork frames are the parent's,
+/// and stay.
+///
+/// # Safety
+/// `frames` is NULL or what vm_alloc_frames wrote, and no mapping of the frames is there any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vm_free_frames(frames: *mut vm_frames) {
+    let Some(at) = NonNull::new(frames) else { return };
+    // SAFETY: this function's contract.
+    let vm_frames { first, count } = unsafe { at.replace(vm_frames::default()) };
+    let _keep = KeepErrno::new();
+    if let Some(mappings) = Mappings::global_if_made() {
+        // SAFETY: this function's contract. Refused in a child alone, whose they are not.
+        let _stays_in_a_child = unsafe { mappings.free_frames(first..first.saturating_add(count)) };
+    }
+}
+
+type Map = unsafe fn(&Mappings, &[u64], Protection) -> Result<NonNull<u8>, VmapError>;
+
+/// # Safety
+/// As [`vmap`]; `by` has the contract of `Mappings::vmap_numbers`.
+unsafe fn map(frames: *const u64, count: usize, bits: c_int, by: Map) -> *mut c_void {
+    let Some(protection) = protection(bits) else { return refuse(libc::EINVAL) };
+    if frames.is_null() || count == 0 || count > isize::MAX as usize / size_of::<u64>() {
+        return refuse(libc::EINVAL);
+    }
+    // SAFETY: the caller's contract: that many numbers.
+    let frames = unsafe { slice::from_raw_parts(frames, count) };
+    let keep = KeepErrno::new();
+    let mapped = Mappings::global().and_then(|mappings| {
+        // SAFETY: this function's contract.
+        unsafe { by(mappings, frames, protection) }
+    });
+    drop(keep);
+    match mapped {
+        Ok(at) => at.as_ptr().cast(),
+        Err(error) => refuse(number_of_vmap(&error)),
+    }
+}
+
+/// Maps frames by their numbers one behind the other, a frame as often as it is in the list, and a guard page behind the last.
+/// `protection` is PROT_READ or PROT_READ | PROT_WRITE of <sys/mman.h>.
+///
+/// NULL with errno EINVAL if there is no frame in the list, one that is none, or another protection; ENOMEM if there is no address
+/// space or there are too many mappings; EPERM in the child of a fork, which can read and write what was mapped before.
+///
+/// # Safety
+/// `frames` points to `count` numbers of frames of vm_alloc_frames, which are not freed before the mapping was ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmap(frames: *const u64, count: usize, protection: c_int) -> *mut c_void {
+    // SAFETY: this function's contract.
+    unsafe { map(frames, count, protection, Mappings::vmap_numbers) }
+}
+
+/// Maps frames for a short time, as vmap does: up to 64 by addresses from a block of the CPU, without a guard page.
+///
+/// NULL as vmap.
+///
+/// # Safety
+/// As vmap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vm_map_ram(frames: *const u64, count: usize, protection: c_int) -> *mut c_void {
+    // SAFETY: this function's contract.
+    unsafe { map(frames, count, protection, Mappings::vm_map_ram_numbers) }
+}
+
+fn ended(what: &str, mapping: *const c_void, gone: Result<(), VmapError>) {
+    match gone {
+        // What is the parent's stays as it is in a child.
+        Ok(()) | Err(VmapError::OtherProcess) => {}
+        Err(error) => bad_pointer(what, &format_args!("{mapping:p}: {error}")),
+    }
+}
+
+/// Ends a mapping of vmap. NULL is nothing to end.
+///
+/// # Safety
+/// `mapping` is NULL or of vmap, and nobody uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vunmap(mapping: *const c_void) {
+    let Some(at) = NonNull::new(mapping.cast::<u8>().cast_mut()) else { return };
+    let _keep = KeepErrno::new();
+    let nobody = Err(VmapError::NotMapped { address: at.addr().get() });
+    let gone = Mappings::global_if_made().map_or(nobody, |mappings| {
+        // SAFETY: this function's contract.
+        unsafe { mappings.vunmap_at(at) }
+    });
+    ended("vunmap", mapping, gone);
+}
+
+/// Ends a mapping of vm_map_ram of `count` frames. NULL is nothing to end.
+///
+/// # Safety
+/// `mapping` is NULL or of vm_map_ram with as many frames, and nobody uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vm_unmap_ram(mapping: *const c_void, count: usize) {
+    let Some(at) = NonNull::new(mapping.cast::<u8>().cast_mut()) else { return };
+    let _keep = KeepErrno::new();
+    let nobody = Err(VmapError::NotMapped { address: at.addr().get() });
+    let gone = Mappings::global_if_made().map_or(nobody, |mappings| {
+        // SAFETY: this function's contract.
+        unsafe { mappings.vm_unmap_ram_at(at, count) }
+    });
+    ended("vm_unmap_ram", mapping, gone);
+}

@@ -1,0 +1,368 @@
+//! The C functions of per-CPU memory: an object with a copy in each unit, words that are changed on the unit of the CPU, counters.
+//!
+//! As in `abi`, the comments of the functions become those of `include/vmalloc.h`.
+
+use crate::answer::{KeepErrno, bad_pointer, number_of_percpu, refuse};
+use core::alloc::Layout;
+use core::cmp::Ordering;
+use core::ffi::{c_int, c_uint, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use vmalloc::percpu::{Local, PerCpuCounter, Space};
+
+/// The space of objects that exist.
+fn space(what: &str) -> &'static Space {
+    // Whoever has an object has the space: it was made then.
+    Space::global().unwrap_or_else(|error| bad_pointer(what, &error))
+}
+
+/// Allocates `size` bytes, zeros, in each unit, of which there is one for each CPU that can be; at most 32 KiB, aligned to `align`, a
+/// power of two up to 4096. What is returned is the address of the copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of
+/// any member in it.
+///
+/// NULL with errno EINVAL for another size or alignment, ENOMEM if there is no memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn alloc_percpu(size: usize, align: usize) -> *mut c_void {
+    const WORD: usize = size_of::<u64>();
+    // Whole words: what is smaller is changed by the word that it is in.
+    let layout = size.checked_next_multiple_of(WORD).filter(|_| size > 0 && align.is_power_of_two());
+    let layout = layout.and_then(|size| Layout::from_size_align(size, align.max(WORD)).ok());
+    let Some(layout) = layout else { return refuse(libc::EINVAL) };
+    let keep = KeepErrno::new();
+    let made = Space::global().and_then(|space| space.alloc(layout));
+    drop(keep);
+    match made {
+        Ok(made) => made.into_address().as_ptr().cast(),
+        Err(error) => refuse(number_of_percpu(&error)),
+    }
+}
+
+/// Frees an object of alloc_percpu, with all its copies. NULL is nothing to free.
+///
+/// # Safety
+/// `object` is NULL or of alloc_percpu, and nobody uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_percpu(object: *mut c_void) {
+    let Some(at) = NonNull::new(object.cast::<u8>()) else { return };
+    let _keep = KeepErrno::new();
+    // SAFETY: this function's contract.
+    if !unsafe { space("free_percpu").free_at(at) } {
+        bad_pointer("free_percpu", &format_args!("{object:p}: no object begins there"));
+    }
+}
+
+/// How many units there are. The last one is that of threads without a number of their own.
+///
+/// 0 with errno ENOMEM if there is no memory for them.
+#[unsafe(no_mangle)]
+pub extern "C" fn percpu_units() -> c_uint {
+    let keep = KeepErrno::new();
+    let space = Space::global();
+    drop(keep);
+    space.map(Space::units).unwrap_or_else(|error| {
+        let _null: *mut u8 = refuse(number_of_percpu(&error));
+        0
+    })
+}
+
+/// The copy of a unit of an object, or of a member of it.
+///
+/// NULL with errno EINVAL if there is no such unit.
+///
+/// # Safety
+/// `inside` points into an object of alloc_percpu. What this_cpu_* changes may be read there, and is not to be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn per_cpu_ptr(inside: *const c_void, unit: c_uint) -> *mut c_void {
+    let Some(at) = NonNull::new(inside.cast::<u8>().cast_mut()) else { return refuse(libc::EINVAL) };
+    let keep = KeepErrno::new();
+    // SAFETY: this function's contract.
+    let copy = unsafe { space("per_cpu_ptr").copy_at(at, unit) };
+    drop(keep);
+    copy.map_or_else(|| refuse(libc::EINVAL), |copy| copy.as_ptr().cast())
+}
+
+/// The word of an object that has an address in it, and how many bits above its beginning.
+///
+/// # Safety
+/// `inside` points into an object of `alloc_percpu`, at a multiple of its size.
+#[inline(always)]
+unsafe fn word(what: &str, inside: *mut u8) -> (Local<'static>, u32) {
+    const WORD: usize = size_of::<u64>();
+    let offset = inside.addr() % WORD;
+    let local = NonNull::new(inside.wrapping_sub(offset)).and_then(|word| {
+        // SAFETY: this function's contract: objects are whole words.
+        unsafe { space(what).local_at(word) }
+    });
+    let bits = if cfg!(target_endian = "big") { WORD - offset } else { offset };
+    match local {
+        Some(local) => (local, bits as u32 * 8),
+        None => bad_pointer(what, &format_args!("{inside:p}: no object is there")),
+    }
+}
+
+/// Changes a part of a word: tried until nobody came between.
+#[inline(always)]
+fn change(local: &Local<'_>, shift: u32, mask: u64, part: impl Fn(u64) -> u64) {
+    let mut old = 0;
+    loop {
+        let new = (old & !(mask << shift)) | ((part((old >> shift) & mask) & mask) << shift);
+        match local.compare_exchange(old, new) {
+            Ok(_) => return,
+            Err(found) => old = found,
+        }
+    }
+}
+
+/// Adds to the 8 bytes at `word` in the unit of the CPU, wrapping, wholly or not at all: by a restartable sequence where there
+/// are any. this_cpu_add(), a macro, takes pointers to numbers of any size; so do this_cpu_sub(), this_cpu_inc(), this_cpu_dec().
+///
+/// # Safety
+/// `word` points into an object of alloc_percpu, to a multiple of 8.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn this_cpu_add_8(word: *mut u64, amount: u64) {
+    // SAFETY: this function's contract.
+    let (local, _) = unsafe { self::word("this_cpu_add_8", word.cast()) };
+    local.add(amount);
+}
+
+/// The same with 4 bytes.
+///
+/// # Safety
+/// As this_cpu_add_8, to a multiple of 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn this_cpu_add_4(word: *mut u32, amount: u32) {
+    // SAFETY: this function's contract.
+    let (local, shift) = unsafe { self::word("this_cpu_add_4", word.cast()) };
+    change(&local, shift, u64::from(u32::MAX), |old| old.wrapping_add(u64::from(amount)));
+}
+
+/// The same with 2 bytes.
+///
+/// # Safety
+/// As this_cpu_add_8, to a multiple of 2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn this_cpu_add_2(word: *mut u16, amount: u16) {
+    // SAFETY: this function's contract.
+    let (local, shift) = unsafe { self::word("this_cpu_add_2", word.cast()) };
+    change(&local, shift, u64::from(u16::MAX), |old| old.wrapping_add(u64::from(amount)));
+}
+
+/// The same with 1 byte.
+///
+/// # Safety
+/// As this_cpu_add_8, to any byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn this_cpu_add_1(word: *mut u8, amount: u8) {
+    // SAFETY: this function's contract.
+    let (local, shift) = unsafe { self::word("this_cpu_add_1", word) };
+    change(&local, shift, u64::from(u8::MAX), |old| old.wrapping_add(u64::from(amount)));
+}
+
+/// What the 8 bytes at `word` hold in the unit of the CPU.
+///
+/// # Safety
+/// As this_cpu_add_8.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn this_cpu_read_8(word: *mut u64) -> u64 {
+    // SAFETY: this function's contract.
+    let (local, _) = unsafe { self::word("this_cpu_read_8", word.cast()) };
+    // Whichever it is: a 0 that is replaced by 0 is the same.
+    local.compare_exchange(0, 0).unwrap_or_else(|found| found)
+}
+
+/// Puts `value` there; returns what was there.
+///
+/// # Safety
+/// As this_cpu_add_8.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn this_cpu_xchg_8(word: *mut u64, value: u64) -> u64 {
+    // SAFETY: this function's contract.
+    let (local, _) = unsafe { self::word("this_cpu_xchg_8", word.cast()) };
+    local.swap(value)
+}
+
+/// Puts `value` there if `old` is there; returns what was there: `old` if it was done.
+///
+/// # Safety
+/// As this_cpu_add_8.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn this_cpu_cmpxchg_8(word: *mut u64, old: u64, value: u64) -> u64 {
+    // SAFETY: this function's contract.
+    let (local, _) = unsafe { self::word("this_cpu_cmpxchg_8", word.cast()) };
+    local.compare_exchange(old, value).unwrap_or_else(|found| found)
+}
+
+/// The sum of the 8 bytes at `word` over all units, wrapping: exact if nobody changes them meanwhile.
+///
+/// # Safety
+/// As this_cpu_add_8.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_sum_8(word: *mut u64) -> u64 {
+    // SAFETY: this function's contract.
+    let (local, _) = unsafe { self::word("percpu_sum_8", word.cast()) };
+    local.sum()
+}
+
+/// A signed counter of which each CPU keeps a part. percpu_counter_init makes one of any bytes, percpu_counter_destroy ends it; between
+/// them it must not be copied or moved.
+#[derive(Debug)]
+#[repr(C)]
+pub struct percpu_counter {
+    /// Nobody's but the functions'.
+    pub held: [u64; 16],
+}
+
+type Held = PerCpuCounter<'static>;
+const _: () = assert!(size_of::<Held>() <= size_of::<percpu_counter>(), "a counter fits");
+const _: () = assert!(align_of::<Held>() <= align_of::<percpu_counter>(), "a counter is aligned");
+
+/// # Safety
+/// `counter` points to a counter that was made and is not ended.
+unsafe fn held<'c>(counter: *const percpu_counter) -> &'c Held {
+    // SAFETY: this function's contract.
+    unsafe { &*counter.cast::<Held>() }
+}
+
+/// Makes a counter that begins with `amount`.
+///
+/// 0, or -1 with errno EINVAL if `counter` is NULL, ENOMEM if there is no memory.
+///
+/// # Safety
+/// `counter` is NULL or points to such a struct that is no counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_init(counter: *mut percpu_counter, amount: i64) -> c_int {
+    let keep = KeepErrno::new();
+    let made = Space::global().and_then(|space| Held::new(space, amount));
+    drop(keep);
+    let number = match (made, NonNull::new(counter.cast::<MaybeUninit<Held>>())) {
+        (Ok(made), Some(to)) => {
+            // SAFETY: this function's contract; the struct is large enough and aligned.
+            unsafe { to.write(MaybeUninit::new(made)) };
+            return 0;
+        }
+        (_, None) => libc::EINVAL,
+        (Err(error), _) => number_of_percpu(&error),
+    };
+    let _null: *mut u8 = refuse(number);
+    -1
+}
+
+/// Ends a counter. NULL is nothing to end.
+///
+/// # Safety
+/// `counter` is NULL or a counter that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_destroy(counter: *mut percpu_counter) {
+    let Some(at) = NonNull::new(counter.cast::<Held>()) else { return };
+    let _keep = KeepErrno::new();
+    // SAFETY: this function's contract.
+    unsafe { at.drop_in_place() };
+}
+
+/// Adds to a counter, wrapping.
+///
+/// # Safety
+/// `counter` is a counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_add(counter: *mut percpu_counter, amount: i64) {
+    // SAFETY: this function's contract.
+    unsafe { held(counter) }.add(amount);
+}
+
+/// Subtracts from a counter, wrapping.
+///
+/// # Safety
+/// `counter` is a counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_sub(counter: *mut percpu_counter, amount: i64) {
+    // SAFETY: this function's contract.
+    unsafe { held(counter) }.add(amount.wrapping_neg());
+}
+
+/// Adds 1.
+///
+/// # Safety
+/// `counter` is a counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_inc(counter: *mut percpu_counter) {
+    // SAFETY: this function's contract.
+    unsafe { held(counter) }.add(1);
+}
+
+/// Subtracts 1.
+///
+/// # Safety
+/// `counter` is a counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_dec(counter: *mut percpu_counter) {
+    // SAFETY: this function's contract.
+    unsafe { held(counter) }.add(-1);
+}
+
+/// Adds if the sum does not pass `limit` then; tells whether it did.
+///
+/// # Safety
+/// `counter` is a counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_limited_add(
+    counter: *mut percpu_counter,
+    limit: i64,
+    amount: i64,
+) -> bool {
+    // SAFETY: this function's contract.
+    unsafe { held(counter) }.limited_add(limit, amount)
+}
+
+/// Makes it another number, while nobody else uses it.
+///
+/// # Safety
+/// `counter` is a counter that nobody uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_set(counter: *mut percpu_counter, amount: i64) {
+    // SAFETY: this function's contract.
+    unsafe { &mut *counter.cast::<Held>() }.set(amount);
+}
+
+/// About what it holds, by one load: what the CPUs have not handed in is missing.
+///
+/// # Safety
+/// `counter` is a counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_read(counter: *const percpu_counter) -> i64 {
+    // SAFETY: this function's contract.
+    unsafe { held(counter) }.read()
+}
+
+/// The same, 0 if it is negative.
+///
+/// # Safety
+/// `counter` is a counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_read_positive(counter: *const percpu_counter) -> i64 {
+    // SAFETY: this function's contract.
+    unsafe { held(counter) }.read_positive()
+}
+
+/// The sum of all that was added before.
+///
+/// # Safety
+/// `counter` is a counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_sum(counter: *const percpu_counter) -> i64 {
+    // SAFETY: this function's contract.
+    unsafe { held(counter) }.sum()
+}
+
+/// -1, 0 or 1 as the sum is less than `other`, equal or greater.
+///
+/// # Safety
+/// `counter` is a counter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percpu_counter_compare(counter: *const percpu_counter, other: i64) -> c_int {
+    // SAFETY: this function's contract.
+    match unsafe { held(counter) }.compare(other) {
+        Ordering::Less => -1,
+        Ordering::Equal => 0,
+        Ordering::Greater => 1,
+    }
+}

@@ -1,0 +1,153 @@
+/* Per-CPU objects and counters, by many threads at a time; and what is refused. */
+#include "check.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <vmalloc.h>
+
+enum { THREADS = 4, ROUNDS = 20000 };
+
+struct hits {
+    uint64_t eight;
+    uint32_t four, other_four;
+    uint16_t two;
+    uint8_t one, other_one;
+};
+
+static struct hits *hits;
+static uint64_t *chain;
+static struct percpu_counter counter;
+
+static void *work(void *argument) {
+    (void)argument;
+    for (int at = 0; at < ROUNDS; at++) {
+        this_cpu_add(&hits->eight, 3);
+        this_cpu_inc(&hits->four);
+        this_cpu_dec(&hits->other_four);
+        this_cpu_add(&hits->two, 5);
+        this_cpu_sub(&hits->one, 1);
+        this_cpu_inc(&hits->other_one);
+        uint64_t old = this_cpu_read_8(chain);
+        for (uint64_t found; (found = this_cpu_cmpxchg_8(chain, old, old + 1)) != old; old = found) {
+        }
+        percpu_counter_add(&counter, at % 7 - 3);
+        percpu_counter_inc(&counter);
+        percpu_counter_sub(&counter, 2);
+        percpu_counter_dec(&counter);
+    }
+    return NULL;
+}
+
+static void many_threads_lose_nothing(void) {
+    errno = EBADF;
+    hits = alloc_percpu(sizeof *hits, _Alignof(struct hits));
+    chain = alloc_percpu(8, 8);
+    CHECK(hits != NULL && chain != NULL && percpu_counter_init(&counter, 1000) == 0 && errno == EBADF);
+    pthread_t threads[THREADS];
+    for (int at = 0; at < THREADS; at++) {
+        CHECK(pthread_create(&threads[at], NULL, work, NULL) == 0);
+    }
+    for (int at = 0; at < THREADS; at++) {
+        CHECK(pthread_join(threads[at], NULL) == 0);
+    }
+    uint64_t n = (uint64_t)THREADS * ROUNDS;
+    uint32_t four = 0, other_four = 0;
+    uint16_t two = 0;
+    uint8_t one = 0, other_one = 0;
+    for (unsigned unit = 0; unit < percpu_units(); unit++) {
+        const struct hits *copy = per_cpu_ptr(hits, unit);
+        CHECK(copy != NULL && per_cpu_ptr(&hits->two, unit) == (const void *)&copy->two);
+        four += copy->four;
+        other_four += copy->other_four;
+        two = (uint16_t)(two + copy->two);
+        one = (uint8_t)(one + copy->one);
+        other_one = (uint8_t)(other_one + copy->other_one);
+    }
+    CHECK(percpu_sum_8(&hits->eight) == 3 * n && percpu_sum_8(chain) == n);
+    CHECK(four == n && other_four == (uint32_t)-n && two == (uint16_t)(5 * n));
+    CHECK(one == (uint8_t)-n && other_one == (uint8_t)n);
+    int64_t sum = 1000;
+    for (int at = 0; at < ROUNDS; at++) {
+        sum += (int64_t)THREADS * (at % 7 - 3 - 2);
+    }
+    CHECK(percpu_counter_sum(&counter) == sum);
+    CHECK(percpu_counter_compare(&counter, sum) == 0);
+    CHECK(percpu_counter_compare(&counter, sum - 1) == 1 && percpu_counter_compare(&counter, sum + 1) == -1);
+    CHECK(percpu_counter_read(&counter) < 0 && percpu_counter_read_positive(&counter) == 0);
+    percpu_counter_set(&counter, 7);
+    CHECK(percpu_counter_sum(&counter) == 7 && percpu_counter_read(&counter) == 7);
+    CHECK(percpu_counter_limited_add(&counter, 10, 3) && !percpu_counter_limited_add(&counter, 10, 1));
+    CHECK(percpu_counter_sum(&counter) == 10);
+    percpu_counter_destroy(&counter);
+    free_percpu(hits);
+    free_percpu(chain);
+    CHECK(errno == EBADF);
+}
+
+static void objects_are_zeros_apart_and_aligned(void) {
+    static uint64_t *held[500];
+    for (int round = 0; round < 2; round++) {
+        for (size_t at = 0; at < 500; at++) {
+            size_t align = (size_t)1 << (at % 13), size = at * 3 % 700 + 1;
+            held[at] = alloc_percpu(size, align);
+            CHECK(held[at] != NULL && (uintptr_t)held[at] % align == 0);
+            for (unsigned unit = 0; unit < percpu_units(); unit++) {
+                unsigned char *copy = per_cpu_ptr(held[at], unit);
+                for (size_t byte = 0; byte < size; byte++) {
+                    CHECK(copy[byte] == 0);
+                }
+                memset(copy, (int)(at % 255) + 1, size);
+            }
+        }
+        for (size_t at = 0; at < 500; at++) {
+            for (unsigned unit = 0; unit < percpu_units(); unit++) {
+                const unsigned char *copy = per_cpu_ptr(held[at], unit);
+                CHECK(copy[0] == at % 255 + 1 && copy[at * 3 % 700] == at % 255 + 1);
+            }
+            free_percpu(held[at]);
+        }
+    }
+}
+
+static void refusals_say_why(void) {
+    static const size_t bad[][2] = {{0, 8}, {8, 0}, {8, 3}, {32769, 8}, {8, 8192}, {SIZE_MAX, 8}, {8, SIZE_MAX / 2 + 1}};
+    for (int at = 0; at < 7; at++) {
+        errno = 0;
+        CHECK(alloc_percpu(bad[at][0], bad[at][1]) == NULL && errno == EINVAL);
+    }
+    uint64_t *object = alloc_percpu(8, 8);
+    CHECK(object != NULL);
+    errno = 0;
+    CHECK(per_cpu_ptr(object, percpu_units()) == NULL && errno == EINVAL);
+    errno = 0;
+    CHECK(per_cpu_ptr(NULL, 0) == NULL && errno == EINVAL);
+    errno = 0;
+    CHECK(percpu_counter_init(NULL, 0) == -1 && errno == EINVAL);
+    CHECK(this_cpu_xchg_8(object, 5) == 0);
+    CHECK(percpu_sum_8(object) == 5);
+    free_percpu(object);
+    free_percpu(NULL);
+    percpu_counter_destroy(NULL);
+}
+
+int main(int count, char **names) {
+    if (count > 1) {
+        /* A mistake, chosen by name: the program has to end by abort. */
+        char *object = alloc_percpu(64, 64);
+        CHECK(object != NULL);
+        void *at = strcmp(names[1], "inside") == 0 ? object + 8 : object;
+        if (at == object) {
+            free_percpu(object);
+        }
+        printf("%zx\n", (size_t)at);
+        fflush(stdout);
+        free_percpu(at);
+        return 0;
+    }
+    many_threads_lose_nothing();
+    objects_are_zeros_apart_and_aligned();
+    refusals_say_why();
+    return 0;
+}

@@ -1,0 +1,54 @@
+//! A word about a fault in the hardened profile, before the process ends by it.
+//!
+//! # Theory
+//! Walls end a process by a signal that says nothing. Where nobody handles `SIGSEGV` when the allocator is made, this does: if the
+//! address is in the arena it writes what is known of it, in any case it gives the signal back to the system, and returns: the
+//! instruction faults again, and ends the process as if nobody had handled it. Whoever sets a handler later has it, as without us.
+
+use crate::large;
+use crate::words::say;
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+
+type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+fn action(handler: usize, flags: c_int) -> libc::sigaction {
+    // SAFETY: numbers, all of them; zeros are an action, with an empty mask.
+    let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
+    action.sa_sigaction = handler;
+    action.sa_flags = flags;
+    action
+}
+
+/// Handles the signal, if nobody does.
+pub(crate) fn handle() {
+    let mut now = action(libc::SIG_DFL, 0);
+    // SAFETY: reads the action.
+    let told = unsafe { libc::sigaction(libc::SIGSEGV, null_mut(), &raw mut now) };
+    if told != 0 || now.sa_sigaction != libc::SIG_DFL {
+        return;
+    }
+    let ours: Handler = tell;
+    // On the thread's own stack if it has no other: what is written fits there.
+    let action = action(ours as usize, libc::SA_SIGINFO | libc::SA_ONSTACK);
+    // SAFETY: what the handler calls may be called in one.
+    let _refused = unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, null_mut()) };
+}
+
+extern "C" fn tell(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    let default = action(libc::SIG_DFL, 0);
+    // SAFETY: nobody handles it from now on.
+    let _refused = unsafe { libc::sigaction(libc::SIGSEGV, &raw const default, null_mut()) };
+    // SAFETY: the system gives a pointer to what it knows.
+    let Some(info) = (unsafe { info.as_ref() }) else { return };
+    // What somebody sent may have come in the midst of a call that holds a lock.
+    if info.si_code <= 0 {
+        return;
+    }
+    // SAFETY: a fault has an address.
+    let address = unsafe { info.si_addr() };
+    if let Some(what) = large::if_made().and_then(|memory| memory.explain_fault(address.cast())) {
+        say(format_args!("hardened: {what}"));
+    }
+}

@@ -1,0 +1,181 @@
+//! Frames and mappings by numbers and addresses, for callers whose language has no lifetimes: C.
+//!
+//! What the compiler proves of [`Frames`] and [`Mapping`](super::Mapping), whoever calls these promises.
+
+use super::error::VmapError;
+use super::{Frames, List, Mappings, Protection};
+use crate::PAGE_BYTES;
+use core::ops::Range;
+use core::panic::Location;
+use core::ptr::{NonNull, with_exposed_provenance_mut};
+use core::sync::atomic::Ordering;
+use va_base::Va;
+
+impl Frames<'_> {
+    /// Their numbers, which are the caller's from now on: nothing frees the frames but [`Mappings::free_frames`].
+    pub fn into_numbers(self) -> Range<u64> {
+        let numbers = self.numbers();
+        core::mem::forget(self);
+        numbers
+    }
+}
+
+impl Mappings {
+    /// Those of the process, if somebody has asked for them.
+    pub fn global_if_made() -> Option<&'static Self> {
+        // Acquire pairs with the release of whoever made it.
+        let global = super::GLOBAL.load(Ordering::Acquire);
+        // SAFETY: null, or mappings that are never dropped.
+        unsafe { global.as_ref() }
+    }
+
+    /// Frees frames.
+    ///
+    /// # Errors
+    /// [`VmapError::OtherProcess`].
+    /// # Safety
+    /// [`Frames::into_numbers`] of these mappings gave exactly these numbers, and no mapping of them is there any more.
+    pub unsafe fn free_frames(&self, numbers: Range<u64>) -> Result<(), VmapError> {
+        self.0.own()?;
+        if !numbers.is_empty() {
+            self.0.give_frames(numbers.start, numbers.end - numbers.start);
+        }
+        Ok(())
+    }
+
+    /// Maps frames one behind the other, as [`vmap`](Self::vmap) does.
+    ///
+    /// # Errors
+    /// As [`vmap`](Self::vmap); [`VmapError::BadFrame`] for a number that the file of the frames does not have.
+    /// # Safety
+    /// The frames are the caller's, and stay until the mapping was ended.
+    #[track_caller]
+    pub unsafe fn vmap_numbers(
+        &self,
+        frames: &[u64],
+        protection: Protection,
+    ) -> Result<NonNull<u8>, VmapError> {
+        self.check(frames)?;
+        let list = List { count: frames.len(), number: |place: usize| frames[place] };
+        self.0.vmap(&list, protection, Location::caller()).map(place)
+    }
+
+    /// The same for a short time, as [`vm_map_ram`](Self::vm_map_ram) does.
+    ///
+    /// # Errors
+    /// As [`vmap_numbers`](Self::vmap_numbers).
+    /// # Safety
+    /// As there.
+    pub unsafe fn vm_map_ram_numbers(
+        &self,
+        frames: &[u64],
+        protection: Protection,
+    ) -> Result<NonNull<u8>, VmapError> {
+        self.check(frames)?;
+        let list = List { count: frames.len(), number: |place: usize| frames[place] };
+        self.0.vm_map_ram(&list, protection).map(place)
+    }
+
+    /// Ends what [`vmap_numbers`](Self::vmap_numbers) made.
+    ///
+    /// # Errors
+    /// [`VmapError::NotMapped`], [`VmapError::OtherProcess`].
+    /// # Safety
+    /// If there is such a mapping at that address it is the caller's, and nobody refers to what is there any more.
+    pub unsafe fn vunmap_at(&self, at: NonNull<u8>) -> Result<(), VmapError> {
+        self.0.own()?;
+        let gone = self.0.map.vunmap(Va::new(at.addr().get() as u64));
+        self.ended(gone.map_err(|_| VmapError::NotMapped { address: at.addr().get() }))
+    }
+
+    /// Ends what [`vm_map_ram_numbers`](Self::vm_map_ram_numbers) made of `pages` frames.
+    ///
+    /// # Errors
+    /// [`VmapError::NotMapped`], also for another number of pages; [`VmapError::OtherProcess`].
+    /// # Safety
+    /// As [`vunmap_at`](Self::vunmap_at).
+    pub unsafe fn vm_unmap_ram_at(&self, at: NonNull<u8>, pages: usize) -> Result<(), VmapError> {
+        self.0.own()?;
+        let va = Va::new(at.addr().get() as u64);
+        let gone = self.0.map.vm_unmap_ram(self.0.cpu(), va, pages as u64);
+        self.ended(gone.map_err(|_| VmapError::NotMapped { address: at.addr().get() }))
+    }
+
+    fn ended(&self, gone: Result<(), VmapError>) -> Result<(), VmapError> {
+        if gone.is_ok() && self.0.table().is_due() {
+            self.0.map.unmap_aliases();
+        }
+        gone
+    }
+
+    /// A frame beyond the file would be a signal for whoever touches it.
+    fn check(&self, frames: &[u64]) -> Result<(), VmapError> {
+        self.0.own()?;
+        let pages = self.0.numbers.lock().file_pages;
+        match frames.iter().find(|&&frame| frame == 0 || frame >= pages) {
+            Some(&frame) => Err(VmapError::BadFrame { frame: frame as usize, frames: pages as usize }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn place(at: usize) -> NonNull<u8> {
+    debug_assert!(at.is_multiple_of(PAGE_BYTES));
+    // No mapping is at address 0.
+    NonNull::new(with_exposed_provenance_mut(at)).unwrap_or(NonNull::dangling())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_by_number_are_mapped_unmapped_and_freed_and_mistakes_change_nothing() {
+        let mappings = Mappings::new(usize::MAX).unwrap();
+        let numbers = mappings.frames(3).unwrap().into_numbers();
+        assert_eq!((numbers.end - numbers.start, mappings.stats().frames), (3, 3));
+        let list = [numbers.start + 2, numbers.start, numbers.start + 2];
+        // SAFETY: frames of our own, which stay.
+        let view = unsafe { mappings.vmap_numbers(&list, Protection::ReadWrite) }.unwrap();
+        // SAFETY: three pages of our own.
+        unsafe { view.write(7) };
+        // SAFETY: inside them.
+        let third = unsafe { view.add(2 * PAGE_BYTES) };
+        // SAFETY: the same.
+        assert_eq!(unsafe { third.read() }, 7);
+        // SAFETY: frames of our own.
+        let small = unsafe { mappings.vm_map_ram_numbers(&list[..2], Protection::Read) }.unwrap();
+        // SAFETY: two pages of our own.
+        assert_eq!(unsafe { small.read() }, 7);
+        for bad in [0, u64::MAX, numbers.end + 1000] {
+            // SAFETY: nobody's frames, which is refused.
+            let refused = unsafe { mappings.vmap_numbers(&[bad], Protection::Read) };
+            assert!(matches!(refused, Err(VmapError::BadFrame { .. })), "{bad}: {refused:?}");
+        }
+        // SAFETY: nobody's frames, which is refused.
+        assert_eq!(unsafe { mappings.vmap_numbers(&[], Protection::Read) }, Err(VmapError::Nothing));
+        let before = mappings.stats().mapped_bytes;
+        for refused in [
+            // SAFETY: no mapping of that kind, place or size: refused.
+            unsafe { mappings.vunmap_at(small) },
+            // SAFETY: as before.
+            unsafe { mappings.vunmap_at(third) },
+            // SAFETY: as before.
+            unsafe { mappings.vm_unmap_ram_at(small, 1) },
+            // SAFETY: as before.
+            unsafe { mappings.vm_unmap_ram_at(view, 3) },
+        ] {
+            assert!(matches!(refused, Err(VmapError::NotMapped { .. })), "{refused:?}");
+        }
+        assert_eq!(mappings.stats().mapped_bytes, before);
+        // SAFETY: our own, and nobody refers to it any more.
+        unsafe { mappings.vm_unmap_ram_at(small, 2) }.unwrap();
+        // SAFETY: as before.
+        unsafe { mappings.vunmap_at(view) }.unwrap();
+        // SAFETY: gone a moment ago: refused.
+        assert!(unsafe { mappings.vunmap_at(view) }.is_err());
+        // SAFETY: these numbers, and no mapping is left.
+        unsafe { mappings.free_frames(numbers) }.unwrap();
+        assert_eq!((mappings.stats().frames, mappings.stats().mapped_bytes), (0, 0));
+    }
+}

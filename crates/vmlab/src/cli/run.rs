@@ -1,0 +1,299 @@
+//! `vmlab run -- PROGRAM`: a program as it is, its large memory from `libvmalloc_preload.so`, and what came of it.
+//!
+//! # Theory
+//! ```text
+//!   vmlab run  --- LD_PRELOAD, VMALLOC_CONF, VMALLOC_REPORT=file --->  PROGRAM and whatever it starts
+//!      ^                                                                   | each process at its end
+//!      '------------------------ one line a process  <---------------  file, appended to
+//! ```
+//! The program's status is `vmlab`'s, 128 and its number for a signal. A program that the preload cannot be in (no dynamic linker, rights
+//! that its user has not) is refused before it is started, since it would run without it and say nothing.
+
+use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+const LIBRARY: &str = "libvmalloc_preload.so";
+/// Lines longer than these are nobody's report.
+const LINE_BYTES_MAX: u64 = 1000;
+/// Bytes of a program's file in which its headers are.
+const HEAD_BYTES_MAX: u64 = 64 << 10;
+
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// What VMALLOC_CONF is, such as threshold:256K,budget:512M,huge:never
+    #[arg(long, value_name = "KEY:VALUE,..")]
+    conf: Option<String>,
+    /// The library; else libvmalloc_preload.so beside vmlab, or in ../lib
+    #[arg(long, value_name = "FILE")]
+    lib: Option<PathBuf>,
+    /// The program and what it is told
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// `vmlab run`. Ends this process with the program's status if that is not 0.
+pub(super) fn run(args: &Args) -> Result<()> {
+    let [program, rest @ ..] = &args.program[..] else { bail!("no program was named") };
+    let library = library(args.lib.as_deref())?;
+    let path = find(program)?;
+    check(&path)?;
+    let report = tempfile::Builder::new().prefix("vmlab-run").tempfile().context("no file for reports")?;
+    // What was preloaded before stays, behind ours.
+    let mut preload = library.clone().into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let mut command = Command::new(&path);
+    command.args(rest).env("LD_PRELOAD", preload).env("VMALLOC_REPORT", report.path());
+    if let Some(conf) = &args.conf {
+        command.env("VMALLOC_CONF", conf);
+    }
+    // ^C is for the program; what it did is told all the same.
+    let _ours = signal_hook::flag::register(signal_hook::consts::SIGINT, std::sync::Arc::default());
+    let began = Instant::now();
+    let status = command.status().with_context(|| format!("cannot run {}", path.display()))?;
+    let wall = began.elapsed();
+    let text = BufReader::new(File::open(report.path()).context("the file of reports is gone")?);
+    for line in Report::read(text)?.lines(wall) {
+        super::say(&line);
+    }
+    drop(report);
+    match code(status) {
+        0 => Ok(()),
+        code => std::process::exit(code),
+    }
+}
+
+/// What a shell says of it.
+fn code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
+}
+
+fn library(named: Option<&Path>) -> Result<PathBuf> {
+    let places = match named {
+        Some(named) => vec![named.to_path_buf()],
+        None => {
+            let beside = std::env::current_exe().context("cannot tell where vmlab is")?;
+            let beside = beside.parent().unwrap_or(Path::new("/"));
+            vec![beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)]
+        }
+    };
+    let Some(found) = places.iter().find(|place| place.is_file()) else {
+        let tried: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+        bail!(
+            "there is no {}: build it (cargo build --release -p vmalloc-preload), or name it by --lib",
+            tried.join(", nor ")
+        );
+    };
+    // The program may change its directory; and the linker parts the list at these.
+    let found = fs::canonicalize(found).with_context(|| format!("cannot read {}", found.display()))?;
+    if found.as_os_str().as_encoded_bytes().iter().any(|byte| b": \t".contains(byte)) {
+        bail!("LD_PRELOAD takes no name with a colon or a blank in it: {}", found.display());
+    }
+    Ok(found)
+}
+
+/// The file of a program, as a shell finds it.
+fn find(program: &OsString) -> Result<PathBuf> {
+    let named = Path::new(program);
+    if named.components().count() > 1 || program.as_encoded_bytes().contains(&b'/') {
+        return Ok(named.to_path_buf());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let runs = |file: &PathBuf| {
+        fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    let found = std::env::split_paths(&path).map(|dir| dir.join(named)).find(runs);
+    found.with_context(|| format!("there is no program {} in PATH", named.display()))
+}
+
+/// Refuses what the preload cannot be in.
+fn check(path: &Path) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mode = file.metadata()?.permissions().mode();
+    let mut head = Vec::new();
+    file.take(HEAD_BYTES_MAX).read_to_end(&mut head)?;
+    if let Some(interpreter) = interpreter(&head) {
+        // Its own interpreter is not followed: systems follow a few, nobody has two.
+        return if interpreter.is_absolute()
+            && fs::read(&interpreter).is_ok_and(|head| head.starts_with(b"#!"))
+        {
+            Ok(())
+        } else {
+            check(&interpreter)
+        };
+    }
+    if mode & 0o6000 != 0 {
+        bail!(
+            "{} runs with rights that its user has not: the dynamic linker takes no preload for it",
+            path.display()
+        );
+    }
+    match is_dynamic(&head) {
+        Some(true) => Ok(()),
+        Some(false) => bail!("{} is linked statically: no library can be preloaded", path.display()),
+        None => bail!("{} is no program of 64 bits that a dynamic linker starts", path.display()),
+    }
+}
+
+/// Who runs a script.
+fn interpreter(head: &[u8]) -> Option<PathBuf> {
+    let line = head.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let name = line.trim_ascii_start().split(u8::is_ascii_whitespace).next()?;
+    (!name.is_empty()).then(|| OsString::from_vec(name.to_vec()).into())
+}
+
+/// Whether an ELF file of 64 bits names a dynamic linker; `None` if it is none.
+fn is_dynamic(head: &[u8]) -> Option<bool> {
+    const PT_INTERP: u32 = 3;
+    // 64 bits, least byte first.
+    head.strip_prefix(b"\x7fELF\x02\x01")?;
+    let half = |at: usize| Some(usize::from(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?)));
+    let at = u64::from_le_bytes(head.get(32..40)?.try_into().ok()?);
+    let (size, count) = (half(54)?, half(56)?);
+    for nth in 0..count {
+        let at = usize::try_from(at).ok()?.checked_add(nth * size)?;
+        let kind = head.get(at..at.checked_add(4)?)?;
+        if u32::from_le_bytes(kind.try_into().ok()?) == PT_INTERP {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+/// What all processes told.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Report {
+    processes: u64,
+    served: u64,
+    resized: u64,
+    passed_on: u64,
+    nanoseconds: u64,
+    given_back: u64,
+    peak_kib: u64,
+    faults: u64,
+}
+
+impl Report {
+    /// Sums; the peak is that of the largest process.
+    fn read(mut text: impl BufRead) -> Result<Self> {
+        let mut all = Self::default();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if text.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
+                return Ok(all);
+            }
+            let line = String::from_utf8_lossy(&line);
+            let Some(rest) = line.strip_prefix("vmalloc: report ") else { continue };
+            all.processes += 1;
+            let mut words = rest.split_ascii_whitespace();
+            while let (Some(key), Some(value)) = (words.next(), words.next()) {
+                let Ok(value) = value.parse::<u64>() else { continue };
+                match key {
+                    "served" => all.served = all.served.saturating_add(value),
+                    "resized" => all.resized = all.resized.saturating_add(value),
+                    "passed_on" => all.passed_on = all.passed_on.saturating_add(value),
+                    "nanoseconds" => all.nanoseconds = all.nanoseconds.saturating_add(value),
+                    "given_back" => all.given_back = all.given_back.saturating_add(value),
+                    "faults" => all.faults = all.faults.saturating_add(value),
+                    "peak_kib" => all.peak_kib = all.peak_kib.max(value),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn lines(&self, wall: Duration) -> Vec<String> {
+        if self.processes == 0 {
+            return vec![
+                "no process told anything: it ended by a signal, _exit or exec, or has the preload not"
+                    .into(),
+            ];
+        }
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let milliseconds = self.nanoseconds as f64 / 1e6;
+        vec![
+            format!(
+                "{} allocations served, {} resized, {} passed on to the next malloc, by {} process{}",
+                self.served,
+                self.resized,
+                self.passed_on,
+                self.processes,
+                if self.processes == 1 { "" } else { "es" },
+            ),
+            format!("{milliseconds:.3} ms in the allocator, {:.3} s in all", wall.as_secs_f64()),
+            format!(
+                "peak resident memory of a process {:.1} MiB; {:.1} MiB purged; {} page faults",
+                self.peak_kib as f64 / 1024.0,
+                mib(self.given_back),
+                self.faults
+            ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_summed_and_what_is_none_is_passed_over() {
+        let text = "vmalloc: report served 3 freed 2 nanoseconds 10 peak_kib 7 faults 5\nnonsense\n\
+                    vmalloc: report served 4 peak_kib 6 faults 1 future 9 given_back x resized\n\
+                    vmalloc: report served 18446744073709551615\n";
+        let all = Report::read(text.as_bytes()).unwrap();
+        let want = Report {
+            processes: 3,
+            served: u64::MAX,
+            nanoseconds: 10,
+            peak_kib: 7,
+            faults: 6,
+            ..Report::default()
+        };
+        assert_eq!(all, want);
+        assert!(all.lines(Duration::ZERO)[0].contains("by 3 processes"));
+        assert!(Report::default().lines(Duration::ZERO)[0].starts_with("no process told"));
+        // A line without an end is not kept whole.
+        assert_eq!(
+            Report::read(std::io::repeat(b'x').take(1 << 20).chain(&b""[..]).pipe()).unwrap().processes,
+            0
+        );
+    }
+
+    trait Pipe: Read + Sized {
+        fn pipe(self) -> BufReader<Self> {
+            BufReader::new(self)
+        }
+    }
+    impl<R: Read> Pipe for R {}
+
+    #[test]
+    fn programs_are_told_apart_by_their_heads() {
+        assert_eq!(interpreter(b"#! /bin/sh -e\n"), Some(PathBuf::from("/bin/sh")));
+        assert_eq!(interpreter(b"#!\n"), None);
+        let mut head = b"\x7fELF\x02\x01".to_vec();
+        head.resize(64 + 56, 0);
+        assert_eq!(is_dynamic(&head), Some(false));
+        (head[32], head[54], head[56], head[64]) = (64, 56, 1, 1);
+        assert_eq!(is_dynamic(&head), Some(false));
+        head[64] = 3;
+        assert_eq!(is_dynamic(&head), Some(true));
+        // Headers that are not there, or far away.
+        (head[56], head[57], head[64]) = (255, 255, 1);
+        assert_eq!(is_dynamic(&head), None);
+        head[32..40].fill(255);
+        assert_eq!(is_dynamic(&head), None);
+        assert_eq!(is_dynamic(b"\x7fELF\x01\x01"), None);
+        assert_eq!(is_dynamic(b""), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! `vmlab run`: what it refuses in one line, and whose status it has. What the preload tells is tried with the preload itself, by
+//! `cargo xtask ci --only install`.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn vmlab(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vmlab")).arg("run").args(args).output().unwrap()
+}
+
+/// A library that is in every program anyway, so that preloading it is nothing.
+fn harmless() -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.contains("/libc.so.6"))?;
+    Some(Path::new(&line[line.find('/')?..]).to_path_buf())
+}
+
+fn refused(args: &[&str], why: &str) {
+    let output = vmlab(args);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+    assert!(said.starts_with("vmlab: ") && said.contains(why), "{args:?}: {said}");
+    assert_eq!((said.lines().count(), output.stdout.len()), (1, 0), "{args:?}: {said}");
+}
+
+#[test]
+fn what_cannot_be_preloaded_is_one_line_before_anything_runs() {
+    refused(&["--lib", "/nowhere/lib.so", "--", "true"], "there is no /nowhere/lib.so");
+    let Some(lib) = harmless() else { return eprintln!("SKIPPED: no libc.so.6 here") };
+    let lib = lib.to_str().unwrap();
+    refused(
+        &["--lib", lib, "--", "no-such-program-here"],
+        "there is no program no-such-program-here in PATH",
+    );
+    refused(&["--lib", lib, "--", "/nowhere/program"], "cannot read /nowhere/program");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("program");
+    let name = path.to_str().unwrap();
+    std::fs::write(&path, "text").unwrap();
+    refused(&["--lib", lib, "--", name], "is no program of 64 bits");
+    // The head of a program without a dynamic linker.
+    let mut head = b"\x7fELF\x02\x01".to_vec();
+    head.resize(120, 0);
+    (head[32], head[54], head[56], head[64]) = (64, 56, 1, 1);
+    std::fs::write(&path, &head).unwrap();
+    refused(&["--lib", lib, "--", name], "is linked statically");
+    let script = dir.path().join("script");
+    std::fs::write(&script, format!("#!{name} -x\n")).unwrap();
+    refused(&["--lib", lib, "--", script.to_str().unwrap()], "is linked statically");
+    head[64] = 3;
+    std::fs::write(&path, &head).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    refused(&["--lib", lib, "--", name], "rights that its user has not");
+    let colon = dir.path().join("a:b.so");
+    std::fs::write(&colon, "").unwrap();
+    refused(&["--lib", colon.to_str().unwrap(), "--", "true"], "no name with a colon");
+}
+
+#[test]
+fn the_status_and_the_output_are_the_programs() {
+    let Some(lib) = harmless() else { return eprintln!("SKIPPED: no libc.so.6 here") };
+    let lib = lib.to_str().unwrap();
+    for (script, code) in [("echo out; exit 0", 0), ("echo out; exit 37", 37), ("echo out; kill -9 $$", 137)]
+    {
+        let output = vmlab(&["--lib", lib, "--conf", "stats:true", "--", "sh", "-c", script]);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert_eq!(output.stdout, b"out\n");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.starts_with("vmlab: no process told anything") && said.lines().count() == 1, "{said}");
+    }
+    let output = vmlab(&["--lib", lib, "--conf", "a:b", "--", "sh", "-c", "echo $VMALLOC_CONF $LD_PRELOAD"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.starts_with("a:b ") && said.contains("libc.so.6"), "{said}");
+}
