@@ -101,10 +101,11 @@ fn student(freedom: usize) -> f64 {
         return point;
     }
     let freedom = freedom as f64;
-    let (cube, fifth) = (NORMAL.powi(3), NORMAL.powi(5));
+    let (cube, fifth, seventh) = (NORMAL.powi(3), NORMAL.powi(5), NORMAL.powi(7));
     NORMAL
         + (cube + NORMAL) / (4.0 * freedom)
-        + (5.0 * fifth + 16.0 * cube + 3.0 * NORMAL) / (96.0 * freedom * freedom)
+        + (5.0 * fifth + 16.0 * cube + 3.0 * NORMAL) / (96.0 * freedom.powi(2))
+        + (3.0 * seventh + 19.0 * fifth + 17.0 * cube - 15.0 * NORMAL) / (384.0 * freedom.powi(3))
 }
 
 #[cfg(test)]
