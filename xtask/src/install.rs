@@ -119,7 +119,7 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let preload = prefix.join("lib/libvmalloc_preload.so");
     let said = Cmd::new(&work, "sort")
         .arg(root.join("CHANGELOG.md"))
-        .env("LD_PRELOAD", preload)
+        .env("LD_PRELOAD", &preload)
         .env("VMALLOC_CONF", "threshold:4K,stats:true")
         .read()?;
     let Some(line) = said.lines().find(|line| line.starts_with("vmalloc: served ")) else {

@@ -189,7 +189,8 @@ fn make() -> Option<&'static Vmalloc> {
 ///
 /// glibc gives the top of its heap back at every free that leaves 128 KiB there, until the first mapped piece is freed: from then on it
 /// keeps twice as much as that piece had. Since large pieces are ours, it would never see one, and a program whose small sizes come and
-/// go at that bound would fault the same pages in again and again (packing in git: 22,000 faults instead of 10,500). Neither an
+/// go at that bound faults the same pages in again and again (packing in git, as its heap happens to lie: 22,000 faults or 1,000; 10,500
+/// without the preload). Neither an
 /// environment nor a call (`mallopt`) by which somebody chose his own bounds is overruled by this, as it would be by `mallopt`.
 #[cold]
 fn teach_next() {
