@@ -23,6 +23,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+/* this_cpu_add(pointer, amount): the number at pointer, a member of an object of alloc_percpu, in the unit of the CPU, whatever its
+ * size is: 1, 2, 4 or 8 bytes. */
+#define this_cpu_add(pointer, amount)                                                                 \
+    (sizeof(*(pointer)) == 8   ? this_cpu_add_8((uint64_t *)(void *)(pointer), (uint64_t)(amount))     \
+     : sizeof(*(pointer)) == 4 ? this_cpu_add_4((uint32_t *)(void *)(pointer), (uint32_t)(amount))     \
+     : sizeof(*(pointer)) == 2 ? this_cpu_add_2((uint16_t *)(void *)(pointer), (uint16_t)(amount))     \
+                               : this_cpu_add_1((uint8_t *)(void *)(pointer), (uint8_t)(amount)))
+#define this_cpu_sub(pointer, amount) this_cpu_add(pointer, 0 - (uint64_t)(amount))
+#define this_cpu_inc(pointer) this_cpu_add(pointer, 1)
+#define this_cpu_dec(pointer) this_cpu_sub(pointer, 1)
 
 /**
  * Where the memory is, in bytes unless it says otherwise. Each number was true at a moment of its own.
@@ -481,14 +491,3 @@ int percpu_counter_compare(const struct percpu_counter *counter, int64_t other);
 #endif
 
 #endif  /* VMALLOC_H */
-
-/* this_cpu_add(pointer, amount): the number at pointer, a member of an object of alloc_percpu, in the unit of the CPU, whatever its
- * size is: 1, 2, 4 or 8 bytes. */
-#define this_cpu_add(pointer, amount)                                                                 \
-    (sizeof(*(pointer)) == 8   ? this_cpu_add_8((uint64_t *)(void *)(pointer), (uint64_t)(amount))     \
-     : sizeof(*(pointer)) == 4 ? this_cpu_add_4((uint32_t *)(void *)(pointer), (uint32_t)(amount))     \
-     : sizeof(*(pointer)) == 2 ? this_cpu_add_2((uint16_t *)(void *)(pointer), (uint16_t)(amount))     \
-                               : this_cpu_add_1((uint8_t *)(void *)(pointer), (uint8_t)(amount)))
-#define this_cpu_sub(pointer, amount) this_cpu_add(pointer, 0 - (uint64_t)(amount))
-#define this_cpu_inc(pointer) this_cpu_add(pointer, 1)
-#define this_cpu_dec(pointer) this_cpu_sub(pointer, 1)

@@ -1,7 +1,5 @@
 //! Per-CPU data across a fork, and in processes that may have few addresses.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use core::alloc::Layout;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::process::Command;

@@ -236,7 +236,7 @@ int main(int count, char **words) {
     long after = resident_pages();
     printf("operations %lu threads %lu forks %lu resident before %ld after %ld KiB\n", atomic_load(&operations), threads_ever,
            forks, before * 4, after * 4);
-    /* The stacks of threads, libc's arenas, the allocator's records. */
-    CHECK(after - before < (48 << 20) / 4096);
+    /* The stacks of threads, libc's arenas, the allocator's records, which in the hardened profile are by address: it went to 44 MiB. */
+    CHECK(after - before < (64 << 20) / 4096);
     return 0;
 }

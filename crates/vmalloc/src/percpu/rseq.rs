@@ -41,15 +41,16 @@ pub(super) struct Area {
     pub(super) id: isize,
 }
 
-/// How a section ended.
+/// How a section ended. Numbered as sections say it, so that nothing is to be translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
 pub(super) enum State {
     /// It stored, or saw what it was to see.
-    Done,
+    Done = 0,
     /// The thread's number is not below the mark, or it has none. Nothing was touched.
-    Beyond,
+    Beyond = 1,
     /// The condition did not hold. Nothing was stored.
-    Refused,
+    Refused = 2,
 }
 
 impl State {
@@ -57,8 +58,8 @@ impl State {
     fn of(code: u32) -> Self {
         match code {
             0 => Self::Done,
-            2 => Self::Refused,
-            _ => Self::Beyond,
+            1 => Self::Beyond,
+            _ => Self::Refused,
         }
     }
 }

@@ -133,7 +133,7 @@ fn beside(file: &Path, end: &str) -> Option<PathBuf> {
     ["", ".gz", ".zst"].map(name).into_iter().find(|path| path.is_file())
 }
 
-fn table(path: &PathBuf) -> Result<Areas> {
+fn table(path: &Path) -> Result<Areas> {
     Ok(Areas::read(open(path).with_context(|| path.display().to_string())?))
 }
 

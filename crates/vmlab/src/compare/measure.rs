@@ -147,7 +147,7 @@ fn run(scenario: &Scenario, name: &str, ways: &Ways, how: Look, seed: u64) -> Re
     let setup = Setup { cpus, ..ways.setup.clone() };
     let Some(target) = make(name, &ways.entries, &setup, how)? else { return Ok(None) };
     let mut params = scenario.params;
-    params.run_test_mask = params.cases().filter(|&case| target.supports(case)).map(|case| case.bit()).sum();
+    params.run_test_mask = params.cases().filter(|&case| target.supports(case)).map(Case::bit).sum();
     if params.run_test_mask == 0 {
         return Ok(None);
     }

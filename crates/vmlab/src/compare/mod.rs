@@ -33,6 +33,7 @@ use std::time::Duration;
 
 /// Options of `vmlab test --compare`.
 #[derive(clap::Args, Debug, Clone)]
+#[group(id = "comparison")]
 pub struct Args {
     /// Compare targets side by side, ratios to the first; the figures of the patches beside them (default: list, one-lock,
     /// hashed, nodes, space). With parameters that select tests or workers, on these alone

@@ -120,7 +120,7 @@ pub(super) fn factor_text(factor: f64) -> String {
     } else if factor >= 1.0 {
         format!("{}x", format!("{factor:.1}").trim_end_matches(".0"))
     } else {
-        format!("{}x", format!("{factor:.2}").trim_end_matches('0'))
+        format!("{}x", format!("{:.2}", factor.max(0.01)).trim_end_matches('0'))
     }
 }
 

@@ -10,6 +10,9 @@ use std::fmt::Write;
 const ROWS_SHOWN: usize = 80;
 /// Whoever is drawn, at most.
 const WHO_SHOWN: usize = 12;
+/// Rows and columns of a table that are looked at, at most.
+const NAMES_MAX: usize = 2000;
+const WHO_MAX: usize = 64;
 /// Growth curves of a file, at most.
 const CURVES_SHOWN: usize = 24;
 
@@ -75,6 +78,11 @@ impl Grid {
             let Some(value) = row.values[column] else { continue };
             let name = place(&mut grid.names, &full_name(row, several));
             let who = place(&mut grid.who, &row.who);
+            grid.names.truncate(NAMES_MAX);
+            grid.who.truncate(WHO_MAX);
+            if name >= NAMES_MAX || who >= WHO_MAX {
+                continue;
+            }
             grid.cells.resize(grid.names.len(), Vec::new());
             if grid.cells[name].len() <= who {
                 grid.cells[name].resize(who + 1, None);

@@ -22,8 +22,9 @@ use std::io::Read;
 const WHO: [&str; 5] = ["contender", "allocator", "target", "index", "policy"];
 /// On what.
 const NAME: [&str; 4] = ["workload", "name", "test", "trace"];
-/// Rows that are read, at most.
-const ROWS_MAX: usize = 100_000;
+/// Rows that are read, at most, and numbers of each; our largest file has some 500, and 20 of them.
+const ROWS_MAX: usize = 10_000;
+const COLUMNS_MAX: usize = 64;
 /// Characters of a name, and of a comment, that are kept.
 const TEXT_MAX: usize = 120;
 /// Comments that are kept.
@@ -164,8 +165,7 @@ impl Sheet {
             self.bad += 1;
             return;
         }
-        let mut row = Row { values: vec![None; self.columns.len()], ..Row::default() };
-        let mut setting = String::new();
+        let (mut row, mut setting, mut numbers) = (Row::default(), String::new(), Vec::new());
         for (column, cell) in cells {
             match role(column) {
                 Role::Who => row.who = cut(&cell),
@@ -174,15 +174,7 @@ impl Sheet {
                 Role::Kind => row.kind = cut(&cell),
                 Role::Nodes => row.nodes = number(&cell),
                 Role::Threads => row.threads = number(&cell),
-                Role::Number => {
-                    let Some(value) = number(&cell) else { continue };
-                    let at = self.columns.iter().position(|known| known == column).unwrap_or_else(|| {
-                        self.columns.push(cut(column));
-                        self.columns.len() - 1
-                    });
-                    row.values.resize(self.columns.len(), None);
-                    row.values[at] = Some(value);
-                }
+                Role::Number => numbers.extend(number(&cell).map(|value| (column, value))),
             }
         }
         if row.who.is_empty() || row.name.is_empty() {
@@ -191,6 +183,17 @@ impl Sheet {
         }
         if !setting.is_empty() {
             row.who = format!("{} {setting}", row.who);
+        }
+        row.values.resize(self.columns.len(), None);
+        for (column, value) in numbers {
+            match self.columns.iter().position(|known| known == column) {
+                Some(at) => row.values[at] = Some(value),
+                None if self.columns.len() == COLUMNS_MAX => {}
+                None => {
+                    self.columns.push(cut(column));
+                    row.values.push(Some(value));
+                }
+            }
         }
         self.rows.push(row);
     }
@@ -247,6 +250,10 @@ mod tests {
             assert!(Sheet::of_csv("s", text.as_bytes()).is_err(), "{text}");
         }
         assert!(Sheet::of_json("s", &b"{}\n"[..]).is_err());
+        let many: String =
+            (0..200).map(|n| format!("{{\"trace\":\"t\",\"index\":\"i\",\"n{n}\":1}}\n")).collect();
+        let sheet = Sheet::of_json("s", many.as_bytes()).unwrap();
+        assert_eq!((sheet.rows.len(), sheet.columns.len()), (200, COLUMNS_MAX));
         assert!(!Sheet::is_csv_head("workload,contender") && !Sheet::is_json_row("{\"trace\":1"));
         let bytes: Vec<u8> = (0..=255).cycle().take(9000).collect();
         assert!(Sheet::of_csv("s", &bytes[..]).is_err() && Sheet::of_json("s", &bytes[..]).is_err());

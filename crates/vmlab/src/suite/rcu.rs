@@ -235,7 +235,7 @@ mod tests {
                             for _ in 0..looks % 7 {
                                 std::hint::spin_loop();
                             }
-                            if looks % 64 == 0 {
+                            if looks.is_multiple_of(64) {
                                 std::thread::yield_now();
                             }
                             assert!(alive[at as usize].load(Ordering::Relaxed), "KF1: {at} was freed");

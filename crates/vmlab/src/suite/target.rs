@@ -126,7 +126,7 @@ pub struct Setup {
 }
 
 /// A target by name.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// What it is called by.
     pub name: &'static str,

@@ -111,16 +111,18 @@ struct Measured {
     process: Option<process::InProcess>,
 }
 
-/// One workload on all, round by round in turn, each time in a fresh space.
+/// One workload on all, round by round in turn, each time in a fresh space. Every second round goes the other way: who comes behind one
+/// that used other memory finds the caches cold, and should not do so in each.
 fn measure(workload: &'static Workload, who: &[Who], rounds: usize) -> Result<Vec<Taken>> {
     let mut taken: Vec<Vec<Round>> = vec![Vec::new(); who.len()];
-    for _ in 0..rounds {
-        for (who, taken) in who.iter().zip(&mut taken) {
-            let round = who.round(workload)?;
-            if round.refused > 0 {
-                bail!("{}: {} refused {} requests", workload.name, who.name(), round.refused);
+    for round in 0..rounds {
+        for at in 0..who.len() {
+            let at = if round % 2 == 0 { at } else { who.len() - 1 - at };
+            let (who, ran) = (&who[at], who[at].round(workload)?);
+            if ran.refused > 0 {
+                bail!("{}: {} refused {} requests", workload.name, who.name(), ran.refused);
             }
-            taken.push(round);
+            taken[at].push(ran);
         }
     }
     let of = |(who, rounds): (&Who, Vec<Round>)| {

@@ -17,7 +17,7 @@
 
 use super::clock::Moment;
 use super::kern::Kern;
-use super::subject::{Ours, Shape, Subject, USUAL};
+use super::subject::{Ours, Shape, Subject, UNITS, USUAL};
 use anyhow::Result;
 use va_percpu::Config;
 use va_percpu::config::SlotBy;
@@ -176,7 +176,7 @@ pub(super) fn measure(count: usize, rounds: usize, kern: Option<&Kern>) -> Resul
     ];
     if let Some(kern) = kern {
         for asked in [wide, packed, narrow, Asked::Plain] {
-            ran.push(run_on("kern", asked, count, rounds, || kern.begin(SHAPE))?);
+            ran.push(run_on("kern", asked, count, rounds, || kern.begin(SHAPE, UNITS))?);
         }
     }
     Ok(ran)
@@ -187,7 +187,7 @@ pub(super) fn measure(count: usize, rounds: usize, kern: Option<&Kern>) -> Resul
 pub(super) fn seconds(all: &[Ran], ns: f64) -> Option<f64> {
     let [off, _, on, ..] = all else { return None };
     let slower = (69.0 - 39.0) / (off.ns - on.ns);
-    (slower > 0.0).then(|| 39.0 + (ns - on.ns) * slower)
+    (slower > 0.0).then_some(39.0 + (ns - on.ns) * slower)
 }
 
 #[cfg(test)]

@@ -27,7 +27,6 @@ mod why;
 pub use report::{Divergence, EndCheck, Known, Report};
 
 use self::books::{Answer, Books, Owner};
-use self::cause::Cause;
 use self::recording::{Area, Recording, Step, What};
 use self::why::{Lesson, Why};
 use crate::replay::{CHUNK_BYTES, kernel_extent};

@@ -67,7 +67,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             Place::Lazy(_, lazy) => self.purge_unseen(at, lazy),
             Place::Pooled(start, pooled) if (start, pooled.size) == (kernel, size) => {
                 let own = self.kernel.owner_for(step.cpu, &request);
-                self.from_pool(own, kernel, pooled, answer, linux)
+                self.took_pooled(own, kernel, pooled, answer, linux)
             }
             // A part of what is pooled: it was drained without an event.
             Place::Pooled(start, pooled) => why(Cause::PoolMissed, move || {
@@ -82,7 +82,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
     }
 
     /// The kernel's answer was in a pool, whole.
-    fn from_pool(
+    fn took_pooled(
         &self,
         own: Owner,
         kernel: u64,

@@ -217,7 +217,7 @@ impl Film {
         let mut at = 0;
         self.moments.retain(|_| {
             at += 1;
-            (last + 1 - at) % 2 == 0
+            (last + 1 - at).is_multiple_of(2)
         });
     }
 
