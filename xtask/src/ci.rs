@@ -6,7 +6,7 @@
 use crate::count::Tests;
 use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
-use crate::{book, browser, fuzz, header, install, kernel, loom, peer, stress, tidy, tools};
+use crate::{book, browser, clients, fuzz, header, install, kernel, loom, peer, stress, tidy, tools};
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,7 @@ struct Step {
 }
 
 /// All steps, what fails fast first.
-const STEPS: [Step; 19] = [
+const STEPS: [Step; 20] = [
     Step { name: "fmt", what: "every file is formatted", quick: true, run: fmt },
     Step { name: "tidy", what: "the rules that no compiler knows", quick: true, run: run_tidy },
     Step { name: "clippy", what: "no warnings, everywhere", quick: true, run: clippy },
@@ -68,6 +68,12 @@ const STEPS: [Step; 19] = [
         what: "a C program is built and run as users do it",
         quick: false,
         run: install::step,
+    },
+    Step {
+        name: "clients",
+        what: "real programs answer the same under the preload, those that are there",
+        quick: false,
+        run: clients::step,
     },
     Step {
         name: "stress",

@@ -12,6 +12,7 @@
 //! | [`peer`] | the space beside Linux's own, in one run |
 //! | [`peers`] | allocators to measure ours against |
 //! | [`book`] | the book's pages, and every command in it |
+//! | [`clients`] | real programs with the preload and without |
 //! | [`browser`] | a report in a real browser |
 //! | [`header`], [`install`] | the C header, and the C library in a place of the user's |
 //! | [`sh`], [`count`], [`machine`] | running commands, counting tests in what they print, saying where |
@@ -19,6 +20,7 @@
 mod book;
 mod browser;
 mod ci;
+mod clients;
 mod count;
 mod fuzz;
 mod header;
@@ -87,6 +89,8 @@ enum Task {
     Peer(peer::Args),
     /// Build the allocators that `vmlab bench memory` measures beside ours and the system does not have, under target/peers
     Peers(peers::Args),
+    /// Run real programs with the preload and without: answers, time, memory
+    Clients(clients::Args),
 }
 
 fn main() -> ExitCode {
@@ -117,6 +121,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Install(args) => install::main(&root, args),
         Task::Peer(args) => peer::main(&root, args),
         Task::Peers(args) => peers::main(&root, args),
+        Task::Clients(args) => clients::main(&root, args),
     }
 }
 

@@ -1,0 +1,314 @@
+//! Real programs with the preload and without, in turns: equal answers, time, peak memory.
+//!
+//! # Theory
+//! In each turn every column runs once: the C library's own allocator ("plain"), the preload, and whoever else is asked for.
+//! The order goes round from turn to turn. What counts is CPU time, which a busy machine disturbs less than wall time, and the ratio
+//! within a turn (see [`ratio`]). `--control` runs the plain program twice in each turn: how far that ratio is from 1 is what the
+//! machine's noise is worth.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`table`] | the clients, and what they run |
+//! | [`place`], [`input`] | where they come from and what they work on |
+//! | [`turn`] | one run |
+//! | [`ratio`] | a ratio and its interval |
+//! | [`page`] | `results/clients.md` and `.csv` |
+
+mod input;
+mod page;
+mod place;
+mod ratio;
+mod table;
+mod turn;
+
+use crate::count::Tests;
+use crate::machine;
+use crate::sh::{Cmd, Show};
+use anyhow::{Context, Result, bail};
+use page::Row;
+use place::Place;
+use std::fs;
+use std::path::{Path, PathBuf};
+use table::{CLIENTS, Client, SUITES, Suite};
+use turn::{Column, Turn};
+
+/// The name of the preload's column.
+const OURS: &str = "vmalloc";
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Only these clients
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(CLIENTS.map(|client| client.name)))]
+    only: Vec<String>,
+    /// Turns that count, after one that does not; at least 15 for a verdict
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
+    /// One turn of the clients that take a second, need no Python and are there already: nothing is installed
+    #[arg(long, conflicts_with_all = ["pairs", "suites", "control"])]
+    quick: bool,
+    /// Install nothing: what is missing is skipped
+    #[arg(long)]
+    no_install: bool,
+    /// Run the plain program twice in each turn
+    #[arg(long)]
+    control: bool,
+    /// Another allocator's library as a column of its own
+    #[arg(long, value_name = "NAME=PATH", value_parser = peer)]
+    peer: Vec<Column>,
+    /// A preload other than the one that is built here
+    #[arg(long, value_name = "PATH")]
+    preload: Option<PathBuf>,
+    /// Run the tests of the clients' makers under the preload, too
+    #[arg(long)]
+    suites: bool,
+    /// Write clients.md and clients.csv there
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Keep what clients.csv there has of clients that are not run now
+    #[arg(long, requires = "out")]
+    keep: bool,
+}
+
+fn peer(text: &str) -> Result<Column, String> {
+    let (name, path) = text.split_once('=').ok_or("not of the form NAME=PATH")?;
+    let library = fs::canonicalize(path).map_err(|error| format!("{path}: {error}"))?;
+    if name.is_empty() || ["plain", OURS, "plain again"].contains(&name) || name.contains([',', '|']) {
+        return Err(format!("\"{name}\" is no name for a peer"));
+    }
+    Ok(Column { name: name.to_string(), library: Some(library) })
+}
+
+/// `cargo xtask clients`.
+pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
+    let place = Place::new(root, !args.no_install && !args.quick)?;
+    let columns = columns(root, args)?;
+    let pairs = if args.quick { 1 } else { args.pairs };
+    let (mut skipped, mut failed) = (Vec::new(), Vec::new());
+    let mut rows = kept(root, args)?;
+    let before = rows.len();
+    for client in CLIENTS.iter().filter(|client| chosen(client, args)) {
+        let (scene, version) = match place.set_up(client) {
+            Ok(there) => there,
+            Err(error) => {
+                println!("{}: SKIPPED: {error:#}", client.name);
+                skipped.push(format!("{}: {error:#}", client.name));
+                continue;
+            }
+        };
+        println!("{}: {version}", client.name);
+        let measured = measure(client, &scene, &columns, pairs, version);
+        match measured {
+            Ok(row) => {
+                print!(
+                    "{}",
+                    page::table(std::slice::from_ref(&row))
+                        .lines()
+                        .skip(2)
+                        .map(|line| line.to_string() + "\n")
+                        .collect::<String>()
+                );
+                failed.extend(row.unequal.iter().map(|what| format!("{}: {what}", row.name)));
+                rows.push(row);
+                // What was measured stays, should a later client take the machine down.
+                if let Some(dir) = &args.out {
+                    write(root, dir, &mut rows, &skipped, &[])?;
+                }
+            }
+            Err(error) => {
+                println!("{}: FAILED: {error:#}", client.name);
+                failed.push(format!("{}: {error:#}", client.name));
+            }
+        }
+    }
+    let mut told = Vec::new();
+    if args.suites {
+        let ours = columns.iter().find(|column| column.name == OURS).context("no preload")?;
+        for suite in SUITES
+            .iter()
+            .filter(|suite| args.only.is_empty() || args.only.iter().any(|name| name == suite.client))
+        {
+            let ended = run_suite(&place, suite, ours);
+            let line = format!(
+                "| {} | {} | {} |",
+                suite.client,
+                suite.what,
+                ended.as_deref().map_or_else(|error| format!("FAILED: {error:#}"), str::to_string)
+            );
+            println!("{line}");
+            failed.extend(ended.err().map(|error| format!("tests of {}: {error:#}", suite.client)));
+            told.push(line);
+        }
+    }
+    let ran = rows.len() - before;
+    if ran == 0 && failed.is_empty() && told.is_empty() {
+        println!("clients: nothing was run: {}", skipped.join("; "));
+        return Ok(());
+    }
+    if !args.quick {
+        println!("\n{}", page::goals(&rows));
+    }
+    if let Some(dir) = &args.out {
+        write(root, dir, &mut rows, &skipped, &told)?;
+    }
+    if !failed.is_empty() {
+        bail!("{}", failed.join("; "));
+    }
+    println!("clients: {ran} ran, answers equal, {} skipped", skipped.len());
+    Ok(())
+}
+
+/// What was measured before, of clients that are not run now.
+fn kept(root: &Path, args: &Args) -> Result<Vec<Row>> {
+    let (Some(dir), true) = (&args.out, args.keep) else { return Ok(Vec::new()) };
+    let path = root.join(dir).join("clients.csv");
+    let text = fs::read_to_string(&path).with_context(|| format!("nothing to keep: {}", path.display()))?;
+    let mut rows = page::read_csv(&text).with_context(|| path.display().to_string())?;
+    rows.retain(|row| !CLIENTS.iter().any(|client| client.name == row.name && chosen(client, args)));
+    Ok(rows)
+}
+
+fn chosen(client: &Client, args: &Args) -> bool {
+    (args.only.is_empty() || args.only.iter().any(|name| name == client.name))
+        && (client.quick || !args.quick)
+}
+
+/// The columns: plain, ours, the control, peers.
+fn columns(root: &Path, args: &Args) -> Result<Vec<Column>> {
+    let library = match &args.preload {
+        Some(path) => path.clone(),
+        None => {
+            Cmd::cargo(root)
+                .args(["build", "--release", "--quiet", "-p", "vmalloc-preload"])
+                .run(Show::Failure)?;
+            root.join("target/release/libvmalloc_preload.so")
+        }
+    };
+    let library =
+        fs::canonicalize(&library).with_context(|| format!("no preload at {}", library.display()))?;
+    let mut columns = vec![
+        Column { name: "plain".to_string(), library: None },
+        Column { name: OURS.to_string(), library: Some(library) },
+    ];
+    if args.control {
+        columns.push(Column { name: "plain again".to_string(), library: None });
+    }
+    columns.extend(args.peer.iter().cloned());
+    Ok(columns)
+}
+
+/// Runs a client's turns.
+fn measure(
+    client: &Client,
+    scene: &turn::Scene,
+    columns: &[Column],
+    pairs: u32,
+    version: String,
+) -> Result<Row> {
+    let mut turns: Vec<Vec<Turn>> = vec![Vec::new(); columns.len()];
+    let mut unequal = Vec::new();
+    // The first turn fills the caches of the system. It does not count, but in a run of one turn it is all there is.
+    let first = u32::from(pairs == 1);
+    for turn in first..=pairs {
+        for step in 0..columns.len() {
+            let at = (step + turn as usize) % columns.len();
+            let (Some(column), Some(list)) = (columns.get(at), turns.get_mut(at)) else { continue };
+            let ran = turn::turn(client, scene, column, None).with_context(|| format!("turn {turn}"))?;
+            if turn > 0 {
+                list.push(ran);
+            }
+        }
+    }
+    let expected = turns.first().and_then(|list| list.first()).map(|turn| turn.answer).context("no turn")?;
+    for (column, list) in columns.iter().zip(&turns) {
+        for (at, turn) in list.iter().enumerate().filter(|(_, turn)| turn.answer != expected) {
+            unequal.push(format!(
+                "{} answered {:?} in turn {}, not {expected:?}",
+                column.name,
+                turn.answer,
+                at + 1
+            ));
+        }
+    }
+    if expected.bytes == 0 {
+        unequal.push("no answer".to_string());
+    }
+    let ours = columns.iter().find(|column| column.name == OURS).context("no preload")?;
+    let served = turn::served(client, scene, ours).context("the run that counts")?;
+    Ok(Row {
+        name: client.name.to_string(),
+        what: client.what.to_string(),
+        version,
+        columns: columns.iter().map(|column| column.name.clone()).zip(turns).collect(),
+        served,
+        unequal,
+    })
+}
+
+/// Runs a suite under the preload, and returns its last line.
+fn run_suite(place: &Place, suite: &Suite, ours: &Column) -> Result<String> {
+    if let Err(error) = place.provide(suite.programs, suite.modules) {
+        return Ok(format!("not run: {error:#}"));
+    }
+    let scene = place.scene(&format!("suite-{}", suite.client))?;
+    let library = ours.library.as_ref().context("no preload")?;
+    let output = scene.shell(suite.run).env("LD_PRELOAD", library).output().context("cannot run sh")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim();
+    if !output.status.success() {
+        fs::write(scene.dir.join("stdout.txt"), &output.stdout)?;
+        fs::write(scene.dir.join("stderr.txt"), &output.stderr)?;
+        bail!("{last} ({}; see {})", output.status, scene.dir.display());
+    }
+    Ok(format!("passed: {last}"))
+}
+
+fn write(root: &Path, dir: &Path, rows: &mut [Row], skipped: &[String], suites: &[String]) -> Result<()> {
+    let dir = root.join(dir);
+    rows.sort_by_key(|row| CLIENTS.iter().position(|client| client.name == row.name));
+    let rows = &*rows;
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let mut text = format!(
+        "# Real programs under the preload\n\n\
+         `cargo xtask clients --out results` at commit {}, on {}. Programs as their makers built them, with `libvmalloc_preload.so` at its \
+         defaults and without, in turns: the order goes round. Speed is how often the other one's time goes into the plain one's: above 1 is \
+         faster. Ratios and their 95 % intervals come from the logarithms of the ratios of each turn; CPU time is user and system time of all \
+         processes, peak memory the largest resident set of one of them. \"served\" counts large allocations that came from us in one run. \
+         \"faster\" means that the whole interval is above 1.05, \"same\" above 1/1.03. Every turn is in `clients.csv`.\n\n## Goals\n\n{}\n## \
+         Turns\n\n{}\n## Clients\n\n{}",
+        machine::commit(root),
+        machine::machine(root),
+        page::goals(rows),
+        page::table(rows),
+        page::legend(rows),
+    );
+    if !suites.is_empty() {
+        text += &format!(
+            "\n## Their makers' tests under the preload\n\n| client | what | outcome |\n|---|---|---|\n{}\n",
+            suites.join("\n")
+        );
+    }
+    if !skipped.is_empty() {
+        text += &format!("\nNot run: {}.\n", skipped.join("; "));
+    }
+    fs::write(dir.join("clients.md"), text)?;
+    fs::write(dir.join("clients.csv"), page::csv(rows))?;
+    println!("written: {}", dir.join("clients.md").display());
+    Ok(())
+}
+
+/// The step of CI.
+pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
+    let args = Args {
+        only: Vec::new(),
+        pairs: 1,
+        quick: true,
+        no_install: true,
+        control: false,
+        peer: Vec::new(),
+        preload: None,
+        suites: false,
+        out: None,
+        keep: false,
+    };
+    main(root, &args)
+}

@@ -1,0 +1,213 @@
+//! Where clients come from and where they work: `target/clients`.
+//!
+//! ```text
+//!   target/clients/venv      Python's packages, by pip          target/clients/input    files made here
+//!                 /sources   crates, for C and Rust sources     target/clients/NAME     where a client runs
+//! ```
+//! Programs come from the distribution by apt, if we may use it. What is there already is taken as it is.
+
+use super::input;
+use super::table::Client;
+use super::turn::{Scene, exists};
+use crate::sh::{Cmd, Show, on_path};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Crates that bring sources to compile, to the digit.
+const SOURCES: &str = "[workspace]\n\n[package]\nname = \"sources\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n\n\
+     [lib]\npath = \"lib.rs\"\n\n[dependencies]\nlibsqlite3-sys = \"=0.30.1\"\n";
+
+/// The folder of everything, and what may be installed.
+pub(crate) struct Place {
+    root: PathBuf,
+    base: PathBuf,
+    install: bool,
+    path: String,
+}
+
+impl Place {
+    pub(crate) fn new(root: &Path, install: bool) -> Result<Self> {
+        let base = root.join("target/clients");
+        input::make(&base.join("input"))?;
+        let here = std::env::var("PATH").context("no PATH")?;
+        // Before the caller's: the distribution's programs, not what stands in for them, and PostgreSQL's, which it keeps apart.
+        let mut dirs = vec![base.join("venv/bin")];
+        let mut versions: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path().join("bin"))
+            .collect();
+        versions.sort();
+        dirs.extend(versions.pop());
+        dirs.extend(["/usr/bin".into(), "/bin".into()]);
+        dirs.extend(std::env::split_paths(&here));
+        let path = std::env::join_paths(dirs)?.to_string_lossy().into_owned();
+        Ok(Self { root: root.to_path_buf(), base, install, path })
+    }
+
+    /// What of these is not there.
+    pub(crate) fn missing(
+        &self,
+        programs: &[(&'static str, &'static str)],
+        modules: &[&'static str],
+    ) -> Vec<&'static str> {
+        let no_program =
+            programs.iter().filter(|(program, _)| !exists(program, &self.path)).map(|(program, _)| *program);
+        let no_module = modules.iter().filter(|module| !self.has_module(module)).copied();
+        no_program.chain(no_module).collect()
+    }
+
+    /// Tells whether pip put a package here: by the folder that says what it is.
+    fn has_module(&self, module: &str) -> bool {
+        let start = format!("{}-", module.replace('-', "_"));
+        let libraries = fs::read_dir(self.base.join("venv/lib")).into_iter().flatten().flatten();
+        libraries
+            .flat_map(|python| {
+                fs::read_dir(python.path().join("site-packages")).into_iter().flatten().flatten()
+            })
+            .any(|entry| {
+                let name = entry.file_name().to_string_lossy().to_lowercase();
+                name.starts_with(&start) && name.ends_with(".dist-info")
+            })
+    }
+
+    /// Installs what is missing, if that is allowed.
+    ///
+    /// # Errors
+    /// What is still missing afterwards, and why.
+    pub(crate) fn provide(
+        &self,
+        programs: &[(&'static str, &'static str)],
+        modules: &[&'static str],
+    ) -> Result<()> {
+        if self.missing(programs, modules).is_empty() {
+            return Ok(());
+        }
+        if self.install {
+            let packages: Vec<&str> = programs
+                .iter()
+                .filter(|(program, _)| !exists(program, &self.path))
+                .map(|(_, package)| *package)
+                .collect();
+            if !packages.is_empty() && on_path("apt-get") {
+                Cmd::new(&self.root, "apt-get")
+                    .args(["install", "-y", "--no-install-recommends"])
+                    .args(packages)
+                    .env("DEBIAN_FRONTEND", "noninteractive")
+                    .run(Show::Failure)?;
+            }
+            let absent: Vec<&str> =
+                modules.iter().filter(|module| !self.has_module(module)).copied().collect();
+            if !absent.is_empty() {
+                let venv = self.base.join("venv");
+                if !venv.join("bin/python3").exists() {
+                    Cmd::new(&self.root, "python3").args(["-m", "venv"]).arg(&venv).run(Show::Failure)?;
+                }
+                Cmd::new(&self.root, venv.join("bin/python3"))
+                    .args(["-m", "pip", "install", "--quiet", "--only-binary", ":all:"])
+                    .args(absent)
+                    .run(Show::Failure)?;
+            }
+        }
+        let missing = self.missing(programs, modules);
+        if !missing.is_empty() {
+            bail!("not installed: {}", missing.join(", "));
+        }
+        Ok(())
+    }
+
+    /// The crates whose sources are compiled, fetched by cargo once.
+    fn sources(&self) -> Result<PathBuf> {
+        let dir = self.base.join("sources");
+        let vendor = dir.join("vendor");
+        if !vendor.is_dir() {
+            fs::create_dir_all(&dir)?;
+            fs::write(dir.join("Cargo.toml"), SOURCES)?;
+            fs::write(dir.join("lib.rs"), "")?;
+            Cmd::cargo(&dir).args(["vendor", "--quiet", "vendor"]).run(Show::Failure)?;
+        }
+        Ok(vendor)
+    }
+
+    /// A folder by name, with the variables that scripts use. Not set up yet.
+    pub(crate) fn scene(&self, name: &str) -> Result<Scene> {
+        let dir = self.base.join(name);
+        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        // Servers run as users of their own.
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))?;
+        let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        let vars = vec![
+            ("PATH", self.path.clone()),
+            ("SCRIPTS", text(self.root.join("xtask/src/clients/scripts"))),
+            ("INPUT", text(self.base.join("input"))),
+            ("SOURCES", text(self.base.join("sources/vendor"))),
+        ];
+        Ok(Scene { dir, vars })
+    }
+
+    /// Everything that a client needs, and its folder set up; and its version.
+    pub(crate) fn set_up(&self, client: &Client) -> Result<(Scene, String)> {
+        self.provide(client.programs, client.modules)?;
+        if client.set_up.contains("$SOURCES") {
+            self.sources()?;
+        }
+        let scene = self.scene(client.name)?;
+        // The marker holds the script that has run: another script sets up anew.
+        let marker = scene.dir.join("set-up.sh");
+        if fs::read_to_string(&marker).ok().as_deref() != Some(client.set_up) {
+            scene.read(client.set_up).context("its set-up")?;
+            fs::write(&marker, client.set_up)?;
+        }
+        let version = scene.read(client.version).context("its version")?;
+        Ok((scene, version.trim().to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(base: &Path) -> Place {
+        Place {
+            root: base.to_path_buf(),
+            base: base.to_path_buf(),
+            install: false,
+            path: "/usr/bin:/bin".to_string(),
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_and_nothing_is_installed_unasked() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let programs = [("sh", "dash"), ("no-such-program", "nothing")];
+        assert_eq!(place.missing(&programs, &["no_module"]), ["no-such-program", "no_module"]);
+        let error = place.provide(&programs, &["no_module"]).unwrap_err().to_string();
+        assert_eq!(error, "not installed: no-such-program, no_module");
+        assert!(!dir.path().join("venv").exists());
+        fs::create_dir_all(dir.path().join("venv/lib/python3.11/site-packages/scikit_learn-1.2.dist-info"))
+            .unwrap();
+        assert!(place.has_module("scikit-learn") && !place.has_module("scikit"));
+    }
+
+    #[test]
+    fn a_set_up_runs_once_and_again_when_it_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let client = |set_up| Client { name: "c", set_up, version: "echo 1.0", ..Client::EMPTY };
+        for _ in 0..2 {
+            let (scene, version) = place.set_up(&client("echo x >>count")).unwrap();
+            assert_eq!(
+                (fs::read_to_string(scene.dir.join("count")).unwrap().as_str(), version.as_str()),
+                ("x\n", "1.0")
+            );
+        }
+        place.set_up(&client("echo y >>count")).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("c/count")).unwrap(), "x\ny\n");
+        let error = format!("{:#}", place.set_up(&client("echo why >&2; exit 1")).err().unwrap());
+        assert!(error.contains("its set-up") && error.contains("why"), "{error}");
+    }
+}

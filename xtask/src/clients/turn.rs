@@ -1,0 +1,224 @@
+//! One run of a client: what it answered, and what it took.
+//!
+//! A server is measured alone: what drives it runs beside, without the preload, and its answers are what is compared.
+
+use super::table::Client;
+use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+use wait4::Wait4;
+
+/// Longest run of a client, in seconds: what hangs is a failure.
+const LIMIT_SECONDS: &str = "600";
+
+/// What a client runs under.
+#[derive(Clone, Debug)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    /// The library that is preloaded; the C library's own allocator without.
+    pub(crate) library: Option<PathBuf>,
+}
+
+/// What a run took, and a checksum of its answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) cpu_seconds: f64,
+    pub(crate) wall_seconds: f64,
+    pub(crate) peak_bytes: f64,
+    pub(crate) answer: Answer,
+}
+
+/// Length and CRC-32 of what was printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) bytes: u64,
+    pub(crate) crc: u32,
+}
+
+/// Where a client runs, and the variables that its scripts may use.
+pub(crate) struct Scene {
+    pub(crate) dir: PathBuf,
+    pub(crate) vars: Vec<(&'static str, String)>,
+}
+
+impl Scene {
+    /// `sh` with a script, the variables of the scene and nothing on its standard input.
+    pub(crate) fn shell(&self, script: &str) -> Command {
+        let mut command = Command::new("timeout");
+        command.args([LIMIT_SECONDS, "sh", "-euc", script]).current_dir(&self.dir).stdin(Stdio::null());
+        command.envs(self.vars.iter().map(|(name, value)| (name, value)));
+        // What would change between two callers of this program.
+        command
+            .env("LC_ALL", "C.UTF-8")
+            .env("OMP_NUM_THREADS", "2")
+            .env_remove("VMALLOC_CONF")
+            .env_remove("LD_PRELOAD");
+        command
+    }
+
+    /// Runs a script silently and returns what it printed.
+    pub(crate) fn read(&self, script: &str) -> Result<String> {
+        let output = self.shell(script).output().context("cannot run sh")?;
+        if !output.status.success() {
+            bail!("{} ({})", last_lines(&String::from_utf8_lossy(&output.stderr)), output.status);
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// Runs a client once.
+///
+/// # Errors
+/// If it, or what drives it, fails; the error ends with what it said last.
+pub(crate) fn turn(client: &Client, scene: &Scene, column: &Column, conf: Option<&str>) -> Result<Turn> {
+    let said = scene.dir.join("stderr.txt");
+    let mut command = scene.shell(client.run);
+    let port = free_port()?.to_string();
+    command.env("PORT", &port).stderr(File::create(&said)?);
+    if let Some(library) = &column.library {
+        command.env("LD_PRELOAD", library);
+    }
+    if let Some(conf) = conf {
+        command.env("VMALLOC_CONF", conf);
+    }
+    command.stdout(if client.beside.is_some() { Stdio::null() } else { Stdio::piped() });
+    let started = Instant::now();
+    let mut child = command.spawn().context("cannot run timeout and sh")?;
+    let answer = match client.beside {
+        Some(script) => drive(scene, script, &port, &child),
+        None => answer(&mut child.stdout.take().context("no pipe")?),
+    };
+    let used = child.wait4().context("cannot wait for it")?;
+    let wall_seconds = started.elapsed().as_secs_f64();
+    let told = || last_lines(&fs::read_to_string(&said).unwrap_or_default());
+    if !used.status.success() {
+        bail!("{}: {} ({})", column.name, told(), used.status);
+    }
+    let answer = answer.with_context(|| format!("{}: {}", column.name, told()))?;
+    let cpu = used.rusage.utime + used.rusage.stime;
+    Ok(Turn { cpu_seconds: cpu.as_secs_f64(), wall_seconds, peak_bytes: used.rusage.maxrss as f64, answer })
+}
+
+/// How many large allocations the preload served in a run of its own, if it says so: counting is not free, so no measured run counts.
+pub(crate) fn served(client: &Client, scene: &Scene, column: &Column) -> Result<u64> {
+    turn(client, scene, column, Some("stats:true"))?;
+    Ok(count_served(&fs::read_to_string(scene.dir.join("stderr.txt")).unwrap_or_default()))
+}
+
+fn count_served(said: &str) -> u64 {
+    said.split("vmalloc: served ")
+        .skip(1)
+        .filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+        .sum()
+}
+
+/// Runs what drives a server. The server is told to end, should that fail: it is waited for afterwards.
+fn drive(scene: &Scene, script: &str, port: &str, server: &Child) -> Result<Answer> {
+    let mut command = scene.shell(script);
+    command.env("PORT", port).stdout(Stdio::piped()).stderr(File::create(scene.dir.join("driver.txt"))?);
+    let driven = command.spawn().context("cannot run sh").and_then(|mut child| {
+        let answer = answer(&mut child.stdout.take().context("no pipe")?);
+        let status = child.wait()?;
+        if !status.success() {
+            let said = fs::read_to_string(scene.dir.join("driver.txt")).unwrap_or_default();
+            bail!("its driver: {} ({status})", last_lines(&said));
+        }
+        answer
+    });
+    if driven.is_err() {
+        let _gone_already = Command::new("kill").arg(server.id().to_string()).stderr(Stdio::null()).status();
+    }
+    driven
+}
+
+/// Reads to the end.
+fn answer(from: &mut impl Read) -> Result<Answer> {
+    let (mut hasher, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; 1 << 16]);
+    loop {
+        let read = from.read(&mut buffer).context("cannot read what it prints")?;
+        let Some(part @ [_, ..]) = buffer.get(..read) else {
+            return Ok(Answer { bytes, crc: hasher.finalize() });
+        };
+        hasher.update(part);
+        bytes += read as u64;
+    }
+}
+
+/// A port of the loopback that nobody uses now.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on the loopback")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// The last three lines that say anything.
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = lines.get(lines.len().saturating_sub(3)..).unwrap_or_default();
+    if last.is_empty() { "it said nothing".to_string() } else { last.join(" | ") }
+}
+
+/// Tells whether a program is to be found, where the scripts look for it.
+pub(crate) fn exists(program: impl AsRef<OsStr>, path: &str) -> bool {
+    std::env::split_paths(path).any(|dir| dir.join(Path::new(program.as_ref())).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scene(dir: &Path) -> Scene {
+        Scene { dir: dir.to_path_buf(), vars: vec![("WORD", "hello".to_string())] }
+    }
+
+    fn plain() -> Column {
+        Column { name: "plain".to_string(), library: None }
+    }
+
+    #[test]
+    fn what_a_client_prints_is_its_answer_and_its_time_is_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let client =
+            Client { run: "echo $WORD; i=0; while [ $i -lt 2000 ]; do i=$((i + 1)); done", ..Client::EMPTY };
+        let turn = turn(&client, &scene(dir.path()), &plain(), None).unwrap();
+        assert_eq!(turn.answer, Answer { bytes: 6, crc: crc32fast::hash(b"hello\n") });
+        assert!(turn.cpu_seconds > 0.0 && turn.wall_seconds > 0.0 && turn.peak_bytes > 100_000.0, "{turn:?}");
+    }
+
+    #[test]
+    fn a_client_that_fails_is_an_error_with_its_last_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let client = Client { run: "echo one; echo no memory >&2; exit 3", ..Client::EMPTY };
+        let error = format!("{:#}", turn(&client, &scene(dir.path()), &plain(), None).unwrap_err());
+        assert!(error.contains("no memory") && error.contains('3'), "{error}");
+    }
+
+    #[test]
+    fn a_server_ends_when_its_driver_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let client = Client { run: "exec sleep 600", beside: Some("echo lost >&2; exit 1"), ..Client::EMPTY };
+        let started = Instant::now();
+        let error = format!("{:#}", turn(&client, &scene(dir.path()), &plain(), None).unwrap_err());
+        assert!(error.contains("plain"), "{error}");
+        assert!(started.elapsed().as_secs() < 500, "it was waited for");
+        let client = Client { run: "sleep 0.01", beside: Some("echo answers"), ..Client::EMPTY };
+        let turn = turn(&client, &scene(dir.path()), &plain(), None).unwrap();
+        assert_eq!(turn.answer.bytes, 8);
+    }
+
+    #[test]
+    fn what_every_process_served_is_added() {
+        assert_eq!(count_served("vmalloc: served 12 freed 3\nx\nvmalloc: served 30 freed"), 42);
+        assert_eq!(count_served("nothing"), 0);
+    }
+
+    #[test]
+    fn the_last_words_are_three_lines() {
+        assert_eq!(last_lines("a\n\nb\nc\nd\n"), "b | c | d");
+        assert_eq!(last_lines("\n"), "it said nothing");
+    }
+}
