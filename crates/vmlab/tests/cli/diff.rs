@@ -90,3 +90,27 @@ fn what_cannot_be_compared_is_refused_in_a_line() {
     std::fs::write(hashed, "0x00000000a3eb8df1-0x0000000040ab02d3   20480 f+0x1/0x2 vmap\n").unwrap();
     refused(&["--diff"], "no address that can be used");
 }
+
+#[test]
+fn a_recording_is_replayed_with_its_own_tables_and_release() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().to_str().unwrap();
+    let file = shipped("held-out.jsonl.zst");
+    let args = ["replay", "--diff=0", "--policy", "linux", "--json", "--out", out];
+    let assert = vmlab().args(args).arg(&file).assert().success();
+    let row: Value = serde_json::from_str(stdout_of(&assert).trim()).unwrap();
+    // Held out: no cause was written for it.
+    assert_eq!((number(&row, "allocs"), number(&row, "equal"), number(&row, "unknowable")), (3553, 3542, 11));
+    assert_eq!(row["causes"].get("unexplained"), None);
+    let end = ["areas", "agree", "only_in_books"].map(|field| number(&row["end"], field));
+    assert_eq!((end[0], end[2]), (end[1], 0));
+    let offsets = &row["offsets"];
+    let of = ["allocs", "equal", "lower", "chunks_new", "new_allocs"].map(|field| number(offsets, field));
+    assert_eq!(of, [18260, 18208, 50, 1, 4932]);
+    // Of a chunk made meanwhile everything is known, and every offset is the kernel's.
+    assert_eq!(number(offsets, "new_equal"), 4932);
+    let page = std::fs::read_to_string(dir.path().join("held-out.md")).unwrap();
+    assert!(page.contains("## Offsets in percpu chunks"), "{page}");
+    vmlab().args(["replay", "--space", "--policy", "linux"]).arg(&file).assert().success();
+    vmlab().args(["replay", "--index", "rb-linux"]).arg(&file).assert().success();
+}

@@ -57,6 +57,9 @@ pub enum OffsetCause {
     Unseen,
     /// The policy takes the lowest fit, and Linux's hints lead past it: so they do in a model of Linux that saw the same events.
     LowestFit,
+    /// The policy's place is free by the events before and after, and the kernel left it: its own hints lead past it, and those
+    /// of a model that knows less of the chunk do not.
+    Left,
     /// None of these.
     Unexplained,
 }
@@ -70,6 +73,7 @@ impl OffsetCause {
             Self::Order => "events of two CPUs stand in the other order",
             Self::Unseen => "in use without an event: it is freed later",
             Self::LowestFit => "the policy takes the lowest fit, Linux's hints lead past it",
+            Self::Left => "free by the events, and Linux left it: its hints are not the model's",
             Self::Unexplained => "unexplained",
         }
     }
@@ -79,7 +83,7 @@ impl OffsetCause {
         match self {
             Self::LowestFit => "policy",
             Self::Hints | Self::Populated | Self::Order | Self::Unseen => "not knowable",
-            Self::Unexplained => "open",
+            Self::Left | Self::Unexplained => "open",
         }
     }
 }
@@ -425,7 +429,7 @@ fn compare<C: Config>(life: &Life, report: &mut Offsets, keep: usize, looks: &mu
                 let cause = note(life, number, &answers, report, keep, looks);
                 let teaches = matches!(cause, Some(OffsetCause::Unseen | OffsetCause::Unexplained));
                 if let Some(place) = ours.filter(|&ours| teaches && ours < at) {
-                    let end = place + end - at;
+                    let end = (place + end - at).min(at);
                     policy.take(place, end);
                     lowest.take(place, end);
                     linux.take(place, end);
@@ -521,7 +525,7 @@ fn cause_of(life: &Life, number: usize, answers: &Answers, looks: &mut u64) -> O
             Touch::Free { at } => (place..place + bits).contains(&at),
         })
     };
-    // The next event there is a free.
+    // Whether the next event there is a free, or gives it out.
     let mut is_freed = |place: u32| {
         let later = life.touches[number + 1..].iter().take(usize::try_from(*looks).unwrap_or(usize::MAX));
         let mut seen = 0;
@@ -529,14 +533,15 @@ fn cause_of(life: &Life, number: usize, answers: &Answers, looks: &mut u64) -> O
             Touch::Alloc { at, end, .. } => (at < place + bits && end > place).then_some(false),
             Touch::Free { at } => (place..place + bits).contains(&at).then_some(true),
         });
-        let freed = there.next().unwrap_or(false);
+        let freed = there.next();
         *looks -= seen;
         freed
     };
+    let next = answers.lowest.filter(|&place| place < at).and_then(&mut is_freed);
     match answers.lowest {
-        Some(place) if place < at && is_freed(place) => OffsetCause::Unseen,
+        _ if next == Some(true) => OffsetCause::Unseen,
         Some(place) if touches(place) => OffsetCause::Order,
-        // Places below are left by hints: those of the kernel's are older than the trace.
+        _ if next == Some(false) => OffsetCause::Left,
         _ if !life.is_new && answers.ours.is_none_or(|ours| ours > at) => OffsetCause::Hints,
         _ => OffsetCause::Unexplained,
     }
