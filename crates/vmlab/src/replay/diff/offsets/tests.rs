@@ -62,7 +62,7 @@ fn a_place_that_is_freed_is_free_from_then_on() {
     assert_eq!((report.equal, report.alone, report.lower), (1, 2, 0));
     // Without an event: what stood there must have gone.
     let report = linux(&[alloc(400, 8), alloc(404, 8), free(400)]);
-    assert_eq!((report.allocs, report.taken_twice, report.frees_before), (2, 1, 1));
+    assert_eq!((report.allocs, report.taken_twice, report.frees_unseen), (2, 1, 1));
 }
 
 #[test]
