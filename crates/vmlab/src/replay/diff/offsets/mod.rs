@@ -1,8 +1,8 @@
 //! Offsets in percpu chunks: where the kernel and a policy part, and why.
 //!
 //! # Theory
-//! Chunk by chunk: which chunk the kernel turns to depends on how full all of them are, which no event tells, and is not compared. In a chunk
-//! that the recording saw made everything is known. Of one that was there before, what is free is what the trace proves to be free
+//! Chunk by chunk: which chunk the kernel turns to depends on how full all of them are, which no event tells, and is not compared.
+//! In a chunk that the recording saw made everything is known. Of one that was there before, what is free is what the trace proves to be free
 //! ([`before`]); all else is taken to be in use. The place that the kernel gave out was free, so a policy that takes the lowest
 //! fit never answers higher than it; an answer below it is a place that was free by the events and that the kernel left.
 //! Where the kernel's place is the only one known to be free, an equal answer proves nothing: such allocations are
