@@ -6,7 +6,7 @@
 use crate::count::Tests;
 use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
-use crate::{browser, clients, fuzz, header, install, kernel, loom, peer, stress, tidy, tools};
+use crate::{book, browser, clients, fuzz, header, install, kernel, loom, peer, stress, tidy, tools};
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,7 @@ struct Step {
 }
 
 /// All steps, what fails fast first.
-const STEPS: [Step; 19] = [
+const STEPS: [Step; 20] = [
     Step { name: "fmt", what: "every file is formatted", quick: true, run: fmt },
     Step { name: "tidy", what: "the rules that no compiler knows", quick: true, run: run_tidy },
     Step { name: "clippy", what: "no warnings, everywhere", quick: true, run: clippy },
@@ -83,6 +83,7 @@ const STEPS: [Step; 19] = [
     },
     Step { name: "deny", what: "licences, banned crates, sources", quick: false, run: deny },
     Step { name: "demo", what: "the program does its main job", quick: false, run: demo },
+    Step { name: "book", what: "every command in the book does what it says", quick: false, run: book::step },
     Step {
         name: "browser",
         what: "a report in a real browser: no network, no complaint, the slider moves the picture",

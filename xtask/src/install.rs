@@ -4,6 +4,7 @@
 //!   DIR/lib/libvmalloc.so.0.1.0   <- libvmalloc.so.0 (what programs ask for)  <- libvmalloc.so (what the linker finds)
 //!   DIR/lib/libvmalloc.a          DIR/lib/libvmalloc_preload.so
 //!   DIR/include/vmalloc.h         DIR/lib/pkgconfig/vmalloc.pc                DIR/share/man/man3/vmalloc.3
+//!   DIR/bin/vmlab                 DIR/share/man/man1/vmlab*.1                 completions of bash, zsh, fish below DIR/share
 //! ```
 //! In CI a prefix under `target` is filled, and the README's C program and lines for Python are run from it, and `vmlab run` with it.
 
@@ -29,18 +30,37 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     // What pkg-config says must hold wherever it is asked.
     let prefix = std::path::absolute(&args.prefix)?;
     let version = build(root)?;
-    for path in place(root, &root.join("target/release"), &prefix, &version)? {
+    let built = root.join("target/release");
+    for path in place(root, &built, &prefix, &version)?.into_iter().chain(place_program(&built, &prefix)?) {
         println!("{}", path.display());
     }
     Ok(())
 }
 
-/// Builds both libraries; their version.
+/// Installs what `built` has, or what is built for it, below `prefix`.
+pub(crate) fn fill(root: &Path, prefix: &Path, built: Option<&Path>) -> Result<()> {
+    let version = if built.is_some() { version(root)? } else { build(root)? };
+    let ours = root.join("target/release");
+    let built = built.unwrap_or(&ours);
+    place(root, built, prefix, &version)?;
+    place_program(built, prefix)?;
+    Ok(())
+}
+
+/// Builds both libraries and the laboratory; their version.
 fn build(root: &Path) -> Result<String> {
     Cmd::cargo(root)
         .args(["build", "--quiet", "--locked", "--release", "--target-dir", "target"])
         .args(["-p", "vmalloc-capi", "-p", "vmalloc-preload"])
         .run(Show::All)?;
+    // By itself, so that what it needs of a crate changes no library.
+    Cmd::cargo(root)
+        .args(["build", "--quiet", "--locked", "--release", "--target-dir", "target", "-p", "vmlab"])
+        .run(Show::All)?;
+    version(root)
+}
+
+fn version(root: &Path) -> Result<String> {
     let manifest: toml::Table = toml::from_str(&fs::read_to_string(root.join("Cargo.toml"))?)?;
     let version = manifest.get("workspace").and_then(|table| table.get("package")?.get("version")?.as_str());
     Ok(version.context("Cargo.toml has no workspace.package.version")?.to_string())
@@ -63,10 +83,7 @@ fn place(root: &Path, built: &Path, prefix: &Path, version: &str) -> Result<Vec<
         (root.join(CRATE).join("include/vmalloc.h"), include.join("vmalloc.h")),
         (root.join(CRATE).join("vmalloc.3"), share.join("vmalloc.3")),
     ] {
-        // A running program may have the old one mapped: it keeps its copy, a new file takes the name.
-        let fresh = to.with_extension("new");
-        fs::copy(&from, &fresh).with_context(|| format!("cannot copy {}", from.display()))?;
-        fs::rename(&fresh, &to)?;
+        copy(&from, &to)?;
         there.push(to);
     }
     for (target, name) in [(&full, short.as_str()), (&short, "libvmalloc.so")] {
@@ -84,6 +101,41 @@ fn place(root: &Path, built: &Path, prefix: &Path, version: &str) -> Result<Vec<
     Ok(there)
 }
 
+/// A running program may have the old one mapped: it keeps its copy, a new file takes the name.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let fresh = to.with_extension("new");
+    fs::copy(from, &fresh).with_context(|| format!("cannot copy {}", from.display()))?;
+    Ok(fs::rename(&fresh, to)?)
+}
+
+/// Where shells look for completions below a prefix.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/vmlab"),
+    ("zsh", "share/zsh/site-functions/_vmlab"),
+    ("fish", "share/fish/vendor_completions.d/vmlab.fish"),
+];
+
+/// Puts the laboratory below `prefix`, with the manual and the completions that it writes itself.
+fn place_program(built: &Path, prefix: &Path) -> Result<Vec<PathBuf>> {
+    let program = prefix.join("bin/vmlab");
+    fs::create_dir_all(prefix.join("bin"))?;
+    copy(&built.join("vmlab"), &program)?;
+    let man = prefix.join("share/man/man1");
+    Cmd::new(prefix, &program).arg("man").arg(&man).run(Show::Failure)?;
+    let mut there = vec![program.clone()];
+    for entry in fs::read_dir(&man)? {
+        there.push(entry?.path());
+    }
+    for (shell, path) in COMPLETIONS {
+        let path = prefix.join(path);
+        fs::create_dir_all(path.parent().unwrap_or(prefix))?;
+        fs::write(&path, Cmd::new(prefix, &program).args(["completions", shell]).read()?)?;
+        there.push(path);
+    }
+    there[1..].sort();
+    Ok(there)
+}
+
 /// The step of CI: installs, builds the README's C program by what was installed, shared and static, and runs it.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let work = root.join("target/ci/install");
@@ -93,6 +145,10 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     }
     let version = build(root)?;
     place(root, &root.join("target/release"), &prefix, &version)?;
+    let pages = place_program(&root.join("target/release"), &prefix)?;
+    if !pages.iter().any(|page| page.ends_with("man1/vmlab-bench-index.1")) {
+        bail!("no manual page of `vmlab bench index`: {pages:?}");
+    }
     let lines = c_lines(&fs::read_to_string(root.join("README.md"))?)?;
     fs::write(work.join("readme.c"), lines)?;
     let pkgconfig = prefix.join("lib/pkgconfig");
@@ -227,6 +283,25 @@ mod tests {
         );
         let pc = fs::read_to_string(prefix.join("lib/pkgconfig/vmalloc.pc")).unwrap();
         assert_eq!(pc, format!("prefix={} 1.2.3\n", prefix.display()));
+    }
+
+    #[test]
+    fn the_program_brings_its_manual_and_completions() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (built, prefix) = (dir.path().join("built"), dir.path().join("to"));
+        fs::create_dir_all(&built).unwrap();
+        assert!(place_program(&built, &prefix).is_err());
+        let script = "#!/bin/sh\n[ $1 = man ] && mkdir -p $2 && echo page > $2/vmlab.1 || echo for $2\n";
+        fs::write(built.join("vmlab"), script).unwrap();
+        fs::set_permissions(built.join("vmlab"), PermissionsExt::from_mode(0o755)).unwrap();
+        for _ in 0..2 {
+            let there = place_program(&built, &prefix).unwrap();
+            assert_eq!(there.len(), 5);
+            assert!(there.iter().all(|path| path.is_file()), "{there:?}");
+        }
+        let fish = prefix.join("share/fish/vendor_completions.d/vmlab.fish");
+        assert_eq!(fs::read_to_string(fish).unwrap(), "for fish\n");
     }
 
     #[test]

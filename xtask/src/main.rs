@@ -11,11 +11,13 @@
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
 //! | [`peer`] | the space beside Linux's own, in one run |
 //! | [`peers`] | allocators to measure ours against |
+//! | [`book`] | the book's pages, and every command in it |
 //! | [`clients`] | real programs with the preload and without |
 //! | [`browser`] | a report in a real browser |
 //! | [`header`], [`install`] | the C header, and the C library in a place of the user's |
 //! | [`sh`], [`count`], [`machine`] | running commands, counting tests in what they print, saying where |
 
+mod book;
 mod browser;
 mod ci;
 mod clients;
@@ -77,9 +79,11 @@ enum Task {
     Mutants(mutate::MutantsArgs),
     /// Make the C header, include/vmalloc.h
     Header(header::Args),
+    /// Check the pages of the book, and run every command in it
+    Book(book::Args),
     /// Open a report in a browser without a window, and try its slider, keys and button
     Browser(browser::Args),
-    /// Build the C library and the preload, and put them, the header, the manual and the pkg-config file in a place
+    /// Build the C library, the preload and vmlab, and put them, the header, the manuals and the pkg-config file in a place
     Install(install::Args),
     /// Run Linux's allocator and ours under the same programs, and write results/peer.md
     Peer(peer::Args),
@@ -112,6 +116,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Mutate(args) => mutate::main(&root, args),
         Task::Mutants(args) => mutate::mutants(&root, args),
         Task::Header(args) => header::main(&root, args),
+        Task::Book(args) => book::main(&root, args),
         Task::Browser(args) => browser::main(&root, args),
         Task::Install(args) => install::main(&root, args),
         Task::Peer(args) => peer::main(&root, args),

@@ -14,6 +14,8 @@ mod compare;
 mod convert;
 #[path = "cli/diff.rs"]
 mod diff;
+#[path = "cli/examples.rs"]
+mod examples;
 #[path = "cli/forms.rs"]
 mod forms;
 #[path = "cli/input.rs"]

@@ -73,8 +73,10 @@ mod tests {
         local.add(5);
         local.add(u64::MAX);
         assert_eq!(local.sum(), 4);
+        // SAFETY: inside the object.
+        let odd = unsafe { object.add(1) };
         // SAFETY: refused.
-        assert!(unsafe { space.local_at(object.add(1)) }.is_none());
+        assert!(unsafe { space.local_at(odd) }.is_none());
         let mut sum = 0;
         for unit in 0..space.units() {
             // SAFETY: the object is there.

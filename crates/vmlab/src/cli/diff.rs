@@ -2,7 +2,7 @@
 
 use super::input::stem;
 use super::table::{align, plain};
-use super::{FileToBe, ReplayArgs, out, say};
+use super::{FileToBe, ReplayArgs, offsets, out, say};
 use crate::replay::diff::cause::{CAUSES, Cause};
 use crate::replay::diff::recording::{Areas, Recording};
 use crate::replay::diff::{Divergence, Options, Report, run};
@@ -222,6 +222,7 @@ fn print(name: &str, recording: &Recording, reports: &[Report]) -> Result<()> {
     for line in notes(recording, reports) {
         out(&format!("{name}: {line}"))?;
     }
+    offsets::print(name, reports)?;
     for report in reports {
         for divergence in &report.divergences {
             out(&format!("{name}: {}: {}", report.policy, shown(divergence)))?;
@@ -341,6 +342,7 @@ fn markdown(name: &str, recording: &Recording, reports: &[Report]) -> String {
             let _ = writeln!(page, "- {}", shown(divergence));
         }
     }
+    page += &offsets::markdown(reports);
     page
 }
 

@@ -3,7 +3,9 @@
 mod diff;
 mod file;
 mod input;
+mod man;
 mod map;
+mod offsets;
 mod percpu;
 mod report;
 mod run;
@@ -35,7 +37,7 @@ use std::time::Duration;
     version,
     after_help = "Examples:\n  \
         vmlab                                        the shipped traces, and a report\n  \
-        vmlab replay trace.gz --index btree,rb-linux a trace of your own, two indexes\n  \
+        vmlab replay trace.gz --index btree,rb-linux  a trace of your own, two indexes\n  \
         vmlab report trace.gz -o report.html         a film of the address space\n  \
         vmlab replay trace.zst --json | jq .equal    an object per trace and index\n  \
         vmlab bench index --filter rand              time the indexes on random sizes"
@@ -48,7 +50,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Replay the five traces that come with vmlab on every index and write a report to look at (the default)
-    #[command(after_help = "Example:\n  vmlab demo --report /tmp/report.html")]
+    #[command(after_help = "Example:\n  vmlab demo --report report.html")]
     Demo(DemoArgs),
     /// Replay traces of your own: recordings, or ftrace, trace-cmd or perf text, plain, gzip or zstd
     #[command(after_help = "Examples:\n  \
@@ -121,12 +123,18 @@ enum Command {
     Test(test::Args),
     /// Print shell completions
     #[command(after_help = "Examples:\n  \
-        vmlab completions bash > /etc/bash_completion.d/vmlab\n  \
+        vmlab completions bash > ~/.local/share/bash-completion/completions/vmlab\n  \
         vmlab completions zsh > ~/.zfunc/_vmlab\n  \
         vmlab completions fish > ~/.config/fish/completions/vmlab.fish")]
     Completions {
         /// For which shell
         shell: clap_complete::Shell,
+    },
+    /// Write a manual page for each command
+    #[command(hide = true)]
+    Man {
+        /// Where to, made if it is not there
+        dir: PathBuf,
     },
 }
 
@@ -154,7 +162,8 @@ struct ReplayArgs {
     /// Replay on a whole space (nodes, pools, lazy areas, purges, the CPU of each event) instead of an index
     #[arg(long, conflicts_with_all = ["index", "report"], group = "whole")]
     space: bool,
-    /// List where the kernel and the policies part, and why: the first N differences of each (10 if no N is given, or all)
+    /// List where the kernel and the policies part, and why: the first N differences of each (10 if no N is given, or all); percpu
+    /// offsets too, chunk by chunk, as far as the events prove what was free
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10", require_equals = true, group = "whole",
         conflicts_with_all = ["index", "report", "space", "percpu"])]
     diff: Option<diff::Keep>,
@@ -190,25 +199,25 @@ enum BenchCommand {
     /// The index of holes: workloads from an empty space to a million areas
     #[command(after_help = "Examples:\n  \
         vmlab bench index --quick\n  \
-        vmlab bench index --filter rand --indexes btree,rb-linux --out /tmp/rand")]
+        vmlab bench index --filter rand --indexes btree,rb-linux --out rand")]
     Index(crate::bench::index::Args),
     /// Whole spaces: pairs, failing requests, purges, many threads and the locks they wait for
     #[command(after_help = "Examples:\n  \
         vmlab bench space --quick\n  \
         vmlab bench space --kern libkvmalloc.so --kern-count libkvmalloc-count.so\n  \
-        vmlab bench space --filter threads --threads 1,2,4,8,16 --out /tmp/threads")]
+        vmlab bench space --filter threads --threads 1,2,4,8,16 --out threads")]
     Space(crate::bench::space::Args),
     /// Per-CPU memory: what programs ask for, what Linux's is slow at, what each patch of its hints is worth
     #[command(after_help = "Examples:\n  \
         vmlab bench percpu --quick\n  \
         vmlab bench percpu --kern libkpercpu.so\n  \
-        vmlab bench percpu --filter seed --out /tmp/seed")]
+        vmlab bench percpu --filter seed --out seed")]
     Percpu(crate::bench::percpu::Args),
     /// Allocators of a process: ours, the C library's, and whichever others are installed
     #[command(after_help = "Examples:\n  \
         vmlab bench memory --quick\n  \
         vmlab bench memory --peer mmap --filter pair\n  \
-        vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out /tmp/mix\n  \
+        vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out mix\n  \
         vmlab bench memory --thp")]
     Memory(crate::bench::memory::Args),
     /// Runs one task of `bench memory` in this process
@@ -245,6 +254,7 @@ pub fn main(cli: &Cli) -> Result<()> {
             clap_complete::generate(*shell, &mut Cli::command(), "vmlab", &mut script);
             out(String::from_utf8(script)?.trim_end())
         }
+        Some(Command::Man { dir }) => man::write(Cli::command(), dir),
     }
 }
 

@@ -20,6 +20,7 @@
 
 pub mod books;
 pub mod cause;
+pub mod offsets;
 pub mod recording;
 mod report;
 mod why;
@@ -97,7 +98,17 @@ pub fn run(recording: &Recording, policy: Policy, options: Options) -> Result<Re
         (Policy::OneLock, false) => run_on::<OneLock52, Linux69>(recording, name, options),
         (Policy::OneLock, true) => run_on::<OneLock52, Linux616>(recording, name, options),
     };
-    report.with_context(|| format!("policy {name}"))
+    let mut report = report.with_context(|| format!("policy {name}"))?;
+    // The tree of 5.2 knew no percpu policy of its own.
+    let linux = match policy {
+        Policy::Linux => Some(true),
+        Policy::Default => Some(false),
+        Policy::OneLock => None,
+    };
+    let offsets =
+        linux.filter(|_| recording.has_percpu()).map(|linux| offsets::run(recording, linux, options.keep));
+    report.offsets = offsets.transpose().with_context(|| format!("percpu offsets under {name}"))?;
+    Ok(report)
 }
 
 fn run_on<C: Config, K: Config>(

@@ -150,6 +150,11 @@ impl Recording {
         self.steps.iter().filter(is_alloc).count() as u64
     }
 
+    /// Whether there are allocations in percpu chunks.
+    pub fn has_percpu(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.what, What::Percpu(PercpuEvent::Alloc { .. })))
+    }
+
     fn add(&mut self, number: u64, line: &str) {
         if line.trim_start().starts_with('{') {
             return match Item::from_json(line.trim()) {

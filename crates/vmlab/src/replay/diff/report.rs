@@ -1,6 +1,7 @@
 //! What a comparison says.
 
 use super::cause::Cause;
+use super::offsets::Offsets;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -96,6 +97,8 @@ pub struct Report {
     pub chunks: u64,
     /// See `chunks`.
     pub chunks_equal: u64,
+    /// Offsets in percpu chunks, if the recording has such events and the policy a percpu one.
+    pub offsets: Option<Offsets>,
     /// What was known at the beginning.
     pub known: Known,
     /// How the end agrees, if there is a table of it.

@@ -61,9 +61,14 @@ fn time(moment: &Moment) -> String {
     moment.time_ns.map_or(String::new(), |ns| format!(" · {:.3} s", ns as f64 / 1e9))
 }
 
+/// Pages as bytes for people. Parts at the ends of the space count pages whole, which may be more than there are bytes.
+fn size(pages: u64) -> String {
+    bytes(pages.saturating_mul(PAGE_SIZE))
+}
+
 /// What there is at a moment, in words.
 fn what(moment: &Moment) -> String {
-    let [busy, lazy, pooled] = moment.pages.map(|pages| bytes(pages * PAGE_SIZE));
+    let [busy, lazy, pooled] = moment.pages.map(size);
     format!("{busy} busy, {lazy} lazy, {pooled} pooled, in {}", counted(moment.count as u64, "area"))
 }
 
@@ -109,7 +114,7 @@ fn thumbnails(html: &mut String, film: &Film, moving: bool) {
 }
 
 fn caption(html: &mut String, film: &Film, all: usize) {
-    let row = bytes(film.row_pages() * PAGE_SIZE);
+    let row = size(film.row_pages());
     let mut said = format!(
         "Addresses upwards from left to right and from row to row, {row} a row, the same scale everywhere; a part begins a \
          row, and what lies between two parts is folded away."
@@ -141,7 +146,7 @@ fn caption(html: &mut String, film: &Film, all: usize) {
         let _ = write!(
             said,
             " Areas of less than {} are drawn together, as what most of them are.",
-            bytes(film.together_pages * PAGE_SIZE)
+            size(film.together_pages)
         );
     }
     let _ = write!(html, "<p class=\"dim note\">{said}</p>");
@@ -162,14 +167,10 @@ fn holders(html: &mut String, film: &Film) {
     for holder in film.holders.iter().take(HOLDERS_SHOWN) {
         let _ = write!(html, "<tr><th>{}</th>", escape(&holder.name));
         if moving {
-            let _ = write!(html, "<td>{}</td>", bytes(holder.peak_pages * PAGE_SIZE));
+            let _ = write!(html, "<td>{}</td>", size(holder.peak_pages));
         }
-        let _ = write!(
-            html,
-            "<td>{}</td><td>{}</td></tr>",
-            bytes(holder.end_pages * PAGE_SIZE),
-            grouped(holder.end_areas)
-        );
+        let _ =
+            write!(html, "<td>{}</td><td>{}</td></tr>", size(holder.end_pages), grouped(holder.end_areas));
     }
     let _ = write!(html, "</tbody></table></div>");
     if film.holders.len() > HOLDERS_SHOWN {

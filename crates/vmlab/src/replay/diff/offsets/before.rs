@@ -1,0 +1,97 @@
+//! What of an old chunk was free before the trace, as far as the trace itself tells.
+//!
+//! # Theory
+//! No table tells what objects a chunk held. The events do, in part: what an allocation takes was free; what is freed and was not
+//! given out in the trace was there from the beginning, of unknown length. So a bit was free before the trace if the first event
+//! that touches it is an allocation, unless an object of unknown length that was freed before may have reached that far.
+//!
+//! ```text
+//!   events:   free at 3      then take 8..10       then take 14..16
+//!             ...X????????|                              X ends at the latest where something else was given out while it lived,
+//!                         or at the largest size of an object
+//!             3 = known free from now on; ???? = not known until somebody is given it
+//! ```
+//! Everything else is taken to be in use. That can hide a place from a search, and never offers one that was not free.
+
+use super::{Touch, Touched};
+
+/// Bits of the largest object.
+const OBJECT_BITS_MAX: usize = 32 << 10 >> 2;
+
+/// Tells of each of `bits` bits whether it is known to be free before the first event.
+pub(super) fn free_before(touches: &[Touched], bits: u32) -> Vec<bool> {
+    /// What is known of a bit while events are read.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Bit {
+        Untouched,
+        /// An object of unknown length, freed by now, may have reached here.
+        Shadow,
+        WasFree,
+        WasNotOrUnknown,
+    }
+    let mut map = vec![Bit::Untouched; bits as usize];
+    let mut live = std::collections::BTreeSet::new();
+    for touched in touches {
+        match touched.touch {
+            Touch::Alloc { at, end, .. } => {
+                live.insert(at);
+                for bit in &mut map[at as usize..end as usize] {
+                    *bit = match *bit {
+                        Bit::Untouched => Bit::WasFree,
+                        Bit::Shadow => Bit::WasNotOrUnknown,
+                        known => known,
+                    };
+                }
+            }
+            Touch::Free { at } if !live.remove(&at) => {
+                let at = at as usize;
+                let behind = map.get_mut(at..).unwrap_or_default();
+                let limit = behind.len().min(OBJECT_BITS_MAX);
+                let touched = |bit: &&mut Bit| matches!(**bit, Bit::WasFree | Bit::WasNotOrUnknown);
+                let (first, rest) = behind[..limit].split_at_mut(limit.min(1));
+                for bit in first.iter_mut().filter(|bit| !touched(bit)) {
+                    *bit = Bit::WasNotOrUnknown;
+                }
+                for bit in rest.iter_mut().take_while(|bit| !touched(bit)) {
+                    *bit = Bit::Shadow;
+                }
+            }
+            Touch::Free { .. } => {}
+        }
+    }
+    map.into_iter().map(|bit| bit == Bit::WasFree).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alloc(at: u32, bits: u32) -> Touched {
+        let touch = Touch::Alloc { at, end: at + bits, align: 1, atomic: false };
+        Touched { line: 0, cpu: 0, touch }
+    }
+
+    fn free(at: u32) -> Touched {
+        Touched { line: 0, cpu: 0, touch: Touch::Free { at } }
+    }
+
+    fn drawn(touches: &[Touched]) -> String {
+        free_before(touches, 12).into_iter().map(|free| if free { '.' } else { 'X' }).collect()
+    }
+
+    #[test]
+    fn what_is_given_out_first_was_free_and_the_rest_is_taken_to_be_in_use() {
+        assert_eq!(drawn(&[alloc(2, 3), free(2), alloc(8, 1)]), "XX...XXX.XXX");
+        assert_eq!(drawn(&[free(2), alloc(2, 1)]), "XXXXXXXXXXXX");
+    }
+
+    #[test]
+    fn an_object_of_unknown_length_hides_what_it_may_have_held_and_no_more() {
+        // While it lived, 6 was given out: it ended before.
+        assert_eq!(drawn(&[alloc(6, 2), free(2), alloc(3, 2), alloc(9, 2)]), "XXXXXX..X..X");
+        // Nothing bounds it.
+        assert_eq!(drawn(&[free(2), alloc(3, 2), alloc(9, 2)]), "XXXXXXXXXXXX");
+        // Below it everything is as it was.
+        assert_eq!(drawn(&[free(5), alloc(1, 2)]), "X..XXXXXXXXX");
+    }
+}

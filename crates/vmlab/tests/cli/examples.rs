@@ -1,0 +1,243 @@
+//! The examples at the end of every `--help` are run, each line as it stands, by a shell in a folder that has the files they name.
+
+use super::*;
+use clap::CommandFactory;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command as Process, Output};
+
+/// What is done for a line that cannot be run as it stands.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    /// It would take long: with this after it, a smaller load.
+    Less(&'static str),
+    /// With another word in place of one that means something else on each machine.
+    With(&'static str, &'static str),
+    /// It takes root and what root may be refused: it may fail, with one line that says why.
+    Kernel,
+    /// This file is made of somebody else's source: it fails, with one line that names it.
+    Needs(&'static str),
+    /// The step `demo` of CI runs it, as users build it: without optimisation it takes a minute.
+    Step,
+}
+
+use How::{Kernel, Less, Needs, Step, With};
+
+/// All lines that are not run as they stand.
+const ELSE: &[(&str, How)] = &[
+    ("vmlab", Step),
+    ("vmlab demo --report report.html", Step),
+    ("vmlab record -- unshare -n true", Kernel),
+    ("vmlab record -o boot.jsonl.gz --seconds 10", Kernel),
+    ("vmlab map", Kernel),
+    ("vmlab report /proc/vmallocinfo -o now.html", Kernel),
+    ("vmlab map --pid 4242", With("4242", "$$")),
+    ("vmlab bench index --filter rand", Less("--quick --indexes btree")),
+    ("vmlab bench index --quick", Less("--filter empty")),
+    ("vmlab bench index --filter rand --indexes btree,rb-linux --out rand", Less("--quick")),
+    ("vmlab bench space --quick", Less("--filter fail-window-again --contenders ours")),
+    ("vmlab bench space --kern libkvmalloc.so --kern-count libkvmalloc-count.so", Needs("libkvmalloc.so")),
+    (
+        "vmlab bench space --filter threads --threads 1,2,4,8,16 --out threads",
+        With("--filter threads --threads 1,2,4,8,16", "--quick --filter threads-fix --contenders ours"),
+    ),
+    ("vmlab bench percpu --quick", Less("--filter zero")),
+    ("vmlab bench percpu --kern libkpercpu.so", Needs("libkpercpu.so")),
+    ("vmlab bench percpu --filter seed --out seed", With("--filter seed", "--quick --filter zero")),
+    ("vmlab bench memory --quick", Less("--peer glibc --filter pair-64K-byte")),
+    ("vmlab bench memory --peer mmap --filter pair", Less("--rounds 1 --ms 1")),
+    ("vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out mix", Needs("libmine.so")),
+    ("vmlab bench memory --thp", Less("--quick --peer glibc --filter pair-64K-byte")),
+    ("vmlab test --suite 6.12 performance --target all --table", With("performance", "smoke")),
+    (
+        "vmlab test run_test_mask=1024 nr_pages=5 --target linux --kern libkvmalloc.so",
+        Needs("libkvmalloc.so"),
+    ),
+    (
+        "vmlab test run_test_mask=7 nr_threads=4 --target process",
+        Less("test_loop_count=10 test_repeat_count=1"),
+    ),
+    (
+        "vmlab test --compare list,nodes,space nr_threads=4 test_loop_count=1000",
+        With("test_loop_count=1000", "test_loop_count=10 run_test_mask=1 --rounds 1"),
+    ),
+    ("vmlab test --compare --out results", Less("run_test_mask=1 test_loop_count=100 --rounds 1")),
+];
+
+/// Name of a command, and the lines of its examples.
+fn examples() -> Vec<(String, Vec<String>)> {
+    fn walk(command: &clap::Command, path: &str, all: &mut Vec<(String, Vec<String>)>) {
+        let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        all.push((path.to_string(), lines_of(&text)));
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+            walk(below, &format!("{path} {}", below.get_name()), all);
+        }
+    }
+    let mut all = Vec::new();
+    walk(&vmlab::cli::Cli::command(), "vmlab", &mut all);
+    all
+}
+
+/// The command lines of a help text: indented, up to the first empty line, without what is said of them after two blanks.
+fn lines_of(help: &str) -> Vec<String> {
+    let mut lines = help.lines().skip_while(|line| !line.starts_with("Example"));
+    lines.next();
+    let lines = lines.take_while(|line| line.starts_with("  "));
+    lines.map(|line| line.trim().split("  ").next().unwrap().trim().to_string()).collect()
+}
+
+#[test]
+fn every_command_ends_its_help_with_examples_of_itself() {
+    let all = examples();
+    assert!(all.len() > 12, "{all:?}");
+    for (name, lines) in all {
+        assert!(lines.iter().any(|line| line.contains(&name)), "{name}: {lines:?}");
+    }
+    assert_eq!(lines_of("x\nExamples:\n  a b   says c\n  d | e\n\n  no line\n"), ["a b", "d | e"]);
+}
+
+/// Makes the files that the examples name, from one trace, in `dir`.
+fn furnish(dir: &Path) {
+    let trace = std::fs::read(shipped("boot-smp1.ftrace.gz")).unwrap();
+    let text = text_of("boot-smp1");
+    let table = std::fs::read(shipped("boot-smp1.vmallocinfo")).unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(dir.join(name), bytes).unwrap();
+    write("trace.gz", &trace);
+    write("trace.ftrace.gz", &trace);
+    write("trace.zst", &zstd(text.as_bytes()));
+    write("trace", text.as_bytes());
+    write("info", &table);
+    write("saved.vmallocinfo", &table);
+    vmlab()
+        .current_dir(dir)
+        .args(["convert", "trace", "--to", "jsonl", "-o", "vmlab.jsonl.gz"])
+        .assert()
+        .success();
+    vmlab()
+        .current_dir(dir)
+        .args(["convert", "trace", "--to", "jsonl", "-o", "recording"])
+        .assert()
+        .success();
+    for folder in
+        ["results", "bin", ".zfunc", ".config/fish/completions", ".local/share/bash-completion/completions"]
+    {
+        std::fs::create_dir_all(dir.join(folder)).unwrap();
+    }
+    for name in ["index-baseline.csv", "space-baseline.csv"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results").join(name);
+        std::fs::copy(from, dir.join("results").join(name)).unwrap();
+    }
+    // What a machine of tests may lack: the tool prints a trace, and jq at least reads its input.
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_vmlab"), dir.join("bin/vmlab")).unwrap();
+    script(&dir.join("bin/trace-cmd"), "cat trace");
+    if !Process::new("sh").args(["-c", "command -v jq"]).output().unwrap().status.success() {
+        script(&dir.join("bin/jq"), "cat");
+    }
+}
+
+fn script(path: &Path, line: &str) {
+    std::fs::write(path, format!("#!/bin/sh\n{line}\n")).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// Runs a line in a folder of its own, as a user whose home that is.
+fn run(line: &str) -> Output {
+    let dir = TempDir::new().unwrap();
+    furnish(dir.path());
+    let path = format!("{}:{}", dir.path().join("bin").display(), std::env::var("PATH").unwrap());
+    // Of a pipe, what fails first counts: without that, the last alone would.
+    Process::new("bash")
+        .args(["-o", "pipefail", "-c", line])
+        .current_dir(dir.path())
+        .env("PATH", path)
+        .env("HOME", dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Why a line did not do what an example does, if it did not.
+fn judge(line: &str, how: Option<How>) -> Option<String> {
+    let run_as = match how {
+        Some(Step) => return None,
+        Some(Less(more)) => format!("{line} {more}"),
+        Some(With(word, other)) => line.replace(word, other),
+        _ => line.to_string(),
+    };
+    let output = run(&run_as);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let refused = err.lines().count() == 1 && err.starts_with("vmlab: ") && output.status.code() == Some(1);
+    // What is told goes to stdout, or into a file that the line names.
+    let told = !out.is_empty() || !err.is_empty() || line.contains(" > ") || line.contains(" -o ");
+    let good = match how {
+        Some(Needs(file)) => refused && err.contains(file),
+        Some(Kernel) => (output.status.success() && told) || refused,
+        _ => output.status.success() && told && !err.contains("panicked"),
+    };
+    (!good).then(|| format!("$ {run_as}\n{}\n{out}{err}", output.status))
+}
+
+#[test]
+fn every_example_works() {
+    let lines: Vec<String> = examples().into_iter().flat_map(|(_, lines)| lines).collect();
+    for (line, _) in ELSE {
+        assert!(lines.iter().any(|known| known == line), "no help has the line: {line}");
+    }
+    let how = |line: &str| ELSE.iter().find(|(known, _)| *known == line).map(|(_, how)| *how);
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        let half = |from: usize| {
+            let lines = lines.iter().skip(from).step_by(2);
+            lines
+                .filter_map(|line| {
+                    let begun = std::time::Instant::now();
+                    let why = judge(line, how(line));
+                    println!("{:6} ms  {line}", begun.elapsed().as_millis());
+                    why
+                })
+                .collect::<Vec<_>>()
+        };
+        let other = scope.spawn(move || half(1));
+        let mut wrong = half(0);
+        wrong.extend(other.join().unwrap());
+        wrong
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn an_example_that_does_not_work_is_seen() {
+    for (line, how) in [
+        ("vmlab replay gone.gz", None),
+        ("vmlab replay gone.gz | cat", None),
+        ("vmlab completions fish > /dev/null; exit 3", None),
+        ("true", None),
+        ("vmlab completions bash", Some(Needs("libx.so"))),
+        ("vmlab frobnicate", Some(Kernel)),
+    ] {
+        assert!(judge(line, how).is_some(), "{line}");
+    }
+    assert!(judge("vmlab completions bash", None).is_none());
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let dir = TempDir::new().unwrap();
+    vmlab().current_dir(&dir).args(["man", "pages/man1"]).assert().success();
+    for (name, lines) in examples() {
+        let page =
+            std::fs::read_to_string(dir.path().join(format!("pages/man1/{}.1", name.replace(' ', "-"))));
+        let page = page.unwrap().replace("\\-", "-");
+        assert!(
+            page.contains(".SH NAME")
+                && lines.iter().all(|line| page.contains(line.split(['|', '\'']).next().unwrap().trim())),
+            "{name}: {page}"
+        );
+    }
+    assert!(!dir.path().join("pages/man1/vmlab-man.1").exists(), "a hidden command");
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    vmlab()
+        .current_dir(&dir)
+        .args(["man", "file/below"])
+        .assert()
+        .code(1)
+        .stderr(contains("cannot make file/below"));
+}
