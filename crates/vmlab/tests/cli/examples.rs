@@ -47,7 +47,10 @@ const ELSE: &[(&str, How)] = &[
     ("vmlab bench memory --peer mmap --filter pair", Less("--rounds 1 --ms 1")),
     ("vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out mix", Needs("libmine.so")),
     ("vmlab bench memory --thp", Less("--quick --peer glibc --filter pair-64K-byte")),
-    ("vmlab test --suite 6.12 performance --target all --table", With("performance", "smoke")),
+    (
+        "vmlab test --suite 6.12 performance --target all --table",
+        With("performance", "run_test_mask=1 test_loop_count=10 test_repeat_count=1"),
+    ),
     (
         "vmlab test run_test_mask=1024 nr_pages=5 --target linux --kern libkvmalloc.so",
         Needs("libkvmalloc.so"),
@@ -166,8 +169,9 @@ fn judge(line: &str, how: Option<How>) -> Option<String> {
     let output = run(&run_as);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let refused = err.lines().count() == 1 && err.starts_with("vmlab: ") && output.status.code() == Some(1);
-    // What is told goes to stdout, or into a file that the line names.
-    let told = !out.is_empty() || !err.is_empty() || line.contains(" > ") || line.contains(" -o ");
+    // What is told goes to stdout, or into a file that the line names; a filter may find nothing.
+    let told =
+        !out.is_empty() || !err.is_empty() || [" > ", " -o ", "| jq "].iter().any(|by| line.contains(by));
     let good = match how {
         Some(Needs(file)) => refused && err.contains(file),
         Some(Kernel) => (output.status.success() && told) || refused,
