@@ -12,20 +12,30 @@ const SUMMARY_612: &str =
     r"^Summary: (\w+) passed: (\d+) failed: (\d+) repeat: (\d+) loops: (\d+) avg: (\d+) usec$";
 const TOOK: &str = r"^All test took worker(\d+)=(\d+) cycles$";
 
-/// The whole suite with short loops: each test of each worker passes, but those that may fail.
-fn passes(target: &str) {
-    let mut command = vmlab();
-    command.args(["test", "--target", target, "run_test_mask=8191", "nr_threads=2", "nr_pages=3"]);
+/// All tests of the suite.
+const ALL: u32 = 8191;
+
+/// Those of a mask with short loops: each test of each worker passes, but those that may fail.
+fn passes(target: &str, mask: u32) {
+    let (tests, mut command) = (mask.count_ones() as usize, vmlab());
+    command.args([
+        "test",
+        "--target",
+        target,
+        &format!("run_test_mask={mask}"),
+        "nr_threads=2",
+        "nr_pages=3",
+    ]);
     command.args(["test_loop_count=200", "nr_pcpu_objects=300"]);
     let output = command.assert().success().get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 1 + 2 * 14 + 1, "{text}");
+    assert_eq!(lines.len(), 1 + 2 * (tests + 1) + 1, "{text}");
     assert!(lines[0].starts_with("Run the test with following parameters: nr_threads=2 "), "{}", lines[0]);
     let (summary, took) = (Regex::new(SUMMARY).unwrap(), Regex::new(TOOK).unwrap());
-    for (worker, lines) in lines[1..lines.len() - 1].chunks(14).enumerate() {
+    for (worker, lines) in lines[1..lines.len() - 1].chunks(tests + 1).enumerate() {
         let mut names = BTreeSet::new();
-        for line in &lines[..13] {
+        for line in &lines[..tests] {
             let parts = summary.captures(line).unwrap_or_else(|| panic!("{line}"));
             let counts = [&parts[2], &parts[3], &parts[4]];
             // A page at an alignment of 2^63 there is nowhere.
@@ -35,8 +45,8 @@ fn passes(target: &str) {
             assert_eq!([&parts[5], &parts[6]], ["1", "200"], "{line}");
             names.insert(parts[1].to_string());
         }
-        assert_eq!(names.len(), 13);
-        let parts = took.captures(lines[13]).unwrap_or_else(|| panic!("{}", lines[13]));
+        assert_eq!(names.len(), tests);
+        let parts = took.captures(lines[tests]).unwrap_or_else(|| panic!("{}", lines[tests]));
         assert_eq!(parts[1], worker.to_string());
         assert!(parts[2].parse::<u64>().unwrap() > 0);
     }
@@ -45,17 +55,19 @@ fn passes(target: &str) {
 
 #[test]
 fn every_test_of_the_suite_passes_on_our_space() {
-    passes("space");
+    passes("space", ALL);
 }
 
 #[test]
 fn every_test_of_the_suite_passes_on_the_memory_of_a_process() {
-    passes("process");
+    passes("process", ALL);
 }
 
 #[test]
 fn every_test_of_the_suite_passes_on_linux_of_other_times() {
-    ["list", "one-lock", "hashed", "nodes"].into_iter().for_each(passes);
+    ["one-lock", "hashed", "nodes"].into_iter().for_each(|target| passes(target, ALL));
+    // With thousands of holes a walk of the list takes minutes in a build that is not optimized.
+    passes("list", ALL & !2);
 }
 
 #[test]
