@@ -235,6 +235,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             }
         }
         let nodes = nodes_of_lazy(&table.areas, self.kernel.nodes());
+        let window = default_window(self.recording);
         for (&Area { start, size, lazy }, node) in table.areas.iter().zip(nodes) {
             let free = self.kernel.place(start, size) == books::Place::Hole;
             let busy = match touched.get(&start) {
@@ -243,11 +244,10 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
                 Some(false) => true,
                 None => !lazy,
             };
-            let window = self.recording_window();
             let owner = match node {
                 Some(node) => Owner::Node(node),
                 // Chunks, modules and the like are nobody's.
-                None if start < window.0 || start >= window.1 => Owner::Nobody,
+                None if !window.contains(Va::new(start)) => Owner::Nobody,
                 None => Owner::Unknown,
             };
             let put = free
@@ -268,11 +268,6 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             }
         }
         first
-    }
-
-    fn recording_window(&self) -> (u64, u64) {
-        let window = default_window(self.recording);
-        (window.start().get(), window.end().get())
     }
 
     fn step(&mut self, at: usize, step: &Step, event: &Event) {
@@ -296,7 +291,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
                 let full = self.failed.contains(&step.cpu);
                 let most = if full { u64::MAX } else { purged };
                 self.report.purges += u64::from(purged > 0);
-                self.report.purged += purged;
+                self.report.purged = self.report.purged.saturating_add(purged);
                 if purged > 0 || full {
                     self.report.purged_books += self.kernel.purge(full, most);
                     self.policy.purge(full, most);
