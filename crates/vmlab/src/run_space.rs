@@ -83,8 +83,7 @@ pub struct SpaceOutcome {
 
 /// Nodes that a machine would have whose CPUs are those of the trace.
 pub fn nodes_of(trace: &Trace) -> u32 {
-    let last = trace.cpus.iter().copied().max().unwrap_or(0);
-    (u32::from(last) + 1).min(NODES_LIMIT)
+    trace.cpu_count().min(NODES_LIMIT)
 }
 
 /// Replays `trace` on a space of so many nodes, and compares.
@@ -148,4 +147,23 @@ fn run_on<C: Config>(
         holes,
     };
     Ok(SpaceOutcome { row, tally })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_for_each_cpu_that_there_can_be_with_or_without_an_event() {
+        let event = r#"{"event":"free_vmap_area_noflush","cpu":0,"va_start":"0x1000"}"#;
+        let trace = |cpus: u64| {
+            let head = format!("{{\"vmlab\":{{\"version\":1,\"cpus\":{cpus}}}}}");
+            Trace::read(format!("{head}\n{event}\n").as_bytes())
+        };
+        assert_eq!(trace(4).cpus, [0]);
+        let nodes = [0, 1, 4, 1 << 40].map(|cpus| nodes_of(&trace(cpus)));
+        assert_eq!(nodes, [1, 1, 4, NODES_LIMIT]);
+        let last = Trace::read(event.replace(":0,", ":5,").as_bytes());
+        assert_eq!(nodes_of(&last), 6);
+    }
 }

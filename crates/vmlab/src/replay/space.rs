@@ -147,7 +147,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
 
     /// Replays all events of a trace, and shows what is pooled here, start to size, after each, by its place.
     pub fn run_watched(&mut self, trace: &Trace, mut watch: impl FnMut(usize, &BTreeMap<u64, u64>)) {
-        self.pools_there = trace.cpus.iter().any(|&cpu| cpu > 0);
+        self.pools_there = trace.cpu_count() > 1;
         let silent = silent_frees(trace, self.table);
         let mut silent = silent.iter().peekable();
         for (at, (event, &cpu)) in trace.events.iter().zip(&trace.cpus).enumerate() {

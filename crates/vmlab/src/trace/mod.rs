@@ -242,6 +242,8 @@ impl Trace {
         if self.tasks.is_empty() {
             self.tasks.push(String::new());
         }
+        // As it is kept, so that a longer name is known again.
+        let name = name.char_indices().nth(TASK_CHARS).map_or(name, |(end, _)| &name[..end]);
         // The events of one task come together, and there are few.
         let last = self.task_of.last().copied().unwrap_or(0);
         if self.tasks[usize::from(last)] == name {
@@ -253,10 +255,9 @@ impl Trace {
         if name.is_empty() || self.tasks.len() > TASKS_MAX {
             return 0;
         }
-        let name: String = name.chars().take(TASK_CHARS).collect();
         let number = self.tasks.len() as u16;
-        self.tasks.push(name.clone());
-        self.task_numbers.insert(name, number);
+        self.tasks.push(name.to_string());
+        self.task_numbers.insert(name.to_string(), number);
         number
     }
 
@@ -281,6 +282,14 @@ impl Trace {
             alloc_lines: self.alloc_lines[..allocs].to_vec(),
             ..Self::default()
         }
+    }
+
+    /// CPUs that there can be: as many as a recording's head tells, or the last that an event names, and one, if that is
+    /// more. Costs a look at each event.
+    pub fn cpu_count(&self) -> u32 {
+        let last = self.cpus.iter().copied().max().unwrap_or(0);
+        let told = self.recording.as_ref().map_or(0, |recording| recording.header.cpus.0);
+        u32::try_from(told).unwrap_or(u32::MAX).max(u32::from(last) + 1)
     }
 
     /// Allocations, failed attempts included.
@@ -380,6 +389,18 @@ mod tests {
         );
         assert_eq!((trace.task_at(0), trace.task_at(count - 2), trace.task_at(count - 1)), ("t0", "t3", ""));
         assert_eq!((trace.times_ns[0], trace.times_ns[count - 1]), (1_000_000_000, 0));
+    }
+
+    #[test]
+    fn a_name_that_is_cut_is_one_task() {
+        let long = "ü".repeat(TASK_CHARS + 9);
+        let event = |task: &str| {
+            format!("{{\"event\":\"free_vmap_area_noflush\",\"task\":\"{task}\",\"va_start\":\"0x1000\"}}\n")
+        };
+        let text = [event(&long), event(&long), event("x"), event(&long)].concat();
+        let trace = Trace::read(text.as_bytes());
+        assert_eq!(trace.task_of, [1, 1, 2, 1]);
+        assert_eq!(trace.tasks, ["", &long[..2 * TASK_CHARS], "x"]);
     }
 
     #[test]

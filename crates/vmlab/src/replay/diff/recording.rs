@@ -107,7 +107,7 @@ pub struct Recording {
     pub percpu_stats: String,
     /// Release of the kernel; empty if it is not told.
     pub kernel: String,
-    /// The last CPU that an event names, and one.
+    /// CPUs that there can be: as many as the head tells, or the last that an event names, and one, if that is more.
     pub cpus: u32,
     /// Events of ours that were not understood.
     pub bad: u64,
@@ -188,7 +188,10 @@ impl Recording {
                 self.percpu_stats.push_str(&stats.text);
                 self.percpu_stats.push('\n');
             }
-            Item::Header(header) => self.kernel.clone_from(&header.kernel),
+            Item::Header(header) => {
+                self.kernel.clone_from(&header.kernel);
+                self.cpus = self.cpus.max(u32::try_from(header.cpus.0).unwrap_or(u32::MAX));
+            }
             Item::Stats(_) | Item::Summary(_) => {}
         }
     }
@@ -273,6 +276,16 @@ mod tests {
         assert_eq!(same.steps, read.steps);
         let areas = same.begin.unwrap().areas;
         assert_eq!(areas, [Area { start: 0x1000, size: 0x2000, lazy: true }]);
+    }
+
+    #[test]
+    fn cpus_without_an_event_count_where_the_head_tells_them() {
+        let event = r#"{"event":"free_vmap_area_noflush","cpu":0,"va_start":"0x1000"}"#;
+        for (cpus, want) in [("4", 4), ("0", 1), ("\"18446744073709551615\"", u32::MAX)] {
+            let text = format!("{{\"vmlab\":{{\"version\":1,\"cpus\":{cpus}}}}}\n{event}\n");
+            let read = Recording::read(text.as_bytes());
+            assert_eq!((read.steps.len(), read.bad, read.cpus), (1, 0, want), "{text}");
+        }
     }
 
     #[test]
