@@ -3,8 +3,8 @@
 //! # Theory
 //! Newer kernels print addresses there as hashes, to root too, unless `kernel.kptr_restrict` is 1 at that moment. So it is 1
 //! while the table is read, some milliseconds, and then again what it was. Who dies between leaves what it was in a file,
-//! and the next recording puts that back. The file is also the lock of recorders: without one, the second of two would take
-//! the 1 of the first for what was there before. Nothing is written where addresses are printed as they are.
+//! and the next recording puts that back, unless somebody set another value since. The file is also the lock of recorders: without one, the second of two would take
+//! the 1 of the first for what was there before. Nothing is written where addresses are printed as they are and no such file waits.
 //!
 //! # Invariants
 //! - **KP1 restored** `kptr_restrict` is what it was once the reader is dropped, or another one was made after a crash.
@@ -41,13 +41,15 @@ pub(crate) struct Vmallocinfo {
     pub(crate) hashed: bool,
 }
 
-/// Reads the table. Its addresses are hashes only if they could not be had otherwise.
+/// Reads the table. Its addresses are hashes only if they could not be had otherwise. Puts back what a crash left changed.
 ///
 /// # Errors
 /// If it cannot be read.
 pub(crate) fn vmallocinfo(paths: &Paths) -> Result<Vmallocinfo> {
+    // Left by who died, or another recorder's at this moment: then its turn is waited for.
+    let pending = paths.kept.exists();
     let text = read(&paths.table)?;
-    if !hashed(&text) {
+    if !pending && !hashed(&text) {
         return Ok(Vmallocinfo { text, hashed: false });
     }
     // Refused where kernel.* cannot be written, in a container for instance: then hashes are all there is.
@@ -100,8 +102,10 @@ impl<'a> Unrestricted<'a> {
         let mut kept = locked(&paths.kept)?;
         let mut before = String::new();
         kept.read_to_string(&mut before)?;
-        if !matches!(before.as_str(), "0" | "2") {
-            before = fs::read_to_string(&paths.restrict)?.trim().to_string();
+        let now = restriction(paths)?;
+        // What was kept says something while its 1 is still there; since then somebody may have set another.
+        if now != "1" || !matches!(before.as_str(), "0" | "2") {
+            before = now;
             kept.set_len(0)?;
             kept.rewind()?;
             kept.write_all(before.as_bytes())?;
@@ -116,11 +120,17 @@ impl<'a> Unrestricted<'a> {
 impl Drop for Unrestricted<'_> {
     fn drop(&mut self) {
         // Checks KP1. The file goes before its lock does, so that whoever waits for the lock opens another.
-        if fs::write(&self.paths.restrict, &self.before).is_ok() {
+        let restored = fs::write(&self.paths.restrict, &self.before).is_ok();
+        if restored || restriction(self.paths).is_ok_and(|now| now == self.before) {
             let _ = self.kept.set_len(0);
             let _ = fs::remove_file(&self.paths.kept);
         }
     }
+}
+
+/// What `kptr_restrict` is now.
+fn restriction(paths: &Paths) -> io::Result<String> {
+    Ok(fs::read_to_string(&paths.restrict)?.trim().to_string())
 }
 
 /// Opens and locks a file of root's, which nobody removed meanwhile.
@@ -201,6 +211,31 @@ mod tests {
         drop(Unrestricted::new(&hidden).unwrap());
         assert_eq!(fs::read_to_string(&hidden.restrict).unwrap(), "0");
         assert!(!hidden.kept.exists());
+    }
+
+    #[test]
+    fn kp1_a_crash_is_mended_although_addresses_are_shown_meanwhile() {
+        let dir = TempDir::new().unwrap();
+        let paths = paths(&dir, RAW, "1\n");
+        fs::write(&paths.kept, "0").unwrap();
+        assert!(!vmallocinfo(&paths).unwrap().hashed);
+        assert_eq!(fs::read_to_string(&paths.restrict).unwrap(), "0");
+        assert!(!paths.kept.exists());
+    }
+
+    #[test]
+    fn kp1_what_was_kept_is_not_believed_once_the_value_is_another() {
+        let dir = TempDir::new().unwrap();
+        let stale = paths(&dir, HASHED, "2\n");
+        fs::write(&stale.kept, "0").unwrap();
+        drop(Unrestricted::new(&stale).unwrap());
+        assert_eq!(fs::read_to_string(&stale.restrict).unwrap(), "2");
+        assert!(!stale.kept.exists());
+
+        // A value that is refused was never changed, and nothing is left to put back. Nobody may write this file.
+        let refused = Paths { restrict: "/proc/version".into(), ..stale };
+        assert!(Unrestricted::new(&refused).is_err());
+        assert!(!refused.kept.exists());
     }
 
     #[test]
