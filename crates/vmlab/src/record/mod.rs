@@ -176,7 +176,7 @@ impl Recorder {
                 self.ended = "seconds";
             } else if args.max_bytes.is_some_and(|most| self.sink.bytes() >= most) {
                 self.ended = "bytes";
-            } else if child.has_ended()? {
+            } else if !args.command.is_empty() && !child.lives()? {
                 self.ended = "command";
             } else {
                 if !busy {
@@ -184,8 +184,17 @@ impl Recorder {
                 }
                 continue;
             }
-            return child.end();
+            break;
         }
+        child.tell()?;
+        // What a command does until it has ended belongs to the recording, and the buffers must not run over with it.
+        while child.lives()? {
+            if !self.pipe.step(&mut self.sink)? {
+                std::thread::sleep(PAUSE);
+            }
+            self.show();
+        }
+        child.status()
     }
 
     fn show(&mut self) {
@@ -303,56 +312,68 @@ pub(crate) fn count_listed(text: &str) -> u64 {
 }
 
 /// A command that may be running.
-struct Running(Option<Child>);
+struct Running {
+    child: Option<Child>,
+    /// When it was told to end.
+    told: Option<Instant>,
+}
 
 impl Running {
     /// Starts the command, if there is one. What it prints does not get between the lines of a recording on stdout.
     fn start(command: &[String], to_stdout: bool) -> Result<Self> {
-        let Some((program, words)) = command.split_first() else { return Ok(Self(None)) };
+        let Some((program, words)) = command.split_first() else {
+            return Ok(Self { child: None, told: None });
+        };
         let stdout = if to_stdout { Stdio::from(std::io::stderr()) } else { Stdio::inherit() };
         let child = Command::new(program).args(words).stdout(stdout).spawn();
-        Ok(Self(Some(child.with_context(|| format!("cannot run {program}"))?)))
+        Ok(Self { child: Some(child.with_context(|| format!("cannot run {program}"))?), told: None })
     }
 
-    fn has_ended(&mut self) -> Result<bool> {
-        match &mut self.0 {
-            Some(child) => Ok(child.try_wait().context("cannot wait for the command")?.is_some()),
-            None => Ok(false),
+    /// Whether there is a command that has not ended. One that was told to longer than [`GRACE`] ago is killed.
+    fn lives(&mut self) -> Result<bool> {
+        let Some(child) = &mut self.child else { return Ok(false) };
+        if child.try_wait().context("cannot wait for the command")?.is_some() {
+            return Ok(false);
         }
+        if self.told.is_some_and(|told| told.elapsed() >= GRACE) {
+            child.kill().context("cannot kill the command")?;
+        }
+        Ok(true)
     }
 
-    /// Tells the command to end, if it has not, and waits for it.
-    fn end(mut self) -> Result<Option<ExitStatus>> {
-        self.stop().context("cannot wait for the command")
-    }
-
-    fn stop(&mut self) -> std::io::Result<Option<ExitStatus>> {
-        let Some(mut child) = self.0.take() else { return Ok(None) };
-        let told = Instant::now();
-        if child.try_wait()?.is_none() {
+    /// Tells the command to end, if it has not, and does not wait.
+    fn tell(&mut self) -> Result<()> {
+        if self.lives()?
+            && let Some(child) = &self.child
+        {
             // It may have ended in this moment.
-            let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+            let _ = kill_process(Pid::from_child(child), Signal::TERM);
+            self.told = Some(Instant::now());
         }
-        while child.try_wait()?.is_none() && told.elapsed() < GRACE {
-            std::thread::sleep(PAUSE);
-        }
-        if child.try_wait()?.is_none() {
-            child.kill()?;
-        }
-        child.wait().map(Some)
+        Ok(())
+    }
+
+    /// What the command ended with, if there is one; waits for it.
+    fn status(mut self) -> Result<Option<ExitStatus>> {
+        let Some(mut child) = self.child.take() else { return Ok(None) };
+        Ok(Some(child.wait().context("cannot wait for the command")?))
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         // An error ends the recording; the command must not outlive it.
-        let _ = self.stop();
+        let _ = self.tell();
+        while let Ok(true) = self.lives() {
+            std::thread::sleep(PAUSE);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
 
     #[test]
     fn bytes_may_have_a_unit() {
@@ -364,6 +385,31 @@ mod tests {
         for wrong in ["", "0", "K", "-1", "1T", "1.5M", "99999999999G", "é"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_command_is_told_to_end_and_may_live_on_meanwhile() {
+        let none = Running::start(&[], false).unwrap();
+        assert!(none.status().unwrap().is_none());
+
+        let command = ["sleep", "600"].map(str::to_string);
+        let mut running = Running::start(&command, false).unwrap();
+        assert!(running.lives().unwrap() && running.told.is_none());
+        running.tell().unwrap();
+        assert!(running.told.is_some());
+        while running.lives().unwrap() {
+            std::thread::sleep(PAUSE);
+        }
+        assert_eq!(running.status().unwrap().unwrap().signal(), Some(libc::SIGTERM));
+
+        let command = ["sh", "-c", "exit 3"].map(str::to_string);
+        let mut running = Running::start(&command, false).unwrap();
+        while running.lives().unwrap() {
+            std::thread::sleep(PAUSE);
+        }
+        running.tell().unwrap();
+        assert!(running.told.is_none(), "it had ended by itself");
+        assert_eq!(running.status().unwrap().unwrap().code(), Some(3));
     }
 
     #[test]
