@@ -79,9 +79,9 @@ enum Understood<'a> {
     Bad,
 }
 
-/// The longest line of text, and of a recording, that is taken: such that it is no longer than [`LINE_MAX`] once it was
-/// written, with each byte of text as an escape of six. Those of the kernel are 500 bytes.
-const TEXT_MAX: usize = LINE_MAX / 8;
+/// The longest line of text, and of a recording, that is taken: such that text is no longer than `JSON_MAX` once it was
+/// written, with each byte of it as an escape of six, and a line of a recording than [`LINE_MAX`]. Those of the kernel are 500 bytes.
+const TEXT_MAX: usize = JSON_MAX / 8;
 const JSON_MAX: usize = LINE_MAX / 2;
 
 fn item(text: &str) -> Understood<'_> {
@@ -139,6 +139,29 @@ mod tests {
         .unwrap();
         assert_eq!(seen.iter().collect::<String>(), "hoelee");
         assert_eq!((census.lines, census.items, census.others, census.bad), (12, 5, 4, 3));
+    }
+
+    #[test]
+    fn the_longest_text_is_read_again_as_it_was_written() {
+        let head = "x-1 [000] ..... 1.000000: tracing_mark_write: ";
+        let marks = |bytes: usize| {
+            let text = format!("{head}{}", "\u{1}".repeat(bytes - head.len()));
+            let mut lines = Vec::new();
+            let census = items(text.as_bytes(), |item| {
+                lines.push(item.to_json()?);
+                Ok(Next::Go)
+            });
+            (lines, census.unwrap().bad)
+        };
+        let (lines, bad) = marks(TEXT_MAX);
+        assert!(lines.len() == 1 && bad == 0 && lines[0].len() <= JSON_MAX, "{lines:?}");
+        let mut again = Vec::new();
+        let census = items(lines[0].as_bytes(), |item| {
+            again.push(item.to_json()?);
+            Ok(Next::Go)
+        });
+        assert_eq!((again, census.unwrap().bad), (lines, 0));
+        assert!(marks(TEXT_MAX + 1).0.is_empty(), "one byte more is not taken");
     }
 
     #[test]
