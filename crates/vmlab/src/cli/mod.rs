@@ -82,7 +82,7 @@ enum Command {
     /// Record what the running kernel does to its address space and its per-CPU memory (root)
     #[command(after_help = "Examples:\n  \
         vmlab record -- unshare -n true\n  \
-        vmlab record -o boot.jsonl.gz --seconds 10\n  \
+        vmlab record -o boot.jsonl.gz --seconds 3\n  \
         vmlab replay vmlab.jsonl.gz --space\n\n\
         The form is described in docs/formats.md. What a recording changes is put back: an instance of tracefs, gone with it, \
         and kernel.kptr_restrict, which is 1 while /proc/vmallocinfo is read.")]

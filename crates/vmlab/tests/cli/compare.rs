@@ -100,7 +100,8 @@ fn a_run_that_takes_too_long_is_stopped_and_its_time_a_bound() {
     let assert =
         vmlab().args(arguments).args(["run_test_mask=1", "test_loop_count=2147483647"]).assert().success();
     let said = stdout_of(&assert);
-    assert!(said.contains("stopped") && said.contains("> 1.") || said.contains("> 0.9"), "{said}");
+    let bound = regex::Regex::new(r"> \d").unwrap();
+    assert!(said.contains("stopped") && bound.is_match(&said), "{said}");
     assert!(!said.contains("p50 │ 0"), "{said}");
 }
 

@@ -27,7 +27,7 @@ const ELSE: &[(&str, How)] = &[
     ("vmlab", Step),
     ("vmlab demo --report report.html", Step),
     ("vmlab record -- unshare -n true", Kernel),
-    ("vmlab record -o boot.jsonl.gz --seconds 10", Kernel),
+    ("vmlab record -o boot.jsonl.gz --seconds 3", Kernel),
     ("vmlab map", Kernel),
     ("vmlab report /proc/vmallocinfo -o now.html", Kernel),
     ("vmlab map --pid 4242", With("4242", "$$")),
@@ -166,7 +166,9 @@ fn judge(line: &str, how: Option<How>) -> Option<String> {
         Some(With(word, other)) => line.replace(word, other),
         _ => line.to_string(),
     };
+    let turn = matches!(how, Some(Kernel)).then(super::record::turn);
     let output = run(&run_as);
+    drop(turn);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let refused = err.lines().count() == 1 && err.starts_with("vmlab: ") && output.status.code() == Some(1);
     // What is told goes to stdout, or into a file that the line names; a filter may find nothing.
