@@ -5,6 +5,7 @@
 
 use super::fold::Part;
 use super::listing::{Builder, Listing, State};
+use crate::report::sheet::Sheet;
 use crate::trace::vmallocinfo::{Row, Unreadable, parse};
 use std::io::{BufReader, Read};
 
@@ -114,7 +115,8 @@ fn symbol(name: &str) -> Option<&str> {
     (hex(offset) && hex(size) && !symbol.is_empty()).then_some(symbol)
 }
 
-/// The body of the fuzz target `vmallocinfo_text`: whatever the bytes are, they are read, measured and drawn, and the books close.
+/// The body of the fuzz target `vmallocinfo_text`: whatever the bytes are, they are read, measured and drawn, and the books close; and the
+/// readers of other text, of mappings and of measurements in both forms, come to an end.
 pub fn fuzz(data: &[u8]) {
     let text = Text::read(data, None);
     let listing = &text.listing;
@@ -122,6 +124,12 @@ pub fn fuzz(data: &[u8]) {
     assert!(kept <= text.lines, "{kept} areas of {} lines", text.lines);
     assert!(listing.areas.windows(2).all(|pair| pair[0].part.end <= pair[1].part.start), "ML1");
     super::fuzz_draw(listing);
+    let mappings = super::process::Mappings::read(data, None);
+    assert!(mappings.listing.areas.len() as u64 <= mappings.lines, "an area without a line");
+    // Whatever is no measurement is an error; SH1 is checked where rows are read.
+    for sheet in [Sheet::of_csv("fuzz", data), Sheet::of_json("fuzz", data)].into_iter().flatten() {
+        assert!(!sheet.rows.is_empty(), "a sheet of nothing");
+    }
 }
 
 #[cfg(test)]

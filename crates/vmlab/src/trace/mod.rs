@@ -335,6 +335,8 @@ pub fn fuzz(data: &[u8]) {
     let trace = Trace::read(input.take(1 << 20));
     let table = vmallocinfo::Table::read(data);
     crate::replay::fuzz(&trace, &table);
+    let Ok(input) = decompress(data) else { return };
+    crate::replay::diff::fuzz(&crate::replay::diff::recording::Recording::read(input.take(1 << 20)));
 }
 
 #[cfg(test)]

@@ -482,6 +482,20 @@ fn nodes_of_lazy(areas: &[Area], nodes: u32) -> Vec<Option<u32>> {
     of
 }
 
+/// Replays a fuzzer's recording under every policy, with and without resynchronising, and checks that the books close.
+///
+/// # Panics
+/// If they do not, or the columns do not add up.
+pub fn fuzz(recording: &Recording) {
+    for (policy, resync) in Policy::ALL.into_iter().flat_map(|policy| [(policy, true), (policy, false)]) {
+        let options = Options { resync, cpus: 3, keep: 4, since_616: true };
+        // Of the whole extent books can be made, so that every error is a broken rule.
+        if let Err(error) = run(recording, policy, options) {
+            panic!("{error:#}");
+        }
+    }
+}
+
 /// Size of a range in pages, for words.
 fn pages(size: u64) -> u64 {
     size / PAGE_SIZE
