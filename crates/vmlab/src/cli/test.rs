@@ -57,7 +57,10 @@ pub(super) fn run(args: &Args, entries: &[Entry]) -> Result<()> {
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         let params = Params::parse(args.suite, cpus, &[&args.arguments[..], &more[..]].concat())?;
         let (setup, dir) = (setup(args, cpus), args.out.as_deref());
-        return compare::run(&args.compare, &Wanted { names: &names, params, setup, entries, dir });
+        return compare::run(
+            &args.compare,
+            &Wanted { names: &names, params, seed: args.seed, setup, entries, dir },
+        );
     }
     let stop = Arc::new(AtomicBool::new(false));
     // The second one ends the process, should the first be of no use.
@@ -101,7 +104,8 @@ fn run_until(
             }
             show(&format!("Run the test with following parameters: {params}"))?;
         }
-        let ran = driver::run(&*target, &params, setup.cpus, args.seed, stop)?;
+        let ran = driver::run(&*target, &params, setup.cpus, args.seed, stop)
+            .with_context(|| entry.name.to_string())?;
         if !args.table {
             lines(&ran).iter().try_for_each(|line| show(line))?;
             show("Done.")?;

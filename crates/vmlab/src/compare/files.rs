@@ -40,7 +40,8 @@ pub(super) fn write(compared: &Compared, dir: &Path, header: &str) -> Result<()>
         text.push_str(
             "\nLocks in the form of `lock_stat`, microseconds: of each class the places where it was waited for, then those that held it. \
              Spin locks that count, in a run of its own. A place is a line of this commit. Under our own ways (`space`) lookups and frees \
-             meet in the page map, which has no lock.\n",
+             meet in the page map, which has no lock. The lock of per-CPU memory is not among them: what waiting for it takes counts as \
+             work.\n",
         );
     }
     for table in tables {

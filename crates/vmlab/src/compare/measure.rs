@@ -8,6 +8,7 @@
 //! given: its time is a lower bound, and it is not run again in later rounds.
 
 use super::observe::{Look, Observed, Seen};
+use crate::cli::say;
 use crate::machine::WatchedSpin;
 use crate::suite::case::Case;
 use crate::suite::driver::{self, Ran};
@@ -15,10 +16,11 @@ use crate::suite::history::Era;
 use crate::suite::params::Params;
 use crate::suite::print::mean_ns;
 use crate::suite::target::{Entry, Setup, Target};
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
+use va_space::NODES_LIMIT;
 
 /// What targets are compared on.
 #[derive(Clone, Debug)]
@@ -38,6 +40,8 @@ pub(super) struct Ways {
     pub(super) limit: Duration,
     /// Processors of the machine.
     pub(super) cpus: u32,
+    /// Where random sizes and orders begin.
+    pub(super) seed: u64,
     /// Of targets.
     pub(super) setup: Setup,
     pub(super) entries: Vec<Entry>,
@@ -59,7 +63,7 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// From when workers were let go to when the last had ended: at least that, if the run was stopped.
+    /// The longest of the workers' own times: at least that, if the run was stopped.
     pub(super) fn wall(&self) -> Duration {
         self.time
     }
@@ -82,7 +86,33 @@ fn wall(ran: &Ran) -> Duration {
     ran.workers.iter().map(of).max().unwrap_or_default()
 }
 
-/// Measures a scenario on all of its targets.
+/// The scenario with the tests that each of its targets can run; what is left out is told.
+///
+/// # Errors
+/// If a target cannot be made or cannot have so many workers, or no test is left.
+pub(super) fn common(scenario: Scenario, ways: &Ways) -> Result<Scenario> {
+    let mut mask = scenario.params.run_test_mask;
+    for name in &scenario.targets {
+        let Some(target) = make(name, &ways.entries, &ways.setup, Look::Nothing)? else { continue };
+        driver::admit(&*target, &scenario.params).with_context(|| format!("{}: {name}", scenario.name))?;
+        for case in scenario.params.cases().filter(|&case| !target.supports(case)) {
+            let test = case.name();
+            say(&format!("{}: {name} has nothing for {test}, which is left out for all", scenario.name));
+            mask &= !case.bit();
+        }
+    }
+    let params = Params { run_test_mask: mask, ..scenario.params };
+    if params.cases().next().is_none() {
+        let all = scenario.params.run_test_mask;
+        bail!(
+            "{}: the targets have none of the tests that run_test_mask={all} selects in common",
+            scenario.name
+        );
+    }
+    Ok(Scenario { params, ..scenario })
+}
+
+/// Measures a scenario on all of its targets, each of which can run all of its tests.
 ///
 /// # Errors
 /// If a target cannot be made or has a test fail, or is not in order when all is freed.
@@ -117,6 +147,13 @@ pub(super) fn measure(scenario: &Scenario, ways: &Ways) -> Result<Vec<Measured>>
         let Some(measured) = measured.as_mut().filter(|measured| !measured.is_bound()) else { continue };
         for look in [Look::Calls, Look::Locks] {
             let looked = run(scenario, name, ways, look, 0)?;
+            if looked.as_ref().is_some_and(|(ran, _)| ran.interrupted) {
+                let what = if look == Look::Locks { "locks counted" } else { "calls clocked" };
+                say(&format!(
+                    "{}: {name}: the run with {what} was stopped, so it is not shown",
+                    scenario.name
+                ));
+            }
             let seen = looked.filter(|(ran, _)| !ran.interrupted).map(|(_, seen)| seen);
             match look {
                 Look::Locks => measured.counted = seen,
@@ -141,18 +178,13 @@ fn make(name: &str, entries: &[Entry], setup: &Setup, how: Look) -> Result<Optio
 }
 
 /// One run of one target; `None` if it cannot be looked at so.
-fn run(scenario: &Scenario, name: &str, ways: &Ways, how: Look, seed: u64) -> Result<Option<(Ran, Seen)>> {
-    // A CPU for each worker: as many as the kernel's machine had for the same threads.
-    let cpus = scenario.params.nr_threads.max(ways.cpus);
+fn run(scenario: &Scenario, name: &str, ways: &Ways, how: Look, round: u64) -> Result<Option<(Ran, Seen)>> {
+    // A CPU for each worker, as many as the kernel's machine had for the same threads; beyond the limit workers share.
+    let cpus = scenario.params.nr_threads.max(ways.cpus).min(NODES_LIMIT);
     let setup = Setup { cpus, ..ways.setup.clone() };
     let Some(target) = make(name, &ways.entries, &setup, how)? else { return Ok(None) };
-    let mut params = scenario.params;
-    params.run_test_mask = params.cases().filter(|&case| target.supports(case)).map(Case::bit).sum();
-    if params.run_test_mask == 0 {
-        return Ok(None);
-    }
     let observed = Observed::new(&*target, cpus, how);
-    let ran = in_time(&observed, &params, ways, seed)?;
+    let ran = in_time(&observed, &scenario.params, ways, ways.seed ^ round)?;
     let seen = observed.seen();
     if let Err(unsettled) = &ran.settled {
         bail!("{name}, {}: {unsettled}", scenario.name);
@@ -180,4 +212,66 @@ fn in_time(target: &dyn Target, params: &Params, ways: &Ways, seed: u64) -> Resu
         drop(done);
         ran
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::case::Suite;
+    use crate::suite::target::{Unsettled, Worker, targets};
+
+    /// Our space, without per-CPU memory.
+    struct Less(Box<dyn Target>);
+
+    impl Target for Less {
+        fn worker(&self, cpu: u32) -> Box<dyn Worker + '_> {
+            self.0.worker(cpu)
+        }
+        fn supports(&self, case: Case) -> bool {
+            case != Case::Pcpu
+        }
+        fn workers_max(&self) -> u32 {
+            2
+        }
+        fn settle(&self) -> Result<(), Unsettled> {
+            self.0.settle()
+        }
+    }
+
+    fn make_less(setup: &Setup) -> Result<Box<dyn Target>> {
+        let space = targets().into_iter().find(|entry| entry.name == "space").unwrap();
+        Ok(Box::new(Less((space.make)(setup)?)))
+    }
+
+    fn ways() -> Ways {
+        let setup = Setup { cpus: 2, kern: None, kern_percpu: None };
+        let mut entries = targets();
+        entries.push(Entry { name: "less", about: "has no per-CPU memory", make: make_less });
+        Ways { rounds: 1, limit: Duration::from_secs(60), cpus: 2, seed: 1, setup, entries }
+    }
+
+    fn scenario(run_test_mask: u32, nr_threads: u32) -> Scenario {
+        let params = Params { run_test_mask, nr_threads, test_loop_count: 2, ..Params::new(Suite::V7_1) };
+        Scenario { name: "yours", params, targets: ["space", "less"].map(str::to_string).to_vec() }
+    }
+
+    #[test]
+    fn a_test_that_one_target_cannot_run_is_run_on_none() {
+        let both = common(scenario(Case::FixSize.bit() | Case::Pcpu.bit(), 1), &ways()).unwrap();
+        assert_eq!(both.params.run_test_mask, Case::FixSize.bit());
+        let measured = measure(&both, &ways()).unwrap();
+        let masks: Vec<u32> = measured.iter().map(|one| one.ran.params.run_test_mask).collect();
+        assert_eq!(masks, [Case::FixSize.bit(); 2]);
+        let none = common(scenario(Case::Pcpu.bit(), 1), &ways()).unwrap_err().to_string();
+        assert!(none.starts_with("yours: the targets have none of the tests "), "{none}");
+    }
+
+    #[test]
+    fn more_workers_than_a_space_has_nodes_share_them_and_more_than_a_target_takes_are_refused() {
+        let many = scenario(Case::FixSize.bit(), NODES_LIMIT + 3);
+        let refused = format!("{:#}", common(many.clone(), &ways()).unwrap_err());
+        assert_eq!(refused, "yours: less: at most 2 workers (nr_threads), not 131");
+        let alone = Scenario { targets: vec!["space".to_string()], ..many };
+        assert_eq!(measure(&alone, &ways()).unwrap()[0].ran.workers.len(), 131);
+    }
 }

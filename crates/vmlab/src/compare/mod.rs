@@ -89,6 +89,8 @@ pub struct Wanted<'a> {
     pub names: &'a [String],
     /// What each does.
     pub params: Params,
+    /// Where random sizes and orders begin.
+    pub seed: u64,
     /// What they are made for; its CPUs are those of the machine.
     pub setup: Setup,
     /// All targets that there are.
@@ -102,7 +104,7 @@ pub struct Wanted<'a> {
 /// # Errors
 /// If a target is not known, cannot be made or fails a test, or results cannot be written.
 pub fn run(args: &Args, wanted: &Wanted<'_>) -> Result<()> {
-    let Wanted { names, params, setup, entries, dir } = wanted;
+    let Wanted { names, params, seed, setup, entries, dir } = wanted;
     if let Some(unknown) = names.iter().find(|name| entries.iter().all(|entry| entry.name != name.as_str())) {
         let known: Vec<_> = entries.iter().map(|entry| entry.name).collect();
         bail!("no target is called {unknown} (there are {})", known.join(", "));
@@ -112,9 +114,13 @@ pub fn run(args: &Args, wanted: &Wanted<'_>) -> Result<()> {
         prepare(dir, files::CSV)?;
     }
     let (cpus, limit) = (setup.cpus, Duration::from_secs(args.limit));
-    let ways = Ways { rounds: args.rounds, limit, cpus, setup: setup.clone(), entries: entries.to_vec() };
+    let (setup, entries) = (setup.clone(), entries.to_vec());
+    let ways = Ways { rounds: args.rounds, limit, cpus, seed: *seed, setup, entries };
+    // Before anything is measured, so that what cannot be compared costs no time.
+    let scenarios = scenario::all(params, cpus, names).into_iter().map(|one| measure::common(one, &ways));
+    let scenarios = scenarios.collect::<Result<Vec<_>>>()?;
     let mut compared = Compared { parts: Vec::new(), hints: None, cpus, clock_ns: observe::clock_ns() };
-    for scenario in scenario::all(params, cpus, names) {
+    for scenario in scenarios {
         say(&format!("{}: {} ...", scenario.name, scenario.params));
         let measured = measure::measure(&scenario, &ways)?;
         compared.parts.push(Part { scenario, measured });

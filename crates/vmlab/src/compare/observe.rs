@@ -159,6 +159,10 @@ impl Target for Observed<'_> {
         self.target.supports(case)
     }
 
+    fn workers_max(&self) -> u32 {
+        self.target.workers_max()
+    }
+
     fn settle(&self) -> Result<(), Unsettled> {
         self.target.settle()
     }

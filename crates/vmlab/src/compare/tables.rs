@@ -79,7 +79,7 @@ fn runs(compared: &Compared) -> Captioned {
         .map(|part| format!("`{}`: `{}`", part.scenario.name, part.scenario.params))
         .collect();
     let caption = format!(
-        "Whole runs, from when workers are let go to when the last ends: the fastest round; spread is the slowest round by the fastest. {}.",
+        "Whole runs, the longest of the workers' own times: the fastest round; spread is the slowest round by the fastest. {}.",
         parameters.join("; ")
     );
     Captioned { caption, table }
@@ -131,8 +131,9 @@ fn latencies(compared: &Compared) -> Captioned {
     }
     right(&mut table, 4);
     let caption = format!(
-        "Latency of a call in nanoseconds, from a run of its own in which each call is clocked; {} ns of each are the clock's. Where \
-         workers are more than CPUs ({}), the worst are those during which the system ran somebody else.",
+        "Latency of a call in nanoseconds, from a run of its own in which each call is clocked (absent where that run or the timed \
+         one was stopped); {} ns of each are the clock's. Where workers are more than CPUs ({}), the worst are those during which the \
+         system ran somebody else.",
         compared.clock_ns, compared.cpus
     );
     Captioned { caption, table }
@@ -169,7 +170,9 @@ fn waits(compared: &Compared) -> Captioned {
     }
     right(&mut table, 3);
     let caption = "What a profile would show of spin locks: the share of the workers' CPU time spent waiting for them, in a run of its own \
-                   with spin locks that count (they let others run after 256 looks, as no kernel does: here a holder can lose its CPU).";
+                   with spin locks that count (they let others run after 256 looks, as no kernel does: here a holder can lose its CPU); \
+                   absent where that run or the timed one was stopped, or the target's locks do not count. The lock of per-CPU memory is not \
+                   among them: what waiting for it takes counts as work.";
     Captioned { caption: caption.to_string(), table }
 }
 

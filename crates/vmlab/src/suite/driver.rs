@@ -14,7 +14,7 @@ use super::params::Params;
 use super::rcu::Epochs;
 use super::target::{Target, Unsettled};
 use crate::bench::memory::sys;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
@@ -90,11 +90,23 @@ fn cycles(begun: Instant) -> u64 {
     sys::cycles().unwrap_or_else(|| begun.elapsed().as_nanos() as u64)
 }
 
+/// Whether a target can have as many workers as `params` asks for.
+///
+/// # Errors
+/// If not.
+pub fn admit(target: &dyn Target, params: &Params) -> Result<()> {
+    match (target.workers_max(), params.nr_threads) {
+        (most, workers) if workers > most => bail!("at most {most} workers (nr_threads), not {workers}"),
+        _ => Ok(()),
+    }
+}
+
 /// Runs the tests that `params` selects, on `cpus` CPUs; random numbers follow from `seed`. Ends early when `stop` is set.
 ///
 /// # Errors
-/// If the system has no more threads. Nothing was run then.
+/// If the target cannot have so many workers, or the system no more threads. Nothing was run then.
 pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &AtomicBool) -> Result<Ran> {
+    admit(target, params)?;
     let epochs = Epochs::new(params.nr_threads as usize);
     let begun = Instant::now();
     let (gate, given_up) = (RwLock::new(()), AtomicBool::new(false));
@@ -113,7 +125,8 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
                 counts[case.index()] = repeat(&mut body, case);
             }
         }
-        let cycles = cycles(begun) - start;
+        // Counters of two processors may differ.
+        let cycles = cycles(begun).saturating_sub(start);
         body.end();
         Found { counts, cycles }
     };

@@ -9,12 +9,15 @@ use super::case::Case;
 use super::space::request;
 use super::target::{Ask, Ram, Setup, Target, Unsettled, Worker};
 use crate::bench::percpu::kern::Kern as PercpuKern;
-use crate::bench::percpu::subject::{Shape, Subject as _};
+use crate::bench::percpu::subject::{Subject as _, USUAL};
 use crate::bench::space::kern::{Kern, KernHand};
 use crate::bench::space::subject::{Hand as _, Setup as SpaceSetup, Subject as _};
 use anyhow::{Result, bail};
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Va};
+
+/// The most workers: a library may have room for so many threads and no more.
+const WORKERS_MAX: u32 = 1000;
 
 /// The target.
 struct Linux {
@@ -32,7 +35,7 @@ pub(super) fn make(setup: &Setup) -> Result<Box<dyn Target>> {
     let cpus = setup.cpus.clamp(1, va_space::NODES_LIMIT);
     let space = Kern::load(path)?.begin(&SpaceSetup::alone(cpus))?;
     let percpu = match &setup.kern_percpu {
-        Some(path) => Some(PercpuKern::load(path)?.begin(Shape::of_unit(256 << 10), cpus)?),
+        Some(path) => Some(PercpuKern::load(path)?.begin(USUAL, cpus)?),
         None => None,
     };
     Ok(Box::new(Linux { space, percpu, out: AtomicU64::new(0) }))
@@ -52,6 +55,10 @@ impl Target for Linux {
             Case::VmMapRam => self.space.has_ram(),
             _ => true,
         }
+    }
+
+    fn workers_max(&self) -> u32 {
+        WORKERS_MAX
     }
 
     fn settle(&self) -> Result<(), Unsettled> {

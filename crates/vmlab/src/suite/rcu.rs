@@ -74,7 +74,7 @@ impl Epochs {
         if !self.notes.iter().all(seen) {
             return now;
         }
-        // Pairs with the release that closes a section: what was done in it is over.
+        // Pairs with the release that closes a section, or opens the next of its thread: what was done in it is over.
         fence(Ordering::Acquire);
         match self.epoch.0.compare_exchange(now, now + 1, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => now + 1,
@@ -117,7 +117,9 @@ impl Deferred<'_> {
     #[inline]
     pub fn section(&mut self) -> Section<'_> {
         let epoch = self.epochs.epoch.0.load(Ordering::Relaxed);
-        self.note.store(epoch << 1 | 1, Ordering::Relaxed);
+        // Release, for the thread's section before: `advance` may see this note in place of the 0 that closed that one, and takes
+        // what was done in it to be over. It pairs with the same acquire.
+        self.note.store(epoch << 1 | 1, Ordering::Release);
         // Pairs with the fence of `advance`.
         fence(Ordering::SeqCst);
         Section(self.note)
@@ -215,6 +217,15 @@ mod tests {
         assert_eq!(freed, [7]);
     }
 
+    /// Ends readers when it goes, also if the writer fails.
+    struct Done<'t>(&'t AtomicBool);
+
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     #[test]
     fn kf2_many_threads_free_each_once_and_never_under_a_reader() {
         const COUNT: u64 = 60_000;
@@ -229,7 +240,8 @@ mod tests {
                     scope.spawn(move || {
                         let mut own = epochs.deferred(thread);
                         let mut looks = 0u64;
-                        while !done.load(Ordering::Relaxed) {
+                        // Each looks at least once, however late it comes.
+                        loop {
                             let section = own.section();
                             let at = current.load(Ordering::Acquire);
                             for _ in 0..looks % 7 {
@@ -241,11 +253,14 @@ mod tests {
                             assert!(alive[at as usize].load(Ordering::Relaxed), "KF1: {at} was freed");
                             drop(section);
                             looks += 1;
+                            if done.load(Ordering::Relaxed) {
+                                break looks;
+                            }
                         }
-                        looks
                     })
                 })
                 .collect();
+            let ended = Done(&done);
             let mut writer = epochs.deferred(2);
             let mut freed = BTreeSet::new();
             let mut free = |at: u64| {
@@ -257,7 +272,7 @@ mod tests {
                 writer.defer(old, if next % 2 == 0 { Caller::MaySleep } else { Caller::Atomic }, &mut free);
             }
             writer.end(&mut free);
-            done.store(true, Ordering::Relaxed);
+            drop(ended);
             assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
             assert_eq!(freed.len() as u64, COUNT);
         });

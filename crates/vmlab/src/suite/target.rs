@@ -52,6 +52,11 @@ pub trait Target: Sync {
     /// Whether it can run a test.
     fn supports(&self, case: Case) -> bool;
 
+    /// The most workers that it can have at a time.
+    fn workers_max(&self) -> u32 {
+        u32::MAX
+    }
+
     /// Comes to rest after all workers have gone, and checks itself. Everything was freed then.
     ///
     /// # Errors

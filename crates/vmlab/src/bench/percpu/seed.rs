@@ -176,7 +176,11 @@ pub(super) fn measure(count: usize, rounds: usize, kern: Option<&Kern>) -> Resul
     ];
     if let Some(kern) = kern {
         for asked in [wide, packed, narrow, Asked::Plain] {
-            ran.push(run_on("kern", asked, count, rounds, || kern.begin(SHAPE, UNITS))?);
+            ran.push(run_on("kern", asked, count, rounds, || {
+                let kern = kern.begin(SHAPE, UNITS)?;
+                kern.stand_for(0);
+                Ok(kern)
+            })?);
         }
     }
     Ok(ran)
