@@ -197,7 +197,7 @@ fn python(root: &Path, work: &Path, prefix: &Path) -> Result<()> {
         return Ok(());
     }
     let [_, rest @ ..] = &lines[..] else { bail!("the README has no lines for Python") };
-    let script = rest.join("\n").replace("DIR", &prefix.to_string_lossy());
+    let script = rest.join("\n").replace("$PWD/DIR", &prefix.to_string_lossy());
     let said = Cmd::new(work, "sh").args(["-c", &script]).read()?;
     if !said.lines().any(|line| line == "419430400") || served(&said) < 100 {
         bail!("the README's lines for Python say {said:?}");
@@ -310,7 +310,12 @@ mod tests {
         assert_eq!(c_lines(&readme).unwrap().lines().count(), 3);
         let lines = shell_lines(&readme).unwrap();
         assert_eq!(lines.len(), 3);
-        assert!(lines[1].contains("LD_PRELOAD=DIR/") && lines[2].starts_with("python3 "), "{lines:?}");
+        assert!(
+            lines[1].starts_with("LD_PRELOAD=$PWD/DIR/")
+                && lines[1].ends_with('\\')
+                && lines[2].starts_with("python3 "),
+            "{lines:?}"
+        );
         // Run with the other examples, as a doctest of va-sim.
         let (_, rust) = readme.split_once("```rust\n").unwrap();
         assert_eq!(rust.split_once("```").unwrap().0.lines().count(), 3);

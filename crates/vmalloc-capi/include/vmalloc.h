@@ -8,9 +8,10 @@
  * give small sizes to malloc. None may be called from a signal
  * handler but is_vmalloc_addr and vmalloc_usable_size.
  *
- * Functions that allocate return NULL and set errno on failure. A pointer that is not what it should be
- * (freed before, not the beginning of an area, or nobody's) stops the program by abort, with a line on
- * stderr that names it. Freeing keeps errno.
+ * Functions that allocate return NULL and set errno on failure. What is freed, resized or unmapped and is not
+ * what it should be (freed before, not the beginning of an area, or nobody's) stops the program by abort, with
+ * a line on stderr that names it. Of frames it is checked that somebody has them, not who; of what vmap is told,
+ * only that there can be such frames. Pointers to per-CPU words are not checked. Freeing keeps errno.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -18,7 +19,7 @@
 #ifndef VMALLOC_H
 #define VMALLOC_H
 
-/* Made by `cargo xtask header` from crates/vmalloc-capi/src/abi.rs: change that, not this. */
+/* Made by `cargo xtask header` from abi.rs, frames.rs and percpu.rs of crates/vmalloc-capi/src: change those, not this. */
 
 #include <stdbool.h>
 #include <stddef.h>

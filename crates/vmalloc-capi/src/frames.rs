@@ -67,11 +67,16 @@ pub unsafe extern "C" fn vm_free_frames(frames: *mut vm_frames) {
     let Some(at) = NonNull::new(frames) else { return };
     // SAFETY: this function's contract.
     let vm_frames { first, count } = unsafe { at.replace(vm_frames::default()) };
-    let _keep = KeepErrno::new();
-    if let Some(mappings) = Mappings::global_if_made() {
-        // SAFETY: this function's contract. Refused in a child alone, whose they are not.
-        let _stays_in_a_child = unsafe { mappings.free_frames(first..first.saturating_add(count)) };
+    if count == 0 {
+        return;
     }
+    let _keep = KeepErrno::new();
+    let nobody = Err(VmapError::BadFrame { frame: first as usize, frames: 0 });
+    let gone = Mappings::global_if_made().map_or(nobody, |mappings| {
+        // SAFETY: this function's contract.
+        unsafe { mappings.free_frames(first..first.saturating_add(count)) }
+    });
+    ended("vm_free_frames", frames.cast(), gone);
 }
 
 type Map = unsafe fn(&Mappings, &[u64], Protection) -> Result<NonNull<u8>, VmapError>;
@@ -123,11 +128,11 @@ pub unsafe extern "C" fn vm_map_ram(frames: *const u64, count: usize, protection
     unsafe { map(frames, count, protection, Mappings::vm_map_ram_numbers) }
 }
 
-fn ended(what: &str, mapping: *const c_void, gone: Result<(), VmapError>) {
+fn ended(what: &str, at: *const c_void, gone: Result<(), VmapError>) {
     match gone {
         // What is the parent's stays as it is in a child.
         Ok(()) | Err(VmapError::OtherProcess) => {}
-        Err(error) => bad_pointer(what, &format_args!("{mapping:p}: {error}")),
+        Err(error) => bad_pointer(what, &format_args!("{at:p}: {error}")),
     }
 }
 

@@ -6,6 +6,8 @@
 //! are those of [`vmalloc::Vmalloc::global`]: a Rust part of the same program and a C part share them only if they are
 //! linked to the same copy of this code.
 //!
+//! For little-endian processors: a part of a per-CPU word is found by its address ([`percpu`]).
+//!
 //! `malloc` is never defined here; `vmalloc-preload` does that. The `kv` functions give what is smaller than
 //! [`vmalloc::LARGE_BYTES`] to whatever `malloc` the program has, and tell by the address whose memory it is.
 //!

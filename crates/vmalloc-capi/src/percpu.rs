@@ -1,6 +1,6 @@
 //! The C functions of per-CPU memory: an object with a copy in each unit, words that are changed on the unit of the CPU, counters.
 //!
-//! As in `abi`, the comments of the functions become those of `include/vmalloc.h`.
+//! As in `abi`, the comments of the functions become those of `include/vmalloc.h`. For processors that put the lowest byte first.
 
 use crate::answer::{KeepErrno, bad_pointer, number_of_percpu, refuse};
 use core::alloc::Layout;
@@ -81,6 +81,9 @@ pub unsafe extern "C" fn per_cpu_ptr(inside: *const c_void, unit: c_uint) -> *mu
     copy.map_or_else(|| refuse(libc::EINVAL), |copy| copy.as_ptr().cast())
 }
 
+const _: () =
+    assert!(cfg!(target_endian = "little"), "a part of a word is as many bits up as it has bytes below");
+
 /// The word of an object that has an address in it, and how many bits above its beginning.
 ///
 /// # Safety
@@ -93,9 +96,8 @@ unsafe fn word(what: &str, inside: *mut u8) -> (Local<'static>, u32) {
         // SAFETY: this function's contract: objects are whole words.
         unsafe { space(what).local_at(word) }
     });
-    let bits = if cfg!(target_endian = "big") { WORD - offset } else { offset };
     match local {
-        Some(local) => (local, bits as u32 * 8),
+        Some(local) => (local, offset as u32 * 8),
         None => bad_pointer(what, &format_args!("{inside:p}: no object is there")),
     }
 }

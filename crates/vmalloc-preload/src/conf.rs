@@ -9,7 +9,7 @@
 //! | `budget` | freed memory that may be kept; 0 keeps least | 128M |
 //! | `decay` | time after which freed memory that nobody needs goes back, by a thread: `500ms`, `2s`; `never` has no thread | `never` |
 //! | `huge` | huge pages behind areas: `never`, `auto` (from 64K on), `always` | `auto` |
-//! | `hardened` | `true`: overflows and uses after free of large memory fault | `false` |
+//! | `hardened` | `true`: overflows and uses after free of large memory fault, with a line unless the program handles `SIGSEGV` itself | `false` |
 //! | `stats` | `true`: a line at the end that says what was done | `false` |
 //!
 //! Sizes are bytes, or have a K, M or G behind them. Times are numbers of `ms` or `s`, an hour at most. A part that is wrong is told in a line, and the default stays.

@@ -3,7 +3,8 @@
 //! # Theory
 //! Walls end a process by a signal that says nothing. Where nobody handles `SIGSEGV` when the allocator is made, this does: if the
 //! address is in the arena it writes what is known of it, in any case it gives the signal back to the system, and returns: the
-//! instruction faults again, and ends the process as if nobody had handled it. Whoever sets a handler later has it, as without us.
+//! instruction faults again, and ends the process as if nobody had handled it. A signal that somebody sent does not come again by
+//! itself, so it is sent once more. Whoever sets a handler later has it, as without us.
 
 use crate::large;
 use crate::words::say;
@@ -37,18 +38,23 @@ pub(crate) fn handle() {
 }
 
 extern "C" fn tell(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the system gives a pointer to what it knows.
+    let info = unsafe { info.as_ref() };
+    // What somebody sent may have come in the midst of a call that holds a lock.
+    let fault = info.filter(|info| info.si_code > 0);
+    if let Some(info) = fault {
+        // SAFETY: a fault has an address.
+        let address = unsafe { info.si_addr() };
+        if let Some(what) = large::if_made().and_then(|memory| memory.explain_fault(address.cast())) {
+            say(format_args!("hardened: {what}"));
+        }
+    }
+    // Last: the fault of another thread ends the process from now on, and with it a line that is not written yet.
     let default = action(libc::SIG_DFL, 0);
     // SAFETY: nobody handles it from now on.
     let _refused = unsafe { libc::sigaction(libc::SIGSEGV, &raw const default, null_mut()) };
-    // SAFETY: the system gives a pointer to what it knows.
-    let Some(info) = (unsafe { info.as_ref() }) else { return };
-    // What somebody sent may have come in the midst of a call that holds a lock.
-    if info.si_code <= 0 {
-        return;
-    }
-    // SAFETY: a fault has an address.
-    let address = unsafe { info.si_addr() };
-    if let Some(what) = large::if_made().and_then(|memory| memory.explain_fault(address.cast())) {
-        say(format_args!("hardened: {what}"));
+    if fault.is_none() {
+        // SAFETY: blocked in its handler; it comes when that has returned.
+        let _sent = unsafe { libc::raise(libc::SIGSEGV) };
     }
 }

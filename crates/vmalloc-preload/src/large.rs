@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
-use vmalloc::{Hardened, HugePages, Options, Profile, Vmalloc};
+use vmalloc::{Hardened, HugePages, Options, Profile, Stats, Vmalloc};
 
 /// Where the allocator is, once it was made.
 static MADE: AtomicPtr<Vmalloc> = AtomicPtr::new(null_mut());
@@ -50,6 +50,8 @@ static TIMING: AtomicBool = AtomicBool::new(false);
 static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
 static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+/// Bytes that had been purged when this process was forked.
+static PURGED_BEFORE: AtomicU64 = AtomicU64::new(0);
 
 /// Sets what a user chose. For allocations from now on.
 pub(crate) fn configure(conf: &Conf) {
@@ -108,6 +110,17 @@ extern "C" fn begin_anew() {
     NANOSECONDS.store(0, Ordering::Relaxed);
 }
 
+/// The same for what only the allocator counts. Called behind its own handlers, when no lock is held any more.
+extern "C" fn begin_anew_behind() {
+    let purged = if_made().map_or(0, |memory| memory.stats().purged_bytes);
+    PURGED_BEFORE.store(purged, Ordering::Relaxed);
+}
+
+/// What this process has purged, of all that `stats` counts.
+pub(crate) fn given_back(stats: &Stats) -> u64 {
+    stats.purged_bytes.saturating_sub(PURGED_BEFORE.load(Ordering::Relaxed))
+}
+
 /// Tells whether a size is large.
 #[inline(always)]
 pub(crate) fn is_large(bytes: usize) -> bool {
@@ -153,12 +166,8 @@ fn make() -> Option<&'static Vmalloc> {
         // Another thread may be through with it by now.
         return if_made();
     }
-    if COUNTING.load(Ordering::Relaxed)
-        && let Some(next) = Next::get()
-    {
-        // SAFETY: stays loaded. Without it a child tells its parent's counts, too.
-        let _zero = unsafe { next.register_atfork(None, None, Some(begin_anew), null_mut()) };
-    }
+    // Without them a child tells its parent's counts, too.
+    begin_in_children(begin_anew);
     let hardened = HARDENED.load(Ordering::Relaxed);
     let profile = if hardened { Profile::Hardened(Hardened::default()) } else { Profile::Ordinary };
     let options = Options {
@@ -176,6 +185,7 @@ fn make() -> Option<&'static Vmalloc> {
     let place = PLACE.0.get().cast::<Vmalloc>();
     // SAFETY: only who set TRIED comes here.
     unsafe { place.write(made) };
+    begin_in_children(begin_anew_behind);
     // Release pairs with the acquire of `if_made`.
     MADE.store(place, Ordering::Release);
     teach_next();
@@ -183,6 +193,16 @@ fn make() -> Option<&'static Vmalloc> {
         crate::fault::handle();
     }
     if_made()
+}
+
+/// Has children of forks begin with a call, if anybody wants to know what they do.
+fn begin_in_children(call: unsafe extern "C" fn()) {
+    if COUNTING.load(Ordering::Relaxed)
+        && let Some(next) = Next::get()
+    {
+        // SAFETY: stays loaded.
+        let _zero = unsafe { next.register_atfork(None, None, Some(call), null_mut()) };
+    }
 }
 
 /// Frees one large piece of the next `malloc`, untouched.

@@ -1,6 +1,6 @@
 //! The definitions behind this library's: the C library's, or those of whoever else was preloaded.
 //!
-//! They are looked up once, by `dlsym(RTLD_NEXT)`, when somebody first asks. Whoever asks during that, the look-up itself among
+//! They are looked up once, by `dlsym(RTLD_NEXT)`, when somebody first asks; the rarest when somebody calls them. Whoever asks during that, the look-up itself among
 //! them, is told that there are none yet.
 
 use crate::words::{KeepErrno, stop};
@@ -86,12 +86,16 @@ impl Next {
             // Acquire as above: another thread may have just found them.
             return (STATE.load(Ordering::Acquire) == KNOWN).then_some(Self(()));
         }
-        // The others when somebody calls them: a small program calls none, and each costs it a microsecond.
+        // Whoever looks up late waits for who loads a library, who may be waiting for him: so only what hardly anybody calls is left
+        // for later, since each look-up costs every program a microsecond.
         for slot in [&MALLOC, &CALLOC, &REALLOC, &FREE] {
             slot.look_up();
             if slot.get().is_null() {
                 stop(format_args!("there is no {:?} behind this library", slot.name));
             }
+        }
+        for slot in [&POSIX_MEMALIGN, &ALIGNED_ALLOC, &MEMALIGN, &USABLE] {
+            slot.look_up();
         }
         // Checks LP2: who is told that his next is himself calls himself until the stack ends.
         let own: extern "C" fn(usize) -> *mut c_void = crate::abi::malloc;

@@ -103,6 +103,8 @@ extern "C" fn end() {
     let _zeros_if_refused = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
     // SAFETY: numbers, all of them; any bits are some.
     let usage = unsafe { usage.assume_init() };
+    let given_back = large::given_back(&stats);
+    let peak_kib = own_peak_kib().unwrap_or(usage.ru_maxrss as u64);
     let what = format_args!(
         "served {} freed {} resized {} passed on {}; bytes live {} kept {} given back {}; peak resident {} KiB, \
          page faults {}",
@@ -112,8 +114,8 @@ extern "C" fn end() {
         large::counted(Event::PassedOn),
         stats.live_bytes,
         stats.cached_bytes + stats.dirty_bytes,
-        stats.purged_bytes,
-        usage.ru_maxrss,
+        given_back,
+        peak_kib,
         usage.ru_minflt,
     );
     if let Some(&(errors, identity)) = errors
@@ -135,8 +137,8 @@ extern "C" fn end() {
             large::nanoseconds(),
             stats.live_bytes,
             stats.cached_bytes + stats.dirty_bytes,
-            stats.purged_bytes,
-            usage.ru_maxrss,
+            given_back,
+            peak_kib,
             usage.ru_minflt,
         );
         say_to(to, what);
@@ -144,9 +146,34 @@ extern "C" fn end() {
     }
 }
 
+/// Most that was resident since the program began: `ru_maxrss` counts who started it, too, whose memory it shared until then.
+fn own_peak_kib() -> Option<u64> {
+    // The line is in the first kilobyte, unless a user has very many groups.
+    let mut text = [0; 4096];
+    let status = Errors::read_from(c"/proc/self/status", &mut text);
+    number_of(status, b"\nVmHWM:")
+}
+
+/// The number behind a key, of a text of lines.
+fn number_of(text: &[u8], key: &[u8]) -> Option<u64> {
+    let at = text.windows(key.len()).position(|part| part == key)?;
+    let rest = text.get(at + key.len()..)?.trim_ascii_start();
+    // A number that the end of the text cuts is none.
+    let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    core::str::from_utf8(&rest[..end]).ok()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_own_peak_is_a_number_and_what_is_cut_is_none() {
+        assert_eq!(number_of(b"VmPeak: 1 kB\nVmHWM:\t  2048 kB\n", b"\nVmHWM:"), Some(2048));
+        assert_eq!(number_of(b"VmPeak: 1 kB\nVmHWM:\t  20", b"\nVmHWM:"), None);
+        assert_eq!(number_of(b"VmPeak: 1 kB\n", b"\nVmHWM:"), None);
+        assert!(own_peak_kib().is_some_and(|kib| kib > 100));
+    }
 
     #[test]
     fn a_variable_is_found_by_its_whole_name() {

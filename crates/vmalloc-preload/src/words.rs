@@ -61,6 +61,20 @@ impl Errors {
         (file >= 0).then_some(Self(file))
     }
 
+    /// The beginning of a file, as much as there is room for; nothing if it cannot be read.
+    pub(crate) fn read_from<'t>(name: &core::ffi::CStr, to: &'t mut [u8]) -> &'t [u8] {
+        let _keep = KeepErrno::new();
+        // SAFETY: opens by a name that ends.
+        let file = unsafe { libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        if file < 0 {
+            return &[];
+        }
+        // SAFETY: writes as many bytes as there is room for.
+        let read = unsafe { libc::read(file, to.as_mut_ptr().cast(), to.len()) };
+        Self(file).close();
+        to.get(..usize::try_from(read).unwrap_or(0)).unwrap_or_default()
+    }
+
     /// Closes what [`append_to`](Self::append_to) opened.
     pub(crate) fn close(self) {
         let _keep = KeepErrno::new();

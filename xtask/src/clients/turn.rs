@@ -56,7 +56,13 @@ impl Scene {
         command
             .env("LC_ALL", "C.UTF-8")
             .env("OMP_NUM_THREADS", "2")
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env_remove("GIT_DIR")
+            .env_remove("GIT_WORK_TREE")
+            .env_remove("GIT_INDEX_FILE")
             .env_remove("VMALLOC_CONF")
+            .env_remove("VMALLOC_REPORT")
             .env_remove("LD_PRELOAD");
         command
     }
@@ -102,6 +108,13 @@ pub(crate) fn turn(client: &Client, scene: &Scene, column: &Column, conf: Option
     let answer = answer.with_context(|| format!("{}: {}", column.name, told()))?;
     let cpu = used.rusage.utime + used.rusage.stime;
     Ok(Turn { cpu_seconds: cpu.as_secs_f64(), wall_seconds, peak_bytes: used.rusage.maxrss as f64, answer })
+}
+
+/// Least peak that a program started from here can have: it shares this one's memory until it begins, and the system counts that.
+pub(crate) fn floor_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// How many large allocations the preload served in a run of its own, if it says so: counting is not free, so no measured run counts.
@@ -187,6 +200,21 @@ mod tests {
         let turn = turn(&client, &scene(dir.path()), &plain(), None).unwrap();
         assert_eq!(turn.answer, Answer { bytes: 6, crc: crc32fast::hash(b"hello\n") });
         assert!(turn.cpu_seconds > 0.0 && turn.wall_seconds > 0.0 && turn.peak_bytes > 100_000.0, "{turn:?}");
+        assert!(floor_bytes().is_some_and(|bytes| bytes > 100_000));
+    }
+
+    #[test]
+    fn no_client_sees_what_the_caller_set_for_git_or_for_the_preload() {
+        let dir = tempfile::tempdir().unwrap();
+        let command = scene(dir.path()).shell("true");
+        for gone in
+            ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "LD_PRELOAD", "VMALLOC_CONF", "VMALLOC_REPORT"]
+        {
+            assert!(command.get_envs().any(|(name, value)| name == gone && value.is_none()), "{gone}");
+        }
+        let read = |name: &str| command.get_envs().find(|(key, _)| *key == name).and_then(|(_, value)| value);
+        assert_eq!(read("GIT_CONFIG_GLOBAL"), Some(OsStr::new("/dev/null")));
+        assert_eq!(read("GIT_CONFIG_NOSYSTEM"), Some(OsStr::new("1")));
     }
 
     #[test]

@@ -3,10 +3,12 @@
 #include "vmalloc.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <new>
 #include <numeric>
 #include <stdexcept>
+#include <sys/mman.h>
 #include <vector>
 
 template <typename T>
@@ -29,7 +31,51 @@ struct Areas {
     bool operator!=(const Areas &) const { return false; }
 };
 
+struct Hits {
+    std::uint64_t eight;
+    std::uint32_t four;
+    std::uint16_t two;
+    std::uint8_t one;
+};
+
+static void per_cpu_members_and_chosen_pages() {
+    Hits *hits = static_cast<Hits *>(::alloc_percpu(sizeof(Hits), alignof(Hits)));
+    CHECK(hits != nullptr);
+    this_cpu_add(&hits->eight, 40);
+    this_cpu_inc(&hits->four);
+    this_cpu_inc(&hits->two);
+    this_cpu_sub(&hits->two, 3);
+    this_cpu_dec(&hits->one);
+    std::uint64_t eight = 0, four = 0;
+    std::uint16_t two = 0;
+    std::uint8_t one = 0;
+    for (unsigned unit = 0; unit < ::percpu_units(); unit++) {
+        const Hits *copy = static_cast<const Hits *>(::per_cpu_ptr(hits, unit));
+        eight += copy->eight;
+        four += copy->four;
+        two = static_cast<std::uint16_t>(two + copy->two);
+        one = static_cast<std::uint8_t>(one + copy->one);
+    }
+    CHECK(eight == 40 && four == 1 && two == 65534 && one == 255);
+    ::free_percpu(hits);
+    percpu_counter counter;
+    CHECK(::percpu_counter_init(&counter, 5) == 0);
+    ::percpu_counter_add(&counter, -7);
+    CHECK(::percpu_counter_sum(&counter) == -2);
+    ::percpu_counter_destroy(&counter);
+    vm_frames frames;
+    CHECK(::vm_alloc_frames(&frames, 1) == 0);
+    const std::uint64_t list[] = {frames.first, frames.first};
+    char *view = static_cast<char *>(::vmap(list, 2, PROT_READ | PROT_WRITE));
+    CHECK(view != nullptr);
+    view[1] = 6;
+    CHECK(view[4096 + 1] == 6);
+    ::vunmap(view);
+    ::vm_free_frames(&frames);
+}
+
 int main() {
+    per_cpu_members_and_chosen_pages();
     {
         std::vector<long, Areas<long>> numbers;
         for (long at = 0; at < 300000; at++) {

@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include <malloc.h>
+#include <signal.h>
 #include <string.h>
 
 static void *volatile held;
@@ -29,6 +30,10 @@ int main(int count, char **names) {
         held = malloc(1000000);
         fprintf(stderr, "%zx\n", (size_t)held - 5000);
         ((volatile char *)held)[-5000] = 1;
+        return 0;
+    }
+    if (strcmp(name, "raise") == 0) {
+        raise(SIGSEGV);
         return 0;
     }
     if (strcmp(name, "null") == 0) {

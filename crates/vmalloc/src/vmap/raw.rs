@@ -10,6 +10,7 @@ use core::panic::Location;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::Ordering;
 use va_base::Va;
+use va_tree::FreeIndex;
 
 impl Frames<'_> {
     /// Their numbers, which are the caller's from now on: nothing frees the frames but [`Mappings::free_frames`].
@@ -32,12 +33,15 @@ impl Mappings {
     /// Frees frames.
     ///
     /// # Errors
-    /// [`VmapError::OtherProcess`].
+    /// [`VmapError::OtherProcess`]; [`VmapError::BadFrame`] with the first number that nobody has. That these are somebody else's is not
+    /// noticed, but where parts of what was given out at once come back by themselves, which may stop the program.
     /// # Safety
-    /// [`Frames::into_numbers`] of these mappings gave exactly these numbers, and no mapping of them is there any more.
+    /// [`Frames::into_numbers`] of these mappings gave exactly these numbers, or nobody has some of them; no mapping of them is there any
+    /// more.
     pub unsafe fn free_frames(&self, numbers: Range<u64>) -> Result<(), VmapError> {
         self.0.own()?;
         if !numbers.is_empty() {
+            self.check_out(&numbers)?;
             self.0.give_frames(numbers.start, numbers.end - numbers.start);
         }
         Ok(())
@@ -108,6 +112,23 @@ impl Mappings {
         gone
     }
 
+    /// Frees of what is free already would be of what somebody gets meanwhile.
+    fn check_out(&self, range: &Range<u64>) -> Result<(), VmapError> {
+        let numbers = self.0.numbers.lock();
+        let pages = numbers.file_pages;
+        let bad = |frame: u64| VmapError::BadFrame { frame: frame as usize, frames: pages as usize };
+        if range.start == 0 {
+            return Err(bad(0));
+        }
+        if range.end > pages {
+            return Err(bad(range.end - 1));
+        }
+        match numbers.free.hole_after(Va::from_page(range.start)).map(|hole| hole.start().page_floor()) {
+            Some(first) if first < range.end => Err(bad(first.max(range.start))),
+            _ => Ok(()),
+        }
+    }
+
     /// A frame beyond the file would be a signal for whoever touches it.
     fn check(&self, frames: &[u64]) -> Result<(), VmapError> {
         self.0.own()?;
@@ -174,8 +195,18 @@ mod tests {
         unsafe { mappings.vunmap_at(view) }.unwrap();
         // SAFETY: gone a moment ago: refused.
         assert!(unsafe { mappings.vunmap_at(view) }.is_err());
+        let (start, end) = (numbers.start, numbers.end);
+        for bad in [0..1, start - 1..end, start..end + 1, end..end + 1, start..end + 1000, 1..u64::MAX] {
+            // SAFETY: nobody has some of them, which is refused.
+            let refused = unsafe { mappings.free_frames(bad.clone()) };
+            assert!(matches!(refused, Err(VmapError::BadFrame { .. })), "{bad:?}: {refused:?}");
+        }
+        assert_eq!(mappings.stats().frames, 3);
         // SAFETY: these numbers, and no mapping is left.
-        unsafe { mappings.free_frames(numbers) }.unwrap();
+        unsafe { mappings.free_frames(numbers.clone()) }.unwrap();
+        // SAFETY: nobody has them any more, which is refused.
+        let again = unsafe { mappings.free_frames(numbers) };
+        assert_eq!(again, Err(VmapError::BadFrame { frame: start as usize, frames: 64 }));
         assert_eq!((mappings.stats().frames, mappings.stats().mapped_bytes), (0, 0));
     }
 }

@@ -25,6 +25,8 @@ const LIBRARY: &str = "libvmalloc_preload.so";
 const LINE_BYTES_MAX: u64 = 1000;
 /// Bytes of a program's file in which its headers are.
 const HEAD_BYTES_MAX: u64 = 64 << 10;
+/// Interpreters that are followed, a script's, that one's if it is a script, and so on: the system follows as few.
+const INTERPRETERS_MAX: u32 = 4;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
@@ -44,7 +46,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let [program, rest @ ..] = &args.program[..] else { bail!("no program was named") };
     let library = library(args.lib.as_deref())?;
     let path = find(program)?;
-    check(&path)?;
+    check(&path, INTERPRETERS_MAX)?;
     let report = tempfile::Builder::new().prefix("vmlab-run").tempfile().context("no file for reports")?;
     // What was preloaded before stays, behind ours.
     let mut preload = library.clone().into_os_string();
@@ -116,20 +118,22 @@ fn find(program: &OsString) -> Result<PathBuf> {
     found.with_context(|| format!("there is no program {} in PATH", named.display()))
 }
 
-/// Refuses what the preload cannot be in.
-fn check(path: &Path) -> Result<()> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let mode = file.metadata()?.permissions().mode();
+/// Refuses what the preload cannot be in. An interpreter may be a script itself, `interpreters` times.
+fn check(path: &Path, interpreters: u32) -> Result<()> {
+    let cannot = || format!("cannot read {}", path.display());
+    // A pipe would be waited for.
+    let meta = fs::metadata(path).with_context(cannot)?;
+    if !meta.is_file() {
+        bail!("{} is no file", path.display());
+    }
+    let file = File::open(path).with_context(cannot)?;
+    let mode = meta.permissions().mode();
     let mut head = Vec::new();
     file.take(HEAD_BYTES_MAX).read_to_end(&mut head)?;
     if let Some(interpreter) = interpreter(&head) {
-        // Its own interpreter is not followed: systems follow a few, nobody has two.
-        return if interpreter.is_absolute()
-            && fs::read(&interpreter).is_ok_and(|head| head.starts_with(b"#!"))
-        {
-            Ok(())
-        } else {
-            check(&interpreter)
+        return match interpreters.checked_sub(1) {
+            Some(interpreters) => check(&interpreter, interpreters),
+            None => bail!("{} is a script of a script, and so on: no program runs it", path.display()),
         };
     }
     if mode & 0o6000 != 0 {
@@ -276,6 +280,26 @@ mod tests {
         }
     }
     impl<R: Read> Pipe for R {}
+
+    #[test]
+    fn a_script_of_itself_and_what_is_no_file_are_refused_and_a_script_of_a_script_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, runs: &Path| {
+            let path = dir.path().join(name);
+            fs::write(&path, format!("#!{}\n", runs.display())).unwrap();
+            path
+        };
+        let own = dir.path().join("own");
+        let error = check(&file("own", &own), INTERPRETERS_MAX).unwrap_err().to_string();
+        assert!(error.contains("script of a script"), "{error}");
+        let error = check(dir.path(), INTERPRETERS_MAX).unwrap_err().to_string();
+        assert!(error.contains("is no file"), "{error}");
+        let shell = fs::canonicalize("/bin/sh").unwrap();
+        let plain = check(&shell, 0).map_err(|error| error.to_string());
+        let second = file("second", &file("first", &shell));
+        assert_eq!(check(&second, INTERPRETERS_MAX).map_err(|error| error.to_string()), plain);
+        assert!(check(&second, 1).is_err());
+    }
 
     #[test]
     fn programs_are_told_apart_by_their_heads() {
