@@ -285,6 +285,8 @@ fn write(root: &Path, dir: &Path, rows: &mut [Row], skipped: &[String], suites: 
         page::table(rows),
         page::legend(rows),
     );
+    // Behind a table, of which it is no row.
+    text += "\n";
     text += &floor();
     if !suites.is_empty() {
         text += &format!(
