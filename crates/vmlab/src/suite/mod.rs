@@ -7,7 +7,7 @@
 //! | [`params`] | what may be asked for, by the kernel's names |
 //! | [`driver`] | workers, orders, counts, times |
 //! | [`rcu`] | frees that wait for a grace period |
-//! | [`print`] | the kernel's lines, and a table |
+//! | [`mod@print`] | the kernel's lines, and a table |
 //! | [`target`] | what the tests run on, and the list of all targets |
 
 mod body;

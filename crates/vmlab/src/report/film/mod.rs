@@ -62,7 +62,7 @@ pub enum State {
     Lazy,
     /// Purged, kept for its size in a pool of a node.
     Pooled,
-    /// In use, by whom: a place in [`Film::names`].
+    /// In use, by whom: a place in the names of the film.
     Busy(u32),
 }
 
@@ -226,7 +226,7 @@ impl Film {
         line_pages(&self.fold)
     }
 
-    /// Pages of a row of the picture, so that there are about [`ROWS`] of them, each part beginning one.
+    /// Pages of a row of the picture, so that there are about `ROWS` of them, each part beginning one.
     pub fn row_pages(&self) -> u64 {
         let rows =
             |row: u64| self.fold.parts().iter().map(|part| part_pages(*part).div_ceil(row)).sum::<u64>();

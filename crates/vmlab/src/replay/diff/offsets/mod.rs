@@ -3,7 +3,7 @@
 //! # Theory
 //! Chunk by chunk: which chunk the kernel turns to depends on how full all of them are, which no event tells, and is not compared.
 //! In a chunk that the recording saw made everything is known. Of one that was there before, what is free is what the trace proves to be free
-//! ([`before`]); all else is taken to be in use. The place that the kernel gave out was free, so a policy that takes the lowest
+//! (`before`); all else is taken to be in use. The place that the kernel gave out was free, so a policy that takes the lowest
 //! fit never answers higher than it; an answer below it is a place that was free by the events and that the kernel left.
 //! Where the kernel's place is the only one known to be free, an equal answer proves nothing: such allocations are
 //! counted as not knowable. After each difference the policy is put right; a lower place that the kernel left without
