@@ -66,11 +66,13 @@ static void per_cpu_members_and_chosen_pages() {
     vm_frames frames;
     CHECK(::vm_alloc_frames(&frames, 1) == 0);
     const std::uint64_t list[] = {frames.first, frames.first};
-    char *view = static_cast<char *>(::vmap(list, 2, PROT_READ | PROT_WRITE));
+    /* Two places that are one, which a compiler does not expect. */
+    void *area = ::vmap(list, 2, PROT_READ | PROT_WRITE);
+    volatile char *view = static_cast<volatile char *>(area);
     CHECK(view != nullptr);
     view[1] = 6;
     CHECK(view[4096 + 1] == 6);
-    ::vunmap(view);
+    ::vunmap(area);
     ::vm_free_frames(&frames);
 }
 
