@@ -14,13 +14,16 @@ enum How {
     With(&'static str, &'static str),
     /// It takes root and what root may be refused: it may fail, with one line that says why.
     Kernel,
+    /// It takes the preload beside the program, which CI's step `install` puts there and runs it with: here it may fail, with one
+    /// line that names it.
+    Installed,
     /// This file is made of somebody else's source: it fails, with one line that names it.
     Needs(&'static str),
     /// The step `demo` of CI runs it, as users build it: without optimisation it takes a minute.
     Step,
 }
 
-use How::{Kernel, Less, Needs, Step, With};
+use How::{Installed, Kernel, Less, Needs, Step, With};
 
 /// All lines that are not run as they stand.
 const ELSE: &[(&str, How)] = &[
@@ -30,6 +33,8 @@ const ELSE: &[(&str, How)] = &[
     ("vmlab record -o boot.jsonl.gz --seconds 3", Kernel),
     ("vmlab map", Kernel),
     ("vmlab report /proc/vmallocinfo -o now.html", Kernel),
+    ("vmlab run -- python3 program.py", Installed),
+    ("vmlab run --conf threshold:64K,decay:1s -- sort big.txt", Installed),
     ("vmlab map --pid 4242", With("4242", "$$")),
     ("vmlab bench index --filter rand", Less("--quick --indexes btree")),
     ("vmlab bench index --quick", Less("--filter empty")),
@@ -176,6 +181,9 @@ fn judge(line: &str, how: Option<How>) -> Option<String> {
         !out.is_empty() || !err.is_empty() || [" > ", " -o ", "| jq "].iter().any(|by| line.contains(by));
     let good = match how {
         Some(Needs(file)) => refused && err.contains(file),
+        Some(Installed) => {
+            (output.status.success() && told) || (refused && err.contains("libvmalloc_preload.so"))
+        }
         Some(Kernel) => (output.status.success() && told) || refused,
         _ => output.status.success() && told && !err.contains("panicked"),
     };
