@@ -17,23 +17,26 @@ const WHO_MAX: usize = 64;
 const CURVES_SHOWN: usize = 24;
 
 /// The time of one operation, whatever a benchmark calls it.
-const TIME: [&str; 9] = [
+const TIME: [&str; 10] = [
     "ns_min",
     "cpu_ns_min",
     "first_ns_min",
     "wall_ns_min",
     "ns_median",
+    "loop_ns",
     "ns_per_call",
     "ns",
     "p50_ns",
     "p50",
 ];
 /// What is compared besides the time of an operation.
-const MORE: [(&str, &str); 4] = [
+const MORE: [(&str, &str); 6] = [
     ("free_ns_min", "Time of a free"),
     ("p99_ns", "Slowest of a hundred"),
     ("rss_mean", "Memory in use, on average"),
     ("locks_a_pair", "Locks taken, a pair"),
+    ("contentions", "Contentions of a lock"),
+    ("wait_total_ns", "Time waited for a lock"),
 ];
 /// Shares of all calls, and the columns that tell how long they take at most.
 const SHARES: [(f64, &[&str]); 4] = [

@@ -7,21 +7,25 @@
 //! | part | columns |
 //! |---|---|
 //! | who | `contender`, `allocator`, `target`, `index`, `policy`; and a `setting` |
-//! | on what | `workload`, `name`, `test`, `trace`, of one `kind` |
+//! | on what | `workload`, `name`, `test`, `trace`, `of`, of one `kind` or `scenario` |
 //! | with how many | `nodes`, `threads` |
 //! | numbers | whatever else is a number |
 //!
+//! A file may also have a number a line, with its name in `figure` and itself in `value`; lines that agree in all else are one row then.
+//! What was measured of each worker (`worker3_seconds`) is left out.
+//!
 //! # Invariants
-//! - **SH1 all-rows** every line is a row, or counted as unreadable.
+//! - **SH1 all-rows** every line is a row, a number of one, or counted as unreadable.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use std::collections::HashMap;
 use std::io::Read;
 
 /// Who was measured.
 const WHO: [&str; 5] = ["contender", "allocator", "target", "index", "policy"];
 /// On what.
-const NAME: [&str; 4] = ["workload", "name", "test", "trace"];
+const NAME: [&str; 5] = ["workload", "name", "test", "trace", "of"];
 /// Rows that are read, at most, and numbers of each; our largest file has some 500, and 20 of them.
 const ROWS_MAX: usize = 10_000;
 const COLUMNS_MAX: usize = 64;
@@ -81,7 +85,7 @@ fn role(column: &str) -> Role {
         _ if WHO.contains(&column) => Role::Who,
         _ if NAME.contains(&column) => Role::Name,
         "setting" => Role::Setting,
-        "kind" => Role::Kind,
+        "kind" | "scenario" => Role::Kind,
         "nodes" => Role::Nodes,
         "threads" | "workers" => Role::Threads,
         _ => Role::Number,
@@ -128,17 +132,42 @@ impl Sheet {
         let mut reader =
             csv::ReaderBuilder::new().comment(Some(b'#')).flexible(true).from_reader(text.as_bytes());
         let columns: Vec<String> = reader.headers()?.iter().map(cut).collect();
-        let mut lines = 0;
+        let at = |name: &str| columns.iter().position(|column| column == name);
+        let long = at("figure").zip(at("value"));
+        let (mut lines, mut joined) = (0, 0);
+        let mut begun: HashMap<Vec<String>, usize> = HashMap::new();
         for record in reader.records() {
             lines += 1;
-            match record {
-                Ok(record) if record.len() == columns.len() => {
-                    sheet.add(columns.iter().map(String::as_str).zip(record.iter().map(String::from)));
+            let record = match record {
+                Ok(record) if record.len() == columns.len() => record,
+                Ok(_) | Err(_) => {
+                    sheet.bad += 1;
+                    continue;
                 }
-                Ok(_) | Err(_) => sheet.bad += 1,
+            };
+            let Some((figure, value)) = long else {
+                sheet.add(columns.iter().map(String::as_str).zip(record.iter().map(String::from)));
+                continue;
+            };
+            if record[figure].starts_with("worker") {
+                joined += 1;
+                continue;
+            }
+            let others = || (0..columns.len()).filter(|&place| place != figure && place != value);
+            let key: Vec<String> = others().map(|place| record[place].to_string()).collect();
+            if let Some(&row) = begun.get(&key) {
+                sheet.number(row, &record[figure], number(&record[value]));
+                joined += 1;
+                continue;
+            }
+            let cells = others().map(|place| (columns[place].as_str(), record[place].to_string()));
+            let before = sheet.rows.len();
+            sheet.add(cells.chain([(&record[figure], record[value].to_string())]));
+            if sheet.rows.len() > before {
+                begun.insert(key, before);
             }
         }
-        debug_assert_eq!(sheet.rows.len() as u64 + sheet.bad, lines, "SH1");
+        debug_assert_eq!(sheet.rows.len() as u64 + sheet.bad + joined, lines, "SH1");
         sheet.checked()
     }
 
@@ -184,18 +213,27 @@ impl Sheet {
         if !setting.is_empty() {
             row.who = format!("{} {setting}", row.who);
         }
-        row.values.resize(self.columns.len(), None);
-        for (column, value) in numbers {
-            match self.columns.iter().position(|known| known == column) {
-                Some(at) => row.values[at] = Some(value),
-                None if self.columns.len() == COLUMNS_MAX => {}
-                None => {
-                    self.columns.push(cut(column));
-                    row.values.push(Some(value));
-                }
-            }
-        }
         self.rows.push(row);
+        for (column, value) in numbers {
+            self.number(self.rows.len() - 1, column, Some(value));
+        }
+    }
+
+    /// Adds a number to a row, and its column where it is new.
+    fn number(&mut self, row: usize, column: &str, value: Option<f64>) {
+        let Some(value) = value else { return };
+        let column = cut(column);
+        let at = match self.columns.iter().position(|known| *known == column) {
+            Some(at) => at,
+            None if self.columns.len() == COLUMNS_MAX => return,
+            None => {
+                self.columns.push(column);
+                self.columns.len() - 1
+            }
+        };
+        let values = &mut self.rows[row].values;
+        values.resize(values.len().max(at + 1), None);
+        values[at] = Some(value);
     }
 
     fn checked(mut self) -> Result<Self> {
@@ -242,6 +280,20 @@ mod tests {
         let sheet = Sheet::of_json("s", json.as_bytes()).unwrap();
         assert_eq!((sheet.rows.len(), sheet.bad), (1, 2), "SH1");
         assert_eq!(sheet.rows[0].values, [Some(3.0)]);
+    }
+
+    #[test]
+    fn sh1_a_number_a_line_is_a_row_of_what_agrees() {
+        let text = "scenario,workers,target,of,figure,value\none,2,list,fix,loop_ns,5\none,2,list,fix,worker0_seconds,1\n\
+                    one,2,space,fix,loop_ns,3\none,2,list,fix,p99_ns,7\none,2,list,fix,why,text\none,2,,fix,loop_ns,1\nshort\n";
+        assert!(Sheet::is_csv_head(text.lines().next().unwrap()));
+        let sheet = Sheet::of_csv("s", text.as_bytes()).unwrap();
+        assert_eq!((sheet.rows.len(), sheet.bad), (2, 2), "SH1");
+        assert_eq!(sheet.columns, ["loop_ns", "p99_ns"]);
+        let row = &sheet.rows[0];
+        assert_eq!((row.kind.as_str(), row.name.as_str(), row.who.as_str()), ("one", "fix", "list"));
+        assert_eq!((row.threads, &row.values[..]), (Some(2.0), &[Some(5.0), Some(7.0)][..]));
+        assert_eq!(sheet.rows[1].values, [Some(3.0), None]);
     }
 
     #[test]
