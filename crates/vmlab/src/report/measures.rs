@@ -320,7 +320,8 @@ fn latencies(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
         return;
     }
     let mut charts: Vec<(String, Lines)> = Vec::new();
-    for row in rows {
+    let clocked = rows.iter().filter(|row| shares.iter().any(|&(_, column)| row.values[column] > Some(0.0)));
+    for row in clocked {
         let title = format!("Latency: {}", full_name(row, (true, true)));
         let at = charts.iter().position(|(known, _)| *known == title).unwrap_or_else(|| {
             charts.push((title, Vec::new()));
