@@ -9,27 +9,33 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`table`] | the clients, and what they run |
+//! | [`suites`] | their makers' tests |
 //! | [`place`], [`input`] | where they come from and what they work on |
 //! | [`turn`] | one run |
 //! | [`ratio`] | a ratio and its interval |
-//! | [`page`] | `results/clients.md` and `.csv` |
+//! | [`page`], [`told`] | `results/clients.md` and `.csv`, in figures and in words |
 
 mod input;
 mod page;
 mod place;
 mod ratio;
+mod suites;
 mod table;
+mod told;
 mod turn;
 
 use crate::count::Tests;
 use crate::machine;
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
+use input::Scale;
 use page::Row;
 use place::Place;
 use std::fs;
 use std::path::{Path, PathBuf};
-use table::{CLIENTS, Client, SUITES, Suite};
+use suites::SUITES;
+use table::{CLIENTS, Client};
+use told::Told;
 use turn::{Column, Turn};
 
 /// The name of the preload's column.
@@ -37,14 +43,14 @@ const OURS: &str = "vmalloc";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Only these clients
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(CLIENTS.map(|client| client.name)))]
+    /// Only these clients, and only the tests of their makers
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(names()))]
     only: Vec<String>,
     /// Turns that count, after one that does not; at least 15 for a verdict
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
-    /// One turn of the clients that take a second, need no Python and are there already: nothing is installed
-    #[arg(long, conflicts_with_all = ["pairs", "suites", "control"])]
+    /// One turn, on small input, of the clients that need no Python and are there already: nothing is installed
+    #[arg(long, conflicts_with_all = ["pairs", "suites", "control", "out"])]
     quick: bool,
     /// Install nothing: what is missing is skipped
     #[arg(long)]
@@ -58,15 +64,33 @@ pub(crate) struct Args {
     /// A preload other than the one that is built here
     #[arg(long, value_name = "PATH")]
     preload: Option<PathBuf>,
-    /// Run the tests of the clients' makers under the preload, too
+    /// Settings of the preload for our column, as in VMALLOC_CONF; without, its defaults
+    #[arg(long, value_name = "TEXT", conflicts_with = "keep")]
+    conf: Option<String>,
+    /// Run the tests of the clients' makers, too, with the preload and without
     #[arg(long)]
     suites: bool,
+    /// Run the tests of the clients' makers and nothing else
+    #[arg(long, conflicts_with_all = ["quick", "pairs", "control", "suites"])]
+    suites_only: bool,
     /// Write clients.md and clients.csv there
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Keep what clients.csv there has of clients that are not run now
     #[arg(long, requires = "out")]
     keep: bool,
+    /// Make the files that clients work on, and end
+    #[arg(long, hide = true)]
+    make_input: Option<Scale>,
+}
+
+/// What `--only` knows: clients, and suites of what is no client.
+fn names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = CLIENTS.iter().map(|client| client.name).collect();
+    let others = SUITES.iter().map(|suite| suite.client).filter(|name| !names.contains(name));
+    let others: Vec<&str> = others.collect();
+    names.extend(others);
+    names
 }
 
 fn peer(text: &str) -> Result<Column, String> {
@@ -75,22 +99,27 @@ fn peer(text: &str) -> Result<Column, String> {
     if name.is_empty() || ["plain", OURS, "plain again"].contains(&name) || name.contains([',', '|']) {
         return Err(format!("\"{name}\" is no name for a peer"));
     }
-    Ok(Column { name: name.to_string(), library: Some(library) })
+    Ok(Column { name: name.to_string(), library: Some(library), conf: None })
 }
 
 /// `cargo xtask clients`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
-    let place = Place::new(root, !args.no_install && !args.quick)?;
+    if let Some(scale) = args.make_input {
+        return input::make(&scale.dir(&root.join("target/clients")), scale);
+    }
+    let scale = if args.quick { Scale::Quick } else { Scale::Full };
+    let place = Place::new(root, !args.no_install && !args.quick, scale)?;
     let columns = columns(root, args)?;
     let pairs = if args.quick { 1 } else { args.pairs };
     let (mut skipped, mut failed) = (Vec::new(), Vec::new());
-    let mut rows = kept(root, args)?;
+    let (mut rows, mut told) = kept(root, args)?;
     let before = rows.len();
     for client in CLIENTS.iter().filter(|client| chosen(client, args)) {
         let (scene, version) = match place.set_up(client) {
             Ok(there) => there,
             Err(error) => {
                 println!("{}: SKIPPED: {error:#}", client.name);
+                told.absent(client.name, &format!("{error:#}"));
                 skipped.push(format!("{}: {error:#}", client.name));
                 continue;
             }
@@ -108,39 +137,33 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
                         .collect::<String>()
                 );
                 failed.extend(row.unequal.iter().map(|what| format!("{}: {what}", row.name)));
+                told.ran(&row.name);
                 rows.push(row);
                 // What was measured stays, should a later client take the machine down.
                 if let Some(dir) = &args.out {
-                    write(root, dir, &mut rows, &skipped, &[])?;
+                    write(root, args, dir, &mut rows, &told)?;
                 }
             }
             Err(error) => {
                 println!("{}: FAILED: {error:#}", client.name);
+                told.absent(client.name, &format!("FAILED: {error:#}"));
                 failed.push(format!("{}: {error:#}", client.name));
             }
         }
     }
-    let mut told = Vec::new();
-    if args.suites {
-        let ours = columns.iter().find(|column| column.name == OURS).context("no preload")?;
-        for suite in SUITES
-            .iter()
-            .filter(|suite| args.only.is_empty() || args.only.iter().any(|name| name == suite.client))
-        {
-            let ended = run_suite(&place, suite, ours);
-            let line = format!(
-                "| {} | {} | {} |",
-                suite.client,
-                suite.what,
-                ended.as_deref().map_or_else(|error| format!("FAILED: {error:#}"), str::to_string)
-            );
-            println!("{line}");
+    if args.suites || args.suites_only {
+        let column = |name: &str| columns.iter().find(|column| column.name == name).context("no such column");
+        let (plain, ours) = (column("plain")?, column(OURS)?);
+        for suite in SUITES.iter().filter(|suite| wanted(suite.client, args)) {
+            let ended = suites::run(&place, suite, plain, ours);
+            let outcome = ended.as_deref().map_or_else(|error| format!("FAILED: {error:#}"), str::to_string);
+            println!("{}: {}: {outcome}", suite.client, suite.what);
             failed.extend(ended.err().map(|error| format!("tests of {}: {error:#}", suite.client)));
-            told.push(line);
+            told.suite(suite.client, suite.what, &outcome);
         }
     }
     let ran = rows.len() - before;
-    if ran == 0 && failed.is_empty() && told.is_empty() {
+    if ran == 0 && failed.is_empty() && told.no_suites() {
         println!("clients: nothing was run: {}", skipped.join("; "));
         return Ok(());
     }
@@ -148,7 +171,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         println!("\n{}\n{}", page::goals(&rows), floor());
     }
     if let Some(dir) = &args.out {
-        write(root, dir, &mut rows, &skipped, &told)?;
+        write(root, args, dir, &mut rows, &told)?;
     }
     if !failed.is_empty() {
         bail!("{}", failed.join("; "));
@@ -157,19 +180,25 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What was measured before, of clients that are not run now.
-fn kept(root: &Path, args: &Args) -> Result<Vec<Row>> {
-    let (Some(dir), true) = (&args.out, args.keep) else { return Ok(Vec::new()) };
+/// What was measured and told before, of clients that are not run now.
+fn kept(root: &Path, args: &Args) -> Result<(Vec<Row>, Told)> {
+    let (Some(dir), true) = (&args.out, args.keep) else { return Ok((Vec::new(), Told::default())) };
     let path = root.join(dir).join("clients.csv");
     let text = fs::read_to_string(&path).with_context(|| format!("nothing to keep: {}", path.display()))?;
     let mut rows = page::read_csv(&text).with_context(|| path.display().to_string())?;
     rows.retain(|row| !CLIENTS.iter().any(|client| client.name == row.name && chosen(client, args)));
-    Ok(rows)
+    let page = fs::read_to_string(root.join(dir).join("clients.md")).unwrap_or_default();
+    Ok((rows, Told::read(&page)))
 }
 
 fn chosen(client: &Client, args: &Args) -> bool {
-    (args.only.is_empty() || args.only.iter().any(|name| name == client.name))
+    wanted(client.name, args)
         && (client.quick || !args.quick)
+        && !args.suites_only
+}
+
+fn wanted(name: &str, args: &Args) -> bool {
+    args.only.is_empty() || args.only.iter().any(|only| only == name)
 }
 
 /// The columns: plain, ours, the control, peers.
@@ -187,11 +216,11 @@ fn columns(root: &Path, args: &Args) -> Result<Vec<Column>> {
     let library =
         fs::canonicalize(&library).with_context(|| format!("no preload at {}", library.display()))?;
     let mut columns = vec![
-        Column { name: "plain".to_string(), library: None },
-        Column { name: OURS.to_string(), library: Some(library) },
+        Column::plain("plain"),
+        Column { name: OURS.to_string(), library: Some(library), conf: args.conf.clone() },
     ];
     if args.control {
-        columns.push(Column { name: "plain again".to_string(), library: None });
+        columns.push(Column::plain("plain again"));
     }
     columns.extend(args.peer.iter().cloned());
     Ok(columns)
@@ -213,7 +242,7 @@ fn measure(
         for step in 0..columns.len() {
             let at = (step + turn as usize) % columns.len();
             let (Some(column), Some(list)) = (columns.get(at), turns.get_mut(at)) else { continue };
-            let ran = turn::turn(client, scene, column, None).with_context(|| format!("turn {turn}"))?;
+            let ran = turn::turn(client, scene, column).with_context(|| format!("turn {turn}"))?;
             if turn > 0 {
                 list.push(ran);
             }
@@ -248,39 +277,22 @@ fn measure(
     })
 }
 
-/// Runs a suite under the preload, and returns its last line.
-fn run_suite(place: &Place, suite: &Suite, ours: &Column) -> Result<String> {
-    if let Err(error) = place.provide(suite.programs, suite.modules) {
-        return Ok(format!("not run: {error:#}"));
-    }
-    let scene = place.scene(&format!("suite-{}", suite.client))?;
-    let library = ours.library.as_ref().context("no preload")?;
-    let output = scene.shell(suite.run).env("LD_PRELOAD", library).output().context("cannot run sh")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim();
-    if !output.status.success() {
-        fs::write(scene.dir.join("stdout.txt"), &output.stdout)?;
-        fs::write(scene.dir.join("stderr.txt"), &output.stderr)?;
-        bail!("{last} ({}; see {})", output.status, scene.dir.display());
-    }
-    Ok(format!("passed: {last}"))
-}
-
-fn write(root: &Path, dir: &Path, rows: &mut [Row], skipped: &[String], suites: &[String]) -> Result<()> {
+fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], told: &Told) -> Result<()> {
     let dir = root.join(dir);
     rows.sort_by_key(|row| CLIENTS.iter().position(|client| client.name == row.name));
     let rows = &*rows;
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let mut text = format!(
         "# Real programs under the preload\n\n\
-         `cargo xtask clients --out results` at commit {}, on {}. Programs as their makers built them, with `libvmalloc_preload.so` at its \
-         defaults and without, in turns: the order goes round. Speed is how often the other one's time goes into the plain one's: above 1 is \
+         `cargo xtask clients --out results` at commit {}, on {}. Programs as their makers built them, with `libvmalloc_preload.so` {} \
+         and without, in turns: the order goes round. Speed is how often the other one's time goes into the plain one's: above 1 is \
          faster. Ratios and their 95 % intervals come from the logarithms of the ratios of each turn; CPU time is user and system time of all \
          processes, peak memory the largest resident set of one of them. \"served\" counts large allocations that came from us in one run. \
          \"faster\" means that the whole interval is above 1.05, \"same\" above 1/1.03. Every turn is in `clients.csv`.\n\n## Goals\n\n{}\n## \
          Turns\n\n{}\n## Clients\n\n{}",
         machine::commit(root),
         machine::machine(root),
+        args.conf.as_ref().map_or("at its defaults".to_string(), |conf| format!("and `VMALLOC_CONF={conf}`")),
         page::goals(rows),
         page::table(rows),
         page::legend(rows),
@@ -288,15 +300,7 @@ fn write(root: &Path, dir: &Path, rows: &mut [Row], skipped: &[String], suites: 
     // Behind a table, of which it is no row.
     text += "\n";
     text += &floor();
-    if !suites.is_empty() {
-        text += &format!(
-            "\n## Their makers' tests under the preload\n\n| client | what | outcome |\n|---|---|---|\n{}\n",
-            suites.join("\n")
-        );
-    }
-    if !skipped.is_empty() {
-        text += &format!("\nNot run: {}.\n", skipped.join("; "));
-    }
+    text += &told.page();
     fs::write(dir.join("clients.md"), text)?;
     fs::write(dir.join("clients.csv"), page::csv(rows))?;
     println!("written: {}", dir.join("clients.md").display());
@@ -326,9 +330,12 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
         control: false,
         peer: Vec::new(),
         preload: None,
+        conf: None,
         suites: false,
+        suites_only: false,
         out: None,
         keep: false,
+        make_input: None,
     };
     main(root, &args)
 }

@@ -1,24 +1,75 @@
 //! Files that clients work on: made, not fetched, and the same everywhere.
+//!
+//! The text repeats itself, near and far, as real text and logs do: a dictionary of megabytes finds what a small one does not.
 
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Bytes of the text.
-const TEXT_BYTES: usize = 6 << 20;
-/// Commits of the history, files in it, lines of each.
-const COMMITS: u64 = 200;
-const FILES: usize = 60;
-const LINES: usize = 400;
-/// Bytes of the one large file, which the last two commits have in two versions.
-const LARGE_BYTES: usize = 4 << 20;
+/// Counts up with every change of what is made here: what an older program has left is not taken for it.
+const RECIPE: u32 = 2;
 
-/// Makes what is not there yet in `dir`.
-pub(crate) fn make(dir: &Path) -> Result<()> {
+/// How much there is to do in one run of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Scale {
+    /// As large as what such programs are used for: one to four seconds of CPU time.
+    Full,
+    /// A fraction of a second.
+    Quick,
+}
+
+impl Scale {
+    /// What the scripts read in `SCALE`.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Scale::Full => "full",
+            Scale::Quick => "quick",
+        }
+    }
+
+    /// The folder of its files, in that of all clients.
+    pub(crate) fn dir(self, base: &Path) -> PathBuf {
+        base.join(format!("input/{RECIPE}-{}", self.word()))
+    }
+
+    fn sizes(self) -> Sizes {
+        match self {
+            Scale::Full => {
+                Sizes { text_bytes: 64 << 20, commits: 300, files: 240, lines: 500, large_bytes: 16 << 20 }
+            }
+            Scale::Quick => {
+                Sizes { text_bytes: 6 << 20, commits: 120, files: 60, lines: 300, large_bytes: 2 << 20 }
+            }
+        }
+    }
+}
+
+/// Of the text; and of the history: its commits, the files in it, the lines of each, and the bytes of the one large file, which the
+/// last two commits have in two versions.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    text_bytes: usize,
+    commits: usize,
+    files: usize,
+    lines: usize,
+    large_bytes: usize,
+}
+
+const TEXT: &str = "text.txt";
+const HISTORY: &str = "history.txt";
+
+/// Tells whether everything is there.
+pub(crate) fn is_made(dir: &Path) -> bool {
+    [TEXT, HISTORY].iter().all(|name| dir.join(name).is_file())
+}
+
+/// Makes what is not there yet in `dir`. It holds in memory what it makes: see `Place::new` for why that matters.
+pub(crate) fn make(dir: &Path, scale: Scale) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    once(&dir.join("text.txt"), |out| text(out, &mut Random(1), TEXT_BYTES))?;
-    once(&dir.join("history.txt"), |out| history(out, COMMITS, LARGE_BYTES))
+    let sizes = scale.sizes();
+    once(&dir.join(TEXT), |out| out.write_all(&text(&mut Random(1), sizes.text_bytes)))?;
+    once(&dir.join(HISTORY), |out| history(out, sizes))
 }
 
 /// Writes a file unless it is there; a file is there only when it is whole.
@@ -63,34 +114,48 @@ impl Random {
     }
 }
 
-fn text(out: &mut dyn Write, random: &mut Random, bytes: usize) -> std::io::Result<()> {
-    let (mut line, mut written) = (String::new(), 0);
-    while written < bytes {
-        line.clear();
-        random.line(&mut line);
-        out.write_all(line.as_bytes())?;
-        written += line.len();
+/// Bytes of a passage that comes again.
+const PASSAGE_MIN: usize = 256;
+const PASSAGE_MAX: usize = 4096;
+
+/// Lines, and now and then a passage from anywhere before: nearly a half of the bytes.
+fn text(random: &mut Random, bytes: usize) -> Vec<u8> {
+    let (mut made, mut line) = (Vec::with_capacity(bytes + PASSAGE_MAX), String::new());
+    while made.len() < bytes {
+        if random.below(40) == 0 && made.len() > PASSAGE_MAX {
+            let start = random.below(made.len() - PASSAGE_MAX);
+            let end = start + PASSAGE_MIN + random.below(PASSAGE_MAX - PASSAGE_MIN);
+            made.extend_from_within(start..end);
+        } else {
+            line.clear();
+            random.line(&mut line);
+            made.extend_from_slice(line.as_bytes());
+        }
     }
-    Ok(())
+    made.push(b'\n');
+    made
 }
 
-/// A history as `git fast-import` reads it: each commit rewrites a few lines of three files.
-fn history(out: &mut dyn Write, commits: u64, large_bytes: usize) -> std::io::Result<()> {
+/// A history as `git fast-import` reads it: the first commit has all files, each later one rewrites a few lines of three of them.
+fn history(out: &mut dyn Write, sizes: Sizes) -> std::io::Result<()> {
     let mut random = Random(2);
-    let mut files = vec![vec![String::new(); LINES]; FILES];
+    let mut files = vec![vec![String::new(); sizes.lines]; sizes.files];
     files.iter_mut().flatten().for_each(|line| random.line(line));
-    let mut large = Vec::new();
-    text(&mut large, &mut random, large_bytes)?;
-    for commit in 0..commits {
+    let mut large = text(&mut random, sizes.large_bytes);
+    for commit in 0..sizes.commits {
         writeln!(out, "commit refs/heads/main")?;
         writeln!(out, "committer A Person <person@example.org> {} +0000", 1_700_000_000 + commit * 3600)?;
         let message = format!("Change {commit}\n");
         write!(out, "data {}\n{message}", message.len())?;
-        for _ in 0..3 {
-            let at = random.below(FILES);
+        let changed: Vec<usize> = if commit == 0 {
+            (0..sizes.files).collect()
+        } else {
+            (0..3).map(|_| random.below(sizes.files)).collect()
+        };
+        for at in changed {
             let Some(file) = files.get_mut(at) else { continue };
             for _ in 0..12 {
-                if let Some(line) = file.get_mut(random.below(LINES)) {
+                if let Some(line) = file.get_mut(random.below(sizes.lines)) {
                     line.clear();
                     random.line(line);
                 }
@@ -98,9 +163,9 @@ fn history(out: &mut dyn Write, commits: u64, large_bytes: usize) -> std::io::Re
             let whole = file.concat();
             write!(out, "M 100644 inline dir{}/file{at}.txt\ndata {}\n{whole}\n", at % 7, whole.len())?;
         }
-        if commit + 2 >= commits {
+        if commit + 2 >= sizes.commits {
             // Some bytes of it differ in every version, all over it.
-            large.iter_mut().skip(commit as usize % 100).step_by(5000).for_each(|byte| *byte = b'x');
+            large.iter_mut().skip(commit % 100).step_by(5000).for_each(|byte| *byte = b'x');
             write!(out, "M 100644 inline large.txt\ndata {}\n", large.len())?;
             out.write_all(&large)?;
             writeln!(out)?;
@@ -116,8 +181,7 @@ mod tests {
 
     #[test]
     fn the_text_is_the_same_everywhere() {
-        let mut made = Vec::new();
-        text(&mut made, &mut Random(1), 10_000).unwrap();
+        let made = text(&mut Random(1), 10_000);
         assert_eq!(crc32fast::hash(&made), TEXT_CRC, "bytes {}", made.len());
         assert!(made.len() >= 10_000 && made.ends_with(b"\n"));
     }
@@ -125,12 +189,27 @@ mod tests {
     const TEXT_CRC: u32 = 383_062_334;
 
     #[test]
+    fn a_part_of_the_text_comes_again_from_far_away() {
+        let made = text(&mut Random(1), 200_000);
+        let again = (100_000..180_000)
+            .step_by(2000)
+            .filter(|at| {
+                let passage = made.get(*at..at + 100).unwrap();
+                made.get(..at - 20_000).unwrap().windows(100).any(|part| part == passage)
+            })
+            .count();
+        assert!((5..=35).contains(&again), "{again} of 40");
+    }
+
+    #[test]
     fn a_history_has_its_commits_and_says_its_lengths() {
         let mut made = Vec::new();
-        history(&mut made, 5, 3000).unwrap();
+        let sizes = Sizes { text_bytes: 0, commits: 5, files: 4, lines: 20, large_bytes: 3000 };
+        history(&mut made, sizes).unwrap();
         let made = String::from_utf8(made).unwrap();
         assert_eq!(made.matches("\ncommitter ").count(), 5);
         assert_eq!(made.matches(" large.txt\n").count(), 2);
+        assert_eq!(made.matches("M 100644 inline dir").count(), 4 + 4 * 3);
         for part in made.split("inline ").skip(1) {
             let (head, rest) = part.split_once("\ndata ").unwrap();
             let (length, rest) = rest.split_once('\n').unwrap();

@@ -3,10 +3,12 @@
 //! ```text
 //!   target/clients/venv      Python's packages, by pip          target/clients/input    files made here
 //!                 /sources   crates, for C and Rust sources     target/clients/NAME     where a client runs
+//!                 /packages  the distribution's sources, of makers' tests
 //! ```
 //! Programs come from the distribution by apt, if we may use it. What is there already is taken as it is.
 
-use super::input;
+use super::input::{self, Scale};
+use super::suites::Suite;
 use super::table::Client;
 use super::turn::{Scene, exists};
 use crate::sh::{Cmd, Show, on_path};
@@ -17,20 +19,26 @@ use std::path::{Path, PathBuf};
 
 /// Crates that bring sources to compile, to the digit.
 const SOURCES: &str = "[workspace]\n\n[package]\nname = \"sources\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n\n\
-     [lib]\npath = \"lib.rs\"\n\n[dependencies]\nlibsqlite3-sys = \"=0.30.1\"\n";
+     [lib]\npath = \"lib.rs\"\n\n[dependencies]\nlibsqlite3-sys = \"=0.30.1\"\nregex-syntax = \"=0.8.11\"\n";
 
 /// The folder of everything, and what may be installed.
 pub(crate) struct Place {
     root: PathBuf,
     base: PathBuf,
     install: bool,
+    scale: Scale,
     path: String,
 }
 
 impl Place {
-    pub(crate) fn new(root: &Path, install: bool) -> Result<Self> {
+    pub(crate) fn new(root: &Path, install: bool, scale: Scale) -> Result<Self> {
         let base = root.join("target/clients");
-        input::make(&base.join("input"))?;
+        if !input::is_made(&scale.dir(&base)) {
+            // By another process: what this one has had in memory is the least that the system says every client had.
+            Cmd::new(root, std::env::current_exe().context("where is this program?")?)
+                .args(["clients", "--make-input", scale.word()])
+                .run(Show::Failure)?;
+        }
         let here = std::env::var("PATH").context("no PATH")?;
         // Before the caller's: the distribution's programs, not what stands in for them, and PostgreSQL's, which it keeps apart.
         let mut dirs = vec![base.join("venv/bin")];
@@ -42,10 +50,10 @@ impl Place {
             .collect();
         versions.sort();
         dirs.extend(versions.pop());
-        dirs.extend(["/usr/bin".into(), "/bin".into()]);
+        dirs.extend(["/usr/bin".into(), "/bin".into(), "/usr/sbin".into()]);
         dirs.extend(std::env::split_paths(&here));
         let path = std::env::join_paths(dirs)?.to_string_lossy().into_owned();
-        Ok(Self { root: root.to_path_buf(), base, install, path })
+        Ok(Self { root: root.to_path_buf(), base, install, scale, path })
     }
 
     /// What of these is not there.
@@ -122,19 +130,24 @@ impl Place {
     /// The crates whose sources are compiled, fetched by cargo once.
     fn sources(&self) -> Result<PathBuf> {
         let dir = self.base.join("sources");
-        let vendor = dir.join("vendor");
-        if !vendor.is_dir() {
+        let (vendor, marker) = (dir.join("vendor"), dir.join("vendored.toml"));
+        // The marker holds what was asked for: another list is fetched anew.
+        if fs::read_to_string(&marker).ok().as_deref() != Some(SOURCES) {
             fs::create_dir_all(&dir)?;
             fs::write(dir.join("Cargo.toml"), SOURCES)?;
             fs::write(dir.join("lib.rs"), "")?;
             Cmd::cargo(&dir).args(["vendor", "--quiet", "vendor"]).run(Show::Failure)?;
+            fs::write(&marker, SOURCES)?;
         }
         Ok(vendor)
     }
 
-    /// A folder by name, with the variables that scripts use. Not set up yet.
+    /// A folder by name, of its own for each scale, with the variables that scripts use. Not set up yet.
     pub(crate) fn scene(&self, name: &str) -> Result<Scene> {
-        let dir = self.base.join(name);
+        let dir = match self.scale {
+            Scale::Full => self.base.join(name),
+            Scale::Quick => self.base.join(format!("{name}-quick")),
+        };
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         // Servers run as users of their own.
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))?;
@@ -142,7 +155,8 @@ impl Place {
         let vars = vec![
             ("PATH", self.path.clone()),
             ("SCRIPTS", text(self.root.join("xtask/src/clients/scripts"))),
-            ("INPUT", text(self.base.join("input"))),
+            ("INPUT", text(self.scale.dir(&self.base))),
+            ("SCALE", self.scale.word().to_string()),
             ("SOURCES", text(self.base.join("sources/vendor"))),
         ];
         Ok(Scene { dir, vars })
@@ -155,14 +169,46 @@ impl Place {
             self.sources()?;
         }
         let scene = self.scene(client.name)?;
-        // The marker holds the script that has run: another script sets up anew.
-        let marker = scene.dir.join("set-up.sh");
-        if fs::read_to_string(&marker).ok().as_deref() != Some(client.set_up) {
-            scene.read(client.set_up).context("its set-up")?;
-            fs::write(&marker, client.set_up)?;
-        }
+        self.once(&scene, client.set_up)?;
         let version = scene.read(client.version).context("its version")?;
         Ok((scene, version.trim().to_string()))
+    }
+
+    /// Runs a set-up unless it has run here.
+    fn once(&self, scene: &Scene, script: &str) -> Result<()> {
+        // The marker holds what has run, and on what: another script, and other input, sets up anew.
+        let marker = scene.dir.join("set-up.sh");
+        let whole = format!("# {}\n{script}", self.scale.dir(Path::new("")).display());
+        if fs::read_to_string(&marker).ok().as_deref() != Some(whole.as_str()) {
+            scene.read(script).context("its set-up")?;
+            fs::write(&marker, whole)?;
+        }
+        Ok(())
+    }
+
+    /// Everything that a makers' suite needs, and its folder set up. Its tests come from the distribution's source package of the
+    /// program that is tested, in the installed version if it is still there; scripts find it in `PACKAGE`.
+    pub(crate) fn set_up_suite(&self, suite: &Suite) -> Result<Scene> {
+        self.provide(suite.programs, suite.modules)?;
+        let mut scene = self.scene(&format!("suite-{}", suite.client))?;
+        if let Some(program) = suite.source {
+            let package = self.base.join("packages").join(program);
+            if !package.join("source").exists() {
+                if !self.install {
+                    bail!("the sources of {program} are not there");
+                }
+                self.provide(&[("dpkg-source", "dpkg-dev")], &[])?;
+                fs::create_dir_all(&package)?;
+                let fetch = Scene { dir: package.clone(), vars: scene.vars.clone() };
+                fetch
+                    .read(&format!("sh \"$SCRIPTS/source_package.sh\" {program}"))
+                    .context("its source package")?;
+            }
+            let text = package.join("source").to_string_lossy().into_owned();
+            scene.vars.push(("PACKAGE", text));
+        }
+        self.once(&scene, suite.set_up)?;
+        Ok(scene)
     }
 }
 
@@ -175,6 +221,7 @@ mod tests {
             root: base.to_path_buf(),
             base: base.to_path_buf(),
             install: false,
+            scale: Scale::Full,
             path: "/usr/bin:/bin".to_string(),
         }
     }

@@ -1,7 +1,7 @@
 //! The clients: what each needs, what it does, and what is compared.
 //!
 //! Every script is run by `sh -eu` in the client's folder with the variables `SCRIPTS` (the folder of the Python, SQL and other
-//! sources), `INPUT` (files made by [`super::input`]), `SOURCES` (crates fetched for their source) and, for servers, `PORT`.
+//! sources), `INPUT` (files made by [`super::input`]), `SCALE` ("full" or "quick"), `SOURCES` (crates fetched for their source) and, for servers, `PORT`.
 
 /// A program as it is, and what it is made to do.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,7 @@ macro_rules! as_postgres {
         )
     };
 }
+pub(crate) use as_postgres;
 
 /// All of them; those that must run first.
 pub(crate) const CLIENTS: [Client; 16] = [
@@ -225,53 +226,6 @@ pub(crate) const CLIENTS: [Client; 16] = [
               echo verified",
         version: "stress-ng --version | cut -d' ' -f1-3",
         ..Client::EMPTY
-    },
-];
-
-/// Tests that a client's makers wrote, run under the preload.
-pub(crate) struct Suite {
-    pub(crate) client: &'static str,
-    /// What of it is run, for the page.
-    pub(crate) what: &'static str,
-    pub(crate) modules: &'static [&'static str],
-    pub(crate) programs: &'static [(&'static str, &'static str)],
-    /// Fails if a test does, and prints in its last line how many ran.
-    pub(crate) run: &'static str,
-}
-
-/// The ones that can be had.
-pub(crate) const SUITES: [Suite; 4] = [
-    Suite {
-        client: "numpy",
-        what: "NumPy's tests of arrays, elementwise functions and memory overlap",
-        modules: &["numpy", "pytest", "hypothesis"],
-        programs: &[],
-        run: "python3 -m pytest -q -x -p no:cacheprovider -k 'not huge and not large_' --pyargs numpy._core.tests.test_multiarray \
-              numpy._core.tests.test_ufunc numpy._core.tests.test_numeric numpy._core.tests.test_mem_overlap numpy._core.tests.test_mem_policy",
-    },
-    Suite {
-        client: "python",
-        what: "CPython's tests of lists, bytes, maps, arrays, threads, fork, SQLite and compression",
-        modules: &["numpy"],
-        programs: &[],
-        run: "python3 -m test -q test_list test_bytes test_dict test_array test_threading test_fork1 test_subprocess \
-              test_sqlite3 test_zlib test_lzma test_mmap test_memoryview test_bigmem test_ctypes 2>&1",
-    },
-    Suite {
-        client: "xz",
-        what: "packs at every level and tests what was packed",
-        modules: &[],
-        programs: &[("xz", "xz-utils")],
-        run: "head -c 3000000 \"$INPUT/text.txt\" >part; for level in 0 1 2 3 4 5 6 7 8 9; do xz -$level -k -c part >part.xz; xz -t part.xz; \
-              xz -dc part.xz | cmp - part; done; echo 10 levels",
-    },
-    Suite {
-        client: "stress-ng",
-        what: "its verifying stressors of heap and address space",
-        modules: &[],
-        programs: &[("stress-ng", "stress-ng")],
-        run: "stress-ng --quiet --verify --seed 7 --malloc 1 --malloc-ops 5000 --bigheap 1 --bigheap-ops 500 --bigheap-bytes 64M --brk 1 \
-              --brk-ops 2000 --fork 1 --fork-ops 500 --mremap 1 --mremap-ops 50 --timeout 60; echo 5 stressors",
     },
 ];
 

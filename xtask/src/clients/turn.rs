@@ -22,6 +22,25 @@ pub(crate) struct Column {
     pub(crate) name: String,
     /// The library that is preloaded; the C library's own allocator without.
     pub(crate) library: Option<PathBuf>,
+    /// What is in `VMALLOC_CONF`.
+    pub(crate) conf: Option<String>,
+}
+
+impl Column {
+    /// The C library's own allocator.
+    pub(crate) fn plain(name: &str) -> Self {
+        Self { name: name.to_string(), library: None, conf: None }
+    }
+
+    /// Puts a command under the library, with the settings.
+    pub(crate) fn dress(&self, command: &mut Command) {
+        if let Some(library) = &self.library {
+            command.env("LD_PRELOAD", library);
+        }
+        if let Some(conf) = &self.conf {
+            command.env("VMALLOC_CONF", conf);
+        }
+    }
 }
 
 /// What a run took, and a checksum of its answers.
@@ -81,17 +100,12 @@ impl Scene {
 ///
 /// # Errors
 /// If it, or what drives it, fails; the error ends with what it said last.
-pub(crate) fn turn(client: &Client, scene: &Scene, column: &Column, conf: Option<&str>) -> Result<Turn> {
+pub(crate) fn turn(client: &Client, scene: &Scene, column: &Column) -> Result<Turn> {
     let said = scene.dir.join("stderr.txt");
     let mut command = scene.shell(client.run);
     let port = free_port()?.to_string();
     command.env("PORT", &port).stderr(File::create(&said)?);
-    if let Some(library) = &column.library {
-        command.env("LD_PRELOAD", library);
-    }
-    if let Some(conf) = conf {
-        command.env("VMALLOC_CONF", conf);
-    }
+    column.dress(&mut command);
     command.stdout(if client.beside.is_some() { Stdio::null() } else { Stdio::piped() });
     let started = Instant::now();
     let mut child = command.spawn().context("cannot run timeout and sh")?;
@@ -119,8 +133,14 @@ pub(crate) fn floor_bytes() -> Option<u64> {
 
 /// How many large allocations the preload served in a run of its own, if it says so: counting is not free, so no measured run counts.
 pub(crate) fn served(client: &Client, scene: &Scene, column: &Column) -> Result<u64> {
-    turn(client, scene, column, Some("stats:true"))?;
-    Ok(count_served(&fs::read_to_string(scene.dir.join("stderr.txt")).unwrap_or_default()))
+    let mut column = column.clone();
+    column.conf = Some(column.conf.map_or("stats:true".to_string(), |conf| format!("{conf},stats:true")));
+    turn(client, scene, &column)?;
+    let said = fs::read_to_string(scene.dir.join("stderr.txt")).unwrap_or_default();
+    if let Some(line) = said.lines().find(|line| line.starts_with("vmalloc: VMALLOC_CONF: ")) {
+        bail!("{line}");
+    }
+    Ok(count_served(&said))
 }
 
 fn count_served(said: &str) -> u64 {
@@ -169,7 +189,7 @@ fn free_port() -> Result<u16> {
 }
 
 /// The last three lines that say anything.
-fn last_lines(text: &str) -> String {
+pub(crate) fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = lines.get(lines.len().saturating_sub(3)..).unwrap_or_default();
     if last.is_empty() { "it said nothing".to_string() } else { last.join(" | ") }
@@ -189,7 +209,7 @@ mod tests {
     }
 
     fn plain() -> Column {
-        Column { name: "plain".to_string(), library: None }
+        Column::plain("plain")
     }
 
     #[test]
@@ -197,7 +217,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let client =
             Client { run: "echo $WORD; i=0; while [ $i -lt 2000 ]; do i=$((i + 1)); done", ..Client::EMPTY };
-        let turn = turn(&client, &scene(dir.path()), &plain(), None).unwrap();
+        let turn = turn(&client, &scene(dir.path()), &plain()).unwrap();
         assert_eq!(turn.answer, Answer { bytes: 6, crc: crc32fast::hash(b"hello\n") });
         assert!(turn.cpu_seconds > 0.0 && turn.wall_seconds > 0.0 && turn.peak_bytes > 100_000.0, "{turn:?}");
         assert!(floor_bytes().is_some_and(|bytes| bytes > 100_000));
@@ -218,10 +238,25 @@ mod tests {
     }
 
     #[test]
+    fn settings_reach_our_column_and_what_the_preload_refuses_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let client = Client { run: "echo \"$VMALLOC_CONF\" | tee /dev/stderr", ..Client::EMPTY };
+        let column = Column { conf: Some("threshold:1M".to_string()), ..plain() };
+        let ran = turn(&client, &scene(dir.path()), &column).unwrap();
+        assert_eq!(ran.answer.crc, crc32fast::hash(b"threshold:1M\n"));
+        assert_eq!(served(&client, &scene(dir.path()), &column).unwrap(), 0);
+        let said = fs::read_to_string(dir.path().join("stderr.txt")).unwrap();
+        assert_eq!(said, "threshold:1M,stats:true\n");
+        let client = Client { run: "echo 'vmalloc: VMALLOC_CONF: \"x\" has no known key' >&2; echo", ..client };
+        let error = served(&client, &scene(dir.path()), &column).unwrap_err().to_string();
+        assert!(error.contains("no known key"), "{error}");
+    }
+
+    #[test]
     fn a_client_that_fails_is_an_error_with_its_last_words() {
         let dir = tempfile::tempdir().unwrap();
         let client = Client { run: "echo one; echo no memory >&2; exit 3", ..Client::EMPTY };
-        let error = format!("{:#}", turn(&client, &scene(dir.path()), &plain(), None).unwrap_err());
+        let error = format!("{:#}", turn(&client, &scene(dir.path()), &plain()).unwrap_err());
         assert!(error.contains("no memory") && error.contains('3'), "{error}");
     }
 
@@ -230,11 +265,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let client = Client { run: "exec sleep 600", beside: Some("echo lost >&2; exit 1"), ..Client::EMPTY };
         let started = Instant::now();
-        let error = format!("{:#}", turn(&client, &scene(dir.path()), &plain(), None).unwrap_err());
+        let error = format!("{:#}", turn(&client, &scene(dir.path()), &plain()).unwrap_err());
         assert!(error.contains("plain"), "{error}");
         assert!(started.elapsed().as_secs() < 500, "it was waited for");
         let client = Client { run: "sleep 0.01", beside: Some("echo answers"), ..Client::EMPTY };
-        let turn = turn(&client, &scene(dir.path()), &plain(), None).unwrap();
+        let turn = turn(&client, &scene(dir.path()), &plain()).unwrap();
         assert_eq!(turn.answer.bytes, 8);
     }
 
