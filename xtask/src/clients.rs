@@ -192,9 +192,7 @@ fn kept(root: &Path, args: &Args) -> Result<(Vec<Row>, Told)> {
 }
 
 fn chosen(client: &Client, args: &Args) -> bool {
-    wanted(client.name, args)
-        && (client.quick || !args.quick)
-        && !args.suites_only
+    wanted(client.name, args) && (client.quick || !args.quick) && !args.suites_only
 }
 
 fn wanted(name: &str, args: &Args) -> bool {

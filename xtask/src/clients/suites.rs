@@ -215,7 +215,9 @@ fn compare(plain: &BTreeMap<String, bool>, ours: &BTreeMap<String, bool>) -> Res
     }
     // What only ran with us and failed is ours as well; what failed without us and passes now is luck, and no merit.
     bad.extend(
-        ours.iter().filter(|(name, passed)| !**passed && !plain.contains_key(*name)).map(|(name, _)| name.clone()),
+        ours.iter()
+            .filter(|(name, passed)| !**passed && !plain.contains_key(*name))
+            .map(|(name, _)| name.clone()),
     );
     let passed = ours.values().filter(|passed| **passed).count();
     if !bad.is_empty() {
@@ -247,7 +249,8 @@ mod tests {
     #[test]
     fn a_test_fails_once_and_for_all() {
         let outcomes = outcomes("PASS a b\nnoise\nFAIL c\nPASS c\nPASSED d\nFAIL e\n");
-        let expected = [("a b", true), ("c", false), ("e", false)].map(|(name, passed)| (name.to_string(), passed));
+        let expected =
+            [("a b", true), ("c", false), ("e", false)].map(|(name, passed)| (name.to_string(), passed));
         assert_eq!(outcomes, BTreeMap::from(expected));
     }
 

@@ -52,7 +52,7 @@ macro_rules! as_postgres {
 pub(crate) use as_postgres;
 
 /// All of them; those that must run first.
-pub(crate) const CLIENTS: [Client; 16] = [
+pub(crate) const CLIENTS: [Client; 20] = [
     Client {
         name: "numpy",
         what: "elementwise expressions on arrays of 24, 32, 48 and 64 MB, a temporary for each operation",
@@ -63,7 +63,7 @@ pub(crate) const CLIENTS: [Client; 16] = [
     },
     Client {
         name: "duckdb",
-        what: "joins, groups, sorts and windows over 600000 rows, two threads",
+        what: "joins, groups, sorts and windows over 2.4 million rows, two threads",
         modules: &["duckdb"],
         run: "exec python3 \"$SCRIPTS/duckdb_queries.py\"",
         version: "python3 -c 'import duckdb; print(\"DuckDB\", duckdb.__version__)'",
@@ -71,7 +71,8 @@ pub(crate) const CLIENTS: [Client; 16] = [
     },
     Client {
         name: "redis",
-        what: "server under redis-benchmark over loopback: small values, values of 256 KiB and 1 MiB, pipelines",
+        what: "server with 70 MB of values under redis-benchmark over loopback: small values, values of 256 KiB and 1 MiB, pipelines; Debian's is \
+               linked with jemalloc, so that plain is jemalloc here",
         programs: &[
             ("redis-server", "redis-server"),
             ("redis-benchmark", "redis-tools"),
@@ -81,9 +82,11 @@ pub(crate) const CLIENTS: [Client; 16] = [
         beside: Some(
             "for i in $(seq 200); do redis-cli -p \"$PORT\" ping 2>/dev/null | grep -q PONG && break; sleep 0.05; done\n\
              b() { redis-benchmark -p \"$PORT\" -q \"$@\" >&2; }\n\
-             b -n 20000 -t set,get,incr,lpush,hset -P 16 -c 10\n\
-             b -n 2000 -d 262144 -t set,get -c 4\n\
-             b -n 500 -d 1048576 -t set,get -c 4\n\
+             redis-cli -p \"$PORT\" debug populate 60000 key 500 >&2\n\
+             redis-cli -p \"$PORT\" debug populate 120 big 262144 >&2\n\
+             b -n 60000 -t set,get,incr,lpush,hset,zadd -P 16 -c 10\n\
+             b -n 3000 -d 262144 -t set,get -c 4\n\
+             b -n 800 -d 1048576 -t set,get -c 4\n\
              redis-cli -p \"$PORT\" debug digest\n\
              redis-cli -p \"$PORT\" dbsize\n\
              redis-cli -p \"$PORT\" shutdown nosave",
@@ -93,7 +96,7 @@ pub(crate) const CLIENTS: [Client; 16] = [
     },
     Client {
         name: "postgres",
-        what: "server under pgbench (read only) and reports: sorts, hash joins, aggregates, long strings",
+        what: "server of 400000 accounts under pgbench (read only) and reports: sorts, hash joins, aggregates, long strings",
         programs: &[
             ("postgres", "postgresql"),
             ("pgbench", "postgresql-contrib"),
@@ -102,9 +105,9 @@ pub(crate) const CLIENTS: [Client; 16] = [
         set_up: as_postgres!(
             "rm -rf data && mkdir -p data && if [ -n \"$AS\" ]; then chown postgres data; fi\n\
              $AS initdb -D data -U postgres -A trust --locale=C -E UTF8 >/dev/null\n\
-             printf \"fsync = off\\nlisten_addresses = ''\\nunix_socket_directories = '$PWD/data'\\nautovacuum = off\\n\" >>data/postgresql.conf\n\
+             printf \"fsync = off\\nlisten_addresses = ''\\nunix_socket_directories = '$PWD/data'\\nautovacuum = off\\nshared_buffers = 256MB\\n\" >>data/postgresql.conf\n\
              $AS pg_ctl -w -D data -l data/log start >/dev/null\n\
-             pgbench -h \"$PWD/data\" -U postgres -q -i -s 2 postgres >/dev/null 2>&1\n\
+             pgbench -h \"$PWD/data\" -U postgres -q -i -s 4 postgres >/dev/null 2>&1\n\
              $AS pg_ctl -w -D data -m fast stop >/dev/null"
         ),
         run: as_postgres!("exec $AS postgres -D data"),
@@ -119,16 +122,27 @@ pub(crate) const CLIENTS: [Client; 16] = [
     },
     Client {
         name: "gcc",
-        what: "SQLite's amalgamation of 9 MB, -O0, to assembly",
+        what: "SQLite's amalgamation of 9 MB, -Og, to assembly",
         programs: &[("gcc", "gcc"), ("cargo", "cargo")],
         set_up: "test -f \"$SOURCES/libsqlite3-sys/sqlite3/sqlite3.c\"",
-        run: "exec gcc -O0 -S -o - \"$SOURCES/libsqlite3-sys/sqlite3/sqlite3.c\"",
+        run: "exec gcc -Og -S -o - \"$SOURCES/libsqlite3-sys/sqlite3/sqlite3.c\"",
         version: "gcc --version | head -1",
         ..Client::EMPTY
     },
     Client {
+        name: "rustc",
+        what: "the crate regex-syntax of 2.3 MB, unoptimized, to assembly; the compiler has jemalloc built in, so next to nothing comes from us",
+        programs: &[("rustc", "rustc"), ("cargo", "cargo")],
+        // Not what stands for it on the path: it may choose among compilers.
+        set_up: "test -f \"$SOURCES/regex-syntax/src/lib.rs\"; rustc --print sysroot >sysroot",
+        run: "exec \"$(cat sysroot)/bin/rustc\" --edition 2021 --crate-type lib --cap-lints allow --cfg 'feature=\"std\"' --cfg 'feature=\"unicode\"' \
+              -C codegen-units=1 --emit=asm -o - \"$SOURCES/regex-syntax/src/lib.rs\"",
+        version: "rustc --version",
+        ..Client::EMPTY
+    },
+    Client {
         name: "git",
-        what: "a repository of 200 commits: clone, repack with new deltas, log with patches, diff of a file of 4 MB",
+        what: "a repository of 300 commits and 240 files: clone, repack with new deltas, log with patches, diff of a file of 16 MB",
         programs: &[("git", "git")],
         set_up: "rm -rf repo && git init -q --bare repo && git -C repo fast-import --quiet <\"$INPUT/history.txt\"",
         run: "rm -rf copy && git clone -q --no-local --bare repo copy\n\
@@ -141,9 +155,10 @@ pub(crate) const CLIENTS: [Client; 16] = [
     },
     Client {
         name: "xz",
-        what: "6 MB of text packed by two threads and unpacked",
+        what: "20 MB of text packed in blocks of 8 MiB by two threads, with dictionaries of 16 MiB, and unpacked",
         programs: &[("xz", "xz-utils")],
-        run: "xz -1 -T2 --block-size=1MiB -c \"$INPUT/text.txt\" >packed.xz; cat packed.xz; exec xz -dc packed.xz",
+        run: "head -c 20000000 \"$INPUT/text.txt\" >part\n\
+              xz --lzma2=preset=1,dict=16MiB -T2 --block-size=8MiB -c part >packed.xz; cat packed.xz; exec xz -dc packed.xz",
         version: "xz --version | head -1",
         quick: true,
         ..Client::EMPTY
@@ -152,7 +167,9 @@ pub(crate) const CLIENTS: [Client; 16] = [
         name: "sqlite",
         what: "after SQLite's speed test: inserts, indexes, joins, updates, group_concat, blobs of 400 KB to 1 MB",
         programs: &[("sqlite3", "sqlite3")],
-        run: "exec sqlite3 -batch -bail -init /dev/null :memory: \".read $SCRIPTS/sqlite_speed.sql\"",
+        run: "rows=400000 blobs=120; case $SCALE in quick) rows=60000 blobs=40;; esac\n\
+              exec sqlite3 -batch -bail -init /dev/null :memory: \".parameter set :rows $rows\" \".parameter set :blobs $blobs\" \
+              \".read $SCRIPTS/sqlite_speed.sql\"",
         version: "echo SQLite $(sqlite3 --version | cut -d' ' -f1)",
         quick: true,
         ..Client::EMPTY
@@ -182,10 +199,20 @@ pub(crate) const CLIENTS: [Client; 16] = [
         ..Client::EMPTY
     },
     Client {
+        name: "scipy",
+        what: "Fourier transforms, filters of pictures, a sparse and a dense system",
+        modules: &["scipy", "numpy"],
+        run: "exec python3 \"$SCRIPTS/scipy_numbers.py\"",
+        version: "python3 -c 'import scipy; print(\"SciPy\", scipy.__version__)'",
+        ..Client::EMPTY
+    },
+    Client {
         name: "zstd",
-        what: "6 MB of text packed at levels 3 and 9 and unpacked",
+        what: "64 MB of text packed at level 3 and unpacked, 32 MB at level 9 and 1 MB at level 19, both with a window of 128 MB",
         programs: &[("zstd", "zstd")],
-        run: "zstd -q -3 -T1 -c \"$INPUT/text.txt\"; zstd -q -9 -T1 -c \"$INPUT/text.txt\" >packed.zst; exec zstd -q -dc packed.zst",
+        run: "zstd -q -3 -T1 -c \"$INPUT/text.txt\" >packed.zst; cat packed.zst; zstd -q -dc packed.zst\n\
+              head -c 32000000 \"$INPUT/text.txt\" | zstd -q -9 --long=27 -T1 -c\n\
+              head -c 1000000 \"$INPUT/text.txt\" | zstd -q -19 --long=27 -T1 -c",
         version: "echo zstd $(zstd --version | grep -o 'v[0-9.]*')",
         quick: true,
         ..Client::EMPTY
@@ -197,6 +224,36 @@ pub(crate) const CLIENTS: [Client; 16] = [
         run: "exec convert-im6.q16 -limit thread 2 -size 3000x2000 gradient:red-blue -resize 120% -rotate 90 -blur 0x1 \
               \\( +clone -flop -level 10%,90% \\) -compose multiply -composite -resize 60% -depth 8 rgb:-",
         version: "convert-im6.q16 -version | head -1 | cut -d' ' -f2-3",
+        ..Client::EMPTY
+    },
+    Client {
+        name: "ffmpeg",
+        what: "60 generated frames of 1920 by 1080 scaled, blurred and encoded as H.264 by two threads",
+        programs: &[("ffmpeg", "ffmpeg")],
+        run: "exec ffmpeg -nostdin -v error -f lavfi -i testsrc2=size=1920x1080:rate=25 -frames:v 60 -vf scale=1600:900,boxblur=2 -pix_fmt yuv420p \
+              -c:v libx264 -preset veryfast -threads 2 -bitexact -f h264 -",
+        version: "ffmpeg -version | head -1 | cut -d' ' -f1-3",
+        ..Client::EMPTY
+    },
+    Client {
+        name: "nginx",
+        what: "server of a text of 64 MB under ab over loopback: as it is, packed, and by way of itself as a proxy",
+        programs: &[("nginx", "nginx"), ("ab", "apache2-utils"), ("curl", "curl")],
+        run: "sed -e \"s/PORT/$PORT/g\" -e \"s|INPUT|$INPUT|g\" -e \"s/USER_GROUP/$(id -gn)/; s/user USER/user $(id -un)/\" \
+              \"$SCRIPTS/nginx.conf\" >nginx.conf\n\
+              exec nginx -p \"$PWD/\" -c \"$PWD/nginx.conf\" -e stderr",
+        beside: Some(
+            "at=http://127.0.0.1:$PORT\n\
+             for i in $(seq 200); do curl -sf -o /dev/null -r 0-9 $at/plain/text.txt && break; sleep 0.05; done\n\
+             for path in plain proxied; do curl -sf $at/$path/text.txt | md5sum; done\n\
+             curl -sf -H 'Accept-Encoding: gzip' $at/packed/text.txt | md5sum\n\
+             load() { ab -q \"$@\" >ab.txt 2>&1; grep -E '^(Complete|Failed|Non-2xx)' ab.txt; }\n\
+             load -n 24 -c 4 $at/plain/text.txt\n\
+             load -n 12 -c 4 $at/proxied/text.txt\n\
+             load -n 3 -c 3 -H 'Accept-Encoding: gzip' $at/packed/text.txt\n\
+             kill -QUIT $(cat nginx.pid)",
+        ),
+        version: "nginx -v 2>&1",
         ..Client::EMPTY
     },
     Client {

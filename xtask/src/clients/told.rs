@@ -44,9 +44,7 @@ impl Told {
             let rest = page.split_once(head).map_or("", |(_, rest)| rest);
             let lines = rest.lines().map_while(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
             lines
-                .filter_map(|line| {
-                    line.split(" | ").map(str::to_string).collect::<Vec<_>>().try_into().ok()
-                })
+                .filter_map(|line| line.split(" | ").map(str::to_string).collect::<Vec<_>>().try_into().ok())
                 .collect()
         }
         Self { suites: table(page, SUITES_HEAD), absent: table(page, ABSENT_HEAD) }

@@ -247,7 +247,8 @@ mod tests {
         assert_eq!(served(&client, &scene(dir.path()), &column).unwrap(), 0);
         let said = fs::read_to_string(dir.path().join("stderr.txt")).unwrap();
         assert_eq!(said, "threshold:1M,stats:true\n");
-        let client = Client { run: "echo 'vmalloc: VMALLOC_CONF: \"x\" has no known key' >&2; echo", ..client };
+        let client =
+            Client { run: "echo 'vmalloc: VMALLOC_CONF: \"x\" has no known key' >&2; echo", ..client };
         let error = served(&client, &scene(dir.path()), &column).unwrap_err().to_string();
         assert!(error.contains("no known key"), "{error}");
     }

@@ -1,9 +1,9 @@
-# Joins, groups, sorts and windows over tables that fill a few hundred megabytes, by two threads; whole numbers, so that no order
+# Joins, groups, sorts and windows over tables that fill some hundred megabytes, by two threads; whole numbers, so that no order
 # of threads shows in the answers.
 import duckdb
 
 db = duckdb.connect(":memory:", config={"threads": 2})
-db.execute("create table t as select i, (i * 7919) % 100003 as k, (i * 104729) % 1000003 as v, 'name' || (i % 5000) as s from range(600000) r(i)")
+db.execute("create table t as select i, (i * 7919) % 100003 as k, (i * 104729) % 1000003 as v, 'name' || (i % 5000) as s from range(2400000) r(i)")
 db.execute("create table u as select i as k, (i * 31) % 977 as g from range(100003) r(i)")
 for query in (
     "select g, count(*), sum(v), max(s) from t join u using (k) group by g order by g",

@@ -2,7 +2,7 @@
 const crypto = require('crypto');
 const zlib = require('zlib');
 let digest = crypto.createHash('sha1');
-for (let step = 0; step < 40; step++) {
+for (let step = 0; step < 80; step++) {
   const buffer = Buffer.alloc(4 << 20, 'line ' + step + '\n');
   const packed = zlib.deflateRawSync(buffer, { level: 1 });
   const both = Buffer.concat([packed, buffer.subarray(0, 1 << 20)]);

@@ -1,8 +1,9 @@
 -- After the manner of SQLite's speed test: inserts, indexes, ranges, joins, updates, deletes, text and large blobs, in memory.
+-- `:rows` and `:blobs` are parameters that the caller sets.
 pragma temp_store = memory;
 pragma cache_size = -65536;
 create table t1(a integer primary key, b integer, c text);
-with recursive n(i) as (select 1 union all select i + 1 from n where i < 100000)
+with recursive n(i) as (select 1 union all select i + 1 from n where i < :rows)
   insert into t1 select i, (i * 7919) % 100003, printf('%08d and %x', (i * 104729) % 1000003, i) from n;
 create index t1b on t1(b);
 create index t1c on t1(c);
@@ -14,7 +15,7 @@ select sum(a), sum(length(c)) from t1;
 select b % 97 as g, count(*), max(c) from t1 group by g order by g;
 select length(group_concat(c, ',')) from (select c from t1 order by c desc);
 create table t2(k integer primary key, v blob);
-with recursive n(i) as (select 1 union all select i + 1 from n where i < 60)
+with recursive n(i) as (select 1 union all select i + 1 from n where i < :blobs)
   insert into t2 select i, zeroblob(400000 + i * 9973) from n;
 update t2 set v = v || x'00ff' where k % 2 = 0;
 select sum(length(v)), sum(length(hex(v))) from t2;
