@@ -168,7 +168,7 @@ pub(crate) const CLIENTS: [Client; 20] = [
         what: "after SQLite's speed test: inserts, indexes, joins, updates, group_concat, blobs of 400 KB to 1 MB",
         programs: &[("sqlite3", "sqlite3")],
         run: "rows=400000 blobs=120; case $SCALE in quick) rows=60000 blobs=40;; esac\n\
-              exec sqlite3 -batch -bail -init /dev/null :memory: \".parameter set :rows $rows\" \".parameter set :blobs $blobs\" \
+              exec sqlite3 -batch -bail -init /dev/null :memory: \"pragma temp_store = memory\" \".parameter set :rows $rows\" \".parameter set :blobs $blobs\" \
               \".read $SCRIPTS/sqlite_speed.sql\"",
         version: "echo SQLite $(sqlite3 --version | cut -d' ' -f1)",
         quick: true,

@@ -1,7 +1,8 @@
 -- After the manner of SQLite's speed test: inserts, indexes, ranges, joins, updates, deletes, text and large blobs, in memory.
--- `:rows` and `:blobs` are parameters that the caller sets.
-pragma temp_store = memory;
+-- The caller sets `:rows` and `:blobs`, after `pragma temp_store`, which forgets them; without them the first insert fails.
 pragma cache_size = -65536;
+create table sizes(rows integer not null, blobs integer not null);
+insert into sizes values (:rows, :blobs);
 create table t1(a integer primary key, b integer, c text);
 with recursive n(i) as (select 1 union all select i + 1 from n where i < :rows)
   insert into t1 select i, (i * 7919) % 100003, printf('%08d and %x', (i * 104729) % 1000003, i) from n;
