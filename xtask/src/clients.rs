@@ -151,6 +151,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
             }
         }
     }
+    let mut tested = 0;
     if args.suites || args.suites_only {
         let column = |name: &str| columns.iter().find(|column| column.name == name).context("no such column");
         let (plain, ours) = (column("plain")?, column(OURS)?);
@@ -160,6 +161,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
             println!("{}: {}: {outcome}", suite.client, suite.what);
             failed.extend(ended.err().map(|error| format!("tests of {}: {error:#}", suite.client)));
             told.suite(suite.client, suite.what, &outcome);
+            tested += 1;
         }
     }
     let ran = rows.len() - before;
@@ -176,7 +178,8 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if !failed.is_empty() {
         bail!("{}", failed.join("; "));
     }
-    println!("clients: {ran} ran, answers equal, {} skipped", skipped.len());
+    let suites = if tested == 0 { String::new() } else { format!("{tested} suites told, ") };
+    println!("clients: {ran} ran, answers equal, {suites}{} skipped", skipped.len());
     Ok(())
 }
 
