@@ -71,11 +71,12 @@ pub(crate) const SUITES: [Suite; 9] = [
         programs: &[("git", "git"), ("gcc", "gcc"), ("make", "make")],
         source: Some("git"),
         set_up: "cd \"$PACKAGE\"\n\
-                 make -s -j2 CFLAGS=-O0 NO_OPENSSL=1 NO_CURL=1 NO_EXPAT=1 NO_TCLTK=1 NO_GETTEXT=1 t/helper/test-tool GIT-BUILD-OPTIONS >/dev/null 2>&1",
+                 make -s -j2 CFLAGS=-O0 NO_OPENSSL=1 NO_CURL=1 NO_EXPAT=1 NO_TCLTK=1 NO_GETTEXT=1 t/helper/test-tool GIT-BUILD-OPTIONS >/dev/null 2>&1\n\
+                 make -s -C templates SHELL_PATH=/bin/sh PERL_PATH=/usr/bin/perl >/dev/null",
         run: "root=$PWD/trash; rm -rf \"$root\"; cd \"$PACKAGE/t\"; export GIT_TEST_INSTALLED=/usr/bin\n\
               for test in t5300-pack-object t5302-pack-index t5303-pack-corruption-resilience t5306-pack-nobase t5310-pack-bitmaps t5500-fetch-pack \
               t7700-repack t1006-cat-file t4000-diff-format t4001-diff-rename t4013-diff-various t4015-diff-whitespace t4034-diff-words \
-              t4202-log t6300-for-each-ref t9300-fast-import; do\n\
+              t4211-line-log t6300-for-each-ref t9300-fast-import; do\n\
               sh ./$test.sh --root=\"$root\" 2>&1 | sed -n -e '/# TODO known breakage/d' -e '/# skip/d' \
               -e \"s/^ok \\([0-9]*\\) .*/PASS $test \\1/p\" -e \"s/^not ok \\([0-9]*\\) .*/FAIL $test \\1/p\"; done",
         ..Suite::EMPTY
