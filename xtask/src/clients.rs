@@ -41,6 +41,9 @@ use turn::{Column, Turn};
 /// The name of the preload's column.
 const OURS: &str = "vmalloc";
 
+/// Begins the settings on a page of `--conf`.
+const CONF_MARK: &str = "`VMALLOC_CONF=";
+
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Only these clients, and only the tests of their makers
@@ -191,6 +194,9 @@ fn kept(root: &Path, args: &Args) -> Result<(Vec<Row>, Told)> {
     let mut rows = page::read_csv(&text).with_context(|| path.display().to_string())?;
     rows.retain(|row| !CLIENTS.iter().any(|client| client.name == row.name && chosen(client, args)));
     let page = fs::read_to_string(root.join(dir).join("clients.md")).unwrap_or_default();
+    if page.contains(CONF_MARK) {
+        bail!("{} was measured under other settings", path.display());
+    }
     Ok((rows, Told::read(&page)))
 }
 
@@ -293,7 +299,7 @@ fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], told: &Told) ->
          Turns\n\n{}\n## Clients\n\n{}",
         machine::commit(root),
         machine::machine(root),
-        args.conf.as_ref().map_or("at its defaults".to_string(), |conf| format!("and `VMALLOC_CONF={conf}`")),
+        args.conf.as_ref().map_or("at its defaults".to_string(), |conf| format!("and {CONF_MARK}{conf}`")),
         page::goals(rows),
         page::table(rows),
         page::legend(rows),

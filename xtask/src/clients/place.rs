@@ -142,6 +142,10 @@ impl Place {
         Ok(vendor)
     }
 
+    fn scripts(&self) -> PathBuf {
+        self.root.join("xtask/src/clients/scripts")
+    }
+
     /// A folder by name, of its own for each scale, with the variables that scripts use. Not set up yet.
     pub(crate) fn scene(&self, name: &str) -> Result<Scene> {
         let dir = match self.scale {
@@ -154,7 +158,7 @@ impl Place {
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let vars = vec![
             ("PATH", self.path.clone()),
-            ("SCRIPTS", text(self.root.join("xtask/src/clients/scripts"))),
+            ("SCRIPTS", text(self.scripts())),
             ("INPUT", text(self.scale.dir(&self.base))),
             ("SCALE", self.scale.word().to_string()),
             ("SOURCES", text(self.base.join("sources/vendor"))),
@@ -178,7 +182,14 @@ impl Place {
     fn once(&self, scene: &Scene, script: &str) -> Result<()> {
         // The marker holds what has run, and on what: another script, and other input, sets up anew.
         let marker = scene.dir.join("set-up.sh");
-        let whole = format!("# {}\n{script}", self.scale.dir(Path::new("")).display());
+        let mut whole = format!("# {}\n{script}", self.scale.dir(Path::new("")).display());
+        // And what it builds from our own sources, which it names.
+        for rest in script.split("$SCRIPTS/").skip(1) {
+            let name = rest.split(['"', ' ', '\n']).next().unwrap_or_default();
+            let path = self.scripts().join(name);
+            let source = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            whole += &format!("\n# {name} {:08x}", crc32fast::hash(&source));
+        }
         if fs::read_to_string(&marker).ok().as_deref() != Some(whole.as_str()) {
             scene.read(script).context("its set-up")?;
             fs::write(&marker, whole)?;
@@ -254,6 +265,12 @@ mod tests {
         }
         place.set_up(&client("echo y >>count")).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("c/count")).unwrap(), "x\ny\n");
+        fs::create_dir_all(place.scripts()).unwrap();
+        for (source, copies) in [("one", "one"), ("one", "one"), ("two", "onetwo")] {
+            fs::write(place.scripts().join("a.c"), source).unwrap();
+            place.set_up(&client("cat \"$SCRIPTS/a.c\" >>copies")).unwrap();
+            assert_eq!(fs::read_to_string(dir.path().join("c/copies")).unwrap(), copies);
+        }
         let error = format!("{:#}", place.set_up(&client("echo why >&2; exit 1")).err().unwrap());
         assert!(error.contains("its set-up") && error.contains("why"), "{error}");
     }

@@ -6,7 +6,7 @@ import java.util.zip.CRC32;
 public class Churn {
     public static void main(String[] args) {
         CRC32 crc = new CRC32();
-        for (int step = 0; step < 250; step++) {
+        for (int step = 0; step < 700; step++) {
             HashMap<Integer, String> map = new HashMap<>();
             for (int i = 0; i < 30000; i++) map.put(i * 31 + step, "value " + i);
             crc.update(map.get(31 + step).getBytes());
