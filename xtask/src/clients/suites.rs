@@ -35,7 +35,7 @@ impl Suite {
 }
 
 /// The ones that can be had.
-pub(crate) const SUITES: [Suite; 9] = [
+pub(crate) const SUITES: [Suite; 10] = [
     Suite {
         client: "numpy",
         what: "NumPy's tests of arrays, elementwise functions, numbers and memory",
@@ -142,6 +142,24 @@ pub(crate) const SUITES: [Suite; 9] = [
               if ./$test >log.txt 2>&1; then echo \"PASS $test\"; else echo \"FAIL $test\"; fi; done\n\
               python3 cli-tests/run.py --zstd \"$(command -v zstd)\" --zstdgrep \"$(command -v zstdgrep)\" --zstdless \"$(command -v zstdless)\" \
               --datagen ./datagen 2>&1 | sed -n -e 's/^PASS: /PASS /p' -e 's/^FAIL: /FAIL /p'",
+        ..Suite::EMPTY
+    },
+    Suite {
+        client: "sqlite",
+        what: "SQLite's tests of queries, joins, indexes, blobs, sorting, transactions and windows, in a library built from its source",
+        programs: &[("sqlite3", "sqlite3"), ("gcc", "gcc"), ("make", "make"), ("tclsh", "tcl")],
+        source: Some("sqlite3"),
+        set_up: "cd \"$PACKAGE\"\n\
+                 for tcl in $(find /usr/lib -name tclConfig.sh); do break; done\n\
+                 test -n \"${tcl-}\" || { echo \"needs the headers of Tcl: tcl-dev\" >&2; exit 1; }\n\
+                 ./configure -q --enable-shared=no --with-tcl=\"$(dirname \"$tcl\")\" CFLAGS=-O1 >/dev/null 2>&1\n\
+                 make -s -j2 testfixture >/dev/null 2>&1",
+        run: "rm -rf work; mkdir work; cd work\n\
+              for test in select1 select2 select3 select4 select5 join join2 blob sort sort2 incrblob incrblob2 index where where2 in trans trans2 \
+              vacuum temptable window1 window2 memdb cache func collate1 tableapi bigrow zeroblob insert update delete subquery trigger1 view \
+              autovac pager1 wal malloc5 thread001; do\n\
+              timeout 100 \"$PACKAGE/testfixture\" \"$PACKAGE/test/$test.test\" 2>&1 | sed -n -e \"s/^\\([^ ]*\\)\\.\\.\\. Ok$/PASS $test \\1/p\" \
+              -e \"s/^! \\([^ ]*\\) expected: .*/FAIL $test \\1/p\"; done",
         ..Suite::EMPTY
     },
     Suite {
