@@ -277,7 +277,7 @@ fn run_tidy(root: &Path, _: &mut Tests) -> Result<()> {
 }
 
 fn examples(root: &Path, _: &mut Tests) -> Result<()> {
-    package::examples(root)
+    package::examples(root, &selections(&crate::core_crates(root)?))
 }
 
 fn run_package(root: &Path, _: &mut Tests) -> Result<()> {
@@ -325,11 +325,18 @@ pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
 /// programs have, does not. Walking changes no result, so nothing of it is run twice.
 fn test(root: &Path, tests: &mut Tests) -> Result<()> {
     let core = crate::core_crates(root)?;
+    selections(&core).iter().try_for_each(|selection| run_tests(root, selection, tests))
+}
+
+/// The two parts that the workspace is tested in, as arguments of cargo.
+fn selections(core: &[String]) -> [Vec<&str>; 2] {
     let rest: Vec<_> = core.iter().flat_map(|name| ["--exclude", name]).collect();
-    run_tests(root, &[&["--workspace"], &rest[..], &["--features", METRICS]].concat(), tests)?;
-    let core: Vec<_> = core.iter().flat_map(|name| ["-p", name]).collect();
+    let these: Vec<_> = core.iter().flat_map(|name| ["-p", name]).collect();
     // `--features validate` alone would refuse crates that lack it.
-    run_tests(root, &[&core[..], &["--features", "va-tree/validate"]].concat(), tests)
+    [
+        [&["--workspace"], &rest[..], &["--features", METRICS]].concat(),
+        [&these[..], &["--features", "va-tree/validate"]].concat(),
+    ]
 }
 
 /// The feature that has a test of its own. Documentation is tested with it as well, so that nothing is compiled again.

@@ -163,22 +163,39 @@ fn lacks(package: &Package, files: &[String], bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Runs the example that the README of each published crate names, by the command that stands there. Those in C are run by tests.
-pub(crate) fn examples(root: &Path) -> Result<()> {
+/// Runs the example that the README of each published crate names. Those in C are compiled and run by tests.
+///
+/// `built` are the arguments that tests were built with: with the same ones, nothing of it is compiled again.
+pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
+    let mut programs = Vec::new();
+    for args in built {
+        let cmd = Cmd::cargo(root)
+            .args(["build", "--locked", "--profile", "test", "--examples"])
+            .args(["--message-format", "json-render-diagnostics"]);
+        let mut found = |line: &str| programs.extend(program(line));
+        let ended = cmd.args(args).lines(Show::Nothing, |line| {
+            found(line);
+            // What the compiler says is no JSON.
+            if !line.starts_with('{') && !line.trim_start().starts_with("Compiling ") {
+                println!("{line}");
+            }
+        });
+        ended?.success()?;
+    }
     let mut ran = 0;
     for package in published(root)? {
         let page = fs::read_to_string(root.join("crates").join(&package.name).join("README.md"))?;
         let commands = commands(&page);
-        let in_c = page.contains("](examples/") && page.contains(".c)");
-        if commands.is_empty() && !in_c {
+        if commands.is_empty() && !page.contains(".c](examples/") {
             bail!("the README of {} names no example", package.name);
         }
-        for command in commands {
-            // In the profile of tests, which have built it already.
-            Cmd::cargo(root)
-                .args(["run", "--quiet", "--locked", "--profile", "test"])
-                .args(command)
-                .run(Show::All)?;
+        for (of, name) in commands {
+            if of != package.name {
+                bail!("the README of {} runs an example of {of}", package.name);
+            }
+            let program = programs.iter().find(|(there, _)| there == name);
+            let (_, path) = program.with_context(|| format!("{of} has no example {name}"))?;
+            Cmd::new(root, path).run(Show::All)?;
             ran += 1;
         }
     }
@@ -186,10 +203,19 @@ pub(crate) fn examples(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What follows `cargo run` in the lines of a page that run an example.
-fn commands(page: &str) -> Vec<Vec<&str>> {
-    let lines = page.lines().filter_map(|line| line.strip_prefix("cargo run "));
-    lines.filter(|line| line.contains("--example")).map(|line| line.split_whitespace().collect()).collect()
+/// The name of the example, and where it is, if a line of cargo's says that there is one.
+fn program(line: &str) -> Option<(String, String)> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let target = message.get("target")?;
+    let is_example = target.get("kind")?.as_array()?.iter().any(|kind| kind == "example");
+    let path = message.get("executable")?.as_str()?;
+    is_example.then_some((target.get("name")?.as_str()?.to_string(), path.to_string()))
+}
+
+/// The crate and the example of each line of a page that runs one.
+fn commands(page: &str) -> Vec<(&str, &str)> {
+    let lines = page.lines().filter_map(|line| line.strip_prefix("cargo run -p "));
+    lines.filter_map(|line| line.trim_end().split_once(" --example ")).collect()
 }
 
 #[cfg(test)]
@@ -237,7 +263,13 @@ mod tests {
     #[test]
     fn the_example_that_a_page_names_is_found() {
         let page = "# a\n```sh\ncargo run -p a --example b\ncargo run --release\n```\n`cargo run -p a --example c`\n";
-        assert_eq!(commands(page), [["-p", "a", "--example", "b"]]);
+        assert_eq!(commands(page), [("a", "b")]);
+        let line =
+            r#"{"reason":"compiler-artifact","target":{"kind":["example"],"name":"b"},"executable":"x/b"}"#;
+        assert_eq!(program(line), Some(("b".to_string(), "x/b".to_string())));
+        assert_eq!(program(&line.replace("example", "bin")), None);
+        assert_eq!(program(&line.replace("\"x/b\"", "null")), None);
+        assert_eq!(program("warning: {"), None);
     }
 
     #[test]
