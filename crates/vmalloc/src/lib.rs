@@ -114,3 +114,8 @@ pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapC
 
 /// Bytes of a page.
 const PAGE_BYTES: usize = va_base::PAGE_SIZE as usize;
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
