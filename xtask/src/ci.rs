@@ -6,7 +6,9 @@
 use crate::count::Tests;
 use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
-use crate::{book, browser, clients, fuzz, header, install, kernel, loom, peer, stress, tidy, tools};
+use crate::{
+    book, browser, clients, fuzz, header, install, kernel, loom, package, peer, stress, tidy, tools,
+};
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
 use std::path::Path;
@@ -41,12 +43,18 @@ struct Step {
 }
 
 /// All steps, what fails fast first.
-const STEPS: [Step; 20] = [
+const STEPS: [Step; 22] = [
     Step { name: "fmt", what: "every file is formatted", quick: true, run: fmt },
     Step { name: "tidy", what: "the rules that no compiler knows", quick: true, run: run_tidy },
     Step { name: "clippy", what: "no warnings, everywhere", quick: true, run: clippy },
     Step { name: "test", what: "tests, the core walking its invariants all along", quick: true, run: test },
     Step { name: "doctest", what: "examples in documentation", quick: true, run: doctest },
+    Step {
+        name: "examples",
+        what: "the example that each crate's README names",
+        quick: false,
+        run: examples,
+    },
     Step {
         name: "release",
         what: "the allocator of a process as users build it",
@@ -82,6 +90,12 @@ const STEPS: [Step; 20] = [
         run: stress::step,
     },
     Step { name: "deny", what: "licences, banned crates, sources", quick: false, run: deny },
+    Step {
+        name: "package",
+        what: "what would be published builds from its packages alone",
+        quick: false,
+        run: run_package,
+    },
     Step { name: "demo", what: "the program does its main job", quick: false, run: demo },
     Step { name: "book", what: "every command in the book does what it says", quick: false, run: book::step },
     Step {
@@ -100,7 +114,7 @@ const STEPS: [Step; 20] = [
 ];
 
 /// The second lane of a run of everything. None of these shares a target folder with a step of the first.
-const BESIDE: [&str; 6] = ["loom", "fuzz-build", "fuzz", "deny", "header", "no_std"];
+const BESIDE: [&str; 7] = ["loom", "fuzz-build", "fuzz", "deny", "header", "no_std", "package"];
 
 /// What steps came to.
 #[derive(Default)]
@@ -262,6 +276,14 @@ fn run_tidy(root: &Path, _: &mut Tests) -> Result<()> {
     Ok(())
 }
 
+fn examples(root: &Path, _: &mut Tests) -> Result<()> {
+    package::examples(root, &selections(&crate::core_crates(root)?))
+}
+
+fn run_package(root: &Path, _: &mut Tests) -> Result<()> {
+    package::check(root, false)
+}
+
 fn run_header(root: &Path, _: &mut Tests) -> Result<()> {
     header::check(root)
 }
@@ -303,11 +325,18 @@ pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
 /// programs have, does not. Walking changes no result, so nothing of it is run twice.
 fn test(root: &Path, tests: &mut Tests) -> Result<()> {
     let core = crate::core_crates(root)?;
+    selections(&core).iter().try_for_each(|selection| run_tests(root, selection, tests))
+}
+
+/// The two parts that the workspace is tested in, as arguments of cargo.
+fn selections(core: &[String]) -> [Vec<&str>; 2] {
     let rest: Vec<_> = core.iter().flat_map(|name| ["--exclude", name]).collect();
-    run_tests(root, &[&["--workspace"], &rest[..], &["--features", METRICS]].concat(), tests)?;
-    let core: Vec<_> = core.iter().flat_map(|name| ["-p", name]).collect();
+    let these: Vec<_> = core.iter().flat_map(|name| ["-p", name]).collect();
     // `--features validate` alone would refuse crates that lack it.
-    run_tests(root, &[&core[..], &["--features", "va-tree/validate"]].concat(), tests)
+    [
+        [&["--workspace"], &rest[..], &["--features", METRICS]].concat(),
+        [&these[..], &["--features", "va-tree/validate"]].concat(),
+    ]
 }
 
 /// The feature that has a test of its own. Documentation is tested with it as well, so that nothing is compiled again.
@@ -425,7 +454,7 @@ mod tests {
         for name in BESIDE.into_iter().filter(|&name| name != untold) {
             let verdict = if name == bad { "FAILED" } else { "ok" };
             text += &format!(
-                "==== {name} (1/6): what\n==== {name}: {verdict}, 1.0 s\n{name:<12}{verdict:<8}1.0 s\n"
+                "==== {name} (1/7): what\n==== {name}: {verdict}, 1.0 s\n{name:<12}{verdict:<8}1.0 s\n"
             );
         }
         text
@@ -439,11 +468,11 @@ mod tests {
             let failed: Vec<_> = outcome.failed.iter().map(|(name, _)| name.clone()).collect();
             (outcome.tests.passed, outcome.table.len(), failed)
         };
-        assert_eq!(taken("", "", Ok(())), (7, 6, vec![]));
-        assert_eq!(taken("loom", "", Err(anyhow!("1"))), (7, 6, vec!["loom".to_string()]));
+        assert_eq!(taken("", "", Ok(())), (7, 7, vec![]));
+        assert_eq!(taken("loom", "", Err(anyhow!("1"))), (7, 7, vec!["loom".to_string()]));
         let lane = BESIDE.join(",");
-        assert_eq!(taken("", "fuzz", Ok(())), (7, 5, vec![lane.clone()]));
-        assert_eq!(taken("", "", Err(anyhow!("1"))), (7, 6, vec![lane]));
+        assert_eq!(taken("", "fuzz", Ok(())), (7, 6, vec![lane.clone()]));
+        assert_eq!(taken("", "", Err(anyhow!("1"))), (7, 7, vec![lane]));
         assert!(BESIDE.iter().all(|name| STEPS.iter().any(|step| step.name == *name)));
     }
 

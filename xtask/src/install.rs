@@ -316,7 +316,7 @@ mod tests {
                 && lines[2].starts_with("python3 "),
             "{lines:?}"
         );
-        // Run with the other examples, as a doctest of va-sim.
+        // Run with the other examples, as a doctest of vmalloc-book.
         let (_, rust) = readme.split_once("```rust\n").unwrap();
         assert_eq!(rust.split_once("```").unwrap().0.lines().count(), 3);
         assert!(shell_lines("a").is_err() && shell_lines("```sh\ncargo xtask install\n").is_err());

@@ -13,6 +13,7 @@
 //! | [`peers`] | allocators to measure ours against |
 //! | [`book`] | the book's pages, and every command in it |
 //! | [`clients`] | real programs with the preload and without |
+//! | [`package`] | the packages of the crates that are to be published |
 //! | [`browser`] | a report in a real browser |
 //! | [`header`], [`install`] | the C header, and the C library in a place of the user's |
 //! | [`sh`], [`count`], [`machine`] | running commands, counting tests in what they print, saying where |
@@ -29,6 +30,7 @@ mod kernel;
 mod loom;
 mod machine;
 mod mutate;
+mod package;
 mod peer;
 mod peers;
 mod sh;
@@ -85,6 +87,8 @@ enum Task {
     Browser(browser::Args),
     /// Build the C library, the preload and vmlab, and put them, the header, the manuals and the pkg-config file in a place
     Install(install::Args),
+    /// Pack the crates that are to be published, and build them from their packages
+    Package(package::Args),
     /// Run Linux's allocator and ours under the same programs, and write results/peer.md
     Peer(peer::Args),
     /// Build the allocators that `vmlab bench memory` measures beside ours and the system does not have, under target/peers
@@ -119,6 +123,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Book(args) => book::main(&root, args),
         Task::Browser(args) => browser::main(&root, args),
         Task::Install(args) => install::main(&root, args),
+        Task::Package(args) => package::main(&root, args),
         Task::Peer(args) => peer::main(&root, args),
         Task::Peers(args) => peers::main(&root, args),
         Task::Clients(args) => clients::main(&root, args),

@@ -14,13 +14,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What is chosen in turn.
-const CONFS: [&str; 6] = [
+const CONFS: [&str; 7] = [
     "threshold:128K",
     "threshold:4K",
     "hardened:true",
     "budget:0,threshold:16K",
     "decay:50ms,budget:32M",
     "huge:never,threshold:64K",
+    "huge:auto,threshold:32K",
 ];
 
 #[derive(clap::Args, Debug)]

@@ -32,3 +32,8 @@ pub use machine::{Drain, Epoch, LockClass, Machine, Table};
 pub use platform::{NoSlabs, Platform, Record, assert_pages};
 pub use request::{Request, RequestError};
 pub use units::{Align, PAGE_SHIFT, PAGE_SIZE, Pages, Va, VaRange};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

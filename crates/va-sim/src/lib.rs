@@ -33,8 +33,3 @@ pub mod small;
 pub mod space_fuzz;
 pub mod space_model;
 pub mod strip;
-
-/// The examples of the README compile and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

@@ -27,3 +27,8 @@ pub use btree::{BTree, BTreeIndex, BTreeIndex32};
 pub use congruent::Congruent;
 pub use free_index::{Fit, FreeIndex, IndexMemory};
 pub use rb::RbIndex;
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -68,10 +68,14 @@ impl Place {
 
     /// Compiles a program of `tests/c`.
     fn compile(&self, compiler: &str, standard: &str, source: &str, link: Link) -> PathBuf {
+        self.compile_in("tests/c", compiler, standard, source, link)
+    }
+
+    fn compile_in(&self, dir: &str, compiler: &str, standard: &str, source: &str, link: Link) -> PathBuf {
         let out = self.0.path().join(format!("{source}-{compiler}-{}", link as u8));
         let mut command = Command::new(compiler);
         command.arg(standard).args(WARNINGS).arg("-O2").arg("-pthread").arg("-D_GNU_SOURCE");
-        command.arg("-I").arg(here("include")).arg(here("tests/c").join(source)).arg("-o").arg(&out);
+        command.arg("-I").arg(here("include")).arg(here(dir).join(source)).arg("-o").arg(&out);
         match link {
             Link::Shared => command.arg("-L").arg(self.0.path()).arg("-lvmalloc"),
             Link::Static => command.arg(built("libvmalloc_capi.a")).args(["-ldl", "-lgcc_s", "-lc"]),
@@ -93,6 +97,21 @@ fn areas_work_from_c_linked_shared_and_static() {
     for compiler in compilers(["gcc", "clang"]) {
         for link in [Link::Shared, Link::Static] {
             run(&mut place.program(&place.compile(compiler, "-std=c11", "areas.c", link)));
+        }
+    }
+}
+
+#[test]
+fn the_example_runs_linked_shared_and_static() {
+    let place = Place::new();
+    for compiler in compilers(["gcc", "clang"]) {
+        for link in [Link::Shared, Link::Static] {
+            let program = place.compile_in("examples", compiler, "-std=c99", "areas.c", link);
+            let said = String::from_utf8(run(&mut place.program(&program)).stdout).unwrap();
+            assert!(
+                said.starts_with("32 MiB ") && said.ends_with(" MiB given back to the system\n"),
+                "{said}"
+            );
         }
     }
 }

@@ -4,6 +4,7 @@
 //! the boot arena. Whatever is odd (an alignment that is no power of two) is the next one's to answer.
 
 use crate::boot::Boot;
+use crate::hot::HOT;
 use crate::large::{self, Event, Timer, allocator, count, is_large, owner, stays};
 use crate::next::Next;
 use crate::words::{KeepErrno, set_errno, stop};
@@ -25,11 +26,17 @@ const PAGE_BYTES: usize = 4096;
 fn area(
     size: usize,
     align: usize,
+    allocate: fn(&Vmalloc, Layout) -> Option<NonNull<u8>>,
+) -> Option<NonNull<u8>> {
+    if is_large(size) { area_large(size, align, allocate) } else { None }
+}
+
+#[inline(never)]
+fn area_large(
+    size: usize,
+    align: usize,
     allocate: impl Fn(&Vmalloc, Layout) -> Option<NonNull<u8>>,
 ) -> Option<NonNull<u8>> {
-    if !is_large(size) {
-        return None;
-    }
     let layout = Layout::from_size_align(size, align).ok()?;
     let timer = Timer::start();
     let keep = KeepErrno::new();
@@ -63,9 +70,16 @@ fn bad_pointer(what: &str, error: &FreeError) -> ! {
 /// `malloc`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    if let Some(area) = area(size, SMALL_ALIGN, any) {
-        return area.as_ptr().cast();
-    }
+    if is_large(size) { malloc_large(size) } else { HOT.malloc()(size) }
+}
+
+#[inline(never)]
+extern "C" fn malloc_large(size: usize) -> *mut c_void {
+    area_large(size, SMALL_ALIGN, any).map_or_else(|| malloc_unknown(size), |area| area.as_ptr().cast())
+}
+
+/// The next `malloc`, known or not.
+pub(crate) extern "C" fn malloc_unknown(size: usize) -> *mut c_void {
     match Next::get() {
         // SAFETY: asks for memory.
         Some(next) => unsafe { next.malloc(size) },
@@ -76,18 +90,32 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 /// `calloc`. Pages fresh from the system are not written to.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn calloc(members: usize, size: usize) -> *mut c_void {
+    // What overflows is large.
+    if is_large(members.saturating_mul(size)) {
+        calloc_large(members, size)
+    } else {
+        HOT.calloc()(members, size)
+    }
+}
+
+#[inline(never)]
+extern "C" fn calloc_large(members: usize, size: usize) -> *mut c_void {
     let Some(bytes) = members.checked_mul(size) else {
         set_errno(libc::ENOMEM);
         return null_mut();
     };
-    if let Some(area) = area(bytes, SMALL_ALIGN, |memory, layout| memory.alloc_zeroed(layout).ok()) {
-        return area.as_ptr().cast();
-    }
+    let zeroed = |memory: &Vmalloc, layout| memory.alloc_zeroed(layout).ok();
+    area_large(bytes, SMALL_ALIGN, zeroed)
+        .map_or_else(|| calloc_unknown(members, size), |area| area.as_ptr().cast())
+}
+
+/// The next `calloc`, known or not.
+pub(crate) extern "C" fn calloc_unknown(members: usize, size: usize) -> *mut c_void {
     match Next::get() {
         // SAFETY: asks for memory.
         Some(next) => unsafe { next.calloc(members, size) },
         // Its pieces are zeros.
-        None => boot(bytes, SMALL_ALIGN),
+        None => boot(members.saturating_mul(size), SMALL_ALIGN),
     }
 }
 
@@ -99,18 +127,41 @@ pub extern "C" fn calloc(members: usize, size: usize) -> *mut c_void {
 /// `memory` is null, or of these functions, and nobody uses it any more.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
-    let Some(at) = NonNull::new(memory.cast::<u8>()) else { return };
-    if let Some(owner) = owner(at.as_ptr()) {
-        let _keep = KeepErrno::new();
-        let _timer = Timer::start();
+    if HOT.may_be_ours(memory) {
         // SAFETY: this function's contract.
-        if let Err(error) = unsafe { owner.free(at) } {
-            bad_pointer("free", &error);
-        }
-        count(Event::Freed);
-    } else if BOOT.contains(at.as_ptr()) {
+        unsafe { free_large(memory) };
+    } else if BOOT.contains(memory.cast()) {
         // Nobody takes it back.
-    } else if let Some(next) = Next::get() {
+    } else {
+        // SAFETY: this function's contract. The next one takes null, too.
+        unsafe { HOT.free()(memory) };
+    }
+}
+
+#[inline(never)]
+unsafe extern "C" fn free_large(memory: *mut c_void) {
+    let Some(at) = NonNull::new(memory.cast::<u8>()) else { return };
+    let Some(owner) = owner(at.as_ptr()) else {
+        // It was read while the arena was being made.
+        // SAFETY: this function's contract.
+        unsafe { HOT.free()(memory) };
+        return;
+    };
+    let _keep = KeepErrno::new();
+    let _timer = Timer::start();
+    // SAFETY: this function's contract.
+    if let Err(error) = unsafe { owner.free(at) } {
+        bad_pointer("free", &error);
+    }
+    count(Event::Freed);
+}
+
+/// The next `free`, known or not.
+///
+/// # Safety
+/// As [`free`], of what is neither the arena's nor the boot arena's.
+pub(crate) unsafe extern "C" fn free_unknown(memory: *mut c_void) {
+    if let Some(next) = Next::get() {
         // SAFETY: this function's contract.
         unsafe { next.free(memory) };
     }
@@ -122,6 +173,35 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
 /// As [`free`], and nobody uses the memory during the call.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
+    if HOT.may_be_ours(memory) || is_large(size) || BOOT.contains(memory.cast()) {
+        // SAFETY: this function's contract.
+        unsafe { realloc_large(memory, size) }
+    } else {
+        // SAFETY: this function's contract.
+        unsafe { HOT.realloc()(memory, size) }
+    }
+}
+
+/// The next `realloc`, known or not.
+///
+/// # Safety
+/// As [`realloc`], of what is neither the arena's nor the boot arena's.
+pub(crate) unsafe extern "C" fn realloc_unknown(memory: *mut c_void, size: usize) -> *mut c_void {
+    match Next::get() {
+        // SAFETY: this function's contract.
+        Some(next) => unsafe { next.realloc(memory, size) },
+        None if memory.is_null() => boot(size, SMALL_ALIGN),
+        None => {
+            set_errno(libc::ENOMEM);
+            null_mut()
+        }
+    }
+}
+
+/// # Safety
+/// As [`realloc`].
+#[inline(never)]
+unsafe extern "C" fn realloc_large(memory: *mut c_void, size: usize) -> *mut c_void {
     let Some(at) = NonNull::new(memory.cast::<u8>()) else { return malloc(size) };
     let held_bytes = if let Some(owner) = owner(at.as_ptr()) {
         if size == 0 {
@@ -141,20 +221,12 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
         // SAFETY: a piece of the boot arena, by this function's contract.
         unsafe { BOOT.size_of_piece(at.as_ptr()) }
     } else {
-        let Some(next) = Next::get() else {
-            set_errno(libc::ENOMEM);
-            return null_mut();
-        };
-        if !is_large(size) {
-            // SAFETY: this function's contract.
-            return unsafe { next.realloc(memory, size) };
-        }
-        // SAFETY: this function's contract.
-        let held_bytes = unsafe { next.malloc_usable_size(memory) };
         // What is large there stays: it was passed on, or the next one moves its pages better than we copy them.
-        if is_large(held_bytes) || held_bytes == 0 {
+        // SAFETY: this function's contract.
+        let held_bytes = Next::get().map_or(0, |next| unsafe { next.malloc_usable_size(memory) });
+        if !is_large(size) || is_large(held_bytes) || held_bytes == 0 {
             // SAFETY: this function's contract.
-            return unsafe { next.realloc(memory, size) };
+            return unsafe { realloc_unknown(memory, size) };
         }
         held_bytes
     };

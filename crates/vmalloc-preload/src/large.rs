@@ -1,6 +1,7 @@
 //! The allocator of the process, and who may use it when.
 
 use crate::conf::Conf;
+use crate::hot::HOT;
 use crate::next::Next;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -20,15 +21,13 @@ struct Place(UnsafeCell<MaybeUninit<Vmalloc>>);
 // SAFETY: written once, by whoever set TRIED first; shared only after that, by MADE.
 unsafe impl Sync for Place {}
 
-/// Sizes from which memory comes from the allocator.
-static THRESHOLD: AtomicUsize = AtomicUsize::new(Conf::DEFAULT.threshold_bytes);
 static KEPT_MAX: AtomicUsize = AtomicUsize::new(Conf::DEFAULT.budget_bytes);
 /// The allocator is made with the hardened profile.
 static HARDENED: AtomicBool = AtomicBool::new(Conf::DEFAULT.hardened);
 /// Milliseconds; 0 is none.
 static DECAY: AtomicU64 = AtomicU64::new(0);
 /// As `HugePages` has them in a number.
-static HUGE: AtomicU8 = AtomicU8::new(HugePages::Auto as u8);
+static HUGE: AtomicU8 = AtomicU8::new(Conf::DEFAULT.huge_pages as u8);
 /// Calls are counted.
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
@@ -55,7 +54,7 @@ static PURGED_BEFORE: AtomicU64 = AtomicU64::new(0);
 
 /// Sets what a user chose. For allocations from now on.
 pub(crate) fn configure(conf: &Conf) {
-    THRESHOLD.store(conf.threshold_bytes, Ordering::Relaxed);
+    HOT.set_threshold(conf.threshold_bytes);
     KEPT_MAX.store(conf.budget_bytes, Ordering::Relaxed);
     HARDENED.store(conf.hardened, Ordering::Relaxed);
     let decay = conf.decay.map_or(0, |decay| decay.as_millis() as u64);
@@ -124,12 +123,12 @@ pub(crate) fn given_back(stats: &Stats) -> u64 {
 /// Tells whether a size is large.
 #[inline(always)]
 pub(crate) fn is_large(bytes: usize) -> bool {
-    bytes >= THRESHOLD.load(Ordering::Relaxed)
+    bytes >= HOT.threshold()
 }
 
 /// Sizes from which what is here already stays here: half, so that nobody goes to and fro.
 pub(crate) fn stays(bytes: usize) -> bool {
-    bytes >= THRESHOLD.load(Ordering::Relaxed) / 2
+    bytes >= HOT.threshold() / 2
 }
 
 /// Counts, if anybody wants to know.
@@ -175,7 +174,8 @@ fn make() -> Option<&'static Vmalloc> {
         huge_pages: match HUGE.load(Ordering::Relaxed) {
             huge if huge == HugePages::Never as u8 => HugePages::Never,
             huge if huge == HugePages::Always as u8 => HugePages::Always,
-            _ => HugePages::Auto,
+            huge if huge == HugePages::Auto as u8 => HugePages::Auto,
+            _ => HugePages::Later,
         },
         profile,
         kept_bytes_max: KEPT_MAX.load(Ordering::Relaxed),
@@ -186,6 +186,8 @@ fn make() -> Option<&'static Vmalloc> {
     // SAFETY: only who set TRIED comes here.
     unsafe { place.write(made) };
     begin_in_children(begin_anew_behind);
+    // SAFETY: written above.
+    HOT.set_arena(&unsafe { &*place }.addresses());
     // Release pairs with the acquire of `if_made`.
     MADE.store(place, Ordering::Release);
     teach_next();

@@ -38,6 +38,7 @@
 //! |---|---|
 //! | [`abi`] | the C functions, and who serves them |
 //! | `boot` | memory for whoever asks before anything is known |
+//! | `hot` | what every call reads, and the way of the small ones |
 //! | `next` | the definitions behind this library's |
 //! | `large` | the allocator of the process |
 //! | `fault` | says what a fault in the hardened profile was |
@@ -51,6 +52,7 @@ pub mod abi;
 mod boot;
 mod conf;
 mod fault;
+mod hot;
 mod large;
 mod next;
 mod start;

@@ -103,6 +103,8 @@ impl Next {
             stop(format_args!("the malloc behind this library is its own"));
         }
         STATE.store(KNOWN, Ordering::Release);
+        // SAFETY: found by these names.
+        unsafe { crate::hot::HOT.set_next([&MALLOC, &FREE, &REALLOC, &CALLOC].map(Slot::get)) };
         Some(Self(()))
     }
 }

@@ -46,8 +46,11 @@ fn run(command: &mut Command) -> Output {
 
 /// Compiles a program of `tests/c`, or a library.
 fn compile(dir: &Path, compiler: &str, source: &str, flags: &[&str]) -> PathBuf {
-    let (out, from) =
-        (dir.join(source.replace('.', "-")), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c"));
+    compile_in("tests/c", dir, compiler, source, flags)
+}
+
+fn compile_in(from: &str, dir: &Path, compiler: &str, source: &str, flags: &[&str]) -> PathBuf {
+    let (out, from) = (dir.join(source.replace('.', "-")), Path::new(env!("CARGO_MANIFEST_DIR")).join(from));
     let mut command = Command::new(compiler);
     command.args(["-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread", "-D_GNU_SOURCE", "-fno-builtin"]);
     // gcc knows what malloc does with sizes, and warns of what is tested here.
@@ -102,6 +105,18 @@ fn lp1_malloc_behaves_at_every_threshold_as_the_c_librarys() {
             let output = run(&mut preloaded(&program, conf));
             assert!(served(&output) > 50, "{conf}: {output:?}");
         }
+    }
+}
+
+#[test]
+fn the_example_says_the_same_and_its_large_memory_comes_from_here() {
+    let dir = tempfile::tempdir().unwrap();
+    for compiler in c_compilers() {
+        let program = compile_in("examples", dir.path(), compiler, "grows.c", &[]);
+        let plain = run(&mut Command::new(&program));
+        let ours = run(&mut preloaded(&program, "stats:true"));
+        assert_eq!((&plain.stdout[..], &ours.stdout[..]), (&b"1225\n"[..], &b"1225\n"[..]));
+        assert!(served(&ours) >= 50, "{ours:?}");
     }
 }
 

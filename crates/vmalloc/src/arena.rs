@@ -53,6 +53,10 @@ pub(crate) const SMALL: usize = 0;
 pub(crate) const HUGE: usize = 1;
 /// Areas of fewer pages are small: 64 KiB.
 const SMALL_PAGES: u64 = 16;
+/// Areas of no more pages may be among the small ones while there are few, for [`HugePages::Later`]: 8 MiB.
+const YOUNG_AREA_PAGES_MAX: u64 = 2048;
+/// Pages that the zone of small areas may have for that: 32 MiB, whose page faults are 4 ms once.
+pub(crate) const YOUNG_PAGES_MAX: u64 = 8192;
 /// Pages of a huge page.
 pub(crate) const HUGE_PAGES: u64 = (BASE_ALIGN / PAGE_BYTES) as u64;
 
@@ -215,6 +219,12 @@ impl<O: Os> Arena<O> {
     #[inline(always)]
     pub(crate) fn zone_of(&self, page: u64) -> usize {
         usize::from(page.wrapping_sub(self.first) >= self.small)
+    }
+
+    /// Whether areas of so many pages are among the small ones as long as these are few.
+    #[inline]
+    pub(crate) fn may_be_young(&self, pages: u64) -> bool {
+        self.huge_pages == HugePages::Later && pages <= YOUNG_AREA_PAGES_MAX
     }
 
     /// The zone of areas of so many pages.

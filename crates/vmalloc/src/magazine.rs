@@ -15,7 +15,8 @@
 //! that meet at the lock of the sets park.
 //!
 //! Small items are bounded for each magazine, big ones for all together, so that one of 64 MiB can be kept and a hundred CPUs do
-//! not keep one each. The place for a big one has **credit**: pages that it took from the budget once and keeps, so that a pair
+//! not keep one each. Small ones of 64 KiB or more are let in as far as they are little beside the heap: what is kept as it is
+//! does not merge, and who asks for other sizes needs more memory. The place for a big one has **credit**: pages that it took from the budget once and keeps, so that a pair
 //! does not touch what all CPUs share. Whoever finds the budget used up takes the credit of empty places. What finds no
 //! room pushes out what is there: first the oldest of its set.
 //!
@@ -39,6 +40,8 @@ const WAYS: usize = 8;
 pub(crate) const BIG_PAGES: u64 = 512;
 /// Pages in small items of one magazine: 2 MiB.
 pub(crate) const SMALL_PAGES_MAX: u64 = 512;
+/// Those from this size on are bounded by the size of the heap: 64 KiB.
+const MEDIUM_PAGES: u64 = 16;
 /// Runs pushed out from which no more are, to make room.
 const ROOM_MAX: usize = 14;
 /// Runs that one call pushes out at most: those that make room, first for the run that came and then for the one that was in its
@@ -258,14 +261,15 @@ impl Magazine {
         }
     }
 
-    /// Keeps a run in its place, and what was there in its set; what finds no room is added to `out`.
+    /// Keeps a run in its place, and what was there in its set; what finds no room is added to `out`. Of 64 KiB or more, small
+    /// ones find room while there are less than `medium_max` pages of small ones.
     #[inline(never)]
-    pub(crate) fn push(&self, run: Run, big: &Big, out: &mut Out) {
+    pub(crate) fn push(&self, run: Run, medium_max: u64, big: &Big, out: &mut Out) {
         let (new, pages) = (item(&run, out.first), run.pages());
         let mut shelf = self.shelf.lock();
         if pages < BIG_PAGES {
             let old = self.fronts[0].swap(new, Ordering::AcqRel);
-            shelf.add(old, big, out);
+            shelf.add(old, medium_max, big, out);
             return;
         }
         let old = self.fronts[1].swap(0, Ordering::AcqRel);
@@ -278,7 +282,7 @@ impl Magazine {
         if !raised || self.fronts[1].compare_exchange(0, new, Ordering::Release, Ordering::Relaxed).is_err() {
             out.push(new);
         }
-        shelf.add(old, big, out);
+        shelf.add(old, medium_max, big, out);
     }
 
     /// Takes back the credit of an empty place; how many pages.
@@ -383,12 +387,15 @@ impl Magazine {
 
 impl Shelf {
     /// Adds an item to its set, if it is one, after making room; or to `out`.
-    fn add(&mut self, new: Item, big: &Big, out: &mut Out) {
+    fn add(&mut self, new: Item, medium_max: u64, big: &Big, out: &mut Out) {
         if new == 0 {
             return;
         }
-        let pages = pages_of(new);
-        let (set, large) = (set_of(pages), pages >= BIG_PAGES);
+        let (pages, large) = (pages_of(new), pages_of(new) >= BIG_PAGES);
+        if (MEDIUM_PAGES..BIG_PAGES).contains(&pages) && self.small + pages > medium_max {
+            return out.push(new);
+        }
+        let set = set_of(pages);
         if usize::from(self.lens[set]) == WAYS {
             // Half of it, so that a set in turmoil does this once in four frees.
             for _ in 0..WAYS / 2 {
@@ -501,7 +508,7 @@ mod tests {
                 page += pages;
                 inside.insert(FIRST + page - pages, pages);
                 if let Err(run) = magazine.put(run(page - pages, pages), FIRST) {
-                    magazine.push(run, &big, &mut out);
+                    magazine.push(run, SMALL_PAGES_MAX, &big, &mut out);
                 }
                 out.for_each(|run| assert_eq!(inside.remove(&run.page()), Some(run.pages())));
             }
@@ -527,7 +534,7 @@ mod tests {
             let fresh = run(page, pages);
             page += pages;
             if let Err(run) = magazine.put(fresh, FIRST) {
-                magazine.push(run, big, &mut out);
+                magazine.push(run, SMALL_PAGES_MAX, big, &mut out);
             }
             assert_eq!(magazine.check(), Ok(()));
             assert!(big.pages.load(Ordering::Relaxed) <= big.max);
@@ -568,7 +575,7 @@ mod tests {
     #[test]
     fn mz2_a_count_that_is_wrong_is_seen() {
         let (magazine, big) = (magazine(), Big::new(BIG_PAGES));
-        (0..2).for_each(|page| magazine.push(run(3 * page, 3), &big, &mut Out::new(FIRST)));
+        (0..2).for_each(|page| magazine.push(run(3 * page, 3), SMALL_PAGES_MAX, &big, &mut Out::new(FIRST)));
         assert_eq!(magazine.check(), Ok(()));
         magazine.shelf.lock().small = 4;
         assert_eq!(magazine.check(), Err((3, 0)));
@@ -578,15 +585,15 @@ mod tests {
     fn the_newest_of_a_size_is_taken_first_and_alignment_is_kept() {
         let (magazine, big) = (magazine(), Big::new(0));
         for page in [16, 3, 5] {
-            magazine.push(run(page, 2), &big, &mut Out::new(FIRST));
+            magazine.push(run(page, 2), SMALL_PAGES_MAX, &big, &mut Out::new(FIRST));
         }
         assert_eq!(magazine.take(2, 16, FIRST, &big), Some(run(16, 2)));
         assert_eq!(magazine.take(2, 1, FIRST, &big), Some(run(5, 2)));
         assert_eq!(magazine.take(2, 2, FIRST, &big), None);
         assert_eq!(magazine.take(3, 1, FIRST, &big), None);
-        // No budget for a big one: it does not stay.
         let mut out = Out::new(FIRST);
-        magazine.push(run(100, BIG_PAGES), &big, &mut out);
+        // No budget for a big one: it does not stay.
+        magazine.push(run(100, BIG_PAGES), SMALL_PAGES_MAX, &big, &mut out);
         assert_eq!(out.next(), Some(run(100, BIG_PAGES)));
         assert_eq!(magazine.take(2, 1, FIRST, &big), Some(run(3, 2)), "a small one did not give way to it");
     }

@@ -63,6 +63,9 @@ pub enum HugePages {
     /// Those of 64 KiB and more.
     #[default]
     Auto,
+    /// Those of 64 KiB and more, but for the first 32 MiB of areas of up to 8 MiB: these are among the small ones, so that a program with
+    /// little memory has hardly more pages resident than it uses.
+    Later,
     /// All.
     Always,
 }
@@ -446,6 +449,16 @@ impl Vmalloc {
             Part::Ordinary(heap) => Ok(heap.live(area.addr().get())?.requested_bytes()),
             Part::Hardened(hard) => Ok(hard.live(area.addr().get())?.requested_bytes()),
         }
+    }
+
+    /// The addresses that areas can have: all of the arena, in bytes. For whoever has to tell pointers apart faster than
+    /// [`contains`](Self::contains) does. O(1), no lock; it never changes.
+    pub fn addresses(&self) -> core::ops::Range<usize> {
+        let arena = match self.part() {
+            Part::Ordinary(heap) => heap.arena(),
+            Part::Hardened(hard) => hard.arena(),
+        };
+        arena.start().get() as usize..arena.end().get() as usize
     }
 
     /// Tells whether an address is in the arena, whatever is there (`is_vmalloc_addr`). O(1), no lock.

@@ -15,8 +15,6 @@
 //! | [`shipped`] | the traces that come with the program |
 
 pub mod bench;
-#[cfg(doctest)]
-mod book;
 pub mod cli;
 pub mod compare;
 pub mod convert;

@@ -17,8 +17,8 @@ macro_rules! shipped {
         Shipped {
             name: $name,
             about: $about,
-            trace: include_bytes!(concat!("../../../data/", $name, ".ftrace.gz")),
-            vmallocinfo: include_bytes!(concat!("../../../data/", $name, ".vmallocinfo")),
+            trace: include_bytes!(concat!("../data/", $name, ".ftrace.gz")),
+            vmallocinfo: include_bytes!(concat!("../data/", $name, ".vmallocinfo")),
         }
     };
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `console` | each line after `$ ` is run by a shell, in a folder of the chapter's; what is shown below it must be what it prints, `...` standing for anything |
 //! | `c,file=NAME` | written there as NAME, and compiled with warnings as errors |
-//! | `rust` | compiled and run with the examples of documentation, by `crates/vmlab/src/book.rs` |
+//! | `rust` | compiled and run with the examples of documentation, by `crates/vmalloc-book/src/lib.rs` |
 //!
 //! Commands find `vmlab` on their path, the traces in `data`, and what is installed below `$PREFIX`. mdBook itself is needed for
 //! `--html` alone.

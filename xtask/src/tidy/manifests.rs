@@ -10,8 +10,16 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         let inherits = |table: &str, key: &str| {
             manifest.get(table).and_then(|table| table.get(key)?.get("workspace")?.as_bool()) == Some(true)
         };
+        let package = &manifest["package"];
+        let published = package.get("publish").and_then(toml::Value::as_bool) == Some(true);
+        if published {
+            published_alike(tree, file.path(), dir, package, report);
+        }
         for key in ["license", "edition", "rust-version", "publish"] {
-            let given = manifest["package"].get(key).is_some();
+            if published && key == "publish" {
+                continue;
+            }
+            let given = package.get(key).is_some();
             if !(inherits("package", key) || own_workspace && given) {
                 report.add(file.path(), 1, format!("lacks {key}.workspace = true"));
             }
@@ -29,6 +37,37 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         if folder.is_some() && folder != name {
             report.add(file.path(), 1, "the crate is not named like its folder");
         }
+    }
+}
+
+/// What a registry asks of a package, and whoever looks at it there: words to find it by, a page, an example to run.
+fn published_alike(tree: &Tree, path: &str, dir: &str, package: &toml::Value, report: &mut Report) {
+    for key in ["keywords", "categories"] {
+        let count = package.get(key).and_then(toml::Value::as_array).map_or(0, Vec::len);
+        // The registry refuses more than five.
+        if !(1..=5).contains(&count) {
+            report.add(path, 1, format!("is published and has {count} {key}, not one to five"));
+        }
+    }
+    if package.get("readme").and_then(toml::Value::as_str) != Some("README.md") {
+        report.add(path, 1, "is published and lacks readme = \"README.md\"");
+    }
+    if package.get("include").is_none() {
+        report.add(path, 1, "is published and lacks include, so whatever lies there goes with it");
+    }
+    let examples = format!("{dir}/examples/");
+    let example = |name: &str| name.starts_with(&examples) && (name.ends_with(".rs") || name.ends_with(".c"));
+    if !tree.files().iter().any(|file| example(file.path())) {
+        report.add(path, 1, "is published and has no example");
+    }
+    let version = tree.file("Cargo.toml").and_then(|file| {
+        let root: toml::Table = toml::from_str(file.text()?).ok()?;
+        Some(root.get("workspace")?.get("package")?.get("rust-version")?.as_str()?.to_string())
+    });
+    let needs = format!("Rust {} or later", version.unwrap_or_default());
+    let page = tree.file(&format!("{dir}/README.md")).and_then(|file| file.text());
+    if !page.is_some_and(|text| text.contains(&needs)) {
+        report.add(path, 1, format!("is published and has no README.md that says: {needs}"));
     }
 }
 
@@ -56,6 +95,38 @@ mod tests {
             assert_ne!(bad, GOOD);
             assert_eq!(planted(check, &[("crates/a/Cargo.toml", &bad)]).len(), 1, "{part}");
         }
+    }
+
+    #[test]
+    fn what_is_published_can_be_found_read_and_tried() {
+        let text = GOOD.replace(
+            "publish.workspace = true",
+            "publish = true\nreadme = \"README.md\"\nkeywords = [\"k\"]\ncategories = [\"c\"]\ninclude = [\"/src\"]",
+        );
+        let good = [
+            ("Cargo.toml", "[workspace.package]\nrust-version = \"1.2\"\n"),
+            ("crates/a/Cargo.toml", &text),
+            ("crates/a/README.md", "Rust 1.2 or later.\n"),
+            ("crates/a/examples/b.rs", ""),
+        ];
+        assert!(planted(check, &good).is_empty());
+        for (part, with) in [
+            ("readme = \"README.md\"\n", ""),
+            ("\"README.md\"", "\"other.md\""),
+            ("[\"k\"]", "[]"),
+            ("[\"c\"]", "[\"1\", \"2\", \"3\", \"4\", \"5\", \"6\"]"),
+            ("include", "exclude"),
+            ("publish = true", ""),
+        ] {
+            let bad = text.replace(part, with);
+            assert_ne!(bad, text);
+            let found = planted(check, &[good[0], ("crates/a/Cargo.toml", &bad), good[2], good[3]]);
+            assert_eq!(found.len(), 1, "{part}: {found:?}");
+        }
+        assert_eq!(planted(check, &good[..3]).len(), 1);
+        assert_eq!(planted(check, &[good[0], good[1], good[3]]).len(), 1);
+        let old = ("crates/a/README.md", "Rust 1.1 or later.\n");
+        assert_eq!(planted(check, &[good[0], good[1], old, good[3]]).len(), 1);
     }
 
     #[test]

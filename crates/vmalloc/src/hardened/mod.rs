@@ -453,6 +453,11 @@ impl<O: Os> Hard<O> {
         if from < until { crate::vread::peek(from, &mut to[from - at..until - at]) } else { 0 }
     }
 
+    /// The addresses of the arena.
+    pub(crate) fn arena(&self) -> va_base::VaRange {
+        self.window.whole()
+    }
+
     /// Tells whether an address is in the arena.
     #[inline]
     pub(crate) fn contains(&self, at: usize) -> bool {

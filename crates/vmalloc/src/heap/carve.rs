@@ -7,9 +7,9 @@
 use super::cold::Cold;
 use super::{Heap, Held};
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, HUGE, Run, SMALL, ZONES, address};
+use crate::arena::{Arena, HUGE, Run, SMALL, YOUNG_PAGES_MAX, ZONES, address};
 use crate::error::{AllocError, CreateError};
-use crate::magazine::{Kinds, Out};
+use crate::magazine::{BIG_PAGES, Kinds, Out};
 use crate::os::{Call, Os, abort_with};
 use crate::places::Process;
 use crate::records::Host;
@@ -43,6 +43,8 @@ pub(super) struct Central<O: Os> {
     gaps: u64,
     /// Fewest dirty pages since the last decay.
     low: u64,
+    /// Pages that are not clean.
+    pub(super) busy: u64,
     /// Areas, and parts of them, whose pages are a mapping of their own.
     pub(super) moved: u64,
     /// Pages that a failed move made useless.
@@ -70,8 +72,8 @@ impl<O: Os> Central<O> {
         let mut dirty = BTreeIndex::new(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
         // Nothing is dirty yet.
         dirty.take(extent).map_err(|_| CreateError::NoRecords)?;
-        let (spare, gaps, low, moved, retired, leaving, refilled, purged, refused) =
-            (1, 1, 0, 0, 0, 0, 0, 0, 0);
+        let (spare, gaps, low, busy, moved, retired, leaving, refilled, purged, refused) =
+            (1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
         let (cold, first) = (Cold::new(host), extent.start().page_floor());
         Ok(Self {
             space,
@@ -82,6 +84,7 @@ impl<O: Os> Central<O> {
             spare,
             gaps,
             low,
+            busy,
             moved,
             retired,
             leaving,
@@ -211,6 +214,7 @@ impl<O: Os> Central<O> {
         let blocks = Request::pages(pages).map_err(|_| AllocError::NoRecords)?.aligned(align);
         let area = self.space.alloc(0, &blocks).map_err(|error| refusal(error, request))?;
         let (page, end) = area.range().whole_pages();
+        self.busy += end - page;
         if !self.cold.reserve((end - self.first) / self.block_pages) {
             self.free_clean(area.range());
             return Err(AllocError::NoRecords);
@@ -267,10 +271,12 @@ impl<O: Os> Central<O> {
 
     /// Takes exactly these clean blocks, below the frontier from now on, as part of what the caller has; `false` if it cannot.
     pub(super) fn take_clean_at(&mut self, arena: &Arena<O>, range: VaRange) -> bool {
-        let end = range.end().page_floor();
-        self.cold.reserve((end - self.first).div_ceil(self.block_pages))
+        let (page, end) = range.whole_pages();
+        let taken = self.cold.reserve((end - self.first).div_ceil(self.block_pages))
             && arena.commit(end).is_ok()
-            && self.space.alloc_at(range).is_ok()
+            && self.space.alloc_at(range).is_ok();
+        self.busy += if taken { end - page } else { 0 };
+        taken
     }
 
     /// Makes blocks clean that were dirty, and have no pages behind them.
@@ -312,6 +318,7 @@ impl<O: Os> Central<O> {
 
     /// Frees areas of the space that tile `range`.
     fn free_areas(&mut self, range: VaRange) {
+        self.busy -= range.len_bytes() / PAGE_BYTES as u64;
         let mut at = range.start();
         while at < range.end() {
             match self.space.free_at(at) {
@@ -340,7 +347,15 @@ impl<O: Os> Heap<O> {
     /// Gives out a run for a layout, live already, and tells whether it is all zeros.
     pub(super) fn carve(&self, layout: Layout, clean: bool) -> Result<(Run, bool), AllocError> {
         let pages = self.run_pages(layout.size());
-        self.carve_in(self.arena.zone_for(pages), layout, clean)
+        let zone = self.arena.zone_for(pages);
+        if zone == HUGE
+            && self.arena.may_be_young(pages)
+            && let Some((mut run, clean)) = self.carve_young(pages, layout, clean)
+        {
+            self.guard(&mut run);
+            return Ok((run, clean));
+        }
+        self.carve_in(zone, layout, clean)
     }
 
     /// The same, from a zone first.
@@ -382,6 +397,33 @@ impl<O: Os> Heap<O> {
         })
     }
 
+    /// A large run among the small ones, if one is dirty there or these are few: [`HugePages::Later`](crate::HugePages::Later).
+    ///
+    /// What is dirty there is moved, given back and counted by 64 KiB, so a small heap has hardly more pages than are live.
+    fn carve_young(&self, pages: u64, layout: Layout, clean: bool) -> Option<(Run, bool)> {
+        let align = Align::new(layout.align() as u64)?;
+        let request = Request::pages(pages).ok()?.aligned(align);
+        let mut central = self.zone(SMALL);
+        if !clean && let Some(run) = self.carve_dirty(&mut central, &request, layout.size()) {
+            return Some((run, false));
+        }
+        if central.busy + pages > YOUNG_PAGES_MAX {
+            return None;
+        }
+        drop(central);
+        self.carve_once(SMALL, &request, layout.size(), clean).ok()
+    }
+
+    /// A dirty run, live already.
+    fn carve_dirty(&self, central: &mut Central<O>, request: &Request, size: usize) -> Option<Run> {
+        let page = central.take_dirty(request)?;
+        let pages = request.size().get();
+        // Under the lock, so that whoever has it finds a word at every area (VM1).
+        self.arena.put(page, Word::live(pages, size).tailed(self.guards.tail));
+        // SAFETY: it was dirty and is not any more, so it is below the frontier.
+        Some(unsafe { Run::claim(page, pages) })
+    }
+
     fn carve_once(
         &self,
         zone: usize,
@@ -391,7 +433,7 @@ impl<O: Os> Heap<O> {
     ) -> Result<(Run, bool), AllocError> {
         let mut central = self.zone(zone);
         let pages = request.size().get();
-        let mut dirty = if clean { None } else { central.take_dirty(request) };
+        let mut dirty = if clean { None } else { self.carve_dirty(&mut central, request, size) };
         let mut refills = None;
         if dirty.is_none() && !clean {
             drop(central);
@@ -399,13 +441,10 @@ impl<O: Os> Heap<O> {
             // Taken before the lock of the zone. Who waits here may find what he wants when it is his turn.
             refills = self.may_refill().then(|| self.refill.lock());
             central = self.zone(zone);
-            dirty = central.take_dirty(request);
+            dirty = self.carve_dirty(&mut central, request, size);
         }
-        if let Some(page) = dirty {
-            // Under the lock, so that whoever has it finds a word at every area (VM1).
-            self.arena.put(page, Word::live(pages, size).tailed(self.guards.tail));
-            // SAFETY: it was dirty and is not any more, so it is below the frontier.
-            return Ok((unsafe { Run::claim(page, pages) }, false));
+        if let Some(run) = dirty {
+            return Ok((run, false));
         }
         let mut fresh = central.take_clean(&self.arena, request)?;
         let mut is_clean = clean || !central.reach_down(&mut fresh, request);
@@ -420,12 +459,12 @@ impl<O: Os> Heap<O> {
     }
 
     /// Before pages are asked of the system, those in magazines are made dirty: big items wherever they are, small ones here.
-    fn drain_for(&self, zone: usize) {
+    pub(super) fn drain_for(&self, zone: usize) {
         // Whoever makes a run dirty takes its guard away, and puts one up again.
         if zone == SMALL || self.guards.tail == 0 {
             self.drain(self.magazine(), Kinds::Small);
         }
-        if zone == HUGE && self.big.pages() > 0 {
+        if (zone == HUGE || self.arena.may_be_young(BIG_PAGES)) && self.big.pages() > 0 {
             self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, Kinds::Big));
         }
         // It may have looked while they were in neither: WK1.

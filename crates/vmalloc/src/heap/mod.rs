@@ -20,10 +20,12 @@
 //! There are two **zones**, each with all of that and a lock of its own: one of pages, for what is smaller than 64 KiB, and one of
 //! huge pages. Clean addresses come and go in **blocks** of a zone, 64 KiB and 2 MiB: half a huge page is neither faulted in nor
 //! given back. What an area leaves of its last block is dirty from then on. A zone that is full lets the other one serve.
+//! With [`HugePages::Later`](crate::HugePages::Later) the first 32 MiB of areas of up to 8 MiB are **young**, in the zone of small
+//! ones: a heap that stays small is moved and given back by 64 KiB.
 //!
 //! A miss of the dirty runs goes on in this order: what magazines keep is made dirty; the dirty run below the lowest clean
 //! blocks that fit is made part of the area; cold dirty blocks are moved to the rest of it (`refill.rs`); and what is then missing
-//! is faulted in. So what is kept serves whatever shape is asked for.
+//! is faulted in. So what is kept serves whatever shape is asked for, also by what an area grows that moves (`relocate.rs`).
 //!
 //! **Decay by demand**: a purge is due when dirty pages and big items of magazines exceed the budget, down to fifteen sixteenths of it,
 //! and each time sixteen times the budget was freed: then a quarter of what nobody needed since the last time goes. The
@@ -87,6 +89,8 @@ use lock_api::MutexGuard;
 use relocate::Growth;
 use worker::Worker;
 
+/// The part of the heap that a magazine keeps as it was, in small items of 64 KiB or more: a 32nd, so from 64 MiB on all that a magazine may have.
+const MEDIUM_SHARE: u64 = 32;
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;
 
@@ -215,7 +219,9 @@ impl<O: Os> Heap<O> {
                 largest_bytes: self.arena.extent(HUGE).len_bytes() as usize,
             });
         };
-        if layout.size() == 0 || layout.size().div_ceil(PAGE_BYTES) as u64 >= HUGE_PAGES / 2 {
+        let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
+        // A magazine may have it on small pages where areas may be young.
+        if pages == 0 || pages >= HUGE_PAGES / 2 && !self.arena.may_be_young(pages) {
             return self.alloc(layout, fill);
         }
         let (mut run, clean) = self.carve_in(HUGE, layout, false)?;
@@ -256,7 +262,9 @@ impl<O: Os> Heap<O> {
             // Places of other CPUs that hold nothing may hold what is left of the budget.
             self.magazines.iter().for_each(|magazine| _ = magazine.revoke(&self.big));
         }
-        self.magazine().push(run, &self.big, &mut out);
+        let committed: u64 = (0..ZONES).map(|zone| self.arena.committed_pages(zone)).sum();
+        let medium_max = committed / MEDIUM_SHARE;
+        self.magazine().push(run, medium_max, &self.big, &mut out);
         if !out.is_empty() {
             self.make_dirty(out);
         }

@@ -11,7 +11,8 @@
 //! | the mapping moves (`mremap`) | 8 to 23 ns a page | two mappings more, until it is freed |
 //! | copy | 50 to 150 ns a page, and the faults of the new ones | dirty pages |
 //!
-//! Pages that move do so into clean addresses, whose own would have to be faulted in. Where dirty ones are at hand for a small
+//! Pages that move do so into clean addresses, whose own would have to be faulted in; what the area grows by has pages from cold
+//! dirty blocks, as any fresh run (`refill.rs`). Where dirty ones are at hand for a small
 //! area, a copy is cheaper than the faults of what it grows by. A huge page moves as one where both places are
 //! aligned; the pages of half of one would keep the other half from being huge, so **the last block is copied** where
 //! huge pages are wanted, and moves otherwise.
@@ -31,7 +32,7 @@
 use super::carve::Central;
 use super::{Fill, Heap};
 use crate::PAGE_BYTES;
-use crate::arena::{HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
+use crate::arena::{HUGE, HUGE_PAGES, Run, SMALL, YOUNG_PAGES_MAX, ZONES, address, into_pointer};
 use crate::error::ResizeError;
 use crate::os::{Errno, Os};
 use crate::word::Word;
@@ -74,11 +75,20 @@ impl<O: Os> Heap<O> {
         let pages = size.div_ceil(PAGE_BYTES) as u64;
         let zone = self.arena.zone_for(pages);
         let large = zone == HUGE && word.pages() >= HUGE_PAGES && pages >= word.pages();
-        let fresh = large && (self.arena.can_move() || self.can_remap(word, pages));
-        let roomy = if fresh { self.carve_with_room(layout) } else { None };
-        let (mut to, mut clean) = match roomy {
-            Some(to) => (to, true),
-            None => self.carve(layout, fresh)?,
+        let young = self.arena.may_be_young(pages)
+            && self.arena.zone_of((at / PAGE_BYTES) as u64) == SMALL
+            && word.pages() >= MOVE_PAGES_MIN
+            && pages >= word.pages();
+        let fresh = (large || young) && (self.arena.can_move() || self.can_remap(word, pages));
+        let room_in = if young { SMALL } else { HUGE };
+        let roomy = if fresh { self.carve_with_room(room_in, layout, word.pages()) } else { None };
+        // Whether there are no pages where the area's own will be, and whether all the rest is zeros.
+        let (mut to, mut clean, mut zeros) = match roomy {
+            Some((to, zeros)) => (to, true, zeros),
+            None => {
+                let (to, clean) = self.carve(layout, fresh)?;
+                (to, clean, clean)
+            }
         };
         // SAFETY: this function's contract.
         let (mut from, word) = match unsafe { self.claim(at) } {
@@ -91,14 +101,14 @@ impl<O: Os> Heap<O> {
         };
         // What has to be there of it. Whoever asked how much he could use may have used all of it.
         let end = word.usable_bytes().min(size);
-        let moves = clean && (large || zone != HUGE);
+        let moves = clean && (large || young || zone != HUGE);
         let moved = if moves { self.move_most(&mut from, &mut to, end) } else { 0 };
         if moves && moved == 0 && self.can_remap(word, pages) {
             match self.arena.remap(&mut from, &mut to) {
                 Ok(()) => {
                     self.growth.moved.fetch_add(1, Ordering::Relaxed);
                     self.remapped(from, word, &to, size);
-                    self.zero_rest(&mut to, word, size, fill, clean);
+                    self.zero_rest(&mut to, word, size, fill, zeros);
                     return Ok(into_pointer(to));
                 }
                 Err((errno, usable)) => {
@@ -118,10 +128,11 @@ impl<O: Os> Heap<O> {
                 }
             }
         }
+        zeros &= clean;
         let ways = if moved > 0 { &self.growth.moved } else { &self.growth.copied };
         ways.fetch_add(1, Ordering::Relaxed);
         self.arena.copy(&from, &mut to, address(moved), end);
-        self.zero_rest(&mut to, word, size, fill, clean);
+        self.zero_rest(&mut to, word, size, fill, zeros);
         if word.is_moved() {
             self.free_moved(from);
         } else {
@@ -130,22 +141,36 @@ impl<O: Os> Heap<O> {
         Ok(into_pointer(to))
     }
 
-    /// A clean run with free addresses above it, if there are any: what grew once grows again.
-    fn carve_with_room(&self, layout: Layout) -> Option<Run> {
+    /// A clean run with free addresses above it, if there are any: what grew once grows again. Pages that are kept serve what it grows
+    /// by, and the first `own` pages stay empty; tells whether the others are all zeros still.
+    fn carve_with_room(&self, zone: usize, layout: Layout, own: u64) -> Option<(Run, bool)> {
         let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
         let room = (pages * ROOM).checked_next_power_of_two()?;
-        if room > self.arena.extent(HUGE).len_bytes() / PAGE_BYTES as u64 / 16 {
+        if room > self.arena.extent(zone).len_bytes() / PAGE_BYTES as u64 / 16 {
             return None;
         }
         let align = Align::new(layout.align().max(address(room)) as u64)?;
         let request = Request::pages(pages).ok()?.aligned(align);
-        let mut central = self.zone(HUGE);
-        let fresh = central.take_clean(&self.arena, &request).ok()?;
-        central.give_rest(&fresh);
+        self.drain_for(zone);
+        let refills = self.may_refill().then(|| self.refill.lock());
+        let mut central = self.zone(zone);
+        if zone == SMALL && central.busy + pages > YOUNG_PAGES_MAX {
+            return None;
+        }
+        let mut fresh = central.take_clean(&self.arena, &request).ok()?;
         // Under the lock, so that whoever has it finds a word at every area (VM1).
         self.arena.put(fresh.page, Word::live(pages, layout.size()));
+        let (start, end) = fresh.clean.whole_pages();
+        let grown = (start + own).next_multiple_of(central.block_pages).min(end);
+        fresh.clean = VaRange::from_pages(grown, end).unwrap_or_default();
+        let zeros = if refills.is_some() && grown < end {
+            self.refill(central, &fresh)
+        } else {
+            central.give_rest(&fresh);
+            true
+        };
         // SAFETY: it was free in the space, and is not now; it is below the frontier.
-        Some(unsafe { Run::claim(fresh.page, pages) })
+        Some((unsafe { Run::claim(fresh.page, pages) }, zeros))
     }
 
     /// Whether the mapping of an area may move to one of so many pages. An area that was moved and grew has two of them: a

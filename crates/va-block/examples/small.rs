@@ -1,0 +1,90 @@
+//! Small mappings that come and go all the time, cut from blocks of the CPU that asks.
+//!
+//! `cargo run -p va-block --example small` prints how often the space was asked for a block, and how often CPUs were flushed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use va_base::{Epoch, Machine, Platform, Record, Table, VaRange};
+use va_block::Blocks;
+use va_space::VmapSpace;
+
+const CPUS: u32 = 2;
+const PAIRS: u64 = 50_000;
+
+/// A machine of one process: records from the heap, locks of a library, and a flush that is counted and ends at once.
+#[derive(Default)]
+struct Port {
+    flushes: AtomicU64,
+}
+
+impl Platform for Port {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        Some(vec![T::EMPTY; min].leak())
+    }
+
+    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+}
+
+impl Machine for Port {
+    type Lock = parking_lot::RawMutex;
+    type PurgeLock = parking_lot::RawMutex;
+
+    fn cpus_possible(&self) -> u32 {
+        CPUS
+    }
+
+    fn cpus_online(&self) -> u32 {
+        CPUS
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        Some(Box::leak(Box::new(T::empty())))
+    }
+
+    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+
+    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
+        // Here a kernel interrupts its CPUs.
+        Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn completed(&self, _epoch: Epoch) -> bool {
+        true
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (window, port) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Port::default());
+    let space = VmapSpace::<_, va_space::config::Default>::new(window, window, &port)?;
+    let blocks = Blocks::<_, va_block::config::Default>::new(space, &port)?;
+    let mut most = 0;
+    for number in 0..PAIRS {
+        let (cpu, pages) = ((number % u64::from(CPUS)) as u32, 1 + number * 5 % 16);
+        // Whoever has one maps pages there, and unmaps them before it goes back.
+        let (a, b) = (blocks.alloc(cpu, pages)?, blocks.alloc(cpu, 1)?);
+        if a == b || !window.contains(a) || !window.contains(b) {
+            return Err(format!("{a} and {b} are no two places of {window}").into());
+        }
+        // Counting looks at each block.
+        if number % 1000 == 0 {
+            most = most.max(blocks.stats().blocks);
+        }
+        // From any CPU, by address and count.
+        blocks.free(CPUS - 1 - cpu, a, pages)?;
+        blocks.free(cpu, b, 1)?;
+    }
+    println!(
+        "{} mappings, {most} blocks at most when counted, {} flushes",
+        2 * PAIRS,
+        port.flushes.load(Ordering::Relaxed)
+    );
+    // A mistake is an error that changes nothing.
+    let at = blocks.alloc(0, 4)?;
+    match blocks.free(0, at, 3) {
+        Err(why) => println!("four pages, three given back: {why}"),
+        Ok(()) => return Err("three of four pages were taken for all".into()),
+    }
+    blocks.free(0, at, 4)?;
+    blocks.unmap_aliases();
+    blocks.validate()?;
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Areas with pages behind them, over a page table and a source of pages that are written out in full.
+//!
+//! `cargo run -p va-map --example pages` makes areas, lets one grow, and prints what is behind it.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use va_base::{Epoch, Machine, PAGE_SIZE, Platform, Record, Table, Va, VaRange};
+use va_map::{AreaRequest, Fill, Leaf, MapSpace, PageSource, PageTable, Protection, Refusal, Run, Stopped};
+use va_space::VmapSpace;
+
+const CPUS: u32 = 2;
+/// Pages that the machine has.
+const FRAMES: u64 = 64;
+
+/// A machine of one process: records from the heap, locks of a library, and a flush that is counted and ends at once.
+#[derive(Default)]
+struct Port {
+    flushes: AtomicU64,
+}
+
+impl Platform for Port {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        Some(vec![T::EMPTY; min].leak())
+    }
+
+    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+}
+
+impl Machine for Port {
+    type Lock = parking_lot::RawMutex;
+    type PurgeLock = parking_lot::RawMutex;
+
+    fn cpus_possible(&self) -> u32 {
+        CPUS
+    }
+
+    fn cpus_online(&self) -> u32 {
+        CPUS
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        Some(Box::leak(Box::new(T::empty())))
+    }
+
+    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+
+    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
+        // Here a kernel interrupts its CPUs.
+        Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn completed(&self, _epoch: Epoch) -> bool {
+        true
+    }
+}
+
+/// Which page lies at which address, and which pages are free.
+struct Pages {
+    mapped: Mutex<BTreeMap<u64, u64>>,
+    free: Mutex<Vec<u64>>,
+}
+
+impl Pages {
+    fn mapped(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.mapped.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
+        self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl PageTable for Pages {
+    // No huge pages here.
+    const HUGE_LOG2: u32 = 0;
+
+    fn map(&self, at: Va, run: Run, _protection: Protection) -> Result<(), Stopped> {
+        let mut mapped = self.mapped();
+        for page in 0..run.pages {
+            mapped.insert(at.page_floor() + page, run.first + page);
+        }
+        Ok(())
+    }
+
+    fn map_huge(&self, _at: Va, _first: u64, _protection: Protection) -> Result<(), Refusal> {
+        Err(Refusal::NoHuge)
+    }
+
+    fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
+        let (from, to) = range.whole_pages();
+        let leaves: Vec<u64> = {
+            let mut mapped = self.mapped();
+            let mut rest = mapped.split_off(&from);
+            mapped.append(&mut rest.split_off(&to));
+            rest.into_values().collect()
+        };
+        // Under no lock: what comes here may give the page back.
+        leaves.into_iter().for_each(|first| gone(Leaf { first, pages_log2: 0 }));
+    }
+
+    fn leaf(&self, at: Va) -> Option<Leaf> {
+        Some(Leaf { first: *self.mapped().get(&at.page_floor())?, pages_log2: 0 })
+    }
+}
+
+impl PageSource for Pages {
+    fn take(&self, frames: &mut [u64], _zeroed: bool) -> usize {
+        // Pages are numbers in this example, so there is nothing to make zeros of.
+        frames.iter_mut().zip(std::iter::from_fn(|| self.free().pop())).map(|(to, page)| *to = page).count()
+    }
+
+    fn take_huge(&self, _pages_log2: u32, _zeroed: bool) -> Option<u64> {
+        None
+    }
+
+    fn give_back(&self, run: Run) {
+        self.free().extend(run.first..run.first + run.pages);
+    }
+
+    fn clear(&self, _frame: u64, _from: u64, _to: u64) {}
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (window, port) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Port::default());
+    let pages = Pages { mapped: Mutex::default(), free: Mutex::new((0..FRAMES).collect()) };
+    let space = VmapSpace::<_, va_space::config::Default>::new(window, window, &port)?;
+    let map = MapSpace::<_, va_block::config::Default, _>::new(space, &port, &pages)?;
+
+    // Three bytes more than four pages, room to grow to sixteen, and a guard page.
+    let request = AreaRequest { range_bytes: 16 * PAGE_SIZE, ..AreaRequest::new(4 * PAGE_SIZE + 3) };
+    let at = map.vmalloc(0, &request)?;
+    println!("{:?}", map.info(at).ok_or("no area there")?);
+    let grown = map.vrealloc(0, at, 12 * PAGE_SIZE, Fill::Zeros)?;
+    println!("{at} grew to {} pages at {grown}, {} pages of the machine are left", 12, pages.free().len());
+    if grown != at || pages.free().len() as u64 != FRAMES - 12 {
+        return Err("an area with room to grow moved, or pages were lost".into());
+    }
+    // The same pages at a second address, in another order.
+    let behind: Vec<u64> = pages.mapped().values().rev().copied().collect();
+    let view = map.vmap(0, &behind[..], Protection(1), 7)?;
+    println!("page {} lies at {grown} and in {view} too", behind[behind.len() - 1]);
+    map.vunmap(view)?;
+    // More than there is: what was done so far is undone.
+    match map.vmalloc(1, &AreaRequest::new(FRAMES * PAGE_SIZE)) {
+        Err(why) => println!("more pages than are left: {why}"),
+        Ok(at) => return Err(format!("{FRAMES} pages at {at}, of which 12 are elsewhere").into()),
+    }
+    map.vfree(grown)?;
+    map.purge();
+    println!("all back after {} flushes", port.flushes.load(Ordering::Relaxed));
+    if pages.free().len() as u64 != FRAMES || !pages.mapped().is_empty() {
+        return Err("a page was not given back".into());
+    }
+    map.validate()?;
+    Ok(())
+}

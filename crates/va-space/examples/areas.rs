@@ -1,0 +1,106 @@
+//! Areas that threads take and give back, on a machine that is written out in full.
+//!
+//! `cargo run -p va-space --example areas` prints how many pairs went by, and for how many of them CPUs had to be flushed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use va_base::{Epoch, Machine, Platform, Record, Request, Table, Va, VaRange};
+use va_space::{Purge, SpaceError, VmapSpace};
+
+const CPUS: u32 = 4;
+const PAIRS: u64 = 20_000;
+
+/// A machine of one process: records from the heap, locks of a library, and a flush that is counted and ends at once.
+#[derive(Default)]
+struct Port {
+    flushes: AtomicU64,
+}
+
+impl Platform for Port {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        Some(vec![T::EMPTY; min].leak())
+    }
+
+    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+}
+
+impl Machine for Port {
+    type Lock = parking_lot::RawMutex;
+    type PurgeLock = parking_lot::RawMutex;
+
+    fn cpus_possible(&self) -> u32 {
+        CPUS
+    }
+
+    fn cpus_online(&self) -> u32 {
+        CPUS
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        Some(Box::leak(Box::new(T::empty())))
+    }
+
+    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+
+    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
+        // Here a kernel interrupts its CPUs.
+        Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn completed(&self, _epoch: Epoch) -> bool {
+        true
+    }
+}
+
+type Space<'p> = VmapSpace<&'p Port, va_space::config::Default>;
+
+/// What one CPU does: areas of one to eight pages, a few of them out at a time.
+fn work(space: &Space<'_>, cpu: u32) -> Result<(), String> {
+    let mut out = std::collections::VecDeque::new();
+    for number in 0..PAIRS {
+        let request = Request::pages(1 + number * 7 % 8).map_err(|why| why.to_string())?;
+        let area = space.alloc(cpu, &request).map_err(|why| why.to_string())?;
+        // Any address inside leads to the area, without a lock.
+        let inside = Va::new(area.range().end().get() - 1);
+        if space.find_enclosing(inside).map(|seen| seen.range) != Some(area.range()) {
+            return Err(format!("{inside} does not lead to {}", area.range()));
+        }
+        out.push_back(area);
+        if out.len() > 16 {
+            out.pop_front().map_or(Ok(()), |area| space.free(area)).map_err(|why| format!("{why:?}"))?;
+        }
+    }
+    out.into_iter().try_for_each(|area| space.free(area)).map_err(|why| format!("{why:?}"))
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (window, port) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Port::default());
+    let space = Space::new(window, window, &port)?;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..CPUS)
+            .map(|cpu| {
+                scope.spawn({
+                    let space = &space;
+                    move || work(space, cpu)
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| "a thread panicked".to_string())?)
+    })?;
+    space.purge(Purge::Full);
+    println!(
+        "{} pairs on {CPUS} CPUs, {} flushes",
+        u64::from(CPUS) * PAIRS,
+        port.flushes.load(Ordering::Relaxed)
+    );
+    // All is given back: the whole window is one hole again.
+    let most = window.len_bytes() / va_base::PAGE_SIZE - 1;
+    space.free(space.alloc(0, &Request::pages(most)?)?).map_err(|why| format!("{why:?}"))?;
+    match space.alloc(0, &Request::pages(most + 2)?) {
+        Err(why @ SpaceError::Impossible { .. }) => println!("more than there is: {why}"),
+        other => return Err(format!("more than there is: {other:?}").into()),
+    }
+    space.validate()?;
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! What every call reads, side by side: where the arena is, what is large, and whom to call for the rest.
+//!
+//! A program asks for small memory millions of times a second, and for each of these calls this library is only in the way. So a small
+//! `malloc` is a comparison and a jump, a small `free` two range checks and a jump, with no stack frame: what is not that
+//! common is behind calls that are not inlined. The places to jump to are there from the start; before the next definitions are
+//! known they hold functions that look these up.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// `malloc`.
+pub(crate) type Malloc = extern "C" fn(usize) -> *mut c_void;
+/// `calloc`.
+pub(crate) type Calloc = extern "C" fn(usize, usize) -> *mut c_void;
+/// `free`.
+pub(crate) type Free = unsafe extern "C" fn(*mut c_void);
+/// `realloc`.
+pub(crate) type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+
+/// All of it, in a cache line.
+#[repr(C, align(64))]
+pub(crate) struct Hot {
+    // Atomic, each alone: whoever has an address of the arena was given it after both were written.
+    first: AtomicUsize,
+    bytes: AtomicUsize,
+    threshold: AtomicUsize,
+    // Atomic, each alone: a function of this library or of the next, of the type that its name says.
+    malloc: AtomicPtr<c_void>,
+    free: AtomicPtr<c_void>,
+    realloc: AtomicPtr<c_void>,
+    calloc: AtomicPtr<c_void>,
+}
+
+/// The one of the process. Used: else the compiler makes a variable of each part, wherever it likes.
+#[used]
+pub(crate) static HOT: Hot = Hot {
+    first: AtomicUsize::new(0),
+    bytes: AtomicUsize::new(0),
+    threshold: AtomicUsize::new(crate::conf::Conf::DEFAULT.threshold_bytes),
+    malloc: AtomicPtr::new(crate::abi::malloc_unknown as Malloc as *mut c_void),
+    free: AtomicPtr::new(crate::abi::free_unknown as Free as *mut c_void),
+    realloc: AtomicPtr::new(crate::abi::realloc_unknown as Realloc as *mut c_void),
+    calloc: AtomicPtr::new(crate::abi::calloc_unknown as Calloc as *mut c_void),
+};
+
+impl Hot {
+    /// Sizes from here on are large.
+    #[inline(always)]
+    pub(crate) fn threshold(&self) -> usize {
+        self.threshold.load(Ordering::Relaxed)
+    }
+
+    /// Sets that.
+    pub(crate) fn set_threshold(&self, bytes: usize) {
+        self.threshold.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Says where the arena is, before anything in it is given out.
+    pub(crate) fn set_arena(&self, arena: &core::ops::Range<usize>) {
+        self.first.store(arena.start, Ordering::Relaxed);
+        self.bytes.store(arena.end.saturating_sub(arena.start), Ordering::Release);
+    }
+
+    /// Tells whether an address may be in the arena: never wrong for one that is; who sees half of what [`set_arena`](Self::set_arena)
+    /// writes may take another for one.
+    #[inline(always)]
+    pub(crate) fn may_be_ours(&self, at: *const c_void) -> bool {
+        at.addr().wrapping_sub(self.first.load(Ordering::Relaxed)) < self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Has small calls go to the next definitions from now on.
+    ///
+    /// # Safety
+    /// They are the C functions of these names.
+    pub(crate) unsafe fn set_next(&self, [malloc, free, realloc, calloc]: [*mut c_void; 4]) {
+        self.malloc.store(malloc, Ordering::Release);
+        self.free.store(free, Ordering::Release);
+        self.realloc.store(realloc, Ordering::Release);
+        self.calloc.store(calloc, Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub(crate) fn malloc(&self) -> Malloc {
+        // SAFETY: a function of that type, by `set_next`'s contract.
+        unsafe { core::mem::transmute::<*mut c_void, Malloc>(self.malloc.load(Ordering::Relaxed)) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn free(&self) -> Free {
+        // SAFETY: as before.
+        unsafe { core::mem::transmute::<*mut c_void, Free>(self.free.load(Ordering::Relaxed)) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn realloc(&self) -> Realloc {
+        // SAFETY: as before.
+        unsafe { core::mem::transmute::<*mut c_void, Realloc>(self.realloc.load(Ordering::Relaxed)) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn calloc(&self) -> Calloc {
+        // SAFETY: as before.
+        unsafe { core::mem::transmute::<*mut c_void, Calloc>(self.calloc.load(Ordering::Relaxed)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::null_mut;
+
+    #[test]
+    fn an_address_is_ours_from_the_first_byte_to_the_last() {
+        let hot = Hot {
+            first: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            threshold: AtomicUsize::new(0),
+            malloc: AtomicPtr::new(null_mut()),
+            free: AtomicPtr::new(null_mut()),
+            realloc: AtomicPtr::new(null_mut()),
+            calloc: AtomicPtr::new(null_mut()),
+        };
+        let at = core::ptr::without_provenance::<c_void>;
+        assert!(!hot.may_be_ours(at(0)) && !hot.may_be_ours(at(usize::MAX)));
+        hot.set_arena(&(0x10000..0x20000));
+        let seen =
+            [0, 0xffff, 0x10000, 0x1ffff, 0x20000, usize::MAX].map(|address| hot.may_be_ours(at(address)));
+        assert_eq!(seen, [false, false, true, true, false, false]);
+    }
+}

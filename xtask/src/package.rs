@@ -1,0 +1,285 @@
+//! The packages of the crates that are to be published, those with `publish = true`.
+//!
+//! Each is packed as a registry would get it. All but the laboratory are then built from nothing but their packages, beside each
+//! other's; the laboratory takes minutes, so its package is only looked into (`cargo xtask package --all` builds it too). What a package
+//! must hold is looked for in the archive, since links to files above the crate's folder are followed when it is packed.
+
+use crate::sh::{Cmd, Show};
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::fs;
+use std::path::Path;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Build the laboratory from its package, too: some minutes
+    #[arg(long)]
+    all: bool,
+}
+
+/// Its package is not built in CI.
+const SLOW: &str = "vmlab";
+
+/// Packed bytes of a package, at most. The largest holds traces of 1.6 MB; a registry takes 10 MiB.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// What every package holds.
+const EVERYWHERE: [&str; 5] = ["Cargo.toml", "Cargo.lock", "README.md", "LICENSE-MIT", "LICENSE-APACHE"];
+
+/// What else one must hold to be of use.
+const HELD: [(&str, &[&str]); 4] = [
+    ("vmalloc-capi", &["build.rs", "include/vmalloc.h", "vmalloc.3", "vmalloc.pc.in"]),
+    ("vmalloc-preload", &["build.rs"]),
+    ("vmlab", &["data/README.md", "data/boot-smp1.ftrace.gz", "data/boot-smp1.vmallocinfo"]),
+    ("va-sim", &["examples/twins.rs"]),
+];
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+/// What cargo says of a package of the workspace.
+#[derive(Deserialize)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    version: String,
+    rust_version: Option<String>,
+    /// Registries that it may go to; any if there is no list.
+    publish: Option<Vec<String>>,
+}
+
+/// The packages that are to be published, in the order of their names.
+pub(crate) fn published(root: &Path) -> Result<Vec<Package>> {
+    let args = ["metadata", "--quiet", "--locked", "--no-deps", "--format-version", "1"];
+    let text = Cmd::cargo(root).args(args).read()?;
+    let metadata: Metadata = serde_json::from_str(text.trim()).context("what cargo says of the workspace")?;
+    let mut packages = metadata.packages;
+    packages.retain(|package| package.publish.as_ref().is_none_or(|list| !list.is_empty()));
+    packages.sort_by(|a, b| a.name.cmp(&b.name));
+    if packages.is_empty() {
+        bail!("no crate is to be published");
+    }
+    Ok(packages)
+}
+
+/// `cargo xtask package`.
+pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
+    check(root, args.all)
+}
+
+/// Packs, builds and looks into every package.
+pub(crate) fn check(root: &Path, all: bool) -> Result<()> {
+    let packages = published(root)?;
+    toolchain(root, &packages)?;
+    let folder = root.join("target/packages/package");
+    // A package of an earlier run must not pass for this one's.
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    let built: Vec<_> = packages.iter().filter(|package| all || package.name != SLOW).collect();
+    pack(root, &built, true)?;
+    if built.len() < packages.len() {
+        // Once more, since a package is packed beside those that it depends on.
+        pack(root, &packages.iter().collect::<Vec<_>>(), false)?;
+    }
+    for package in &packages {
+        let archive = folder.join(format!("{}-{}.crate", package.name, package.version));
+        let bytes =
+            fs::metadata(&archive).with_context(|| format!("{} is not there", archive.display()))?.len();
+        let list = Cmd::new(root, "tar").arg("tzf").arg(&archive).read()?;
+        let files = inside(&list, package)?;
+        lacks(package, &files, bytes)?;
+        println!("{} {}: {} files, {} KB packed", package.name, package.version, files.len(), bytes / 1000);
+    }
+    Ok(())
+}
+
+/// Packs `packages`, and builds them from their packages. Warnings are of tests, which no package holds.
+fn pack(root: &Path, packages: &[&Package], build: bool) -> Result<()> {
+    let names = packages.iter().flat_map(|package| ["-p", &package.name]);
+    let mut cmd = Cmd::cargo(root)
+        // What is not committed yet is checked too.
+        .args(["package", "--locked", "--allow-dirty", "--target-dir", "target/packages"])
+        .args(names)
+        .env("CARGO_INCREMENTAL", "0")
+        .env("CARGO_PROFILE_DEV_DEBUG", "false");
+    if !build {
+        cmd = cmd.arg("--no-verify");
+    }
+    cmd.run(Show::Failure)
+}
+
+/// The compiler is the one that the packages say they need, so that they are known to build with it.
+fn toolchain(root: &Path, packages: &[Package]) -> Result<()> {
+    let text = Cmd::new(root, "rustc").arg("--version").read()?;
+    for package in packages {
+        let needs = package.rust_version.as_deref().unwrap_or("nothing");
+        if !is_version(&text, needs) {
+            let why = format!("{} says rust-version {needs}, and this is {}", package.name, text.trim());
+            // A machine of one's own may have a later compiler. Nothing would then build with the one that is promised.
+            if std::env::var_os("CI").is_some() {
+                bail!("{why}");
+            }
+            println!("{why}: that it builds with {needs} is not shown here");
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Tells whether `rustc 1.95.0 (...)` is a 1.95.
+fn is_version(text: &str, needs: &str) -> bool {
+    let version = text.split_whitespace().nth(1).unwrap_or_default();
+    version.strip_prefix(needs).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The files of a package, by their paths in it.
+fn inside(list: &str, package: &Package) -> Result<Vec<String>> {
+    let folder = format!("{}-{}/", package.name, package.version);
+    list.lines()
+        .map(|line| Some(line.strip_prefix(&folder)?.to_string()))
+        .collect::<Option<_>>()
+        .with_context(|| format!("the package of {} holds a file outside {folder}", package.name))
+}
+
+/// Fails if a package lacks what it must hold, holds what it must not, or is too large.
+fn lacks(package: &Package, files: &[String], bytes: u64) -> Result<()> {
+    let name = &package.name;
+    let more = HELD.iter().filter(|(of, _)| of == name).flat_map(|(_, held)| held.iter());
+    if let Some(file) = EVERYWHERE.iter().chain(more).find(|file| !files.iter().any(|there| there == *file)) {
+        bail!("the package of {name} lacks {file}");
+    }
+    if !files.iter().any(|file| file.starts_with("examples/")) {
+        bail!("the package of {name} lacks an example");
+    }
+    // They need the rest of the tree.
+    if let Some(file) = files.iter().find(|file| file.starts_with("tests/") || file.starts_with("target/")) {
+        bail!("the package of {name} holds {file}");
+    }
+    if bytes > BYTES_MAX {
+        bail!("the package of {name} has {bytes} bytes, more than {BYTES_MAX}");
+    }
+    Ok(())
+}
+
+/// Runs the example that the README of each published crate names. Those in C are compiled and run by tests.
+///
+/// `built` are the arguments that tests were built with: with the same ones, nothing of it is compiled again.
+pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
+    let mut programs = Vec::new();
+    for args in built {
+        let cmd = Cmd::cargo(root)
+            .args(["build", "--locked", "--profile", "test", "--examples"])
+            .args(["--message-format", "json-render-diagnostics"]);
+        let mut found = |line: &str| programs.extend(program(line));
+        let ended = cmd.args(args).lines(Show::Nothing, |line| {
+            found(line);
+            // What the compiler says is no JSON.
+            if !line.starts_with('{') && !line.trim_start().starts_with("Compiling ") {
+                println!("{line}");
+            }
+        });
+        ended?.success()?;
+    }
+    let mut ran = 0;
+    for package in published(root)? {
+        let page = fs::read_to_string(root.join("crates").join(&package.name).join("README.md"))?;
+        let commands = commands(&page);
+        if commands.is_empty() && !page.contains(".c](examples/") {
+            bail!("the README of {} names no example", package.name);
+        }
+        for (of, name) in commands {
+            if of != package.name {
+                bail!("the README of {} runs an example of {of}", package.name);
+            }
+            let program = programs.iter().find(|(there, _)| there == name);
+            let (_, path) = program.with_context(|| format!("{of} has no example {name}"))?;
+            Cmd::new(root, path).run(Show::All)?;
+            ran += 1;
+        }
+    }
+    println!("{ran} examples ran");
+    Ok(())
+}
+
+/// The name of the example, and where it is, if a line of cargo's says that there is one.
+fn program(line: &str) -> Option<(String, String)> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let target = message.get("target")?;
+    let is_example = target.get("kind")?.as_array()?.iter().any(|kind| kind == "example");
+    let path = message.get("executable")?.as_str()?;
+    is_example.then_some((target.get("name")?.as_str()?.to_string(), path.to_string()))
+}
+
+/// The crate and the example of each line of a page that runs one.
+fn commands(page: &str) -> Vec<(&str, &str)> {
+    let lines = page.lines().filter_map(|line| line.strip_prefix("cargo run -p "));
+    lines.filter_map(|line| line.trim_end().split_once(" --example ")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str) -> Package {
+        Package { name: name.to_string(), version: "1.0.0".to_string(), rust_version: None, publish: None }
+    }
+
+    fn files(of: &[&str]) -> Vec<String> {
+        EVERYWHERE.iter().chain(of).map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_package_is_refused_that_lacks_a_file_or_holds_too_much() {
+        let good = files(&["src/lib.rs", "examples/a.rs"]);
+        assert!(lacks(&package("a"), &good, 1000).is_ok());
+        for missing in EVERYWHERE {
+            let bad: Vec<_> = good.iter().filter(|file| *file != missing).cloned().collect();
+            let why = lacks(&package("a"), &bad, 1000).unwrap_err().to_string();
+            assert_eq!(why, format!("the package of a lacks {missing}"));
+        }
+        assert!(lacks(&package("a"), &files(&["src/lib.rs"]), 1000).is_err(), "an example");
+        assert!(lacks(&package("a"), &files(&["examples/a.rs", "tests/b.rs"]), 1000).is_err(), "a test");
+        assert!(lacks(&package("a"), &good, BYTES_MAX + 1).is_err(), "bytes");
+        assert!(lacks(&package("vmalloc-preload"), &good, 1000).is_err(), "its build script");
+        assert!(lacks(&package("vmalloc-preload"), &files(&["build.rs", "examples/a.c"]), 1000).is_ok());
+    }
+
+    #[test]
+    fn files_are_told_by_their_paths_in_the_package() {
+        assert_eq!(inside("a-1.0.0/x\na-1.0.0/y/z\n", &package("a")).unwrap(), ["x", "y/z"]);
+        assert!(inside("a-1.0.0/x\nb-1.0.0/y\n", &package("a")).is_err());
+    }
+
+    #[test]
+    fn the_compiler_is_compared_with_the_version_that_is_promised() {
+        let rustc = "rustc 1.95.0 (abc 2026-01-01)\n";
+        assert!(is_version(rustc, "1.95") && is_version(rustc, "1.95.0") && is_version(rustc, "1"));
+        assert!(!is_version(rustc, "1.9") && !is_version(rustc, "1.94") && !is_version(rustc, "1.96"));
+        assert!(!is_version("rustc\n", "1.95") && !is_version(rustc, "nothing"));
+    }
+
+    #[test]
+    fn the_example_that_a_page_names_is_found() {
+        let page = "# a\n```sh\ncargo run -p a --example b\ncargo run --release\n```\n`cargo run -p a --example c`\n";
+        assert_eq!(commands(page), [("a", "b")]);
+        let line =
+            r#"{"reason":"compiler-artifact","target":{"kind":["example"],"name":"b"},"executable":"x/b"}"#;
+        assert_eq!(program(line), Some(("b".to_string(), "x/b".to_string())));
+        assert_eq!(program(&line.replace("example", "bin")), None);
+        assert_eq!(program(&line.replace("\"x/b\"", "null")), None);
+        assert_eq!(program("warning: {"), None);
+    }
+
+    #[test]
+    fn what_serves_this_tree_alone_is_not_published() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let names: Vec<_> = published(&root).unwrap().into_iter().map(|package| package.name).collect();
+        assert!(["va-base", "vmalloc", "vmlab"].iter().all(|name| names.iter().any(|there| there == name)));
+        assert!(
+            !names.iter().any(|name| name == "xtask" || name == "va-peer" || name == "vmalloc-book"),
+            "{names:?}"
+        );
+    }
+}
