@@ -8,7 +8,7 @@
 //! | `threshold` | sizes from which memory comes from here; 4K at least | 128K |
 //! | `budget` | freed memory that may be kept; 0 keeps least | 512M |
 //! | `decay` | time after which freed memory that nobody needs goes back, by a thread: `500ms`, `2s`; `never` has no thread | `never` |
-//! | `huge` | huge pages behind areas: `never`, `auto` (from 64K on), `later` (the same, but not for the first 32M of those of up to 8M), `always` | `later` |
+//! | `huge` | huge pages behind areas: `never`, `auto` (from 64K on), `system` (as the system and the program say), `always` | `system` |
 //! | `hardened` | `true`: overflows and uses after free of large memory fault, with a line unless the program handles `SIGSEGV` itself | `false` |
 //! | `stats` | `true`: a line at the end that says what was done | `false` |
 //!
@@ -66,7 +66,7 @@ impl fmt::Display for Bad<'_> {
             Why::NoSize => "has no size: a number of bytes, or one with K, M or G behind it",
             Why::TooSmall => "is too small: a threshold is 4K at least",
             Why::NoTime => "has no time: a number of ms or s, from 1ms to 3600s, or never",
-            Why::NoHuge => "is none of never, later, auto and always",
+            Why::NoHuge => "is none of never, system, auto and always",
             Why::NoTruth => "is neither true nor false",
         };
         write!(f, "VMALLOC_CONF: \"{}\" {why}; the default stays", self.part.escape_ascii())
@@ -85,7 +85,7 @@ impl Conf {
         threshold_bytes: 128 << 10,
         budget_bytes: 512 << 20,
         decay: None,
-        huge_pages: HugePages::Later,
+        huge_pages: HugePages::System,
         statistics: false,
         hardened: false,
     };
@@ -135,7 +135,7 @@ fn huge(text: &[u8]) -> Result<HugePages, Why> {
     match text {
         b"never" => Ok(HugePages::Never),
         b"auto" => Ok(HugePages::Auto),
-        b"later" => Ok(HugePages::Later),
+        b"system" => Ok(HugePages::System),
         b"always" => Ok(HugePages::Always),
         _ => Err(Why::NoHuge),
     }
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(read("decay:2s,decay:never").0.decay, None);
         assert_eq!(read("huge:always").0.huge_pages, HugePages::Always);
         assert_eq!(read("huge:never,huge:auto").0.huge_pages, HugePages::Auto);
-        assert_eq!(read("huge:never,huge:later").0, Conf::DEFAULT);
+        assert_eq!(read("huge:never,huge:system").0, Conf::DEFAULT);
         assert!(bad.is_empty(), "{bad:?}");
         assert_eq!(read(""), (Conf::DEFAULT, vec![]));
         assert_eq!(read("budget:0,,").0.budget_bytes, 0);

@@ -175,7 +175,7 @@ fn make() -> Option<&'static Vmalloc> {
             huge if huge == HugePages::Never as u8 => HugePages::Never,
             huge if huge == HugePages::Always as u8 => HugePages::Always,
             huge if huge == HugePages::Auto as u8 => HugePages::Auto,
-            _ => HugePages::Later,
+            _ => HugePages::System,
         },
         profile,
         kept_bytes_max: KEPT_MAX.load(Ordering::Relaxed),

@@ -6,7 +6,7 @@
 //!   |= rw =|      |== rw ==|  |= rw =|       |===== rw =====|               |
 //!          ^               ^         ^ frontiers            ^ words and pages advance together, in steps
 //! ```
-//! A sixteenth is for what is smaller than 64 KiB, the rest for larger areas, on huge pages where that is wanted: the
+//! A sixteenth is for what is smaller than 64 KiB (half of it, where that is 32 MiB), the rest for larger areas, on huge pages where that is wanted: the
 //! advice is given once, for the whole zone, before there is a page in it. Which zone a page is in is one comparison.
 //!
 //! A mapping for each allocation costs microseconds and stops all threads that map; a protection for each splits mappings
@@ -51,12 +51,9 @@ pub(crate) const ZONES: usize = 2;
 /// The zone of small areas, and that of large ones.
 pub(crate) const SMALL: usize = 0;
 pub(crate) const HUGE: usize = 1;
-/// Areas of fewer pages are small: 64 KiB.
+/// Areas of fewer pages are small: 64 KiB; with [`HugePages::System`] 4 MiB, from where on programs ask for huge pages.
 const SMALL_PAGES: u64 = 16;
-/// Areas of no more pages may be among the small ones while there are few, for [`HugePages::Later`]: 8 MiB.
-const YOUNG_AREA_PAGES_MAX: u64 = 2048;
-/// Pages that the zone of small areas may have for that: 32 MiB, whose page faults are 4 ms once.
-pub(crate) const YOUNG_PAGES_MAX: u64 = 8192;
+const SMALL_PAGES_OF_LARGE: u64 = 1024;
 /// Pages of a huge page.
 pub(crate) const HUGE_PAGES: u64 = (BASE_ALIGN / PAGE_BYTES) as u64;
 
@@ -154,6 +151,7 @@ impl<O: Os> Arena<O> {
         let own = Some(most & !(BASE_ALIGN - 1))
             .filter(|&bytes| bytes >= LEAST_BYTES && bytes < 1 << LADDER_LOG2[0]);
         let ladder = LADDER_LOG2.iter().map(|log2| 1usize << log2).filter(|&bytes| bytes <= most);
+        let small_share = if huge_pages == HugePages::System { 2 } else { 16 };
         for bytes in own.into_iter().chain(ladder) {
             let pages = (bytes / PAGE_BYTES) as u64;
             let words = (pages as usize * WORD_BYTES).next_multiple_of(PAGE_BYTES);
@@ -167,7 +165,7 @@ impl<O: Os> Arena<O> {
                         words: base - words,
                         first: (base / PAGE_BYTES) as u64,
                         pages,
-                        small: pages / 16 / HUGE_PAGES * HUGE_PAGES,
+                        small: pages / small_share / HUGE_PAGES * HUGE_PAGES,
                         huge_pages,
                         committed: [const { AtomicU64::new(0) }; ZONES],
                     };
@@ -192,6 +190,9 @@ impl<O: Os> Arena<O> {
 
     /// Says which pages there are to be behind a part of a zone. It is advice: a system without huge pages does without.
     fn advise(&self, zone: usize, span: Span) {
+        if self.huge_pages == HugePages::System {
+            return;
+        }
         let huge = if self.has_huge_pages(zone) { Huge::Yes } else { Huge::No };
         // SAFETY: part of the reservation; what is in it stays.
         let _refused = unsafe { self.host.os().advise(span, huge) };
@@ -221,16 +222,14 @@ impl<O: Os> Arena<O> {
         usize::from(page.wrapping_sub(self.first) >= self.small)
     }
 
-    /// Whether areas of so many pages are among the small ones as long as these are few.
-    #[inline]
-    pub(crate) fn may_be_young(&self, pages: u64) -> bool {
-        self.huge_pages == HugePages::Later && pages <= YOUNG_AREA_PAGES_MAX
-    }
-
     /// The zone of areas of so many pages.
     #[inline]
     pub(crate) fn zone_for(&self, pages: u64) -> usize {
-        let least = if self.huge_pages == HugePages::Always { 0 } else { SMALL_PAGES };
+        let least = match self.huge_pages {
+            HugePages::Always => 0,
+            HugePages::System => SMALL_PAGES_OF_LARGE,
+            HugePages::Auto | HugePages::Never => SMALL_PAGES,
+        };
         if pages >= least { HUGE } else { SMALL }
     }
 

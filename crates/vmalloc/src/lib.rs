@@ -46,7 +46,7 @@
 //!   less than 2 MiB a CPU may stay: a free in the fast way wakes nobody. What a resize gives up counts as freed.
 //! - **Huge pages** are behind areas from 64 KiB on, if the system has any, as [`Options::huge_pages`] says; neighbours share one. The
 //!   first byte touched of a fresh one makes 2 MiB resident: `HugePages::Never` is for large areas of which little is touched,
-//!   `HugePages::Later` for programs that may stay small.
+//!   `HugePages::System` for programs as they are.
 //! - **Guards**, where asked for: a page behind every area that nobody may touch. A million of them make a handful of mappings (Linux
 //!   6.13); before that there are an eighth of `vm.max_map_count`, and areas beyond have none.
 //! - **Hardened**, where asked for: a byte past the end faults if the alignment lets the area end with its page, and else aborts at the

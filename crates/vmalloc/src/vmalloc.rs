@@ -63,9 +63,9 @@ pub enum HugePages {
     /// Those of 64 KiB and more.
     #[default]
     Auto,
-    /// Those of 64 KiB and more, but for the first 32 MiB of areas of up to 8 MiB: these are among the small ones, so that a program with
-    /// little memory has hardly more pages resident than it uses.
-    Later,
+    /// Those that the system or the program itself want to be: nobody is advised. What is smaller than 4 MiB is kept, moved and given back
+    /// by 64 KiB, so that a program has hardly more resident than it uses.
+    System,
     /// All.
     Always,
 }

@@ -7,7 +7,7 @@
 use super::cold::Cold;
 use super::{Heap, Held};
 use crate::PAGE_BYTES;
-use crate::arena::{Arena, HUGE, Run, SMALL, YOUNG_PAGES_MAX, ZONES, address};
+use crate::arena::{Arena, HUGE, Run, SMALL, ZONES, address};
 use crate::error::{AllocError, CreateError};
 use crate::magazine::{BIG_PAGES, Kinds, Out};
 use crate::os::{Call, Os, abort_with};
@@ -43,8 +43,6 @@ pub(super) struct Central<O: Os> {
     gaps: u64,
     /// Fewest dirty pages since the last decay.
     low: u64,
-    /// Pages that are not clean.
-    pub(super) busy: u64,
     /// Areas, and parts of them, whose pages are a mapping of their own.
     pub(super) moved: u64,
     /// Pages that a failed move made useless.
@@ -72,8 +70,8 @@ impl<O: Os> Central<O> {
         let mut dirty = BTreeIndex::new(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
         // Nothing is dirty yet.
         dirty.take(extent).map_err(|_| CreateError::NoRecords)?;
-        let (spare, gaps, low, busy, moved, retired, leaving, refilled, purged, refused) =
-            (1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+        let (spare, gaps, low, moved, retired, leaving, refilled, purged, refused) =
+            (1, 1, 0, 0, 0, 0, 0, 0, 0);
         let (cold, first) = (Cold::new(host), extent.start().page_floor());
         Ok(Self {
             space,
@@ -84,7 +82,6 @@ impl<O: Os> Central<O> {
             spare,
             gaps,
             low,
-            busy,
             moved,
             retired,
             leaving,
@@ -214,7 +211,6 @@ impl<O: Os> Central<O> {
         let blocks = Request::pages(pages).map_err(|_| AllocError::NoRecords)?.aligned(align);
         let area = self.space.alloc(0, &blocks).map_err(|error| refusal(error, request))?;
         let (page, end) = area.range().whole_pages();
-        self.busy += end - page;
         if !self.cold.reserve((end - self.first) / self.block_pages) {
             self.free_clean(area.range());
             return Err(AllocError::NoRecords);
@@ -230,21 +226,21 @@ impl<O: Os> Central<O> {
         Ok(Fresh { page, clean: area.range(), rest })
     }
 
-    /// Moves a run down over the dirty one that ends where it begins: that has pages already. `false` if there is none.
+    /// Moves a run down over the dirty one that ends where it begins: that has pages already. By how many pages.
     ///
     /// ```text
     ///   |~~dirty~~|== fresh ==|rest|     ->     |~|== fresh ==|  rest, blocks of it clean again  |
     /// ```
-    pub(super) fn reach_down(&mut self, fresh: &mut Fresh, request: &Request) -> bool {
+    pub(super) fn reach_down(&mut self, fresh: &mut Fresh, request: &Request) -> u64 {
         let (page, pages) = (fresh.page, request.size().get());
         let last = Va::from_page(page - 1);
         let Some(below) = self.dirty.hole_below(last).filter(|hole| hole.contains(last)) else {
-            return false;
+            return 0;
         };
         let start = below.start().page_floor().max(page.saturating_sub(pages - 1));
         let start = start.next_multiple_of(1 << request.align().page_log2());
         if start >= page || !self.take_dirty_at(VaRange::from_pages(start, page).unwrap_or_default()) {
-            return false;
+            return 0;
         }
         // It was a run of its own, and is part of this one.
         self.unite(1);
@@ -266,17 +262,15 @@ impl<O: Os> Central<O> {
             (false, true) => self.spare -= 1,
             _ => {}
         }
-        true
+        page - start
     }
 
     /// Takes exactly these clean blocks, below the frontier from now on, as part of what the caller has; `false` if it cannot.
     pub(super) fn take_clean_at(&mut self, arena: &Arena<O>, range: VaRange) -> bool {
-        let (page, end) = range.whole_pages();
-        let taken = self.cold.reserve((end - self.first).div_ceil(self.block_pages))
+        let end = range.end().page_floor();
+        self.cold.reserve((end - self.first).div_ceil(self.block_pages))
             && arena.commit(end).is_ok()
-            && self.space.alloc_at(range).is_ok();
-        self.busy += if taken { end - page } else { 0 };
-        taken
+            && self.space.alloc_at(range).is_ok()
     }
 
     /// Makes blocks clean that were dirty, and have no pages behind them.
@@ -318,7 +312,6 @@ impl<O: Os> Central<O> {
 
     /// Frees areas of the space that tile `range`.
     fn free_areas(&mut self, range: VaRange) {
-        self.busy -= range.len_bytes() / PAGE_BYTES as u64;
         let mut at = range.start();
         while at < range.end() {
             match self.space.free_at(at) {
@@ -344,18 +337,11 @@ impl<O: Os> Central<O> {
 }
 
 impl<O: Os> Heap<O> {
-    /// Gives out a run for a layout, live already, and tells whether it is all zeros.
-    pub(super) fn carve(&self, layout: Layout, clean: bool) -> Result<(Run, bool), AllocError> {
+    /// Gives out a run for a layout, live already, and tells how many of its pages may hold anything: the first ones. The others are
+    /// zeros, and nobody has touched them.
+    pub(super) fn carve(&self, layout: Layout, clean: bool) -> Result<(Run, u64), AllocError> {
         let pages = self.run_pages(layout.size());
-        let zone = self.arena.zone_for(pages);
-        if zone == HUGE
-            && self.arena.may_be_young(pages)
-            && let Some((mut run, clean)) = self.carve_young(pages, layout, clean)
-        {
-            self.guard(&mut run);
-            return Ok((run, clean));
-        }
-        self.carve_in(zone, layout, clean)
+        self.carve_in(self.arena.zone_for(pages), layout, clean)
     }
 
     /// The same, from a zone first.
@@ -364,7 +350,7 @@ impl<O: Os> Heap<O> {
         zone: usize,
         layout: Layout,
         clean: bool,
-    ) -> Result<(Run, bool), AllocError> {
+    ) -> Result<(Run, u64), AllocError> {
         let pages = self.run_pages(layout.size());
         let align = Align::new(layout.align() as u64).unwrap_or(Align::PAGE);
         let extent = self.arena.extent(HUGE).len_bytes();
@@ -391,37 +377,10 @@ impl<O: Os> Heap<O> {
             Err(_) if self.release_all() > 0 => once(false),
             done => done,
         };
-        done.map(|(mut run, clean)| {
+        done.map(|(mut run, used)| {
             self.guard(&mut run);
-            (run, clean)
+            (run, used)
         })
-    }
-
-    /// A large run among the small ones, if one is dirty there or these are few: [`HugePages::Later`](crate::HugePages::Later).
-    ///
-    /// What is dirty there is moved, given back and counted by 64 KiB, so a small heap has hardly more pages than are live.
-    fn carve_young(&self, pages: u64, layout: Layout, clean: bool) -> Option<(Run, bool)> {
-        let align = Align::new(layout.align() as u64)?;
-        let request = Request::pages(pages).ok()?.aligned(align);
-        let mut central = self.zone(SMALL);
-        if !clean && let Some(run) = self.carve_dirty(&mut central, &request, layout.size()) {
-            return Some((run, false));
-        }
-        if central.busy + pages > YOUNG_PAGES_MAX {
-            return None;
-        }
-        drop(central);
-        self.carve_once(SMALL, &request, layout.size(), clean).ok()
-    }
-
-    /// A dirty run, live already.
-    fn carve_dirty(&self, central: &mut Central<O>, request: &Request, size: usize) -> Option<Run> {
-        let page = central.take_dirty(request)?;
-        let pages = request.size().get();
-        // Under the lock, so that whoever has it finds a word at every area (VM1).
-        self.arena.put(page, Word::live(pages, size).tailed(self.guards.tail));
-        // SAFETY: it was dirty and is not any more, so it is below the frontier.
-        Some(unsafe { Run::claim(page, pages) })
     }
 
     fn carve_once(
@@ -430,32 +389,35 @@ impl<O: Os> Heap<O> {
         request: &Request,
         size: usize,
         clean: bool,
-    ) -> Result<(Run, bool), AllocError> {
+    ) -> Result<(Run, u64), AllocError> {
         let mut central = self.zone(zone);
         let pages = request.size().get();
-        let mut dirty = if clean { None } else { self.carve_dirty(&mut central, request, size) };
+        let mut dirty = if clean { None } else { central.take_dirty(request) };
         let mut refills = None;
         if dirty.is_none() && !clean {
             drop(central);
             self.drain_for(zone);
             // Taken before the lock of the zone. Who waits here may find what he wants when it is his turn.
-            refills = self.may_refill().then(|| self.refill.lock());
+            refills = Some(self.refill.lock());
             central = self.zone(zone);
-            dirty = self.carve_dirty(&mut central, request, size);
+            dirty = central.take_dirty(request);
         }
-        if let Some(run) = dirty {
-            return Ok((run, false));
+        if let Some(page) = dirty {
+            // Under the lock, so that whoever has it finds a word at every area (VM1).
+            self.arena.put(page, Word::live(pages, size).tailed(self.guards.tail));
+            // SAFETY: it was dirty and is not any more, so it is below the frontier.
+            return Ok((unsafe { Run::claim(page, pages) }, pages));
         }
         let mut fresh = central.take_clean(&self.arena, request)?;
-        let mut is_clean = clean || !central.reach_down(&mut fresh, request);
+        let mut used = if clean { 0 } else { central.reach_down(&mut fresh, request) };
         self.arena.put(fresh.page, Word::live(pages, size).tailed(self.guards.tail));
         if refills.is_some() {
-            is_clean &= self.refill(central, &fresh);
+            used += self.refill(central, &fresh);
         } else {
             central.give_rest(&fresh);
         }
         // SAFETY: it was free in the space, or dirty, and is neither now; it is below the frontier.
-        Ok((unsafe { Run::claim(fresh.page, pages) }, is_clean))
+        Ok((unsafe { Run::claim(fresh.page, pages) }, used.min(pages)))
     }
 
     /// Before pages are asked of the system, those in magazines are made dirty: big items wherever they are, small ones here.
@@ -464,7 +426,7 @@ impl<O: Os> Heap<O> {
         if zone == SMALL || self.guards.tail == 0 {
             self.drain(self.magazine(), Kinds::Small);
         }
-        if (zone == HUGE || self.arena.may_be_young(BIG_PAGES)) && self.big.pages() > 0 {
+        if (zone == HUGE || zone == self.arena.zone_for(BIG_PAGES)) && self.big.pages() > 0 {
             self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, Kinds::Big));
         }
         // It may have looked while they were in neither: WK1.

@@ -150,7 +150,7 @@ impl<O: Os> Heap<O> {
             }
             return Ok(into_pointer(run));
         }
-        let (mut to, clean) = self.carve(layout, false)?;
+        let (mut to, used) = self.carve(layout, false)?;
         // SAFETY: this function's contract.
         let (from, word) = match unsafe { self.claim(at) } {
             Ok(claimed) => claimed,
@@ -163,7 +163,7 @@ impl<O: Os> Heap<O> {
         self.growth.copied.fetch_add(1, Ordering::Relaxed);
         // Whoever asked how much he could use may have used all of it.
         self.arena.copy(&from, &mut to, 0, word.usable_bytes().min(size));
-        self.zero_rest(&mut to, word, size, fill, clean);
+        self.zero_rest(&mut to, word, size, fill, used == 0);
         self.keep(from);
         Ok(into_pointer(to))
     }

@@ -20,8 +20,7 @@
 //! There are two **zones**, each with all of that and a lock of its own: one of pages, for what is smaller than 64 KiB, and one of
 //! huge pages. Clean addresses come and go in **blocks** of a zone, 64 KiB and 2 MiB: half a huge page is neither faulted in nor
 //! given back. What an area leaves of its last block is dirty from then on. A zone that is full lets the other one serve.
-//! With [`HugePages::Later`](crate::HugePages::Later) the first 32 MiB of areas of up to 8 MiB are **young**, in the zone of small
-//! ones: a heap that stays small is moved and given back by 64 KiB.
+//! With [`HugePages::System`](crate::HugePages::System) the bound between them is 4 MiB.
 //!
 //! A miss of the dirty runs goes on in this order: what magazines keep is made dirty; the dirty run below the lowest clean
 //! blocks that fit is made part of the area; cold dirty blocks are moved to the rest of it (`refill.rs`); and what is then missing
@@ -46,8 +45,8 @@
 //! ```
 //! Magazines and zones never nest, except for the time of a fork, which takes all of them in this order. System calls happen
 //! under the lock of a zone only to move its frontier, to get records, and to map fresh pages over an area that `mremap` moved and
-//! whose word is no longer live: its addresses are in no list until then. Dirty pages are given back under `purge` alone, and
-//! moved under `refill` alone; those of an area that moves are its caller's, under no lock.
+//! whose word is no longer live: its addresses are in no list until then. Dirty pages are given back under `purge`, and
+//! moved, or given back instead, under `refill`; those of an area that moves are its caller's, under no lock.
 //! # Source
 //! Our own; what it stands for: Linux `mm/vmalloc.c` (`__vmalloc_node`, `vfree`), with pages that stay.
 
@@ -203,11 +202,17 @@ impl<O: Os> Heap<O> {
 
     #[cold]
     fn alloc_cold(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
-        let (mut run, clean) = self.carve(layout, false)?;
-        if fill == Fill::Zero && !clean {
-            self.arena.zero(&mut run, 0, layout.size());
+        let (run, used) = self.carve(layout, false)?;
+        Ok(self.filled(run, used, layout, fill))
+    }
+
+    /// A run as its caller wants it, of which the first `used` pages may hold anything.
+    fn filled(&self, mut run: Run, used: u64, layout: Layout, fill: Fill) -> NonNull<u8> {
+        if fill == Fill::Zero {
+            // What nobody touched stays so: the table of a hash may be large and hardly used.
+            self.arena.zero(&mut run, 0, layout.size().min(address(used)));
         }
-        Ok(into_pointer(run))
+        into_pointer(run)
     }
 
     /// Gives out an area that begins at a huge page.
@@ -220,15 +225,11 @@ impl<O: Os> Heap<O> {
             });
         };
         let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
-        // A magazine may have it on small pages where areas may be young.
-        if pages == 0 || pages >= HUGE_PAGES / 2 && !self.arena.may_be_young(pages) {
+        if pages == 0 || pages >= HUGE_PAGES / 2 && self.arena.zone_for(pages) == HUGE {
             return self.alloc(layout, fill);
         }
-        let (mut run, clean) = self.carve_in(HUGE, layout, false)?;
-        if fill == Fill::Zero && !clean {
-            self.arena.zero(&mut run, 0, layout.size());
-        }
-        Ok(into_pointer(run))
+        let (run, used) = self.carve_in(HUGE, layout, false)?;
+        Ok(self.filled(run, used, layout, fill))
     }
 
     /// Takes back the area that begins at an address.

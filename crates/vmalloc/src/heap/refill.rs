@@ -12,7 +12,8 @@
 //! The moves are made by one thread at a time, since each makes all CPUs that run this process forget addresses, and so that a fork
 //! finds none under way; under no lock that others need. Meanwhile the sources, and what is left of the last fresh block, are in nobody's list
 //! and their first words tell their size, as in a purge (VM1). A move that is refused (an old kernel, a seccomp profile,
-//! pages that a child still shares) leaves its source dirty, and the rest of the run to page faults; then there are none for a while. They end for
+//! pages that a child still shares, a program that advised half of what moves) leaves the rest of the run to page faults; then there are none
+//! for a while. What is not moved is given back meanwhile: either way, a run that needs pages adds none to those that are kept. Moves end for
 //! good only where the system says that it can never move any (`Os::can_move`): what one move is refused for (locked pages, a
 //! descriptor that somebody closed) need not hold for the next.
 //! # Source
@@ -30,15 +31,15 @@ const PAUSE: u64 = 64;
 
 impl<O: Os> Heap<O> {
     /// Moves cold pages into the clean blocks of a fresh run, whose word is there; gives the lock back meanwhile. What is left
-    /// of the last block is dirty afterwards. Tells whether the run is all zeros still.
-    pub(super) fn refill(&self, mut central: Held<'_, O>, fresh: &Fresh) -> bool {
+    /// of the last block is dirty afterwards. Tells into how many pages something was moved: the first of the clean ones.
+    pub(super) fn refill(&self, mut central: Held<'_, O>, fresh: &Fresh) -> u64 {
         let mut batch = [const { Run::NOTHING }; BATCH];
         let wanted = fresh.clean.len_bytes() / crate::PAGE_BYTES as u64;
         let count = self.detach(&mut central, &mut batch, wanted, u64::MAX);
         let sources = &mut batch[..count];
         if sources.is_empty() {
             central.give_rest(fresh);
-            return true;
+            return 0;
         }
         let (rest, end) = fresh.rest.whole_pages();
         if rest < end {
@@ -46,30 +47,43 @@ impl<O: Os> Heap<O> {
             central.leaving += end - rest;
         }
         drop(central);
-        let (mut at, mut moved) = (fresh.clean.start().page_floor(), 0);
-        for source in sources.iter_mut() {
+        let first = fresh.clean.start().page_floor();
+        let (mut at, mut moved) = (first, 0);
+        let movable = if self.may_refill() { sources.len() } else { 0 };
+        for source in &mut sources[..movable] {
             let pages = source.pages();
             // SAFETY: part of the fresh run and what is left of it, below the frontier and in the caller's hands alone.
             let mut to = unsafe { Run::claim(at, pages) };
-            if self.arena.move_pages(source, &mut to).is_err() {
+            if let Err((some, _)) = self.arena.move_pages(source, &mut to) {
+                at += some;
                 self.refill_refused();
                 break;
             }
             at += pages;
             moved += 1;
         }
+        // What does not move goes back: the run has as many pages anew.
+        let (gone, rest_of) = sources.split_at_mut(moved);
+        let discarded = match self.arena.discard(rest_of) {
+            Ok(()) => rest_of.len(),
+            Err((done, _)) => done,
+        };
+        let (given, kept) = rest_of.split_at(discarded);
+        let pages = |runs: &[Run]| runs.iter().map(Run::pages).sum::<u64>();
         let mut central = self.zone_of(fresh.page);
-        let (gone, kept) = sources.split_at(moved);
-        central.refilled += gone.iter().map(Run::pages).sum::<u64>();
+        central.refused += u64::from(!kept.is_empty());
+        central.refilled += pages(gone);
+        central.purged += pages(given);
         central.attach_clean(gone);
+        central.attach_clean(given);
         central.attach_dirty(kept);
         central.leaving -= end - rest;
         central.give_rest(fresh);
-        false
+        at - first
     }
 
     /// Tells whether pages may be moved now.
-    pub(super) fn may_refill(&self) -> bool {
+    fn may_refill(&self) -> bool {
         match self.refill_pause.load(Ordering::Relaxed) {
             0 => true,
             u64::MAX => false,

@@ -32,7 +32,7 @@
 use super::carve::Central;
 use super::{Fill, Heap};
 use crate::PAGE_BYTES;
-use crate::arena::{HUGE, HUGE_PAGES, Run, SMALL, YOUNG_PAGES_MAX, ZONES, address, into_pointer};
+use crate::arena::{HUGE, HUGE_PAGES, Run, SMALL, ZONES, address, into_pointer};
 use crate::error::ResizeError;
 use crate::os::{Errno, Os};
 use crate::word::Word;
@@ -75,19 +75,18 @@ impl<O: Os> Heap<O> {
         let pages = size.div_ceil(PAGE_BYTES) as u64;
         let zone = self.arena.zone_for(pages);
         let large = zone == HUGE && word.pages() >= HUGE_PAGES && pages >= word.pages();
-        let young = self.arena.may_be_young(pages)
+        let medium = zone == SMALL
             && self.arena.zone_of((at / PAGE_BYTES) as u64) == SMALL
             && word.pages() >= MOVE_PAGES_MIN
             && pages >= word.pages();
-        let fresh = (large || young) && (self.arena.can_move() || self.can_remap(word, pages));
-        let room_in = if young { SMALL } else { HUGE };
-        let roomy = if fresh { self.carve_with_room(room_in, layout, word.pages()) } else { None };
+        let fresh = (large || medium) && (self.arena.can_move() || self.can_remap(word, pages));
+        let roomy = if fresh { self.carve_with_room(zone, layout, word.pages()) } else { None };
         // Whether there are no pages where the area's own will be, and whether all the rest is zeros.
         let (mut to, mut clean, mut zeros) = match roomy {
             Some((to, zeros)) => (to, true, zeros),
             None => {
-                let (to, clean) = self.carve(layout, fresh)?;
-                (to, clean, clean)
+                let (to, used) = self.carve(layout, fresh)?;
+                (to, used == 0, used == 0)
             }
         };
         // SAFETY: this function's contract.
@@ -101,7 +100,7 @@ impl<O: Os> Heap<O> {
         };
         // What has to be there of it. Whoever asked how much he could use may have used all of it.
         let end = word.usable_bytes().min(size);
-        let moves = clean && (large || young || zone != HUGE);
+        let moves = clean && (large || zone != HUGE);
         let moved = if moves { self.move_most(&mut from, &mut to, end) } else { 0 };
         if moves && moved == 0 && self.can_remap(word, pages) {
             match self.arena.remap(&mut from, &mut to) {
@@ -118,7 +117,7 @@ impl<O: Os> Heap<O> {
                     if !usable {
                         self.retire(to);
                         (to, clean) = match self.carve(layout, false) {
-                            Ok(other) => other,
+                            Ok((other, used)) => (other, used == 0),
                             Err(error) => {
                                 self.arena.put(from.page(), word);
                                 return Err(error.into());
@@ -152,19 +151,16 @@ impl<O: Os> Heap<O> {
         let align = Align::new(layout.align().max(address(room)) as u64)?;
         let request = Request::pages(pages).ok()?.aligned(align);
         self.drain_for(zone);
-        let refills = self.may_refill().then(|| self.refill.lock());
+        let _alone = self.refill.lock();
         let mut central = self.zone(zone);
-        if zone == SMALL && central.busy + pages > YOUNG_PAGES_MAX {
-            return None;
-        }
         let mut fresh = central.take_clean(&self.arena, &request).ok()?;
         // Under the lock, so that whoever has it finds a word at every area (VM1).
         self.arena.put(fresh.page, Word::live(pages, layout.size()));
         let (start, end) = fresh.clean.whole_pages();
         let grown = (start + own).next_multiple_of(central.block_pages).min(end);
         fresh.clean = VaRange::from_pages(grown, end).unwrap_or_default();
-        let zeros = if refills.is_some() && grown < end {
-            self.refill(central, &fresh)
+        let zeros = if grown < end {
+            self.refill(central, &fresh) == 0
         } else {
             central.give_rest(&fresh);
             true

@@ -13,7 +13,7 @@
 use super::carve::Central;
 use super::{Fill, Heap};
 use crate::PAGE_BYTES;
-use crate::arena::{Run, SMALL, YOUNG_PAGES_MAX, address, into_pointer};
+use crate::arena::{Run, address, into_pointer};
 use crate::error::{AllocError, ResizeError};
 use crate::os::Os;
 use crate::word::Word;
@@ -131,7 +131,6 @@ impl<O: Os> Heap<O> {
     /// while it is small: later its pages would be so for good, at a page fault each.
     fn may_stay(&self, page: u64, pages: u64) -> bool {
         self.arena.zone_of(page) >= self.arena.zone_for(pages)
-            || self.arena.may_be_young(pages) && self.arena.committed_pages(SMALL) <= YOUNG_PAGES_MAX
     }
 
     /// Takes in what is above an area, if nobody has it.

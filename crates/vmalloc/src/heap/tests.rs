@@ -2,7 +2,7 @@
 
 mod growth;
 mod guarded;
-mod young;
+mod large_pages;
 
 use super::*;
 use crate::arena::{HUGE, SMALL};
@@ -178,8 +178,8 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
         (HugePages::Auto, 0, 400, true),
         (HugePages::Auto, 2 * MIB, 1500, false),
         (HugePages::Auto, 64 * MIB, 1500, true),
-        (HugePages::Later, 0, 400, false),
-        (HugePages::Later, 64 * MIB, 1500, true),
+        (HugePages::System, 0, 400, false),
+        (HugePages::System, 64 * MIB, 1500, true),
     ] {
         shim.allow();
         if !moves {
@@ -243,7 +243,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
         let (mut refusals, mut failures) = (0, 0);
         for granted in 0..most {
             let shim = Shim::default();
-            let huge_pages = if granted % 4 == 3 { HugePages::Later } else { HugePages::Auto };
+            let huge_pages = if granted % 4 == 3 { HugePages::System } else { HugePages::Auto };
             let mut twin = Twin::new(heap_on(huge_pages, &shim, 1 << 30, 4 * MIB));
             // A mapping moves where pages do not.
             if matches!(call, Call::Remap | Call::Renew) {
