@@ -193,7 +193,9 @@ pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
             if of != package.name {
                 bail!("the README of {} runs an example of {of}", package.name);
             }
-            let program = programs.iter().find(|(there, _)| there == name);
+            // Two crates may have examples of one name.
+            let source = format!("/{of}/examples/{name}.rs");
+            let program = programs.iter().find(|(there, _)| there.ends_with(&source));
             let (_, path) = program.with_context(|| format!("{of} has no example {name}"))?;
             Cmd::new(root, path).run(Show::All)?;
             ran += 1;
@@ -203,13 +205,13 @@ pub(crate) fn examples(root: &Path, built: &[Vec<&str>]) -> Result<()> {
     Ok(())
 }
 
-/// The name of the example, and where it is, if a line of cargo's says that there is one.
+/// The source of the example, and the program, if a line of cargo's says that there is one.
 fn program(line: &str) -> Option<(String, String)> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let target = message.get("target")?;
     let is_example = target.get("kind")?.as_array()?.iter().any(|kind| kind == "example");
     let path = message.get("executable")?.as_str()?;
-    is_example.then_some((target.get("name")?.as_str()?.to_string(), path.to_string()))
+    is_example.then_some((target.get("src_path")?.as_str()?.to_string(), path.to_string()))
 }
 
 /// The crate and the example of each line of a page that runs one.
@@ -264,9 +266,8 @@ mod tests {
     fn the_example_that_a_page_names_is_found() {
         let page = "# a\n```sh\ncargo run -p a --example b\ncargo run --release\n```\n`cargo run -p a --example c`\n";
         assert_eq!(commands(page), [("a", "b")]);
-        let line =
-            r#"{"reason":"compiler-artifact","target":{"kind":["example"],"name":"b"},"executable":"x/b"}"#;
-        assert_eq!(program(line), Some(("b".to_string(), "x/b".to_string())));
+        let line = r#"{"reason":"compiler-artifact","target":{"kind":["example"],"src_path":"x/b.rs"},"executable":"x/b"}"#;
+        assert_eq!(program(line), Some(("x/b.rs".to_string(), "x/b".to_string())));
         assert_eq!(program(&line.replace("example", "bin")), None);
         assert_eq!(program(&line.replace("\"x/b\"", "null")), None);
         assert_eq!(program("warning: {"), None);

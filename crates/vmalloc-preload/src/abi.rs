@@ -74,7 +74,7 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 }
 
 #[inline(never)]
-extern "C" fn malloc_large(size: usize) -> *mut c_void {
+fn malloc_large(size: usize) -> *mut c_void {
     area_large(size, SMALL_ALIGN, any).map_or_else(|| malloc_unknown(size), |area| area.as_ptr().cast())
 }
 
@@ -99,7 +99,7 @@ pub extern "C" fn calloc(members: usize, size: usize) -> *mut c_void {
 }
 
 #[inline(never)]
-extern "C" fn calloc_large(members: usize, size: usize) -> *mut c_void {
+fn calloc_large(members: usize, size: usize) -> *mut c_void {
     let Some(bytes) = members.checked_mul(size) else {
         set_errno(libc::ENOMEM);
         return null_mut();
@@ -139,12 +139,14 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
 }
 
 #[inline(never)]
-unsafe extern "C" fn free_large(memory: *mut c_void) {
+unsafe fn free_large(memory: *mut c_void) {
     let Some(at) = NonNull::new(memory.cast::<u8>()) else { return };
     let Some(owner) = owner(at.as_ptr()) else {
-        // It was read while the arena was being made.
-        // SAFETY: this function's contract.
-        unsafe { HOT.free()(memory) };
+        // Where the arena is was read while it was being made.
+        if !BOOT.contains(at.as_ptr()) {
+            // SAFETY: this function's contract.
+            unsafe { HOT.free()(memory) };
+        }
         return;
     };
     let _keep = KeepErrno::new();
@@ -201,7 +203,7 @@ pub(crate) unsafe extern "C" fn realloc_unknown(memory: *mut c_void, size: usize
 /// # Safety
 /// As [`realloc`].
 #[inline(never)]
-unsafe extern "C" fn realloc_large(memory: *mut c_void, size: usize) -> *mut c_void {
+unsafe fn realloc_large(memory: *mut c_void, size: usize) -> *mut c_void {
     let Some(at) = NonNull::new(memory.cast::<u8>()) else { return malloc(size) };
     let held_bytes = if let Some(owner) = owner(at.as_ptr()) {
         if size == 0 {

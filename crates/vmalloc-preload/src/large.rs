@@ -171,12 +171,10 @@ fn make() -> Option<&'static Vmalloc> {
     let profile = if hardened { Profile::Hardened(Hardened::default()) } else { Profile::Ordinary };
     let options = Options {
         decay: Some(DECAY.load(Ordering::Relaxed)).filter(|&ms| ms > 0).map(Duration::from_millis),
-        huge_pages: match HUGE.load(Ordering::Relaxed) {
-            huge if huge == HugePages::Never as u8 => HugePages::Never,
-            huge if huge == HugePages::Always as u8 => HugePages::Always,
-            huge if huge == HugePages::Auto as u8 => HugePages::Auto,
-            _ => HugePages::System,
-        },
+        huge_pages: [HugePages::Never, HugePages::Auto, HugePages::Always]
+            .into_iter()
+            .find(|&huge| huge as u8 == HUGE.load(Ordering::Relaxed))
+            .unwrap_or(HugePages::System),
         profile,
         kept_bytes_max: KEPT_MAX.load(Ordering::Relaxed),
         ..Options::default()

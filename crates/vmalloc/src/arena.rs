@@ -6,8 +6,8 @@
 //!   |= rw =|      |== rw ==|  |= rw =|       |===== rw =====|               |
 //!          ^               ^         ^ frontiers            ^ words and pages advance together, in steps
 //! ```
-//! A sixteenth is for what is smaller than 64 KiB (half of it, where that is 32 MiB), the rest for larger areas, on huge pages where that is wanted: the
-//! advice is given once, for the whole zone, before there is a page in it. Which zone a page is in is one comparison.
+//! A sixteenth is for what is smaller than 64 KiB (half of it with `HugePages::System`, where that is 4 MiB), the rest for larger areas, on
+//! huge pages where that is wanted: the advice, if any, is given once, for the whole zone, before there is a page in it. Which zone a page is in is one comparison.
 //!
 //! A mapping for each allocation costs microseconds and stops all threads that map; a protection for each splits mappings
 //! until the process has no more of them. Here one `mprotect` a step of 2 to 64 MiB moves the frontier, below which
@@ -53,7 +53,7 @@ pub(crate) const SMALL: usize = 0;
 pub(crate) const HUGE: usize = 1;
 /// Areas of fewer pages are small: 64 KiB; with [`HugePages::System`] 4 MiB, from where on programs ask for huge pages.
 const SMALL_PAGES: u64 = 16;
-const SMALL_PAGES_OF_LARGE: u64 = 1024;
+const SMALL_PAGES_SYSTEM: u64 = 1024;
 /// Pages of a huge page.
 pub(crate) const HUGE_PAGES: u64 = (BASE_ALIGN / PAGE_BYTES) as u64;
 
@@ -227,7 +227,7 @@ impl<O: Os> Arena<O> {
     pub(crate) fn zone_for(&self, pages: u64) -> usize {
         let least = match self.huge_pages {
             HugePages::Always => 0,
-            HugePages::System => SMALL_PAGES_OF_LARGE,
+            HugePages::System => SMALL_PAGES_SYSTEM,
             HugePages::Auto | HugePages::Never => SMALL_PAGES,
         };
         if pages >= least { HUGE } else { SMALL }

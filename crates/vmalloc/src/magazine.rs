@@ -15,10 +15,10 @@
 //! that meet at the lock of the sets park.
 //!
 //! Small items are bounded for each magazine, big ones for all together, so that one of 64 MiB can be kept and a hundred CPUs do
-//! not keep one each. Small ones of 64 KiB or more are let in as far as they are little beside the heap: what is kept as it is
-//! does not merge, and who asks for other sizes needs more memory. The place for a big one has **credit**: pages that it took from the budget once and keeps, so that a pair
+//! not keep one each. The place for a big one has **credit**: pages that it took from the budget once and keeps, so that a pair
 //! does not touch what all CPUs share. Whoever finds the budget used up takes the credit of empty places. What finds no
-//! room pushes out what is there: first the oldest of its set.
+//! room pushes out what is there, first the oldest of its set; a small one of 64 KiB or more goes itself if the magazine would be
+//! large beside the heap: what is kept as it is does not merge, and who asks for other sizes needs more memory.
 //!
 //! # Invariants
 //! - **MZ1 bounded** the sets of a magazine have at most [`SMALL_PAGES_MAX`] pages in small items, and its place one such item

@@ -280,7 +280,7 @@ impl Vmalloc {
     }
 
     /// The same, at an address that is a multiple of 2 MiB, so that huge pages are behind it where those are wanted
-    /// ([`Options::huge_pages`]) and the system has some: for what is small as well.
+    /// ([`Options::huge_pages`]; with [`HugePages::System`] the caller asks for them) and the system has some: for what is small as well.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).

@@ -214,6 +214,9 @@ impl Place {
                 fetch
                     .read(&format!("sh \"$SCRIPTS/source_package.sh\" {program}"))
                     .context("its source package")?;
+                // What was set up was so in an earlier one.
+                fs::remove_dir_all(&scene.dir)?;
+                fs::create_dir_all(&scene.dir)?;
             }
             let text = package.join("source").to_string_lossy().into_owned();
             scene.vars.push(("PACKAGE", text));

@@ -147,7 +147,7 @@ pub(crate) const SUITES: [Suite; 10] = [
     Suite {
         client: "sqlite",
         what: "SQLite's tests of queries, joins, indexes, blobs, sorting, transactions and windows, in a library built from its source",
-        programs: &[("sqlite3", "sqlite3"), ("gcc", "gcc"), ("make", "make"), ("tclsh", "tcl")],
+        programs: &[("sqlite3", "sqlite3"), ("gcc", "gcc"), ("make", "make"), ("tclsh", "tcl-dev")],
         source: Some("sqlite3"),
         set_up: "cd \"$PACKAGE\"\n\
                  for tcl in $(find /usr/lib -name tclConfig.sh); do break; done\n\

@@ -455,7 +455,7 @@ impl<O: Os> Hard<O> {
 
     /// The addresses of the arena.
     pub(crate) fn arena(&self) -> va_base::VaRange {
-        self.window.whole()
+        self.window.extent()
     }
 
     /// Tells whether an address is in the arena.

@@ -256,11 +256,6 @@ impl<O: Os> Window<O> {
         VaRange::from_pages(self.first, self.first + self.pages).unwrap_or_default()
     }
 
-    /// The addresses of the arena.
-    pub(crate) fn whole(&self) -> VaRange {
-        VaRange::from_pages(self.first, self.first + self.pages).unwrap_or_default()
-    }
-
     /// The page of an address in the reservation, and how far into it the address is.
     pub(crate) fn locate(&self, at: usize) -> Option<(u64, usize)> {
         let page = (at / PAGE_BYTES) as u64;

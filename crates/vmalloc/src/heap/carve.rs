@@ -393,12 +393,12 @@ impl<O: Os> Heap<O> {
         let mut central = self.zone(zone);
         let pages = request.size().get();
         let mut dirty = if clean { None } else { central.take_dirty(request) };
-        let mut refills = None;
+        let mut refilling = None;
         if dirty.is_none() && !clean {
             drop(central);
             self.drain_for(zone);
             // Taken before the lock of the zone. Who waits here may find what he wants when it is his turn.
-            refills = Some(self.refill.lock());
+            refilling = Some(self.refill.lock());
             central = self.zone(zone);
             dirty = central.take_dirty(request);
         }
@@ -411,7 +411,7 @@ impl<O: Os> Heap<O> {
         let mut fresh = central.take_clean(&self.arena, request)?;
         let mut used = if clean { 0 } else { central.reach_down(&mut fresh, request) };
         self.arena.put(fresh.page, Word::live(pages, size).tailed(self.guards.tail));
-        if refills.is_some() {
+        if refilling.is_some() {
             used += self.refill(central, &fresh);
         } else {
             central.give_rest(&fresh);
@@ -420,7 +420,8 @@ impl<O: Os> Heap<O> {
         Ok((unsafe { Run::claim(fresh.page, pages) }, used.min(pages)))
     }
 
-    /// Before pages are asked of the system, those in magazines are made dirty: big items wherever they are, small ones here.
+    /// Before pages are asked of the system, those in magazines are made dirty: big items wherever they are and if they might be in this
+    /// zone, small ones here.
     pub(super) fn drain_for(&self, zone: usize) {
         // Whoever makes a run dirty takes its guard away, and puts one up again.
         if zone == SMALL || self.guards.tail == 0 {

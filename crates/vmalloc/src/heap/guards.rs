@@ -163,7 +163,7 @@ impl<O: Os> Heap<O> {
         self.growth.copied.fetch_add(1, Ordering::Relaxed);
         // Whoever asked how much he could use may have used all of it.
         self.arena.copy(&from, &mut to, 0, word.usable_bytes().min(size));
-        self.zero_rest(&mut to, word, size, fill, used == 0);
+        self.zero_rest(&mut to, word, size, fill, used);
         self.keep(from);
         Ok(into_pointer(to))
     }

@@ -11,7 +11,7 @@
 //! **Clean** addresses are free in the space: no pages are behind them, or zeros. **Live** areas are the callers'. What is
 //! freed keeps its pages: in a **magazine** as it is, in a **dirty run** merged with its neighbours, to be cut again. To the
 //! space all of these are busy: their mapping never went away, so no flush is due before they are given out again. Only a
-//! **purge** gives pages back, or a **refill** takes them elsewhere, and then the addresses are clean, cut out of whatever areas
+//! **purge** gives pages back, or a **refill** takes them elsewhere (or gives back what does not move), and then the addresses are clean, cut out of whatever areas
 //! they were taken as.
 //!
 //! Dirty runs are the holes of an index of their own, so the lowest fit is found and neighbours merge in O(log n), without
@@ -88,7 +88,8 @@ use lock_api::MutexGuard;
 use relocate::Growth;
 use worker::Worker;
 
-/// The part of the heap that a magazine keeps as it was, in small items of 64 KiB or more: a 32nd, so from 64 MiB on all that a magazine may have.
+/// The part of what is below the frontiers that a magazine may have in small items and let in one more of 64 KiB or more: a 32nd, so
+/// that from 64 MiB on these are bounded as the others.
 const MEDIUM_SHARE: u64 = 32;
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;

@@ -7,9 +7,10 @@
 //!   zone:    give their addresses to the space, as clean
 //! ```
 //! Between the two holds the runs are in nobody's list, and their first words tell their size (VM1). Two threads that give
-//! pages back at a time make each other's flushes larger, so whoever finds a purge under way leaves it alone.
+//! pages back at a time make each other's flushes larger, so whoever finds a purge under way leaves it alone; only a refill that may not move
+//! pages gives some back beside it.
 //!
-//! Huge pages go first: to give one back and to get another one costs a tenth of what its 512 pages cost one by one. The
+//! The zone of large areas goes first: to give a huge page back and to get another one costs a tenth of what its 512 pages cost one by one. The
 //! zone of small areas gives when it has more than half of what may be kept.
 //!
 //! What cannot be cut for want of records, and what the system refuses to take, is dirty again; nothing is lost. Of a block that

@@ -1,4 +1,4 @@
-//! Pages for a fresh run without faults: those of cold dirty blocks are moved there.
+//! Pages for a fresh run without faults: those of cold dirty blocks are moved there, or given back where they cannot.
 //!
 //! # Theory
 //! ```text
@@ -9,7 +9,8 @@
 //! and have others faulted in costs tens of microseconds a huge page; to move one, one. So what is kept serves whatever
 //! its shape, and how much must be kept follows from how much is asked for, not from how it is cut.
 //!
-//! The moves are made by one thread at a time, since each makes all CPUs that run this process forget addresses, and so that a fork
+//! The moves are made by one thread at a time (so is what is given back instead: where pages never move, threads that miss wait for each
+//! other), since each makes all CPUs that run this process forget addresses, and so that a fork
 //! finds none under way; under no lock that others need. Meanwhile the sources, and what is left of the last fresh block, are in nobody's list
 //! and their first words tell their size, as in a purge (VM1). A move that is refused (an old kernel, a seccomp profile,
 //! pages that a child still shares, a program that advised half of what moves) leaves the rest of the run to page faults; then there are none
@@ -48,13 +49,15 @@ impl<O: Os> Heap<O> {
         }
         drop(central);
         let first = fresh.clean.start().page_floor();
-        let (mut at, mut moved) = (first, 0);
+        // Of one source a part may move.
+        let (mut at, mut moved, mut half) = (first, 0, 0);
         let movable = if self.may_refill() { sources.len() } else { 0 };
         for source in &mut sources[..movable] {
             let pages = source.pages();
             // SAFETY: part of the fresh run and what is left of it, below the frontier and in the caller's hands alone.
             let mut to = unsafe { Run::claim(at, pages) };
             if let Err((some, _)) = self.arena.move_pages(source, &mut to) {
+                half = some;
                 at += some;
                 self.refill_refused();
                 break;
@@ -63,17 +66,17 @@ impl<O: Os> Heap<O> {
             moved += 1;
         }
         // What does not move goes back: the run has as many pages anew.
-        let (gone, rest_of) = sources.split_at_mut(moved);
-        let discarded = match self.arena.discard(rest_of) {
-            Ok(()) => rest_of.len(),
+        let (gone, unmoved) = sources.split_at_mut(moved);
+        let discarded = match self.arena.discard(unmoved) {
+            Ok(()) => unmoved.len(),
             Err((done, _)) => done,
         };
-        let (given, kept) = rest_of.split_at(discarded);
+        let (given, kept) = unmoved.split_at(discarded);
         let pages = |runs: &[Run]| runs.iter().map(Run::pages).sum::<u64>();
         let mut central = self.zone_of(fresh.page);
         central.refused += u64::from(!kept.is_empty());
-        central.refilled += pages(gone);
-        central.purged += pages(given);
+        central.refilled += pages(gone) + half;
+        central.purged += pages(given).saturating_sub(half);
         central.attach_clean(gone);
         central.attach_clean(given);
         central.attach_dirty(kept);

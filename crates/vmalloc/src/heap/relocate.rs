@@ -81,12 +81,12 @@ impl<O: Os> Heap<O> {
             && pages >= word.pages();
         let fresh = (large || medium) && (self.arena.can_move() || self.can_remap(word, pages));
         let roomy = if fresh { self.carve_with_room(zone, layout, word.pages()) } else { None };
-        // Whether there are no pages where the area's own will be, and whether all the rest is zeros.
-        let (mut to, mut clean, mut zeros) = match roomy {
-            Some((to, zeros)) => (to, true, zeros),
+        // Whether there are no pages where the area's own will be, and how many pages may hold anything beside those.
+        let (mut to, mut used, clean) = match roomy {
+            Some((to, used)) => (to, used, true),
             None => {
                 let (to, used) = self.carve(layout, fresh)?;
-                (to, used == 0, used == 0)
+                (to, used, used == 0)
             }
         };
         // SAFETY: this function's contract.
@@ -107,7 +107,7 @@ impl<O: Os> Heap<O> {
                 Ok(()) => {
                     self.growth.moved.fetch_add(1, Ordering::Relaxed);
                     self.remapped(from, word, &to, size);
-                    self.zero_rest(&mut to, word, size, fill, zeros);
+                    self.zero_rest(&mut to, word, size, fill, used);
                     return Ok(into_pointer(to));
                 }
                 Err((errno, usable)) => {
@@ -116,8 +116,8 @@ impl<O: Os> Heap<O> {
                     }
                     if !usable {
                         self.retire(to);
-                        (to, clean) = match self.carve(layout, false) {
-                            Ok((other, used)) => (other, used == 0),
+                        (to, used) = match self.carve(layout, false) {
+                            Ok(other) => other,
                             Err(error) => {
                                 self.arena.put(from.page(), word);
                                 return Err(error.into());
@@ -127,11 +127,10 @@ impl<O: Os> Heap<O> {
                 }
             }
         }
-        zeros &= clean;
         let ways = if moved > 0 { &self.growth.moved } else { &self.growth.copied };
         ways.fetch_add(1, Ordering::Relaxed);
         self.arena.copy(&from, &mut to, address(moved), end);
-        self.zero_rest(&mut to, word, size, fill, zeros);
+        self.zero_rest(&mut to, word, size, fill, used);
         if word.is_moved() {
             self.free_moved(from);
         } else {
@@ -141,8 +140,8 @@ impl<O: Os> Heap<O> {
     }
 
     /// A clean run with free addresses above it, if there are any: what grew once grows again. Pages that are kept serve what it grows
-    /// by, and the first `own` pages stay empty; tells whether the others are all zeros still.
-    fn carve_with_room(&self, zone: usize, layout: Layout, own: u64) -> Option<(Run, bool)> {
+    /// by, and the first `own` pages stay empty; tells up to which page the others may hold anything.
+    fn carve_with_room(&self, zone: usize, layout: Layout, own: u64) -> Option<(Run, u64)> {
         let pages = layout.size().div_ceil(PAGE_BYTES) as u64;
         let room = (pages * ROOM).checked_next_power_of_two()?;
         if room > self.arena.extent(zone).len_bytes() / PAGE_BYTES as u64 / 16 {
@@ -159,14 +158,15 @@ impl<O: Os> Heap<O> {
         let (start, end) = fresh.clean.whole_pages();
         let grown = (start + own).next_multiple_of(central.block_pages).min(end);
         fresh.clean = VaRange::from_pages(grown, end).unwrap_or_default();
-        let zeros = if grown < end {
-            self.refill(central, &fresh) == 0
+        let refilled = if grown < end {
+            self.refill(central, &fresh)
         } else {
             central.give_rest(&fresh);
-            true
+            0
         };
+        let used = if refilled > 0 { grown - start + refilled } else { 0 };
         // SAFETY: it was free in the space, and is not now; it is below the frontier.
-        Some((unsafe { Run::claim(fresh.page, pages) }, zeros))
+        Some((unsafe { Run::claim(fresh.page, pages) }, used))
     }
 
     /// Whether the mapping of an area may move to one of so many pages. An area that was moved and grew has two of them: a
@@ -226,10 +226,10 @@ impl<O: Os> Heap<O> {
         self.settle(dirty);
     }
 
-    /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them it is as it was carved.
-    pub(super) fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, clean: bool) {
+    /// Zeroes what was not asked for before, in a run to which the pages of an area came; above them, and the first `used` ones, it is zeros.
+    pub(super) fn zero_rest(&self, to: &mut Run, word: Word, size: usize, fill: Fill, used: u64) {
         if fill == Fill::Zero {
-            let end = if clean { size.min(word.usable_bytes()) } else { size };
+            let end = size.min(word.usable_bytes().max(address(used)));
             self.arena.zero(to, word.requested_bytes(), end);
         }
     }

@@ -2,7 +2,7 @@
 
 mod growth;
 mod guarded;
-mod large_pages;
+mod system;
 
 use super::*;
 use crate::arena::{HUGE, SMALL};

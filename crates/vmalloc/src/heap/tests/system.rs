@@ -1,0 +1,74 @@
+//! What programs as they are have: `HugePages::System`.
+
+use super::*;
+
+fn zone_of(twin: &Twin, at: usize) -> usize {
+    twin.heap.arena.zone_of((at / PAGE_BYTES) as u64)
+}
+
+#[test]
+fn areas_below_4_mib_are_among_the_small_ones_and_huge_ones_begin_at_huge_pages() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut twin = Twin::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
+    for (bytes, zone) in
+        [(PAGE_BYTES, SMALL), (4 * MIB - PAGE_BYTES, SMALL), (4 * MIB - 1, HUGE), (40 * MIB, HUGE)]
+    {
+        let at = twin.alloc(bytes, 1, Fill::Any).unwrap();
+        assert_eq!(zone_of(&twin, at), zone, "{bytes}");
+    }
+    // Whoever asks for huge pages has them, whatever a magazine keeps.
+    let aligned = twin.alloc(MIB, 2 * MIB, Fill::Any).unwrap();
+    twin.free(aligned);
+    for bytes in [PAGE_BYTES, MIB, 8 * MIB] {
+        let huge = twin.heap.alloc_huge(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+        assert_eq!((zone_of(&twin, huge), huge % (2 * MIB)), (HUGE, 0));
+        // SAFETY: the test has it.
+        unsafe { twin.heap.free(huge) }.unwrap();
+    }
+    twin.check();
+    twin.end();
+}
+
+#[test]
+fn an_area_of_small_pages_grows_into_pages_that_were_kept() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    for fill in [Fill::Any, Fill::Zero] {
+        let mut twin = Twin::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
+        let at = twin.alloc(MIB / 2, 1, Fill::Any).unwrap();
+        let wall = twin.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
+        // Six pieces that are too short for what comes, with walls between them.
+        let pieces: Vec<[usize; 2]> = (0..6)
+            .map(|_| [MIB / 2, PAGE_BYTES].map(|bytes| twin.alloc(bytes, 1, Fill::Any).unwrap()))
+            .collect();
+        pieces.iter().for_each(|&[piece, _]| twin.free(piece));
+        let before = twin.heap.stats();
+        let to = twin.resize(at, 2 * MIB, fill).unwrap();
+        let after = twin.heap.stats();
+        assert_ne!(to, at);
+        assert_eq!(zone_of(&twin, to), SMALL);
+        assert_eq!((after.grown_by_move, after.copies), (1, 0), "{after:?}");
+        // All that it grew by was kept before.
+        assert_eq!((after.refilled_bytes - before.refilled_bytes) as usize, 3 * MIB / 2, "{after:?}");
+        // And on it grows where it is.
+        assert_eq!(twin.resize(to, 7 * MIB / 2, fill), Ok(to));
+        twin.check();
+        twin.free(wall);
+        twin.end();
+    }
+}
+
+#[test]
+fn what_grows_large_leaves_the_small_ones_with_its_pages() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut twin = Twin::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
+    let at = twin.alloc(3 * MIB, 1, Fill::Any).unwrap();
+    let to = twin.resize(at, 9 * MIB, Fill::Zero).unwrap();
+    assert_eq!((zone_of(&twin, at), zone_of(&twin, to)), (SMALL, HUGE));
+    let stats = twin.heap.stats();
+    assert_eq!((stats.grown_by_move, stats.copies), (1, 0), "{stats:?}");
+    twin.check();
+    twin.end();
+}
