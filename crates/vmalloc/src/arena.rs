@@ -46,6 +46,8 @@ const BASE_ALIGN: usize = 2 << 20;
 const STEP_PAGES_MIN: u64 = 512;
 const STEP_PAGES_MAX: u64 = 16_384;
 const WORD_BYTES: usize = 8;
+/// Pages that the system is asked about at a time.
+const ASKED_PAGES: usize = 512;
 /// Zones of an arena.
 pub(crate) const ZONES: usize = 2;
 /// The zone of small areas, and that of large ones.
@@ -367,6 +369,22 @@ impl<O: Os> Arena<O> {
         // SAFETY: both below the frontier (AR1), nobody else's (AR2), and apart.
         let moved = unsafe { self.host.os().move_pages(within, span, address(to.page)) };
         moved.map_err(|stopped| ((stopped.bytes / PAGE_BYTES) as u64, stopped.errno))
+    }
+
+    /// Whether less than one in `share` of a run's pages is resident. `false` if the system does not tell.
+    pub(crate) fn is_sparse(&self, run: &Run, share: u64) -> bool {
+        let mut seen = [0; ASKED_PAGES];
+        let (mut page, end, mut resident) = (run.page, run.end(), 0);
+        while page < end && resident * share < run.pages {
+            let pages = (end - page).min(ASKED_PAGES as u64);
+            let span = Span { at: address(page), bytes: address(pages) };
+            if self.host.os().resident(span, &mut seen).is_err() {
+                return false;
+            }
+            resident += seen[..pages as usize].iter().filter(|&&page| page & 1 == 1).count() as u64;
+            page += pages;
+        }
+        resident * share < run.pages
     }
 
     /// Whether [`move_pages`](Self::move_pages) may succeed.

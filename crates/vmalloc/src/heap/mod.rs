@@ -91,6 +91,8 @@ use worker::Worker;
 /// The part of what is below the frontiers that a magazine may have in small items and let in one more of 64 KiB or more: a 32nd, so
 /// that from 64 MiB on these are bounded as the others.
 const MEDIUM_SHARE: u64 = 32;
+/// Pages from which the system is asked how many of them there are, before zeros are written: 64 KiB.
+const ASKED_PAGES_MIN: u64 = 16;
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;
 
@@ -191,13 +193,13 @@ impl<O: Os> Heap<O> {
         }
         let pages = self.run_pages(size);
         let align = (layout.align() / PAGE_BYTES).max(1) as u64;
-        let Some(mut run) = self.magazine().take(pages, align, self.arena.first(), &self.big) else {
+        let Some(run) = self.magazine().take(pages, align, self.arena.first(), &self.big) else {
             return self.alloc_cold(layout, fill);
         };
-        if fill == Fill::Zero {
-            self.arena.zero(&mut run, 0, size);
-        }
         self.arena.put(run.page(), Word::live(pages, size).tailed(self.guards.tail));
+        if fill == Fill::Zero {
+            return Ok(self.filled(run, pages, layout, fill));
+        }
         Ok(into_pointer(run))
     }
 
@@ -211,7 +213,15 @@ impl<O: Os> Heap<O> {
     fn filled(&self, mut run: Run, used: u64, layout: Layout, fill: Fill) -> NonNull<u8> {
         if fill == Fill::Zero {
             // What nobody touched stays so: the table of a hash may be large and hardly used.
-            self.arena.zero(&mut run, 0, layout.size().min(address(used)));
+            let pages = used.min(layout.size().div_ceil(PAGE_BYTES) as u64);
+            // SAFETY: the first pages of the run, which nobody else refers to (AR2).
+            let mut part = [unsafe { Run::claim(run.page(), pages) }];
+            let empty = pages >= ASKED_PAGES_MIN
+                && self.arena.is_sparse(&part[0], 2)
+                && self.arena.discard(&mut part).is_ok();
+            if !empty {
+                self.arena.zero(&mut run, 0, layout.size().min(address(used)));
+            }
         }
         into_pointer(run)
     }

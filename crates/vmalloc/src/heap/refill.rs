@@ -9,6 +9,8 @@
 //! and have others faulted in costs tens of microseconds a huge page; to move one, one. So what is kept serves whatever
 //! its shape, and how much must be kept follows from how much is asked for, not from how it is cut.
 //!
+//! Sources of which hardly a page is resident are given back, too: to walk over what is not there costs as much as to move it.
+//!
 //! The moves are made by one thread at a time (so is what is given back instead: where pages never move, threads that miss wait for each
 //! other), since each makes all CPUs that run this process forget addresses, and so that a fork
 //! finds none under way; under no lock that others need. Meanwhile the sources, and what is left of the last fresh block, are in nobody's list
@@ -27,6 +29,8 @@ use crate::os::Os;
 use crate::word::Word;
 use core::sync::atomic::Ordering;
 
+/// A source of which less than one page in so many is resident is given back: to move a page, and to find none, cost a quarter of a fault.
+const SPARSE_SHARE: u64 = 4;
 /// Misses without a move after one was refused.
 const PAUSE: u64 = 64;
 
@@ -51,7 +55,15 @@ impl<O: Os> Heap<O> {
         let first = fresh.clean.start().page_floor();
         // Of one source a part may move.
         let (mut at, mut moved, mut half) = (first, 0, 0);
-        let movable = if self.may_refill() { sources.len() } else { 0 };
+        // Those with few pages are not worth the walk over all of them, and go back.
+        let mut dense = 0;
+        for at in 0..sources.len() {
+            if !self.arena.is_sparse(&sources[at], SPARSE_SHARE) {
+                sources.swap(dense, at);
+                dense += 1;
+            }
+        }
+        let movable = if dense > 0 && self.may_refill() { dense } else { 0 };
         for source in &mut sources[..movable] {
             let pages = source.pages();
             // SAFETY: part of the fresh run and what is left of it, below the frontier and in the caller's hands alone.

@@ -313,6 +313,15 @@ fn pages_that_cannot_move_are_given_back_for_those_that_come() {
     }
 }
 
+/// Pages of a span that are resident, whatever the shim says.
+fn resident_pages(at: usize, bytes: usize) -> usize {
+    let mut seen = vec![0u8; bytes / PAGE_BYTES];
+    // SAFETY: asks which pages are resident.
+    let told = unsafe { libc::mincore(core::ptr::with_exposed_provenance_mut(at), bytes, seen.as_mut_ptr()) };
+    assert_eq!(told, 0);
+    seen.iter().filter(|&&page| page & 1 == 1).count()
+}
+
 #[test]
 fn zeros_are_written_where_something_was_and_nowhere_else() {
     let shim = Shim::default();
@@ -322,14 +331,9 @@ fn zeros_are_written_where_something_was_and_nowhere_else() {
     let wall = twin.alloc(3 * MIB, 1, Fill::Any).unwrap();
     let at = twin.alloc(64 * MIB, 1, Fill::Zero).unwrap();
     assert_eq!(at, wall + 3 * MIB);
-    let mut seen = vec![0u8; 64 * MIB / PAGE_BYTES];
     let fresh = twin.heap.alloc(layout(64 * MIB, 1), Fill::Zero).unwrap().addr().get();
     let base = fresh.next_multiple_of(2 * MIB);
-    // SAFETY: asks which pages are resident.
-    let told =
-        unsafe { libc::mincore(core::ptr::with_exposed_provenance_mut(base), 60 * MIB, seen.as_mut_ptr()) };
-    assert_eq!(told, 0);
-    assert!(seen.iter().all(|&page| page & 1 == 0), "somebody touched them");
+    assert_eq!(resident_pages(base, 60 * MIB), 0, "somebody touched them");
     // SAFETY: the test has it.
     unsafe { twin.heap.free(fresh) }.unwrap();
     twin.free(at);
@@ -359,4 +363,58 @@ fn what_is_large_beside_the_heap_is_not_kept_as_it_was() {
     twin.heap.make_dirty(out);
     twin.free(large);
     twin.end();
+}
+
+#[test]
+fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
+    for told in [true, false] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        if !told {
+            shim.refuse(Call::Resident, 0);
+        }
+        let plan = Plan {
+            arena_bytes_max: 1 << 32,
+            kept_bytes_max: 512 * MIB,
+            huge_pages: HugePages::Never,
+            decay: None,
+            guards: false,
+        };
+        let mut twin = Twin::new(Owned::new(shim.clone(), plan).unwrap());
+        // Of each, one byte is touched; the twin would touch all pages.
+        let holes: Vec<NonNull<u8>> = (0..6)
+            .map(|_| {
+                let hole = twin.heap.alloc(layout(8 * MIB, 2 * MIB), Fill::Any).unwrap();
+                Twin::bytes(hole.addr().get(), 1)[0] = 7;
+                twin.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap();
+                hole
+            })
+            .collect();
+        for hole in &holes[1..] {
+            // SAFETY: the test has it.
+            unsafe { twin.heap.free(hole.addr().get()) }.unwrap();
+        }
+        // A magazine has the last one.
+        let again = twin.heap.alloc(layout(8 * MIB, 1), Fill::Zero).unwrap();
+        assert_eq!(again, holes[5]);
+        let resident = resident_pages(again.addr().get(), 8 * MIB);
+        assert_eq!(resident, if told { 0 } else { 2048 });
+        assert!(Twin::is_zero(again.addr().get(), 8 * MIB));
+        let before = twin.heap.stats();
+        let longer = twin.alloc(30 * MIB, 1, Fill::Zero).unwrap();
+        let after = twin.heap.stats();
+        let given_back = after.purged_bytes - before.purged_bytes;
+        if told {
+            assert_eq!((given_back, after.refilled_bytes), (30 << 20, 0), "{after:?}");
+        } else if shim.can_move() {
+            assert_eq!((given_back, after.refilled_bytes), (0, 30 << 20), "{after:?}");
+        }
+        twin.free(longer);
+        for at in [holes[0], again] {
+            // SAFETY: the test has them.
+            unsafe { twin.heap.free(at.addr().get()) }.unwrap();
+        }
+        twin.check();
+        twin.end();
+    }
 }

@@ -13,7 +13,7 @@
 //! | [`Os::guard`], [`Os::unguard`] | `madvise(MADV_GUARD_INSTALL)` and `REMOVE` | when guarded addresses are carved |
 //! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, after a renewal, and once a chunk of per-CPU data |
 //! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed |
-//! | [`Os::resident`] | `mincore` | when a hardened area is freed |
+//! | [`Os::resident`] | `mincore` | when a hardened area is freed; before zeros are written over 64 KiB or more, or pages moved |
 //! | [`Os::random`] | `getrandom` | when a hardened allocator is made, and in a child of a fork |
 //!
 //! What an older kernel or a profile lacks is found out at the first call and not asked for again: then the call says so at no
