@@ -193,37 +193,37 @@ impl<O: Os> Heap<O> {
         }
         let pages = self.run_pages(size);
         let align = (layout.align() / PAGE_BYTES).max(1) as u64;
-        let Some(run) = self.magazine().take(pages, align, self.arena.first(), &self.big) else {
+        let Some(mut run) = self.magazine().take(pages, align, self.arena.first(), &self.big) else {
             return self.alloc_cold(layout, fill);
         };
         self.arena.put(run.page(), Word::live(pages, size).tailed(self.guards.tail));
         if fill == Fill::Zero {
-            return Ok(self.filled(run, pages, layout, fill));
+            self.zero_used(&mut run, pages, size);
         }
         Ok(into_pointer(run))
     }
 
     #[cold]
     fn alloc_cold(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
-        let (run, used) = self.carve(layout, false)?;
-        Ok(self.filled(run, used, layout, fill))
+        let (mut run, used) = self.carve(layout, false)?;
+        if fill == Fill::Zero {
+            self.zero_used(&mut run, used, layout.size());
+        }
+        Ok(into_pointer(run))
     }
 
-    /// A run as its caller wants it, of which the first `used` pages may hold anything.
-    fn filled(&self, mut run: Run, used: u64, layout: Layout, fill: Fill) -> NonNull<u8> {
-        if fill == Fill::Zero {
-            // What nobody touched stays so: the table of a hash may be large and hardly used.
-            let pages = used.min(layout.size().div_ceil(PAGE_BYTES) as u64);
-            // SAFETY: the first pages of the run, which nobody else refers to (AR2).
-            let mut part = [unsafe { Run::claim(run.page(), pages) }];
-            let empty = pages >= ASKED_PAGES_MIN
-                && self.arena.is_sparse(&part[0], 2)
-                && self.arena.discard(&mut part).is_ok();
-            if !empty {
-                self.arena.zero(&mut run, 0, layout.size().min(address(used)));
-            }
+    /// Makes the first `size` bytes of a run zeros, of which the first `used` pages may hold anything.
+    fn zero_used(&self, run: &mut Run, used: u64, size: usize) {
+        let pages = used.min(size.div_ceil(PAGE_BYTES) as u64);
+        // SAFETY: the first pages of the run, which nobody else refers to (AR2).
+        let mut part = [unsafe { Run::claim(run.page(), pages) }];
+        // What nobody touched stays so: the table of a hash may be large and hardly used.
+        let empty = pages >= ASKED_PAGES_MIN
+            && self.arena.is_sparse(&part[0], 2)
+            && self.arena.discard(&mut part).is_ok();
+        if !empty {
+            self.arena.zero(run, 0, size.min(address(used)));
         }
-        into_pointer(run)
     }
 
     /// Gives out an area that begins at a huge page.
@@ -239,8 +239,11 @@ impl<O: Os> Heap<O> {
         if pages == 0 || pages >= HUGE_PAGES / 2 && self.arena.zone_for(pages) == HUGE {
             return self.alloc(layout, fill);
         }
-        let (run, used) = self.carve_in(HUGE, layout, false)?;
-        Ok(self.filled(run, used, layout, fill))
+        let (mut run, used) = self.carve_in(HUGE, layout, false)?;
+        if fill == Fill::Zero {
+            self.zero_used(&mut run, used, layout.size());
+        }
+        Ok(into_pointer(run))
     }
 
     /// Takes back the area that begins at an address.

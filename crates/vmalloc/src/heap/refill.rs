@@ -52,17 +52,17 @@ impl<O: Os> Heap<O> {
             central.leaving += end - rest;
         }
         drop(central);
-        let first = fresh.clean.start().page_floor();
-        // Of one source a part may move.
-        let (mut at, mut moved, mut half) = (first, 0, 0);
         // Those with few pages are not worth the walk over all of them, and go back.
         let mut dense = 0;
-        for at in 0..sources.len() {
-            if !self.arena.is_sparse(&sources[at], SPARSE_SHARE) {
-                sources.swap(dense, at);
+        for next in 0..sources.len() {
+            if !self.arena.is_sparse(&sources[next], SPARSE_SHARE) {
+                sources.swap(dense, next);
                 dense += 1;
             }
         }
+        let first = fresh.clean.start().page_floor();
+        // Of one source a part may move.
+        let (mut at, mut moved, mut half) = (first, 0, 0);
         let movable = if dense > 0 && self.may_refill() { dense } else { 0 };
         for source in &mut sources[..movable] {
             let pages = source.pages();

@@ -23,7 +23,12 @@ pub(super) fn heap(shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -
     heap_on(HugePages::Auto, shim, arena_bytes_max, kept_bytes_max)
 }
 
-fn heap_on(huge_pages: HugePages, shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -> Owned<Shim> {
+pub(super) fn heap_on(
+    huge_pages: HugePages,
+    shim: &Shim,
+    arena_bytes_max: usize,
+    kept_bytes_max: usize,
+) -> Owned<Shim> {
     let plan = Plan { arena_bytes_max, kept_bytes_max, huge_pages, decay: None, guards: false };
     Owned::new(shim.clone(), plan).unwrap()
 }

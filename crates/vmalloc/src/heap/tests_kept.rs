@@ -1,6 +1,6 @@
 //! Tests of what becomes of freed pages: ages, moves, the thread, and what is refused to each.
 
-use super::tests::{MIB, Twin, heap, layout};
+use super::tests::{MIB, Twin, heap, heap_on, layout};
 use super::*;
 use crate::arena::HUGE;
 use crate::magazine::Kinds;
@@ -373,14 +373,7 @@ fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
         if !told {
             shim.refuse(Call::Resident, 0);
         }
-        let plan = Plan {
-            arena_bytes_max: 1 << 32,
-            kept_bytes_max: 512 * MIB,
-            huge_pages: HugePages::Never,
-            decay: None,
-            guards: false,
-        };
-        let mut twin = Twin::new(Owned::new(shim.clone(), plan).unwrap());
+        let mut twin = Twin::new(heap_on(HugePages::Never, &shim, 1 << 32, 512 * MIB));
         // Of each, one byte is touched; the twin would touch all pages.
         let holes: Vec<NonNull<u8>> = (0..6)
             .map(|_| {
