@@ -20,17 +20,23 @@
 extern crate std;
 
 mod error;
+mod late;
 mod lock;
 mod machine;
+mod paged;
+mod place;
 mod platform;
 mod request;
 pub mod sync;
 mod units;
 
 pub use error::{AllocError, Broken, FreeError};
+pub use late::Late;
 pub use machine::{Drain, Epoch, LockClass, Machine, Table};
+pub use paged::{NO_ID, Next, PIECE_BYTES, PagedArray, Supply};
+pub use place::Place;
 pub use platform::{NoSlabs, Platform, Record, assert_pages};
-pub use request::{Request, RequestError};
+pub use request::{Context, Request, RequestError};
 pub use units::{Align, PAGE_SHIFT, PAGE_SIZE, Pages, Va, VaRange};
 
 /// The example of the README compiles and runs.

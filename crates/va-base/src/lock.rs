@@ -45,6 +45,14 @@ mod model {
         raw: PhantomData<fn() -> R>,
     }
 
+    impl<'a, R: 'a, T: 'a> MutexGuard<'a, R, T> {
+        /// Leaves the lock taken for good, and returns what it guards.
+        pub fn leak(guard: Self) -> &'a mut T {
+            // A box that is never freed, as models are: the guard stays alive in it.
+            &mut **std::boxed::Box::leak(std::boxed::Box::new(guard))
+        }
+    }
+
     impl<R, T> Deref for MutexGuard<'_, R, T> {
         type Target = T;
         fn deref(&self) -> &T {

@@ -9,11 +9,18 @@
 //! | [`Machine::lend_table`] | none | yes | by `None`; the same |
 //! | [`Machine::flush`] | the purge lock ([`Machine::PurgeLock`]) | if that lock lets it | no |
 //! | [`Machine::completed`] | the purge lock | no | - |
-//! | [`Machine::drain`] | none | yes | - |
+//! | [`Machine::settled`] | any | no | no |
+//! | [`Machine::wait`] | none | yes | no |
+//! | [`Machine::drain`] | none | no: a free in an interrupt asks it, too | - |
 //! | [`Machine::locking`] | any | no | - |
 //! | [`Machine::reclaim`] | none | yes | - |
+//! | [`Machine::can_reclaim`] | none | no | - |
 //!
 //! None of them may call back into the same space, except [`Machine::drain`] and [`Machine::reclaim`], which may free.
+//!
+//! **Contexts.** A call for [`Context::Atomic`](crate::Context::Atomic) takes locks of type [`Machine::Lock`] alone, never two
+//! at a time except a node's tree of busy areas under none, and asks the machine for nothing that may sleep: no table, no
+//! flush, no wait, no reclaim. So `Lock` must be safe in every context that frees: a kernel disables interrupts in it.
 //!
 //! **Flush and epoch.** [`Machine::flush`] begins to make every CPU forget its translations of the ranges and names
 //! the moment at which that will be done; [`Machine::completed`] tells whether it has come. A machine whose flush
@@ -27,18 +34,128 @@ use lock_api::RawMutex;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Epoch(pub u64);
 
-/// A table that many threads share by reference, made empty and filled in place: a piece of a page map, a node.
+/// A table that many threads share by reference, written empty and filled in place: a section of a page map, a node.
+///
+/// # Zeros
+/// Every byte of an empty table of the core is zero, as long as that is so of [`RawMutex::INIT`] of the machine's locks.
+/// So a machine writes [`EMPTY`](Table::EMPTY) into the memory that it has for it, which is a fill with zeros and takes no
+/// stack, or supplies pages that are zeros already.
 pub trait Table: Send + Sync + 'static {
-    /// Returns an empty table.
+    /// An empty table.
+    #[cfg(not(loom))]
+    const EMPTY: Self;
+
+    /// Returns an empty table: loom's types have no constants.
+    #[cfg(loom)]
     fn empty() -> Self;
+
+    /// Returns an empty table by value, for a machine that boxes it. Tables are up to 32 KiB: a kernel writes
+    /// [`EMPTY`](Table::EMPTY) in place instead.
+    #[cfg(not(loom))]
+    fn empty() -> Self
+    where
+        Self: Sized,
+    {
+        Self::EMPTY
+    }
 }
 
-/// Who does the work when more pages are lazy than the threshold allows.
+/// Defines what an empty [`Table`] is, inside its `impl`: the constant, or under loom the function.
+#[macro_export]
+macro_rules! empty_table {
+    ($value:expr) => {
+        #[cfg(not(loom))]
+        const EMPTY: Self = $value;
+        #[cfg(loom)]
+        fn empty() -> Self {
+            $value
+        }
+    };
+}
+
+/// Returns an array of `$count` values: of a constant, or under loom, whose atomics have none, made one by one.
+#[cfg(not(loom))]
+#[macro_export]
+macro_rules! array_of {
+    ($value:expr; $count:expr) => {
+        [const { $value }; $count]
+    };
+}
+
+/// Returns an array of `$count` values made one by one.
+#[cfg(loom)]
+#[macro_export]
+macro_rules! array_of {
+    ($value:expr; $count:expr) => {
+        core::array::from_fn::<_, { $count }, _>(|_| $value)
+    };
+}
+
+/// Evaluates to a constant, which is copied to where it is to be and takes no stack; under loom to a value made there.
+#[cfg(not(loom))]
+#[macro_export]
+macro_rules! constant {
+    ($value:expr) => {
+        const { $value }
+    };
+}
+
+/// Evaluates to a value.
+#[cfg(loom)]
+#[macro_export]
+macro_rules! constant {
+    ($value:expr) => {
+        $value
+    };
+}
+
+/// Defines a function that is `const` but under loom, whose atomics and locks cannot be made in one.
+#[cfg(not(loom))]
+#[macro_export]
+macro_rules! const_fn {
+    ($(#[$attribute:meta])* $visibility:vis fn $name:ident() -> Self $body:block) => {
+        $(#[$attribute])*
+        $visibility const fn $name() -> Self $body
+    };
+}
+
+/// Defines a function with arguments that is `const` but under loom.
+#[cfg(not(loom))]
+#[macro_export]
+macro_rules! const_fn_of {
+    ($(#[$attribute:meta])* $visibility:vis fn $name:ident($($argument:ident: $of:ty),*) -> Self $body:block) => {
+        $(#[$attribute])*
+        $visibility const fn $name($($argument: $of),*) -> Self $body
+    };
+}
+
+/// Defines a function with arguments; it is `const` but under loom.
+#[cfg(loom)]
+#[macro_export]
+macro_rules! const_fn_of {
+    ($(#[$attribute:meta])* $visibility:vis fn $name:ident($($argument:ident: $of:ty),*) -> Self $body:block) => {
+        $(#[$attribute])*
+        $visibility fn $name($($argument: $of),*) -> Self $body
+    };
+}
+
+/// Defines a function; it is `const` but under loom.
+#[cfg(loom)]
+#[macro_export]
+macro_rules! const_fn {
+    ($(#[$attribute:meta])* $visibility:vis fn $name:ident() -> Self $body:block) => {
+        $(#[$attribute])*
+        $visibility fn $name() -> Self $body
+    };
+}
+
+/// The thread that purges when more pages are lazy than the threshold allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drain {
-    /// The caller, before its call returns.
+    /// The calling thread: each free does a slice of the purge before it returns, unless its caller may not wait.
     Here,
-    /// Somebody else, whom the machine has woken and who will call the space's `tick` or `purge`.
+    /// A worker that the machine has woken. It calls the space's `drain`, or `tick` until the pass has ended. No free does
+    /// any of it, however late the worker is, so the worker's delay bounds the backlog and nothing else does.
     Elsewhere,
 }
 
@@ -61,19 +178,37 @@ pub enum LockClass {
     Collect,
     /// The tree of busy areas of one node, where a space has such trees.
     Busy,
+    /// The areas of one node that are in flight to a flush.
+    Board,
+    /// A magazine or a lane, taken by its owner or by a caller that drains it.
+    Owner,
+    /// Small mappings of `va-map` that are being unmapped.
+    Closing,
+    /// Records of the areas of `va-map`.
+    Records,
+    /// The growth of per-CPU memory.
+    Grow,
+    /// The free areas of per-CPU chunks.
+    Chunks,
 }
 
 impl LockClass {
     /// How many there are.
-    pub const COUNT: usize = Self::Busy as usize + 1;
+    pub const COUNT: usize = Self::Chunks as usize + 1;
 }
 
 /// What a machine supplies to a space.
-pub trait Machine: Platform {
+pub trait Machine: Platform + Send + Sync {
     /// What short critical sections are made of: an irq-safe spin lock in a kernel, a lock that parks in a process.
     type Lock: RawMutex + Send + Sync + 'static;
     /// What the purge is made of, which is held across one [`flush`](Self::flush) and one slice of work.
     type PurgeLock: RawMutex + Send + Sync + 'static;
+    /// The lock of a cache that has one owner: a magazine of a space, a lane of blocks.
+    ///
+    /// The core calls `lock` for the owner alone, never from two threads at a time, twice in each pair of an alloc and a
+    /// free. Every other caller uses `try_lock`, and only when it is short of memory or space. So a platform may make
+    /// it asymmetric: the owner pays a store and a load, and `try_lock` runs a barrier on all CPUs. Any lock is right.
+    type OwnerLock: RawMutex + Send + Sync + 'static;
 
     /// CPUs that can ever be: how many nodes there may be. Asked once, when a space is created.
     fn cpus_possible(&self) -> u32;
@@ -96,7 +231,35 @@ pub trait Machine: Platform {
     /// Tells whether every flush up to `epoch` has ended.
     fn completed(&self, epoch: Epoch) -> bool;
 
-    /// Says who drains, now that too many pages are lazy. Called after a free, with no lock held.
+    /// Waits until every flush up to `epoch` has ended. Called with no lock held, and only for a request that may sleep.
+    ///
+    /// The default asks [`completed`](Self::completed) over and over; a platform that can block replaces it.
+    fn wait(&self, epoch: Epoch) {
+        while !self.completed(epoch) {
+            crate::sync::spin_loop();
+        }
+    }
+
+    /// Tells whether [`settled`](Self::settled) is called. Asked often: a constant, so that a space of a platform that does
+    /// not need it has no trace of it.
+    #[inline(always)]
+    fn hears_settled(&self) -> bool {
+        false
+    }
+
+    /// Notes that these areas were flushed, before any of them can be allocated again.
+    ///
+    /// Each area that was freed is in exactly one call, as one range; up to 16 come at a time. Here a platform resets
+    /// permissions, or releases what shadows the addresses. It must not sleep: the purge lock or that of a magazine is held,
+    /// and the lock of a pool may be. Called only if [`hears_settled`](Self::hears_settled) says so.
+    fn settled(&self, ranges: &[VaRange]) {
+        let _ = ranges;
+    }
+
+    /// Wakes the thread that drains, now that too many pages are lazy, and names it.
+    ///
+    /// Called after a free, in the context of its caller, with no lock held: it must not sleep. It is called once a pass: not
+    /// again until the pass that it leads to has ended, so the answer holds until then.
     fn drain(&self) -> Drain {
         Drain::Here
     }
@@ -113,11 +276,18 @@ pub trait Machine: Platform {
     fn reclaim(&self) -> u64 {
         0
     }
+
+    /// Tells whether [`reclaim`](Self::reclaim) might free anything. Asked for a request that may not wait, to tell a caller
+    /// that a sleeping one might succeed; a platform with a `reclaim` that frees replaces it. It must not sleep.
+    fn can_reclaim(&self) -> bool {
+        false
+    }
 }
 
 impl<M: Machine + ?Sized> Machine for &M {
     type Lock = M::Lock;
     type PurgeLock = M::PurgeLock;
+    type OwnerLock = M::OwnerLock;
 
     fn cpus_possible(&self) -> u32 {
         (**self).cpus_possible()
@@ -143,6 +313,19 @@ impl<M: Machine + ?Sized> Machine for &M {
         (**self).completed(epoch)
     }
 
+    fn wait(&self, epoch: Epoch) {
+        (**self).wait(epoch);
+    }
+
+    #[inline(always)]
+    fn hears_settled(&self) -> bool {
+        (**self).hears_settled()
+    }
+
+    fn settled(&self, ranges: &[VaRange]) {
+        (**self).settled(ranges);
+    }
+
     fn drain(&self) -> Drain {
         (**self).drain()
     }
@@ -155,5 +338,9 @@ impl<M: Machine + ?Sized> Machine for &M {
 
     fn reclaim(&self) -> u64 {
         (**self).reclaim()
+    }
+
+    fn can_reclaim(&self) -> bool {
+        (**self).can_reclaim()
     }
 }

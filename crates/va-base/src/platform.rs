@@ -15,8 +15,10 @@
 use crate::Broken;
 use core::fmt;
 
-/// A record that lives in slabs: plain data with an empty value.
-pub trait Record: Copy + Send + Sync + 'static {
+/// A record that lives in slabs: data with an empty value, and nothing to drop.
+///
+/// `Clone` is there so that a platform can fill a slab with `EMPTY`; it clones nothing else.
+pub trait Record: Clone + Send + Sync + 'static {
     /// What an unused record holds.
     const EMPTY: Self;
 }
@@ -41,9 +43,16 @@ pub trait Platform {
 
     /// Lends at least `min` records, or refuses with `None`.
     ///
-    /// The slab may hold any values; its length may exceed `min`, and the surplus is used. The core asks for slabs of
-    /// growing size, so lending exactly `min` each time is enough: it holds at most 32 of them per kind of record, and a
-    /// structure that grows by moving holds one and hands the one before back.
+    /// The slab may hold any values; its length may exceed `min`, and the surplus may stay unused. The core asks for a large
+    /// slab first, as long as all that it has together, and where that fails for one of a page ([`PIECE_BYTES`]
+    /// or less, see [`PagedArray`](crate::PagedArray)). So a platform that has pages alone is enough for any number of
+    /// areas, and one that has larger pieces makes lookups shorter. `None` has no memory: the request fails, and the next
+    /// one that needs memory asks again. Only the rows of per-CPU chunks are longer than a page, one row each.
+    ///
+    /// A caller that holds a lock here may prefer to fail, and have the memory handed in from outside the lock
+    /// (`va_tree::Supplied`).
+    ///
+    /// [`PIECE_BYTES`]: crate::PIECE_BYTES
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]>;
 
     /// Takes back a slab that [`lend_slab`](Self::lend_slab) lent, when its index is dropped.
@@ -71,7 +80,7 @@ pub const fn assert_pages<P: Platform + ?Sized>() {
     }
 }
 
-/// A machine without memory for records: an index on it lives in its inline slab alone.
+/// A machine without memory for records: an index on it lives in its inline records, and in memory that is handed in.
 ///
 /// ```
 /// use va_base::{NoSlabs, Platform};

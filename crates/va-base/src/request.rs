@@ -3,6 +3,17 @@
 use crate::{Align, Pages, VaRange};
 use core::fmt;
 
+/// Whether the caller of a request can wait.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Context {
+    /// The caller may sleep: memory may be asked for, a purge run, a flush waited for.
+    #[default]
+    Sleeping,
+    /// The caller may not sleep, flush or wait, as in an interrupt: it gets what is at hand, or an error that says that
+    /// a caller that may wait would have more.
+    Atomic,
+}
+
 /// A request for address space: how much, how aligned, and where it may lie.
 ///
 /// Holding one proves that the size is at least a page and that the alignment is a power of two; whether it can be
@@ -22,6 +33,7 @@ pub struct Request {
     size: Pages,
     align: Align,
     window: Option<VaRange>,
+    context: Context,
 }
 
 impl Request {
@@ -38,7 +50,9 @@ impl Request {
             return Err(RequestError::BadAlign { align_bytes });
         };
         match Pages::from_bytes(size_bytes) {
-            Some(size) if size.get() > 0 => Ok(Self { size, align, window: None }),
+            Some(size) if size.get() > 0 => {
+                Ok(Self { size, align, window: None, context: Context::Sleeping })
+            }
             _ => Err(RequestError::BadSize { size_bytes }),
         }
     }
@@ -67,6 +81,19 @@ impl Request {
     #[must_use]
     pub const fn within(self, window: VaRange) -> Self {
         Self { window: Some(window), ..self }
+    }
+
+    /// Returns the same request for a caller in `context`. An index alone never waits and takes no notice of it.
+    #[inline]
+    #[must_use]
+    pub const fn context(self, context: Context) -> Self {
+        Self { context, ..self }
+    }
+
+    /// Tells whether the caller may wait.
+    #[inline]
+    pub const fn waits(&self) -> bool {
+        matches!(self.context, Context::Sleeping)
     }
 
     /// How many pages.

@@ -7,7 +7,7 @@
 //!
 //! [`Mutex`] is lock_api's: the machine says what kind of lock it is by a [`RawMutex`] (one that spins with interrupts off,
 //! one that parks, a futex). There is no lock of our own here. [`OnceRef`] holds a reference that is set once; loom does not
-//! model it, so what races to set one is not under loom.
+//! model it, so what races to set one is not under loom. [`AtomicRef`] holds a reference that changes.
 
 pub use crate::lock::{Mutex, MutexGuard};
 pub use lock_api::{GuardNoSend, RawMutex};
@@ -19,9 +19,107 @@ pub use loom::{hint::spin_loop, sync::atomic};
 #[cfg(not(loom))]
 pub use core::{hint::spin_loop, sync::atomic};
 
+/// A reference to a table, or none: set and read by many threads.
+///
+/// What it refers to lives as long as the space, so a reader that got it a moment before it changed still reads a table,
+/// which may serve another purpose by then.
+#[cfg(not(loom))]
+pub struct AtomicRef<T: 'static>(atomic_ref::AtomicRef<'static, T>);
+
+#[cfg(not(loom))]
+impl<T: Send + Sync> AtomicRef<T> {
+    /// No reference; all bytes are zero.
+    pub const fn new() -> Self {
+        Self(atomic_ref::AtomicRef::new(None))
+    }
+
+    /// Returns the reference, and acquires what was done before it was stored.
+    #[inline(always)]
+    pub fn load(&self) -> Option<&'static T> {
+        self.0.load(atomic::Ordering::Acquire)
+    }
+
+    /// Stores a reference or none, and releases what was done before.
+    #[inline(always)]
+    pub fn store(&self, to: Option<&'static T>) {
+        self.0.store(to, atomic::Ordering::Release);
+    }
+}
+
+#[cfg(not(loom))]
+impl<T: Send + Sync> Default for AtomicRef<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(loom)]
+pub use modelled::AtomicRef;
+
+/// The same for loom: it models a number, and the number stands for a reference.
+#[cfg(loom)]
+mod modelled {
+    extern crate std;
+    use super::atomic::{AtomicUsize, Ordering};
+    use core::any::{Any, TypeId};
+    use core::marker::PhantomData;
+    use std::collections::BTreeMap;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Every reference that was ever stored, by address and type. No lock of the model: nothing of it happens under this one.
+    static STORED: Mutex<BTreeMap<(usize, TypeId), &'static (dyn Any + Send + Sync)>> =
+        Mutex::new(BTreeMap::new());
+
+    /// A reference to a table, or none: set and read by many threads.
+    pub struct AtomicRef<T: 'static>(AtomicUsize, PhantomData<&'static T>);
+
+    impl<T: Send + Sync> AtomicRef<T> {
+        /// No reference.
+        pub fn new() -> Self {
+            Self(AtomicUsize::new(0), PhantomData)
+        }
+
+        /// Returns the reference, and acquires what was done before it was stored.
+        pub fn load(&self) -> Option<&'static T> {
+            let key = (self.0.load(Ordering::Acquire), TypeId::of::<T>());
+            STORED.lock().unwrap_or_else(PoisonError::into_inner).get(&key)?.downcast_ref()
+        }
+
+        /// Stores a reference or none, and releases what was done before.
+        pub fn store(&self, to: Option<&'static T>) {
+            let address = to.map_or(0, |to| core::ptr::from_ref(to).addr());
+            if let Some(to) = to {
+                let mut stored = STORED.lock().unwrap_or_else(PoisonError::into_inner);
+                stored.insert((address, TypeId::of::<T>()), to);
+            }
+            self.0.store(address, Ordering::Release);
+        }
+    }
+
+    impl<T: Send + Sync> Default for AtomicRef<T> {
+        fn default() -> Self {
+            Self::new()
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::AtomicRef;
     use super::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn a_reference_is_replaced_and_taken_out() {
+        static TABLES: [u8; 2] = [1, 2];
+        let cell = AtomicRef::new();
+        assert_eq!(cell.load(), None);
+        for table in &TABLES {
+            cell.store(Some(table));
+            assert_eq!(cell.load(), Some(table));
+        }
+        cell.store(None);
+        assert_eq!(cell.load(), None);
+    }
 
     #[test]
     fn the_facade_is_the_machines_own_atomics() {

@@ -220,6 +220,9 @@ pub struct VaRange {
 }
 
 impl VaRange {
+    /// The range of no addresses, `[0, 0)`.
+    pub const EMPTY: Self = Self { start: Va::ZERO, end: Va::ZERO };
+
     /// The largest range there is, `[0, 2^64 - 1)`.
     pub const ALL: Self = Self { start: Va::ZERO, end: Va::MAX };
 

@@ -27,6 +27,7 @@ impl Platform for Port {
 impl Machine for Port {
     type Lock = parking_lot::RawMutex;
     type PurgeLock = parking_lot::RawMutex;
+    type OwnerLock = Self::Lock;
 
     fn cpus_possible(&self) -> u32 {
         CPUS

@@ -12,6 +12,8 @@ pub enum BlockError {
     BadRequest(RequestError),
     /// No block has room, and the space below has none for another (or for a request too large for a block).
     Space(SpaceError),
+    /// Nothing is at hand for a caller that may not sleep; one that may would have what was asked for, or another error.
+    WouldBlock,
     /// The machine lent no table for a block's record or for the lookup.
     NoTable,
     /// The default window of the space has more blocks than the lookup covers.
@@ -28,6 +30,7 @@ impl fmt::Display for BlockError {
         match self {
             Self::BadRequest(error) => fmt::Display::fmt(error, f),
             Self::Space(error) => fmt::Display::fmt(error, f),
+            Self::WouldBlock => f.write_str("the caller may not sleep, and nothing is at hand"),
             Self::NoTable => f.write_str("the machine lent no table"),
             Self::TooWide { window, limit } => write!(f, "window {window} has more than {limit} blocks"),
         }

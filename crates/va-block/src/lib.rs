@@ -7,10 +7,11 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`Blocks`] | alloc, free, unmap_aliases, shrink; the life of a block and the lock order |
+//! | [`EarlyBlocks`] | a place for blocks, for a static |
 //! | [`config`] | the policies: Linux up to 6.3, Linux 6.4 to 6.12, ours |
 //! | `block`, `strip` | how one block is divided (VB1), and given back without a lock |
 //! | `lookup` | from an address to its block, hashed over possible CPUs or with one lock |
-//! | `queue` | the open blocks of a CPU |
+//! | `queue`, `ring` | the open blocks of a CPU, by the pages that they have in one piece |
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -21,13 +22,16 @@ extern crate std;
 mod block;
 mod blocks;
 pub mod config;
+mod early;
 mod error;
 mod lookup;
 #[cfg(all(test, loom))]
 mod loom;
 mod queue;
+mod ring;
 mod strip;
 
 pub use blocks::{Blocks, CPUS_MAX, Collected, Lane, Stats};
 pub use config::Config;
+pub use early::EarlyBlocks;
 pub use error::{BlockError, UnmapError};

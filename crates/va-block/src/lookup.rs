@@ -45,18 +45,14 @@ const _: () = assert!(COVERED <= NIL as u64);
 struct Leaf([OnceRef<'static, Block>; LEAF]);
 
 impl Table for Leaf {
-    fn empty() -> Self {
-        Self(core::array::from_fn(|_| OnceRef::new()))
-    }
+    va_base::empty_table!(Self([const { OnceRef::new() }; LEAF]));
 }
 
 /// Tables of consecutive parts of the window.
 struct Branch<T: 'static>([OnceRef<'static, T>; BRANCH]);
 
 impl<T: Send + Sync + 'static> Table for Branch<T> {
-    fn empty() -> Self {
-        Self(core::array::from_fn(|_| OnceRef::new()))
-    }
+    va_base::empty_table!(Self([const { OnceRef::new() }; BRANCH]));
 }
 
 /// The tree.
@@ -66,8 +62,8 @@ pub(crate) struct Lookup {
     far: OnceRef<'static, Branch<Branch<Leaf>>>,
 }
 
-/// What the cell refers to, lent now if nothing.
-fn ensure<T: Table>(
+/// Returns what the cell refers to, from the machine if nothing.
+pub(crate) fn ensure<T: Table>(
     cell: &OnceRef<'static, T>,
     machine: &impl Machine,
     prepare: impl FnOnce(&T),
@@ -84,7 +80,7 @@ fn ensure<T: Table>(
 }
 
 impl Lookup {
-    pub(crate) fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { near: OnceRef::new(), far: OnceRef::new() }
     }
 

@@ -1,15 +1,28 @@
-//! What a CPU has: the list of its blocks that may have free pages.
+//! What a CPU has: the lists of its blocks that may have free pages.
 //!
-//! The list is threaded through the records and guarded by the queue's lock, as is the place of every block of that CPU: a
+//! # Theory
+//! An open block is in the list of its **class**: the pages that it can give out in one piece, at
+//! most [`CLASSES`]. A word says which lists hold a block, so a block with room for a request is
+//! found by one count of zeros, however many blocks are open. The class is exact but for the blocks
+//! that were given out from since: their room shrank, so they are tried in vain once and then put
+//! where they belong. Where requests begin with the oldest block, as in Linux, all blocks are in one
+//! list, which is walked.
+//!
+//! The lists are threaded through the records and guarded by the queue's lock, as is the place of every block of that CPU: a
 //! block that another CPU empties is unlinked under the lock of the CPU that began it (Linux once took the lock of the
 //! hash bucket instead).
 
-use crate::block::{Block, NIL, Place};
+use crate::block::{Block, Place};
+use crate::config::{ALLOC_PAGES_MAX, Config};
 use crate::lookup::Lookup;
+use crate::ring::{OPEN, Ring};
 use va_base::Table;
 use va_base::sync::atomic::AtomicU64;
-use va_base::sync::atomic::Ordering;
 use va_base::sync::{Mutex, RawMutex};
+
+/// Most pages that tell two blocks apart: a block with more room serves any request.
+const CLASSES: usize = ALLOC_PAGES_MAX as usize;
+const _: () = assert!(CLASSES == u64::BITS as usize);
 
 /// What one CPU has. In cache lines of its own.
 #[repr(align(128))]
@@ -22,57 +35,91 @@ pub(crate) struct Cpu<R> {
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Table for Cpu<R> {
-    fn empty() -> Self {
-        let queue = Queue { current: None, head: NIL, tail: NIL };
-        Self { queue: Mutex::new(queue), present: Mutex::new(0), freed: AtomicU64::new(0) }
+    va_base::empty_table! {
+        Self {
+            queue: Mutex::new(Queue { current: None, filled: 0, lists: [Ring::EMPTY; CLASSES] }),
+            present: Mutex::new(0),
+            freed: AtomicU64::new(0),
+        }
     }
 }
 
-/// The open blocks of one CPU, the oldest first.
+/// The open blocks of one CPU.
 pub(crate) struct Queue {
-    /// The one used last, if it is in the list.
+    /// The one used last, if it is in a list.
     pub(crate) current: Option<&'static Block>,
-    head: u32,
-    tail: u32,
+    /// The lists that hold a block.
+    filled: u64,
+    /// Of blocks with room for 1, 2, .. pages.
+    lists: [Ring<OPEN>; CLASSES],
+}
+
+/// The list for blocks with `room` pages in one piece, at least 1.
+fn class_of<C: Config>(room: u32) -> u32 {
+    if C::FIRST_FIT { 0 } else { room.clamp(1, CLASSES as u32) - 1 }
 }
 
 impl Queue {
-    /// Puts a block that is in no list at the end.
-    pub(crate) fn push(&mut self, lookup: &Lookup, block: &'static Block) {
-        block.next.store(NIL, Ordering::Relaxed);
-        block.prev.store(self.tail, Ordering::Relaxed);
-        match lookup.find(self.tail) {
-            Some(last) => last.next.store(block.index(), Ordering::Relaxed),
-            None => self.head = block.index(),
-        }
-        self.tail = block.index();
+    fn list(&mut self, class: u32) -> &mut Ring<OPEN> {
+        &mut self.lists[class as usize % CLASSES]
+    }
+
+    /// Puts a block that is in no list at the end of that of its class.
+    pub(crate) fn push<C: Config>(&mut self, lookup: &Lookup, block: &'static Block) {
+        let class = class_of::<C>(block.room());
+        block.set_class(class);
+        self.list(class).push(lookup, block);
+        self.filled |= 1 << class;
         block.set_place(Place::Open);
     }
 
-    /// Takes an open block out of the list; it is `to` from now on.
+    /// Takes an open block out of its list; it is `to` from now on.
     pub(crate) fn unlink(&mut self, lookup: &Lookup, block: &'static Block, to: Place) {
-        let (prev, next) = (block.prev.load(Ordering::Relaxed), block.next.load(Ordering::Relaxed));
-        match lookup.find(prev) {
-            Some(prev) => prev.next.store(next, Ordering::Relaxed),
-            None => self.head = next,
-        }
-        match lookup.find(next) {
-            Some(next) => next.prev.store(prev, Ordering::Relaxed),
-            None => self.tail = prev,
-        }
-        if self.current.is_some_and(|current| core::ptr::eq(current, block)) {
+        if self.is_current(block) {
             self.current = None;
         }
+        self.remove(lookup, block);
         block.set_place(to);
     }
 
-    /// The open blocks, the oldest first. The next is looked up before a block is told, so it may be unlinked.
+    fn remove(&mut self, lookup: &Lookup, block: &'static Block) {
+        let class = block.class();
+        self.list(class).remove(lookup, block);
+        if self.list(class).is_empty() {
+            self.filled &= !(1 << class);
+        }
+    }
+
+    /// Puts an open block into the list of its class, or into none if it has no room.
+    pub(crate) fn sort<C: Config>(&mut self, lookup: &Lookup, block: &'static Block, pages: u32) {
+        block.measure(pages);
+        if block.room() == 0 {
+            self.unlink(lookup, block, Place::Full);
+        } else if class_of::<C>(block.room()) != block.class() {
+            self.remove(lookup, block);
+            self.push::<C>(lookup, block);
+        }
+    }
+
+    /// Tells whether a block is the one used last.
+    pub(crate) fn is_current(&self, block: &Block) -> bool {
+        self.current.is_some_and(|current| core::ptr::eq(current, block))
+    }
+
+    /// Returns the oldest block of the lowest class that has room for `want` pages, as far as known.
+    pub(crate) fn fitting(&mut self, lookup: &Lookup, want: u32) -> Option<&'static Block> {
+        let above = self.filled & u64::MAX << (want - 1);
+        if above == 0 { None } else { self.list(above.trailing_zeros()).first(lookup) }
+    }
+
+    /// The open blocks: by class, in each class the oldest first. The lists must not change meanwhile.
     pub(crate) fn each<'a>(&self, lookup: &'a Lookup) -> impl Iterator<Item = &'static Block> + use<'a> {
-        let mut at = self.head;
-        core::iter::from_fn(move || {
-            let block = lookup.find(at)?;
-            at = block.next.load(Ordering::Relaxed);
-            Some(block)
-        })
+        let lists = self.lists;
+        lists.into_iter().flat_map(move |list| list.each(lookup))
+    }
+
+    /// The open blocks where all are in one list, the oldest first. The block that was returned last may be unlinked.
+    pub(crate) fn oldest<'a>(&self, lookup: &'a Lookup) -> impl Iterator<Item = &'static Block> + use<'a> {
+        self.lists[0].each(lookup)
     }
 }

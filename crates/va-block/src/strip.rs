@@ -72,12 +72,14 @@ impl Marks {
 }
 
 impl Strip {
-    pub(crate) fn new() -> Self {
-        Self {
-            marks: AtomicU64::new(0),
-            gone: AtomicU64::new(0),
-            free: AtomicU32::new(0),
-            flushed: AtomicU32::new(0),
+    va_base::const_fn! {
+        pub(crate) fn new() -> Self {
+            Self {
+                marks: AtomicU64::new(0),
+                gone: AtomicU64::new(0),
+                free: AtomicU32::new(0),
+                flushed: AtomicU32::new(0),
+            }
         }
     }
 

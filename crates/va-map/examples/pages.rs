@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, PAGE_SIZE, Platform, Record, Table, Va, VaRange};
-use va_map::{AreaRequest, Fill, Leaf, MapSpace, PageSource, PageTable, Protection, Refusal, Run, Stopped};
+use va_map::{
+    AreaRequest, Entries, Fill, Leaf, MapSpace, PageRequest, PageSource, PageTable, Protection, Run, Stopped,
+};
 use va_space::VmapSpace;
 
 const CPUS: u32 = 2;
@@ -30,6 +32,7 @@ impl Platform for Port {
 impl Machine for Port {
     type Lock = parking_lot::RawMutex;
     type PurgeLock = parking_lot::RawMutex;
+    type OwnerLock = Self::Lock;
 
     fn cpus_possible(&self) -> u32 {
         CPUS
@@ -72,19 +75,15 @@ impl Pages {
 }
 
 impl PageTable for Pages {
-    // No huge pages here.
-    const HUGE_LOG2: u32 = 0;
+    // Entries of one page alone; a machine with large ones names them all, as `[0, 9, 18]`.
+    const LEAF_SIZES: &'static [u32] = &[0];
 
-    fn map(&self, at: Va, run: Run, _protection: Protection) -> Result<(), Stopped> {
+    fn map(&self, at: Va, Entries { run, .. }: Entries) -> Result<(), Stopped> {
         let mut mapped = self.mapped();
         for page in 0..run.pages {
             mapped.insert(at.page_floor() + page, run.first + page);
         }
         Ok(())
-    }
-
-    fn map_huge(&self, _at: Va, _first: u64, _protection: Protection) -> Result<(), Refusal> {
-        Err(Refusal::NoHuge)
     }
 
     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
@@ -105,12 +104,12 @@ impl PageTable for Pages {
 }
 
 impl PageSource for Pages {
-    fn take(&self, frames: &mut [u64], _zeroed: bool) -> usize {
+    fn take(&self, frames: &mut [u64], _request: PageRequest) -> usize {
         // Pages are numbers in this example, so there is nothing to make zeros of.
         frames.iter_mut().zip(std::iter::from_fn(|| self.free().pop())).map(|(to, page)| *to = page).count()
     }
 
-    fn take_huge(&self, _pages_log2: u32, _zeroed: bool) -> Option<u64> {
+    fn take_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
         None
     }
 

@@ -38,6 +38,8 @@ pub enum MapError {
         /// Records wanted.
         records: usize,
     },
+    /// The source cannot reset the permissions of pages ([`PageSource::RESETS`](crate::PageSource::RESETS)).
+    NoReset,
     /// There is no such area to be given another size.
     NoArea(FreeError),
 }
@@ -55,6 +57,7 @@ impl fmt::Display for MapError {
             Self::NoRecords { records } => {
                 write!(f, "the machine lent no memory for {records} records of areas")
             }
+            Self::NoReset => f.write_str("the machine does not reset the permissions of pages"),
             Self::NoArea(error) => fmt::Display::fmt(error, f),
         }
     }
@@ -104,6 +107,11 @@ pub enum FreeError {
         /// What it is.
         kind: Kind,
     },
+    /// The area was freed already, by a call that left the work to [`run_deferred`](crate::MapSpace::run_deferred).
+    Deferred {
+        /// The area.
+        area: VaRange,
+    },
     /// The mapping has another size.
     WrongCount {
         /// Where.
@@ -125,6 +133,7 @@ impl fmt::Display for FreeError {
                 write!(f, "no area starts at {at}, which is inside {area}")
             }
             Self::WrongKind { area, kind } => write!(f, "the area {area} is of {kind}"),
+            Self::Deferred { area } => write!(f, "the free of the area {area} is deferred"),
             Self::WrongCount { at, pages, mapped } => {
                 write!(f, "the mapping at {at} has {mapped}, not {pages}")
             }

@@ -7,9 +7,11 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`MapSpace`] | vmalloc, vfree, vrealloc, vmap, vm_map_ram, read; the life of an area and the lock order |
+//! | [`EarlyMap`] | a place for a map, for a static |
 //! | [`PageTable`], [`PageSource`] | what a machine supplies beyond [`va_base::Machine`] |
-//! | [`AreaRequest`] | what is asked for: three sizes, alignment, guard, huge pages, contents |
+//! | [`AreaRequest`] | what is asked for: three sizes, alignment, guard, large entries, contents, node, permissions |
 //! | [`AreaInfo`], [`Kind`] | what is known of an area, for `vmallocinfo` |
+//! | `ladder` | the size of each entry, and the alignment that a list of pages allows |
 //! | `record` | one record an area, found by its first page |
 
 #![no_std]
@@ -18,14 +20,22 @@
 #[cfg(test)]
 extern crate std;
 
+mod early;
 mod error;
+mod ladder;
+#[cfg(all(test, loom))]
+mod loom;
 mod machine;
 mod record;
 mod request;
 mod space;
 
+pub use early::EarlyMap;
 pub use error::{FreeError, MapError};
-pub use machine::{Leaf, PageSource, PageTable, Protection, Refusal, Run, Stopped};
+pub use machine::{
+    DirectAccess, Entries, LEAF_SIZES_MAX, Leaf, PageRequest, PageSource, PageTable, Protection, Refusal,
+    Run, Stopped,
+};
 pub use record::Kind;
-pub use request::{AreaRequest, Fill, Guard, Leaves, PageList};
+pub use request::{AreaRequest, DirectMap, Fill, Guard, Leaves, PageList};
 pub use space::{AreaInfo, MapSpace, Piece, RAM_PAGES_MAX, Stats};

@@ -6,18 +6,33 @@
 //!
 //! | call | locks of the core held | may sleep | may fail |
 //! |---|---|---|---|
-//! | [`PageTable::map`] | none | yes | with what is done so far, which the caller undoes |
-//! | [`PageTable::map_huge`] | none | yes | and nothing has changed; small pages are mapped instead |
+//! | [`PageTable::map`] | none | yes | with what is done so far; smaller entries are tried for the rest, or it is undone |
 //! | [`PageTable::unmap`] | none, or one that lets a purge sleep | if that lock lets it | no |
 //! | [`PageTable::leaf`] | none | no | - |
-//! | [`PageSource::take`], [`PageSource::take_huge`] | none | yes | with fewer pages, or none |
+//! | [`PageSource::take`], [`PageSource::take_run`] | none | yes | with fewer pages, or none |
 //! | [`PageSource::give_back`], [`PageSource::clear`] | none | yes | no |
-//! | [`Machine::flush`](va_base::Machine::flush) | none, besides those of a space | yes | no |
+//! | [`PageSource::hide`], [`PageSource::set_direct`] | none | yes | no |
+//! | [`Machine::flush`](va_base::Machine::flush), [`wait`](va_base::Machine::wait) | none, besides those of a space | yes | no |
 //!
-//! **Stale translations.** After `unmap` CPUs may translate an address until a flush that covers it has ended. Pages are given
-//! back before that, as Linux does: whoever still uses a freed address reads or writes what is another's. A machine that wants
-//! more keeps pages in its `give_back` until the next flush has ended.
+//! **Sizes of entries.** An entry maps `2^n` pages whose numbers follow each other, at an address and from a page number that are
+//! multiples of that. A machine has a ladder of such sizes ([`PageTable::LEAF_SIZES`]), and each entry written is as large as the
+//! address, the page numbers and the length allow:
+//!
+//! ```text
+//!   4 KiB pages           LEAF_SIZES        arm64: entries with the contiguous bit, blocks of 2 MiB and 1 GiB
+//!   one size              [0]               RISC-V: Svnapot of 64 KiB, megapages, gigapages
+//!   x86-64                [0, 9, 18]
+//!   arm64, RISC-V         [0, 4, 9, 18]
+//!
+//!   page    30  31 | 32 .. 47 | 48 .. 511 | 512 .. 1023 | 1024 ..
+//!   entry    1   1 |    16    | 29 of 16  |     512     |
+//! ```
+//!
+//! **Stale translations.** After `unmap` CPUs may translate an address until a flush that covers it has ended. The pages of an area
+//! go back to the source before that, as in Linux: a caller that still uses a freed address reads or writes another's page. The
+//! pages of an area with [`DirectMap::ResetOnFree`](crate::DirectMap) go back after that flush.
 
+use crate::request::Fill;
 use va_base::{Va, VaRange};
 
 /// What may be done with what is mapped, in the machine's own bits.
@@ -38,8 +53,44 @@ pub struct Run {
 pub struct Leaf {
     /// Number of the first page that it maps.
     pub first: u64,
-    /// How many it maps, as a power of two: 0 for a small page, [`PageTable::HUGE_LOG2`] for a huge one.
+    /// Binary logarithm of the number of pages that it maps: one of [`PageTable::LEAF_SIZES`].
     pub pages_log2: u32,
+}
+
+impl Leaf {
+    /// The pages that it maps.
+    pub(crate) fn run(self) -> Run {
+        Run { first: self.first, pages: 1 << self.pages_log2 }
+    }
+}
+
+/// Entries of one size that are to be written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Entries {
+    /// The pages: a multiple of the size of an entry, and so is the number of the first.
+    pub run: Run,
+    /// Binary logarithm of the pages of each entry: one of [`PageTable::LEAF_SIZES`].
+    pub pages_log2: u32,
+    /// What may be done with the pages.
+    pub protection: Protection,
+}
+
+/// What is asked of a source besides the number of pages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct PageRequest {
+    /// What the pages hold.
+    pub fill: Fill,
+    /// The NUMA node that the pages are wanted from; any if there is none. A wish: a source without pages there takes others.
+    pub numa_id: Option<u32>,
+}
+
+/// Access to pages through the machine's own mapping of all pages, its direct map.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DirectAccess {
+    /// None: before the flush, so that no page is writable at one address and executable at another.
+    Invalid,
+    /// As every free page is mapped.
+    Default,
 }
 
 /// Why a page table maps no more.
@@ -48,8 +99,8 @@ pub struct Leaf {
 pub enum Refusal {
     /// No memory for a part of the page table.
     NoMemory,
-    /// No huge mapping here: by this protection, for these pages, or at all.
-    NoHuge,
+    /// No entry of this size here: by this protection, for these pages, or at all. Never for single pages.
+    NoLarge,
     /// A limit of the machine.
     Limit {
         /// How many there would be.
@@ -65,7 +116,7 @@ impl core::fmt::Display for Refusal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::NoMemory => f.write_str("no memory for the page table"),
-            Self::NoHuge => f.write_str("no huge mapping here"),
+            Self::NoLarge => f.write_str("no entry of this size here"),
             Self::Limit { wanted, limit } => write!(f, "{wanted} mappings are more than {limit}"),
             Self::Other(number) => write!(f, "error {number} of the machine"),
         }
@@ -83,54 +134,66 @@ pub struct Stopped {
 
 /// What puts pages at addresses. All ranges are whole pages inside the extent of a space.
 pub trait PageTable {
-    /// Pages of a huge mapping, as a power of two; 0 if there are none. A huge mapping begins at a multiple of its size, and
-    /// so does the number of its first page.
-    const HUGE_LOG2: u32;
+    /// Sizes of entries: the binary logarithm of the pages that each maps, ascending, 0 first. At most [`LEAF_SIZES_MAX`] of them.
+    const LEAF_SIZES: &'static [u32];
 
-    /// Maps pages one by one at `at`, where nothing is mapped.
+    /// Maps pages at `at`, where nothing is mapped, by entries of one size. The address is a multiple of that size.
     ///
     /// # Errors
-    /// [`Stopped`]. What was done stays; the caller unmaps it.
-    fn map(&self, at: Va, run: Run, protection: Protection) -> Result<(), Stopped>;
+    /// [`Stopped`], with whole entries done. What was done stays; the caller maps the rest by smaller entries, or unmaps it.
+    fn map(&self, at: Va, entries: Entries) -> Result<(), Stopped>;
 
-    /// Maps `2^HUGE_LOG2` pages at `at`, by one entry.
-    ///
-    /// # Errors
-    /// A [`Refusal`], and nothing has changed.
-    fn map_huge(&self, at: Va, first: u64, protection: Protection) -> Result<(), Refusal>;
-
-    /// Unmaps what is mapped in `range`, and tells every entry to `gone` in address order. No huge mapping is cut. CPUs
-    /// may translate until the next flush.
+    /// Unmaps what is mapped in `range`, and reports every entry to `gone` in address order. No entry is cut. CPUs may translate
+    /// until the next flush.
     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf));
 
     /// The entry that maps `at`.
     fn leaf(&self, at: Va) -> Option<Leaf>;
 }
 
+/// Sizes of entries that a machine may have.
+pub const LEAF_SIZES_MAX: usize = 8;
+
 /// Where pages come from.
 pub trait PageSource {
-    /// Lends pages, zeros if `zeroed`, as many as `frames` has places or fewer, and returns how many; 0 if there is none.
-    fn take(&self, frames: &mut [u64], zeroed: bool) -> usize;
+    /// Whether [`hide`](Self::hide) and [`set_direct`](Self::set_direct) are there: without them no area is made whose pages have
+    /// their permissions reset ([`DirectMap::ResetOnFree`](crate::DirectMap)).
+    const RESETS: bool = false;
 
-    /// Lends `2^pages_log2` pages of consecutive numbers, the first a multiple of that, or refuses. They may come back one by one.
-    fn take_huge(&self, pages_log2: u32, zeroed: bool) -> Option<u64>;
+    /// Takes pages for the core, as many as `frames` has places or fewer, and returns how many; 0 if there is none.
+    fn take(&self, frames: &mut [u64], request: PageRequest) -> usize;
 
-    /// Takes pages back.
+    /// Takes `2^pages_log2` pages of consecutive numbers, the first a multiple of that; `None` if there are none. They may come
+    /// back one by one.
+    fn take_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64>;
+
+    /// Takes pages back from the core.
     fn give_back(&self, run: Run);
 
     /// Makes zeros of the bytes `[from, to)` of a page.
     fn clear(&self, frame: u64, from: u64, to: u64);
+
+    /// Makes every entry of `range` inaccessible but for its page numbers, which [`PageTable::leaf`] and [`PageTable::unmap`] report
+    /// as before: entries that are not present, with the frame in them. CPUs may translate until the next flush.
+    ///
+    /// The core has no memory for the list of an area's pages, and must know them after the flush.
+    fn hide(&self, range: VaRange) {
+        _ = range;
+    }
+
+    /// Changes the access to pages in the direct map, and returns the addresses there that CPUs may translate as before until a
+    /// flush; an empty range where nothing changed.
+    fn set_direct(&self, run: Run, access: DirectAccess) -> VaRange {
+        _ = (run, access);
+        VaRange::default()
+    }
 }
 
 impl<T: PageTable + ?Sized> PageTable for &T {
-    const HUGE_LOG2: u32 = T::HUGE_LOG2;
+    const LEAF_SIZES: &'static [u32] = T::LEAF_SIZES;
 
-    fn map(&self, at: Va, run: Run, protection: Protection) -> Result<(), Stopped> {
-        (**self).map(at, run, protection)
-    }
-
-    fn map_huge(&self, at: Va, first: u64, protection: Protection) -> Result<(), Refusal> {
-        (**self).map_huge(at, first, protection)
+    fn map(&self, at: Va, entries: Entries) -> Result<(), Stopped> {
+        (**self).map(at, entries)
     }
 
     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
@@ -143,12 +206,14 @@ impl<T: PageTable + ?Sized> PageTable for &T {
 }
 
 impl<T: PageSource + ?Sized> PageSource for &T {
-    fn take(&self, frames: &mut [u64], zeroed: bool) -> usize {
-        (**self).take(frames, zeroed)
+    const RESETS: bool = T::RESETS;
+
+    fn take(&self, frames: &mut [u64], request: PageRequest) -> usize {
+        (**self).take(frames, request)
     }
 
-    fn take_huge(&self, pages_log2: u32, zeroed: bool) -> Option<u64> {
-        (**self).take_huge(pages_log2, zeroed)
+    fn take_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64> {
+        (**self).take_run(pages_log2, request)
     }
 
     fn give_back(&self, run: Run) {
@@ -157,5 +222,13 @@ impl<T: PageSource + ?Sized> PageSource for &T {
 
     fn clear(&self, frame: u64, from: u64, to: u64) {
         (**self).clear(frame, from, to);
+    }
+
+    fn hide(&self, range: VaRange) {
+        (**self).hide(range);
+    }
+
+    fn set_direct(&self, run: Run, access: DirectAccess) -> VaRange {
+        (**self).set_direct(run, access)
     }
 }

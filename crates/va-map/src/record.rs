@@ -2,27 +2,42 @@
 //!
 //! # Theory
 //! The space knows that an area is busy and how large its address range is; the page table knows which pages are behind it.
-//! What neither knows is here: what the area is, how many bytes were asked for, where its pages end. The records are a table
-//! by the hash of the first page, with open addressing; a removal moves those behind into the gap, so there are no marks of
-//! what is gone, and no removal needs memory. Whoever is to add one promises it first, and the table grows then.
+//! What neither knows is here: what the area is, how many bytes were asked for, where its pages end.
+//!
+//! The records lie one behind the other in an array of pages ([`PagedArray`]), without a gap: a removal moves the last one into the
+//! place that became free. They are found by linear hashing (Litwin, 1980): there are as many buckets as records or up to twice as
+//! many, and one bucket is split or merged by an add or a removal, so that no call moves more than the records of a bucket. So both
+//! arrays grow and shrink at their end, a page at a time, and a page that is not needed goes back to the platform.
 //!
 //! ```text
-//!   place   0    1    2    3    4        home of a record: hash of its first page
-//!         | C  | A  | B  |    |    |     B's home is 1, A was there: B went on to 2
+//!   buckets   0  1  2  3 | 4  5            6 of 8: those below 2 are split, so their records are told apart by three bits of
+//!             |     |    |    |            the hash, those of 2 and 3 by two
+//!   records   a->d  b    c    e            a chain goes by numbers of records
 //! ```
-//! # Invariants
-//! - **RD1 reached** between the home of a record and its place no place is empty.
-//! - **RD2 room** records and promises together fill three quarters of the places at most.
+//! A caller that is to add a record reserves room first. Memory for that is asked for with no lock held.
 //!
+//! **Deferred frees.** An area whose free waits for a worker stays in its bucket, marked, in a list that goes by first pages, since
+//! records move.
+//!
+//! # Invariants
+//! - **RD1 reached** a record is in the chain of its bucket, and in no other.
+//! - **RD2 room** there is memory for every record and every reservation, and for as many buckets.
+//! - **RD3 deferred** the list of deferred frees holds exactly the records that are marked so.
+//!
+//! # Cost
+//! A call: O(1) expected, a chain has one record on average. Memory: [`Entry`] and 4 to 8 bytes for each.
 //! # Locking
 //! None here: `&mut self`.
 //! # Source
-//! Linux has `struct vm_struct`, from the slab, by a pointer in its `struct vmap_area` (`include/linux/vmalloc.h`, 6.12).
+//! Linux has `struct vm_struct`, from the slab, by a pointer in its `struct vmap_area` (`include/linux/vmalloc.h`, 6.12), and
+//! `struct vfree_deferred`, whose list goes through the freed memory itself (`mm/vmalloc.c`).
 
 use crate::machine::Protection;
-use crate::request::{Guard, Leaves};
+use crate::request::{DirectMap, Guard, Leaves};
 use core::fmt;
-use va_base::{Align, Broken, PAGE_SIZE, Platform, Record, Va, VaRange};
+use va_base::{
+    Align, Broken, Next, PAGE_SIZE, PIECE_BYTES, PagedArray, Platform, Record, Supply, Va, VaRange,
+};
 
 /// What an area is, and so which call takes it back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -47,12 +62,17 @@ impl fmt::Display for Kind {
     }
 }
 
+/// The number of no record, and the end of a chain.
+const NO_NUMBER: u32 = u32::MAX;
+/// The end of the list of deferred frees; no page number is as large.
+const NO_PAGE: u64 = u64::MAX;
+
 /// What is known of an area. Page counts are from its first page on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     /// Number of the first page.
     pub(crate) page: u64,
-    /// Pages of the address range; 0 marks an empty place.
+    /// Pages of the address range.
     pub(crate) pages: u64,
     /// Pages that are mapped.
     pub(crate) mapped: u64,
@@ -62,15 +82,18 @@ pub(crate) struct Entry {
     pub(crate) requested: u64,
     pub(crate) caller: u64,
     pub(crate) protection: Protection,
+    /// The alignment that was asked for.
     pub(crate) align: Align,
     pub(crate) kind: Kind,
     pub(crate) guard: Guard,
     pub(crate) leaves: Leaves,
+    pub(crate) direct_map: DirectMap,
+    pub(crate) numa_id: Option<u32>,
     /// Where it may lie, if that was said.
     pub(crate) window: Option<VaRange>,
 }
 
-impl Record for Entry {
+impl Entry {
     const EMPTY: Self = Self {
         page: 0,
         pages: 0,
@@ -83,11 +106,11 @@ impl Record for Entry {
         kind: Kind::Vmalloc,
         guard: Guard::Page,
         leaves: Leaves::Small,
+        direct_map: DirectMap::Unchanged,
+        numa_id: None,
         window: None,
     };
-}
 
-impl Entry {
     /// First address.
     pub(crate) fn start(&self) -> Va {
         Va::from_page(self.page)
@@ -110,214 +133,421 @@ impl Entry {
     }
 }
 
-/// Places of the first table.
-const FIRST: usize = 64;
+/// An entry in a chain, and maybe in the list of deferred frees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Slot {
+    entry: Entry,
+    /// Number of the next record of the bucket.
+    next: u32,
+    deferred: bool,
+    /// First page of the next area whose free is deferred.
+    next_deferred: u64,
+}
+
+impl Record for Slot {
+    const EMPTY: Self =
+        Self { entry: Entry::EMPTY, next: NO_NUMBER, deferred: false, next_deferred: NO_PAGE };
+}
+
+/// The first record of a bucket.
+#[derive(Clone, Copy)]
+struct Head(u32);
+
+impl Record for Head {
+    const EMPTY: Self = Self(NO_NUMBER);
+}
+
+/// A platform that has memory by the page alone: what a larger piece costs to allocate would be paid by one call.
+pub(crate) struct ByPage<'a, P>(pub(crate) &'a P);
+
+impl<P: Platform> Platform for ByPage<'_, P> {
+    const PAGE_SHIFT: u32 = P::PAGE_SHIFT;
+
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        if size_of::<T>().checked_mul(min)? > PIECE_BYTES { None } else { self.0.lend_slab(min) }
+    }
+
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        self.0.take_back_slab(slab);
+    }
+}
+
+/// Memory that is missing for one more record. Plain data, to be asked for with no lock held.
+#[derive(Clone, Copy)]
+pub(crate) enum Missing {
+    Slots(Next),
+    Heads(Next),
+    /// More records than can be numbered.
+    Numbers,
+}
+
+/// Memory of records: of one array, or of both, on its way in or out.
+#[derive(Default)]
+#[must_use]
+pub(crate) struct Memory {
+    slots: Option<Supply<Slot>>,
+    heads: Option<Supply<Head>>,
+}
+
+impl Missing {
+    /// Asks the platform for it.
+    pub(crate) fn alloc(self, platform: &impl Platform) -> Option<Memory> {
+        let platform = &ByPage(platform);
+        match self {
+            Self::Slots(next) => Some(Memory { slots: Some(next.alloc(platform)?), heads: None }),
+            Self::Heads(next) => Some(Memory { slots: None, heads: Some(next.alloc(platform)?) }),
+            Self::Numbers => None,
+        }
+    }
+}
+
+impl Memory {
+    /// Frees it, and returns how many pieces that were.
+    pub(crate) fn free(self, platform: &impl Platform) -> u64 {
+        let pieces = u64::from(self.slots.is_some()) + u64::from(self.heads.is_some());
+        if let Some(slots) = self.slots {
+            slots.free(platform);
+        }
+        if let Some(heads) = self.heads {
+            heads.free(platform);
+        }
+        pieces
+    }
+}
+
+/// Why no record was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotTaken {
+    /// No area starts there.
+    None,
+    /// The area is of another kind.
+    Other(Entry),
+    /// Its free is deferred.
+    Deferred(Entry),
+}
 
 /// All records.
-#[derive(Default)]
 pub(crate) struct Records {
-    slots: &'static mut [Entry],
-    live: usize,
-    promised: usize,
+    slots: PagedArray<Slot>,
+    heads: PagedArray<Head>,
+    live: u32,
+    reserved: u32,
+    buckets: u32,
+    /// First page of an area whose free is deferred, if there is one.
+    deferred: Option<u64>,
+    deferred_count: u64,
+    /// Records that were looked at or moved so far.
+    #[cfg(test)]
+    steps: core::cell::Cell<u64>,
 }
 
 impl Records {
+    /// No records, and no memory for any.
+    pub(crate) const fn new() -> Self {
+        Self {
+            slots: PagedArray::new(),
+            heads: PagedArray::new(),
+            live: 0,
+            reserved: 0,
+            buckets: 0,
+            deferred: None,
+            deferred_count: 0,
+            #[cfg(test)]
+            steps: core::cell::Cell::new(0),
+        }
+    }
+
     /// Areas.
     pub(crate) fn live(&self) -> usize {
-        self.live
+        self.live as usize
     }
 
-    /// Records promised and neither added nor forgiven.
-    pub(crate) fn promised(&self) -> usize {
-        self.promised
+    /// Reservations that were neither used nor dropped.
+    pub(crate) fn reserved(&self) -> usize {
+        self.reserved as usize
     }
 
-    /// Makes room for one more record. `Err` tells how many places the machine refused.
-    pub(crate) fn promise(&mut self, platform: &impl Platform) -> Result<(), usize> {
-        if (self.live + self.promised + 1) * 4 > self.places() * 3 {
-            self.grow(platform)?;
+    /// Areas whose free is deferred.
+    pub(crate) fn deferred(&self) -> u64 {
+        self.deferred_count
+    }
+
+    /// Reserves room for one more record.
+    ///
+    /// # Errors
+    /// The memory that is missing, to be brought by [`supply`](Self::supply) before the next try.
+    pub(crate) fn reserve(&mut self) -> Result<(), Missing> {
+        let want = self.live as usize + self.reserved as usize + 1;
+        if self.slots.len() < want {
+            return Err(self.slots.next().map_or(Missing::Numbers, Missing::Slots));
         }
-        self.promised += 1;
+        if self.heads.len() < want {
+            return Err(self.heads.next().map_or(Missing::Numbers, Missing::Heads));
+        }
+        self.reserved += 1;
         Ok(())
     }
 
-    /// A promise that nobody needs any more.
-    pub(crate) fn forgive(&mut self) {
-        self.promised -= 1;
+    /// Uses memory, and returns what others have brought meanwhile.
+    pub(crate) fn supply(&mut self, memory: Memory) -> Memory {
+        let slots = memory.slots.and_then(|supply| self.slots.add(supply).err());
+        let heads = memory.heads.and_then(|supply| self.heads.add(supply).err());
+        Memory { slots, heads }
     }
 
-    /// Adds the record that was promised.
+    /// Drops a reservation.
+    pub(crate) fn cancel(&mut self) {
+        self.reserved -= 1;
+    }
+
+    /// Adds a record for which room was reserved.
     pub(crate) fn add(&mut self, entry: Entry) {
-        self.promised -= 1;
+        self.reserved -= 1;
+        let number = self.live;
         self.live += 1;
-        self.place(entry);
+        if let Some(slot) = self.slots.get_mut(number) {
+            *slot = Slot { entry, ..Slot::EMPTY };
+        }
+        if self.buckets < self.live {
+            self.split();
+        }
+        self.push(self.bucket(entry.page), number);
     }
 
     /// The record of the area that begins with a page.
     pub(crate) fn get(&self, page: u64) -> Option<Entry> {
-        self.find(page).map(|at| self.slots[at])
+        self.slots.get(self.find(page)?).map(|slot| slot.entry)
     }
 
-    /// Takes a record out; `promised` keeps its room.
-    pub(crate) fn remove(&mut self, page: u64, promised: bool) -> Option<Entry> {
-        let mut gap = self.find(page)?;
-        let mask = self.places() - 1;
-        let gone = core::mem::replace(&mut self.slots[gap], Entry::EMPTY);
-        self.live -= 1;
-        self.promised += usize::from(promised);
-        let mut at = gap;
-        loop {
-            at = (at + 1) & mask;
-            let entry = self.slots[at];
-            if entry.pages == 0 {
-                return Some(gone);
-            }
-            // Moves down whatever would not be reached over the gap; `wrapping_sub`: places go round.
-            let from_home = at.wrapping_sub(self.home(entry.page)) & mask;
-            if from_home >= at.wrapping_sub(gap) & mask {
-                self.slots[gap] = entry;
-                self.slots[at] = Entry::EMPTY;
-                gap = at;
-            }
+    /// Takes the record of the area of one kind that begins with a page out; `reserved` keeps its room.
+    pub(crate) fn take(&mut self, page: u64, kind: Kind, reserved: bool) -> Result<Entry, NotTaken> {
+        let slot = self.find(page).and_then(|number| self.slots.get(number)).ok_or(NotTaken::None)?;
+        let entry = slot.entry;
+        if entry.kind != kind {
+            return Err(NotTaken::Other(entry));
         }
+        if slot.deferred {
+            return Err(NotTaken::Deferred(entry));
+        }
+        self.remove(page);
+        self.reserved += u32::from(reserved);
+        Ok(entry)
     }
 
-    /// Gives the memory back.
-    pub(crate) fn end(&mut self, platform: &impl Platform) {
-        let slots = core::mem::take(&mut self.slots);
-        if !slots.is_empty() {
-            platform.take_back_slab(slots);
+    /// Marks the record of an area of [`Kind::Vmalloc`], which begins with a page, as one whose free is deferred. Needs no memory.
+    pub(crate) fn defer(&mut self, page: u64) -> Result<(), NotTaken> {
+        let first = self.deferred;
+        let slot = self.find(page).and_then(|number| self.slots.get_mut(number)).ok_or(NotTaken::None)?;
+        if slot.entry.kind != Kind::Vmalloc {
+            return Err(NotTaken::Other(slot.entry));
         }
-        self.live = 0;
-    }
-
-    fn grow(&mut self, platform: &impl Platform) -> Result<(), usize> {
-        let places = (self.places() * 2).max(FIRST);
-        let slots = platform.lend_slab::<Entry>(places).ok_or(places)?;
-        slots.fill(Entry::EMPTY);
-        let old = core::mem::replace(&mut self.slots, slots);
-        for entry in old.iter().filter(|entry| entry.pages != 0) {
-            self.place(*entry);
+        if slot.deferred {
+            return Err(NotTaken::Deferred(slot.entry));
         }
-        if !old.is_empty() {
-            platform.take_back_slab(old);
-        }
+        (slot.deferred, slot.next_deferred) = (true, first.unwrap_or(NO_PAGE));
+        self.deferred = Some(page);
+        self.deferred_count += 1;
         Ok(())
     }
 
-    /// Places in use: a power of two, so that a mask goes round. What the machine lent beyond stays empty.
-    fn places(&self) -> usize {
-        if self.slots.is_empty() { 0 } else { 1 << self.slots.len().ilog2() }
+    /// Takes a record out whose free is deferred, the latest first.
+    pub(crate) fn take_deferred(&mut self) -> Option<Entry> {
+        let page = self.deferred?;
+        let slot = self.find(page).and_then(|number| self.slots.get(number))?;
+        let (entry, next) = (slot.entry, slot.next_deferred);
+        self.deferred = (next != NO_PAGE).then_some(next);
+        self.deferred_count -= 1;
+        self.remove(page);
+        Some(entry)
     }
 
-    fn home(&self, page: u64) -> usize {
+    /// Changes a record where it is; `false` if there is none.
+    pub(crate) fn change(&mut self, page: u64, change: impl FnOnce(&mut Entry)) -> bool {
+        let slot = self.find(page).and_then(|number| self.slots.get_mut(number));
+        slot.map(|slot| change(&mut slot.entry)).is_some()
+    }
+
+    /// Takes memory out that is not needed, at most one piece of each array. A piece to `spare` stays, so that a load at the edge of
+    /// a piece does not ask for it again and again.
+    pub(crate) fn excess(&mut self, spare: bool) -> Memory {
+        let need = self.live as usize + self.reserved as usize;
+        let least = |piece: usize| need + if spare { piece } else { 0 };
+        let slots = self.slots.len_without_last().is_some_and(|len| len >= least(self.slots.piece_len()));
+        let least = least(self.heads.piece_len()).max(self.buckets as usize);
+        let heads = self.heads.len_without_last().is_some_and(|len| len >= least);
+        Memory {
+            slots: if slots { self.slots.remove_last() } else { None },
+            heads: if heads { self.heads.remove_last() } else { None },
+        }
+    }
+
+    /// Merges buckets until there is one for each record, so that [`excess`](Self::excess) finds the most. O(1); `true` if it is to be
+    /// called again.
+    pub(crate) fn compact(&mut self) -> bool {
+        if self.buckets > self.live {
+            self.merge();
+        }
+        self.buckets > self.live
+    }
+
+    /// Frees all memory.
+    pub(crate) fn end(&mut self, platform: &impl Platform) {
+        self.slots.clear(platform);
+        self.heads.clear(platform);
+        (self.live, self.buckets, self.deferred) = (0, 0, None);
+    }
+
+    /// The bucket of a page.
+    fn bucket(&self, page: u64) -> u32 {
         // Multiplies by 2^64 over the golden ratio and takes the highest bits; `wrapping_mul`: a hash.
-        let bits = self.places().trailing_zeros().max(1);
-        (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - bits)) as usize & (self.places() - 1)
+        let hash = (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
+        // A hash past the last bucket belongs to the one that is to be split for it.
+        let mask = self.buckets.next_power_of_two() - 1;
+        if hash & mask < self.buckets { hash & mask } else { hash & (mask >> 1) }
     }
 
-    /// Puts a record in the first empty place from its home on; RD2 says that there is one.
-    fn place(&mut self, entry: Entry) {
-        let mask = self.places() - 1;
-        let mut at = self.home(entry.page);
-        while self.slots[at].pages != 0 {
-            at = (at + 1) & mask;
+    fn head(&self, bucket: u32) -> u32 {
+        self.heads.get(bucket).map_or(NO_NUMBER, |head| head.0)
+    }
+
+    fn set_head(&mut self, bucket: u32, number: u32) {
+        if let Some(head) = self.heads.get_mut(bucket) {
+            head.0 = number;
         }
-        self.slots[at] = entry;
     }
 
-    fn find(&self, page: u64) -> Option<usize> {
-        let mask = self.places().checked_sub(1)?;
-        let mut at = self.home(page);
-        while self.slots[at].pages != 0 {
-            if self.slots[at].page == page {
-                return Some(at);
+    fn next(&self, number: u32) -> u32 {
+        #[cfg(test)]
+        self.steps.set(self.steps.get() + 1);
+        self.slots.get(number).map_or(NO_NUMBER, |slot| slot.next)
+    }
+
+    fn set_next(&mut self, number: u32, next: u32) {
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.next = next;
+        }
+    }
+
+    fn page_of(&self, number: u32) -> u64 {
+        self.slots.get(number).map_or(NO_PAGE, |slot| slot.entry.page)
+    }
+
+    /// Puts a record at the beginning of a chain.
+    fn push(&mut self, bucket: u32, number: u32) {
+        self.set_next(number, self.head(bucket));
+        self.set_head(bucket, number);
+    }
+
+    fn find(&self, page: u64) -> Option<u32> {
+        if self.live == 0 {
+            return None;
+        }
+        let mut number = self.head(self.bucket(page));
+        while number != NO_NUMBER && self.page_of(number) != page {
+            number = self.next(number);
+        }
+        (number != NO_NUMBER).then_some(number)
+    }
+
+    /// Puts `new` where the chain of a bucket names `old`.
+    fn relink(&mut self, bucket: u32, old: u32, new: u32) {
+        let mut number = self.head(bucket);
+        if number == old {
+            return self.set_head(bucket, new);
+        }
+        while number != NO_NUMBER {
+            let next = self.next(number);
+            if next == old {
+                return self.set_next(number, new);
             }
-            at = (at + 1) & mask;
+            number = next;
         }
-        None
     }
 
-    /// Checks RD1 and RD2 with a full walk.
+    /// Takes the record of a page out, and moves the last record into its place.
+    fn remove(&mut self, page: u64) {
+        let Some(number) = self.find(page) else { return };
+        self.relink(self.bucket(page), number, self.next(number));
+        let last = self.live - 1;
+        if number != last {
+            self.relink(self.bucket(self.page_of(last)), last, number);
+            let moved = self.slots.get(last).copied();
+            if let Some((slot, moved)) = self.slots.get_mut(number).zip(moved) {
+                *slot = moved;
+            }
+        }
+        self.live -= 1;
+        if self.buckets / 2 > self.live {
+            self.merge();
+        }
+    }
+
+    /// Adds a bucket, and moves the records there that belong to it.
+    fn split(&mut self) {
+        let new = self.buckets;
+        self.set_head(new, NO_NUMBER);
+        self.buckets += 1;
+        if new == 0 {
+            return;
+        }
+        // The bucket whose records were those of the new one too: the same number without the highest bit.
+        let old = new & !(1 << new.ilog2());
+        let mut number = self.head(old);
+        self.set_head(old, NO_NUMBER);
+        while number != NO_NUMBER {
+            let next = self.next(number);
+            self.push(self.bucket(self.page_of(number)), number);
+            number = next;
+        }
+    }
+
+    /// Removes the last bucket, and moves its records to where they were before it was added.
+    fn merge(&mut self) {
+        self.buckets -= 1;
+        let gone = self.buckets;
+        let mut number = self.head(gone);
+        while number != NO_NUMBER {
+            let next = self.next(number);
+            self.push(self.bucket(self.page_of(number)), number);
+            number = next;
+        }
+    }
+
+    /// Checks RD1, RD2 and RD3 with a full walk.
     pub(crate) fn validate(&self) -> Result<(), Broken> {
-        let mut live = 0;
-        for (at, entry) in self.slots.iter().enumerate().filter(|(_, entry)| entry.pages != 0) {
-            live += 1;
-            let found = self.find(entry.page);
-            Broken::unless(found == Some(at), "RD1", entry.start(), at as u64, found.unwrap_or(0) as u64)?;
-        }
-        Broken::unless(live == self.live, "RD2", Va::ZERO, live as u64, self.live as u64)?;
-        let full = (self.live + self.promised) * 4;
-        Broken::unless(full <= self.places() * 3, "RD2", Va::ZERO, self.places() as u64 * 3, full as u64)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeMap;
-    use va_base::NoSlabs;
-
-    struct Heap;
-
-    impl Platform for Heap {
-        fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-            // A few more than asked for.
-            Some(std::vec![T::EMPTY; min + min / 3].leak())
-        }
-
-        fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
-    }
-
-    fn entry(page: u64) -> Entry {
-        Entry { page, pages: page + 1, ..Entry::EMPTY }
-    }
-
-    #[test]
-    fn rd1_records_are_found_after_every_add_and_removal() {
-        let (mut records, mut twin) = (Records::default(), BTreeMap::new());
-        let mut seed = 7u64;
-        for round in 0..4000u64 {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Few pages, so that places collide and pages come again; page 0 among them.
-            let page = (seed >> 40) % (40 + round / 8);
-            if twin.remove(&page).is_some() {
-                assert_eq!(records.remove(page, false), Some(entry(page)));
-            } else {
-                assert_eq!(records.remove(page, false), None);
-                records.promise(&Heap).unwrap();
-                records.add(entry(page));
-                twin.insert(page, ());
+        self.slots.validate()?;
+        self.heads.validate()?;
+        let (mut chained, mut marked) = (0, 0);
+        for bucket in 0..self.buckets {
+            let mut number = self.head(bucket);
+            while number != NO_NUMBER {
+                let at = Va::from_page(self.page_of(number));
+                let (found, want) = (self.bucket(self.page_of(number)), bucket);
+                let within = number < self.live && chained < self.live;
+                Broken::unless(found == want && within, "RD1", at, want.into(), found.into())?;
+                chained += 1;
+                marked += self.slots.get(number).map_or(0, |slot| u64::from(slot.deferred));
+                number = self.next(number);
             }
-            records.validate().unwrap();
-            assert_eq!(records.live(), twin.len());
         }
-        assert!(twin.keys().all(|&page| records.get(page) == Some(entry(page))));
-    }
-
-    #[test]
-    fn rd2_what_is_promised_has_room_and_a_refusal_changes_nothing() {
-        let mut records = Records::default();
-        assert_eq!(records.promise(&NoSlabs), Err(FIRST));
-        assert_eq!(records.get(3), None);
-        records.promise(&Heap).unwrap();
-        (1..48).for_each(|_| records.promise(&NoSlabs).unwrap());
-        assert_eq!(records.promise(&NoSlabs), Err(128));
-        records.forgive();
-        records.promise(&NoSlabs).unwrap();
-        (0..48).for_each(|page| records.add(entry(page)));
-        records.validate().unwrap();
-        // Taken out for a while, a record keeps its room.
-        let kept = records.remove(5, true).unwrap();
-        assert_eq!(records.promise(&NoSlabs), Err(128));
-        records.add(kept);
-        records.live += 1;
-        assert_eq!(records.validate().unwrap_err().rule, "RD2");
-        records.live -= 1;
-        let mask = records.places() - 1;
-        let at = records.find(7).unwrap();
-        let empty = (0..=mask).find(|&place| records.slots[place].pages == 0).unwrap();
-        records.slots.swap(at, empty);
-        assert_eq!(records.validate().unwrap_err().rule, "RD1");
+        Broken::unless(chained == self.live, "RD1", Va::ZERO, self.live.into(), chained.into())?;
+        let need = self.live as usize + self.reserved as usize;
+        let room = self.slots.len().min(self.heads.len());
+        Broken::unless(need <= room, "RD2", Va::ZERO, room as u64, need as u64)?;
+        let buckets = self.buckets as usize;
+        let enough = self.live <= self.buckets && buckets <= self.heads.len();
+        Broken::unless(enough, "RD2", Va::ZERO, self.live.into(), buckets as u64)?;
+        let (mut listed, mut page) = (0, self.deferred);
+        while let Some(at) = page.filter(|_| listed <= marked) {
+            let slot = self.find(at).and_then(|number| self.slots.get(number)).filter(|slot| slot.deferred);
+            let Some(slot) = slot else { return Broken::unless(false, "RD3", Va::from_page(at), 1, 0) };
+            listed += 1;
+            page = (slot.next_deferred != NO_PAGE).then_some(slot.next_deferred);
+        }
+        let counted = listed == marked && listed == self.deferred_count;
+        Broken::unless(counted, "RD3", Va::ZERO, marked, listed)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -33,14 +33,24 @@ impl Guard {
     }
 }
 
-/// How pages are mapped.
+/// The entries that an area is mapped by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Leaves {
-    /// One by one.
+    /// One for each page.
     #[default]
     Small,
-    /// Huge where the size, the source and the page table allow it; else one by one (`VM_ALLOW_HUGE_VMAP`).
-    HugeWherePossible,
+    /// As large as the size, the source and the page table allow (`VM_ALLOW_HUGE_VMAP`).
+    LargeWherePossible,
+}
+
+/// The permissions of an area's pages in the machine's direct map when the area is freed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum DirectMap {
+    /// The same as while they were out: nobody changed them.
+    #[default]
+    Unchanged,
+    /// To be reset before the pages are used again, since the area was made read-only or executable (`VM_FLUSH_RESET_PERMS`).
+    ResetOnFree,
 }
 
 /// An area with pages of its own.
@@ -62,7 +72,11 @@ pub struct AreaRequest {
     pub fill: Fill,
     /// What may be done with them.
     pub protection: Protection,
-    /// Who asks, in the machine's own terms; kept and told.
+    /// The permissions of its pages when it is freed.
+    pub direct_map: DirectMap,
+    /// The NUMA node that its pages and its record are wanted from; any if there is none.
+    pub numa_id: Option<u32>,
+    /// The caller, in the machine's own terms; returned by [`info`](crate::MapSpace::info).
     pub caller: u64,
 }
 
@@ -78,6 +92,8 @@ impl AreaRequest {
             leaves: Leaves::Small,
             fill: Fill::Any,
             protection: Protection(0),
+            direct_map: DirectMap::Unchanged,
+            numa_id: None,
             caller: 0,
         }
     }

@@ -25,7 +25,10 @@ struct Kept<'s> {
 
 impl<'s> Kept<'s> {
     fn new(space: &'s Space<Ours>, cpu: u32) -> Result<Self, SpaceError> {
-        Ok(Self { magazine: space.magazine(cpu)?, lane: space.blocks().lane(cpu) })
+        Ok(Self {
+            magazine: space.magazine(cpu)?,
+            lane: space.blocks().lane(cpu).map_err(|_| SpaceError::NoTable)?,
+        })
     }
 }
 

@@ -176,6 +176,7 @@ impl Platform for Host {
 impl Machine for Host {
     type Lock = RawMutex;
     type PurgeLock = RawMutex;
+    type OwnerLock = vmalloc::OwnerLock;
 
     fn cpus_possible(&self) -> u32 {
         self.0.nodes
@@ -228,6 +229,10 @@ impl Machine for Host {
                 Drain::Elsewhere
             }
         }
+    }
+
+    fn can_reclaim(&self) -> bool {
+        self.0.reclaim.get().is_some()
     }
 
     fn reclaim(&self) -> u64 {

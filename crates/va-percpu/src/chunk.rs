@@ -9,6 +9,17 @@ pub(crate) const NIL: u32 = u32::MAX;
 /// The chunk is in no list.
 pub(crate) const NO_SLOT: u8 = u8::MAX;
 
+/// Whether a row holds a chunk, and whether callers may have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// No chunk has the row.
+    Unused,
+    /// Objects are allocated and freed in it.
+    InUse,
+    /// The balance destroys it: it holds no object, no address leads to it, and nothing is allocated in it again.
+    Leaving,
+}
+
 /// A chunk.
 pub(crate) struct Chunk<E: HintEngine> {
     pub(crate) head: E::Head,
@@ -27,8 +38,8 @@ pub(crate) struct Chunk<E: HintEngine> {
     pub(crate) isolated: bool,
     /// It is the first or the reserved one, and is never depopulated.
     pub(crate) immutable: bool,
-    /// The row is in use.
-    pub(crate) exists: bool,
+    /// Whether the row is in use.
+    pub(crate) state: State,
     /// Its row of granules is filled in: until a slab is made here, nobody reads it.
     pub(crate) sliced: bool,
     pub(crate) hidden_before: u32,
@@ -39,6 +50,14 @@ pub(crate) struct Chunk<E: HintEngine> {
     /// Slabs among these without a slot in use.
     pub(crate) idle: u32,
     pub(crate) largest_bits: u32,
+}
+
+impl<E: HintEngine> Chunk<E> {
+    /// Objects may be allocated and freed in it.
+    #[inline(always)]
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.state == State::InUse
+    }
 }
 
 impl<E: HintEngine> Clone for Chunk<E> {
@@ -62,7 +81,7 @@ impl<E: HintEngine> Record for Chunk<E> {
         slot: NO_SLOT,
         isolated: false,
         immutable: false,
-        exists: false,
+        state: State::Unused,
         sliced: false,
         hidden_before: 0,
         hidden_after: 0,

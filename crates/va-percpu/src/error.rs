@@ -127,6 +127,10 @@ pub enum NewError {
     Geometry(GeometryError),
     /// The platform lent no records for the first chunk.
     NoMeta,
+    /// There is no space yet.
+    NotReady,
+    /// There is a space already, or one is being made.
+    AlreadyReady,
 }
 
 impl fmt::Display for NewError {
@@ -134,6 +138,8 @@ impl fmt::Display for NewError {
         match self {
             Self::Geometry(error) => fmt::Display::fmt(error, f),
             Self::NoMeta => f.write_str("no records were lent for the first chunk"),
+            Self::NotReady => f.write_str("per-CPU memory is used before it is ready"),
+            Self::AlreadyReady => f.write_str("there is per-CPU memory already"),
         }
     }
 }

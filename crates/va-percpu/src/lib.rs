@@ -8,6 +8,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`PercpuSpace`] | alloc, free, the balance in steps, counts; the lock order |
+//! | [`EarlyPercpu`] | a place for a space, for a static |
 //! | [`Request`], [`Offset`] | what is asked for, and given out |
 //! | [`config`] | the policies: Linux's and ours |
 //! | `class` | small objects from slabs, which are objects to the engine |
@@ -27,6 +28,7 @@ mod bitmap;
 mod chunk;
 mod class;
 pub mod config;
+mod early;
 pub mod engine;
 mod error;
 pub mod geometry;
@@ -50,6 +52,7 @@ pub mod vm;
 pub use backend::{Backend, Event, Refused};
 pub use bitmap::{BIT_BYTES, PAGE_BITS, Word};
 pub use config::Config;
+pub use early::EarlyPercpu;
 pub use error::{AllocError, FreeError, NewError};
 pub use geometry::{Geometry, GeometryError, Sizes};
 pub use request::{Context, Offset, Place, Request};

@@ -8,7 +8,8 @@
 //! # Invariants
 //! - **PL1 found**  the table holds the grains of all chunks and nothing else, each where a search finds it.
 
-use va_base::Record;
+use crate::table::Table;
+use va_base::{Platform, Record};
 
 /// A grain and its chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,8 +27,8 @@ impl Record for Place {
 
 /// The table.
 pub(crate) struct Lookup {
-    /// As lent; the first `size` of them are the table.
-    places: &'static mut [Place],
+    /// The first `size` of them are in use.
+    places: Table<Place>,
     /// A power of two, or 0.
     size: usize,
     used: u32,
@@ -37,8 +38,8 @@ pub(crate) struct Lookup {
 
 impl Lookup {
     /// Nobody is known.
-    pub(crate) fn new() -> Self {
-        Self { places: Default::default(), size: 0, used: 0, shift: 63 }
+    pub(crate) const fn new() -> Self {
+        Self { places: Table::new(), size: 0, used: 0, shift: 63 }
     }
 
     /// How many places there must be before `more` grains can be added, if there are too few.
@@ -48,18 +49,30 @@ impl Lookup {
     }
 
     /// Moves into `places` and returns the old ones. A platform may lend more than asked for: a power of two is used.
-    pub(crate) fn move_to(&mut self, places: &'static mut [Place]) -> &'static mut [Place] {
-        places.fill(Place::EMPTY);
+    pub(crate) fn move_to(&mut self, places: Table<Place>) -> Table<Place> {
         let old_size = self.size;
         self.size =
             if places.len().is_power_of_two() { places.len() } else { places.len().next_power_of_two() / 2 };
         self.shift = u64::BITS - self.size.trailing_zeros();
         let old = core::mem::replace(&mut self.places, places);
-        for place in old[..old_size].iter().filter(|place| place.chunk != NOBODY) {
-            let at = self.end_of(place.grain);
-            self.places[at] = *place;
+        for at in 0..old_size {
+            let place = *old.one(at as u32);
+            if place.chunk != NOBODY {
+                let at = self.end_of(place.grain);
+                *self.place_mut(at) = place;
+            }
         }
         old
+    }
+
+    #[inline(always)]
+    fn place(&self, at: usize) -> &Place {
+        self.places.one(at as u32)
+    }
+
+    #[inline(always)]
+    fn place_mut(&mut self, at: usize) -> &mut Place {
+        self.places.one_mut(at as u32)
     }
 
     #[inline]
@@ -72,7 +85,7 @@ impl Lookup {
     fn end_of(&self, grain: u64) -> usize {
         let mask = self.size - 1;
         let mut at = self.home(grain) & mask;
-        while self.places[at].chunk != NOBODY && self.places[at].grain != grain {
+        while self.place(at).chunk != NOBODY && self.place(at).grain != grain {
             at = (at + 1) & mask;
         }
         at
@@ -100,7 +113,7 @@ impl Lookup {
     pub(crate) fn add(&mut self, first: u64, count: u32, chunk: u32) {
         for grain in first..first + u64::from(count) {
             let at = self.end_of(grain);
-            self.places[at] = Place { grain, chunk };
+            *self.place_mut(at) = Place { grain, chunk };
             self.used += 1;
         }
     }
@@ -110,21 +123,21 @@ impl Lookup {
         let mask = self.size - 1;
         for grain in first..first + u64::from(count) {
             let mut hole = self.end_of(grain);
-            self.used -= u32::from(self.places[hole].chunk != NOBODY);
+            self.used -= u32::from(self.place(hole).chunk != NOBODY);
             let mut at = hole;
             loop {
                 at = (at + 1) & mask;
-                if self.places[at].chunk == NOBODY {
+                if self.place(at).chunk == NOBODY {
                     break;
                 }
                 // What was put behind the hole because it was full moves into it.
-                let home = self.home(self.places[at].grain) & mask;
+                let home = self.home(self.place(at).grain) & mask;
                 if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
-                    self.places[hole] = self.places[at];
+                    *self.place_mut(hole) = *self.place(at);
                     hole = at;
                 }
             }
-            self.places[hole] = Place::EMPTY;
+            *self.place_mut(hole) = Place::EMPTY;
         }
     }
 
@@ -133,28 +146,31 @@ impl Lookup {
         self.used
     }
 
-    /// Takes the table apart.
-    pub(crate) fn take(&mut self) -> &'static mut [Place] {
+    /// Frees the memory.
+    pub(crate) fn free<P: Platform>(&mut self, platform: &P) {
         (self.used, self.size) = (0, 0);
-        core::mem::take(&mut self.places)
+        self.places.free(platform);
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
+    use crate::testing::Heap;
     use std::collections::BTreeMap;
-    use std::vec;
-    use std::vec::Vec;
 
-    fn grown(lookup: &mut Lookup, more: u32) {
+    fn grown(lookup: &mut Lookup, more: u32, heap: &Heap) {
         if let Some(places) = lookup.wanted(more) {
-            lookup.move_to(Vec::leak(vec![Place::EMPTY; places + 3]));
+            let mut old = lookup.move_to(Table::alloc(places + 3, heap).unwrap());
+            old.free(heap);
         }
     }
 
     #[test]
     fn what_was_added_is_found_until_it_is_removed() {
+        let heap = Heap::default();
+        heap.limit(4096);
         let mut lookup = Lookup::new();
         let mut twin = BTreeMap::new();
         let mut state = 1u64;
@@ -165,7 +181,7 @@ mod tests {
                 lookup.remove(grain, 3);
                 (grain..grain + 3).for_each(|grain| assert!(twin.remove(&grain).is_some()));
             } else {
-                grown(&mut lookup, 3);
+                grown(&mut lookup, 3, &heap);
                 lookup.add(grain, 3, step);
                 twin.extend((grain..grain + 3).map(|grain| (grain, step)));
             }

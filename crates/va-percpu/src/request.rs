@@ -5,6 +5,7 @@ use crate::engine::Want;
 use crate::error::AllocError;
 use crate::geometry::UNIT_BYTES_MIN;
 use core::fmt;
+pub use va_base::Context;
 use va_base::{PAGE_SIZE, Va};
 
 /// What one allocation gave out: how far an object is from the beginning of the first chunk, the same on every CPU.
@@ -40,16 +41,6 @@ impl fmt::Display for Offset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
     }
-}
-
-/// What the caller can wait for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Context {
-    /// Pages may be populated and chunks made.
-    #[default]
-    Sleeping,
-    /// Only what is populated.
-    Atomic,
 }
 
 /// Where to look.

@@ -1,146 +1,140 @@
-//! Rows of records, all of one length, that the platform lends slab by slab and that never move.
+//! Rows of records, all of one length, each in a piece of its own that never moves.
 //!
 //! # Theory
-//! Every chunk needs the same: words of bitmap, a row for its engine, one for slabs. Row `r` of each kind belongs to chunk `r`. The
-//! first slab has [`FIRST`] rows, each further one as many as there are already, so that 32 slabs are always enough and the
-//! place of a row is a shift away. Rows of chunks destroyed are used again; slabs go back when all is dropped.
+//! Every chunk needs the same: words of bitmap, a row for its engine, one for slabs. Row `r` of each kind belongs to chunk `r`. A row
+//! is allocated when a chunk first uses it, as Linux allocates the bitmaps of a chunk; rows of chunks destroyed are used again, and
+//! all are freed when the space is dropped. A [`Table`] finds them. No row of a unit of 32 KiB is longer than a page of 4 KiB;
+//! those of longer units need longer pieces.
 //!
 //! # Invariants
-//! - **PW1 rows-lent**  the slabs lent hold exactly the rows that there are said to be.
+//! - **PW1 rows-held**  every row that may be in use has its memory.
 
+use crate::table::Table;
 use va_base::{Broken, Platform, Record, Va};
 
-/// Rows of the first slab: the first chunk and the reserved one.
-const FIRST: u32 = 2;
-/// Most slabs.
-const SLABS_MAX: usize = 30;
+/// The records of a row, or none.
+pub(crate) struct Row<T: Record>(&'static mut [T]);
+
+impl<T: Record> Clone for Row<T> {
+    /// Returns a row without memory: memory has one owner.
+    fn clone(&self) -> Self {
+        Self::EMPTY
+    }
+}
+
+impl<T: Record> Record for Row<T> {
+    const EMPTY: Self = Self(nothing());
+}
+
+/// A slice of no records, as a constant may hold it.
+const fn nothing<'a, T>() -> &'a mut [T] {
+    &mut []
+}
+
+impl<T: Record> Row<T> {
+    /// Allocates a row of at least `len` records. `None` if the platform has no memory.
+    pub(crate) fn alloc<P: Platform>(len: u32, platform: &P) -> Option<Self> {
+        let row = Self(platform.lend_slab(len as usize)?);
+        if row.0.len() < len as usize {
+            row.free(platform);
+            return None;
+        }
+        Some(row)
+    }
+
+    /// Tells whether there is memory.
+    pub(crate) fn is_some(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Frees the memory.
+    pub(crate) fn free<P: Platform>(self, platform: &P) {
+        if !self.0.is_empty() {
+            platform.take_back_slab(self.0);
+        }
+    }
+}
 
 /// Rows of `T`.
 pub(crate) struct Rows<T: Record> {
     /// Records of a row.
     len: u32,
-    slabs: [&'static mut [T]; SLABS_MAX],
-    lent: usize,
+    rows: Table<Row<T>>,
 }
-
-/// A slab that was lent and is not yet in use.
-pub(crate) struct Spare<T: Record>(&'static mut [T]);
 
 impl<T: Record> Rows<T> {
-    /// No rows, of `len` records each.
-    pub(crate) fn new(len: u32) -> Self {
-        Self { len: len.max(1), slabs: core::array::from_fn(|_| Default::default()), lent: 0 }
+    /// Creates no rows, of `len` records each.
+    pub(crate) const fn new(len: u32) -> Self {
+        Self { len: if len == 0 { 1 } else { len }, rows: Table::new() }
     }
 
-    /// Rows of which slab `slab` is made.
-    fn rows_of(slab: usize) -> u32 {
-        if slab == 0 { FIRST } else { FIRST << (slab - 1) }
+    /// Returns the records of a row.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
     }
 
-    /// Rows that there are.
-    pub(crate) fn count(&self) -> u32 {
-        Self::counted(self.lent)
-    }
-
-    /// Rows that there will be with one more slab.
-    pub(crate) fn count_after(&self) -> u32 {
-        Self::counted(self.lent + 1)
-    }
-
-    fn counted(lent: usize) -> u32 {
-        if lent == 0 { 0 } else { FIRST << (lent - 1) }
-    }
-
-    /// Asks for the next slab. `None` if the platform refuses or there can be no more.
-    pub(crate) fn lend<P: Platform>(lent: usize, len: u32, platform: &P) -> Option<Spare<T>> {
-        if lent == SLABS_MAX {
-            return None;
-        }
-        let records = usize::try_from(u64::from(Self::rows_of(lent)) * u64::from(len)).ok()?;
-        platform.lend_slab(records).filter(|slab| slab.len() >= records).map(Spare)
-    }
-
-    /// What [`lend`](Self::lend) must be told to lend the next slab.
-    pub(crate) fn next(&self) -> (usize, u32) {
-        (self.lent, self.len)
-    }
-
-    /// Uses a slab.
-    pub(crate) fn add(&mut self, spare: Spare<T>) {
-        self.slabs[self.lent] = spare.0;
-        self.lent += 1;
-    }
-
-    /// Which slab, and where in it.
+    /// Tells whether a row has memory.
     #[inline]
-    fn place(&self, row: u32) -> (usize, usize) {
-        let (slab, row) = Self::split(row);
-        (slab, row * self.len as usize)
+    pub(crate) fn holds(&self, row: u32) -> bool {
+        self.rows.get(row as usize).is_some_and(Row::is_some)
     }
 
-    /// Which slab, and which of its rows.
-    #[inline]
-    fn split(row: u32) -> (usize, usize) {
-        // Slab 0 has rows 0 and 1, slab n those whose highest bit is bit n.
-        let slab = (row | 1).ilog2();
-        let before = (1 << slab) & !1;
-        (slab as usize, (row - before) as usize)
+    /// Uses memory for a row, and returns what the row had.
+    pub(crate) fn put(&mut self, row: u32, memory: Row<T>) -> Row<T> {
+        core::mem::replace(self.rows.one_mut(row), memory)
     }
 
-    /// A row.
+    /// Moves the places of rows into a longer table, and returns the one that is empty now.
+    pub(crate) fn move_to(&mut self, rows: Table<Row<T>>) -> Table<Row<T>> {
+        self.rows.move_to(rows)
+    }
+
+    /// Returns a row.
     #[inline]
     pub(crate) fn row(&self, row: u32) -> &[T] {
-        let (slab, at) = self.place(row);
-        &self.slabs[slab][at..at + self.len as usize]
+        &self.rows.one(row).0[..self.len as usize]
     }
 
-    /// A row.
+    /// Returns a row, to change it.
     #[inline]
     pub(crate) fn row_mut(&mut self, row: u32) -> &mut [T] {
-        let (slab, at) = self.place(row);
-        &mut self.slabs[slab][at..at + self.len as usize]
+        let len = self.len as usize;
+        &mut self.rows.one_mut(row).0[..len]
     }
 
-    /// A record of a row.
+    /// Returns a record of a row.
     #[inline(always)]
     pub(crate) fn at(&self, row: u32, nth: u32) -> &T {
-        let (slab, at) = self.place(row);
-        &self.slabs[slab][at + nth as usize]
+        &self.rows.one(row).0[nth as usize]
     }
 
-    /// A record of a row.
+    /// Returns a record of a row, to change it.
     #[inline(always)]
     pub(crate) fn at_mut(&mut self, row: u32, nth: u32) -> &mut T {
-        let (slab, at) = self.place(row);
-        &mut self.slabs[slab][at + nth as usize]
+        &mut self.rows.one_mut(row).0[nth as usize]
     }
 
-    /// Hands all slabs back.
-    pub(crate) fn give_back<P: Platform>(&mut self, platform: &P) {
-        for slab in &mut self.slabs[..self.lent] {
-            platform.take_back_slab(core::mem::take(slab));
+    /// Frees all memory.
+    pub(crate) fn free<P: Platform>(&mut self, platform: &P) {
+        for row in 0..self.rows.len() as u32 {
+            self.put(row, Row::EMPTY).free(platform);
         }
-        self.lent = 0;
+        self.rows.free(platform);
     }
 
-    /// Checks PW1.
-    pub(crate) fn validate(&self, rows: u32) -> Result<(), Broken> {
-        let (count, lent) = (self.count(), self.slabs[..self.lent].iter().enumerate());
-        let held = lent
-            .map(|(slab, lent)| (lent.len() as u64 / u64::from(self.len)).min(Self::rows_of(slab).into()));
-        let held: u64 = held.sum();
-        Broken::unless(count == rows, "PW1", Va::new(0), rows.into(), count.into())?;
-        Broken::unless(held == u64::from(rows), "PW1", Va::new(0), rows.into(), held)
+    /// Checks that there is a place for so many rows.
+    pub(crate) fn validate_places(&self, rows: u32) -> Result<(), Broken> {
+        self.rows.validate(rows)
     }
-}
 
-/// The highest bit of a row says in which slab it is.
-const _: () = assert!(FIRST == 2);
-
-impl<T: Record> Spare<T> {
-    /// Hands the slab back unused.
-    pub(crate) fn give_back<P: Platform>(self, platform: &P) {
-        platform.take_back_slab(self.0);
+    /// Checks PW1, of `used` rows.
+    pub(crate) fn validate(&self, used: u32) -> Result<(), Broken> {
+        self.rows.validate(used)?;
+        for row in 0..used {
+            let held = self.rows.one(row).0.len() as u64;
+            Broken::unless(held >= self.len.into(), "PW1", Va::new(row.into()), self.len.into(), held)?;
+        }
+        Ok(())
     }
 }
 
@@ -154,31 +148,19 @@ mod tests {
     fn pw1_every_row_has_its_own_place() {
         let heap = Heap::default();
         let mut rows: Rows<Word> = Rows::new(3);
-        for _ in 0..6 {
-            let (lent, len) = rows.next();
-            let spare = Rows::lend(lent, len, &heap).unwrap();
-            rows.add(spare);
+        rows.move_to(Table::alloc(64, &heap).unwrap()).free(&heap);
+        for row in 0..64 {
+            assert!(!rows.holds(row));
+            rows.put(row, Row::alloc(rows.len(), &heap).unwrap()).free(&heap);
         }
-        assert_eq!(rows.count(), 64);
         rows.validate(64).unwrap();
         for row in 0..64 {
             rows.row_mut(row).fill(Word(u64::from(row)));
         }
         assert!((0..64).all(|row| rows.row(row) == [Word(u64::from(row)); 3]));
-        rows.give_back(&heap);
-        assert_eq!(heap.lent(), 0);
+        rows.put(7, Row::EMPTY).free(&heap);
         assert_eq!(rows.validate(64).unwrap_err().rule, "PW1");
-    }
-
-    #[test]
-    fn a_refused_slab_leaves_what_there_was() {
-        let heap = Heap::default();
-        heap.refuse_after(1);
-        let mut rows: Rows<Word> = Rows::new(1);
-        let (lent, len) = rows.next();
-        rows.add(Rows::lend(lent, len, &heap).unwrap());
-        let (lent, len) = rows.next();
-        assert!(Rows::<Word>::lend(lent, len, &heap).is_none());
-        rows.validate(2).unwrap();
+        rows.free(&heap);
+        assert_eq!(heap.lent(), 0);
     }
 }

@@ -1,62 +1,147 @@
-//! One record a row, in one slab that moves when it grows.
+//! One record a row, in one piece where the platform has such a piece, and in pages otherwise.
 //!
 //! # Theory
-//! What is small and read by every call: a row is found with one comparison and one addition, where [`Rows`](crate::rows::Rows), which
-//! never move, take a dozen instructions. Growing copies what there is, under the lock: so there are at least twice as many rows
-//! afterwards, and a copy costs less than one more chunk.
+//! What is small and read by every call: a row of one piece is found with one comparison and one addition. A table that is too short
+//! is replaced by one of twice the rows, whose memory is allocated with no lock held; the records move under the lock, which costs
+//! less than one more chunk. Each replacement asks for one piece first, so a table that went into pages in a shortage is one piece
+//! again afterwards. In pages, [`PagedArray`] finds a row, in about thirty instructions.
 //!
 //! # Invariants
 //! - **PT1 table-holds**  there is a record for each row that may be in use.
 
-use va_base::{Broken, Platform, Record, Va};
+use va_base::{Broken, PagedArray, Platform, Record, Va};
+
+/// An array of pages as a record, since it is too long to lie in each table.
+struct Pages<T: Record>(PagedArray<T>);
+
+impl<T: Record> Clone for Pages<T> {
+    /// Returns an empty array: memory has one owner.
+    fn clone(&self) -> Self {
+        Self::EMPTY
+    }
+}
+
+impl<T: Record> Record for Pages<T> {
+    const EMPTY: Self = Self(PagedArray::new());
+}
 
 /// A record for each row.
 pub(crate) struct Table<T: Record> {
-    records: &'static mut [T],
+    flat: &'static mut [T],
+    /// One, if the platform had no piece that is long enough.
+    pages: &'static mut [Pages<T>],
 }
 
 impl<T: Record> Table<T> {
-    /// No rows.
-    pub(crate) fn new() -> Self {
-        Self { records: Default::default() }
+    /// Creates a table of no rows.
+    pub(crate) const fn new() -> Self {
+        Self { flat: &mut [], pages: &mut [] }
     }
 
-    /// A row.
+    /// Returns how many rows there are.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        if self.flat.is_empty() {
+            self.pages.first().map_or(0, |pages| pages.0.len())
+        } else {
+            self.flat.len()
+        }
+    }
+
+    /// Returns a row, if there is one.
+    #[inline(always)]
+    pub(crate) fn get(&self, row: usize) -> Option<&T> {
+        match self.flat.get(row) {
+            Some(record) => Some(record),
+            None => self.in_pages(row),
+        }
+    }
+
+    /// Returns a row.
     #[inline(always)]
     pub(crate) fn one(&self, row: u32) -> &T {
-        &self.records[row as usize]
+        let row = row as usize;
+        match self.get(row) {
+            Some(record) => record,
+            None => &self.flat[row],
+        }
     }
 
-    /// A row.
+    /// Returns a row, to change it.
     #[inline(always)]
     pub(crate) fn one_mut(&mut self, row: u32) -> &mut T {
-        &mut self.records[row as usize]
+        let row = row as usize;
+        if row < self.flat.len() {
+            return &mut self.flat[row];
+        }
+        self.in_pages_mut(row)
     }
 
-    /// Asks for a slab of so many rows. `None` if the platform refuses.
-    pub(crate) fn lend<P: Platform>(rows: u32, platform: &P) -> Option<&'static mut [T]> {
-        platform.lend_slab(rows as usize).filter(|slab| slab.len() >= rows as usize)
+    #[cold]
+    #[inline(never)]
+    fn in_pages(&self, row: usize) -> Option<&T> {
+        self.pages.first()?.0.get(u32::try_from(row).ok()?)
     }
 
-    /// Moves into a slab, and returns the old one.
-    pub(crate) fn move_to(&mut self, slab: &'static mut [T]) -> &'static mut [T] {
-        let (same, new) = slab.split_at_mut(self.records.len());
-        same.copy_from_slice(self.records);
-        new.fill(T::EMPTY);
-        core::mem::replace(&mut self.records, slab)
+    #[cold]
+    #[inline(never)]
+    fn in_pages_mut(&mut self, row: usize) -> &mut T {
+        match self.pages.first_mut().and_then(|pages| pages.0.get_mut(row as u32)) {
+            Some(record) => record,
+            // Outside of both: an index past the end stops loudly.
+            None => &mut self.flat[row],
+        }
     }
 
-    /// Hands the slab back.
-    pub(crate) fn give_back<P: Platform>(&mut self, platform: &P) {
-        let records = core::mem::take(&mut self.records);
-        if !records.is_empty() {
-            platform.take_back_slab(records);
+    /// Allocates a table of empty records for at least so many rows. `None` if the platform has no memory.
+    pub(crate) fn alloc<P: Platform>(rows: usize, platform: &P) -> Option<Self> {
+        let mut table = Self::new();
+        if let Some(flat) = platform.lend_slab::<T>(rows) {
+            table.flat = flat;
+            if table.flat.len() >= rows {
+                table.flat.fill(T::EMPTY);
+                return Some(table);
+            }
+            table.free(platform);
+        }
+        table.pages = platform.lend_slab(1)?;
+        table.pages.fill(Pages::EMPTY);
+        let whole = table.pages.first_mut().is_some_and(|pages| pages.0.reserve(rows, platform).is_ok());
+        if !whole {
+            table.free(platform);
+            return None;
+        }
+        for row in 0..table.len() {
+            *table.in_pages_mut(row) = T::EMPTY;
+        }
+        Some(table)
+    }
+
+    /// Moves the records into `new`, which is at least as long, and returns the table that is empty now.
+    pub(crate) fn move_to(&mut self, new: Self) -> Self {
+        let mut old = core::mem::replace(self, new);
+        for row in 0..old.len().min(self.len()) as u32 {
+            *self.one_mut(row) = core::mem::replace(old.one_mut(row), T::EMPTY);
+        }
+        old
+    }
+
+    /// Frees the memory.
+    pub(crate) fn free<P: Platform>(&mut self, platform: &P) {
+        let (flat, pages) = (core::mem::take(&mut self.flat), core::mem::take(&mut self.pages));
+        if !flat.is_empty() {
+            platform.take_back_slab(flat);
+        }
+        if !pages.is_empty() {
+            pages.iter_mut().for_each(|pages| pages.0.clear(platform));
+            platform.take_back_slab(pages);
         }
     }
 
     /// Checks PT1.
     pub(crate) fn validate(&self, rows: u32) -> Result<(), Broken> {
-        let held = self.records.len() as u64;
+        let held = self.len() as u64;
+        self.pages.iter().try_for_each(|pages| pages.0.validate())?;
         Broken::unless(held >= u64::from(rows), "PT1", Va::new(0), rows.into(), held)
     }
 }
@@ -71,19 +156,32 @@ mod tests {
     fn pt1_rows_keep_what_they_hold_when_the_table_grows() {
         let heap = Heap::default();
         let mut table: Table<Word> = Table::new();
-        for rows in [2, 4, 8] {
-            let before = table.records.len() as u32;
-            let old = table.move_to(Table::lend(rows, &heap).unwrap());
-            if !old.is_empty() {
-                heap.take_back_slab(old);
-            }
+        // From one piece to pages, to more of them, and to one piece again.
+        for (rows, bytes) in [(2u32, 1u64 << 20), (512, 4096), (2000, 4096), (8000, 4096), (8193, 1 << 20)] {
+            heap.limit(bytes);
+            let before = table.len() as u32;
+            table.move_to(Table::alloc(rows as usize, &heap).unwrap()).free(&heap);
+            assert_eq!(table.flat.is_empty(), u64::from(rows) * 8 > bytes, "{rows}");
             table.validate(rows).unwrap();
             assert!((0..before).all(|row| *table.one(row) == Word(u64::from(row) + 7)));
-            assert!((before..rows).all(|row| *table.one(row) == Word(0)));
-            (0..rows).for_each(|row| *table.one_mut(row) = Word(u64::from(row) + 7));
+            let len = table.len() as u32;
+            assert!((before..len).all(|row| *table.one(row) == Word(0)));
+            (0..len).for_each(|row| *table.one_mut(row) = Word(u64::from(row) + 7));
         }
-        assert_eq!(table.validate(table.records.len() as u32 + 1).unwrap_err().rule, "PT1");
-        table.give_back(&heap);
+        assert!(table.get(table.len()).is_none());
+        assert_eq!(table.validate(table.len() as u32 + 1).unwrap_err().rule, "PT1");
+        table.free(&heap);
         assert_eq!(heap.lent(), 0);
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_allocated_leaves_no_piece() {
+        let heap = Heap::default();
+        heap.limit(4096);
+        for pieces in 0..5 {
+            heap.refuse_after(pieces);
+            assert!(Table::<Word>::alloc(2000, &heap).is_none());
+            assert_eq!(heap.lent(), 0);
+        }
     }
 }

@@ -8,18 +8,24 @@ use va_base::{Platform, Record};
 #[derive(Debug)]
 pub(crate) struct Heap {
     left: AtomicU64,
+    /// Bytes of the longest piece that there is.
+    limit: AtomicU64,
     lent: AtomicU64,
 }
 
 impl Default for Heap {
     fn default() -> Self {
-        Self { left: AtomicU64::new(u64::MAX), lent: AtomicU64::new(0) }
+        Self { left: AtomicU64::new(u64::MAX), limit: AtomicU64::new(u64::MAX), lent: AtomicU64::new(0) }
     }
 }
 
 impl Heap {
     pub(crate) fn refuse_after(&self, slabs: u64) {
         self.left.store(slabs, Ordering::Relaxed);
+    }
+
+    pub(crate) fn limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn lent(&self) -> u64 {
@@ -29,6 +35,9 @@ impl Heap {
 
 impl Platform for Heap {
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        if (min * size_of::<T>()) as u64 > self.limit.load(Ordering::Relaxed) {
+            return None;
+        }
         let left = self.left.load(Ordering::Relaxed).checked_sub(1)?;
         self.left.store(left, Ordering::Relaxed);
         self.lent.fetch_add(1, Ordering::Relaxed);

@@ -27,6 +27,7 @@ impl Platform for Bare {
 impl Machine for Bare {
     type Lock = parking_lot::RawMutex;
     type PurgeLock = parking_lot::RawMutex;
+    type OwnerLock = Self::Lock;
 
     fn cpus_possible(&self) -> u32 {
         2
@@ -85,7 +86,7 @@ fn with<C: Config>(what: &str) {
             let at = black_box(fine(blocks.alloc(0, black_box(pages))));
             let _ = black_box(blocks.free(0, at, pages));
         });
-        let mut lane = blocks.lane(0);
+        let mut lane = blocks.lane(0).unwrap_or_else(|error| panic!("{error}"));
         measure(&format!("{what}, {pages} pages, in a lane"), &machine, |_| {
             let at = black_box(fine(lane.alloc(black_box(pages))));
             let _ = black_box(lane.free(at, pages));

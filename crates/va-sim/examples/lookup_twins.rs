@@ -34,6 +34,7 @@ impl Platform for Bare {
 impl Machine for Bare {
     type Lock = parking_lot::RawMutex;
     type PurgeLock = parking_lot::RawMutex;
+    type OwnerLock = Self::Lock;
 
     fn cpus_possible(&self) -> u32 {
         self.cpus

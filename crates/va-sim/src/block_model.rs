@@ -37,7 +37,10 @@ struct Block {
     pages: Vec<Page>,
     /// No free run but the open one is longer.
     fit: u64,
-    idle_since: u64,
+    /// One as long as that may have been opened since.
+    rough: bool,
+    /// In a list of its CPU: the list, and when the block got there.
+    open: Option<(u64, u64)>,
 }
 
 /// How many pages are what.
@@ -59,14 +62,18 @@ pub struct BlockModel<C: Config, I> {
     block_pages: u64,
     /// By first page.
     blocks: BTreeMap<u64, Block>,
-    /// Per CPU, the oldest first.
-    open: Vec<Vec<u64>>,
+    /// Per CPU.
     current: Vec<Option<u64>>,
     freed: Vec<u64>,
     told: u64,
-    /// In the order in which something was given back.
+    /// In the order in which something was freed in them since they were last examined.
     touched: Vec<u64>,
-    done: u64,
+    /// Those with dead pages, in the order in which they were examined.
+    pending: Vec<u64>,
+    /// Counts what is put into lists.
+    stamp: u64,
+    /// Counts blocks that began, and blocks given up.
+    moves: u64,
     /// Sizes of the areas given out by the space itself, by first page.
     large: BTreeMap<u64, u64>,
     config: PhantomData<C>,
@@ -79,12 +86,13 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             space,
             block_pages: C::block_pages(cpus),
             blocks: BTreeMap::new(),
-            open: vec![Vec::new(); cpus as usize],
             current: vec![None; cpus as usize],
             freed: vec![0; cpus as usize],
             told: 0,
             touched: Vec::new(),
-            done: 0,
+            pending: Vec::new(),
+            stamp: 0,
+            moves: 0,
             large: BTreeMap::new(),
             config: PhantomData,
         }
@@ -105,38 +113,90 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             self.large.insert(at.page_floor(), pages);
             return Some(at);
         }
-        let cpu_index = cpu as usize % self.open.len();
+        let cpu_index = cpu as usize % self.current.len();
         if !C::FIRST_FIT
             && let Some(current) = self.current[cpu_index]
             && let Some(at) = self.carve(current, pages)
         {
             return Some(at);
         }
-        if let Some(at) = self.search(cpu_index, pages) {
-            return Some(at);
-        }
-        if C::REUSE && self.told >= C::dead_max(self.open.len() as u32).get() {
-            self.collect();
+        let mut failed = None;
+        loop {
             if let Some(at) = self.search(cpu_index, pages) {
                 return Some(at);
             }
-        }
-        self.begin(cpu, pages).or_else(|| {
+            if C::REUSE && self.told >= C::dead_max(self.current.len() as u32).get() {
+                self.collect();
+                if let Some(at) = self.search(cpu_index, pages) {
+                    return Some(at);
+                }
+            }
+            while !self.may_begin() {
+                let before = self.moves;
+                self.reap(false);
+                if let Some(at) = self.search(cpu_index, pages) {
+                    return Some(at);
+                }
+                assert!(self.may_begin() || self.moves > before, "nothing more to reap");
+            }
+            let before = self.moves;
+            if let Some(at) = self.begin(cpu, pages) {
+                return Some(at);
+            }
+            if failed == Some(before) {
+                return None;
+            }
+            failed = Some(before);
             self.shrink();
-            self.search(cpu_index, pages).or_else(|| self.begin(cpu, pages))
-        })
+            if C::REUSE {
+                self.collect();
+            }
+        }
+    }
+
+    /// VB8, from counts of touched blocks.
+    fn may_begin(&self) -> bool {
+        let (present, cpus) = (self.blocks.len(), self.current.len());
+        !C::REUSE || present < 2 * (present - self.touched.len()) + 2 * cpus
     }
 
     fn begin(&mut self, cpu: u32, pages: u64) -> Option<Va> {
         let align = Align::new(self.block_pages * PAGE_SIZE)?;
         let request = Request::pages(self.block_pages).ok()?.aligned(align);
         let start = self.space.alloc(cpu, &request)?.page_floor();
-        let cpu = cpu as usize % self.open.len();
+        // VB8, page by page.
+        let live = self.blocks.values().filter(|block| block.count(Life::lives) > 0).count();
+        let most = 2 * live + 2 * self.current.len();
+        assert!(!C::REUSE || self.blocks.len() < most, "{} of {most}", self.blocks.len());
+        let cpu = cpu as usize % self.current.len();
         let run = vec![Page::Run; self.block_pages as usize];
-        self.blocks.insert(start, Block { cpu, pages: run, fit: 0, idle_since: 0 });
-        self.open[cpu].push(start);
+        self.blocks.insert(start, Block { cpu, pages: run, fit: 0, rough: false, open: None });
+        self.moves += 1;
+        let at = self.carve(start, pages);
+        self.push(start);
         self.current[cpu] = Some(start);
-        self.carve(start, pages)
+        at
+    }
+
+    /// Puts a block at the end of the list of its class.
+    fn push(&mut self, start: u64) {
+        self.stamp += 1;
+        let stamp = self.stamp;
+        if let Some(block) = self.blocks.get_mut(&start) {
+            block.open = Some((block.class::<C>(), stamp));
+        }
+    }
+
+    /// Puts an open block into the list where it belongs.
+    fn sort(&mut self, start: u64) {
+        let Some(block) = self.blocks.get_mut(&start) else { return };
+        block.measure();
+        let class = block.class::<C>();
+        if block.room() == 0 {
+            self.unlink(start);
+        } else if block.open.is_some_and(|(listed, _)| listed != class) {
+            self.push(start);
+        }
     }
 
     /// From the open run of one block.
@@ -155,33 +215,67 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         Some(Va::from_page(head))
     }
 
+    /// Open blocks of one CPU: list, stamp, start.
+    fn listed(&self, cpu: usize) -> Vec<(u64, u64, u64)> {
+        let of = self.blocks.iter().filter(|(_, block)| block.cpu == cpu);
+        let mut listed: Vec<_> =
+            of.filter_map(|(&start, block)| block.open.map(|(class, at)| (class, at, start))).collect();
+        listed.sort_unstable();
+        listed
+    }
+
     fn search(&mut self, cpu: usize, pages: u64) -> Option<Va> {
         let consumed = u64::from(C::consumed(pages as u32));
-        for start in self.open[cpu].clone() {
-            let block = self.blocks.get_mut(&start)?;
-            if block.room() >= consumed {
-                let got = self.carve(start, pages).or_else(|| {
-                    let block = self.blocks.get_mut(&start)?;
-                    if block.fit < consumed || !block.open_run(consumed) {
-                        return None;
-                    }
-                    self.carve(start, pages)
-                });
-                if got.is_some() {
-                    self.current[cpu] = Some(start);
-                    return got;
+        if C::FIRST_FIT {
+            for (_, _, start) in self.listed(cpu) {
+                if let Some(at) = self.carve_in(start, pages, consumed) {
+                    return Some(at);
+                }
+                if self.blocks.get(&start)?.room() == 0 {
+                    self.unlink(start);
                 }
             }
-            if self.blocks.get(&start)?.room() == 0 {
-                self.unlink(start);
+            return None;
+        }
+        let mut next = self.current[cpu].or_else(|| self.fitting(cpu, consumed));
+        while let Some(start) = next {
+            if let Some(at) = self.carve_in(start, pages, consumed) {
+                return Some(at);
             }
+            if self.current[cpu] == Some(start) {
+                self.current[cpu] = None;
+            }
+            self.sort(start);
+            next = self.fitting(cpu, consumed);
         }
         None
     }
 
+    fn fitting(&self, cpu: usize, want: u64) -> Option<u64> {
+        self.listed(cpu).into_iter().find(|(class, ..)| *class >= want).map(|(.., start)| start)
+    }
+
+    fn carve_in(&mut self, start: u64, pages: u64, consumed: u64) -> Option<Va> {
+        if self.blocks.get(&start)?.room() < consumed {
+            return None;
+        }
+        let got = self.carve(start, pages).or_else(|| {
+            let block = self.blocks.get_mut(&start)?;
+            if block.fit < consumed || !block.open_run(consumed) {
+                return None;
+            }
+            self.carve(start, pages)
+        });
+        if got.is_some() {
+            let cpu = self.blocks.get(&start)?.cpu;
+            self.current[cpu] = Some(start);
+        }
+        got
+    }
+
     fn unlink(&mut self, start: u64) {
-        let Some(block) = self.blocks.get(&start) else { return };
-        self.open[block.cpu].retain(|open| *open != start);
+        let Some(block) = self.blocks.get_mut(&start) else { return };
+        block.open = None;
         if self.current[block.cpu] == Some(start) {
             self.current[block.cpu] = None;
         }
@@ -190,6 +284,8 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
     fn give_up(&mut self, start: u64) {
         self.unlink(start);
         self.blocks.remove(&start);
+        self.pending.retain(|pending| *pending != start);
+        self.moves += 1;
         self.space.free_at(Va::from_page(start));
     }
 
@@ -227,7 +323,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             self.touched.push(start);
         }
         if C::REUSE {
-            let freed = &mut self.freed[cpu as usize % self.open.len()];
+            let freed = &mut self.freed[cpu as usize % self.current.len()];
             *freed += pages;
             if *freed >= C::TELL_PAGES {
                 self.told += *freed;
@@ -283,13 +379,28 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
 
     /// Gives up all blocks in which nothing lives.
     pub fn shrink(&mut self) {
-        if C::REUSE {
-            self.collect();
-        }
-        let starts: Vec<u64> = self.blocks.keys().copied().collect();
-        for start in starts {
-            if self.blocks[&start].count(Life::lives) == 0 {
+        self.reap(true);
+    }
+
+    /// Gives up blocks in which nothing lives, all or but those about to be used.
+    fn reap(&mut self, all: bool) {
+        let touched = core::mem::take(&mut self.touched);
+        for start in touched.into_iter().rev() {
+            let Some(block) = self.blocks.get(&start) else { continue };
+            let (dead, free) = (block.count(Life::lives) == 0, block.free());
+            let current = self.current[block.cpu] == Some(start);
+            let needed = (!C::REUSE || current) && !C::is_fragmented(free, self.block_pages);
+            let gone = block.count(Life::is_dead);
+            if dead && (all || !needed) {
+                self.told = self.told.saturating_sub(self.block_pages - free);
                 self.give_up(start);
+                continue;
+            }
+            if dead {
+                self.touched.push(start);
+            }
+            if gone > 0 && !self.pending.contains(&start) {
+                self.pending.push(start);
             }
         }
     }
@@ -301,47 +412,26 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
 
     fn collect(&mut self) {
         self.told = 0;
-        let touched = core::mem::take(&mut self.touched);
+        self.reap(false);
+        let pending = core::mem::take(&mut self.pending);
         if !C::REUSE {
-            for start in touched.into_iter().rev() {
-                let Some(block) = self.blocks.get_mut(&start) else { continue };
-                if block.count(Life::lives) == 0 && C::is_fragmented(block.free(), self.block_pages) {
-                    self.give_up(start);
-                }
-            }
-            self.done += 1;
             return;
         }
-        for start in touched {
+        for start in pending {
             let Some(block) = self.blocks.get_mut(&start) else { continue };
-            if block.count(Life::is_dead) == 0 {
-                continue;
-            }
-            let full = !self.open[block.cpu].contains(&start);
             for page in &mut block.pages {
                 if matches!(page, Page::Mapping { life: Life::Dead, .. }) {
                     *page = Page::Free;
                 }
             }
-            block.fit = 1024;
-            if full {
-                self.open[block.cpu].push(start);
-            }
-            if block.free() == self.block_pages {
-                block.idle_since = self.done;
-            }
-        }
-        for cpu in 0..self.open.len() {
-            let idle = |start: &u64| {
-                let block = &self.blocks[start];
-                block.free() == self.block_pages && block.idle_since < self.done
-            };
-            let ended: Vec<u64> = self.open[cpu].iter().copied().filter(idle).collect();
-            for start in ended.into_iter().rev() {
-                self.give_up(start);
+            (block.fit, block.rough) = (1024, true);
+            if block.open.is_none() {
+                block.measure();
+                self.push(start);
+            } else if self.current[block.cpu] != Some(start) {
+                self.sort(start);
             }
         }
-        self.done += 1;
     }
 
     /// The mapping that is around `at`.
@@ -401,6 +491,19 @@ impl Block {
         self.run().max(self.fit)
     }
 
+    /// The list for what can be had in one piece.
+    fn class<C: Config>(&self) -> u64 {
+        if C::FIRST_FIT { 1 } else { self.room().clamp(1, ALLOC_PAGES_MAX) }
+    }
+
+    /// Makes `fit` exact.
+    fn measure(&mut self) {
+        if self.rough {
+            let runs = self.pages.split(|page| *page != Page::Free);
+            (self.fit, self.rough) = (runs.map(|run| run.len() as u64).max().unwrap_or(0), false);
+        }
+    }
+
     fn each_of(&mut self, of: u64, change: impl Fn(&mut Life)) {
         for page in &mut self.pages {
             if let Page::Mapping { head, life, .. } = page
@@ -424,12 +527,13 @@ impl Block {
             let len = self.pages[start..].iter().take_while(|page| **page == Page::Free).count();
             if len as u64 >= want {
                 self.pages[start..start + len].fill(Page::Run);
+                self.rough |= len as u64 >= self.fit;
                 return true;
             }
             longest = longest.max(len as u64);
             start += len.max(1);
         }
-        self.fit = longest;
+        (self.fit, self.rough) = (longest, false);
         false
     }
 }

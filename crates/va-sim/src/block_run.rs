@@ -11,7 +11,7 @@ use crate::machine::{Flushing, SimMachine};
 use crate::model::ModelIndex;
 use crate::platform::HeapPlatform;
 use crate::space_model::SpaceModel;
-use va_base::{Align, AllocError, PAGE_SIZE, Pages, Platform, Va, VaRange};
+use va_base::{Align, PAGE_SIZE, Pages, Platform, Va, VaRange};
 use va_block::config::{Default as Ours, Hashed, Linux64, OneMap};
 use va_block::{BlockError, Blocks, Config, Lane, UnmapError};
 use va_space::config::{self as spaces, Order};
@@ -25,7 +25,7 @@ macro_rules! tiny_space {
         #[derive(Clone, Copy, Debug)]
         pub struct $name;
         impl va_space::Config for $name {
-            type Index<P: Platform> = <$of as va_space::Config>::Index<P>;
+            type Index<P: Platform + Send> = <$of as va_space::Config>::Index<P>;
             type Zone = <$of as va_space::Config>::Zone;
             type Decay = <$of as va_space::Config>::Decay;
             type Lookup<P: va_base::Machine> = <$of as va_space::Config>::Lookup<P>;
@@ -39,9 +39,6 @@ macro_rules! tiny_space {
             const FAIL_FAST: bool = <$of as va_space::Config>::FAIL_FAST;
             fn lazy_max(_cpus: u32) -> Pages {
                 Pages::new(300)
-            }
-            fn index<P: Platform>(e: VaRange, w: VaRange, p: P) -> Result<Self::Index<P>, AllocError> {
-                <$of as va_space::Config>::index(e, w, p)
             }
         }
     };
@@ -331,7 +328,7 @@ pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
     machine.set_flushing(flushing);
     let blocks = blocks::<Sliced>(&machine, total);
     machine.refuse_after(lends, lends);
-    let mut lanes: Lanes<'_, '_> = [Some(blocks.lane(0)), Some(blocks.lane(1))];
+    let mut lanes: Lanes<'_, '_> = [blocks.lane(0).ok(), blocks.lane(1).ok()];
     let mut out = Out::new();
     for call in calls {
         match *call {
@@ -367,7 +364,10 @@ pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
             }
             // A lane comes, goes or hands back.
             Call::Find { page } if page % 3 == 0 => {
-                lanes[0] = lanes[0].take().is_none().then(|| blocks.lane(0));
+                lanes[0] = match lanes[0].take() {
+                    Some(_) => None,
+                    None => blocks.lane(0).ok(),
+                };
             }
             Call::Find { .. } => lanes[1].iter_mut().for_each(Lane::park),
             Call::Aliases => {

@@ -87,9 +87,12 @@ pub struct SimMachine {
     tables: AtomicU64,
     flushes: AtomicU64,
     drains: AtomicU64,
+    waits: AtomicU64,
     drains_elsewhere: AtomicBool,
     reclaim: Mutex<Option<Reclaim>>,
     meanwhile: Mutex<Option<Meanwhile>>,
+    hears_settled: AtomicBool,
+    settled: Mutex<Vec<VaRange>>,
 }
 
 thread_local! {
@@ -116,9 +119,12 @@ impl SimMachine {
             tables: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             drains: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
             drains_elsewhere: AtomicBool::new(false),
             reclaim: Mutex::default(),
             meanwhile: Mutex::default(),
+            hears_settled: AtomicBool::new(false),
+            settled: Mutex::default(),
         }
     }
 
@@ -131,6 +137,11 @@ impl SimMachine {
     pub fn refuse_after(&self, slabs: u64, tables: u64) {
         self.slabs_left.store(slabs, Ordering::Relaxed);
         self.tables_left.store(tables, Ordering::Relaxed);
+    }
+
+    /// Slabs that are granted before the rest fail; `u64::MAX` if none fails.
+    pub fn slabs_left(&self) -> u64 {
+        self.slabs_left.load(Ordering::Relaxed)
     }
 
     /// Whether too many lazy pages are somebody else's work.
@@ -162,6 +173,21 @@ impl SimMachine {
     /// Times that a space had too many lazy pages.
     pub fn drains(&self) -> u64 {
         self.drains.load(Ordering::Relaxed)
+    }
+
+    /// Has spaces report each area that was flushed, from now on.
+    pub fn hear_settled(&self) {
+        self.hears_settled.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns what was reported as flushed since the last call.
+    pub fn take_settled(&self) -> Vec<VaRange> {
+        core::mem::take(&mut *self.settled.lock())
+    }
+
+    /// Times that a space waited for a flush.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// Tables lent and not taken back.
@@ -257,6 +283,7 @@ impl Platform for SimMachine {
 impl Machine for SimMachine {
     type Lock = RawMutex;
     type PurgeLock = RawMutex;
+    type OwnerLock = Self::Lock;
 
     fn cpus_possible(&self) -> u32 {
         self.cpus_possible
@@ -301,6 +328,28 @@ impl Machine for SimMachine {
         self.beliefs.lock().pending.iter().all(|&(pending, ..)| pending > epoch.0)
     }
 
+    fn hears_settled(&self) -> bool {
+        self.hears_settled.load(Ordering::Relaxed)
+    }
+
+    fn settled(&self, ranges: &[VaRange]) {
+        assert!(ranges.len() <= 16, "{} ranges at a time", ranges.len());
+        self.settled.lock().extend_from_slice(ranges);
+    }
+
+    /// Ends what has begun up to `epoch`, as time does while a thread sleeps.
+    fn wait(&self, epoch: Epoch) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        let mut beliefs = self.beliefs.lock();
+        let pending = core::mem::take(&mut beliefs.pending);
+        let (ended, left) = pending.into_iter().partition(|&(pending, ..)| pending <= epoch.0);
+        beliefs.pending = left;
+        let ended: Vec<(u64, u64, Vec<VaRange>)> = ended;
+        for (_, begun, ranges) in ended {
+            beliefs.clear(begun, &ranges);
+        }
+    }
+
     fn drain(&self) -> Drain {
         self.drains.fetch_add(1, Ordering::Relaxed);
         if self.drains_elsewhere.load(Ordering::Relaxed) { Drain::Elsewhere } else { Drain::Here }
@@ -308,6 +357,10 @@ impl Machine for SimMachine {
 
     fn locking(&self, class: LockClass) {
         LOCKINGS.with(|counts| counts.borrow_mut()[class as usize] += 1);
+    }
+
+    fn can_reclaim(&self) -> bool {
+        self.reclaim.lock().is_some()
     }
 
     fn reclaim(&self) -> u64 {

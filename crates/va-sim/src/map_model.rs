@@ -5,7 +5,7 @@
 //! what everybody may rely on: which bytes are there, and what they hold. Bytes that nobody wrote and nobody made zeros of are
 //! unknown. After each call the whole of the window is read through the map and compared, byte by byte.
 
-use crate::pages::SimPages;
+use crate::pages::{Ladder, SimPages};
 use std::collections::BTreeMap;
 use va_base::{Machine, PAGE_SIZE, Pages, Va, VaRange};
 use va_map::{AreaRequest, Fill, Kind, MapSpace, Piece};
@@ -124,10 +124,10 @@ impl MapModel {
     ///
     /// # Errors
     /// The first difference.
-    pub fn compare<P, C>(
+    pub fn compare<P, C, L: Ladder>(
         &self,
-        map: &MapSpace<P, C, &SimPages<'_>>,
-        pages: &SimPages<'_>,
+        map: &MapSpace<P, C, &SimPages<'_, L>>,
+        pages: &SimPages<'_, L>,
     ) -> Result<(), String>
     where
         P: Machine + Clone,

@@ -1,24 +1,31 @@
-//! Simulated pages: a page table on a [`SimMachine`], pages with contents, and refusals.
+//! Simulated pages: a page table on a [`SimMachine`], pages with contents, and failures.
 //!
 //! # Theory
 //! A page of the source is a number below how many there are; its bytes are garbage unless zeros were asked for, and become
-//! garbage again when it is given back. Whatever is mapped is told to the machine, which remembers what its CPUs may still believe,
+//! garbage again when it goes back. Every mapping is reported to the machine, which remembers what its CPUs may still believe,
 //! so that a mapping over a stale translation is seen (SP2). Every [`TABLE_PAGES`] pages of address space need a page of the page
-//! table, which stays once it is there. All numbers are small, so that a dozen calls reach every limit.
+//! table, which stays once it is there. All numbers are small, so that a dozen calls reach every limit; a [`Ladder`] says which
+//! sizes entries have.
+//!
+//! Every page lies in the direct map too, from [`DIRECT`] on, where a test may change its permissions. A page that goes back with
+//! other permissions than free pages have, or while a CPU may translate an address to it that it must not, is seen (MP7).
 
 use crate::machine::{SimMachine, Violation};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::marker::PhantomData;
 use va_base::{PAGE_SIZE, Va, VaRange};
-use va_map::{Leaf, PageSource, PageTable, Protection, Refusal, Run, Stopped};
+use va_map::{DirectAccess, Entries, Fill, Leaf, PageRequest, PageSource, PageTable, Refusal, Run, Stopped};
 
 /// Pages that one page of the page table maps.
 pub const TABLE_PAGES: u64 = 16;
-/// Pages of a huge mapping, as a power of two.
+/// Binary logarithm of the pages of the largest entry of [`Short`].
 pub const HUGE_LOG2: u32 = 3;
+/// First page of the direct map.
+pub const DIRECT: u64 = 1 << 45;
 /// Page numbers from here on are callers': the source does not know them.
 pub const FOREIGN: u64 = 1 << 40;
-/// What is in a page that nobody made zeros of.
+/// Bytes of a page that was not made zeros.
 pub const GARBAGE: u8 = 0xa5;
 
 /// What the machine was asked for.
@@ -26,12 +33,51 @@ pub const GARBAGE: u8 = 0xa5;
 pub enum Ask {
     /// Pages, of the source.
     Pages,
-    /// A huge page, of the source.
+    /// Pages for a large entry, of the source.
     HugePage,
     /// A page of the page table.
     TablePage,
-    /// A huge mapping, of the page table.
+    /// A call for large entries, of the page table.
     HugeLeaf,
+}
+
+/// The sizes of a machine's entries.
+pub trait Ladder {
+    /// As [`PageTable::LEAF_SIZES`].
+    const SIZES: &'static [u32];
+}
+
+/// Entries of 1, 2 and 8 pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Short;
+
+/// Entries of one page alone.
+#[derive(Clone, Copy, Debug)]
+pub struct One;
+
+/// Entries of 4 KiB, 64 KiB, 2 MiB and 1 GiB, as arm64 has them with 4 KiB pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Arm;
+
+impl Ladder for Short {
+    const SIZES: &'static [u32] = &[0, 1, HUGE_LOG2];
+}
+
+impl Ladder for One {
+    const SIZES: &'static [u32] = &[0];
+}
+
+impl Ladder for Arm {
+    const SIZES: &'static [u32] = &[0, 4, 9, 18];
+}
+
+/// The direct map of one page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Direct {
+    /// Read-only: CPUs may translate by that.
+    Protected,
+    /// Without access.
+    Invalid,
 }
 
 struct State {
@@ -41,19 +87,33 @@ struct State {
     lent: BTreeSet<u64>,
     contents: BTreeMap<u64, Vec<u8>>,
     left: [u64; 4],
+    written: u64,
+    calls: u64,
+    /// Pages whose permissions in the direct map are not those of a free page.
+    direct: BTreeMap<u64, Direct>,
+    hidden: BTreeSet<u64>,
+    nodes: Vec<Option<u32>>,
     violations: Vec<Violation>,
     wrong: Vec<String>,
 }
 
-/// The page table and the source.
-pub struct SimPages<'m> {
+/// The page table and the source, with entries of the sizes of `L`.
+pub struct SimPages<'m, L = Short> {
     machine: &'m SimMachine,
     state: Mutex<State>,
+    ladder: PhantomData<L>,
 }
 
 impl<'m> SimPages<'m> {
     /// Makes an empty page table, and a source of `frames` pages.
     pub fn new(machine: &'m SimMachine, frames: u64) -> Self {
+        Self::with_ladder(machine, frames)
+    }
+}
+
+impl<'m, L: Ladder> SimPages<'m, L> {
+    /// Makes an empty page table with entries of the sizes of `L`, and a source of `frames` pages.
+    pub fn with_ladder(machine: &'m SimMachine, frames: u64) -> Self {
         let state = State {
             leaves: BTreeMap::new(),
             tables: BTreeSet::new(),
@@ -61,10 +121,40 @@ impl<'m> SimPages<'m> {
             lent: BTreeSet::new(),
             contents: BTreeMap::new(),
             left: [u64::MAX; 4],
+            written: 0,
+            calls: 0,
+            direct: BTreeMap::new(),
+            hidden: BTreeSet::new(),
+            nodes: Vec::new(),
             violations: Vec::new(),
             wrong: Vec::new(),
         };
-        Self { machine, state: Mutex::new(state) }
+        Self { machine, state: Mutex::new(state), ladder: PhantomData }
+    }
+
+    /// Entries written so far, and calls that wrote them.
+    pub fn written(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.written, state.calls)
+    }
+
+    /// The NUMA nodes that pages were wanted from, by call of the source, since the last time.
+    pub fn nodes_wanted(&self) -> Vec<Option<u32>> {
+        core::mem::take(&mut self.state.lock().nodes)
+    }
+
+    /// Makes a page read-only in the direct map, as for a text that is executable elsewhere.
+    pub fn protect(&self, frame: u64) {
+        let mut state = self.state.lock();
+        if state.direct.insert(frame, Direct::Protected).is_none() {
+            // CPUs may translate by that from now on.
+            _ = self.machine.map(direct(frame));
+        }
+    }
+
+    /// The entry of each page that one begins at, in order: page, first page behind it, size.
+    pub fn entries(&self) -> Vec<(u64, Leaf)> {
+        self.state.lock().leaves.iter().map(|(&page, &leaf)| (page, leaf)).collect()
     }
 
     /// Grants `granted` more of a kind, and refuses the rest; `u64::MAX` refuses none.
@@ -95,7 +185,8 @@ impl<'m> SimPages<'m> {
         self.state.lock().leaves.values().map(|leaf| 1 << leaf.pages_log2).sum()
     }
 
-    /// What went wrong so far: reuse before a flush (SP2), a page behind two addresses or given back while it is mapped (MP3).
+    /// Each rule broken so far: reuse before a flush (SP2), a page behind two addresses or back in the source while it is mapped
+    /// (MP3), an entry that does not begin at a multiple of its size or that was cut (MP4), a page whose permissions were not reset (MP7).
     pub fn faults(&self) -> Vec<String> {
         let state = self.state.lock();
         let reused = state.violations.iter().map(ToString::to_string);
@@ -123,6 +214,11 @@ impl<'m> SimPages<'m> {
         let inside = at.page_floor() & ((1 << leaf.pages_log2) - 1);
         Some((leaf.first + inside, (at.get() % PAGE_SIZE) as usize))
     }
+}
+
+/// A page in the direct map.
+fn direct(frame: u64) -> VaRange {
+    VaRange::from_pages(DIRECT + frame, DIRECT + frame + 1).unwrap_or_default()
 }
 
 fn garbage() -> Vec<u8> {
@@ -155,6 +251,7 @@ impl State {
             self.violations.push(violation);
         }
         self.leaves.insert(page, leaf);
+        self.written += 1;
         Ok(())
     }
 
@@ -172,28 +269,27 @@ impl State {
     }
 }
 
-impl PageTable for SimPages<'_> {
-    const HUGE_LOG2: u32 = HUGE_LOG2;
+impl<L: Ladder> PageTable for SimPages<'_, L> {
+    const LEAF_SIZES: &'static [u32] = L::SIZES;
 
-    fn map(&self, at: Va, run: Run, _protection: Protection) -> Result<(), Stopped> {
+    fn map(&self, at: Va, entries: Entries) -> Result<(), Stopped> {
+        let Entries { run, pages_log2, .. } = entries;
+        let (page, size) = (at.page_floor(), 1 << pages_log2);
         let mut state = self.state.lock();
-        for done in 0..run.pages {
-            let leaf = Leaf { first: run.first + done, pages_log2: 0 };
-            let put = state.put(self.machine, at.page_floor() + done, leaf);
+        state.calls += 1;
+        let whole = [page, run.first, run.pages].iter().all(|pages| pages.is_multiple_of(size));
+        if !whole || run.pages == 0 || !L::SIZES.contains(&pages_log2) {
+            state.wrong.push(format!("MP4: {entries:?} at {at}"));
+        }
+        if pages_log2 > 0 && !state.granted(Ask::HugeLeaf) {
+            return Err(Stopped { pages_done: 0, why: Refusal::NoLarge });
+        }
+        for done in (0..run.pages).step_by(size as usize) {
+            let leaf = Leaf { first: run.first + done, pages_log2 };
+            let put = state.put(self.machine, page + done, leaf);
             put.map_err(|why| Stopped { pages_done: done, why })?;
         }
         Ok(())
-    }
-
-    fn map_huge(&self, at: Va, first: u64, _protection: Protection) -> Result<(), Refusal> {
-        let mut state = self.state.lock();
-        if !at.page_floor().is_multiple_of(1 << HUGE_LOG2) || !first.is_multiple_of(1 << HUGE_LOG2) {
-            state.wrong.push(format!("MP4: a huge page {first} at {at}"));
-        }
-        if !state.granted(Ask::HugeLeaf) {
-            return Err(Refusal::NoHuge);
-        }
-        state.put(self.machine, at.page_floor(), Leaf { first, pages_log2: HUGE_LOG2 })
     }
 
     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
@@ -205,9 +301,18 @@ impl PageTable for SimPages<'_> {
             state.leaves.remove(page);
             let pages = page + (1 << leaf.pages_log2);
             if pages > end {
-                state.wrong.push(format!("MP4: a huge page is cut at page {end}"));
+                state.wrong.push(format!("MP4: an entry is cut at page {end}"));
             }
-            self.machine.unmap(VaRange::from_pages(*page, pages).unwrap_or_default());
+            let range = VaRange::from_pages(*page, pages).unwrap_or_default();
+            // A hidden entry became stale when it was hidden, and may be clean by now.
+            if !state.hidden.remove(page) {
+                self.machine.unmap(range);
+            }
+            let frames = leaf.first..leaf.first + (1 << leaf.pages_log2);
+            let invalid = state.direct.range(frames).any(|(_, access)| *access == Direct::Invalid);
+            if invalid && self.machine.unclean(range) > 0 {
+                state.wrong.push(format!("MP7: page {} goes before a flush of {range}", leaf.first));
+            }
         }
         // The source is asked for things by `gone`.
         drop(state);
@@ -221,11 +326,15 @@ impl PageTable for SimPages<'_> {
     }
 }
 
-impl PageSource for SimPages<'_> {
-    fn take(&self, frames: &mut [u64], zeroed: bool) -> usize {
+impl<L: Ladder> PageSource for SimPages<'_, L> {
+    const RESETS: bool = true;
+
+    fn take(&self, frames: &mut [u64], request: PageRequest) -> usize {
+        let zeroed = request.fill == Fill::Zeros;
         let mut state = self.state.lock();
+        state.nodes.push(request.numa_id);
         for (got, frame) in frames.iter_mut().enumerate() {
-            // Refused page by page, so that a batch can be short.
+            // Failed page by page, so that a batch can be short.
             let next = state.free.first().copied().filter(|_| state.left[Ask::Pages as usize] > 0);
             let Some(next) = next else { return got };
             state.granted(Ask::Pages);
@@ -235,8 +344,10 @@ impl PageSource for SimPages<'_> {
         frames.len()
     }
 
-    fn take_huge(&self, pages_log2: u32, zeroed: bool) -> Option<u64> {
+    fn take_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64> {
+        let zeroed = request.fill == Fill::Zeros;
         let mut state = self.state.lock();
+        state.nodes.push(request.numa_id);
         if !state.granted(Ask::HugePage) {
             return None;
         }
@@ -258,6 +369,10 @@ impl PageSource for SimPages<'_> {
             if state.is_mapped(frame) {
                 state.wrong.push(format!("MP3: page {frame} came back while it is mapped"));
             }
+            if let Some(access) = state.direct.get(&frame) {
+                let wrong = format!("MP7: page {frame} came back while its direct map is {access:?}");
+                state.wrong.push(wrong);
+            }
             state.contents.remove(&frame);
             state.free.insert(frame);
         }
@@ -267,5 +382,36 @@ impl PageSource for SimPages<'_> {
         let mut state = self.state.lock();
         let bytes = state.contents.entry(frame).or_insert_with(garbage);
         bytes[from as usize..to as usize].fill(0);
+    }
+    fn hide(&self, range: VaRange) {
+        let (first, end) = range.whole_pages();
+        let mut state = self.state.lock();
+        let hidden: Vec<u64> = state.leaves.range(first..end).map(|(&page, _)| page).collect();
+        state.hidden.extend(hidden);
+        self.machine.unmap(range);
+    }
+
+    fn set_direct(&self, run: Run, access: DirectAccess) -> VaRange {
+        let mut state = self.state.lock();
+        let mut changed = VaRange::default();
+        for frame in run.first..run.first + run.pages {
+            let at = direct(frame);
+            match access {
+                DirectAccess::Invalid => {
+                    if state.direct.insert(frame, Direct::Invalid) == Some(Direct::Protected) {
+                        self.machine.unmap(at);
+                    }
+                    let start = if changed.is_empty() { at.start() } else { changed.start() };
+                    changed = VaRange::new(start, at.end()).unwrap_or_default();
+                }
+                DirectAccess::Default => {
+                    if self.machine.unclean(at) > 0 {
+                        state.wrong.push(format!("MP7: page {frame} is accessible before a flush"));
+                    }
+                    state.direct.remove(&frame);
+                }
+            }
+        }
+        changed
     }
 }

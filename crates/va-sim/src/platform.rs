@@ -1,25 +1,28 @@
 //! Platforms for tests and the laboratory: slabs from the heap, and slabs refused.
 
 use std::any::{Any, TypeId};
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use va_base::{Platform, Record};
 
 /// Slabs handed back, by the type of their records.
-type Pool = HashMap<TypeId, Vec<Box<dyn Any>>>;
+type Pool = HashMap<TypeId, Vec<Box<dyn Any + Send>>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Lends slabs from the heap and reuses those handed back, so that thousands of short-lived indexes cost no more
 /// memory than the largest of them. Clones share one pool.
 #[derive(Clone, Default)]
 pub struct HeapPlatform {
-    pool: Rc<RefCell<Pool>>,
+    pool: Arc<Mutex<Pool>>,
 }
 
 impl Platform for HeapPlatform {
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        let mut pool = self.pool.borrow_mut();
+        let mut pool = lock(&self.pool);
         let slabs = pool.entry(TypeId::of::<T>()).or_default();
         let fits = slabs.iter().position(|slab| {
             // Not far longer than asked for, or small indexes would use up the slabs of large ones.
@@ -38,7 +41,7 @@ impl Platform for HeapPlatform {
     }
 
     fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        let mut pool = self.pool.borrow_mut();
+        let mut pool = lock(&self.pool);
         pool.entry(TypeId::of::<T>()).or_default().push(Box::new(slab));
     }
 }
@@ -64,29 +67,29 @@ impl fmt::Debug for HeapPlatform {
 #[derive(Clone, Debug)]
 pub struct RefusingPlatform {
     heap: HeapPlatform,
-    state: Rc<RefCell<(Refuse, u64)>>,
+    state: Arc<Mutex<(Refuse, u64)>>,
 }
 
 impl RefusingPlatform {
     /// Creates a platform that refuses as `refuse` says.
     pub fn new(refuse: Refuse) -> Self {
-        Self { heap: HeapPlatform::default(), state: Rc::new(RefCell::new((refuse, 0))) }
+        Self { heap: HeapPlatform::default(), state: Arc::new(Mutex::new((refuse, 0))) }
     }
 
     /// Changes when it refuses; grants are counted from here on.
     pub fn set(&self, refuse: Refuse) {
-        *self.state.borrow_mut() = (refuse, 0);
+        *lock(&self.state) = (refuse, 0);
     }
 
     /// Slabs granted since the last [`set`](Self::set).
     pub fn granted(&self) -> u64 {
-        self.state.borrow().1
+        lock(&self.state).1
     }
 }
 
 impl Platform for RefusingPlatform {
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        let mut state = self.state.borrow_mut();
+        let mut state = lock(&self.state);
         let refused = match state.0 {
             Refuse::Never => false,
             Refuse::All => true,

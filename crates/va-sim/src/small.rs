@@ -1,7 +1,7 @@
 //! Policies under which a few dozen pages reach every limit.
 
 use std::marker::PhantomData;
-use va_base::{AllocError, Machine, Pages, Platform, VaRange};
+use va_base::{Machine, Pages, Platform};
 use va_space::Config;
 use va_space::config::Order;
 
@@ -10,7 +10,7 @@ use va_space::config::Order;
 pub struct Small<C, const LAZY: u64, const SLICE: u64>(PhantomData<fn() -> C>);
 
 impl<C: Config, const LAZY: u64, const SLICE: u64> Config for Small<C, LAZY, SLICE> {
-    type Index<P: Platform> = C::Index<P>;
+    type Index<P: Platform + Send> = C::Index<P>;
     type Zone = C::Zone;
     type Decay = C::Decay;
     type Lookup<P: Machine> = C::Lookup<P>;
@@ -26,13 +26,5 @@ impl<C: Config, const LAZY: u64, const SLICE: u64> Config for Small<C, LAZY, SLI
 
     fn lazy_max(_cpus: u32) -> Pages {
         Pages::new(LAZY)
-    }
-
-    fn index<P: Platform>(
-        extent: VaRange,
-        default_window: VaRange,
-        platform: P,
-    ) -> Result<Self::Index<P>, AllocError> {
-        C::index(extent, default_window, platform)
     }
 }

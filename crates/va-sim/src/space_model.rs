@@ -137,6 +137,10 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
     pub fn alloc_at(&mut self, range: VaRange) -> bool {
         let (page, end) = range.whole_pages();
         if self.index.take(range).is_err() {
+            // A purge frees nothing that is busy.
+            if self.busy.iter().any(|(&start, &(pages, _))| start < end && page < start + pages) {
+                return false;
+            }
             self.purge(Purge::Full);
             if self.index.take(range).is_err() {
                 return false;

@@ -8,7 +8,7 @@
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use va_base::{PAGE_SIZE, Pages, Va, VaRange};
+use va_base::{Context, PAGE_SIZE, Pages, Va, VaRange};
 use va_block::config::{Default as Ours, Hashed, Linux64, OneMap63};
 use va_block::{BlockError, Blocks, Config, Lane, UnmapError};
 use va_sim::machine::{Flushing, SimMachine};
@@ -62,8 +62,20 @@ struct World<'m, C: Config> {
     /// Mapped by one, to be unmapped by another.
     handed: Mutex<Vec<Mapping>>,
     mapped: AtomicU64,
+    unmapped: AtomicU64,
+    /// Most mappings that were out at a time.
+    blocks_live_max: AtomicU64,
+    threads: u64,
     refused: AtomicU64,
     running: AtomicU64,
+}
+
+impl<C: Config> World<'_, C> {
+    /// Mappings that are out.
+    fn live(&self) -> u64 {
+        let unmapped = self.unmapped.load(Ordering::Relaxed);
+        self.mapped.load(Ordering::Relaxed).saturating_sub(unmapped)
+    }
 }
 
 /// One thread.
@@ -86,20 +98,35 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
             1..=9 => 1 + self.random.below(64),
             _ => 1 + self.random.below(5),
         };
+        // One of eight is an interrupt.
+        let context = if self.random.below(8) == 0 { Context::Atomic } else { Context::Sleeping };
+        self.world.blocks_live_max.fetch_max(self.world.live(), Ordering::Relaxed);
         let got = match &mut self.lane {
-            Some(lane) => lane.alloc(pages),
-            None => self.world.blocks.alloc(self.cpu, pages),
+            Some(lane) => lane.alloc_in(context, pages),
+            None => self.world.blocks.alloc_in(context, self.cpu, pages),
         };
         match got {
             Ok(at) => {
+                self.check_bound();
                 self.world.machine.map(range((at, pages))).unwrap_or_else(|broken| panic!("{broken}"));
                 self.world.mapped.fetch_add(1, Ordering::Relaxed);
                 self.own.push((at, pages));
             }
-            Err(BlockError::NoTable | BlockError::Space(_)) => {
+            Err(BlockError::NoTable | BlockError::WouldBlock | BlockError::Space(_)) => {
                 self.world.refused.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// VB8, as far as it can be seen while others call: a block that began, began below the bound, and no more can be
+    /// live than mappings were out at some time.
+    fn check_bound(&self) {
+        let World { blocks, threads, .. } = self.world;
+        if C::REUSE {
+            let live = self.world.blocks_live_max.load(Ordering::Relaxed) + 2 * threads;
+            let most = 2 * live + 2 * threads.min(&8);
+            assert!(blocks.present() <= most, "VB8: {} blocks of {most}", blocks.present());
         }
     }
 
@@ -113,6 +140,7 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
     fn unmap(&mut self, mapping: Mapping) {
         self.world.machine.unmap(range(mapping));
         assert_eq!(self.free(mapping), Ok(()), "{mapping:?}");
+        self.world.unmapped.fetch_add(1, Ordering::Relaxed);
     }
 
     fn take(&mut self) -> Option<Mapping> {
@@ -190,6 +218,9 @@ where
         blocks: Shared::<C>::new(space, &machine).unwrap(),
         handed: Mutex::default(),
         mapped: AtomicU64::new(0),
+        unmapped: AtomicU64::new(0),
+        blocks_live_max: AtomicU64::new(0),
+        threads,
         refused: AtomicU64::new(0),
         running: AtomicU64::new(threads),
     };
@@ -197,12 +228,12 @@ where
         for thread in 0..threads {
             let world = &world;
             scope.spawn(move || {
+                let stop = Stop(&world.running);
                 let cpu = thread as u32;
                 let random = Random(seed.wrapping_add(thread).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
                 // Three of four have a lane.
-                let lane = (cpu % 4 != 3).then(|| world.blocks.lane(cpu));
+                let lane = (cpu % 4 != 3).then(|| world.blocks.lane(cpu).ok()).flatten();
                 let mut life = Life { world, cpu, lane, random, own: Vec::new() };
-                let stop = Stop(&world.running);
                 (0..calls).for_each(|_| life.step());
                 std::mem::take(&mut life.own).into_iter().for_each(|mapping| life.unmap(mapping));
                 drop(stop);
@@ -229,6 +260,7 @@ where
     assert_eq!((stats.live_pages, stats.laned), (Pages::new(0), 0), "{stats:?}");
     blocks.shrink();
     assert_eq!(blocks.stats().blocks, 0);
+    assert_eq!(blocks.present(), 0);
     blocks.space().purge(Purge::Full);
     assert_eq!(blocks.space().stats().free_pages, Pages::new(PAGES), "SP1");
     assert_eq!(blocks.validate(), Ok(()));
@@ -270,4 +302,42 @@ fn sp1_to_sp4_hold_in_blocks_with_64_threads() {
 fn sp2_holds_in_blocks_while_flushes_end_late() {
     stress::<Small>(4, 20_000, Flushing::WhenTold);
     stress::<Linux64>(4, 4000, Flushing::WhenTold);
+}
+
+/// Threads that each have one page out at most; each with a CPU id of its own, or all with one.
+fn pairs(threads: u64, one_cpu: bool, window: u64, pairs: u64) {
+    let machine = SimMachine::new(8);
+    let range = VaRange::from_pages(FIRST, FIRST + window).unwrap();
+    let space = VmapSpace::new(range, range, &machine).unwrap();
+    let blocks = Shared::<Ours>::new(space, &machine).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..threads as u32 {
+            let blocks = &blocks;
+            scope.spawn(move || {
+                let cpu = if one_cpu { 0 } else { thread };
+                for _ in 0..pairs {
+                    let at = blocks.alloc(cpu, 1).unwrap_or_else(|error| panic!("{error}"));
+                    // VB8: a page each is live at most, and a block may be about to begin for each.
+                    let (present, most) = (blocks.present(), 2 * threads + 2 * 8);
+                    assert!(present <= most, "VB8: {present} blocks of {most}");
+                    assert_eq!(blocks.free(cpu, at, 1), Ok(()));
+                }
+            });
+        }
+    });
+    assert_eq!(blocks.validate(), Ok(()));
+    blocks.unmap_aliases();
+    assert!(blocks.present() <= 8, "{} blocks", blocks.present());
+}
+
+#[test]
+fn vb8_blocks_stay_few_under_pairs_of_many_threads() {
+    pairs(4, false, 1 << 24, 200_000);
+    pairs(16, false, 1 << 24, 40_000);
+}
+
+#[test]
+fn eight_threads_with_one_cpu_id_get_their_pages_in_a_small_window() {
+    // 128 MiB.
+    pairs(8, true, 32 * 1024, 100_000);
 }

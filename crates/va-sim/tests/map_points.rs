@@ -1,11 +1,12 @@
 //! Single points of the map: sizes, guard pages, huge pages, growing in place, wrong calls, reading across holes.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use va_base::{Align, Pages, RequestError, Va, VaRange};
+use va_base::{Align, LockClass, Pages, RequestError, Va, VaRange};
 use va_map::{
-    AreaRequest, Fill, FreeError, Guard, Kind, Leaves, MapError, MapSpace, Piece, Protection, Refusal,
+    AreaRequest, DirectMap, Fill, FreeError, Guard, Kind, Leaves, MapError, MapSpace, Piece, Protection,
+    Refusal,
 };
-use va_sim::machine::{Flushing, SimMachine};
+use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_sim::pages::{Ask, FOREIGN, SimPages};
 use va_space::VmapSpace;
 
@@ -61,13 +62,14 @@ fn mp1_no_guard_where_none_is_wanted() {
 }
 
 #[test]
-fn mp4_huge_pages_where_possible_and_small_ones_where_not() {
+fn mp4_large_entries_where_possible_and_small_ones_where_not() {
     let machine = SimMachine::new(1);
-    let huge = AreaRequest { leaves: Leaves::HugeWherePossible, ..AreaRequest::new(20 * PAGE) };
-    // What is refused, and how many entries of which how many huge there are then.
+    let huge = AreaRequest { leaves: Leaves::LargeWherePossible, ..AreaRequest::new(20 * PAGE) };
+    // What fails, and how many entries of which how many large there are then: of 8 pages, of 2, and of one.
     type Refused = Option<(Ask, u64)>;
-    let cases: [(Refused, (usize, usize)); 4] = [
-        (None, (2 + 4, 2)),
+    let cases: [(Refused, (usize, usize)); 5] = [
+        (None, (2 + 2, 4)),
+        (Some((Ask::HugePage, 2)), (2 + 4, 2)),
         (Some((Ask::HugePage, 1)), (1 + 12, 1)),
         (Some((Ask::HugePage, 0)), (20, 0)),
         (Some((Ask::HugeLeaf, 0)), (20, 0)),
@@ -82,7 +84,13 @@ fn mp4_huge_pages_where_possible_and_small_ones_where_not() {
         assert_eq!((pages.leaves(), pages.lent()), (leaves, 20), "{refusal:?}");
         // What is given up is whole leaves; the requested bytes are told as asked for.
         map.vrealloc(0, at, 3 * PAGE, Fill::Any).unwrap();
-        let usable = if leaves.1 > 0 { 8 } else { 3 };
+        let usable = if leaves.1 > 0 {
+            8
+        } else if pages.leaves().1 > 0 {
+            4
+        } else {
+            3
+        };
         assert_eq!(map.info(at).unwrap().usable_bytes, usable * PAGE);
         check(&map, &pages);
         map.vfree(at).unwrap();
@@ -271,4 +279,162 @@ fn mp5_two_who_unmap_the_same_at_a_time_are_told_apart() {
         assert_eq!(freed, 17);
     }
     check(&map, &pages);
+}
+
+fn frames_of(map: &Map<'_, '_>, at: Va, count: u64) -> Vec<u64> {
+    let mut frames = Vec::new();
+    map.read(VaRange::from_size(at, count * PAGE).unwrap(), |piece| {
+        if let Piece::Page { frame, .. } = piece {
+            frames.push(frame);
+        }
+    });
+    frames
+}
+
+#[test]
+fn mp7_permissions_are_reset_by_one_flush_before_pages_are_used_again() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 100);
+    let map = rig(&machine, &pages, 0x1010);
+    let text = AreaRequest {
+        direct_map: DirectMap::ResetOnFree,
+        leaves: Leaves::LargeWherePossible,
+        ..AreaRequest::new(13 * PAGE)
+    };
+    for flushing in [Flushing::AtOnce, Flushing::WhenTold] {
+        machine.set_flushing(flushing);
+        let at = map.vmalloc(0, &text).unwrap();
+        frames_of(&map, at, 13).into_iter().for_each(|frame| pages.protect(frame));
+        let flushes = machine.flushes();
+        // Pages that go when it shrinks are reset too.
+        map.vrealloc(0, at, 9 * PAGE, Fill::Any).unwrap();
+        assert_eq!(machine.flushes(), flushes + 1);
+        check(&map, &pages);
+        map.vfree(at).unwrap();
+        assert_eq!((machine.flushes(), pages.lent()), (flushes + 2, 0));
+        check(&map, &pages);
+    }
+    machine.set_flushing(Flushing::AtOnce);
+    map.purge();
+    // Asked for after the area was made, and by a move: no address that it had is forgotten.
+    let at = map.vmalloc(0, &AreaRequest { direct_map: DirectMap::Unchanged, ..text }).unwrap();
+    map.reset_on_free(at).unwrap();
+    frames_of(&map, at, 13).into_iter().for_each(|frame| pages.protect(frame));
+    let wall = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0).unwrap();
+    let flushes = machine.flushes();
+    let to = map.vrealloc(0, at, 40 * PAGE, Fill::Any).unwrap();
+    assert_eq!((to == at, machine.flushes()), (false, flushes + 1));
+    assert_eq!(map.vfree_atomic(to), Ok(1));
+    assert_eq!(machine.flushes(), flushes + 1);
+    assert_eq!((map.run_deferred(), machine.flushes()), (1, flushes + 2));
+    check(&map, &pages);
+    // Only areas with pages of their own have any to reset.
+    let no = |at| FreeError::NoArea { at, inside: None };
+    assert_eq!(map.reset_on_free(to), Err(MapError::NoArea(no(to))));
+    assert!(matches!(map.reset_on_free(wall), Err(MapError::NoArea(FreeError::WrongKind { .. }))));
+    // A free that resets nothing flushes nothing.
+    let plain = map.vmalloc(0, &AreaRequest::new(13 * PAGE)).unwrap();
+    let flushes = machine.flushes();
+    map.vfree(plain).unwrap();
+    assert_eq!(machine.flushes(), flushes);
+    check(&map, &pages);
+}
+
+#[test]
+fn pages_are_wanted_from_the_node_of_the_request() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 200);
+    let map = rig(&machine, &pages, 0x1010);
+    for numa_id in [None, Some(0), Some(3)] {
+        let request =
+            AreaRequest { numa_id, leaves: Leaves::LargeWherePossible, ..AreaRequest::new(11 * PAGE) };
+        let at = map.vmalloc(0, &request).unwrap();
+        let at = map.vrealloc(0, at, 70 * PAGE, Fill::Any).unwrap();
+        let wanted = pages.nodes_wanted();
+        assert!(wanted.len() > 4 && wanted.iter().all(|node| *node == numa_id), "{wanted:?}");
+        map.vfree(at).unwrap();
+    }
+}
+
+#[test]
+fn rd3_a_deferred_free_takes_one_lock_and_no_memory_and_is_ended_once() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 100);
+    let map = rig(&machine, &pages, 0x1010);
+    let areas: Vec<Va> = (1..5).map(|n| map.vmalloc(0, &AreaRequest::new(n * PAGE)).unwrap()).collect();
+    let foreign = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0).unwrap();
+    machine.refuse_after(0, 0);
+    pages.refuse_after(Ask::Pages, 0);
+    let (before, flushes) = (lockings(), machine.flushes());
+    assert_eq!((map.vfree_atomic(areas[0]), map.vfree_atomic(areas[2])), (Ok(1), Ok(2)));
+    let mut want = before;
+    want[LockClass::Records as usize] += 2;
+    assert_eq!((lockings(), machine.flushes()), (want, flushes));
+    let range = map.info(areas[2]).unwrap().range;
+    assert_eq!(map.vfree_atomic(areas[2]), Err(FreeError::Deferred { area: range }));
+    assert_eq!(map.vfree(areas[2]), Err(FreeError::Deferred { area: range }));
+    let resized = map.vrealloc(0, areas[2], PAGE, Fill::Any);
+    assert_eq!(resized, Err(MapError::NoArea(FreeError::Deferred { area: range })));
+    assert!(matches!(map.vfree_atomic(foreign), Err(FreeError::WrongKind { .. })));
+    for at in [Va::new(areas[1].get() + 1), Va::new(areas[1].get() + PAGE), Va::ZERO] {
+        assert!(matches!(map.vfree_atomic(at), Err(FreeError::NoArea { .. })));
+    }
+    // It is there until then.
+    assert_eq!((map.stats().areas, map.stats().deferred_areas, pages.lent()), (5, 2, 10));
+    check(&map, &pages);
+    assert_eq!((map.run_deferred(), map.run_deferred()), (2, 0));
+    assert_eq!((map.stats().areas, map.stats().deferred_areas, pages.lent()), (3, 0, 6));
+    check(&map, &pages);
+    map.vunmap(foreign).unwrap();
+    map.vfree(areas[1]).unwrap();
+    // A map that is dropped with a deferred free in it frees its records; the pages are the machine's business.
+    assert_eq!(map.vfree_atomic(areas[3]), Ok(1));
+    check(&map, &pages);
+}
+
+#[test]
+fn rd3_deferred_frees_and_workers_at_a_time_lose_nothing() {
+    let machine = SimMachine::new(4);
+    let pages = SimPages::new(&machine, 3000);
+    let map = rig(&machine, &pages, 0x8010);
+    let ended: u64 = std::thread::scope(|scope| {
+        let map = &map;
+        let frees = |cpu: u32| {
+            move || {
+                for n in 0..400 {
+                    let at = map.vmalloc(cpu, &AreaRequest::new((1 + n % 3) * PAGE)).unwrap();
+                    map.vfree_atomic(at).unwrap();
+                }
+                0
+            }
+        };
+        let works = || (0..800).map(|_| map.run_deferred()).sum::<u64>();
+        let threads = [scope.spawn(frees(0)), scope.spawn(frees(1)), scope.spawn(works), scope.spawn(works)];
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(ended + map.run_deferred(), 800);
+    check(&map, &pages);
+    assert_eq!((pages.lent(), map.stats().areas), (0, 0));
+    // Records of 800 areas at most, and none now.
+    assert!(map.shrink() > 0);
+    assert_eq!(map.shrink(), 0);
+    check(&map, &pages);
+}
+
+#[test]
+fn every_lock_is_reported_by_its_class() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 9);
+    let map = rig(&machine, &pages, 0x1010);
+    let taken = |class: LockClass, call: &dyn Fn()| {
+        let before = lockings()[class as usize];
+        call();
+        lockings()[class as usize] - before
+    };
+    let small = map.vm_map_ram(0, [FOREIGN].as_slice(), Protection(0)).unwrap();
+    assert_eq!(taken(LockClass::Closing, &|| map.vm_unmap_ram(0, small, 1).unwrap()), 1);
+    let pair = || map.vfree(map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap()).unwrap();
+    pair();
+    // Reserved, added, taken.
+    assert_eq!(taken(LockClass::Records, &pair), 3);
 }

@@ -67,7 +67,7 @@ fn at_every_n(
 fn big() -> AreaRequest {
     AreaRequest {
         align: Align::from_log2(15).unwrap(),
-        leaves: Leaves::HugeWherePossible,
+        leaves: Leaves::LargeWherePossible,
         ..AreaRequest::new(37 * PAGE - 5)
     }
 }
@@ -75,9 +75,9 @@ fn big() -> AreaRequest {
 #[test]
 fn sp4_a_refused_vmalloc_changes_nothing_at_every_n() {
     let call = |map: &Map<'_, '_>, _: Va| map.vmalloc(0, &big());
-    // 37 pages: four huge ones and five small; three pages of page tables at most.
+    // 37 pages: four entries of eight, two of two, and one; three pages of page tables at most.
     let small = |map: &Map<'_, '_>, _: Va| map.vmalloc(0, &AreaRequest::new(70 * PAGE));
-    assert_eq!(at_every_n(0, |_| Va::ZERO, call), 5);
+    assert_eq!(at_every_n(0, |_| Va::ZERO, call), 1);
     assert_eq!(at_every_n(0, |_| Va::ZERO, small), 70);
     assert!(at_every_n(1, |_| Va::ZERO, call) >= 3);
     assert!(at_every_n(1, |_| Va::ZERO, small) >= 5);
@@ -113,7 +113,7 @@ fn sp4_a_refused_vrealloc_changes_nothing_at_every_n() {
     let alone = |map: &Map<'_, '_>| map.vmalloc(0, &AreaRequest::new(9 * PAGE)).unwrap();
     let stuck = |map: &Map<'_, '_>| {
         let at = map
-            .vmalloc(0, &AreaRequest { leaves: Leaves::HugeWherePossible, ..AreaRequest::new(9 * PAGE) })
+            .vmalloc(0, &AreaRequest { leaves: Leaves::LargeWherePossible, ..AreaRequest::new(9 * PAGE) })
             .unwrap();
         map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap();
         at
@@ -124,7 +124,9 @@ fn sp4_a_refused_vrealloc_changes_nothing_at_every_n() {
     };
     let setups: [&dyn Fn(&Map<'_, '_>) -> Va; 4] = [&roomy, &alone, &stuck, &shrunk];
     for (nth, setup) in setups.into_iter().enumerate() {
-        assert!(at_every_n(0, setup, grow) >= 3, "setup {nth}");
+        // Of large entries all but one page are taken by runs.
+        let least = if nth == 2 { 1 } else { 3 };
+        assert!(at_every_n(0, setup, grow) >= least, "setup {nth}");
         assert!(at_every_n(1, setup, grow) >= 1, "setup {nth}");
     }
     for what in 2..6 {

@@ -108,6 +108,58 @@ fn chunks_of_congruent_areas_are_mapped_on_every_cpu_and_go_back() {
     space.validate().unwrap();
 }
 
+#[test]
+fn units_of_4096_cpus_lie_in_areas_of_the_space() {
+    const CPUS: u64 = 4096;
+    const GROUP_UNITS: u64 = 64;
+    let unit = u64::from(SIZES.unit);
+    // Groups of 64 units, and between two of them a hole that is as large as one.
+    let areas: Vec<_> =
+        (0..CPUS / GROUP_UNITS).map(|nth| (nth * 2 * GROUP_UNITS * unit, GROUP_UNITS * unit)).collect();
+    let unit_at = |cpu: u64| cpu / GROUP_UNITS * 2 * GROUP_UNITS * unit + cpu % GROUP_UNITS * unit;
+    let units: Vec<_> = (0..CPUS).map(unit_at).collect();
+    let machine = SimMachine::new(CPUS as u32);
+    let window = VaRange::from_pages(1 << 22, 1 << 24).unwrap();
+    let space: VmapSpace<_, SpaceDefault> = VmapSpace::new(VaRange::ALL, window, &machine).unwrap();
+    let mapper = Pages { machine: &machine, mapped: Mutex::default(), left: Cell::new(u64::MAX) };
+    let backend = VmChunks::new(&space, Groups { areas: &areas, units: &units }, SIZES.atom, mapper).unwrap();
+    let first = Va::new(1 << 30);
+    let sizes = Sizes { units: CPUS as u32, alloc: SIZES.unit * GROUP_UNITS as u32, ..SIZES };
+    let percpu: PercpuSpace<_, _, Ours> =
+        PercpuSpace::new(Geometry::new(sizes, first).unwrap(), &machine, backend).unwrap();
+
+    // More than the first chunk and another hold: whole pages, and objects that share one.
+    let request =
+        |nth: u64| if nth.is_multiple_of(3) { Request::new(256, 8) } else { Request::new(4096, 4096) };
+    let objects: Vec<_> = (0..40).map(|nth| percpu.alloc(&request(nth)).unwrap()).collect();
+    assert!(percpu.stats().chunks >= 3, "{:?}", percpu.stats());
+    let mut copies = Vec::new();
+    for (nth, &object) in (0u64..).zip(&objects) {
+        let chunk = percpu.find(object).map(|found| found.chunk).unwrap();
+        for cpu in 0..CPUS {
+            let at = object.at(Va::new(first.get() + unit_at(cpu)));
+            // Only the first chunk was there before the space: the pages of others are that CPU's.
+            let mapped = percpu.backend().mapper().mapped.lock().get(&at.page_floor()).copied();
+            assert_eq!(mapped, (chunk > 0).then_some(cpu as u32), "object {nth} of CPU {cpu}");
+            copies.push((at.get(), if nth % 3 == 0 { 256 } else { 4096 }));
+        }
+    }
+    // No two copies of any two objects share a byte.
+    copies.sort_unstable();
+    assert!(copies.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0));
+    percpu.validate().unwrap();
+    space.validate().unwrap();
+
+    objects.iter().for_each(|&object| percpu.free(object).unwrap());
+    percpu.balance();
+    percpu.validate().unwrap();
+    let (stats, mapped) = (percpu.stats(), percpu.backend().mapper().mapped.lock().len() as u64);
+    assert!(stats.chunks <= 2 && mapped < 16 * CPUS, "{mapped} pages of {stats:?}");
+    let busy = space.areas().filter(|seen| seen.state == va_space::State::Busy).count();
+    assert_eq!(busy, (stats.chunks as usize - 1) * areas.len());
+    space.validate().unwrap();
+}
+
 /// Blocks that are numbers.
 #[derive(Default)]
 struct Numbers {

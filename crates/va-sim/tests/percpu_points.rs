@@ -113,10 +113,10 @@ fn refuse_slabs<C: Config>(first: u64) {
 
 #[test]
 fn whatever_the_platform_refuses_changes_nothing() {
-    refuse_slabs::<Scan>(4);
-    // A tree over chunks, and records of slabs.
-    refuse_slabs::<Runs>(5);
-    refuse_slabs::<Ours>(6);
+    refuse_slabs::<Scan>(8);
+    // Three tables, the lookup, two rows of two kinds; a tree over chunks; rows of slabs and their table.
+    refuse_slabs::<Runs>(9);
+    refuse_slabs::<Ours>(12);
 }
 
 #[test]
@@ -147,6 +147,57 @@ fn an_object_is_put_where_it_must_be_or_nothing_changes() {
     check::<Scan>();
     check::<Runs>();
     check::<Ours>();
+}
+
+/// Chunks wholly free, and one with too much to spare; an object is placed after so many steps of the balance.
+fn place_after<C: Config>(steps: u32) -> bool {
+    let rig: Rig<C> = filled();
+    let page = Request::new(4096, 4096);
+    let objects: Vec<Offset> = (0..64).map(|_| rig.space.alloc(&page).unwrap()).collect();
+    for &object in objects[17..].iter().chain(&objects[1..8]) {
+        rig.space.free(object).unwrap();
+    }
+    for _ in 0..steps {
+        let _more = rig.space.tick();
+    }
+    let (mut placed, ended) = (Vec::new(), rig.space.tick() == va_percpu::Progress::Done);
+    for &object in objects[17..].iter().step_by(5).chain(&objects[2..4]) {
+        let chunk = rig.space.find(object);
+        match rig.space.alloc_at(object, 64) {
+            Ok(()) => {
+                let found = rig.space.find(object).unwrap();
+                let there = rig.space.backend().is_populated(found.base, found.off..found.off + 64);
+                assert_eq!(there, Some(true), "{object} after {steps} steps");
+                placed.push(object);
+            }
+            Err(error) => {
+                assert!(matches!(error, AllocError::NotFree { .. }) && chunk.is_none(), "{error}");
+                assert!(matches!(rig.space.free(object), Err(FreeError::NoChunk { .. })));
+            }
+        }
+        rig.space.validate().unwrap();
+    }
+    rig.space.balance();
+    rig.space.validate().unwrap();
+    assert_eq!(rig.space.stats().populated_pages, 6 + rig.space.backend().populated() as u64);
+    assert_eq!(rig.space.backend().stale(), 0);
+    placed.iter().for_each(|&object| rig.space.free(object).unwrap());
+    rig.space.balance();
+    rig.space.validate().unwrap();
+    assert_eq!(rig.space.stats().live, 11);
+    ended
+}
+
+#[test]
+fn pc7_an_object_is_placed_between_any_two_steps_of_the_balance_or_not_at_all() {
+    fn check<C: Config>() {
+        let steps = (0..60).find(|&steps| place_after::<C>(steps)).unwrap();
+        assert!(steps > 10, "{steps}");
+    }
+    check::<Runs>();
+    check::<Ours>();
+    check::<Scan>();
+    check::<Linux612>();
 }
 
 #[test]
@@ -325,4 +376,37 @@ fn counts_are_shown_as_linux_shows_them() {
         \u{20} cur_med_alloc       :           16\n\
         \u{20} cur_max_alloc       :           64\n\n";
     assert_eq!(text, expected);
+}
+
+#[test]
+fn the_first_chunk_stays_though_all_of_its_unit_is_free() {
+    fn check<C: Config>(object: u32, backwards: bool) {
+        const UNIT: u32 = 32 << 10;
+        // Nothing is before or behind the dynamic part.
+        let sizes = Sizes { unit: UNIT, fixed: 0, reserved: 0, dynamic: UNIT, atom: UNIT, ..SIZES };
+        let rig: Rig<C> = Rig::of(sizes);
+        let request = Request::new(object as usize, 4096);
+        let count = 3 * UNIT / object;
+        let mut objects: Vec<Offset> = (0..count).map(|_| rig.space.alloc(&request).unwrap()).collect();
+        assert_eq!((rig.space.stats().chunks, objects[0]), (3, Offset::new(0)));
+        if backwards {
+            objects.reverse();
+        }
+        // The chunk that is emptied last is at the front of those wholly free.
+        objects.iter().for_each(|&object| rig.space.free(object).unwrap());
+        rig.space.balance();
+        rig.space.validate().unwrap();
+        assert_eq!(rig.space.find(Offset::new(0)).map(|found| found.chunk), Some(0));
+        // One more, whose pages are those to spare.
+        assert!(rig.space.backend().chunks() <= 1, "{:?}", rig.space.stats());
+        rig.space.alloc_at(Offset::new(0), 4096).unwrap();
+        rig.space.free(Offset::new(0)).unwrap();
+        rig.space.validate().unwrap();
+    }
+    for (object, backwards) in [(4096, false), (4096, true), (32 << 10, false), (32 << 10, true)] {
+        check::<Ours>(object, backwards);
+        check::<Runs>(object, backwards);
+        check::<Scan>(object, backwards);
+        check::<Linux612>(object, backwards);
+    }
 }

@@ -30,7 +30,9 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(size, align, atomic, reserved)| Op::Alloc { size, align, atomic, reserved }),
         10 => any::<u32>().prop_map(Op::Free),
         2 => (any::<u32>(), prop_oneof![0..=40u32, 0..=70_000u32]).prop_map(|(which, behind)| Op::Wrong(which, behind)),
-        2 => Just(Op::Tick),
+        2 => (any::<u32>(), prop_oneof![Just(0), 0..=40u32, 0..=70_000u32], size())
+            .prop_map(|(which, behind, size)| Op::Place { which, behind, size }),
+        3 => Just(Op::Tick),
         1 => Just(Op::Balance),
         1 => prop_oneof![0..=6u8, Just(255)].prop_map(Op::Refuse),
     ]

@@ -185,7 +185,8 @@ fn sp4_rows_that_are_refused_are_no_rows() {
     let aligned = Request::pages(1).unwrap().aligned(Align::new(2 << 12).unwrap());
     let before = seen(&index);
     platform.set(Refuse::All);
-    assert!(matches!(index.alloc(&aligned), Err(AllocError::NoMeta { .. })));
+    // No memory for a row: the search is long, and its answer the same.
+    assert!(matches!(index.alloc(&aligned), Err(AllocError::NoSpace { .. })));
     assert!(!index.has_rows());
     assert_eq!(seen(&index), before);
     index.validate().unwrap();
@@ -195,38 +196,6 @@ fn sp4_rows_that_are_refused_are_no_rows() {
     assert!(index.has_rows());
     assert_eq!(seen(&index).4, before.4);
     index.validate().unwrap();
-}
-
-#[test]
-fn sp4_a_row_is_not_built_for_an_area_that_is_refused() {
-    // One slab is granted, then none: whether it is the row's or the area's, a refusal leaves no row.
-    let mut refusals = 0;
-    for holes in 100..400 {
-        let platform = RefusingPlatform::new(Refuse::Never);
-        let all = VaRange::from_pages(0, 1 << 20).unwrap();
-        let mut index = BTree::<u64, 8, _>::new(all, all, platform.clone()).unwrap();
-        for n in 0..holes {
-            index.take(VaRange::from_pages(16 * n, 16 * n + 1).unwrap()).unwrap();
-            index.take(VaRange::from_pages(16 * n + 9, 16 * n + 16).unwrap()).unwrap();
-        }
-        for granted in 0..3 {
-            platform.set(Refuse::After(granted));
-            let before = seen(&index);
-            let request = Request::pages(8).unwrap().aligned(Align::new(8 << 12).unwrap());
-            match index.alloc(&request) {
-                Err(AllocError::NoMeta { .. }) => {
-                    assert_eq!(seen(&index), before, "{holes} holes, {granted} slabs");
-                    refusals += 1;
-                }
-                done => {
-                    assert!(done.is_ok(), "{done:?}");
-                    break;
-                }
-            }
-            index.validate().unwrap();
-        }
-    }
-    assert!(refusals > 300, "{refusals}");
 }
 
 #[test]
@@ -270,9 +239,9 @@ fn sp4_more_pieces_than_there_can_be_are_refused() {
 fn the_sizes_that_the_docs_name() {
     use va_base::NoSlabs;
     let kib = |bytes: usize| bytes as f64 / 1024.0;
-    assert!(kib(size_of::<BTreeIndex<NoSlabs>>()) < 6.6);
-    assert!(kib(size_of::<BTreeIndex32<NoSlabs>>()) < 6.6);
-    assert!(kib(size_of::<RbIndex<Linux, NoSlabs>>()) < 3.2);
+    assert!(kib(size_of::<BTreeIndex<NoSlabs>>()) < 3.6);
+    assert!(kib(size_of::<BTreeIndex32<NoSlabs>>()) < 3.7);
+    assert!(kib(size_of::<RbIndex<Linux, NoSlabs>>()) < 1.6);
     let holes = |index: &mut dyn FnMut(VaRange) -> bool| {
         (1..).find(|&n| !index(VaRange::from_pages(64 + 2 * n, 65 + 2 * n).unwrap())).unwrap()
     };
@@ -284,7 +253,7 @@ fn the_sizes_that_the_docs_name() {
         holes(&mut |range| narrow.take(range).is_ok()),
         holes(&mut |range| tree.take(range).is_ok()),
     ];
-    assert_eq!(counts, [53, 107, 64]);
+    assert_eq!(counts, [29, 59, 16]);
 }
 
 #[test]

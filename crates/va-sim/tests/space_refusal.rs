@@ -77,33 +77,62 @@ fn sp4_a_space_that_cannot_begin_hands_everything_back() {
         let machine = SimMachine::new(4);
         machine.refuse_after(u64::MAX, tables);
         let made = VmapSpace::<_, Ours>::new(pages(0, 10), pages(0, 10), &machine);
-        assert_eq!(made.err(), (tables < 7).then_some(SpaceError::NoTable), "3 for the map, 4 nodes");
+        assert_eq!(made.err(), (tables < 6).then_some(SpaceError::NoTable), "4 for the map, a group, a node");
         assert_eq!(machine.tables(), 0);
         machine.refuse_after(u64::MAX, tables);
-        let made = VmapSpace::<_, WithTrees<Ours>>::new(pages(0, 10), pages(0, 10), &machine);
-        assert!(made.is_err(), "4 more for the trees");
+        let made = VmapSpace::<_, Linux69>::new(pages(0, 10), pages(0, 10), &machine);
+        assert!(made.is_err(), "3 more nodes");
         assert_eq!(machine.tables(), 0);
     }
 }
 
 #[test]
+fn sp4_a_node_that_cannot_be_made_leaves_the_space_as_it_was_and_is_made_later() {
+    let machine = SimMachine::new(4096);
+    let space = space::<Ours>(&machine, 1 << 20);
+    assert_eq!(space.nodes(), 4096);
+    let first = space.alloc(0, &ask(3)).unwrap();
+    let (before, tables) = (space.stats(), machine.tables());
+    machine.refuse_after(u64::MAX, 0);
+    assert_eq!(space.alloc(4095, &ask(3)), Err(SpaceError::NoTable));
+    assert_eq!(space.magazine(9).err(), Some(SpaceError::NoTable));
+    // A caller that may not wait does not ask: the area has no owner.
+    let atomic = ask(3).context(va_base::Context::Atomic);
+    let area = space.alloc(4095, &atomic).unwrap();
+    assert_eq!(space.find(area.start()).unwrap().owner, None);
+    space.free(area).unwrap();
+    space.purge(Purge::Full);
+    assert_eq!((space.stats().free_pages, machine.tables()), (before.free_pages, tables));
+    machine.refuse_after(u64::MAX, u64::MAX);
+    let area = space.alloc(4095, &ask(3)).unwrap();
+    assert_eq!(space.find(area.start()).unwrap().owner, Some(4095));
+    assert_eq!(machine.tables(), tables + 2, "a group and a node");
+    space.free(area).unwrap();
+    space.free(first).unwrap();
+    assert_eq!(space.purge(Purge::Drain).left.get(), 0);
+    assert_eq!(space.validate(), Ok(()));
+    drop(space);
+    assert_eq!(machine.tables(), 0);
+}
+
+#[test]
 fn sp4_a_lookup_without_a_record_leaves_nothing_behind() {
-    // Room for 64 areas in each node's tree without a slab; the index itself has all it needs for the areas side by side.
+    // Room for 16 areas in each node's tree without a piece of memory; the index itself has all it needs for the areas side by side.
     let machine = SimMachine::new(1);
     let space = space::<WithTrees<Ours>>(&machine, 1 << 20);
     machine.refuse_after(0, u64::MAX);
-    let areas: Vec<_> = (0..64).map(|_| space.alloc(0, &ask(3)).unwrap()).collect();
+    let areas: Vec<_> = (0..16).map(|_| space.alloc(0, &ask(3)).unwrap()).collect();
     let before = space.stats();
     assert!(matches!(space.alloc(0, &ask(3)), Err(SpaceError::Index(AllocError::NoMeta { .. }))));
     // Of congruent areas the second finds no record: the first gives its own back.
     let parts = [(0, va_base::PAGE_SIZE), (16 * va_base::PAGE_SIZE, va_base::PAGE_SIZE)];
     space.free(areas.into_iter().next_back().unwrap()).unwrap();
     space.purge(Purge::Full);
-    assert_eq!(space.stats().areas, 63);
+    assert_eq!(space.stats().areas, 15);
     let refused = space.alloc_congruent(&va_tree::Congruent::new(&parts, va_base::PAGE_SIZE).unwrap());
     assert!(matches!(refused, Err(SpaceError::Index(AllocError::NoMeta { .. }))), "{refused:?}");
     assert_eq!(space.validate(), Ok(()));
-    assert_eq!((space.stats().areas, space.stats().holes), (63, before.holes));
+    assert_eq!((space.stats().areas, space.stats().holes), (15, before.holes));
     let _again = space.alloc(0, &ask(3)).unwrap();
     assert_eq!(space.stats().free_pages, before.free_pages);
     drop(space);

@@ -6,10 +6,14 @@ use proptest::prelude::*;
 use va_base::{Pages, Request, Va, VaRange};
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
+use va_sim::small::Small;
 use va_sim::space_model::SpaceModel;
 use va_space::config::{Default as Ours, WithTrees};
 use va_space::{Config, Purge, ReshapeError, SpaceError, State, VmapSpace};
 use va_tree::FreeIndex;
+
+/// Purges in one slice each, as the model's are: a request that ends one early finds as good an answer, and another.
+type Whole = Small<Ours, 8192, { u64::MAX }>;
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
 
@@ -111,7 +115,7 @@ fn compare<C: Config>(size: u64, calls: &[Call]) -> Result<(), TestCaseError> {
         let busy: Vec<_> =
             space.areas().filter(|seen| seen.state == State::Busy).map(|seen| seen.range).collect();
         prop_assert_eq!(busy, model.busy().collect::<Vec<_>>(), "{:?}", call);
-        prop_assert_eq!(space.stats().holes, model.index().hole_count());
+        prop_assert_eq!(space.stats().holes, model.index().hole_count(), "{:?}", call);
     }
     Ok(())
 }
@@ -123,8 +127,8 @@ proptest! {
     fn a_space_whose_areas_change_shape_answers_as_its_twin(
         (size, calls) in (30..200u64).prop_flat_map(|size| (Just(size), prop::collection::vec(call(size), 1..200)))
     ) {
-        compare::<Ours>(size, &calls)?;
-        compare::<WithTrees<Ours>>(size, &calls)?;
+        compare::<Whole>(size, &calls)?;
+        compare::<WithTrees<Whole>>(size, &calls)?;
     }
 }
 

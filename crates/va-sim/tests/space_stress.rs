@@ -118,6 +118,15 @@ where
     refused
 }
 
+/// Counts a thread as one that has ended, by a panic, too: the others and the test end then.
+struct Ends<'a>(&'a AtomicU64);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 fn stress<C: Config>(threads: u64, calls: u64, flushing: Flushing)
 where
     <C as Config>::Index<&'static SimMachine>: Send,
@@ -133,17 +142,18 @@ where
     machine.set_online(1);
     machine.set_flushing(flushing);
     let space = Shared::<C>::new(extent(), extent(), &machine).unwrap();
-    // The table of all magazines: later ones need none.
-    drop(space.magazine(0).unwrap());
+    // The memory of all magazines: later ones need none.
+    let magazines: Vec<_> = (0..threads).map(|cpu| space.magazine(cpu as u32).unwrap()).collect();
+    drop(magazines);
     let refused = AtomicU64::new(0);
     let running = AtomicU64::new(threads);
     std::thread::scope(|scope| {
         for cpu in 0..threads {
             let (space, machine, refused, running) = (&space, &machine, &refused, &running);
             scope.spawn(move || {
+                let _ends = Ends(running);
                 let seed = seed.wrapping_add(cpu).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 refused.fetch_add(live(space, machine, cpu as u32, seed, calls), Ordering::Relaxed);
-                running.fetch_sub(1, Ordering::Relaxed);
             });
         }
         // Flushes that end later end here.

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use proptest::prelude::*;
-use va_base::{Align, AllocError, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
+use va_base::{Align, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_sim::platform::HeapPlatform;
@@ -235,7 +235,7 @@ fn a_twin_with_another_decay_differs() {
     }
     struct Other;
     impl Config for Other {
-        type Index<P: Platform> = <config::Default as Config>::Index<P>;
+        type Index<P: Platform + Send> = <config::Default as Config>::Index<P>;
         type Zone = Spread;
         type Decay = Wrong;
         type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;
@@ -247,9 +247,6 @@ fn a_twin_with_another_decay_differs() {
         const ORDER: Order = Order::SliceByAddress;
         const SLICE_AREAS: u64 = u64::MAX;
         const FAIL_FAST: bool = true;
-        fn index<P: Platform>(e: VaRange, w: VaRange, p: P) -> Result<Self::Index<P>, AllocError> {
-            config::Default::index(e, w, p)
-        }
     }
     assert_eq!(Spread::node_of(&va_space::node::NodeMap::new(1, Pages::new(16)).unwrap(), Va::ZERO), 0);
     let machine = SimMachine::new(1);

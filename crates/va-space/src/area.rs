@@ -35,6 +35,31 @@ impl Area {
     }
 }
 
+/// An area that is neither found nor free: its owner has it, and releases it.
+///
+/// Dropping it leaks the range.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "an area that is dropped is never freed"]
+pub struct DetachedArea {
+    pub(crate) page: u64,
+    pub(crate) pages: u64,
+    pub(crate) note: Option<u64>,
+}
+
+impl DetachedArea {
+    /// Returns its addresses.
+    #[inline]
+    pub fn range(&self) -> VaRange {
+        range_of(self.page, self.pages)
+    }
+
+    /// Returns what was noted of it.
+    #[inline]
+    pub fn note(&self) -> Option<u64> {
+        self.note
+    }
+}
+
 /// What a lookup saw at one moment. The area may have been given back since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AreaView {
@@ -44,12 +69,15 @@ pub struct AreaView {
     pub state: State,
     /// The node that allocated it; `None` for one outside the default window, one taken at boot, and in a space without pools.
     pub owner: Option<u32>,
+    /// What was noted of it ([`note`](crate::VmapSpace::note)): of an area that is found as busy, at the moment that its word
+    /// was read. An iteration over all areas leaves it out.
+    pub note: Option<u64>,
 }
 
 impl AreaView {
     pub(crate) fn of(seen: Seen) -> Option<Self> {
         let state = seen.word.state()?;
-        Some(Self { range: range_of(seen.page, seen.pages), state, owner: seen.word.owner() })
+        Some(Self { range: range_of(seen.page, seen.pages), state, owner: seen.word.owner(), note: None })
     }
 }
 

@@ -5,7 +5,7 @@
 //! |---|---|---|---|
 //! | stands for | Linux 5.2 to 6.8: one lock | Linux 6.9 to 6.12: nodes and pools | ours |
 //! | free index | red-black tree, Linux's search | the same | B+tree, exact |
-//! | nodes | 1 | a node a CPU, up to 128; with one, no pools | a node a CPU, up to 128 |
+//! | nodes | 1 | a node a CPU, up to 128; with one, no pools | a node a CPU, up to 4,096 |
 //! | pools | none | up to 256 pages | up to 256 pages and 8 large sizes, stolen before a request fails |
 //! | decay | - | a quarter, all of 1 to 3 | a quarter |
 //! | purge | whole, newest first | whole, node by node, lists by address | in slices |
@@ -21,7 +21,7 @@ use crate::node::{InTurn, Spread, Zone};
 use core::marker::PhantomData;
 use va_base::{AllocError, Machine, Pages, Platform, VaRange};
 use va_tree::rb::Linux;
-use va_tree::{BTreeIndex, FreeIndex, RbIndex};
+use va_tree::{BTreeIndex, InPlace, RbIndex, Supplied};
 
 /// In which order flushed areas go back to the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +38,7 @@ pub enum Order {
 /// A bundle of policies. Constant for a space; costs nothing at run time.
 pub trait Config: 'static {
     /// The index of holes.
-    type Index<P: Platform>: FreeIndex;
+    type Index<P: Platform + Send>: Supplied + InPlace<P> + Send;
     /// Where a freed area without an owner waits.
     type Zone: Zone;
     /// How much of a pool one drain takes out.
@@ -46,7 +46,7 @@ pub trait Config: 'static {
     /// How a busy area is found.
     type Lookup<P: Machine>: Lookup<P>;
 
-    /// Most nodes, at least 1 and at most 128.
+    /// Most nodes, at least 1 and at most [`NODES_LIMIT`](crate::NODES_LIMIT).
     const NODES_MAX: u32;
     /// Whether a space with one node has a pool.
     const POOL_ON_ONE_NODE: bool;
@@ -59,7 +59,7 @@ pub trait Config: 'static {
     const STEAL: bool;
     /// Order of what goes back to the index.
     const ORDER: Order;
-    /// Areas that one slice of a purge handles.
+    /// Areas that one slice of a purge frees in the index, at most; other work is measured by that.
     const SLICE_AREAS: u64;
     /// Whether impossible requests, and repeats of one that failed, fail without a purge.
     const FAIL_FAST: bool;
@@ -73,15 +73,19 @@ pub trait Config: 'static {
         lazy_max_pages(cpus)
     }
 
-    /// Creates the index of the whole pages of `extent`.
+    /// Creates the index of the whole pages of `extent`, for a caller that wants one without a space.
     ///
     /// # Errors
     /// [`AllocError::BadRange`] if there is none.
-    fn index<P: Platform>(
+    fn index<P: Platform + Send>(
         extent: VaRange,
         default_window: VaRange,
         platform: P,
-    ) -> Result<Self::Index<P>, AllocError>;
+    ) -> Result<Self::Index<P>, AllocError> {
+        let mut index = <Self::Index<P> as InPlace<P>>::EMPTY;
+        index.init(extent, default_window, platform)?;
+        Ok(index)
+    }
 }
 
 /// Linux 5.2 to 6.8: one lock, no pools.
@@ -89,7 +93,7 @@ pub trait Config: 'static {
 pub struct OneLock52;
 
 impl Config for OneLock52 {
-    type Index<P: Platform> = RbIndex<Linux, P>;
+    type Index<P: Platform + Send> = RbIndex<Linux, P>;
     type Zone = InTurn;
     type Decay = QuarterOrAllOfFew;
     type Lookup<P: Machine> = TreeLookup<P, InTurn, Upward>;
@@ -102,14 +106,6 @@ impl Config for OneLock52 {
     const SLICE_AREAS: u64 = u64::MAX;
     const FAIL_FAST: bool = false;
     const RECLAIM_FIRST: bool = true;
-
-    fn index<P: Platform>(
-        extent: VaRange,
-        default_window: VaRange,
-        platform: P,
-    ) -> Result<Self::Index<P>, AllocError> {
-        RbIndex::new(extent, default_window, platform)
-    }
 }
 
 /// Linux 6.9 to 6.12: nodes and pools.
@@ -117,7 +113,7 @@ impl Config for OneLock52 {
 pub struct Linux69;
 
 impl Config for Linux69 {
-    type Index<P: Platform> = RbIndex<Linux, P>;
+    type Index<P: Platform + Send> = RbIndex<Linux, P>;
     type Zone = InTurn;
     type Decay = QuarterOrAllOfFew;
     type Lookup<P: Machine> = TreeLookup<P, InTurn, Upward>;
@@ -130,14 +126,6 @@ impl Config for Linux69 {
     const SLICE_AREAS: u64 = u64::MAX;
     const FAIL_FAST: bool = false;
     const RECLAIM_FIRST: bool = true;
-
-    fn index<P: Platform>(
-        extent: VaRange,
-        default_window: VaRange,
-        platform: P,
-    ) -> Result<Self::Index<P>, AllocError> {
-        RbIndex::new(extent, default_window, platform)
-    }
 }
 
 /// Ours.
@@ -145,26 +133,18 @@ impl Config for Linux69 {
 pub struct Default;
 
 impl Config for Default {
-    type Index<P: Platform> = BTreeIndex<P>;
+    type Index<P: Platform + Send> = BTreeIndex<P>;
     type Zone = Spread;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;
-    const NODES_MAX: u32 = 128;
+    const NODES_MAX: u32 = crate::NODES_LIMIT;
     const POOL_ON_ONE_NODE: bool = true;
     const POOL_PAGES_MAX: u64 = 1 << 14;
     const POOL_TRIES: u32 = 4;
     const STEAL: bool = true;
     const ORDER: Order = Order::SliceByAddress;
-    const SLICE_AREAS: u64 = 256;
+    const SLICE_AREAS: u64 = 7;
     const FAIL_FAST: bool = true;
-
-    fn index<P: Platform>(
-        extent: VaRange,
-        default_window: VaRange,
-        platform: P,
-    ) -> Result<Self::Index<P>, AllocError> {
-        BTreeIndex::new(extent, default_window, platform)
-    }
 }
 
 /// `C`, but that busy areas are found by a tree in each node, nodes asked in the order of `W`.
@@ -172,7 +152,7 @@ impl Config for Default {
 pub struct WithTrees<C, W = Downward>(PhantomData<fn() -> (C, W)>);
 
 impl<C: Config, W: Way> Config for WithTrees<C, W> {
-    type Index<P: Platform> = C::Index<P>;
+    type Index<P: Platform + Send> = C::Index<P>;
     type Zone = C::Zone;
     type Decay = C::Decay;
     type Lookup<P: Machine> = TreeLookup<P, C::Zone, W>;
@@ -188,13 +168,5 @@ impl<C: Config, W: Way> Config for WithTrees<C, W> {
 
     fn lazy_max(cpus: u32) -> Pages {
         C::lazy_max(cpus)
-    }
-
-    fn index<P: Platform>(
-        extent: VaRange,
-        default_window: VaRange,
-        platform: P,
-    ) -> Result<Self::Index<P>, AllocError> {
-        C::index(extent, default_window, platform)
     }
 }

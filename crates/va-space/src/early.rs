@@ -1,25 +1,27 @@
-//! A space before there is one: whoever comes too early gets a typed error, not a crash.
+//! A space before there is one, in a static: a caller that comes too early gets a typed error, not a crash.
 //!
-//! A kernel names its space in a static long before it knows its memory. Areas that exist by then are imported when the
-//! space is made ([`VmapSpace::with_busy`]); until [`EarlySpace::ready`] says that it is, every use is refused.
+//! A kernel names its space in a static long before it knows its memory. [`EarlySpace::new`] is a constant without a space;
+//! [`EarlySpace::init`] copies an empty one there, also a constant, and gives it machine and extent in place. Areas that exist by then are imported as busy.
+//! Until then every use is an error.
 //!
 //! # Locking
-//! None: one atomic reference, set once.
+//! One atomic reference, set once. The lock of the place is taken by the first `init` and stays taken while there is a
+//! space, so that nobody else ever changes it.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `vmap_initialized`, `vm_area_add_early`, `vmalloc_init`).
 
 use crate::config::Config;
 use crate::error::SpaceError;
 use crate::space::VmapSpace;
-use va_base::Machine;
-use va_base::sync::OnceRef;
+use va_base::sync::{Mutex, MutexGuard, OnceRef};
+use va_base::{Machine, Place, VaRange};
 
 /// A place for a space, for a static.
 ///
 /// ```
 /// use va_base::{Request, VaRange};
 /// use va_sim::machine::SimMachine;
-/// use va_space::{EarlySpace, SpaceError, VmapSpace, config};
+/// use va_space::{EarlySpace, SpaceError, config};
 ///
 /// static SPACE: EarlySpace<&'static SimMachine, config::Default> = EarlySpace::new();
 ///
@@ -27,22 +29,53 @@ use va_base::sync::OnceRef;
 /// let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// let boot = [VaRange::from_pages(0x1000, 0x1004).unwrap()];
-/// let space = VmapSpace::with_busy(window, window, machine, &boot)?;
-/// SPACE.ready(Box::leak(Box::new(space)))?;
+/// SPACE.init(window, window, machine, &boot)?;
 /// assert_eq!(SPACE.get()?.alloc(0, &Request::pages(1).unwrap())?.start().page_floor(), 0x1004);
 /// # Ok::<(), SpaceError>(())
 /// ```
 pub struct EarlySpace<P: Machine + Clone + 'static, C: Config> {
     space: OnceRef<'static, VmapSpace<P, C>>,
+    place: Mutex<P::Lock, Place<VmapSpace<P, C>>>,
 }
 
 impl<P: Machine + Clone + 'static, C: Config> EarlySpace<P, C> {
-    /// A place without a space.
-    pub const fn new() -> Self {
-        Self { space: OnceRef::new() }
+    va_base::const_fn! {
+        /// A place without a space.
+        pub fn new() -> Self {
+            Self { space: OnceRef::new(), place: Mutex::new(Place::Empty) }
+        }
     }
 
-    /// Puts the space there, for good.
+    /// Makes a space here, for good, in which `busy` is allocated already; see [`VmapSpace::with_busy`].
+    ///
+    /// # Errors
+    /// [`SpaceError::AlreadyReady`] if a space is there, or is being made; it stays. Else as
+    /// [`VmapSpace::with_busy`], after which another call may try again.
+    /// # Locks
+    /// The lock of the place, which is only tried. Stack: less than 4 KiB in release builds.
+    pub fn init(
+        &'static self,
+        extent: VaRange,
+        default_window: VaRange,
+        machine: P,
+        busy: &[VaRange],
+    ) -> Result<&'static VmapSpace<P, C>, SpaceError> {
+        let mut place = self.place.try_lock().ok_or(SpaceError::AlreadyReady)?;
+        if self.space.get().is_some() {
+            return Err(SpaceError::AlreadyReady);
+        }
+        // A constant; machine, tables and extent come where it is.
+        *place = va_base::constant!(Place::Full(VmapSpace::empty()));
+        let space = place.get_mut().ok_or(SpaceError::NotReady)?;
+        if let Err(error) = space.init_with_busy(extent, default_window, machine, busy) {
+            *place = Place::Empty;
+            return Err(error);
+        }
+        let space: &'static _ = MutexGuard::leak(place).get().ok_or(SpaceError::NotReady)?;
+        self.ready(space).map(|()| space)
+    }
+
+    /// Puts a space here that was made elsewhere, for good.
     ///
     /// # Errors
     /// [`SpaceError::AlreadyReady`] if one is there; it stays.
@@ -53,7 +86,7 @@ impl<P: Machine + Clone + 'static, C: Config> EarlySpace<P, C> {
     /// The space.
     ///
     /// # Errors
-    /// [`SpaceError::NotReady`] before [`ready`](Self::ready). Cost: one load.
+    /// [`SpaceError::NotReady`] before [`init`](Self::init) or [`ready`](Self::ready). Cost: one load.
     #[inline]
     pub fn get(&self) -> Result<&'static VmapSpace<P, C>, SpaceError> {
         self.space.get().ok_or(SpaceError::NotReady)
@@ -87,5 +120,20 @@ mod tests {
         assert!(core::ptr::eq(early.get().unwrap(), spaces[0]));
         let area = early.get().unwrap().alloc(0, &Request::pages(2).unwrap()).unwrap();
         assert_eq!((area.start().page_floor(), spaces[1].stats().areas), (16, 0));
+    }
+
+    #[test]
+    fn a_space_is_made_in_its_place_once() {
+        static EARLY: EarlySpace<&'static TestMachine, Linux69> = EarlySpace::new();
+        let machine: &'static TestMachine = Box::leak(Box::new(TestMachine::default()));
+        let all = VaRange::from_pages(16, 64).unwrap();
+        let outside = VaRange::from_pages(60, 70).unwrap();
+        assert!(matches!(EARLY.init(all, all, machine, &[outside]), Err(SpaceError::Index(_))));
+        assert_eq!(EARLY.get().err(), Some(SpaceError::NotReady), "another call may try again");
+        let boot = VaRange::from_pages(16, 20).unwrap();
+        let space = EARLY.init(all, all, machine, &[boot]).unwrap();
+        assert!(core::ptr::eq(EARLY.get().unwrap(), space));
+        assert_eq!(EARLY.init(all, all, machine, &[]).err(), Some(SpaceError::AlreadyReady));
+        assert_eq!(space.find(boot.start()).map(|seen| seen.range), Some(boot));
     }
 }

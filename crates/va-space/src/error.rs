@@ -19,8 +19,17 @@ pub enum SpaceError {
         largest: Pages,
         /// Pages freed whose flush has not ended: they may come back without anybody freeing anything.
         lazy: Pages,
-        /// Pages in magazines, flushed or not, whose owners have been told to hand them back.
+        /// Pages in magazines, flushed or not, that could not be drained since their owners were in a call, or that were not
+        /// drained by a call that only takes what is at hand.
         cached: Pages,
+    },
+    /// Nothing fits at hand, and the caller of the request may not wait ([`Context::Atomic`](va_base::Context::Atomic)): pages
+    /// that are lazy or cached would have to be purged first. A caller that may sleep succeeds, or gets another error.
+    WouldBlock {
+        /// Pages asked for.
+        requested: Pages,
+        /// Pages freed whose flush has not begun or not ended.
+        lazy: Pages,
     },
     /// Nothing like this could fit even if the whole extent were free. Nothing was purged for it.
     Impossible {
@@ -33,7 +42,7 @@ pub enum SpaceError {
     },
     /// The index refused for another reason.
     Index(AllocError),
-    /// The machine lent no table for the page map or for a node.
+    /// The machine has no memory for a table of the page map, for a node or for a magazine.
     NoTable,
     /// More pages than the space can describe: the extent ends above what the page map covers.
     TooHigh {
@@ -44,11 +53,6 @@ pub enum SpaceError {
     NotReady,
     /// There is a space already, and it stays.
     AlreadyReady,
-    /// All magazines that a space can have are out.
-    NoMagazine {
-        /// How many there can be.
-        limit: usize,
-    },
 }
 
 impl fmt::Display for SpaceError {
@@ -59,6 +63,10 @@ impl fmt::Display for SpaceError {
                 "no room for {requested} aligned to {align:?} bytes in {window}: the largest hole is {largest}, \
                  {lazy} wait for a flush, {cached} are in magazines"
             ),
+            Self::WouldBlock { requested, lazy } => write!(
+                f,
+                "no room for {requested} at hand, {lazy} wait for a flush, and the caller may not wait"
+            ),
             Self::Impossible { requested, align, window } => {
                 write!(f, "{requested} aligned to {align:?} bytes can never fit in {window}")
             }
@@ -67,7 +75,6 @@ impl fmt::Display for SpaceError {
             Self::TooHigh { extent } => write!(f, "extent {extent} ends above what the page map covers"),
             Self::NotReady => f.write_str("there is no space yet"),
             Self::AlreadyReady => f.write_str("there is a space already"),
-            Self::NoMagazine { limit } => write!(f, "all {limit} magazines of the space are out"),
         }
     }
 }

@@ -13,10 +13,16 @@
 //! the lock of its lazy areas a magazine adds its hull to theirs and learns the number of the flight that will board the
 //! node next; the areas stay where they are, so a round of any number of sizes is sealed in a few instructions. When
 //! that flight has landed they are flushed ([`Landings`]).
+//!
+//! A flush serves callers too that hold unmapped pages of their own ([`Dirty`]): their ranges go to the machine beside the
+//! hull, in the flush of the next flight. The open round of a magazine is such a range. Its hull is published in [`Hull`],
+//! so that a purge reads it without the magazine's lock.
 
+use crate::area::range_of;
 use crate::list::{AreaList, Flushed, Loose, Unflushed};
 use crate::map::PageMap;
 use crate::pool::Shelf;
+use crate::space::{Budget, Cost};
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, Va, VaRange};
 
@@ -59,8 +65,10 @@ impl Ticket {
 pub(crate) struct Landings(AtomicU64);
 
 impl Landings {
-    pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(0))
+    va_base::const_fn! {
+        pub(crate) fn new() -> Self {
+            Self(AtomicU64::new(0))
+        }
     }
 
     /// Notes that everything up to the flight `number` has landed.
@@ -76,6 +84,83 @@ impl Landings {
     }
 }
 
+/// Ranges of one flush at most.
+const RANGES_MAX: usize = 16;
+
+/// A small set of ranges that the next flush covers; more than [`RANGES_MAX`] are joined with their neighbours.
+pub(crate) struct Dirty {
+    ranges: [VaRange; RANGES_MAX],
+    len: usize,
+}
+
+impl Dirty {
+    pub(crate) const fn new() -> Self {
+        Self { ranges: [VaRange::ALL; RANGES_MAX], len: 0 }
+    }
+
+    pub(crate) fn ranges(&self) -> &[VaRange] {
+        &self.ranges[..self.len]
+    }
+
+    /// Forgets them all.
+    fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Adds a range: joins it with one that it touches, or, if the set is full, with the one that grows the least.
+    pub(crate) fn add(&mut self, more: VaRange) {
+        if more.is_empty() {
+            return;
+        }
+        let hull = |one: VaRange| VaRange::new(one.start().min(more.start()), one.end().max(more.end()));
+        let growth = |one: &VaRange| hull(*one).map_or(u64::MAX, |hull| hull.len_bytes() - one.len_bytes());
+        let touches = |one: &VaRange| one.start() <= more.end() && more.start() <= one.end();
+        let known = &mut self.ranges[..self.len];
+        let joined = match known.iter().position(touches) {
+            None if self.len == RANGES_MAX => (0..self.len).min_by_key(|&at| growth(&known[at])),
+            touching => touching,
+        };
+        match joined {
+            Some(at) => known[at] = hull(known[at]).unwrap_or(VaRange::ALL),
+            None => {
+                self.ranges[self.len] = more;
+                self.len += 1;
+            }
+        }
+    }
+}
+
+/// The hull of a magazine's open round, published by its owner; a purge that flushes aliases reads it.
+///
+/// The owner stores each end when it grows, and resets both after the lazy areas of the node cover them. So whoever
+/// reads an end that was reset, or stored after that, finds the round before it covered by the node's next flight.
+pub(crate) struct Hull {
+    /// The lowest page, its bits inverted, so that none at all is 0.
+    below: AtomicU64,
+    high: AtomicU64,
+}
+
+impl Hull {
+    va_base::const_fn! {
+        pub(crate) fn new() -> Self {
+            Self { below: AtomicU64::new(0), high: AtomicU64::new(0) }
+        }
+    }
+
+    /// Notes that the round begins again. Called after the node covers the hull.
+    pub(crate) fn reset(&self) {
+        // Release pairs with `read`, as the stores of `Rounds::put` do: who reads this comes after the cover.
+        self.below.store(0, Ordering::Release);
+        self.high.store(0, Ordering::Release);
+    }
+
+    /// Returns what the round covers; all that was put in before, unless the node covers it already.
+    pub(crate) fn read(&self) -> Option<VaRange> {
+        let (low, high) = (!self.below.load(Ordering::Acquire), self.high.load(Ordering::Acquire));
+        if low < high { VaRange::new(Va::from_page(low), Va::from_page(high)) } else { None }
+    }
+}
+
 /// Freed areas, and the hull of all that were put in since it was last emptied: those of the node by size, and others.
 pub(crate) struct LazyAreas {
     pub(crate) sized: Shelf<Unflushed>,
@@ -84,14 +169,20 @@ pub(crate) struct LazyAreas {
     pub(crate) sealed: Amount,
     /// The number of the last flight that boarded here.
     boarded: u64,
-    low: u64,
+    /// The lowest page, its bits inverted, so that none at all is 0.
+    below: u64,
     high: u64,
 }
 
 impl LazyAreas {
     pub(crate) const fn new() -> Self {
         let sealed = Amount::NONE;
-        Self { sized: Shelf::new(), mixed: AreaList::new(), sealed, boarded: 0, low: u64::MAX, high: 0 }
+        Self { sized: Shelf::new(), mixed: AreaList::new(), sealed, boarded: 0, below: 0, high: 0 }
+    }
+
+    /// Begins as if the flight of this number had boarded here: what is sealed next flies with the one after it.
+    pub(crate) fn begin_after(&mut self, flight: u64) {
+        self.boarded = flight;
     }
 
     /// Those that are in lists here.
@@ -107,9 +198,41 @@ impl LazyAreas {
     /// Notes that `[page, end)` is in it.
     #[inline(always)]
     pub(crate) fn cover(&mut self, page: u64, end: u64) {
-        self.low = self.low.min(page);
+        self.below = self.below.max(!page);
         self.high = self.high.max(end);
     }
+}
+
+/// Ranges that the machine is told of at a time, when areas were flushed.
+const SETTLED_RANGES: usize = 16;
+
+/// Makes areas flushed ones, and tells the machine of each, if it wants to know, while nobody can allocate them.
+fn flushed(map: &PageMap, machine: &impl Machine, list: AreaList<Unflushed>) -> AreaList<Flushed> {
+    if machine.hears_settled() {
+        let mut ranges = [VaRange::default(); SETTLED_RANGES];
+        let (mut next, mut left) = (list.first(), list.areas());
+        while left > 0 {
+            let count = left.min(SETTLED_RANGES as u64) as usize;
+            for range in &mut ranges[..count] {
+                let seen = next.and_then(|page| map.at(page));
+                *range = seen.map_or(VaRange::default(), |seen| range_of(seen.page, seen.pages));
+                next = next.map(|page| map.link(page));
+            }
+            machine.settled(&ranges[..count]);
+            left -= count as u64;
+        }
+    }
+    list.in_phase()
+}
+
+/// How many areas of a list may change their phase in one step: all, unless the machine is told of each.
+fn step_of(machine: &impl Machine, budget: &mut Budget, areas: u64) -> u64 {
+    if !machine.hears_settled() {
+        return u64::MAX;
+    }
+    let count = areas.min(budget.steps(Cost::SETTLED));
+    (0..count).for_each(|_| budget.spend(Cost::SETTLED));
+    count
 }
 
 /// Moves a shelf into another, and what finds no list there to the end of `rest`.
@@ -155,7 +278,13 @@ pub(crate) struct Rounds {
 impl Rounds {
     pub(crate) const fn new() -> Self {
         let shelves = [const { Shelf::new() }; 2];
-        Self { shelves, open: 0, low: u64::MAX, high: 0, ticket: Ticket::USED }
+        // All zeros; see `begin`.
+        Self { shelves, open: 0, low: 0, high: 0, ticket: Ticket::USED }
+    }
+
+    /// Begins the first round; nothing is here.
+    pub(crate) fn begin(&mut self) {
+        (self.low, self.high) = (u64::MAX, 0);
     }
 
     /// What was taken back and is not sealed.
@@ -185,7 +314,7 @@ impl Rounds {
     /// # Errors
     /// The area.
     #[inline(always)]
-    pub(crate) fn put(&mut self, area: Loose<Unflushed>) -> Result<Amount, Loose<Unflushed>> {
+    pub(crate) fn put(&mut self, area: Loose<Unflushed>, hull: &Hull) -> Result<Amount, Loose<Unflushed>> {
         let (page, end) = (area.page, area.end());
         let shelf = &mut self.shelves[self.open & 1];
         shelf.put(area)?;
@@ -193,9 +322,11 @@ impl Rounds {
         // Branches, since the hull seldom grows.
         if page < self.low {
             self.low = page;
+            hull.below.store(!page, Ordering::Release);
         }
         if end > self.high {
             self.high = end;
+            hull.high.store(end, Ordering::Release);
         }
         Ok(holds)
     }
@@ -209,13 +340,14 @@ impl Rounds {
         self.ticket == Ticket::USED
     }
 
-    /// Takes the areas of a class that have landed.
+    /// Takes the areas of a class that have landed; a few of them, if the machine is told of each.
     #[inline]
-    pub(crate) fn take(&mut self, map: &PageMap, class: usize) -> AreaList<Flushed> {
+    pub(crate) fn take(&mut self, map: &PageMap, machine: &impl Machine, class: usize) -> AreaList<Flushed> {
         if self.ticket != Ticket::USED {
             return AreaList::new();
         }
-        self.both().1.take_list(map, class, u64::MAX).in_phase()
+        let count = if machine.hears_settled() { SETTLED_RANGES as u64 } else { u64::MAX };
+        flushed(map, machine, self.both().1.take_list(map, class, count))
     }
 
     /// Ends the round, under the lock of the node's `lazy`. What it holds stays here and flies with them, with what is away
@@ -263,19 +395,25 @@ impl Rounds {
     }
 
     /// Gives what is away to its flight. Under the purge lock, which keeps the flight in the air.
-    pub(crate) fn board(&mut self, map: &PageMap, flight: &mut Flight, board: &mut OnBoard) {
+    pub(crate) fn board(&mut self, map: &PageMap, batch: &mut Batch, board: &mut OnBoard) {
         self.ticket = Ticket::USED;
         let away = self.both().1;
-        flight.sealed.remove(Amount { areas: away.areas(), pages: away.pages() });
-        move_all(map, away, &mut board.0, &mut flight.mixed);
+        batch.sealed.remove(Amount { areas: away.areas(), pages: away.pages() });
+        move_all(map, away, &mut board.0, &mut batch.mixed);
     }
+}
+
+/// Everything that one flush serves, but for what is on board of nodes.
+pub(crate) struct Batch {
+    pub(crate) mixed: AreaList<Unflushed>,
+    /// What magazines keep, without being in a list here.
+    pub(crate) sealed: Amount,
 }
 
 /// A flight that has not begun.
 pub(crate) struct Boarding {
     number: u64,
-    mixed: AreaList<Unflushed>,
-    sealed: Amount,
+    pub(crate) batch: Batch,
     low: u64,
     high: u64,
 }
@@ -284,24 +422,47 @@ impl Boarding {
     /// Begins to board the flight after all others.
     pub(crate) fn new(flights: &mut u64) -> Self {
         *flights += 1;
-        Self { number: *flights, mixed: AreaList::new(), sealed: Amount::NONE, low: u64::MAX, high: 0 }
+        let batch = Batch { mixed: AreaList::new(), sealed: Amount::NONE };
+        Self { number: *flights, batch, low: u64::MAX, high: 0 }
     }
 
-    /// Takes all of `lazy` on board: what is sorted by size to the board of its node, the rest after what is there.
-    pub(crate) fn board(&mut self, map: &PageMap, lazy: &mut LazyAreas, board: &mut OnBoard) {
-        self.low = self.low.min(lazy.low);
+    /// Takes `lazy` on board: what is sorted by size to the board of its node, from `class` on, then the rest after what is
+    /// there. Returns the class to go on with if the budget ends first; the node has boarded when it returns none.
+    pub(crate) fn board(
+        &mut self,
+        map: &PageMap,
+        lazy: &mut LazyAreas,
+        board: &mut OnBoard,
+        mut class: usize,
+        budget: &mut Budget,
+    ) -> Option<usize> {
+        self.low = self.low.min(!lazy.below);
         self.high = self.high.max(lazy.high);
-        (lazy.low, lazy.high) = (u64::MAX, 0);
+        while let Some(at) = lazy.sized.next_class(class) {
+            if !budget.is_left() {
+                return Some(at);
+            }
+            budget.spend(Cost::LIST);
+            let (size, list) = (lazy.sized.size(at), lazy.sized.take_list(map, at, u64::MAX));
+            if let Err(list) = board.0.put_list(map, size, list) {
+                self.batch.mixed.append(map, list);
+            }
+            class = at + 1;
+        }
+        // What was freed meanwhile into a class that had boarded flies with the next, and its hull with it.
+        if lazy.sized.areas() == 0 {
+            (lazy.below, lazy.high) = (0, 0);
+        }
         lazy.boarded = self.number;
-        self.sealed.add(core::mem::replace(&mut lazy.sealed, Amount::NONE));
-        self.mixed.append(map, core::mem::replace(&mut lazy.mixed, AreaList::new()));
-        move_all(map, &mut lazy.sized, &mut board.0, &mut self.mixed);
+        self.batch.sealed.add(core::mem::replace(&mut lazy.sealed, Amount::NONE));
+        self.batch.mixed.append(map, core::mem::replace(&mut lazy.mixed, AreaList::new()));
+        None
     }
 
-    /// Returns itself unless nobody is on board, in which case there is no flight.
-    pub(crate) fn unless_empty(self, landings: &Landings) -> Option<Self> {
+    /// Returns itself unless there is nothing to flush, in which case there is no flight.
+    pub(crate) fn unless_empty(self, dirty: &Dirty, landings: &Landings) -> Option<Self> {
         // Whoever put an area in said what it covers.
-        if self.high == 0 {
+        if self.high == 0 && dirty.ranges().is_empty() {
             landings.note(self.number);
             return None;
         }
@@ -312,20 +473,22 @@ impl Boarding {
 /// Areas whose flush has begun.
 pub(crate) struct Flight {
     number: u64,
-    mixed: AreaList<Unflushed>,
-    /// What flies without being in a list here.
-    pub(crate) sealed: Amount,
+    pub(crate) batch: Batch,
     epoch: Epoch,
 }
 
 impl Flight {
-    /// Begins one flush over the hull of all on board.
+    /// Begins one flush over the hull of all on board, and over what callers added to `dirty`, which is empty afterwards.
     ///
     /// What was freed and unmapped before it became lazy is covered, since nobody boards any more.
-    pub(crate) fn begin(boarding: Boarding, machine: &impl Machine) -> Self {
-        let Boarding { number, mixed, sealed, low, high } = boarding;
-        let hull = VaRange::new(Va::from_page(low), Va::from_page(high)).unwrap_or(VaRange::ALL);
-        Self { number, mixed, sealed, epoch: machine.flush(&[hull]) }
+    pub(crate) fn begin(boarding: Boarding, dirty: &mut Dirty, machine: &impl Machine) -> Self {
+        let Boarding { number, batch, low, high } = boarding;
+        if high > 0 {
+            dirty.add(VaRange::new(Va::from_page(low), Va::from_page(high)).unwrap_or(VaRange::ALL));
+        }
+        let epoch = machine.flush(dirty.ranges());
+        dirty.clear();
+        Self { number, batch, epoch }
     }
 
     /// Returns what has landed if the flush has ended, or itself. Whoever waits for what is sealed sees it once `settled`
@@ -339,32 +502,98 @@ impl Flight {
         if !machine.completed(self.epoch) {
             return Err(self);
         }
-        settled(self.sealed);
+        settled(self.batch.sealed);
         landings.note(self.number);
-        Ok(Landed { mixed: self.mixed.in_phase() })
+        Ok(Landed { unsettled: self.batch.mixed, mixed: AreaList::new() })
     }
 
-    pub(crate) fn mixed(&self) -> (u64, u64) {
-        (self.mixed.areas(), self.mixed.pages())
+    /// The end of its flush.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
     }
 }
 
 /// The flush of all that is on board has ended.
 pub(crate) struct Landed {
+    /// What is not sorted by size and has not changed its phase yet.
+    unsettled: AreaList<Unflushed>,
     /// What is not sorted by size.
     pub(crate) mixed: AreaList<Flushed>,
 }
 
 impl Landed {
-    /// The next class of one node that is on board, its size and its areas.
+    /// Areas and pages that are not sorted by size.
+    pub(crate) fn mixed(&self) -> Amount {
+        let areas = self.unsettled.areas() + self.mixed.areas();
+        Amount { areas, pages: self.unsettled.pages() + self.mixed.pages() }
+    }
+
+    /// Adds to `mixed` what is not sorted by size, as much as the budget lets the machine be told of.
+    pub(crate) fn settle_mixed(&mut self, map: &PageMap, machine: &impl Machine, budget: &mut Budget) {
+        if !machine.hears_settled() {
+            self.mixed.append(map, core::mem::replace(&mut self.unsettled, AreaList::new()).in_phase());
+            return;
+        }
+        while budget.is_left()
+            && let Some(area) = self.unsettled.pop_any(map)
+        {
+            budget.spend(Cost::SETTLED);
+            let mut one = AreaList::new();
+            one.push_front(area);
+            self.mixed.append(map, flushed(map, machine, one));
+        }
+    }
+
+    /// Takes areas of the next class of one node that is on board: the class, the size, and the areas; all of them, unless
+    /// the machine is told of each.
     pub(crate) fn next(
         &self,
         map: &PageMap,
+        machine: &impl Machine,
         board: &mut OnBoard,
         class: usize,
+        budget: &mut Budget,
     ) -> Option<(usize, u64, AreaList<Flushed>)> {
         let class = board.0.next_class(class)?;
         let size = board.0.size(class);
-        Some((class, size, board.0.take_list(map, class, u64::MAX).in_phase()))
+        let count = step_of(machine, budget, board.0.len(class));
+        Some((class, size, flushed(map, machine, board.0.take_list(map, class, count))))
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn range(first: u64, end: u64) -> VaRange {
+        VaRange::from_pages(first, end).unwrap()
+    }
+
+    #[test]
+    fn a_set_of_ranges_covers_what_was_added_and_stays_small() {
+        let mut dirty = Dirty::new();
+        dirty.add(VaRange::default());
+        assert!(dirty.ranges().is_empty());
+        [range(10, 20), range(30, 40), range(20, 25)].iter().for_each(|&more| dirty.add(more));
+        assert_eq!(dirty.ranges(), [range(10, 25), range(30, 40)]);
+        let mut state = 7u64;
+        let mut added = Vec::new();
+        for _ in 0..100 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let first = state >> 44;
+            added.push(range(first, first + 1 + (state >> 20) % 9));
+            dirty.add(added[added.len() - 1]);
+            assert!(dirty.ranges().len() <= RANGES_MAX);
+            for one in &added {
+                assert!(dirty.ranges().iter().any(|range| range.encloses(*one)), "{one}");
+            }
+        }
+        // Joined where that adds the least.
+        let mut dirty = Dirty::new();
+        (0..RANGES_MAX as u64).for_each(|n| dirty.add(range(1000 * n, 1000 * n + 1)));
+        dirty.add(range(3010, 3020));
+        assert!(dirty.ranges().contains(&range(3000, 3020)), "{:?}", dirty.ranges());
     }
 }

@@ -12,7 +12,7 @@
 //! | [`lazy`], [`node`] | how much may wait for a flush, which node it waits in |
 //! | [`lookup`] | how a busy area is found: by the page map, or by a tree in each node |
 //! | [`EarlySpace`] | a place for a space, for a static; whoever comes too early is refused |
-//! | [`Magazine`] | a cache of areas that its owner passes by `&mut` |
+//! | [`Magazine`] | a cache of areas that its owner passes by `&mut`, and that any thread can drain ([`Drained`]) |
 //! | `map` | the page map: what starts at a page, read without a lock |
 //! | `list`, `flight` | lists without records, and the types that keep an unflushed range out of use (SP2) |
 
@@ -35,14 +35,16 @@ pub mod lookup;
 mod loom;
 mod map;
 pub mod node;
+mod node_table;
 pub mod pool;
 mod space;
 #[cfg(test)]
 mod testing;
 
-pub use area::{Area, AreaView};
+pub use area::{Area, AreaView, DetachedArea};
 pub use config::Config;
 pub use early::EarlySpace;
 pub use error::{ReleaseError, SpaceError};
 pub use map::State;
-pub use space::{Areas, MAGAZINES_MAX, Magazine, NODES_LIMIT, Purge, Purged, ReshapeError, Stats, VmapSpace};
+pub use node_table::NODES_LIMIT;
+pub use space::{Areas, Drained, Magazine, Purge, Purged, ReshapeError, Stats, VmapSpace};

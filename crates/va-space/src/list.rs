@@ -30,7 +30,7 @@ pub(crate) enum Unflushed {}
 /// No CPU translates its addresses.
 pub(crate) enum Flushed {}
 
-/// No area: beyond every page number.
+/// The end of a run that is being sorted: beyond every page number.
 const NIL: u64 = u64::MAX;
 
 /// One area, in the hands of one thread.
@@ -70,6 +70,8 @@ impl<S> Loose<S> {
 }
 
 /// A list of areas in one phase. Whoever can change the list has its areas to himself.
+///
+/// It ends by its count: head, tail and the last area's link have no meaning beyond that, so an empty list is all zeros.
 #[must_use = "the areas of a list that is dropped are lost to the space"]
 pub(crate) struct AreaList<S> {
     head: u64,
@@ -81,12 +83,12 @@ pub(crate) struct AreaList<S> {
 
 impl<S> AreaList<S> {
     pub(crate) const fn new() -> Self {
-        Self { head: NIL, tail: NIL, areas: 0, pages: 0, phase: PhantomData }
+        Self { head: 0, tail: 0, areas: 0, pages: 0, phase: PhantomData }
     }
 
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.head == NIL
+        self.areas == 0
     }
 
     #[inline(always)]
@@ -103,7 +105,7 @@ impl<S> AreaList<S> {
     #[inline(always)]
     pub(crate) fn push_front(&mut self, area: Loose<S>) {
         area.slot.set_link(self.head);
-        if self.head == NIL {
+        if self.is_empty() {
             self.tail = area.page;
         }
         self.head = area.page;
@@ -114,8 +116,7 @@ impl<S> AreaList<S> {
     /// Puts an area at the end.
     #[inline]
     pub(crate) fn push_back(&mut self, map: &PageMap, area: Loose<S>) {
-        area.slot.set_link(NIL);
-        if self.head == NIL {
+        if self.is_empty() {
             self.head = area.page;
         } else {
             map.set_link(self.tail, area.page);
@@ -128,10 +129,7 @@ impl<S> AreaList<S> {
     /// Takes the first area, which has `pages` pages.
     #[inline(always)]
     pub(crate) fn pop_front(&mut self, map: &PageMap, pages: u64) -> Option<Loose<S>> {
-        let page = self.head;
-        if page == NIL {
-            return None;
-        }
+        let page = self.first()?;
         // Checks LI1: what is busy, or is no area, belongs to somebody else.
         let Some((slot, word)) = map.idle_slot(page) else { return map.lose(page) };
         self.head = slot.link();
@@ -158,35 +156,45 @@ impl<S> AreaList<S> {
         let tail = (0..steps).fold(self.head, |page, _| map.link(page));
         let front = Self { head: self.head, tail, areas: count, pages: count * pages, phase: PhantomData };
         self.head = map.link(tail);
-        map.set_link(tail, NIL);
         self.areas -= front.areas;
         self.pages -= front.pages;
         front
     }
 
+    /// Calls `each` for the first page and the pages of every area, in order; the caller holds the list.
+    pub(crate) fn each(&self, map: &PageMap, mut each: impl FnMut(u64, u64)) {
+        let mut page = self.head;
+        for _ in 0..self.areas {
+            // Checks LI1.
+            let Some((slot, _)) = map.idle_slot(page) else { return map.lose(page).unwrap_or_default() };
+            let Some((pages, _)) = map.sized(page, slot) else { return };
+            each(page, pages);
+            page = slot.link();
+        }
+    }
+
     /// First page of the first area.
     #[inline(always)]
     pub(crate) fn first(&self) -> Option<u64> {
-        (self.head != NIL).then_some(self.head)
+        (!self.is_empty()).then_some(self.head)
     }
 
     /// Moves the first area to the end.
     pub(crate) fn rotate(&mut self, map: &PageMap) {
-        if self.head != self.tail {
+        if self.areas > 1 {
             let page = self.head;
             self.head = map.link(page);
             map.set_link(self.tail, page);
-            map.set_link(page, NIL);
             self.tail = page;
         }
     }
 
     /// Appends all of `other`, O(1).
     pub(crate) fn append(&mut self, map: &PageMap, other: Self) {
-        if other.head == NIL {
+        if other.is_empty() {
             return;
         }
-        if self.head == NIL {
+        if self.is_empty() {
             self.head = other.head;
         } else {
             map.set_link(self.tail, other.head);
@@ -199,10 +207,10 @@ impl<S> AreaList<S> {
     /// Puts all of `other` in front, O(1).
     #[inline]
     pub(crate) fn prepend(&mut self, map: &PageMap, other: Self) {
-        if other.head == NIL {
+        if other.is_empty() {
             return;
         }
-        if self.head == NIL {
+        if self.is_empty() {
             self.tail = other.tail;
         } else {
             map.set_link(other.tail, self.head);
@@ -228,7 +236,7 @@ impl<S> AreaList<S> {
         // Runs of 2^i areas wait in bin i.
         let mut bins = [NIL; u64::BITS as usize];
         let mut rest = self.head;
-        while rest != NIL {
+        for _ in 0..self.areas {
             let mut run = rest;
             // Checks LI1: a list that leads to what is not its own may lead round and round.
             rest = match map.idle_slot(rest) {
@@ -245,12 +253,7 @@ impl<S> AreaList<S> {
             }
         }
         self.head = bins.into_iter().fold(NIL, |all, run| merge(map, run, all));
-        self.tail = self.head;
-        let mut at = self.head;
-        while at != NIL {
-            self.tail = at;
-            at = map.link(at);
-        }
+        self.tail = (1..self.areas).fold(self.head, |at, _| map.link(at));
     }
 }
 
@@ -285,9 +288,10 @@ mod tests {
         let machine = TestMachine::default();
         let Some((map, mut marker)) = PageMap::new(0, &machine) else { panic!("refused") };
         for &page in pages {
-            assert!(map.reserve(page, 1, &machine));
+            map.ensure(&mut marker, page, &machine);
             map.begin(&mut marker, page, 1, Word::new(1, None, 1, State::Idle));
         }
+        map.ensure(&mut marker, 5000, &machine);
         map
     }
 
@@ -318,7 +322,6 @@ mod tests {
             let mut list = filled(&map, &pages);
             list.sort(&map);
             // The tail is right, too: what is appended comes last.
-            assert!(map.reserve(5000, 1, &TestMachine::default()));
             let mut want = pages.clone();
             want.sort_unstable();
             let mut more = AreaList::new();

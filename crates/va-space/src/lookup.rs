@@ -26,20 +26,23 @@
 //! Linux `mm/vmalloc.c` (6.12: `find_vmap_area`, `find_unlink_vmap_area`, `find_vmap_area_exceed_addr_lock`).
 
 use crate::node::{NodeMap, Walk, Zone};
-use crate::space::NODES_LIMIT;
+use crate::node_table::NodeTable;
 use core::marker::PhantomData;
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
-use va_base::{AllocError, Broken, LockClass, Machine, Table, Va, VaRange};
+use va_base::{AllocError, Broken, LockClass, Machine, Place, Table, Va, VaRange};
 use va_tree::rb::AreaTree;
 
 /// Finds busy areas of a space on machine `P`.
 pub trait Lookup<P: Machine>: Sized + Send + Sync {
-    /// Whether it finds by itself. If not, the page map is asked and nothing below is called but [`new`](Self::new).
+    /// Whether it finds by itself. If not, the page map is asked and nothing below is called but [`init`](Self::init).
     const FINDS: bool;
 
-    /// Creates one without areas; `None` if the machine refuses a table.
-    fn new(nodes: NodeMap, machine: &P) -> Option<Self>;
+    /// One without areas, of a space without an extent.
+    const EMPTY: Self;
+
+    /// Gives an empty one the nodes of its space.
+    fn init(&mut self, nodes: NodeMap);
 
     /// Promises a record for an area that leaves the index, and puts it in.
     ///
@@ -82,9 +85,9 @@ pub struct MapLookup;
 impl<P: Machine> Lookup<P> for MapLookup {
     const FINDS: bool = false;
 
-    fn new(_nodes: NodeMap, _machine: &P) -> Option<Self> {
-        Some(Self)
-    }
+    const EMPTY: Self = Self;
+
+    fn init(&mut self, _nodes: NodeMap) {}
 
     #[inline(always)]
     fn admit(&self, _range: VaRange, _machine: &P) -> Result<(), AllocError> {
@@ -142,65 +145,67 @@ impl Way for Downward {
 
 /// The busy areas of one node.
 struct BusyNode<R> {
-    tree: Mutex<R, AreaTree>,
+    /// Made when the first area is admitted, so that an empty node is all zeros.
+    tree: Mutex<R, Place<AreaTree>>,
     /// Records that are spoken for. It grows under the lock, after the records are there; it shrinks anywhere.
     promised: AtomicU64,
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Table for BusyNode<R> {
-    fn empty() -> Self {
-        Self { tree: Mutex::new(AreaTree::new()), promised: AtomicU64::new(0) }
-    }
+    va_base::empty_table!(Self { tree: Mutex::new(Place::Empty), promised: AtomicU64::new(0) });
 }
 
 /// A red-black tree in each node: zones by `Z`, nodes asked in the order of `W`.
 pub struct TreeLookup<P: Machine, Z: Zone, W: Way> {
     nodes: NodeMap,
-    table: [Option<&'static BusyNode<P::Lock>>; NODES_LIMIT as usize],
+    table: NodeTable<BusyNode<P::Lock>>,
     policy: PhantomData<fn() -> (Z, W)>,
 }
 
 impl<P: Machine, Z: Zone, W: Way> TreeLookup<P, Z, W> {
-    /// The node of a start; `None` only if it was handed back.
+    /// The node of a start; `None` if no area was ever admitted that starts there.
     #[inline]
     fn branch(&self, at: Va) -> Option<&'static BusyNode<P::Lock>> {
-        *self.table.get(Z::node_of(&self.nodes, at) as usize)?
+        self.table.get(Z::node_of(&self.nodes, at))
     }
 
     #[inline]
     #[track_caller]
-    fn lock<'a>(&self, branch: &'a BusyNode<P::Lock>, machine: &P) -> MutexGuard<'a, P::Lock, AreaTree> {
+    fn lock<'a>(
+        &self,
+        branch: &'a BusyNode<P::Lock>,
+        machine: &P,
+    ) -> MutexGuard<'a, P::Lock, Place<AreaTree>> {
         machine.locking(LockClass::Busy);
         branch.tree.lock()
     }
 
-    fn each(&self) -> impl Iterator<Item = &'static BusyNode<P::Lock>> + '_ {
-        self.table.iter().flatten().copied()
+    fn each(&self) -> impl Iterator<Item = (u32, &'static BusyNode<P::Lock>)> + '_ {
+        self.table.each()
     }
 }
 
 impl<P: Machine, Z: Zone, W: Way> Lookup<P> for TreeLookup<P, Z, W> {
     const FINDS: bool = true;
 
-    fn new(nodes: NodeMap, machine: &P) -> Option<Self> {
-        let mut lookup = Self { nodes, table: [None; NODES_LIMIT as usize], policy: PhantomData };
-        for place in lookup.table.iter_mut().take(nodes.nodes() as usize) {
-            *place = machine.lend_table();
-            if place.is_none() {
-                lookup.hand_back(machine);
-                return None;
-            }
-        }
-        Some(lookup)
+    const EMPTY: Self = Self { nodes: NodeMap::ONE, table: NodeTable::EMPTY, policy: PhantomData };
+
+    fn init(&mut self, nodes: NodeMap) {
+        self.nodes = nodes;
     }
 
     fn admit(&self, range: VaRange, machine: &P) -> Result<(), AllocError> {
-        let Some(branch) = self.branch(range.start()) else { return Err(AllocError::NoMeta { records: 1 }) };
+        let node = Z::node_of(&self.nodes, range.start());
+        let branch = self.table.ensure(node, machine).ok_or(AllocError::NoMeta { records: 1 })?;
         let mut tree = self.lock(branch, machine);
+        if tree.get().is_none() {
+            tree.put(const { AreaTree::new() });
+        }
+        let tree = tree.get_mut().ok_or(AllocError::NoMeta { records: 1 })?;
         // Keeps LK2: who reads a number too high, since another just gives up a promise, reserves one too many.
         tree.reserve(branch.promised.load(Ordering::Relaxed) + 1, machine)?;
         branch.promised.fetch_add(1, Ordering::Relaxed);
-        put(&mut tree, range, machine);
+        put(tree, range, machine);
         Ok(())
     }
 
@@ -211,21 +216,23 @@ impl<P: Machine, Z: Zone, W: Way> Lookup<P> for TreeLookup<P, Z, W> {
     }
 
     fn insert(&self, range: VaRange, machine: &P) {
-        if let Some(branch) = self.branch(range.start()) {
-            put(&mut self.lock(branch, machine), range, machine);
+        if let Some(branch) = self.branch(range.start())
+            && let Some(tree) = self.lock(branch, machine).get_mut()
+        {
+            put(tree, range, machine);
         }
     }
 
     fn remove(&self, start: Va, machine: &P) {
         if let Some(branch) = self.branch(start)
-            && self.lock(branch, machine).remove(start).is_none()
+            && self.lock(branch, machine).get_mut().is_none_or(|tree| tree.remove(start).is_none())
         {
             machine.bug(format_args!("LK1: the area freed at {start} is in no tree"), None);
         }
     }
 
     fn find(&self, at: Va, machine: &P) -> Option<VaRange> {
-        self.lock(self.branch(at)?, machine).find(at)
+        self.lock(self.branch(at)?, machine).get()?.find(at)
     }
 
     fn enclosing(&self, at: Va, machine: &P) -> Option<VaRange> {
@@ -235,13 +242,13 @@ impl<P: Machine, Z: Zone, W: Way> Lookup<P> for TreeLookup<P, Z, W> {
                 Walk::Up => (first + step) % nodes,
                 Walk::Down => (first + nodes - step) % nodes,
             };
-            self.lock(self.table[node as usize]?, machine).enclosing(at)
+            self.lock(self.table.get(node)?, machine).get()?.enclosing(at)
         })
     }
 
     fn above(&self, at: Va, machine: &P) -> Option<VaRange> {
         loop {
-            let above = |branch| self.lock(branch, machine).above(at);
+            let above = |(_, branch)| self.lock(branch, machine).get()?.above(at);
             let lowest = self.each().filter_map(above).min_by_key(|range| range.start())?;
             // It was the lowest when its node was asked; if it went before the last one was, ask again.
             if self.find(lowest.start(), machine) == Some(lowest) {
@@ -252,25 +259,32 @@ impl<P: Machine, Z: Zone, W: Way> Lookup<P> for TreeLookup<P, Z, W> {
 
     fn validate(&self) -> Result<(u64, u64), Broken> {
         let (mut areas, mut promised) = (0, 0);
-        for (node, branch) in self.each().enumerate() {
+        for (node, branch) in self.each() {
+            let records = branch.promised.load(Ordering::Relaxed);
+            promised += records;
             let tree = branch.tree.lock();
+            let Some(tree) = tree.get() else { continue };
             tree.validate()?;
             for range in tree.areas() {
                 let home = Z::node_of(&self.nodes, range.start());
-                Broken::unless(home as usize == node, "LK1", range.start(), u64::from(home), node as u64)?;
+                let at = range.start();
+                Broken::unless(home == node, "LK1", at, u64::from(home), u64::from(node))?;
             }
-            let records = branch.promised.load(Ordering::Relaxed);
             Broken::unless(tree.len() <= records, "LK2", Va::ZERO, tree.len(), records)?;
-            (areas, promised) = (areas + tree.len(), promised + records);
+            areas += tree.len();
         }
         Ok((areas, promised))
     }
 
     fn hand_back(&mut self, machine: &P) {
-        for branch in self.table.iter_mut().filter_map(Option::take) {
-            branch.tree.lock().clear(machine);
-            machine.take_back_table(branch);
+        for (_, branch) in self.table.each() {
+            let mut tree = branch.tree.lock();
+            if let Some(tree) = tree.get_mut() {
+                tree.clear(machine);
+            }
+            *tree = Place::Empty;
         }
+        self.table.hand_back(machine);
     }
 }
 

@@ -83,6 +83,9 @@ pub enum NoOwner {
 }
 
 impl NodeMap {
+    /// One node, to which every address belongs.
+    pub(crate) const ONE: Self = Self { nodes: 1, zone: Pages::new(16) };
+
     /// Creates the map of `nodes` nodes with zones of `zone` pages; `None` if either is zero, or a tag or a zone's bytes
     /// would not fit.
     pub const fn new(nodes: u32, zone: Pages) -> Option<Self> {

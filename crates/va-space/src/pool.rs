@@ -195,6 +195,11 @@ impl<S> Shelf<S> {
         None
     }
 
+    /// Calls `each` for the first page and the pages of every area.
+    pub(crate) fn each(&self, map: &PageMap, mut each: impl FnMut(u64, u64)) {
+        self.lists.iter().for_each(|list| list.each(map, &mut each));
+    }
+
     /// Areas in a class.
     #[inline(always)]
     pub(crate) fn len(&self, class: usize) -> u64 {
@@ -290,7 +295,7 @@ mod tests {
         let (map, mut marker) = PageMap::new(0, &machine).unwrap();
         let mut pool = Pool::new();
         for (page, pages) in [(0, 4), (100, 4), (200, 4), (300, 9), (400, 300)] {
-            assert!(map.reserve(page, pages, &machine));
+            map.ensure(&mut marker, page, &machine);
             map.begin(&mut marker, page, pages, Word::new(pages, None, 1, State::Idle));
             assert!(pool.put(loose(&map, page, pages)).is_ok());
         }

@@ -6,12 +6,19 @@ use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::vec;
 use va_base::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Epoch, Machine, Platform, Record, Table, Va, VaRange};
+use va_base::{Drain, Epoch, Machine, Platform, Record, Table, Va, VaRange};
 
 /// Lends from the heap and never takes anything back.
 pub(crate) struct TestMachine {
     pub(crate) cpus: u32,
     pub(crate) flushes: AtomicU64,
+    /// Flushes that have ended, where they end later.
+    pub(crate) ended: AtomicU64,
+    /// Flushes end when a thread says so ([`end_flushes`](TestMachine::end_flushes)), not before.
+    pub(crate) late: bool,
+    /// A worker drains, which is asked this often.
+    pub(crate) elsewhere: bool,
+    pub(crate) drains: AtomicU64,
     /// Pages that a CPU may still translate. Not a lock of the model: nobody holds it while anything else happens.
     pub(crate) stale: std::sync::Mutex<BTreeSet<u64>>,
 }
@@ -19,6 +26,12 @@ pub(crate) struct TestMachine {
 // What models of interleavings ask.
 #[cfg(loom)]
 impl TestMachine {
+    /// Ends every flush that has begun; all of what was unmapped before is flushed then.
+    pub(crate) fn end_flushes(&self) {
+        self.stale.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.ended.store(self.flushes.load(Ordering::Acquire), Ordering::Release);
+    }
+
     /// Unmaps an area that is about to be freed.
     pub(crate) fn unmap(&self, range: VaRange) {
         let (first, end) = range.whole_pages();
@@ -34,7 +47,15 @@ impl TestMachine {
 
 impl Default for TestMachine {
     fn default() -> Self {
-        Self { cpus: 2, flushes: AtomicU64::new(0), stale: std::sync::Mutex::default() }
+        Self {
+            cpus: 2,
+            flushes: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            late: false,
+            elsewhere: false,
+            drains: AtomicU64::new(0),
+            stale: std::sync::Mutex::default(),
+        }
     }
 }
 
@@ -49,6 +70,7 @@ impl Platform for TestMachine {
 impl Machine for TestMachine {
     type Lock = parking_lot::RawMutex;
     type PurgeLock = parking_lot::RawMutex;
+    type OwnerLock = Self::Lock;
 
     fn cpus_possible(&self) -> u32 {
         self.cpus
@@ -66,11 +88,25 @@ impl Machine for TestMachine {
 
     fn flush(&self, ranges: &[VaRange]) -> Epoch {
         let covered = |page: &u64| ranges.iter().any(|range| range.contains(Va::from_page(*page)));
-        self.stale.lock().unwrap_or_else(PoisonError::into_inner).retain(|page| !covered(page));
-        Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))
+        if !self.late {
+            self.stale.lock().unwrap_or_else(PoisonError::into_inner).retain(|page| !covered(page));
+        }
+        Epoch(self.flushes.fetch_add(1, Ordering::Release) + 1)
     }
 
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
+    fn completed(&self, epoch: Epoch) -> bool {
+        !self.late || self.ended.load(Ordering::Acquire) >= epoch.0
+    }
+
+    #[cfg(loom)]
+    fn wait(&self, epoch: Epoch) {
+        while !self.completed(epoch) {
+            loom::thread::yield_now();
+        }
+    }
+
+    fn drain(&self) -> Drain {
+        self.drains.fetch_add(1, Ordering::Relaxed);
+        if self.elsewhere { Drain::Elsewhere } else { Drain::Here }
     }
 }

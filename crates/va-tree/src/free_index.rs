@@ -104,8 +104,9 @@ pub trait FreeIndex {
     /// structure states.
     ///
     /// # Errors
-    /// [`AllocError::NoSpace`] if nothing fits; [`AllocError::NoMeta`] if the platform refuses a slab, for the area or for
-    /// what the structure keeps to find aligned ranges.
+    /// [`AllocError::NoSpace`] if nothing fits; [`AllocError::NoMeta`] if the platform has no memory for the area's records.
+    /// The next call after there is memory succeeds. Without memory for what finds aligned ranges the search is long, O(n),
+    /// and its answer the same.
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError>;
 
     /// Takes exactly `range`, which must be free, and tells how it lay in its hole. O(log n).

@@ -22,11 +22,16 @@ mod free_index;
 mod ledger;
 pub mod rb;
 mod slab;
+mod supply;
 
 pub use btree::{BTree, BTreeIndex, BTreeIndex32};
 pub use congruent::Congruent;
 pub use free_index::{Fit, FreeIndex, IndexMemory};
 pub use rb::RbIndex;
+pub use supply::{InPlace, PieceWanted, Supplied};
+
+/// Whether each operation of an index walks all of its invariants (feature `validate`): tests of many areas take fewer then.
+pub const WALKS_INVARIANTS: bool = cfg!(feature = "validate");
 
 /// The example of the README compiles and runs.
 #[cfg(doctest)]

@@ -1,71 +1,113 @@
-//! Records without pointers or a heap: an inline slab first, then slabs that the platform lends.
+//! Records without pointers or a heap: a few inside the index, then an array of pieces from the platform.
 //!
 //! # Theory
-//! A record is named by a 32-bit id, five bits of slab and 27 of slot, so a lookup is one shift and one table entry away.
-//! The first records are part of the index itself, so that a kernel can use it before it has a heap; they are few, and
-//! when the first slab is lent they move into it, once, under the same ids. (So a lookup decides "inline or lent" the same
-//! way every time, which a branch predictor knows; a mix of both cost a tenth of the time of small trees.) A further slab
-//! asks for as many records as there already are, so that 32 slabs are always enough. Records freed are kept in a list that
-//! is threaded through the records themselves ([`Linked`]).
-//!
-//! The number of slabs is a parameter. With one, growing means to lend a larger slab, copy, and hand the old one back:
-//! O(n) at every doubling, but the lookup has no table. The binary tree takes that (a lookup at each of twenty levels), the
-//! B+tree does not (five levels, and its operations are never to cost O(n)).
+//! A record is named by an id of [`PagedArray`], which says how memory is found and grows. The first records are part of
+//! the index itself, so that a kernel can use it before it has memory. They are few, and when the first piece comes they
+//! move into it, once, under the same ids: so a lookup decides "inside or in a piece" the same way every time, which a
+//! branch predictor knows. Records freed are in a list that is threaded through the records themselves ([`Linked`]), in
+//! both directions, so that any of them can leave it.
 //!
 //! ```text
-//!   id  | slab:5 |      slot:27      |      before   inline   [r r r r]
-//!                                           after    slab 0   [r r r r r r r r]                     lent
-//!                                                    slab 1   [r r r r r r r r]                     lent, as many as before
-//!                                                    slab 2   [r r r r r r r r r r r r r r r r]     lent ...
+//!   number   0 ........ fresh ........ capacity ........ held
+//!            used or free   never used      not to be used: memory is about to be freed
 //! ```
 //!
+//! **A flat beginning.** A binary tree looks up some twenty records in each walk, and a table of buckets costs half of
+//! that again. So a slab can have its first `FLAT` records at most in one piece (`flat`), which grows by moving into one
+//! twice as long: a bounded copy. Where the platform has no such piece, or there are more records, the array goes on.
+//! Its ids are then those of the array with one bucket added: bucket 0 is the flat piece.
+//!
+//! **Shrinking** lowers the capacity record by record, from the top, so that each step is O(1) and a caller can stop after
+//! any: a record that was never used is forgotten, one that is free leaves the list, and the owner moves one that is in use
+//! to a free one further down ([`Slab::move_last`]). When a whole piece lies above the capacity it is freed. Growing raises
+//! the capacity again before it asks for memory.
+//!
 //! # Invariants
-//! - **SL1 conserved** records in use + on the free list + never used = capacity.
+//! - **SL1 conserved** records in use + on the free list + never used = capacity, and there is memory for so many.
 //!
 //! Reserving is separate from taking: [`Slab::reserve`] is the only call that asks the platform and the only one that
 //! can fail; [`Slab::take`] uses what was reserved. A caller that takes more than it reserved has a wrong bound, which
 //! is a bug and stops loudly.
 
-use va_base::{Platform, Record};
+use va_base::{Next, PIECE_BYTES, PagedArray, Platform, Record, Supply};
 
-/// Bits of an id that name the slot.
-const SLOT_BITS: u32 = 27;
-const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
-/// Slabs that ids can name: they have five bits for it.
-pub(crate) const SLABS_MAX: usize = 1 << (u32::BITS - SLOT_BITS);
-/// The id of no record: slot 2^27 - 1 is never handed out (see `SLAB_LEN_MAX`).
-pub(crate) const NIL: u32 = u32::MAX;
-/// Longest slab in use, one less than the slots that an id can name, so that [`NIL`] stays free.
-const SLAB_LEN_MAX: usize = SLOT_MASK as usize;
+/// The id of no record.
+pub(crate) const NIL: u32 = va_base::NO_ID;
 
-/// A record that can keep the id of another while it is not in use.
-pub(crate) trait Linked: Record {
-    /// Returns what [`set_link`](Self::set_link) stored.
-    fn link(&self) -> u32;
-    /// Stores an id in this unused record.
-    fn set_link(&mut self, id: u32);
+/// First id of the array where there is a flat beginning: that of the second bucket.
+const ARRAY: u32 = 1 << 27;
+
+/// A record that can hold two ids while it is not in use.
+pub(crate) trait Linked: Record + Copy {
+    /// Returns what [`set_links`](Self::set_links) stored.
+    fn links(&self) -> [u32; 2];
+    /// Stores two ids in this unused record.
+    fn set_links(&mut self, links: [u32; 2]);
 }
 
-/// A growing set of records, `N` of them inline, the others in up to `S` lent slabs; with one slab it grows by moving.
-pub(crate) struct Slab<T: Linked, const N: usize, const S: usize> {
+/// A record that says whether it is in use, so that others can move to where it is not.
+pub(crate) trait Movable: Linked {
+    /// Tells whether [`Linked::set_links`] was the last to write here.
+    fn is_free(&self) -> bool;
+}
+
+/// A set of records that grows and shrinks, `N` of them inline, the others in pieces from the platform; up to `FLAT`
+/// in one.
+pub(crate) struct Slab<T: Linked, const N: usize, const FLAT: usize = 0> {
     inline: [T; N],
-    lent: [&'static mut [T]; S],
-    lent_count: usize,
+    /// The flat beginning, or nothing: then the inline records are it.
+    flat: &'static mut [T],
+    array: PagedArray<T>,
     capacity: usize,
     used: usize,
-    /// Head of the list of records that were used and freed.
+    /// Head of the list of records that were used and freed; links are `[previous, next]`.
     freed: u32,
     /// Next record that was never used.
     fresh: u32,
 }
 
-impl<T: Linked, const N: usize, const S: usize> Slab<T, N, S> {
-    pub(crate) fn new() -> Self {
-        const { assert!(N > 0 && N < SLAB_LEN_MAX && S > 0 && S <= SLABS_MAX) };
+/// The records of a slab with a flat beginning.
+pub(crate) struct View<'a, T: Linked, const N: usize, const FLAT: usize> {
+    flat: &'a [T],
+    slab: &'a Slab<T, N, FLAT>,
+}
+
+impl<T: Linked, const N: usize, const FLAT: usize> Clone for View<'_, T, N, FLAT> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: Linked, const N: usize, const FLAT: usize> Copy for View<'_, T, N, FLAT> {}
+
+impl<'a, T: Linked, const N: usize, const FLAT: usize> View<'a, T, N, FLAT> {
+    /// Record `id`, or `None` for [`NIL`].
+    #[inline(always)]
+    pub(crate) fn find(self, id: u32) -> Option<&'a T> {
+        match self.flat.get(id as usize) {
+            Some(record) => Some(record),
+            None if id == NIL => None,
+            None => Some(self.slab.get_far(id)),
+        }
+    }
+}
+
+/// What shrinking did to the topmost record.
+pub(crate) enum Last {
+    /// It was not in use: the capacity is less.
+    Dropped,
+    /// It was in use and has a copy at `to`; the owner changes what refers to `from`.
+    Moved { from: u32, to: u32 },
+}
+
+impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
+    pub(crate) const fn new() -> Self {
+        // All inline records are in the first bucket, where an id is a number.
+        const { assert!(N <= PIECE_BYTES / size_of::<T>() / 2) };
         Self {
             inline: [T::EMPTY; N],
-            lent: core::array::from_fn(|_| Default::default()),
-            lent_count: 0,
+            flat: &mut [],
+            array: PagedArray::new(),
             capacity: N,
             used: 0,
             freed: NIL,
@@ -73,7 +115,7 @@ impl<T: Linked, const N: usize, const S: usize> Slab<T, N, S> {
         }
     }
 
-    /// Records that exist, used or not.
+    /// Records that can be used, and those that are.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
@@ -85,273 +127,349 @@ impl<T: Linked, const N: usize, const S: usize> Slab<T, N, S> {
         self.used
     }
 
-    /// Makes the capacity at least `want`, or returns how many records are missing. Slabs that were lent before a
-    /// refusal stay: they are spare capacity, which changes no answer.
+    /// Bytes of records held, inline ones and free ones too.
+    pub(crate) fn bytes(&self) -> usize {
+        self.held() * size_of::<T>()
+    }
+
+    /// Records before those of the array.
+    #[inline]
+    fn before_array(&self) -> usize {
+        if !self.flat.is_empty() {
+            return self.flat.len();
+        }
+        // Without a flat beginning the inline records are the array's first.
+        if FLAT > 0 || self.array.is_empty() { N } else { 0 }
+    }
+
+    /// Records that there is memory for.
+    fn held(&self) -> usize {
+        self.before_array() + self.array.len()
+    }
+
+    /// Makes the capacity at least `want`, or returns how many records are missing. Pieces got before a failure stay:
+    /// they are spare capacity, which changes no answer.
     pub(crate) fn reserve(&mut self, want: usize, platform: &impl Platform) -> Result<(), usize> {
         while self.capacity < want {
-            let missing = want - self.capacity;
-            // A first slab takes in what was inline, and an only slab what was in the one before it.
-            let moving = if self.lent_count == 0 || S == 1 { self.capacity } else { 0 };
-            if (self.lent_count == S && S > 1) || moving + missing > SLAB_LEN_MAX {
-                return Err(missing);
-            }
-            // Doubling keeps the slabs enough; a platform too short of memory for that may still have the bare need.
-            let least = missing.min(SLAB_LEN_MAX) + moving;
-            let ideal = (missing.max(self.capacity) + moving).min(SLAB_LEN_MAX);
-            let slab = platform
-                .lend_slab::<T>(ideal)
-                .or_else(|| if least < ideal { platform.lend_slab::<T>(least) } else { None })
-                .ok_or(missing)?;
-            // A slab that is shorter than promised would let this loop run out of directory entries: refuse it.
-            if slab.len() < least {
-                platform.take_back_slab(slab);
-                return Err(missing);
-            }
-            self.capacity += slab.len().min(SLAB_LEN_MAX) - moving;
-            if self.lent_count == 0 {
-                slab[..moving].copy_from_slice(&self.inline[..moving]);
-            } else if moving > 0 {
-                slab[..moving].copy_from_slice(&self.lent[0][..moving]);
-                platform.take_back_slab(core::mem::replace(&mut self.lent[0], slab));
+            if self.capacity < self.held() {
+                self.capacity = self.held();
                 continue;
             }
-            self.lent[self.lent_count] = slab;
-            self.lent_count += 1;
+            if FLAT > 0 && self.array.is_empty() && self.grow_flat(want, platform) {
+                continue;
+            }
+            let missing = want - self.capacity;
+            let supply = self.array.next().and_then(|next| next.alloc(platform)).ok_or(missing)?;
+            // Nothing came between: it is what the array asked for.
+            if let Err(unused) = self.add(supply) {
+                unused.free(platform);
+                return Err(missing);
+            }
         }
+        Ok(())
+    }
+
+    /// Moves the flat beginning into a piece of at least twice its length; false if there is none to be had.
+    fn grow_flat(&mut self, want: usize, platform: &impl Platform) -> bool {
+        let len = (2 * self.held()).max(self.array.piece_len()).max(want.next_power_of_two().min(FLAT));
+        if len > FLAT {
+            return false;
+        }
+        self.move_flat(len, platform)
+    }
+
+    fn move_flat(&mut self, len: usize, platform: &impl Platform) -> bool {
+        let Some(flat) = platform.lend_slab::<T>(len) else { return false };
+        if flat.len() < len {
+            platform.take_back_slab(flat);
+            return false;
+        }
+        let old = core::mem::replace(&mut self.flat, flat);
+        let from = if old.is_empty() { &self.inline[..] } else { &*old };
+        let same = from.len().min(self.flat.len());
+        self.flat[..same].copy_from_slice(&from[..same]);
+        if !old.is_empty() {
+            platform.take_back_slab(old);
+        }
+        self.capacity = self.held();
+        true
+    }
+
+    /// Returns what the platform would be asked for to make the capacity at least `want`, first of all.
+    pub(crate) fn next(&self, want: usize) -> Option<Next> {
+        if self.held() < want { self.array.next() } else { None }
+    }
+
+    /// Uses one more piece.
+    pub(crate) fn add(&mut self, supply: Supply<T>) -> Result<(), Supply<T>> {
+        let first = FLAT == 0 && self.array.is_empty();
+        self.array.add(supply)?;
+        if first {
+            for (id, record) in self.inline.iter().enumerate() {
+                if let Some(place) = self.array.at_mut(id as u32) {
+                    *place = *record;
+                }
+            }
+        }
+        self.capacity = self.held();
         Ok(())
     }
 
     /// Takes an unused record, or `None` if nothing was reserved. Its contents are unspecified.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<u32> {
+        if self.used == self.capacity {
+            return None;
+        }
         let id = if self.freed != NIL {
             let id = self.freed;
-            self.freed = self.get(id).link();
+            let next = self.get(id).links()[1];
+            self.freed = next;
+            if next != NIL {
+                self.relink(next, [Some(NIL), None]);
+            }
             id
         } else {
-            if self.used == self.capacity {
-                return None;
-            }
-            // Past the end of a slab comes the beginning of the next.
-            let slab = (self.fresh >> SLOT_BITS) as usize;
-            let slab_len = if self.lent_count == 0 { N } else { self.lent[slab].len().min(SLAB_LEN_MAX) };
-            if (self.fresh & SLOT_MASK) as usize == slab_len {
-                self.fresh = (slab as u32 + 1) << SLOT_BITS;
-            }
-            let id = self.fresh;
-            self.fresh += 1;
+            let id = self.fresh_id();
+            self.fresh = if id < ARRAY && FLAT > 0 {
+                id + 1
+            } else {
+                self.array.id_after(id - Self::OFFSET) + Self::OFFSET
+            };
             id
         };
         self.used += 1;
         Some(id)
     }
 
+    /// What an id of the array is larger by here.
+    const OFFSET: u32 = if FLAT > 0 { ARRAY } else { 0 };
+
+    /// The next record that was never used: after the flat beginning comes the array.
+    fn fresh_id(&self) -> u32 {
+        if FLAT > 0 && self.fresh as usize == self.before_array() { ARRAY } else { self.fresh }
+    }
+
+    /// Records that were ever used.
+    fn begun(&self) -> usize {
+        if FLAT > 0 && self.fresh < ARRAY {
+            return self.fresh as usize;
+        }
+        let before = if FLAT > 0 { self.before_array() } else { 0 };
+        before + self.array.number(self.fresh - Self::OFFSET) as usize
+    }
+
     /// Puts record `id` back among the unused.
     #[inline]
     pub(crate) fn put(&mut self, id: u32) {
-        let head = self.freed;
-        self.get_mut(id).set_link(head);
-        self.freed = id;
+        let head = core::mem::replace(&mut self.freed, id);
+        self.get_mut(id).set_links([NIL, head]);
+        if head != NIL {
+            self.relink(head, [Some(id), None]);
+        }
         self.used -= 1;
     }
 
-    /// Slab and slot of a record.
-    #[inline(always)]
-    fn place(id: u32) -> (usize, usize) {
-        if S == 1 { (0, id as usize) } else { ((id >> SLOT_BITS) as usize, (id & SLOT_MASK) as usize) }
+    /// Changes one link of a free record, or both.
+    #[inline]
+    fn relink(&mut self, id: u32, [previous, next]: [Option<u32>; 2]) {
+        let record = self.get_mut(id);
+        let old = record.links();
+        record.set_links([previous.unwrap_or(old[0]), next.unwrap_or(old[1])]);
+    }
+
+    /// Makes all records unused, without a look at any, so that every piece can be freed.
+    pub(crate) fn forget_all(&mut self) {
+        (self.used, self.freed, self.fresh, self.capacity) = (0, NIL, 0, N);
     }
 
     /// Record `id`.
     #[inline(always)]
     pub(crate) fn get(&self, id: u32) -> &T {
-        let (slab, slot) = Self::place(id);
-        match self.lent[slab].get(slot) {
+        if FLAT > 0 {
+            return match self.flat.get(id as usize) {
+                Some(record) => record,
+                None => self.get_far(id),
+            };
+        }
+        match self.array.at_whole(id) {
             Some(record) => record,
-            None => &self.inline[slot],
+            None if (id as usize) < N => &self.inline[id as usize],
+            None => self.get_far(id),
         }
     }
 
     /// Record `id`, to change it.
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, id: u32) -> &mut T {
-        let (slab, slot) = Self::place(id);
-        match self.lent[slab].get_mut(slot) {
+        if FLAT > 0 {
+            let Self { inline, flat, array, .. } = self;
+            return match flat.get_mut(id as usize) {
+                Some(record) => record,
+                None => Self::far_mut(inline, array, id),
+            };
+        }
+        // The way of nearly all first; the second look at the length costs nothing.
+        if self.array.at_whole(id).is_none() && (id as usize) < N {
+            return &mut self.inline[id as usize];
+        }
+        match self.array.at_mut(id) {
             Some(record) => record,
-            None => &mut self.inline[slot],
+            None => &mut self.inline[id as usize],
         }
     }
 
-    /// All records of a slab that grows by moving, by id: a walk that looks them up here decides "inline or lent" once, and
-    /// finds [`NIL`] past the end.
-    #[inline(always)]
-    pub(crate) fn all(&self) -> &[T] {
-        const { assert!(S == 1) };
-        if self.lent_count == 0 { &self.inline } else { &*self.lent[0] }
+    /// Record `id` of a paged bucket, or of the array behind a flat beginning, or an inline one before there is one.
+    #[cold]
+    #[inline(never)]
+    fn get_far(&self, id: u32) -> &T {
+        match self.array.at(id.wrapping_sub(Self::OFFSET)) {
+            Some(record) => record,
+            None => &self.inline[id as usize],
+        }
     }
 
-    /// The same, to change them.
-    #[inline(always)]
-    pub(crate) fn all_mut(&mut self) -> &mut [T] {
-        const { assert!(S == 1) };
-        if self.lent_count == 0 { &mut self.inline } else { &mut *self.lent[0] }
+    #[cold]
+    #[inline(never)]
+    fn far_mut<'a>(inline: &'a mut [T; N], array: &'a mut PagedArray<T>, id: u32) -> &'a mut T {
+        match array.at_mut(id.wrapping_sub(Self::OFFSET)) {
+            Some(record) => record,
+            None => &mut inline[id as usize],
+        }
     }
 
-    /// Length of the free list, O(free); `None` if it is longer than the capacity, so has a loop (SL1).
+    /// All records, for a walk over many: where the flat beginning is stays in registers.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> View<'_, T, N, FLAT> {
+        View { flat: self.flat, slab: self }
+    }
+
+    /// Length of the free list, O(free); `None` if it is longer than the capacity, so has a loop, or its two directions
+    /// differ (SL1).
     pub(crate) fn count_freed(&self) -> Option<usize> {
-        let (mut id, mut count) = (self.freed, 0);
+        let (mut id, mut before, mut count) = (self.freed, NIL, 0);
         while id != NIL {
             count += 1;
-            if count > self.capacity {
+            let [previous, next] = self.get(id).links();
+            if count > self.capacity || previous != before {
                 return None;
             }
-            id = self.get(id).link();
+            (before, id) = (id, next);
         }
         Some(count)
     }
 
-    /// Hands every lent slab back; the slab must not be used afterwards.
-    pub(crate) fn return_all(&mut self, platform: &impl Platform) {
-        for slab in &mut self.lent[..self.lent_count] {
-            platform.take_back_slab(core::mem::take(slab));
+    /// Tells whether SL1 holds.
+    pub(crate) fn is_conserved(&self) -> bool {
+        let begun = self.begun();
+        self.count_freed().is_some_and(|freed| freed + self.used == begun)
+            && begun <= self.capacity
+            && self.capacity <= self.held()
+            && self.array.validate().is_ok()
+    }
+
+    /// Frees pieces above the capacity, each for one of `steps`; returns how many bytes those were.
+    pub(crate) fn free_pieces(&mut self, steps: &mut usize, platform: &impl Platform) -> usize {
+        let before = self.bytes();
+        while *steps > 0
+            && let Some(low) = self.without_last().filter(|&low| low >= self.capacity)
+        {
+            *steps -= 1;
+            if let Some(supply) = self.remove_last(low) {
+                supply.free(platform);
+            } else if low > N {
+                let held = self.held();
+                // A platform that has nothing shorter has nothing to gain.
+                if !self.move_flat(low, platform) || self.held() >= held {
+                    break;
+                }
+            } else {
+                let flat = core::mem::take(&mut self.flat);
+                self.inline.copy_from_slice(&flat[..N]);
+                platform.take_back_slab(flat);
+            }
+            // What was freed is no capacity any more, and what a longer slab holds beyond is none yet.
+            self.capacity = self.capacity.min(low);
         }
-        self.lent_count = 0;
+        before - self.bytes()
+    }
+
+    /// Takes the last piece out of the array.
+    fn remove_last(&mut self, low: usize) -> Option<Supply<T>> {
+        if FLAT == 0 && low == N {
+            for (id, record) in self.inline.iter_mut().enumerate() {
+                if let Some(place) = self.array.at(id as u32) {
+                    *record = *place;
+                }
+            }
+        }
+        self.array.remove_last()
+    }
+
+    /// Records that there is memory for without the last piece; `None` if there is no piece.
+    fn without_last(&self) -> Option<usize> {
+        if let Some(len) = self.array.len_without_last() {
+            return Some(if FLAT > 0 { self.before_array() + len } else { len.max(N) });
+        }
+        match self.flat.len() {
+            0 => None,
+            len => Some(if len > self.array.piece_len() { len / 2 } else { N }),
+        }
+    }
+
+    /// Returns to what capacity [`move_last`](Slab::move_last) must be repeated so that a piece can be freed while there
+    /// are `need` records; `None` if every piece is needed.
+    pub(crate) fn next_lower(&self, need: usize) -> Option<usize> {
+        self.without_last().filter(|&low| need.max(self.used) <= low)
+    }
+
+    /// Frees all memory; the slab must not be used afterwards.
+    pub(crate) fn return_all(&mut self, platform: &impl Platform) {
+        self.array.clear(platform);
+        let flat = core::mem::take(&mut self.flat);
+        if !flat.is_empty() {
+            platform.take_back_slab(flat);
+        }
+        self.forget_all();
+    }
+}
+
+impl<T: Movable, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
+    /// Lowers the capacity by one record, or in one step to `low` or to the first record that was never used. One that is
+    /// in use moves to a free one, which there must be.
+    pub(crate) fn move_last(&mut self, low: usize) -> Last {
+        let begun = self.begun();
+        if begun < self.capacity {
+            self.capacity = begun.max(low);
+            return Last::Dropped;
+        }
+        let last = match self.fresh.checked_sub(Self::OFFSET) {
+            Some(0) => self.before_array() as u32 - 1,
+            Some(id) => self.array.id_before(id) + Self::OFFSET,
+            None => self.fresh - 1,
+        };
+        let moved = if self.get(last).is_free() {
+            let [previous, next] = self.get(last).links();
+            match previous {
+                NIL => self.freed = next,
+                _ => self.relink(previous, [None, Some(next)]),
+            }
+            if next != NIL {
+                self.relink(next, [Some(previous), None]);
+            }
+            Last::Dropped
+        } else if let Some(to) = self.take() {
+            *self.get_mut(to) = *self.get(last);
+            self.used -= 1;
+            Last::Moved { from: last, to }
+        } else {
+            return Last::Dropped;
+        };
+        self.fresh = last;
+        self.capacity -= 1;
+        moved
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::boxed::Box;
-    use std::cell::Cell;
-    use std::vec;
-    use std::vec::Vec;
-    use va_base::NoSlabs;
-
-    #[derive(Clone, Copy)]
-    struct Cellule(u32);
-    impl Record for Cellule {
-        const EMPTY: Self = Self(0);
-    }
-    impl Linked for Cellule {
-        fn link(&self) -> u32 {
-            self.0
-        }
-        fn set_link(&mut self, id: u32) {
-            self.0 = id;
-        }
-    }
-
-    /// Lends exactly what is asked up to `limit` records a slab, and counts.
-    struct Lender {
-        limit: usize,
-        lent: Cell<usize>,
-        back: Cell<usize>,
-    }
-    impl Platform for Lender {
-        fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-            if min > self.limit {
-                return None;
-            }
-            self.lent.set(self.lent.get() + min);
-            Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
-        }
-        fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-            self.back.set(self.back.get() + slab.len());
-        }
-    }
-    fn lender(limit: usize) -> Lender {
-        Lender { limit, lent: Cell::new(0), back: Cell::new(0) }
-    }
-
-    #[test]
-    fn the_inline_slab_serves_without_a_platform() {
-        let mut slab = Slab::<Cellule, 3, SLABS_MAX>::new();
-        let ids: Vec<_> = (0..3).map(|_| slab.take().unwrap()).collect();
-        assert_eq!(ids, [0, 1, 2]);
-        assert_eq!(slab.take(), None);
-        assert_eq!(slab.reserve(4, &NoSlabs), Err(1));
-        slab.put(1);
-        assert_eq!(slab.take(), Some(1));
-    }
-
-    #[test]
-    fn sl1_ids_are_distinct_across_slabs_and_come_back() {
-        let platform = lender(1 << 20);
-        let mut slab = Slab::<Cellule, 2, SLABS_MAX>::new();
-        slab.reserve(1000, &platform).unwrap();
-        let mut ids: Vec<_> = (0..slab.capacity()).map(|_| slab.take().unwrap()).collect();
-        assert_eq!(slab.take(), None);
-        for &id in &ids {
-            slab.get_mut(id).0 = id;
-        }
-        for &id in &ids {
-            assert_eq!(slab.get(id).0, id);
-        }
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), slab.capacity());
-        for id in ids {
-            slab.put(id);
-        }
-        assert_eq!((slab.used(), slab.count_freed()), (0, Some(slab.capacity())));
-        slab.return_all(&platform);
-        assert_eq!(platform.lent.get(), platform.back.get());
-    }
-
-    #[test]
-    fn a_platform_short_of_memory_is_asked_for_the_bare_need() {
-        let platform = lender(12);
-        let mut slab = Slab::<Cellule, 8, SLABS_MAX>::new();
-        slab.reserve(12, &platform).unwrap();
-        assert_eq!(slab.capacity(), 12);
-        assert_eq!(slab.reserve(25, &platform), Err(13));
-        assert_eq!(slab.capacity(), 12);
-    }
-
-    #[test]
-    fn inline_records_move_into_the_first_slab_under_their_ids() {
-        let platform = lender(1 << 20);
-        let mut slab = Slab::<Cellule, 4, SLABS_MAX>::new();
-        let ids: Vec<_> = (0..4).map(|_| slab.take().unwrap()).collect();
-        for &id in &ids {
-            slab.get_mut(id).0 = 100 + id;
-        }
-        slab.put(2);
-        slab.reserve(9, &platform).unwrap();
-        assert_eq!([0, 1, 3].map(|id| slab.get(id).0), [100, 101, 103]);
-        assert_eq!((slab.take(), slab.take()), (Some(2), Some(4)));
-    }
-
-    #[test]
-    fn an_only_slab_grows_by_moving_and_hands_the_old_one_back() {
-        let platform = lender(1 << 20);
-        let mut slab = Slab::<Cellule, 4, 1>::new();
-        for want in 1..100 {
-            slab.reserve(want, &platform).unwrap();
-            let id = slab.take().unwrap();
-            assert_eq!(id as usize, want - 1);
-            slab.get_mut(id).0 = 1000 + id;
-            assert!((0..=id).all(|id| slab.get(id).0 == 1000 + id));
-        }
-        assert_eq!(platform.lent.get() - platform.back.get(), slab.capacity());
-        slab.return_all(&platform);
-        assert_eq!(platform.lent.get(), platform.back.get());
-    }
-
-    #[test]
-    fn a_slab_shorter_than_promised_is_refused_and_handed_back() {
-        struct Short(Cell<usize>);
-        impl Platform for Short {
-            fn lend_slab<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> {
-                Some(Box::leak(vec![T::EMPTY; 1].into_boxed_slice()))
-            }
-            fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-                self.0.set(self.0.get() + slab.len());
-            }
-        }
-        let platform = Short(Cell::new(0));
-        let mut slab = Slab::<Cellule, 1, SLABS_MAX>::new();
-        assert_eq!(slab.reserve(9, &platform), Err(8));
-        assert_eq!((slab.capacity(), platform.0.get()), (1, 1));
-    }
-}
+mod tests;

@@ -9,7 +9,7 @@ use va_base::{
     Align, AllocError, Epoch, Machine, PAGE_SIZE, Pages, Platform, Record, Request, Table, Va, VaRange,
 };
 use va_block::{Blocks, UnmapError, config::Default as Ours};
-use va_space::{Purge, ReleaseError, SpaceError, VmapSpace};
+use va_space::{Purge, ReleaseError, SpaceError};
 
 /// The number of a check that does not hold.
 type Failed = i32;
@@ -35,6 +35,7 @@ impl Platform for Boot {
 impl Machine for Boot {
     type Lock = Spin;
     type PurgeLock = Spin;
+    type OwnerLock = Self::Lock;
 
     fn cpus_possible(&self) -> u32 {
         1
@@ -64,11 +65,11 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
     let window = VaRange::from_size(start, 1 << 30).ok_or(1)?;
     // What the boot loader mapped is there before the space is.
     let image = VaRange::from_size(start, 3 * PAGE_SIZE).ok_or(1)?;
-    let space = VmapSpace::with_busy(window, window, Boot, &[image]).map_err(|_| 2)?;
-    if space.find(start).map(|seen| seen.range) != Some(image) {
+    let mut blocks = const { Blocks::<Boot, Ours>::empty() };
+    blocks.init(window, Boot, &[image]).map_err(|_| 3)?;
+    if blocks.space().find(start).map(|seen| seen.range) != Some(image) {
         return Err(2);
     }
-    let blocks = Blocks::<_, Ours>::new(space, Boot).map_err(|_| 3)?;
     areas(&blocks)?;
     mappings(&blocks)?;
     let wanted = out_of_records(&blocks)?;
@@ -160,7 +161,7 @@ fn out_of_records(blocks: &Booted) -> Result<Request, Failed> {
 fn lasting_pages(blocks: &Booted) -> Result<(), Failed> {
     const LASTING: usize = 64;
     let mut kept = [Va::ZERO; LASTING];
-    let mut lane = blocks.lane(0);
+    let mut lane = blocks.lane(0).map_err(|_| 9)?;
     for at in &mut kept {
         *at = lane.alloc(1).map_err(|_| 9)?;
         for _ in 0..1023 {

@@ -7,9 +7,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Va, VaRange};
 use va_block::config::Default as Ours;
 use va_map::{
-    AreaRequest, Fill, Leaf, MapSpace, PageSource, PageTable, Piece, Protection, Refusal, Run, Stopped,
+    AreaRequest, Entries, Fill, Leaf, MapSpace, PageRequest, PageSource, PageTable, Piece, Protection,
+    Refusal, Run, Stopped,
 };
-use va_space::VmapSpace;
 
 /// The number of a check that does not hold.
 type Failed = i32;
@@ -31,19 +31,15 @@ impl Memory {
 }
 
 impl PageTable for Memory {
-    const HUGE_LOG2: u32 = 0;
+    const LEAF_SIZES: &'static [u32] = &[0];
 
-    fn map(&self, at: Va, run: Run, _protection: Protection) -> Result<(), Stopped> {
+    fn map(&self, at: Va, Entries { run, .. }: Entries) -> Result<(), Stopped> {
         for page in 0..run.pages {
             let stopped = Stopped { pages_done: page, why: Refusal::NoMemory };
             let entry = self.entry(Va::from_page(at.page_floor() + page)).ok_or(stopped)?;
             entry.store(run.first + page + 1, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    fn map_huge(&self, _at: Va, _first: u64, _protection: Protection) -> Result<(), Refusal> {
-        Err(Refusal::NoHuge)
     }
 
     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
@@ -62,13 +58,13 @@ impl PageTable for Memory {
 }
 
 impl PageSource for Memory {
-    fn take(&self, frames: &mut [u64], _zeroed: bool) -> usize {
+    fn take(&self, frames: &mut [u64], _request: PageRequest) -> usize {
         let free = |frame: &usize| self.taken[*frame].swap(1, Ordering::Relaxed) == 0;
         let found = (0..FRAMES).filter(free);
         frames.iter_mut().zip(found).map(|(place, frame)| *place = frame as u64).count()
     }
 
-    fn take_huge(&self, _pages_log2: u32, _zeroed: bool) -> Option<u64> {
+    fn take_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
         None
     }
 
@@ -83,13 +79,13 @@ impl PageSource for Memory {
 /// Maps in the window from `start` on.
 pub(crate) fn run(start: Va) -> Result<(), Failed> {
     let window = VaRange::from_size(start, PAGES as u64 * PAGE_SIZE).ok_or(1)?;
-    let space = VmapSpace::with_busy(window, window, Boot, &[]).map_err(|_| 1)?;
     let memory = Memory {
         start,
         entries: [const { AtomicU64::new(0) }; PAGES],
         taken: [const { AtomicU64::new(0) }; FRAMES],
     };
-    let map = MapSpace::<_, Ours, _>::new(space, Boot, &memory).map_err(|_| 2)?;
+    let mut map = const { MapSpace::<Boot, Ours, &Memory>::empty() };
+    map.init(window, Boot, &memory, &[]).map_err(|_| 2)?;
     let request = AreaRequest { range_bytes: 20 * PAGE_SIZE, ..AreaRequest::new(5 * PAGE_SIZE) };
     let at = map.vmalloc(0, &request).map_err(|_| 3)?;
     if map.vrealloc(0, at, 9 * PAGE_SIZE, Fill::Any) != Ok(at) {

@@ -29,9 +29,10 @@ mod reuse;
 
 pub(crate) use reuse::{Hull, ones};
 
+use crate::ring::Link;
 use crate::strip::{Gone, STRIP_PAGES, Strip};
 use va_base::Table;
-use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use va_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 #[cfg(not(loom))]
 pub(crate) const STRIPS: usize = 32;
@@ -63,10 +64,22 @@ pub(crate) enum Place {
 pub(crate) enum Flight {
     /// None, or none that ended unheard of.
     None,
-    /// It has begun: the block is in the chain of the collection.
+    /// It has begun: the block is in the collection's list of those that fly.
     Begun,
     /// It has ended, and the lane that has the block is to put the pages back into use.
     Landed,
+}
+
+/// The list of the collection that a block is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum List {
+    /// None.
+    None,
+    /// Of blocks with dead pages that the next flush is to cover.
+    Pending,
+    /// Of blocks that the flush under way was begun for.
+    Flying,
 }
 
 /// The record of a block.
@@ -77,44 +90,47 @@ pub(crate) struct Block {
     limit: AtomicU32,
     /// No free run but the open one is longer.
     fit: AtomicU32,
+    /// `fit` is a bound only: a run as long as that was opened since it was measured.
+    is_rough: AtomicBool,
     // Under the queue lock.
     place: AtomicU32,
     flight: AtomicU32,
     cpu: AtomicU32,
-    pub(crate) next: AtomicU32,
-    pub(crate) prev: AtomicU32,
-    /// The collection that found that nothing lives here any more.
-    idle_since: AtomicU64,
+    /// The list of the queue that an open block is in.
+    class: AtomicU32,
     // Constant once the record is in the lookup.
     index: AtomicU32,
     // Under the lock of the collection.
-    pub(crate) chain: AtomicU32,
-    // Atomic: written by whoever gives back.
+    list: AtomicU32,
+    // Under the locks of the two kinds of list.
+    links: [Link; 2],
+    // Atomic: written by each free.
     strips: [Strip; STRIPS],
-    /// In the stack of blocks to collect.
+    /// Something was freed here since the block was last examined. Changed under the queue lock.
     touched: AtomicBool,
+    /// The next block of the stack of touched blocks, or of those that the collection took of it.
     pub(crate) touched_next: AtomicU32,
     /// Dead pages; only where a block dies with its last mapping.
     dead: AtomicU32,
 }
 
 impl Table for Block {
-    fn empty() -> Self {
+    va_base::empty_table! {
         Self {
             cursor: AtomicU32::new(0),
             limit: AtomicU32::new(0),
             fit: AtomicU32::new(0),
+            is_rough: AtomicBool::new(false),
             place: AtomicU32::new(Place::Absent as u32),
             flight: AtomicU32::new(Flight::None as u32),
             cpu: AtomicU32::new(0),
-            next: AtomicU32::new(NIL),
-            prev: AtomicU32::new(NIL),
-            idle_since: AtomicU64::new(0),
-            index: AtomicU32::new(NIL),
-            chain: AtomicU32::new(NIL),
-            strips: core::array::from_fn(|_| Strip::new()),
+            class: AtomicU32::new(0),
+            index: AtomicU32::new(0),
+            list: AtomicU32::new(List::None as u32),
+            links: va_base::array_of![Link::new(); 2],
+            strips: va_base::array_of![Strip::new(); STRIPS],
             touched: AtomicBool::new(false),
-            touched_next: AtomicU32::new(NIL),
+            touched_next: AtomicU32::new(0),
             dead: AtomicU32::new(0),
         }
     }
@@ -190,12 +206,29 @@ impl Block {
         self.flight.store(flight as u32, Ordering::Release);
     }
 
-    pub(crate) fn idle_since(&self) -> u64 {
-        self.idle_since.load(Ordering::Relaxed)
+    pub(crate) fn list(&self) -> List {
+        match self.list.load(Ordering::Relaxed) {
+            1 => List::Pending,
+            2 => List::Flying,
+            _ => List::None,
+        }
     }
 
-    pub(crate) fn set_idle_since(&self, collection: u64) {
-        self.idle_since.store(collection, Ordering::Relaxed);
+    pub(crate) fn set_list(&self, list: List) {
+        self.list.store(list as u32, Ordering::Relaxed);
+    }
+
+    pub(crate) fn class(&self) -> u32 {
+        self.class.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_class(&self, class: u32) {
+        self.class.store(class, Ordering::Relaxed);
+    }
+
+    pub(crate) fn link(&self, kind: usize) -> &Link {
+        // There are two kinds; the remainder tells the compiler so.
+        &self.links[kind % 2]
     }
 
     /// An upper bound of the pages that can be had in one piece.
@@ -211,9 +244,8 @@ impl Block {
         self.cpu.store(cpu, Ordering::Relaxed);
         self.cursor.store(0, Ordering::Relaxed);
         self.limit.store(pages, Ordering::Relaxed);
-        self.fit.store(0, Ordering::Relaxed);
+        self.set_fit(0);
         self.dead.store(0, Ordering::Relaxed);
-        self.idle_since.store(0, Ordering::Relaxed);
     }
 
     /// Ends it: no mapping is known any more. Owner only; nothing lives.
@@ -226,7 +258,8 @@ impl Block {
         }
         self.cursor.store(0, Ordering::Relaxed);
         self.limit.store(0, Ordering::Relaxed);
-        self.fit.store(0, Ordering::Relaxed);
+        self.set_fit(0);
+        self.set_flight(Flight::None);
         self.set_place(Place::Absent);
     }
 
@@ -267,20 +300,49 @@ impl Block {
     /// Opens the lowest free run of at least `want` pages; without one, leaves none open. Cost: O(strips and runs).
     fn open_run(&self, want: u32, block_pages: u32) -> bool {
         self.close_run();
-        let (mut at, mut longest) = (0, 0);
-        while let Some(start) = self.next_free(at, block_pages, true) {
-            let end = self.next_free(start, block_pages, false).unwrap_or(block_pages);
+        let mut longest = 0;
+        for (start, end) in self.free_runs(block_pages) {
             if end - start >= want {
                 self.set_free_between(start, end, false);
                 self.cursor.store(start, Ordering::Relaxed);
                 self.limit.store(end, Ordering::Relaxed);
+                if end - start >= self.fit.load(Ordering::Relaxed) {
+                    self.is_rough.store(true, Ordering::Relaxed);
+                }
                 return true;
             }
             longest = longest.max(end - start);
-            at = end;
         }
-        self.fit.store(longest, Ordering::Relaxed);
+        self.set_fit(longest);
         false
+    }
+
+    /// The free runs but the open one, the lowest first.
+    fn free_runs(&self, block_pages: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let mut at = 0;
+        core::iter::from_fn(move || {
+            let start = self.next_free(at, block_pages, true)?;
+            at = self.next_free(start, block_pages, false).unwrap_or(block_pages);
+            Some((start, at))
+        })
+    }
+
+    fn set_fit(&self, fit: u32) {
+        self.fit.store(fit, Ordering::Relaxed);
+        self.is_rough.store(false, Ordering::Relaxed);
+    }
+
+    /// Sets the bound of free runs after pages came free. Owner only.
+    fn loosen_fit(&self) {
+        self.fit.store(PAGES_MAX, Ordering::Relaxed);
+        self.is_rough.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes [`room`](Self::room) exact. Owner only. Cost: O(strips and runs), or O(1) if it is.
+    pub(crate) fn measure(&self, block_pages: u32) {
+        if self.is_rough.load(Ordering::Relaxed) {
+            self.set_fit(self.free_runs(block_pages).map(|(start, end)| end - start).max().unwrap_or(0));
+        }
     }
 
     fn close_run(&self) {
@@ -371,16 +433,17 @@ impl Block {
         if u64::from(size) == pages { Ok(()) } else { Err(Refusal::Size(size)) }
     }
 
-    /// Notes that the block has something to collect; `true` for the one who has to tell.
+    /// Tells whether the block is on the stack of touched blocks, or with the collection that took it from there and will
+    /// examine it after this call.
     #[inline(always)]
-    pub(crate) fn touch(&self) -> bool {
+    pub(crate) fn is_touched(&self) -> bool {
         // SeqCst: see `Strip::give_back`.
-        !self.touched.load(Ordering::SeqCst) && !self.touched.swap(true, Ordering::SeqCst)
+        self.touched.load(Ordering::SeqCst)
     }
 
-    /// Before a collection reads what is gone.
-    pub(crate) fn untouch(&self) {
-        self.touched.store(false, Ordering::SeqCst);
+    /// Sets that after the block was put on the stack, clears it before a collection reads what is gone. Queue lock.
+    pub(crate) fn set_touched(&self, touched: bool) {
+        self.touched.store(touched, Ordering::SeqCst);
     }
 
     /// Counts dead pages; returns how many there are.

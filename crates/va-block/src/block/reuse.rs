@@ -8,10 +8,9 @@
 //! A strip is recycled at once: mappings that end in it are found by carries ([`ends_inside`]), only the one that ends
 //! elsewhere is walked.
 
-use super::{Block, PAGES_MAX, place_of};
+use super::{Block, place_of};
 use crate::config::Config;
 use crate::strip::STRIP_PAGES;
-use va_base::sync::atomic::Ordering;
 
 /// A hull of pages of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,7 +75,7 @@ impl Block {
             strip.set_flushed(0);
         }
         if pages > 0 {
-            self.fit.store(PAGES_MAX, Ordering::Relaxed);
+            self.loosen_fit();
         }
         pages
     }
@@ -96,7 +95,14 @@ impl Block {
         self.strips.iter().all(|strip| strip.marks().heads() & !strip.gone().bits() == 0)
     }
 
+    /// Tells whether pages are dead that no flush covers yet. Exact for the owner.
+    pub(crate) fn has_unflushed(&self) -> bool {
+        self.strips.iter().any(|strip| strip.gone().bits() & !strip.flushed() != 0)
+    }
+
     /// Tells whether there is no mapping at all, not even a dead one. Exact for the owner.
+    #[cfg(test)]
+    #[cfg(not(loom))]
     pub(crate) fn is_empty(&self) -> bool {
         self.strips.iter().all(|strip| strip.marks().heads() == 0)
     }
@@ -129,6 +135,7 @@ pub(crate) fn ones(mut word: u32) -> impl Iterator<Item = u32> {
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
+    use super::super::PAGES_MAX;
     use super::super::tests::filled;
     use super::*;
     use crate::block::Refusal;

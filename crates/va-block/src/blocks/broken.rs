@@ -1,9 +1,11 @@
 //! Each invariant, broken on purpose: `validate` names it, and it alone was broken.
 
+use super::Balance;
 use super::Blocks;
-use crate::block::{Block, Flight, Hull, Place};
+use crate::block::{Block, Flight, Hull, List, Place};
 use crate::config::{Config, Default as Ours, Linux64, OneMap63};
 use va_base::VaRange;
+use va_base::sync::atomic::Ordering;
 use va_sim::machine::SimMachine;
 use va_space::VmapSpace;
 
@@ -60,11 +62,12 @@ fn vb3_what_a_flush_covers_was_given_back_and_has_a_head() {
         assert_eq!(hull, Hull { low: 3, high: 43 });
         assert_eq!(blocks.validate(), Ok(()));
         block.set_flight(Flight::Begun);
-        assert_eq!(blocks.validate(), Ok(()));
-        blocks.collection.lock().pretend_flight(block.index());
+        blocks.collection.lock().pretend_flight(&blocks.lookup, block);
         assert_eq!(blocks.validate(), Ok(()));
         block.set_flight(Flight::None);
     });
+    // It says that it is in a list, and is not.
+    broken::<Ours>("VB3", |_, block| block.set_list(List::Pending));
 }
 
 #[test]
@@ -114,6 +117,29 @@ fn vb7_a_block_is_listed_exactly_if_it_is_open() {
         queue.unlink(&blocks.lookup, block, Place::Full);
         drop(queue);
         let mut other = blocks.lock_queue(blocks.cpu(1));
-        other.push(&blocks.lookup, block);
+        other.push::<Ours>(&blocks.lookup, block);
     });
+}
+
+#[test]
+fn vb8_a_block_that_is_not_touched_holds_a_live_page_and_the_counts_are_right() {
+    // Nothing lives in it, and nobody knows.
+    broken::<Ours>("VB8", |blocks, block| {
+        let live = blocks.va(block, 0);
+        blocks.free(0, live, 3).unwrap();
+        assert_eq!(blocks.validate(), Ok(()));
+        block.set_touched(false);
+    });
+    broken::<Ours>("VB8", |_, block| block.set_touched(false));
+    broken::<Ours>("VB8", |blocks, _| {
+        blocks.balance.0.fetch_add(Balance::PRESENT, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn vb8_a_block_begins_below_twice_those_that_live_and_two_a_cpu() {
+    let balance = |present, touched| Balance(present * Balance::PRESENT + touched * Balance::TOUCHED);
+    assert!(balance(7, 7).has_room(4) && !balance(8, 8).has_room(4));
+    assert!(balance(9, 8).has_room(4) && !balance(10, 9).has_room(4));
+    assert!(balance(1 << 20, 0).has_room(1), "all live");
 }

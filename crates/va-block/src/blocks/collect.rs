@@ -1,30 +1,44 @@
-//! The collection: one flush for all that is dead in blocks, then back into use.
+//! The collection: blocks in which nothing lives go back to the space, and one flush for the dead pages of all others.
 //!
 //! # Theory
-//! Whoever gives back in a block pushes the block on a stack, once until the next collection. That takes the stack, so it
-//! meets every block with something dead, full ones and those in lanes among them, and no others. In stages: **gather**:
-//! note block by block what is dead, and cover it by a hull; **flight**: one flush over the hull; **settle**: block by
-//! block, what was noted is free again; **decay**: blocks in which nothing lived in all of the time since the last
-//! collection go back to the space.
+//! The first free in a block since it was last examined pushes the block on a stack: it is **touched**. So the stack has
+//! every block with something dead that is not known yet, full ones and those in lanes among them. Two things are done
+//! with it:
+//!
+//! - **Reap**: take the stack and examine each block. One in which nothing lives goes back to the space as it is, as in
+//!   Linux: the space flushes it with all that is lazy there. Of the others those with dead pages are put on a list,
+//!   **pending**. This needs no flush, so it is done whenever a block may not begin (VB8).
+//! - **Collect**: reap; **note** block by block what is dead, and cover it by a hull; **flight**: one flush over the hull;
+//!   **settle**: block by block, what was noted is free again. `unmap_aliases` has the space begin that flush, so that
+//!   one covers what is dead in blocks and what is lazy in the space. A collection is run when as many pages are dead in blocks as may
+//!   be lazy in a space.
+//!
+//! A CPU's current block outlasts its mappings while a quarter of it is unused; so does a block in a lane. They stay on the
+//! stack, to be examined again.
 //!
 //! What a lane has is settled by its owner: the block is only told that its flight has landed. Until he looks, what
 //! dies in it afterwards waits for another collection (a flush covers it nevertheless).
 //!
-//! A collection is run in slices of [`Config::SLICE_BLOCKS`] blocks, each under one hold of the lock.
+//! Either is run in slices of [`Config::SLICE_BLOCKS`] blocks, each under one hold of the lock.
 //!
-//! Where dead pages are not reused, gathering is all there is: blocks in which nothing lives and little is unused are
-//! given up, the dead pages of others are flushed once and noted.
+//! Where dead pages are not reused, a block in which nothing lives and little is unused is given up, the dead pages of others
+//! are flushed once and noted.
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `purge_fragmented_block`, `_vm_unmap_aliases`, `purge_fragmented_blocks_allcpus`).
 
-use super::Blocks;
-use crate::block::{Block, Flight, Hull, NIL, Place};
+use super::lane::Lanes;
+use super::{Balance, Blocks};
+use crate::block::{Block, Flight, Hull, List, NIL, Place};
 use crate::config::Config;
+#[cfg(test)]
+#[cfg(not(loom))]
+use crate::lookup::Lookup;
 use crate::queue::Queue;
+use crate::ring::{COLLECTED, Ring};
+use va_base::sync::RawMutex;
 use va_base::sync::atomic::Ordering;
-use va_base::{Epoch, LockClass, Machine, Va, VaRange};
-use va_space::Purge;
+use va_base::{Context, Epoch, LockClass, Machine, Va, VaRange};
 
 /// What a collection did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,31 +49,58 @@ pub struct Collected {
     pub waiting: bool,
 }
 
+/// How far a reaping goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reap {
+    /// Until a block may begin.
+    UntilBounded,
+    /// Through all touched blocks; those in which nothing lives go back even if they are of use.
+    All,
+}
+
 enum Stage {
     Idle,
-    /// Blocks yet to be looked at, those noted, the hull of what is dead in them in pages.
-    Gather {
-        rest: u32,
-        chain: u32,
+    /// Touched blocks are examined; the stack was taken since the collection began.
+    Reap {
+        taken: bool,
+    },
+    /// The dead pages of those pending are noted; the hull of those noted, in pages.
+    Note {
+        low: u64,
+        high: u64,
+    },
+    /// All was noted, and the flush is to begin.
+    Noted {
         low: u64,
         high: u64,
     },
     Flight {
-        chain: u32,
         epoch: Epoch,
     },
-    Settle {
-        chain: u32,
-    },
-    /// The next CPU.
-    Decay {
-        cpu: u32,
-    },
+    Settle,
+}
+
+/// How far a slice goes that has budget left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Until {
+    /// Until its flush is to begin.
+    Noted,
+    /// Until a flush has to be waited for.
+    Waiting,
+}
+
+fn hull_of(low: u64, high: u64) -> VaRange {
+    VaRange::new(Va::from_page(low), Va::from_page(high)).unwrap_or(VaRange::ALL)
 }
 
 /// What the lock of the collection guards.
-pub(super) struct Collection {
+pub(super) struct Collection<O: 'static, L: 'static> {
+    pub(super) lanes: Lanes<O, L>,
     stage: Stage,
+    /// Blocks taken from the stack and not examined yet.
+    rest: u32,
+    pending: Ring<COLLECTED>,
+    flying: Ring<COLLECTED>,
     /// Collections ended.
     pub(super) done: u64,
     pub(super) flushes: u64,
@@ -69,27 +110,46 @@ pub(super) struct Collection {
     pub(super) recycled: u64,
 }
 
-impl Collection {
-    pub(super) fn new() -> Self {
-        Self { stage: Stage::Idle, done: 0, flushes: 0, given_up: 0, recycled: 0 }
+/// The collection on machine `P`.
+pub(super) type CollectionOf<P> = Collection<<P as Machine>::OwnerLock, <P as Machine>::Lock>;
+
+impl<O: RawMutex, L: RawMutex> Collection<O, L> {
+    pub(super) const fn new() -> Self {
+        Self {
+            lanes: Lanes::new(),
+            stage: Stage::Idle,
+            rest: NIL,
+            pending: Ring::EMPTY,
+            flying: Ring::EMPTY,
+            done: 0,
+            flushes: 0,
+            given_up: 0,
+            recycled: 0,
+        }
     }
 
     fn is_idle(&self) -> bool {
         matches!(self.stage, Stage::Idle)
     }
 
-    /// Has a flush under way for one block, as `validate` sees it.
-    #[cfg(test)]
-    #[cfg(not(loom))]
-    pub(super) fn pretend_flight(&mut self, chain: u32) {
-        self.stage = Stage::Settle { chain };
+    /// The lists of blocks, and what a block in them says of it.
+    pub(super) fn lists(&self) -> [(Ring<COLLECTED>, List); 2] {
+        [(self.pending, List::Pending), (self.flying, List::Flying)]
     }
 
-    /// The chain of blocks with a flush under way.
-    pub(super) fn chain(&self) -> u32 {
-        match self.stage {
-            Stage::Idle | Stage::Decay { .. } => NIL,
-            Stage::Gather { chain, .. } | Stage::Flight { chain, .. } | Stage::Settle { chain } => chain,
+    /// Lists a block as one that flies.
+    #[cfg(test)]
+    #[cfg(not(loom))]
+    pub(super) fn pretend_flight(&mut self, lookup: &Lookup, block: &'static Block) {
+        block.set_list(List::Flying);
+        self.flying.push(lookup, block);
+    }
+
+    fn list(&mut self, list: List) -> Option<&mut Ring<COLLECTED>> {
+        match list {
+            List::None => None,
+            List::Pending => Some(&mut self.pending),
+            List::Flying => Some(&mut self.flying),
         }
     }
 }
@@ -97,14 +157,20 @@ impl Collection {
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Sees to it that no CPU translates any address that was given back before the call, in blocks or in the space.
     ///
-    /// Blocks with something dead are all visited, full ones too.
+    /// Blocks with something dead are all visited, full ones too; those in which nothing lives go back to the space, but for
+    /// one of each CPU at most.
     ///
     /// # Locks
     /// `Collect`, then those of a purge of the space.
     /// Cost: O(blocks in which something was given back since the last time), and the purge.
     pub fn unmap_aliases(&self) -> Collected {
-        let mut collected = self.collect_whole();
-        collected.waiting |= self.space().purge(Purge::Aliases).waiting;
+        let mut purged = None;
+        let mut collected = self.collect_whole(|hull| {
+            let waiting = self.space().purge_aliases(&[hull]).waiting;
+            purged = Some(waiting);
+            !waiting
+        });
+        collected.waiting |= purged.unwrap_or_else(|| self.space().purge_aliases(&[]).waiting);
         collected
     }
 
@@ -112,34 +178,38 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// theirs back. For a machine that is short of space; the hook [`Machine::reclaim`] may call it.
     ///
     /// # Locks
-    /// `Collect`, and under it the others in turn.
-    /// Cost: O(blocks), or O(1) and no lock if nothing was given back since the last time.
+    /// `Collect`, and under it the others in turn, slice by slice.
+    /// Cost: O(touched blocks), or O(1) and no lock if there is none.
     pub fn shrink(&self) -> Collected {
-        // Read first: what comes later is news for the next.
-        let news = self.news.0.load(Ordering::Acquire);
-        if C::REUSE && self.old_news.load(Ordering::Relaxed) == news {
+        if self.balance().touched() == 0 {
             return Collected::default();
         }
-        self.recall.0.fetch_add(1, Ordering::Relaxed);
-        let mut collected = if C::REUSE { self.collect_whole() } else { Collected::default() };
-        let mut collection = self.lock_collection();
-        let before = collection.given_up;
-        for block in self.lookup.each() {
-            if block.place() == Place::Absent {
-                continue;
-            }
-            let (mut queue, place) = self.lock_home(block);
-            if self.is_forlorn(block) && self.end(&mut queue, block, place) {
-                drop(queue);
-                self.give_up(block);
-                collection.given_up += 1;
+        self.drain_dead_lanes();
+        Collected { blocks: self.reap(Reap::All), waiting: false }
+    }
+
+    /// Sees to it that another block may begin, as far as other callers let it.
+    pub(super) fn repay(&self) {
+        self.reap(Reap::UntilBounded);
+        if !self.balance().has_room(self.cpu_count) && self.drain_dead_lanes() > 0 {
+            self.reap(Reap::UntilBounded);
+        }
+    }
+
+    /// Examines touched blocks, slice by slice; returns how many went back to the space.
+    pub(super) fn reap(&self, how: Reap) -> u64 {
+        let (mut taken, mut blocks) = (false, 0);
+        loop {
+            let mut collection = self.lock_collection();
+            let before = collection.given_up;
+            let mut budget = C::SLICE_BLOCKS;
+            let over = self.reap_slice(&mut collection, how, &mut taken, &mut budget);
+            blocks += collection.given_up - before;
+            let enough = how == Reap::UntilBounded && self.balance().has_room(self.cpu_count);
+            if over || enough {
+                return blocks;
             }
         }
-        collected.blocks += collection.given_up - before;
-        if !collected.waiting {
-            self.old_news.store(news, Ordering::Relaxed);
-        }
-        collected
     }
 
     /// Does one slice of a collection if one is under way or due. For workers and idle loops.
@@ -150,7 +220,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         let mut collection = self.lock_collection();
         let before = collection.given_up;
         let due = !collection.is_idle() || (C::REUSE && self.is_due());
-        let waiting = due && self.slice(&mut collection);
+        let waiting = due && self.slice(&mut collection, Until::Waiting);
         Collected { blocks: collection.given_up - before, waiting }
     }
 
@@ -164,183 +234,261 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     pub(super) fn collect_some(&self) -> bool {
         self.machine.locking(LockClass::Collect);
         let Some(mut collection) = self.collection.try_lock() else { return false };
-        let waiting = self.slice(&mut collection);
+        let waiting = self.slice(&mut collection, Until::Waiting);
         !waiting && !collection.is_idle()
     }
 
-    /// Ends what is under way and runs one collection from its beginning, unless a flush has to be waited for.
-    fn collect_whole(&self) -> Collected {
+    /// Ends what is under way and runs one collection from its beginning, slice by slice, unless a flush has to be waited
+    /// for. `flush` is called with no lock held for a range that a flush is to cover; it tells whether one did and has ended.
+    fn collect_whole(&self, mut flush: impl FnMut(VaRange) -> bool) -> Collected {
         let mut collection = self.lock_collection();
-        let before = collection.given_up;
         let target = collection.done + 1 + u64::from(!collection.is_idle());
-        let mut waiting = false;
+        let (mut blocks, mut waiting, mut asked) = (0, false, false);
         while collection.done < target && !waiting {
-            waiting = self.slice(&mut collection);
+            let before = collection.given_up;
+            let own = collection.done + 1 == target && !asked;
+            let until = if own { Until::Noted } else { Until::Waiting };
+            waiting = self.slice(&mut collection, until);
+            blocks += collection.given_up - before;
+            let noted = match collection.stage {
+                Stage::Noted { low, high } if own => Some((low, high, collection.done)),
+                _ => None,
+            };
+            drop(collection);
+            // If another call flushes meanwhile, or ends the collection, that is as good.
+            let flushed = noted.filter(|&(low, high, _)| {
+                asked = true;
+                flush(hull_of(low, high))
+            });
+            collection = self.lock_collection();
+            let now = match collection.stage {
+                Stage::Noted { low, high } => Some((low, high, collection.done)),
+                _ => None,
+            };
+            if flushed.is_some() && flushed == now {
+                collection.flushes += 1;
+                collection.stage = Stage::Settle;
+            }
         }
-        Collected { blocks: collection.given_up - before, waiting }
+        Collected { blocks, waiting }
+    }
+
+    /// Runs a whole collection and waits for its flush, for a caller that may sleep.
+    pub(super) fn collect_all(&self) {
+        // Two waits at most: for the flush that was under way, and for its own.
+        for _ in 0..2 {
+            if !self.collect_whole(|_| false).waiting {
+                return;
+            }
+            let collection = self.lock_collection();
+            let Stage::Flight { epoch } = collection.stage else { continue };
+            drop(collection);
+            self.machine.wait(epoch);
+        }
+        self.tick();
     }
 
     /// One slice; begins a collection if none is under way. Tells whether it waits for a flush.
-    fn slice(&self, collection: &mut Collection) -> bool {
+    fn slice(&self, collection: &mut CollectionOf<P>, until: Until) -> bool {
         let mut budget = C::SLICE_BLOCKS;
         if collection.is_idle() {
             self.collecting.store(true, Ordering::Relaxed);
             self.freed.0.store(0, Ordering::Relaxed);
-            // Acquire pairs with the release of those who pushed.
-            let rest = self.touched.0.swap(NIL, Ordering::Acquire);
-            collection.stage = Stage::Gather { rest, chain: NIL, low: u64::MAX, high: 0 };
+            collection.stage = Stage::Reap { taken: false };
         }
         while budget > 0 {
             collection.stage = match collection.stage {
                 Stage::Idle => return false,
-                Stage::Gather { rest, chain, low, high } => match self.lookup.find(rest) {
+                Stage::Reap { mut taken } => {
+                    match self.reap_slice(collection, Reap::UntilBounded, &mut taken, &mut budget) {
+                        true => Stage::Note { low: u64::MAX, high: 0 },
+                        false => Stage::Reap { taken },
+                    }
+                }
+                Stage::Note { low, high } => match collection.pending.first(&self.lookup) {
                     Some(block) => {
                         budget -= 1;
-                        self.gather(collection, block, chain, low, high)
+                        self.note(collection, block, low, high)
                     }
-                    None if low >= high => Stage::Decay { cpu: 0 },
-                    None => {
-                        let hull = VaRange::new(Va::from_page(low), Va::from_page(high));
-                        collection.flushes += 1;
-                        let epoch = self.machine.flush(&[hull.unwrap_or(VaRange::ALL)]);
-                        Stage::Flight { chain, epoch }
-                    }
+                    None if low >= high => self.ended(collection),
+                    None => Stage::Noted { low, high },
                 },
-                Stage::Flight { chain, epoch } => {
+                Stage::Noted { .. } if until == Until::Noted => return false,
+                Stage::Noted { low, high } => {
+                    collection.flushes += 1;
+                    let epoch = self.machine.flush(&[hull_of(low, high)]);
+                    Stage::Flight { epoch }
+                }
+                Stage::Flight { epoch } => {
                     if !self.machine.completed(epoch) {
                         return true;
                     }
-                    Stage::Settle { chain }
+                    Stage::Settle
                 }
-                Stage::Settle { chain } => match self.lookup.find(chain) {
+                Stage::Settle => match collection.flying.first(&self.lookup) {
                     Some(block) => {
                         budget -= 1;
-                        let next = block.chain.load(Ordering::Relaxed);
                         self.settle(collection, block);
-                        Stage::Settle { chain: next }
+                        Stage::Settle
                     }
-                    None => Stage::Decay { cpu: 0 },
+                    None => self.ended(collection),
                 },
-                Stage::Decay { cpu } if C::REUSE && cpu < self.cpu_count => {
-                    budget = budget.saturating_sub(self.decay(collection, cpu));
-                    Stage::Decay { cpu: cpu + 1 }
-                }
-                Stage::Decay { .. } => {
-                    collection.done += 1;
-                    self.collecting.store(false, Ordering::Relaxed);
-                    Stage::Idle
-                }
             };
         }
         false
     }
 
-    /// Notes what is dead in one block; the next stage.
-    fn gather(
+    fn ended(&self, collection: &mut CollectionOf<P>) -> Stage {
+        collection.done += 1;
+        self.collecting.store(false, Ordering::Relaxed);
+        Stage::Idle
+    }
+
+    /// Examines touched blocks until there is no budget; tells whether all were that were touched when `taken` was set.
+    fn reap_slice(
         &self,
-        collection: &mut Collection,
-        block: &'static Block,
-        chain: u32,
-        low: u64,
-        high: u64,
-    ) -> Stage {
-        let rest = block.touched_next.load(Ordering::Relaxed);
-        // From here on it may be pushed again, which changes the link.
-        block.untouch();
-        let (mut queue, place) = self.lock_home(block);
-        let mut stage = Stage::Gather { rest, chain, low, high };
-        let Stage::Gather { chain, low, high, .. } = &mut stage else { return stage };
-        if place == Place::Absent {
-            return stage;
-        }
-        let mut hull = Hull::EMPTY;
-        if !C::REUSE {
-            let free = u64::from(block.free_pages());
-            if self.is_forlorn(block)
-                && C::is_fragmented(free, u64::from(self.pages))
-                && self.end(&mut queue, block, place)
-            {
-                drop(queue);
-                self.give_up(block);
-                collection.given_up += 1;
-                return stage;
+        collection: &mut CollectionOf<P>,
+        how: Reap,
+        taken: &mut bool,
+        budget: &mut u32,
+    ) -> bool {
+        while *budget > 0 {
+            match self.lookup.find(collection.rest) {
+                Some(block) => {
+                    *budget -= 1;
+                    collection.rest = block.touched_next.load(Ordering::Relaxed);
+                    self.examine(collection, block, how);
+                }
+                None if *taken => return true,
+                None => {
+                    // Acquire pairs with the release of those who pushed.
+                    collection.rest = self.touched.0.swap(NIL, Ordering::Acquire);
+                    *taken = true;
+                }
             }
+        }
+        false
+    }
+
+    /// Gives a touched block back to the space if nothing lives in it; else lists it if pages in it are dead.
+    fn examine(&self, collection: &mut CollectionOf<P>, block: &'static Block, how: Reap) {
+        let (mut queue, place) = self.lock_home(block);
+        // First: what is freed after this touches the block again, what was freed before is seen.
+        block.set_touched(false);
+        let dead = place != Place::Absent && self.is_dead(block);
+        if dead && !self.is_needed(&queue, block, how) {
+            let left = block.free_pages();
+            if self.end(&mut queue, block, place) {
+                self.forget(collection, block);
+                drop(queue);
+                self.balance.0.fetch_sub(Balance::PRESENT + Balance::TOUCHED, Ordering::Relaxed);
+                self.note_reaped(self.pages - left);
+                // Whoever reaps may sleep: the space may drain here.
+                self.give_up(Context::Sleeping, block);
+                collection.given_up += 1;
+                return;
+            }
+        }
+        if dead {
+            self.push_touched(block);
+        } else {
+            self.balance.0.fetch_sub(Balance::TOUCHED, Ordering::Relaxed);
+        }
+        // One that flies is listed again when it has landed. An absent one was given up by the free of its last page, and
+        // may not have reached the space.
+        if block.list() == List::None && (block.has_unflushed() || (place == Place::Absent && !C::REUSE)) {
+            block.set_list(List::Pending);
+            collection.pending.push(&self.lookup, block);
+        }
+    }
+
+    /// Tells whether nothing lives in a block. Queue lock.
+    fn is_dead(&self, block: &Block) -> bool {
+        if C::REUSE {
+            return block.is_dead();
+        }
+        // As counted: then nobody who gave back has still to count.
+        block.dead_counted() + block.free_pages() == self.pages
+    }
+
+    /// Tells whether a block in which nothing lives stays, since it is about to be used. Queue lock.
+    fn is_needed(&self, queue: &Queue, block: &Block, how: Reap) -> bool {
+        how != Reap::All
+            && (!C::REUSE || queue.is_current(block))
+            && !C::is_fragmented(u64::from(block.free_pages()), u64::from(self.pages))
+    }
+
+    /// Takes a block out of the lists of the collection.
+    fn forget(&self, collection: &mut CollectionOf<P>, block: &Block) {
+        if let Some(list) = collection.list(block.list()) {
+            list.remove(&self.lookup, block);
+            block.set_list(List::None);
+        }
+    }
+
+    /// Notes that pages are no longer dead in blocks, though no collection was run.
+    fn note_reaped(&self, pages: u32) {
+        let less = |freed: u64| Some(freed.saturating_sub(u64::from(pages)));
+        // It cannot fail: `less` always answers.
+        let _done = self.freed.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Notes what is dead in one block; the next stage.
+    fn note(&self, collection: &mut CollectionOf<P>, block: &'static Block, low: u64, high: u64) -> Stage {
+        self.forget(collection, block);
+        let (_queue, place) = self.lock_home(block);
+        let mut hull = Hull::EMPTY;
+        let all = Hull { low: 0, high: self.pages };
+        if place == Place::Absent {
+            // Its area may be on its way back to the space, which would flush it.
+            hull = all;
+        } else if !C::REUSE {
             block.note_flushed(&mut hull);
         } else if block.flight() == Flight::None {
             block.note_flushed(&mut hull);
             if !hull.is_empty() {
                 block.set_flight(Flight::Begun);
-                block.chain.store(*chain, Ordering::Relaxed);
-                *chain = block.index();
+                block.set_list(List::Flying);
+                collection.flying.push(&self.lookup, block);
             }
         } else {
             // In a lane that has not looked since its last flight landed: noted next time, flushed now.
-            hull = Hull { low: 0, high: self.pages };
-            if block.touch() {
-                self.tell(block);
+            hull = all;
+            if !block.is_touched() {
+                self.balance.0.fetch_add(Balance::TOUCHED, Ordering::Relaxed);
+                self.push_touched(block);
             }
         }
-        if !hull.is_empty() {
-            let first = self.va(block, 0).page_floor();
-            *low = (*low).min(first + u64::from(hull.low));
-            *high = (*high).max(first + u64::from(hull.high));
+        if hull.is_empty() {
+            return Stage::Note { low, high };
         }
-        stage
+        let first = self.va(block, 0).page_floor();
+        Stage::Note {
+            low: low.min(first + u64::from(hull.low)),
+            high: high.max(first + u64::from(hull.high)),
+        }
     }
 
     /// Puts what was noted in one block back into use, or has its lane do it.
-    fn settle(&self, collection: &mut Collection, block: &'static Block) {
+    fn settle(&self, collection: &mut CollectionOf<P>, block: &'static Block) {
+        self.forget(collection, block);
         let (mut queue, place) = self.lock_home(block);
         if place == Place::Laned {
             block.set_flight(Flight::Landed);
-            return;
-        }
-        collection.recycled += u64::from(block.recycle::<C>());
-        block.set_flight(Flight::None);
-        if place == Place::Full {
-            queue.push(&self.lookup, block);
-        }
-        if block.is_empty() {
-            block.set_idle_since(collection.done);
-        }
-    }
-
-    /// Gives up the blocks of one CPU that were empty all the time since the last collection; returns how many it looked
-    /// at.
-    fn decay(&self, collection: &mut Collection, cpu: u32) -> u32 {
-        let (mut looked, mut ended) = (0, NIL);
-        let mut queue = self.lock_queue(self.cpu(cpu));
-        for block in queue.each(&self.lookup) {
-            looked += 1;
-            let idle = block.idle_since() < collection.done && block.is_empty();
-            if idle && self.end_chained(&mut queue, block, ended) {
-                ended = block.index();
+        } else {
+            collection.recycled += u64::from(block.recycle::<C>());
+            block.set_flight(Flight::None);
+            if place == Place::Full {
+                block.measure(self.pages);
+                queue.push::<C>(&self.lookup, block);
+            } else if !queue.is_current(block) {
+                queue.sort::<C>(&self.lookup, block, self.pages);
             }
         }
-        drop(queue);
-        while let Some(block) = self.lookup.find(ended) {
-            // First: given up, its record may begin again.
-            ended = block.chain.load(Ordering::Relaxed);
-            self.give_up(block);
-            collection.given_up += 1;
+        // What was freed during the flight.
+        if block.has_unflushed() {
+            block.set_list(List::Pending);
+            collection.pending.push(&self.lookup, block);
         }
-        looked + 1
-    }
-
-    fn end_chained(&self, queue: &mut Queue, block: &'static Block, chain: u32) -> bool {
-        let ends = block.flight() == Flight::None && self.end(queue, block, Place::Open);
-        if ends {
-            block.chain.store(chain, Ordering::Relaxed);
-        }
-        ends
-    }
-
-    /// Tells whether nothing lives in a block and no flush for it is under way. Queue lock.
-    fn is_forlorn(&self, block: &Block) -> bool {
-        if C::REUSE {
-            return block.flight() == Flight::None && block.is_dead();
-        }
-        // As counted: then nobody who gave back has still to count.
-        block.dead_counted() + block.free_pages() == self.pages
     }
 }

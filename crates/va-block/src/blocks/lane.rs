@@ -1,25 +1,79 @@
 //! A lane: a block that one caller has to himself, so that his pairs take no lock.
 //!
 //! # Theory
-//! Whoever maps and unmaps all the time (a CPU, a thread) owns a lane and calls it instead of the blocks. The lane takes an
-//! open block out of the list of its CPU and is its owner: it gives out with plain stores. Others give back as ever.
-//! When the block has no room, it goes back to the list and the lane takes another. A lane's own block is found without the
-//! lookup when the lane itself gives back.
+//! A caller that maps and unmaps all the time (a CPU, a thread) owns a lane and calls it instead of the blocks. The lane
+//! takes an open block out of the list of its CPU and gives out from it with plain stores. Others free as ever. When the
+//! block has no room, it goes back to the list and the lane takes another. A lane's own block is found without the lookup
+//! when the lane itself frees.
 //!
-//! A request that fails elsewhere moves the recall generation, and a lane puts its block back at its owner's next call.
-//! Dropping it does the same.
+//! The block is noted in memory of the machine, under a lock ([`Machine::OwnerLock`]) that the owner takes to allocate. So
+//! another thread takes the block out of a lane whose owner sleeps: a request that lacks room, a shrinker, a CPU that
+//! goes offline. The owner holds the lock while it gives out from the block and never while it looks for another.
 //!
 //! # Locking
-//! None for a pair in the lane's block: one compare-exchange.
+//! `Owner` for an alloc from the lane's block, one compare-exchange for a free of any. A drain holds `Collect`, and takes
+//! `Owner` by `try_lock`. Under `Owner` no lock is taken.
 //! # Source
 //! Our own.
 
-use super::Blocks;
+use super::{Ask, Blocks};
 use crate::block::{Block, Flight, Place};
 use crate::config::Config;
 use crate::error::{BlockError, UnmapError};
 use va_base::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Machine, Va};
+use va_base::sync::{Mutex, MutexGuard, RawMutex};
+use va_base::{Context, LockClass, Machine, Table, Va};
+
+/// What a lane has, where other threads find it. In cache lines of its own.
+#[repr(align(128))]
+pub(super) struct Slot<O: 'static, L: 'static> {
+    /// The block of the lane. The owner puts one in, any thread takes it out.
+    held: Mutex<O, Option<&'static Block>>,
+    cpu: AtomicU64,
+    /// The next lane. Under the lock of the collection.
+    next: Mutex<L, Next<O, L>>,
+}
+
+type Next<O, L> = Option<&'static Slot<O, L>>;
+
+impl<O, L> Table for Slot<O, L>
+where
+    O: RawMutex + Send + Sync + 'static,
+    L: RawMutex + Send + Sync + 'static,
+{
+    va_base::empty_table! {
+        Self { held: Mutex::new(None), cpu: AtomicU64::new(0), next: Mutex::new(None) }
+    }
+}
+
+/// The slots of all lanes. Under the lock of the collection.
+pub(super) struct Lanes<O: 'static, L: 'static> {
+    first: Next<O, L>,
+}
+
+impl<O: RawMutex, L: RawMutex> Lanes<O, L> {
+    pub(super) const fn new() -> Self {
+        Self { first: None }
+    }
+
+    fn each(&self) -> impl Iterator<Item = &'static Slot<O, L>> + use<O, L> {
+        core::iter::successors(self.first, |slot| *slot.next.lock())
+    }
+
+    fn push(&mut self, slot: &'static Slot<O, L>) {
+        *slot.next.lock() = self.first;
+        self.first = Some(slot);
+    }
+
+    fn remove(&mut self, slot: &'static Slot<O, L>) {
+        let next = slot.next.lock().take();
+        let is = |at: &&Slot<O, L>| at.next.lock().is_some_and(|next| core::ptr::eq(next, slot));
+        match self.each().find(is) {
+            Some(before) => *before.next.lock() = next,
+            None => self.first = next,
+        }
+    }
+}
 
 /// A block in the hands of one caller, who passes the lane by `&mut`; see the module.
 ///
@@ -32,26 +86,89 @@ use va_base::{Machine, Va};
 /// # let machine = SimMachine::new(4);
 /// # let space = VmapSpace::new(window, window, &machine)?;
 /// let blocks = Blocks::<_, config::Default>::new(space, &machine)?;
-/// let mut lane = blocks.lane(2);
+/// let mut lane = blocks.lane(2)?;
 /// let at = lane.alloc(5)?;
 /// lane.free(at, 5).unwrap();
 /// # Ok::<(), va_block::BlockError>(())
 /// ```
 pub struct Lane<'b, P: Machine + Clone, C: Config> {
     blocks: &'b Blocks<P, C>,
+    slot: &'static Slot<P::OwnerLock, P::Lock>,
     cpu: u32,
+    /// The block that this lane put into its slot last; others may have taken it out.
     block: Option<&'static Block>,
     /// First page of the block.
     first: u64,
-    recall: u64,
     freed: AtomicU64,
 }
 
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
-    /// Creates a lane for whoever calls for CPU `cpu`. It has no block yet.
-    pub fn lane(&self, cpu: u32) -> Lane<'_, P, C> {
-        let recall = self.recall.0.load(Ordering::Relaxed);
-        Lane { blocks: self, cpu, block: None, first: 0, recall, freed: AtomicU64::new(0) }
+    /// Creates a lane for a caller on CPU `cpu`. It has no block yet. The machine is asked for a table for it.
+    ///
+    /// # Errors
+    /// [`BlockError::NoTable`] if the machine has none.
+    /// # Locks
+    /// `Collect`, as when the lane is dropped.
+    pub fn lane(&self, cpu: u32) -> Result<Lane<'_, P, C>, BlockError> {
+        let slot = self.machine.lend_table::<Slot<_, _>>().ok_or(BlockError::NoTable)?;
+        slot.cpu.store(u64::from(cpu), Ordering::Relaxed);
+        self.lock_collection().lanes.push(slot);
+        Ok(Lane { blocks: self, slot, cpu, block: None, first: 0, freed: AtomicU64::new(0) })
+    }
+
+    /// Puts the blocks of lanes back into the lists of their CPUs: of the lanes of `cpu`, or of all. The owners go on with
+    /// other blocks. Returns how many. For a CPU that goes offline, and for a machine that is short of space.
+    ///
+    /// A lane whose owner is just allocating is passed over.
+    ///
+    /// # Locks
+    /// `Collect`, and under it `Owner` of each lane by `try_lock`, then `Queue`.
+    /// Cost: O(lanes).
+    pub fn drain_lanes(&self, cpu: Option<u32>) -> u64 {
+        let of = |slot: &Slot<_, _>| cpu.is_none_or(|cpu| slot.cpu.load(Ordering::Relaxed) == u64::from(cpu));
+        self.drain_where(of, |_| true)
+    }
+
+    /// Drains the lanes whose blocks hold no live page.
+    pub(super) fn drain_dead_lanes(&self) -> u64 {
+        self.drain_where(|_| true, Block::is_dead)
+    }
+
+    fn drain_where(
+        &self,
+        of: impl Fn(&Slot<P::OwnerLock, P::Lock>) -> bool,
+        is: impl Fn(&Block) -> bool,
+    ) -> u64 {
+        let collection = self.lock_collection();
+        let mut drained = 0;
+        for slot in collection.lanes.each().filter(|slot| of(slot)) {
+            self.machine.locking(LockClass::Owner);
+            let Some(mut held) = slot.held.try_lock() else { continue };
+            let Some(block) = held.take_if(|block| is(block)) else { continue };
+            // The collection is locked, so nobody sees the block without an owner.
+            drop(held);
+            self.park(block);
+            drained += 1;
+        }
+        drained
+    }
+
+    /// Puts a block that was taken out of a lane into the list of its CPU.
+    fn park(&self, block: &'static Block) {
+        let mut queue = self.lock_queue(self.cpu(block.cpu()));
+        // Under the lock: a collection that lands does this itself from here on.
+        recycle_landed::<C>(block);
+        block.measure(self.pages);
+        if block.room() == 0 {
+            block.set_place(Place::Full);
+        } else {
+            queue.push::<C>(&self.lookup, block);
+        }
+        drop(queue);
+        // Its last page may have died while the lane had it.
+        if !C::REUSE && block.dead_counted() == self.pages {
+            self.bury(Context::Sleeping, block);
+        }
     }
 }
 
@@ -61,24 +178,35 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
     /// # Errors
     /// As there; before a failure, the lane's block was put back.
     /// # Locks
-    /// None from the lane's block; else as there.
+    /// `Owner` from the lane's block; else as there.
     #[inline]
     pub fn alloc(&mut self, pages: u64) -> Result<Va, BlockError> {
-        let recall = self.blocks.recall.0.load(Ordering::Relaxed);
-        if recall != self.recall {
-            self.recall = recall;
-            self.park();
-        }
+        self.alloc_in(Context::Sleeping, pages)
+    }
+
+    /// Does as [`alloc`](Self::alloc) for a caller in `context`, see [`Blocks::alloc_in`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn alloc_in(&mut self, context: Context, pages: u64) -> Result<Va, BlockError> {
         if pages.wrapping_sub(1) >= self.blocks.alloc_max {
-            return self.alloc_large(pages);
+            return self.alloc_large(pages, context);
         }
         let consumed = C::consumed(pages as u32);
-        if let Some(block) = self.block
+        if let Some(block) = *self.lock()
             && let Some(page) = block.carve(pages as u32, consumed)
         {
             return Ok(Va::from_page(self.first + u64::from(page)));
         }
-        self.find_room(pages as u32, consumed)
+        self.find_room(pages as u32, consumed, context)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn lock(&self) -> MutexGuard<'static, P::OwnerLock, Option<&'static Block>> {
+        self.blocks.machine.locking(LockClass::Owner);
+        self.slot.held.lock()
     }
 
     /// Takes pages back, as [`Blocks::free`] does; they may come from anywhere.
@@ -89,6 +217,15 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
     /// As there.
     #[inline]
     pub fn free(&mut self, at: Va, pages: u64) -> Result<(), UnmapError> {
+        self.free_in(Context::Sleeping, at, pages)
+    }
+
+    /// Does as [`free`](Self::free) for a caller in `context`, see [`Blocks::free_in`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn free_in(&mut self, context: Context, at: Va, pages: u64) -> Result<(), UnmapError> {
         let page = at.page_floor().wrapping_sub(self.first);
         let (block, page) = match self.block {
             Some(block) if page < u64::from(self.blocks.pages) && Va::from_page(at.page_floor()) == at => {
@@ -96,61 +233,58 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
             }
             Some(_) | None => match self.blocks.block_at(at) {
                 Some(found) => found,
-                None => return self.blocks.free_large(at, pages),
+                None => return self.blocks.free_large(context, at, pages),
             },
         };
-        self.blocks.give_back(block, page, at, pages, &self.freed)
+        self.blocks.give_back(context, block, page, at, pages, &self.freed)
     }
 
     /// Tells whether the lane has a block.
     pub fn holds(&self) -> bool {
-        self.block.is_some()
+        self.lock().is_some()
     }
 
     /// Puts the lane's block back into the list of its CPU.
     ///
     /// # Locks
-    /// `Queue` of the CPU; where blocks die with their last mapping, as in [`Blocks::free`].
+    /// `Owner`, then `Queue` of the CPU; where blocks die with their last mapping, as in [`Blocks::free`].
     pub fn park(&mut self) {
-        let Some(block) = self.block.take() else { return };
-        let blocks = self.blocks;
-        let mut queue = blocks.lock_queue(blocks.cpu(block.cpu()));
-        // Under the lock: a collection that lands does this itself from here on.
-        recycle_landed::<C>(block);
-        if block.free_pages() == 0 {
-            block.set_place(Place::Full);
-        } else {
-            queue.push(&blocks.lookup, block);
-        }
-        drop(queue);
-        blocks.note_news();
-        // Its last page may have died while the lane had it.
-        if !C::REUSE && block.dead_counted() == blocks.pages {
-            blocks.bury(block);
+        self.block = None;
+        let held = self.lock().take();
+        if let Some(block) = held {
+            self.blocks.park(block);
         }
     }
 
     #[cold]
-    fn find_room(&mut self, pages: u32, consumed: u32) -> Result<Va, BlockError> {
-        if let Some(block) = self.block {
+    fn find_room(&mut self, pages: u32, consumed: u32, context: Context) -> Result<Va, BlockError> {
+        let mut held = self.lock();
+        if let Some(block) = *held {
             recycle_landed::<C>(block);
             if let Some(page) = block.carve_anywhere(pages, consumed, self.blocks.pages) {
                 return Ok(Va::from_page(self.first + u64::from(page)));
             }
         }
-        self.park();
-        let (block, page) = self.blocks.find_room(self.cpu, pages, consumed, Place::Laned)?;
+        let full = held.take();
+        drop(held);
+        self.block = None;
+        if let Some(block) = full {
+            self.blocks.park(block);
+        }
+        let ask = Ask { cpu: self.cpu, pages, consumed, to: Place::Laned, context };
+        let (block, page) = self.blocks.find_room(ask)?;
         self.first = self.blocks.va(block, 0).page_floor();
         self.block = Some(block);
+        *self.lock() = Some(block);
         Ok(self.blocks.va(block, page))
     }
 
     #[cold]
-    fn alloc_large(&mut self, pages: u64) -> Result<Va, BlockError> {
-        match self.blocks.alloc_large(self.cpu, pages) {
-            Err(BlockError::Space(_)) if self.block.is_some() => {
+    fn alloc_large(&mut self, pages: u64, context: Context) -> Result<Va, BlockError> {
+        match self.blocks.alloc_large(self.cpu, pages, context) {
+            Err(BlockError::Space(_)) if self.holds() => {
                 self.park();
-                self.blocks.alloc_large(self.cpu, pages)
+                self.blocks.alloc_large(self.cpu, pages, context)
             }
             done => done,
         }
@@ -172,5 +306,8 @@ impl<P: Machine + Clone, C: Config> Drop for Lane<'_, P, C> {
         if C::REUSE && freed > 0 {
             self.blocks.freed.0.fetch_add(freed, Ordering::Relaxed);
         }
+        self.blocks.lock_collection().lanes.remove(self.slot);
+        // A drain finds slots under the lock of the collection alone.
+        self.blocks.machine.take_back_table(self.slot);
     }
 }

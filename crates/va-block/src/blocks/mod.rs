@@ -6,17 +6,20 @@
 //!     ^                                                                               |               |
 //!     +------------------- nothing lives in it and it is not needed -----------------+---------------+
 //! ```
-//! A CPU gives out from the block it used last. When that has no room, it looks through its other open blocks, then has the
+//! A CPU gives out from the block it used last. When that has no room, it takes the open block that fits best, then has the
 //! dead collected if there are many, then asks the space for another block.
 //!
-//! In Linux a block's pages are given out once: a single page that lives long pins 4 MiB. Here dead pages come back into
-//! use when a flush has covered them, so a block that is still needed for one page serves others with the rest.
+//! A block in which nothing lives goes back to the space, as in Linux, when a block is to begin and may not (VB8).
+//! In Linux a block's pages are given out once: a single page that lives long pins 4 MiB. Here the dead pages of a block in
+//! which others live come back into use when a flush has covered them.
 //! The flush is shared: it is begun when as many pages are dead, in all blocks, as may be lazy in a space, and covers all
-//! of them. So there is no more flushing than when blocks die whole.
+//! of them. So there is no more flushing than when blocks die whole (docs/decisions/0021-blocks-present.md).
 //!
 //! # Invariants
 //! - **VB6 ours** each block that is present is a busy area of the space, of the block's size and aligned to it.
-//! - **VB7 listed** a block is in the list of its CPU exactly if it is open; a full one has no free page.
+//! - **VB7 listed** a block is in a list of its CPU exactly if it is open; a full one has no free page.
+//! - **VB8 bounded** where pages are reused, a block begins only while those present, in any state, are fewer than twice those
+//!   that hold a live page and two a CPU. What counts: a block that is not touched holds a live page.
 //!
 //! Those of the space hold here too. SP2: pages that were given back are given out again after a flush that covers them, or
 //! after the block went back to the space, which sees to it. SP3: giving back sets a bit. SP4: errors change nothing. SP5:
@@ -26,39 +29,46 @@
 //! ```text
 //!   Collect (PurgeLock)  >  Queue of a CPU (Lock)      >  nothing
 //!                        >  Lookup of a bucket (Lock)  >  nothing
-//!                        >  what the space takes to free
+//!                        >  Owner of a lane (OwnerLock, by try_lock)
+//!                        >  what the space takes to free, and to purge
 //! ```
-//! The space is never called under `Queue` or `Lookup`, and asked for an area under no lock. A mapping that is given out
-//! takes the CPU's own `Queue` (a [`Lane`] takes none), one that is given back takes none.
+//! The space is never called under `Queue`, `Lookup` or `Owner`, and asked for an area under no lock. A mapping that is
+//! given out takes the CPU's own `Queue`, or `Owner` of a [`Lane`]; one that is freed takes none, but `Queue` for the first
+//! in a block since it was examined.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `vm_map_ram`, `vm_unmap_ram`, `new_vmap_block`, `vb_alloc`, `vb_free`). Reuse and lanes are our own.
 
+mod begin;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod broken;
 mod collect;
+mod cpus;
 mod lane;
+mod room;
 mod validate;
 
 pub use collect::Collected;
 pub use lane::Lane;
 pub use validate::Stats;
 
-use crate::block::{Block, NIL, PAGES_MAX, Place, Refusal};
-use crate::config::{ALLOC_PAGES_MAX, Config, Spread};
+use crate::block::{Block, Place, Refusal};
+use crate::config::{Config, Spread};
 use crate::error::{BlockError, UnmapError};
 use crate::lookup::{COVERED, Lookup};
 use crate::queue::{Cpu, Queue};
-use collect::Collection;
+use collect::CollectionOf;
 use core::marker::PhantomData;
+use cpus::Cpus;
+use room::{Ask, Balance};
 use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard};
-use va_base::{Align, LockClass, Machine, PAGE_SHIFT, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_base::{Context, Late, LockClass, Machine, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_space::{SpaceError, VmapSpace};
 
 /// Most CPUs that have blocks of their own; higher ids share.
 #[cfg(not(loom))]
-pub const CPUS_MAX: usize = 512;
+pub const CPUS_MAX: usize = 4096;
 /// Most CPUs that have blocks of their own, in a model.
 #[cfg(loom)]
 pub const CPUS_MAX: usize = 2;
@@ -89,88 +99,36 @@ type Found = (&'static Block, u32);
 /// # Ok::<(), va_block::BlockError>(())
 /// ```
 pub struct Blocks<P: Machine + Clone, C: Config> {
-    // Constant after `new`.
+    // Constant after `init`.
     space: VmapSpace<P, C::Space>,
-    machine: P,
+    machine: Late<P>,
     /// Pages of a block, and their logarithm.
     pages: u32,
     pages_log2: u32,
     /// Number of the block that has index 0.
     first: u64,
     alloc_max: u64,
-    cpus: [Option<&'static Cpu<P::Lock>>; CPUS_MAX],
+    cpus: Cpus<P::Lock>,
     cpu_count: u32,
     lookup: Lookup,
     // Under its lock.
-    collection: Mutex<P::PurgeLock, Collection>,
+    collection: Mutex<P::PurgeLock, CollectionOf<P>>,
     // Atomic, each alone.
-    /// Stack of the blocks in which something was given back since they were last collected.
+    /// Stack of the touched blocks: those in which something was freed since they were last examined. A block is pushed
+    /// under the lock of its queue.
     touched: Alone<AtomicU32>,
+    /// Blocks present, and touched blocks above: see [`Balance`].
+    balance: Alone<AtomicU64>,
+    /// Moves when a block begins, and when one goes back to the space.
+    moves: AtomicU64,
     /// Pages given back since the last collection, as far as CPUs told.
     freed: Alone<AtomicU64>,
-    /// Moves when lanes are to hand back what they hold.
-    recall: Alone<AtomicU64>,
-    /// Moves when a block may have become one that could go back to the space.
-    news: Alone<AtomicU64>,
-    /// What it was when all of them had gone back.
-    old_news: AtomicU64,
     /// A collection was begun and is not finished: a hint.
     collecting: AtomicBool,
     config: PhantomData<fn() -> C>,
 }
 
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
-    /// Creates blocks in the default window of `space`; there are none yet. The machine is asked for a table for each
-    /// possible CPU.
-    ///
-    /// # Errors
-    /// [`BlockError::TooWide`] if the window has more blocks than the lookup covers, [`BlockError::NoTable`] if the
-    /// machine refuses a table. The space is dropped with either.
-    pub fn new(space: VmapSpace<P, C::Space>, machine: P) -> Result<Self, BlockError> {
-        let cpus = machine.cpus_possible();
-        Self::with_cpus(space, machine, cpus)
-    }
-
-    /// Does as [`new`](Self::new) for `cpus` CPUs, where there are to be more or fewer than the space has nodes.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn with_cpus(space: VmapSpace<P, C::Space>, machine: P, cpus: u32) -> Result<Self, BlockError> {
-        let count = cpus.clamp(1, CPUS_MAX as u32);
-        let pages = C::block_pages(cpus).clamp(1, u64::from(PAGES_MAX)).next_power_of_two();
-        let pages_log2 = pages.ilog2();
-        let window = space.default_window();
-        let first = window.start().page_floor() >> pages_log2;
-        let last = window.end().page_floor() >> pages_log2;
-        if last - first >= COVERED {
-            return Err(BlockError::TooWide { window, limit: COVERED });
-        }
-        let mut blocks = Self {
-            space,
-            machine,
-            pages: pages as u32,
-            pages_log2,
-            first,
-            alloc_max: ALLOC_PAGES_MAX.min(pages),
-            cpus: [None; CPUS_MAX],
-            cpu_count: count,
-            lookup: Lookup::new(),
-            collection: Mutex::new(Collection::new()),
-            touched: Alone(AtomicU32::new(NIL)),
-            freed: Alone(AtomicU64::new(0)),
-            recall: Alone(AtomicU64::new(0)),
-            news: Alone(AtomicU64::new(1)),
-            old_news: AtomicU64::new(0),
-            collecting: AtomicBool::new(false),
-            config: PhantomData,
-        };
-        for cpu in &mut blocks.cpus[..count as usize] {
-            // Dropped on refusal, the blocks hand back what they got.
-            *cpu = Some(blocks.machine.lend_table().ok_or(BlockError::NoTable)?);
-        }
-        Ok(blocks)
-    }
-
     /// The space below.
     pub fn space(&self) -> &VmapSpace<P, C::Space> {
         &self.space
@@ -183,7 +141,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     /// Gives out `pages` pages; `cpu` is the CPU that asks, or stands for it. There is no guard page.
     ///
-    /// Up to [`ALLOC_PAGES_MAX`] pages come from a block, more from the space.
+    /// Up to [`ALLOC_PAGES_MAX`](crate::config::ALLOC_PAGES_MAX) pages come from a block, more from the space.
     ///
     /// # Errors
     /// [`BlockError::BadRequest`] if `pages` is 0 or beyond any space; [`BlockError::Space`] if there is no room, after blocks
@@ -194,19 +152,35 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Cost: O(1) from the open run.
     #[inline]
     pub fn alloc(&self, cpu: u32, pages: u64) -> Result<Va, BlockError> {
+        self.alloc_in(Context::Sleeping, cpu, pages)
+    }
+
+    /// Does as [`alloc`](Self::alloc) for a caller in `context`.
+    ///
+    /// A caller that may not sleep gets pages of the open blocks of its CPU, or of a block that the space has at hand and
+    /// that had a record before; nothing on a CPU that came online later and has not been allocated on.
+    ///
+    /// # Errors
+    /// As there; [`BlockError::WouldBlock`], never a lack of space, where a caller that may sleep would flush, wait or give
+    /// blocks back to the space first.
+    #[inline]
+    pub fn alloc_in(&self, context: Context, cpu: u32, pages: u64) -> Result<Va, BlockError> {
         if pages.wrapping_sub(1) >= self.alloc_max {
-            return self.alloc_large(cpu, pages);
+            return self.alloc_large(cpu, pages, context);
         }
         let consumed = C::consumed(pages as u32);
-        if !C::FIRST_FIT {
-            let queue = self.lock_queue(self.cpu(cpu));
+        if !C::FIRST_FIT
+            && let Some(own) = self.made(cpu)
+        {
+            let queue = self.lock_queue(own);
             if let Some(block) = queue.current
                 && let Some(page) = block.carve(pages as u32, consumed)
             {
                 return Ok(self.va(block, page));
             }
         }
-        let (block, page) = self.find_room(cpu, pages as u32, consumed, Place::Open)?;
+        let ask = Ask { cpu, pages: pages as u32, consumed, to: Place::Open, context };
+        let (block, page) = self.find_room(ask)?;
         Ok(self.va(block, page))
     }
 
@@ -218,13 +192,46 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// # Errors
     /// [`UnmapError`] if nothing that is out starts there, or something of another size. Of two calls at a time, one gets it.
     /// # Locks
-    /// None; where blocks die with their last mapping, that one takes `Queue` of the block's CPU, `Lookup`, and what the space
-    /// takes to free.
+    /// None, but `Queue` of the block's CPU for the first in a block since a collection examined it; where blocks die with
+    /// their last mapping, that one takes `Queue`, `Lookup`, and what the space takes to free.
     /// Cost: O(1).
     #[inline]
     pub fn free(&self, cpu: u32, at: Va, pages: u64) -> Result<(), UnmapError> {
-        let Some((block, page)) = self.block_at(at) else { return self.free_large(at, pages) };
-        self.give_back(block, page, at, pages, &self.cpu(cpu).freed)
+        self.free_in(Context::Sleeping, cpu, at, pages)
+    }
+
+    /// Does as [`free`](Self::free) for a caller in `context`. [`Context::Atomic`] suits an interrupt: the call never
+    /// flushes and never waits.
+    ///
+    /// # Errors
+    /// As there.
+    /// # Locks
+    /// [`Context::Atomic`]: at most `Queue` of the block's CPU; of a mapping larger than a block's share, and where blocks
+    /// die with their last mapping, what the space takes to free in that context. Cost: O(1).
+    #[inline]
+    pub fn free_in(&self, context: Context, cpu: u32, at: Va, pages: u64) -> Result<(), UnmapError> {
+        let Some((block, page)) = self.block_at(at) else {
+            return self.free_large(context, at, pages);
+        };
+        match self.made(cpu) {
+            Some(own) => self.give_back(context, block, page, at, pages, &own.freed),
+            None => self.free_on_new(context, (block, page), at, pages),
+        }
+    }
+
+    /// Frees on a CPU that has nothing yet.
+    #[cold]
+    fn free_on_new(
+        &self,
+        context: Context,
+        (block, page): Found,
+        at: Va,
+        pages: u64,
+    ) -> Result<(), UnmapError> {
+        let freed = AtomicU64::new(0);
+        self.give_back(context, block, page, at, pages, &freed)?;
+        self.freed.0.fetch_add(freed.load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(())
     }
 
     /// The mapping of a block that `at` is inside, as it was at one moment. No lock; cost: O(1).
@@ -240,6 +247,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     #[inline(always)]
     fn give_back(
         &self,
+        context: Context,
         block: &'static Block,
         page: u32,
         at: Va,
@@ -247,15 +255,15 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         freed: &AtomicU64,
     ) -> Result<(), UnmapError> {
         if let Err(refusal) = block.give_back(page, pages) {
-            return self.refused(block, page, refusal, at, pages);
+            return self.refused(context, block, page, refusal, at, pages);
         }
-        if block.touch() {
-            self.tell(block);
+        if !block.is_touched() {
+            self.touch(block);
         }
         if C::REUSE {
             self.note_freed(freed, pages);
         } else if block.count_dead(C::consumed(pages as u32)) == self.pages {
-            self.bury(block);
+            self.bury(context, block);
         }
         Ok(())
     }
@@ -271,112 +279,45 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         freed.store(now, Ordering::Relaxed);
     }
 
-    /// Notes that there may be something for [`shrink`](Self::shrink).
-    fn note_news(&self) {
-        // Release pairs with the acquire of `shrink`.
-        self.news.0.fetch_add(1, Ordering::Release);
+    /// Puts a block on the stack of touched blocks, unless it is there.
+    ///
+    /// Under the lock: a free that finds the block touched relies on its being on the stack, so the block is pushed before
+    /// it is marked as touched, and a second caller waits for the first.
+    #[cold]
+    fn touch(&self, block: &'static Block) {
+        let (_queue, place) = self.lock_home(block);
+        if place != Place::Absent && !block.is_touched() {
+            self.balance.0.fetch_add(Balance::TOUCHED, Ordering::Relaxed);
+            self.push_touched(block);
+        }
     }
 
-    /// Pushes a block that was just touched on the stack.
-    #[cold]
-    fn tell(&self, block: &Block) {
-        self.note_news();
+    /// Pushes a block that is counted as touched and not on the stack. Queue lock.
+    fn push_touched(&self, block: &Block) {
         let mut head = self.touched.0.load(Ordering::Relaxed);
         loop {
             block.touched_next.store(head, Ordering::Relaxed);
-            // Release pairs with the acquire of whoever takes the stack: he sees the link.
+            // Release pairs with the acquire of the collection that takes the stack: it sees the link.
             let pushed =
                 self.touched.0.compare_exchange(head, block.index(), Ordering::Release, Ordering::Relaxed);
             match pushed {
-                Ok(_) => return,
+                Ok(_) => break,
                 Err(now) => head = now,
             }
         }
-    }
-
-    /// Finds room in a block of `cpu`, one of the space if need be; the block is `to` then: open, or in a lane.
-    #[cold]
-    fn find_room(&self, cpu: u32, pages: u32, consumed: u32, to: Place) -> Result<Found, BlockError> {
-        if let Some(found) = self.search(cpu, pages, consumed, to) {
-            return Ok(found);
-        }
-        // Slice by slice, so that others get at the lock, and until there is room: a new block for each slice would make each
-        // collection longer than the one before.
-        let mut goes_on = C::REUSE && self.is_due();
-        while goes_on {
-            goes_on = self.collect_some();
-            if let Some(found) = self.search(cpu, pages, consumed, to) {
-                return Ok(found);
-            }
-        }
-        let refused = match self.begin_block(cpu, pages, consumed, to) {
-            Err(error @ BlockError::Space(SpaceError::NoSpace { .. })) => error,
-            done => return done,
-        };
-        self.shrink();
-        if let Some(found) = self.search(cpu, pages, consumed, to) {
-            return Ok(found);
-        }
-        // Others may have taken what was purged; then what the space said first is as true.
-        self.begin_block(cpu, pages, consumed, to).map_err(|_| refused)
-    }
-
-    /// Looks through the open blocks of `cpu`.
-    fn search(&self, cpu: u32, pages: u32, consumed: u32, to: Place) -> Option<Found> {
-        let mut queue = self.lock_queue(self.cpu(cpu));
-        let queue = &mut *queue;
-        for block in queue.each(&self.lookup) {
-            if block.room() >= consumed
-                && let Some(page) = block.carve_anywhere(pages, consumed, self.pages)
-            {
-                match to {
-                    Place::Laned => queue.unlink(&self.lookup, block, Place::Laned),
-                    Place::Open | Place::Full | Place::Absent => queue.current = Some(block),
-                }
-                return Some((block, page));
-            }
-            if block.room() == 0 {
-                queue.unlink(&self.lookup, block, Place::Full);
-            }
-        }
-        None
-    }
-
-    /// Gets a block from the space and cuts the first pages from it.
-    fn begin_block(&self, cpu: u32, pages: u32, consumed: u32, to: Place) -> Result<Found, BlockError> {
-        let align = Align::from_log2(self.pages_log2 + PAGE_SHIFT).unwrap_or_default();
-        let request = Request::pages(u64::from(self.pages))?.aligned(align);
-        let area = self.space.alloc(cpu, &request)?;
-        let index = self.index_of(area.start().page_floor());
-        let Some(block) = index.and_then(|index| self.lookup.ensure(index, &self.machine)) else {
-            self.space.free(area).unwrap_or_else(|error| {
-                self.machine.bug(format_args!("giving back what was just taken: {error}"), None)
-            });
-            return Err(BlockError::NoTable);
-        };
-        *self.lock_present(block.index()) += 1;
-        block.begin(cpu % self.cpu_count, self.pages);
-        let mut queue = self.lock_queue(self.cpu(cpu));
-        let Some(page) = block.carve(pages, consumed) else {
-            self.machine.bug(format_args!("a fresh block has no room for {consumed} pages"), None)
-        };
-        if to == Place::Laned {
-            block.set_place(Place::Laned);
-        } else {
-            queue.push(&self.lookup, block);
-            queue.current = Some(block);
-        }
-        Ok((block, page))
+        block.set_touched(true);
     }
 
     /// Gives a block back to the space whose pages all died, unless it is in a lane, which does so itself.
     #[cold]
-    fn bury(&self, block: &'static Block) {
+    fn bury(&self, context: Context, block: &'static Block) {
         let (mut queue, place) = self.lock_home(block);
         // Asked under the lock: a purge may have been quicker, and another block may have begun here.
         if block.dead_counted() == self.pages && self.end(&mut queue, block, place) {
             drop(queue);
-            self.give_up(block);
+            // Its touch stays counted until a collection takes the block from the stack.
+            self.balance.0.fetch_sub(Balance::PRESENT, Ordering::Relaxed);
+            self.give_up(context, block);
         }
     }
 
@@ -394,20 +335,21 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     /// Gives the area of an ended block back.
-    fn give_up(&self, block: &Block) {
+    fn give_up(&self, context: Context, block: &Block) {
         *self.lock_present(block.index()) -= 1;
-        if let Err(error) = self.space.free_at(self.va(block, 0)) {
+        if let Err(error) = self.space.free_at_in(context, self.va(block, 0)) {
             self.machine.bug(format_args!("the space does not know a block: {error}"), None);
         }
+        self.moves.fetch_add(1, Ordering::Relaxed);
     }
 
     #[cold]
-    fn alloc_large(&self, cpu: u32, pages: u64) -> Result<Va, BlockError> {
-        let request = Request::pages(pages)?;
-        let area = match self.space.alloc(cpu, &request) {
-            Err(SpaceError::NoSpace { .. }) => {
+    fn alloc_large(&self, cpu: u32, pages: u64, context: Context) -> Result<Va, BlockError> {
+        let request = Request::pages(pages)?.context(context);
+        let area = match self.ask_space(cpu, &request) {
+            Err(BlockError::Space(SpaceError::NoSpace { .. })) => {
                 self.shrink();
-                self.space.alloc(cpu, &request)?
+                self.ask_space(cpu, &request)?
             }
             done => done?,
         };
@@ -416,7 +358,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     #[cold]
-    fn free_large(&self, at: Va, pages: u64) -> Result<(), UnmapError> {
+    fn free_large(&self, context: Context, at: Va, pages: u64) -> Result<(), UnmapError> {
         let count = Pages::new(pages);
         if pages == 0 || count.checked_bytes().is_none() {
             return Err(UnmapError::BadCount { pages });
@@ -427,7 +369,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 if size != pages {
                     return Err(UnmapError::WrongCount { range: seen.range, pages: count });
                 }
-                self.space.free_at(at)?;
+                self.space.free_at_in(context, at)?;
                 Ok(())
             }
             Some(seen) => Err(UnmapError::WrongCount { range: seen.range, pages: count }),
@@ -442,6 +384,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     #[cold]
     fn refused(
         &self,
+        context: Context,
         block: &'static Block,
         page: u32,
         refusal: Refusal,
@@ -449,7 +392,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         pages: u64,
     ) -> Result<(), UnmapError> {
         if block.place() == Place::Absent {
-            return self.free_large(at, pages);
+            return self.free_large(context, at, pages);
         }
         if pages == 0 {
             return Err(UnmapError::BadCount { pages });
@@ -462,18 +405,43 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         })
     }
 
+    /// Returns what a CPU has, if it was made.
     #[inline(always)]
-    fn cpu(&self, cpu: u32) -> &'static Cpu<P::Lock> {
-        // The common case needs no division.
-        let at = if cpu < self.cpu_count { cpu } else { cpu % self.cpu_count };
-        match self.cpus[at as usize % CPUS_MAX] {
-            Some(cpu) => cpu,
-            None => self.machine.bug(format_args!("CPU {at} of {} is missing", self.cpu_count), None),
+    fn made(&self, cpu: u32) -> Option<&'static Cpu<P::Lock>> {
+        match self.cpus.get(cpu) {
+            None => self.made_as(cpu),
+            there => there,
         }
     }
 
-    fn each_cpu(&self) -> impl Iterator<Item = &'static Cpu<P::Lock>> + '_ {
-        self.cpus.iter().flatten().copied()
+    /// Does the same for an id that stands for a lower one, or that has nothing yet.
+    #[cold]
+    fn made_as(&self, cpu: u32) -> Option<&'static Cpu<P::Lock>> {
+        self.cpus.get(cpu % self.cpu_count)
+    }
+
+    /// Returns what a CPU has, made now if `context` lets the machine be asked for a table.
+    fn ensure_cpu(&self, context: Context, cpu: u32) -> Result<&'static Cpu<P::Lock>, BlockError> {
+        match (self.made(cpu), context) {
+            (Some(there), _) => Ok(there),
+            (None, Context::Atomic) => Err(BlockError::WouldBlock),
+            (None, Context::Sleeping) => {
+                self.cpus.ensure(cpu % self.cpu_count, &self.machine).ok_or(BlockError::NoTable)
+            }
+        }
+    }
+
+    /// Returns what a CPU has that a block or a bucket is of: it was made before that began.
+    #[inline(always)]
+    fn cpu(&self, cpu: u32) -> &'static Cpu<P::Lock> {
+        match self.made(cpu) {
+            Some(cpu) => cpu,
+            None => self.machine.bug(format_args!("CPU {cpu} of {} is missing", self.cpu_count), None),
+        }
+    }
+
+    fn each_cpu(&self) -> impl Iterator<Item = (u32, &'static Cpu<P::Lock>)> + '_ {
+        self.cpus.each()
     }
 
     #[inline(always)]
@@ -507,7 +475,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     #[track_caller]
-    fn lock_collection(&self) -> MutexGuard<'_, P::PurgeLock, Collection> {
+    fn lock_collection(&self) -> MutexGuard<'_, P::PurgeLock, CollectionOf<P>> {
         self.machine.locking(LockClass::Collect);
         self.collection.lock()
     }
@@ -545,8 +513,6 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 impl<P: Machine + Clone, C: Config> Drop for Blocks<P, C> {
     fn drop(&mut self) {
         self.lookup.hand_back(&self.machine);
-        for cpu in self.cpus.iter_mut().filter_map(Option::take) {
-            self.machine.take_back_table(cpu);
-        }
+        self.cpus.hand_back(&self.machine);
     }
 }

@@ -1,10 +1,9 @@
 //! Counting everything, and checking that nothing is lost.
 
 use super::Blocks;
-use crate::block::{Block, Place, ones};
+use crate::block::{Block, List, Place, ones};
 use crate::config::{Config, Spread};
 use crate::strip::STRIP_PAGES;
-use va_base::sync::atomic::Ordering;
 use va_base::{Broken, Machine, Pages};
 use va_space::State;
 
@@ -71,24 +70,24 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         stats
     }
 
-    /// Checks VB1 to VB7 with full walks, and the space below.
+    /// Checks VB1 to VB8 with full walks, and the space below.
     ///
     /// Call it when nobody else calls: what moves during the walk may look broken.
     ///
     /// # Errors
     /// [`Broken`] names the first rule that does not hold.
     pub fn validate(&self) -> Result<(), Broken> {
-        let collection = self.lock_collection();
-        let chain = collection.chain();
-        drop(collection);
-        let mut present = [0; super::CPUS_MAX];
-        let mut open = 0;
+        let (mut open, mut blocks, mut touched) = (0, 0, 0);
         for block in self.lookup.each() {
+            touched += u64::from(block.is_touched());
             let place = block.place();
             if place == Place::Absent {
                 continue;
             }
-            present[C::Spread::bucket(block.index(), self.cpu_count) as usize] += 1;
+            blocks += 1;
+            if C::REUSE && !block.is_touched() && block.is_dead() {
+                return Err(Broken { rule: "VB8", at: self.va(block, 0), want: 1, got: 0 });
+            }
             open += u64::from(place == Place::Open);
             let shares = self.check_block(block)?;
             let at = self.va(block, 0);
@@ -101,8 +100,20 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 return Err(Broken { rule: "VB6", at, want: u64::from(self.pages), got: size });
             }
         }
-        for (cpu, want) in self.each_cpu().zip(present) {
+        let balance = self.balance();
+        for (want, got) in [(blocks, balance.present()), (touched, balance.touched())] {
+            if want != got {
+                return Err(Broken { rule: "VB8", at: self.space().extent().start(), want, got });
+            }
+        }
+        for (bucket, cpu) in self.each_cpu() {
+            let is_here = |block: &&Block| {
+                block.place() != Place::Absent && C::Spread::bucket(block.index(), self.cpu_count) == bucket
+            };
             let got = *cpu.present.lock();
+            // A bucket that counts none is passed over, since the sum is compared below.
+            let want = if got == 0 { 0 } else { self.lookup.each().filter(is_here).count() as u64 };
+            blocks = blocks.saturating_sub(got);
             if got != want {
                 return Err(Broken { rule: "VB5", at: self.space().extent().start(), want, got });
             }
@@ -120,23 +131,33 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 open -= 1;
             }
         }
+        if blocks != 0 {
+            return Err(Broken { rule: "VB5", at: self.space().extent().start(), want: blocks, got: 0 });
+        }
         if open != 0 {
             return Err(Broken { rule: "VB7", at: self.space().extent().start(), want: 0, got: open });
         }
-        self.check_chain(chain)?;
+        self.check_lists()?;
         self.space().validate()
     }
 
-    /// The chain of the collection ends, and its blocks know of their flight.
-    fn check_chain(&self, mut chain: u32) -> Result<(), Broken> {
-        let mut left = self.lookup.each().count();
-        while let Some(block) = self.lookup.find(chain) {
-            let at = self.va(block, 0);
-            if left == 0 || block.flight() != crate::block::Flight::Begun {
-                return Err(Broken { rule: "VB3", at, want: 1, got: block.flight() as u64 });
+    /// The lists of the collection end, and their blocks know of it.
+    fn check_lists(&self) -> Result<(), Broken> {
+        let collection = self.lock_collection();
+        for (list, name) in collection.lists() {
+            let mut left = self.lookup.each().filter(|block| block.list() == name).count();
+            for block in list.each(&self.lookup) {
+                let flies = block.flight() == crate::block::Flight::Begun;
+                if left == 0 || block.list() != name || (name == List::Flying) != flies {
+                    let at = self.va(block, 0);
+                    return Err(Broken { rule: "VB3", at, want: 1, got: block.flight() as u64 });
+                }
+                left -= 1;
             }
-            left -= 1;
-            chain = block.chain.load(Ordering::Relaxed);
+            if left != 0 {
+                let at = self.space().extent().start();
+                return Err(Broken { rule: "VB3", at, want: 0, got: left as u64 });
+            }
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec;
 use std::vec::Vec;
-use va_base::{AllocError, Epoch, Machine, Pages, Platform, Record, Table, Va, VaRange};
+use va_base::{Epoch, Machine, Pages, Platform, Record, Table, Va, VaRange};
 use va_space::config::Order;
 use va_space::decay::Quarter;
 use va_space::node::Spread;
@@ -50,6 +50,7 @@ impl Platform for Watcher {
 impl Machine for Watcher {
     type Lock = parking_lot::RawMutex;
     type PurgeLock = parking_lot::RawMutex;
+    type OwnerLock = Self::Lock;
 
     fn cpus_possible(&self) -> u32 {
         2
@@ -83,7 +84,7 @@ impl Machine for Watcher {
 struct TinySpace;
 
 impl va_space::Config for TinySpace {
-    type Index<P: Platform> = BTreeIndex<P>;
+    type Index<P: Platform + Send> = BTreeIndex<P>;
     type Zone = Spread;
     type Decay = Quarter;
     type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;
@@ -97,9 +98,6 @@ impl va_space::Config for TinySpace {
     const FAIL_FAST: bool = true;
     fn lazy_max(_cpus: u32) -> Pages {
         Pages::new(1000)
-    }
-    fn index<P: Platform>(e: VaRange, w: VaRange, p: P) -> Result<Self::Index<P>, AllocError> {
-        BTreeIndex::new(e, w, p)
     }
 }
 
@@ -237,6 +235,75 @@ fn sp2_free_against_unmap_aliases() {
     });
 }
 
+#[test]
+fn sp2_unmap_aliases_beside_another_free_in_the_block() {
+    model(3, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let (first, second) = (alloc(&blocks, machine, 1), alloc(&blocks, machine, 1));
+        alloc(&blocks, machine, 2);
+        let theirs = blocks.clone();
+        // One of the two frees puts the block on the stack; the other relies on it.
+        let other = spawn(move || free(&theirs, machine, second, 1));
+        free(&blocks, machine, first, 1);
+        assert!(!blocks.unmap_aliases().waiting);
+        let stale = machine.stale.load(Ordering::SeqCst);
+        assert_eq!(stale & 1 << first.page_floor(), 0, "freed before the call, and stale");
+        assert!(other.join().is_ok());
+        assert_eq!(blocks.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn sp2_unmap_aliases_beside_the_burial_of_the_block() {
+    model(3, || {
+        let (blocks, machine) = blocks::<Dying>();
+        let (first, last) = (alloc(&blocks, machine, 3), alloc(&blocks, machine, 1));
+        let theirs = blocks.clone();
+        let other = spawn(move || free(&theirs, machine, last, 1));
+        free(&blocks, machine, first, 3);
+        assert!(!blocks.unmap_aliases().waiting);
+        let stale = machine.stale.load(Ordering::SeqCst);
+        assert_eq!(stale & 7 << first.page_floor(), 0, "freed before the call, and stale");
+        assert!(other.join().is_ok());
+        assert_eq!(blocks.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn vb8_two_requests_for_a_block_where_one_may_begin() {
+    model(2, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let theirs = blocks.clone();
+        // Nothing of the first block is left: each gets a block, or the other's.
+        let first = alloc(&blocks, machine, 4);
+        free(&blocks, machine, first, 4);
+        let other = spawn(move || theirs.alloc(0, 3).map(|at| machine.map(at, 3)));
+        let mine = blocks.alloc(0, 3).map(|at| machine.map(at, 3));
+        let theirs = other.join().unwrap_or(Err(BlockError::NoTable));
+        assert_eq!((mine, theirs), (Ok(()), Ok(())));
+        assert_eq!((blocks.present(), blocks.validate()), (2, Ok(())));
+    });
+}
+
+#[test]
+fn a_lane_against_a_drain() {
+    model(2, || {
+        let (blocks, machine) = blocks::<Reusing>();
+        let theirs = blocks.clone();
+        let owner = spawn(move || {
+            let Ok(mut lane) = theirs.lane(0) else { panic!("no lane") };
+            for _ in 0..2 {
+                let Ok(at) = lane.alloc(1) else { panic!("no room") };
+                machine.map(at, 1);
+            }
+        });
+        blocks.drain_lanes(None);
+        assert!(owner.join().is_ok());
+        let stats = blocks.stats();
+        assert_eq!((stats.laned, stats.live_pages.get(), blocks.validate()), (0, 2, Ok(())));
+    });
+}
+
 /// The last page of a block dies here; there, a purge is quicker, and a block begins at the same place, on another CPU.
 fn burial(then: fn(&Tiny<Dying>, &Watcher) -> u64) {
     model(2, move || {
@@ -337,7 +404,7 @@ fn a_lane_against_a_collection() {
         let (blocks, machine) = blocks::<Reusing>();
         let theirs = blocks.clone();
         let owner = spawn(move || {
-            let mut lane = theirs.lane(0);
+            let Ok(mut lane) = theirs.lane(0) else { panic!("no lane") };
             for _ in 0..2 {
                 let Ok(at) = lane.alloc(3) else { panic!("no room") };
                 machine.map(at, 3);

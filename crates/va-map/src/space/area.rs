@@ -4,8 +4,8 @@ use super::MapSpace;
 use super::fill::How;
 use crate::error::{FreeError, MapError};
 use crate::machine::{PageSource, PageTable};
-use crate::record::{Entry, Kind};
-use crate::request::{AreaRequest, Leaves};
+use crate::record::{Entry, Kind, Memory, NotTaken};
+use crate::request::{AreaRequest, DirectMap};
 use va_base::{Align, Machine, PAGE_SIZE, Request, RequestError, Va};
 use va_block::Config;
 use va_space::Area;
@@ -20,7 +20,12 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
     /// Cost: as an alloc of the space, and the pages.
     pub fn vmalloc(&self, cpu: u32, request: &AreaRequest) -> Result<Va, MapError> {
         let sizes = Sizes::of(request)?;
-        let (area, align) = self.place(cpu, request, sizes)?;
+        if request.direct_map == DirectMap::ResetOnFree && !T::RESETS {
+            return Err(MapError::NoReset);
+        }
+        let how = How::of(request);
+        let supply = self.supply(how, sizes.usable);
+        let area = self.place(cpu, request, sizes, supply.top).inspect_err(|_| self.cancel(supply))?;
         let entry = Entry {
             page: area.start().page_floor(),
             pages: area.size().get(),
@@ -29,14 +34,15 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
             requested: request.bytes,
             caller: request.caller,
             protection: request.protection,
-            align,
+            align: request.align,
             kind: Kind::Vmalloc,
             guard: request.guard,
             leaves: request.leaves,
+            direct_map: request.direct_map,
+            numa_id: request.numa_id,
             window: request.window,
         };
-        let how = How { leaves: request.leaves, fill: request.fill, protection: request.protection };
-        if let Err(error) = self.fill(entry.part(0, entry.mapped), how) {
+        if let Err(error) = self.fill(entry.part(0, entry.mapped), how, supply) {
             self.abandon(area);
             return Err(error);
         }
@@ -54,34 +60,90 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
     /// Cost: the pages.
     pub fn vfree(&self, at: Va) -> Result<(), FreeError> {
         let entry = self.claim(at, Kind::Vmalloc, false)?;
-        self.empty(entry.part(0, entry.mapped));
-        self.count(Kind::Vmalloc, entry.mapped, false);
-        self.release(&entry);
+        self.end(&entry);
         Ok(())
     }
 
-    /// Finds addresses for an area: where huge pages are wanted, at a multiple of their size if there is room for that.
+    /// Frees an area of [`vmalloc`](Self::vmalloc) later: for a caller that may not sleep, as in an interrupt. Returns how many areas wait
+    /// now, this one among them; at 1 the machine wakes a worker, which calls [`run_deferred`](Self::run_deferred). Asks for no memory.
+    ///
+    /// # Errors
+    /// As [`vfree`](Self::vfree), and [`FreeError::Deferred`] if it waits already. Nothing has changed.
+    /// # Locks
+    /// `records`, and for an error, where the space finds areas by trees, that of a node.
+    /// Cost: O(1).
+    pub fn vfree_atomic(&self, at: Va) -> Result<u64, FreeError> {
+        let mut records = self.records();
+        let done = match at.is_aligned(Align::PAGE) {
+            true => records.defer(at.page_floor()),
+            false => Err(NotTaken::None),
+        };
+        let waiting = records.deferred();
+        drop(records);
+        done.map(|()| waiting).map_err(|why| self.not_taken(at, why))
+    }
+
+    /// Ends every area that [`vfree_atomic`](Self::vfree_atomic) left, and returns how many those were. Callers may sleep; several at a time
+    /// share the work.
+    ///
+    /// # Locks
+    /// As [`vfree`](Self::vfree), for each area.
+    pub fn run_deferred(&self) -> u64 {
+        let mut ended = 0;
+        loop {
+            let mut records = self.records();
+            let entry = records.take_deferred();
+            let excess = if entry.is_some() { records.excess(true) } else { Memory::default() };
+            drop(records);
+            excess.free(&self.machine);
+            let Some(entry) = entry else { return ended };
+            self.end(&entry);
+            ended += 1;
+        }
+    }
+
+    /// Has the permissions of an area's pages reset when it is freed, as if it had been asked for ([`DirectMap::ResetOnFree`]).
+    ///
+    /// # Errors
+    /// [`MapError::NoReset`], or [`MapError::NoArea`] if no area starts at `at`. Nothing has changed.
+    /// # Locks
+    /// `records`.
+    pub fn reset_on_free(&self, at: Va) -> Result<(), MapError> {
+        if !T::RESETS {
+            return Err(MapError::NoReset);
+        }
+        let mut records = self.records();
+        let entry = records.get(at.page_floor()).filter(|entry| entry.start() == at);
+        let done = entry.is_some_and(|entry| {
+            entry.kind == Kind::Vmalloc
+                && records.change(entry.page, |entry| entry.direct_map = DirectMap::ResetOnFree)
+        });
+        drop(records);
+        let why = entry.map_or(NotTaken::None, NotTaken::Other);
+        if done { Ok(()) } else { Err(self.not_taken(at, why).into()) }
+    }
+
+    /// Unmaps an area whose record was taken, and frees its pages and its addresses.
+    fn end(&self, entry: &Entry) {
+        self.retire(entry.part(0, entry.mapped), entry.direct_map);
+        self.count(Kind::Vmalloc, entry.mapped, false);
+        self.release(entry);
+    }
+
+    /// Finds addresses for an area whose largest entry is of a rung: at a multiple of its size, or of the largest smaller one for which
+    /// there is room.
     pub(super) fn place(
         &self,
         cpu: u32,
         request: &AreaRequest,
         sizes: Sizes,
-    ) -> Result<(Area, Align), MapError> {
+        top: usize,
+    ) -> Result<Area, MapError> {
         let mut wanted = Request::pages(sizes.range)?.aligned(request.align);
         if let Some(window) = request.window {
             wanted = wanted.within(window);
         }
-        let huge = Align::from_log2(T::HUGE_LOG2 + va_base::PAGE_SHIFT).unwrap_or(request.align);
-        let fits_one = T::HUGE_LOG2 > 0 && sizes.usable >= 1 << T::HUGE_LOG2;
-        if request.leaves == Leaves::HugeWherePossible && fits_one && huge > request.align {
-            match self.begin(cpu, &wanted.aligned(huge)) {
-                Ok(area) => return Ok((area, huge)),
-                // Linux tries again with small pages as well.
-                Err(MapError::Space(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok((self.begin(cpu, &wanted)?, request.align))
+        self.begin_aligned(cpu, wanted, top)
     }
 }
 

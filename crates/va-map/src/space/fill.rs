@@ -1,9 +1,24 @@
 //! Pages behind addresses: taken and mapped, unmapped and given back.
+//!
+//! # Theory
+//! **Large entries.** The largest run of pages that the source has for an area is taken before its addresses are chosen, and those are
+//! aligned to it: a source in fragments costs no address space. A size that the source did not have, or the page table did not map,
+//! is not tried again in the same call: the next one would be as hard to find.
+//!
+//! **Pages whose permissions are reset** ([`DirectMap::ResetOnFree`](crate::DirectMap)) go back only when no CPU can reach them by what they
+//! were. The entries stay, without access, since they are the only list of the pages that there is:
+//!
+//! ```text
+//!   hide the area    no access in the direct map    one flush of both    unmap    default access in the direct map    to the source
+//! ```
 
 use super::MapSpace;
 use crate::error::MapError;
-use crate::machine::{PageSource, PageTable, Protection, Refusal, Run, Stopped};
-use crate::request::{Fill, Leaves, PageList};
+use crate::ladder;
+use crate::machine::{
+    DirectAccess, Entries, PageRequest, PageSource, PageTable, Protection, Refusal, Run, Stopped,
+};
+use crate::request::{AreaRequest, DirectMap, Leaves, PageList};
 use va_base::{Machine, Pages, Va, VaRange};
 use va_block::Config;
 
@@ -14,8 +29,35 @@ const BATCH: usize = 64;
 #[derive(Clone, Copy)]
 pub(super) struct How {
     pub(super) leaves: Leaves,
-    pub(super) fill: Fill,
+    pub(super) pages: PageRequest,
     pub(super) protection: Protection,
+}
+
+impl How {
+    pub(super) fn of(request: &AreaRequest) -> Self {
+        let pages = PageRequest { fill: request.fill, numa_id: request.numa_id };
+        Self { leaves: request.leaves, pages, protection: request.protection }
+    }
+}
+
+/// What the source has for the beginning of an area.
+#[derive(Clone, Copy)]
+pub(super) struct Supply {
+    /// Pages that were taken.
+    first: Option<Run>,
+    /// The largest rung of the ladder that is worth trying.
+    pub(super) top: usize,
+}
+
+impl Supply {
+    /// Nothing yet, for addresses that are given.
+    pub(super) fn none<T: PageTable>(how: How) -> Self {
+        let top = match how.leaves {
+            Leaves::Small => 0,
+            Leaves::LargeWherePossible => T::LEAF_SIZES.len() - 1,
+        };
+        Self { first: None, top }
+    }
 }
 
 /// Addresses that are filled, page by page.
@@ -31,14 +73,62 @@ impl Cursor {
     }
 }
 
+/// Joins what comes in order into runs of consecutive numbers.
+struct Joined<F: FnMut(Run)> {
+    run: Run,
+    each: F,
+}
+
+impl<F: FnMut(Run)> Joined<F> {
+    fn new(each: F) -> Self {
+        Self { run: Run { first: 0, pages: 0 }, each }
+    }
+
+    fn push(&mut self, next: Run) {
+        if self.run.pages > 0 && self.run.first + self.run.pages == next.first {
+            self.run.pages += next.pages;
+        } else {
+            self.end();
+            self.run = next;
+        }
+    }
+
+    fn end(&mut self) {
+        let run = core::mem::replace(&mut self.run, Run { first: 0, pages: 0 });
+        if run.pages > 0 {
+            (self.each)(run);
+        }
+    }
+}
+
 impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T> {
+    /// Takes the largest run of pages that the source has for an area of `pages` pages and that one entry can map.
+    pub(super) fn supply(&self, how: How, pages: u64) -> Supply {
+        if how.leaves == Leaves::LargeWherePossible {
+            let largest = ladder::rung(T::LEAF_SIZES, T::LEAF_SIZES.len() - 1, 0, pages);
+            for top in (1..=largest).rev() {
+                if let Some(first) = self.pages().take_run(T::LEAF_SIZES[top], how.pages) {
+                    return Supply { first: Some(Run { first, pages: 1 << T::LEAF_SIZES[top] }), top };
+                }
+            }
+        }
+        Supply { first: None, top: 0 }
+    }
+
+    /// Gives pages back that were taken for an area for which there are no addresses.
+    pub(super) fn cancel(&self, supply: Supply) {
+        if let Some(run) = supply.first {
+            self.pages().give_back(run);
+        }
+    }
+
     /// Takes pages for all of `range` and maps them; on an error nothing of it is mapped, and all pages were given back.
-    pub(super) fn fill(&self, range: VaRange, how: How) -> Result<(), MapError> {
+    pub(super) fn fill(&self, range: VaRange, how: How, supply: Supply) -> Result<(), MapError> {
         let (first, end) = range.whole_pages();
         let mut cursor = Cursor { page: first, end };
-        self.fill_from(&mut cursor, how).map_err(|why| {
+        self.fill_from(&mut cursor, how, supply).map_err(|why| {
             let done = VaRange::from_pages(first, cursor.page).unwrap_or_default();
-            self.empty(done);
+            self.unmap_pages(done);
             let (wanted, mapped) = (Pages::new(end - first), Pages::new(cursor.page - first));
             match why {
                 Some(why) => MapError::Refused { wanted, mapped, why },
@@ -47,61 +137,74 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         })
     }
 
-    /// Unmaps a range and gives the pages back that were behind it.
-    pub(super) fn empty(&self, range: VaRange) {
-        // Pages of consecutive numbers go back together.
-        let mut run = Run { first: 0, pages: 0 };
-        self.table.unmap(range, &mut |leaf| {
-            let pages = 1 << leaf.pages_log2;
-            if run.pages > 0 && run.first + run.pages == leaf.first {
-                run.pages += pages;
-                return;
-            }
-            let before = core::mem::replace(&mut run, Run { first: leaf.first, pages });
-            if before.pages > 0 {
-                self.table.give_back(before);
-            }
-        });
-        if run.pages > 0 {
-            self.table.give_back(run);
+    /// Unmaps a range of an area and gives the pages back that were behind it; where permissions are reset, after a flush.
+    pub(super) fn retire(&self, range: VaRange, direct_map: DirectMap) {
+        match direct_map {
+            DirectMap::Unchanged => self.unmap_pages(range),
+            DirectMap::ResetOnFree => self.reset(range),
         }
     }
 
+    /// Unmaps a range and gives the pages back that were behind it.
+    fn unmap_pages(&self, range: VaRange) {
+        // Pages of consecutive numbers go back together.
+        let mut joined = Joined::new(|run| self.pages().give_back(run));
+        self.pages().unmap(range, &mut |leaf| joined.push(leaf.run()));
+        joined.end();
+    }
+
+    /// The same, once no CPU reaches the pages at these addresses, nor in the direct map as they were. Checks MP7.
+    fn reset(&self, range: VaRange) {
+        self.pages().hide(range);
+        let mut dirty: Option<VaRange> = None;
+        let mut joined = Joined::new(|run| {
+            let part = self.pages().set_direct(run, DirectAccess::Invalid);
+            dirty = Some(dirty.map_or(part, |dirty| hull(dirty, part)));
+        });
+        let (mut page, end) = range.whole_pages();
+        while page < end {
+            let Some(leaf) = self.pages().leaf(Va::from_page(page)) else { self.broken("MP1", range) };
+            joined.push(leaf.run());
+            page += leaf.run().pages;
+        }
+        joined.end();
+        self.flush(&[range, dirty.unwrap_or_default()]);
+        let mut joined = Joined::new(|run| {
+            // A page without access cannot be translated: making it accessible needs no flush.
+            _ = self.pages().set_direct(run, DirectAccess::Default);
+            self.pages().give_back(run);
+        });
+        self.pages().unmap(range, &mut |leaf| joined.push(leaf.run()));
+        joined.end();
+    }
+
     /// On an error, the cursor tells what is mapped; `None` stands for a source without pages.
-    fn fill_from(&self, cursor: &mut Cursor, how: How) -> Result<(), Option<Refusal>> {
-        // A source that refused a huge page once is not asked again: the next one would be as hard to find.
-        let mut huge = T::HUGE_LOG2 > 0 && how.leaves == Leaves::HugeWherePossible;
+    fn fill_from(&self, cursor: &mut Cursor, how: How, supply: Supply) -> Result<(), Option<Refusal>> {
+        let sizes = T::LEAF_SIZES;
+        let mut top = supply.top;
+        if let Some(run) = supply.first {
+            self.map_own(cursor, run, how.protection, &mut top)?;
+        }
         while cursor.left() > 0 {
-            let huge_pages = 1u64 << T::HUGE_LOG2;
-            if huge && cursor.left() >= huge_pages && cursor.page.is_multiple_of(huge_pages) {
-                huge = self.fill_huge(cursor, how)?;
+            let rung = ladder::rung(sizes, top, cursor.page, cursor.left());
+            if rung == 0 {
+                let want = ladder::edge(sizes, 0, top, cursor.page, cursor.left());
+                self.fill_batch(cursor, want, how)?;
+            } else if let Some(first) = self.pages().take_run(sizes[rung], how.pages) {
+                let run = Run { first, pages: 1 << sizes[rung] };
+                self.map_own(cursor, run, how.protection, &mut top)?;
             } else {
-                // Up to where a huge page could begin.
-                let edge = if huge { cursor.page / huge_pages * huge_pages + huge_pages } else { u64::MAX };
-                self.fill_batch(cursor, edge, how)?;
+                top = rung - 1;
             }
         }
         Ok(())
     }
 
-    /// Maps one huge page, or its pages one by one; `false` if there is no huge page.
-    fn fill_huge(&self, cursor: &mut Cursor, how: How) -> Result<bool, Option<Refusal>> {
-        let zeroed = how.fill == Fill::Zeros;
-        let Some(first) = self.table.take_huge(T::HUGE_LOG2, zeroed) else { return Ok(false) };
-        let run = Run { first, pages: 1 << T::HUGE_LOG2 };
-        let at = Va::from_page(cursor.page);
-        if self.table.map_huge(at, first, how.protection).is_err() {
-            self.map_own(cursor, run, how.protection)?;
-        } else {
-            cursor.page += run.pages;
-        }
-        Ok(true)
-    }
-
-    fn fill_batch(&self, cursor: &mut Cursor, edge: u64, how: How) -> Result<(), Option<Refusal>> {
+    /// Takes `want` pages or fewer and maps them one by one.
+    fn fill_batch(&self, cursor: &mut Cursor, want: u64, how: How) -> Result<(), Option<Refusal>> {
         let mut frames = [0; BATCH];
-        let want = (BATCH as u64).min(cursor.left()).min(edge - cursor.page) as usize;
-        let got = self.table.take(&mut frames[..want], how.fill == Fill::Zeros);
+        let want = (BATCH as u64).min(want) as usize;
+        let got = self.pages().take(&mut frames[..want], how.pages);
         if got == 0 {
             return Err(None);
         }
@@ -109,10 +212,10 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         let mut place = 0;
         while place < list.count() {
             let run = list.run(place);
-            if let Err(why) = self.map_own(cursor, run, how.protection) {
+            if let Err(why) = self.map_own(cursor, run, how.protection, &mut 0) {
                 frames[(place + run.pages) as usize..got]
                     .iter()
-                    .for_each(|&first| self.table.give_back(Run { first, pages: 1 }));
+                    .for_each(|&first| self.pages().give_back(Run { first, pages: 1 }));
                 return Err(why);
             }
             place += run.pages;
@@ -120,14 +223,20 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         Ok(())
     }
 
-    /// Maps pages that were taken; gives back those that the page table refuses.
-    fn map_own(&self, cursor: &mut Cursor, run: Run, protection: Protection) -> Result<(), Option<Refusal>> {
-        let mapped = self.table.map(Va::from_page(cursor.page), run, protection);
+    /// Maps pages that were taken; gives those back that the page table did not map.
+    fn map_own(
+        &self,
+        cursor: &mut Cursor,
+        run: Run,
+        protection: Protection,
+        top: &mut usize,
+    ) -> Result<(), Option<Refusal>> {
+        let mapped = self.map_run(cursor.page, run, protection, top);
         let done = mapped.map_or_else(|stopped| stopped.pages_done, |()| run.pages);
         cursor.page += done;
         mapped.map_err(|Stopped { why, .. }| {
             if done < run.pages {
-                self.table.give_back(Run { first: run.first + done, pages: run.pages - done });
+                self.pages().give_back(Run { first: run.first + done, pages: run.pages - done });
             }
             Some(why)
         })
@@ -135,6 +244,38 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
 }
 
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
+    /// Maps a run at address page `page`, by entries up to rung `top` of the ladder and as large as they can be. A size that the page
+    /// table does not map is done without from then on.
+    ///
+    /// # Errors
+    /// As [`PageTable::map`]: not even single pages can be mapped.
+    pub(super) fn map_run(
+        &self,
+        page: u64,
+        run: Run,
+        protection: Protection,
+        top: &mut usize,
+    ) -> Result<(), Stopped> {
+        let mut done = 0;
+        while done < run.pages {
+            let rest = Run { first: run.first + done, pages: run.pages - done };
+            let step = ladder::step(T::LEAF_SIZES, *top, page + done, rest);
+            let run = Run { pages: step.pages, ..rest };
+            let entries = Entries { run, pages_log2: T::LEAF_SIZES[step.rung], protection };
+            match self.pages().map(Va::from_page(page + done), entries) {
+                Ok(()) => done += step.pages,
+                Err(Stopped { pages_done, why }) => {
+                    done += pages_done;
+                    if step.rung == 0 {
+                        return Err(Stopped { pages_done: done, why });
+                    }
+                    *top = step.rung - 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Maps the pages of a list from `at` on; on an error none is mapped.
     pub(super) fn map_list<L: PageList + ?Sized>(
         &self,
@@ -143,10 +284,10 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         protection: Protection,
     ) -> Result<(), MapError> {
         let (first, count) = (at.page_floor(), list.count());
-        let mut place = 0;
+        let (mut place, mut top) = (0, T::LEAF_SIZES.len() - 1);
         while place < count {
             let run = list.run(place);
-            if let Err(stopped) = self.table.map(Va::from_page(first + place), run, protection) {
+            if let Err(stopped) = self.map_run(first + place, run, protection, &mut top) {
                 let mapped = place + stopped.pages_done;
                 let done = VaRange::from_pages(first, first + mapped).unwrap_or_default();
                 self.forget(done);
@@ -161,7 +302,24 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     /// Unmaps a range whose pages are a caller's, or are mapped elsewhere too.
     pub(super) fn forget(&self, range: VaRange) {
         if !range.is_empty() {
-            self.table.unmap(range, &mut |_| {});
+            self.pages().unmap(range, &mut |_| {});
         }
+    }
+
+    /// Flushes ranges and waits until that is done. Callers hold no lock and may sleep.
+    pub(super) fn flush(&self, ranges: &[VaRange]) {
+        let epoch = self.machine.flush(ranges);
+        if !self.machine.completed(epoch) {
+            self.machine.wait(epoch);
+        }
+    }
+}
+
+/// The smallest range that covers two.
+fn hull(one: VaRange, other: VaRange) -> VaRange {
+    match (one.is_empty(), other.is_empty()) {
+        (true, _) => other,
+        (_, true) => one,
+        _ => VaRange::new(one.start().min(other.start()), one.end().max(other.end())).unwrap_or_default(),
     }
 }

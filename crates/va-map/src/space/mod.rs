@@ -9,13 +9,15 @@
 //! Three sizes are kept apart: what was **requested**, what is **usable** (whole pages, mapped), and what the **address range** is. An
 //! area grows within its pages without a call to the machine, within its range by mapping more pages, and beyond by a larger range
 //! if the one above is free; else its pages are mapped at another range, and nothing is copied. It shrinks by giving up the pages
-//! that it does not need, huge ones only whole.
+//! that it does not need, those of a large entry only together.
 //!
-//! **Making** an area: a place for its record is promised, the space gives addresses, the source lends pages in batches, the page
-//! table maps them; the record is published last, so nobody finds an area that is half made. Whatever is refused, what was done
-//! so far is undone. **Ending** it: the record is taken, of all who try by one; then it is unmapped, its pages are given back, and
+//! **Making** an area: room for its record is reserved, the space gives addresses, the source pages in batches, the page table maps
+//! them; the record is added last, so that no area is found that is half made. When a step fails, the steps before it are undone. **Ending** it: the record is taken, of all who try by one; then it is unmapped, its pages are given back, and
 //! last its addresses, so that every address that comes to the space is unmapped, and the flush before its reuse covers
 //! that (SP2). Nothing in this asks for memory (SP3).
+//!
+//! **In an interrupt** an area is freed by [`vfree_atomic`](MapSpace::vfree_atomic), which marks its record, under one lock and without
+//! memory; a worker ends it by [`run_deferred`](MapSpace::run_deferred). Until then it is there, for lookups and reads, but no call can take it.
 //!
 //! Mappings of up to 64 pages by [`vm_map_ram`](MapSpace::vm_map_ram) are cut from blocks ([`va_block`]) and have no record.
 //!
@@ -24,10 +26,12 @@
 //! - **MP2 sizes** 0 < requested <= usable, usable and the guard page fit in the range, and the requested bytes end in the last leaf.
 //! - **MP3 owned** a page that the source lent is behind one address, until it is given back, once; a page that a caller brought is
 //!   never given back.
-//! - **MP4 huge** a huge page begins at a multiple of its size and lies wholly inside one area.
+//! - **MP4 whole** an entry and its first page begin at multiples of its size, and it lies wholly inside one area.
 //! - **MP5 recorded** a record is that of a busy area of the same range.
 //! - **MP6 fresh** nothing is mapped where CPUs may still translate what was mapped before: what an area unmapped of itself is
 //!   flushed before it is mapped again.
+//! - **MP7 reset** the pages of an area whose permissions are reset go back after a flush that covers all their addresses, and accessible
+//!   as free pages are.
 //!
 //! SP2, SP3 and SP4 are the house's (ARCHITECTURE.md).
 //!
@@ -36,8 +40,7 @@
 //!   closing: small mappings that are unmapped  >  the locks of blocks and of the space
 //!   records: under no other, and none under it
 //! ```
-//! The machine is asked for the memory of records under `records`, to unmap a small mapping under `closing`, for anything else under
-//! no lock. Two calls for one area at a time: one of them finds it, unless both only read.
+//! The machine is asked to unmap a small mapping under `closing`, for anything else under no lock. Two calls for one area at a time: one of them finds it, unless both only read.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `__vmalloc_node_range`, `__vmalloc_area_node`, `vfree`, `vrealloc`, `vmap`, `vunmap`, `vm_map_ram`,
 //! `vread_iter`); differences: `docs/kernel-map.md`.
@@ -54,12 +57,13 @@ pub use read::{AreaInfo, Piece};
 pub use validate::Stats;
 
 use crate::error::{FreeError, MapError};
+use crate::ladder;
 use crate::machine::PageTable;
-use crate::record::{Entry, Kind, Records};
-use va_base::sync::Mutex;
+use crate::record::{Entry, Kind, Memory, NotTaken, Records};
 use va_base::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Broken, Machine, Pages, Request, Va, VaRange};
-use va_block::{Blocks, Collected, Config};
+use va_base::sync::{Mutex, MutexGuard};
+use va_base::{Align, Broken, Late, LockClass, Machine, Pages, Request, Va, VaRange};
+use va_block::{BlockError, Blocks, Collected, Config};
 use va_space::{Area, Purge, Purged, VmapSpace};
 
 /// Locks of small mappings that are unmapped, by address.
@@ -89,10 +93,10 @@ pub const RAM_PAGES_MAX: u64 = va_block::config::ALLOC_PAGES_MAX;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct MapSpace<P: Machine + Clone, C: Config, T> {
-    // Constant after `new`.
+    // Constant after `init`.
     blocks: Blocks<P, C>,
-    machine: P,
-    table: T,
+    machine: Late<P>,
+    table: Option<T>,
     // Under their locks.
     records: Mutex<P::Lock, Records>,
     closing: [Mutex<P::PurgeLock, ()>; CLOSINGS],
@@ -106,23 +110,66 @@ pub struct MapSpace<P: Machine + Clone, C: Config, T> {
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     /// Maps areas of `space` by `table`. The machine is asked for a table for each possible CPU.
     ///
+    /// Stack: up to 64 KiB in release builds, since the values are moved; [`init`](Self::init) takes less than 4 KiB.
+    ///
     /// # Errors
     /// As [`Blocks::new`].
-    pub fn new(space: VmapSpace<P, C::Space>, machine: P, table: T) -> Result<Self, va_block::BlockError> {
-        Ok(Self {
-            blocks: Blocks::new(space, machine.clone())?,
-            machine,
-            table,
-            records: Mutex::new(Records::default()),
-            closing: core::array::from_fn(|_| Mutex::new(())),
-            lent_pages: AtomicU64::new(0),
-            foreign_pages: AtomicU64::new(0),
-        })
+    pub fn new(space: VmapSpace<P, C::Space>, machine: P, table: T) -> Result<Self, BlockError> {
+        let mut map = va_base::constant!(Self::empty());
+        map.blocks = Blocks::new(space, machine.clone())?;
+        (map.machine, map.table) = (Late::new(machine), Some(table));
+        Ok(map)
     }
 
-    /// The page table.
-    pub fn table(&self) -> &T {
-        &self.table
+    va_base::const_fn! {
+        /// Creates a map without a space, a machine and a page table: a constant, for a `static` or for memory that the caller
+        /// has. [`init`](Self::init) gives it all three.
+        ///
+        /// Before that nothing fits, and no area is found. A caller that has little stack writes it where it is to be as a
+        /// constant, `const { MapSpace::empty() }`.
+        pub fn empty() -> Self {
+            const { assert!(ladder::is_ladder(T::LEAF_SIZES), "LEAF_SIZES begins with 0 and ascends") }
+            Self {
+                blocks: Blocks::empty(),
+                machine: Late::NONE,
+                table: None,
+                records: Mutex::new(Records::new()),
+                closing: va_base::array_of![Mutex::new(()); CLOSINGS],
+                lent_pages: AtomicU64::new(0),
+                foreign_pages: AtomicU64::new(0),
+            }
+        }
+    }
+
+    /// Gives an [`empty`](Self::empty) map a machine, a page table and a space over the whole pages of `extent`, of which
+    /// `busy` is allocated already, where it is; see [`Blocks::init`]. Stack: less than 4 KiB in release builds.
+    ///
+    /// # Errors
+    /// As there, after which the map is empty again and another call may try.
+    pub fn init(
+        &mut self,
+        extent: VaRange,
+        machine: P,
+        table: T,
+        busy: &[VaRange],
+    ) -> Result<(), BlockError> {
+        self.blocks.init(extent, machine.clone(), busy)?;
+        (self.machine, self.table) = (Late::new(machine), Some(table));
+        Ok(())
+    }
+
+    /// The page table, if there is one yet.
+    pub fn table(&self) -> Option<&T> {
+        self.table.as_ref()
+    }
+
+    /// The page table of a map that has areas.
+    #[inline]
+    fn pages(&self) -> &T {
+        match &self.table {
+            Some(table) => table,
+            None => self.machine.bug(format_args!("an area of a map that has no page table"), None),
+        }
     }
 
     /// The addresses.
@@ -147,51 +194,111 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         self.space().purge(Purge::Full)
     }
 
+    /// Frees the memory of records that no area needs, and returns how many pieces of at most a page that were: for a shrinker. Records
+    /// that go free most of it by themselves.
+    ///
+    /// # Locks
+    /// `records`, again for each piece.
+    /// Cost: O(areas that there were), a few instructions each; none under the lock but for one piece.
+    pub fn shrink(&self) -> u64 {
+        let mut pieces = 0;
+        loop {
+            let mut records = self.records();
+            let more = records.compact();
+            let excess = records.excess(false);
+            drop(records);
+            let freed = excess.free(&self.machine);
+            pieces += freed;
+            if freed == 0 && !more {
+                return pieces;
+            }
+        }
+    }
+
     pub(super) fn space(&self) -> &VmapSpace<P, C::Space> {
         self.blocks.space()
     }
 
-    /// Promises a record.
-    fn promise(&self) -> Result<(), MapError> {
-        self.records.lock().promise(&self.machine).map_err(|records| MapError::NoRecords { records })
+    /// The records, under their lock.
+    #[track_caller]
+    pub(super) fn records(&self) -> MutexGuard<'_, P::Lock, Records> {
+        self.machine.locking(LockClass::Records);
+        self.records.lock()
     }
 
-    /// Takes a promised record's place for a range; on an error the promise is forgiven.
+    /// Reserves room for a record. Memory for it is asked for with no lock held.
+    fn reserve(&self) -> Result<(), MapError> {
+        let mut memory = Memory::default();
+        loop {
+            let mut records = self.records();
+            let unused = records.supply(memory);
+            let reserved = records.reserve();
+            drop(records);
+            // Brought by another caller at the same time.
+            unused.free(&self.machine);
+            let Err(missing) = reserved else { return Ok(()) };
+            memory = missing.alloc(&self.machine).ok_or(MapError::NoRecords { records: 1 })?;
+        }
+    }
+
+    /// Allocates addresses and room for the record of the area; on an error neither.
     fn begin(&self, cpu: u32, request: &Request) -> Result<Area, MapError> {
-        self.promise()?;
+        self.reserve()?;
         self.space().alloc(cpu, request).map_err(|error| {
-            self.records.lock().forgive();
+            self.records().cancel();
             error.into()
         })
     }
 
-    /// Gives the addresses of an area back that has no record, and forgives the promise of one.
+    /// The same, at a multiple of the size of an entry of rung `top`, or of the largest smaller one for which there is room (Linux tries
+    /// once more as well).
+    fn begin_aligned(&self, cpu: u32, wanted: Request, top: usize) -> Result<Area, MapError> {
+        for rung in (1..=top).rev() {
+            let align = ladder::align(T::LEAF_SIZES, rung);
+            if align <= wanted.align() {
+                break;
+            }
+            match self.begin(cpu, &wanted.aligned(align)) {
+                Err(MapError::Space(_)) => {}
+                done => return done,
+            }
+        }
+        self.begin(cpu, &wanted)
+    }
+
+    /// Frees the addresses of an area without a record, and drops the reservation of one.
     fn abandon(&self, area: Area) {
         let range = area.range();
         if self.space().free(area).is_err() {
             self.broken("MP5", range);
         }
-        self.records.lock().forgive();
+        self.records().cancel();
     }
 
-    /// Tells everybody of an area whose record was promised.
+    /// Adds the record that was reserved: from here on the area is found.
     fn publish(&self, entry: Entry) {
-        self.records.lock().add(entry);
+        self.records().add(entry);
     }
 
-    /// Takes the record of the area of one kind that starts at `at`: nobody else finds it from here on. `promised` keeps its place.
-    fn claim(&self, at: Va, kind: Kind, promised: bool) -> Result<Entry, FreeError> {
-        let mut records = self.records.lock();
-        let entry = records.get(at.page_floor()).filter(|entry| entry.start() == at);
-        match entry {
-            Some(entry) if entry.kind == kind => {
-                records.remove(entry.page, promised).ok_or(FreeError::NoArea { at, inside: None })
-            }
-            Some(entry) => Err(FreeError::WrongKind { area: entry.range(), kind: entry.kind }),
-            None => {
-                drop(records);
-                Err(self.missing(at))
-            }
+    /// Takes the record of the area of one kind that starts at `at`: no other caller finds it from here on. `reserved` keeps its room.
+    fn claim(&self, at: Va, kind: Kind, reserved: bool) -> Result<Entry, FreeError> {
+        let mut records = self.records();
+        let taken = match at.is_aligned(Align::PAGE) {
+            true => records.take(at.page_floor(), kind, reserved),
+            false => Err(NotTaken::None),
+        };
+        let excess = if taken.is_ok() { records.excess(true) } else { Memory::default() };
+        drop(records);
+        excess.free(&self.machine);
+        taken.map_err(|why| self.not_taken(at, why))
+    }
+
+    /// The error of a call for an area that it may not take.
+    fn not_taken(&self, at: Va, why: NotTaken) -> FreeError {
+        match why {
+            NotTaken::None => self.missing(at),
+            NotTaken::Other(entry) => FreeError::WrongKind { area: entry.range(), kind: entry.kind },
+            NotTaken::Deferred(entry) => FreeError::Deferred { area: entry.range() },
         }
     }
 
@@ -209,7 +316,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
 
     /// The record of a busy area.
     fn record_of(&self, range: VaRange) -> Option<Entry> {
-        self.records.lock().get(range.start().page_floor()).filter(|entry| entry.range() == range)
+        self.records().get(range.start().page_floor()).filter(|entry| entry.range() == range)
     }
 
     /// Gives the addresses of a claimed area back, which is unmapped. Checks MP5.
@@ -244,6 +351,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
 }
 
 impl<P: Machine + Clone, C: Config, T> Drop for MapSpace<P, C, T> {
+    /// Frees the memory of the records. Areas, those whose free is deferred among them, stay mapped: no caller has the map any more.
     fn drop(&mut self) {
         self.records.lock().end(&self.machine);
     }

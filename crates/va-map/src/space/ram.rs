@@ -6,7 +6,7 @@ use crate::error::{FreeError, MapError};
 use crate::machine::{PageTable, Protection};
 use crate::record::Kind;
 use crate::request::PageList;
-use va_base::{Machine, Pages, Va, VaRange};
+use va_base::{LockClass, Machine, Pages, Va, VaRange};
 use va_block::{Config, UnmapError};
 
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
@@ -58,6 +58,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         }
         // A block knows no state between mapped and given back, and what is given back may be mapped for another at once after
         // a flush: of two who unmap the same, the second must find that out before it unmaps anything.
+        self.machine.locking(LockClass::Closing);
         let _closing = self.closing[(at.page_floor() / RAM_PAGES_MAX) as usize % CLOSINGS].lock();
         let Some(range) = VaRange::from_size(at, pages * va_base::PAGE_SIZE) else {
             return Err(UnmapError::BadCount { pages }.into());

@@ -147,7 +147,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         while at < end {
             let page = Va::from_page(at.page_floor());
             let (from, bytes) = (at.get() - page.get(), (page.get() + PAGE_SIZE).min(end.get()) - at.get());
-            visit(match self.table.leaf(page) {
+            visit(match self.pages().leaf(page) {
                 Some(leaf) => {
                     mapped += bytes;
                     let inside = page.page_floor() & ((1 << leaf.pages_log2) - 1);

@@ -10,14 +10,23 @@
 
 use super::MapSpace;
 use super::area::Sizes;
-use super::fill::How;
+use super::fill::{How, Supply};
 use crate::error::MapError;
-use crate::machine::{PageSource, PageTable, Run, Stopped};
+use crate::ladder;
+use crate::machine::{Leaf, PageRequest, PageSource, PageTable, Run};
 use crate::record::{Entry, Kind};
-use crate::request::{AreaRequest, Fill};
+use crate::request::{AreaRequest, DirectMap, Fill, Leaves};
 use va_base::{Machine, PAGE_SIZE, Pages, RequestError, Va, VaRange};
 use va_block::Config;
 use va_space::ReshapeError;
+
+impl Entry {
+    /// How pages are put behind it.
+    fn how(&self, fill: Fill) -> How {
+        let pages = PageRequest { fill, numa_id: self.numa_id };
+        How { leaves: self.leaves, pages, protection: self.protection }
+    }
+}
 
 impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T> {
     /// Gives an area of [`vmalloc`](Self::vmalloc) another size, and returns where it is then. Its pages stay, wherever it is; nothing is
@@ -36,7 +45,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         let mut entry = self.claim(at, Kind::Vmalloc, true)?;
         let before = entry;
         let done = if need <= entry.mapped {
-            self.shrink(&mut entry, need);
+            self.cut(&mut entry, need);
             Ok(())
         } else {
             self.grow(cpu, &mut entry, need, fill)
@@ -51,14 +60,14 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         done.map(|()| entry.start())
     }
 
-    /// Gives up what is behind an area from page `need` on, but no part of a huge page.
-    fn shrink(&self, entry: &mut Entry, need: u64) {
-        let keep = match self.table.leaf(entry.part(need - 1, need).start()) {
+    /// Gives up what is behind an area from page `need` on, but no part of a large entry.
+    fn cut(&self, entry: &mut Entry, need: u64) {
+        let keep = match self.pages().leaf(entry.part(need - 1, need).start()) {
             Some(leaf) => (entry.page + need).next_multiple_of(1 << leaf.pages_log2) - entry.page,
             None => need,
         };
         if keep < entry.mapped {
-            self.empty(entry.part(keep, entry.mapped));
+            self.retire(entry.part(keep, entry.mapped), entry.direct_map);
             self.count(Kind::Vmalloc, entry.mapped - keep, false);
             entry.stale = entry.stale.max(entry.mapped);
             entry.mapped = keep;
@@ -73,8 +82,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
             self.narrow(entry, range);
             return self.move_to(cpu, entry, need, fill);
         }
-        let how = How { leaves: entry.leaves, fill, protection: entry.protection };
-        if let Err(error) = self.fill(entry.part(entry.mapped, need), how) {
+        let how = entry.how(fill);
+        if let Err(error) = self.fill(entry.part(entry.mapped, need), how, Supply::none::<T>(how)) {
             // What was mapped of it was unmapped.
             entry.stale = entry.stale.max(need);
             self.narrow(entry, range);
@@ -132,48 +141,69 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
             window: entry.window,
             ..AreaRequest::new(need * PAGE_SIZE)
         };
-        let (area, align) = self.place(cpu, &request, Sizes::of(&request)?)?;
+        let area = self.place(cpu, &request, Sizes::of(&request)?, self.best_moved(entry, need))?;
         let (page, pages) = (area.start().page_floor(), area.size().get());
-        let new = Entry { page, pages, mapped: need, stale: 0, align, ..*entry };
-        let how = How { leaves: entry.leaves, fill, protection: entry.protection };
+        let new = Entry { page, pages, mapped: need, stale: 0, ..*entry };
+        let how = entry.how(fill);
         let moved = self.alias(entry, &new).and_then(|()| {
-            self.fill(new.part(entry.mapped, need), how)
+            self.fill(new.part(entry.mapped, need), how, Supply::none::<T>(how))
                 .inspect_err(|_| self.forget(new.part(0, entry.mapped)))
         });
         if let Err(error) = moved {
             self.abandon(area);
             return Err(error);
         }
-        // The promise that came with the new addresses; the area keeps its own.
-        self.records.lock().forgive();
-        self.forget(entry.part(0, entry.mapped));
+        // The reservation that came with the new addresses; the area has its own.
+        self.records().cancel();
+        let old = entry.part(0, entry.mapped);
+        self.forget(old);
+        if entry.direct_map == DirectMap::ResetOnFree {
+            // The flush when the area is freed covers the addresses that it has then (MP7).
+            self.flush(&[old]);
+        }
         self.release(entry);
         self.count(Kind::Vmalloc, need - entry.mapped, true);
         *entry = new;
         Ok(())
     }
 
+    /// The largest rung of which an area could have an entry if it moved and had `need` pages.
+    fn best_moved(&self, entry: &Entry, need: u64) -> usize {
+        let sizes = T::LEAF_SIZES;
+        if entry.leaves == Leaves::Small {
+            return 0;
+        }
+        let (mut done, new) = (0, Run { first: entry.mapped, pages: need - entry.mapped });
+        let mut best = ladder::best(sizes, entry.mapped, new);
+        while done < entry.mapped && best + 1 < sizes.len() {
+            let run = self.leaf_of(entry, done).run();
+            best = best.max(ladder::best(sizes, done, run));
+            done += run.pages;
+        }
+        best
+    }
+
     /// Maps all pages of an area at another range too; on an error none.
     fn alias(&self, entry: &Entry, new: &Entry) -> Result<(), MapError> {
+        let mut top = if entry.leaves == Leaves::Small { 0 } else { T::LEAF_SIZES.len() - 1 };
         let mut done = 0;
         while done < entry.mapped {
-            let leaf = self.table.leaf(entry.part(done, entry.mapped).start());
-            let Some(leaf) = leaf else { self.broken("MP1", entry.range()) };
-            let run = Run { first: leaf.first, pages: 1 << leaf.pages_log2 };
-            let at = Va::from_page(new.page + done);
-            let huge = leaf.pages_log2 > 0
-                && at.page_floor().is_multiple_of(run.pages)
-                && self.table.map_huge(at, leaf.first, entry.protection).is_ok();
-            let mapped = if huge { Ok(()) } else { self.table.map(at, run, entry.protection) };
-            if let Err(Stopped { pages_done, why }) = mapped {
-                let mapped = done + pages_done;
+            let run = self.leaf_of(entry, done).run();
+            if let Err(stopped) = self.map_run(new.page + done, run, entry.protection, &mut top) {
+                let mapped = done + stopped.pages_done;
                 self.forget(new.part(0, mapped));
                 let (wanted, mapped) = (Pages::new(entry.mapped), Pages::new(mapped));
-                return Err(MapError::Refused { wanted, mapped, why });
+                return Err(MapError::Refused { wanted, mapped, why: stopped.why });
             }
             done += run.pages;
         }
         Ok(())
+    }
+
+    /// The entry of page `page` of an area. Checks MP1.
+    fn leaf_of(&self, entry: &Entry, page: u64) -> Leaf {
+        let leaf = self.pages().leaf(entry.part(page, entry.mapped).start());
+        leaf.unwrap_or_else(|| self.broken("MP1", entry.range()))
     }
 
     /// Makes zeros of the bytes `[from, to)` of an area.
@@ -184,9 +214,9 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         while at < range.end() {
             let page = Va::from_page(at.page_floor());
             let end = (page.get() + PAGE_SIZE).min(range.end().get());
-            let Some(leaf) = self.table.leaf(page) else { self.broken("MP1", entry.range()) };
+            let Some(leaf) = self.pages().leaf(page) else { self.broken("MP1", entry.range()) };
             let frame = leaf.first + (page.page_floor() & ((1 << leaf.pages_log2) - 1));
-            self.table.clear(frame, at.get() - page.get(), end - page.get());
+            self.pages().clear(frame, at.get() - page.get(), end - page.get());
             at = Va::new(end);
         }
     }

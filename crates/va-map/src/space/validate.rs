@@ -12,6 +12,8 @@ use va_block::Config;
 pub struct Stats {
     /// Areas with records: all but small mappings.
     pub areas: u64,
+    /// Areas among them whose free waits for [`run_deferred`](MapSpace::run_deferred).
+    pub deferred_areas: u64,
     /// Pages that the source lent, behind areas (`nr_vmalloc_pages`).
     pub lent_pages: Pages,
     /// Pages of callers behind mappings, each as often as it is mapped.
@@ -26,10 +28,14 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     /// Counts. Takes every lock of the space, one after the other.
     pub fn stats(&self) -> Stats {
         let (lent_pages, foreign_pages) = self.counted();
-        let areas = self.records.lock().live() as u64;
+        let (areas, deferred_areas) = {
+            let records = self.records();
+            (records.live() as u64, records.deferred())
+        };
         let space = self.space().stats();
         Stats {
             areas,
+            deferred_areas,
             lent_pages,
             foreign_pages,
             busy_pages: space.busy_pages,
@@ -43,7 +49,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     /// The first rule that does not hold.
     pub fn validate(&self) -> Result<(), Broken> {
         self.blocks.validate()?;
-        self.records.lock().validate()?;
+        self.records().validate()?;
         let (mut areas, mut lent, mut foreign) = (0, 0, 0);
         let mut from = self.extent().start();
         while let Some(seen) = self.space().find_above(from) {
@@ -56,14 +62,15 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
             }
             for page in seen.range.start().page_floor()..from.page_floor() {
                 let at = Va::from_page(page);
-                let (small, leaf) = (self.blocks.find_enclosing(at).is_some(), self.table.leaf(at).is_some());
+                let (small, leaf) =
+                    (self.blocks.find_enclosing(at).is_some(), self.pages().leaf(at).is_some());
                 Broken::unless(small == leaf, "MP1", at, small.into(), leaf.into())?;
                 foreign += u64::from(small);
             }
         }
-        let promised = self.records.lock().promised() as u64;
-        Broken::unless(promised == 0, "RD2", Va::ZERO, 0, promised)?;
-        let live = self.records.lock().live() as u64;
+        let reserved = self.records().reserved() as u64;
+        Broken::unless(reserved == 0, "RD2", Va::ZERO, 0, reserved)?;
+        let live = self.records().live() as u64;
         Broken::unless(live == areas, "MP5", Va::ZERO, live, areas)?;
         let counted = self.counted();
         Broken::unless(counted.0.get() == lent, "MP3", Va::ZERO, lent, counted.0.get())?;
@@ -78,7 +85,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         Broken::unless(fits, "MP2", at, entry.requested, entry.usable())?;
         let mut page = 0;
         while page < entry.mapped {
-            let leaf = self.table.leaf(entry.part(page, entry.mapped).start());
+            let leaf = self.pages().leaf(entry.part(page, entry.mapped).start());
             let Some(leaf) = leaf else {
                 return Err(Broken { rule: "MP1", at, want: entry.mapped, got: page });
             };
@@ -93,7 +100,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
             Broken::unless(needed, "MP2", at, entry.requested, page * PAGE_SIZE)?;
         }
         for page in entry.mapped..entry.pages {
-            let free = self.table.leaf(entry.part(page, entry.pages).start()).is_none();
+            let free = self.pages().leaf(entry.part(page, entry.pages).start()).is_none();
             Broken::unless(free, "MP1", at, entry.mapped, page)?;
         }
         Ok(())

@@ -2,15 +2,17 @@
 
 use super::MapSpace;
 use crate::error::{FreeError, MapError};
+use crate::ladder;
 use crate::machine::{PageTable, Protection};
 use crate::record::{Entry, Kind};
-use crate::request::{Guard, Leaves, PageList};
+use crate::request::{DirectMap, Guard, Leaves, PageList};
 use va_base::{Align, Machine, PAGE_SIZE, Request, Va};
 use va_block::Config;
 
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     /// Maps pages of the caller's one behind the other, a page as often as it is in the list, with a guard page behind the
-    /// last. They stay the caller's. Pages of consecutive numbers are mapped by one call.
+    /// last. They stay the caller's. Pages of consecutive numbers are mapped by entries as large as their numbers allow, and the
+    /// mapping is aligned for that if there is room.
     ///
     /// # Errors
     /// [`MapError`]. What was mapped by then was unmapped.
@@ -50,7 +52,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         // No pages are no mapping, whatever the guard adds.
         let wanted =
             Request::pages(count).and_then(|_| Request::pages(count.saturating_add(guard.pages())))?;
-        let area = self.begin(cpu, &wanted)?;
+        let area = self.begin_aligned(cpu, wanted, ladder::best_of_list(T::LEAF_SIZES, pages))?;
         if let Err(error) = self.map_list(area.start(), pages, asked.protection) {
             self.abandon(area);
             return Err(error);
@@ -66,7 +68,9 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
             align: Align::PAGE,
             kind,
             guard,
-            leaves: Leaves::Small,
+            leaves: Leaves::LargeWherePossible,
+            direct_map: DirectMap::Unchanged,
+            numa_id: None,
             window: None,
         };
         self.count(kind, count, true);

@@ -15,7 +15,8 @@
 //! class with room: a pair of calls in a loop would make and unmake it. The balance gives those back too.
 //!
 //! Where no slab fits any more, objects come from the engine one by one; so the cache makes no chunk that would not be made
-//! without it but for what lies in slabs unused.
+//! without it but for what lies in slabs unused. What lies there is bounded: before a chunk is made, sparse slabs are dissolved
+//! (`dissolve`) while more than an eighth of all bytes is in slots that are not in use.
 //!
 //! # Invariants
 //! - **CC1 slab-known**  the granules of a slab name its class and how far they are from its first, each slab is a live object of the
@@ -30,16 +31,19 @@
 //! # Cost
 //! O(1) for 63 of 64 requests and most frees; 24 bytes for each granule of 256 bytes.
 
+mod dissolve;
 mod slots;
 mod validate;
 
+pub(crate) use dissolve::Dissolved;
 pub(crate) use slots::Slot;
 
 use crate::bitmap::BIT_BYTES;
 use crate::chunk::NIL;
 use crate::engine::Want;
-use crate::rows::{Rows, Spare};
-use va_base::{Platform, Record};
+use crate::rows::{Row, Rows};
+use crate::table::Table;
+use va_base::{Broken, Platform, Record};
 
 /// Slots of a slab.
 pub(crate) const SLOTS: u32 = u64::BITS;
@@ -104,6 +108,14 @@ impl Record for Slab {
     const EMPTY: Self = Self { free: 0, next: NIL, prev: NIL, class: 0, back: 0 };
 }
 
+/// How many slabs of a class may be made although there are many holes: as many as twice those before, each time that an object of
+/// the class finds no hole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Room {
+    slabs: u8,
+    first: u8,
+}
+
 /// The slabs of all chunks.
 pub(crate) struct ClassCache {
     /// A record for each granule of each chunk.
@@ -114,13 +126,20 @@ pub(crate) struct ClassCache {
     first: [u32; CLASSES],
     /// The slab of each class of which no slot is in use.
     idle: [u32; CLASSES],
-    /// Slabs that there are, and slots of them in use.
-    slabs: u64,
-    used: u64,
+    /// Slabs of each class, and slots of them in use.
+    slabs: [u64; CLASSES],
+    used: [u64; CLASSES],
+    /// What was found out about the room for each class.
+    room: [Room; CLASSES],
+    /// Slabs that are made before sparse ones are looked for again, and how many that were at first.
+    pause: (u8, u8),
+    /// The granule from which the next search for sparse slabs goes on: row and granule, as in the number of a slab.
+    hand: u32,
 }
 
 impl ClassCache {
     /// No slabs, in units of so many bytes.
+    #[inline(always)]
     pub(crate) fn new(unit_bytes: u32) -> Self {
         let granules = unit_bytes / GRANULE_BYTES;
         Self {
@@ -128,24 +147,27 @@ impl ClassCache {
             shift: granules.next_power_of_two().trailing_zeros(),
             first: [NIL; CLASSES],
             idle: [NIL; CLASSES],
-            slabs: 0,
-            used: 0,
+            slabs: [0; CLASSES],
+            used: [0; CLASSES],
+            room: [Room { slabs: 0, first: 0 }; CLASSES],
+            pause: (0, 0),
+            hand: 0,
         }
     }
 
-    /// Rows that there are: of the chunks behind them no slab can be made.
-    pub(crate) fn rows(&self) -> u32 {
-        self.rows.count()
+    /// Tells whether there is memory for the slabs of a chunk.
+    pub(crate) fn holds(&self, row: u32) -> bool {
+        self.rows.holds(row)
     }
 
-    /// What must be lent before there can be more rows.
-    pub(crate) fn next(&self) -> (usize, u32) {
-        self.rows.next()
+    /// Uses memory for the slabs of a chunk, and returns what there was.
+    pub(crate) fn put(&mut self, row: u32, memory: Row<Slab>) -> Row<Slab> {
+        self.rows.put(row, memory)
     }
 
-    /// Uses rows that were lent.
-    pub(crate) fn add(&mut self, spare: Spare<Slab>) {
-        self.rows.add(spare);
+    /// Moves into a longer table, and returns the one that is empty now.
+    pub(crate) fn move_to(&mut self, rows: Table<Row<Slab>>) -> Table<Row<Slab>> {
+        self.rows.move_to(rows)
     }
 
     /// Forgets what a row was used for before.
@@ -153,28 +175,35 @@ impl ClassCache {
         self.rows.row_mut(row).fill(Slab::EMPTY);
     }
 
-    /// Hands all records back.
-    pub(crate) fn give_back<P: Platform>(&mut self, platform: &P) {
-        self.rows.give_back(platform);
+    /// Checks that there is a place for so many rows.
+    pub(crate) fn validate(&self, rows: u32) -> Result<(), Broken> {
+        self.rows.validate_places(rows)
+    }
+
+    /// Frees all memory.
+    pub(crate) fn free<P: Platform>(&mut self, platform: &P) {
+        self.rows.free(platform);
     }
 
     /// Slabs, and slots of them in use.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.slabs, self.used)
+        (self.slabs.iter().sum(), self.used.iter().sum())
     }
 
-    /// Bytes of slots that are not in use, O(slabs with room).
+    /// Bytes of all slabs.
+    pub(crate) fn bytes(&self) -> u64 {
+        (1..CLASSES).map(|class| self.slabs[class] * class as u64 * u64::from(GRANULE_BYTES)).sum()
+    }
+
+    /// Bytes of slots that are not in use.
     pub(crate) fn unused_bytes(&self) -> u64 {
-        let mut bytes = 0;
-        for class in 1..CLASSES {
-            let mut slab = self.first[class];
-            while slab != NIL {
-                let of = self.slab(slab);
-                bytes += u64::from(of.free.count_ones()) * class as u64 * u64::from(BIT_BYTES);
-                slab = of.next;
-            }
-        }
-        bytes
+        let used = |class: usize| self.used[class] * class as u64 * u64::from(BIT_BYTES);
+        self.bytes() - (1..CLASSES).map(used).sum::<u64>()
+    }
+
+    /// Granules of a unit.
+    pub(crate) fn granules(&self) -> u32 {
+        self.rows.len()
     }
 
     #[inline(always)]
@@ -242,7 +271,7 @@ impl ClassCache {
         }
         granules[0].free = ALL_FREE;
         self.link(class, slab);
-        self.slabs += 1;
+        self.slabs[class.at()] += 1;
         Some(slab)
     }
 
@@ -251,7 +280,7 @@ impl ClassCache {
         self.unlink(class, slab);
         let (row, granule) = self.split(slab);
         self.rows.row_mut(row)[granule as usize..(granule + class.0) as usize].fill(Slab::EMPTY);
-        self.slabs -= 1;
+        self.slabs[class.at()] -= 1;
     }
 }
 
@@ -277,8 +306,8 @@ impl ClassCache {
 
     /// A slab more.
     pub(crate) fn break_count(&mut self) {
-        self.slabs += 1;
-        self.used += 1;
+        self.slabs[1] += 1;
+        self.used[1] += 1;
     }
 }
 

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::engine::Want;
 use crate::error::FreeError;
 use crate::request::Offset;
-use crate::rows::Spare;
+use crate::rows::Row;
 use crate::store::{Freed, Store, Taken};
 use va_base::Va;
 
@@ -42,7 +42,7 @@ impl<C: Config> Store<C> {
             chunk.idle -= 1;
             self.classes.idle[class.at()] = NIL;
         }
-        self.classes.used += 1;
+        self.classes.used[class.at()] += 1;
         self.totals.count(want);
         Some(Slot { base, off: granule * GRANULE_BYTES + before.trailing_zeros() * class.0 * BIT_BYTES })
     }
@@ -52,24 +52,20 @@ impl<C: Config> Store<C> {
         self.take_any(class.slab(), populated)
     }
 
-    /// What must be lent before a slab can be made in any chunk.
-    pub(crate) fn slab_rows_wanted(&self) -> Option<(usize, u32)> {
-        (self.classes.rows() < self.words.count()).then(|| self.classes.next())
+    /// Returns the length of the row that must be allocated before a slab can be made in a chunk, if it lacks it.
+    pub(crate) fn slab_row_wanted(&self, row: u32) -> Option<u32> {
+        (!self.classes.holds(row)).then(|| self.classes.granules())
     }
 
-    /// Uses rows lent for that; they come back if somebody else brought them meanwhile.
-    pub(crate) fn add_slab_rows(&mut self, wanted: (usize, u32), rows: Spare<Slab>) -> Option<Spare<Slab>> {
-        if self.slab_rows_wanted() != Some(wanted) {
-            return Some(rows);
-        }
-        self.classes.add(rows);
-        None
+    /// Uses a row for the slabs of a chunk that holds something, and returns it if another caller brought one meanwhile.
+    pub(crate) fn put_slab_row(&mut self, row: u32, memory: Row<Slab>) -> Row<Slab> {
+        if self.classes.holds(row) { memory } else { self.classes.put(row, memory) }
     }
 
     /// Makes a slab of the room taken, all of whose pages are populated. If nothing is kept of its chunk, or its number would be too high,
     /// the room goes back.
     pub(crate) fn begin_slab(&mut self, class: Class, taken: Taken) -> bool {
-        if taken.row >= self.classes.rows() {
+        if !self.classes.holds(taken.row) {
             self.give_at(taken.row, taken.at);
             return false;
         }
@@ -143,7 +139,7 @@ impl<C: Config> Store<C> {
         }
         let after = before | bit;
         of.free = after;
-        self.classes.used -= 1;
+        self.classes.used[class.at()] -= 1;
         self.totals.frees += 1;
         let mut balance = false;
         if before == 0 || after == ALL_FREE {

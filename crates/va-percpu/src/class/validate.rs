@@ -12,7 +12,7 @@ impl<C: Config> Store<C> {
     pub(crate) fn validate_classes(&mut self) -> Result<(), Broken> {
         let (mut slabs, mut used, mut room) = (0u64, 0u64, [0u64; CLASSES]);
         for row in self.rows() {
-            if self.chunk(row).exists {
+            if self.chunk(row).is_in_use() {
                 self.validate_slabs(row, &mut slabs, &mut used, &mut room)?;
             }
         }

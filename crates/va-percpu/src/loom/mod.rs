@@ -32,6 +32,7 @@ impl Platform for Heap {
 impl Machine for Heap {
     type Lock = parking_lot::RawMutex;
     type PurgeLock = parking_lot::RawMutex;
+    type OwnerLock = Self::Lock;
 
     fn cpus_possible(&self) -> u32 {
         1
@@ -58,7 +59,12 @@ impl Machine for Heap {
 
 /// Chunks that are numbers, and which pages of them are populated.
 #[derive(Default)]
-struct Chunks(Mutex<(u64, BTreeSet<(u64, u32)>)>);
+struct Chunks {
+    /// How many were made, and the populated pages.
+    state: Mutex<(u64, BTreeSet<(u64, u32)>)>,
+    /// Those that are there, and pages depopulated that some CPU may translate still.
+    there: Mutex<(BTreeSet<u64>, BTreeSet<(u64, u32)>)>,
+}
 
 impl Chunks {
     fn each(
@@ -67,14 +73,19 @@ impl Chunks {
         pages: Range<u32>,
         mut what: impl FnMut(&mut BTreeSet<(u64, u32)>, (u64, u32)) -> bool,
     ) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(self.there().0.contains(&base.get()), "no chunk at {base}");
         for page in pages {
             assert!(what(&mut state.1, (base.get(), page)), "page {page} of {base}");
         }
     }
 
     fn populated(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.len() as u64
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).1.len() as u64
+    }
+
+    fn there(&self) -> std::sync::MutexGuard<'_, (BTreeSet<u64>, BTreeSet<(u64, u32)>)> {
+        self.there.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,25 +93,33 @@ impl Backend for Chunks {
     const BY_PAGE: bool = true;
 
     fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.0 += 1;
-        Ok(Va::new((1 << 40) - state.0 * u64::from(geometry.unit_bytes())))
+        let base = (1 << 40) - state.0 * u64::from(geometry.unit_bytes());
+        self.there().0.insert(base);
+        Ok(Va::new(base))
     }
 
     fn destroy(&self, geometry: &Geometry, base: Va) {
         self.each(base, 0..geometry.unit_pages(), |pages, page| !pages.contains(&page));
+        let mut there = self.there();
+        there.0.remove(&base.get());
+        there.1.retain(|page| page.0 != base.get());
     }
 
     fn populate(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), Refused> {
-        self.each(base, pages, BTreeSet::insert);
+        let stale = |page| self.there().1.contains(&page);
+        self.each(base, pages, |pages, page| !stale(page) && pages.insert(page));
         Ok(())
     }
 
     fn depopulate(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) {
-        self.each(base, pages, |pages, page| pages.remove(&page));
+        self.each(base, pages, |pages, page| pages.remove(&page) && self.there().1.insert(page));
     }
 
-    fn flush(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
+    fn flush(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) {
+        self.there().1.retain(|page| page.0 != base.get() || !pages.contains(&page.1));
+    }
 }
 
 type Space<C> = PercpuSpace<Heap, Chunks, C>;
@@ -268,6 +287,68 @@ fn take_against_the_balance<C: Config>() {
 fn pc4_nobodys_page_is_taken_away_by_the_balance() {
     take_against_the_balance::<Runs>();
     take_against_the_balance::<Scan>();
+}
+
+/// An object is placed in a chunk that the balance depopulates meanwhile.
+fn place_against_depopulation<C: Config>() {
+    model(|| {
+        let space = Arc::new(space::<C>());
+        let objects: Vec<Offset> = (0..16).map(|_| alloc(&space, 4096, 4096)).collect();
+        for &object in objects[9..].iter().chain(&objects[1..4]) {
+            free(&space, object);
+        }
+        assert_eq!(space.stats().isolated, 1);
+        // The step after the next depopulates.
+        let _more = (space.tick(), space.tick());
+        let theirs = space.clone();
+        let other = spawn(move || {
+            let _more = (theirs.tick(), theirs.tick());
+        });
+        let placed = space.alloc_at(objects[2], 100);
+        assert!(placed.is_ok(), "{placed:?}");
+        join(other);
+        settle(&space, 8);
+        space.balance();
+        settle(&space, 8);
+        free(&space, objects[2]);
+        settle(&space, 7);
+    });
+}
+
+#[test]
+fn pc5_an_object_placed_in_a_chunk_that_is_depopulated_keeps_its_pages() {
+    place_against_depopulation::<Runs>();
+    place_against_depopulation::<Scan>();
+}
+
+/// An object is placed in a chunk that the balance destroys meanwhile: it is there afterwards, or was never placed.
+fn place_against_destruction<C: Config>() {
+    model(|| {
+        let space = Arc::new(space::<C>());
+        let objects: Vec<Offset> = (0..2).map(|_| alloc(&space, 32 << 10, 4)).collect();
+        objects.iter().for_each(|&object| free(&space, object));
+        let theirs = space.clone();
+        let other = spawn(move || {
+            for _ in 0..3 {
+                let _more = theirs.tick();
+            }
+        });
+        let placed: Vec<Offset> =
+            objects.iter().copied().filter(|&object| space.alloc_at(object, 100).is_ok()).collect();
+        join(other);
+        assert!(!placed.is_empty());
+        settle(&space, 1 + placed.len() as u64);
+        space.balance();
+        settle(&space, 1 + placed.len() as u64);
+        placed.iter().for_each(|&object| free(&space, object));
+        settle(&space, 1);
+    });
+}
+
+#[test]
+fn pc7_an_object_is_not_placed_in_a_chunk_that_is_destroyed() {
+    place_against_destruction::<Runs>();
+    place_against_destruction::<Scan>();
 }
 
 #[test]

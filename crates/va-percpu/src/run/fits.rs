@@ -120,6 +120,7 @@ impl Fits {
 
     /// The other lanes alone.
     #[cfg(test)]
+    #[cfg(not(loom))]
     pub(crate) fn without_alignments(self) -> Self {
         Self(lanes(|lane| self.0[lane] & !KEEP[lane]))
     }

@@ -10,7 +10,12 @@
 //! 3. pages are populated, lowest first in the fullest chunk that has some to populate, until there are four to spare;
 //! 4. chunks wholly free without a populated page are destroyed, all but the first.
 //!
-//! Between two steps nobody holds a lock and everything may change; a step looks anew at what it finds.
+//! Between two steps no lock is held and everything may change; a step looks anew at what it finds. Two things are noted before the
+//! backend is asked, so that [`alloc_at`](PercpuSpace::alloc_at), which may name any address, meets them in the state of the chunk:
+//!
+//! - a chunk that is to be destroyed is *leaving*: no address leads to it any more (PC7);
+//! - pages that are to be depopulated are not populated: an object placed there waits for `grow` and has them populated again, after a
+//!   flush. Its chunk is counted on again, and the balance leaves it.
 //!
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_balance_free`, `pcpu_reclaim_populated`, `pcpu_balance_populated`). There a pass is one
@@ -18,8 +23,9 @@
 
 use super::PercpuSpace;
 use crate::backend::{Backend, Event};
-use crate::chunk::{End, NIL, NO_SLOT};
+use crate::chunk::{End, NIL, State};
 use crate::config::Config;
+use crate::store::FIRST;
 use core::ops::Range;
 use va_base::sync::atomic::Ordering;
 use va_base::{Machine, PAGE_SIZE, Va};
@@ -80,7 +86,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// `grow`, which may sleep; `chunks` within.
     /// Cost: pages of a chunk, and the backend's.
     pub fn tick(&self) -> Progress {
-        let mut work = self.grow.lock();
+        let mut work = self.lock_grow();
         if *work == Work::Idle {
             // What is called for from now on is for the next pass.
             if !self.due.swap(false, Ordering::AcqRel) {
@@ -127,21 +133,22 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Takes one chunk out of those wholly free, of which the first is spared.
+    /// Takes one chunk out of those wholly free, of which one is spared: the first of the space, which is never destroyed and
+    /// may be wholly free if nothing is before or behind its dynamic part, or that at the front.
     fn unlink_free(&self, only: Only) -> Work {
         let mut store = self.lock();
-        let first = store.lists.first[store.slots.free as usize];
-        let mut row = if first == NIL { NIL } else { store.chunk(first).next };
-        while row != NIL && only == Only::Unpopulated && store.chunk(row).empty != 0 {
+        let front = store.lists.first[store.slots.free as usize];
+        let spared = if store.chunk(FIRST).slot == store.slots.free { FIRST } else { front };
+        let stays = |row| row == spared || only == Only::Unpopulated && store.chunk(row).empty != 0;
+        let mut row = front;
+        while row != NIL && stays(row) {
             row = store.chunk(row).next;
         }
         match (row, only) {
             (NIL, Only::All) => Work::Reclaim,
             (NIL, Only::Unpopulated) => Work::Idle,
             _ => {
-                // Who is told of it later would put it back.
-                store.settle();
-                store.leave(row);
+                store.retire(row);
                 Work::Destroy(row, only)
             }
         }
@@ -152,14 +159,13 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         let (base, run) = {
             let store = self.lock();
             let chunk = store.chunk(row);
-            // A free in between may have put it... nowhere: it holds nothing, so nothing of it can be freed.
-            debug_assert!(chunk.slot == NO_SLOT && chunk.live == 0);
+            debug_assert!(chunk.state == State::Leaving && chunk.live == 0);
             (Va::new(chunk.base), store.run_of_pages(row, 0, chunk.pages, true))
         };
         match run {
             Some(run) if B::BY_PAGE => {
-                self.backend.depopulate(&self.geometry, base, run.clone());
-                self.lock().note_depopulated(row, run);
+                self.lock().note_depopulated(row, run.clone());
+                self.backend.depopulate(&self.geometry, base, run);
                 Work::Destroy(row, only)
             }
             run => {
@@ -182,6 +188,12 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         let Look { row, below, mut gone } = look;
         let mut store = self.lock();
         let base = Va::new(store.chunk(row).base);
+        if !store.chunk(row).isolated {
+            // An object was placed in it since the last step: it is among the others again, and keeps what it has.
+            drop(store);
+            self.flush_gone(base, gone);
+            return Work::Reclaim;
+        }
         let (mut page, mut end, mut short) = (below, 0, false);
         while page > 0 {
             // Looked at anew for each page, though only a run depopulated changes it: as Linux has it, a run that is open
@@ -205,20 +217,21 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
         if end > 0 {
             let run = page..end;
+            // Noted before the lock is released: an object placed there from now on finds its pages missing and waits for `grow`.
+            store.note_depopulated(row, run.clone());
             drop(store);
             self.backend.depopulate(&self.geometry, base, run.clone());
-            store = self.lock();
-            store.note_depopulated(row, run.clone());
             gone = (gone.0.min(run.start), gone.1.max(run.end));
             // The page before the run was looked at already.
             let below = run.start.saturating_sub(1);
             return Work::Depopulate(Look { row, below, gone });
         }
         drop(store);
-        if gone.0 < gone.1 {
-            self.backend.flush(&self.geometry, base, gone.0..gone.1);
-        }
+        self.flush_gone(base, gone);
         let mut store = self.lock();
+        if !store.chunk(row).isolated {
+            return Work::Reclaim;
+        }
         if short || store.chunk(row).free_bits == self.geometry.unit_bits() {
             store.reintegrate(row);
         } else {
@@ -226,6 +239,24 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             store.move_to(row, slot, End::Back);
         }
         Work::Reclaim
+    }
+
+    /// Flushes the pages of a chunk from the first to the last that was depopulated, if any was.
+    fn flush_gone(&self, base: Va, gone: (u32, u32)) {
+        if gone.0 < gone.1 {
+            self.backend.flush(&self.geometry, base, gone.0..gone.1);
+        }
+    }
+
+    /// Flushes what a chunk lost that is being depopulated, before some of it is populated again: a CPU that translates the old
+    /// page still would read and write there. The caller holds `grow`.
+    pub(super) fn flush_before_populating(&self, work: &mut Work, row: u32, base: Va) {
+        if let Work::Depopulate(look) = work
+            && look.row == row
+        {
+            self.flush_gone(base, look.gone);
+            look.gone = (self.geometry.unit_pages(), 0);
+        }
     }
 
     /// Finds out how many spare pages are wanted.
@@ -254,8 +285,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
         let (slot, row, base, run) = {
             let store = self.lock();
-            let lacks =
-                |row: u32| store.chunk(row).exists && store.chunk(row).populated < store.chunk(row).pages;
+            let lacks = |row: u32| {
+                store.chunk(row).is_in_use() && store.chunk(row).populated < store.chunk(row).pages
+            };
             // Each list is asked for one chunk; the one before is done if it lacks nothing any more.
             let (mut slot, mut found) = if row == NIL || lacks(row) { (slot, row) } else { (slot + 1, NIL) };
             while found == NIL && slot <= last {

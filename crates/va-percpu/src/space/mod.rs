@@ -32,19 +32,19 @@ pub use stats::{ChunkKind, ChunkStats, Stats, StatsText};
 
 use crate::backend::{Backend, Event};
 use crate::bitmap::{BIT_BYTES, PAGE_BITS};
-use crate::class::{Class, Slot};
+use crate::class::{Class, Dissolved, Slot};
 use crate::config::{Config, Linux612};
 use crate::engine::Want;
 use crate::error::{AllocError, FreeError, NewError};
 use crate::geometry::Geometry;
 use crate::request::{Context, Offset, Place, Request};
-use crate::rows::Rows;
+use crate::rows::Row;
 use crate::store::{RESERVED, Store, Taken};
 use balance::Work;
 use core::fmt;
 use va_base::sync::atomic::{AtomicBool, Ordering};
 use va_base::sync::{Mutex, MutexGuard};
-use va_base::{Broken, Machine, PAGE_SIZE, Va};
+use va_base::{Broken, LockClass, Machine, PAGE_SIZE, Va};
 
 /// Per-CPU memory on a machine `P`, supplied by `B`, with policies `C`.
 pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Linux612> {
@@ -77,22 +77,39 @@ pub struct Found {
 impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Creates a space whose first chunk is there already, populated as far as `geometry` says.
     ///
+    /// Stack: up to 12 KiB in release builds, since the value is moved; [`EarlyPercpu::init`](crate::EarlyPercpu::init) takes
+    /// less than 4 KiB.
+    ///
     /// # Errors
     /// [`NewError::NoMeta`] if the platform lends no records.
     pub fn new(geometry: Geometry, machine: P, backend: B) -> Result<Self, NewError> {
-        let mut store = Store::new(geometry, B::BY_PAGE);
-        let more = store.need().lend(&machine).ok_or(NewError::NoMeta)?;
-        store.grow(more).give_back(&machine);
-        store.begin();
-        Ok(Self {
+        let space = Self::unbegun(geometry, machine, backend);
+        space.begin()?;
+        Ok(space)
+    }
+
+    /// Creates a space without its first chunk. Inlined, and its large parts constants: so it takes little stack.
+    #[inline(always)]
+    pub(crate) fn unbegun(geometry: Geometry, machine: P, backend: B) -> Self {
+        Self {
             geometry,
             machine,
             backend,
-            grow: Mutex::new(Work::default()),
-            chunks: Mutex::new(store),
+            grow: Mutex::new(Work::Idle),
+            chunks: Mutex::new(Store::new(geometry, B::BY_PAGE)),
             due: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-        })
+        }
+    }
+
+    /// Makes the first chunk.
+    #[inline(never)]
+    pub(crate) fn begin(&self) -> Result<(), NewError> {
+        let mut store = self.lock();
+        let more = store.need().alloc(&self.machine).ok_or(NewError::NoMeta)?;
+        store.grow(more).free(&self.machine);
+        store.begin();
+        Ok(())
     }
 
     /// How large things are.
@@ -111,8 +128,16 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     }
 
     #[inline]
+    #[track_caller]
     fn lock(&self) -> MutexGuard<'_, P::Lock, Store<C>> {
+        self.machine.locking(LockClass::Chunks);
         self.chunks.lock()
+    }
+
+    #[track_caller]
+    fn lock_grow(&self) -> MutexGuard<'_, P::PurgeLock, Work> {
+        self.machine.locking(LockClass::Grow);
+        self.grow.lock()
     }
 
     /// Gives out an object: `size` bytes at a multiple of `align`, zeroed by the backend on every CPU.
@@ -127,6 +152,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         let atomic = request.context == Context::Atomic;
         let bytes = want.bits * BIT_BYTES;
         let class = Class::of(want, C::CLASS_WORDS).filter(|_| request.place == Place::Anywhere);
+        let mut looked = 0;
         loop {
             if let Some(class) = class
                 && let Some(slot) = self.take_slot(class, want, atomic)
@@ -140,6 +166,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 false => store.take_any(want, atomic),
             };
             if let Some(taken) = taken {
+                if let Some(class) = class {
+                    store.note_single(class, taken);
+                }
                 let (off, base) = (taken.at * BIT_BYTES, Va::new(store.chunk(taken.row).base));
                 let low = store.totals.spare_pages < i64::from(C::SPARE_PAGES_LOW);
                 let missing = taken.missing && !atomic;
@@ -154,9 +183,15 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 }
                 return Ok(self.give_out(request, base, off, bytes));
             }
-            // Rather than refuse or make a chunk: what slabs hold for those to come.
+            // Rather than fail or make a chunk: what slabs hold for requests to come, and then what is free among their slots.
             if !reserved && store.release_idle() > 0 {
                 continue;
+            }
+            if !reserved && C::CLASS_WORDS > 0 {
+                match self.dissolve(store, want, atomic, &mut looked) {
+                    Ok(()) => continue,
+                    Err(same) => store = same,
+                }
             }
             let free = store.chunk(RESERVED).free_bits * BIT_BYTES;
             let (spare_pages, made) = (store.totals.spare_pages, store.totals.made);
@@ -237,7 +272,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             if let Some(slot) = self.lock().take_slot(class, want) {
                 return Some(slot);
             }
-            if !self.make_slab(class, atomic) {
+            if !self.make_slab(class, want, atomic) {
                 return None;
             }
         }
@@ -245,19 +280,26 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 
     /// Makes a slab where there is room; it makes no chunk.
     #[cold]
-    fn make_slab(&self, class: Class, atomic: bool) -> bool {
+    fn make_slab(&self, class: Class, want: Want, atomic: bool) -> bool {
         let mut store = self.lock();
-        // Who cannot wait makes do with what there is.
-        while !atomic && let Some(wanted) = store.slab_rows_wanted() {
-            drop(store);
-            let Some(rows) = Rows::lend(wanted.0, wanted.1, &self.machine) else { return false };
-            let unused = self.lock().add_slab_rows(wanted, rows);
-            if let Some(unused) = unused {
-                unused.give_back(&self.machine);
-            }
-            store = self.lock();
+        if !store.wants_slab(class, want) {
+            return false;
         }
         let Some(taken) = store.take_slab(class, atomic) else { return false };
+        // A caller that cannot wait uses what there is.
+        if !atomic && let Some(len) = store.slab_row_wanted(taken.row) {
+            drop(store);
+            let memory = Row::alloc(len, &self.machine);
+            store = self.lock();
+            let Some(memory) = memory else {
+                store.give_at(taken.row, taken.at);
+                return false;
+            };
+            let unused = store.put_slab_row(taken.row, memory);
+            drop(store);
+            unused.free(&self.machine);
+            store = self.lock();
+        }
         if taken.missing && !atomic {
             drop(store);
             let first = taken.at / PAGE_BITS;
@@ -278,6 +320,33 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         made
     }
 
+    /// Dissolves sparse slabs until there may be room, in steps between which the lock is released; one step for a caller that cannot
+    /// wait. Returns the lock if there is nothing to gain.
+    #[cold]
+    fn dissolve<'a>(
+        &'a self,
+        mut store: MutexGuard<'a, P::Lock, Store<C>>,
+        want: Want,
+        atomic: bool,
+        looked: &mut u32,
+    ) -> Result<(), MutexGuard<'a, P::Lock, Store<C>>> {
+        let first = *looked == 0;
+        loop {
+            if atomic && !first {
+                return Err(store);
+            }
+            match store.dissolve(want, looked) {
+                Dissolved::Some => return Ok(()),
+                Dissolved::Nothing => return Err(store),
+                Dissolved::Searching if atomic => return Err(store),
+                Dissolved::Searching => {
+                    drop(store);
+                    store = self.lock();
+                }
+            }
+        }
+    }
+
     /// Notes a refusal.
     fn refuse(&self, request: &Request, error: AllocError) -> AllocError {
         if request.context == Context::Atomic {
@@ -291,7 +360,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Populates what is missing of what was taken. If that is refused, whoever took it gives it back.
     #[cold]
     fn populate(&self, taken: Taken, pages: core::ops::Range<u32>) -> Result<(), AllocError> {
-        let grow = self.grow.lock();
+        let mut grow = self.lock_grow();
         let mut page = pages.start;
         loop {
             // Somebody else may have populated some meanwhile.
@@ -307,6 +376,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 return Ok(());
             };
             drop(store);
+            self.flush_before_populating(&mut grow, taken.row, base);
             if self.backend.populate(&self.geometry, base, run.clone()).is_err() {
                 return Err(AllocError::NotPopulated { page: run.start, pages: run.end - run.start });
             }
@@ -323,7 +393,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// of it already, and there may be room for others.
     #[cold]
     fn make_one_if_none(&self, made: u32) -> Result<(), AllocError> {
-        let grow = self.grow.lock();
+        let grow = self.lock_grow();
         let free = self.geometry.slots().free as usize;
         {
             let store = self.lock();
@@ -344,9 +414,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         };
         // Reserved first: once the backend has made the chunk, nothing can fail.
         if !need.is_none() {
-            let Some(more) = need.lend(&self.machine) else { return Err(AllocError::NoMeta { chunks }) };
+            let Some(more) = need.alloc(&self.machine) else { return Err(AllocError::NoMeta { chunks }) };
             let old = self.lock().grow(more);
-            old.give_back(&self.machine);
+            old.free(&self.machine);
         }
         let base = self.backend.create(&self.geometry).map_err(|_| AllocError::NoChunk { chunks })?;
         let mut store = self.lock();
@@ -398,7 +468,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// # Locks
     /// Both.
     pub fn validate(&self) -> Result<(), Broken> {
-        let _grow = self.grow.lock();
+        let _grow = self.lock_grow();
         self.lock().validate()
     }
 }
@@ -406,7 +476,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 impl<P: Machine, B: Backend, C: Config> Drop for PercpuSpace<P, B, C> {
     fn drop(&mut self) {
         // What the backend made stays: whoever drops the space knows what becomes of its addresses.
-        self.chunks.lock().give_back(&self.machine);
+        self.lock().free_memory(&self.machine);
     }
 }
 

@@ -121,7 +121,7 @@ impl<C: Config> Store<C> {
             slab_free_bytes: self.classes.unused_bytes(),
             ..Stats::default()
         };
-        for row in self.rows().filter(|&row| row != RESERVED && self.chunk(row).exists) {
+        for row in self.rows().filter(|&row| row != RESERVED && self.chunk(row).is_in_use()) {
             let chunk = self.chunk(row);
             stats.free_bytes += u64::from(chunk.free_bits) * u64::from(BIT_BYTES);
             stats.longest_bytes = stats.longest_bytes.max(C::Engine::longest(&chunk.head) * BIT_BYTES);

@@ -17,21 +17,21 @@ fn sizes() -> Sizes {
 fn store() -> Store<Scan> {
     let heap = Heap::default();
     let mut store = Store::<Scan>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
-    store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
+    store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
     store.begin();
     let taken = store.take(Want { bits: 4, align: 4 }, true).unwrap();
-    assert_eq!(taken, Taken { row: FIRST, at: 52, missing: false });
+    assert_eq!(taken, Taken { row: FIRST, at: 52, missing: false, broke: false });
     if !store.need().is_none() {
-        store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
+        store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
     }
     let row = store.add(Va::new(1 << 31));
     store.relocate_new(row);
     store.note_populated(row, 0..3);
     let taken = store.take(Want { bits: 8192 - 10, align: 1 }, false).unwrap();
-    assert_eq!(taken, Taken { row, at: 0, missing: true });
+    assert_eq!(taken, Taken { row, at: 0, missing: true, broke: true });
     store.free_at(row, 0);
     let taken = store.take(Want { bits: 5200, align: 1 }, false).unwrap();
-    assert_eq!(taken, Taken { row, at: 0, missing: true });
+    assert_eq!(taken, Taken { row, at: 0, missing: true, broke: true });
     store.note_populated(row, 3..6);
     store.validate().unwrap();
     store
@@ -103,6 +103,44 @@ fn pc6_spare_pages_counted_on_twice_are_seen() {
 }
 
 #[test]
+fn pc7_a_leaving_chunk_that_can_be_found_or_holds_something_is_seen() {
+    let leaving = || {
+        let heap = Heap::default();
+        let mut store = store();
+        store.free_at(2, 0);
+        if !store.need().is_none() {
+            store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
+        }
+        store.retire(2);
+        store.validate().unwrap();
+        // No path leads to it.
+        assert_eq!(store.place_of(1 << 31), None);
+        assert_eq!(store.take_exact(1 << 31, 4), None);
+        store
+    };
+    let mut found = leaving();
+    let (base, grains) = (found.chunk(2).base >> found.grain_shift, found.grains());
+    found.lookup.add(base, grains, 2);
+    assert_eq!(rule(&mut found), "PC7");
+    let mut listed = leaving();
+    listed.relocate_new(2);
+    assert_eq!(rule(&mut listed), "PC7");
+    let mut held = leaving();
+    held.chunk_mut(2).live = 1;
+    assert_eq!(rule(&mut held), "PC7");
+}
+
+#[test]
+fn pc8_free_bits_and_whole_pages_counted_wrong_are_seen() {
+    let mut bits = store();
+    bits.totals.free_bits += 1;
+    assert_eq!(rule(&mut bits), "PC8");
+    let mut pages = store();
+    pages.totals.whole_pages -= 1;
+    assert_eq!(rule(&mut pages), "PC8");
+}
+
+#[test]
 fn pl1_a_chunk_that_is_not_found_is_seen() {
     let mut store = store();
     let (base, grains) = (store.chunk(2).base >> store.grain_shift, store.grains());
@@ -132,10 +170,10 @@ use crate::config::Runs as Ours;
 fn exact() -> Store<Ours> {
     let heap = Heap::default();
     let mut store = Store::<Ours>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
-    store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
+    store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
     store.begin();
     if !store.need().is_none() {
-        store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
+        store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
     }
     let row = store.add(Va::new(1 << 31));
     store.relocate_new(row);
@@ -217,7 +255,7 @@ use crate::config::Default as Slabs;
 fn slabs() -> Store<Slabs> {
     let heap = Heap::default();
     let mut store = Store::<Slabs>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
-    store.grow(store.need().lend(&heap).unwrap()).give_back(&heap);
+    store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
     store.begin();
     let want = |bits| Want { bits, align: 1 };
     for bits in [4, 4, 6] {
@@ -261,4 +299,39 @@ fn cc3_a_slab_that_is_kept_unknown_is_seen() {
 fn cc4_a_slot_counted_twice_is_seen() {
     assert_eq!(slab_rule(|store| store.totals.allocs += 1), "CC4");
     assert_eq!(slab_rule(|store| store.classes.break_count()), "CC4");
+}
+
+#[test]
+fn a_slab_that_dissolves_leaves_its_slots_as_objects() {
+    for free in [u64::MAX << 1, 1, 0xf0f0_0000_0000_ffff, u64::MAX >> 1, 0x5555_5555_5555_5555] {
+        let mut store = slabs();
+        let class = Class::of(Want { bits: 4, align: 1 }, CLASS_WORDS_MAX).unwrap();
+        // The full one: all of its slots in use.
+        let slab = store.full_slab(4);
+        let (base, of) = (store.chunk(slab.0).base, |slot: u32| slab.1 * 256 + slot * 16);
+        let offset = |off: u32| Offset::between(store_base(), base + u64::from(off));
+        for slot in (0..64).filter(|slot| free >> slot & 1 == 1) {
+            store.free(offset(of(slot))).unwrap();
+        }
+        store.validate().unwrap();
+        let (live, room) = (store.totals.live(), store.totals.free_bits);
+        store.dissolve_slab(class, slab.0, slab.1, free);
+        store.validate().unwrap();
+        assert_eq!(
+            (store.totals.live(), store.totals.free_bits - room),
+            (live, 4 * u64::from(free.count_ones()))
+        );
+        for slot in 0..64 {
+            // A slot that was free is no object, one that was in use is an object that is freed once.
+            let freed = store.free(offset(of(slot)));
+            assert_eq!(freed.is_ok(), free >> slot & 1 == 0, "slot {slot} of {free:#x}");
+            assert!(store.free(offset(of(slot))).is_err());
+        }
+        store.validate().unwrap();
+    }
+}
+
+/// Where the first chunk begins in these tests.
+fn store_base() -> Va {
+    Va::new(1 << 30)
 }

@@ -7,18 +7,19 @@
 //! - **PF1 forest-exact**  a leaf is what fits in its chunk, or nothing; a node is the better of its halves.
 
 use crate::run::Fits;
-use va_base::{Broken, Va};
+use crate::table::Table;
+use va_base::{Broken, Platform, Va};
 
 /// The tree; the root at 1, leaves in the second half.
 pub(crate) struct Forest {
-    nodes: &'static mut [Fits],
+    nodes: Table<Fits>,
     /// A power of two, or 0.
     leaves: usize,
 }
 
 impl Forest {
-    pub(crate) fn new() -> Self {
-        Self { nodes: Default::default(), leaves: 0 }
+    pub(crate) const fn new() -> Self {
+        Self { nodes: Table::new(), leaves: 0 }
     }
 
     /// How many records there must be for `rows` chunks, if there are too few.
@@ -28,44 +29,54 @@ impl Forest {
     }
 
     /// Moves into `nodes`, and returns the old ones.
-    pub(crate) fn move_to(&mut self, nodes: &'static mut [Fits]) -> &'static mut [Fits] {
+    pub(crate) fn move_to(&mut self, nodes: Table<Fits>) -> Table<Fits> {
         let leaves =
             if nodes.len().is_power_of_two() { nodes.len() / 2 } else { nodes.len().next_power_of_two() / 4 };
-        nodes.fill(Fits::NONE);
+        let old = core::mem::replace(&mut self.nodes, nodes);
         for row in 0..self.leaves {
-            nodes[leaves + row] = self.nodes[self.leaves + row];
+            *self.node_mut(leaves + row) = *old.one((self.leaves + row) as u32);
         }
         for node in (1..leaves).rev() {
-            nodes[node] = nodes[2 * node].max(nodes[2 * node + 1]);
+            *self.node_mut(node) = self.node(2 * node).max(*self.node(2 * node + 1));
         }
         self.leaves = leaves;
-        core::mem::replace(&mut self.nodes, nodes)
+        old
+    }
+
+    #[inline(always)]
+    fn node(&self, node: usize) -> &Fits {
+        self.nodes.one(node as u32)
+    }
+
+    #[inline(always)]
+    fn node_mut(&mut self, node: usize) -> &mut Fits {
+        self.nodes.one_mut(node as u32)
     }
 
     /// Says what fits in a chunk.
     #[inline]
     pub(crate) fn put(&mut self, row: u32, fits: Fits) {
         let mut node = self.leaves + row as usize;
-        if self.nodes[node] == fits {
+        if *self.node(node) == fits {
             return;
         }
-        self.nodes[node] = fits;
+        *self.node_mut(node) = fits;
         // What goes up is kept at hand: stored, it would be waited for at each level.
         let mut both = fits;
         while node > 1 {
-            both = both.max(self.nodes[node ^ 1]);
+            both = both.max(*self.node(node ^ 1));
             node /= 2;
-            if self.nodes[node] == both {
+            if *self.node(node) == both {
                 return;
             }
-            self.nodes[node] = both;
+            *self.node_mut(node) = both;
         }
     }
 
     /// The lowest row from `from` on where `bits` fit.
     #[inline]
     pub(crate) fn lowest(&self, from: u32, bits: u32, lane: usize) -> Option<u32> {
-        let holds = |node: usize| self.nodes[node].fit(lane) as u32 >= bits;
+        let holds = |node: usize| self.node(node).fit(lane) as u32 >= bits;
         let mut node = self.leaves + from as usize;
         if from == 0 {
             node = 1;
@@ -90,20 +101,20 @@ impl Forest {
         Some((node - self.leaves) as u32)
     }
 
-    /// Takes the tree apart.
-    pub(crate) fn take(&mut self) -> &'static mut [Fits] {
+    /// Frees the memory.
+    pub(crate) fn free<P: Platform>(&mut self, platform: &P) {
         self.leaves = 0;
-        core::mem::take(&mut self.nodes)
+        self.nodes.free(platform);
     }
 
     /// Checks PF1, given what each chunk should be.
     pub(crate) fn validate(&self, of: impl Fn(u32) -> Fits) -> Result<(), Broken> {
         for row in 0..self.leaves {
-            let (want, got) = (of(row as u32), self.nodes[self.leaves + row]);
+            let (want, got) = (of(row as u32), *self.node(self.leaves + row));
             Broken::unless(want == got, "PF1", Va::new(row as u64), want.fit(0) as u64, got.fit(0) as u64)?;
         }
         for node in 1..self.leaves {
-            let (want, got) = (self.nodes[2 * node].max(self.nodes[2 * node + 1]), self.nodes[node]);
+            let (want, got) = (self.node(2 * node).max(*self.node(2 * node + 1)), *self.node(node));
             Broken::unless(want == got, "PF1", Va::new(node as u64), want.fit(0) as u64, got.fit(0) as u64)?;
         }
         Ok(())

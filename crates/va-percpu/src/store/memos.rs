@@ -23,6 +23,7 @@ pub(crate) struct Memos {
 
 impl Memos {
     /// Nothing is known. A unit has so many pages.
+    #[inline(always)]
     pub(crate) fn new(unit_pages: u32) -> Self {
         let page_bits = unit_pages.next_power_of_two().trailing_zeros();
         Self { wants: [Want { bits: 0, align: 0 }; MEMOS], marks: [0; MEMOS], page_bits }

@@ -10,12 +10,14 @@
 //!
 //! # Invariants
 //! - **PC1 bound**      the marks are the first bits of the live objects, of which there are as many as counted.
-//! - **PC2 slot**       each chunk stands in the list of its longest run, in that of nobody's reach if a search put it there, in that of
-//!   those isolated, or in none while it is being destroyed.
+//! - **PC2 slot**       each chunk stands in the list of its longest run, in that of nobody's reach if a search put it there, or in that of
+//!   those isolated.
 //! - **PC3 free**       a chunk's count of free bits is that of its zeros; hidden bits are ones.
 //! - **PC4 empty**      a chunk's count of spare pages is that of its populated pages that are wholly free.
 //! - **PC5 populated**  a chunk's count of populated pages is that of its bits, and every live object lies in such pages.
 //! - **PC6 spare**      the spare pages counted on are those of all chunks but the reserved one and those isolated.
+//! - **PC7 leaving**    a chunk that the balance destroys holds nothing, stands in no list, and no address leads to it.
+//! - **PC8 room**       the free bits and the wholly free pages counted are those of all chunks in use but the reserved one.
 //!
 //! PC4 to PC6 hold when nobody is between taking and populating.
 //!
@@ -35,7 +37,7 @@ mod unsettled;
 mod validate;
 
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS, Word, words_for};
-use crate::chunk::{Chunk, Lists, NIL};
+use crate::chunk::{Chunk, Lists, NIL, State};
 use crate::class::ClassCache;
 use crate::config::{Config, SlotBy};
 use crate::engine::{HintEngine, View, Want};
@@ -46,7 +48,6 @@ use crate::table::Table;
 use core::ops::Range;
 use forest::Forest;
 use memos::Memos;
-use need::Old;
 use unsettled::Unsettled;
 use va_base::{PAGE_SIZE, Platform, Va};
 
@@ -63,6 +64,8 @@ pub(crate) struct Taken {
     pub(crate) at: u32,
     /// Not all of its pages are populated.
     pub(crate) missing: bool,
+    /// Some of its pages were wholly free.
+    pub(crate) broke: bool,
 }
 
 /// Nothing was taken.
@@ -102,6 +105,10 @@ pub(crate) struct Totals {
     pub(crate) populated: u64,
     /// Chunks made since the beginning.
     pub(crate) made: u32,
+    /// Free bits (PC8).
+    pub(crate) free_bits: u64,
+    /// Pages wholly free, populated or not (PC8).
+    pub(crate) whole_pages: u64,
 }
 
 impl Totals {
@@ -143,11 +150,14 @@ pub(crate) struct Store<C: Config> {
     unused: u32,
     /// Rows that were ever in use.
     begun: u32,
+    /// Rows that every table has a place for.
+    room: u32,
     pub(crate) totals: Totals,
 }
 
 impl<C: Config> Store<C> {
     /// A store without chunks; [`begin`](Self::begin) makes the first.
+    #[inline(always)]
     pub(crate) fn new(geometry: Geometry, by_page: bool) -> Self {
         let bits = geometry.unit_bits();
         // The bits of objects, where they begin, the pages populated.
@@ -169,6 +179,7 @@ impl<C: Config> Store<C> {
             by_page,
             unused: NIL,
             begun: 0,
+            room: 0,
             totals,
         }
     }
@@ -178,7 +189,7 @@ impl<C: Config> Store<C> {
         self.geometry.unit_bytes() >> self.grain_shift
     }
 
-    /// Makes the two parts of the first chunk. What [`need`](Self::need) said has been lent.
+    /// Makes the two parts of the first chunk. What [`need`](Self::need) said has been allocated.
     pub(crate) fn begin(&mut self) {
         self.begun = 2;
         let base = self.geometry.base().get();
@@ -188,6 +199,8 @@ impl<C: Config> Store<C> {
         }
         self.begin_part(FIRST, self.geometry.dynamic());
         self.totals.spare_pages = i64::from(self.chunk(FIRST).empty);
+        self.totals.free_bits = self.chunk(FIRST).free_bits.into();
+        self.totals.whole_pages = self.chunk(FIRST).empty as u64;
         let sizes = self.geometry.sizes();
         let parts = u64::from(sizes.fixed) + u64::from(sizes.reserved) + u64::from(sizes.dynamic);
         self.totals.populated = parts / PAGE_SIZE;
@@ -207,7 +220,7 @@ impl<C: Config> Store<C> {
             empty: part.pages as i32,
             free_bits: bits - part.hidden_before - part.hidden_after,
             immutable: true,
-            exists: true,
+            state: State::InUse,
             hidden_before: part.hidden_before,
             hidden_after: part.hidden_after,
             ..<Chunk<C::Engine> as va_base::Record>::EMPTY
@@ -287,6 +300,42 @@ impl<C: Config> Store<C> {
         }
     }
 
+    /// Counts bits that were freed in a chunk, and pages that are wholly free now.
+    #[inline(always)]
+    fn count_freed(&mut self, row: u32, bits: u32, pages: u32) {
+        self.chunks.one_mut(row).free_bits += bits;
+        if row != RESERVED {
+            self.totals.free_bits += u64::from(bits);
+        }
+        if pages > 0 {
+            self.totals.whole_pages += if row == RESERVED { 0 } else { u64::from(pages) };
+            self.count_empty(row, pages as i32);
+        }
+    }
+
+    /// Counts bits that were taken in a chunk, and pages that were wholly free before.
+    #[inline(always)]
+    fn count_taken(&mut self, row: u32, bits: u32, pages: u32) {
+        self.chunks.one_mut(row).free_bits -= bits;
+        if row != RESERVED {
+            self.totals.free_bits -= u64::from(bits);
+        }
+        if pages > 0 {
+            self.totals.whole_pages -= if row == RESERVED { 0 } else { u64::from(pages) };
+            self.count_empty(row, -(pages as i32));
+        }
+    }
+
+    /// Free bytes that lie in no wholly free page: holes between objects.
+    pub(crate) fn hole_bytes(&self) -> u64 {
+        (self.totals.free_bits - self.totals.whole_pages * u64::from(PAGE_BITS)) * u64::from(BIT_BYTES)
+    }
+
+    /// Bytes of a unit of every chunk.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.totals.chunks) * u64::from(self.geometry.unit_bytes())
+    }
+
     /// Counts spare pages of a chunk.
     fn count_empty(&mut self, row: u32, pages: i32) {
         let chunk = self.chunks.one_mut(row);
@@ -296,7 +345,7 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Makes a chunk whose first unit begins at `base`; what [`need`](Self::need) said has been lent. It is in no list yet.
+    /// Makes a chunk whose first unit begins at `base`; what [`need`](Self::need) said has been allocated. It is in no list yet.
     pub(crate) fn add(&mut self, base: Va) -> u32 {
         let row = if self.unused == NIL { self.begun } else { self.unused };
         if self.unused == NIL {
@@ -310,10 +359,12 @@ impl<C: Config> Store<C> {
             base: base.get(),
             pages,
             free_bits: bits,
-            exists: true,
+            state: State::InUse,
             number: self.totals.made,
             ..<Chunk<C::Engine> as va_base::Record>::EMPTY
         };
+        self.totals.free_bits += u64::from(bits);
+        self.totals.whole_pages += u64::from(pages);
         self.wipe(row);
         self.lookup.add(base.get() >> self.grain_shift, self.grains(), row);
         self.totals.chunks += 1;
@@ -321,23 +372,33 @@ impl<C: Config> Store<C> {
         row
     }
 
-    /// Forgets a chunk that is in no list and has no populated page.
+    /// Takes a chunk that holds nothing out of its list and out of the lookup: from now on no call finds it, whatever address or
+    /// offset it is given.
+    pub(crate) fn retire(&mut self, row: u32) {
+        // A list or the forest may have to hear of it still, and would put it back later.
+        self.settle();
+        self.leave(row);
+        self.lookup.remove(self.chunk(row).base >> self.grain_shift, self.grains());
+        self.chunk_mut(row).state = State::Leaving;
+        self.totals.free_bits -= u64::from(self.geometry.unit_bits());
+        self.totals.whole_pages -= u64::from(self.geometry.unit_pages());
+    }
+
+    /// Forgets a chunk that was [retired](Self::retire) and has no populated page.
     pub(crate) fn remove(&mut self, row: u32) {
-        let base = self.chunk(row).base;
-        self.lookup.remove(base >> self.grain_shift, self.grains());
         *self.chunks.one_mut(row) =
             Chunk { next: self.unused, ..<Chunk<C::Engine> as va_base::Record>::EMPTY };
         self.unused = row;
         self.totals.chunks -= 1;
     }
 
-    /// Hands all records back.
-    pub(crate) fn give_back<P: Platform>(&mut self, platform: &P) {
-        self.chunks.give_back(platform);
-        self.words.give_back(platform);
-        self.blocks.give_back(platform);
-        self.classes.give_back(platform);
-        let nodes = Some(self.forest.take());
-        Old::<C> { chunks: None, places: Some(self.lookup.take()), nodes }.give_back(platform);
+    /// Frees all memory of records.
+    pub(crate) fn free_memory<P: Platform>(&mut self, platform: &P) {
+        self.chunks.free(platform);
+        self.words.free(platform);
+        self.blocks.free(platform);
+        self.classes.free(platform);
+        self.lookup.free(platform);
+        self.forest.free(platform);
     }
 }

@@ -1,167 +1,176 @@
-//! What must be lent before one more chunk can be made: asked for outside the lock, used within.
+//! The memory of records that one more chunk needs: allocated with no lock held, used under the lock.
 
-use super::Store;
+use super::{RESERVED, Store};
 use crate::bitmap::Word;
 use crate::chunk::{Chunk, NIL};
 use crate::class::Slab;
 use crate::config::Config;
 use crate::engine::HintEngine;
 use crate::lookup::Place;
-use crate::rows::{Rows, Spare};
+use crate::rows::Row;
 use crate::run::Fits;
 use crate::table::Table;
-use va_base::Platform;
+use va_base::{Platform, Record};
 
-/// Slabs lent outside the lock, which [`Store::grow`] uses.
-pub(crate) struct More<C: Config> {
-    rows: Option<Lent<C>>,
-    places: Option<&'static mut [Place]>,
-    nodes: Option<&'static mut [Fits]>,
-}
+type Block<C> = <<C as Config>::Engine as HintEngine>::Block;
 
-/// Slabs that [`Store::grow`] left empty.
+/// Memory for [`Store::grow`], or what it left empty. Empty where nothing was needed.
 #[must_use]
-pub(crate) struct Old<C: Config> {
-    pub(super) chunks: Option<&'static mut [Chunk<C::Engine>]>,
-    pub(super) places: Option<&'static mut [Place]>,
-    pub(super) nodes: Option<&'static mut [Fits]>,
+pub(crate) struct Memory<C: Config> {
+    /// Rows that the tables have a place for, if these are longer ones.
+    room: Option<u32>,
+    chunks: Table<Chunk<C::Engine>>,
+    words: Table<Row<Word>>,
+    blocks: Table<Row<Block<C>>>,
+    slabs: Table<Row<Slab>>,
+    places: Table<Place>,
+    nodes: Table<Fits>,
+    rows: [RowMemory<C>; 2],
 }
 
-impl<C: Config> Old<C> {
-    pub(crate) fn give_back<P: Platform>(self, platform: &P) {
-        if let Some(chunks) = self.chunks.filter(|slab| !slab.is_empty()) {
-            platform.take_back_slab(chunks);
-        }
-        if let Some(places) = self.places.filter(|slab| !slab.is_empty()) {
-            platform.take_back_slab(places);
-        }
-        if let Some(nodes) = self.nodes.filter(|slab| !slab.is_empty()) {
-            platform.take_back_slab(nodes);
-        }
-    }
+/// Memory of one row of each kind.
+struct RowMemory<C: Config> {
+    words: Row<Word>,
+    blocks: Row<Block<C>>,
+    slabs: Row<Slab>,
 }
 
-struct Lent<C: Config> {
-    chunks: &'static mut [Chunk<C::Engine>],
-    words: Spare<Word>,
-    blocks: Spare<<C::Engine as HintEngine>::Block>,
-    slabs: Option<Spare<Slab>>,
+impl<C: Config> RowMemory<C> {
+    const NONE: Self = Self { words: Row::EMPTY, blocks: Row::EMPTY, slabs: Row::EMPTY };
 }
 
 /// What [`Store::grow`] would need, if anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
-    rows: Option<NeedRows>,
+    /// Rows that there must be a place for, if there are too few.
+    room: Option<u32>,
     places: Option<usize>,
     nodes: Option<usize>,
-}
-
-/// How many rows there will be, and the slabs for them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct NeedRows {
-    count: u32,
-    words: (usize, u32),
-    blocks: (usize, u32),
-    slabs: Option<(usize, u32)>,
+    /// Rows that need memory, from the first that was never in use on.
+    rows: u32,
+    /// Records of a row of each kind.
+    words: u32,
+    blocks: u32,
+    /// `None` if nothing is asked for that has slabs.
+    slabs: Option<u32>,
 }
 
 impl Need {
-    /// Nothing is needed.
+    /// Tells whether nothing is needed.
     pub(crate) fn is_none(&self) -> bool {
-        self.rows.is_none() && self.places.is_none() && self.nodes.is_none()
+        self.rows == 0 && self.room.is_none() && self.places.is_none() && self.nodes.is_none()
     }
 
     /// Asks the platform for it; all or nothing.
-    pub(crate) fn lend<C: Config, P: Platform>(&self, platform: &P) -> Option<More<C>> {
-        let rows = match self.rows {
-            None => None,
-            Some(NeedRows { count, words, blocks, slabs }) => {
-                let chunks = Table::lend(count, platform)?;
-                let Some(words) = Rows::lend(words.0, words.1, platform) else {
-                    platform.take_back_slab(chunks);
-                    return None;
-                };
-                let Some(blocks) = Rows::lend(blocks.0, blocks.1, platform) else {
-                    platform.take_back_slab(chunks);
-                    words.give_back(platform);
-                    return None;
-                };
-                let wanted = slabs.is_some();
-                let slabs = slabs.and_then(|slabs| Rows::lend(slabs.0, slabs.1, platform));
-                if slabs.is_none() && wanted {
-                    platform.take_back_slab(chunks);
-                    words.give_back(platform);
-                    blocks.give_back(platform);
-                    return None;
-                }
-                Some(Lent { chunks, words, blocks, slabs })
-            }
+    pub(crate) fn alloc<C: Config, P: Platform>(&self, platform: &P) -> Option<Memory<C>> {
+        let mut memory = Memory {
+            room: self.room,
+            chunks: Table::new(),
+            words: Table::new(),
+            blocks: Table::new(),
+            slabs: Table::new(),
+            places: Table::new(),
+            nodes: Table::new(),
+            rows: [RowMemory::NONE; 2],
         };
-        let mut more = More { rows, places: None, nodes: None };
-        if let Some(min) = self.places {
-            more.places = platform.lend_slab(min).filter(|slab| slab.len() >= min);
-        }
-        if let Some(min) = self.nodes.filter(|_| self.places.is_none() == more.places.is_none()) {
-            more.nodes = platform.lend_slab(min).filter(|slab| slab.len() >= min);
-        }
-        let all =
-            self.places.is_none() == more.places.is_none() && self.nodes.is_none() == more.nodes.is_none();
-        if !all {
-            more.give_back(platform);
+        if self.fill(&mut memory, platform).is_none() {
+            memory.free(platform);
             return None;
         }
-        Some(more)
+        Some(memory)
+    }
+
+    fn fill<C: Config, P: Platform>(&self, memory: &mut Memory<C>, platform: &P) -> Option<()> {
+        if let Some(room) = self.room {
+            let count = room as usize;
+            memory.chunks = Table::alloc(count, platform)?;
+            memory.words = Table::alloc(count, platform)?;
+            memory.blocks = Table::alloc(count, platform)?;
+            if C::CLASS_WORDS > 0 {
+                memory.slabs = Table::alloc(count, platform)?;
+            }
+        }
+        if let Some(places) = self.places {
+            memory.places = Table::alloc(places, platform)?;
+        }
+        if let Some(nodes) = self.nodes {
+            memory.nodes = Table::alloc(nodes, platform)?;
+        }
+        for (at, row) in memory.rows.iter_mut().take(self.rows as usize).enumerate() {
+            row.words = Row::alloc(self.words, platform)?;
+            row.blocks = Row::alloc(self.blocks, platform)?;
+            // Two rows are those of the first chunk, whose second part is reserved: it has no slabs.
+            if at == 0
+                && let Some(slabs) = self.slabs
+            {
+                row.slabs = Row::alloc(slabs, platform)?;
+            }
+        }
+        Some(())
     }
 }
 
-impl<C: Config> More<C> {
-    pub(super) fn give_back<P: Platform>(self, platform: &P) {
-        if let Some(rows) = self.rows {
-            platform.take_back_slab(rows.chunks);
-            rows.words.give_back(platform);
-            rows.blocks.give_back(platform);
-            if let Some(slabs) = rows.slabs {
-                slabs.give_back(platform);
-            }
+impl<C: Config> Memory<C> {
+    /// Frees it.
+    pub(crate) fn free<P: Platform>(mut self, platform: &P) {
+        self.chunks.free(platform);
+        self.words.free(platform);
+        self.blocks.free(platform);
+        self.slabs.free(platform);
+        self.places.free(platform);
+        self.nodes.free(platform);
+        for row in self.rows {
+            row.words.free(platform);
+            row.blocks.free(platform);
+            row.slabs.free(platform);
         }
-        Old::<C> { chunks: None, places: self.places, nodes: self.nodes }.give_back(platform);
     }
 }
 
 impl<C: Config> Store<C> {
-    /// What must be lent before one more chunk can be made.
+    /// Returns what must be allocated before one more chunk can be made: before the first, for both of its parts.
     pub(crate) fn need(&self) -> Need {
-        let full = self.unused == NIL && self.begun == self.words.count();
-        let count = if full { self.words.count_after() } else { self.words.count() };
-        // Not for who has no small objects: whoever makes the first slab there asks for what is missing then.
-        let classes = C::CLASS_WORDS > 0
-            && self.classes.rows() == self.words.count()
-            && (self.begun == 0 || self.classes.counts().0 > 0);
-        let rows = full.then(|| NeedRows {
-            count,
-            words: self.words.next(),
-            blocks: self.blocks.next(),
-            slabs: classes.then(|| self.classes.next()),
-        });
-        let nodes = if C::Engine::BY_FITS { self.forest.wanted(count) } else { None };
-        Need { rows, places: self.lookup.wanted(self.grains()), nodes }
+        let last = if self.begun == 0 { RESERVED } else { self.begun };
+        let fresh = self.unused == NIL;
+        let full = fresh && last >= self.room;
+        let room = if full { (last + 1).next_power_of_two() } else { self.room };
+        // Not where there are no small objects: the first slab of a chunk asks for its row then.
+        let slabs = C::CLASS_WORDS > 0 && (self.begun == 0 || self.classes.counts().0 > 0);
+        let nodes = if C::Engine::BY_FITS { self.forest.wanted(room) } else { None };
+        Need {
+            room: full.then_some(room),
+            places: self.lookup.wanted(self.grains()),
+            nodes,
+            rows: if fresh && !self.words.holds(self.begun) { last + 1 - self.begun } else { 0 },
+            words: self.words.len(),
+            blocks: self.blocks.len(),
+            slabs: slabs.then(|| self.classes.granules()),
+        }
     }
 
-    /// Uses what was lent, and returns what is not in use any more.
-    pub(crate) fn grow(&mut self, more: More<C>) -> Old<C> {
-        let mut chunks = None;
-        if let Some(rows) = more.rows {
-            chunks = Some(self.chunks.move_to(rows.chunks));
-            self.words.add(rows.words);
-            self.blocks.add(rows.blocks);
-            if let Some(slabs) = rows.slabs {
-                self.classes.add(slabs);
+    /// Uses the memory that [`need`](Self::need) asked for, and returns what is not in use any more.
+    pub(crate) fn grow(&mut self, mut memory: Memory<C>) -> Memory<C> {
+        fn longer<T: Record>(table: &mut Table<T>, by: impl FnOnce(Table<T>) -> Table<T>) {
+            if table.len() > 0 {
+                *table = by(core::mem::replace(table, Table::new()));
             }
         }
-        Old {
-            chunks,
-            places: more.places.map(|places| self.lookup.move_to(places)),
-            nodes: more.nodes.map(|nodes| self.forest.move_to(nodes)),
+        self.room = memory.room.unwrap_or(self.room);
+        longer(&mut memory.chunks, |new| self.chunks.move_to(new));
+        longer(&mut memory.words, |new| self.words.move_to(new));
+        longer(&mut memory.blocks, |new| self.blocks.move_to(new));
+        longer(&mut memory.slabs, |new| self.classes.move_to(new));
+        longer(&mut memory.places, |new| self.lookup.move_to(new));
+        longer(&mut memory.nodes, |new| self.forest.move_to(new));
+        for (row, of) in (self.begun..).zip(&mut memory.rows) {
+            if of.words.is_some() {
+                of.words = self.words.put(row, core::mem::replace(&mut of.words, Row::EMPTY));
+                of.blocks = self.blocks.put(row, core::mem::replace(&mut of.blocks, Row::EMPTY));
+            }
+            if of.slabs.is_some() {
+                of.slabs = self.classes.put(row, core::mem::replace(&mut of.slabs, Row::EMPTY));
+            }
         }
+        memory
     }
 }

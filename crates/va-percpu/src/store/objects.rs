@@ -70,7 +70,7 @@ impl<C: Config> Store<C> {
                     }
                     // It stays in reach, and its head says what it said.
                     self.leave_unsettled(row, false);
-                    return Some(Taken { row, at, missing });
+                    return Some(Taken { row, at, missing, broke: pages > 0 });
                 }
             }
         }
@@ -112,7 +112,7 @@ impl<C: Config> Store<C> {
         self.note_take(row, Want { bits, align: 1 }, pages);
         self.moved(row, before, false);
         self.reintegrate(row);
-        Some(Taken { row, at: bit, missing })
+        Some(Taken { row, at: bit, missing, broke: pages > 0 })
     }
 
     /// The same in the reserved part.
@@ -122,7 +122,7 @@ impl<C: Config> Store<C> {
 
     /// Whether there is a reserved part.
     pub(crate) fn has_reserved(&self) -> bool {
-        self.chunk(RESERVED).exists
+        self.chunk(RESERVED).is_in_use()
     }
 
     #[inline]
@@ -135,7 +135,7 @@ impl<C: Config> Store<C> {
                 let missing = !populated && view.misses_pages(at, want.bits);
                 self.note_take(row, want, pages);
                 self.moved(row, before, false);
-                Ok(Taken { row, at, missing })
+                Ok(Taken { row, at, missing, broke: pages > 0 })
             }
             Fit::Nowhere => Err(Miss::Nowhere),
             Fit::Missed => Err(Miss::There),
@@ -146,12 +146,9 @@ impl<C: Config> Store<C> {
     #[inline]
     pub(super) fn note_take(&mut self, row: u32, want: Want, pages: u32) {
         let chunk = self.chunks.one_mut(row);
-        chunk.free_bits -= want.bits;
         chunk.live += 1;
         chunk.largest_bits = chunk.largest_bits.max(want.bits);
-        if pages > 0 {
-            self.count_empty(row, -(pages as i32));
-        }
+        self.count_taken(row, want.bits, pages);
     }
 
     /// By what a chunk belongs where it does, before it changes; where it stands, in or out of reach, for engines that know no more.
@@ -207,7 +204,10 @@ impl<C: Config> Store<C> {
     #[inline]
     pub(super) fn in_reach(&self, row: u32) -> bool {
         let chunk = self.chunks.one(row);
-        row != RESERVED && chunk.exists && !chunk.isolated && chunk.free_bits != self.geometry.unit_bits()
+        row != RESERVED
+            && chunk.is_in_use()
+            && !chunk.isolated
+            && chunk.free_bits != self.geometry.unit_bits()
     }
 
     /// The chunk and the byte of it at an address.
@@ -219,7 +219,7 @@ impl<C: Config> Store<C> {
             row = RESERVED;
             chunk = self.chunk(row);
         }
-        let off = at.checked_sub(chunk.base).filter(|_| chunk.exists)?;
+        let off = at.checked_sub(chunk.base).filter(|_| chunk.is_in_use())?;
         let inside = off < u64::from(chunk.pages) * PAGE_SIZE;
         inside.then_some((row, off as u32))
     }
@@ -298,14 +298,40 @@ impl<C: Config> Store<C> {
         let end = bitmap::next_clear_or_marked(view.map, marks, bit + 1, view.bits() - hidden);
         bitmap::clear(marks, bit, bit + 1);
         let given = C::Engine::give(&mut view, bit, end - bit);
-        let chunk = self.chunks.one_mut(row);
-        chunk.free_bits += end - bit;
-        chunk.live -= 1;
-        if given.pages > 0 {
-            self.count_empty(row, given.pages as i32);
-        }
+        self.chunks.one_mut(row).live -= 1;
+        self.count_freed(row, end - bit, given.pages);
         if C::Engine::BY_FITS {
             self.memos.lower(row, given.from_page);
+        }
+        self.moved(row, before, true);
+    }
+
+    /// Makes several objects of the one that starts at a bit: 64 parts of `bits` each, of which those in `free` are freed and every
+    /// other is an object. They are counted only in their chunk.
+    pub(crate) fn split_at(&mut self, row: u32, bit: u32, bits: u32, free: u64) {
+        let before = self.before(row);
+        let (mut view, marks) = self.view(row);
+        let (mut pages, mut from_page) = (0, u32::MAX);
+        let mut part = 0;
+        while part < u64::BITS {
+            let at = bit + part * bits;
+            let run = (free >> part).trailing_ones();
+            if run == 0 {
+                bitmap::set(marks, at, at + 1);
+                part += 1;
+                continue;
+            }
+            bitmap::clear(marks, at, at + 1);
+            let given = C::Engine::give(&mut view, at, run * bits);
+            (pages, from_page) = (pages + given.pages, from_page.min(given.from_page));
+            part += run;
+        }
+        let chunk = self.chunks.one_mut(row);
+        chunk.live += (!free).count_ones();
+        chunk.live -= 1;
+        self.count_freed(row, free.count_ones() * bits, pages);
+        if C::Engine::BY_FITS {
+            self.memos.lower(row, from_page);
         }
         self.moved(row, before, true);
     }

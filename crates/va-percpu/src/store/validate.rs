@@ -1,8 +1,8 @@
-//! The store against its bits. Checks PC1 to PC6, PF1, PL1, PN1, PT1 and PW1, and what the engine checks.
+//! The store against its bits. Checks PC1 to PC8, PF1, PL1, PN1, PT1 and PW1, and what the engine checks.
 
 use super::{FIRST, RESERVED, Store};
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
-use crate::chunk::{NIL, NO_SLOT};
+use crate::chunk::{NIL, NO_SLOT, State};
 use crate::config::Config;
 use crate::engine::HintEngine;
 use crate::run::Fits;
@@ -12,14 +12,16 @@ impl<C: Config> Store<C> {
     /// Checks everything, O(bits). Nobody is between taking and giving out.
     pub(crate) fn validate(&mut self) -> Result<(), Broken> {
         self.settle();
-        let rows = self.words.count();
-        self.chunks.validate(rows)?;
+        let rows = self.begun;
         self.words.validate(rows)?;
         self.blocks.validate(rows)?;
-        let (mut spare, mut live, mut grains) = (0, 0, self.grains());
+        self.classes.validate(if C::CLASS_WORDS > 0 { self.room } else { 0 })?;
+        self.chunks.validate(self.room)?;
+        let (mut spare, mut live, mut grains, mut leaving) = (0, 0, self.grains(), 0);
+        let (mut free, mut whole) = (0, 0);
         for row in self.rows() {
-            let chunk = self.chunk(row);
-            if !chunk.exists {
+            let chunk = *self.chunk(row);
+            if chunk.state == State::Unused {
                 continue;
             }
             live += u64::from(chunk.live);
@@ -27,6 +29,14 @@ impl<C: Config> Store<C> {
                 spare += i64::from(chunk.empty);
             }
             let (base, found) = (chunk.base, self.lookup.find(chunk.base >> self.grain_shift));
+            if chunk.state == State::Leaving {
+                let whole = chunk.live == 0 && chunk.free_bits == self.geometry.unit_bits();
+                let hidden = whole && chunk.slot == NO_SLOT && found != Some(row);
+                Broken::unless(hidden, "PC7", Va::new(base), 0, chunk.live.into())?;
+                self.validate_chunk(row)?;
+                leaving += 1;
+                continue;
+            }
             // Both parts of the first chunk are found as one.
             let known = found == Some(row) || (row == RESERVED && found == Some(FIRST));
             Broken::unless(known, "PL1", Va::new(base), row.into(), found.map_or(u64::MAX, u64::from))?;
@@ -34,6 +44,10 @@ impl<C: Config> Store<C> {
                 grains += self.grains();
             }
             self.validate_chunk(row)?;
+            if row != RESERVED {
+                free += u64::from(chunk.free_bits);
+                whole += self.whole_pages(row);
+            }
         }
         let at = self.geometry.base();
         Broken::unless(self.lookup.used() == grains, "PL1", at, grains.into(), self.lookup.used().into())?;
@@ -44,6 +58,8 @@ impl<C: Config> Store<C> {
             spare as u64,
             self.totals.spare_pages as u64,
         )?;
+        Broken::unless(free == self.totals.free_bits, "PC8", at, free, self.totals.free_bits)?;
+        Broken::unless(whole == self.totals.whole_pages, "PC8", at, whole, self.totals.whole_pages)?;
         let (slabs, used) = self.classes.counts();
         // CC4 where there are slabs.
         let (rule, live) =
@@ -57,7 +73,13 @@ impl<C: Config> Store<C> {
             self.forest.validate(|row| if row < rows { self.forest_fits(row) } else { Fits::NONE })?;
             self.validate_memos()?;
         }
-        self.validate_lists()
+        self.validate_lists(leaving)
+    }
+
+    /// Pages of a chunk that are wholly free.
+    fn whole_pages(&mut self, row: u32) -> u64 {
+        let (view, _) = self.view(row);
+        (0..view.pages).filter(|&page| C::Engine::is_free(&view, page)).count() as u64
     }
 
     fn validate_chunk(&mut self, row: u32) -> Result<(), Broken> {
@@ -138,8 +160,9 @@ impl<C: Config> Store<C> {
         Ok(())
     }
 
-    fn validate_lists(&self) -> Result<(), Broken> {
-        let mut seen = 0u32;
+    fn validate_lists(&self, leaving: u32) -> Result<(), Broken> {
+        // Those that leave are in no list.
+        let mut seen = leaving;
         for slot in 0..=self.slots.to_depopulate {
             let (mut row, mut before) = (self.lists.first[slot as usize], NIL);
             while row != NIL {
@@ -161,13 +184,6 @@ impl<C: Config> Store<C> {
             let last = self.lists.last[slot as usize];
             Broken::unless(last == before, "PC2", self.geometry.base(), before.into(), last.into())?;
         }
-        // One that is being destroyed is in no list.
-        let leaving = |&row: &u32| {
-            let chunk = self.chunk(row);
-            let whole = chunk.live == 0 && chunk.free_bits == self.geometry.unit_bits();
-            chunk.exists && row > RESERVED && chunk.slot == NO_SLOT && whole
-        };
-        seen += self.rows().filter(leaving).count() as u32;
         // The first chunk counts as one, and its dynamic part stands for it.
         let chunks = self.totals.chunks;
         Broken::unless(seen == chunks, "PC2", self.geometry.base(), chunks.into(), seen.into())

@@ -13,7 +13,7 @@ const TOP: u64 = 0x7000_0000_0000;
 /// Chunks that are numbers, the highest place that is free first, and their populated pages.
 ///
 /// It panics if it is asked for what makes no sense: to populate twice, to depopulate what is not populated, to unmake a chunk
-/// with populated pages, to leave depopulated pages translated while the chunk lives on.
+/// with populated pages, to populate a page again before what was there is flushed.
 #[derive(Debug)]
 pub struct SimChunks {
     chunks: Mutex<BTreeMap<u64, Chunk>>,
@@ -116,7 +116,10 @@ impl Backend for SimChunks {
         let chunk = chunks.get_mut(&base.get()).expect("a chunk that exists");
         for page in pages {
             assert!(chunk.populated.insert(page), "page {page} of {base} was populated twice");
-            chunk.stale.remove(&page);
+            assert!(
+                !chunk.stale.contains(&page),
+                "page {page} of {base} is populated, and translated as before"
+            );
         }
         Ok(())
     }

@@ -28,6 +28,9 @@ fn decode(code: &[u8]) -> Op {
             reserved: kind & 0xe0 == 0xe0,
         },
         7..=11 => Op::Free(word),
+        12 if kind & 0x80 != 0 => {
+            Op::Place { which: word >> 8, behind: u32::from(shape) * 4, size: 1 << (word % 15) }
+        }
         12 => Op::Wrong(word, u32::from(shape)),
         13 => Op::Tick,
         14 => Op::Balance,

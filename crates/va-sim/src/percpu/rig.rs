@@ -41,6 +41,15 @@ pub enum Op {
     Free(u32),
     /// Gives back what is so far behind the start of one that lives, or lived.
     Wrong(u32, u32),
+    /// Asks for so many bytes so far behind the start of an object that lives, or lived.
+    Place {
+        /// Which of them.
+        which: u32,
+        /// Bytes.
+        behind: u32,
+        /// Bytes.
+        size: u32,
+    },
     /// One step of the balance.
     Tick,
     /// The balance, to its end.
@@ -114,6 +123,7 @@ impl<C: Config> Rig<C> {
                 self.free(at);
             }
             Op::Wrong(which, behind) => self.free_wrong(which, behind),
+            Op::Place { which, behind, size } => self.place(which, behind, size),
             Op::Tick => {
                 let _more = self.space.tick();
             }
@@ -190,6 +200,42 @@ impl<C: Config> Rig<C> {
         at
     }
 
+    /// Places an object, and checks that it succeeds exactly where all is free, as far as a walk over what lives can tell.
+    fn place(&mut self, which: u32, behind: u32, size: u32) {
+        let (Some(start), bytes) = (self.start_of(which), size.next_multiple_of(4)) else { return };
+        let at = start + u64::from(behind);
+        let offset = Offset::new(at.wrapping_sub(BASE.get()));
+        let before = self.space.stats();
+        let of = |at: u64| self.space.find(Offset::new(at.wrapping_sub(BASE.get())));
+        let chunk = of(at).filter(|found| {
+            found.chunk > 0
+                && of(at + u64::from(bytes.max(1)) - 1).is_some_and(|last| last.chunk == found.chunk)
+        });
+        match self.space.alloc_at(offset, size as usize) {
+            Ok(()) => {
+                assert!(at.is_multiple_of(4) && !self.meets(at, bytes), "{offset} was given out twice");
+                let found = self.space.find(offset).expect("a chunk");
+                let there = self.space.backend().is_populated(found.base, found.off..found.off + bytes);
+                assert!(there != Some(false), "{offset} lies in a page that is not populated");
+                self.live.insert(at, Live { offset, bytes });
+                self.order.push(at);
+            }
+            Err(error) => {
+                assert_eq!(before.live, self.space.stats().live, "{error}");
+                // What is free in a slab is free for objects of its size alone.
+                let free = chunk.is_some() && at.is_multiple_of(4) && !self.meets(at, bytes);
+                let must = free && C::CLASS_WORDS == 0;
+                assert!(!must || !matches!(error, AllocError::NotFree { .. }), "{error}");
+            }
+        }
+    }
+
+    /// The address of an object that lives, or lived.
+    fn start_of(&self, which: u32) -> Option<u64> {
+        let all: Vec<u64> = self.live.keys().copied().chain(self.dead.iter().copied()).collect();
+        all.get(which as usize % all.len().max(1)).copied()
+    }
+
     fn free(&mut self, at: u64) {
         let live = self.live.remove(&at).expect("an object that lives");
         self.space.free(live.offset).expect("it lives");
@@ -201,8 +247,7 @@ impl<C: Config> Rig<C> {
     }
 
     fn free_wrong(&mut self, which: u32, behind: u32) {
-        let all: Vec<u64> = self.live.keys().copied().chain(self.dead.iter().copied()).collect();
-        let Some(&start) = all.get(which as usize % all.len().max(1)) else { return };
+        let Some(start) = self.start_of(which) else { return };
         let at = start + u64::from(behind);
         if self.live.contains_key(&at) {
             return;

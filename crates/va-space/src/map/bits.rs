@@ -18,9 +18,11 @@ pub(crate) struct Bits<const W: usize> {
 }
 
 impl<const W: usize> Bits<W> {
-    pub(crate) fn new() -> Self {
-        const { assert!(W > 0 && W <= WORD_BITS) };
-        Self { summary: AtomicU64::new(0), words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    va_base::const_fn! {
+        pub(crate) fn new() -> Self {
+            const { assert!(W > 0 && W <= WORD_BITS) };
+            Self { summary: AtomicU64::new(0), words: va_base::array_of![AtomicU64::new(0); W] }
+        }
     }
 
     /// Sets a bit. The caller holds the lock, so a load and a store are enough; `Release` publishes what the bit leads to.

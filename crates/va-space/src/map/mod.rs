@@ -8,8 +8,8 @@
 //! the area is.
 //!
 //! ```text
-//!   Far (2^10) > Wide (2^10) > Top (2^11) > Mid (2^11) > Leaf (2^10 slots, 4 MiB of address space)
-//!                                near ^ the Top of the default window is known: three loads to a slot
+//!   Far (2^8) > Wide (2^8) > High (2^8) > Top (2^11) > Mid (2^11) > Leaf (2^6 slots, 256 KiB of address space)
+//!                                    near ^ the Top of the default window is known: three loads to a slot
 //!
 //!   page    10  11  12  13  14  15  16          word of 10: busy, 4 pages, owner, generation
 //!   area     |===============|   |===|          find 13: nearest start bit at or below is 10, 13 < 10 + 4, found
@@ -23,65 +23,94 @@
 //! - A **word** is written by whoever has the area to himself: the thread that took it out of the index, a pool or a
 //!   magazine; the holder of the list that it is in. A busy area belongs to nobody in this sense, so it leaves that state
 //!   by compare-exchange alone, and of two frees one loses.
-//! - A **link** is guarded by whatever guards the list.
+//! - A **link** is guarded by whatever guards the list. A busy area is in no list: its link may hold its **note**, written
+//!   by a thread that has made the word say that a note is being written, which excludes frees and other writers. A reader
+//!   reads the word, the note and the word again.
 //!
 //! # Invariants
 //! - PM1: in every row of bits the summary is exact (`bits`).
+//! - PM4: a leaf that has a place names it, and waits for another exactly when it is empty (`leaf`).
 //! - **PM2 upward** a table has a bit for a child exactly when the child has a bit.
 //! - **PM3 start** a page with a start bit has a word with a state, and a page without has none.
 //!
 //! # What a reader may rely on
-//! No lock, and no waiting for anybody. An area that is busy from before a search until after it is found. What is found
+//! No lock. A lookup is repeated if a leaf left its place meanwhile (`leaf`). An area that is busy from before a search until after it is found. What is found
 //! was busy at the moment its word was read; a size that took two reads is confirmed by reading the word again
-//! (a generation cannot come back unless 2^21 areas began there in between).
+//! (a generation cannot come back unless 2^23 areas began there in between).
 //! # Source
 //! Our own; what it stands for: Linux `mm/vmalloc.c` (6.12: `find_vmap_area`, `find_vmap_area_exceed_addr_lock`).
 
 mod bits;
+mod leaf;
+mod places;
 mod table;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
 mod word;
 
 pub use word::State;
 pub(crate) use word::{OWNERS_MAX, Word};
 
-pub(crate) use table::Slot;
-use table::{Branch, Leaf, Subtree};
+pub(crate) use leaf::Slot;
+use leaf::{Empties, Leaf, Sheet};
+use table::Subtree;
+use va_base::sync::AtomicRef;
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Broken, Machine, Va};
 use word::ESCAPE_PAGES;
 
 #[cfg(not(loom))]
 mod shape {
-    use super::{Branch, Leaf};
-    pub(super) type Slots = Leaf<16, 1024>;
-    pub(super) type Mid = Branch<Slots, 32, 2048>;
+    use super::table::{Branch, Leaves};
+    pub(super) type Mid = Leaves<32, 2048>;
     pub(super) type Top = Branch<Mid, 32, 2048>;
-    pub(super) type Wide = Branch<Top, 16, 1024>;
-    /// The rest of the page numbers: 2^10 with pages of 4 KiB.
-    const FAR: usize = 1 << (u64::BITS - va_base::PAGE_SHIFT - 42);
+    pub(super) type High = Branch<Top, 4, 256>;
+    pub(super) type Wide = Branch<High, 4, 256>;
+    /// The rest of the page numbers: 2^8 with pages of 4 KiB.
+    const FAR: usize = 1 << (u64::BITS - va_base::PAGE_SHIFT - 44);
     pub(super) type Far = Branch<Wide, { FAR.div_ceil(64) }, FAR>;
 }
 
 /// Small, since a model makes all of it anew thousands of times.
 #[cfg(loom)]
 mod shape {
-    use super::{Branch, Leaf};
-    pub(super) type Slots = Leaf<1, 8>;
-    pub(super) type Mid = Branch<Slots, 1, 2>;
+    use super::table::{Branch, Leaves};
+    pub(super) type Mid = Leaves<1, 2>;
     pub(super) type Top = Branch<Mid, 1, 2>;
-    pub(super) type Wide = Branch<Top, 1, 2>;
+    pub(super) type High = Branch<Top, 1, 2>;
+    pub(super) type Wide = Branch<High, 1, 2>;
     pub(super) type Far = Branch<Wide, 1, 2>;
 }
 
-use shape::{Far, Top, Wide};
+use shape::{Far, High, Top, Wide};
 
 /// Pages that the map covers, from 0.
 pub(crate) const COVERED_PAGES: u64 = 1 << Far::LOG2;
 #[cfg(not(loom))]
 const _: () = assert!(Far::LOG2 == u64::BITS - va_base::PAGE_SHIFT);
 
-/// The right to change start bits; there is one in each space, under the lock of the free index.
-pub(crate) struct Marker(());
+/// The right to change start bits and the places of leaves; there is one in each space, under the lock of the free index.
+pub(crate) struct Marker {
+    /// The last shape of a huge area; see [`Word`].
+    shape: u32,
+    empties: Empties,
+    /// The highest generation that a leaf had where it left its place, not wrapped.
+    generation: u64,
+}
+
+impl Marker {
+    /// The marker of a new space.
+    pub(crate) const fn new() -> Self {
+        Self { shape: 0, empties: Empties::new(), generation: 0 }
+    }
+
+    /// Returns the next shape for an area that becomes huge, or huge of another size.
+    pub(crate) fn next_shape(&mut self) -> u32 {
+        self.shape = self.shape.wrapping_add(1);
+        self.shape
+    }
+}
 
 /// What a lookup found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,11 +125,17 @@ pub(crate) struct Seen {
 
 /// The map of one space.
 pub(crate) struct PageMap {
-    // Constant after `new`.
-    far: &'static Far,
-    /// The Top of the default window, and which of all Tops that is.
-    near: &'static Top,
+    // Constant once there are tables.
+    /// Nothing before that.
+    far: Option<&'static Far>,
+    /// The Top of the default window, or none, and which of all Tops that is.
+    near: &'static [Top],
     near_index: u64,
+    // Atomic, each alone.
+    /// How often a leaf left a place. Written under the lock of the free index.
+    moves: AtomicU64,
+    /// Leaves that the machine lent, the last first. Written under that lock.
+    sheets: AtomicRef<Sheet>,
     /// See [`lost`](Self::lost). Written once, by whoever is about to stop.
     lost: AtomicU64,
 }
@@ -109,62 +144,132 @@ pub(crate) struct PageMap {
 const NONE_LOST: u64 = u64::MAX - 1;
 
 impl PageMap {
-    /// Creates the map, whose fast part is around page `near`; `None` if the machine refuses a table.
+    va_base::const_fn! {
+        /// A map without tables, in which no area starts.
+        pub(crate) fn empty() -> Self {
+            Self {
+                far: None,
+                near: &[],
+                near_index: 0,
+                moves: AtomicU64::new(0),
+                sheets: AtomicRef::new(),
+                lost: AtomicU64::new(NONE_LOST),
+            }
+        }
+    }
+
+    /// Creates a map with its tables, as [`init`](Self::init) does.
+    #[cfg(test)]
     pub(crate) fn new(near: u64, machine: &impl Machine) -> Option<(Self, Marker)> {
-        let far = machine.lend_table::<Far>()?;
+        let mut map = Self::empty();
+        map.init(near, machine).then_some((map, Marker::new()))
+    }
+
+    /// Gives an empty map its tables, with the fast part around page `near`; `false` if the machine has no memory.
+    pub(crate) fn init(&mut self, near: u64, machine: &impl Machine) -> bool {
+        let Some(far) = machine.lend_table::<Far>() else { return false };
         let near = near.min(COVERED_PAGES - 1);
-        let top = far.ensure((near >> Wide::LOG2) as usize, machine).and_then(|wide| {
-            wide.ensure((near >> Top::LOG2 & ((1 << (Wide::LOG2 - Top::LOG2)) - 1)) as usize, machine)
-        });
+        let index = |low: u32, high: u32| (near >> low & ((1 << (high - low)) - 1)) as usize;
+        let top = far
+            .ensure(index(Wide::LOG2, Far::LOG2), machine)
+            .and_then(|wide| wide.ensure(index(High::LOG2, Wide::LOG2), machine))
+            .and_then(|high| high.ensure(index(Top::LOG2, High::LOG2), machine));
         match top {
             Some(near_top) => {
-                let (near_index, lost) = (near >> Top::LOG2, AtomicU64::new(NONE_LOST));
-                Some((Self { far, near: near_top, near_index, lost }, Marker(())))
+                self.far = Some(far);
+                (self.near, self.near_index) = (core::slice::from_ref(near_top), near >> Top::LOG2);
+                true
             }
             None => {
                 far.hand_back(machine);
                 machine.take_back_table(far);
-                None
+                false
             }
         }
     }
 
     /// Hands every table back; the map must not be used afterwards.
     pub(crate) fn hand_back(&self, machine: &impl Machine) {
-        self.far.hand_back(machine);
-        machine.take_back_table(self.far);
-    }
-
-    /// Tables lent.
-    pub(crate) fn tables(&self) -> u64 {
-        self.far.count()
-    }
-
-    /// The slot of a page, if its leaf was lent.
-    #[inline(always)]
-    pub(crate) fn slot(&self, page: u64) -> Option<&'static Slot> {
-        if page >> Top::LOG2 == self.near_index {
-            self.near.slot(page & ((1 << Top::LOG2) - 1))
-        } else {
-            self.far.slot(page)
+        for sheet in self.sheets() {
+            machine.take_back_table(sheet);
+        }
+        if let Some(far) = self.far {
+            far.hand_back(machine);
+            machine.take_back_table(far);
         }
     }
 
-    /// Makes sure that the slots for an area are there; `false` if the machine refuses a table.
-    #[inline]
-    pub(crate) fn reserve(&self, page: u64, pages: u64, machine: &impl Machine) -> bool {
-        self.is_reserved(page, pages)
-            || (self.far.reserve(page, machine)
-                && (pages < ESCAPE_PAGES || self.far.reserve(page + 1, machine)))
+    /// What the machine lent of leaves. Each is looked at before it is returned.
+    fn sheets(&self) -> impl Iterator<Item = &'static Sheet> {
+        let mut next = self.sheets.load();
+        core::iter::from_fn(move || {
+            let sheet = next?;
+            next = sheet.older.load();
+            Some(sheet)
+        })
     }
 
-    /// Tells whether they are.
-    #[inline]
-    pub(crate) fn is_reserved(&self, page: u64, pages: u64) -> bool {
-        self.slot(page).is_some() && (pages < ESCAPE_PAGES || self.slot(page + 1).is_some())
+    /// Tables lent, leaves as they were lent among them.
+    pub(crate) fn tables(&self) -> u64 {
+        self.far.map_or(0, Far::count) + self.sheets().count() as u64
     }
 
-    /// The word of a page.
+    /// Where the leaf of a page is referred to, if the tables for it were lent.
+    #[inline(always)]
+    fn place(&self, page: u64) -> Option<&'static AtomicRef<Leaf>> {
+        match self.near(page) {
+            Some(near) => near.place(page & ((1 << Top::LOG2) - 1)),
+            None => self.far?.place(page),
+        }
+    }
+
+    /// The leaf that serves a page.
+    #[inline(always)]
+    fn leaf(&self, page: u64) -> Option<&'static Leaf> {
+        self.place(page)?.load()
+    }
+
+    /// The slot of a page, if a leaf serves it: as long as an area starts there, and it may serve another page at any moment
+    /// if none does.
+    #[inline(always)]
+    pub(crate) fn slot(&self, page: u64) -> Option<&'static Slot> {
+        Some(self.leaf(page)?.slot(page))
+    }
+
+    /// Does what reads leaves until none of them can have left its place meanwhile. Lookups do it once in place, since a closure
+    /// that is called in two places is inlined in none.
+    pub(crate) fn steady<T>(&self, look: impl Fn() -> T) -> T {
+        loop {
+            let before = self.moves();
+            let got = look();
+            if self.moves() == before {
+                return got;
+            }
+        }
+    }
+
+    /// How often a leaf left its place.
+    #[inline(always)]
+    fn moves(&self) -> u64 {
+        // Acquire pairs with `move_to`: whoever sees the move does not meet the leaf in its old place. And what was written to a
+        // leaf in a new place was written after the move was counted, and read by an acquire: whoever read it sees the count.
+        self.moves.load(Ordering::Acquire)
+    }
+
+    /// The near part, if `page` is in it. One comparison says both that there is one and that it is.
+    #[inline(always)]
+    fn near(&self, page: u64) -> Option<&'static Top> {
+        let nth = (page >> Top::LOG2).wrapping_sub(self.near_index);
+        if nth < self.near.len() as u64 { self.near.first() } else { None }
+    }
+
+    /// Makes sure that there is a place for the leaf of `page`; `false` if the machine refuses a table.
+    #[inline]
+    pub(crate) fn reserve(&self, page: u64, machine: &impl Machine) -> bool {
+        self.place(page).is_some() || self.far.is_some_and(|far| far.reserve(page, machine))
+    }
+
+    /// The word of a page, which the caller has to himself.
     #[inline(always)]
     pub(crate) fn word(&self, page: u64) -> Word {
         self.slot(page).map_or(Word::NONE, Slot::word)
@@ -227,70 +332,115 @@ impl PageMap {
         }
     }
 
-    /// Gives an area that just left the index its word and its start bit. Its slots are there.
+    /// Gives an area that just left the index its word and its start bit. Its leaf is there ([`attach`](Self::attach)).
     pub(crate) fn begin(&self, _marker: &mut Marker, page: u64, pages: u64, word: Word) {
+        let Some(leaf) = self.leaf(page) else { return };
         if pages >= ESCAPE_PAGES {
-            self.put(page + 1, Word::size_escape(pages));
+            leaf.set_huge_pages(pages);
         }
-        self.put(page, word);
+        leaf.slot(page).put(word);
         // What is above the near part has its bit already if that has any.
         match self.near_page(page) {
-            Some(near) if self.near.has_any() => self.near.mark(near),
-            _ => self.far.mark(page),
+            Some((near, at)) if near.has_any() => near.mark(at),
+            _ => {
+                if let Some(far) = self.far {
+                    far.mark(page);
+                }
+            }
         }
     }
 
-    /// Where a page is in the near part, if it is there.
+    /// Gives an area that the caller has to himself another size and word, under the lock of the free index.
+    pub(crate) fn resize(&self, _marker: &mut Marker, page: u64, pages: u64, word: Word) {
+        let Some(leaf) = self.leaf(page) else { return };
+        if pages >= ESCAPE_PAGES {
+            leaf.set_huge_pages(pages);
+        }
+        leaf.slot(page).put(word);
+    }
+
+    /// The near part and where a page is in it, if it is there.
     #[inline(always)]
-    fn near_page(&self, page: u64) -> Option<u64> {
-        (page >> Top::LOG2 == self.near_index).then_some(page & ((1 << Top::LOG2) - 1))
+    fn near_page(&self, page: u64) -> Option<(&'static Top, u64)> {
+        self.near(page).map(|near| (near, page & ((1 << Top::LOG2) - 1)))
     }
 
     /// Takes the start bit and the word of an area that goes back to the index. The generation stays behind in the
     /// link, to be counted on when an area begins here again.
-    pub(crate) fn end(&self, _marker: &mut Marker, page: u64, pages: u64) {
-        if self.near_page(page).is_none_or(|near| self.near.unmark(near)) {
-            self.far.unmark(page);
+    pub(crate) fn end(&self, marker: &mut Marker, page: u64) {
+        if self.near_page(page).is_none_or(|(near, at)| near.unmark(at))
+            && let Some(far) = self.far
+        {
+            far.unmark(page);
         }
-        self.set_link(page, u64::from(self.word(page).generation()));
-        self.put(page, Word::NONE);
-        if pages >= ESCAPE_PAGES {
-            self.put(page + 1, Word::NONE);
+        let Some(leaf) = self.leaf(page) else { return };
+        let slot = leaf.slot(page);
+        slot.set_link(u64::from(slot.word().generation()));
+        slot.put(Word::NONE);
+        if leaf.is_empty() {
+            marker.empties.push(leaf);
         }
     }
 
-    /// The generation at which the last area here ended; meaningful while no area starts at `page`.
+    /// The generation at which the last area here ended; meaningful while no area starts at `page` and its leaf is there.
     pub(crate) fn last_generation(&self, page: u64) -> u32 {
         self.link(page) as u32
     }
 
     /// What starts at `page`, in whatever state.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn at(&self, page: u64) -> Option<Seen> {
-        self.at_slot(page, self.slot(page)?)
+        let before = self.moves();
+        // What is not found was not there, wherever the leaf is: an area keeps its leaf in its place.
+        let seen = Self::at_leaf(page, self.leaf(page)?)?;
+        if self.moves() == before { Some(seen) } else { self.at_again(page) }
     }
 
-    /// The same, by the slot of `page`.
+    #[cold]
+    #[inline(never)]
+    fn at_again(&self, page: u64) -> Option<Seen> {
+        self.steady(|| Self::at_leaf(page, self.leaf(page)?))
+    }
+
+    /// The same with its slot, in which the word was.
     #[inline(always)]
-    fn at_slot(&self, page: u64, slot: &Slot) -> Option<Seen> {
-        let word = slot.word();
+    pub(crate) fn seen_slot(&self, page: u64) -> Option<(Seen, &'static Slot)> {
+        let before = self.moves();
+        let leaf = self.leaf(page)?;
+        let seen = Self::at_leaf(page, leaf)?;
+        if self.moves() == before { Some((seen, leaf.slot(page))) } else { self.seen_slot_again(page) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn seen_slot_again(&self, page: u64) -> Option<(Seen, &'static Slot)> {
+        self.steady(|| {
+            let leaf = self.leaf(page)?;
+            Some((Self::at_leaf(page, leaf)?, leaf.slot(page)))
+        })
+    }
+
+    /// What starts at `page`, by the leaf that serves it.
+    #[inline(always)]
+    fn at_leaf(page: u64, leaf: &Leaf) -> Option<Seen> {
+        let word = leaf.slot(page).word();
         word.state()?;
         match word.pages() {
             Some(pages) => Some(Seen { page, pages, word }),
-            None => self.at_escaped(page, word),
+            None => Self::at_huge(page, word, leaf),
         }
     }
 
-    /// The same for a size that is in the second page's slot.
+    /// The same for a size that the leaf has.
     #[cold]
-    fn at_escaped(&self, page: u64, mut word: Word) -> Option<Seen> {
+    fn at_huge(page: u64, mut word: Word, leaf: &Leaf) -> Option<Seen> {
         loop {
             word.state()?;
             if let Some(pages) = word.pages() {
                 return Some(Seen { page, pages, word });
             }
-            let pages = self.word(page + 1).escaped_pages();
-            let again = self.word(page);
+            let pages = leaf.huge_pages();
+            let again = leaf.slot(page).word();
             if again == word {
                 return Some(Seen { page, pages, word });
             }
@@ -298,15 +448,28 @@ impl PageMap {
         }
     }
 
-    /// The lowest area that starts at or above `page`, in whatever state.
+    /// The lowest area that starts at or above `page`, in whatever state. A start bit of a leaf that has just left its place
+    /// leads to a page of that place, where nothing started a moment ago, and no further: what is passed was not there.
     pub(crate) fn next(&self, mut page: u64) -> Option<Seen> {
         while page < COVERED_PAGES {
-            let near = self.near_page(page).and_then(|near| self.near.next(near));
+            let near = self.near_page(page).and_then(|(near, at)| near.next(at));
             page = match near {
                 Some(near) => self.near_index << Top::LOG2 | near,
-                None => self.far.next(page)?,
+                None => self.far?.next(page)?,
             };
             if let Some(seen) = self.at(page) {
+                return Some(seen);
+            }
+            page += 1;
+        }
+        None
+    }
+
+    /// The lowest busy area that starts at or above `page`. Idle areas in between cost a look at their word each.
+    pub(crate) fn next_busy(&self, mut page: u64) -> Option<Seen> {
+        while page < COVERED_PAGES {
+            page = self.far?.next_busy(page)?;
+            if let Some(seen) = self.at(page).filter(|seen| seen.word.is_busy()) {
                 return Some(seen);
             }
             page += 1;
@@ -317,10 +480,23 @@ impl PageMap {
     /// The area that covers `page`, in whatever state.
     #[inline(always)]
     pub(crate) fn covering(&self, page: u64) -> Option<Seen> {
-        // The bits first, even of the page itself: they are 128 bytes for 4 MiB, and the slot of a page inside an area is
-        // one that nobody else ever touches, so not in any cache.
-        let (start, slot) = self.prev_start(page)?;
-        match self.at_slot(start, slot) {
+        let before = self.moves();
+        let seen = self.covering_once(page);
+        if self.moves() == before { seen } else { self.covering_steady(page) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn covering_steady(&self, page: u64) -> Option<Seen> {
+        self.steady(|| self.covering_once(page))
+    }
+
+    #[inline(always)]
+    fn covering_once(&self, page: u64) -> Option<Seen> {
+        // The bits first, even of the page itself: the slot of a page inside an area is one that nobody else ever touches, so
+        // not in any cache.
+        let (start, leaf) = self.prev_start(page)?;
+        match Self::at_leaf(start, leaf) {
             // Areas are disjoint: what starts lower ends before this one starts.
             Some(seen) => (page - start < seen.pages).then_some(seen),
             // It ended after its bit was read.
@@ -332,8 +508,8 @@ impl PageMap {
     #[cold]
     fn covering_again(&self, page: u64, mut before: u64) -> Option<Seen> {
         loop {
-            let (start, slot) = self.prev_start(before.checked_sub(1)?)?;
-            if let Some(seen) = self.at_slot(start, slot) {
+            let (start, leaf) = self.prev_start(before.checked_sub(1)?)?;
+            if let Some(seen) = Self::at_leaf(start, leaf) {
                 return (page - start < seen.pages).then_some(seen);
             }
             before = start;
@@ -341,91 +517,31 @@ impl PageMap {
     }
 
     #[inline(always)]
-    fn prev_start(&self, page: u64) -> Option<(u64, &'static Slot)> {
-        if page >> Top::LOG2 == self.near_index
-            && let Some((found, slot)) = self.near.prev(page & ((1 << Top::LOG2) - 1))
+    fn prev_start(&self, page: u64) -> Option<(u64, &'static Leaf)> {
+        if let Some((near, at)) = self.near_page(page)
+            && let Some((found, leaf)) = near.prev(at)
         {
-            return Some((self.near_index << Top::LOG2 | found, slot));
+            return Some((self.near_index << Top::LOG2 | found, leaf));
         }
         self.far_prev_start(page)
     }
 
     #[inline(never)]
-    fn far_prev_start(&self, page: u64) -> Option<(u64, &'static Slot)> {
-        self.far.prev(page.min(COVERED_PAGES - 1))
+    fn far_prev_start(&self, page: u64) -> Option<(u64, &'static Leaf)> {
+        self.far?.prev(page.min(COVERED_PAGES - 1))
     }
 
-    /// Checks PM1 and PM2.
+    /// Checks PM1, PM2 and PM4.
     pub(crate) fn check(&self) -> Result<(), Broken> {
-        self.far.check(0).map(|_| ())
+        self.far.map_or(Ok(()), |far| far.check(0).map(|_| ()))
     }
 
     /// Checks that no word is in a state unless its page has a start bit, for one page (PM3).
     pub(crate) fn check_bit(&self, page: u64) -> Result<(), Broken> {
-        let bit = self.far.next(page) == Some(page);
+        let bit = self.far.and_then(|far| far.next(page)) == Some(page);
         let state = self.word(page).state().is_some();
         let broken =
             Broken { rule: "PM3", at: Va::from_page(page), want: u64::from(bit), got: u64::from(state) };
         if bit == state { Ok(()) } else { Err(broken) }
-    }
-}
-
-#[cfg(test)]
-#[cfg(not(loom))]
-mod tests {
-    use super::*;
-    use crate::testing::TestMachine;
-
-    /// Areas of two pages at these pages.
-    fn map(pages: &[u64]) -> (PageMap, Marker) {
-        let machine = TestMachine::default();
-        let (map, mut marker) = PageMap::new(0, &machine).unwrap();
-        for &page in pages {
-            assert!(map.reserve(page, 2, &machine));
-            map.begin(&mut marker, page, 2, Word::new(2, None, 1, State::Busy));
-        }
-        map.check().unwrap();
-        (map, marker)
-    }
-
-    /// Near, in the next table, in another branch, and at the end of the address space.
-    const FAR_APART: [u64; 5] = [3, 1500, 1 << 22, 1 << 40, COVERED_PAGES - 3];
-
-    #[test]
-    fn pm2_a_bit_without_an_area_below_is_named() {
-        let (map, _marker) = map(&FAR_APART);
-        // The leaf loses its start without telling upward.
-        let index = (1u64 << 22) >> shape::Mid::LOG2;
-        let mid = map.near.child(index as usize).unwrap();
-        let leaf = mid.child(0).unwrap();
-        assert!(leaf.unmark(0));
-        assert_eq!(map.check().unwrap_err().rule, "PM2");
-        leaf.mark(0);
-        map.check().unwrap();
-    }
-
-    #[test]
-    fn pm3_a_word_without_a_start_is_named_and_a_start_without_a_word() {
-        let (map, _marker) = map(&FAR_APART);
-        FAR_APART.into_iter().for_each(|page| map.check_bit(page).unwrap());
-        map.put(4, Word::new(1, None, 1, State::Busy));
-        assert_eq!(map.check_bit(4).unwrap_err().rule, "PM3");
-        map.put(1500, Word::NONE);
-        assert_eq!(map.check_bit(1500).unwrap_err().rule, "PM3");
-    }
-
-    #[test]
-    fn what_covers_a_page_is_found_however_far_its_neighbours_are() {
-        let (map, mut marker) = map(&FAR_APART);
-        for page in FAR_APART {
-            let found = |page| map.covering(page).map(|seen| seen.page);
-            assert_eq!([found(page), found(page + 1), found(page + 2)], [Some(page), Some(page), None]);
-            assert_eq!(map.next(page).map(|seen| seen.page), Some(page));
-        }
-        assert_eq!(map.next(5).map(|seen| seen.page), Some(1500));
-        map.end(&mut marker, 1500, 2);
-        assert_eq!(map.next(5).map(|seen| seen.page), Some(1 << 22));
-        assert_eq!(map.covering(1500).map(|seen| seen.page), None);
-        map.check().unwrap();
     }
 }

@@ -1,67 +1,23 @@
-//! The tables of the page map: leaves of slots, and tables of tables above them.
+//! The tables of the page map above its leaves ([`leaf`](super::leaf)).
 //!
 //! A table is lent by the machine the first time an area starts in it and stays until the space is dropped. It is set
-//! once ([`OnceRef`]); of two that race to set it, one hands its table back.
+//! once ([`OnceRef`]); of two that race to set it, one hands its table back. The lowest tables refer to leaves, which change
+//! their places.
 
 use super::bits::Bits;
-use super::word::Word;
-use va_base::sync::OnceRef;
-use va_base::sync::atomic::{AtomicU64, Ordering};
+use super::leaf::{Leaf, SLOTS};
+use va_base::sync::{AtomicRef, OnceRef};
 use va_base::{Broken, Machine, Table, Va};
-
-/// What the map keeps for one page: used only while an area starts there (and for the size of a huge one before it).
-pub(crate) struct Slot {
-    /// See [`Word`](super::word::Word).
-    word: AtomicU64,
-    /// The first page of the next area in the list that this area is in; guarded by whoever holds the list.
-    link: AtomicU64,
-}
-
-impl Slot {
-    /// The word as it is now.
-    #[inline(always)]
-    pub(crate) fn word(&self) -> Word {
-        // Pairs with the release stores of `put` and of `exchange`.
-        Word::from_bits(self.word.load(Ordering::Acquire))
-    }
-
-    /// Writes the word of an area that the caller has to himself.
-    #[inline(always)]
-    pub(crate) fn put(&self, word: Word) {
-        // Release: what was done to the area before is seen by whoever finds or frees it.
-        self.word.store(word.bits(), Ordering::Release);
-    }
-
-    /// Replaces the word of a busy area, or returns what is there now.
-    #[inline(always)]
-    pub(crate) fn exchange(&self, from: Word, to: Word) -> Result<(), Word> {
-        // Acquire: the freer owns the area from here on. Release: as in `put`.
-        let done = self.word.compare_exchange(from.bits(), to.bits(), Ordering::AcqRel, Ordering::Acquire);
-        done.map(|_| ()).map_err(Word::from_bits)
-    }
-
-    /// The area next in a list; the caller holds the list.
-    #[inline(always)]
-    pub(crate) fn link(&self) -> u64 {
-        self.link.load(Ordering::Relaxed)
-    }
-
-    /// Sets it.
-    #[inline(always)]
-    pub(crate) fn set_link(&self, next: u64) {
-        self.link.store(next, Ordering::Relaxed);
-    }
-}
 
 /// A subtree of the map. `at` is a page number relative to the subtree.
 pub(crate) trait Subtree: Table {
     /// Binary logarithm of the pages covered.
     const LOG2: u32;
 
-    /// The slot of a page, if its leaf was lent.
-    fn slot(&'static self, at: u64) -> Option<&'static Slot>;
+    /// The reference to the leaf of a page, if the tables above were lent.
+    fn place(&'static self, at: u64) -> Option<&'static AtomicRef<Leaf>>;
 
-    /// Makes sure that the leaf of a page is there; `false` if the machine refuses a table.
+    /// Makes sure that there is a place for the leaf of a page; `false` if the machine refuses a table.
     fn reserve(&self, at: u64, machine: &impl Machine) -> bool;
 
     /// Sets the start bit of a page whose leaf is there, under the lock of the free index.
@@ -73,38 +29,78 @@ pub(crate) trait Subtree: Table {
     /// The lowest start at or above `at`.
     fn next(&self, at: u64) -> Option<u64>;
 
-    /// The highest start at or below `at`, and its slot.
-    fn prev(&'static self, at: u64) -> Option<(u64, &'static Slot)>;
+    /// The lowest start at or above `at` of an area that is busy.
+    fn next_busy(&self, at: u64) -> Option<u64>;
 
-    /// Checks PM1 and PM2 below `first`, the page number of the subtree; tells whether any start bit is set.
+    /// The highest start at or below `at`, and its leaf.
+    fn prev(&'static self, at: u64) -> Option<(u64, &'static Leaf)>;
+
+    /// Checks PM1, PM2 and PM4 below `first`, the page number of the subtree; tells whether any start bit is set.
     fn check(&self, first: u64) -> Result<bool, Broken>;
 
-    /// Hands all tables below back.
+    /// Hands all tables below back, but for leaves.
     fn hand_back(&self, machine: &impl Machine);
 
-    /// Tables below and this one.
+    /// Tables below and this one, but for leaves.
     fn count(&self) -> u64;
 }
 
-/// Slots of consecutive pages and a bit for each at which an area starts.
-pub(crate) struct Leaf<const W: usize, const N: usize> {
+/// Places of `N` consecutive leaves, and a bit for each in which an area starts.
+pub(crate) struct Leaves<const W: usize, const N: usize> {
     starts: Bits<W>,
-    slots: [Slot; N],
+    leaves: [AtomicRef<Leaf>; N],
 }
 
-impl<const W: usize, const N: usize> Table for Leaf<W, N> {
-    fn empty() -> Self {
-        let slot = |_| Slot { word: AtomicU64::new(0), link: AtomicU64::new(0) };
-        Self { starts: Bits::new(), slots: core::array::from_fn(slot) }
+impl<const W: usize, const N: usize> Leaves<W, N> {
+    /// Which leaf, and where in it.
+    #[inline(always)]
+    fn split(at: u64) -> (usize, u64) {
+        ((at / SLOTS as u64) as usize, at % SLOTS as u64)
+    }
+
+    #[inline(always)]
+    fn leaf(&self, index: usize) -> Option<&'static Leaf> {
+        self.leaves.get(index)?.load()
+    }
+
+    /// The highest start in a leaf below `index`, and its leaf.
+    #[inline(never)]
+    fn prev_below(&self, mut index: usize) -> Option<(u64, &'static Leaf)> {
+        loop {
+            index = self.starts.prev(index.checked_sub(1)?)?;
+            // Empty only if its last area went away after the bit was read: go on.
+            if let Some(leaf) = self.leaf(index)
+                && let Some(found) = leaf.prev(SLOTS as u64 - 1)
+            {
+                return Some(((index * SLOTS) as u64 | found, leaf));
+            }
+        }
+    }
+
+    /// The lowest start at or above `at` that a leaf finds by `search`.
+    #[inline(always)]
+    fn search(&self, at: u64, search: impl Fn(&Leaf, u64) -> Option<u64>) -> Option<u64> {
+        let (mut index, at) = Self::split(at);
+        let mut found = self.leaf(index).and_then(|leaf| search(leaf, at));
+        while found.is_none() {
+            index = self.starts.next(index + 1)?;
+            // Empty only if its last area went away after the bit was read: go on.
+            found = self.leaf(index).and_then(|leaf| search(leaf, 0));
+        }
+        found.map(|found| (index * SLOTS) as u64 | found)
     }
 }
 
-impl<const W: usize, const N: usize> Subtree for Leaf<W, N> {
-    const LOG2: u32 = N.ilog2();
+impl<const W: usize, const N: usize> Table for Leaves<W, N> {
+    va_base::empty_table!(Self { starts: Bits::new(), leaves: va_base::array_of![AtomicRef::new(); N] });
+}
+
+impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
+    const LOG2: u32 = N.ilog2() + SLOTS.ilog2();
 
     #[inline(always)]
-    fn slot(&'static self, at: u64) -> Option<&'static Slot> {
-        self.slots.get(at as usize)
+    fn place(&'static self, at: u64) -> Option<&'static AtomicRef<Leaf>> {
+        self.leaves.get(Self::split(at).0)
     }
 
     fn reserve(&self, _at: u64, _machine: &impl Machine) -> bool {
@@ -113,29 +109,57 @@ impl<const W: usize, const N: usize> Subtree for Leaf<W, N> {
     }
 
     fn mark(&self, at: u64) {
-        self.starts.set(at as usize);
+        let (index, at) = Self::split(at);
+        if let Some(leaf) = self.leaf(index) {
+            // Bottom up: whoever sees the bit here finds one below.
+            leaf.mark(at);
+            self.starts.set(index);
+        }
     }
 
     fn unmark(&self, at: u64) -> bool {
-        self.starts.clear(at as usize)
+        let (index, at) = Self::split(at);
+        let empty = self.leaf(index).is_none_or(|leaf| leaf.unmark(at));
+        empty && self.starts.clear(index)
     }
 
     #[inline]
     fn next(&self, at: u64) -> Option<u64> {
-        self.starts.next(at as usize).map(|at| at as u64)
+        self.search(at, Leaf::next)
+    }
+
+    fn next_busy(&self, at: u64) -> Option<u64> {
+        self.search(at, Leaf::next_busy)
     }
 
     #[inline(always)]
-    fn prev(&'static self, at: u64) -> Option<(u64, &'static Slot)> {
-        let at = self.starts.prev(at as usize)?;
-        Some((at as u64, self.slots.get(at)?))
+    fn prev(&'static self, at: u64) -> Option<(u64, &'static Leaf)> {
+        let (index, at) = Self::split(at);
+        if let Some(leaf) = self.leaf(index)
+            && let Some(found) = leaf.prev(at)
+        {
+            return Some(((index * SLOTS) as u64 | found, leaf));
+        }
+        self.prev_below(index)
     }
 
     fn check(&self, first: u64) -> Result<bool, Broken> {
         let (holds, any) = self.starts.check();
-        let broken =
-            Broken { rule: "PM1", at: Va::from_page(first), want: u64::from(any), got: u64::from(!any) };
-        if holds { Ok(any) } else { Err(broken) }
+        Broken::unless(holds, "PM1", Va::from_page(first), u64::from(any), u64::from(!any))?;
+        let mut marked = self.starts.next(0);
+        for (index, place) in self.leaves.iter().enumerate() {
+            let page = first | (index * SLOTS) as u64;
+            let below = match place.load() {
+                Some(leaf) => leaf.check(page)?,
+                None => false,
+            };
+            let bit = marked == Some(index);
+            if bit {
+                marked = self.starts.next(index + 1);
+            }
+            Broken::unless(bit == below, "PM2", Va::from_page(page), u64::from(below), u64::from(bit))?;
+        }
+        Ok(any)
     }
 
     fn hand_back(&self, _machine: &impl Machine) {}
@@ -156,7 +180,7 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
 
     /// Which child, and where in it.
     #[inline(always)]
-    fn place(at: u64) -> (usize, u64) {
+    fn split(at: u64) -> (usize, u64) {
         ((at >> T::LOG2) as usize, at & Self::MASK)
     }
 
@@ -171,14 +195,14 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
         self.starts.any()
     }
 
-    /// The highest start in a child below `index`, and its slot.
+    /// The highest start in a child below `index`, and its leaf.
     #[inline(never)]
-    fn prev_below(&'static self, mut index: usize) -> Option<(u64, &'static Slot)> {
+    fn prev_below(&'static self, mut index: usize) -> Option<(u64, &'static Leaf)> {
         loop {
             index = self.starts.prev(index.checked_sub(1)?)?;
             // Empty only if its last area went away after the bit was read: go on.
-            if let Some((found, slot)) = self.child(index).and_then(|child| child.prev(Self::MASK)) {
-                return Some(((index as u64) << T::LOG2 | found, slot));
+            if let Some((found, leaf)) = self.child(index).and_then(|child| child.prev(Self::MASK)) {
+                return Some(((index as u64) << T::LOG2 | found, leaf));
             }
         }
     }
@@ -201,28 +225,26 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
 }
 
 impl<T: Subtree, const W: usize, const N: usize> Table for Branch<T, W, N> {
-    fn empty() -> Self {
-        Self { starts: Bits::new(), children: core::array::from_fn(|_| OnceRef::new()) }
-    }
+    va_base::empty_table!(Self { starts: Bits::new(), children: [const { OnceRef::new() }; N] });
 }
 
 impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
     const LOG2: u32 = N.ilog2() + T::LOG2;
 
     #[inline(always)]
-    fn slot(&'static self, at: u64) -> Option<&'static Slot> {
-        let (index, at) = Self::place(at);
-        self.child(index)?.slot(at)
+    fn place(&'static self, at: u64) -> Option<&'static AtomicRef<Leaf>> {
+        let (index, at) = Self::split(at);
+        self.child(index)?.place(at)
     }
 
     fn reserve(&self, at: u64, machine: &impl Machine) -> bool {
         const { assert!(N.is_power_of_two() && N <= W * 64) };
-        let (index, at) = Self::place(at);
+        let (index, at) = Self::split(at);
         self.ensure(index, machine).is_some_and(|child| child.reserve(at, machine))
     }
 
     fn mark(&self, at: u64) {
-        let (index, at) = Self::place(at);
+        let (index, at) = Self::split(at);
         if let Some(child) = self.child(index) {
             // Bottom up: whoever sees the bit here finds one below.
             child.mark(at);
@@ -231,14 +253,14 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
     }
 
     fn unmark(&self, at: u64) -> bool {
-        let (index, at) = Self::place(at);
+        let (index, at) = Self::split(at);
         let empty = self.child(index).is_none_or(|child| child.unmark(at));
         empty && self.starts.clear(index)
     }
 
     #[inline]
     fn next(&self, at: u64) -> Option<u64> {
-        let (mut index, at) = Self::place(at);
+        let (mut index, at) = Self::split(at);
         if let Some(found) = self.child(index).and_then(|child| child.next(at)) {
             return Some((index as u64) << T::LOG2 | found);
         }
@@ -251,11 +273,21 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
         }
     }
 
+    fn next_busy(&self, at: u64) -> Option<u64> {
+        let (mut index, at) = Self::split(at);
+        let mut found = self.child(index).and_then(|child| child.next_busy(at));
+        while found.is_none() {
+            index = self.starts.next(index + 1)?;
+            found = self.child(index).and_then(|child| child.next_busy(0));
+        }
+        found.map(|found| (index as u64) << T::LOG2 | found)
+    }
+
     #[inline(always)]
-    fn prev(&'static self, at: u64) -> Option<(u64, &'static Slot)> {
-        let (index, at) = Self::place(at);
+    fn prev(&'static self, at: u64) -> Option<(u64, &'static Leaf)> {
+        let (index, at) = Self::split(at);
         match self.child(index).and_then(|child| child.prev(at)) {
-            Some((found, slot)) => Some(((index as u64) << T::LOG2 | found, slot)),
+            Some((found, leaf)) => Some(((index as u64) << T::LOG2 | found, leaf)),
             None => self.prev_below(index),
         }
     }

@@ -1,42 +1,60 @@
 //! One word says all about the area that starts at a page.
 //!
 //! ```text
-//!   63          32 31                11 10        3 2     0
-//!   |    pages    |    generation     |   owner    | state |       owner 0: none; otherwise node + 1; state 6: idle, leaves
+//!   63        40 39            17 16      4   3     2     0
+//!   |   pages   |   generation   |  owner  |noted| state |
 //! ```
 //!
-//! The generation counts how often an area began to be busy at this page, so that a handle to an earlier one is told
-//! from the present one until the count wraps after 2^21 of them. Areas of 2^32 pages and more write 0 for pages and keep
-//! the size in the word of their second page, which no other area can need ([`Word::size_escape`]).
+//! - **state** 1 busy, 2 idle, 3 detached; with bit 2, an idle area leaves and a busy one is being noted.
+//! - **noted** a busy area has a note: a number of its owner, in the link of its slot.
+//! - **owner** 0 for none, otherwise node + 1.
+//! - **generation** counts how often an area began to be busy at this page, so that a handle to an earlier one is told from
+//!   the present one until the count wraps after 2^23 of them.
+//! - **pages** the size, if it is below 2^23. The size of a larger area is in its leaf, in which no other can be as large;
+//!   bit 63 says so, and below it is the number of its *shape*, which is another one
+//!   each time a huge area gets a size. So a compare-exchange of the word of a huge area fails, too, if its size is not the
+//!   one that was read.
 
 /// What an area is at this moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum State {
-    /// Somebody has it.
+    /// Allocated.
     Busy = 1,
-    /// Given back, and in a list: of the lazy, of a purge, of a pool or of a magazine. Which of them is nobody's business but
-    /// the list's, so that a list of any length changes hands without a look at its areas.
+    /// Freed, and in a list: of the lazy, of a purge, of a pool or of a magazine. Which of them only the list knows, so that
+    /// a list of any length moves without a look at its areas.
     Idle = 2,
+    /// Taken out of reach of lookups and frees by its owner, who has it ([`detach`](crate::VmapSpace::detach)).
+    Detached = 3,
 }
 
 impl State {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 2] = [Self::Busy, Self::Idle];
+    pub const ALL: [Self; 3] = [Self::Busy, Self::Idle, Self::Detached];
 }
 
 const STATE_BITS: u32 = 3;
+const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 /// Idle, and on its way to the index.
 const LEAVING: u64 = State::Idle as u64 | 4;
-const OWNER_BITS: u32 = 8;
-const GENERATION_BITS: u32 = 21;
-const OWNER_AT: u32 = STATE_BITS;
+/// Busy, while its note is written.
+const NOTING: u64 = State::Busy as u64 | 4;
+const NOTED: u64 = 1 << STATE_BITS;
+const OWNER_BITS: u32 = 13;
+const GENERATION_BITS: u32 = 23;
+const OWNER_AT: u32 = STATE_BITS + 1;
 const GENERATION_AT: u32 = OWNER_AT + OWNER_BITS;
+pub(super) const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
 const PAGES_AT: u32 = GENERATION_AT + GENERATION_BITS;
-const _: () = assert!(PAGES_AT == u32::BITS);
+/// The size is in the leaf.
+const HUGE: u64 = 1 << 63;
+const SHAPE_BITS: u32 = u64::BITS - PAGES_AT - 1;
+const _: () = assert!(SHAPE_BITS == 23);
+/// What a handle does not know of its area.
+const UNKNOWN: u64 = ((1 << OWNER_BITS) - 1) << OWNER_AT | NOTED;
 
-/// Pages from which the size is kept in the second page's word.
-pub(crate) const ESCAPE_PAGES: u64 = 1 << (u64::BITS - PAGES_AT);
+/// Pages from which the size is kept in the leaf.
+pub(crate) const ESCAPE_PAGES: u64 = 1 << SHAPE_BITS;
 /// Most nodes that an owner can name.
 pub(crate) const OWNERS_MAX: u32 = (1 << OWNER_BITS) - 1;
 
@@ -60,24 +78,32 @@ impl Word {
         self.0
     }
 
-    /// A word for `pages` pages (0 in the word if they escape), owned by a node or by none.
+    /// A word for `pages` pages (of shape 0 if they escape), owned by a node or by none, without a note.
     #[inline]
     pub(crate) const fn new(pages: u64, owner: Option<u32>, generation: u32, state: State) -> Self {
         let owner = match owner {
             Some(node) => node as u64 + 1,
             None => 0,
         };
-        let pages = if pages < ESCAPE_PAGES { pages } else { 0 };
-        let generation = generation as u64 & ((1 << GENERATION_BITS) - 1);
-        Self(pages << PAGES_AT | generation << GENERATION_AT | owner << OWNER_AT | state as u64)
+        let pages = if pages < ESCAPE_PAGES { pages << PAGES_AT } else { HUGE };
+        let generation = generation as u64 & GENERATION_MASK;
+        Self(pages | generation << GENERATION_AT | owner << OWNER_AT | state as u64)
+    }
+
+    /// The same word for an area of another size, of the given shape if that escapes.
+    pub(crate) const fn resized(self, pages: u64, shape: u32) -> Self {
+        let shape = shape as u64 & (ESCAPE_PAGES - 1);
+        let pages = if pages < ESCAPE_PAGES { pages << PAGES_AT } else { HUGE | shape << PAGES_AT };
+        Self(self.0 & ((1 << PAGES_AT) - 1) | pages)
     }
 
     /// The state, or `None` if no area starts here.
     #[inline]
     pub(crate) const fn state(self) -> Option<State> {
-        match self.0 & ((1 << STATE_BITS) - 1) {
-            1 => Some(State::Busy),
+        match self.0 & STATE_MASK {
+            1 | NOTING => Some(State::Busy),
             2 | LEAVING => Some(State::Idle),
+            3 => Some(State::Detached),
             _ => None,
         }
     }
@@ -85,25 +111,48 @@ impl Word {
     /// Tells whether the area is busy.
     #[inline(always)]
     pub(crate) const fn is_busy(self) -> bool {
-        self.0 & ((1 << STATE_BITS) - 1) == State::Busy as u64
+        self.0 & 3 == State::Busy as u64
+    }
+
+    /// Tells whether the area is busy and nobody is about to change its word: whoever frees it, cuts it or notes something
+    /// of it begins from there.
+    #[inline(always)]
+    pub(crate) const fn is_steady(self) -> bool {
+        self.0 & STATE_MASK == State::Busy as u64
+    }
+
+    /// The same busy area while its note is written.
+    pub(crate) const fn noting(self) -> Self {
+        Self(self.0 & !(STATE_MASK | NOTED) | NOTING)
+    }
+
+    /// The same busy area with a note.
+    pub(crate) const fn with_note(self) -> Self {
+        Self(self.0 & !STATE_MASK | NOTED | State::Busy as u64)
+    }
+
+    /// Tells whether it has one.
+    #[inline(always)]
+    pub(crate) const fn is_noted(self) -> bool {
+        self.0 & NOTED != 0
     }
 
     /// The same area, idle, with the mark of one that leaves.
     #[inline(always)]
     pub(crate) const fn leaving(self) -> Self {
-        Self(self.0 & !((1 << STATE_BITS) - 1) | LEAVING)
+        Self(self.0 & !STATE_MASK | LEAVING)
     }
 
     /// Tells whether it has the mark.
     #[inline(always)]
     pub(crate) const fn is_leaving(self) -> bool {
-        self.0 & ((1 << STATE_BITS) - 1) == LEAVING
+        self.0 & STATE_MASK == LEAVING
     }
 
     /// The same area in another state.
     #[inline(always)]
     pub(crate) const fn with_state(self, state: State) -> Self {
-        Self(self.0 & !((1 << STATE_BITS) - 1) | state as u64)
+        Self(self.0 & !STATE_MASK | state as u64)
     }
 
     /// The word of the same area when it is busy again, for `owner`.
@@ -113,8 +162,15 @@ impl Word {
             Some(node) => node as u64 + 1,
             None => 0,
         };
-        let generation = (self.0 + (1 << GENERATION_AT)) & (((1 << GENERATION_BITS) - 1) << GENERATION_AT);
+        let generation = (self.0 + (1 << GENERATION_AT)) & (GENERATION_MASK << GENERATION_AT);
         Self(self.0 >> PAGES_AT << PAGES_AT | generation | owner << OWNER_AT | State::Busy as u64)
+    }
+
+    /// Tells whether this is the word of a busy area of `pages` pages, less than escape, that a handle of that generation is of.
+    #[inline(always)]
+    pub(crate) const fn is_of(self, pages: u64, generation: u32) -> bool {
+        let handle = Self::new(pages, None, generation, State::Busy);
+        pages < ESCAPE_PAGES && (self.0 ^ handle.0) & !UNKNOWN == 0
     }
 
     /// The owner.
@@ -126,26 +182,13 @@ impl Word {
     /// How often an area began to be busy here.
     #[inline]
     pub(crate) const fn generation(self) -> u32 {
-        (self.0 >> GENERATION_AT) as u32 & ((1 << GENERATION_BITS) - 1)
+        (self.0 >> GENERATION_AT & GENERATION_MASK) as u32
     }
 
-    /// The pages, or `None` if the second page's word has them.
+    /// The pages, or `None` if the leaf has them.
     #[inline]
     pub(crate) const fn pages(self) -> Option<u64> {
-        match self.0 >> PAGES_AT {
-            0 => None,
-            pages => Some(pages),
-        }
-    }
-
-    /// The word of the second page of an area of `pages` pages that escape: it is in no state.
-    pub(crate) const fn size_escape(pages: u64) -> Self {
-        Self(pages << STATE_BITS)
-    }
-
-    /// The pages that [`size_escape`](Self::size_escape) wrote.
-    pub(crate) const fn escaped_pages(self) -> u64 {
-        self.0 >> STATE_BITS
+        if self.0 & HUGE == 0 { Some(self.0 >> PAGES_AT) } else { None }
     }
 }
 
@@ -156,7 +199,7 @@ mod tests {
     #[test]
     fn a_word_gives_back_what_it_was_made_of() {
         for pages in [1, 257, ESCAPE_PAGES - 1] {
-            for owner in [None, Some(0), Some(127), Some(OWNERS_MAX - 1)] {
+            for owner in [None, Some(0), Some(127), Some(4095), Some(OWNERS_MAX - 1)] {
                 for state in State::ALL {
                     for generation in [0, 1, (1 << GENERATION_BITS) - 1] {
                         let word = Word::new(pages, owner, generation, state);
@@ -168,6 +211,12 @@ mod tests {
                         assert_eq!((leaving.with_state(state), word.is_leaving()), (word, false));
                         let other = word.with_state(State::Idle);
                         assert_eq!(other, Word::new(pages, owner, generation, State::Idle));
+                        let busy = word.with_state(State::Busy);
+                        assert!(busy.is_of(pages, generation) && busy.with_note().is_of(pages, generation));
+                        assert!(!busy.noting().is_of(pages, generation) && busy.noting().is_busy());
+                        assert!(!busy.is_of(pages + 1, generation) && !busy.is_of(pages, generation ^ 1));
+                        assert_eq!((busy.with_note().is_noted(), busy.noting().is_noted()), (true, false));
+                        assert_eq!(busy.resized(pages, 77), busy);
                     }
                 }
             }
@@ -182,11 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_size_escapes_into_a_word_without_a_state() {
+    fn a_huge_size_escapes_and_leaves_its_shape() {
         let pages = (1 << 52) - 1;
         assert_eq!(Word::new(pages, Some(3), 7, State::Busy).pages(), None);
-        let second = Word::size_escape(pages);
-        assert_eq!((second.state(), second.escaped_pages()), (None, pages));
+        let huge = Word::new(pages, Some(3), 7, State::Busy);
+        assert!(!huge.is_of(pages, 7) && huge.resized(pages, 1) != huge);
+        assert_eq!(huge.resized(9, 1), Word::new(9, Some(3), 7, State::Busy));
+        assert_eq!(huge.resized(9, 1).resized(pages, 0), huge);
         assert_eq!((Word::NONE.state(), Word::NONE.owner()), (None, None));
     }
 }

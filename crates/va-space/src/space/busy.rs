@@ -1,26 +1,55 @@
 //! What a space tells its lookup, whether the two agree, and what it does when a list leads nowhere.
 
 use super::VmapSpace;
+use super::locks::{Heap, HeapGuard};
 use crate::area::{AreaView, range_of};
 use crate::config::Config;
 use crate::error::SpaceError;
 use crate::lookup::Lookup;
-use crate::map::State;
+use crate::map::{PageMap, State};
 use va_base::{Broken, Machine, Va, VaRange};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Whether the lookup finds areas by itself, and so must be told of them.
     pub(super) const TELLS: bool = <C::Lookup<P> as Lookup<P>>::FINDS;
 
-    /// Readies all that an area needs that was just taken from the index: its slots, and its place in the lookup.
+    /// Readies what an area needs that was just taken from the index: a place for its slot, and its place in the lookup. The
+    /// slot itself is there from [`lock_with_slots`](Self::lock_with_slots) on.
     ///
     /// # Errors
     /// [`SpaceError::NoTable`], [`SpaceError::Index`] with `NoMeta`: the machine lends nothing; nothing is left behind.
     pub(super) fn ready(&self, page: u64, pages: u64) -> Result<(), SpaceError> {
-        if !self.map.reserve(page, pages, &self.machine) {
+        if !self.map.reserve(page, &self.machine) {
             return Err(SpaceError::NoTable);
         }
         Ok(self.lookup.admit(range_of(page, pages), &self.machine)?)
+    }
+
+    /// Takes `free` with slots for areas that start at `pages`, which have their places. An area begins at each of them before
+    /// the lock is let go, or [`release_slots`](Self::release_slots) is called.
+    ///
+    /// # Errors
+    /// [`SpaceError::NoTable`] if the machine lends no leaf.
+    pub(super) fn lock_with_slots<I: Iterator<Item = u64>>(
+        &self,
+        pages: impl Fn() -> I,
+    ) -> Result<HeapGuard<'_, P, C>, SpaceError> {
+        loop {
+            let mut heap = self.lock_free();
+            if pages().all(|page| self.map.attach(&mut heap.marker, page)) {
+                return Ok(heap);
+            }
+            self.release_slots(&mut heap, pages());
+            drop(heap);
+            let lent = PageMap::lend(&self.machine).ok_or(SpaceError::NoTable)?;
+            // Others may use them first, so it is asked again.
+            self.map.add(&mut self.lock_free().marker, lent);
+        }
+    }
+
+    /// Lets the slots of `pages` serve others where no area begins.
+    pub(super) fn release_slots(&self, heap: &mut Heap<C::Index<P>>, pages: impl Iterator<Item = u64>) {
+        pages.for_each(|page| self.map.release(&mut heap.marker, page));
     }
 
     /// Undoes [`ready`](Self::ready).
@@ -51,8 +80,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// What a lookup that finds by itself found.
     pub(super) fn view_of(&self, range: VaRange) -> AreaView {
-        let owner = self.map.word(range.start().page_floor()).owner();
-        AreaView { range, state: State::Busy, owner }
+        let page = range.start().page_floor();
+        let seen = self.map.at(page).filter(|seen| seen.word.is_busy());
+        let view = seen.and_then(|seen| self.view_noted(seen, |map| map.at(page)));
+        let (owner, note) = view.map_or((None, None), |view| (view.owner, view.note));
+        AreaView { range, state: State::Busy, owner, note }
     }
 
     /// Checks LK1 and LK2: the lookup has what the page map calls busy, and a record for all that is out of the index.

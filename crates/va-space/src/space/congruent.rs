@@ -7,7 +7,7 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `pcpu_get_vm_areas`).
 
-use super::{Purge, VmapSpace};
+use super::VmapSpace;
 use crate::area::range_of;
 use crate::config::Config;
 use crate::error::SpaceError;
@@ -21,30 +21,28 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// The areas lie at `base + offset` in the order of `areas`, have no owner, and are freed one by one by their start.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// As [`alloc`](Self::alloc) for a caller that may sleep.
     /// # Locks
     /// `free`; all of them one after the other when nothing fits.
     /// Cost: holes above the answer times areas.
     pub fn alloc_congruent(&self, areas: &Congruent<'_>) -> Result<Va, SpaceError> {
-        let mut purged = false;
-        let base = loop {
+        let attempt = || {
             let mut heap = self.lock_free();
-            match heap.index.alloc_congruent(areas) {
-                Err(AllocError::NoSpace { .. }) if !purged => {
-                    drop(heap);
-                    self.purge(Purge::Full);
-                    purged = true;
-                }
-                Err(error) => {
-                    drop(heap);
-                    return Err(self.refused(error));
-                }
-                Ok(base) => {
-                    heap.transit_pages += areas.pages().get();
-                    break base;
-                }
+            let got = heap.index.alloc_congruent(areas);
+            if got.is_ok() {
+                heap.transit_pages += areas.pages().get();
             }
+            got
         };
+        let mut got = attempt();
+        if let Err(AllocError::NoSpace { .. }) = got {
+            let made = self.make_space(|| {
+                got = attempt();
+                (!matches!(got, Err(AllocError::NoSpace { .. }))).then_some(())
+            });
+            let _none = made;
+        }
+        let base = got.map_err(|error| self.refused(error))?;
         let pages_of = |&(offset, size): &(u64, u64)| {
             let range = VaRange::from_size(Va::new(base.get() + offset), size).unwrap_or_default();
             let (page, end) = range.whole_pages();
@@ -57,10 +55,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             readied += 1;
             Ok(())
         });
+        let slots = ready.and_then(|()| self.lock_with_slots(|| parts().map(|(page, _)| page)));
+        let ready = slots.as_ref().map(|_| ()).map_err(|&refusal| refusal);
         if ready.is_err() {
             parts().take(readied).for_each(|(page, _)| self.unready(page));
         }
-        let mut guard = self.lock_free();
+        let mut guard = slots.unwrap_or_else(|_| self.lock_free());
         let heap = &mut *guard;
         heap.transit_pages -= areas.pages().get();
         for (page, pages) in parts() {

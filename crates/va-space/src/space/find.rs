@@ -1,11 +1,11 @@
 //! Lookups: without a lock by the page map, under one lock a node by trees ([`lookup`](crate::lookup)).
 
 use super::VmapSpace;
-use crate::area::AreaView;
+use crate::area::{AreaView, range_of};
 use crate::config::Config;
 use crate::lookup::Lookup;
-use crate::map::State;
-use va_base::{Machine, Va};
+use crate::map::{PageMap, Seen};
+use va_base::{Machine, Va, VaRange};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// The busy area that starts at `at`. Cost: O(1), no lock, by the page map.
@@ -15,7 +15,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             return self.lookup.find(at, &self.machine).map(|range| self.view_of(range));
         }
         let seen = self.map.at(at.page_floor()).filter(|seen| seen.word.is_busy())?;
-        (Va::from_page(seen.page) == at).then(|| AreaView::of(seen))?
+        if Va::from_page(seen.page) != at {
+            return None;
+        }
+        if seen.word.is_noted() {
+            return self.view_noted(seen, |map| map.at(at.page_floor()));
+        }
+        AreaView::of(seen)
     }
 
     /// The busy area that `at` is inside. Cost: a few words for each level of the page map, whatever the sizes; no lock.
@@ -25,6 +31,27 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             return self.lookup.enclosing(at, &self.machine).map(|range| self.view_of(range));
         }
         let seen = self.map.covering(at.page_floor()).filter(|seen| seen.word.is_busy())?;
+        if seen.word.is_noted() {
+            return self.view_noted(seen, |map| map.covering(at.page_floor()));
+        }
+        AreaView::of(seen)
+    }
+
+    /// What was seen and is noted, with its note; looked up again while it changes.
+    #[cold]
+    pub(super) fn view_noted(
+        &self,
+        mut seen: Seen,
+        again: impl Fn(&PageMap) -> Option<Seen>,
+    ) -> Option<AreaView> {
+        while seen.word.is_noted() {
+            let read = self.map.steady(|| self.map.slot(seen.page).map(|slot| (slot.note(), slot.word())));
+            let (note, word) = read?;
+            if word == seen.word {
+                return AreaView::of(seen).map(|view| AreaView { note: Some(note), ..view });
+            }
+            seen = again(&self.map).filter(|seen| seen.word.is_busy())?;
+        }
         AreaView::of(seen)
     }
 
@@ -35,7 +62,18 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if Self::TELLS {
             return self.lookup.above(at, &self.machine).map(|range| self.view_of(range));
         }
-        self.find_enclosing(at).or_else(|| self.areas_from(at).find(|seen| seen.state == State::Busy))
+        if let Some(view) = self.find_enclosing(at) {
+            return Some(view);
+        }
+        let mut page = at.page_ceil();
+        loop {
+            let seen = self.map.next_busy(page)?;
+            // Again, for its note; gone by now, the next one counts.
+            if let Some(view) = self.find(Va::from_page(seen.page)) {
+                return Some(view);
+            }
+            page = seen.page + 1;
+        }
     }
 
     /// Every area that is out of the index, in address order: busy ones, and those lazy, pooled or cached.
@@ -46,6 +84,30 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// The same, of those that start at or above `at`.
     pub fn areas_from(&self, at: Va) -> Areas<'_, P, C> {
         Areas { space: self, page: at.page_ceil() }
+    }
+}
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    /// Calls `each` for every area that was freed and whose flush has not ended, in no order: those that Linux shows as
+    /// `unpurged`. What magazines took back and have not handed over is left out.
+    ///
+    /// # Locks
+    /// `purge` throughout, under it `lazy` or `board` of one node after the other, under which `each` is called: it must not
+    /// call the space. Cost: O(lazy areas).
+    pub fn for_each_lazy(&self, mut each: impl FnMut(VaRange)) {
+        let mut each = |page, pages| each(range_of(page, pages));
+        let purge = self.lock_purge();
+        purge.each_unflushed(&self.map, &mut each);
+        for (_, node) in self.each_node() {
+            if !purge.has_landed() {
+                self.lock_board(node).shelf().each(&self.map, &mut each);
+            }
+            let lazy = self.lock_lazy(node);
+            lazy.sized.each(&self.map, &mut each);
+            lazy.mixed.each(&self.map, &mut each);
+        }
+        drop(purge);
+        self.stop_if_lost();
     }
 }
 

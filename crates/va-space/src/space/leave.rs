@@ -17,6 +17,7 @@
 //! O(1) an area that leaves, and O(1) an area in between, at most [`PASSED_MAX`] times as many.
 
 use super::VmapSpace;
+use super::budget::{Budget, Cost};
 use super::purge::PurgeState;
 use crate::area::range_of;
 use crate::config::Config;
@@ -71,17 +72,17 @@ impl Leaving {
     }
 
     /// Marks areas until the budget ends.
-    fn mark(&mut self, map: &PageMap, budget: &mut u64) {
+    fn mark(&mut self, map: &PageMap, budget: &mut Budget) {
         // A list that leads nowhere ends early: whoever calls stops then.
-        while *budget > 0 && self.listed > 0 && map.lost().is_none() {
+        while budget.is_left() && self.listed > 0 && map.lost().is_none() {
             for lane in &mut self.lanes {
-                if *budget > 0
+                if budget.is_left()
                     && let Some(area) = lane.pop_any(map)
                 {
                     self.from = self.from.min(area.page);
                     self.listed -= 1;
                     self.marked += 1;
-                    *budget -= 1;
+                    budget.spend(Cost::MOVE);
                     area.leave();
                 }
             }
@@ -91,7 +92,7 @@ impl Leaving {
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Gives areas that leave back to the index until the budget ends.
-    pub(super) fn leave(&self, state: &mut PurgeState, budget: &mut u64) {
+    pub(super) fn leave(&self, state: &mut PurgeState, budget: &mut Budget) {
         let leaving = &mut state.leaving;
         if leaving.marked == 0 && leaving.listed > 0 {
             let live = self.lock_free().index.live();
@@ -101,18 +102,18 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         leaving.mark(&self.map, budget);
         self.stop_if_lost();
-        if *budget > 0 {
+        if budget.is_left() {
             self.sweep(leaving, budget);
         }
     }
 
-    fn leave_sorted(&self, leaving: &mut Leaving, budget: &mut u64) {
+    fn leave_sorted(&self, leaving: &mut Leaving, budget: &mut Budget) {
         let mut batch = AreaList::new();
         for lane in &mut leaving.lanes {
-            while *budget > 0
+            while budget.is_left()
                 && let Some(area) = lane.pop_any(&self.map)
             {
-                *budget -= 1;
+                budget.spend(Cost::AREA);
                 leaving.listed -= 1;
                 leaving.pages -= area.pages;
                 batch.push_front(area);
@@ -124,22 +125,22 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Gives marked areas to the index in address order; counts what it passes off the budget, too.
-    fn sweep(&self, leaving: &mut Leaving, budget: &mut u64) {
+    fn sweep(&self, leaving: &mut Leaving, budget: &mut Budget) {
         let mut heap = self.lock_free();
         let heap = &mut *heap;
         let mut run: Option<(u64, u64, u64)> = None;
         let mut pages = 0;
-        while *budget > 0 && leaving.marked > 0 {
+        while budget.is_left() && leaving.marked > 0 {
             let Some(seen) = self.map.next(leaving.from) else {
                 self.machine
                     .bug(format_args!("{} areas that leave are not in the map", leaving.marked), None);
             };
-            *budget -= 1;
+            budget.spend(Cost::PASS);
             leaving.from = seen.page + 1;
             if !seen.word.is_leaving() {
                 continue;
             }
-            self.map.end(&mut heap.marker, seen.page, seen.pages);
+            self.map.end(&mut heap.marker, seen.page);
             self.lookup.release(Va::from_page(seen.page));
             leaving.marked -= 1;
             pages += seen.pages;
@@ -149,6 +150,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     *count += 1;
                 }
                 _ => {
+                    budget.spend(Cost::RUN);
                     let next = Some((seen.page, seen.page + seen.pages, 1));
                     self.give_back_run(heap, core::mem::replace(&mut run, next));
                 }

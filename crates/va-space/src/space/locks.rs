@@ -4,17 +4,20 @@
 //! - **PO4 noted** a node is in the set of those with something in their pools exactly when there is something, whenever
 //!   nobody holds the lock of its pool.
 
+use super::VmapSpace;
 use super::overflow::Failed;
 use super::purge::PurgeState;
-use super::{NODES_LIMIT, VmapSpace};
 use crate::config::Config;
+use crate::error::SpaceError;
 use crate::flight::{LazyAreas, OnBoard};
 use crate::map::Marker;
+use crate::node::Zone;
+use crate::node_table::NODES_LIMIT;
 use crate::pool::Pool;
 use core::ops::{Deref, DerefMut};
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
-use va_base::{LockClass, Machine, Table};
+use va_base::{LockClass, Machine, Table, Va};
 
 /// What a node keeps.
 pub(super) struct Node<R> {
@@ -25,7 +28,7 @@ pub(super) struct Node<R> {
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Table for Node<R> {
-    fn empty() -> Self {
+    va_base::empty_table! {
         Self {
             pool: Mutex::new(Pool::new()),
             lazy: Mutex::new(LazyAreas::new()),
@@ -34,26 +37,41 @@ impl<R: RawMutex + Send + Sync + 'static> Table for Node<R> {
     }
 }
 
-/// Which nodes may have something in their pools: an empty pool need not be locked to be found empty.
+/// The nodes that may have something in their pools: an empty pool need not be locked to be found empty.
 ///
-/// A node is put in under the lock of its pool when something comes into that, and taken out under it when nothing is there. So
-/// whoever comes after a put finds it; one that runs meanwhile may have come before.
-pub(super) struct Pooled([AtomicU64; NODES_LIMIT as usize / 64]);
+/// A node is put in under the lock of its pool when something comes into that, and taken out under it when nothing is there. So a
+/// bit changes in the order in which its pool is locked.
+///
+/// Reading a bit without that lock, relaxed, is right, though it may miss an area. A thread that knows of a put (it was
+/// told, by whatever orders the two) reads the bit of that put or a later one: what it misses was put by a thread beside it,
+/// and a pool locked a moment earlier would have been empty, too. So a miss costs no more than that order of events, where a
+/// failure is not remembered: each put is followed by `VmapSpace::note_return`, so a pass that missed one ends before that
+/// note, which voids what is remembered, or finds more notes than its own, and nothing is remembered (`overflow`).
+pub(super) struct Pooled([AtomicU64; POOLED_WORDS]);
+
+const POOLED_WORDS: usize = NODES_LIMIT.div_ceil(64) as usize;
 
 impl Pooled {
-    pub(super) fn new() -> Self {
-        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+    va_base::const_fn! {
+        pub(super) fn new() -> Self {
+            Self(va_base::array_of![AtomicU64::new(0); POOLED_WORDS])
+        }
     }
 
     /// Makes it wrong for a test.
     #[cfg(all(test, not(loom)))]
     pub(super) fn spoil(&self, node: u32) {
-        self.0[node as usize / 64 % 2].fetch_xor(1 << (node % 64), Ordering::Relaxed);
+        self.word(node).fetch_xor(1 << (node % 64), Ordering::Relaxed);
     }
 
     #[inline]
     pub(super) fn has(&self, node: u32) -> bool {
-        self.0[node as usize / 64 % 2].load(Ordering::Relaxed) >> (node % 64) & 1 == 1
+        self.word(node).load(Ordering::Relaxed) >> (node % 64) & 1 == 1
+    }
+
+    #[inline(always)]
+    fn word(&self, node: u32) -> &AtomicU64 {
+        &self.0[node as usize / 64 % POOLED_WORDS]
     }
 
     /// Notes what `pool`, which the caller holds, is now.
@@ -61,7 +79,7 @@ impl Pooled {
     fn tell(&self, node: u32, pool: &Pool) {
         let any = pool.areas() > 0;
         if any != self.has(node) {
-            let word = &self.0[node as usize / 64 % 2];
+            let word = self.word(node);
             if any {
                 word.fetch_or(1 << (node % 64), Ordering::Relaxed);
             } else {
@@ -99,6 +117,9 @@ impl<R: RawMutex> Drop for PoolGuard<'_, R> {
     }
 }
 
+/// The lock of the free index, held.
+pub(super) type HeapGuard<'a, P, C> = MutexGuard<'a, <P as Machine>::Lock, Heap<<C as Config>::Index<P>>>;
+
 /// What the lock of the free index guards.
 pub(super) struct Heap<I> {
     pub(super) index: I,
@@ -112,10 +133,40 @@ pub(super) struct Heap<I> {
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline(always)]
     pub(super) fn node(&self, node: u32) -> &'static Node<P::Lock> {
-        match self.table[node as usize % NODES_LIMIT as usize] {
+        match self.table.get(node) {
             Some(node) => node,
             None => self.machine.bug(format_args!("node {node} of {} is missing", self.nodes.nodes()), None),
         }
+    }
+
+    /// Makes sure that a node is there, before it becomes the owner of an area.
+    ///
+    /// # Errors
+    /// [`SpaceError::NoTable`] if the machine has no memory for it.
+    #[inline]
+    pub(super) fn ensure_node(&self, node: u32) -> Result<(), SpaceError> {
+        if self.table.get(node).is_some() {
+            return Ok(());
+        }
+        self.make_node(node)
+    }
+
+    #[cold]
+    fn make_node(&self, node: u32) -> Result<(), SpaceError> {
+        let made = self.table.ensure_with(node, &self.machine, |made| {
+            // Flights number tickets: none may be of a flight that never boards here. Held until the node is seen by all.
+            let state = self.lock_purge();
+            self.lock_lazy(made).begin_after(state.last_flight_before(node));
+            state
+        });
+        made.map(|_| ()).ok_or(SpaceError::NoTable)
+    }
+
+    /// The node in which an area without an owner waits when it is freed: that of its address, or, if that was never used,
+    /// the first.
+    pub(super) fn zone_of(&self, page: u64) -> u32 {
+        let node = C::Zone::node_of(&self.nodes, Va::from_page(page));
+        if self.table.get(node).is_some() { node } else { 0 }
     }
 
     #[inline(always)]
@@ -142,7 +193,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     #[inline(always)]
     #[track_caller]
-    pub(super) fn lock_free(&self) -> MutexGuard<'_, P::Lock, Heap<C::Index<P>>> {
+    pub(super) fn lock_free(&self) -> HeapGuard<'_, P, C> {
         self.machine.locking(LockClass::Free);
         self.free.lock()
     }
@@ -153,8 +204,21 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.purge.lock()
     }
 
-    /// Every node in turn.
-    pub(super) fn each_node(&self) -> impl Iterator<Item = &'static Node<P::Lock>> + '_ {
-        self.table.iter().flatten().copied()
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn lock_board<'a>(&self, node: &'a Node<P::Lock>) -> MutexGuard<'a, P::Lock, OnBoard> {
+        self.machine.locking(LockClass::Board);
+        node.board.lock()
+    }
+
+    /// The first node at or above `node` that was made, or how many there can be.
+    pub(super) fn next_node(&self, node: u32) -> u32 {
+        let end = self.nodes.nodes();
+        self.table.next(node, end).unwrap_or(end)
+    }
+
+    /// Every node that was made, with its number, in turn.
+    pub(super) fn each_node(&self) -> impl Iterator<Item = (u32, &'static Node<P::Lock>)> + '_ {
+        self.table.each()
     }
 }

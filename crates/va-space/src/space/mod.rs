@@ -30,12 +30,16 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, `free_vmap_area_noflush`); differences: the table in [`config`](crate::config).
 
+mod budget;
 mod busy;
+mod cell;
 mod congruent;
 mod find;
 mod leave;
 mod locks;
 mod magazine;
+mod memory;
+mod note;
 mod overflow;
 mod purge;
 mod reshape;
@@ -43,8 +47,10 @@ mod row;
 mod settle;
 mod validate;
 
+pub(crate) use budget::{Budget, Cost};
+pub use cell::Drained;
 pub use find::Areas;
-pub use magazine::{MAGAZINES_MAX, Magazine};
+pub use magazine::Magazine;
 pub use purge::{Purge, Purged};
 pub use reshape::ReshapeError;
 pub use validate::Stats;
@@ -55,19 +61,18 @@ use crate::error::{ReleaseError, SpaceError};
 use crate::flight::Landings;
 use crate::list::{Flushed, Loose, Unflushed};
 use crate::lookup::Lookup;
-use crate::map::{COVERED_PAGES, OWNERS_MAX, PageMap, Slot, State, Word};
-use crate::node::{NodeMap, Zone};
+use crate::map::{COVERED_PAGES, Marker, OWNERS_MAX, PageMap, Seen, Slot, State, Word};
+use crate::node::NodeMap;
+use crate::node_table::{NODES_LIMIT, NodeTable};
+use cell::Cells;
 use core::marker::PhantomData;
 use locks::{Heap, Node, Pooled};
-use magazine::Cells;
 use purge::PurgeState;
-use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use va_base::sync::{Mutex, MutexGuard, OnceRef};
-use va_base::{Machine, Pages, Request, Va, VaRange};
-use va_tree::FreeIndex;
+use va_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use va_base::sync::{Mutex, MutexGuard};
+use va_base::{AllocError, Context, Late, Machine, Pages, Request, Va, VaRange};
+use va_tree::{FreeIndex, InPlace};
 
-/// Most nodes of a space.
-pub const NODES_LIMIT: u32 = 128;
 const _: () = assert!(NODES_LIMIT <= OWNERS_MAX);
 /// Pages in a zone.
 const ZONE_PAGES: Pages = Pages::new(16);
@@ -94,15 +99,15 @@ struct Alone<T>(T);
 /// # Ok::<(), va_space::SpaceError>(())
 /// ```
 pub struct VmapSpace<P: Machine + Clone, C: Config> {
-    // Constant after `new`.
-    machine: P,
+    // Constant after `init`.
+    machine: Late<P>,
     extent: VaRange,
     default_window: VaRange,
     nodes: NodeMap,
-    table: [Option<&'static Node<P::Lock>>; NODES_LIMIT as usize],
+    table: NodeTable<Node<P::Lock>>,
     map: PageMap,
     /// Finds busy areas, unless the page map does.
-    lookup: C::Lookup<P>,
+    lookup: C::Lookup<Late<P>>,
     // Under their locks; see the lock order above.
     purge: Mutex<P::PurgeLock, PurgeState>,
     free: Mutex<P::Lock, Heap<C::Index<P>>>,
@@ -113,16 +118,16 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     settled: Alone<AtomicU64>,
     /// A purge was begun and is not finished: a hint, read without the purge lock.
     purging: AtomicBool,
+    /// The machine's answer to `drain` for the pass that is due or under way, if it was asked.
+    drainer: AtomicU8,
     /// Moves after areas came back to the index or to pools otherwise than by a free.
     returned: Alone<AtomicU64>,
-    /// Moves when magazines are to hand back what they hold.
-    recall: Alone<AtomicU64>,
     /// Which nodes have something in their pools.
     pooled: Alone<Pooled>,
     /// Which flights have landed.
     landings: Landings,
-    /// What magazines hold; lent with the first of them.
-    cells: OnceRef<'static, Cells>,
+    /// The memory of magazines.
+    cells: Cells<P::OwnerLock>,
     config: PhantomData<fn() -> C>,
 }
 
@@ -132,54 +137,139 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Requests without a window, or with exactly this one, are met in `default_window`, and only their areas are pooled.
     /// The machine is asked how many CPUs are possible, and for a node for each.
     ///
+    /// Stack: up to 24 KiB in release builds, since the value is moved; [`init`](Self::init) takes less than 4 KiB.
+    ///
     /// # Errors
     /// [`SpaceError::Index`] if there is no whole page in `extent`, [`SpaceError::TooHigh`] if the page map does not
     /// cover it, [`SpaceError::NoTable`] if the machine refuses one.
     pub fn new(extent: VaRange, default_window: VaRange, machine: P) -> Result<Self, SpaceError> {
-        va_base::assert_pages::<P>();
-        let index = C::index(extent, default_window, machine.clone())?;
-        let extent = index.extent();
-        if extent.end().page_floor() > COVERED_PAGES {
-            return Err(SpaceError::TooHigh { extent });
-        }
-        let count = machine.cpus_possible().clamp(1, C::NODES_MAX.min(NODES_LIMIT));
-        let nodes = NodeMap::new(count, ZONE_PAGES).ok_or(SpaceError::NoTable)?;
-        let near = default_window.start().max(extent.start()).page_floor();
-        let (map, marker) = PageMap::new(near, &machine).ok_or(SpaceError::NoTable)?;
-        let Some(lookup) = <C::Lookup<P> as Lookup<P>>::new(nodes, &machine) else {
-            map.hand_back(&machine);
-            return Err(SpaceError::NoTable);
-        };
-        let heap = Heap { index, marker, transit_pages: 0, failed: None };
-        let mut space = Self {
-            machine,
-            extent,
-            default_window,
-            nodes,
-            table: [None; NODES_LIMIT as usize],
-            map,
-            lookup,
-            purge: Mutex::new(PurgeState::new()),
-            free: Mutex::new(heap),
-            lazied: Alone(AtomicU64::new(0)),
-            settled: Alone(AtomicU64::new(0)),
-            purging: AtomicBool::new(false),
-            returned: Alone(AtomicU64::new(0)),
-            recall: Alone(AtomicU64::new(0)),
-            pooled: Alone(Pooled::new()),
-            landings: Landings::new(),
-            cells: OnceRef::new(),
-            config: PhantomData,
-        };
-        for node in &mut space.table[..count as usize] {
-            // Dropped on refusal, the space hands back what it got.
-            *node = Some(space.machine.lend_table().ok_or(SpaceError::NoTable)?);
-        }
+        let mut space = va_base::constant!(Self::empty());
+        space.init(extent, default_window, machine)?;
         Ok(space)
     }
 
+    va_base::const_fn! {
+        /// Creates a space of no pages and no machine: a constant, for a `static` or for memory that the caller has.
+        /// [`init`](Self::init) gives it both.
+        ///
+        /// Before that nothing fits in it: requests fail as [`SpaceError::Impossible`] or by the index, frees find no area,
+        /// lookups find nothing, a purge has nothing to do. A caller that has little stack writes it where it is to be as
+        /// a constant, `const { VmapSpace::empty() }`.
+        ///
+        /// ```
+        /// use va_base::{Request, VaRange};
+        /// use va_sim::machine::SimMachine;
+        /// use va_space::{VmapSpace, config};
+        ///
+        /// let machine = SimMachine::new(2);
+        /// let mut space = const { VmapSpace::<&SimMachine, config::Default>::empty() };
+        /// assert!(space.alloc(0, &Request::pages(1).unwrap()).is_err());
+        /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
+        /// space.init(window, window, &machine)?;
+        /// assert!(space.alloc(0, &Request::pages(1).unwrap()).is_ok());
+        /// assert!(space.init(window, window, &machine).is_err());
+        /// # Ok::<(), va_space::SpaceError>(())
+        /// ```
+        pub fn empty() -> Self {
+            let index = <C::Index<P> as InPlace<P>>::EMPTY;
+            Self {
+                machine: Late::NONE,
+                extent: VaRange::EMPTY,
+                default_window: VaRange::EMPTY,
+                nodes: NodeMap::ONE,
+                table: NodeTable::EMPTY,
+                map: PageMap::empty(),
+                lookup: <C::Lookup<Late<P>> as Lookup<Late<P>>>::EMPTY,
+                purge: Mutex::new(PurgeState::new()),
+                free: Mutex::new(Heap { index, marker: Marker::new(), transit_pages: 0, failed: None }),
+                lazied: Alone(AtomicU64::new(0)),
+                settled: Alone(AtomicU64::new(0)),
+                purging: AtomicBool::new(false),
+                drainer: AtomicU8::new(purge::UNASKED),
+                returned: Alone(AtomicU64::new(0)),
+                pooled: Alone(Pooled::new()),
+                landings: Landings::new(),
+                cells: Cells::new(),
+                config: PhantomData,
+            }
+        }
+    }
+
+    /// Gives an [`empty`](Self::empty) space its extent and its machine, where it is. Stack: less than 4 KiB in release
+    /// builds.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), after which the space is empty again and another call may try;
+    /// [`SpaceError::AlreadyReady`] if the space has an extent.
+    pub fn init(&mut self, extent: VaRange, default_window: VaRange, machine: P) -> Result<(), SpaceError> {
+        self.init_with_busy(extent, default_window, machine, &[])
+    }
+
+    /// Does as [`init`](Self::init), and makes `busy` busy, as [`with_busy`](Self::with_busy).
+    ///
+    /// # Errors
+    /// As either of them.
+    pub fn init_with_busy(
+        &mut self,
+        extent: VaRange,
+        default_window: VaRange,
+        machine: P,
+        busy: &[VaRange],
+    ) -> Result<(), SpaceError> {
+        va_base::assert_pages::<P>();
+        if !self.extent.is_empty() {
+            return Err(SpaceError::AlreadyReady);
+        }
+        let made = self.begin_extent(extent, default_window, machine).and_then(|()| self.add_busy(busy));
+        if made.is_err() {
+            // All that was got goes back.
+            *self = va_base::constant!(Self::empty());
+        }
+        made
+    }
+
+    fn begin_extent(
+        &mut self,
+        extent: VaRange,
+        default_window: VaRange,
+        machine: P,
+    ) -> Result<(), SpaceError> {
+        let (first, end) = extent.whole_pages();
+        let bad = AllocError::BadRange { range: extent, extent: VaRange::ALL };
+        let pages = VaRange::from_pages(first, end).filter(|pages| !pages.is_empty()).ok_or(bad)?;
+        if end > COVERED_PAGES {
+            return Err(SpaceError::TooHigh { extent: pages });
+        }
+        self.machine = Late::new(machine.clone());
+        self.init_tables(pages, default_window)?;
+        self.lock_free().index.init(extent, default_window, machine)?;
+        (self.extent, self.default_window) = (pages, default_window);
+        Ok(())
+    }
+
+    fn init_tables(&mut self, extent: VaRange, default_window: VaRange) -> Result<(), SpaceError> {
+        let count = self.machine.cpus_possible().clamp(1, C::NODES_MAX.min(NODES_LIMIT));
+        self.nodes = NodeMap::new(count, ZONE_PAGES).ok_or(SpaceError::NoTable)?;
+        self.lookup.init(self.nodes);
+        let near = default_window.start().max(extent.start()).page_floor();
+        if !self.map.init(near, &self.machine) {
+            return Err(SpaceError::NoTable);
+        }
+        // Where the order in which areas come back depends on the node of their address, all are made now; else the first,
+        // which every address may fall back to, and each other one when its CPU first allocates.
+        let made = if C::ORDER == Order::SliceByAddress { 1 } else { count };
+        (0..made).try_for_each(|node| self.ensure_node(node))
+    }
+
+    fn hand_back(&mut self) {
+        self.map.hand_back(&self.machine);
+        self.lookup.hand_back(&self.machine);
+        self.table.hand_back(&self.machine);
+        self.cells.hand_back(&self.machine);
+    }
+
     /// Creates a space in which `busy` is taken already: areas that existed before there was an allocator. They have no
-    /// owner and are freed by their start.
+    /// owner and are freed by their start. Stack: as [`new`](Self::new); [`init_with_busy`](Self::init_with_busy) takes less.
     ///
     /// # Errors
     /// As [`new`](Self::new); [`SpaceError::Index`] with [`AllocError::Occupied`](va_base::AllocError::Occupied) if two ranges overlap, with
@@ -190,14 +280,20 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         machine: P,
         busy: &[VaRange],
     ) -> Result<Self, SpaceError> {
-        let space = Self::new(extent, default_window, machine)?;
+        let mut space = va_base::constant!(Self::empty());
+        space.init_with_busy(extent, default_window, machine, busy)?;
+        Ok(space)
+    }
+
+    /// Makes ranges busy that were so before there was a space.
+    fn add_busy(&self, busy: &[VaRange]) -> Result<(), SpaceError> {
         for &range in busy {
-            let mut heap = space.lock_free();
+            let mut heap = self.lock_free();
             heap.index.take(range)?;
             let (page, end) = range.whole_pages();
-            let _area = space.begin(heap, page, end - page, None)?;
+            let _area = self.begin(heap, page, end - page, None)?;
         }
-        Ok(space)
+        Ok(())
     }
 
     /// The whole pages that the space manages.
@@ -215,12 +311,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.nodes.nodes()
     }
 
-    /// Gives out an area; `cpu` is the CPU that asks, or stands for it.
+    /// Allocates an area; `cpu` is the calling CPU, or any number that stands for it.
+    ///
+    /// A request for [`Context::Atomic`] never blocks, flushes or waits, and asks the machine for nothing that may sleep.
     ///
     /// # Errors
     /// [`SpaceError::Impossible`] at once for what could never fit; [`SpaceError::NoSpace`] after everything was purged and the
-    /// machine's hooks freed nothing more;
-    /// [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the machine lends no memory for the records.
+    /// machine's hooks freed nothing more; [`SpaceError::WouldBlock`] for a request that may not wait, where one that may
+    /// might succeed;
+    /// [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the machine lends no memory for the records:
+    /// for a request that may block, neither under `free` nor, asked once more, with no lock held.
     /// # Locks
     /// `pool`, and if it has nothing, `free`; all of them one after the other when nothing fits.
     /// Cost: O(1) from a pool, O(log holes) otherwise; a purge when nothing fits.
@@ -236,8 +336,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if let Some(error) = self.impossible(request) {
             return Err(error);
         }
-        match self.take_from_index(request, owner) {
-            Err(SpaceError::NoSpace { .. }) => self.overflow(request, owner),
+        match self.or_supplied(request, owner, self.take_from_index(request, owner)) {
+            Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => self.overflow(request, owner),
             done => done,
         }
     }
@@ -251,9 +351,22 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Cost: O(1), and at most one slice.
     #[inline]
     pub fn free(&self, area: Area) -> Result<(), ReleaseError> {
+        self.free_in(Context::Sleeping, area)
+    }
+
+    /// Frees an area for a caller in `context`. [`Context::Atomic`] suits an interrupt: the call never flushes, and never
+    /// takes the purge lock.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free).
+    /// # Locks
+    /// [`Context::Sleeping`]: as [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node; and before it, where the
+    /// policy finds areas by trees, `busy` of one node. Cost: O(1).
+    #[inline]
+    pub fn free_in(&self, context: Context, area: Area) -> Result<(), ReleaseError> {
         let freed = self.claim(&area)?;
         self.make_lazy(freed);
-        self.after_free();
+        self.after_free(context);
         Ok(())
     }
 
@@ -265,10 +378,22 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// As [`free`](Self::free). Cost: O(1), and at most one slice.
     #[inline]
     pub fn free_at(&self, at: Va) -> Result<VaRange, ReleaseError> {
+        self.free_at_in(Context::Sleeping, at)
+    }
+
+    /// Frees the area that starts at `at` for a caller in `context`, as [`free_in`](Self::free_in), and returns its
+    /// addresses.
+    ///
+    /// # Errors
+    /// As [`free_at`](Self::free_at).
+    /// # Locks
+    /// As [`free_in`](Self::free_in). Cost: O(1).
+    #[inline]
+    pub fn free_at_in(&self, context: Context, at: Va) -> Result<VaRange, ReleaseError> {
         let freed = self.claim_at(at)?;
         let range = range_of(freed.page, freed.pages);
         self.make_lazy(freed);
-        self.after_free();
+        self.after_free(context);
         Ok(range)
     }
 
@@ -305,6 +430,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             self.stop_if_lost();
             return None;
         };
+        // Of another node's pool, for a CPU whose node was never needed: it goes back as one without an owner.
+        let owner = owner.filter(|&own| own == node || self.table.get(own).is_some());
         Some(self.publish(area, owner))
     }
 
@@ -320,10 +447,28 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     #[inline]
     fn take_from_index(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
+        let owner = match owner {
+            // Nobody waits for memory here: the area goes back as one without an owner.
+            Some(node) if !request.waits() && self.table.get(node).is_none() => None,
+            Some(node) => self.ensure_node(node).map(|()| owner)?,
+            None => None,
+        };
         let mut heap = self.lock_free();
         match heap.index.alloc(request) {
+            Ok(at) if !request.waits() && !self.map.attach(&mut heap.marker, at.page_floor()) => {
+                self.put_back(&mut heap, range_of(at.page_floor(), request.size().get()));
+                Err(self.would_block(request))
+            }
             Ok(at) => self.begin(heap, at.page_floor(), request.size().get(), owner),
             Err(error) => Err(Self::not_yet(error)),
+        }
+    }
+
+    /// Frees in the index what was just taken from it.
+    #[cold]
+    fn put_back(&self, heap: &mut Heap<C::Index<P>>, range: VaRange) {
+        if let Err(error) = heap.index.give_back(range) {
+            self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
         }
     }
 
@@ -336,16 +481,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         pages: u64,
         owner: Option<u32>,
     ) -> Result<Area, SpaceError> {
-        if Self::TELLS || !self.map.is_reserved(page, pages) {
+        if Self::TELLS || !self.map.attach(&mut heap.marker, page) {
+            self.release_slots(&mut heap, core::iter::once(page));
             heap.transit_pages += pages;
             drop(heap);
-            let ready = self.ready(page, pages);
-            heap = self.lock_free();
+            let ready = self.ready_slots(1, |_| page, pages);
+            let refusal = ready.as_ref().err().copied();
+            heap = ready.unwrap_or_else(|_| self.lock_free());
             heap.transit_pages -= pages;
-            if let Err(refusal) = ready {
-                if let Err(error) = heap.index.give_back(range_of(page, pages)) {
-                    self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
-                }
+            if let Some(refusal) = refusal {
+                self.put_back(&mut heap, range_of(page, pages));
                 drop(heap);
                 self.note_return();
                 return Err(refusal);
@@ -361,23 +506,31 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     fn claim(&self, area: &Area) -> Result<Loose<Unflushed>, ReleaseError> {
         let Some(slot) = self.map.slot(area.page) else { return Err(self.no_area_at(area.start())) };
         let word = slot.word();
-        if !word.is_busy() {
-            return Err(self.no_area_at(area.start()));
+        // A handle of an area that is gone has an older generation than the one that is there, whatever page the slot is of.
+        if word.is_of(area.pages, area.generation) {
+            return self.win(area.page, area.pages, word, slot);
         }
-        // A handle of an area that is gone has an older generation than the one that is there.
-        if Word::new(area.pages, word.owner(), area.generation, State::Busy) != word {
+        self.claim_huge(area)
+    }
+
+    /// The same for an area whose size is not in its word; an error for any other.
+    #[cold]
+    fn claim_huge(&self, area: &Area) -> Result<Loose<Unflushed>, ReleaseError> {
+        let seen = self.map.seen_slot(area.page).filter(|(seen, _)| seen.word.is_steady());
+        let Some((seen, slot)) = seen else { return Err(self.no_area_at(area.start())) };
+        if (seen.pages, seen.word.generation()) != (area.pages, area.generation) {
             return Err(ReleaseError::Reused { handle: area.range() });
         }
-        self.win(area.page, area.pages, word, slot)
+        // If it got another size since, so did its shape, and the word is another one.
+        self.win(area.page, area.pages, seen.word, slot)
     }
 
     /// Makes what starts at an address lazy and the caller's.
     #[inline(always)]
     fn claim_at(&self, at: Va) -> Result<Loose<Unflushed>, ReleaseError> {
         let page = at.page_floor();
-        if let Some(slot) = self.map.slot(page)
-            && let Some((pages, word)) = self.map.sized(page, slot)
-            && word.is_busy()
+        if let Some((Seen { pages, word, .. }, slot)) = self.map.seen_slot(page)
+            && word.is_steady()
             && Va::from_page(page) == at
         {
             return self.win(page, pages, word, slot);
@@ -407,7 +560,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// The node in which an area waits when it is freed.
     #[inline]
     fn home<S>(&self, area: &Loose<S>) -> u32 {
-        area.word.owner().unwrap_or_else(|| C::Zone::node_of(&self.nodes, Va::from_page(area.page)))
+        area.word.owner().unwrap_or_else(|| self.zone_of(area.page))
     }
 
     /// Puts a freed area where it waits.
@@ -441,13 +594,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
 impl<P: Machine + Clone, C: Config> Drop for VmapSpace<P, C> {
     fn drop(&mut self) {
-        self.map.hand_back(&self.machine);
-        self.lookup.hand_back(&self.machine);
-        for node in self.table.iter_mut().filter_map(Option::take) {
-            self.machine.take_back_table(node);
-        }
-        if let Some(cells) = self.cells.get() {
-            self.machine.take_back_table(cells);
-        }
+        self.hand_back();
     }
 }

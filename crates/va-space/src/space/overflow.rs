@@ -1,8 +1,8 @@
 //! What happens before a request fails.
 //!
 //! # Theory
-//! Holes that fit may exist all over: in other nodes' pools, among the lazy, at the machine's clients. In turn: other
-//! pools are asked for the exact size; everything is purged, pools emptied, so that neighbours merge, and the index is asked
+//! Holes that fit may exist all over: in other nodes' pools, in magazines, among the lazy, at the machine's clients. In turn:
+//! other pools are asked for the exact size; every magazine is drained, though its owner sleeps; everything is purged, pools emptied, so that neighbours merge, and the index is asked
 //! again (after each slice, where the policy is to fail fast); the machine's clients are asked to free; and again. (Linux
 //! has its vmap blocks freed before the purge: [`Config::RECLAIM_FIRST`].)
 //!
@@ -14,13 +14,16 @@
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, the label `overflow`).
 
 use super::VmapSpace;
-use super::purge::Pass;
+use super::purge::{Pass, Wait};
 use crate::area::Area;
 use crate::config::Config;
 use crate::error::SpaceError;
 use va_base::sync::atomic::Ordering;
 use va_base::{Align, AllocError, Machine, Pages, Request, VaRange};
 use va_tree::FreeIndex;
+
+/// Times that a request goes round again for a magazine whose owner is in a call.
+const BUSY_TRIES: u32 = if cfg!(loom) { 1 } else { 3 };
 
 /// A request that failed although nothing was lazy, pooled or in flight any more.
 #[derive(Clone, Copy)]
@@ -37,29 +40,34 @@ pub(super) struct Failed {
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[cold]
     pub(super) fn overflow(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
+        if !request.waits() {
+            return self.overflow_at_once(request, owner);
+        }
         // What clients could do without since then counts as free: nobody told the space of it.
         if C::FAIL_FAST
             && let Some(largest) = self.failed_before(request)
             && self.machine.reclaim() == 0
         {
-            // Nor is what magazines took back counted before they hand it over.
-            let held = self.held();
-            if held.cached_pages + held.lazy_pages > 0 {
-                self.recall_magazines();
-            }
             return Err(self.no_space(request, largest));
         }
         if C::RECLAIM_FIRST {
             self.machine.reclaim();
         }
+        let mut tries = BUSY_TRIES;
         loop {
             if let Some(area) = self.steal(request, owner) {
+                return Ok(area);
+            }
+            let drained = self.drain_cells(|_| true);
+            if drained.magazines > 0
+                && let Some(area) = self.steal_anywhere(request, owner)
+            {
                 return Ok(area);
             }
             // Read before the purge: what is freed during it may have come too late for it.
             let lazied = self.lazied.0.load(Ordering::Relaxed);
             let mut found = None;
-            let pass = self.run_pass(true, || {
+            let pass = self.run_pass(true, Wait::ForFlush, || {
                 found = C::FAIL_FAST
                     .then(|| self.take_from_index(request, owner))
                     .filter(|got| !is_no_space(got));
@@ -75,13 +83,72 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if self.machine.reclaim() > 0 {
                 continue;
             }
-            if let Pass::Whole { returned } = pass {
+            // An owner in the middle of a call is out of it soon, unless its thread does not run.
+            if drained.busy > 0 && tries > 0 {
+                tries -= 1;
+                continue;
+            }
+            if let Pass::Whole { returned: Some(returned) } = pass {
                 self.remember(request, lazied, returned);
             }
-            self.recall_magazines();
             let largest = self.lock_free().index.largest_hole();
             return Err(self.no_space(request, largest));
         }
+    }
+
+    /// Frees what could be for a request that is not met from pools, until `attempt` has an answer: as
+    /// [`overflow`](Self::overflow), but that nothing is stolen, and no failure is remembered.
+    #[cold]
+    pub(super) fn make_space<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        if C::RECLAIM_FIRST {
+            self.machine.reclaim();
+        }
+        let mut tries = BUSY_TRIES;
+        loop {
+            let drained = self.drain_cells(|_| true);
+            let mut found = None;
+            self.run_pass(true, Wait::ForFlush, || {
+                found = if C::FAIL_FAST { attempt() } else { None };
+                found.is_some()
+            });
+            if let Some(found) = found.or_else(&mut attempt) {
+                return Some(found);
+            }
+            if self.machine.reclaim() > 0 {
+                continue;
+            }
+            if drained.busy == 0 || tries == 0 {
+                return None;
+            }
+            tries -= 1;
+        }
+    }
+
+    /// The same for a request that may not wait: other pools are asked, and the error says whether a sleeping caller could
+    /// have more done.
+    fn overflow_at_once(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
+        if let Some(area) = self.steal(request, owner) {
+            return Ok(area);
+        }
+        // What is lazy settles before it is pooled or free: asked in this order, no page is missed on its way.
+        let held = self.held();
+        let waiting = self.lazy_pages().get() + held.uncounted() > 0
+            || self.purging.load(Ordering::Relaxed)
+            || (0..self.nodes.nodes()).any(|node| self.pooled.0.has(node))
+            || self.machine.can_reclaim();
+        if !waiting {
+            // Again: something may have come back, and whether its hole needs a table is known here alone.
+            match self.take_from_index(request, owner) {
+                Err(SpaceError::NoSpace { largest, .. }) => return Err(self.no_space(request, largest)),
+                done => return done,
+            }
+        }
+        Err(self.would_block(request))
+    }
+
+    #[cold]
+    pub(super) fn would_block(&self, request: &Request) -> SpaceError {
+        SpaceError::WouldBlock { requested: request.size(), lazy: self.lazy_pages() }
     }
 
     /// An area of the exact size from any pool.
@@ -92,6 +159,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let node = owner?;
         let nodes = self.nodes.nodes();
         (1..nodes).find_map(|step| self.take_pooled((node + step) % nodes, request, owner))
+    }
+
+    /// The same, the pool of the request's own node first.
+    fn steal_anywhere(&self, request: &Request, owner: Option<u32>) -> Option<Area> {
+        if !C::STEAL || request.size().get() > C::POOL_PAGES_MAX {
+            return None;
+        }
+        self.take_pooled(owner?, request, owner).or_else(|| self.steal(request, owner))
     }
 
     /// The error of a request that could not be met even if the extent were all free, where the policy is to ask. Touches
@@ -118,6 +193,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// If no less was asked for before in vain, and nothing was freed since: the largest hole.
     fn failed_before(&self, request: &Request) -> Option<Pages> {
+        // What magazines hold is counted as freed only when they hand it over, and can be drained.
+        if self.held().uncounted() > 0 {
+            return None;
+        }
         let window = request.window().unwrap_or(self.default_window);
         let heap = self.lock_free();
         let known = heap.failed.is_some_and(|failed| {
@@ -130,10 +209,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         known.then(|| heap.index.largest_hole())
     }
 
-    /// Notes that a request failed with nothing left to purge. Not if something is lazy: a free that was counted but had
-    /// not put its area into the list when the purge took it would be forgotten.
+    /// Notes that a request failed with nothing left to purge. Not if something is lazy or in a magazine: a free that was counted
+    /// but had not put its area into the list when the purge took it would be forgotten, and so would what a magazine holds.
     fn remember(&self, request: &Request, lazied: u64, returned: u64) {
-        if self.lazy_pages().get() > 0 {
+        if self.lazy_pages().get() + self.held().uncounted() > 0 {
             return;
         }
         let window = request.window().unwrap_or(self.default_window);
@@ -147,12 +226,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.returned.0.fetch_add(1, Ordering::Release);
     }
 
-    /// Has magazines hand back, at their owners' next call, what would merge with what is free.
-    fn recall_magazines(&self) {
-        self.recall.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn no_space(&self, request: &Request, largest: Pages) -> SpaceError {
+    pub(super) fn no_space(&self, request: &Request, largest: Pages) -> SpaceError {
         let window = request.window().unwrap_or(self.default_window);
         let (requested, align) = (request.size(), request.align());
         self.refused(AllocError::NoSpace { requested, align, window, largest })
@@ -162,7 +236,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[cold]
     pub(super) fn refused(&self, error: AllocError) -> SpaceError {
         let held = self.held();
-        let (lazy, cached) = (self.lazy_pages(), Pages::new(held.cached_pages + held.lazy_pages));
+        let (lazy, cached) = (self.lazy_pages(), Pages::new(held.uncounted()));
         match Self::not_yet(error) {
             SpaceError::NoSpace { requested, align, window, largest, .. } => {
                 SpaceError::NoSpace { requested, align, window, largest, lazy, cached }

@@ -2,18 +2,19 @@
 //!
 //! # Theory
 //! A pass has four stages. **Decay**: each pool gives a part (or, in a full pass, all) back to the index; its areas are
-//! flushed already. **Board**: the lazy lists of all nodes are taken, in O(nodes and sizes). **Flight**: one flush over their
+//! flushed already. **Board**: the lazy lists of all nodes are taken, node by node, list by list. **Flight**: one flush over their
 //! hull; the pass waits, without holding anything up, until the machine says that it ended. **Settle**: each area goes to
 //! the pool of its owner, all of a size at once, or, in a full pass or if no list takes it, to the index.
 //!
-//! A pass is run in slices of a bounded number of areas, each under one hold of the purge lock and, at its end, one of
-//! `free`; between slices both are free. Who runs them is the machine's choice ([`Machine::drain`]): the call that freed
-//! too much and those after it, a slice each, or a worker that calls [`VmapSpace::tick`]. A producer that is ahead of the
-//! worker by twice the threshold does a slice at each free in any case, so the backlog is bounded: by twice the threshold
-//! and what is freed during the slices of one decay.
+//! A pass is run in slices of bounded work ([`budget`](super::budget)), each under one hold of the purge lock and, at its
+//! end, one of `free`; between slices both are free. Who runs them is the machine's choice ([`Machine::drain`]): the call that freed
+//! too much and those after it, a slice each, or a worker that calls [`VmapSpace::drain`]. The machine is asked once a pass.
+//! Where calls that free do the slices, the backlog is at most the threshold, what is freed during the slices of one decay,
+//! and what was freed for callers that may not wait. Where a worker does, no free helps, whatever is lazy: the backlog is
+//! the threshold and what is freed until the worker has run, so a worker that never runs leaves all that was ever freed.
 //!
 //! # Invariants
-//! - **PU1 bounded** a slice handles at most `SLICE_AREAS` areas and lists of areas of one size.
+//! - **PU1 bounded** the steps of a slice cost at most what `SLICE_AREAS` areas on their way to the index cost, and one step.
 //! - **PU2 counted** `lazied - settled` is the pages in lazy lists, in flight, and flushed but not settled.
 //!
 //! # Locking
@@ -24,11 +25,13 @@
 //! lock that it has had since 2026).
 
 use super::VmapSpace;
+use super::budget::{Budget, Cost};
 use super::leave::Leaving;
 use crate::config::{Config, Order};
-use crate::flight::{Amount, Boarding, Flight, Landed};
-use va_base::sync::atomic::Ordering;
-use va_base::{Drain, LockClass, Machine, Pages};
+use crate::flight::{Amount, Batch, Boarding, Dirty, Flight, Landed};
+use crate::map::PageMap;
+use va_base::sync::atomic::{Ordering, fence};
+use va_base::{Context, Drain, Epoch, LockClass, Machine, Pages, VaRange};
 
 /// How much a purge does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +40,8 @@ pub enum Purge {
     Drain,
     /// All pools and all that is lazy into the index, so that neighbours merge.
     Full,
-    /// As [`Drain`](Self::Drain): afterwards no CPU translates the address of any area that was freed before the call.
+    /// As [`Drain`](Self::Drain): afterwards no CPU translates the address of any area that was freed before the call;
+    /// see [`VmapSpace::purge_aliases`].
     Aliases,
 }
 
@@ -52,11 +56,31 @@ pub struct Purged {
     pub waiting: bool,
 }
 
-/// How a pass ended for whoever asked for it.
+/// Nothing was asked of [`Machine::drain`] for the pass that is due or under way.
+pub(super) const UNASKED: u8 = 0;
+/// It answered [`Drain::Here`].
+const HERE: u8 = 1;
+/// It answered [`Drain::Elsewhere`], or is being asked.
+const ELSEWHERE: u8 = 2;
+
+/// Slices at the end of a magazine's round, with the purge lock released in between: a round is many frees, so that one slice
+/// would let the purge fall behind. One in a model, where a slice is one area anyway.
+const ROUND_SLICES: u32 = if cfg!(loom) { 1 } else { 36 };
+
+/// Whether a pass waits for a flush that has not ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wait {
+    /// It waits, with no lock held.
+    ForFlush,
+    /// It stops and leaves the rest to a later call.
+    Never,
+}
+
+/// The end of a pass for the call that ran it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pass {
-    /// All of it was done; and what `returned` was at that moment.
-    Whole { returned: u64 },
+    /// All of it was done; and what `returned` was at that moment, if nothing came back beside it.
+    Whole { returned: Option<u64> },
     /// The caller had enough.
     Stopped,
     /// It waits for a flush.
@@ -70,6 +94,12 @@ enum Stage {
         node: u32,
         class: usize,
         left: Option<u64>,
+    },
+    /// Lazy areas are taken on board, from this class of this node on.
+    Board {
+        boarding: Boarding,
+        node: u32,
+        class: usize,
     },
     /// What leaves goes to the index: the end of a pass, or what can be done while a flight is waited for.
     Leave(Option<Flight>),
@@ -95,12 +125,14 @@ pub(super) struct PurgeState {
     pub(super) leaving: Leaving,
     /// Number of the last flight.
     flights: u64,
+    /// What the next flight's flush covers besides what is on board.
+    dirty: Dirty,
     pub(super) flushes: u64,
     pub(super) areas: u64,
 }
 
 impl PurgeState {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             stage: Stage::Idle,
             full: false,
@@ -109,6 +141,7 @@ impl PurgeState {
             full_passes: 0,
             leaving: Leaving::new(),
             flights: 0,
+            dirty: Dirty::new(),
             flushes: 0,
             areas: 0,
         }
@@ -120,28 +153,66 @@ impl PurgeState {
 
     /// Areas and pages that were lazy and are in the hands of the purge, but for those on board of nodes.
     pub(super) fn holds(&self) -> (u64, u64) {
-        let (areas, pages) = match &self.stage {
-            Stage::Idle | Stage::Decay { .. } | Stage::Leave(None) => (0, 0),
-            Stage::Flight(flight) | Stage::Leave(Some(flight)) => flight.mixed(),
-            Stage::Settle { landed, .. } => (landed.mixed.areas(), landed.mixed.pages()),
+        let Amount { areas, pages } = match &self.stage {
+            Stage::Settle { landed, .. } => landed.mixed(),
+            _ => self.batch().map_or(Amount::NONE, |batch| Amount {
+                areas: batch.mixed.areas(),
+                pages: batch.mixed.pages(),
+            }),
         };
         let leaving = self.leaving.holds();
         (areas + leaving.0, pages + leaving.1)
     }
 
-    /// What flies without being in a list of the purge.
-    pub(super) fn sealed(&self) -> Amount {
+    /// What is on board of a flight.
+    fn batch(&self) -> Option<&Batch> {
         match &self.stage {
-            Stage::Flight(flight) | Stage::Leave(Some(flight)) => flight.sealed,
-            Stage::Idle | Stage::Decay { .. } | Stage::Leave(None) | Stage::Settle { .. } => Amount::NONE,
+            Stage::Board { boarding, .. } => Some(&boarding.batch),
+            Stage::Flight(flight) | Stage::Leave(Some(flight)) => Some(&flight.batch),
+            Stage::Idle | Stage::Decay { .. } | Stage::Leave(None) | Stage::Settle { .. } => None,
         }
     }
 
-    /// The flight that is in the air.
-    pub(super) fn flight(&mut self) -> Option<&mut Flight> {
+    /// Calls `each` for what is on board of a flight and in no node's list.
+    pub(super) fn each_unflushed(&self, map: &PageMap, each: impl FnMut(u64, u64)) {
+        if let Some(batch) = self.batch() {
+            batch.mixed.each(map, each);
+        }
+    }
+
+    /// Tells whether what is on board of nodes was flushed already.
+    pub(super) fn has_landed(&self) -> bool {
+        matches!(self.stage, Stage::Settle { .. })
+    }
+
+    /// What flies without being in a list of the purge.
+    pub(super) fn sealed(&self) -> Amount {
+        self.batch().map_or(Amount::NONE, |batch| batch.sealed)
+    }
+
+    /// What boards a flight, or is on board of it.
+    pub(super) fn batch_mut(&mut self) -> Option<&mut Batch> {
         match &mut self.stage {
-            Stage::Flight(flight) | Stage::Leave(Some(flight)) => Some(flight),
+            Stage::Board { boarding, .. } => Some(&mut boarding.batch),
+            Stage::Flight(flight) | Stage::Leave(Some(flight)) => Some(&mut flight.batch),
             Stage::Idle | Stage::Decay { .. } | Stage::Leave(None) | Stage::Settle { .. } => None,
+        }
+    }
+
+    /// The moment at which the flush ends that the pass waits for.
+    fn epoch(&self) -> Option<Epoch> {
+        match &self.stage {
+            Stage::Flight(flight) => Some(flight.epoch()),
+            _ => None,
+        }
+    }
+
+    /// The number of the last flight that does not board at a node that is made now.
+    pub(super) fn last_flight_before(&self, made: u32) -> u64 {
+        match self.stage {
+            // It boards at the nodes in turn, and comes to what is above the one that it is at.
+            Stage::Board { node, .. } if made > node => self.flights - 1,
+            _ => self.flights,
         }
     }
 
@@ -151,19 +222,54 @@ impl PurgeState {
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Purges to the end, or until a flush has to be waited for.
+    /// Purges to the end, or until a flush has to be waited for ([`Purged::waiting`]).
     ///
     /// # Locks
-    /// `purge`, given back after each slice.
+    /// `purge`, released after each slice.
     pub fn purge(&self, how: Purge) -> Purged {
-        let pass = self.run_pass(how == Purge::Full, || false);
-        let mut waiting = pass == Pass::Waiting;
-        if how == Purge::Aliases && self.held().lazy_pages > 0 {
-            // What magazines hold stays lazy, and is flushed again with the rest; but nothing translates it any more.
-            let epoch = self.machine.flush(&[self.extent]);
-            waiting |= !self.machine.completed(epoch);
+        if how == Purge::Aliases {
+            return self.purge_aliases(&[]);
         }
-        self.purged(waiting)
+        let pass = self.run_pass(how == Purge::Full, Wait::Never, || false);
+        self.purged(pass == Pass::Waiting)
+    }
+
+    /// Purges to the end, and waits for its flush with [`Machine::wait`] where that ends later. The caller may sleep.
+    ///
+    /// # Locks
+    /// `purge`, released after each slice and while it waits.
+    pub fn purge_and_wait(&self, how: Purge) -> Purged {
+        if how == Purge::Aliases {
+            self.add_dirty(&[]);
+        }
+        let _whole = self.run_pass(how == Purge::Full, Wait::ForFlush, || false);
+        self.purged(false)
+    }
+
+    /// Purges as [`Purge::Aliases`] does, and has the caller's `dirty` ranges, in bytes, covered by the same flush.
+    ///
+    /// Afterwards no CPU translates an address in `dirty`, nor that of any area that was freed before the call, whether it
+    /// waits in a node or in a magazine. What a magazine holds stays there, and lazy. If the answer says `waiting`, nothing
+    /// of this is certain yet: call again.
+    ///
+    /// The machine gets a few ranges: the hull of what is lazy, that of each magazine's freed areas, and `dirty`; more
+    /// than sixteen are joined with their neighbours.
+    ///
+    /// # Locks
+    /// `purge`, released after each slice. Magazines are not locked.
+    pub fn purge_aliases(&self, dirty: &[VaRange]) -> Purged {
+        self.add_dirty(dirty);
+        let pass = self.run_pass(false, Wait::Never, || false);
+        self.purged(pass == Pass::Waiting)
+    }
+
+    /// Has the next flush that begins cover `dirty`, and what magazines hold in their open rounds.
+    fn add_dirty(&self, dirty: &[VaRange]) {
+        // Hulls before the pass boards: a round that is sealed after this look is seen here, one sealed before it is
+        // covered by the lazy areas of its node, which board later.
+        let mut state = self.lock_purge();
+        dirty.iter().for_each(|&range| state.dirty.add(range));
+        self.each_hull(|range| state.dirty.add(range));
     }
 
     /// Does one slice of a purge if one is under way or due. For workers and idle loops.
@@ -186,9 +292,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub fn drain(&self) -> Purged {
         loop {
             let mut state = self.lock_purge();
-            if state.is_idle() && self.lazy_pages() <= self.lazy_max() {
-                drop(state);
-                return self.purged(false);
+            if state.is_idle() {
+                self.forget_drainer();
+                if self.lazy_pages() <= self.lazy_max() {
+                    drop(state);
+                    return self.purged(false);
+                }
             }
             if self.slice(&mut state, false) {
                 drop(state);
@@ -197,22 +306,25 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Gives all pooled areas back to the index, for a machine that is short of memory or of space; returns how many.
-    /// Lazy areas stay.
+    /// Gives all pooled areas back to the index, for a machine that is short of memory or of space, and then frees the index
+    /// memory that is not needed; returns how many areas. Lazy areas stay.
     ///
     /// # Locks
-    /// `purge`, given back after each slice; under the same exclusion as a purge.
+    /// `purge`, given back after each slice; under the same exclusion as a purge. Then `free`, as in
+    /// [`shrink_index`](Self::shrink_index).
     pub fn shrink(&self) -> u64 {
         let mut shrunk = 0;
-        for node in 0..self.nodes.nodes() {
+        for (node, _) in self.each_node() {
             let mut class = Some(0);
             while let Some(at) = class {
                 let _state = self.lock_purge();
-                let mut budget = C::SLICE_AREAS;
-                (class, _) = self.decay(node, at, None, true, &mut budget);
-                shrunk += C::SLICE_AREAS - budget;
+                let mut budget = Budget::of_slice::<C>();
+                let decayed = self.decay(node, at, None, true, &mut budget);
+                class = decayed.next;
+                shrunk += decayed.areas;
             }
         }
+        self.shrink_index_wholly();
         shrunk
     }
 
@@ -225,11 +337,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         C::lazy_max(self.machine.cpus_online())
     }
 
-    /// After a free: does a slice, or has somebody woken, if too much is lazy.
+    /// Does a slice after a free, or has the worker woken, if too much is lazy.
     #[inline]
-    pub(super) fn after_free(&self) {
+    pub(super) fn after_free(&self, context: Context) {
         if self.lazy_pages() > self.lazy_max() || self.purging.load(Ordering::Relaxed) {
-            self.drain_some(self.lazy_pages().get());
+            self.drain_some(context, self.lazy_pages().get(), 1);
         }
     }
 
@@ -237,39 +349,74 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn after_round(&self) {
         let lazy = self.lazy_pages().get() + self.unsealed();
         if lazy > self.lazy_max().get() || self.purging.load(Ordering::Relaxed) {
-            self.drain_some(lazy);
+            self.drain_some(Context::Sleeping, lazy, ROUND_SLICES);
         }
     }
 
     #[cold]
-    fn drain_some(&self, lazy: u64) {
-        let max = self.lazy_max().get();
+    fn drain_some(&self, context: Context, lazy: u64, slices: u32) {
         let begun = self.purging.load(Ordering::Relaxed);
-        let helps = lazy > max.saturating_mul(2);
-        // Asked even if this call helps, so that a worker that sleeps is woken.
-        if self.machine.drain() == Drain::Elsewhere && !helps {
+        if self.drainer() == Drain::Elsewhere || context == Context::Atomic {
             return;
         }
-        // Somebody else is at it: he does this slice.
-        self.machine.locking(LockClass::Purge);
-        let Some(mut state) = self.purge.try_lock() else { return };
-        if lazy > max || begun {
-            let _waiting = self.slice(&mut state, false);
+        let mut due = lazy > self.lazy_max().get() || begun;
+        for _ in 0..slices {
+            // A thread that holds it does this slice.
+            self.machine.locking(LockClass::Purge);
+            let Some(mut state) = self.purge.try_lock() else { return };
+            if !due || self.slice(&mut state, false) {
+                return;
+            }
+            due = !state.is_idle();
         }
     }
 
+    /// The thread that drains: the machine's answer, asked for once a pass.
+    fn drainer(&self) -> Drain {
+        // Pairs with the fence of `forget_drainer`: this call sees that the answer was forgotten, or the thread that forgot
+        // it sees what this one counted as lazy, and goes on.
+        fence(Ordering::SeqCst);
+        match self.drainer.load(Ordering::Relaxed) {
+            HERE => return Drain::Here,
+            ELSEWHERE => return Drain::Elsewhere,
+            _ => {}
+        }
+        let (old, new) = (UNASKED, ELSEWHERE);
+        if self.drainer.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return Drain::Elsewhere;
+        }
+        let answer = self.machine.drain();
+        if answer == Drain::Here {
+            // Fails if that pass has ended since: then the next free asks.
+            let (old, new) = (ELSEWHERE, HERE);
+            let _stale = self.drainer.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    /// Has the next free that finds too much lazy ask the machine again. Called before `lazied` is looked at for the last
+    /// time.
+    fn forget_drainer(&self) {
+        self.drainer.store(UNASKED, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
     /// Runs what is left of the present pass and a new one, with `stop` asked after each slice.
-    pub(super) fn run_pass(&self, full: bool, mut stop: impl FnMut() -> bool) -> Pass {
+    pub(super) fn run_pass(&self, full: bool, wait: Wait, mut stop: impl FnMut() -> bool) -> Pass {
         let mut state = self.lock_purge();
+        let (before, mut mine) = (self.returned.0.load(Ordering::Acquire), 0);
         // A pass under way may have detached already, and may have filled pools: it does not count.
         let done = |state: &PurgeState| if full { state.full_passes } else { state.passes };
         let under_way = !state.is_idle() && (!full || state.full_from_start);
         let target = done(&state) + 1 + u64::from(under_way);
         loop {
-            let waiting = self.slice(&mut state, full);
+            let waiting = self.slice(&mut state, full).then(|| state.epoch());
+            mine += 1;
             if done(&state) >= target {
-                // Under the purge lock: pools that fill later do so in a slice that moves it.
-                return Pass::Whole { returned: self.returned.0.load(Ordering::Acquire) };
+                // Under the purge lock: pools that fill later do so in a slice that moves it. What came back meanwhile by any
+                // other way may have come behind the pass.
+                let returned = self.returned.0.load(Ordering::Acquire);
+                return Pass::Whole { returned: (returned == before + mine).then_some(returned) };
             }
             drop(state);
             if stop() {
@@ -278,8 +425,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 (state.full, state.full_from_start) = (false, false);
                 return Pass::Stopped;
             }
-            if waiting {
-                return Pass::Waiting;
+            match (waiting, wait) {
+                (Some(_), Wait::Never) => return Pass::Waiting,
+                (Some(Some(epoch)), Wait::ForFlush) => self.machine.wait(epoch),
+                (Some(None) | None, _) => {}
             }
             state = self.lock_purge();
         }
@@ -293,38 +442,51 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     fn slice_stages(&self, state: &mut PurgeState, full: bool) -> bool {
-        // Checks PU1: each stage counts what it handles off the budget, and ends the slice when there is none.
-        let mut budget = C::SLICE_AREAS;
+        // Checks PU1: each stage takes its steps off the budget, and ends the slice when nothing is left.
+        let mut budget = Budget::of_slice::<C>();
         if state.is_idle() {
             state.stage = Stage::Decay { node: 0, class: 0, left: None };
             (state.full, state.full_from_start) = (full, full);
             self.purging.store(true, Ordering::Relaxed);
         }
         state.full |= full;
-        while budget > 0 {
+        while budget.is_left() {
             match core::mem::replace(&mut state.stage, Stage::Idle) {
                 Stage::Decay { node, class, .. }
                     if node < self.nodes.nodes() && state.full && C::ORDER == Order::SliceByAddress =>
                 {
+                    budget.spend(Cost::NODE);
                     state.stage = match self.empty_pool(state, node, class, &mut budget) {
                         Some(class) => Stage::Decay { node, class, left: None },
-                        None => Stage::Decay { node: node + 1, class: 0, left: None },
+                        None => Stage::Decay { node: self.next_node(node + 1), class: 0, left: None },
                     };
                 }
                 Stage::Decay { node, class, left } if node < self.nodes.nodes() => {
-                    let (class, left) = self.decay(node, class, left, state.full, &mut budget);
-                    state.stage = match class {
-                        Some(class) => Stage::Decay { node, class, left },
-                        None => Stage::Decay { node: node + 1, class: 0, left: None },
+                    budget.spend(Cost::NODE);
+                    let decayed = self.decay(node, class, left, state.full, &mut budget);
+                    state.stage = match decayed.next {
+                        Some(class) => Stage::Decay { node, class, left: decayed.left },
+                        None => Stage::Decay { node: self.next_node(node + 1), class: 0, left: None },
                     };
                 }
                 Stage::Decay { .. } => {
-                    let Some(boarding) = self.board(&mut state.flights) else {
+                    let boarding = Boarding::new(&mut state.flights);
+                    state.stage = Stage::Board { boarding, node: 0, class: 0 };
+                }
+                Stage::Board { mut boarding, node, class } if node < self.nodes.nodes() => {
+                    budget.spend(Cost::NODE);
+                    state.stage = match self.board(&mut boarding, node, class, &mut budget) {
+                        Some(class) => Stage::Board { boarding, node, class },
+                        None => Stage::Board { boarding, node: self.next_node(node + 1), class: 0 },
+                    };
+                }
+                Stage::Board { boarding, .. } => {
+                    let Some(boarding) = boarding.unless_empty(&state.dirty, &self.landings) else {
                         state.stage = Stage::Leave(None);
                         continue;
                     };
                     state.flushes += 1;
-                    state.stage = Stage::Flight(Flight::begin(boarding, &self.machine));
+                    state.stage = Stage::Flight(Flight::begin(boarding, &mut state.dirty, &self.machine));
                 }
                 Stage::Flight(flight) => {
                     let settled = |sealed: Amount| {
@@ -352,8 +514,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 }
                 Stage::Settle { mut landed, mut node, mut class } => {
                     self.settle_sized(state, &mut landed, &mut node, &mut class, &mut budget);
+                    landed.settle_mixed(&self.map, &self.machine, &mut budget);
                     self.settle(state, &mut landed.mixed, &mut budget);
-                    state.stage = if node >= self.nodes.nodes() && landed.mixed.is_empty() {
+                    state.stage = if node >= self.nodes.nodes() && landed.mixed().areas == 0 {
                         Stage::Leave(None)
                     } else {
                         Stage::Settle { landed, node, class }
@@ -370,20 +533,20 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         state.full_passes += u64::from(state.full_from_start);
         (state.full, state.full_from_start) = (false, false);
         self.purging.store(false, Ordering::Relaxed);
+        self.forget_drainer();
     }
 
-    /// Takes the lazy areas of all nodes on board, if there are any.
-    fn board(&self, flights: &mut u64) -> Option<Boarding> {
-        let mut boarding = Boarding::new(flights);
-        for node in self.each_node() {
-            let mut board = node.board.lock();
-            let mut lazy = self.lock_lazy(node);
-            if C::ORDER == Order::NodeByAddress {
-                lazy.mixed.sort(&self.map);
-            }
-            boarding.board(&self.map, &mut lazy, &mut board);
+    /// Takes the lazy areas of `node` on board, from `class` on; returns the class to go on with, if the budget ends first.
+    fn board(&self, boarding: &mut Boarding, node: u32, class: usize, budget: &mut Budget) -> Option<usize> {
+        let node = self.node(node);
+        let mut board = self.lock_board(node);
+        let mut lazy = self.lock_lazy(node);
+        if C::ORDER == Order::NodeByAddress {
+            lazy.mixed.sort(&self.map);
         }
+        let next = boarding.board(&self.map, &mut lazy, &mut board, class, budget);
+        drop((lazy, board));
         self.stop_if_lost();
-        boarding.unless_empty(&self.landings)
+        next
     }
 }

@@ -21,12 +21,12 @@
 //! # Source
 //! Our own. Linux cuts areas only on their way back (`mm/vmalloc.c`, `va_clip`), and has no call for any of these.
 
-use super::{Purge, VmapSpace};
+use super::VmapSpace;
 use crate::area::{Area, range_of};
 use crate::config::Config;
 use crate::error::SpaceError;
 use crate::lookup::Lookup;
-use crate::map::{Seen, State, Word};
+use crate::map::{Marker, Seen, State, Word};
 use core::fmt;
 use va_base::{AllocError, Machine, Pages, Va, VaRange};
 use va_tree::FreeIndex;
@@ -92,29 +92,53 @@ impl fmt::Display for ReshapeError {
 impl core::error::Error for ReshapeError {}
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Gives out exactly `range`. The area has no owner.
+    /// Allocates exactly `range`. The area has no owner. The caller may sleep.
     ///
     /// # Errors
-    /// [`SpaceError::Index`] with [`AllocError::Occupied`] if part of it is not free, not even after a purge, with
-    /// [`AllocError::BadRange`] if it is empty, not whole pages, or not in the extent; otherwise as [`alloc`](Self::alloc).
+    /// [`SpaceError::Index`] with [`AllocError::Occupied`] if part of it is busy, or is not free after everything was purged and
+    /// magazines were asked for what they hold; with [`AllocError::BadRange`] if it is empty, not whole pages, or not in the
+    /// extent; otherwise as [`alloc`](Self::alloc).
     /// # Locks
-    /// `free`; all of them one after the other if the range is not free.
-    /// Cost: O(log holes).
+    /// `free`; all of them one after the other if part of the range is freed and not yet free.
+    /// Cost: O(log holes); O(1) for each area in the range that is not busy, up to the first that is; a purge if none is.
     pub fn alloc_at(&self, range: VaRange) -> Result<Area, SpaceError> {
         let (page, end) = range.whole_pages();
-        let mut purged = false;
-        loop {
+        let attempt = || {
             let mut heap = self.lock_free();
             match heap.index.take(range) {
-                Ok(_) => return self.begin(heap, page, end - page, None),
-                Err(AllocError::Occupied { .. }) if !purged => {
-                    drop(heap);
-                    self.purge(Purge::Full);
-                    purged = true;
-                }
-                Err(error) => return Err(SpaceError::Index(error)),
+                Ok(_) => self.begin(heap, page, end - page, None),
+                Err(error) => Err(SpaceError::Index(error)),
             }
+        };
+        let mut got = attempt();
+        let is_occupied = |got: &_| matches!(got, Err(SpaceError::Index(AllocError::Occupied { .. })));
+        // A purge frees nothing that is busy; the machine's clients may.
+        while is_occupied(&got) {
+            if !self.is_busy_in(page, end) {
+                let _freed = self.make_space(|| {
+                    got = attempt();
+                    (!is_occupied(&got) || self.is_busy_in(page, end)).then_some(())
+                });
+                break;
+            }
+            if self.machine.reclaim() == 0 {
+                break;
+            }
+            got = attempt();
         }
+        got
+    }
+
+    /// Tells whether an area in `[page, end)` is busy.
+    fn is_busy_in(&self, page: u64, end: u64) -> bool {
+        let mut seen = self.map.covering(page).or_else(|| self.map.next(page));
+        while let Some(area) = seen.filter(|area| area.page < end) {
+            if area.word.is_busy() {
+                return true;
+            }
+            seen = self.map.next(area.page + 1);
+        }
+        false
     }
 
     /// Cuts the busy area that `at` is inside in two, and returns both. Both have the owner that it had.
@@ -125,13 +149,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `free`, and those of the lookup.
     /// Cost: O(1).
     pub fn split(&self, at: Va) -> Result<(VaRange, VaRange), ReshapeError> {
-        let seen = self.map.covering(at.page_floor()).filter(|seen| seen.word.is_busy());
+        let seen = self.map.covering(at.page_floor()).filter(|seen| seen.word.is_steady());
         let Some(left) = seen else { return Err(ReshapeError::NoArea { at }) };
         let (cut, end) = (at.page_floor(), left.page + left.pages);
         if cut == left.page || Va::from_page(cut) != at {
             return Err(ReshapeError::BadCut { at, area: range_of(left.page, left.pages) });
         }
-        if !self.map.reserve(cut, end - cut, &self.machine) {
+        if !self.map.reserve(cut, &self.machine) {
             return Err(ReshapeError::NoMeta(SpaceError::NoTable));
         }
         let (low, high) = (range_of(left.page, cut - left.page), range_of(cut, end - cut));
@@ -139,23 +163,33 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             return Err(ReshapeError::NoArea { at });
         }
         if let Err(error) = self.lookup.admit(high, &self.machine) {
-            self.settle_as(&left, left.pages);
+            self.settle_as(&left, left.pages, left.word);
             return Err(ReshapeError::NoMeta(error.into()));
         }
-        let mut guard = self.lock_free();
+        let ready = self.lock_with_slots(|| core::iter::once(cut)).and_then(|mut heap| {
+            match heap.index.reserve_pieces(1) {
+                Ok(_) => Ok(heap),
+                Err(error) => {
+                    self.release_slots(&mut heap, core::iter::once(cut));
+                    Err(error.into())
+                }
+            }
+        });
+        let mut guard = match ready {
+            Ok(guard) => guard,
+            Err(refusal) => {
+                self.unready(cut);
+                self.settle_as(&left, left.pages, left.word);
+                return Err(ReshapeError::NoMeta(refusal));
+            }
+        };
         let heap = &mut *guard;
-        if let Err(error) = heap.index.reserve_pieces(1) {
-            drop(guard);
-            self.unready(cut);
-            self.settle_as(&left, left.pages);
-            return Err(ReshapeError::NoMeta(error.into()));
-        }
-        // First what is left of it, whose old size may stand where the other begins.
-        self.resize_idle(&left, cut - left.page);
+        // First what is left of it: its leaf may keep the size of the other from then on.
+        let word = self.resize_idle(&mut heap.marker, &left, cut - left.page);
         let right = Word::new(end - cut, left.word.owner(), self.map.last_generation(cut) + 1, State::Busy);
         self.map.begin(&mut heap.marker, cut, end - cut, right);
         drop(guard);
-        self.settle_as(&left, cut - left.page);
+        self.settle_as(&left, cut - left.page, word);
         Ok((low, high))
     }
 
@@ -170,26 +204,23 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let right = self.starting(at)?;
         let lonely = ReshapeError::NoNeighbour { area: range_of(right.page, right.pages) };
         let below = right.page.checked_sub(1).and_then(|page| self.map.covering(page));
-        let Some(left) = below.filter(|seen| seen.word.is_busy()) else { return Err(lonely) };
+        let Some(left) = below.filter(|seen| seen.word.is_steady()) else { return Err(lonely) };
         let pages = left.pages + right.pages;
-        if !self.map.reserve(left.page, pages, &self.machine) {
-            return Err(ReshapeError::NoMeta(SpaceError::NoTable));
-        }
         if !self.seize(&right) {
             return Err(ReshapeError::NoArea { at });
         }
         if !self.seize(&left) {
-            self.settle_as(&right, right.pages);
+            self.settle_as(&right, right.pages, right.word);
             return Err(lonely);
         }
         let mut guard = self.lock_free();
         let heap = &mut *guard;
-        self.map.end(&mut heap.marker, right.page, right.pages);
-        self.resize_idle(&left, pages);
+        self.map.end(&mut heap.marker, right.page);
+        let word = self.resize_idle(&mut heap.marker, &left, pages);
         let _forgotten = heap.index.release_pieces(1);
         drop(guard);
         self.lookup.release(at);
-        self.settle_as(&left, pages);
+        self.settle_as(&left, pages, word);
         Ok(range_of(left.page, pages))
     }
 
@@ -218,9 +249,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if end > self.extent.end().page_floor() {
             return Err(bad);
         }
-        if !self.map.reserve(page, want, &self.machine) {
-            return Err(ReshapeError::NoMeta(SpaceError::NoTable));
-        }
         if !self.seize(&seen) {
             return Err(ReshapeError::NoArea { at });
         }
@@ -231,7 +259,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let hole = heap.index.hole_below(tail.start()).filter(|hole| hole.contains(tail.start()));
             let room = hole.map_or(0, |hole| hole.end().page_floor() - (page + have));
             drop(guard);
-            self.settle_as(&seen, have);
+            self.settle_as(&seen, have, seen.word);
             return Err(match error {
                 AllocError::Occupied { .. } => {
                     let possible = Pages::new(have + room);
@@ -242,44 +270,40 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
         // The tail came out as an area of its own; it touches this one, so no hole needs it.
         let _forgotten = heap.index.release_pieces(1);
-        self.resize_idle(&seen, want);
+        let word = self.resize_idle(&mut heap.marker, &seen, want);
         drop(guard);
-        self.settle_as(&seen, want);
+        self.settle_as(&seen, want, word);
         Ok(range_of(page, want))
     }
 
     /// The busy area that starts at `at`.
     fn starting(&self, at: Va) -> Result<Seen, ReshapeError> {
-        let seen = self.map.at(at.page_floor()).filter(|seen| seen.word.is_busy());
+        let seen = self.map.at(at.page_floor()).filter(|seen| seen.word.is_steady());
         seen.filter(|seen| Va::from_page(seen.page) == at).ok_or(ReshapeError::NoArea { at })
     }
 
     /// Takes a busy area out of everybody's reach. `false` if somebody freed it first.
     fn seize(&self, seen: &Seen) -> bool {
         let idle = seen.word.with_state(State::Idle);
-        let won = self.map.slot(seen.page).is_some_and(|slot| slot.exchange(seen.word, idle).is_ok());
+        let there = self.map.seen_slot(seen.page).filter(|(there, _)| there.word == seen.word);
+        let won = there.is_some_and(|(_, slot)| slot.exchange(seen.word, idle).is_ok());
         if won {
             self.lookup.remove(Va::from_page(seen.page), &self.machine);
         }
         won
     }
 
-    /// Gives a seized area another size, under `free`. The slots for it are there.
-    fn resize_idle(&self, seen: &Seen, pages: u64) {
-        let word = Word::new(pages, seen.word.owner(), seen.word.generation(), State::Idle);
-        // The word of the second page has the size of a huge area and is empty under any other.
-        if word.pages().is_none() {
-            self.map.put(seen.page + 1, Word::size_escape(pages));
-        } else if seen.word.pages().is_none() {
-            self.map.put(seen.page + 1, Word::NONE);
-        }
-        self.map.put(seen.page, word);
+    /// Gives a seized area another size, under `free`, and returns its word.
+    fn resize_idle(&self, marker: &mut Marker, seen: &Seen, pages: u64) -> Word {
+        let word = seen.word.resized(pages, marker.next_shape()).with_state(State::Idle);
+        self.map.resize(marker, seen.page, pages, word);
+        word
     }
 
-    /// Makes a seized area of that size busy again.
-    fn settle_as(&self, seen: &Seen, pages: u64) {
+    /// Makes a seized area of that size and word busy again.
+    fn settle_as(&self, seen: &Seen, pages: u64, word: Word) {
         self.lookup.insert(range_of(seen.page, pages), &self.machine);
-        self.map.put(seen.page, Word::new(pages, seen.word.owner(), seen.word.generation(), State::Busy));
+        self.map.put(seen.page, word.with_state(State::Busy));
     }
 }
 
@@ -287,7 +311,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
+    use crate::Purge;
     use crate::config::Default as Ours;
+    use crate::error::ReleaseError;
     use crate::testing::TestMachine;
     use va_base::Request;
 
@@ -320,6 +346,31 @@ mod tests {
         // The handle tells the size that it has again, and frees.
         space.free(area).unwrap();
         assert_eq!(space.validate(), Ok(()));
+    }
+
+    #[test]
+    fn a_handle_of_a_huge_area_that_has_another_size_frees_nothing() {
+        let machine = TestMachine::default();
+        let all = pages(16, 1 << 40);
+        let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+        let huge = 1 << 33;
+        let area = space.alloc(0, &Request::pages(2 * huge).unwrap()).unwrap();
+        let (start, handle) = (area.start(), area.range());
+        let word = space.map.word(start.page_floor());
+        space.resize_at(start, Pages::new(huge)).unwrap();
+        space.purge(Purge::Full);
+        let other = space.alloc(0, &Request::pages(huge).unwrap()).unwrap();
+        assert_eq!(space.free(area), Err(ReleaseError::Reused { handle }));
+        assert_eq!((space.lazy_pages().get(), space.validate()), (0, Ok(())));
+        // A thread that read the word before both changes wins nothing with it, though size and generation are those again.
+        space.free(other).unwrap();
+        space.purge(Purge::Full);
+        space.resize_at(start, Pages::new(2 * huge)).unwrap();
+        let again = space.map.word(start.page_floor());
+        assert!(again != word && again.generation() == word.generation());
+        assert_eq!(space.free_at(start), Ok(handle));
+        space.purge(Purge::Full);
+        assert_eq!((space.stats().areas, space.validate()), (0, Ok(())));
     }
 
     #[test]

@@ -9,8 +9,10 @@
 //! Each comes back to the index for itself, so each is paid for as an area of its own (SP3) before anything is taken.
 
 use super::VmapSpace;
+use super::locks::HeapGuard;
 use crate::area::{Area, range_of};
 use crate::config::Config;
+use crate::error::SpaceError;
 use crate::list::{AreaList, Flushed, Loose};
 use crate::lookup::Lookup;
 use crate::map::{State, Word};
@@ -18,7 +20,7 @@ use va_base::{Machine, Request, Va};
 use va_tree::FreeIndex;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Takes `count` areas of `pages` pages, less than 2^32, for `owner`: the first busy, the others in a list. `None` if there is
+    /// Takes `count` areas of `pages` pages, less than 2^23, for `owner`: the first busy, the others in a list. `None` if there is
     /// no hole for all of them, or no memory; then nothing has changed.
     pub(super) fn take_row(&self, pages: u64, count: u64, owner: u32) -> Option<(Area, AreaList<Flushed>)> {
         let request = Request::pages(pages.checked_mul(count)?).ok()?;
@@ -31,13 +33,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         };
         let first = at.page_floor();
         let page_of = |n: u64| first + n * pages;
-        if Self::TELLS || !(0..count).all(|n| self.map.is_reserved(page_of(n), pages)) {
+        if Self::TELLS || !(0..count).all(|n| self.map.attach(&mut guard.marker, page_of(n))) {
+            self.release_slots(&mut guard, (0..count).map(page_of));
             guard.transit_pages += pages * count;
             drop(guard);
-            let ready = self.ready_row(count, page_of, pages);
-            guard = self.lock_free();
+            let ready = self.ready_slots(count, page_of, pages);
+            let is_ready = ready.is_ok();
+            guard = ready.unwrap_or_else(|_| self.lock_free());
             guard.transit_pages -= pages * count;
-            if !ready {
+            if !is_ready {
                 if let Err(error) = guard.index.give_back(range_of(first, pages * count)) {
                     self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
                 }
@@ -60,20 +64,41 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.map.begin(&mut heap.marker, first, pages, word);
         Some((Area { page: first, pages, generation: word.generation() }, list))
     }
+
+    /// Readies areas of `pages` pages, which start at `page_of` each number, and takes `free` with their slots; the lookup keeps the
+    /// first, and a record for each of the others. After an error nothing is left behind.
+    pub(super) fn ready_slots(
+        &self,
+        count: u64,
+        page_of: impl Fn(u64) -> u64,
+        pages: u64,
+    ) -> Result<HeapGuard<'_, P, C>, SpaceError> {
+        self.ready_row(count, &page_of, pages)?;
+        let ready = self.lock_with_slots(|| (0..count).map(&page_of));
+        if ready.is_err() {
+            self.unready_row(count, &page_of);
+        }
+        ready
+    }
+
     /// Readies each area of a row, or none; the lookup keeps the first, and a record for each of the others.
-    fn ready_row(&self, count: u64, page_of: impl Fn(u64) -> u64, pages: u64) -> bool {
+    fn ready_row(&self, count: u64, page_of: impl Fn(u64) -> u64, pages: u64) -> Result<(), SpaceError> {
         for n in 0..count {
-            if self.ready(page_of(n), pages).is_err() {
-                if n > 0 {
-                    self.unready(page_of(0));
-                }
-                (1..n).for_each(|done| self.lookup.release(Va::from_page(page_of(done))));
-                return false;
+            if let Err(refusal) = self.ready(page_of(n), pages) {
+                self.unready_row(n, &page_of);
+                return Err(refusal);
             }
             if n > 0 {
                 self.lookup.remove(Va::from_page(page_of(n)), &self.machine);
             }
         }
-        true
+        Ok(())
+    }
+
+    fn unready_row(&self, count: u64, page_of: impl Fn(u64) -> u64) {
+        if count > 0 {
+            self.unready(page_of(0));
+        }
+        (1..count).for_each(|done| self.lookup.release(Va::from_page(page_of(done))));
     }
 }

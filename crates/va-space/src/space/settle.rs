@@ -3,6 +3,7 @@
 //! All of this runs in a slice of a purge (or of a shrinker), under the purge lock.
 
 use super::VmapSpace;
+use super::budget::{Budget, Cost};
 use super::purge::PurgeState;
 use crate::config::{Config, Order};
 use crate::decay::Decay;
@@ -12,32 +13,44 @@ use crate::lookup::Lookup;
 use va_base::sync::atomic::Ordering;
 use va_base::{Machine, Va};
 
+/// The end of a call that decays a pool.
+#[derive(Default)]
+pub(super) struct Decayed {
+    /// The class to go on with, if the budget ended first.
+    pub(super) next: Option<usize>,
+    /// Areas that are left to take of that class.
+    pub(super) left: Option<u64>,
+    /// Areas that went to the index.
+    pub(super) areas: u64,
+}
+
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Decays the pool of `node` from `class` on; returns where to go on, if the budget ended first.
+    /// Decays the pool of `node` from `class` on.
     pub(super) fn decay(
         &self,
         node: u32,
         mut class: usize,
         mut left: Option<u64>,
         full: bool,
-        budget: &mut u64,
-    ) -> (Option<usize>, Option<u64>) {
-        let Some(mut pool) = self.lock_filled_pool(node) else { return (None, None) };
+        budget: &mut Budget,
+    ) -> Decayed {
+        let Some(mut pool) = self.lock_filled_pool(node) else { return Decayed::default() };
         let mut batch = AreaList::new();
         let mut next = None;
         while let Some(at) = pool.next_class(class) {
             let quota = |len| if full { len } else { C::Decay::quota(len) };
             let mut take =
                 if at == class { left.take() } else { None }.unwrap_or_else(|| quota(pool.len(at)));
+            budget.spend(Cost::NODE);
             while take > 0
-                && *budget > 0
+                && budget.is_left()
                 && let Some(area) = pool.pop(&self.map, at)
             {
                 take -= 1;
-                *budget -= 1;
+                budget.spend(Cost::AREA);
                 batch.push_back(&self.map, area);
             }
-            if *budget == 0 {
+            if !budget.is_left() {
                 (next, left) = (Some(at), Some(take));
                 break;
             }
@@ -46,8 +59,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         drop(pool);
         self.stop_if_lost();
         let by_address = C::ORDER != Order::Newest;
+        let areas = batch.areas();
         self.to_index(batch, by_address, by_address);
-        (next, left)
+        Decayed { next, left, areas }
     }
 
     /// Empties the pool of `node` into what leaves, list by list from `class` on; returns where to go on, if the budget ended
@@ -57,14 +71,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         state: &mut PurgeState,
         node: u32,
         mut class: usize,
-        budget: &mut u64,
+        budget: &mut Budget,
     ) -> Option<usize> {
         let mut pool = self.lock_filled_pool(node)?;
         while let Some(next) = pool.next_class(class) {
-            if *budget == 0 {
+            if !budget.is_left() {
                 return Some(next);
             }
-            *budget -= 1;
+            budget.spend(Cost::LIST);
             let list = pool.take_list(&self.map, next, u64::MAX);
             // Unsettled again, until the index has it.
             self.settled.0.fetch_sub(list.pages(), Ordering::Relaxed);
@@ -82,19 +96,21 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         landed: &mut Landed,
         node: &mut u32,
         class: &mut usize,
-        budget: &mut u64,
+        budget: &mut Budget,
     ) {
         let mut pages = 0;
-        while *node < self.nodes.nodes() {
-            let at = self.node(*node);
-            let mut board = at.board.lock();
+        while *node < self.nodes.nodes() && budget.is_left() {
+            budget.spend(Cost::NODE);
+            let mut board = self.lock_board(self.node(*node));
             if board.shelf().areas() > 0 {
                 let mut pool = self.lock_pool(*node);
-                while *budget > 0
-                    && let Some((next, size, list)) = landed.next(&self.map, &mut board, *class)
+                while budget.is_left()
+                    && let Some((next, size, list)) =
+                        landed.next(&self.map, &self.machine, &mut board, *class, budget)
                 {
-                    *class = next + 1;
-                    *budget -= 1;
+                    // The same again, if only a part of it was taken.
+                    *class = next;
+                    budget.spend(Cost::LIST);
                     let (areas, of_list) = (list.areas(), list.pages());
                     if state.full && C::ORDER == Order::SliceByAddress {
                         state.areas += areas;
@@ -108,20 +124,20 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                         Err(list) => landed.mixed.append(&self.map, list),
                     }
                 }
-                if *budget == 0 {
+                if board.shelf().areas() > 0 {
                     break;
                 }
             }
-            (*node, *class) = (*node + 1, 0);
+            (*node, *class) = (self.next_node(*node + 1), 0);
         }
         self.settled.0.fetch_add(pages, Ordering::Release);
     }
 
     /// Puts flushed areas into pools, and what they do not take into the index.
-    pub(super) fn settle(&self, state: &mut PurgeState, list: &mut AreaList<Flushed>, budget: &mut u64) {
+    pub(super) fn settle(&self, state: &mut PurgeState, list: &mut AreaList<Flushed>, budget: &mut Budget) {
         if state.full && C::ORDER == Order::SliceByAddress {
-            if *budget > 0 && !list.is_empty() {
-                *budget -= 1;
+            if budget.is_left() && !list.is_empty() {
+                budget.spend(Cost::LIST);
                 state.areas += list.areas();
                 state.leaving.add(&self.map, core::mem::replace(list, AreaList::new()));
             }
@@ -131,10 +147,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let (mut batch, mut part, mut part_of) = (AreaList::new(), AreaList::new(), 0);
         let mut pages = 0;
         let mut pool = None;
-        while *budget > 0
+        while budget.is_left()
             && let Some(area) = list.pop_any(&self.map)
         {
-            *budget -= 1;
+            budget.spend(Cost::MOVE);
             state.areas += 1;
             pages += area.pages;
             let owner = area.word.owner().filter(|_| !state.full && area.pages <= C::POOL_PAGES_MAX);
@@ -154,6 +170,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 }
             };
             if let Err(area) = rest {
+                budget.spend(Cost::AREA);
                 let node = self.home(&area);
                 if node != part_of {
                     batch.append(&self.map, core::mem::replace(&mut part, AreaList::new()));
@@ -190,7 +207,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 && join
                 && area.page == *end
             {
-                self.map.end(&mut heap.marker, area.page, area.pages);
+                self.map.end(&mut heap.marker, area.page);
                 self.lookup.release(Va::from_page(area.page));
                 *end += area.pages;
                 *count += 1;
@@ -198,7 +215,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             self.give_back_run(heap, run.take());
             let Some(area) = area else { return self.stop_if_lost() };
-            self.map.end(&mut heap.marker, area.page, area.pages);
+            self.map.end(&mut heap.marker, area.page);
             self.lookup.release(Va::from_page(area.page));
             run = Some((area.page, area.end(), 1));
         }

@@ -20,7 +20,7 @@ pub struct Stats {
     pub pooled_areas: u64,
     /// Pages in pools.
     pub pooled_pages: Pages,
-    /// Flushed areas in magazines.
+    /// Flushed areas in magazines, but for those whose owner is in a call at that moment.
     pub cached_areas: u64,
     /// Their pages.
     pub cached_pages: Pages,
@@ -47,9 +47,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         // What is sealed in magazines is counted as lazy in the space.
         let mut stats = Stats { tables: self.map.tables(), ..Stats::default() };
         stats.lazy_pages = Pages::new(self.lazy_pages().get() + held.lazy_pages);
-        (stats.cached_areas, stats.cached_pages) = (held.cached_areas, Pages::new(held.cached_pages));
+        (stats.cached_areas, stats.cached_pages) = (self.cached_areas(), Pages::new(held.cached_pages));
         let mut pooled = 0;
-        for number in 0..self.nodes.nodes() {
+        for (number, _) in self.each_node() {
             let pool = self.lock_pool(number);
             stats.pooled_areas += pool.areas();
             pooled += pool.pages();
@@ -81,7 +81,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let (mut listed, mut lazy_pages) = purge.holds();
         let mut sealed = purge.sealed();
         let (mut pooled, mut pooled_pages) = (0, 0);
-        for (number, node) in (0..).zip(self.each_node()) {
+        for (number, node) in self.each_node() {
             let pool = self.lock_pool(number);
             pool.validate(&self.map)?;
             let (any, told) = (u64::from(pool.areas() > 0), u64::from(self.pooled.0.has(number)));
@@ -95,7 +95,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             (listed, lazy_pages) = (listed + lazy.areas(), lazy_pages + lazy.pages());
             sealed.add(lazy.sealed);
             drop(lazy);
-            let board = node.board.lock();
+            let board = self.lock_board(node);
             board.shelf().validate(&self.map)?;
             (listed, lazy_pages) = (listed + board.shelf().areas(), lazy_pages + board.shelf().pages());
         }
@@ -108,15 +108,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if want == got { Ok(()) } else { Err(Broken { rule: "SP1", at: Va::ZERO, want, got }) }
         };
         let of = |state: State| areas[state as usize];
-        // Checks MG2: what the cells say is what the words say.
-        let held = self.held();
-        if held.sealed != sealed {
-            return Err(Broken { rule: "MG2", at: Va::ZERO, want: held.sealed.pages, got: sealed.pages });
+        let [cached, lazy, away] = self.check_cells()?;
+        if away != sealed {
+            return Err(Broken { rule: "MG2", at: Va::ZERO, want: away.pages, got: sealed.pages });
         }
         (listed, lazy_pages) = (listed + sealed.areas, lazy_pages + sealed.pages);
         let (idle_areas, idle_pages) = of(State::Idle);
-        sp1(listed + held.lazy_areas + pooled + held.cached_areas, idle_areas)?;
-        sp1(lazy_pages + held.lazy_pages + pooled_pages + held.cached_pages, idle_pages)?;
+        sp1(listed + lazy.areas + pooled + cached.areas, idle_areas)?;
+        sp1(lazy_pages + lazy.pages + pooled_pages + cached.pages, idle_pages)?;
         let broken = Broken { rule: "PU2", at: Va::ZERO, want: lazy_pages, got: self.lazy_pages().get() };
         if lazy_pages == self.lazy_pages().get() { Ok(()) } else { Err(broken) }
     }
@@ -225,7 +224,7 @@ mod tests {
         assert_eq!(broken(|space| space.map.put(16, word(2, State::Busy))), "SP1");
         let end = |space: &VmapSpace<&TestMachine, Ours>| {
             let heap = &mut *space.lock_free();
-            space.map.end(&mut heap.marker, 16, 1);
+            space.map.end(&mut heap.marker, 16);
         };
         assert_eq!(broken(end), "SP1");
     }

@@ -6,7 +6,7 @@
 use super::cost::min_fill;
 use super::node::{insert_at, max_of, move_tail, remove_at};
 use super::path::Path;
-use super::rows::{Classes, RowBlock, usable_in_leaf};
+use super::rows::{Classes, Row, usable_in_leaf};
 use super::{BTree, Inner, Key, Leaf};
 use crate::slab::NIL;
 use va_base::{Platform, Record};
@@ -32,10 +32,10 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         id
     }
 
-    pub(super) fn new_row_block(&mut self) -> u32 {
+    pub(super) fn new_row(&mut self) -> u32 {
         let id = self.rows.take();
         let id = self.paid(id);
-        *self.rows.get_mut(id) = RowBlock::EMPTY;
+        *self.rows.get_mut(id) = Row::EMPTY;
         id
     }
 
@@ -43,16 +43,16 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         let id = self.inners.take();
         let id = self.paid(id);
         *self.inners.get_mut(id) = Inner::EMPTY;
-        if !self.kept.is_empty() {
-            self.inners.get_mut(id).rows = self.new_row_block();
+        for class in self.kept.each() {
+            self.inners.get_mut(id).row[class] = self.new_row();
         }
         id
     }
 
     fn drop_inner(&mut self, id: u32) {
-        let block = self.inners.get(id).rows;
-        if block != NIL {
-            self.rows.put(block);
+        for class in self.kept.each() {
+            let row = self.inners.get(id).row[class];
+            self.rows.put(row);
         }
         self.inners.put(id);
     }
@@ -66,15 +66,14 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         };
         let inner = self.inners.get_mut(parent);
         inner.gap[slot] = gap;
-        let block = inner.rows;
         for class in self.kept.each() {
             let usable = if level == 0 {
                 let leaf = self.leaves.get(child);
                 usable_in_leaf(&leaf.end, &leaf.size, class)
             } else {
-                max_of(&self.rows.get(self.inners.get(child).rows).row[class])
+                max_of(self.row(child, class))
             };
-            self.rows.get_mut(block).row[class][slot] = usable;
+            self.row_mut(parent, class)[slot] = usable;
         }
     }
 
@@ -120,9 +119,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         let old_sep = inner.sep[slot];
         inner.insert(slot + 1, old_sep, K::ZERO, right);
         inner.sep[slot] = sep;
-        let block = inner.rows;
         for class in self.kept.each() {
-            insert_at(&mut self.rows.get_mut(block).row[class], slot + 1, K::ZERO);
+            insert_at(self.row_mut(parent, class), slot + 1, K::ZERO);
         }
         self.resummarize(parent, slot, level - 1);
         self.resummarize(parent, slot + 1, level - 1);
@@ -132,7 +130,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     fn split_inner(&mut self, path: &Path, level: usize) -> (u32, usize) {
         let (left, slot) = (path.node(level), path.slot(level));
         let right = self.new_inner();
-        let mut upper = Inner { rows: self.inners.get(right).rows, ..Inner::EMPTY };
+        let mut upper = Inner { row: self.inners.get(right).row, ..Inner::EMPTY };
         let inner = self.inners.get_mut(left);
         let half = F / 2;
         move_tail(&mut inner.sep, half, F, &mut upper.sep, 0, K::MAX);
@@ -140,11 +138,10 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         move_tail(&mut inner.child, half, F, &mut upper.child, 0, NIL);
         // The separator of the last child on the left moves up.
         let sep = core::mem::replace(&mut inner.sep[half - 1], K::MAX);
-        let (left_block, right_block) = (inner.rows, upper.rows);
         for class in self.kept.each() {
             let mut tail = [K::ZERO; F];
-            move_tail(&mut self.rows.get_mut(left_block).row[class], half, F, &mut tail, 0, K::ZERO);
-            self.rows.get_mut(right_block).row[class] = tail;
+            move_tail(self.row_mut(left, class), half, F, &mut tail, 0, K::ZERO);
+            *self.row_mut(right, class) = tail;
         }
         *self.inners.get_mut(right) = upper;
         self.add_child(path, level + 1, sep, right);
@@ -200,11 +197,28 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Keeps no rows any longer if one inner node is all there is: no search visits more leaves than it has. O(1).
     fn forget_rows(&mut self) {
         if self.height == 1 && self.has_rows() && !self.rows_always {
-            let block = core::mem::replace(&mut self.inners.get_mut(self.root).rows, NIL);
-            self.rows.put(block);
-            self.kept = Classes::NONE;
-            self.count_paid();
+            self.drop_rows();
         }
+    }
+
+    /// Keeps no rows any longer. O(1).
+    pub(super) fn drop_rows(&mut self) {
+        self.rows.forget_all();
+        self.kept = Classes::NONE;
+        self.count_paid();
+    }
+
+    /// The row of a kept class of inner node `id`.
+    #[inline(always)]
+    pub(super) fn row(&self, id: u32, class: usize) -> &[K; F] {
+        &self.rows.get(self.inners.get(id).row[class]).0
+    }
+
+    /// The same, to change it.
+    #[inline(always)]
+    pub(super) fn row_mut(&mut self, id: u32, class: usize) -> &mut [K; F] {
+        let row = self.inners.get(id).row[class];
+        &mut self.rows.get_mut(row).0
     }
 
     /// Joins children `left` and `left + 1` of `parent`, nodes at `level`, if they fit comfortably (2m entries);
@@ -230,9 +244,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             // The joined node ends where the right one ended.
             inner.sep[left] = inner.sep[left + 1];
             inner.remove(left + 1);
-            let block = inner.rows;
             for class in self.kept.each() {
-                remove_at(&mut self.rows.get_mut(block).row[class], left + 1, K::ZERO);
+                remove_at(self.row_mut(parent, class), left + 1, K::ZERO);
             }
             match level {
                 0 => self.leaves.put(b),
@@ -266,11 +279,10 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         share(&mut left.child, &mut right.child, a_len, b_len, keep, NIL);
         let sep = core::mem::replace(&mut left.sep[keep - 1], K::MAX);
         for class in self.kept.each() {
-            let mut upper = self.rows.get(left.rows).row[class];
-            let mut lower = self.rows.get(right.rows).row[class];
-            share(&mut upper, &mut lower, a_len, b_len, keep, K::ZERO);
-            self.rows.get_mut(left.rows).row[class] = upper;
-            self.rows.get_mut(right.rows).row[class] = lower;
+            let (mut lower, mut upper) = (*self.row(a, class), *self.row(b, class));
+            share(&mut lower, &mut upper, a_len, b_len, keep, K::ZERO);
+            *self.row_mut(a, class) = lower;
+            *self.row_mut(b, class) = upper;
         }
         *self.inners.get_mut(a) = left;
         *self.inners.get_mut(b) = right;

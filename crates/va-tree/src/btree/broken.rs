@@ -155,16 +155,14 @@ fn bt4_a_wrong_row_is_named() {
         assert_eq!(
             broken(|tree| {
                 let inner = *nodes(tree).1.last().unwrap();
-                let block = tree.inners.get(inner).rows;
-                tree.rows.get_mut(block).row[class][0] += 1;
+                tree.row_mut(inner, class)[0] += 1;
             }),
             "BT4"
         );
     }
     assert_eq!(
         broken(|tree| {
-            let block = tree.inners.get(tree.root).rows;
-            tree.rows.get_mut(block).row[3][7] = 1;
+            tree.row_mut(tree.root, 3)[7] = 1;
         }),
         "BT4"
     );

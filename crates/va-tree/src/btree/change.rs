@@ -326,8 +326,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     #[inline]
     fn raised_row(&mut self, path: &Path, class: usize, usable: K) {
         for level in 1..self.height + 1 {
-            let block = self.inners.get(path.node(level)).rows;
-            let kept = &mut self.rows.get_mut(block).row[class][path.slot(level)];
+            let kept = &mut self.row_mut(path.node(level), class)[path.slot(level)];
             if *kept >= usable {
                 return;
             }
@@ -381,49 +380,35 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
         let mut below = NIL;
         for level in 1..self.height + 1 {
-            let (block, slot) = (self.inners.get(path.node(level)).rows, path.slot(level));
-            if self.rows.get(block).row[class][slot] != old {
+            let (row, slot) = (self.inners.get(path.node(level)).row[class], path.slot(level));
+            if self.rows.get(row).0[slot] != old {
                 return;
             }
             let max = if level == 1 {
                 let leaf = self.leaves.get(path.node(0));
                 rows::usable_in_leaf(&leaf.end, &leaf.size, class)
             } else {
-                node::max_of(&self.rows.get(below).row[class])
+                node::max_of(&self.rows.get(below).0)
             };
             if max == old {
                 return;
             }
-            self.rows.get_mut(block).row[class][slot] = max;
-            below = block;
+            self.rows.get_mut(row).0[slot] = max;
+            below = row;
         }
     }
 
-    /// Keeps the rows of `classes` from now on, O(n) each. The blocks are paid.
+    /// Builds the rows of `classes`, O(n) each. Their records are paid.
     pub(super) fn build_rows(&mut self, classes: Classes) {
         if self.height == 0 {
             return;
-        }
-        if self.kept.is_empty() {
-            self.give_blocks(self.root, self.height);
         }
         for class in classes.each() {
             self.build_row(self.root, self.height, class);
         }
     }
 
-    /// Gives each inner node below `node` its row block. Depth is bounded by `MAX_HEIGHT`, here and below.
-    fn give_blocks(&mut self, node: u32, level: usize) {
-        self.inners.get_mut(node).rows = self.new_row_block();
-        for slot in 0..if level > 1 { F } else { 0 } {
-            match self.inners.get(node).child[slot] {
-                NIL => return,
-                child => self.give_blocks(child, level - 1),
-            }
-        }
-    }
-
-    /// Computes the row of `class` in every inner node below `node`; returns its maximum.
+    /// Computes the row of `class` in every inner node below `node`; returns its maximum. Depth is bounded by `MAX_HEIGHT`.
     fn build_row(&mut self, node: u32, level: usize, class: usize) -> K {
         let mut row = [K::ZERO; F];
         for (slot, usable) in row.iter_mut().enumerate() {
@@ -438,8 +423,10 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
                 self.build_row(child, level - 1, class)
             };
         }
-        let block = self.inners.get(node).rows;
-        self.rows.get_mut(block).row[class] = row;
-        node::max_of(&row)
+        let max = node::max_of(&row);
+        let id = self.new_row();
+        self.rows.get_mut(id).0 = row;
+        self.inners.get_mut(node).row[class] = id;
+        max
     }
 }

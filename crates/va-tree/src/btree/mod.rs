@@ -37,8 +37,8 @@
 //! - **BT6 last-end** no hole of the tree ends above `last_end`.
 //!
 //! # Cost
-//! An index is 6.5 KiB with the first 53 holes inside it (107 with 32-bit keys), and is built where it stays, or
-//! moved there: `new` is not const. `n` holes, fanout F: every operation is O(F log n) and changes O(log n) nodes, except that one request of each
+//! An index is 3.5 KiB with the first 29 holes inside it (59 with 32-bit keys). [`BTree::empty`] is a constant for a
+//! `static`, and [`BTree::init`] works in place. `n` holes, fanout F: every operation is O(F log n) and changes O(log n) nodes, except that one request of each
 //! alignment builds its row in O(n), that alignments above 1 GiB may walk O(n) holes, and that
 //! congruent areas pass the holes above the answer that could hold one of them.
 //! # Source
@@ -50,6 +50,7 @@ mod broken;
 mod change;
 mod cost;
 mod key;
+mod memory;
 mod node;
 mod path;
 mod rows;
@@ -57,19 +58,20 @@ mod search;
 mod validate;
 
 pub use key::Key;
+pub use memory::BTreeSupply;
 
 use crate::ledger::Ledger;
-use crate::slab::{NIL, SLABS_MAX, Slab};
+use crate::slab::Slab;
 use crate::{Fit, FreeIndex, IndexMemory};
 use core::fmt;
 use node::{Inner, Leaf};
 use path::Path;
-use rows::{Classes, RowBlock};
+use rows::{Classes, Row};
 use search::Search;
-use va_base::{AllocError, Broken, FreeError, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange};
+use va_base::{AllocError, Broken, FreeError, Late, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange};
 
 /// Leaves that are part of the index itself.
-const INLINE_LEAVES: usize = 8;
+const INLINE_LEAVES: usize = 4;
 /// Inner nodes that are: what the inline leaves can need.
 const INLINE_INNERS: usize = 1;
 
@@ -106,13 +108,15 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     default_window: VaRange,
     /// The same, as a search wants it.
     default_pages: (u64, u64),
-    platform: P,
+    platform: Late<P>,
     // The tree.
-    leaves: Slab<Leaf<K, F>, INLINE_LEAVES, SLABS_MAX>,
-    inners: Slab<Inner<K, F>, INLINE_INNERS, SLABS_MAX>,
-    rows: Slab<RowBlock<K, F>, INLINE_INNERS, SLABS_MAX>,
+    leaves: Slab<Leaf<K, F>, INLINE_LEAVES>,
+    inners: Slab<Inner<K, F>, INLINE_INNERS>,
+    rows: Slab<Row<K, F>, 0>,
     /// The alignment classes that have rows (BT4).
     kept: Classes,
+    /// Classes that a request would have had rows for, had there been memory.
+    rows_missed: Classes,
     /// Whether they stay when the tree is small.
     rows_always: bool,
     root: u32,
@@ -135,11 +139,65 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// the platform yet.
     ///
     /// # Errors
-    /// [`AllocError::BadRange`] if `extent` holds no whole page, or, with 32-bit keys, if more than 16 TiB lie between
-    /// its start rounded down to 1 GiB and its end.
+    /// As [`init`](Self::init).
     pub fn new(extent: VaRange, default_window: VaRange, platform: P) -> Result<Self, AllocError> {
-        // Split halves and lenders must satisfy the minimum fill (`cost`), and shifts work on whole vectors.
+        let mut tree = Self::empty(platform);
+        tree.init(extent, default_window)?;
+        Ok(tree)
+    }
+
+    /// Creates an index of no pages at all: a constant for a `static`. [`init`](Self::init) gives it an extent.
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    /// use va_base::{NoSlabs, Request, Va, VaRange};
+    /// use va_tree::{BTreeIndex, FreeIndex};
+    ///
+    /// static INDEX: Mutex<BTreeIndex<NoSlabs>> = Mutex::new(BTreeIndex::empty(NoSlabs));
+    ///
+    /// let space = VaRange::from_pages(0x100, 0x200).unwrap();
+    /// let mut index = INDEX.lock().unwrap();
+    /// assert!(index.alloc(&Request::pages(1).unwrap()).is_err());
+    /// index.init(space, space)?;
+    /// assert_eq!(index.alloc(&Request::pages(1).unwrap())?, Va::from_page(0x100));
+    /// # Ok::<(), va_base::AllocError>(())
+    /// ```
+    pub const fn empty(platform: P) -> Self {
+        Self::of_no_pages(Late::new(platform))
+    }
+
+    /// Creates an index of no pages.
+    pub(crate) const fn of_no_pages(platform: Late<P>) -> Self {
+        // Split halves must satisfy the minimum fill (`cost`), and shifts work on whole vectors.
         const { assert!(F >= 8 && F.is_multiple_of(8)) };
+        Self {
+            first: 0,
+            end: 0,
+            base: 0,
+            default_window: VaRange::EMPTY,
+            default_pages: (0, 0),
+            platform,
+            leaves: Slab::new(),
+            inners: Slab::new(),
+            rows: Slab::new(),
+            kept: Classes::NONE,
+            rows_missed: Classes::NONE,
+            rows_always: false,
+            root: 0,
+            height: 0,
+            longest: 0,
+            last_end: 0,
+            top_start: 0,
+            ledger: Ledger { live: 0, holes: 0, free_pages: 0, paid_holes: 0 },
+        }
+    }
+
+    /// Gives an [`empty`](Self::empty) index its extent, in place. Stack: some hundred bytes.
+    ///
+    /// # Errors
+    /// [`AllocError::BadRange`] if `extent` holds no whole page, or, with 32-bit keys, if more than 16 TiB lie between
+    /// its start rounded down to 1 GiB and its end. [`AllocError::Occupied`] if the index has an extent.
+    pub fn init(&mut self, extent: VaRange, default_window: VaRange) -> Result<(), AllocError> {
         va_base::assert_pages::<P>();
         let (first, end) = extent.whole_pages();
         let base = first & !((1 << rows::CLASSES) - 1);
@@ -148,29 +206,23 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         if first >= end || end - base - 1 > K::MAX.get() {
             return Err(bad);
         }
-        let mut tree = Self {
-            first,
-            end,
-            base,
-            default_window,
-            default_pages: (0, 0),
-            platform,
-            leaves: Slab::new(),
-            inners: Slab::new(),
-            rows: Slab::new(),
-            kept: Classes::NONE,
-            rows_always: false,
-            root: NIL,
-            height: 0,
-            longest: 0,
-            last_end: 0,
-            top_start: first - base,
-            ledger: Ledger { live: 0, holes: 1, free_pages: end - first, paid_holes: 0 },
-        };
-        tree.default_pages = tree.clip(default_window);
-        tree.count_paid();
-        tree.root = tree.new_leaf();
-        Ok(tree)
+        if self.first < self.end {
+            return Err(AllocError::Occupied { range: extent });
+        }
+        (self.first, self.end, self.base, self.top_start) = (first, end, base, first - base);
+        self.default_window = default_window;
+        self.default_pages = self.clip(default_window);
+        (self.ledger.holes, self.ledger.free_pages) = (1, end - first);
+        self.count_paid();
+        self.root = self.new_leaf();
+        Ok(())
+    }
+
+    /// Gives an [`empty`](Self::empty) index the platform that it asks from now on; one that has an extent keeps its own.
+    pub fn set_platform(&mut self, platform: P) {
+        if self.first == self.end {
+            self.platform = Late::new(platform);
+        }
     }
 
     /// The same index with [`always_keep_rows`](Self::always_keep_rows). For a new one: if the platform refuses, it is gone.
@@ -229,56 +281,6 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         inside.then(|| (start - self.base, end - self.base))
     }
 
-    /// Recomputes for how many holes the records in hand are enough, whatever the shape.
-    fn count_paid(&mut self) {
-        let mut inners = self.inners.capacity();
-        if self.has_rows() {
-            inners = inners.min(self.rows.capacity());
-        }
-        let leaves = cost::leaves_under(inners as u64, self.leaves.capacity() as u64, F);
-        let leaves = leaves.min(cost::leaves_within_height(path::MAX_HEIGHT, F));
-        self.ledger.paid_holes = cost::holes(leaves, F);
-    }
-
-    /// Makes sure that `holes` holes are paid for, or refuses and changes nothing that anyone could see.
-    #[inline]
-    fn pay(&mut self, holes: u64) -> Result<(), AllocError> {
-        if holes <= self.ledger.paid_holes { Ok(()) } else { self.pay_slow(holes) }
-    }
-
-    #[cold]
-    fn pay_slow(&mut self, holes: u64) -> Result<(), AllocError> {
-        let leaves = cost::leaves(holes, F);
-        let refused = |records| AllocError::NoMeta { records };
-        let count = |nodes: u64| usize::try_from(nodes).map_err(|_| refused(usize::MAX));
-        let inners = count(cost::inners(leaves, F))?;
-        if leaves > cost::leaves_within_height(path::MAX_HEIGHT, F) {
-            return Err(refused(count(leaves)?));
-        }
-        // Slabs lent before a refusal stay as spare capacity, and are counted.
-        let lent = self.leaves.reserve(count(leaves)?, &self.platform);
-        let lent = lent.and_then(|()| self.inners.reserve(inners, &self.platform));
-        let lent = lent.and_then(|()| match self.has_rows() {
-            true => self.rows.reserve(inners, &self.platform),
-            false => Ok(()),
-        });
-        self.count_paid();
-        lent.map_err(refused)
-    }
-
-    /// Keeps the rows of `classes`, in a tree of which `holes` holes are paid for.
-    #[cold]
-    fn keep_rows(&mut self, classes: Classes, holes: u64) -> Result<(), AllocError> {
-        let refused = |records| AllocError::NoMeta { records };
-        let inners =
-            usize::try_from(cost::inners(cost::leaves(holes, F), F)).map_err(|_| refused(usize::MAX))?;
-        self.rows.reserve(inners, &self.platform).map_err(refused)?;
-        self.build_rows(classes.without(self.kept));
-        self.kept = self.kept.with(classes);
-        self.count_paid();
-        Ok(())
-    }
-
     /// The pages of `window` that lie in the extent, relative. An empty one stays empty: nothing fits between its ends,
     /// which is all that the search looks at.
     #[inline]
@@ -329,6 +331,10 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     }
 
     /// O(log n); O(n) for an aligned request while its row is not kept, since building it is a change.
+    /// O(log n) without an alignment above a page, or if its class has a row. Otherwise O(n): a walk over the holes that are
+    /// long enough, up to the first that fits, since a row is built by [`alloc`](Self::alloc) and this call changes nothing.
+    /// Above 1 GiB both calls may walk: rows have no such class, since theirs only exclude holes without a multiple of 1 GiB,
+    /// and a class more is 128 bytes an inner node and an update a change, for requests that no kernel makes.
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
         match self.find_lowest_patiently(&self.wanted(request), &mut Path::new()) {
             Some(found) => Ok(self.va(found.at)),
@@ -336,8 +342,8 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         }
     }
 
-    /// O(log n), but for a request that builds a row (see the type). A row stays when then nothing fits: it is what tells so
-    /// the next time.
+    /// O(log n), but for a request that builds a row (see the type), or cannot, for want of memory: O(n). A row stays when
+    /// then nothing fits: it is what tells so the next time.
     #[inline]
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
         let wanted = self.wanted(request);
@@ -363,7 +369,8 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
                 // First what could be refused for the area itself: a refusal must not leave rows behind.
                 let holes = self.ledger.bound_after_take();
                 self.pay(holes)?;
-                self.keep_rows(wanted.class().map_or(Classes::NONE, Classes::only), holes)?;
+                // Without memory for the row the walk is long, and the answer the same.
+                let _ = self.keep_rows(wanted.class().map_or(Classes::NONE, Classes::only), holes);
                 self.find_lowest_patiently(&wanted, &mut path).ok_or_else(|| self.no_space(request))?
             }
         };
@@ -451,18 +458,17 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     fn memory(&self) -> IndexMemory {
         let leaf = size_of::<Leaf<K, F>>();
         let inner = size_of::<Inner<K, F>>();
-        let row = size_of::<RowBlock<K, F>>();
+        let row = size_of::<Row<K, F>>();
         IndexMemory {
             used_bytes: self.leaves.used() * leaf + self.inners.used() * inner,
             row_bytes: self.rows.used() * row,
-            lent_bytes: self.leaves.capacity() * leaf
-                + self.inners.capacity() * inner
-                + self.rows.capacity() * row,
+            lent_bytes: self.leaves.bytes() + self.inners.bytes() + self.rows.bytes(),
         }
     }
 
     fn validate(&self) -> Result<(), Broken> {
-        self.walk()
+        // Before `init` there is nothing to check.
+        if self.first == self.end { Ok(()) } else { self.walk() }
     }
 
     fn bug(&self, what: fmt::Arguments<'_>) -> ! {

@@ -18,7 +18,8 @@
 //! ```
 
 use super::Key;
-use crate::slab::{Linked, NIL};
+use super::rows::CLASSES;
+use crate::slab::{Linked, Movable, NIL};
 use va_base::Record;
 
 /// Up to `F` holes in address order.
@@ -93,12 +94,21 @@ impl<K: Key, const F: usize> Record for Leaf<K, F> {
 }
 
 impl<K: Key, const F: usize> Linked for Leaf<K, F> {
-    fn link(&self) -> u32 {
-        self.end[0].get() as u32
+    fn links(&self) -> [u32; 2] {
+        [self.end[0].get() as u32, self.end[1].get() as u32]
     }
 
-    fn set_link(&mut self, id: u32) {
-        self.end[0] = K::of(u64::from(id));
+    fn set_links(&mut self, links: [u32; 2]) {
+        let [previous, next] = links.map(|id| K::of(u64::from(id)));
+        (self.end[0], self.end[1]) = (previous, next);
+        (self.size[0], self.size[1]) = (K::ZERO, K::of(1));
+    }
+}
+
+impl<K: Key, const F: usize> Movable for Leaf<K, F> {
+    fn is_free(&self) -> bool {
+        // A second hole without a first: no leaf in use has that.
+        self.size[0] == K::ZERO && self.size[1] != K::ZERO
     }
 }
 
@@ -109,8 +119,8 @@ pub(super) struct Inner<K, const F: usize> {
     pub(super) sep: [K; F],
     pub(super) gap: [K; F],
     pub(super) child: [u32; F],
-    /// Its alignment rows, or [`NIL`] while the tree keeps none.
-    pub(super) rows: u32,
+    /// Its alignment rows, by class; of classes that are not kept this says nothing.
+    pub(super) row: [u32; CLASSES],
 }
 
 impl<K: Key, const F: usize> Inner<K, F> {
@@ -152,16 +162,24 @@ impl<K: Key, const F: usize> Inner<K, F> {
 }
 
 impl<K: Key, const F: usize> Record for Inner<K, F> {
-    const EMPTY: Self = Self { sep: [K::MAX; F], gap: [K::ZERO; F], child: [NIL; F], rows: NIL };
+    const EMPTY: Self = Self { sep: [K::MAX; F], gap: [K::ZERO; F], child: [NIL; F], row: [NIL; CLASSES] };
 }
 
 impl<K: Key, const F: usize> Linked for Inner<K, F> {
-    fn link(&self) -> u32 {
-        self.rows
+    fn links(&self) -> [u32; 2] {
+        [self.child[1], self.child[2]]
     }
 
-    fn set_link(&mut self, id: u32) {
-        self.rows = id;
+    fn set_links(&mut self, [previous, next]: [u32; 2]) {
+        (self.child[0], self.child[1], self.child[2]) = (NIL, previous, next);
+        self.gap[0] = K::of(1);
+    }
+}
+
+impl<K: Key, const F: usize> Movable for Inner<K, F> {
+    fn is_free(&self) -> bool {
+        // A gap without a child: no node in use has that.
+        self.child[0] == NIL && self.gap[0] != K::ZERO
     }
 }
 

@@ -10,18 +10,20 @@
 //!
 //! A gap is the row of class 0, and a row is kept as a gap is: eagerly, exactly, and level by level until one does
 //! not change. Each class costs that again on every change, so only those are kept that somebody has asked for in vain
-//! (a kernel asks for two or three). Above `2^18` pages (1 GiB) rows cannot promise, only exclude: such a request is
+//! (a kernel asks for two or three). A row is a record of its own, 128 bytes, so a class costs memory from its first use on
+//! and no other does. Rows are a cache: where the platform has no memory for one, a class is not kept, and requests of it
+//! walk over the holes until there is memory. Above `2^18` pages (1 GiB) rows cannot promise, only exclude: such a request is
 //! still answered exactly, with a walk over the holes that class 18 cannot exclude, O(n).
 //!
 //! ```text
 //!   inner   gap  |   9 |  30 |   4 |   0 ..      usable_0, always kept
-//!   block   row 1|   8 |  30 |   3 |   0 ..      pages after the first multiple of 2
-//!           row 2|   6 |  28 |   0 |   0 ..      ... of 4, if anybody aligns to 4
+//!   row 1        |   8 |  30 |   3 |   0 ..      pages after the first multiple of 2
+//!   row 2        |   6 |  28 |   0 |   0 ..      ... of 4, if a request was aligned to 4
 //! ```
 //!
 //! # Invariants
 //! - **BT4 rows** while a class is kept, `row[k][i]` of every inner node is the maximum of `usable_k` over all holes below
-//!   child `i`; rows of unused slots and of classes that are not kept are zero.
+//!   child `i`; rows of unused slots are zero.
 
 use super::Key;
 use crate::slab::Linked;
@@ -30,23 +32,22 @@ use va_base::Record;
 /// Alignments that have a class of their own: `2^1` to `2^18` pages (8 KiB to 1 GiB).
 pub(super) const CLASSES: usize = 18;
 
-/// The rows of one inner node; `row[k - 1]` is for `2^k` pages.
+/// The row of one class of one inner node.
 #[derive(Clone, Copy)]
-pub(super) struct RowBlock<K, const F: usize> {
-    pub(super) row: [[K; F]; CLASSES],
+pub(super) struct Row<K, const F: usize>(pub(super) [K; F]);
+
+impl<K: Key, const F: usize> Record for Row<K, F> {
+    const EMPTY: Self = Self([K::ZERO; F]);
 }
 
-impl<K: Key, const F: usize> Record for RowBlock<K, F> {
-    const EMPTY: Self = Self { row: [[K::ZERO; F]; CLASSES] };
-}
-
-impl<K: Key, const F: usize> Linked for RowBlock<K, F> {
-    fn link(&self) -> u32 {
-        self.row[0][0].get() as u32
+impl<K: Key, const F: usize> Linked for Row<K, F> {
+    fn links(&self) -> [u32; 2] {
+        [self.0[0].get() as u32, self.0[1].get() as u32]
     }
 
-    fn set_link(&mut self, id: u32) {
-        self.row[0][0] = K::of(u64::from(id));
+    fn set_links(&mut self, links: [u32; 2]) {
+        let [previous, next] = links.map(|id| K::of(u64::from(id)));
+        (self.0[0], self.0[1]) = (previous, next);
     }
 }
 
@@ -85,6 +86,12 @@ impl Classes {
 
     pub(super) fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
+    }
+
+    /// How many there are.
+    #[inline(always)]
+    pub(super) fn count(self) -> usize {
+        self.0.count_ones() as usize
     }
 
     /// The classes in it, smallest first.

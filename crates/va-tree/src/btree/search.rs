@@ -107,7 +107,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         // The size is at most `longest`, a key.
         let size = K::of(wanted.size);
         match wanted.class().filter(|&class| self.kept.has(class)) {
-            Some(class) => node::first_promise(&self.rows.get(node.rows).row[class], from, size),
+            Some(class) => node::first_promise(&self.rows.get(node.row[class]).0, from, size),
             None => node::first_promise(&node.gap, from, size),
         }
     }

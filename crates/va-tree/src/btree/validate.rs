@@ -1,7 +1,7 @@
 //! Checks FT1, FT2, FT4 to FT6, BT1 to BT6 and SL1 with a walk over everything, O(n).
 
 use super::cost::min_fill;
-use super::rows::{CLASSES, Classes, usable_in_leaf};
+use super::rows::{CLASSES, usable_in_leaf};
 use super::{BTree, Key};
 use crate::slab::NIL;
 use va_base::{Broken, Platform};
@@ -44,14 +44,13 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.ledger.validate()?;
         want("SL1", at, walk.leaves, self.leaves.used() as u64)?;
         want("SL1", at, walk.inners, self.inners.used() as u64)?;
-        want("SL1", at, if self.has_rows() { walk.inners } else { 0 }, self.rows.used() as u64)?;
-        for (freed, used, capacity) in [
-            (self.leaves.count_freed(), self.leaves.used(), self.leaves.capacity()),
-            (self.inners.count_freed(), self.inners.used(), self.inners.capacity()),
-            (self.rows.count_freed(), self.rows.used(), self.rows.capacity()),
-        ] {
-            let freed = freed.unwrap_or(usize::MAX);
-            ensure("SL1", at, capacity as u64, freed as u64, freed <= capacity - used)?;
+        want("SL1", at, walk.inners * self.kept.count() as u64, self.rows.used() as u64)?;
+        for (nth, conserved) in
+            [self.leaves.is_conserved(), self.inners.is_conserved(), self.rows.is_conserved()]
+                .into_iter()
+                .enumerate()
+        {
+            ensure("SL1", at, 0, nth as u64, conserved)?;
         }
         Ok(())
     }
@@ -98,20 +97,16 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             for (class, &exact) in below.row.iter().enumerate() {
                 truth.row[class] = truth.row[class].max(exact);
                 if self.kept.has(class) {
-                    let kept = self.rows.get(inner.rows).row[class][slot];
+                    let kept = self.row(node, class)[slot];
                     want("BT4", self.va(low), exact.get(), kept.get())?;
                 }
             }
             low = child_high;
         }
         if self.has_rows() {
-            let rows = &self.rows.get(inner.rows).row;
             for class in self.kept.each() {
-                let unused = rows[class][len..].iter().all(|&row| row == K::ZERO);
+                let unused = self.row(node, class)[len..].iter().all(|&row| row == K::ZERO);
                 ensure("BT4", at, 0, class as u64, unused)?;
-            }
-            for class in Classes::ALL.without(self.kept).each() {
-                ensure("BT4", at, 0, class as u64, rows[class] == [K::ZERO; F])?;
             }
         }
         Ok(truth)

@@ -43,7 +43,7 @@ pub struct AreaTree {
 
 impl AreaTree {
     /// Creates a tree without areas. Nothing is asked of a platform yet.
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Self { tree: Tree::new() }
     }
 
@@ -149,7 +149,13 @@ impl AreaTree {
         Broken::unless(count == self.len(), "SL1", Va::ZERO, count, self.len())
     }
 
-    /// Empties the tree and hands its slabs back.
+    /// Frees what more than `areas` records take, in at most `steps` steps of O(1) each; returns the bytes. Repeat while
+    /// it frees something: one call may move records and free nothing yet.
+    pub fn shrink(&mut self, areas: u64, steps: usize, platform: &impl Platform) -> usize {
+        usize::try_from(areas).map_or(0, |areas| self.tree.shrink(areas, steps, platform))
+    }
+
+    /// Empties the tree and frees its memory.
     pub fn clear(&mut self, platform: &impl Platform) {
         self.tree.slab.return_all(platform);
         *self = Self::new();

@@ -8,11 +8,11 @@ use va_base::{NoSlabs, VaRange};
 
 type Index = RbIndex<Exact, NoSlabs>;
 
-/// Twenty holes of one page, one page between each, and the rest of the space.
+/// Ten holes of one page, one page between each, and the rest of the space.
 fn index() -> Index {
     let space = VaRange::from_pages(8, 100).unwrap();
     let mut index = Index::new(space, space, NoSlabs).unwrap();
-    for page in 0..20 {
+    for page in 0..10 {
         index.take(VaRange::from_pages(9 + 2 * page, 10 + 2 * page).unwrap()).unwrap();
     }
     index.validate().unwrap();
@@ -96,7 +96,7 @@ fn ft5_a_wrong_count_is_named() {
 
 #[test]
 fn ft6_holes_that_are_not_paid_are_named() {
-    assert_eq!(broken(|index| index.ledger.paid_holes = 20), "FT6");
+    assert_eq!(broken(|index| index.ledger.paid_holes = 10), "FT6");
     assert_eq!(broken(|index| index.ledger.live = 1), "FT6");
 }
 

@@ -22,7 +22,7 @@
 //! FT1 to FT6 (see [`FreeIndex`]), RB1 to RB4 (see `tree`).
 //!
 //! # Cost
-//! A hole is one record of 48 bytes; the first 64 are inside the index, which is 3.1 KiB. Alloc, give back: O(log n); with [`Exact`] and an alignment
+//! A hole is one record of 48 bytes; the first 16 are inside the index, which is 1.5 KiB. Alloc, give back: O(log n); with [`Exact`] and an alignment
 //! above a page, O(n) at worst.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12); differences: `docs/kernel-map.md`.
@@ -38,12 +38,15 @@ pub use search::{Exact, Linux, Search};
 
 use crate::ledger::Ledger;
 use crate::slab::NIL;
+use crate::supply::{PieceWanted, Supplied, Table};
 use crate::{Fit, FreeIndex, IndexMemory};
 use core::fmt;
 use core::marker::PhantomData;
 use search::{TreeRef, Wanted};
 use tree::{Hole, INLINE_HOLES, Side, Tree};
-use va_base::{AllocError, Broken, FreeError, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
+use va_base::{
+    AllocError, Broken, FreeError, Late, PAGE_SIZE, Pages, Platform, Request, Supply, Va, VaRange,
+};
 
 /// A red-black tree of holes, searched as `S` says.
 ///
@@ -60,7 +63,7 @@ use va_base::{AllocError, Broken, FreeError, PAGE_SIZE, Pages, Platform, Request
 pub struct RbIndex<S: Search, P: Platform> {
     extent: VaRange,
     default_window: VaRange,
-    platform: P,
+    platform: Late<P>,
     tree: Tree,
     ledger: Ledger,
     search: PhantomData<S>,
@@ -70,23 +73,63 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
     /// Creates an index of the whole pages of `extent`, all free. Nothing is asked of the platform yet.
     ///
     /// # Errors
-    /// [`AllocError::BadRange`] if `extent` holds no whole page.
+    /// As [`init`](Self::init).
     pub fn new(extent: VaRange, default_window: VaRange, platform: P) -> Result<Self, AllocError> {
+        let mut index = Self::empty(platform);
+        index.init(extent, default_window)?;
+        Ok(index)
+    }
+
+    /// Creates an index of no pages at all: a constant for a `static`. [`init`](Self::init) gives it an extent.
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    /// use va_base::NoSlabs;
+    /// use va_tree::{RbIndex, rb};
+    ///
+    /// static INDEX: Mutex<RbIndex<rb::Linux, NoSlabs>> = Mutex::new(RbIndex::empty(NoSlabs));
+    /// # drop(INDEX.lock());
+    /// ```
+    pub const fn empty(platform: P) -> Self {
+        Self::of_no_pages(Late::new(platform))
+    }
+
+    /// Creates an index of no pages.
+    pub(crate) const fn of_no_pages(platform: Late<P>) -> Self {
+        Self {
+            extent: VaRange::EMPTY,
+            default_window: VaRange::EMPTY,
+            platform,
+            tree: Tree::new(),
+            ledger: Ledger { live: 0, holes: 0, free_pages: 0, paid_holes: INLINE_HOLES as u64 },
+            search: PhantomData,
+        }
+    }
+
+    /// Gives an [`empty`](Self::empty) index its extent, in place.
+    ///
+    /// # Errors
+    /// [`AllocError::BadRange`] if `extent` holds no whole page. [`AllocError::Occupied`] if the index has an extent.
+    pub fn init(&mut self, extent: VaRange, default_window: VaRange) -> Result<(), AllocError> {
         va_base::assert_pages::<P>();
         let (first, end) = extent.whole_pages();
         let bad = AllocError::BadRange { range: extent, extent: VaRange::ALL };
         let pages = VaRange::from_pages(first, end).filter(|pages| !pages.is_empty()).ok_or(bad)?;
-        let mut index = Self {
-            extent: pages,
-            default_window,
-            platform,
-            tree: Tree::new(),
-            ledger: Ledger { live: 0, holes: 1, free_pages: end - first, paid_holes: INLINE_HOLES as u64 },
-            search: PhantomData,
-        };
-        let id = index.new_hole(pages.start().get(), pages.end().get());
-        index.tree.insert(id, NIL, Side::Left);
-        Ok(index)
+        if !self.extent.is_empty() {
+            return Err(AllocError::Occupied { range: extent });
+        }
+        (self.extent, self.default_window) = (pages, default_window);
+        (self.ledger.holes, self.ledger.free_pages) = (1, end - first);
+        let id = self.new_hole(pages.start().get(), pages.end().get());
+        self.tree.insert(id, NIL, Side::Left);
+        Ok(())
+    }
+
+    /// Gives an [`empty`](Self::empty) index the platform that it asks from now on; one that has an extent keeps its own.
+    pub fn set_platform(&mut self, platform: P) {
+        if self.extent.is_empty() {
+            self.platform = Late::new(platform);
+        }
     }
 
     /// The shape of the tree, to compare with a kernel's: `(start, end, depth)` of each hole, in address order.
@@ -368,7 +411,7 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
         IndexMemory {
             used_bytes: self.tree.slab.used() * size_of::<Hole>(),
             row_bytes: 0,
-            lent_bytes: self.tree.slab.capacity() * size_of::<Hole>(),
+            lent_bytes: self.tree.slab.bytes(),
         }
     }
 
@@ -402,13 +445,54 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
         self.ledger.validate()?;
         let used = self.tree.slab.used() as u64;
         Broken::unless(count == used, "SL1", Va::ZERO, count, used)?;
-        let spare = (self.tree.slab.capacity() as u64) - used;
-        let freed = self.tree.slab.count_freed().map_or(u64::MAX, |freed| freed as u64);
-        Broken::unless(freed <= spare, "SL1", Va::ZERO, spare, freed)
+        Broken::unless(self.tree.slab.is_conserved(), "SL1", Va::ZERO, 0, 1)
     }
 
     fn bug(&self, what: fmt::Arguments<'_>) -> ! {
         self.platform.bug(what, None)
+    }
+}
+
+/// Memory for the holes of an [`RbIndex`].
+pub struct RbSupply(Supply<Hole>);
+
+impl<S: Search, P: Platform> Supplied for RbIndex<S, P> {
+    type Supply = RbSupply;
+
+    fn wanted(&self, areas: u64) -> Option<PieceWanted> {
+        // Each area may be one hole more, too.
+        let bound = self.ledger.with_pieces(areas.checked_mul(2)?)?.bound();
+        if bound <= self.ledger.paid_holes {
+            return None;
+        }
+        let next = self.tree.slab.next(usize::try_from(bound).ok()?)?;
+        Some(PieceWanted { table: Table::Holes, next, bytes: next.bytes::<Hole>() })
+    }
+
+    fn alloc_supply(wanted: PieceWanted, platform: &impl Platform) -> Option<RbSupply> {
+        match wanted.table {
+            Table::Holes => wanted.next.alloc(platform).map(RbSupply),
+            Table::Leaves | Table::Inners | Table::Rows => None,
+        }
+    }
+
+    fn donate(&mut self, supply: RbSupply) -> Result<(), RbSupply> {
+        let unused = self.tree.slab.add(supply.0).map_err(RbSupply);
+        self.ledger.paid_holes = self.tree.slab.capacity() as u64;
+        unused
+    }
+
+    fn free_supply(supply: RbSupply, platform: &impl Platform) {
+        supply.0.free(platform);
+    }
+
+    fn shrink(&mut self, steps: usize) -> usize {
+        // What one more area could need stays, so that a shrinker and an alloc do not take turns.
+        let Ok(need) = usize::try_from(self.ledger.bound_after_take()) else { return 0 };
+        let freed = self.tree.shrink(need, steps, &self.platform);
+        self.ledger.paid_holes = self.tree.slab.capacity() as u64;
+        self.check();
+        freed
     }
 }
 

@@ -91,9 +91,9 @@ impl Search for Linux {
 #[inline]
 fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
     let mut low = wanted.low;
-    let holes = tree.slab.all();
+    let holes = tree.slab.view();
     let mut id = tree.root;
-    let mut hole = holes.get(id as usize)?;
+    let mut hole = holes.find(id)?;
     loop {
         // Strict: a hole that starts at the window's start has nothing of use to its left.
         if low < hole.start
@@ -112,7 +112,7 @@ fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
         // A dead end: back to an ancestor that fits, or whose right side is still to be seen.
         loop {
             id = hole.parent;
-            hole = holes.get(id as usize)?;
+            hole = holes.find(id)?;
             if wanted.fits_in(hole, low) {
                 return Some(id);
             }
@@ -132,7 +132,7 @@ fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
 impl Search for Exact {
     #[inline]
     fn find(tree: &TreeRef<'_>, wanted: &Wanted) -> Option<(u32, u64)> {
-        let holes = tree.0.slab.all();
+        let holes = tree.0.slab.view();
         let mut id = tree.0.root;
         let mut hole = promising(holes, id, wanted.size)?;
         loop {
@@ -158,7 +158,7 @@ impl Search for Exact {
                 // Up, past every hole whose right side this was.
                 loop {
                     let parent = hole.parent;
-                    hole = holes.get(parent as usize)?;
+                    hole = holes.find(parent)?;
                     let from_left = hole.left() == id;
                     id = parent;
                     if from_left {

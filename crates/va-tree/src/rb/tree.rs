@@ -22,11 +22,14 @@
 //! - **RB3 links** a child's parent is the one whose child it is.
 //! - **RB4 list** the list links are the in-order neighbours.
 
-use crate::slab::{Linked, NIL, Slab};
-use va_base::Record;
+use crate::slab::{Last, Linked, Movable, NIL, Slab, View};
+use va_base::{Platform, Record};
 
 /// Holes that are part of the index itself.
-pub(super) const INLINE_HOLES: usize = 64;
+pub(super) const INLINE_HOLES: usize = 16;
+
+/// Most holes in the flat beginning of the records: 6 MiB, so that a copy when it grows has a bound.
+const FLAT_HOLES: usize = 1 << 17;
 
 /// Which child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,40 +100,53 @@ impl Record for Hole {
 }
 
 impl Linked for Hole {
-    fn link(&self) -> u32 {
-        self.next
+    fn links(&self) -> [u32; 2] {
+        [self.prev, self.next]
     }
 
-    fn set_link(&mut self, id: u32) {
-        self.next = id;
+    fn set_links(&mut self, [previous, next]: [u32; 2]) {
+        (self.prev, self.next) = (previous, next);
+        (self.start, self.end) = (1, 0);
     }
 }
 
-/// Hole `id` of `holes`, if there is one and `size` or more below it. [`NIL`] lies past every slice.
+impl Movable for Hole {
+    fn is_free(&self) -> bool {
+        self.start > self.end
+    }
+}
+
+/// The records of a tree.
+pub(super) type Holes = Slab<Hole, INLINE_HOLES, FLAT_HOLES>;
+
+/// The same, for a walk.
+pub(super) type HolesView<'a> = View<'a, Hole, INLINE_HOLES, FLAT_HOLES>;
+
+/// Hole `id` of `holes`, if there is one and `size` or more below it.
 #[inline(always)]
-pub(super) fn promising(holes: &[Hole], id: u32, size: u64) -> Option<&Hole> {
-    holes.get(id as usize).filter(|hole| hole.subtree_max_size >= size)
+pub(super) fn promising<'a>(holes: HolesView<'a>, id: u32, size: u64) -> Option<&'a Hole> {
+    holes.find(id).filter(|hole| hole.subtree_max_size >= size)
 }
 
 #[inline(always)]
-fn max_size(holes: &[Hole], id: u32) -> u64 {
-    holes.get(id as usize).map_or(0, |hole| hole.subtree_max_size)
+fn max_size(holes: HolesView<'_>, id: u32) -> u64 {
+    holes.find(id).map_or(0, |hole| hole.subtree_max_size)
 }
 
 /// FT3: what `subtree_max_size` of `hole` must be.
 #[inline(always)]
-fn computed_max(holes: &[Hole], hole: &Hole) -> u64 {
+fn computed_max(holes: HolesView<'_>, hole: &Hole) -> u64 {
     hole.size().max(max_size(holes, hole.left())).max(max_size(holes, hole.right()))
 }
 
 /// The tree and its list. One of areas, where nobody asks for the largest, leaves that value alone.
 pub(super) struct Tree<const LARGEST: bool = true> {
-    pub(super) slab: Slab<Hole, INLINE_HOLES, 1>,
+    pub(super) slab: Holes,
     pub(super) root: u32,
 }
 
 impl<const LARGEST: bool> Tree<LARGEST> {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { slab: Slab::new(), root: NIL }
     }
 
@@ -147,7 +163,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
     /// Largest size below `id`, 0 for no hole.
     #[inline(always)]
     pub(super) fn max_size(&self, id: u32) -> u64 {
-        max_size(self.slab.all(), id)
+        max_size(self.slab.view(), id)
     }
 
     /// Colours hole `id`, to break RB1 or RB2.
@@ -163,7 +179,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
 
     #[inline(always)]
     fn computed_max(&self, id: u32) -> u64 {
-        computed_max(self.slab.all(), self.get(id))
+        computed_max(self.slab.view(), self.get(id))
     }
 
     /// Sets `subtree_max_size` right from `id` upward, until one comes out as it stood.
@@ -172,13 +188,14 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         if !LARGEST {
             return;
         }
-        let holes = self.slab.all_mut();
-        while let Some(hole) = holes.get(id as usize) {
+        loop {
+            let holes = self.slab.view();
+            let Some(hole) = holes.find(id) else { return };
             let max = computed_max(holes, hole);
             if hole.subtree_max_size == max {
                 return;
             }
-            let hole = &mut holes[id as usize];
+            let hole = self.slab.get_mut(id);
             hole.subtree_max_size = max;
             id = hole.parent;
         }
@@ -187,8 +204,8 @@ impl<const LARGEST: bool> Tree<LARGEST> {
     /// Where a hole `[start, end)` would be linked below `from`; `None` if it overlaps one there. `from` is not [`NIL`].
     #[inline]
     pub(super) fn find_link(&self, mut from: u32, start: u64, end: u64) -> Option<(u32, Side)> {
-        let holes = self.slab.all();
-        let mut hole = holes.get(from as usize)?;
+        let holes = self.slab.view();
+        let mut hole = holes.find(from)?;
         loop {
             let (side, child) = if end <= hole.start {
                 (Side::Left, hole.left())
@@ -197,7 +214,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
             } else {
                 return None;
             };
-            match holes.get(child as usize) {
+            match holes.find(child) {
                 Some(below) => (from, hole) = (child, below),
                 None => return Some((from, side)),
             }
@@ -413,6 +430,43 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         }
     }
 
+    /// Lowers the number of records towards `low` by one step: the topmost is forgotten, or moves to a free one.
+    pub(super) fn lower(&mut self, low: usize) {
+        let Last::Moved { from, to } = self.slab.move_last(low) else { return };
+        let Hole { parent, child, prev, next, .. } = *self.get(to);
+        if parent == NIL {
+            self.root = to;
+        } else {
+            let side = self.side_of(from, parent);
+            self.get_mut(parent).child[side as usize] = to;
+        }
+        for child in child.into_iter().filter(|&child| child != NIL) {
+            self.get_mut(child).parent = to;
+        }
+        if prev != NIL {
+            self.get_mut(prev).next = to;
+        }
+        if next != NIL {
+            self.get_mut(next).prev = to;
+        }
+    }
+
+    /// Frees what more than `need` records take, in at most `steps` steps; returns the bytes.
+    pub(super) fn shrink(&mut self, need: usize, mut steps: usize, platform: &impl Platform) -> usize {
+        let mut freed = 0;
+        while steps > 0
+            && let Some(low) = self.slab.next_lower(need)
+        {
+            if self.slab.capacity() > low {
+                self.lower(low);
+                steps -= 1;
+            } else {
+                freed += self.slab.free_pieces(&mut steps, platform);
+            }
+        }
+        freed
+    }
+
     /// The first hole in address order.
     pub(super) fn first(&self) -> u32 {
         let mut id = self.root;
@@ -425,8 +479,8 @@ impl<const LARGEST: bool> Tree<LARGEST> {
     /// The lowest hole that ends above `at`.
     pub(super) fn first_ending_above(&self, at: u64) -> u32 {
         let (mut id, mut found) = (self.root, NIL);
-        let holes = self.slab.all();
-        while let Some(hole) = holes.get(id as usize) {
+        let holes = self.slab.view();
+        while let Some(hole) = holes.find(id) {
             if hole.end > at {
                 found = id;
                 id = hole.left();
@@ -440,8 +494,8 @@ impl<const LARGEST: bool> Tree<LARGEST> {
     /// The highest hole that starts at or below `at`.
     pub(super) fn last_starting_to(&self, at: u64) -> u32 {
         let (mut id, mut found) = (self.root, NIL);
-        let holes = self.slab.all();
-        while let Some(hole) = holes.get(id as usize) {
+        let holes = self.slab.view();
+        while let Some(hole) = holes.find(id) {
             if hole.start <= at {
                 found = id;
                 id = hole.right();

@@ -1,0 +1,148 @@
+//! A machine that is told of late: a constant without one, so that what is built on it is a constant too.
+//!
+//! # Theory
+//! A space has its machine as a field, and the machine is often known no earlier than the space gets its extent: a
+//! reference, a handle. A constant of the space cannot have it then, and a space that is written with it is a value that
+//! lies on a stack first. [`Late`] is that field: nothing at first, then the machine, for good. So an empty space is a
+//! constant, which is copied from where constants are to where it is to be.
+//!
+//! Without a machine there is no memory, no CPU but one, and nothing to flush: whatever asks fails, and changes nothing.
+//!
+//! # Cost
+//! A comparison where the machine does something; none where its method is empty.
+
+use crate::{Broken, Drain, Epoch, LockClass, Machine, NoSlabs, Platform, Record, Table, VaRange};
+use core::fmt;
+
+/// A platform or a machine, or none yet.
+///
+/// ```
+/// use va_base::{Late, NoSlabs, Platform};
+/// # #[derive(Clone, Copy)] struct R; impl va_base::Record for R { const EMPTY: Self = R; }
+/// static NOBODY: Late<NoSlabs> = Late::NONE;
+/// assert!(NOBODY.lend_slab::<R>(1).is_none());
+/// assert!(NOBODY.get().is_none());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Late<P>(Option<P>);
+
+impl<P> Late<P> {
+    /// None yet.
+    pub const NONE: Self = Self(None);
+
+    /// Wraps one that is known.
+    pub const fn new(platform: P) -> Self {
+        Self(Some(platform))
+    }
+
+    /// Returns it, if it is known.
+    #[inline(always)]
+    pub const fn get(&self) -> Option<&P> {
+        self.0.as_ref()
+    }
+}
+
+impl<P: Platform> Late<P> {
+    /// Does as [`Platform::bug`].
+    pub fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+        match self.get() {
+            Some(platform) => platform.bug(what, broken),
+            None => NoSlabs.bug(what, broken),
+        }
+    }
+}
+
+impl<P: Platform> Platform for Late<P> {
+    const PAGE_SHIFT: u32 = P::PAGE_SHIFT;
+
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        self.get()?.lend_slab(min)
+    }
+
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        if let Some(platform) = self.get() {
+            platform.take_back_slab(slab);
+        }
+    }
+
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+        self.bug(what, broken)
+    }
+}
+
+impl<P: Machine> Machine for Late<P> {
+    type Lock = P::Lock;
+    type PurgeLock = P::PurgeLock;
+    type OwnerLock = P::OwnerLock;
+
+    fn cpus_possible(&self) -> u32 {
+        self.get().map_or(1, P::cpus_possible)
+    }
+
+    #[inline(always)]
+    fn cpus_online(&self) -> u32 {
+        match self.get() {
+            Some(machine) => machine.cpus_online(),
+            None => 1,
+        }
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        self.get()?.lend_table()
+    }
+
+    fn take_back_table<T: Table>(&self, table: &'static T) {
+        if let Some(machine) = self.get() {
+            machine.take_back_table(table);
+        }
+    }
+
+    fn flush(&self, ranges: &[VaRange]) -> Epoch {
+        self.get().map_or(Epoch::default(), |machine| machine.flush(ranges))
+    }
+
+    fn completed(&self, epoch: Epoch) -> bool {
+        self.get().is_none_or(|machine| machine.completed(epoch))
+    }
+
+    fn wait(&self, epoch: Epoch) {
+        if let Some(machine) = self.get() {
+            machine.wait(epoch);
+        }
+    }
+
+    #[inline(always)]
+    fn hears_settled(&self) -> bool {
+        match self.get() {
+            Some(machine) => machine.hears_settled(),
+            None => false,
+        }
+    }
+
+    fn settled(&self, ranges: &[VaRange]) {
+        if let Some(machine) = self.get() {
+            machine.settled(ranges);
+        }
+    }
+
+    fn drain(&self) -> Drain {
+        self.get().map_or(Drain::Here, P::drain)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn locking(&self, class: LockClass) {
+        // No closure: it does not know who called.
+        if let Some(machine) = self.get() {
+            machine.locking(class);
+        }
+    }
+
+    fn reclaim(&self) -> u64 {
+        self.get().map_or(0, P::reclaim)
+    }
+
+    fn can_reclaim(&self) -> bool {
+        self.get().is_some_and(P::can_reclaim)
+    }
+}

@@ -1,0 +1,599 @@
+//! An array of records in pieces of one page, or larger ones where the platform offers them.
+//!
+//! # Theory
+//! Records of the core lie in memory that the platform supplies piece by piece ([`Platform::lend_slab`]). A structure that
+//! needs one long piece, or has a fixed number of places for pieces, stops for ever when memory is fragmented. So the
+//! array here needs no piece larger than a page ([`PIECE_BYTES`]), has no directory that fills, and takes larger pieces
+//! when it can have them, since then a lookup is one table entry away.
+//!
+//! Records are numbered from 0. They fall into *buckets*, each as long as all before it together; the first two hold
+//! what fits in one page. A bucket is filled in one of two ways. Either by one piece (*whole*), or by pieces of a page
+//! (*paged*), which a radix tree of three levels finds by number, as an inode finds its blocks: directly for the first
+//! 256 pieces, then by one level more for 65,536, then by two. Each node of that tree is a page too. When a bucket
+//! begins, a whole one is asked for; where that fails, a page. So after a shortage the next bucket is whole again.
+//!
+//! ```text
+//!   number    0 1 2 3 | 4 5 6 7 | 8 ...... 15 | 16 ................ 31 |       4 records a page
+//!   bucket       0    |    1    |      2      |           3           |
+//!             [whole]   [whole]   [page][page]  [whole                ]
+//!                                   |     |
+//!   near      [ -  -  * - * - - - - - - ...]        pieces 2 and 3
+//! ```
+//!
+//! An *id* names a record as five bits of bucket and 27 of slot: [`at`](PagedArray::at) needs a shift, a mask and one
+//! table entry for a record of a whole bucket. [`id`](PagedArray::id) computes it from the number.
+//!
+//! The array asks nobody for memory. [`next`](PagedArray::next) says what would make it longer, [`Next::alloc`] asks the
+//! platform for that, with or without locks held, and [`add`](PagedArray::add) uses it. In the other direction
+//! [`remove_last`](PagedArray::remove_last) shortens the array by the piece at its end.
+//!
+//! # Invariants
+//! - **PA1 held** every record below the length is found, and none at or above it.
+//!
+//! # Cost
+//! 576 bytes. A record of a whole bucket: about eight instructions; of a paged one about thirty, up to three loads more.
+//! Nodes take 1/256 of the memory of paged pieces.
+//! # Source
+//! Our own; the levels are those of an inode's block map.
+
+use crate::{Broken, Platform, Record, Va};
+
+/// Bytes of the smallest piece: a page of 4 KiB.
+pub const PIECE_BYTES: usize = 4096;
+
+/// Bits of an id that name the slot.
+const SLOT_BITS: u32 = 27;
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+/// Buckets that an id can name.
+const BUCKETS: usize = 1 << (u32::BITS - SLOT_BITS);
+/// Entries of a node, a power of two. A page of them where a pointer has 64 bits.
+const NODE: usize = 256;
+const NODE_BITS: u32 = NODE.ilog2();
+
+/// The id of no record.
+pub const NO_ID: u32 = u32::MAX;
+
+/// A slice of no records, as a constant may hold it.
+const fn nothing<'a, T>() -> &'a mut [T] {
+    &mut []
+}
+
+/// A piece of memory that an array holds, or an empty one.
+struct Piece<T: Record>(&'static mut [T]);
+
+impl<T: Record> Clone for Piece<T> {
+    /// Returns an empty piece: memory has one owner.
+    fn clone(&self) -> Self {
+        Self::EMPTY
+    }
+}
+
+impl<T: Record> Record for Piece<T> {
+    const EMPTY: Self = Self(nothing());
+}
+
+type Node<T> = &'static mut [Piece<T>];
+type Middle<T> = &'static mut [Piece<Piece<T>>];
+type Far<T> = &'static mut [Piece<Piece<Piece<T>>>];
+
+/// An array of records that grows and shrinks piece by piece, at its end. See the module.
+///
+/// Its owner frees the memory with [`clear`](Self::clear); dropped without, the memory is leaked.
+pub struct PagedArray<T: Record> {
+    whole: [Piece<T>; BUCKETS],
+    /// Pieces below 256, by number of the piece.
+    near: Node<T>,
+    /// Pieces below 2^16.
+    middle: Middle<T>,
+    /// Pieces below 2^24.
+    far: Far<T>,
+    /// Where the next record would be.
+    end: Place,
+    /// Binary logarithm of the records of the smallest piece.
+    piece_log2: u32,
+    /// What is counted as one record: this many values of `T`, side by side.
+    stride: u32,
+}
+
+/// A bucket and a slot in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    bucket: u32,
+    slot: u32,
+}
+
+/// What an array needs to become longer by one piece. Plain data: valid until the array changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Next {
+    end: Place,
+    piece_log2: u32,
+    stride: u32,
+    /// Nodes missing on the way to the next paged piece.
+    near: bool,
+    middle: bool,
+    far: bool,
+}
+
+/// Memory that makes one array longer by one piece, or that came out of it.
+#[must_use]
+pub struct Supply<T: Record> {
+    end: Place,
+    whole: bool,
+    piece: &'static mut [T],
+    near: Option<Node<T>>,
+    middle: Option<Middle<T>>,
+    far: Option<Far<T>>,
+}
+
+impl<T: Record> PagedArray<T> {
+    /// Creates an empty array whose smallest piece is as many records as fit in a page, rounded down to a power of two.
+    pub const fn new() -> Self {
+        Self::with_stride(1)
+    }
+
+    /// Creates an empty array of which each record is `stride` values of `T`, side by side. If that is more than a page,
+    /// the smallest piece is one record.
+    pub const fn with_stride(stride: u32) -> Self {
+        let stride = if stride == 0 { 1 } else { stride };
+        let bytes = size_of::<T>() as u64 * stride as u64;
+        // Records of no bytes: one a piece, as those longer than a page.
+        let piece_log2 = match (PIECE_BYTES as u64).checked_div(bytes) {
+            None | Some(0) => 0,
+            Some(fit) => fit.ilog2(),
+        };
+        Self {
+            whole: [Piece::EMPTY; BUCKETS],
+            near: &mut [],
+            middle: &mut [],
+            far: &mut [],
+            end: Place { bucket: 0, slot: 0 },
+            piece_log2,
+            stride,
+        }
+    }
+
+    /// Records that the array holds memory for.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        number(self.end, self.piece_log2) as usize
+    }
+
+    /// Tells whether the array holds no memory.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.end.bucket == 0 && self.end.slot == 0
+    }
+
+    /// Records of the smallest piece.
+    #[inline]
+    pub const fn piece_len(&self) -> usize {
+        1 << self.piece_log2
+    }
+
+    /// Bytes of all pieces, nodes aside.
+    pub const fn bytes(&self) -> usize {
+        self.len() * self.stride as usize * size_of::<T>()
+    }
+
+    /// Returns the id of record `number`, whether the array is that long or not.
+    #[inline(always)]
+    pub const fn id(&self, number: u32) -> u32 {
+        let pieces = number >> self.piece_log2;
+        let bucket = u32::BITS - pieces.leading_zeros();
+        (bucket << SLOT_BITS) | (number - first_number(bucket, self.piece_log2))
+    }
+
+    /// Returns the number of the record with this id.
+    #[inline]
+    pub const fn number(&self, id: u32) -> u32 {
+        number(Place { bucket: id >> SLOT_BITS, slot: id & SLOT_MASK }, self.piece_log2)
+    }
+
+    /// Returns the id that follows `id` in the order of numbers.
+    #[inline]
+    pub const fn id_after(&self, id: u32) -> u32 {
+        let (bucket, slot) = (id >> SLOT_BITS, id & SLOT_MASK);
+        if slot + 1 == bucket_len(bucket, self.piece_log2) { (bucket + 1) << SLOT_BITS } else { id + 1 }
+    }
+
+    /// Returns the id that precedes `id`; that of record 0 has none.
+    #[inline]
+    pub const fn id_before(&self, id: u32) -> u32 {
+        if id & SLOT_MASK > 0 || id == 0 {
+            return id.wrapping_sub(1);
+        }
+        let bucket = (id >> SLOT_BITS) - 1;
+        (bucket << SLOT_BITS) | (bucket_len(bucket, self.piece_log2) - 1)
+    }
+
+    /// Returns the record with this id if its bucket is whole; [`at`](Self::at) finds the others too. For arrays without a
+    /// stride.
+    #[inline(always)]
+    pub fn at_whole(&self, id: u32) -> Option<&T> {
+        self.whole[(id >> SLOT_BITS) as usize].0.get((id & SLOT_MASK) as usize)
+    }
+
+    /// The same, to change it.
+    #[inline(always)]
+    pub fn at_whole_mut(&mut self, id: u32) -> Option<&mut T> {
+        self.whole[(id >> SLOT_BITS) as usize].0.get_mut((id & SLOT_MASK) as usize)
+    }
+
+    /// Returns the record with this id, if the array is that long. For arrays without a stride.
+    #[inline(always)]
+    pub fn at(&self, id: u32) -> Option<&T> {
+        match self.at_whole(id) {
+            Some(record) => Some(record),
+            None => self.at_paged(id),
+        }
+    }
+
+    /// The same, to change it.
+    #[inline(always)]
+    pub fn at_mut(&mut self, id: u32) -> Option<&mut T> {
+        let (bucket, slot) = ((id >> SLOT_BITS) as usize, (id & SLOT_MASK) as usize);
+        // A length first, and then the borrow: a borrow in the condition would last for both ways.
+        if slot < self.whole[bucket].0.len() {
+            return self.whole[bucket].0.get_mut(slot);
+        }
+        self.at_paged_mut(id)
+    }
+
+    /// Returns record `number`, as [`at`](Self::at).
+    #[inline(always)]
+    pub fn get(&self, number: u32) -> Option<&T> {
+        self.at(self.id(number))
+    }
+
+    /// The same, to change it.
+    #[inline(always)]
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.at_mut(self.id(number))
+    }
+
+    /// Returns the values of record `number`, if the array is that long.
+    #[inline]
+    pub fn row(&self, number: u32) -> Option<&[T]> {
+        let id = self.id(number);
+        let (stride, slot) = (self.stride as usize, (id & SLOT_MASK) as usize * self.stride as usize);
+        match self.whole[(id >> SLOT_BITS) as usize].0.get(slot..slot + stride) {
+            Some(row) => Some(row),
+            None => {
+                let (piece, slot) = self.paged(id)?;
+                piece.get(slot..slot + stride)
+            }
+        }
+    }
+
+    /// The same, to change them.
+    #[inline]
+    pub fn row_mut(&mut self, number: u32) -> Option<&mut [T]> {
+        let id = self.id(number);
+        let (stride, slot) = (self.stride as usize, (id & SLOT_MASK) as usize * self.stride as usize);
+        let bucket = (id >> SLOT_BITS) as usize;
+        if slot + stride <= self.whole[bucket].0.len() {
+            return self.whole[bucket].0.get_mut(slot..slot + stride);
+        }
+        let (piece, slot) = self.paged_mut(id)?;
+        piece.get_mut(slot..slot + stride)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn at_paged(&self, id: u32) -> Option<&T> {
+        let (piece, slot) = self.paged(id)?;
+        piece.get(slot)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn at_paged_mut(&mut self, id: u32) -> Option<&mut T> {
+        let (piece, slot) = self.paged_mut(id)?;
+        piece.get_mut(slot)
+    }
+
+    /// Number of the piece of a page that would hold this id.
+    #[inline(always)]
+    const fn piece_of(id: u32, piece_log2: u32) -> usize {
+        let (bucket, slot) = (id >> SLOT_BITS, id & SLOT_MASK);
+        // All buckets before have as many pieces together as this one; the first has no bucket before it.
+        (((1u64 << bucket) >> 1) + (slot >> piece_log2) as u64) as usize
+    }
+
+    /// The page that holds this id, and where in it the record begins.
+    #[inline(always)]
+    fn paged(&self, id: u32) -> Option<(&[T], usize)> {
+        let at = Self::piece_of(id, self.piece_log2);
+        let node = if at < NODE {
+            &self.near
+        } else if at < 1 << (2 * NODE_BITS) {
+            &self.middle.get(at >> NODE_BITS)?.0
+        } else {
+            &self.far.get(at >> (2 * NODE_BITS))?.0.get((at >> NODE_BITS) % NODE)?.0
+        };
+        let slot = (id & SLOT_MASK) as usize & (self.piece_len() - 1);
+        Some((node.get(at % NODE)?.0, slot * self.stride as usize))
+    }
+
+    #[inline(always)]
+    fn paged_mut(&mut self, id: u32) -> Option<(&mut [T], usize)> {
+        let at = Self::piece_of(id, self.piece_log2);
+        let slot = (id & SLOT_MASK) as usize & (self.piece_len() - 1);
+        let slot = slot * self.stride as usize;
+        Some((&mut self.node_mut(at)?.get_mut(at % NODE)?.0, slot))
+    }
+
+    /// The node whose entries are the pieces around number `at`.
+    fn node_mut(&mut self, at: usize) -> Option<&mut Node<T>> {
+        Some(if at < NODE {
+            &mut self.near
+        } else if at < 1 << (2 * NODE_BITS) {
+            &mut self.middle.get_mut(at >> NODE_BITS)?.0
+        } else {
+            &mut self.far.get_mut(at >> (2 * NODE_BITS))?.0.get_mut((at >> NODE_BITS) % NODE)?.0
+        })
+    }
+
+    /// Returns what would make the array longer by a piece; `None` if ids cannot name more records.
+    pub fn next(&self) -> Option<Next> {
+        let Place { bucket, slot } = self.end;
+        if bucket > last_bucket(self.piece_log2) {
+            return None;
+        }
+        let at = Self::piece_of((bucket << SLOT_BITS) | slot, self.piece_log2);
+        let (near, middle, far) = if at < NODE {
+            (self.near.is_empty(), false, false)
+        } else if at < 1 << (2 * NODE_BITS) {
+            let below = self.middle.get(at >> NODE_BITS);
+            (below.is_none_or(|node| node.0.is_empty()), self.middle.is_empty(), false)
+        } else {
+            let middle = self.far.get(at >> (2 * NODE_BITS)).filter(|node| !node.0.is_empty());
+            let below = middle.and_then(|node| node.0.get((at >> NODE_BITS) % NODE));
+            (below.is_none_or(|node| node.0.is_empty()), middle.is_none(), self.far.is_empty())
+        };
+        Some(Next { end: self.end, piece_log2: self.piece_log2, stride: self.stride, near, middle, far })
+    }
+
+    /// Makes the array longer by what [`Next::alloc`] got. New records hold any values.
+    ///
+    /// # Errors
+    /// The memory itself, if the array changed since [`next`](Self::next). The caller frees it.
+    pub fn add(&mut self, supply: Supply<T>) -> Result<(), Supply<T>> {
+        let Some(next) = self.next() else { return Err(supply) };
+        let missing = (next.near, next.middle, next.far);
+        let brought = (supply.near.is_some(), supply.middle.is_some(), supply.far.is_some());
+        if supply.end != self.end || (!supply.whole && missing != brought) {
+            return Err(supply);
+        }
+        let Place { bucket, slot } = self.end;
+        if supply.whole {
+            self.whole[bucket as usize].0 = supply.piece;
+            self.end = Place { bucket: bucket + 1, slot: 0 };
+            return Ok(());
+        }
+        let at = Self::piece_of((bucket << SLOT_BITS) | slot, self.piece_log2);
+        if let Some(far) = supply.far {
+            self.far = far;
+        }
+        if let Some(middle) = supply.middle {
+            match self.far.get_mut(at >> (2 * NODE_BITS)) {
+                Some(place) if at >= 1 << (2 * NODE_BITS) => place.0 = middle,
+                _ => self.middle = middle,
+            }
+        }
+        let node = self.node_mut(at);
+        if let Some((node, near)) = node.zip(supply.near) {
+            *node = near;
+        }
+        if let Some(place) = self.node_mut(at).and_then(|node| node.get_mut(at % NODE)) {
+            place.0 = supply.piece;
+        }
+        let slot = slot + (1 << self.piece_log2);
+        self.end = if slot == bucket_len(bucket, self.piece_log2) {
+            Place { bucket: bucket + 1, slot: 0 }
+        } else {
+            Place { bucket, slot }
+        };
+        Ok(())
+    }
+
+    /// Returns the length after [`remove_last`](Self::remove_last); `None` if the array holds no memory.
+    pub fn len_without_last(&self) -> Option<usize> {
+        self.last().map(|(place, _)| number(place, self.piece_log2) as usize)
+    }
+
+    /// Where the last piece begins, and whether it is a whole bucket.
+    fn last(&self) -> Option<(Place, bool)> {
+        let Place { bucket, slot } = self.end;
+        let piece = 1 << self.piece_log2;
+        if slot > 0 {
+            return Some((Place { bucket, slot: slot - piece }, false));
+        }
+        let bucket = bucket.checked_sub(1)?;
+        let whole = !self.whole[bucket as usize].0.is_empty();
+        let slot = if whole { 0 } else { bucket_len(bucket, self.piece_log2) - piece };
+        Some((Place { bucket, slot }, whole))
+    }
+
+    /// Takes the piece at the end out of the array, with the nodes that no other piece needs. The records in it are gone.
+    pub fn remove_last(&mut self) -> Option<Supply<T>> {
+        let (end, whole) = self.last()?;
+        self.end = end;
+        let bucket = end.bucket as usize;
+        let mut supply = Supply { end, whole, piece: &mut [], near: None, middle: None, far: None };
+        if whole {
+            supply.piece = core::mem::take(&mut self.whole[bucket].0);
+            return Some(supply);
+        }
+        let at = Self::piece_of((end.bucket << SLOT_BITS) | end.slot, self.piece_log2);
+        if let Some(node) = self.node_mut(at) {
+            if let Some(place) = node.get_mut(at % NODE) {
+                supply.piece = core::mem::take(&mut place.0);
+            }
+            if is_unused(node) {
+                supply.near = Some(core::mem::take(node));
+            }
+        }
+        if supply.near.is_some() && at >= NODE {
+            if at < 1 << (2 * NODE_BITS) {
+                if is_unused(self.middle) {
+                    supply.middle = Some(core::mem::take(&mut self.middle));
+                }
+            } else if let Some(place) = self.far.get_mut(at >> (2 * NODE_BITS))
+                && is_unused(place.0)
+            {
+                supply.middle = Some(core::mem::take(&mut place.0));
+                if is_unused(self.far) {
+                    supply.far = Some(core::mem::take(&mut self.far));
+                }
+            }
+        }
+        Some(supply)
+    }
+
+    /// Makes the array at least `len` records long, asking `platform` piece by piece.
+    ///
+    /// # Errors
+    /// How many records are missing. Pieces got before a failure stay.
+    pub fn reserve(&mut self, len: usize, platform: &impl Platform) -> Result<(), usize> {
+        while self.len() < len {
+            let missing = len - self.len();
+            let supply = self.next().and_then(|next| next.alloc(platform)).ok_or(missing)?;
+            if let Err(unused) = self.add(supply) {
+                unused.free(platform);
+                return Err(missing);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees all memory. The array is empty afterwards.
+    pub fn clear(&mut self, platform: &impl Platform) {
+        while let Some(supply) = self.remove_last() {
+            supply.free(platform);
+        }
+    }
+
+    /// Checks PA1 with a walk over the pieces.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn validate(&self) -> Result<(), Broken> {
+        let (len, piece) = (self.len() as u32, self.piece_len() as u32);
+        for number in (0..len).step_by(piece as usize) {
+            let held = self.row(number).is_some() && self.row(number + piece - 1).is_some();
+            Broken::unless(held, "PA1", Va::ZERO, u64::from(len), u64::from(number))?;
+        }
+        let past = self.next().is_some() && self.row(len).is_some();
+        Broken::unless(!past, "PA1", Va::ZERO, u64::from(len), u64::from(len) + 1)
+    }
+}
+
+impl<T: Record> Default for PagedArray<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+/// Tells whether no entry of a node holds anything, O(256).
+fn is_unused<T: Record>(node: &[Piece<T>]) -> bool {
+    node.iter().all(|entry| entry.0.is_empty())
+}
+
+/// Records of a bucket.
+#[inline(always)]
+const fn bucket_len(bucket: u32, piece_log2: u32) -> u32 {
+    // The first is as long as the second.
+    (((1u64 << bucket) >> 1) as u32 | (bucket == 0) as u32) << piece_log2
+}
+
+/// Number of the first record of a bucket.
+#[inline(always)]
+const fn first_number(bucket: u32, piece_log2: u32) -> u32 {
+    (((1u64 << bucket) >> 1) as u32) << piece_log2
+}
+
+#[inline(always)]
+const fn number(place: Place, piece_log2: u32) -> u32 {
+    first_number(place.bucket, piece_log2) + place.slot
+}
+
+/// The last bucket that ids and nodes can name: 2^24 pieces, and slots below 2^27.
+const fn last_bucket(piece_log2: u32) -> u32 {
+    let by_slots = SLOT_BITS - piece_log2;
+    if by_slots < 3 * NODE_BITS { by_slots } else { 3 * NODE_BITS }
+}
+
+impl Next {
+    /// Asks `platform` for the memory: for the whole bucket, if one begins and is longer than a page, else for a page and
+    /// the nodes to find it. `None` if the platform has neither. `T` is the record of the array.
+    pub fn alloc<T: Record>(&self, platform: &impl Platform) -> Option<Supply<T>> {
+        let (stride, piece) = (self.stride as usize, 1usize << self.piece_log2);
+        let mut supply =
+            Supply { end: self.end, whole: false, piece: &mut [], near: None, middle: None, far: None };
+        if self.end.slot == 0 {
+            let len = bucket_len(self.end.bucket, self.piece_log2) as usize;
+            if let Some(whole) = alloc_exact(platform, len * stride) {
+                return Some(Supply { whole: true, piece: whole, ..supply });
+            }
+            if len == piece {
+                return None;
+            }
+        }
+        supply.piece = alloc_exact(platform, piece * stride)?;
+        supply.near = if self.near { alloc_node(platform) } else { None };
+        supply.middle = if self.middle { alloc_node(platform) } else { None };
+        supply.far = if self.far { alloc_node(platform) } else { None };
+        let brought = (supply.near.is_some(), supply.middle.is_some(), supply.far.is_some());
+        if brought != (self.near, self.middle, self.far) {
+            supply.free(platform);
+            return None;
+        }
+        Some(supply)
+    }
+
+    /// Bytes of the smallest memory that is enough, the nodes included.
+    pub const fn bytes<T: Record>(&self) -> usize {
+        let nodes = self.near as usize + self.middle as usize + self.far as usize;
+        let first = self.end.slot == 0 && self.end.bucket < 2;
+        let node_bytes = NODE * size_of::<Piece<T>>();
+        size_of::<T>() * ((self.stride as usize) << self.piece_log2)
+            + if first { 0 } else { nodes * node_bytes }
+    }
+}
+
+/// A slab of at least `len` records.
+fn alloc_exact<T: Record>(platform: &impl Platform, len: usize) -> Option<&'static mut [T]> {
+    let slab = platform.lend_slab::<T>(len)?;
+    if slab.len() < len || slab.is_empty() {
+        platform.take_back_slab(slab);
+        return None;
+    }
+    Some(slab)
+}
+
+/// A node without entries: a slab may hold any values.
+fn alloc_node<T: Record>(platform: &impl Platform) -> Option<&'static mut [Piece<T>]> {
+    let node = alloc_exact(platform, NODE)?;
+    node.fill(Piece::EMPTY);
+    Some(node)
+}
+
+impl<T: Record> Supply<T> {
+    /// Frees the memory.
+    pub fn free(self, platform: &impl Platform) {
+        platform.take_back_slab(self.piece);
+        if let Some(node) = self.near {
+            platform.take_back_slab(node);
+        }
+        if let Some(node) = self.middle {
+            platform.take_back_slab(node);
+        }
+        if let Some(node) = self.far {
+            platform.take_back_slab(node);
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;

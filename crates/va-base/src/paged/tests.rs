@@ -1,0 +1,165 @@
+//! The array beside what it must hold, on platforms that have small pieces, or none.
+
+use super::*;
+use crate::NoSlabs;
+use std::cell::Cell;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Word(u64);
+impl Record for Word {
+    const EMPTY: Self = Self(0);
+}
+
+/// Has pieces of at most `limit` bytes, `left` of them, and counts the bytes out.
+struct Buddy {
+    limit: Cell<usize>,
+    left: Cell<usize>,
+    out: Cell<usize>,
+}
+impl Buddy {
+    fn new(limit: usize) -> Self {
+        Self { limit: Cell::new(limit), left: Cell::new(usize::MAX), out: Cell::new(0) }
+    }
+}
+impl Platform for Buddy {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        let bytes = min * size_of::<T>();
+        if bytes > self.limit.get() || self.left.get() == 0 {
+            return None;
+        }
+        self.left.set(self.left.get() - 1);
+        self.out.set(self.out.get() + bytes);
+        Some(std::vec![T::EMPTY; min].leak())
+    }
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        self.out.set(self.out.get() - size_of_val(slab));
+    }
+}
+
+/// Writes each record's number into it, and reads all of them.
+fn fill(array: &mut PagedArray<Word>) {
+    let len = array.len() as u32;
+    (0..len).for_each(|n| *array.get_mut(n).unwrap() = Word(u64::from(n) + 1));
+    assert!((0..len).all(|n| *array.get(n).unwrap() == Word(u64::from(n) + 1)));
+    array.validate().unwrap();
+}
+
+#[test]
+fn pa1_each_record_has_its_own_place_at_any_mix_of_pieces() {
+    // From pages alone to whole buckets, and changing between the two on the way.
+    for limits in [&[PIECE_BYTES][..], &[1 << 30], &[1 << 13, PIECE_BYTES, 1 << 20, PIECE_BYTES]] {
+        let heap = Buddy::new(0);
+        let mut array = PagedArray::new();
+        for len in (1..9).map(|n| 700usize << n) {
+            heap.limit.set(limits[len.ilog2() as usize % limits.len()]);
+            array.reserve(len, &heap).unwrap();
+            assert!(array.len() >= len);
+            fill(&mut array);
+        }
+        // Back to nothing: what stays keeps its records.
+        while let Some(supply) = array.remove_last() {
+            supply.free(&heap);
+            array.validate().unwrap();
+            let last = array.len() as u32;
+            assert!((0..last).all(|n| *array.get(n).unwrap() == Word(u64::from(n) + 1)));
+            heap.limit.set(PIECE_BYTES);
+        }
+        assert_eq!(heap.out.get(), 0, "{limits:?}");
+    }
+}
+
+#[test]
+fn pa1_all_three_levels_of_nodes_are_used_and_freed() {
+    let heap = Buddy::new(PIECE_BYTES);
+    // Pieces of one record: 70,000 of them reach the third level.
+    let mut array = PagedArray { piece_log2: 0, ..PagedArray::<Word>::new() };
+    heap.limit.set(8);
+    assert_eq!(array.reserve(3, &heap), Err(1), "no memory for a node");
+    heap.limit.set(PIECE_BYTES);
+    // Whole buckets up to a page; then each piece is a word.
+    array.reserve(512, &heap).unwrap();
+    array.reserve(70_000, &heap).unwrap();
+    assert!(!array.near.is_empty() || !array.middle.is_empty());
+    assert!(!array.far.is_empty());
+    fill(&mut array);
+    array.clear(&heap);
+    assert_eq!((heap.out.get(), array.is_empty()), (0, true));
+}
+
+#[test]
+fn pa1_a_lost_piece_is_named() {
+    let heap = Buddy::new(PIECE_BYTES);
+    let mut array = PagedArray::<Word>::new();
+    array.reserve(5000, &heap).unwrap();
+    array.validate().unwrap();
+    array.near[3].0 = &mut [];
+    assert_eq!(array.validate().unwrap_err().rule, "PA1");
+}
+
+#[test]
+fn ids_and_numbers_are_two_names_of_one_record() {
+    let array = PagedArray::<Word>::new();
+    let mut id = array.id(0);
+    for number in 0..100_000 {
+        assert_eq!((array.id(number), array.number(id)), (id, number));
+        let after = array.id_after(id);
+        assert!(after > id && array.id_before(after) == id);
+        id = after;
+    }
+}
+
+#[test]
+fn a_failure_changes_nothing_and_the_next_bucket_is_whole_again() {
+    let heap = Buddy::new(1 << 30);
+    let mut array = PagedArray::<Word>::new();
+    array.reserve(2048, &heap).unwrap();
+    let len = array.len();
+    for left in 0..2 {
+        heap.left.set(left);
+        heap.limit.set(PIECE_BYTES);
+        let out = heap.out.get();
+        assert_eq!(array.reserve(len + 1, &heap), Err(1), "a piece and its node, or neither");
+        assert_eq!((array.len(), heap.out.get()), (len, out));
+    }
+    heap.left.set(2);
+    array.reserve(len + 1, &heap).unwrap();
+    assert_eq!(array.len(), len + 512);
+    heap.left.set(usize::MAX);
+    heap.limit.set(1 << 30);
+    array.reserve(3 * len, &heap).unwrap();
+    assert_eq!(array.len(), 4 * len);
+    fill(&mut array);
+    assert!(array.at_whole(array.id(4 * len as u32 - 1)).is_some());
+    array.clear(&heap);
+    assert_eq!(heap.out.get(), 0);
+}
+
+#[test]
+fn rows_longer_than_a_page_have_a_piece_each() {
+    let heap = Buddy::new(9000);
+    let mut array = PagedArray::<Word>::with_stride(1025);
+    assert_eq!(array.piece_len(), 1);
+    array.reserve(40, &heap).unwrap();
+    for row in 0..40 {
+        array.row_mut(row).unwrap().fill(Word(u64::from(row)));
+    }
+    assert!((0..40).all(|row| array.row(row).unwrap() == [Word(u64::from(row)); 1025]));
+    array.validate().unwrap();
+    array.clear(&heap);
+    assert_eq!(heap.out.get(), 0);
+}
+
+#[test]
+fn memory_supplied_from_outside_is_used_once_and_stale_memory_comes_back() {
+    let heap = Buddy::new(PIECE_BYTES);
+    let mut array = PagedArray::<Word>::new();
+    assert_eq!(array.reserve(1, &NoSlabs), Err(1));
+    let next = array.next().unwrap();
+    assert_eq!(next.bytes::<Word>(), PIECE_BYTES);
+    let (one, two) = (next.alloc::<Word>(&heap).unwrap(), next.alloc::<Word>(&heap).unwrap());
+    assert!(array.add(one).is_ok());
+    array.add(two).err().unwrap().free(&heap);
+    fill(&mut array);
+    array.clear(&heap);
+    assert_eq!(heap.out.get(), 0);
+}

@@ -1,0 +1,108 @@
+//! How blocks begin: as a constant without a space, or with one, where they are.
+
+use super::collect::Collection;
+use super::cpus::Cpus;
+use super::{Alone, Blocks, CPUS_MAX};
+use crate::block::{NIL, PAGES_MAX};
+use crate::config::{ALLOC_PAGES_MAX, Config};
+use crate::error::BlockError;
+use crate::lookup::{COVERED, Lookup};
+use core::marker::PhantomData;
+use va_base::sync::Mutex;
+use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use va_base::{Late, Machine, VaRange};
+use va_space::VmapSpace;
+
+impl<P: Machine + Clone, C: Config> Blocks<P, C> {
+    /// Creates blocks in the default window of `space`; there are none yet. The machine is asked for a table for each
+    /// CPU that is online, and for another when an id beyond those is first used.
+    ///
+    /// Stack: up to 32 KiB in release builds, since the values are moved; [`init`](Self::init) takes less than 4 KiB.
+    ///
+    /// # Errors
+    /// [`BlockError::TooWide`] if the window has more blocks than the lookup covers, [`BlockError::NoTable`] if the
+    /// machine refuses a table. The space is dropped with either.
+    pub fn new(space: VmapSpace<P, C::Space>, machine: P) -> Result<Self, BlockError> {
+        let cpus = machine.cpus_possible();
+        Self::with_cpus(space, machine, cpus)
+    }
+
+    /// Does as [`new`](Self::new) for `cpus` CPUs, where there are to be more or fewer than the space has nodes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_cpus(space: VmapSpace<P, C::Space>, machine: P, cpus: u32) -> Result<Self, BlockError> {
+        let mut blocks = va_base::constant!(Self::empty());
+        blocks.space = space;
+        blocks.begin_cpus(machine, cpus)?;
+        Ok(blocks)
+    }
+
+    va_base::const_fn! {
+        /// Creates blocks without a space and without a machine: a constant, for a `static` or for memory that the caller
+        /// has. [`init`](Self::init) makes both there.
+        ///
+        /// Before that nothing fits, and no mapping is found. A caller that has little stack writes it where it is to be as a
+        /// constant, `const { Blocks::empty() }`.
+        pub fn empty() -> Self {
+            Self {
+                space: VmapSpace::empty(),
+                machine: Late::NONE,
+                pages: 1,
+                pages_log2: 0,
+                first: 0,
+                alloc_max: 0,
+                cpus: Cpus::new(),
+                cpu_count: 1,
+                lookup: Lookup::new(),
+                collection: Mutex::new(Collection::new()),
+                touched: Alone(AtomicU32::new(NIL)),
+                balance: Alone(AtomicU64::new(0)),
+                moves: AtomicU64::new(0),
+                freed: Alone(AtomicU64::new(0)),
+                collecting: AtomicBool::new(false),
+                config: PhantomData,
+            }
+        }
+    }
+
+    /// Gives [`empty`](Self::empty) blocks a machine and a space over the whole pages of `extent`, of which `busy` is allocated
+    /// already, where they are; see [`VmapSpace::init_with_busy`] and [`new`](Self::new). Stack: less than 4 KiB in release
+    /// builds.
+    ///
+    /// # Errors
+    /// As there, after which the blocks are empty again and another call may try; [`SpaceError::AlreadyReady`](va_space::SpaceError::AlreadyReady) if there is a
+    /// space.
+    pub fn init(&mut self, extent: VaRange, machine: P, busy: &[VaRange]) -> Result<(), BlockError> {
+        self.space.init_with_busy(extent, extent, machine.clone(), busy)?;
+        let cpus = machine.cpus_possible();
+        let made = self.begin_cpus(machine, cpus);
+        if made.is_err() {
+            // All that was got goes back.
+            *self = va_base::constant!(Self::empty());
+        }
+        made
+    }
+
+    /// Begins with a machine over a space that is there.
+    fn begin_cpus(&mut self, machine: P, cpus: u32) -> Result<(), BlockError> {
+        let count = cpus.clamp(1, CPUS_MAX as u32);
+        let pages = C::block_pages(cpus).clamp(1, u64::from(PAGES_MAX)).next_power_of_two();
+        let pages_log2 = pages.ilog2();
+        let window = self.space.default_window();
+        let first = window.start().page_floor() >> pages_log2;
+        let last = window.end().page_floor() >> pages_log2;
+        if last - first >= COVERED {
+            return Err(BlockError::TooWide { window, limit: COVERED });
+        }
+        self.machine = Late::new(machine);
+        (self.pages, self.pages_log2, self.first) = (pages as u32, pages_log2, first);
+        (self.alloc_max, self.cpu_count) = (ALLOC_PAGES_MAX.min(pages), count);
+        // Those that are not online are made when they first need it.
+        for cpu in 0..self.machine.cpus_online().clamp(1, count) {
+            // Dropped on an error, the blocks return what they got.
+            self.cpus.ensure(cpu, &self.machine).ok_or(BlockError::NoTable)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! Room for a request that the current block does not meet: other open blocks, a collection, a block of the space.
+//!
+//! # Theory
+//! The open block that fits best is tried, then the dead are collected if there are many, then a block begins, if one more
+//! may be present (VB8). If none may, the touched blocks are reaped, which needs no flush. If the space has none, all
+//! that blocks can do without goes back to it, and the request is tried again as long as blocks began or went back meanwhile.
+
+use super::{Blocks, Found};
+use crate::block::{Block, Place};
+use crate::config::{Config, Spread};
+use crate::error::BlockError;
+use crate::queue::Queue;
+use va_base::sync::atomic::Ordering;
+use va_base::{Align, Context, Machine, PAGE_SHIFT, Request};
+use va_space::{Area, SpaceError};
+
+/// A request that the open run of the current block does not meet.
+#[derive(Clone, Copy)]
+pub(super) struct Ask {
+    pub(super) cpu: u32,
+    pub(super) pages: u32,
+    /// Pages that it uses up.
+    pub(super) consumed: u32,
+    /// Where the block is to be afterwards: open, or in a lane.
+    pub(super) to: Place,
+    pub(super) context: Context,
+}
+
+impl Ask {
+    fn waits(self) -> bool {
+        self.context == Context::Sleeping
+    }
+}
+
+/// Blocks that are present, in any state, in the lower half; touched blocks in the upper.
+///
+/// A block that is not touched holds a live page: it began with one, or held one when it was last examined, and nothing was
+/// freed in it since. So the difference is a lower bound of the blocks that hold one, exact when every touched block was
+/// just examined. A page lives until the call that frees it has touched its block, and a block that is about to begin holds
+/// the page that it begins for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Balance(pub(super) u64);
+
+impl Balance {
+    pub(super) const PRESENT: u64 = 1;
+    pub(super) const TOUCHED: u64 = 1 << 32;
+
+    pub(super) fn present(self) -> u64 {
+        self.0 & u64::from(u32::MAX)
+    }
+
+    pub(super) fn touched(self) -> u64 {
+        self.0 >> 32
+    }
+
+    /// Tells whether another block may begin (VB8).
+    pub(super) fn has_room(self, cpus: u32) -> bool {
+        let live = self.present().saturating_sub(self.touched());
+        self.present() < 2 * live + 2 * u64::from(cpus)
+    }
+}
+
+impl<P: Machine + Clone, C: Config> Blocks<P, C> {
+    /// Finds room in a block of `ask.cpu`, one of the space if need be; the block is `ask.to` then: open, or in a lane.
+    #[cold]
+    pub(super) fn find_room(&self, ask: Ask) -> Result<Found, BlockError> {
+        self.ensure_cpu(ask.context, ask.cpu)?;
+        let mut refused = None;
+        loop {
+            if let Some(found) = self.search(ask) {
+                return Ok(found);
+            }
+            // Slice by slice, so that others get at the lock, and until there is room.
+            let mut goes_on = C::REUSE && ask.waits() && self.is_due();
+            while goes_on {
+                goes_on = self.collect_some();
+                if let Some(found) = self.search(ask) {
+                    return Ok(found);
+                }
+            }
+            while !self.reserve() {
+                if !ask.waits() {
+                    return Err(BlockError::WouldBlock);
+                }
+                self.repay();
+                if let Some(found) = self.search(ask) {
+                    return Ok(found);
+                }
+            }
+            let moves = self.moves.load(Ordering::Relaxed);
+            let error = match self.begin_block(ask) {
+                Ok(found) => return Ok(found),
+                Err(error) => error,
+            };
+            self.balance.0.fetch_sub(Balance::PRESENT, Ordering::Relaxed);
+            let BlockError::Space(SpaceError::NoSpace { .. }) = error else { return Err(error) };
+            // All was done, and no block began or went back to the space since.
+            if refused == Some(moves) {
+                return Err(error);
+            }
+            refused = Some(moves);
+            self.drain_lanes(None);
+            self.shrink();
+            if C::REUSE {
+                self.collect_all();
+            }
+        }
+    }
+
+    /// Looks through the open blocks of a CPU.
+    fn search(&self, ask: Ask) -> Option<Found> {
+        let mut queue = self.lock_queue(self.cpu(ask.cpu));
+        let queue = &mut *queue;
+        if C::FIRST_FIT {
+            for block in queue.oldest(&self.lookup) {
+                if let Some(found) = self.carve_in(queue, block, ask) {
+                    return Some(found);
+                }
+                if block.room() == 0 {
+                    queue.unlink(&self.lookup, block, Place::Full);
+                }
+            }
+            return None;
+        }
+        let mut next = queue.current.or_else(|| queue.fitting(&self.lookup, ask.consumed));
+        while let Some(block) = next {
+            if let Some(found) = self.carve_in(queue, block, ask) {
+                return Some(found);
+            }
+            // What was given out from since it was sorted: its class was too high.
+            if queue.is_current(block) {
+                queue.current = None;
+            }
+            queue.sort::<C>(&self.lookup, block, self.pages);
+            next = queue.fitting(&self.lookup, ask.consumed);
+        }
+        None
+    }
+
+    /// Gives out from one open block, which is the current one then, or in a lane.
+    fn carve_in(&self, queue: &mut Queue, block: &'static Block, ask: Ask) -> Option<Found> {
+        if block.room() < ask.consumed {
+            return None;
+        }
+        let page = block.carve_anywhere(ask.pages, ask.consumed, self.pages)?;
+        match ask.to {
+            Place::Laned => queue.unlink(&self.lookup, block, Place::Laned),
+            Place::Open | Place::Full | Place::Absent => queue.current = Some(block),
+        }
+        Some((block, page))
+    }
+
+    pub(super) fn balance(&self) -> Balance {
+        // Relaxed: the counts of one word belong together, and nothing else is read by them.
+        Balance(self.balance.0.load(Ordering::Relaxed))
+    }
+
+    /// Returns how many blocks are present, in any state. No lock; cost: O(1).
+    pub fn present(&self) -> u64 {
+        self.balance().present()
+    }
+
+    /// Counts a block that is about to begin, if one more may be present (VB8); tells whether it may.
+    fn reserve(&self) -> bool {
+        let more = |balance: u64| {
+            let fits = !C::REUSE || Balance(balance).has_room(self.cpu_count);
+            fits.then_some(balance + Balance::PRESENT)
+        };
+        self.balance.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Asks the space for an area. A request that may not wait gets [`BlockError::WouldBlock`] where there is none.
+    pub(super) fn ask_space(&self, cpu: u32, request: &Request) -> Result<Area, BlockError> {
+        self.space.alloc(cpu, request).map_err(|error| match error {
+            SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. } if !request.waits() => {
+                BlockError::WouldBlock
+            }
+            error => BlockError::Space(error),
+        })
+    }
+
+    /// Gets a block from the space and cuts the first pages from it. The block was counted.
+    fn begin_block(&self, ask: Ask) -> Result<Found, BlockError> {
+        let align = Align::from_log2(self.pages_log2 + PAGE_SHIFT).unwrap_or_default();
+        let request = Request::pages(u64::from(self.pages))?.aligned(align).context(ask.context);
+        let area = self.ask_space(ask.cpu, &request)?;
+        let index = self.index_of(area.start().page_floor());
+        let record = |index| {
+            self.ensure_cpu(ask.context, C::Spread::bucket(index, self.cpu_count)).ok()?;
+            match ask.context {
+                Context::Sleeping => self.lookup.ensure(index, &self.machine),
+                // The machine may sleep when it is asked for a table.
+                Context::Atomic => self.lookup.find(index),
+            }
+        };
+        let Some(block) = index.and_then(record) else {
+            self.space.free_in(ask.context, area).unwrap_or_else(|error| {
+                self.machine.bug(format_args!("giving back what was just taken: {error}"), None)
+            });
+            return Err(if ask.waits() { BlockError::NoTable } else { BlockError::WouldBlock });
+        };
+        *self.lock_present(block.index()) += 1;
+        block.begin(ask.cpu % self.cpu_count, self.pages);
+        self.moves.fetch_add(1, Ordering::Relaxed);
+        let mut queue = self.lock_queue(self.cpu(ask.cpu));
+        let Some(page) = block.carve(ask.pages, ask.consumed) else {
+            self.machine.bug(format_args!("a fresh block has no room for {} pages", ask.consumed), None)
+        };
+        if ask.to == Place::Laned {
+            block.set_place(Place::Laned);
+        } else {
+            queue.push::<C>(&self.lookup, block);
+            queue.current = Some(block);
+        }
+        Ok((block, page))
+    }
+}

@@ -1,0 +1,94 @@
+//! Blocks before there are any, in a static: a caller that comes too early gets a typed error.
+//!
+//! A kernel names its blocks in a static long before it knows its memory. [`EarlyBlocks::new`] is a
+//! constant without blocks, all zeros; [`EarlyBlocks::init`] makes them there, over a space of
+//! their own. It is to blocks what [`EarlySpace`](va_space::EarlySpace) is to a space.
+//!
+//! # Locking
+//! One atomic reference, set once. The lock of the place is taken by the first `init` that succeeds
+//! and stays taken.
+
+use crate::blocks::Blocks;
+use crate::config::Config;
+use crate::error::BlockError;
+use va_base::sync::{Mutex, MutexGuard, OnceRef};
+use va_base::{Machine, Place, VaRange};
+use va_space::SpaceError;
+
+/// A place for blocks, for a static.
+///
+/// ```
+/// use va_base::VaRange;
+/// use va_block::{EarlyBlocks, config};
+/// use va_sim::machine::SimMachine;
+///
+/// static BLOCKS: EarlyBlocks<&SimMachine, config::Default> = EarlyBlocks::new();
+///
+/// assert!(BLOCKS.get().is_err());
+/// let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
+/// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
+/// let boot = [VaRange::from_pages(0x1000, 0x1004).unwrap()];
+/// BLOCKS.init(window, machine, &boot)?;
+/// assert!(BLOCKS.init(window, machine, &boot).is_err());
+/// assert!(BLOCKS.get()?.alloc(0, 3)?.page_floor() > 0x1004);
+/// # Ok::<(), va_block::BlockError>(())
+/// ```
+pub struct EarlyBlocks<P: Machine + Clone + 'static, C: Config> {
+    blocks: OnceRef<'static, Blocks<P, C>>,
+    place: Mutex<P::Lock, Place<Blocks<P, C>>>,
+}
+
+impl<P: Machine + Clone + 'static, C: Config> EarlyBlocks<P, C> {
+    va_base::const_fn! {
+        /// Creates a place without blocks.
+        pub fn new() -> Self {
+            Self { blocks: OnceRef::new(), place: Mutex::new(Place::Empty) }
+        }
+    }
+
+    /// Makes blocks here, for good, in a space over the whole pages of `extent`, of which `busy` is
+    /// allocated already; see [`Blocks::init`].
+    ///
+    /// # Errors
+    /// [`SpaceError::AlreadyReady`] if blocks are there, or are being made; they stay. Else as
+    /// [`Blocks::init`], after which another call may try again.
+    /// # Locks
+    /// The lock of the place, which is only tried. Stack: less than 4 KiB in release builds.
+    pub fn init(
+        &'static self,
+        extent: VaRange,
+        machine: P,
+        busy: &[VaRange],
+    ) -> Result<&'static Blocks<P, C>, BlockError> {
+        let there = SpaceError::AlreadyReady;
+        let mut place = self.place.try_lock().ok_or(there)?;
+        if self.blocks.get().is_some() {
+            return Err(there.into());
+        }
+        // A constant; machine, space and tables come where it is.
+        *place = va_base::constant!(Place::Full(Blocks::empty()));
+        let blocks = place.get_mut().ok_or(SpaceError::NotReady)?;
+        if let Err(error) = blocks.init(extent, machine, busy) {
+            *place = Place::Empty;
+            return Err(error);
+        }
+        let blocks: &'static _ = MutexGuard::leak(place).get().ok_or(SpaceError::NotReady)?;
+        self.blocks.set(blocks).map_err(|()| there)?;
+        Ok(blocks)
+    }
+
+    /// Returns the blocks.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotReady`] before [`init`](Self::init). Cost: one load.
+    #[inline]
+    pub fn get(&self) -> Result<&'static Blocks<P, C>, BlockError> {
+        Ok(self.blocks.get().ok_or(SpaceError::NotReady)?)
+    }
+}
+
+impl<P: Machine + Clone + 'static, C: Config> Default for EarlyBlocks<P, C> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,238 @@
+//! Interleavings of deferred frees, each small enough to try all of them (with at most two preemptions).
+//!
+//! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-map --lib loom`. Memory for records is there before the threads begin.
+
+use crate::{AreaRequest, Entries, Leaf, MapSpace, PageRequest, PageSource, PageTable, Run, Stopped};
+use loom::thread;
+use std::boxed::Box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::vec;
+use va_base::{Epoch, Machine, PAGE_SIZE, Pages, Platform, Record, Table, Va, VaRange};
+use va_block::config::Hashed;
+use va_space::VmapSpace;
+use va_space::config::Order;
+use va_space::decay::Quarter;
+use va_space::node::Spread;
+use va_tree::BTreeIndex;
+
+/// Allocates from the heap; its flush ends at once. Its pages have the numbers of their addresses, a bit for each.
+#[derive(Default)]
+struct Watcher {
+    mapped: AtomicU64,
+    /// Pages out of the source.
+    out: AtomicU64,
+    next: AtomicU64,
+}
+
+impl Platform for Watcher {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
+    }
+
+    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+}
+
+impl Machine for Watcher {
+    type Lock = parking_lot::RawMutex;
+    type PurgeLock = parking_lot::RawMutex;
+    type OwnerLock = Self::Lock;
+
+    fn cpus_possible(&self) -> u32 {
+        1
+    }
+
+    fn cpus_online(&self) -> u32 {
+        1
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        Some(Box::leak(Box::new(T::empty())))
+    }
+
+    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+
+    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
+        Epoch(0)
+    }
+
+    fn completed(&self, _epoch: Epoch) -> bool {
+        true
+    }
+}
+
+impl PageTable for Watcher {
+    const LEAF_SIZES: &'static [u32] = &[0];
+
+    fn map(&self, at: Va, entries: Entries) -> Result<(), Stopped> {
+        let bits = (1 << entries.run.pages) - 1 << at.page_floor();
+        assert_eq!(self.mapped.fetch_or(bits, Ordering::SeqCst) & bits, 0, "mapped twice");
+        Ok(())
+    }
+
+    fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {
+        let (first, end) = range.whole_pages();
+        for page in first..end {
+            let had = self.mapped.fetch_and(!(1 << page), Ordering::SeqCst);
+            assert_eq!(had >> page & 1, 1, "page {page} is unmapped twice");
+            gone(Leaf { first: page, pages_log2: 0 });
+        }
+    }
+
+    fn leaf(&self, at: Va) -> Option<Leaf> {
+        let page = at.page_floor();
+        let there = page < 64 && self.mapped.load(Ordering::SeqCst) >> page & 1 == 1;
+        there.then_some(Leaf { first: page, pages_log2: 0 })
+    }
+}
+
+impl PageSource for Watcher {
+    fn take(&self, frames: &mut [u64], _request: PageRequest) -> usize {
+        self.out.fetch_add(frames.len() as u64, Ordering::SeqCst);
+        frames.fill_with(|| self.next.fetch_add(1, Ordering::SeqCst));
+        frames.len()
+    }
+
+    fn take_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
+        None
+    }
+
+    fn give_back(&self, run: Run) {
+        assert!(self.out.fetch_sub(run.pages, Ordering::SeqCst) >= run.pages, "more came back than was out");
+    }
+
+    fn clear(&self, _frame: u64, _from: u64, _to: u64) {}
+}
+
+struct TinySpace;
+
+impl va_space::Config for TinySpace {
+    type Index<P: Platform + Send> = BTreeIndex<P>;
+    type Zone = Spread;
+    type Decay = Quarter;
+    type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;
+    const NODES_MAX: u32 = 1;
+    const POOL_ON_ONE_NODE: bool = false;
+    const POOL_PAGES_MAX: u64 = 0;
+    const POOL_TRIES: u32 = 1;
+    const STEAL: bool = false;
+    const ORDER: Order = Order::SliceByAddress;
+    const SLICE_AREAS: u64 = 8;
+    const FAIL_FAST: bool = true;
+    fn lazy_max(_cpus: u32) -> Pages {
+        Pages::new(1000)
+    }
+}
+
+struct Tiny;
+
+impl va_block::Config for Tiny {
+    type Space = TinySpace;
+    type Spread = Hashed;
+    const REUSE: bool = true;
+    const ROUND_UP: bool = false;
+    const FIRST_FIT: bool = false;
+    const SLICE_BLOCKS: u32 = 8;
+    const TELL_PAGES: u64 = 100;
+    fn block_pages(_cpus: u32) -> u64 {
+        4
+    }
+}
+
+type Map = MapSpace<&'static Watcher, Tiny, &'static Watcher>;
+
+fn map() -> (Arc<Map>, &'static Watcher) {
+    let machine: &'static Watcher = Box::leak(Box::default());
+    let Some(window) = VaRange::from_pages(4, 12) else { panic!("pages") };
+    let Ok(space) = VmapSpace::new(window, window, machine) else { panic!("no space") };
+    let Ok(map) = Map::new(space, machine, machine) else { panic!("no map") };
+    (Arc::new(map), machine)
+}
+
+fn area(map: &Map) -> Va {
+    match map.vmalloc(0, &AreaRequest::new(PAGE_SIZE)) {
+        Ok(at) => at,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// In machine words.
+const STACK_WORDS: usize = 1 << 17;
+
+/// A thread with room for a space: loom's own have 32 KiB of stack.
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    match thread::Builder::new().stack_size(STACK_WORDS).spawn(body) {
+        Ok(handle) => handle,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    let body = Arc::new(body);
+    // Not loom's: it counts over all of them.
+    let tried = Arc::new(AtomicU64::new(0));
+    let count = tried.clone();
+    builder.check(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        let body = body.clone();
+        // What it says when it fails was printed by then.
+        assert!(spawn(move || body()).join().is_ok());
+    });
+    assert!(tried.load(Ordering::Relaxed) > 1, "there was nothing to try");
+}
+
+fn all_is_back(map: &Map, machine: &Watcher) {
+    assert_eq!(map.validate(), Ok(()));
+    assert_eq!((machine.out.load(Ordering::SeqCst), machine.mapped.load(Ordering::SeqCst)), (0, 0));
+}
+
+#[test]
+fn rd3_a_deferred_free_beside_a_worker_is_ended_once() {
+    model(2, || {
+        let (map, machine) = map();
+        let (one, other) = (area(&map), area(&map));
+        assert_eq!(map.vfree_atomic(one), Ok(1));
+        let theirs = map.clone();
+        let worker = spawn(move || theirs.run_deferred());
+        let waiting = map.vfree_atomic(other);
+        assert!(matches!(waiting, Ok(1 | 2)), "{waiting:?}");
+        let ended = worker.join().unwrap_or(u64::MAX);
+        assert!(ended == 1 || ended == 2);
+        // A wake for each list that was empty is enough: what waits now is what the worker did not see.
+        assert_eq!(ended + map.run_deferred(), 2);
+        all_is_back(&map, machine);
+    });
+}
+
+#[test]
+fn rd3_of_two_workers_one_ends_an_area() {
+    model(2, || {
+        let (map, machine) = map();
+        let at = area(&map);
+        assert_eq!(map.vfree_atomic(at), Ok(1));
+        let theirs = map.clone();
+        let worker = spawn(move || theirs.run_deferred());
+        let mine = map.run_deferred();
+        assert_eq!(worker.join().unwrap_or(u64::MAX).wrapping_add(mine), 1);
+        all_is_back(&map, machine);
+    });
+}
+
+#[test]
+fn rd3_of_a_free_and_a_deferred_one_of_the_same_area_one_succeeds() {
+    model(2, || {
+        let (map, machine) = map();
+        let at = area(&map);
+        let theirs = map.clone();
+        let freer = spawn(move || theirs.vfree(at).is_ok());
+        let deferred = map.vfree_atomic(at).is_ok();
+        let ended = map.run_deferred();
+        let freed = freer.join().is_ok_and(|freed| freed);
+        assert!(freed != deferred);
+        assert_eq!(ended, u64::from(deferred));
+        all_is_back(&map, machine);
+    });
+}

@@ -1,0 +1,207 @@
+use super::*;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+/// Allocates pieces of a page and counts them; fails from a count on.
+#[derive(Default)]
+struct Heap {
+    pieces: Cell<u64>,
+    failing: Cell<bool>,
+}
+
+impl Platform for Heap {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        assert!(min * size_of::<T>() <= PIECE_BYTES, "a piece of {} bytes", min * size_of::<T>());
+        if self.failing.get() {
+            return None;
+        }
+        self.pieces.set(self.pieces.get() + 1);
+        Some(std::vec![T::EMPTY; min].leak())
+    }
+
+    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {
+        self.pieces.set(self.pieces.get() - 1);
+    }
+}
+
+fn entry(page: u64) -> Entry {
+    Entry { page, pages: page + 1, ..Entry::EMPTY }
+}
+
+fn reserve(records: &mut Records, heap: &Heap) -> Result<(), ()> {
+    while let Err(missing) = records.reserve() {
+        let memory = missing.alloc(heap).ok_or(())?;
+        assert_eq!(records.supply(memory).free(heap), 0);
+    }
+    Ok(())
+}
+
+fn add(records: &mut Records, heap: &Heap, page: u64) {
+    assert_eq!(reserve(records, heap), Ok(()));
+    records.add(entry(page));
+}
+
+#[test]
+fn rd1_records_are_found_after_every_add_and_removal() {
+    let (heap, mut records, mut model) = (Heap::default(), Records::new(), BTreeMap::new());
+    let mut seed = 7u64;
+    for round in 0..6000u64 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Few pages at first and at last, so that pages come again and buckets come and go; page 0 among them.
+        let page = (seed >> 40) % (40 + round.min(6000 - round) / 4);
+        if model.remove(&page).is_some() {
+            assert_eq!(records.take(page, Kind::Vmalloc, false), Ok(entry(page)));
+        } else {
+            assert_eq!(records.take(page, Kind::Vmalloc, false), Err(NotTaken::None));
+            add(&mut records, &heap, page);
+            model.insert(page, ());
+        }
+        records.excess(true).free(&heap);
+        if round % 16 == 0 {
+            records.validate().unwrap();
+        }
+        assert_eq!(records.live(), model.len());
+    }
+    assert!(model.keys().all(|&page| records.get(page) == Some(entry(page))));
+    assert!(records.take(*model.keys().next().unwrap(), Kind::Ram, false).is_err());
+    records.end(&heap);
+    assert_eq!(heap.pieces.get(), 0);
+}
+
+#[test]
+fn rd2_a_reservation_has_room_and_a_failure_changes_nothing() {
+    let (heap, mut records) = (Heap::default(), Records::new());
+    heap.failing.set(true);
+    assert_eq!(reserve(&mut records, &heap), Err(()));
+    assert_eq!((records.get(3), records.reserved()), (None, 0));
+    heap.failing.set(false);
+    reserve(&mut records, &heap).unwrap();
+    heap.failing.set(true);
+    let room = records.slots.piece_len();
+    (1..room).for_each(|_| reserve(&mut records, &heap).unwrap());
+    assert_eq!(reserve(&mut records, &heap), Err(()));
+    records.cancel();
+    reserve(&mut records, &heap).unwrap();
+    (0..room as u64).for_each(|page| records.add(entry(page)));
+    records.validate().unwrap();
+    // Taken out for a while, a record keeps its room, and no memory goes.
+    let taken = records.take(5, Kind::Vmalloc, true).unwrap();
+    assert_eq!(reserve(&mut records, &heap), Err(()));
+    assert_eq!(records.excess(false).free(&heap), 0);
+    records.add(taken);
+    records.validate().unwrap();
+    records.reserved += 1;
+    assert_eq!(records.validate().unwrap_err().rule, "RD2");
+    records.reserved -= 1;
+    let (one, other) = (records.bucket(7), records.bucket(8));
+    assert_ne!(one, other);
+    let (first, second) = (records.head(one), records.head(other));
+    records.set_head(one, second);
+    records.set_head(other, first);
+    assert_eq!(records.validate().unwrap_err().rule, "RD1");
+}
+
+#[test]
+fn rd2_memory_goes_back_as_areas_go_and_all_of_it_when_asked() {
+    let (heap, mut records) = (Heap::default(), Records::new());
+    (0..5000).for_each(|page| add(&mut records, &heap, page * 7));
+    let most = heap.pieces.get();
+    for page in 0..4990 {
+        records.take(page * 7, Kind::Vmalloc, false).unwrap();
+        records.excess(true).free(&heap);
+    }
+    records.validate().unwrap();
+    assert!(heap.pieces.get() * 20 < most, "{} of {most} pieces are left", heap.pieces.get());
+    while records.compact() {}
+    while records.excess(false).free(&heap) > 0 {}
+    records.validate().unwrap();
+    assert!((4990..5000).all(|page| records.get(page * 7).is_some()));
+    for page in 4990..5000 {
+        records.take(page * 7, Kind::Vmalloc, false).unwrap();
+    }
+    while records.compact() {}
+    while records.excess(false).free(&heap) > 0 {}
+    assert_eq!(heap.pieces.get(), 0);
+    add(&mut records, &heap, 3);
+    records.validate().unwrap();
+    records.end(&heap);
+}
+
+#[test]
+fn rd3_deferred_frees_come_out_once_each() {
+    let (heap, mut records) = (Heap::default(), Records::new());
+    (0..100).for_each(|page| add(&mut records, &heap, page));
+    records.change(9, |entry| entry.kind = Kind::Vmap);
+    for page in (0..100).step_by(3) {
+        let wrong = NotTaken::Other(Entry { kind: Kind::Vmap, ..entry(9) });
+        assert_eq!(records.defer(page), if page == 9 { Err(wrong) } else { Ok(()) });
+    }
+    assert_eq!(records.defer(6), Err(NotTaken::Deferred(entry(6))));
+    assert_eq!(records.take(6, Kind::Vmalloc, false), Err(NotTaken::Deferred(entry(6))));
+    assert_eq!(records.defer(200), Err(NotTaken::None));
+    assert_eq!((records.get(6), records.deferred()), (Some(entry(6)), 33));
+    // Records move while the list is there.
+    (0..100).filter(|page| page % 3 == 1).for_each(|page| {
+        records.take(page, Kind::Vmalloc, false).unwrap();
+    });
+    records.validate().unwrap();
+    let mut taken: Vec<u64> =
+        core::iter::from_fn(|| records.take_deferred()).map(|entry| entry.page).collect();
+    taken.sort_unstable();
+    assert_eq!(taken, (0..100).step_by(3).filter(|&page| page != 9).collect::<Vec<u64>>());
+    records.validate().unwrap();
+    records.defer(2).unwrap();
+    records.deferred = None;
+    assert_eq!(records.validate().unwrap_err().rule, "RD3");
+    (records.deferred, records.deferred_count) = (Some(2), 2);
+    assert_eq!(records.validate().unwrap_err().rule, "RD3");
+}
+
+#[test]
+fn rd1_no_call_moves_more_than_a_few_records() {
+    for step in [1, 7, 512, 1 << 18] {
+        let (heap, mut records) = (Heap::default(), Records::new());
+        let mut longest = 0;
+        for page in 0..20_000 {
+            add(&mut records, &heap, page * step);
+            let mut number = records.head(records.bucket(page * step));
+            let mut length = 0;
+            while number != NO_NUMBER {
+                (number, length) = (records.next(number), length + 1);
+            }
+            longest = longest.max(length);
+        }
+        assert!(longest <= 12, "a chain of {longest} records with pages {step} apart");
+        records.end(&heap);
+    }
+}
+
+#[test]
+fn no_call_takes_more_than_a_few_steps_at_a_million_and_a_half_areas() {
+    const AREAS: u64 = 1_500_000;
+    // A step is some ten instructions, a piece of memory some thousand: far below the 200,000 that a call may take.
+    const STEPS_MAX: u64 = 64;
+    const PIECES_MAX: u64 = 8;
+    let (heap, mut records) = (Heap::default(), Records::new());
+    let (mut steps, mut pieces) = (0, 0);
+    let mut most = |records: &Records| {
+        let now = (records.steps.get(), heap.pieces.get());
+        assert!(now.0 - steps <= STEPS_MAX, "{} steps with {} areas", now.0 - steps, records.live());
+        assert!(now.1.abs_diff(pieces) <= PIECES_MAX, "{} pieces", now.1.abs_diff(pieces));
+        (steps, pieces) = now;
+    };
+    // Areas of different sizes side by side, as a space gives them out.
+    let page = |nth: u64| 16 + nth * 2 + nth % 7 * (AREAS * 2);
+    for nth in 0..AREAS {
+        add(&mut records, &heap, page(nth));
+        most(&records);
+    }
+    for nth in 0..AREAS {
+        assert!(records.take(page(nth), Kind::Vmalloc, false).is_ok());
+        records.excess(true).free(&heap);
+        most(&records);
+    }
+    records.end(&heap);
+    assert_eq!((records.live(), heap.pieces.get()), (0, 0));
+}

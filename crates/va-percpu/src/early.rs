@@ -1,0 +1,87 @@
+//! Per-CPU memory before there is any, in a static: a caller that comes too early gets a typed error.
+//!
+//! A kernel names its per-CPU memory in a static long before it knows how large its units are. [`EarlyPercpu::new`] is a
+//! constant without a space, all zeros; [`EarlyPercpu::init`] makes one there.
+//!
+//! # Locking
+//! One atomic reference, set once. The lock of the place is taken by the first `init` that succeeds and stays taken.
+
+use crate::backend::Backend;
+use crate::config::{Config, Linux612};
+use crate::error::NewError;
+use crate::geometry::Geometry;
+use crate::space::PercpuSpace;
+use va_base::sync::{Mutex, MutexGuard, OnceRef};
+use va_base::{Machine, Place};
+
+/// A place for per-CPU memory, for a static.
+///
+/// ```
+/// use va_base::Va;
+/// use va_percpu::{EarlyPercpu, Geometry, NewError, Request, config};
+/// use va_sim::{machine::SimMachine, percpu::{SIZES, SimChunks}};
+///
+/// static SPACE: EarlyPercpu<&SimMachine, SimChunks, config::Default> = EarlyPercpu::new();
+///
+/// assert!(SPACE.get().is_err());
+/// let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
+/// let geometry = Geometry::new(SIZES, Va::new(1 << 36)).unwrap();
+/// SPACE.init(geometry, machine, SimChunks::default())?;
+/// assert_eq!(SPACE.init(geometry, machine, SimChunks::default()).err(), Some(NewError::AlreadyReady));
+/// assert!(SPACE.get()?.alloc(&Request::new(8, 8)).is_ok());
+/// # Ok::<(), NewError>(())
+/// ```
+pub struct EarlyPercpu<P: Machine + 'static, B: Backend + 'static, C: Config = Linux612> {
+    space: OnceRef<'static, PercpuSpace<P, B, C>>,
+    place: Mutex<P::Lock, Place<PercpuSpace<P, B, C>>>,
+}
+
+impl<P: Machine + 'static, B: Backend + 'static, C: Config> EarlyPercpu<P, B, C> {
+    va_base::const_fn! {
+        /// Creates a place without a space.
+        pub fn new() -> Self {
+            Self { space: OnceRef::new(), place: Mutex::new(Place::Empty) }
+        }
+    }
+
+    /// Makes a space here, for good; see [`PercpuSpace::new`].
+    ///
+    /// # Errors
+    /// [`NewError::AlreadyReady`] if one is there, or is being made; it stays. [`NewError::NoMeta`] if the platform lends no
+    /// records, after which another call may try again.
+    /// # Locks
+    /// The lock of the place, which is only tried. Stack: less than 4 KiB in release builds.
+    pub fn init(
+        &'static self,
+        geometry: Geometry,
+        machine: P,
+        backend: B,
+    ) -> Result<&'static PercpuSpace<P, B, C>, NewError> {
+        let mut place = self.place.try_lock().ok_or(NewError::AlreadyReady)?;
+        if self.space.get().is_some() {
+            return Err(NewError::AlreadyReady);
+        }
+        if let Err(error) = place.put(PercpuSpace::unbegun(geometry, machine, backend)).begin() {
+            *place = Place::Empty;
+            return Err(error);
+        }
+        let space: &'static _ = MutexGuard::leak(place).get().ok_or(NewError::NotReady)?;
+        self.space.set(space).map_err(|()| NewError::AlreadyReady)?;
+        Ok(space)
+    }
+
+    /// Returns the space.
+    ///
+    /// # Errors
+    /// [`NewError::NotReady`] before [`init`](Self::init). Cost: one load.
+    #[inline]
+    pub fn get(&self) -> Result<&'static PercpuSpace<P, B, C>, NewError> {
+        self.space.get().ok_or(NewError::NotReady)
+    }
+}
+
+impl<P: Machine + 'static, B: Backend + 'static, C: Config> Default for EarlyPercpu<P, B, C> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,181 @@
+//! Per-CPU memory whose records must lie in pages, and units of as many CPUs as a kernel can have.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use va_base::{Epoch, Machine, Platform, Record, Table, Va, VaRange};
+use va_percpu::config::{Default as Ours, Linux612, Runs};
+use va_percpu::{AllocError, Config, Geometry, PercpuSpace, Request, Sizes};
+use va_sim::percpu::SimChunks;
+
+/// The smallest unit, so that no record of a chunk is longer than a page.
+const SIZES: Sizes = Sizes {
+    unit: 32 << 10,
+    fixed: 4096,
+    reserved: 0,
+    dynamic: 28 << 10,
+    atom: 32 << 10,
+    alloc: 64 << 10,
+    units: 2,
+};
+const BASE: Va = Va::new(1 << 36);
+
+/// Has pieces of at most `limit` bytes, and counts the bytes out.
+struct Buddy {
+    limit: AtomicUsize,
+    longest: AtomicUsize,
+    out: AtomicUsize,
+}
+
+impl Buddy {
+    fn new(limit: usize) -> Self {
+        Self { limit: limit.into(), longest: 0.into(), out: 0.into() }
+    }
+
+    fn limit(&self, bytes: usize) {
+        self.limit.store(bytes, Ordering::Relaxed);
+        self.longest.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Platform for Buddy {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        let bytes = min * size_of::<T>();
+        if bytes > self.limit.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.longest.fetch_max(bytes, Ordering::Relaxed);
+        self.out.fetch_add(bytes, Ordering::Relaxed);
+        Some(vec![T::EMPTY; min].leak())
+    }
+
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        self.out.fetch_sub(size_of_val(slab), Ordering::Relaxed);
+    }
+}
+
+impl Machine for Buddy {
+    type Lock = parking_lot::RawMutex;
+    type PurgeLock = parking_lot::RawMutex;
+    type OwnerLock = Self::Lock;
+
+    fn cpus_possible(&self) -> u32 {
+        2
+    }
+
+    fn cpus_online(&self) -> u32 {
+        2
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        None
+    }
+
+    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+
+    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
+        Epoch(0)
+    }
+
+    fn completed(&self, _epoch: Epoch) -> bool {
+        true
+    }
+}
+
+type Space<C> = PercpuSpace<&'static Buddy, SimChunks, C>;
+
+fn space<C: Config>(sizes: Sizes, limit: usize) -> (Space<C>, &'static Buddy) {
+    let buddy: &'static Buddy = Box::leak(Box::new(Buddy::new(limit)));
+    let geometry = Geometry::new(sizes, BASE).unwrap();
+    (PercpuSpace::new(geometry, buddy, SimChunks::default()).unwrap(), buddy)
+}
+
+/// A million objects of 32 bytes, 1,024 a chunk, where no piece is longer than a page.
+fn million<C: Config>() {
+    let (space, buddy) = space::<C>(SIZES, 4096);
+    let request = Request::new(32, 4);
+    let mut offsets: Vec<_> = (0..1_000_000).map(|_| space.alloc(&request).unwrap()).collect();
+    assert!(space.stats().chunks > 970, "{:?}", space.stats());
+    assert!(buddy.longest.load(Ordering::Relaxed) <= 4096);
+    // Each has its own place.
+    offsets.sort_unstable();
+    assert!(offsets.windows(2).all(|two| two[0] != two[1]));
+    offsets.into_iter().for_each(|offset| space.free(offset).unwrap());
+    space.balance();
+    space.validate().unwrap();
+    drop(space);
+    assert_eq!(buddy.out.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_million_objects_need_no_piece_longer_than_a_page() {
+    million::<Ours>();
+    million::<Linux612>();
+}
+
+/// Objects of a whole unit: one chunk each.
+fn shortage<C: Config>() {
+    let (space, buddy) = space::<C>(SIZES, usize::MAX);
+    let request = Request::new(32 << 10, 4096);
+    let mut offsets = Vec::new();
+    let mut more = |count: usize| {
+        let before = offsets.len();
+        let error = loop {
+            match space.alloc(&request) {
+                Ok(_) if offsets.len() - before == count => panic!("an object too many"),
+                Ok(offset) => offsets.push(offset),
+                Err(error) => break Some(error),
+            }
+            if offsets.len() - before == count {
+                break None;
+            }
+        };
+        space.validate().unwrap();
+        (offsets.len() - before, error)
+    };
+    assert_eq!(more(200).0, 200);
+    for _ in 0..3 {
+        // No memory, then pages alone, then any.
+        buddy.limit(0);
+        assert!(matches!(more(1), (0, Some(AllocError::NoMeta { .. }))));
+        buddy.limit(4096);
+        assert_eq!(more(150), (150, None));
+        assert!(buddy.longest.load(Ordering::Relaxed) <= 4096);
+        buddy.limit(usize::MAX);
+        assert_eq!(more(300), (300, None));
+    }
+    // The next tables are one piece each again.
+    assert_eq!(more(600), (600, None));
+    assert!(buddy.longest.load(Ordering::Relaxed) > 4096);
+    offsets.into_iter().for_each(|offset| space.free(offset).unwrap());
+    space.balance();
+    space.validate().unwrap();
+    drop(space);
+    assert_eq!(buddy.out.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_shortage_is_forgotten_as_soon_as_there_are_pages() {
+    shortage::<Runs>();
+    shortage::<Ours>();
+    shortage::<Linux612>();
+}
+
+#[test]
+fn units_of_4096_cpus_work() {
+    let units = 4096;
+    let sizes = Sizes { alloc: SIZES.unit * units, units, ..SIZES };
+    let (space, buddy) = space::<Ours>(sizes, 4096);
+    let offsets: Vec<_> =
+        (0..3000u32).map(|nth| space.alloc(&Request::new(8 + nth as usize % 90, 8)).unwrap()).collect();
+    let stats = space.stats();
+    assert!(stats.chunks > 1, "{stats:?}");
+    assert_eq!(space.populated_bytes(), stats.populated_pages * 4096 * u64::from(units));
+    assert!(offsets.iter().all(|&offset| space.find(offset).is_some()));
+    space.validate().unwrap();
+    offsets.into_iter().for_each(|offset| space.free(offset).unwrap());
+    space.balance();
+    space.validate().unwrap();
+    drop(space);
+    assert_eq!(buddy.out.load(Ordering::Relaxed), 0);
+}

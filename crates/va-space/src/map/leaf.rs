@@ -1,0 +1,316 @@
+//! The leaves of the page map: the slots of consecutive pages.
+//!
+//! # Theory
+//! A leaf in which no area starts is free to serve other pages. So leaves are not tied to a place: the table above refers to
+//! the one that serves there now, and the empty ones, those that still have a place and those that have none, wait in a
+//! list, the one that is empty longest in front. Where a leaf is needed, the first of the list leaves its place and takes the
+//! new one; only if there is none, the machine lends more. Hence there are as many as were needed at a time, whatever was in
+//! use before, and an area that comes back where another just ended finds its leaf in place.
+//!
+//! ```text
+//!   places   | a |   | b |   | c |              b, c: empty     list: b, c     an area starts at the last place:
+//!            | a |   |   |   | c | ... | b |                    list: c
+//! ```
+//!
+//! A reader without a lock may hold a leaf that has just got another place. It counts moves before and after
+//! (`PageMap::steady`), and looks again. A thread that would change a word needs no such care: it compares and exchanges a
+//! word that it read while the leaf was there, and no later word of that slot is the same, since generations go on, whatever
+//! page the slot is of: a leaf begins in a new place at a generation that neither it nor any other leaf that left a place ever
+//! had ([`Marker`](super::Marker)).
+//!
+//! A leaf never goes back to the machine while the space lives: a reader that got a reference a moment ago may still read
+//! it, and without a lock or a store nobody knows of him.
+//!
+//! # Invariants
+//! - **PM4 leaf** a leaf that has a place names it, and is in the list exactly when no area starts in it.
+
+use super::word::{GENERATION_MASK, Word};
+use va_base::sync::AtomicRef;
+use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use va_base::{Broken, Table, Va};
+
+/// Pages that a leaf serves, at most as many as a word has bits.
+#[cfg(not(loom))]
+pub(crate) const SLOTS: usize = 64;
+#[cfg(loom)]
+pub(crate) const SLOTS: usize = 8;
+
+/// Leaves that are lent together: what fits in a page of 4 KiB.
+#[cfg(not(loom))]
+const SHEET: usize = 3;
+#[cfg(loom)]
+const SHEET: usize = 1;
+
+/// What the map keeps for one page: used only while an area starts there.
+#[repr(align(16))]
+pub(crate) struct Slot {
+    /// See [`Word`].
+    word: AtomicU64,
+    /// The first page of the next area in the list that this area is in, guarded by the holder of the list; or, if the area
+    /// is busy and its word says so, its note.
+    link: AtomicU64,
+}
+
+impl Slot {
+    /// The word as it is now.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> Word {
+        // Pairs with the release stores of `put` and of `exchange`.
+        Word::from_bits(self.word.load(Ordering::Acquire))
+    }
+
+    /// Writes the word of an area that the caller has to himself.
+    #[inline(always)]
+    pub(crate) fn put(&self, word: Word) {
+        // Release: what was done to the area before is seen by whoever finds or frees it.
+        self.word.store(word.bits(), Ordering::Release);
+    }
+
+    /// Replaces the word of a busy area, or returns what is there now.
+    #[inline(always)]
+    pub(crate) fn exchange(&self, from: Word, to: Word) -> Result<(), Word> {
+        // Acquire: the freer owns the area from here on. Release: as in `put`.
+        let done = self.word.compare_exchange(from.bits(), to.bits(), Ordering::AcqRel, Ordering::Acquire);
+        done.map(|_| ()).map_err(Word::from_bits)
+    }
+
+    /// The area next in a list; the caller holds the list.
+    #[inline(always)]
+    pub(crate) fn link(&self) -> u64 {
+        self.link.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    #[inline(always)]
+    pub(crate) fn set_link(&self, next: u64) {
+        // Release pairs with `note`: a reader that takes a link for a note sees after it that the area is busy no more.
+        self.link.store(next, Ordering::Release);
+    }
+
+    /// The note of a busy area, if its word is the same after this as it was before.
+    #[inline(always)]
+    pub(crate) fn note(&self) -> u64 {
+        self.link.load(Ordering::Acquire)
+    }
+}
+
+/// Slots of consecutive pages, and a bit for each at which an area starts.
+#[repr(C)]
+pub(crate) struct Leaf {
+    starts: AtomicU64,
+    /// The size of the area of 2^23 pages or more that starts here: there is room for one. Written before its word.
+    huge_pages: AtomicU64,
+    // Under the lock of the free index.
+    /// One more than the number of the place that it has, or 0.
+    place: AtomicU64,
+    /// The generation at which all slots began here.
+    base: AtomicU64,
+    listed: AtomicBool,
+    /// Neighbours in the list of the empty.
+    before: AtomicRef<Self>,
+    after: AtomicRef<Self>,
+    slots: [Slot; SLOTS],
+}
+
+impl Table for Leaf {
+    va_base::empty_table! {
+        Self {
+            starts: AtomicU64::new(0),
+            huge_pages: AtomicU64::new(0),
+            place: AtomicU64::new(0),
+            base: AtomicU64::new(0),
+            listed: AtomicBool::new(false),
+            before: AtomicRef::new(),
+            after: AtomicRef::new(),
+            slots: va_base::array_of![Slot { word: AtomicU64::new(0), link: AtomicU64::new(0) }; SLOTS],
+        }
+    }
+}
+
+/// The number of the place that serves a page.
+fn place_of(page: u64) -> u64 {
+    page / SLOTS as u64 + 1
+}
+
+impl Leaf {
+    /// The slot of a page that the leaf serves.
+    #[inline(always)]
+    pub(crate) fn slot(&self, page: u64) -> &Slot {
+        &self.slots[page as usize % SLOTS]
+    }
+
+    /// The size that [`set_huge_pages`](Self::set_huge_pages) wrote, if the word is the same after this as it was before.
+    pub(crate) fn huge_pages(&self) -> u64 {
+        self.huge_pages.load(Ordering::Acquire)
+    }
+
+    /// Keeps the size of a huge area that starts here, before its word says that it is huge.
+    pub(crate) fn set_huge_pages(&self, pages: u64) {
+        self.huge_pages.store(pages, Ordering::Release);
+    }
+
+    /// Tells whether no area starts here; asked under the lock.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.starts.load(Ordering::Relaxed) == 0
+    }
+
+    /// Sets a start bit. The caller holds the lock, so a load and a store are enough; `Release` publishes the word.
+    #[inline(always)]
+    pub(crate) fn mark(&self, at: u64) {
+        self.starts.store(self.starts.load(Ordering::Relaxed) | 1 << at, Ordering::Release);
+    }
+
+    /// Clears a start bit under the lock and tells whether none is left.
+    #[inline(always)]
+    pub(crate) fn unmark(&self, at: u64) -> bool {
+        let left = self.starts.load(Ordering::Relaxed) & !(1 << at);
+        self.starts.store(left, Ordering::Release);
+        left == 0
+    }
+
+    /// The start bits at or above `at`; pairs with the stores of `mark` and `unmark`.
+    #[inline(always)]
+    fn starts_from(&self, at: u64) -> u64 {
+        self.starts.load(Ordering::Acquire) & (!0 << at)
+    }
+
+    /// The lowest start at or above `at`.
+    #[inline(always)]
+    pub(crate) fn next(&self, at: u64) -> Option<u64> {
+        let bits = self.starts_from(at);
+        (bits != 0).then(|| u64::from(bits.trailing_zeros()))
+    }
+
+    /// The lowest start at or above `at` of an area that is busy.
+    ///
+    /// Most leaves on the way have none, so that is found out first. Where areas are dense, by all words at once, two
+    /// instructions each: no word has the lowest bit but those of areas that are busy or detached.
+    #[inline]
+    pub(crate) fn next_busy(&self, at: u64) -> Option<u64> {
+        let mut bits = self.starts_from(at);
+        if bits.count_ones() as usize >= SLOTS / 2
+            && self.slots.iter().fold(0, |any, slot| any | slot.word().bits()) & 1 == 0
+        {
+            return None;
+        }
+        while bits != 0 {
+            let at = u64::from(bits.trailing_zeros());
+            if self.slot(at).word().is_busy() {
+                return Some(at);
+            }
+            bits &= bits - 1;
+        }
+        None
+    }
+
+    /// The highest start at or below `at`.
+    #[inline(always)]
+    pub(crate) fn prev(&self, at: u64) -> Option<u64> {
+        let bits = self.starts.load(Ordering::Acquire) & (!0 >> (63 - at));
+        (bits != 0).then(|| u64::from(bits.ilog2()))
+    }
+
+    /// The first page of the place that it has, if any.
+    pub(super) fn first_page(&self) -> Option<u64> {
+        Some(self.place.load(Ordering::Relaxed).checked_sub(1)? * SLOTS as u64)
+    }
+
+    /// Leaves the place, for none. Returns the highest generation, not wrapped, that any of its slots had there.
+    pub(super) fn leave(&self) -> u64 {
+        self.place.store(0, Ordering::Relaxed);
+        let base = self.base.load(Ordering::Relaxed);
+        // No area starts here, so each link is the generation at which the last one ended.
+        let used = |slot: &Slot| slot.link().wrapping_sub(base) & GENERATION_MASK;
+        base + self.slots.iter().map(used).max().unwrap_or(0)
+    }
+
+    /// Serves `page` and its neighbours from now on, each of which begins above `generation`.
+    pub(super) fn serve(&self, page: u64, generation: u64) {
+        self.place.store(place_of(page), Ordering::Relaxed);
+        self.base.store(generation, Ordering::Relaxed);
+        self.slots.iter().for_each(|slot| slot.set_link(generation & GENERATION_MASK));
+    }
+
+    /// Checks PM4 of the leaf that serves `page`; tells whether any start bit is set.
+    pub(super) fn check(&self, page: u64) -> Result<bool, Broken> {
+        let at = Va::from_page(page);
+        let (want, got) = (place_of(page), self.place.load(Ordering::Relaxed));
+        Broken::unless(want == got, "PM4", at, want, got)?;
+        let (want, got) = (self.is_empty(), self.listed.load(Ordering::Relaxed));
+        Broken::unless(want == got, "PM4", at, u64::from(want), u64::from(got))?;
+        Ok(!want)
+    }
+}
+
+/// The leaves in which no area starts, under the lock of the free index.
+pub(super) struct Empties {
+    first: Option<&'static Leaf>,
+    last: Option<&'static Leaf>,
+}
+
+impl Empties {
+    pub(super) const fn new() -> Self {
+        Self { first: None, last: None }
+    }
+
+    /// Puts a leaf at the end, unless it is in the list.
+    #[inline]
+    pub(super) fn push(&mut self, leaf: &'static Leaf) {
+        if leaf.listed.load(Ordering::Relaxed) {
+            return;
+        }
+        leaf.listed.store(true, Ordering::Relaxed);
+        leaf.before.store(self.last);
+        leaf.after.store(None);
+        match self.last.replace(leaf) {
+            Some(last) => last.after.store(Some(leaf)),
+            None => self.first = Some(leaf),
+        }
+    }
+
+    /// Takes a leaf out, if it is in the list.
+    #[inline]
+    pub(super) fn remove(&mut self, leaf: &'static Leaf) {
+        if !leaf.listed.load(Ordering::Relaxed) {
+            return;
+        }
+        leaf.listed.store(false, Ordering::Relaxed);
+        let (before, after) = (leaf.before.load(), leaf.after.load());
+        match before {
+            Some(before) => before.after.store(after),
+            None => self.first = after,
+        }
+        match after {
+            Some(after) => after.before.store(before),
+            None => self.last = before,
+        }
+    }
+
+    /// Takes the one that is empty longest.
+    pub(super) fn pop(&mut self) -> Option<&'static Leaf> {
+        let leaf = self.first?;
+        self.remove(leaf);
+        Some(leaf)
+    }
+}
+
+/// Leaves as the machine lends them.
+pub(super) struct Sheet {
+    pub(super) leaves: [Leaf; SHEET],
+    /// The one that was lent before.
+    pub(super) older: AtomicRef<Self>,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Sheet>() <= va_base::PIECE_BYTES);
+
+impl Table for Sheet {
+    #[cfg(not(loom))]
+    const EMPTY: Self = Self { leaves: [const { Leaf::EMPTY }; SHEET], older: AtomicRef::new() };
+
+    #[cfg(loom)]
+    fn empty() -> Self {
+        Self { leaves: core::array::from_fn(|_| Leaf::empty()), older: AtomicRef::new() }
+    }
+}

@@ -1,0 +1,72 @@
+//! Which leaf serves which place, changed under the lock of the free index.
+
+use super::leaf::{Leaf, Sheet};
+use super::{Marker, PageMap};
+use va_base::Machine;
+use va_base::sync::AtomicRef;
+use va_base::sync::atomic::Ordering;
+
+/// Leaves that the machine lent and no map has yet.
+#[must_use]
+pub(crate) struct Lent(&'static Sheet);
+
+impl PageMap {
+    /// Makes sure that a leaf serves `page`; `false` if it has no place or none is empty. The leaf is out of the list of the
+    /// empty: an area begins in it before the lock is let go, or the caller [`release`](Self::release)s it.
+    #[inline]
+    pub(crate) fn attach(&self, marker: &mut Marker, page: u64) -> bool {
+        let Some(place) = self.place(page) else { return false };
+        let Some(leaf) = place.load() else { return self.move_to(marker, page, place) };
+        if leaf.is_empty() {
+            marker.empties.remove(leaf);
+        }
+        true
+    }
+
+    /// Gives the leaf that is empty longest a new place.
+    #[cold]
+    fn move_to(&self, marker: &mut Marker, page: u64, place: &AtomicRef<Leaf>) -> bool {
+        let Some(leaf) = marker.empties.pop() else { return false };
+        if let Some(left) = leaf.first_page() {
+            if let Some(left) = self.place(left) {
+                left.store(None);
+            }
+            // Release: whoever sees the count sees the leaf gone. Before anything is written to the leaf.
+            let moves = self.moves.load(Ordering::Relaxed);
+            self.moves.store(moves.wrapping_add(1), Ordering::Release);
+            marker.generation = marker.generation.max(leaf.leave());
+        }
+        leaf.serve(page, marker.generation);
+        place.store(Some(leaf));
+        true
+    }
+
+    /// Lets the leaf that serves `page` serve others, if no area starts in it.
+    pub(crate) fn release(&self, marker: &mut Marker, page: u64) {
+        if let Some(leaf) = self.leaf(page).filter(|leaf| leaf.is_empty()) {
+            marker.empties.push(leaf);
+        }
+    }
+
+    /// Lends leaves from the machine for [`add`](Self::add).
+    pub(crate) fn lend(machine: &impl Machine) -> Option<Lent> {
+        machine.lend_table::<Sheet>().map(Lent)
+    }
+
+    /// Adds leaves to the empty ones.
+    pub(crate) fn add(&self, marker: &mut Marker, Lent(sheet): Lent) {
+        sheet.older.store(self.sheets.load());
+        self.sheets.store(Some(sheet));
+        sheet.leaves.iter().for_each(|leaf| marker.empties.push(leaf));
+    }
+
+    /// Makes sure that a leaf serves a page, with one from the machine if need be.
+    #[cfg(test)]
+    pub(crate) fn ensure(&self, marker: &mut Marker, page: u64, machine: &impl Machine) {
+        assert!(self.reserve(page, machine));
+        if !self.attach(marker, page) {
+            self.add(marker, Self::lend(machine).unwrap_or_else(|| panic!("no memory")));
+            assert!(self.attach(marker, page));
+        }
+    }
+}

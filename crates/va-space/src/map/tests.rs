@@ -1,0 +1,114 @@
+//! Tests of the page map by itself.
+
+use super::*;
+use crate::testing::TestMachine;
+use std::vec::Vec;
+
+/// Areas of two pages at these pages.
+fn map(pages: &[u64]) -> (PageMap, Marker) {
+    let machine = TestMachine::default();
+    let (map, mut marker) = PageMap::new(0, &machine).unwrap();
+    for &page in pages {
+        map.ensure(&mut marker, page, &machine);
+        map.begin(&mut marker, page, 2, Word::new(2, None, 1, State::Busy));
+    }
+    map.check().unwrap();
+    (map, marker)
+}
+
+/// Near, in the next table, in another branch, and at the end of the address space.
+const FAR_APART: [u64; 5] = [3, 1500, 1 << 22, 1 << 40, COVERED_PAGES - 3];
+
+#[test]
+fn pm2_a_bit_without_an_area_below_is_named() {
+    let (map, mut marker) = map(&FAR_APART);
+    // A table loses its start without telling upward.
+    let index = (1u64 << 22) >> shape::Mid::LOG2;
+    let mid = map.near[0].child(index as usize).unwrap();
+    assert!(mid.unmark(0));
+    let leaf = map.leaf(1 << 22).unwrap();
+    marker.empties.push(leaf);
+    assert_eq!(map.check().unwrap_err().rule, "PM2");
+    mid.mark(0);
+    marker.empties.remove(leaf);
+    map.check().unwrap();
+}
+
+#[test]
+fn pm4_a_leaf_that_names_another_place_is_named_and_one_that_is_not_listed() {
+    let (map, mut marker) = map(&FAR_APART);
+    let leaf = map.leaf(1500).unwrap();
+    leaf.serve(3, 0);
+    assert_eq!(map.check().unwrap_err().rule, "PM4");
+    leaf.serve(1500, 0);
+    map.check().unwrap();
+    marker.empties.push(leaf);
+    assert_eq!(map.check().unwrap_err().rule, "PM4");
+    marker.empties.remove(leaf);
+    map.end(&mut marker, 1500);
+    map.check().unwrap();
+    marker.empties.remove(leaf);
+    assert_eq!(map.check().unwrap_err().rule, "PM4");
+}
+
+#[test]
+fn a_leaf_that_is_to_serve_is_not_taken_for_another_place() {
+    let (map, mut marker) = map(&[3]);
+    map.end(&mut marker, 3);
+    // Two that were lent with it and have no place, and itself: three places, and none for a fourth.
+    let attached = |marker: &mut Marker| [3, 64, 128, 192, 3].map(|page| map.attach(marker, page));
+    assert_eq!(attached(&mut marker), [true, true, true, false, true]);
+    map.release(&mut marker, 64);
+    assert!(map.attach(&mut marker, 192) && !map.attach(&mut marker, 64));
+    [3, 128, 192].into_iter().for_each(|page| map.release(&mut marker, page));
+    map.check().unwrap();
+}
+
+#[test]
+fn pm3_a_word_without_a_start_is_named_and_a_start_without_a_word() {
+    let (map, _marker) = map(&FAR_APART);
+    FAR_APART.into_iter().for_each(|page| map.check_bit(page).unwrap());
+    map.put(4, Word::new(1, None, 1, State::Busy));
+    assert_eq!(map.check_bit(4).unwrap_err().rule, "PM3");
+    map.put(1500, Word::NONE);
+    assert_eq!(map.check_bit(1500).unwrap_err().rule, "PM3");
+}
+
+#[test]
+fn what_covers_a_page_is_found_however_far_its_neighbours_are() {
+    let (map, mut marker) = map(&FAR_APART);
+    for page in FAR_APART {
+        let found = |page| map.covering(page).map(|seen| seen.page);
+        assert_eq!([found(page), found(page + 1), found(page + 2)], [Some(page), Some(page), None]);
+        assert_eq!(map.next(page).map(|seen| seen.page), Some(page));
+    }
+    assert_eq!(map.next(5).map(|seen| seen.page), Some(1500));
+    map.end(&mut marker, 1500);
+    assert_eq!(map.next(5).map(|seen| seen.page), Some(1 << 22));
+    assert_eq!(map.covering(1500).map(|seen| seen.page), None);
+    map.check().unwrap();
+}
+
+#[test]
+fn the_next_busy_area_is_found_wherever_it_is_among_idle_and_detached_ones() {
+    for (step, first) in [(1, 0), (1, 70), (2, 3), (5, 1)] {
+        let starts: Vec<u64> = (0..200).map(|n| first + n * step).collect();
+        let machine = TestMachine::default();
+        let (map, mut marker) = PageMap::new(0, &machine).unwrap();
+        for (n, &page) in starts.iter().enumerate() {
+            map.ensure(&mut marker, page, &machine);
+            let state = if n % 7 == 0 { State::Detached } else { State::Idle };
+            map.begin(&mut marker, page, 1, Word::new(1, None, 1, state));
+        }
+        assert_eq!(map.next_busy(0), None);
+        for &busy in &starts {
+            let word = map.word(busy);
+            map.put(busy, word.with_state(State::Busy));
+            for from in [0, first, busy.saturating_sub(66), busy.saturating_sub(1), busy] {
+                assert_eq!(map.next_busy(from).map(|seen| seen.page), Some(busy), "from {from}");
+            }
+            assert_eq!(map.next_busy(busy + 1), None);
+            map.put(busy, word);
+        }
+    }
+}

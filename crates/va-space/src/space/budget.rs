@@ -1,0 +1,59 @@
+//! The work that one slice of a purge may do, counted so that a slice costs about the same whatever it meets.
+//!
+//! # Theory
+//! A slice runs at the end of some free, with the purge lock held, so its length is a delay of that caller. A count of areas
+//! is no bound: an area that goes to the index by itself costs ten times what a start bit costs that a sweep
+//! passes, and a node without areas costs something too. So each step takes its own [`Cost`] off, in units of about
+//! 35 instructions (`va-sim/examples/slices.rs` counts them). A slice has [`Config::SLICE_AREAS`] times the cost of an area, and ends with the first
+//! step that finds nothing left.
+
+use crate::config::Config;
+
+/// The cost of one step, in units.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Cost(u64);
+
+impl Cost {
+    /// An area on its way to the index by itself: sorted, unmarked in the page map, freed in the index.
+    pub(crate) const AREA: Self = Self(40);
+    /// An area that a pool takes, or that is marked as one that leaves.
+    pub(crate) const MOVE: Self = Self(6);
+    /// A list of areas that moves whole.
+    pub(crate) const LIST: Self = Self(6);
+    /// A node that is looked at, whatever it holds.
+    pub(crate) const NODE: Self = Self(5);
+    /// A start bit that a sweep passes, or an area that it takes out of the page map.
+    pub(crate) const PASS: Self = Self(5);
+    /// Neighbours that go to the index as one.
+    pub(crate) const RUN: Self = Self(32);
+    /// An area of which the machine is told that it was flushed.
+    pub(crate) const SETTLED: Self = Self(6);
+}
+
+/// The work that is left to a slice.
+pub(crate) struct Budget(u64);
+
+impl Budget {
+    /// Returns the budget of a whole slice under the policies `C`.
+    pub(crate) const fn of_slice<C: Config>() -> Self {
+        // Policies that do not slice say so by a number that nothing reaches.
+        Self(C::SLICE_AREAS.saturating_mul(Cost::AREA.0))
+    }
+
+    /// Tells whether a step may begin.
+    #[inline(always)]
+    pub(crate) fn is_left(&self) -> bool {
+        self.0 > 0
+    }
+
+    /// Takes a step off.
+    #[inline(always)]
+    pub(crate) fn spend(&mut self, cost: Cost) {
+        self.0 = self.0.saturating_sub(cost.0);
+    }
+
+    /// Returns how many steps of this cost may begin.
+    pub(crate) fn steps(&self, cost: Cost) -> u64 {
+        self.0.div_ceil(cost.0)
+    }
+}

@@ -1,0 +1,514 @@
+//! The memory of magazines, and how any thread drains one.
+//!
+//! # Theory
+//! A magazine's areas live in a **cell**: memory from the machine, behind a lock that its owner takes twice a pair
+//! ([`Machine::OwnerLock`]). Any other thread that needs what an idle magazine holds takes that lock by `try_lock` and moves
+//! all of it to the node: flushed areas to the pool, freed ones to the lazy areas. So no request waits for an owner that
+//! sleeps. An owner in the middle of a call makes `try_lock` fail; the thread that wants to drain goes on and tries again.
+//!
+//! Cells form a list that only grows; a magazine takes the first cell that is free. So memory follows the number of magazines
+//! at a time, without a limit and without a table that fills.
+//!
+//! # Bounds
+//! All magazines together hold at most three eighths of the default window, and one area each: a magazine's share of an eighth,
+//! three times, for its stock, for what is away and for its round. A share shrinks when a magazine is added; its owner
+//! follows at its next round, and the thread that adds a magazine drains those that hold more than the new share.
+//!
+//! # Invariants
+//! - **MG1 bounded** the stock is at most its share and [`STOCK_PAGES_MAX`] pages, or one area; a round at most its
+//!   share, [`ROUND_PAGES_MAX`] and one area.
+//! - **MG2 told** the counts of a cell say how many pages it holds, whenever no thread holds its lock.
+//!
+//! # Locking
+//! ```text
+//!   purge  >  a cell (Owner)  >  { pool of a node | lazy of a node | free }
+//! ```
+//! An owner waits for its cell's lock with no lock held; any other thread only tries it. Under it the machine is asked for
+//! nothing.
+
+use super::purge::PurgeState;
+use super::{Alone, VmapSpace};
+use crate::config::{Config, Order};
+use crate::flight::{Amount, Hull, Rounds, Ticket};
+use crate::list::AreaList;
+use crate::pool::{CLASSES, Pool};
+use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use va_base::sync::{Mutex, MutexGuard, OnceRef, RawMutex};
+use va_base::{Broken, LockClass, Machine, Pages, Table, Va, VaRange};
+
+/// Flushed pages that the stock of a magazine holds at most, whatever its share: 256 MiB of addresses.
+pub(super) const STOCK_PAGES_MAX: u64 = 1 << 16;
+/// Freed pages at which it ends a round, whatever its share.
+pub(super) const ROUND_PAGES_MAX: u64 = 1 << 15;
+/// Shares of the default window that magazines hold at most, for each of the three places in a magazine.
+const SHARES: u64 = 8;
+/// With more magazines than this, what others have not sealed is not looked at when a round ends.
+const LOOKED_AT_MAX: usize = 16;
+
+/// The areas of one magazine.
+pub(super) struct Contents {
+    pub(super) stock: Pool,
+    pub(super) rounds: Rounds,
+    /// Areas that the next refill of each list brings: doubled by each, halved when the list gives way to others.
+    pub(super) batch: [u8; CLASSES],
+    /// The list that gives way next.
+    pub(super) victim: usize,
+    /// Pages at which the round may end.
+    pub(super) round_pages_max: u64,
+    /// Pages that the stock may hold, and what is away.
+    pub(super) stock_pages_max: u64,
+}
+
+impl Contents {
+    /// All zeros, as an empty table is; a magazine begins with what `take_cell` writes.
+    const fn new() -> Self {
+        Self {
+            stock: Pool::new(),
+            rounds: Rounds::new(),
+            batch: [0; CLASSES],
+            victim: 0,
+            round_pages_max: 0,
+            stock_pages_max: 0,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.stock.areas() + self.rounds.open().areas() + self.rounds.away().areas() == 0
+    }
+}
+
+/// The memory of one magazine after another. Stays until the space ends.
+pub(super) struct Cell<R: RawMutex + 'static> {
+    contents: Mutex<R, Contents>,
+    taken: AtomicBool,
+    /// The CPU that the magazine was created for.
+    cpu: AtomicU32,
+    // Published under the lock, read without it.
+    cached_pages: AtomicU64,
+    lazy_pages: AtomicU64,
+    /// Sealed pages: cached if their flight has landed, else lazy, and counted in the space.
+    away_pages: AtomicU64,
+    ticket: AtomicU64,
+    /// The hull of the open round.
+    pub(super) hull: Hull,
+    /// Set once.
+    next: OnceRef<'static, Cell<R>>,
+}
+
+impl<R: RawMutex + Send + Sync + 'static> Table for Cell<R> {
+    va_base::empty_table! {
+        Self {
+            contents: Mutex::new(Contents::new()),
+            taken: AtomicBool::new(false),
+            cpu: AtomicU32::new(0),
+            cached_pages: AtomicU64::new(0),
+            lazy_pages: AtomicU64::new(0),
+            away_pages: AtomicU64::new(0),
+            ticket: AtomicU64::new(0),
+            hull: Hull::new(),
+            next: OnceRef::new(),
+        }
+    }
+}
+
+impl<R: RawMutex + 'static> Cell<R> {
+    /// Waits for the lock. For the owner alone.
+    #[inline(always)]
+    pub(super) fn lock(&self) -> MutexGuard<'_, R, Contents> {
+        self.contents.lock()
+    }
+
+    /// Publishes the pages of the stock.
+    #[inline(always)]
+    pub(super) fn tell_cached(&self, contents: &Contents) {
+        self.cached_pages.store(contents.stock.pages(), Ordering::Relaxed);
+    }
+
+    /// Publishes the pages of the open round.
+    #[inline(always)]
+    pub(super) fn tell_lazy(&self, pages: u64) {
+        self.lazy_pages.store(pages, Ordering::Relaxed);
+    }
+
+    /// Publishes the pages of what is away.
+    pub(super) fn tell_away(&self, contents: &Contents) {
+        self.away_pages.store(contents.rounds.away().pages(), Ordering::Relaxed);
+        self.ticket.store(contents.rounds.ticket().number(), Ordering::Relaxed);
+    }
+
+    /// Publishes all counts, after a round ended. The node covers its hull.
+    pub(super) fn tell_round(&self, contents: &Contents) {
+        self.hull.reset();
+        self.tell_cached(contents);
+        self.tell_lazy(contents.rounds.open().pages());
+        self.tell_away(contents);
+    }
+
+    /// Returns the pages that it holds, in whatever state.
+    fn pages(&self) -> u64 {
+        self.cached_pages.load(Ordering::Relaxed)
+            + self.lazy_pages.load(Ordering::Relaxed)
+            + self.away_pages.load(Ordering::Relaxed)
+    }
+}
+
+/// The cells of a space.
+pub(super) struct Cells<R: RawMutex + 'static> {
+    first: OnceRef<'static, Cell<R>>,
+    /// Magazines at this moment.
+    live: Alone<AtomicUsize>,
+}
+
+impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
+    va_base::const_fn! {
+        pub(super) fn new() -> Self {
+            Self { first: OnceRef::new(), live: Alone(AtomicUsize::new(0)) }
+        }
+    }
+
+    /// Returns every cell, that of a magazine or free.
+    pub(super) fn each(&self) -> impl Iterator<Item = &'static Cell<R>> + use<R> {
+        core::iter::successors(self.first.get(), |cell| cell.next.get())
+    }
+
+    /// Returns those of magazines.
+    fn taken(&self) -> impl Iterator<Item = &'static Cell<R>> + use<R> {
+        self.each().filter(|cell| cell.taken.load(Ordering::Relaxed))
+    }
+
+    /// Takes the first free cell, or a new one; `None` if the machine has no memory for that.
+    fn take(&self, machine: &impl Machine) -> Option<&'static Cell<R>> {
+        // Acquire pairs with the release of `give_up`: nothing is in the cell.
+        let free = |cell: &&Cell<R>| {
+            cell.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        if let Some(cell) = self.each().find(free) {
+            return Some(cell);
+        }
+        let cell = machine.lend_table::<Cell<R>>()?;
+        cell.taken.store(true, Ordering::Relaxed);
+        let mut link = &self.first;
+        // Another thread may have added one meanwhile: then this one comes after it.
+        while link.set(cell).is_err() {
+            link = &link.get()?.next;
+        }
+        Some(cell)
+    }
+
+    /// Returns the memory of all cells. No magazine is left.
+    pub(super) fn hand_back(&self, machine: &impl Machine) {
+        let mut next = self.first.get();
+        while let Some(cell) = next {
+            next = cell.next.get();
+            machine.take_back_table(cell);
+        }
+    }
+}
+
+/// Pages and areas that all magazines hold together.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Held {
+    pub(super) cached_pages: u64,
+    pub(super) lazy_pages: u64,
+    /// Pages that are sealed, and have not landed.
+    pub(super) sealed_pages: u64,
+}
+
+impl Held {
+    /// Pages that no count of the space has.
+    pub(super) fn uncounted(&self) -> u64 {
+        self.cached_pages + self.lazy_pages
+    }
+}
+
+/// What a call that drains magazines did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Drained {
+    /// Magazines that held something and are empty now.
+    pub magazines: u64,
+    /// Pages that they held.
+    pub pages: Pages,
+    /// Magazines whose owner was in a call at that moment: they were left as they are.
+    pub busy: u64,
+}
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    /// Drains every magazine, whoever its owner is, for a machine that is short of memory or of space: what they hold goes to
+    /// the nodes, flushed areas to the pools and freed ones to the lazy areas. [`shrink`](Self::shrink) or
+    /// [`purge`](Self::purge) moves it on.
+    ///
+    /// # Locks
+    /// `purge` and under it that of a magazine, `pool` and `lazy`, for one magazine after another. Waits for no owner.
+    /// Cost: a few instructions for an empty magazine, one `try_lock` of [`Machine::OwnerLock`] for another.
+    pub fn drain_magazines(&self) -> Drained {
+        let drained = self.drain_cells(|_| true);
+        self.after_round();
+        drained
+    }
+
+    /// Drains the magazines that were created for `cpu`, which goes offline. The magazine itself stays usable.
+    ///
+    /// # Locks
+    /// As [`drain_magazines`](Self::drain_magazines).
+    pub fn drain_cpu(&self, cpu: u32) -> Drained {
+        let drained = self.drain_cells(|cell| cell.cpu.load(Ordering::Relaxed) == cpu);
+        self.after_round();
+        drained
+    }
+
+    /// Drains the magazines that are `chosen` and hold something.
+    pub(super) fn drain_cells(&self, chosen: impl Fn(&Cell<P::OwnerLock>) -> bool) -> Drained {
+        let mut drained = Drained::default();
+        for cell in self.cells.taken() {
+            let pages = cell.pages();
+            if pages == 0 || !chosen(cell) {
+                continue;
+            }
+            if self.empty_cell(cell, || cell.contents.try_lock()) {
+                drained.magazines += 1;
+                drained.pages = Pages::new(drained.pages.get() + pages);
+            } else {
+                drained.busy += 1;
+            }
+        }
+        drained
+    }
+
+    /// Moves everything in a cell to its node; `false` if `lock` does not get the lock.
+    pub(super) fn empty_cell<'c>(
+        &self,
+        cell: &'c Cell<P::OwnerLock>,
+        lock: impl Fn() -> Option<MutexGuard<'c, P::OwnerLock, Contents>>,
+    ) -> bool {
+        let locked = || {
+            self.machine.locking(LockClass::Owner);
+            lock()
+        };
+        let Some(mut contents) = locked() else { return false };
+        if !contents.rounds.land(&self.landings) {
+            // The order is the other way round.
+            drop(contents);
+            let mut state = self.lock_purge();
+            let Some(retaken) = locked() else { return false };
+            contents = retaken;
+            self.unseal(cell, &mut contents, &mut state);
+        }
+        self.give_all(cell, &mut contents);
+        true
+    }
+
+    /// The node whose areas a cell holds.
+    pub(super) fn node_of(&self, cell: &Cell<P::OwnerLock>) -> u32 {
+        cell.cpu.load(Ordering::Relaxed) % self.nodes.nodes()
+    }
+
+    /// Gives what is away to the node, or to its flight if that is in the air. Nothing lands or boards meanwhile.
+    fn unseal(&self, cell: &Cell<P::OwnerLock>, contents: &mut Contents, state: &mut PurgeState) {
+        let rounds = &mut contents.rounds;
+        if rounds.land(&self.landings) {
+            return;
+        }
+        let node = self.node(self.node_of(cell));
+        let boarded = rounds.unseal(&self.map, &mut self.lock_lazy(node));
+        if boarded && let Some(batch) = state.batch_mut() {
+            rounds.board(&self.map, batch, &mut self.lock_board(node));
+        }
+    }
+
+    /// Gives all that does not wait for a flight to the node.
+    fn give_all(&self, cell: &Cell<P::OwnerLock>, contents: &mut Contents) {
+        let (map, node) = (&self.map, self.node_of(cell));
+        let Contents { stock, rounds, .. } = contents;
+        let landed = rounds.land(&self.landings);
+        if stock.areas() > 0 || landed && rounds.away().areas() > 0 {
+            let mut homeless = AreaList::new();
+            let mut pool = self.lock_pool(node);
+            let mut give = |size, list| {
+                if let Err(list) = pool.put_list(map, size, list) {
+                    homeless.append(map, list);
+                }
+            };
+            while landed && let Some(class) = rounds.away().next_class(0) {
+                give(rounds.away().size(class), rounds.take(map, &self.machine, class));
+            }
+            while let Some(class) = stock.next_class(0) {
+                give(stock.size(class), stock.take_list(map, class, u64::MAX));
+            }
+            drop(pool);
+            self.stop_if_lost();
+            let by_address = C::ORDER != Order::Newest;
+            self.to_index(homeless, by_address, by_address);
+            self.note_return();
+        }
+        self.stop_if_lost();
+        let pages = rounds.open().pages();
+        if pages > 0 {
+            self.lazied.0.fetch_add(pages, Ordering::Relaxed);
+            rounds.hand_over(map, &mut self.lock_lazy(self.node(node)));
+        }
+        cell.tell_round(contents);
+    }
+
+    /// Takes a cell for a magazine of `cpu`.
+    pub(super) fn take_cell(&self, cpu: u32) -> Option<&'static Cell<P::OwnerLock>> {
+        let cell = self.cells.take(&self.machine)?;
+        cell.cpu.store(cpu, Ordering::Relaxed);
+        self.cells.live.0.fetch_add(1, Ordering::Relaxed);
+        let stock = self.stock_share();
+        // The shares of all others are smaller now: what an idle one holds beyond its own goes back.
+        self.drain_cells(|other| other.pages() > 3 * stock);
+        let mut contents = cell.lock();
+        contents.rounds.begin();
+        contents.batch.fill(1);
+        contents.victim = 0;
+        (contents.stock_pages_max, contents.round_pages_max) = (stock, self.round_share(stock));
+        drop(contents);
+        Some(cell)
+    }
+
+    /// Releases the cell of a magazine that ends, which is empty.
+    pub(super) fn give_up_cell(&self, cell: &Cell<P::OwnerLock>) {
+        self.cells.live.0.fetch_sub(1, Ordering::Relaxed);
+        // Release pairs with the acquire of `Cells::take`.
+        cell.taken.store(false, Ordering::Release);
+    }
+
+    /// Magazines at this moment.
+    fn magazines(&self) -> usize {
+        self.cells.live.0.load(Ordering::Relaxed)
+    }
+
+    /// Pages that the stock of a magazine may hold: a share of the default window.
+    pub(super) fn stock_share(&self) -> u64 {
+        let start = self.default_window.start().max(self.extent.start());
+        let end = self.default_window.end().min(self.extent.end());
+        let pages = end.page_floor().saturating_sub(start.page_ceil());
+        (pages / (SHARES * self.magazines().max(1) as u64)).clamp(1, STOCK_PAGES_MAX)
+    }
+
+    /// Pages at which a round ends, for a share of the window. One magazine alone may hold all that may be lazy; many hold half
+    /// of it together.
+    pub(super) fn round_share(&self, stock: u64) -> u64 {
+        let max = self.lazy_max().get();
+        let share = match self.magazines() {
+            0 | 1 => (max + 1).saturating_sub(self.lazy_pages().get()).max(max / 16),
+            many => max / (2 * many) as u64,
+        };
+        share.clamp(1, ROUND_PAGES_MAX.min(stock))
+    }
+
+    /// Pages that few magazines have not sealed; of many none are looked at, they hold at most half of what may be lazy.
+    pub(super) fn unsealed(&self) -> u64 {
+        if self.magazines() <= LOOKED_AT_MAX { self.held().lazy_pages } else { 0 }
+    }
+
+    /// Counts what all magazines hold. Cost: five loads for each.
+    pub(super) fn held(&self) -> Held {
+        let mut held = Held::default();
+        for cell in self.cells.taken() {
+            held.cached_pages += cell.cached_pages.load(Ordering::Relaxed);
+            held.lazy_pages += cell.lazy_pages.load(Ordering::Relaxed);
+            let pages = cell.away_pages.load(Ordering::Relaxed);
+            if self.landings.have_reached(cell.ticket.load(Ordering::Relaxed)) {
+                held.cached_pages += pages;
+            } else {
+                held.sealed_pages += pages;
+            }
+        }
+        held
+    }
+
+    /// Counts flushed areas in magazines, but for those whose owner is in a call.
+    pub(super) fn cached_areas(&self) -> u64 {
+        let areas = |cell: &'static Cell<P::OwnerLock>| {
+            let contents = cell.contents.try_lock()?;
+            let away = &contents.rounds;
+            let landed = self.landings.have_reached(away.ticket().number());
+            Some(contents.stock.areas() + if landed { away.away().areas() } else { 0 })
+        };
+        self.cells.taken().filter_map(areas).sum()
+    }
+
+    /// Calls `with` for what the open round of each magazine covers. Takes no lock.
+    pub(super) fn each_hull(&self, with: impl FnMut(VaRange)) {
+        self.cells.each().filter_map(|cell| cell.hull.read()).for_each(with);
+    }
+
+    /// Checks MG1 and MG2, and returns the amounts: cached, lazy and sealed. No owner is in a call.
+    pub(super) fn check_cells(&self) -> Result<[Amount; 3], Broken> {
+        let [mut cached, mut lazy, mut sealed] = [Amount::NONE; 3];
+        for cell in self.cells.each() {
+            let Some(contents) = cell.contents.try_lock() else { continue };
+            let Contents { stock, rounds, stock_pages_max, round_pages_max, .. } = &*contents;
+            stock.validate(&self.map)?;
+            let broken = |rule, want, got| Err(Broken { rule, at: Va::ZERO, want, got });
+            if stock.pages() > *stock_pages_max && stock.areas() > 1 {
+                return broken("MG1", *stock_pages_max, stock.pages());
+            }
+            if rounds.open().pages() >= *round_pages_max && !contents.is_empty() {
+                return broken("MG1", *round_pages_max, rounds.open().pages());
+            }
+            let exact = [stock.pages(), rounds.open().pages(), rounds.away().pages()];
+            let told = [&cell.cached_pages, &cell.lazy_pages, &cell.away_pages]
+                .map(|pages| pages.load(Ordering::Relaxed));
+            if exact != told || !(cell.taken.load(Ordering::Relaxed) || contents.is_empty()) {
+                return broken("MG2", exact.iter().sum(), told.iter().sum());
+            }
+            cached.add(Amount { areas: stock.areas(), pages: stock.pages() });
+            lazy.add(Amount { areas: rounds.open().areas(), pages: rounds.open().pages() });
+            let away = Amount { areas: rounds.away().areas(), pages: rounds.away().pages() };
+            let landed =
+                rounds.ticket() == Ticket::USED || self.landings.have_reached(rounds.ticket().number());
+            if landed { cached.add(away) } else { sealed.add(away) }
+        }
+        Ok([cached, lazy, sealed])
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::config::Default as Ours;
+    use crate::testing::TestMachine;
+    use va_base::Request;
+
+    type Space = VmapSpace<&'static TestMachine, Ours>;
+
+    /// The rule that is named after `spoil`, in a space whose one magazine has some of two sizes in its stock and its round.
+    fn broken(spoil: impl FnOnce(&Cell<parking_lot::RawMutex>)) -> &'static str {
+        let machine: &'static TestMachine = std::boxed::Box::leak(std::boxed::Box::default());
+        let all = VaRange::from_pages(16, 1 << 16).unwrap();
+        let space = Space::new(all, all, machine).unwrap();
+        let mut magazine = space.magazine(0).unwrap();
+        for pages in [2, 3] {
+            let areas: std::vec::Vec<_> =
+                (0..5).map(|_| magazine.alloc(&Request::pages(pages).unwrap()).unwrap()).collect();
+            areas.into_iter().for_each(|area| magazine.free(area).unwrap());
+        }
+        let held = space.held();
+        assert!(held.cached_pages > 2 && held.lazy_pages == 25);
+        assert_eq!(space.validate(), Ok(()));
+        let cell = space.cells.each().next().unwrap();
+        spoil(cell);
+        let rule = space.validate().map_err(|broken| broken.rule).err().unwrap_or("nothing");
+        std::mem::forget(magazine);
+        rule
+    }
+
+    #[test]
+    fn mg1_a_magazine_above_its_share_is_named() {
+        assert_eq!(broken(|cell| cell.lock().stock_pages_max = 2), "MG1");
+        assert_eq!(broken(|cell| cell.lock().round_pages_max = 25), "MG1");
+        assert_eq!(broken(|cell| cell.lock().round_pages_max = 26), "nothing");
+    }
+
+    #[test]
+    fn mg2_counts_that_are_not_what_a_magazine_holds_are_named() {
+        assert_eq!(broken(|cell| cell.tell_lazy(24)), "MG2");
+        assert_eq!(broken(|cell| _ = cell.cached_pages.fetch_add(1, Ordering::Relaxed)), "MG2");
+        assert_eq!(broken(|cell| _ = cell.away_pages.fetch_add(1, Ordering::Relaxed)), "MG2");
+        // Its magazine has ended, and it is not empty.
+        assert_eq!(broken(|cell| cell.taken.store(false, Ordering::Relaxed)), "MG2");
+    }
+}

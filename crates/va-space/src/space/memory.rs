@@ -1,0 +1,98 @@
+//! The memory of the free index, brought from outside the `free` lock and freed again.
+//!
+//! # Theory
+//! The index asks the machine for memory in the middle of an operation, under `free`. A caller that allocates metadata
+//! before it takes locks of its own calls [`supply`](VmapSpace::supply): it looks what is missing under the lock, asks the
+//! machine with no lock held, and hands the piece in, until nothing is missing (`va_tree::Supplied`). A machine may then
+//! fail every request under a spin lock. A request that may block does the same by itself, once, when the index has no memory.
+
+use super::VmapSpace;
+use crate::area::Area;
+use crate::config::Config;
+use crate::error::SpaceError;
+use va_base::{AllocError, Machine, Request};
+use va_tree::{FreeIndex, Supplied};
+
+/// Bytes of no record of an index are fewer.
+const RECORD_BYTES_MIN: usize = 32;
+
+/// Steps of shrinking under one hold of `free`: each is some hundred instructions.
+const STEPS: usize = 32;
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    /// Allocates the index memory that `areas` more areas need, so that taking them asks the machine for none under a lock,
+    /// unless other callers use it up. Rows that aligned requests miss are among it.
+    ///
+    /// # Errors
+    /// [`AllocError::NoMeta`] if the machine has none. What it had stays.
+    /// # Locks
+    /// `free`, for O(log n) at a time; none while the machine is asked.
+    pub fn supply(&self, areas: u64) -> Result<(), SpaceError> {
+        loop {
+            let Some(wanted) = self.lock_free().index.wanted(areas) else { return Ok(()) };
+            let Some(supply) = C::Index::<P>::alloc_supply(wanted, &self.machine) else {
+                return Err(AllocError::NoMeta { records: 1 }.into());
+            };
+            let unused = self.lock_free().index.donate(supply).err();
+            if let Some(unused) = unused {
+                C::Index::<P>::free_supply(unused, &self.machine);
+            }
+        }
+    }
+
+    /// Tries a request again that may block and found no memory under `free`: what is missing is allocated with no lock held,
+    /// once. `refused` is returned if there is none there either.
+    #[cold]
+    pub(super) fn alloc_supplied(
+        &self,
+        request: &Request,
+        owner: Option<u32>,
+        refused: SpaceError,
+    ) -> Result<Area, SpaceError> {
+        self.supply(1).map_err(|_| refused)?;
+        self.take_from_index(request, owner)
+    }
+
+    /// Returns what was got, unless a second attempt may get more ([`alloc_supplied`](Self::alloc_supplied)).
+    #[inline(always)]
+    pub(super) fn or_supplied(
+        &self,
+        request: &Request,
+        owner: Option<u32>,
+        got: Result<Area, SpaceError>,
+    ) -> Result<Area, SpaceError> {
+        match got {
+            Err(refused @ SpaceError::Index(AllocError::NoMeta { .. })) if request.waits() => {
+                self.alloc_supplied(request, owner, refused)
+            }
+            got => got,
+        }
+    }
+
+    /// Frees all index memory that is not needed, as [`shrink_index`](Self::shrink_index) does.
+    pub(super) fn shrink_index_wholly(&self) {
+        loop {
+            // A step moves a record or frees a piece, so these are enough to move all; then the last pieces go.
+            let lent = self.lock_free().index.memory().lent_bytes;
+            if self.shrink_index(lent / RECORD_BYTES_MIN) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Frees index memory that is not needed, in at most `steps` steps of O(log n); returns the bytes. For a shrinker, which
+    /// repeats it: one call may prepare what a later one frees.
+    ///
+    /// The leaves of the page map are not among it: lookups read them without a lock, so nobody knows when the last reader
+    /// of one is gone. Those in which no area starts serve other places, so there are as many as were needed at a time.
+    ///
+    /// # Locks
+    /// `free`, for 32 steps at a time. The machine's `take_back_slab` is called under it.
+    pub fn shrink_index(&self, steps: usize) -> usize {
+        let mut freed = 0;
+        for begun in (0..steps).step_by(STEPS) {
+            freed += self.lock_free().index.shrink(STEPS.min(steps - begun));
+        }
+        freed
+    }
+}

@@ -1,0 +1,86 @@
+//! A number of its owner with a busy area, and areas that their owner takes out of reach before he frees them.
+//!
+//! # Theory
+//! A kernel keeps a record with each area (what is mapped there, by which caller), and wants it back from an address. So a
+//! busy area has room for one number, its **note**: the address of the record. A lookup returns it with the area, and no tree
+//! of the kernel's own is needed. The way out is that of Linux: the area is **detached**, which no other caller sees or
+//! frees any more, its pages are unmapped, and then it is released, which frees it.
+//!
+//! ```text
+//!          alloc         note             detach                release
+//!   index -------> busy ------> busy, 77 --------> detached, 77 ---------> lazy ...
+//!                   find: -     find: 77            find: nothing
+//! ```
+//!
+//! A note takes no memory: an area that is busy is in no list, so the link of its slot is free for it (`map`).
+//!
+//! # Locking
+//! None for a note; that of the lookup to detach; those of a free to release.
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12: `find_unlink_vmap_area`, `remove_vm_area`, `free_unmap_vmap_area`; `va->vm` is the note).
+
+use super::VmapSpace;
+use crate::area::DetachedArea;
+use crate::config::Config;
+use crate::error::ReleaseError;
+use crate::list::Loose;
+use crate::lookup::Lookup;
+use crate::map::{Seen, Slot, State};
+use va_base::{Context, Machine, Va};
+
+impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
+    /// Notes a number of the caller with the busy area that starts at `at`, in place of one that is there. Lookups return it
+    /// from now on, until the area is freed; one at the same moment may return none. An area that is cut keeps it for its
+    /// lower part, one that is joined to another has that of the lower.
+    ///
+    /// # Errors
+    /// [`ReleaseError::NoArea`] if no busy area starts there, or another call changes it. Nothing has changed.
+    /// # Locks
+    /// None. Cost: O(1).
+    pub fn note(&self, at: Va, note: u64) -> Result<(), ReleaseError> {
+        let (Seen { word, .. }, slot) = self.steady_at(at)?;
+        // Whoever frees or notes begins from a steady word, so the link is this thread's until it puts one back.
+        slot.exchange(word, word.noting()).map_err(|_| self.no_area_at(at))?;
+        slot.set_link(note);
+        slot.put(word.with_note());
+        Ok(())
+    }
+
+    /// Takes the busy area that starts at `at` out of reach: it is found and freed by nobody else, and its addresses are
+    /// not allocated, until the caller releases it. A handle of it frees nothing any more.
+    ///
+    /// # Errors
+    /// [`ReleaseError::NoArea`] if no busy area starts there; of two calls at a time, one gets it. Nothing has changed.
+    /// # Locks
+    /// Those of the lookup. Cost: O(1).
+    pub fn detach(&self, at: Va) -> Result<DetachedArea, ReleaseError> {
+        let (Seen { page, pages, word }, slot) = self.steady_at(at)?;
+        slot.exchange(word, word.with_state(State::Detached)).map_err(|_| self.no_area_at(at))?;
+        self.lookup.remove(at, &self.machine);
+        let note = word.is_noted().then(|| slot.note());
+        Ok(DetachedArea { page, pages, note })
+    }
+
+    /// Frees a detached area, for a caller in `context`; it cannot fail. A value of another space stops the machine.
+    ///
+    /// # Locks
+    /// As [`free_in`](Self::free_in). Cost: O(1), and at most one slice.
+    pub fn release(&self, context: Context, area: DetachedArea) {
+        let DetachedArea { page, pages, .. } = area;
+        let seen = self.map.seen_slot(page).filter(|(seen, _)| seen.word.state() == Some(State::Detached));
+        if let Some((seen, slot)) = seen.filter(|(seen, _)| seen.pages == pages) {
+            let idle = seen.word.with_state(State::Idle);
+            slot.put(idle);
+            self.make_lazy(Loose::won(page, pages, idle, slot));
+            return self.after_free(context);
+        }
+        let start = Va::from_page(page);
+        self.machine.bug(format_args!("{pages} pages at {start} are released, and not detached here"), None)
+    }
+
+    /// The busy area that starts at `at`, if nobody is about to change it.
+    fn steady_at(&self, at: Va) -> Result<(Seen, &'static Slot), ReleaseError> {
+        let seen = self.map.seen_slot(at.page_floor()).filter(|(seen, _)| seen.word.is_steady());
+        seen.filter(|(seen, _)| Va::from_page(seen.page) == at).ok_or_else(|| self.no_area_at(at))
+    }
+}

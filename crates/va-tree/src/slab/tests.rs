@@ -1,0 +1,170 @@
+//! Records beside what must be in them, on platforms that have small pieces, or none.
+
+use super::*;
+use std::boxed::Box;
+use std::cell::Cell;
+use std::vec;
+use std::vec::Vec;
+use va_base::NoSlabs;
+
+#[derive(Clone, Copy)]
+struct Cellule {
+    value: u32,
+    links: Option<[u32; 2]>,
+    _pad: [u64; 4],
+}
+impl Record for Cellule {
+    const EMPTY: Self = Self { value: 0, links: None, _pad: [0; 4] };
+}
+impl Linked for Cellule {
+    fn links(&self) -> [u32; 2] {
+        self.links.unwrap()
+    }
+    fn set_links(&mut self, links: [u32; 2]) {
+        self.links = Some(links);
+    }
+}
+impl Movable for Cellule {
+    fn is_free(&self) -> bool {
+        self.links.is_some()
+    }
+}
+
+/// Has pieces of up to `limit` bytes, and counts bytes.
+struct Heap {
+    limit: Cell<usize>,
+    out: Cell<usize>,
+}
+impl Platform for Heap {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        if min * size_of::<T>() > self.limit.get() {
+            return None;
+        }
+        self.out.set(self.out.get() + min * size_of::<T>());
+        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
+    }
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        self.out.set(self.out.get() - size_of_val(slab));
+    }
+}
+fn heap(limit: usize) -> Heap {
+    Heap { limit: Cell::new(limit), out: Cell::new(0) }
+}
+fn take<const N: usize>(slab: &mut Slab<Cellule, N>) -> u32 {
+    let id = slab.take().unwrap();
+    *slab.get_mut(id) = Cellule { value: id, ..Cellule::EMPTY };
+    id
+}
+
+#[test]
+fn the_inline_records_serve_without_a_platform() {
+    let mut slab = Slab::<Cellule, 3>::new();
+    let ids: Vec<_> = (0..3).map(|_| take(&mut slab)).collect();
+    assert_eq!(ids, [0, 1, 2]);
+    assert_eq!(slab.take(), None);
+    assert_eq!(slab.reserve(4, &NoSlabs), Err(1));
+    slab.put(1);
+    assert_eq!(slab.take(), Some(1));
+}
+
+#[test]
+fn sl1_ids_are_distinct_and_come_back_whatever_the_pieces() {
+    for limit in [4096, 1 << 20] {
+        let heap = heap(limit);
+        let mut slab = Slab::<Cellule, 2>::new();
+        slab.reserve(5000, &heap).unwrap();
+        let mut ids: Vec<_> = (0..slab.capacity()).map(|_| take(&mut slab)).collect();
+        assert_eq!(slab.take(), None);
+        assert!(ids.iter().all(|&id| slab.get(id).value == id) && slab.is_conserved());
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), slab.capacity());
+        for id in ids {
+            slab.put(id);
+        }
+        assert_eq!((slab.used(), slab.count_freed()), (0, Some(slab.capacity())));
+        assert!(slab.is_conserved());
+        slab.return_all(&heap);
+        assert_eq!(heap.out.get(), 0);
+    }
+}
+
+#[test]
+fn inline_records_move_into_the_first_piece_under_their_ids_and_out_again() {
+    let heap = heap(1 << 20);
+    let mut slab = Slab::<Cellule, 4>::new();
+    (0..4).for_each(|_| _ = take(&mut slab));
+    slab.put(2);
+    slab.reserve(9, &heap).unwrap();
+    assert_eq!([0, 1, 3].map(|id| slab.get(id).value), [0, 1, 3]);
+    assert_eq!((take(&mut slab), take(&mut slab)), (2, 4));
+    slab.put(0);
+    while slab.capacity() > slab.next_lower(4).unwrap_or(usize::MAX) {
+        if let Last::Moved { from, to } = slab.move_last(4) {
+            assert_eq!((from, to), (4, 0));
+        }
+    }
+    assert!(slab.free_pieces(&mut 1, &heap) > 0);
+    assert_eq!(heap.out.get(), 0);
+    assert_eq!([0, 1, 2, 3].map(|id| slab.get(id).value), [4, 1, 2, 3]);
+    assert!(slab.is_conserved());
+}
+
+#[test]
+fn sl1_holds_while_records_come_go_and_move() {
+    let heap = heap(4096);
+    let (mut slab, mut seed) = (Slab::<Cellule, 2>::new(), 7u64);
+    // Who refers to which record: values name owners.
+    let mut owned: Vec<u32> = Vec::new();
+    for round in 0..30_000u64 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let want = if round / 5000 % 2 == 0 { 2000 } else { 20 };
+        if owned.len() < want {
+            slab.reserve(owned.len() + 1, &heap).unwrap();
+            let id = slab.take().unwrap();
+            *slab.get_mut(id) = Cellule { value: owned.len() as u32, ..Cellule::EMPTY };
+            owned.push(id);
+        } else if let Some(last) = owned.pop() {
+            let at = (seed >> 33) as usize % (owned.len() + 1);
+            let gone = if at == owned.len() { last } else { core::mem::replace(&mut owned[at], last) };
+            if at < owned.len() {
+                slab.get_mut(last).value = at as u32;
+            }
+            slab.put(gone);
+        }
+        for _ in 0..seed >> 62 {
+            let Some(low) = slab.next_lower(owned.len()).filter(|&low| low < slab.capacity()) else {
+                break;
+            };
+            if let Last::Moved { to, .. } = slab.move_last(low) {
+                owned[slab.get(to).value as usize] = to;
+            }
+        }
+        slab.free_pieces(&mut 1, &heap);
+        assert!(slab.used() == owned.len());
+        if round % 64 == 0 {
+            assert!(slab.is_conserved());
+            assert!(owned.iter().enumerate().all(|(at, &id)| slab.get(id).value == at as u32));
+        }
+    }
+    assert!(heap.out.get() <= 5 * 4096, "20 records and pieces on the way: {}", heap.out.get());
+    slab.return_all(&heap);
+    assert_eq!(heap.out.get(), 0);
+}
+
+#[test]
+fn a_slab_shorter_than_promised_is_not_used() {
+    struct Short(Cell<usize>);
+    impl Platform for Short {
+        fn lend_slab<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> {
+            Some(Box::leak(vec![T::EMPTY; 1].into_boxed_slice()))
+        }
+        fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+            self.0.set(self.0.get() + slab.len());
+        }
+    }
+    let platform = Short(Cell::new(0));
+    let mut slab = Slab::<Cellule, 1>::new();
+    assert_eq!(slab.reserve(9, &platform), Err(8));
+    assert_eq!((slab.capacity(), platform.0.get()), (1, 1));
+}

@@ -1,0 +1,140 @@
+//! The memory of an index, apart from its operations: allocated with no lock held, and freed when there is too much.
+//!
+//! # Theory
+//! An index asks its platform for memory in the middle of an operation. A caller that holds a spin lock then may not want
+//! that. It can ask the index what is missing ([`Supplied::wanted`]), let the lock go, allocate ([`Supplied::alloc_supply`]),
+//! and hand it in under the lock ([`Supplied::donate`]): one piece at a time, until nothing is missing. Another thread may
+//! have used up the memory in between; then more is wanted. Linux does the same for its one record
+//! (`ne_fit_preload_node`).
+//!
+//! The other direction is [`Supplied::shrink`]: records move out of the topmost pieces, and the pieces are freed, as far
+//! as the areas that are out leave memory to spare (SP3).
+//!
+//! # Source
+//! Linux `mm/vmalloc.c` (6.12: `preload_this_cpu_lock`).
+
+use crate::btree::Key;
+use crate::rb::Search;
+use crate::{BTree, FreeIndex, RbIndex};
+use va_base::{AllocError, Late, Next, Platform, VaRange};
+
+/// One piece of memory that an index asks for. Plain data; stale once the index has grown otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PieceWanted {
+    pub(crate) table: Table,
+    pub(crate) next: Next,
+    pub(crate) bytes: usize,
+}
+
+impl PieceWanted {
+    /// Bytes of the smallest memory that is enough; an index may ask for a larger piece first.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// The records that memory is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Table {
+    Leaves,
+    Inners,
+    Rows,
+    Holes,
+}
+
+/// An index whose memory can be handed in and freed apart from its operations.
+///
+/// ```
+/// use va_base::{NoSlabs, Platform, Record, Request, VaRange};
+/// use va_tree::{BTreeIndex, FreeIndex, Supplied};
+///
+/// struct Heap;
+/// impl Platform for Heap {
+///     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+///         Some(vec![T::EMPTY; min].leak())
+///     }
+///     fn take_back_slab<T: Record>(&self, _: &'static mut [T]) {}
+/// }
+/// let space = VaRange::from_pages(1, 1 << 30).unwrap();
+/// // Its own platform has no memory.
+/// let mut index = BTreeIndex::new(space, space, NoSlabs)?;
+/// for _ in 0..10_000 {
+///     while let Some(wanted) = index.wanted(1) {
+///         let supply = BTreeIndex::<NoSlabs>::alloc_supply(wanted, &Heap).unwrap();
+///         assert!(index.donate(supply).is_ok());
+///     }
+///     index.alloc(&Request::pages(1).unwrap())?;
+/// }
+/// # Ok::<(), va_base::AllocError>(())
+/// ```
+pub trait Supplied: FreeIndex {
+    /// Memory for one step of growth.
+    type Supply: Send;
+
+    /// Returns the first piece that is missing for `areas` more areas, or for alignment rows that could not be built;
+    /// `None` if none is, or if no memory could help. After it no call for so many areas asks the platform. O(log n).
+    fn wanted(&self, areas: u64) -> Option<PieceWanted>;
+
+    /// Allocates it. Call it with no lock held. `None` if the platform has no memory.
+    fn alloc_supply(wanted: PieceWanted, platform: &impl Platform) -> Option<Self::Supply>;
+
+    /// Uses it. O(1), but for the first piece, into which the records inside the index move.
+    ///
+    /// # Errors
+    /// The memory itself, if the index has grown otherwise since: [`free_supply`](Self::free_supply) frees it.
+    fn donate(&mut self, supply: Self::Supply) -> Result<(), Self::Supply>;
+
+    /// Frees memory that was not used.
+    fn free_supply(supply: Self::Supply, platform: &impl Platform);
+
+    /// Frees memory that the index can do without, in at most `steps` steps: a step moves one record, O(log n), or frees
+    /// one piece. Returns the bytes freed. Repeat until [`IndexMemory::lent_bytes`](crate::IndexMemory::lent_bytes) does
+    /// not fall any more: one call may move records and free nothing yet.
+    fn shrink(&mut self, steps: usize) -> usize;
+
+    /// Allocates and hands in all that is missing for `areas` more areas, from `platform`.
+    ///
+    /// # Errors
+    /// [`AllocError::NoMeta`] with the records of the table that could not grow.
+    fn supply(&mut self, areas: u64, platform: &impl Platform) -> Result<(), AllocError> {
+        while let Some(wanted) = self.wanted(areas) {
+            let supply = Self::alloc_supply(wanted, platform).ok_or(AllocError::NoMeta { records: 1 })?;
+            if let Err(unused) = self.donate(supply) {
+                Self::free_supply(unused, platform);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An index that begins as a constant, without an extent or a platform, and gets both where it is, so that its caller needs
+/// no stack for it.
+pub trait InPlace<P>: Sized {
+    /// An index of no pages and no platform: nothing fits in it, nothing is in it.
+    const EMPTY: Self;
+
+    /// Gives an empty index the whole pages of `extent` and a platform, in place.
+    ///
+    /// # Errors
+    /// [`AllocError::BadRange`] if there are none, or more than the index can hold; [`AllocError::Occupied`] if it has an
+    /// extent.
+    fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError>;
+}
+
+impl<K: Key, const F: usize, P: Platform> InPlace<P> for BTree<K, F, P> {
+    const EMPTY: Self = Self::of_no_pages(Late::NONE);
+
+    fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError> {
+        self.set_platform(platform);
+        self.init(extent, default_window)
+    }
+}
+
+impl<S: Search, P: Platform> InPlace<P> for RbIndex<S, P> {
+    const EMPTY: Self = Self::of_no_pages(Late::NONE);
+
+    fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError> {
+        self.set_platform(platform);
+        self.init(extent, default_window)
+    }
+}
