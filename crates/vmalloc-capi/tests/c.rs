@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -24,9 +25,20 @@ fn built(name: &str) -> PathBuf {
 fn there(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
-        eprintln!("SKIPPED: there is no {program} here, so nothing was checked with it");
+        not_run(&format!("{} with {program}: it is not installed", module_path!()));
     }
     found
+}
+
+/// Reports something that this machine cannot run: on stderr, past the harness, which hides what tests print, and in the
+/// file that the environment names, from which `cargo xtask ci` makes a list.
+fn not_run(what: &str) {
+    let line = format!("NOT RUN: {what}\n");
+    let _shown = std::io::stderr().write_all(line.as_bytes());
+    if let Some(path) = std::env::var_os("XTASK_NOT_RUN") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let _listed = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
 }
 
 /// Compilers of C that there are; one at least.

@@ -78,11 +78,18 @@ fn malloc_large(size: usize) -> *mut c_void {
     area_large(size, SMALL_ALIGN, any).map_or_else(|| malloc_unknown(size), |area| area.as_ptr().cast())
 }
 
+/// Asks for `size` bytes once more if there was no memory, a limit may be why, and the arena has addresses to leave.
+fn again(size: usize, ask: impl Fn() -> *mut c_void) -> *mut c_void {
+    let given = ask();
+    // What is larger than the limit will not be there afterwards either, and the arena would be closed for nothing.
+    if given.is_null() && large::is_limit_above(size) && large::give_back_addresses() { ask() } else { given }
+}
+
 /// The next `malloc`, known or not.
 pub(crate) extern "C" fn malloc_unknown(size: usize) -> *mut c_void {
     match Next::get() {
         // SAFETY: asks for memory.
-        Some(next) => unsafe { next.malloc(size) },
+        Some(next) => again(size, || unsafe { next.malloc(size) }),
         None => boot(size, SMALL_ALIGN),
     }
 }
@@ -113,7 +120,7 @@ fn calloc_large(members: usize, size: usize) -> *mut c_void {
 pub(crate) extern "C" fn calloc_unknown(members: usize, size: usize) -> *mut c_void {
     match Next::get() {
         // SAFETY: asks for memory.
-        Some(next) => unsafe { next.calloc(members, size) },
+        Some(next) => again(members.saturating_mul(size), || unsafe { next.calloc(members, size) }),
         // Its pieces are zeros.
         None => boot(members.saturating_mul(size), SMALL_ALIGN),
     }
@@ -190,7 +197,9 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
 /// As [`realloc`], of what is neither the arena's nor the boot arena's.
 pub(crate) unsafe extern "C" fn realloc_unknown(memory: *mut c_void, size: usize) -> *mut c_void {
     match Next::get() {
-        // SAFETY: this function's contract.
+        // SAFETY: this function's contract; refused, the memory is as it was. Freed by a size of 0, it is not asked for again.
+        Some(next) if size > 0 => again(size, || unsafe { next.realloc(memory, size) }),
+        // SAFETY: as before.
         Some(next) => unsafe { next.realloc(memory, size) },
         None if memory.is_null() => boot(size, SMALL_ALIGN),
         None => {
@@ -400,7 +409,7 @@ pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _align: usize, 
 }
 
 /// What `pthread_atfork` calls. Our own handlers come first: then they are the last before a fork and the first after it, and the
-/// handler that is registered here may allocate. Our own registration passes through here, too, while the allocator is being made.
+/// handler that is registered here may allocate. Our own registration passes through here, too.
 ///
 /// # Safety
 /// The handlers can be called as long as `library` is loaded.
@@ -412,7 +421,7 @@ pub unsafe extern "C" fn __register_atfork(
     child: Option<unsafe extern "C" fn()>,
     library: *mut c_void,
 ) -> c_int {
-    let _none_is_fine = allocator();
+    large::register_first();
     let Some(next) = Next::get() else { return libc::ENOMEM };
     // SAFETY: this function's contract.
     unsafe { next.register_atfork(before, parent, child, library) }

@@ -10,6 +10,7 @@
 //! | `decay` | time after which freed memory that nobody needs goes back, by a thread: `500ms`, `2s`; `never` has no thread | `never` |
 //! | `huge` | huge pages behind areas: `never`, `auto` (from 64K on), `system` (as the system and the program say), `always` | `system` |
 //! | `hardened` | `true`: overflows and uses after free of large memory fault, with a line unless the program handles `SIGSEGV` itself | `false` |
+//! | `calls` | `plain`: no calls of the system but those of the C library's malloc, for programs under a filter that kills; `all` | `all` |
 //! | `stats` | `true`: a line at the end that says what was done | `false` |
 //!
 //! Sizes are bytes, or have a K, M or G behind them. Times are numbers of `ms` or `s`, an hour at most. A part that is wrong is told in a line, and the default stays.
@@ -29,6 +30,8 @@ pub(crate) struct Conf {
     pub(crate) decay: Option<Duration>,
     /// Which areas are on huge pages.
     pub(crate) huge_pages: HugePages,
+    /// Only calls that the C library's malloc makes.
+    pub(crate) plain: bool,
     /// A line at the end says what was done.
     pub(crate) statistics: bool,
     /// Overflows and uses after free fault, at the cost of system calls for each area.
@@ -56,17 +59,21 @@ enum Why {
     NoTruth,
     NoTime,
     NoHuge,
+    NoCalls,
 }
 
 impl fmt::Display for Bad<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.why {
             Why::NoColon => "is not of the form key:value",
-            Why::NoKey => "has no known key: there are threshold, budget, decay, huge, hardened and stats",
+            Why::NoKey => {
+                "has no known key: there are threshold, budget, decay, huge, hardened, calls and stats"
+            }
             Why::NoSize => "has no size: a number of bytes, or one with K, M or G behind it",
             Why::TooSmall => "is too small: a threshold is 4K at least",
             Why::NoTime => "has no time: a number of ms or s, from 1ms to 3600s, or never",
             Why::NoHuge => "is none of never, system, auto and always",
+            Why::NoCalls => "is neither all nor plain",
             Why::NoTruth => "is neither true nor false",
         };
         write!(f, "VMALLOC_CONF: \"{}\" {why}; the default stays", self.part.escape_ascii())
@@ -86,6 +93,7 @@ impl Conf {
         budget_bytes: 512 << 20,
         decay: None,
         huge_pages: HugePages::System,
+        plain: false,
         statistics: false,
         hardened: false,
     };
@@ -116,6 +124,13 @@ impl Conf {
             b"decay" => self.decay = time(value)?,
             b"huge" => self.huge_pages = huge(value)?,
             b"hardened" => self.hardened = truth(value)?,
+            b"calls" => {
+                self.plain = match value {
+                    b"plain" => true,
+                    b"all" => false,
+                    _ => return Err(Why::NoCalls),
+                };
+            }
             b"stats" => self.statistics = truth(value)?,
             _ => return Err(Why::NoKey),
         }
@@ -185,13 +200,15 @@ mod tests {
 
     #[test]
     fn every_key_is_read_and_the_last_of_a_kind_holds() {
-        let (conf, bad) =
-            read("threshold:256K,budget:1G,stats:true,hardened:true,threshold:65536,decay:500ms,huge:never");
+        let (conf, bad) = read(
+            "threshold:256K,budget:1G,stats:true,hardened:true,threshold:65536,decay:500ms,huge:never,calls:plain",
+        );
         let want = Conf {
             threshold_bytes: 65_536,
             budget_bytes: 1 << 30,
             decay: Some(Duration::from_millis(500)),
             huge_pages: HugePages::Never,
+            plain: true,
             statistics: true,
             hardened: true,
         };
@@ -225,6 +242,7 @@ mod tests {
             ("decay:ms", "no time"),
             ("decay:-1s", "no time"),
             ("decay:99999999999999999999s", "no time"),
+            ("calls:few", "neither all nor plain"),
             ("huge:yes", "none of never"),
             ("huge:", "none of never"),
             ("hardened:1", "neither true nor false"),

@@ -79,6 +79,13 @@ impl Hot {
         self.calloc.store(calloc, Ordering::Release);
     }
 
+    /// Has small calls that find no memory leave them addresses of the arena from now on.
+    pub(crate) fn retry_small(&self) {
+        self.malloc.store(crate::abi::malloc_unknown as Malloc as *mut c_void, Ordering::Release);
+        self.realloc.store(crate::abi::realloc_unknown as Realloc as *mut c_void, Ordering::Release);
+        self.calloc.store(crate::abi::calloc_unknown as Calloc as *mut c_void, Ordering::Release);
+    }
+
     #[inline(always)]
     pub(crate) fn malloc(&self) -> Malloc {
         // SAFETY: a function of that type, by `set_next`'s contract.

@@ -61,6 +61,9 @@ pub(crate) fn configure(conf: &Conf) {
     DECAY.store(decay, Ordering::Relaxed);
     HUGE.store(conf.huge_pages as u8, Ordering::Relaxed);
     COUNTING.store(conf.statistics, Ordering::Relaxed);
+    if conf.plain {
+        vmalloc::plain_calls_only();
+    }
 }
 
 /// Counts and times calls from now on.
@@ -188,11 +191,22 @@ fn make() -> Option<&'static Vmalloc> {
     HOT.set_arena(&unsafe { &*place }.addresses());
     // Release pairs with the acquire of `if_made`.
     MADE.store(place, Ordering::Release);
+    if is_limit_above(0) {
+        HOT.retry_small();
+    }
     teach_next();
     if hardened {
         crate::fault::handle();
     }
     if_made()
+}
+
+/// Registers what the allocator does at a fork before whoever registers something now. Its own registration comes here, too.
+pub(crate) fn register_first() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
+        vmalloc::prepare_for_forks();
+    }
 }
 
 /// Has children of forks begin with a call, if anybody wants to know what they do.
@@ -203,6 +217,24 @@ fn begin_in_children(call: unsafe extern "C" fn()) {
         // SAFETY: stays loaded.
         let _zero = unsafe { next.register_atfork(None, None, Some(call), null_mut()) };
     }
+}
+
+/// Tells whether the address space of the process is limited to more than `bytes`.
+pub(crate) fn is_limit_above(bytes: usize) -> bool {
+    if vmalloc::is_plain() {
+        return false;
+    }
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: writes `limit`.
+    let told = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    told == 0 && limit.rlim_cur != libc::RLIM_INFINITY && limit.rlim_cur > bytes as libc::rlim_t
+}
+
+/// Leaves addresses to others who found none, or will; `true` if there are more of them than before.
+#[cold]
+pub(crate) fn give_back_addresses() -> bool {
+    let _keep = crate::words::KeepErrno::new();
+    if_made().is_some_and(Vmalloc::give_back_addresses)
 }
 
 /// Frees one large piece of the next `malloc`, untouched.

@@ -18,8 +18,8 @@
 //! in a thread. Nothing waits for another thread to set something up: who comes in the midst of it asks the next `malloc`.
 //!
 //! **Fork.** The allocator locks itself for a fork by handlers that it registers when it is made. Handlers of others may allocate and free, so
-//! ours must be the last before the fork and the first after it: registered first. Hence whoever registers some has the allocator made
-//! before, by `__register_atfork`; else the first large allocation makes it, and small programs pay nothing for it.
+//! ours must be the last before the fork and the first after it: registered first, by the constructor, or by whoever registers some before
+//! that (`__register_atfork`). The allocator itself is made by the first large allocation, and small programs pay nothing for it.
 //!
 //! # Invariants
 //! - **LP1 home** what the arena, the boot arena or the next `malloc` gave goes back there, whoever asks and whatever the threshold is.
@@ -41,6 +41,7 @@
 //! | `hot` | what every call reads, and the way of the small ones |
 //! | `next` | the definitions behind this library's |
 //! | `large` | the allocator of the process |
+//! | `filter` | notices a filter of system calls before it is installed |
 //! | `fault` | says what a fault in the hardened profile was |
 //! | `conf` | `VMALLOC_CONF` |
 //! | `start` | the constructor, and the statistics at the end |
@@ -52,6 +53,8 @@ pub mod abi;
 mod boot;
 mod conf;
 mod fault;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub mod filter;
 mod hot;
 mod large;
 mod next;

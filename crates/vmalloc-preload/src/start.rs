@@ -47,7 +47,8 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *cons
             let conf = Conf::read(text, |bad| say(format_args!("{bad}")));
             large::configure(&conf);
             if conf.statistics {
-                let _once = ERRORS.set(Errors::aside());
+                let errors = if conf.plain { (Errors::STDERR, None) } else { Errors::aside() };
+                let _once = ERRORS.set(errors);
             }
         }
         // SAFETY: this function's contract.
@@ -64,6 +65,8 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *cons
             }
         }
     }
+    // Before anybody can: a fork, also by a handler of a signal, finds that it was done.
+    large::register_first();
 }
 
 /// The value of a variable whose name and `=` are `name`.
@@ -95,6 +98,13 @@ unsafe fn find(environment: *const *const c_char, name: &[u8]) -> Option<&'stati
 extern "C" fn end() {
     let (errors, report) = (ERRORS.get(), REPORT.get());
     if errors.is_none() && report.is_none() {
+        return;
+    }
+    if vmalloc::is_plain() {
+        // To ask what there is to tell may end the program: what needs no question is told.
+        if let Some(&(errors, _)) = errors {
+            say_to(errors, format_args!("served {}", large::counted(Event::Served)));
+        }
         return;
     }
     let stats = large::if_made().map(vmalloc::Vmalloc::stats).unwrap_or_default();

@@ -31,7 +31,7 @@ use crate::records::Host;
 use crate::vmalloc::HugePages;
 use crate::word::{PAGES_MAX, Word};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::VaRange;
 
 /// What is tried, the largest first.
@@ -143,9 +143,26 @@ pub(crate) struct Arena<O: Os> {
     // Atomic; moved under the locks of the zones.
     /// Pages of each zone below its frontier.
     committed: [AtomicU64; ZONES],
+    /// What is above the frontiers was given back: they move no more. Written under the locks of all zones.
+    closed: AtomicBool,
 }
 
 impl<O: Os> Arena<O> {
+    /// One without pages.
+    pub(crate) const fn nothing() -> Self {
+        Self {
+            host: Host::NOWHERE,
+            reserved: Span { at: 0, bytes: 0 },
+            words: 0,
+            first: 0,
+            pages: 0,
+            small: 0,
+            huge_pages: HugePages::Never,
+            committed: [const { AtomicU64::new(0) }; ZONES],
+            closed: AtomicBool::new(false),
+        }
+    }
+
     /// Reserves the largest arena of the ladder that is at most `most` bytes, which are at least those of the smallest.
     pub(crate) fn reserve(host: Host<O>, most: usize, huge_pages: HugePages) -> Result<Self, CreateError> {
         let mut refused = None;
@@ -170,6 +187,7 @@ impl<O: Os> Arena<O> {
                         small: pages / small_share / HUGE_PAGES * HUGE_PAGES,
                         huge_pages,
                         committed: [const { AtomicU64::new(0) }; ZONES],
+                        closed: AtomicBool::new(false),
                     };
                     (0..ZONES).for_each(|zone| arena.advise(zone, span_of(arena.extent(zone))));
                     return Ok(arena);
@@ -186,8 +204,47 @@ impl<O: Os> Arena<O> {
     /// # Safety
     /// Nobody uses it, or anything in it, any more.
     pub(crate) unsafe fn unmap(&self) {
+        if self.closed.load(Ordering::Relaxed) {
+            // What lies between may be others' by now.
+            for zone in 0..ZONES {
+                let (words, pages) = self.parts(zone, 0, self.committed_pages(zone));
+                self.unmap_parts([words, pages]);
+            }
+            return;
+        }
         // SAFETY: reserved by `reserve`, and nobody uses it.
         unsafe { self.host.os().unmap(self.reserved) };
+    }
+
+    /// The words of some pages of a zone, those that are whole pages and were committed or not together, and the pages.
+    fn parts(&self, zone: usize, from: u64, to: u64) -> (Span, Span) {
+        let first = self.extent(zone).start().page_floor();
+        let word = |pages: u64| {
+            (self.words + (first - self.first + pages) as usize * WORD_BYTES).next_multiple_of(PAGE_BYTES)
+        };
+        let words = Span { at: word(from), bytes: word(to) - word(from) };
+        (words, Span { at: address(first + from), bytes: address(to - from) })
+    }
+
+    fn unmap_parts(&self, parts: [Span; 2]) {
+        for part in parts.into_iter().filter(|part| part.bytes > 0) {
+            // SAFETY: part of the reservation, of which nobody uses anything.
+            unsafe { self.host.os().unmap(part) };
+        }
+    }
+
+    /// Gives back the addresses above the frontiers, which never move again. Called under the locks of all zones; `false` if it was
+    /// done before.
+    pub(crate) fn close(&self) -> bool {
+        if self.closed.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        for zone in 0..ZONES {
+            let (first, last) = self.extent(zone).whole_pages();
+            let (words, pages) = self.parts(zone, self.committed_pages(zone), last - first);
+            self.unmap_parts([words, pages]);
+        }
+        true
     }
 
     /// Says which pages there are to be behind a part of a zone. It is advice: a system without huge pages does without.
@@ -289,6 +346,9 @@ impl<O: Os> Arena<O> {
         let want = (end - first).min(last - first);
         if want <= have {
             return Ok(());
+        }
+        if self.closed.load(Ordering::Relaxed) {
+            return Err((Errno::NOMEM, address(want - have)));
         }
         let step = (have / 4).clamp(STEP_PAGES_MIN, STEP_PAGES_MAX);
         let eager = want.next_multiple_of(STEP_PAGES_MIN).max(have + step).min(last - first);

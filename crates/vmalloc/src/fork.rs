@@ -15,29 +15,91 @@
 //! cannot know whether it had been done, so they may be registered twice there; the second call of a pair finds that the thread
 //! has the locks, or that nobody has.
 //!
+//! **Streams.** A thread that reads a line has its stream and asks for memory; one that flushes all streams has their list and waits for
+//! that stream; fork asks for the list. So the list comes before our locks here, as in glibc, which takes its own behind it.
+//!
+//! **Handlers of signals** may fork while the thread that they interrupted is in the midst of a call. With one thread no lock is
+//! taken: whatever that one holds it goes on with, in the child, too. With more, those that it holds are left to it, and for the others
+//! the fork waits a while only; what it did not get stays taken in the child.
+//!
+//! **What is kept** goes back before the locks are taken, if it is more than a megabyte: to share it costs more than to fault it in again.
+//!
 //! # Locking
 //! ```text
-//!   making the default allocator  >  list of allocators  >  all locks of each
+//!   list of libc's streams  >  making the default allocator  >  list of allocators  >  all locks of each
 //! ```
 
-use crate::lock::Mutex;
-use crate::os::{abort_with, process_id, register_fork_handlers, thread_id};
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::lock::{Fork, Mutex};
+use crate::os::{abort_with, find, is_plain, process_id, register_fork_handlers, thread_name};
+use core::ffi::{CStr, c_void};
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// What has locks to be held during a fork.
 pub(crate) trait Hold {
-    /// Takes all locks.
-    fn hold(&self);
+    /// Tells whether the calling thread has one of the locks.
+    fn is_mine(&self) -> bool;
 
-    /// Forgets what a child does not have. Called in the child before [`release`](Self::release).
-    fn forget(&self);
+    /// Gives back what a child had better not share. Called before any lock is taken, and not by a handler of a signal.
+    fn prepare(&self) {}
+
+    /// Takes all locks; if the thread was `interrupted` with some, those that it has not and that it gets in a while.
+    fn hold(&self, interrupted: bool);
+
+    /// Forgets what a child does not have; the locks are held or the child has always had one thread. Called in the child before
+    /// [`release`](Self::release).
+    fn forget(&self, held: bool);
 
     /// Gives them back, in the parent and in the child.
     ///
     /// # Safety
     /// The caller, or in a child the thread it was forked from, called [`hold`](Self::hold).
     unsafe fn release(&self);
+}
+
+/// What libc has for forks, if it has it: looked up when the handlers are registered.
+struct Libc {
+    /// A byte that is not 0 while there is one thread.
+    alone: AtomicPtr<c_void>,
+    streams: [AtomicPtr<c_void>; 3],
+}
+
+/// Take the list of streams, give it back, and make it anew in a child.
+const STREAMS: [&CStr; 3] = [c"_IO_list_lock", c"_IO_list_unlock", c"_IO_list_resetlock"];
+const LOCK: usize = 0;
+const UNLOCK: usize = 1;
+const RESET: usize = 2;
+
+static LIBC: Libc =
+    Libc { alone: AtomicPtr::new(null_mut()), streams: [const { AtomicPtr::new(null_mut()) }; 3] };
+
+impl Libc {
+    fn look_up(&self) {
+        self.alone.store(find(c"__libc_single_threaded"), Ordering::Relaxed);
+        let found = STREAMS.map(find);
+        // All of them or none.
+        if found.iter().all(|found| !found.is_null()) {
+            for (to, found) in self.streams.iter().zip(found) {
+                to.store(found, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// There is one thread, and libc knows it.
+    fn is_alone(&self) -> bool {
+        let place = self.alone.load(Ordering::Relaxed).cast::<u8>();
+        // SAFETY: libc's variable of that name, a byte, which only this thread could change.
+        !place.is_null() && unsafe { place.read_volatile() } != 0
+    }
+
+    fn streams(&self, what: usize) {
+        let found = self.streams[what].load(Ordering::Relaxed);
+        if !found.is_null() {
+            // SAFETY: a function of libc's of this type, by its name.
+            let call = unsafe { core::mem::transmute::<*mut c_void, extern "C" fn()>(found) };
+            call();
+        }
+    }
 }
 
 /// A member of the list. It lives in the records of its allocator.
@@ -55,14 +117,22 @@ static LIST: Mutex<List> = Mutex::new(List(None));
 /// Held while the default allocator is made.
 pub(crate) static MAKING: Mutex<()> = Mutex::new(());
 /// The thread that holds all locks for a fork; 0 for none.
-static FORKER: AtomicU32 = AtomicU32::new(0);
+static FORKER: AtomicUsize = AtomicUsize::new(0);
 /// 0: the handlers are not registered. [`REGISTERED`]: they are. Otherwise the process that registers them.
 static HANDLERS: AtomicU32 = AtomicU32::new(0);
 const REGISTERED: u32 = u32::MAX;
 
+/// Registers what allocators do at a fork, unless it is done: the first allocator does. For whoever must be sure that no other handler
+/// of `pthread_atfork` was registered before, such as a library that is loaded before all others. Stops the process if libc has no
+/// memory for it. Locks: none; a thread that comes at the same time waits.
+pub fn prepare_for_forks() {
+    ensure_handlers();
+}
+
 /// Sees to it that the handlers are registered.
 pub(crate) fn ensure_handlers() {
-    let me = process_id();
+    // Where nobody may ask, threads that come at the same time are all there is to tell apart.
+    let me = if is_plain() { 1 } else { process_id() };
     loop {
         // Acquire pairs with the release below.
         let state = HANDLERS.load(Ordering::Acquire);
@@ -75,6 +145,7 @@ pub(crate) fn ensure_handlers() {
             continue;
         }
         if HANDLERS.compare_exchange(state, me, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            LIBC.look_up();
             if !register_fork_handlers(before, in_parent, in_child) {
                 abort_with(format_args!("libc has no memory to register what a fork must do"));
             }
@@ -120,30 +191,60 @@ fn for_each(list: &List, call: impl Fn(&dyn Hold)) {
 }
 
 extern "C" fn before() {
-    let me = thread_id();
+    let me = thread_name();
     if FORKER.load(Ordering::Relaxed) == me {
         return;
     }
-    core::mem::forget(MAKING.lock());
-    let list = LIST.lock();
-    for_each(&list, |member| member.hold());
-    core::mem::forget(list);
+    if LIBC.is_alone() {
+        // Nobody else holds a lock; what a signal interrupted may be in the midst of anything.
+        if !MAKING.is_mine() && !LIST.is_mine() {
+            // SAFETY: nobody changes it.
+            let list = unsafe { &*LIST.data_ptr() };
+            prepare(list, is_interrupted(list));
+        }
+        return;
+    }
+    LIBC.streams(LOCK);
+    let interrupted = MAKING.is_mine() || LIST.is_mine();
+    MAKING.hold(interrupted);
+    LIST.hold(interrupted);
+    // SAFETY: held, or in the hands of whom a signal interrupted in this thread.
+    let list = unsafe { &*LIST.data_ptr() };
+    let interrupted = interrupted || is_interrupted(list);
+    prepare(list, interrupted);
+    for_each(list, |member| member.hold(interrupted));
     FORKER.store(me, Ordering::Relaxed);
 }
 
+/// Tells whether the calling thread has a lock of a member, so that a handler of a signal runs.
+fn is_interrupted(list: &List) -> bool {
+    let any = core::cell::Cell::new(false);
+    for_each(list, |member| any.set(any.get() || member.is_mine()));
+    any.get()
+}
+
+fn prepare(list: &List, interrupted: bool) {
+    if !interrupted {
+        for_each(list, |member| member.prepare());
+    }
+}
+
 extern "C" fn in_parent() {
-    if FORKER.load(Ordering::Relaxed) == thread_id() {
+    if FORKER.load(Ordering::Relaxed) == thread_name() {
         release_all();
+        LIBC.streams(UNLOCK);
     }
 }
 
 extern "C" fn in_child() {
-    // The thread has another number than in the parent, and is the only one.
-    if FORKER.load(Ordering::Relaxed) != 0 {
-        // SAFETY: the thread that this one was forked from holds the lock since `before`.
-        let list = unsafe { &*LIST.data_ptr() };
-        for_each(list, |member| member.forget());
+    let held = FORKER.load(Ordering::Relaxed) != 0;
+    // SAFETY: the thread that this one was forked from holds the lock since `before`, or is the only one there ever was.
+    let list = unsafe { &*LIST.data_ptr() };
+    for_each(list, |member| member.forget(held));
+    if held {
         release_all();
+        // Not given back: libc has made it anew if there were threads, and has not if there were none.
+        LIBC.streams(RESET);
     }
 }
 
@@ -156,7 +257,7 @@ fn release_all() {
         unsafe { member.release() };
     });
     // SAFETY: as before.
-    unsafe { LIST.force_unlock() };
+    unsafe { LIST.release() };
     // SAFETY: as before.
-    unsafe { MAKING.force_unlock() };
+    unsafe { MAKING.release() };
 }

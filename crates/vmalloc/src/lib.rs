@@ -60,7 +60,8 @@
 //!   `UFFDIO_MOVE` or `mremap`; what is below 2 MiB, and the last 2 MiB of what is larger, is copied. [`Stats`] tells how often each was.
 //! - **fork**: the child allocates and frees, whatever other threads were doing; what those had in hand at that moment stays
 //!   theirs, as their areas do. Each process has its own copy of an area. `vfork`, `clone` and `_Fork`, which tell nobody, must be
-//!   followed by `exec` or the end. While a fork is prepared all locks are held, so a handler of `pthread_atfork` that was registered
+//!   followed by `exec` or the end. What is kept beyond a megabyte goes back before a fork, which would share it. A handler of a signal may
+//!   fork in the midst of a call of its thread, and the list of libc's streams is held with our locks. While a fork is prepared all locks are held, so a handler of `pthread_atfork` that was registered
 //!   before the first allocator was made, and so is called after ours, must neither allocate from one nor free to it: it would wait for
 //!   its own thread. With [`Kv`] that is what has [`LARGE_BYTES`] or more. Handlers registered later may.
 //! - **Signals**: a handler may call [`Vmalloc::contains`], [`Vmalloc::usable_bytes`] and [`Vmalloc::requested_bytes`], which
@@ -95,6 +96,7 @@ mod magazine;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod os;
+mod owner_lock;
 pub mod percpu;
 mod places;
 mod records;
@@ -106,9 +108,11 @@ mod word;
 
 pub use buffer::Buffer;
 pub use error::{AllocError, CreateError, FreeError, ResizeError};
+pub use fork::prepare_for_forks;
 pub use heap::Stats;
 pub use kv::{Kv, LARGE_BYTES};
-pub use os::{Answer, Call, Errno, Machine, machine};
+pub use os::{Answer, Call, Errno, Machine, is_plain, machine, plain_calls_only};
+pub use owner_lock::OwnerLock;
 pub use vmalloc::{Hardened, HugePages, Options, Profile, Vmalloc, Walls};
 pub use vmap::{Frame, Frames, Mapping, MappingStats, Mappings, Protection, VmapCall, VmapError};
 

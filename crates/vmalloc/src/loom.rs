@@ -4,6 +4,7 @@
 //! unit: nobody comes between. So each unit has a lock here, and the end of all sections is to have held each of them.
 
 use crate::lock::Futex;
+use crate::owner_lock::OwnerLock;
 use crate::percpu::model::{Counted, Counter, Deltas, Lock, RefMode, Units};
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -231,4 +232,37 @@ fn loom_rf1_of_two_who_kill_one_does_and_it_lives_again() {
         count.resurrect(true, true).unwrap();
         assert!(count.is_percpu() && count.try_get_live() && !count.put(1));
     });
+}
+
+/// The owner's barrier is the other thread's `membarrier` (`owner_lock::light_fence`); without it both are in their sections.
+#[test]
+fn an_owner_lock_excludes_its_owner_and_another_thread() {
+    for light in [false, true] {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(4);
+        builder.check(move || {
+            let shared = Arc::new((OwnerLock::new(), loom::cell::UnsafeCell::new(0)));
+            if light {
+                // From the second section on, no fence of the owner's own.
+                shared.0.lock_as_owner();
+                shared.0.end();
+            }
+            let theirs = shared.clone();
+            let other = thread::spawn(move || {
+                let taken = theirs.0.try_lock_as_other();
+                if taken {
+                    // The model sees two accesses at a time.
+                    theirs.1.with_mut(|_| {});
+                    theirs.0.end();
+                }
+            });
+            for _ in 0..2 {
+                shared.0.lock_as_owner();
+                shared.1.with_mut(|_| {});
+                shared.0.end();
+            }
+            other.join().unwrap();
+            assert!(shared.0.try_lock_as_other(), "it is free at the end");
+        });
+    }
 }

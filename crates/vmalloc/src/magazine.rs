@@ -30,7 +30,7 @@
 //! Bonwick and Adams, "Magazines and Vmem", 2001; Linux has the pools of `vmap_node` (`mm/vmalloc.c`, 6.9).
 
 use crate::arena::Run;
-use crate::lock::Mutex;
+use crate::lock::{Fork, Mutex};
 use crate::records::Zeroed;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -111,7 +111,7 @@ pub(crate) struct Big {
 }
 
 impl Big {
-    pub(crate) fn new(max: u64) -> Self {
+    pub(crate) const fn new(max: u64) -> Self {
         Self { max, pages: AtomicU64::new(0) }
     }
 
@@ -370,18 +370,9 @@ impl Magazine {
         if counted && paid && small <= SMALL_PAGES_MAX { Ok(()) } else { Err((small, large)) }
     }
 
-    /// Takes the lock for the time of a fork.
-    pub(crate) fn hold(&self) {
-        core::mem::forget(self.shelf.lock());
-    }
-
-    /// Gives it back, in the parent and in the child.
-    ///
-    /// # Safety
-    /// The caller, or in a child the thread it was forked from, called [`hold`](Self::hold).
-    pub(crate) unsafe fn release(&self) {
-        // SAFETY: held, by this function's contract.
-        unsafe { self.shelf.force_unlock() };
+    /// The lock, for a fork.
+    pub(crate) fn lock(&self) -> &impl Fork {
+        &self.shelf
     }
 }
 

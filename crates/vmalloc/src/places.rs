@@ -1,6 +1,6 @@
 //! How the spaces of a process work, which say where areas are.
 
-use va_base::{AllocError, Machine, Pages, Platform, VaRange};
+use va_base::{Machine, Pages, Platform};
 use va_space::Config;
 use va_space::config::Order;
 use va_space::decay::Quarter;
@@ -13,7 +13,7 @@ use va_tree::BTreeIndex;
 pub(crate) struct Process;
 
 impl Config for Process {
-    type Index<P: Platform> = BTreeIndex<P>;
+    type Index<P: Platform + Send> = BTreeIndex<P>;
     type Zone = Spread;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;
@@ -29,13 +29,5 @@ impl Config for Process {
     /// Whoever frees here purges when he has freed all.
     fn lazy_max(_cpus: u32) -> Pages {
         Pages::new(1 << 40)
-    }
-
-    fn index<P: Platform>(
-        extent: VaRange,
-        default_window: VaRange,
-        platform: P,
-    ) -> Result<Self::Index<P>, AllocError> {
-        BTreeIndex::new(extent, default_window, platform)
     }
 }

@@ -11,7 +11,7 @@
 //! # Locking
 //! The lock of the chunks is the innermost of all; under it `mmap` may be called.
 
-use crate::lock::{Futex, Mutex};
+use crate::lock::{Fork, Futex, Mutex};
 use crate::os::{Call, Errno, Os, Span, abort_with};
 use core::alloc::Layout;
 use core::fmt;
@@ -25,6 +25,41 @@ const CHUNK_LAST: usize = 8 << 20;
 /// Smallest piece, so that a list fits in what it lists.
 const PIECE_MIN: usize = 64;
 const CLASSES: usize = 48;
+
+/// Defines an empty value, inside its `impl`: a constant, which is written to a place without a copy on the stack, or under loom, whose
+/// atomics have none, a function.
+macro_rules! empty_value {
+    ($value:expr) => {
+        #[cfg(not(loom))]
+        #[expect(
+            clippy::declare_interior_mutable_const,
+            reason = "it is written to the place where it stays, once"
+        )]
+        pub(crate) const EMPTY: Self = $value;
+        #[cfg(loom)]
+        pub(crate) fn empty() -> Self {
+            $value
+        }
+    };
+}
+pub(crate) use empty_value;
+
+/// Writes an empty value of a type to a place.
+macro_rules! write_empty {
+    ($type:ty, $place:expr) => {{
+        #[cfg(not(loom))]
+        // SAFETY: the caller was lent the place for it, and nobody else is given it.
+        unsafe {
+            $place.write(<$type>::EMPTY);
+        };
+        #[cfg(loom)]
+        // SAFETY: as before.
+        unsafe {
+            $place.write(<$type>::empty());
+        };
+    }};
+}
+pub(crate) use write_empty;
 
 /// Where all records of an allocator are.
 pub(crate) struct Home<O: Os> {
@@ -54,8 +89,13 @@ struct Header {
     bytes: usize,
 }
 
-/// The allocator's home, by reference. It must not be used once [`Host::close`] was called.
-pub(crate) struct Host<O: Os>(&'static Home<O>);
+/// The allocator's home, by its address. It must not be used once [`Host::close`] was called.
+pub(crate) struct Host<O: Os>(NonNull<Home<O>>);
+
+// SAFETY: a home is shared by its lock and its atomics, whoever knows where it is.
+unsafe impl<O: Os> Send for Host<O> {}
+// SAFETY: as before.
+unsafe impl<O: Os> Sync for Host<O> {}
 
 impl<O: Os> Clone for Host<O> {
     fn clone(&self) -> Self {
@@ -66,6 +106,15 @@ impl<O: Os> Clone for Host<O> {
 impl<O: Os> Copy for Host<O> {}
 
 impl<O: Os> Host<O> {
+    /// No home: for constants of what gets one before it is used. Nobody asks it for anything.
+    pub(crate) const NOWHERE: Self = Self(NonNull::dangling());
+
+    #[inline(always)]
+    fn home(&self) -> &'static Home<O> {
+        // SAFETY: written by `open`, and there until `close`, after which nobody uses a `Host`; `NOWHERE` is asked nothing.
+        unsafe { self.0.as_ref() }
+    }
+
     /// Opens a home on `os`.
     pub(crate) fn open(os: O) -> Result<Self, (Call, Errno)> {
         let start = os.map(CHUNK_FIRST).map_err(|error| (Call::Map, error))?;
@@ -79,8 +128,7 @@ impl<O: Os> Host<O> {
         let place = place.cast::<Home<O>>();
         // SAFETY: fresh memory of that size and alignment.
         unsafe { place.write(home) };
-        // SAFETY: written a moment ago; it stays until `close`, after which nobody uses a `Host`.
-        Ok(Self(unsafe { place.as_ref() }))
+        Ok(Self(place))
     }
 
     /// Unmaps everything, this home included.
@@ -88,9 +136,9 @@ impl<O: Os> Host<O> {
     /// # Safety
     /// Nobody uses this home, or anything that it lent, any more.
     pub(crate) unsafe fn close(self) {
-        let mut chunk = self.0.chunks.lock().newest;
+        let mut chunk = self.home().chunks.lock().newest;
         // SAFETY: nobody else refers to it, and nobody will; the memory stays until below.
-        let os = unsafe { (&raw const self.0.os).read() };
+        let os = unsafe { (&raw const self.home().os).read() };
         while chunk != 0 {
             // SAFETY: a chunk begins with its header.
             let header = unsafe { with_exposed_provenance_mut::<Header>(chunk).read() };
@@ -103,20 +151,20 @@ impl<O: Os> Host<O> {
     /// The system.
     #[inline(always)]
     pub(crate) fn os(&self) -> &'static O {
-        &self.0.os
+        &self.home().os
     }
 
     /// Bytes mapped for records.
     pub(crate) fn mapped_bytes(&self) -> usize {
-        self.0.chunks.lock().mapped
+        self.home().chunks.lock().mapped
     }
 
     /// Lends memory for `count` values that are all zero bytes.
     pub(crate) fn lend_zeroed<T: Zeroed>(&self, count: usize) -> Option<&'static [T]> {
         let layout = Layout::array::<T>(count).ok()?;
         // Of its own mapping, whose pages come when they are touched, as zeros.
-        let mut chunks = self.0.chunks.lock();
-        let place = chunks.cut_fresh(&self.0.os, layout)?.cast::<T>();
+        let mut chunks = self.home().chunks.lock();
+        let place = chunks.cut_fresh(&self.home().os, layout)?.cast::<T>();
         drop(chunks);
         // SAFETY: mapped memory that nobody used before is zeros, a value by `Zeroed`; nobody else is given it (RC1).
         Some(unsafe { core::slice::from_raw_parts(place.as_ptr(), count) })
@@ -124,12 +172,17 @@ impl<O: Os> Host<O> {
 
     /// Lends a place for a value, until the home is closed. Nobody drops the value.
     pub(crate) fn lend_place<T>(&self) -> Option<NonNull<T>> {
-        Some(self.0.piece(Layout::new::<T>())?.cast())
+        Some(self.home().piece(Layout::new::<T>())?.cast())
+    }
+
+    /// Tells whether the calling thread has the lock of the chunks.
+    pub(crate) fn is_mine(&self) -> bool {
+        self.home().chunks.is_mine()
     }
 
     /// Takes the lock of the chunks for the time of a fork.
-    pub(crate) fn hold(&self) {
-        core::mem::forget(self.0.chunks.lock());
+    pub(crate) fn hold(&self, interrupted: bool) {
+        self.home().chunks.hold(interrupted);
     }
 
     /// Gives it back, in the parent and in the child.
@@ -138,7 +191,7 @@ impl<O: Os> Host<O> {
     /// The caller, or in a child the thread it was forked from, called [`hold`](Self::hold).
     pub(crate) unsafe fn release(&self) {
         // SAFETY: held, by this function's contract.
-        unsafe { self.0.chunks.force_unlock() };
+        unsafe { self.home().chunks.release() };
     }
 }
 
@@ -214,7 +267,7 @@ impl Chunks {
 impl<O: Os> Platform for Host<O> {
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let layout = Layout::array::<T>(min.max(1)).ok()?;
-        let place = self.0.piece(layout)?.cast::<T>();
+        let place = self.home().piece(layout)?.cast::<T>();
         for at in 0..min {
             // SAFETY: inside the piece.
             let slot = unsafe { place.add(at) };
@@ -228,7 +281,7 @@ impl<O: Os> Platform for Host<O> {
     fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
         let Ok(layout) = Layout::array::<T>(slab.len().max(1)) else { return };
         // SAFETY: `lend_slab` lent it for that layout; the borrow that comes back was the only one.
-        unsafe { self.0.take_back(NonNull::from(slab).cast(), layout) };
+        unsafe { self.home().take_back(NonNull::from(slab).cast(), layout) };
     }
 
     fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
@@ -242,6 +295,7 @@ impl<O: Os> Platform for Host<O> {
 impl<O: Os> Machine for Host<O> {
     type Lock = Futex;
     type PurgeLock = Futex;
+    type OwnerLock = Self::Lock;
 
     /// One: the space is called under one lock, and the CPUs are told apart in front of it.
     fn cpus_possible(&self) -> u32 {
@@ -253,9 +307,9 @@ impl<O: Os> Machine for Host<O> {
     }
 
     fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        let place = self.0.piece(Layout::new::<T>())?.cast::<T>();
-        // SAFETY: a piece of that size and alignment, which nobody else is given (RC1).
-        unsafe { place.write(T::empty()) };
+        let place = self.home().piece(Layout::new::<T>())?.cast::<T>();
+        // A piece of that size and alignment, which nobody else is given (RC1).
+        write_empty!(T, place);
         // SAFETY: written a moment ago; it stays until it is taken back.
         Some(unsafe { place.as_ref() })
     }
@@ -264,12 +318,12 @@ impl<O: Os> Machine for Host<O> {
         let place = with_exposed_provenance_mut::<u8>((&raw const *table).addr());
         let Some(place) = NonNull::new(place) else { return };
         // SAFETY: `lend_table` lent it for that layout, and the space keeps no reference to what it gives back.
-        unsafe { self.0.take_back(place, Layout::new::<T>()) };
+        unsafe { self.home().take_back(place, Layout::new::<T>()) };
     }
 
     /// The pages went, and every CPU forgot them, before the range came to the space.
     fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        Epoch(self.0.epoch.fetch_add(1, Ordering::Relaxed))
+        Epoch(self.home().epoch.fetch_add(1, Ordering::Relaxed))
     }
 
     fn completed(&self, _epoch: Epoch) -> bool {
@@ -293,18 +347,18 @@ mod tests {
         };
         for bytes in [1usize, 63, 64, 65, 4096, 100_000, 3_000_000, 1 << 20] {
             let layout = Layout::from_size_align(bytes, 16).unwrap();
-            let piece = host.0.piece(layout).unwrap();
+            let piece = host.home().piece(layout).unwrap();
             add(piece.addr().get(), bytes);
             assert!(piece.addr().get().is_multiple_of(bytes.next_power_of_two().clamp(64, 4096)));
             // SAFETY: handed out for this layout a moment ago.
-            unsafe { host.0.take_back(piece, layout) };
-            assert_eq!(host.0.piece(layout), Some(piece));
+            unsafe { host.home().take_back(piece, layout) };
+            assert_eq!(host.home().piece(layout), Some(piece));
         }
         let zeros = host.lend_zeroed::<crate::magazine::Magazine>(3).unwrap();
         add(zeros.as_ptr().addr(), size_of_val(zeros));
         shim.refuse(Call::Map, 0);
         let huge = Layout::from_size_align(1 << 30, 8).unwrap();
-        assert_eq!(host.0.piece(huge), None);
+        assert_eq!(host.home().piece(huge), None);
         assert!(host.mapped_bytes() > 4 << 20);
         let before = shim.mapped();
         // SAFETY: nothing that it lent is used from here on.

@@ -26,6 +26,7 @@ use crate::arena::PAGES_MOST;
 use crate::error::CreateError;
 use crate::heap::{Heap, Owned};
 use crate::os::{Call, Linux, Os, Span};
+use crate::records::{empty_value, write_empty};
 use core::fmt;
 use core::ops::Deref;
 use core::panic::Location;
@@ -74,6 +75,16 @@ struct Text {
     bytes: AtomicUsize,
 }
 
+impl Tags {
+    empty_value!(Self {
+        words: Span { at: 0, bytes: 0 },
+        first: 0,
+        steps: [const { AtomicU64::new(0) }; STEPS_MAX.div_ceil(64)],
+        count: AtomicUsize::new(0),
+        texts: [const { Text { at: AtomicPtr::new(null_mut()), bytes: AtomicUsize::new(0) } }; TEXTS_MAX],
+    });
+}
+
 impl Tagged {
     /// Keeps who allocates from `heap`.
     pub(crate) fn new(heap: Owned<Linux>) -> Result<Self, CreateError> {
@@ -83,11 +94,10 @@ impl Tagged {
         let bytes = ((end - first) as usize * size_of::<u64>()).next_multiple_of(PAGE_BYTES);
         let refused = |errno| CreateError::Refused { call: Call::Reserve, errno, bytes };
         let words = Span { at: heap.os().reserve(bytes).map_err(refused)?, bytes };
-        let text = || Text { at: AtomicPtr::new(null_mut()), bytes: AtomicUsize::new(0) };
-        let texts = core::array::from_fn(|_| text());
-        let steps = [const { AtomicU64::new(0) }; STEPS_MAX.div_ceil(64)];
-        // SAFETY: lent for tags, and nobody else is given it.
-        unsafe { place.write(Tags { words, first, steps, count: AtomicUsize::new(0), texts }) };
+        write_empty!(Tags, place);
+        // SAFETY: written a moment ago, and nobody else knows them.
+        let tags: &mut Tags = unsafe { &mut *place.as_ptr() };
+        (tags.words, tags.first) = (words, first);
         Ok(Self { heap, tags: place })
     }
 

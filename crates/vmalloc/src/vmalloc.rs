@@ -461,7 +461,7 @@ impl Vmalloc {
         arena.start().get() as usize..arena.end().get() as usize
     }
 
-    /// Tells whether an address is in the arena, whatever is there (`is_vmalloc_addr`). O(1), no lock.
+    /// Tells whether an address is in the part of the arena that areas have had, whatever is there now (`is_vmalloc_addr`). O(1), no lock.
     #[inline(always)]
     pub fn contains(&self, address: *const u8) -> bool {
         match &self.kind {
@@ -479,6 +479,17 @@ impl Vmalloc {
         match self.part() {
             Part::Ordinary(heap) => heap.vread(address.addr(), to),
             Part::Hardened(hard) => hard.vread(address.addr(), to),
+        }
+    }
+
+    /// Gives back the address space that no area has had yet, for good: whoever asks for more than what is kept fails from then on. For
+    /// a process whose address space becomes short, or is locked. `false` in the hardened profile, and if it was done before.
+    ///
+    /// Cost: four system calls. Locks: those of the zones.
+    pub fn give_back_addresses(&self) -> bool {
+        match self.part() {
+            Part::Ordinary(heap) => heap.close(),
+            Part::Hardened(_) => false,
         }
     }
 

@@ -58,8 +58,8 @@ use crate::PAGE_BYTES;
 use crate::error::{AllocError, FreeError, ResizeError};
 use crate::fork::Hold;
 use crate::heap::Stats;
-use crate::lock::Mutex;
-use crate::os::{Os, process_id};
+use crate::lock::{Fork, Mutex};
+use crate::os::{Os, is_plain, process_id};
 use crate::records::Host;
 use core::alloc::Layout;
 use core::fmt;
@@ -74,6 +74,8 @@ use window::{Room, Wall, Window, address, into_pointer};
 
 /// Ranges that are given back in one go.
 const BATCH: usize = 32;
+/// Pages that may be kept warm while the process forks: 1 MiB.
+const FORK_PAGES: u64 = 256;
 /// The window is this many times what is taken in it, if there is so much.
 const SPARSE: u64 = 4;
 
@@ -560,24 +562,39 @@ fn no_space(layout: Layout, largest_bytes: usize) -> AllocError {
 }
 
 impl<O: Os> Hold for Hard<O> {
-    fn hold(&self) {
-        core::mem::forget(self.state.lock());
-        self.host.hold();
+    fn is_mine(&self) -> bool {
+        self.state.is_mine() || self.host.is_mine()
     }
 
-    fn forget(&self) {
+    fn prepare(&self) {
+        if self.state.lock().warm.pages() > FORK_PAGES {
+            self.trim();
+        }
+    }
+
+    fn hold(&self, interrupted: bool) {
+        self.state.hold(interrupted);
+        self.host.hold(interrupted);
+    }
+
+    fn forget(&self, held: bool) {
         self.host.os().forget();
+        if if held { self.state.is_left() } else { self.state.is_mine() } {
+            // A handler of a signal forks: the state is in the hands of whom it interrupted.
+            return;
+        }
         let fresh = self.host.os().random().unwrap_or_default();
-        // SAFETY: the lock was taken by `hold`, and this is the only thread of the child.
+        // SAFETY: this is the only thread of the child, and it does not hold the lock for anything but the fork.
         let state = unsafe { &mut *self.state.data_ptr() };
         // Or the child would choose the places that its parent chooses.
-        state.draw.part(fresh, u64::from(process_id()));
+        let word = if is_plain() { self.frees.load(Ordering::Relaxed) } else { u64::from(process_id()) };
+        state.draw.part(fresh, word);
     }
 
     unsafe fn release(&self) {
         // SAFETY: both were taken by `hold`, as this function's contract says.
         unsafe { self.host.release() };
         // SAFETY: as before.
-        unsafe { self.state.force_unlock() };
+        unsafe { self.state.release() };
     }
 }

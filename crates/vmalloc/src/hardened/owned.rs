@@ -12,7 +12,7 @@ use crate::error::CreateError;
 use crate::fork;
 use crate::lock::Mutex;
 use crate::os::{Call, Os};
-use crate::records::Host;
+use crate::records::{Host, empty_value, write_empty};
 use crate::vmalloc::{Hardened, Walls};
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -87,34 +87,23 @@ impl<O: Os> Owned<O> {
             0 => &mut [],
             areas => host.lend_slab::<Held>(areas).ok_or(CreateError::NoRecords)?,
         };
-        let window = Window::reserve(host, most, pages(plan.window_bytes), plan.wall)?;
-        let Some(places) = Places::new(window.extent(), host) else {
+        write_empty!(Hard<O>, place);
+        // SAFETY: written a moment ago, and nobody else knows it.
+        let hard: &mut Hard<O> = unsafe { &mut *place.as_ptr() };
+        hard.window = Window::reserve(host, most, pages(plan.window_bytes), plan.wall)?;
+        let state = hard.state.get_mut();
+        if !state.places.init(hard.window.extent(), host) {
             // SAFETY: nobody uses it yet.
-            unsafe { window.unmap() };
+            unsafe { hard.window.unmap() };
             return Err(CreateError::NoRecords);
-        };
-        let state = State {
-            places,
-            draw: Draw::new(draw),
-            quarantine: Quarantine::new(ring, pages(plan.quarantine_bytes_max)),
-            warm: Warm::new(pages(plan.kept_bytes_max)),
-            live: 0,
-            live_pages: 0,
-            purged: 0,
-            hits: 0,
-        };
-        let hard = Hard {
-            host,
-            window,
-            canary: Canary::new(canary),
-            // Each splits a mapping into three; three quarters of what there may be are others'.
-            rooms_max: host.os().mappings_max() / 8,
-            state: Mutex::new(state),
-            frees: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        };
-        // SAFETY: lent for it, and nobody else is given it.
-        unsafe { place.write(hard) };
+        }
+        state.draw = Draw::new(draw);
+        state.quarantine = Quarantine::new(ring, pages(plan.quarantine_bytes_max));
+        state.warm.allow(pages(plan.kept_bytes_max));
+        hard.host = host;
+        hard.canary = Canary::new(canary);
+        // Each splits a mapping into three; three quarters of what there may be are others'.
+        hard.rooms_max = host.os().mappings_max() / 8;
         fork::register(place, link);
         Ok(Self { hard: place })
     }
@@ -123,6 +112,37 @@ impl<O: Os> Owned<O> {
     pub(crate) fn lend_place<T>(&self) -> Option<NonNull<T>> {
         self.host.lend_place()
     }
+}
+
+impl<O: Os> State<O> {
+    empty_value!(Self {
+        #[cfg(not(loom))]
+        places: Places::EMPTY,
+        #[cfg(loom)]
+        places: Places::empty(),
+        draw: Draw::new([0; 2]),
+        quarantine: Quarantine::new(&mut [], 0),
+        warm: Warm::new(0),
+        live: 0,
+        live_pages: 0,
+        purged: 0,
+        hits: 0,
+    });
+}
+
+impl<O: Os> Hard<O> {
+    empty_value!(Self {
+        host: Host::NOWHERE,
+        window: Window::nothing(),
+        canary: Canary::new([0; 2]),
+        rooms_max: 0,
+        #[cfg(not(loom))]
+        state: Mutex::new(State::EMPTY),
+        #[cfg(loom)]
+        state: Mutex::new(State::empty()),
+        frees: AtomicU64::new(0),
+        refused: AtomicU64::new(0),
+    });
 }
 
 /// The keys of the canaries and of the places.

@@ -19,7 +19,7 @@ use super::window::address;
 use crate::PAGE_BYTES;
 use crate::os::{Os, abort_with};
 use crate::places::Process;
-use crate::records::Host;
+use crate::records::{Host, empty_value};
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
 
@@ -53,8 +53,11 @@ pub(super) struct Places<O: Os> {
 }
 
 impl<O: Os> Places<O> {
-    pub(super) fn new(extent: VaRange, host: Host<O>) -> Option<Self> {
-        Some(Self { space: VmapSpace::new(extent, extent, host).ok()?, taken: 0 })
+    empty_value!(Self { space: VmapSpace::empty(), taken: 0 });
+
+    /// Gives an empty one its pages, where it is; `false` for want of records.
+    pub(super) fn init(&mut self, extent: VaRange, host: Host<O>) -> bool {
+        self.space.init(extent, extent, host).is_ok()
     }
 
     /// Pages that are not free, walls included.

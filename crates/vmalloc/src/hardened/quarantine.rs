@@ -47,7 +47,7 @@ pub(crate) struct Quarantine {
 
 impl Quarantine {
     /// Holds at most `pages_max` pages, in as many areas as the ring has.
-    pub(crate) fn new(ring: &'static mut [Held], pages_max: u64) -> Self {
+    pub(crate) const fn new(ring: &'static mut [Held], pages_max: u64) -> Self {
         Self { ring, oldest: 0, len: 0, pages: 0, pages_max }
     }
 

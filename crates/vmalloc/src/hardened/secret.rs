@@ -53,7 +53,7 @@ pub(crate) struct Draw {
 }
 
 impl Draw {
-    pub(crate) fn new(key: Key) -> Self {
+    pub(crate) const fn new(key: Key) -> Self {
         Self { key, drawn: 0 }
     }
 
@@ -75,7 +75,7 @@ impl Draw {
 pub(crate) struct Canary(Key);
 
 impl Canary {
-    pub(crate) fn new(key: Key) -> Self {
+    pub(crate) const fn new(key: Key) -> Self {
         Self(key)
     }
 

@@ -22,8 +22,13 @@ pub(super) struct Warm {
 }
 
 impl Warm {
-    pub(super) fn new(pages_max: u64) -> Self {
+    pub(super) const fn new(pages_max: u64) -> Self {
         Self { rooms: [Held::EMPTY; ROOMS_MAX], len: 0, pages: 0, pages_max }
+    }
+
+    /// Lets so many pages be here.
+    pub(super) fn allow(&mut self, pages_max: u64) {
+        self.pages_max = pages_max;
     }
 
     /// Takes a room of exactly these pages whose first page is a multiple of `align` pages.

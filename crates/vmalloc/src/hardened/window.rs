@@ -115,6 +115,19 @@ pub(crate) struct Window<O: Os> {
 }
 
 impl<O: Os> Window<O> {
+    /// One without pages.
+    pub(crate) const fn nothing() -> Self {
+        Self {
+            host: Host::NOWHERE,
+            reserved: Span { at: 0, bytes: 0 },
+            tags: 0,
+            first: 0,
+            pages: 0,
+            wall: Wall::Markers,
+            open: AtomicU64::new(0),
+        }
+    }
+
     /// Reserves at most `most` bytes, which are at least those of the smallest, and opens a window of at most `pages`.
     pub(crate) fn reserve(
         host: Host<O>,

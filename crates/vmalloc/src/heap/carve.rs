@@ -10,9 +10,9 @@ use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, Run, SMALL, ZONES, address};
 use crate::error::{AllocError, CreateError};
 use crate::magazine::{BIG_PAGES, Kinds, Out};
-use crate::os::{Call, Os, abort_with};
+use crate::os::{Call, Os, Span, abort_with};
 use crate::places::Process;
-use crate::records::Host;
+use crate::records::{Host, empty_value};
 use crate::word::Word;
 use core::alloc::Layout;
 use core::sync::atomic::Ordering;
@@ -25,6 +25,9 @@ use va_tree::{BTreeIndex, FreeIndex};
 /// How often the budget is freed anew before what nobody needed meanwhile counts as idle. Few turns would give back what a
 /// mix of sizes needs a little later, at a page fault for each page.
 const DECAY_TURNS: u64 = 16;
+
+/// Pages from which the system is asked whether it has as many at all: 1 GiB.
+const PROBED_PAGES: u64 = 1 << 18;
 
 /// What the lock of a zone guards.
 pub(super) struct Central<O: Os> {
@@ -65,30 +68,39 @@ pub(super) struct Fresh {
 }
 
 impl<O: Os> Central<O> {
-    pub(super) fn new(host: Host<O>, extent: VaRange, block_pages: u64) -> Result<Self, CreateError> {
-        let space = VmapSpace::new(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
-        let mut dirty = BTreeIndex::new(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
+    empty_value!(Self {
+        space: VmapSpace::empty(),
+        dirty: BTreeIndex::empty(Host::NOWHERE),
+        cold: Cold::new(Host::NOWHERE),
+        first: 0,
+        block_pages: 1,
+        spare: 1,
+        gaps: 1,
+        low: 0,
+        moved: 0,
+        retired: 0,
+        leaving: 0,
+        refilled: 0,
+        purged: 0,
+        refused: 0,
+    });
+
+    /// Gives an empty one its pages, where it is.
+    pub(super) fn init(
+        &mut self,
+        host: Host<O>,
+        extent: VaRange,
+        block_pages: u64,
+    ) -> Result<(), CreateError> {
+        let no_records = |_| CreateError::NoRecords;
+        self.dirty.set_platform(host);
+        self.cold.set_platform(host);
+        self.space.init(extent, extent, host).map_err(|_| CreateError::NoRecords)?;
+        self.dirty.init(extent, extent).map_err(no_records)?;
         // Nothing is dirty yet.
-        dirty.take(extent).map_err(|_| CreateError::NoRecords)?;
-        let (spare, gaps, low, moved, retired, leaving, refilled, purged, refused) =
-            (1, 1, 0, 0, 0, 0, 0, 0, 0);
-        let (cold, first) = (Cold::new(host), extent.start().page_floor());
-        Ok(Self {
-            space,
-            dirty,
-            cold,
-            first,
-            block_pages,
-            spare,
-            gaps,
-            low,
-            moved,
-            retired,
-            leaving,
-            refilled,
-            purged,
-            refused,
-        })
+        self.dirty.take(extent).map_err(no_records)?;
+        (self.first, self.block_pages) = (extent.start().page_floor(), block_pages);
+        Ok(())
     }
 
     pub(super) fn dirty_pages(&self) -> u64 {
@@ -365,6 +377,9 @@ impl<O: Os> Heap<O> {
                 largest_bytes: extent as usize,
             });
         };
+        if pages >= PROBED_PAGES {
+            self.probe(pages)?;
+        }
         let once = |clean: bool| match self.carve_once(zone, &request, layout.size(), clean) {
             // A zone that is full does not keep anybody from the other one. The larger refusal tells more.
             Err(error @ AllocError::NoSpace { .. }) => {
@@ -381,6 +396,17 @@ impl<O: Os> Heap<O> {
             self.guard(&mut run);
             (run, used)
         })
+    }
+
+    /// Asks the system for as many pages as a mapping of their own: what it never gives to anybody who asks so, it would not have either
+    /// when they are touched.
+    #[cold]
+    fn probe(&self, pages: u64) -> Result<(), AllocError> {
+        let (os, bytes) = (self.host.os(), address(pages));
+        let at = os.map(bytes).map_err(|errno| AllocError::Refused { call: Call::Map, errno, bytes })?;
+        // SAFETY: mapped a moment ago, and nobody knows it.
+        unsafe { os.unmap(Span { at, bytes }) };
+        Ok(())
     }
 
     fn carve_once(

@@ -62,8 +62,13 @@ fn place_of(block: u32) -> (usize, usize) {
 }
 
 impl<P: Platform> Cold<P> {
-    pub(super) fn new(platform: P) -> Self {
+    pub(super) const fn new(platform: P) -> Self {
         Self { platform, segments: [const { None }; SEGMENTS], coldest: ENDS, newest: ENDS, len: 0, epoch: 1 }
+    }
+
+    /// Has one that is empty ask `platform` from now on.
+    pub(super) fn set_platform(&mut self, platform: P) {
+        self.platform = platform;
     }
 
     /// Makes places for the blocks below `end`; `false` for want of records.

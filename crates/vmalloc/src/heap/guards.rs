@@ -45,14 +45,22 @@ pub(super) struct Guards {
 }
 
 impl Guards {
+    pub(super) const fn none() -> Self {
+        Self {
+            tail: 0,
+            protected_max: 0,
+            marked: AtomicU64::new(0),
+            protected: AtomicU64::new(0),
+            missing: AtomicU64::new(0),
+        }
+    }
+
     pub(super) fn new(wanted: bool, os: &impl Os) -> Self {
         Self {
             tail: u64::from(wanted),
             // Two mappings each.
             protected_max: os.mappings_max() / 8,
-            marked: AtomicU64::new(0),
-            protected: AtomicU64::new(0),
-            missing: AtomicU64::new(0),
+            ..Self::none()
         }
     }
 

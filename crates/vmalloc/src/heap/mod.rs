@@ -73,7 +73,7 @@ use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
 use crate::error::{AllocError, FreeError};
 use crate::fork::Hold;
-use crate::lock::{Futex, Mutex};
+use crate::lock::{Fork, Futex, Mutex};
 use crate::magazine::{BIG_PAGES, Big, Magazine, Out};
 use crate::os::Os;
 use crate::records::Host;
@@ -93,6 +93,8 @@ use worker::Worker;
 const MEDIUM_SHARE: u64 = 32;
 /// Pages from which the system is asked how many of them there are, before zeros are written: 64 KiB.
 const ASKED_PAGES_MIN: u64 = 16;
+/// Pages that may be kept while the process forks: 1 MiB.
+const FORK_PAGES: u64 = 256;
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;
 
@@ -353,24 +355,49 @@ impl<O: Os> Heap<O> {
         self.arena.whole()
     }
 
-    /// Tells whether an address is in the arena.
+    /// Tells whether an address is in the arena, where areas can be: what is above a frontier may be another's.
     #[inline(always)]
     pub(crate) fn contains(&self, at: usize) -> bool {
-        self.arena.locate(at).is_some()
+        self.arena.locate(at).is_some_and(|(page, _)| self.arena.word(page).is_some())
+    }
+
+    /// Gives back the addresses that no area has had; `false` if it was done before.
+    pub(crate) fn close(&self) -> bool {
+        // In the order of a fork: whoever has one zone asks for no other.
+        let held = [self.zone(0), self.zone(1)];
+        let closed = self.arena.close();
+        drop(held);
+        closed
     }
 }
 
 impl<O: Os> Hold for Heap<O> {
-    /// Takes every lock, for the time of a fork.
-    fn hold(&self) {
-        core::mem::forget(self.purge.lock());
-        core::mem::forget(self.refill.lock());
-        self.magazines.iter().for_each(Magazine::hold);
-        self.zones.iter().for_each(|zone| core::mem::forget(zone.central.lock()));
-        self.host.hold();
+    fn is_mine(&self) -> bool {
+        self.purge.is_mine()
+            || self.refill.is_mine()
+            || self.magazines.iter().any(|magazine| magazine.lock().is_mine())
+            || self.zones.iter().any(|zone| zone.central.is_mine())
+            || self.host.is_mine()
     }
 
-    fn forget(&self) {
+    /// Pages that are kept would be shared with the child, each at the price of an entry of a page table now and of a copy when it is
+    /// used again.
+    fn prepare(&self) {
+        if self.dirty_hint() + self.big.pages() > FORK_PAGES {
+            self.release_all();
+        }
+    }
+
+    /// Takes every lock, for the time of a fork.
+    fn hold(&self, interrupted: bool) {
+        self.purge.hold(interrupted);
+        self.refill.hold(interrupted);
+        self.magazines.iter().for_each(|magazine| magazine.lock().hold(interrupted));
+        self.zones.iter().for_each(|zone| zone.central.hold(interrupted));
+        self.host.hold(interrupted);
+    }
+
+    fn forget(&self, _held: bool) {
         self.host.os().forget();
         self.worker.forget();
         self.refill_pause.store(0, Ordering::Relaxed);
@@ -382,15 +409,15 @@ impl<O: Os> Hold for Heap<O> {
         unsafe { self.host.release() };
         for zone in &self.zones {
             // SAFETY: as before.
-            unsafe { zone.central.force_unlock() };
+            unsafe { zone.central.release() };
         }
         for magazine in self.magazines {
             // SAFETY: as before.
-            unsafe { magazine.release() };
+            unsafe { magazine.lock().release() };
         }
         // SAFETY: as before.
-        unsafe { self.refill.force_unlock() };
+        unsafe { self.refill.release() };
         // SAFETY: as before.
-        unsafe { self.purge.force_unlock() };
+        unsafe { self.purge.release() };
     }
 }

@@ -8,9 +8,9 @@ use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
 use crate::error::CreateError;
 use crate::fork;
 use crate::lock::Mutex;
-use crate::magazine::{BIG_PAGES, Big, Magazine};
+use crate::magazine::{BIG_PAGES, Big};
 use crate::os::Os;
-use crate::records::Host;
+use crate::records::{Host, empty_value, write_empty};
 use crate::vmalloc::HugePages;
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -49,40 +49,28 @@ impl<O: Os> Owned<O> {
         let most = room(&os, plan.arena_bytes_max)?;
         fork::ensure_handlers();
         let host = Host::open(os).map_err(|(call, errno)| CreateError::Refused { call, errno, bytes: 0 })?;
-        let arena = Arena::reserve(host, most, plan.huge_pages).inspect_err(|_| {
-            // SAFETY: nothing lives there yet.
-            unsafe { host.close() };
-        })?;
-        let parts = Parts::new(host, &arena).inspect_err(|_| {
-            // SAFETY: nothing was carved from it.
-            unsafe { arena.unmap() };
+        let made = Self::make(host, most, plan);
+        if made.is_err() {
             // SAFETY: nothing lives there any more.
             unsafe { host.close() };
+        }
+        made
+    }
+
+    /// Makes it where it stays, in the records: neither it nor a part of it is ever on a stack, which may have 16 KiB.
+    fn make(host: Host<O>, most: usize, plan: Plan) -> Result<Self, CreateError> {
+        let place = host.lend_place::<Heap<O>>().ok_or(CreateError::NoRecords)?;
+        let link = host.lend_place().ok_or(CreateError::NoRecords)?;
+        write_empty!(Heap<O>, place);
+        // SAFETY: written a moment ago, and nobody else knows it.
+        let heap = unsafe { &mut *place.as_ptr() };
+        heap.arena = Arena::reserve(host, most, plan.huge_pages)?;
+        heap.init(host, plan).inspect_err(|_| {
+            // SAFETY: nothing was carved from it.
+            unsafe { heap.arena.unmap() };
         })?;
-        let kept_pages = (plan.kept_bytes_max / PAGE_BYTES) as u64;
-        let heap = Heap {
-            host,
-            arena,
-            magazines: parts.magazines,
-            kept_max: kept_pages,
-            guards: Guards::new(plan.guards, host.os()),
-            // Each splits a mapping into three; half of what there may be is others'.
-            moved_max: host.os().mappings_max() / 8,
-            purge: Mutex::new(()),
-            refill: Mutex::new(()),
-            zones: parts.zones.map(|central| Zone { central: Mutex::new(central), dirty: AtomicU64::new(0) }),
-            // Guards, one of which is in each big item, hold no memory.
-            big: Big::new(kept_pages / 2 + u64::from(plan.guards) * (kept_pages / 2 / BIG_PAGES)),
-            worker: Worker::new(plan.decay),
-            remaps_off: AtomicBool::new(false),
-            growth: Growth::default(),
-            refill_pause: AtomicU64::new(0),
-            freed: AtomicU64::new(0),
-        };
-        // SAFETY: lent for a heap, and nobody else is given it.
-        unsafe { parts.place.write(heap) };
-        fork::register(parts.place, parts.link);
-        Ok(Self { heap: parts.place })
+        fork::register(place, link);
+        Ok(Self { heap: place })
     }
 
     /// Takes a place in the heap's own records, for as long as the heap lives.
@@ -91,23 +79,56 @@ impl<O: Os> Owned<O> {
     }
 }
 
-/// What a heap is made of that may be refused.
-struct Parts<O: Os> {
-    magazines: &'static [Magazine],
-    zones: [Central<O>; ZONES],
-    place: NonNull<Heap<O>>,
-    link: NonNull<fork::Link>,
+impl<O: Os> Zone<O> {
+    empty_value!(Self {
+        #[cfg(not(loom))]
+        central: Mutex::new(Central::EMPTY),
+        #[cfg(loom)]
+        central: Mutex::new(Central::empty()),
+        dirty: AtomicU64::new(0),
+    });
 }
 
-impl<O: Os> Parts<O> {
-    fn new(host: Host<O>, arena: &Arena<O>) -> Result<Self, CreateError> {
+impl<O: Os> Heap<O> {
+    empty_value!(Self {
+        host: Host::NOWHERE,
+        arena: Arena::nothing(),
+        magazines: &[],
+        kept_max: 0,
+        guards: Guards::none(),
+        moved_max: 0,
+        purge: Mutex::new(()),
+        refill: Mutex::new(()),
+        #[cfg(not(loom))]
+        zones: [const { Zone::EMPTY }; ZONES],
+        #[cfg(loom)]
+        zones: core::array::from_fn(|_| Zone::empty()),
+        worker: Worker::off(),
+        big: Big::new(0),
+        remaps_off: AtomicBool::new(false),
+        growth: Growth::new(),
+        refill_pause: AtomicU64::new(0),
+        freed: AtomicU64::new(0),
+    });
+
+    /// Gives an empty heap that has an arena all the rest, where it is.
+    fn init(&mut self, host: Host<O>, plan: Plan) -> Result<(), CreateError> {
         let count = host.os().cpus().clamp(1, MAGAZINES_MAX);
-        let magazines = host.lend_zeroed(count).ok_or(CreateError::NoRecords)?;
-        let place = host.lend_place().ok_or(CreateError::NoRecords)?;
-        let link = host.lend_place().ok_or(CreateError::NoRecords)?;
-        let zone = |zone, block| Central::new(host, arena.extent(zone), block);
-        let zones = [zone(SMALL, SMALL_BLOCK_PAGES)?, zone(HUGE, HUGE_PAGES)?];
-        Ok(Self { magazines, zones, place, link })
+        self.magazines = host.lend_zeroed(count).ok_or(CreateError::NoRecords)?;
+        for (zone, block) in [(SMALL, SMALL_BLOCK_PAGES), (HUGE, HUGE_PAGES)] {
+            let extent = self.arena.extent(zone);
+            self.zones[zone].central.get_mut().init(host, extent, block)?;
+        }
+        let kept_pages = (plan.kept_bytes_max / PAGE_BYTES) as u64;
+        self.host = host;
+        self.kept_max = kept_pages;
+        self.guards = Guards::new(plan.guards, host.os());
+        // Each splits a mapping into three; half of what there may be is others'.
+        self.moved_max = host.os().mappings_max() / 8;
+        // Guards, one of which is in each big item, hold no memory.
+        self.big = Big::new(kept_pages / 2 + u64::from(plan.guards) * (kept_pages / 2 / BIG_PAGES));
+        self.worker = Worker::new(plan.decay);
+        Ok(())
     }
 }
 

@@ -51,12 +51,17 @@ const REMAP_PAGES_MIN: u64 = 64;
 const ROOM: u64 = 2;
 
 /// How areas grew, ever.
-#[derive(Default)]
 pub(super) struct Growth {
     // Atomic, each alone.
     pub(super) in_place: AtomicU64,
     pub(super) moved: AtomicU64,
     pub(super) copied: AtomicU64,
+}
+
+impl Growth {
+    pub(super) const fn new() -> Self {
+        Self { in_place: AtomicU64::new(0), moved: AtomicU64::new(0), copied: AtomicU64::new(0) }
+    }
 }
 
 impl<O: Os> Heap<O> {

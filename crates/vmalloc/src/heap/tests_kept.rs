@@ -282,7 +282,7 @@ fn a_refill_that_is_refused_gives_back_and_comes_again_or_not() {
         let more = shim.calls(Call::Move) > before;
         assert_eq!((more, twin.heap.stats().refilled_bytes > 0), (again, again), "{errno}");
         // A child tries anew.
-        twin.heap.forget();
+        twin.heap.forget(true);
         assert_eq!(twin.heap.refill_pause.load(Ordering::Relaxed), 0);
         twin.end();
     }

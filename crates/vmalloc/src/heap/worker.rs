@@ -69,17 +69,23 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// One that is not there yet; never, without a time.
-    pub(super) fn new(decay: Option<Duration>) -> Self {
-        let nanos = decay.map(|decay| u64::try_from((decay / TURNS).as_nanos()).unwrap_or(u64::MAX));
+    /// One that never is there.
+    pub(super) const fn off() -> Self {
         Self {
-            // Not shorter than a microsecond, so that it does not spin.
-            turn_nanos: nanos.unwrap_or(0).max(1000),
-            state: AtomicU32::new(if nanos.is_some() { NONE } else { OFF }),
+            turn_nanos: 1000,
+            state: AtomicU32::new(OFF),
             thread: AtomicUsize::new(0),
             stack: AtomicUsize::new(0),
             pause: AtomicU32::new(0),
         }
+    }
+
+    /// One that is not there yet; never, without a time.
+    pub(super) fn new(decay: Option<Duration>) -> Self {
+        let Some(decay) = decay else { return Self::off() };
+        let nanos = u64::try_from((decay / TURNS).as_nanos()).unwrap_or(u64::MAX);
+        // Not shorter than a microsecond, so that it does not spin.
+        Self { turn_nanos: nanos.max(1000), state: AtomicU32::new(NONE), ..Self::off() }
     }
 
     /// Forgets the thread in a child, which has none.

@@ -11,6 +11,7 @@
 //! `man 2 process_madvise`, `man 2 madvise`.
 
 use super::linux::{done, errno, mmap, pointer, process_id};
+use super::plain::is_plain;
 use super::{Errno, Huge, Span};
 use core::ffi::{c_int, c_long};
 use core::ptr::null_mut;
@@ -138,7 +139,7 @@ impl Advisor {
         let mut next = 0;
         while spans.len() - next > 1 {
             let how = self.batches.load(Ordering::Relaxed);
-            if how >= ONE_BY_ONE {
+            if how >= ONE_BY_ONE || is_plain() {
                 break;
             }
             let batch = &spans[next..spans.len().min(next + BATCH)];

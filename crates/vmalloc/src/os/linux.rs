@@ -10,6 +10,7 @@
 //! `man 2 mremap`, `man 2 rseq`; kernel `include/uapi/linux/rseq.h` for the layout.
 
 use super::advice::{Advisor, discard_one};
+use super::plain::is_plain;
 use super::uffd::Mover;
 use super::{Entry, Errno, Huge, Os, Span, Stopped, ThreadName, thread};
 use core::ffi::{CStr, c_int, c_void};
@@ -21,6 +22,9 @@ use core::sync::atomic::{AtomicIsize, Ordering};
 /// Where the CPU number is in an rseq area (`cpu_id`).
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 const RSEQ_CPU_AT: isize = 4;
+
+/// CPUs where nobody may ask.
+const PLAIN_CPUS: core::ffi::c_long = 16;
 
 /// The running kernel.
 pub(crate) struct Linux {
@@ -37,8 +41,12 @@ pub(crate) struct Linux {
 impl Linux {
     /// Finds out what the system has.
     pub(crate) fn new() -> Self {
-        // SAFETY: asks for a number.
-        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+        let cpus = if is_plain() {
+            PLAIN_CPUS
+        } else {
+            // SAFETY: asks for a number.
+            unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }
+        };
         Self {
             #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
             cpu_at: rseq_area().map(|offset| offset + RSEQ_CPU_AT),
@@ -59,7 +67,6 @@ impl Os for Linux {
     }
 
     unsafe fn unmap(&self, span: Span) {
-        self.mover.unmapped(span);
         // SAFETY: the caller's mapping, to which nobody refers. It cannot fail for whole mappings.
         let _gone = unsafe { libc::munmap(pointer(span.at), span.bytes) };
     }
@@ -75,9 +82,9 @@ impl Os for Linux {
         unsafe { self.advisor.discard(spans) }
     }
 
-    unsafe fn move_pages(&self, within: Span, from: Span, to: usize) -> Result<(), Stopped> {
+    unsafe fn move_pages(&self, _within: Span, from: Span, to: usize) -> Result<(), Stopped> {
         // SAFETY: this function's contract.
-        let stopped = match unsafe { self.mover.move_pages(within, from, to) } {
+        let stopped = match unsafe { self.mover.move_pages(from, to) } {
             Err(stopped) if stopped.errno.0 == libc::EEXIST => stopped,
             done => return done,
         };
@@ -85,7 +92,7 @@ impl Os for Linux {
         let rest = |at: usize| Span { at: at + stopped.bytes, bytes: from.bytes - stopped.bytes };
         discard_one(rest(to)).map_err(|errno| Stopped { errno, ..stopped })?;
         // SAFETY: this function's contract.
-        let moved = unsafe { self.mover.move_pages(within, rest(from.at), to + stopped.bytes) };
+        let moved = unsafe { self.mover.move_pages(rest(from.at), to + stopped.bytes) };
         moved.map_err(|more| Stopped { bytes: stopped.bytes + more.bytes, ..more })
     }
 
@@ -126,21 +133,18 @@ impl Os for Linux {
     unsafe fn renew(&self, span: Span) -> Result<(), Errno> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         mmap(span.at, span.bytes, access, libc::MAP_FIXED | libc::MAP_NORESERVE)?;
-        self.mover.rearm(span);
         Ok(())
     }
 
     unsafe fn mend(&self, span: Span) -> bool {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let mended =
-            mmap(span.at, span.bytes, access, libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE).is_ok();
-        if mended {
-            self.mover.rearm(span);
-        }
-        mended
+        mmap(span.at, span.bytes, access, libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE).is_ok()
     }
 
     unsafe fn spawn(&self, stack: Span, entry: Entry, argument: *mut c_void) -> Result<ThreadName, Errno> {
+        if is_plain() {
+            return Err(Errno(libc::ENOSYS));
+        }
         // SAFETY: this function's contract.
         unsafe { thread::spawn(stack, entry, argument) }
     }
@@ -156,6 +160,9 @@ impl Os for Linux {
     }
 
     fn resident(&self, span: Span, seen: &mut [u8]) -> Result<(), Errno> {
+        if is_plain() {
+            return Err(Errno(libc::ENOSYS));
+        }
         let bytes = span.bytes.min(seen.len() * crate::PAGE_BYTES);
         // SAFETY: the kernel writes a byte of `seen` for each page, and looks at no page.
         done(unsafe { libc::mincore(pointer(span.at), bytes, seen.as_mut_ptr()) })
@@ -192,6 +199,9 @@ impl Os for Linux {
     }
 
     fn address_limit(&self) -> Option<usize> {
+        if is_plain() {
+            return None;
+        }
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: writes `limit`.
         let _kept_on_error = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
@@ -199,12 +209,17 @@ impl Os for Linux {
     }
 
     fn mappings_max(&self) -> u64 {
-        read_number(c"/proc/sys/vm/max_map_count").unwrap_or(65_530)
+        const USUAL: u64 = 65_530;
+        if is_plain() { USUAL } else { read_number(c"/proc/sys/vm/max_map_count").unwrap_or(USUAL) }
     }
 }
 
 #[cold]
 fn slow_cpu() -> usize {
+    if is_plain() {
+        // Some number that the thread keeps.
+        return thread_name() >> 12;
+    }
     // SAFETY: asks for a number.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
@@ -315,10 +330,17 @@ pub(crate) fn process_id() -> u32 {
     (unsafe { libc::getpid() }) as u32
 }
 
-/// The number of this thread.
-pub(crate) fn thread_id() -> u32 {
-    // SAFETY: asks for a number.
-    (unsafe { libc::syscall(libc::SYS_gettid) }) as u32
+/// What libc calls this thread: never 0, the same in a child that it forks, and no call of the system.
+#[inline(always)]
+pub(crate) fn thread_name() -> usize {
+    // SAFETY: asks for a name.
+    (unsafe { libc::pthread_self() }) as usize
+}
+
+/// What libc has by a name, if anything.
+pub(crate) fn find(name: &CStr) -> *mut c_void {
+    // SAFETY: looks a name up.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
 /// Has these called around every fork; `false` if libc refuses.

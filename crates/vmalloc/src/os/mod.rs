@@ -19,23 +19,28 @@
 //! What an older kernel or a profile lacks is found out at the first call and not asked for again: then the call says so at no
 //! cost, and its callers do without.
 //!
+//! Where only plain calls may be made (`plain.rs`), each of the others answers as a kernel that lacks it.
+//!
 //! No address is given out, taken back or reused by a system call of its own.
 
 mod advice;
 mod linux;
+mod plain;
 mod probe;
 #[cfg(test)]
 pub(crate) mod shim;
 mod thread;
 mod uffd;
 
+pub use plain::{is_plain, plain_calls_only};
 pub use probe::{Answer, Machine, machine};
 
 pub(crate) use linux::Linux;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 pub(crate) use linux::rseq_area;
 pub(crate) use linux::{
-    abort_with, done, errno, futex_wait, futex_wake, pointer, process_id, register_fork_handlers, thread_id,
+    abort_with, done, errno, find, futex_wait, futex_wake, pointer, process_id, register_fork_handlers,
+    thread_name,
 };
 pub(crate) use thread::{Entry, ThreadName, futex_wait_for};
 

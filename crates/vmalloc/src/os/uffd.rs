@@ -6,35 +6,39 @@
 //!   |  nothing  |                |== pages ==|        64 ns a page, a microsecond for a huge page
 //! ```
 //! `mremap` moves a mapping, and each move makes two more of them for good. `UFFDIO_MOVE` moves pages. It asks that the mapping they
-//! go to be registered with a userfaultfd. Registered for write protection alone, which nobody ever sets, no fault is ever
-//! reported: nobody has to read the descriptor, and the memory behaves as any other. But a registered mapping does not merge with
-//! one that is not; so all addresses that an arena can ever have are registered by one call, those beyond the frontier too,
-//! and what is mapped anew in the midst of them is registered again.
+//! go to be registered with a userfaultfd. So the pages that are moved to are registered for the time of the move and no longer: a
+//! registered mapping has no pages of several sizes (mTHP), does not merge with others, and cannot be registered by the program
+//! itself. They are their caller's alone meanwhile, so no fault is ever reported, and nobody has to read the descriptor.
 //!
 //! Nothing is opened before the first move. Whoever refuses (a kernel before 6.8, a seccomp profile) is not asked again.
 //!
-//! A child of a fork has a copy of the descriptor that belongs to its parent's memory, and mappings that are not registered:
-//! [`Mover::forget`] closes it there, and the next move begins anew.
+//! A child of a fork has a copy of the descriptor that belongs to its parent's memory: [`Mover::forget`] closes it there, and the next
+//! move begins anew.
+//!
+//! The descriptor has a high number: programs that close one of the lowest three expect to get it when they open something.
 //!
 //! Others may close all descriptors of a process, and open something else by the same number. A userfaultfd has an inode of its own
 //! since Linux 5.13, and those that move pages are younger: its **mark** is kept beside the number. Whoever closes the descriptor,
-//! registers with it, or was refused by it compares the two first, and leaves alone what is another's.
+//! moves pages with it compares the two first, and leaves alone what is another's.
 //! # Source
 //! `man 2 userfaultfd`, `man 2 ioctl_userfaultfd`; kernel `include/uapi/linux/userfaultfd.h` for the layouts.
 
 use super::linux::{done, errno};
+use super::plain::is_plain;
 use super::{Errno, Span, Stopped};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// `UFFD_USER_MODE_ONLY`: whoever has no privilege may have this much.
 const USER_MODE_ONLY: c_int = 1;
 /// `UFFD_API`, and the feature `UFFD_FEATURE_MOVE`.
 const API: u64 = 0xaa;
 const FEATURE_MOVE: u64 = 1 << 16;
-/// `UFFDIO_REGISTER_MODE_WP`.
-const MODE_WP: u64 = 1 << 1;
+/// `UFFDIO_REGISTER_MODE_MISSING`.
+const MODE_MISSING: u64 = 1;
+/// Descriptors that programs hardly count on, the best first.
+const HIGH: [c_int; 4] = [900, 200, 60, 10];
 /// `UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES`.
 const ALLOW_HOLES: u64 = 1 << 1;
 /// How often a call that moved nothing and says "again" is made again.
@@ -47,6 +51,9 @@ const fn call<T>(number: u64) -> libc::Ioctl {
 
 const CALL_API: libc::Ioctl = call::<Api>(0x3f);
 const CALL_REGISTER: libc::Ioctl = call::<Register>(0);
+/// `_IOR(0xaa, 1, Range)`.
+const CALL_UNREGISTER: libc::Ioctl =
+    (2 << 30 | (size_of::<Range>() as u64) << 16 | API << 8 | 1) as libc::Ioctl;
 const CALL_MOVE: libc::Ioctl = call::<Move>(5);
 /// `USERFAULTFD_IOC_NEW`, of `/dev/userfaultfd`.
 const CALL_NEW: libc::Ioctl = (API << 8) as libc::Ioctl;
@@ -64,6 +71,12 @@ struct Register {
     len: u64,
     mode: u64,
     ioctls: u64,
+}
+
+#[repr(C)]
+struct Range {
+    start: u64,
+    len: u64,
 }
 
 #[repr(C)]
@@ -93,7 +106,7 @@ impl Opened {
 
     /// The same file is behind the number still.
     fn is_ours(self) -> bool {
-        self != Self::NOTHING && Self::new(self.fd()) == Ok(self)
+        self != Self::NOTHING && !is_plain() && Self::new(self.fd()) == Ok(self)
     }
 
     /// Closes it, unless somebody did.
@@ -124,35 +137,51 @@ pub(super) struct Mover {
     opened: AtomicU64,
     /// The system has no such thing, or refuses it.
     off: AtomicBool,
-    /// What is registered, or about to be: hints, since to register twice changes nothing.
-    armed_at: AtomicUsize,
-    armed_bytes: AtomicUsize,
-    /// It is registered, as far as anybody knows.
-    armed: AtomicBool,
 }
 
 impl Mover {
     pub(super) const fn new() -> Self {
-        Self {
-            opened: AtomicU64::new(Opened::NOTHING.0),
-            off: AtomicBool::new(false),
-            armed_at: AtomicUsize::new(0),
-            armed_bytes: AtomicUsize::new(0),
-            armed: AtomicBool::new(false),
-        }
+        Self { opened: AtomicU64::new(Opened::NOTHING.0), off: AtomicBool::new(false) }
     }
 
     /// Nobody has refused it yet.
     pub(super) fn is_on(&self) -> bool {
-        !self.off.load(Ordering::Relaxed)
+        !self.off.load(Ordering::Relaxed) && !is_plain()
     }
 
-    /// Moves the pages of `from` to `to`, where none may be; `within` is all that may ever be moved.
+    /// Moves the pages of `from` to `to`, where none may be.
     ///
     /// # Safety
-    /// Both are in `within`, which was reserved; nobody else refers to either.
-    pub(super) unsafe fn move_pages(&self, within: Span, from: Span, to: usize) -> Result<(), Stopped> {
-        let opened = self.ready(within).map_err(|errno| Stopped { bytes: 0, errno })?;
+    /// Both are of one reservation; nobody else refers to either.
+    pub(super) unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Stopped> {
+        let nothing = |errno| Stopped { bytes: 0, errno };
+        let opened = self.ready().map_err(nothing)?;
+        if from.bytes == 0 {
+            return Ok(());
+        }
+        let target = Span { at: to, ..from };
+        // Refused, it is so for this target: the program may have one of its own there.
+        if let Err(errno) = register(opened.fd(), target) {
+            if is_lost(errno) {
+                self.lose(opened);
+            }
+            return Err(nothing(errno));
+        }
+        // SAFETY: this function's contract.
+        let moved = unsafe { self.move_registered(opened, from, to) };
+        if !unregister(opened.fd(), target) {
+            // Whoever touched a page that is missing there would wait for ever: without the descriptor nothing is registered.
+            self.lose(opened);
+            opened.close();
+        }
+        moved
+    }
+
+    /// The same where `to` is registered.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn move_registered(&self, opened: Opened, from: Span, to: usize) -> Result<(), Stopped> {
         let (mut done, mut tries) = (0, 0);
         while done < from.bytes {
             let mut order = Move {
@@ -184,37 +213,11 @@ impl Mover {
         Ok(())
     }
 
-    /// Registers what was mapped anew, so that it is one mapping with what is around it.
-    pub(super) fn rearm(&self, span: Span) {
-        // After the mapping was made: whoever registers all of it either finds that, or said before that he would.
-        fence(Ordering::SeqCst);
-        let (at, bytes) = (self.armed_at.load(Ordering::Acquire), self.armed_bytes.load(Ordering::Relaxed));
-        let opened = self.opened();
-        if span.at.wrapping_sub(at) < bytes && opened.is_ours() {
-            // If it is refused, there is a mapping more, to which nothing moves.
-            let _refused = register(opened.fd(), span);
-        }
-    }
-
-    /// Forgets what was registered at addresses that are unmapped.
-    pub(super) fn unmapped(&self, span: Span) {
-        let at = self.armed_at.load(Ordering::Relaxed);
-        if at != 0 && at.wrapping_sub(span.at) < span.bytes {
-            self.disarm();
-        }
-    }
-
     /// Begins anew in a child, which has one thread: the descriptor is its parent's.
     pub(super) fn forget(&self) {
         let opened = self.opened();
         self.lose(opened);
         opened.close();
-    }
-
-    fn disarm(&self) {
-        self.armed.store(false, Ordering::Relaxed);
-        self.armed_bytes.store(0, Ordering::Relaxed);
-        self.armed_at.store(0, Ordering::Relaxed);
     }
 
     fn opened(&self) -> Opened {
@@ -224,59 +227,43 @@ impl Mover {
 
     /// Begins anew, unless another thread did.
     fn lose(&self, opened: Opened) {
-        // First, so that nobody takes for registered what is so with the old one.
-        self.disarm();
         let (old, new) = (opened.0, Opened::NOTHING.0);
         let _others = self.opened.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// The descriptor, with `within` registered.
-    fn ready(&self, within: Span) -> Result<Opened, Errno> {
+    /// The descriptor, opened now if nobody has, or if it is another's by now.
+    fn ready(&self) -> Result<Opened, Errno> {
         if !self.is_on() {
             return Err(Errno(libc::ENOSYS));
         }
-        // Acquire pairs with the release of below: it is registered.
-        let is_armed =
-            || self.armed.load(Ordering::Acquire) && self.armed_at.load(Ordering::Relaxed) == within.at;
-        let mut opened = self.opened();
-        if !is_armed() && opened != Opened::NOTHING && !opened.is_ours() {
-            self.lose(opened);
-            opened = self.opened();
+        let opened = self.opened();
+        if opened.is_ours() {
+            return Ok(opened);
         }
-        if opened == Opened::NOTHING {
-            opened = self.judge(open())?;
-            let (old, new) = (Opened::NOTHING.0, opened.0);
-            // Release pairs with the load of `opened`.
-            if let Err(other) = self.opened.compare_exchange(old, new, Ordering::Release, Ordering::Acquire) {
+        if opened != Opened::NOTHING {
+            self.lose(opened);
+            return Err(Errno(libc::EBADF));
+        }
+        let opened = self.judge(open())?;
+        let (old, new) = (Opened::NOTHING.0, opened.0);
+        // Release pairs with the load of `opened`.
+        match self.opened.compare_exchange(old, new, Ordering::Release, Ordering::Acquire) {
+            Ok(_) => Ok(opened),
+            Err(other) => {
                 // Another thread was faster.
                 opened.close();
-                opened = Opened(other);
+                Ok(Opened(other))
             }
         }
-        if !is_armed() {
-            self.armed_bytes.store(within.bytes, Ordering::Relaxed);
-            // Release: whoever finds this in `rearm` finds the descriptor.
-            self.armed_at.store(within.at, Ordering::Release);
-            fence(Ordering::SeqCst);
-            match register(opened.fd(), within) {
-                Ok(()) => self.armed.store(true, Ordering::Release),
-                Err(errno) if is_lost(errno) => {
-                    self.lose(opened);
-                    return Err(errno);
-                }
-                refused => {
-                    self.disarm();
-                    self.judge(refused)?;
-                }
-            }
-        }
-        Ok(opened)
     }
 
     /// Turns it off if a refusal is one for good.
     fn judge<T>(&self, result: Result<T, Errno>) -> Result<T, Errno> {
         if let Err(Errno(code)) = result
-            && !matches!(code, libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EINTR | libc::EAGAIN)
+            && !matches!(
+                code,
+                libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EINTR | libc::EAGAIN | libc::EBUSY
+            )
         {
             self.off.store(true, Ordering::Relaxed);
         }
@@ -306,6 +293,7 @@ fn open() -> Result<Opened, Errno> {
         Some(fd) => fd,
         None => open_device(flags)?,
     };
+    let fd = raise(fd);
     let mut api = Api { api: API, features: FEATURE_MOVE, ioctls: 0 };
     // SAFETY: the kernel writes `api`.
     let code = unsafe { libc::ioctl(fd, CALL_API, &raw mut api) };
@@ -334,11 +322,32 @@ fn open_device(flags: c_int) -> Result<c_int, Errno> {
     opened
 }
 
+/// A copy of a descriptor with a high number in its place; the descriptor itself if there is none.
+fn raise(fd: c_int) -> c_int {
+    for least in HIGH {
+        // SAFETY: makes a descriptor.
+        let high = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, least) };
+        if high >= 0 {
+            // SAFETY: opened by the caller a moment ago.
+            let _closed = unsafe { libc::close(fd) };
+            return high;
+        }
+    }
+    fd
+}
+
 fn register(fd: c_int, span: Span) -> Result<(), Errno> {
-    let mut order = Register { start: span.at as u64, len: span.bytes as u64, mode: MODE_WP, ioctls: 0 };
-    // SAFETY: the kernel writes `order`; what is registered behaves as before, since nothing is ever write protected.
+    let mut order = Register { start: span.at as u64, len: span.bytes as u64, mode: MODE_MISSING, ioctls: 0 };
+    // SAFETY: the kernel writes `order`; the caller has the span to himself, and touches no page of it until it is unregistered.
     let code = unsafe { libc::ioctl(fd, CALL_REGISTER, &raw mut order) };
     if code == 0 { Ok(()) } else { Err(errno()) }
+}
+
+/// Takes the registration back. Where that is refused, pages that are missing could not be faulted in: closing the descriptor ends that.
+fn unregister(fd: c_int, span: Span) -> bool {
+    let mut order = Range { start: span.at as u64, len: span.bytes as u64 };
+    // SAFETY: the kernel reads `order`.
+    unsafe { libc::ioctl(fd, CALL_UNREGISTER, &raw mut order) == 0 }
 }
 
 #[cfg(test)]
@@ -470,7 +479,7 @@ mod tests {
         let step = || {
             super::super::advice::discard_one(Span { at: to, ..half }).unwrap();
             // SAFETY: the arena of this test.
-            unsafe { mover.move_pages(arena, half, to) }
+            unsafe { mover.move_pages(half, to) }
         };
         write(arena.at, 5);
         if step().is_err() {

@@ -24,7 +24,7 @@ use super::hot::Hot;
 use super::locks::Locks;
 use super::shape::{STRIDE, UNITS_MAX};
 use crate::fork::{self, Hold, Link};
-use crate::lock::Mutex;
+use crate::lock::{Fork, Mutex};
 use crate::os::{Call, Errno, Huge, Os, Span};
 use crate::records::Host;
 use core::alloc::Layout;
@@ -191,15 +191,19 @@ impl<O: Os> Core<O> {
 }
 
 impl<O: Os> Hold for Core<O> {
-    fn hold(&self) {
-        for lock in self.locks.all() {
-            core::mem::forget(lock.lock());
-        }
-        core::mem::forget(self.index.lock());
-        self.host.hold();
+    fn is_mine(&self) -> bool {
+        self.locks.all().iter().any(Fork::is_mine) || self.index.is_mine() || self.host.is_mine()
     }
 
-    fn forget(&self) {
+    fn hold(&self, interrupted: bool) {
+        for lock in self.locks.all() {
+            lock.hold(interrupted);
+        }
+        self.index.hold(interrupted);
+        self.host.hold(interrupted);
+    }
+
+    fn forget(&self, _held: bool) {
         self.host.os().forget();
     }
 
@@ -207,10 +211,10 @@ impl<O: Os> Hold for Core<O> {
         // SAFETY: held, by this function's contract.
         unsafe { self.host.release() };
         // SAFETY: as before.
-        unsafe { self.index.force_unlock() };
+        unsafe { self.index.release() };
         for lock in self.locks.all() {
             // SAFETY: as before.
-            unsafe { lock.force_unlock() };
+            unsafe { lock.release() };
         }
     }
 }
@@ -235,6 +239,7 @@ impl<O: Os> Platform for Keeper<O> {
 impl<O: Os> Machine for Keeper<O> {
     type Lock = Behind;
     type PurgeLock = Behind;
+    type OwnerLock = Self::Lock;
 
     fn cpus_possible(&self) -> u32 {
         1

@@ -68,6 +68,10 @@ pub(crate) fn has_concurrency_ids() -> bool {
 /// Commands of `membarrier`.
 const REGISTER: i64 = 1 << 8;
 const FENCE: i64 = 1 << 7;
+#[cfg(not(loom))]
+const REGISTER_ALL: i64 = 1 << 4;
+#[cfg(not(loom))]
+const FENCE_ALL: i64 = 1 << 3;
 
 /// Whether [`end_sections`] works, from now on and in children. Who is told so may be refused later, by a filter of system calls that
 /// came between.
@@ -83,7 +87,17 @@ pub(super) fn end_sections() -> bool {
     membarrier(FENCE) || (membarrier(REGISTER) && membarrier(FENCE))
 }
 
+/// Executes a full barrier on every CPU that runs a thread of this process; `false` if the system denies it.
+#[cfg(not(loom))]
+pub(crate) fn fence_all() -> bool {
+    // As above: a child of a fork has to register again.
+    membarrier(FENCE_ALL) || (membarrier(REGISTER_ALL) && membarrier(FENCE_ALL))
+}
+
 fn membarrier(command: i64) -> bool {
+    if crate::os::is_plain() {
+        return false;
+    }
     // SAFETY: changes no memory.
     let code = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
     code == 0

@@ -12,6 +12,7 @@
 
 use super::local::Local;
 use super::{Error, PerCpu, Space, Word};
+use core::cell::Cell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -33,9 +34,19 @@ impl<T> Node<T> {
 }
 
 /// A list in each unit. A push and a pop are on the unit of the CPU that the thread is on at that moment.
+///
+/// A list takes values by a shared reference, so it is invariant in `T`: what is pushed lives as long as what is popped.
+///
+/// ```compile_fail
+/// use vmalloc::percpu::PerCpuList;
+/// fn shorter<'l, 's, 'a>(list: &'l PerCpuList<'s, &'static str>) -> &'l PerCpuList<'s, &'a str> {
+///     list
+/// }
+/// ```
 pub struct PerCpuList<'s, T> {
     heads: PerCpu<'s, Word>,
-    owns: PhantomData<Node<T>>,
+    /// Nodes are owned here, and values go in by a shared reference, as into a cell.
+    owns: PhantomData<Cell<Node<T>>>,
 }
 
 // SAFETY: nodes go from thread to thread, one owner at a time (LL1).

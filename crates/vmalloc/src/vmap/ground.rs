@@ -42,6 +42,7 @@ impl<V: MapOs> Platform for Ground<V> {
 impl<V: MapOs> Machine for Ground<V> {
     type Lock = Futex;
     type PurgeLock = Futex;
+    type OwnerLock = Self::Lock;
 
     fn cpus_possible(&self) -> u32 {
         u32::try_from(self.host.os().cpus()).unwrap_or(u32::MAX)

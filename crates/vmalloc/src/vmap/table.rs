@@ -31,7 +31,7 @@ use core::ops::Range;
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::{Va, VaRange};
-use va_map::{Leaf, PageTable, Protection, Refusal, Run, Stopped};
+use va_map::{Entries, Leaf, PageTable, Protection, Refusal, Stopped};
 
 /// Runs that wait at most: a batch that is still in the caches of the processor costs the kernel less (`results/vmap.md`).
 const STALE_RUNS_MAX: u64 = 64;
@@ -270,9 +270,11 @@ fn continues(left: u64, right: u64) -> bool {
 }
 
 impl<V: MapOs> PageTable for Table<V> {
-    const HUGE_LOG2: u32 = 0;
+    // The kernel writes the entries here.
+    const LEAF_SIZES: &'static [u32] = &[0];
 
-    fn map(&self, at: Va, run: Run, protection: Protection) -> Result<(), Stopped> {
+    fn map(&self, at: Va, entries: Entries) -> Result<(), Stopped> {
+        let Entries { run, protection, .. } = entries;
         let start = at.page_floor() - self.first;
         let places = start..start + run.pages;
         let access = PRESENT | u64::from(protection.0) & WRITABLE;
@@ -300,10 +302,6 @@ impl<V: MapOs> PageTable for Table<V> {
             self.words()[place as usize].store(new(place), Ordering::Release);
         }
         Ok(())
-    }
-
-    fn map_huge(&self, _at: Va, _first: u64, _protection: Protection) -> Result<(), Refusal> {
-        Err(Refusal::NoHuge)
     }
 
     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf)) {

@@ -1,0 +1,161 @@
+//! Notices that the program installs a filter of system calls, before it does: from then on only plain calls are made.
+//!
+//! # Theory
+//! A filter that kills lists what its author saw the program call. There are three ways to install one by the C library: `prctl`, `syscall`
+//! with the number of `seccomp`, and `syscall` with that of `prctl`. Both functions are here as well, look at what is asked for, and
+//! make the call themselves: with as many arguments as there can be, since nobody says how many there are. A filter that a program
+//! installs by instructions of its own is not noticed: it needs `calls:plain` in `VMALLOC_CONF`.
+//!
+//! The functions take a fixed number of arguments where C has any number: on these processors both are passed alike.
+//! # Source
+//! `man 2 seccomp`, `man 2 prctl`, `man 2 syscall` for the registers.
+
+use crate::words::set_errno;
+use core::ffi::{c_int, c_long, c_ulong};
+
+/// Operations of `seccomp` that install a filter: strict mode, and a program.
+const INSTALLS: core::ops::RangeInclusive<c_long> = 0..=1;
+
+/// Makes a call of the system, and answers as the C library's `syscall`.
+///
+/// # Safety
+/// As that of the number.
+#[inline(always)]
+unsafe fn call(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> c_long {
+    let answer: c_long;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: this function's contract.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") number => answer, in("rdi") a, in("rsi") b, in("rdx") c,
+            in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _);
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as before.
+    unsafe {
+        core::arch::asm!("svc 0", in("x8") number, inlateout("x0") a => answer, in("x1") b, in("x2") c,
+            in("x3") d, in("x4") e, in("x5") f);
+    }
+    if (-4095..0).contains(&answer) {
+        set_errno(-answer as c_int);
+        return -1;
+    }
+    answer
+}
+
+/// `syscall`.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    if number == libc::SYS_seccomp && INSTALLS.contains(&a)
+        || number == libc::SYS_prctl && a == c_long::from(libc::PR_SET_SECCOMP)
+    {
+        vmalloc::plain_calls_only();
+    }
+    // SAFETY: this function's contract.
+    unsafe { call(number, [a, b, c, d, e, f]) }
+}
+
+/// Before a limit or a lock would count what nobody uses.
+fn addresses_count(resource: c_long, limit: *const libc::rlimit) {
+    // SAFETY: null, or a limit of the caller's.
+    let limit = unsafe { limit.as_ref() };
+    let lowered = limit.is_some_and(|limit| limit.rlim_cur != libc::RLIM_INFINITY);
+    if resource == c_long::from(libc::RLIMIT_AS) && lowered {
+        crate::large::give_back_addresses();
+    }
+}
+
+/// `setrlimit`: a limit of addresses would be used up by those of the arena.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn setrlimit(resource: c_int, limit: *const libc::rlimit) -> c_int {
+    // SAFETY: this function's contract.
+    unsafe { prlimit(0, resource, limit, core::ptr::null_mut()) }
+}
+
+/// `prlimit`.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn prlimit(
+    process: libc::pid_t,
+    resource: c_int,
+    limit: *const libc::rlimit,
+    old: *mut libc::rlimit,
+) -> c_int {
+    // SAFETY: asks for a number.
+    if process == 0 || process == unsafe { libc::getpid() } {
+        addresses_count(resource.into(), limit);
+    }
+    let (limit, old) = (limit.addr().cast_signed() as c_long, old.addr().cast_signed() as c_long);
+    let words = [process.into(), resource.into(), limit, old, 0, 0];
+    // SAFETY: this function's contract.
+    let answer = unsafe { call(libc::SYS_prlimit64, words) };
+    answer as c_int
+}
+
+/// `setrlimit64`, the same on processors of 64 bits.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn setrlimit64(resource: c_int, limit: *const libc::rlimit) -> c_int {
+    // SAFETY: this function's contract.
+    unsafe { prlimit(0, resource, limit, core::ptr::null_mut()) }
+}
+
+/// `prlimit64`.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn prlimit64(
+    process: libc::pid_t,
+    resource: c_int,
+    limit: *const libc::rlimit,
+    old: *mut libc::rlimit,
+) -> c_int {
+    // SAFETY: this function's contract.
+    unsafe { prlimit(process, resource, limit, old) }
+}
+
+/// `mlockall`: where locked memory is limited, the system counts all addresses of the process. Whoever may lock without a limit
+/// keeps the arena as it is.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn mlockall(flags: c_int) -> c_int {
+    // SAFETY: changes no contents of memory.
+    let lock = || unsafe { call(libc::SYS_mlockall, [flags.into(), 0, 0, 0, 0, 0]) };
+    let mut answer = lock();
+    if answer < 0 && crate::large::give_back_addresses() {
+        answer = lock();
+    }
+    answer as c_int
+}
+
+/// `prctl`.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    if what == libc::PR_SET_SECCOMP {
+        vmalloc::plain_calls_only();
+    }
+    let [a, b, c, d] = [a, b, c, d].map(c_ulong::cast_signed);
+    // SAFETY: this function's contract.
+    let answer = unsafe { call(libc::SYS_prctl, [c_long::from(what), a, b, c, d, 0]) };
+    answer as c_int
+}

@@ -1,0 +1,157 @@
+// Forks where they are hardest: from a handler of a signal that interrupts malloc, beside a thread that flushes all streams while another
+// reads a line, and after a burst of large pieces. The argument says which. Whatever hangs is ended by an alarm.
+#include "check.h"
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static volatile int forked, failed;
+static pthread_t worker;
+
+static void on_signal(int number) {
+    (void)number;
+    if (!pthread_equal(pthread_self(), worker))
+        return;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    int status = 1;
+    failed |= waitpid(child, &status, 0) != child || status != 0;
+    forked++;
+}
+
+static void *churn(void *unused) {
+    static char *volatile pieces[16];
+    unsigned state = 1;
+    for (long round = 0; round < 3000000 && forked < 80; round++) {
+        state = state * 1103515245 + 12345;
+        unsigned at = state >> 16 & 15;
+        free(pieces[at]);
+        size_t bytes = 131072 + (state >> 8) % 700000;
+        pieces[at] = malloc(bytes);
+        pieces[at][bytes - 1] = 1;
+    }
+    for (int at = 0; at < 16; at++)
+        free(pieces[at]);
+    return unused;
+}
+
+static void *sleeps(void *unused) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, 0);
+    for (;;)
+        pause();
+    return unused;
+}
+
+static void in_handler(int threads) {
+    worker = pthread_self();
+    pthread_t other;
+    if (threads)
+        CHECK(pthread_create(&other, 0, sleeps, 0) == 0);
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    CHECK(sigaction(SIGVTALRM, &action, 0) == 0);
+    struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+    CHECK(setitimer(ITIMER_VIRTUAL, &often, 0) == 0);
+    churn(0);
+    CHECK(setitimer(ITIMER_VIRTUAL, &never, 0) == 0);
+    CHECK(forked > 0 && !failed);
+}
+
+static atomic_int stop;
+static char name[] = "/tmp/forks-XXXXXX";
+
+static void *reads(void *unused) {
+    FILE *file = fopen(name, "r");
+    CHECK(file);
+    while (!stop) {
+        char *line = 0;
+        size_t bytes = 0;
+        rewind(file);
+        CHECK(getline(&line, &bytes, file) > 300000);
+        free(line);
+    }
+    fclose(file);
+    return unused;
+}
+
+static void *flushes(void *unused) {
+    while (!stop) {
+        fflush(0);
+        usleep(50);
+    }
+    return unused;
+}
+
+static void with_streams(void) {
+    int made = mkstemp(name);
+    CHECK(made >= 0);
+    FILE *file = fdopen(made, "w");
+    for (int at = 0; at < 400000; at++)
+        fputc('x', file);
+    fputc('\n', file);
+    fclose(file);
+    pthread_t threads[4];
+    for (int at = 0; at < 4; at++)
+        CHECK(pthread_create(&threads[at], 0, at ? reads : flushes, 0) == 0);
+    for (int at = 0; at < 25; at++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            // What a child may do once libc has made it whole again.
+            fflush(0);
+            free(malloc(500000));
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    stop = 1;
+    for (int at = 0; at < 4; at++)
+        pthread_join(threads[at], 0);
+    unlink(name);
+}
+
+static long resident_kib(void) {
+    long all, here;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%ld %ld", &all, &here) == 2);
+    fclose(file);
+    return here * 4;
+}
+
+static void after_burst(void) {
+    long before = resident_kib();
+    char *pieces[64];
+    for (int at = 0; at < 64; at++) {
+        pieces[at] = malloc(1 << 20);
+        CHECK(pieces[at]);
+        memset(pieces[at], 1, 1 << 20);
+    }
+    for (int at = 0; at < 64; at++)
+        free(pieces[at]);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(resident_kib() > before + 8192);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+int main(int count, char **words) {
+    CHECK(count == 2);
+    alarm(40);
+    switch (words[1][0]) {
+    case 'h': in_handler(0); break;
+    case 't': in_handler(1); break;
+    case 's': with_streams(); break;
+    default: after_burst();
+    }
+    return 0;
+}

@@ -1,0 +1,78 @@
+// Limits count what is used: a process that limits its addresses late, or runs under a limit, or locks all of its memory, gets what the C
+// library's malloc alone would give; and what the system has for nobody is refused. The argument says which.
+#include "check.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+static void limit(int what, rlim_t bytes) {
+    struct rlimit to = {bytes, bytes};
+    CHECK(setrlimit(what, &to) == 0);
+}
+
+static void small(int mib) {
+    for (int at = 0; at < mib * 1024; at++) {
+        char *piece = malloc(1000);
+        CHECK(piece);
+        piece[0] = 1;
+    }
+}
+
+int main(int count, char **words) {
+    CHECK(count == 2);
+    switch (words[1][0]) {
+    case 'l': // late
+        free(malloc(1 << 20));
+        limit(RLIMIT_AS, 600 << 20);
+        small(400);
+        free(malloc(50 << 20));
+        break;
+    case 'e': // early: this program again, under the limit
+        limit(RLIMIT_AS, 1 << 30);
+        execl(words[0], words[0], "under", (char *)0);
+        return 1;
+    case 'u':
+        free(malloc(1 << 20));
+        small(800);
+        break;
+    case 'b': // a big piece under the limit
+        limit(RLIMIT_AS, 4ul << 30);
+        execl(words[0], words[0], "piece", (char *)0);
+        return 1;
+    case 'p': {
+        free(malloc(1 << 20));
+        char *piece = malloc(3500ul << 20);
+        CHECK(piece);
+        free(piece);
+        break;
+    }
+    case 'm': // locked, without the right to lock more than a limit
+        // Or less, where that is all there may be.
+        setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){256 << 20, 256 << 20});
+        if (setgid(65534) || setuid(65534))
+            return 0;
+        free(malloc(1 << 20));
+        CHECK(mlockall(MCL_CURRENT) == 0);
+        free(malloc(3 << 20));
+        break;
+    case 'i': // what can never be there costs nothing of what can
+        CHECK(!malloc((size_t)1 << 62));
+        for (int at = 0; at < 100; at++) {
+            char *piece = malloc(8 << 20);
+            CHECK(piece);
+            piece[0] = 1;
+        }
+        break;
+    default: { // more than the machine has
+        struct sysinfo all;
+        CHECK(sysinfo(&all) == 0);
+        free(malloc(1 << 20));
+        CHECK(!malloc((all.totalram + all.totalswap) * all.mem_unit + (1ul << 30)));
+        break;
+    }
+    }
+    return 0;
+}

@@ -1,0 +1,110 @@
+//! What the memory of a process must bear: small stacks, forks from anywhere, filters, limits, and what programs do with their own.
+//! Each program of `tests/c` says by its exit status whether it found what the C library's malloc gives.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn library() -> PathBuf {
+    let path = std::env::current_exe().unwrap().with_file_name("libvmalloc_preload.so");
+    assert!(path.is_file(), "{} is not there", path.display());
+    path
+}
+
+/// Compiles a program of `tests/c`.
+fn compile(dir: &Path, source: &str) -> PathBuf {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
+    let out = dir.join(source.replace('.', "-"));
+    let mut command = Command::new("cc");
+    command.args(["-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread", "-D_GNU_SOURCE", "-fno-builtin"]);
+    run(command.arg(from).arg("-o").arg(&out));
+    out
+}
+
+/// Runs a command that ends well.
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    let said = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy);
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, said.concat());
+    output
+}
+
+/// A command that has a minute, under the preload.
+fn preloaded(program: &Path, conf: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "1", "60", "env"]);
+    command.arg(format!("LD_PRELOAD={}", library().display())).arg(format!("VMALLOC_CONF={conf}"));
+    command.arg(program);
+    command
+}
+
+/// Runs a program of `tests/c` as it is, and under the preload with each of some wishes.
+fn everywhere(source: &str, args: &[&str], confs: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), source);
+    run(Command::new(&program).args(args));
+    for conf in confs {
+        run(preloaded(&program, conf).args(args));
+    }
+}
+
+#[test]
+fn the_least_stack_is_enough_for_everything() {
+    everywhere("stack.c", &[], &["", "threshold:4K", "hardened:true", "budget:0", "decay:20ms"]);
+}
+
+#[test]
+fn a_handler_of_a_signal_forks_in_the_midst_of_a_call() {
+    everywhere("forks.c", &["handler"], &["", "threshold:4K,budget:0", "hardened:true"]);
+    // With threads the C library's own malloc deadlocks with itself here.
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "forks.c");
+    for conf in ["", "hardened:true"] {
+        run(preloaded(&program, conf).arg("threads"));
+    }
+}
+
+#[test]
+fn a_fork_beside_streams_that_are_flushed_and_read_ends() {
+    everywhere("forks.c", &["streams"], &["", "hardened:true"]);
+}
+
+#[test]
+fn a_child_after_a_burst_shares_nothing_of_what_was_kept() {
+    everywhere("forks.c", &["burst"], &["", "hardened:true"]);
+}
+
+#[test]
+fn a_program_that_confines_itself_is_not_killed() {
+    let ways = ["prctl", "syscall", "before"];
+    for way in ways {
+        everywhere("filter.c", &[way], &["", "calls:plain", "threshold:4K,decay:20ms", "hardened:true"]);
+    }
+    // What nobody can notice has to be told.
+    if cfg!(target_arch = "x86_64") {
+        everywhere("filter.c", &["assembly"], &["calls:plain", "calls:plain,stats:true,hardened:true"]);
+    }
+}
+
+#[test]
+fn descriptors_are_the_programs() {
+    everywhere("descriptors.c", &[], &["", "threshold:4K"]);
+}
+
+#[test]
+fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
+    for what in ["late", "early", "big", "mlockall"] {
+        everywhere("limits.c", &[what], &["", "threshold:4K"]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let impossible = compile(dir.path(), "limits.c");
+    let output = run(preloaded(&impossible, "stats:true").arg("impossible"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("served 100 ") && said.contains("passed on 1;"), "{said}");
+    // Where all is promised to everybody, that is so with and without.
+    let promises = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    if promises.trim() != "1" {
+        everywhere("limits.c", &["overcommit"], &[""]);
+    }
+}

@@ -1,0 +1,282 @@
+//! A lock with one owner, for whom it costs a store and a load; any other thread pays for both.
+//!
+//! # Theory
+//! Two flags, as in Dekker's algorithm: the owner sets `active` and then looks at `other`; another thread sets `other` and then
+//! looks at `active`. Each needs a full barrier between its store and its load, which is a locked instruction. But the other
+//! thread can run that barrier for both: `membarrier` has every CPU that runs a thread of this process execute one.
+//!
+//! ```text
+//!   owner   active = 1 ; other == 0 ? ------------------> holds it       no locked operation
+//!   other   other 0 -> ASKS ; membarrier ; active == 0 ? -> HOLDS        else it gives up
+//! ```
+//! If the owner's load came before the barrier, its store is seen after it; if it came later, it sees `ASKS`, takes `active` back and
+//! waits.
+//!
+//! A system that denies `membarrier` leaves the lock as it begins, without `LIGHT`: then the owner executes a fence of its
+//! own. The first owner of the process asks whether the call is there; every lock becomes light at its first section, by
+//! that answer, and its owner pays nothing for the choice later. A new lock is all zeros, so a table that has one is memory
+//! that is zeroed, and nothing is copied into it.
+//!
+//! # Source
+//! D. Dice, H. Huang, M. Yang, "Asymmetric Dekker synchronization"; Linux `kernel/sched/membarrier.c`.
+
+#[cfg(not(loom))]
+use core::sync::atomic::compiler_fence;
+use va_base::sync::atomic::{AtomicU8, Ordering, fence};
+use va_base::sync::spin_loop;
+
+/// Another thread wants the lock, or has it.
+const ASKS: u8 = 1;
+/// Another thread has it.
+const HOLDS: u8 = 2;
+/// The owner executes no fence: another thread runs one for both.
+const LIGHT: u8 = 4;
+/// Times that another thread looks whether the owner is still in its section.
+#[cfg(not(loom))]
+const LOOKS: u32 = 200;
+#[cfg(loom)]
+const LOOKS: u32 = 1;
+/// Times that the owner spins before it lets other threads run.
+const SPINS: u32 = 100;
+
+/// A lock of a cache that has one owner: [`va_base::Machine::OwnerLock`] of a process.
+///
+/// `lock` is for the owner, one thread at a time; every other caller uses `try_lock`, which runs a system call and fails if the owner
+/// does not leave its section soon, or if another thread is at it.
+pub struct OwnerLock {
+    /// Written by the owner alone.
+    active: AtomicU8,
+    /// Written by other threads, but for `LIGHT`, which the owner puts in.
+    other: AtomicU8,
+}
+
+impl OwnerLock {
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self { active: AtomicU8::new(0), other: AtomicU8::new(0) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn lock_as_owner(&self) {
+        self.active.store(1, Ordering::Relaxed);
+        light_fence();
+        // Acquire pairs with the release of `unlock`.
+        if self.other.load(Ordering::Acquire) != LIGHT {
+            self.lock_slowly();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_slowly(&self) {
+        let mut spins = 0;
+        loop {
+            fence(Ordering::SeqCst);
+            let other = self.other.load(Ordering::Acquire);
+            if other & (ASKS | HOLDS) == 0 {
+                if other == 0 && others_can_fence() {
+                    // From here on, other threads fence for both. Fails if one just asks.
+                    let _light = self.other.compare_exchange(0, LIGHT, Ordering::Relaxed, Ordering::Relaxed);
+                }
+                return;
+            }
+            self.active.store(0, Ordering::Release);
+            while self.other.load(Ordering::Relaxed) & (ASKS | HOLDS) != 0 {
+                spins += 1;
+                wait(spins);
+            }
+            self.active.store(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn try_lock_as_other(&self) -> bool {
+        let mode = self.other.load(Ordering::Relaxed);
+        // Acquire pairs with the release of the thread that had it before.
+        if mode & (ASKS | HOLDS) != 0
+            || self.other.compare_exchange(mode, mode | ASKS, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        // For an owner that fences, too.
+        fence(Ordering::SeqCst);
+        if mode == 0 || heavy_fence() {
+            for _ in 0..LOOKS {
+                // Acquire pairs with the release of the owner's `unlock`.
+                if self.active.load(Ordering::Acquire) == 0 {
+                    self.other.store(mode | ASKS | HOLDS, Ordering::Relaxed);
+                    return true;
+                }
+                spin_loop();
+            }
+        }
+        self.other.store(mode, Ordering::Release);
+        false
+    }
+
+    /// Ends a section, the owner's or another thread's.
+    #[inline(always)]
+    pub(crate) fn end(&self) {
+        // While the owner is in its section no other thread gets as far as `HOLDS`.
+        let other = self.other.load(Ordering::Relaxed);
+        if other & HOLDS == 0 {
+            self.active.store(0, Ordering::Release);
+        } else {
+            self.other.store(other & LIGHT, Ordering::Release);
+        }
+    }
+}
+
+// SAFETY: the owner is in its section only if it saw neither `ASKS` nor `HOLDS` after it set `active`; another thread only if it set
+// `ASKS` by a compare-exchange, and then, with a barrier on all CPUs between, saw `active` clear. So of the two one sees the other.
+#[cfg(not(loom))]
+unsafe impl lock_api::RawMutex for OwnerLock {
+    const INIT: Self = Self { active: AtomicU8::new(0), other: AtomicU8::new(0) };
+    type GuardMarker = lock_api::GuardSend;
+
+    #[inline(always)]
+    fn lock(&self) {
+        self.lock_as_owner();
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        self.try_lock_as_other()
+    }
+
+    #[inline(always)]
+    unsafe fn unlock(&self) {
+        self.end();
+    }
+}
+
+/// Keeps the compiler from moving the owner's load before its store; the CPU's barrier comes from the other thread.
+#[cfg(not(loom))]
+#[inline(always)]
+fn light_fence() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// A barrier of the other thread on this CPU, as a model has it.
+#[cfg(loom)]
+fn light_fence() {
+    fence(Ordering::SeqCst);
+}
+
+/// Executes a full barrier on every CPU that runs a thread of this process; `false` if the system denies it.
+#[cfg(not(loom))]
+fn heavy_fence() -> bool {
+    crate::percpu::fence_all()
+}
+
+/// Tells whether [`heavy_fence`] works, as it was the first time that the process asked.
+///
+/// Nothing is unsafe if it is not so later: `try_lock` fails then.
+#[cfg(not(loom))]
+fn others_can_fence() -> bool {
+    const YES: u8 = 1;
+    const NO: u8 = 2;
+    static ANSWER: AtomicU8 = AtomicU8::new(0);
+    match ANSWER.load(Ordering::Relaxed) {
+        0 => {
+            let can = heavy_fence();
+            ANSWER.store(if can { YES } else { NO }, Ordering::Relaxed);
+            can
+        }
+        answer => answer == YES,
+    }
+}
+
+#[cfg(loom)]
+fn others_can_fence() -> bool {
+    heavy_fence()
+}
+
+#[cfg(loom)]
+fn heavy_fence() -> bool {
+    fence(Ordering::SeqCst);
+    true
+}
+
+#[cfg(not(loom))]
+fn wait(spins: u32) {
+    if spins.is_multiple_of(SPINS) {
+        // SAFETY: changes no memory.
+        let _always_0 = unsafe { libc::sched_yield() };
+    } else {
+        spin_loop();
+    }
+}
+
+#[cfg(loom)]
+fn wait(_: u32) {
+    let _ = SPINS;
+    // Lets other threads run, in a model.
+    spin_loop();
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use lock_api::RawMutex as _;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_lock_begins_as_zeros_and_is_light_after_its_first_section() {
+        let lock = OwnerLock::INIT;
+        let bytes = || [&lock.active, &lock.other].map(|byte| byte.load(Ordering::Relaxed));
+        assert_eq!((bytes(), size_of::<OwnerLock>()), ([0, 0], 2));
+        lock.lock_as_owner();
+        lock.end();
+        assert_eq!(bytes(), [0, if others_can_fence() { LIGHT } else { 0 }]);
+        assert!(lock.try_lock_as_other());
+        lock.end();
+        assert_eq!(bytes(), [0, if others_can_fence() { LIGHT } else { 0 }]);
+    }
+
+    #[test]
+    fn an_owner_and_threads_that_try_count_without_a_loss() {
+        let count = lock_api::Mutex::<OwnerLock, u64>::new(0);
+        let (rounds, tries) = (400_000u64, 3);
+        let taken: u64 = std::thread::scope(|scope| {
+            let others: Vec<_> = (0..tries)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let (mut taken, end) = (0, Instant::now() + Duration::from_millis(300));
+                        while Instant::now() < end {
+                            if let Some(mut held) = count.try_lock() {
+                                let before = *held;
+                                if taken % 16 == 0 {
+                                    std::thread::yield_now();
+                                }
+                                *held = before + 1;
+                                taken += 1;
+                            }
+                        }
+                        taken
+                    })
+                })
+                .collect();
+            for _ in 0..rounds {
+                let mut held = count.lock();
+                let before = *held;
+                *held = before + 1;
+            }
+            others.into_iter().map(|other| other.join().unwrap()).sum()
+        });
+        assert_eq!(*count.lock(), rounds + taken);
+        assert!(taken > 0);
+    }
+
+    #[test]
+    fn it_is_held_by_one_at_a_time() {
+        let lock = OwnerLock::INIT;
+        assert!(lock.try_lock() && !lock.try_lock());
+        // SAFETY: taken above.
+        unsafe { lock.unlock() };
+        lock.lock();
+        assert!(!lock.try_lock());
+        // SAFETY: taken above.
+        unsafe { lock.unlock() };
+        assert!(lock.try_lock());
+    }
+}
