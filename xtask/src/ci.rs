@@ -7,7 +7,8 @@ use crate::count::Tests;
 use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
-    book, browser, clients, fuzz, header, install, kernel, loom, package, peer, stress, tidy, tools,
+    book, browser, clients, counts, fresh, fuzz, header, install, kernel, loom, not_run, package, peer,
+    stress, tidy, tools,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
@@ -22,6 +23,9 @@ pub(crate) struct Args {
     /// Only the steps that take little time
     #[arg(long, conflicts_with = "only")]
     quick: bool,
+    /// The long steps, too
+    #[arg(long, conflicts_with_all = ["only", "quick"])]
+    full: bool,
     /// Stop at the first step that fails
     #[arg(long)]
     fail_fast: bool,
@@ -43,7 +47,7 @@ struct Step {
 }
 
 /// All steps, what fails fast first.
-const STEPS: [Step; 22] = [
+const STEPS: [Step; 23] = [
     Step { name: "fmt", what: "every file is formatted", quick: true, run: fmt },
     Step { name: "tidy", what: "the rules that no compiler knows", quick: true, run: run_tidy },
     Step { name: "clippy", what: "no warnings, everywhere", quick: true, run: clippy },
@@ -76,6 +80,12 @@ const STEPS: [Step; 22] = [
         what: "a C program is built and run as users do it",
         quick: false,
         run: install::step,
+    },
+    Step {
+        name: "counts",
+        what: "instructions, locked operations and cache lines of hot paths are those of results/counts.csv",
+        quick: false,
+        run: counts::step,
     },
     Step {
         name: "clients",
@@ -113,6 +123,14 @@ const STEPS: [Step; 22] = [
     Step { name: "fuzz", what: "every fuzz target for ten seconds", quick: false, run: run_fuzz },
 ];
 
+/// The steps of `--full`, after the others: each takes as long as all of those.
+const LONG: [Step; 1] = [Step {
+    name: "fresh",
+    what: "the two commands of the README on a minimal Debian that has nothing else",
+    quick: false,
+    run: fresh::step,
+}];
+
 /// The second lane of a run of everything. None of these shares a target folder with a step of the first.
 const BESIDE: [&str; 7] = ["loom", "fuzz-build", "fuzz", "deny", "header", "no_std", "package"];
 
@@ -127,16 +145,19 @@ struct Outcome {
 /// `cargo xtask ci`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     if args.list {
-        for step in &STEPS {
-            println!("{:<12}{}{}", step.name, step.what, if step.quick { " (quick)" } else { "" });
+        for step in STEPS.iter().chain(&LONG) {
+            let long = LONG.iter().any(|long| long.name == step.name);
+            let when = if long { " (full)" } else { "" };
+            println!("{:<12}{}{}", step.name, step.what, if step.quick { " (quick)" } else { when });
         }
         return Ok(());
     }
     let steps = chosen(args)?;
+    not_run::begin(root);
     let started = Instant::now();
     let everything = args.only.is_empty() && !args.quick && !args.fail_fast && !args.one_lane;
     let outcome = if everything { two_lanes(root, &steps)? } else { run_steps(root, &steps, args.fail_fast) };
-    conclude(&outcome, steps.len(), started)
+    conclude(root, &outcome, steps.len(), started)
 }
 
 /// Runs the steps of `BESIDE` in a process of their own while the others run here.
@@ -144,7 +165,7 @@ fn two_lanes(root: &Path, steps: &[&Step]) -> Result<Outcome> {
     let here: Vec<&Step> = steps.iter().copied().filter(|step| !BESIDE.contains(&step.name)).collect();
     println!("in a second lane, shown at the end: {}", BESIDE.join(", "));
     let program = std::env::current_exe().context("which program this is")?;
-    let beside = Cmd::new(root, program).args(["ci", "--only", &BESIDE.join(",")]);
+    let beside = not_run::hand(root, Cmd::new(root, program).args(["ci", "--only", &BESIDE.join(",")]));
     let mut other = String::new();
     let (mut outcome, ended) = std::thread::scope(|scope| {
         let lane = scope.spawn(|| {
@@ -212,9 +233,18 @@ fn run_steps(root: &Path, steps: &[&Step], fail_fast: bool) -> Outcome {
     Outcome { tests, table, failed }
 }
 
-fn conclude(Outcome { tests, table, failed }: &Outcome, steps: usize, started: Instant) -> Result<()> {
+fn conclude(
+    root: &Path,
+    Outcome { tests, table, failed }: &Outcome,
+    steps: usize,
+    started: Instant,
+) -> Result<()> {
     println!("\n{}", table.join("\n"));
     println!("{:<12}{:<8}{:>14}", "all", "", duration(started.elapsed().as_secs_f64()));
+    let not_run = not_run::all(root);
+    if !not_run.is_empty() {
+        println!("\nnot run here:\n  {}", not_run.join("\n  "));
+    }
     if !failed.is_empty() {
         println!("\nfailed:");
         for (name, why) in failed {
@@ -231,17 +261,18 @@ fn conclude(Outcome { tests, table, failed }: &Outcome, steps: usize, started: I
 }
 
 fn chosen(args: &Args) -> Result<Vec<&'static Step>> {
+    let all = || STEPS.iter().chain(&LONG);
+    if args.only.is_empty() {
+        let usual = STEPS.iter().filter(|step| step.quick || !args.quick);
+        return Ok(usual.chain(LONG.iter().filter(|_| args.full)).collect());
+    }
     for name in &args.only {
-        if !STEPS.iter().any(|step| step.name == name) {
-            let names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
+        if !all().any(|step| step.name == name) {
+            let names: Vec<_> = all().map(|step| step.name).collect();
             bail!("no step {name}; there are: {}", names.join(", "));
         }
     }
-    let wanted = |step: &&Step| match (args.only.is_empty(), args.quick) {
-        (false, _) => args.only.iter().any(|name| name == step.name),
-        (true, quick) => step.quick || !quick,
-    };
-    Ok(STEPS.iter().filter(wanted).collect())
+    Ok(all().filter(|step| args.only.iter().any(|name| name == step.name)).collect())
 }
 
 fn tests_ran(count: u64) -> String {
@@ -303,7 +334,7 @@ fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     };
     // The same cases for the same code: what holds here holds where it lands. `soak` draws others.
     let cmd = cmd.env("PROPTEST_RNG_SEED", SEED).env("VA_STRESS_SEED", SEED);
-    counted(cmd.env("CARGO_TERM_COLOR", "never"), tests)?;
+    counted(not_run::hand(root, cmd.env("CARGO_TERM_COLOR", "never")), tests)?;
     if tests.passed == before {
         bail!("no test was run");
     }
@@ -355,6 +386,25 @@ fn release(root: &Path, tests: &mut Tests) -> Result<()> {
             "vmalloc",
             "--lib",
             "--tests",
+        ]),
+        tests,
+    )?;
+    // How much stack a call of the core takes is a property of optimised code; a million areas are too many for code that
+    // walks its invariants after each operation.
+    counted(
+        plain_release(Cmd::cargo(root)).args([
+            "test",
+            "--quiet",
+            "--locked",
+            "--release",
+            "-p",
+            "va-sim",
+            "--test",
+            "footprint",
+            "--test",
+            "index_memory",
+            "--test",
+            "percpu_memory",
         ]),
         tests,
     )
@@ -433,7 +483,7 @@ mod tests {
 
     fn args(only: &[&str], quick: bool) -> Args {
         let only = only.iter().map(ToString::to_string).collect();
-        Args { only, quick, fail_fast: false, one_lane: false, list: false }
+        Args { only, quick, full: false, fail_fast: false, one_lane: false, list: false }
     }
 
     fn names(args: &Args) -> Vec<&'static str> {
@@ -446,6 +496,9 @@ mod tests {
         assert_eq!(names(&args(&[], false)).len(), STEPS.len());
         assert!(names(&args(&[], true)).len() < STEPS.len());
         assert!(chosen(&args(&["tests"], false)).is_err());
+        assert_eq!(names(&args(&["fresh"], false)), ["fresh"]);
+        let full = names(&Args { full: true, ..args(&[], false) });
+        assert_eq!((full.len(), full.last()), (STEPS.len() + LONG.len(), Some(&"fresh")));
     }
 
     /// What a second lane prints whose step `bad` fails, if there is one, and that ends before it tells of `untold`.

@@ -121,7 +121,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         let (scene, version) = match place.set_up(client) {
             Ok(there) => there,
             Err(error) => {
-                println!("{}: SKIPPED: {error:#}", client.name);
+                crate::not_run::add(root, &format!("{} under the preload: {error:#}", client.name));
                 told.absent(client.name, &format!("{error:#}"));
                 skipped.push(format!("{}: {error:#}", client.name));
                 continue;

@@ -32,6 +32,20 @@ pub(crate) fn machine(root: &Path) -> String {
     format!("{model}, {cores} cores, {system}, {}", rustc.trim())
 }
 
+/// The processor's model in numbers, which its name may leave open: a guest often has no more than the maker's.
+pub(crate) fn model() -> String {
+    model_of(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+}
+
+fn model_of(cpu: &str) -> String {
+    let of = |name: &str| {
+        let mut lines = cpu.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|(known, _)| known.trim() == name).map_or("?", |(_, value)| value.trim())
+    };
+    let [vendor, family, model, stepping] = ["vendor_id", "cpu family", "model", "stepping"].map(of);
+    format!("{vendor}, family {family}, model {model}, stepping {stepping}")
+}
+
 /// Seconds as a person reads them.
 pub(crate) fn duration(seconds: f64) -> String {
     if seconds < 100.0 {
@@ -44,6 +58,14 @@ pub(crate) fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_model_is_named_by_its_numbers() {
+        let cpu = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n\
+                   model name\t: AMD EPYC\nstepping\t: 1\n";
+        assert_eq!(model_of(cpu), "AuthenticAMD, family 25, model 17, stepping 1");
+        assert_eq!(model_of(""), "?, family ?, model ?, stepping ?");
+    }
 
     #[test]
     fn a_duration_is_seconds_or_minutes() {

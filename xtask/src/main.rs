@@ -5,10 +5,13 @@
 //! | [`ci`] | every check, in two lanes, with times |
 //! | [`tidy`] | the rules that no compiler knows |
 //! | [`kernel`] | the proof that the core needs no operating system |
+//! | [`fresh`] | the two commands of the README on a new minimal Debian |
+//! | [`not_run`] | checks that this machine cannot run, for the summary |
 //! | [`fuzz`] | builds and runs the fuzz targets on a stable compiler |
 //! | [`soak`] | the same and the property tests, for long, with a page in `results/` |
 //! | [`stress`] | random programs of malloc, threads and forks under the preload |
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
+//! | [`counts`] | instructions, locked operations and cache lines of hot paths, compared with what is committed |
 //! | [`peer`] | the space beside Linux's own, in one run |
 //! | [`peers`] | allocators to measure ours against |
 //! | [`book`] | the book's pages, and every command in it |
@@ -23,6 +26,8 @@ mod browser;
 mod ci;
 mod clients;
 mod count;
+mod counts;
+mod fresh;
 mod fuzz;
 mod header;
 mod install;
@@ -30,6 +35,7 @@ mod kernel;
 mod loom;
 mod machine;
 mod mutate;
+mod not_run;
 mod package;
 mod peer;
 mod peers;
@@ -63,6 +69,8 @@ struct Cli {
 enum Task {
     /// Run every check
     Ci(ci::Args),
+    /// Run the README's two commands on a new minimal Debian, and write results/full.md: takes root
+    Fresh(fresh::Args),
     /// Check the rules that no compiler knows
     Tidy(tidy::Args),
     /// Link the core into a program without a C library or an operating system's help, and run it
@@ -89,6 +97,8 @@ enum Task {
     Install(install::Args),
     /// Pack the crates that are to be published, and build them from their packages
     Package(package::Args),
+    /// Count the instructions of hot paths by callgrind, and compare with results/counts.csv
+    Counts(counts::Args),
     /// Run Linux's allocator and ours under the same programs, and write results/peer.md
     Peer(peer::Args),
     /// Build the allocators that `vmlab bench memory` measures beside ours and the system does not have, under target/peers
@@ -111,6 +121,7 @@ fn run(task: &Task) -> Result<()> {
     let root = root();
     match task {
         Task::Ci(args) => ci::main(&root, args),
+        Task::Fresh(args) => fresh::main(&root, args),
         Task::Tidy(args) => tidy::main(&root, args),
         Task::Kernel => kernel::main(&root),
         Task::Loom => loom::run(&root, &mut count::Tests::default()),
@@ -124,6 +135,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Browser(args) => browser::main(&root, args),
         Task::Install(args) => install::main(&root, args),
         Task::Package(args) => package::main(&root, args),
+        Task::Counts(args) => counts::main(&root, args),
         Task::Peer(args) => peer::main(&root, args),
         Task::Peers(args) => peers::main(&root, args),
         Task::Clients(args) => clients::main(&root, args),

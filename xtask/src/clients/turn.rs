@@ -164,7 +164,9 @@ fn drive(scene: &Scene, script: &str, port: &str, server: &Child) -> Result<Answ
         answer
     });
     if driven.is_err() {
-        let _gone_already = Command::new("kill").arg(server.id().to_string()).stderr(Stdio::null()).status();
+        // The shell's own: a minimal system has no other.
+        let script = format!("kill {}", server.id());
+        let _gone_already = Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).status();
     }
     driven
 }

@@ -6,45 +6,36 @@ use anyhow::{Context, Result};
 use std::path::Path;
 
 /// A pattern, and what is asked of it.
+#[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) test: &'static str,
     pub(super) pages: u32,
-    /// Nanoseconds that ours may take, on the machine of the goal.
-    pub(super) goal_ns: f64,
-    /// What Linux took there: on another machine the ratio counts.
-    pub(super) linux_there_ns: f64,
-    /// The ratio that is the bar where it is not that of the two.
-    pub(super) bar: Option<f64>,
+    /// The least ratio of Linux's time to ours.
+    pub(super) aim: f64,
 }
 
-const fn row(test: &'static str, pages: u32, goal_ns: f64, linux_there_ns: f64, bar: Option<f64>) -> Row {
-    Row { test, pages, goal_ns, linux_there_ns, bar }
+const fn row(test: &'static str, pages: u32, aim: f64) -> Row {
+    Row { test, pages, aim }
 }
 
+/// The aims of those that are set, and else what was reached before, on the processor that was best at it.
 const ROWS: [Row; 11] = [
-    row("fix_size", 1, 15.0, 69.0, None),
-    row("random_size", 1, 20.0, 137.0, Some(3.5)),
-    row("full_fit", 1, 40.0, 160.0, None),
-    row("long_busy_list", 1, 45.0, 196.0, None),
-    row("suite_mix", 1, 60.0, 242.0, Some(3.5)),
-    row("churn_mix", 1, 80.0, 376.0, Some(3.5)),
-    row("churn_fix", 1, 60.0, 291.0, None),
-    row("random_size_align", 1, 40.0, 102.0, None),
-    row("align2m_live", 1, 60.0, 198.0, None),
-    row("pair", 257, 20.0, 62.0, None),
-    row("map_ram", 1, 12.0, 22.0, None),
+    row("fix_size", 1, 5.8),
+    row("random_size", 1, 7.0),
+    row("full_fit", 1, 9.16),
+    row("long_busy_list", 1, 6.33),
+    row("suite_mix", 1, 5.47),
+    row("churn_mix", 1, 4.9),
+    row("churn_fix", 1, 13.91),
+    row("random_size_align", 1, 4.5),
+    row("align2m_live", 1, 9.38),
+    row("pair", 257, 4.0),
+    row("map_ram", 1, 2.5),
 ];
 
 /// Patterns that many threads run, and with how many.
 const SHARED: [&str; 3] = ["fix_size", "random_size", "churn_mix"];
 const THREADS: [u32; 3] = [2, 16, 64];
-
-impl Row {
-    /// How many times faster ours has to be.
-    pub(super) fn bar(&self) -> f64 {
-        self.bar.unwrap_or(self.linux_there_ns / self.goal_ns)
-    }
-}
 
 /// One run of one library.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -67,12 +58,21 @@ pub(super) struct Counts {
     pub(super) locks: u64,
 }
 
-/// A row on both; `None` where a library lacks the function.
+/// A row on both, once for each separate run of all rows; nothing where a library lacks the function.
 pub(super) struct Measured {
     pub(super) row: Row,
-    pub(super) runs: Option<(Run, Run)>,
+    pub(super) runs: Vec<Both>,
     /// Ours, counting.
     pub(super) counted: Option<Run>,
+}
+
+/// One pattern on both libraries, in turn.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Both {
+    pub(super) linux: Run,
+    pub(super) ours: Run,
+    /// Linux's time to ours: the middle of those of the rounds.
+    pub(super) ratio: f64,
 }
 
 /// A pattern with many threads, on both.
@@ -84,17 +84,25 @@ pub(super) struct Shared {
     pub(super) counted: Run,
 }
 
-/// Each row in turn on both, `rounds` times.
-pub(super) fn rows(root: &Path, peers: &Peers, rounds: usize, ms: u32) -> Result<Vec<Measured>> {
-    let mut measured = Vec::new();
-    for row in ROWS {
-        let of = |library: &Path| one(root, peers, library, row.test, &[("pages", row.pages), ("ms", ms)]);
-        let runs = both(peers, rounds, of)?;
-        let counted = if runs.is_some() { of(&peers.counting)? } else { None };
-        if let Some((linux, ours)) = runs {
-            println!("{}: Linux {:.1} ns, ours {:.1} ns", row.test, linux.min_ns, ours.min_ns);
+/// Each row on both in turn, `rounds` times; and all rows again, `runs` times.
+pub(super) fn rows(root: &Path, peers: &Peers, runs: usize, rounds: usize, ms: u32) -> Result<Vec<Measured>> {
+    let mut measured: Vec<_> =
+        ROWS.iter().map(|&row| Measured { row, runs: Vec::new(), counted: None }).collect();
+    for run in 1..=runs.max(1) {
+        for Measured { row, runs, counted } in &mut measured {
+            let of =
+                |library: &Path| one(root, peers, library, row.test, &[("pages", row.pages), ("ms", ms)]);
+            let Some(both) = both(peers, rounds, |run| run.min_ns, of)? else { continue };
+            if counted.is_none() {
+                *counted = of(&peers.counting)?;
+            }
+            let Both { linux, ours, ratio } = both;
+            println!(
+                "run {run}: {}: Linux {:.1} ns, ours {:.1} ns, {ratio:.2}",
+                row.test, linux.min_ns, ours.min_ns
+            );
+            runs.push(both);
         }
-        measured.push(Measured { row, runs, counted });
     }
     Ok(measured)
 }
@@ -107,7 +115,8 @@ pub(super) fn threads(root: &Path, peers: &Peers, rounds: usize, ms: u32) -> Res
             let options =
                 [("threads", threads), ("nodes", threads), ("cpus", threads), ("work", 1), ("ms", ms)];
             let of = |library: &Path| one(root, peers, library, test, &options);
-            let (linux, ours) = both(peers, rounds, of)?.context("no answer")?;
+            let Both { linux, ours, .. } =
+                both(peers, rounds, |run| run.wall_ns, of)?.context("no answer")?;
             let counted = of(&peers.counting)?.context("no answer")?;
             println!("{test}, {threads} threads: Linux {:.1} ns, ours {:.1} ns", linux.wall_ns, ours.wall_ns);
             measured.push(Shared { test, threads, linux, ours, counted });
@@ -116,32 +125,40 @@ pub(super) fn threads(root: &Path, peers: &Peers, rounds: usize, ms: u32) -> Res
     Ok(measured)
 }
 
-/// Both libraries in turn; the best of each.
+/// Both libraries in turn; the middle of each, and of the ratios.
 fn both(
     peers: &Peers,
     rounds: usize,
+    time: fn(&Run) -> f64,
     of: impl Fn(&Path) -> Result<Option<Run>>,
-) -> Result<Option<(Run, Run)>> {
-    let (mut linux, mut ours) = (Vec::new(), Vec::new());
+) -> Result<Option<Both>> {
+    let mut pairs = Vec::new();
     for _ in 0..rounds.max(1) {
-        linux.extend(of(&peers.linux)?);
-        ours.extend(of(&peers.ours)?);
+        pairs.extend(of(&peers.linux)?.zip(of(&peers.ours)?));
     }
-    Ok(best(&linux).zip(best(&ours)))
+    Ok(middle(&pairs, time))
 }
 
-/// The least of each time, the middle of medians, counts of the first.
-fn best(runs: &[Run]) -> Option<Run> {
-    let least = |of: fn(&Run) -> f64| runs.iter().map(of).min_by(f64::total_cmp);
-    let mut medians: Vec<f64> = runs.iter().map(|run| run.median_ns).collect();
-    medians.sort_by(f64::total_cmp);
-    let first = runs.first()?;
-    Some(Run {
-        min_ns: least(|run| run.min_ns)?,
-        median_ns: medians[medians.len() / 2],
-        wall_ns: least(|run| run.wall_ns)?,
-        ..*first
-    })
+/// The middle of each time and of the ratios of rounds; counts of the first.
+fn middle(pairs: &[(Run, Run)], time: fn(&Run) -> f64) -> Option<Both> {
+    let of_one = |side: fn(&(Run, Run)) -> Run| {
+        let of = |time: fn(&Run) -> f64| median(pairs.iter().map(|pair| time(&side(pair))));
+        Some(Run {
+            min_ns: of(|run| run.min_ns)?,
+            median_ns: of(|run| run.median_ns)?,
+            wall_ns: of(|run| run.wall_ns)?,
+            ..side(pairs.first()?)
+        })
+    };
+    let ratio = median(pairs.iter().map(|(linux, ours)| time(linux) / time(ours)))?;
+    Some(Both { linux: of_one(|pair| pair.0)?, ours: of_one(|pair| pair.1)?, ratio })
+}
+
+/// The middle of some numbers, the upper one of an even count.
+pub(super) fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied()
 }
 
 /// One run, on the last core if it is a single thread; `None` if the program ends without an answer.
@@ -223,16 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn the_best_of_some_runs_is_the_least_time_and_the_middle_median() {
-        let of = |min_ns, median_ns| Run { min_ns, median_ns, wall_ns: median_ns, ..Run::default() };
-        let best = best(&[of(3.0, 9.0), of(2.0, 5.0), of(4.0, 6.0)]).unwrap();
-        assert_eq!((best.min_ns, best.median_ns, best.wall_ns), (2.0, 6.0, 5.0));
-        assert!(super::best(&[]).is_none());
-    }
-
-    #[test]
-    fn the_bar_is_the_ratio_of_the_goal_unless_it_is_given() {
-        assert!((ROWS[0].bar() - 4.6).abs() < 1e-9);
-        assert!((ROWS[1].bar() - 3.5).abs() < 1e-9);
+    fn the_middle_of_rounds_is_that_of_each_time_and_of_their_ratios() {
+        let of = |min_ns, median_ns| Run { min_ns, median_ns, wall_ns: 1.0, ..Run::default() };
+        let pairs =
+            [(of(30.0, 9.0), of(3.0, 9.0)), (of(20.0, 5.0), of(4.0, 5.0)), (of(24.0, 6.0), of(2.0, 7.0))];
+        let both = middle(&pairs, |run| run.min_ns).unwrap();
+        assert_eq!((both.linux.min_ns, both.linux.median_ns, both.ours.min_ns), (24.0, 6.0, 3.0));
+        assert_eq!((both.ours.median_ns, both.ratio), (7.0, 10.0));
+        assert_eq!(middle(&[], |run| run.min_ns), None);
     }
 }

@@ -8,6 +8,7 @@
 //! give the same addresses, or the run is an error.
 
 mod contender;
+pub mod counts;
 pub mod index;
 pub mod memory;
 pub mod percpu;

@@ -226,6 +226,12 @@ enum BenchCommand {
         /// The task, as JSON
         task: String,
     },
+    /// Runs one row of `cargo xtask counts`, or prints their names
+    #[command(hide = true)]
+    CountsChild {
+        /// The row
+        row: Option<String>,
+    },
 }
 
 /// Runs the command line.
@@ -248,6 +254,7 @@ pub fn main(cli: &Cli) -> Result<()> {
         Some(Command::Bench(BenchCommand::Percpu(args))) => crate::bench::percpu::run(args),
         Some(Command::Bench(BenchCommand::Memory(args))) => crate::bench::memory::run(args),
         Some(Command::Bench(BenchCommand::MemoryChild { task })) => crate::bench::memory::child::main(task),
+        Some(Command::Bench(BenchCommand::CountsChild { row })) => crate::bench::counts::main(row.as_deref()),
         Some(Command::Test(args)) => test::run(args, &crate::suite::target::targets()),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();

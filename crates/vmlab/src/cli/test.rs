@@ -1,9 +1,10 @@
 //! `vmlab test`: the kernel's test suite, on targets.
 
 use super::{out, say};
-use crate::bench::print::{header, page, prepare, tables_to_terminal};
+use crate::bench::print::{header, page, prepare, tables_to_terminal, write_file};
 use crate::compare::{self, Wanted};
 use crate::suite::case::Suite;
+use crate::suite::cold;
 use crate::suite::driver::{self, Ran};
 use crate::suite::params::Params;
 use crate::suite::print::{lines, table};
@@ -38,15 +39,20 @@ pub(super) struct Args {
     /// Print a table of all targets instead of the kernel's lines
     #[arg(long, group = "page")]
     table: bool,
+    /// Measure cold starts: one execution of each test at loop counts from 1 to 10,000, from the construction of a target on
+    #[arg(long, group = "page")]
+    cold: bool,
     #[command(flatten)]
     compare: compare::Args,
-    /// Write the table to test-suite.md in this directory, or what --compare found to test-compare.md, .csv and .svg
+    /// Write the table to test-suite.md in this directory, or to cold.md, or what --compare found to test-compare.md, .csv and .svg
     #[arg(long, value_name = "DIR", requires = "page")]
     out: Option<PathBuf>,
 }
 
 /// Where the table goes.
 const PAGE: &str = "test-suite.md";
+/// Where cold starts go.
+const COLD_PAGE: &str = "cold.md";
 
 /// Runs the suite on those of `entries` that are asked for, one after the other, until ^C.
 ///
@@ -61,6 +67,9 @@ pub(super) fn run(args: &Args, entries: &[Entry]) -> Result<()> {
             &args.compare,
             &Wanted { names: &names, params, seed: args.seed, setup, entries, dir },
         );
+    }
+    if args.cold {
+        return run_cold(args, entries);
     }
     let stop = Arc::new(AtomicBool::new(false));
     // The second one ends the process, should the first be of no use.
@@ -123,6 +132,23 @@ fn run_until(
     match (&args.out, header) {
         (Some(dir), Some(header)) => write(args, dir, &runs, &header),
         _ => Ok(()),
+    }
+}
+
+/// Measures cold starts, and prints or writes their table. All tests, unless a mask is among the arguments.
+fn run_cold(args: &Args, entries: &[Entry]) -> Result<()> {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+    let all = vec![format!("run_test_mask={}", (1 << args.suite.cases().len()) - 1)];
+    let arguments = if args.arguments.is_empty() { &all } else { &args.arguments };
+    let params = Params::parse(args.suite, cpus, arguments)?;
+    if let Some(dir) = &args.out {
+        prepare(dir, COLD_PAGE)?;
+    }
+    let header = header(cold::ROUNDS);
+    let table = cold::measure(entries, &setup(args, cpus), &params, args.seed)?;
+    match &args.out {
+        Some(dir) => write_file(dir, COLD_PAGE, &page("Cold starts", [table], &header)),
+        None => tables_to_terminal([table]),
     }
 }
 

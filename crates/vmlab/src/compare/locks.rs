@@ -14,6 +14,12 @@ const CLASSES: [LockClass; LockClass::COUNT] = [
     LockClass::Lookup,
     LockClass::Collect,
     LockClass::Busy,
+    LockClass::Board,
+    LockClass::Owner,
+    LockClass::Closing,
+    LockClass::Records,
+    LockClass::Grow,
+    LockClass::Chunks,
 ];
 
 /// What the kernel of a target's time calls what a lock guards; of ours, what that of 6.12 does.
@@ -37,6 +43,12 @@ fn name(target: &str, class: LockClass) -> &'static str {
         LockClass::Lookup if one_lookup => "vmap_blocks.xa_lock",
         LockClass::Lookup => "&xa->xa_lock#1",
         LockClass::Collect => "collect",
+        LockClass::Board => "in flight",
+        LockClass::Owner => "magazine or lane",
+        LockClass::Closing => "closing",
+        LockClass::Records => "records",
+        LockClass::Grow => "pcpu_alloc_mutex",
+        LockClass::Chunks => "pcpu_lock",
     }
 }
 

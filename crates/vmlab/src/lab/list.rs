@@ -18,8 +18,8 @@
 //! Source: the description and the removed lines of the change that replaced it in Linux 5.2.
 
 use std::collections::BTreeMap;
-use va_base::{AllocError, Broken, FreeError, PAGE_SIZE, Pages, Request, Va, VaRange};
-use va_tree::{Fit, FreeIndex, IndexMemory};
+use va_base::{AllocError, Broken, FreeError, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
+use va_tree::{Fit, FreeIndex, InPlace, IndexMemory, PieceWanted, Supplied};
 
 const NONE: usize = usize::MAX;
 
@@ -55,23 +55,38 @@ impl ListIndex {
     /// # Errors
     /// [`AllocError::BadRange`] if there is no whole page.
     pub fn new(extent: VaRange, default_window: VaRange) -> Result<Self, AllocError> {
-        let (first, end) = extent.whole_pages();
-        let bad = AllocError::BadRange { range: extent, extent: VaRange::ALL };
-        let pages = VaRange::from_pages(first, end).filter(|pages| !pages.is_empty()).ok_or(bad)?;
-        Ok(Self {
-            extent: pages,
-            default_window,
+        let mut index = Self::of_nothing();
+        index.begin(extent, default_window)?;
+        Ok(index)
+    }
+
+    /// Creates an index of no pages.
+    const fn of_nothing() -> Self {
+        Self {
+            extent: VaRange::EMPTY,
+            default_window: VaRange::EMPTY,
             areas: Vec::new(),
             unused: Vec::new(),
             by_start: BTreeMap::new(),
             head: NONE,
             live: 0,
-            free_pages: end - first,
+            free_pages: 0,
             cached: NONE,
             cached_hole: 0,
             cached_low: 0,
             cached_align: 0,
-        })
+        }
+    }
+
+    fn begin(&mut self, extent: VaRange, default_window: VaRange) -> Result<(), AllocError> {
+        let (first, end) = extent.whole_pages();
+        let bad = AllocError::BadRange { range: extent, extent: VaRange::ALL };
+        let pages = VaRange::from_pages(first, end).filter(|pages| !pages.is_empty()).ok_or(bad)?;
+        if !self.extent.is_empty() {
+            return Err(AllocError::Occupied { range: extent });
+        }
+        (self.extent, self.default_window, self.free_pages) = (pages, default_window, end - first);
+        Ok(())
     }
 
     /// Where the walk comes to rest, and after which area; forgets and learns as it goes.
@@ -191,6 +206,37 @@ impl ListIndex {
             window: request.window().unwrap_or(self.default_window),
             largest: self.largest_hole(),
         }
+    }
+}
+
+/// Its memory is the heap's.
+impl Supplied for ListIndex {
+    type Supply = ();
+
+    fn wanted(&self, _areas: u64) -> Option<PieceWanted> {
+        None
+    }
+
+    fn alloc_supply(_wanted: PieceWanted, _platform: &impl Platform) -> Option<()> {
+        None
+    }
+
+    fn donate(&mut self, (): ()) -> Result<(), ()> {
+        Ok(())
+    }
+
+    fn free_supply((): (), _platform: &impl Platform) {}
+
+    fn shrink(&mut self, _steps: usize) -> usize {
+        0
+    }
+}
+
+impl<P> InPlace<P> for ListIndex {
+    const EMPTY: Self = Self::of_nothing();
+
+    fn init(&mut self, extent: VaRange, default_window: VaRange, _: P) -> Result<(), AllocError> {
+        self.begin(extent, default_window)
     }
 }
 

@@ -154,6 +154,17 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
     Ok(Ran { params: *params, workers, interrupted, settled: target.settle() })
 }
 
+/// Executes one test on the calling thread, which stands for CPU 0 of `cpus`, and returns whether it ended well.
+pub fn once(target: &dyn Target, params: &Params, case: Case, cpus: u32, seed: u64) -> bool {
+    let (epochs, stop) = (Epochs::new(1), AtomicBool::new(false));
+    let mut worker = target.worker(0);
+    let (deferred, rng) = (epochs.deferred(0), Rng::new(seed));
+    let mut body = Body { worker: &mut *worker, deferred, rng, params, cpus, stop: &stop };
+    let ended = body.execute(case);
+    body.end();
+    ended == Ended::Well || case.may_fail()
+}
+
 /// The tests in the order of one worker: no test of all stays in its place.
 fn order(params: &Params, rng: &mut Rng) -> Vec<Case> {
     let mut order = params.suite.cases().to_vec();

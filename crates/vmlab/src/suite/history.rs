@@ -19,7 +19,7 @@ use super::target::{Setup, Target};
 use crate::lab::list::ListIndex;
 use crate::machine::{PlainLock, Watch};
 use anyhow::Result;
-use va_base::{AllocError, Machine, Platform, VaRange};
+use va_base::{Machine, Platform};
 use va_block::config::{Hashed, Linux64, OneMap63};
 use va_percpu::config::Linux612;
 use va_space::config::{OneLock52, Order};
@@ -28,7 +28,7 @@ use va_space::config::{OneLock52, Order};
 struct List51;
 
 impl va_space::Config for List51 {
-    type Index<P: Platform> = ListIndex;
+    type Index<P: Platform + Send> = ListIndex;
     type Zone = <OneLock52 as va_space::Config>::Zone;
     type Decay = <OneLock52 as va_space::Config>::Decay;
     type Lookup<P: Machine> = <OneLock52 as va_space::Config>::Lookup<P>;
@@ -41,10 +41,6 @@ impl va_space::Config for List51 {
     const SLICE_AREAS: u64 = OneLock52::SLICE_AREAS;
     const FAIL_FAST: bool = OneLock52::FAIL_FAST;
     const RECLAIM_FIRST: bool = OneLock52::RECLAIM_FIRST;
-
-    fn index<P: Platform>(extent: VaRange, window: VaRange, _: P) -> Result<ListIndex, AllocError> {
-        ListIndex::new(extent, window)
-    }
 }
 
 /// Blocks of Linux up to 6.3, on a space of policies `S`, with a lookup of policies `W`.

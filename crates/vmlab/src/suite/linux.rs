@@ -15,6 +15,7 @@ use crate::bench::space::subject::{Hand as _, Setup as SpaceSetup, Subject as _}
 use anyhow::{Result, bail};
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Va};
+use va_space::Config as _;
 
 /// The most workers: a library may have room for so many threads and no more.
 const WORKERS_MAX: u32 = 1000;
@@ -32,7 +33,7 @@ pub(super) fn make(setup: &Setup) -> Result<Box<dyn Target>> {
     let Some(path) = &setup.kern else {
         bail!("the target linux needs a library: --kern FILE");
     };
-    let cpus = setup.cpus.clamp(1, va_space::NODES_LIMIT);
+    let cpus = setup.cpus.clamp(1, va_space::config::Linux69::NODES_MAX);
     let space = Kern::load(path)?.begin(&SpaceSetup::alone(cpus))?;
     let percpu = match &setup.kern_percpu {
         Some(path) => Some(PercpuKern::load(path)?.begin(USUAL, cpus)?),

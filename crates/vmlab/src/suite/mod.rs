@@ -12,6 +12,7 @@
 
 mod body;
 pub mod case;
+pub mod cold;
 pub mod driver;
 pub mod history;
 mod linux;

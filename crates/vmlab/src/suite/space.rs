@@ -13,8 +13,8 @@ use super::target::{Ask, Ram, Setup, Target, Unsettled, Worker};
 use crate::machine::{LabMachine, PlainLock, SpinLock, Watch, Work};
 use anyhow::{Context as _, Result};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use va_base::{PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_block::{Blocks, Config as BlockConfig, Lane};
 use va_percpu::{Backend, Config as PercpuConfig, Geometry, Offset, PercpuSpace, Refused, Sizes};
@@ -44,9 +44,13 @@ pub(super) enum Manner {
 /// The target: locks of make `L`, blocks with policies `B` on a space with theirs, per-CPU memory with policies `C`.
 pub(super) struct SpaceTarget<L: Watch, B: BlockConfig, C: PercpuConfig> {
     chunks: Arc<Chunks<L, B>>,
-    percpu: PercpuSpace<LabMachine<SpinLock>, Source<L, B>, C>,
+    /// Made by the first test that allocates from it: it has nothing to do with the space that the others measure.
+    percpu: OnceLock<Percpu<L, B, C>>,
+    cpus: u32,
     manner: Manner,
 }
+
+type Percpu<L, B, C> = PercpuSpace<LabMachine<SpinLock>, Source<L, B>, C>;
 
 /// The space, and what of it is chunks of per-CPU memory.
 struct Chunks<L: Watch, B: BlockConfig> {
@@ -69,13 +73,22 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
         let window = VaRange::new(Va::new(WINDOW.0), Va::new(WINDOW.1)).context("no window")?;
         let space = VmapSpace::new(crate::replay::kernel_extent(), window, machine.clone())?;
         let chunks = Arc::new(Chunks { blocks: Blocks::new(space, machine)?, pages: AtomicU64::new(0) });
-        let [fixed, reserved, dynamic] = PARTS;
-        let sizes =
-            Sizes { unit: UNIT, fixed, reserved, dynamic, atom: ATOM, alloc: UNIT * cpus, units: cpus };
-        let geometry = Geometry::new(sizes, FIRST_CHUNK).context("sizes of per-CPU memory")?;
-        let machine = LabMachine::new(cpus, cpus, Work::Here);
-        let percpu = PercpuSpace::new(geometry, machine, Source(Arc::clone(&chunks)));
-        Ok(Self { chunks, percpu: percpu.context("no memory for records")?, manner })
+        Ok(Self { chunks, percpu: OnceLock::new(), cpus, manner })
+    }
+
+    /// Returns per-CPU memory; `None` if there is none for its records.
+    fn percpu(&self) -> Option<&Percpu<L, B, C>> {
+        if self.percpu.get().is_none() {
+            let [fixed, reserved, dynamic] = PARTS;
+            let (units, alloc) = (self.cpus, UNIT * self.cpus);
+            let sizes = Sizes { unit: UNIT, fixed, reserved, dynamic, atom: ATOM, alloc, units };
+            let geometry = Geometry::new(sizes, FIRST_CHUNK).ok()?;
+            let machine = LabMachine::new(self.cpus, self.cpus, Work::Here);
+            let made = PercpuSpace::new(geometry, machine, Source(Arc::clone(&self.chunks))).ok()?;
+            // Another thread may have been faster: then it is that one's.
+            let _slower = self.percpu.set(made);
+        }
+        self.percpu.get()
     }
 
     fn space(&self) -> &VmapSpace<LabMachine<L>, B::Space> {
@@ -84,9 +97,9 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
 
     /// Does what is due of the balance of per-CPU memory, as a kernel's worker would.
     #[inline]
-    fn after_percpu(&self) {
-        if self.percpu.is_balance_due() {
-            self.percpu.balance();
+    fn after_percpu(percpu: &Percpu<L, B, C>) {
+        if percpu.is_balance_due() {
+            percpu.balance();
         }
     }
 }
@@ -103,13 +116,9 @@ where
     Self: Sync,
 {
     fn worker(&self, cpu: u32) -> Box<dyn Worker + '_> {
-        let blocks = &self.chunks.blocks;
-        let (magazine, lane) = match self.manner {
-            // More workers than there can be magazines go without.
-            Manner::Ours => (self.space().magazine(cpu).ok(), Some(blocks.lane(cpu))),
-            Manner::Linux => (None, None),
-        };
-        Box::new(SpaceWorker { target: self, cpu, magazine, lane })
+        // A worker for which there is no memory goes without.
+        let magazine = (self.manner == Manner::Ours).then(|| self.space().magazine(cpu).ok()).flatten();
+        Box::new(SpaceWorker { target: self, cpu, magazine, lane: None })
     }
 
     fn supports(&self, _: Case) -> bool {
@@ -121,14 +130,15 @@ where
         let (blocks, space) = (&self.chunks.blocks, self.space());
         blocks.unmap_aliases();
         space.purge(Purge::Full);
-        self.percpu.validate().map_err(Unsettled::Broken)?;
+        let percpu = self.percpu.get();
+        percpu.map_or(Ok(()), Percpu::<L, B, C>::validate).map_err(Unsettled::Broken)?;
         blocks.validate().map_err(Unsettled::Broken)?;
         space.validate().map_err(Unsettled::Broken)?;
         let stats = blocks.stats();
         let in_blocks = stats.blocks * blocks.block_pages().get();
         let in_chunks = self.chunks.pages.load(Ordering::Relaxed);
         let areas = space.stats().busy_pages.get().saturating_sub(in_blocks + in_chunks);
-        let objects = self.percpu.stats().live;
+        let objects = percpu.map_or(0, |percpu| percpu.stats().live);
         match areas + stats.live_pages.get() + objects {
             0 => Ok(()),
             left => Err(Unsettled::Left(left)),
@@ -141,6 +151,7 @@ struct SpaceWorker<'t, L: Watch, B: BlockConfig, C: PercpuConfig> {
     target: &'t SpaceTarget<L, B, C>,
     cpu: u32,
     magazine: Option<Magazine<'t, LabMachine<L>, B::Space>>,
+    /// Made by the first test of small mappings.
     lane: Option<Lane<'t, LabMachine<L>, B>>,
 }
 
@@ -207,25 +218,26 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> Worker for SpaceWorker<'_, L, B,
     }
 
     fn pages(&mut self, count: u64) -> Option<Box<dyn Ram + '_>> {
-        Some(Box::new(SpaceRam {
-            blocks: &self.target.chunks.blocks,
-            cpu: self.cpu,
-            lane: &mut self.lane,
-            count,
-        }))
+        let blocks = &self.target.chunks.blocks;
+        if self.target.manner == Manner::Ours && self.lane.is_none() {
+            self.lane = blocks.lane(self.cpu).ok();
+        }
+        Some(Box::new(SpaceRam { blocks, cpu: self.cpu, lane: &mut self.lane, count }))
     }
 
     fn pcpu_alloc(&mut self, bytes: u64, align: u64) -> Option<u64> {
         let request = va_percpu::Request::new(usize::try_from(bytes).ok()?, usize::try_from(align).ok()?);
-        let got = self.target.percpu.alloc(&request).ok().map(Offset::get);
-        self.target.after_percpu();
+        let percpu = self.target.percpu()?;
+        let got = percpu.alloc(&request).ok().map(Offset::get);
+        SpaceTarget::after_percpu(percpu);
         got
     }
 
     fn pcpu_free(&mut self, at: u64) {
-        let freed = self.target.percpu.free(Offset::new(at));
+        let Some(percpu) = self.target.percpu.get() else { return };
+        let freed = percpu.free(Offset::new(at));
         debug_assert!(freed.is_ok(), "{freed:?}");
-        self.target.after_percpu();
+        SpaceTarget::after_percpu(percpu);
     }
 }
 

@@ -60,7 +60,7 @@ fn what_cannot_be_measured_is_told_in_one_line() {
         (&["--quick", "--filter", "nothing"], 1, "no pattern's or case's name contains \"nothing\""),
         (&["--kern", "no.so"], 1, "cannot load no.so"),
         (&["--kern", "missing.so"], 1, "cannot load missing.so"),
-        (&["--nodes", "0"], 2, "0 is not in 1..=128"),
+        (&["--nodes", "0"], 2, "0 is not in 1..=4096"),
         (&["--threads", "257"], 2, "257 is not in 1..=256"),
         (&["--quick", "--threads", "2"], 2, "cannot be used with"),
     ] {

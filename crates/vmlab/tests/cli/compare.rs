@@ -11,13 +11,13 @@ const SMALL: [&str; 9] = [
     "--rounds",
     "1",
     "run_test_mask=1033",
-    "test_loop_count=40",
+    "test_loop_count=400",
     "nr_threads=3",
     "nr_pages=5",
 ];
 const TARGETS: [&str; 2] = ["one-lock", "space"];
-/// Calls of a run: 40 loops of three workers.
-const PAIRS: f64 = 120.0;
+/// Calls of a run: 400 loops of three workers, so that what is made at first hardly counts.
+const PAIRS: f64 = 1200.0;
 
 /// Scenario, workers, target, of what, figure, to its value.
 type Figures = BTreeMap<[String; 5], f64>;

@@ -19,11 +19,13 @@ enum How {
     Installed,
     /// This file is made of somebody else's source: it fails, with one line that names it.
     Needs(&'static str),
+    /// The same, and an allocator of this name that the system may lack: then the example is not run, which is reported.
+    NeedsPeer(&'static str, &'static str),
     /// The step `demo` of CI runs it, as users build it: without optimisation it takes a minute.
     Step,
 }
 
-use How::{Installed, Kernel, Less, Needs, Step, With};
+use How::{Installed, Kernel, Less, Needs, NeedsPeer, Step, With};
 
 /// All lines that are not run as they stand.
 const ELSE: &[(&str, How)] = &[
@@ -50,7 +52,10 @@ const ELSE: &[(&str, How)] = &[
     ("vmlab bench percpu --filter seed --out seed", With("--filter seed", "--quick --filter zero")),
     ("vmlab bench memory --quick", Less("--peer glibc --filter pair-64K-byte")),
     ("vmlab bench memory --peer mmap --filter pair", Less("--rounds 1 --ms 1")),
-    ("vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out mix", Needs("libmine.so")),
+    (
+        "vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix --out mix",
+        NeedsPeer("libmine.so", "jemalloc"),
+    ),
     ("vmlab bench memory --thp", Less("--quick --peer glibc --filter pair-64K-byte")),
     (
         "vmlab test --suite 6.12 performance --target all --table",
@@ -163,10 +168,19 @@ fn run(line: &str) -> Output {
         .unwrap()
 }
 
-/// Why a line did not do what an example does, if it did not.
-fn judge(line: &str, how: Option<How>) -> Option<String> {
+/// The outcome of one example.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Works,
+    /// It needs a tool that this machine lacks, which the text names.
+    NotRun(String),
+    Wrong(String),
+}
+
+/// Runs a line and decides whether it did what an example does.
+fn judge(line: &str, how: Option<How>) -> Verdict {
     let run_as = match how {
-        Some(Step) => return None,
+        Some(Step) => return Verdict::Works,
         Some(Less(more)) => format!("{line} {more}"),
         Some(With(word, other)) => line.replace(word, other),
         _ => line.to_string(),
@@ -179,15 +193,21 @@ fn judge(line: &str, how: Option<How>) -> Option<String> {
     // What is told goes to stdout, or into a file that the line names; a filter may find nothing.
     let told =
         !out.is_empty() || !err.is_empty() || [" > ", " -o ", "| jq "].iter().any(|by| line.contains(by));
+    if let Some(NeedsPeer(_, peer)) = how
+        && refused
+        && err.contains(&format!("{peer} is not installed"))
+    {
+        return Verdict::NotRun(format!("{peer} is not installed"));
+    }
     let good = match how {
-        Some(Needs(file)) => refused && err.contains(file),
+        Some(Needs(file) | NeedsPeer(file, _)) => refused && err.contains(file),
         Some(Installed) => {
             (output.status.success() && told) || (refused && err.contains("libvmalloc_preload.so"))
         }
         Some(Kernel) => (output.status.success() && told) || refused,
         _ => output.status.success() && told && !err.contains("panicked"),
     };
-    (!good).then(|| format!("$ {run_as}\n{}\n{out}{err}", output.status))
+    if good { Verdict::Works } else { Verdict::Wrong(format!("$ {run_as}\n{}\n{out}{err}", output.status)) }
 }
 
 #[test]
@@ -203,9 +223,16 @@ fn every_example_works() {
             lines
                 .filter_map(|line| {
                     let begun = std::time::Instant::now();
-                    let why = judge(line, how(line));
+                    let verdict = judge(line, how(line));
                     println!("{:6} ms  {line}", begun.elapsed().as_millis());
-                    why
+                    match verdict {
+                        Verdict::Works => None,
+                        Verdict::NotRun(why) => {
+                            super::not_run(&format!("the example `{line}`: {why}"));
+                            None
+                        }
+                        Verdict::Wrong(why) => Some(why),
+                    }
                 })
                 .collect::<Vec<_>>()
         };
@@ -227,9 +254,25 @@ fn an_example_that_does_not_work_is_seen() {
         ("vmlab completions bash", Some(Needs("libx.so"))),
         ("vmlab frobnicate", Some(Kernel)),
     ] {
-        assert!(judge(line, how).is_some(), "{line}");
+        assert!(matches!(judge(line, how), Verdict::Wrong(_)), "{line}");
     }
-    assert!(judge("vmlab completions bash", None).is_none());
+    assert_eq!(judge("vmlab completions bash", None), Verdict::Works);
+}
+
+#[test]
+fn an_example_of_a_tool_that_is_not_there_is_not_run_and_says_so() {
+    // No system has an allocator of that name, and vmlab says of it what it says of one that is not installed.
+    let says = |text: &str| format!("echo 'vmlab: {text}' >&2; exit 1");
+    let of = |text: &str| judge(&says(text), Some(NeedsPeer("libx.so", "xmalloc")));
+    assert_eq!(
+        of("xmalloc is not installed here: xmalloc=PATH names a library"),
+        Verdict::NotRun("xmalloc is not installed".to_string())
+    );
+    assert_eq!(of("no library libx.so"), Verdict::Works);
+    assert!(matches!(of("something else"), Verdict::Wrong(_)));
+    // And that is vmlab's sentence: jemalloc where it is missing, or else the file that is.
+    let line = "vmlab bench memory --peer jemalloc --peer mine=libmine.so --filter mix";
+    assert!(!matches!(judge(line, Some(NeedsPeer("libmine.so", "jemalloc"))), Verdict::Wrong(_)));
 }
 
 #[test]

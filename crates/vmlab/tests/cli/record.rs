@@ -24,7 +24,7 @@ fn can_record() -> Option<File> {
             .unwrap();
     let can = told["can_record"] == true;
     if !can {
-        eprintln!("SKIPPED: the kernel cannot be recorded here: {}", told["facts"]);
+        super::not_run("recordings: tracefs is not there, or not for this user (vmlab doctor)");
     }
     can.then(turn)
 }

@@ -64,8 +64,8 @@ fn the_table_names_the_differences_and_why() {
 fn options_of_a_space_are_checked() {
     let file = shipped("boot-smp1.ftrace.gz");
     for (args, says) in [
-        (&["--space", "--nodes", "0"][..], "0 is not in 1..=128"),
-        (&["--space", "--nodes", "129"], "129 is not in 1..=128"),
+        (&["--space", "--nodes", "0"][..], "0 is not in 1..=4096"),
+        (&["--space", "--nodes", "4097"], "4097 is not in 1..=4096"),
         (&["--space", "--policy", "x"], "invalid value 'x'"),
         (&["--space", "--index", "btree"], "cannot be used with"),
         (&["--space", "--report", "r"], "cannot be used with"),

@@ -2,6 +2,7 @@
 
 use super::{Command, Stdio, contains, vmlab};
 use regex::Regex;
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 
@@ -114,8 +115,7 @@ fn an_interrupt_ends_it_with_the_summaries_so_far() {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.next().unwrap().unwrap().starts_with("Run the test"));
-    let id = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     let (summary, took) = (Regex::new(SUMMARY).unwrap(), Regex::new(TOOK).unwrap());
     assert_eq!(rest.iter().filter(|line| summary.is_match(line)).count(), 4, "{rest:#?}");

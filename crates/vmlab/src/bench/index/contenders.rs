@@ -56,7 +56,7 @@ fn index<I: FreeIndex + 'static>(
 }
 
 /// All of them, in the order of the tables.
-pub(super) fn all() -> Vec<Contender> {
+pub(in crate::bench) fn all() -> Vec<Contender> {
     use Exactness::{Always, Never, UpToPage};
     vec![
         index("rb-linux", UpToPage, |space, heap| RbIndex::<Linux, _>::new(space, space, heap).ok()),

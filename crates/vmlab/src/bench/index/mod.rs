@@ -1,10 +1,10 @@
 //! Measures indexes of holes.
 
-mod contenders;
+pub(super) mod contenders;
 mod kern;
 mod peers;
 mod print;
-mod workloads;
+pub(super) mod workloads;
 
 use super::print::{header, prepare, tables_to_terminal};
 use super::{ROUNDS_MAX, measure, pin, workload};

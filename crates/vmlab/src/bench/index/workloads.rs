@@ -3,7 +3,7 @@
 use crate::bench::workload::{Maker, Spec, alloc, free, spec};
 
 /// All of them.
-pub(super) const ALL: [Spec; 23] = [
+pub(in crate::bench) const ALL: [Spec; 23] = [
     spec("empty", 1, true, empty),
     spec("fix-15k", 15_000, true, fix),
     spec("rand-100", 100, true, random),

@@ -75,7 +75,7 @@ impl<H> Held<H> {
 }
 
 /// Allocates and frees. `None` if there is no such memory.
-pub(super) trait Hand: Sync + Sized {
+pub(in crate::bench) trait Hand: Sync + Sized {
     fn alloc(&self, bytes: usize) -> Option<Held<Self>>;
     fn aligned(&self, bytes: usize, align: usize) -> Option<Held<Self>>;
     fn zeroed(&self, bytes: usize) -> Option<Held<Self>>;
@@ -93,7 +93,7 @@ fn layout(bytes: usize, align: usize) -> Option<Layout> {
 
 /// `malloc` of whoever provides it.
 #[derive(Debug)]
-pub(super) struct Malloc;
+pub(in crate::bench) struct Malloc;
 
 impl Hand for Malloc {
     #[inline(always)]

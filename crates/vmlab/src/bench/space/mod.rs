@@ -3,17 +3,18 @@
 mod cases;
 pub(crate) mod kern;
 mod ours;
-mod patterns;
+pub(super) mod patterns;
 mod print;
 pub(crate) mod subject;
 mod threads;
-mod who;
+pub(super) mod who;
 
 use super::print::{header, prepare, tables_to_terminal};
 use super::{Cell, ROUNDS_MAX, measure, pin};
 use crate::cli::{out, say};
 use anyhow::{Result, bail};
 use clap::builder::RangedU64ValueParser;
+pub(super) use ours::window;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use subject::Setup;
@@ -56,8 +57,8 @@ pub struct Args {
     kern_count: Option<PathBuf>,
 }
 
-/// More threads than that have no magazine each.
-const THREADS_MAX: i64 = va_space::MAGAZINES_MAX as i64;
+/// Threads of one measurement at most.
+const THREADS_MAX: i64 = 256;
 /// The time of a crowd in one round.
 const CROWD_TIME: Duration = Duration::from_millis(100);
 /// The most rounds of a crowd, and of a case: each begins with a fresh space.

@@ -17,7 +17,7 @@ const NAP: Duration = Duration::from_millis(5);
 type Space<L, C> = VmapSpace<LabMachine<L>, C>;
 
 /// The default window.
-pub(super) fn window() -> VaRange {
+pub(in crate::bench) fn window() -> VaRange {
     VaRange::new(Va::new(WINDOW.0), Va::new(WINDOW.1)).unwrap_or(VaRange::ALL)
 }
 

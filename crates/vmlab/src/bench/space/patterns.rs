@@ -12,7 +12,7 @@ const LIVE: u64 = 4096;
 const PAIRS: usize = 20_000;
 
 /// All patterns for a space of so many CPUs.
-pub(super) fn all(cpus: u64) -> [Spec; 10] {
+pub(in crate::bench) fn all(cpus: u64) -> [Spec; 10] {
     [
         spec("fix_size", cpus, true, fix_size),
         spec("random_size", cpus, true, random_size),
@@ -37,10 +37,10 @@ pub(super) fn shared(n: u64) -> [Spec; 3] {
 }
 
 /// Rounds that are run before any is timed, so that pools and magazines hold what the pattern wants.
-pub(super) const WARM: usize = 8;
+pub(in crate::bench) const WARM: usize = 8;
 
 /// Makes the stream for so many rounds, after `warm` more in the setup.
-pub(super) fn make(spec: &Spec, warm: usize, rounds: usize) -> Workload {
+pub(in crate::bench) fn make(spec: &Spec, warm: usize, rounds: usize) -> Workload {
     let mut workload = spec.make(warm + rounds);
     let warm = workload.rounds.drain(..warm).flatten();
     workload.setup.extend(warm);

@@ -12,7 +12,7 @@ use va_space::config::{Default as Ours, Linux69, OneLock52};
 
 /// One who is measured.
 #[derive(Clone)]
-pub(super) enum Who {
+pub(in crate::bench) enum Who {
     /// Our policies, each caller with a magazine.
     Ours,
     /// Our policies alone.
@@ -48,7 +48,7 @@ impl Who {
     }
 
     /// Makes an empty space with locks of make `L`, which a library does not let one choose, and hands it to `visitor`.
-    pub(super) fn visit<L: Watch, V: Visitor>(&self, setup: &Setup, visitor: V) -> Result<V::Out> {
+    pub(in crate::bench) fn visit<L: Watch, V: Visitor>(&self, setup: &Setup, visitor: V) -> Result<V::Out> {
         Ok(match self {
             Self::Ours => visitor.visit(Magazines::<L, Ours>::new(setup)?),
             Self::OursBare => visitor.visit(Bare::<L, Ours>::new(setup)?),
@@ -59,7 +59,7 @@ impl Who {
     }
 
     /// The contender that it is on streams.
-    pub(super) fn contender(&self, setup: Setup) -> Contender {
+    pub(in crate::bench) fn contender(&self, setup: Setup) -> Contender {
         // Which address comes first from a pool is everybody's own affair.
         Contender {
             name: self.name(),

@@ -48,7 +48,7 @@ use va_tree::rb::Linux;
 pub struct Linux616;
 
 impl Config for Linux616 {
-    type Index<P: va_base::Platform> = RbIndex<Linux, P>;
+    type Index<P: va_base::Platform + Send> = RbIndex<Linux, P>;
     type Zone = va_space::node::InTurn;
     type Decay = Quarter;
     type Lookup<P: va_base::Machine> = <Linux69 as Config>::Lookup<P>;
@@ -61,14 +61,6 @@ impl Config for Linux616 {
     const SLICE_AREAS: u64 = Linux69::SLICE_AREAS;
     const FAIL_FAST: bool = Linux69::FAIL_FAST;
     const RECLAIM_FIRST: bool = Linux69::RECLAIM_FIRST;
-
-    fn index<P: va_base::Platform>(
-        extent: VaRange,
-        default_window: VaRange,
-        platform: P,
-    ) -> Result<Self::Index<P>, va_base::AllocError> {
-        Linux69::index(extent, default_window, platform)
-    }
 }
 
 /// How to compare.
