@@ -29,6 +29,7 @@
 //! can fail; [`Slab::take`] uses what was reserved. A caller that takes more than it reserved has a wrong bound, which
 //! is a bug and stops loudly.
 
+use core::ops::Range;
 use va_base::{Next, PIECE_BYTES, PagedArray, Platform, Record, Supply};
 
 /// The id of no record.
@@ -175,12 +176,14 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         if len > FLAT {
             return false;
         }
-        self.move_flat(len, platform)
+        self.move_flat(len..usize::MAX, platform)
     }
 
-    fn move_flat(&mut self, len: usize, platform: &impl Platform) -> bool {
-        let Some(flat) = platform.lend_slab::<T>(len) else { return false };
-        if flat.len() < len {
+    /// Moves the flat records to a slab of at least `lens.start` and fewer than `lens.end` records; `false` if the platform
+    /// has none: a platform may give a longer slab than it was asked for.
+    fn move_flat(&mut self, lens: Range<usize>, platform: &impl Platform) -> bool {
+        let Some(flat) = platform.lend_slab::<T>(lens.start) else { return false };
+        if !lens.contains(&flat.len()) {
             platform.take_back_slab(flat);
             return false;
         }
@@ -378,9 +381,8 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
             if let Some(supply) = self.remove_last(low) {
                 supply.free(platform);
             } else if low > N {
-                let held = self.held();
-                // A platform that has nothing shorter has nothing to gain.
-                if !self.move_flat(low, platform) || self.held() >= held {
+                // A platform that has nothing shorter keeps what it gave.
+                if !self.move_flat(low..self.flat.len(), platform) {
                     break;
                 }
             } else {

@@ -168,3 +168,22 @@ fn a_slab_shorter_than_promised_is_not_used() {
     assert_eq!(slab.reserve(9, &platform), Err(8));
     assert_eq!((slab.capacity(), platform.0.get()), (1, 1));
 }
+
+#[test]
+fn a_platform_that_has_nothing_shorter_keeps_its_piece() {
+    /// Gives three times what is asked for, and each further time more.
+    struct Longer(Cell<usize>);
+    impl Platform for Longer {
+        fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+            self.0.set(self.0.get() + 1);
+            Some(Box::leak(vec![T::EMPTY; min * 3 * self.0.get()].into_boxed_slice()))
+        }
+        fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+    }
+    let mut slab = Slab::<Cellule, 1, 4096>::new();
+    slab.reserve(8, &Longer(Cell::new(0))).unwrap();
+    let before = slab.bytes();
+    assert_eq!(slab.free_pieces(&mut 9, &Longer(Cell::new(9))), 0);
+    assert_eq!(slab.bytes(), before);
+    assert_eq!(slab.take(), Some(0));
+}
