@@ -376,38 +376,13 @@ const METRICS: &str = "vmalloc/metrics";
 /// Its fast paths are the compiler's to arrange, and the test profile is not what users build: a program that depends on the
 /// crate is built with cargo's own release profile. Ours, with the program optimised as one, is that of `install` and `demo`.
 fn release(root: &Path, tests: &mut Tests) -> Result<()> {
-    counted(
-        plain_release(Cmd::cargo(root)).args([
-            "test",
-            "--quiet",
-            "--locked",
-            "--release",
-            "-p",
-            "vmalloc",
-            "--lib",
-            "--tests",
-        ]),
-        tests,
-    )?;
     // How much stack a call of the core takes is a property of optimised code; a million areas are too many for code that
     // walks its invariants after each operation.
-    counted(
-        plain_release(Cmd::cargo(root)).args([
-            "test",
-            "--quiet",
-            "--locked",
-            "--release",
-            "-p",
-            "va-sim",
-            "--test",
-            "footprint",
-            "--test",
-            "index_memory",
-            "--test",
-            "percpu_memory",
-        ]),
-        tests,
-    )
+    let core = "-p va-tree -p va-space -p va-percpu -p va-sim --test memory --test footprint";
+    ["-p vmalloc --lib --tests", core].into_iter().try_for_each(|selection| {
+        let cmd = Cmd::cargo(root).args(["test", "--quiet", "--locked", "--release"]);
+        counted(plain_release(cmd).args(selection.split(' ')), tests)
+    })
 }
 
 /// Cargo's own release profile instead of ours, which links for long.

@@ -13,7 +13,7 @@ pub(crate) fn run(root: &Path, tests: &mut Tests) -> Result<()> {
     let modelled = modelled(root)?;
     let before = tests.passed;
     for krate in &modelled {
-        ci::counted(cargo(root, "test").args(["--release", "-p", krate, "loom"]), tests)?;
+        ci::counted(cargo(root, "test").args(["--release", "-p", krate, "--lib", "loom"]), tests)?;
     }
     if modelled.is_empty() {
         println!("nothing to model: no crate has src/loom/, src/loom.rs or tests/loom*.rs");

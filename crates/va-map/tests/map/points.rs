@@ -1,0 +1,438 @@
+//! Single points of the map: sizes, guard pages, huge pages, growing in place, wrong calls, reading across holes.
+use va_base::{Align, LockClass, Pages, RequestError, Va, VaRange};
+use va_map::{
+    AreaRequest, DirectMap, Fill, FreeError, Guard, Kind, Leaves, MapError, MapSpace, Piece, Protection,
+    Refusal,
+};
+use va_sim::machine::{Flushing, SimMachine, lockings};
+use va_sim::pages::{Ask, FOREIGN, SimPages};
+use va_space::VmapSpace;
+
+type Map<'a, 'm> = MapSpace<&'a SimMachine, va_block::config::Default, &'a SimPages<'m>>;
+
+const PAGE: u64 = va_base::PAGE_SIZE;
+
+fn rig<'a, 'm>(machine: &'a SimMachine, pages: &'a SimPages<'m>, end: u64) -> Map<'a, 'm> {
+    let window = VaRange::from_pages(0x10, end).unwrap();
+    let space = VmapSpace::new(window, window, machine).unwrap();
+    MapSpace::new(space, machine, pages).unwrap()
+}
+
+fn check(map: &Map<'_, '_>, pages: &SimPages<'_>) {
+    map.validate().unwrap();
+    assert_eq!(pages.faults(), Vec::<String>::new());
+}
+
+#[test]
+fn mp2_the_three_sizes_are_kept_apart() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 100);
+    let map = rig(&machine, &pages, 0x1010);
+    let request = AreaRequest { range_bytes: 10 * PAGE, caller: 42, ..AreaRequest::new(2 * PAGE + 1) };
+    let at = map.vmalloc(0, &request).unwrap();
+    let info = map.info(at).unwrap();
+    assert_eq!((info.requested_bytes, info.usable_bytes), (2 * PAGE + 1, 3 * PAGE));
+    assert_eq!((info.range.len_bytes(), info.caller, info.kind), (11 * PAGE, 42, Kind::Vmalloc));
+    assert_eq!((pages.lent(), map.info(Va::new(at.get() + 10 * PAGE))), (3, Some(info)));
+    // Within its pages, then within its range, then beyond: never moved, since nothing is above.
+    for (bytes, usable, range) in
+        [(3 * PAGE, 3, 11), (10 * PAGE, 10, 11), (10 * PAGE + 1, 11, 12), (5, 1, 12)]
+    {
+        assert_eq!(map.vrealloc(0, at, bytes, Fill::Any), Ok(at));
+        let info = map.info(at).unwrap();
+        let sizes = (info.requested_bytes, info.usable_bytes / PAGE, info.range.len_bytes() / PAGE);
+        assert_eq!((sizes, pages.lent()), ((bytes, usable, range), usable));
+        check(&map, &pages);
+    }
+    map.vfree(at).unwrap();
+    assert_eq!((pages.lent(), map.stats().areas), (0, 0));
+}
+
+#[test]
+fn mp1_no_guard_where_none_is_wanted() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 100);
+    let map = rig(&machine, &pages, 0x1010);
+    let bare = AreaRequest { guard: Guard::None, ..AreaRequest::new(3 * PAGE) };
+    let (low, high) = (map.vmalloc(0, &bare).unwrap(), map.vmalloc(0, &bare).unwrap());
+    assert_eq!(high.get() - low.get(), 3 * PAGE);
+    check(&map, &pages);
+}
+
+#[test]
+fn mp4_large_entries_where_possible_and_small_ones_where_not() {
+    let machine = SimMachine::new(1);
+    let huge = AreaRequest { leaves: Leaves::LargeWherePossible, ..AreaRequest::new(20 * PAGE) };
+    // What fails, and how many entries of which how many large there are then: of 8 pages, of 2, and of one.
+    type Refused = Option<(Ask, u64)>;
+    let cases: [(Refused, (usize, usize)); 5] = [
+        (None, (2 + 2, 4)),
+        (Some((Ask::HugePage, 2)), (2 + 4, 2)),
+        (Some((Ask::HugePage, 1)), (1 + 12, 1)),
+        (Some((Ask::HugePage, 0)), (20, 0)),
+        (Some((Ask::HugeLeaf, 0)), (20, 0)),
+    ];
+    for (refusal, leaves) in cases {
+        let pages = SimPages::new(&machine, 100);
+        let map = rig(&machine, &pages, 0x1010);
+        if let Some((what, after)) = refusal {
+            pages.refuse_after(what, after);
+        }
+        let at = map.vmalloc(0, &huge).unwrap();
+        assert_eq!((pages.leaves(), pages.lent()), (leaves, 20), "{refusal:?}");
+        // What is given up is whole leaves; the requested bytes are told as asked for.
+        map.vrealloc(0, at, 3 * PAGE, Fill::Any).unwrap();
+        let usable = if leaves.1 > 0 {
+            8
+        } else if pages.leaves().1 > 0 {
+            4
+        } else {
+            3
+        };
+        assert_eq!(map.info(at).unwrap().usable_bytes, usable * PAGE);
+        check(&map, &pages);
+        map.vfree(at).unwrap();
+        map.purge();
+        assert_eq!((pages.lent(), pages.mapped()), (0, 0));
+        check(&map, &pages);
+    }
+    // Without room for the alignment, the area is there all the same.
+    let pages = SimPages::new(&machine, 100);
+    let window = VaRange::from_pages(0x11, 0x11 + 13).unwrap();
+    let space = VmapSpace::new(window, window, &machine).unwrap();
+    let map: Map<'_, '_> = MapSpace::new(space, &machine, &pages).unwrap();
+    let tight = AreaRequest { bytes: 12 * PAGE, ..huge };
+    assert_eq!(map.vmalloc(0, &tight), Ok(Va::from_page(0x11)));
+    assert_eq!(map.info(Va::from_page(0x11)).unwrap().usable_bytes, 12 * PAGE);
+    check(&map, &pages);
+}
+
+#[test]
+fn mp6_what_was_given_up_is_flushed_before_it_is_mapped_again() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 100);
+    let map = rig(&machine, &pages, 0x1010);
+    let at = map.vmalloc(0, &AreaRequest::new(9 * PAGE)).unwrap();
+    map.vrealloc(0, at, 2 * PAGE, Fill::Any).unwrap();
+    let flushes = machine.flushes();
+    assert_eq!(map.vrealloc(0, at, 5 * PAGE, Fill::Any), Ok(at));
+    assert_eq!(machine.flushes(), flushes + 1);
+    check(&map, &pages);
+    // A flush that takes time is not waited for: the area moves.
+    map.vrealloc(0, at, 2 * PAGE, Fill::Any).unwrap();
+    machine.set_flushing(Flushing::WhenTold);
+    let moved = map.vrealloc(0, at, 5 * PAGE, Fill::Any).unwrap();
+    assert_ne!(moved, at);
+    check(&map, &pages);
+    assert_eq!(map.vfree(at), Err(FreeError::NoArea { at, inside: None }));
+    machine.complete_flushes();
+}
+
+#[test]
+fn an_area_that_cannot_grow_moves_with_its_pages_and_copies_nothing() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 100);
+    let map = rig(&machine, &pages, 0x1010);
+    let at = map.vmalloc(0, &AreaRequest::new(4 * PAGE)).unwrap();
+    let above = map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap();
+    pages.write(Va::new(at.get() + 3 * PAGE), 9).unwrap();
+    let frames = |at: Va| {
+        let mut frames = Vec::new();
+        let range = VaRange::from_size(at, 4 * PAGE).unwrap();
+        map.read(range, |piece| {
+            if let Piece::Page { frame, .. } = piece {
+                frames.push(frame);
+            }
+        });
+        frames
+    };
+    let before = frames(at);
+    let to = map.vrealloc(0, at, 6 * PAGE, Fill::Zeros).unwrap();
+    assert!(to > above);
+    assert_eq!((frames(to), before.len()), (before.clone(), 4));
+    assert_eq!(pages.bytes(before[3])[0], 9);
+    check(&map, &pages);
+    // In a window it stays in the window.
+    let window = VaRange::from_pages(0x800, 0x80c).unwrap();
+    let fenced = AreaRequest { window: Some(window), ..AreaRequest::new(11 * PAGE) };
+    let fenced = map.vmalloc(0, &fenced).unwrap();
+    let beyond = map.vrealloc(0, fenced, 12 * PAGE, Fill::Any);
+    assert!(matches!(beyond, Err(MapError::Space(_))), "{beyond:?}");
+    check(&map, &pages);
+}
+
+#[test]
+fn wrong_calls_are_told_and_change_nothing() {
+    let machine = SimMachine::new(2);
+    let pages = SimPages::new(&machine, 10);
+    let map = rig(&machine, &pages, 0x1010);
+    let zero = MapError::BadRequest(RequestError::BadSize { size_bytes: 0 });
+    assert_eq!(map.vmalloc(0, &AreaRequest::new(0)), Err(zero));
+    assert!(matches!(map.vmalloc(0, &AreaRequest::new(u64::MAX)), Err(MapError::BadRequest(_))));
+    assert_eq!(map.vmap(0, [].as_slice(), Protection(0), 0), Err(zero));
+    assert_eq!(map.vm_map_ram(0, [].as_slice(), Protection(0)), Err(zero));
+    let many = map.vmalloc(0, &AreaRequest::new(11 * PAGE));
+    assert_eq!(many, Err(MapError::NoPages { wanted: Pages::new(11), got: Pages::new(10) }));
+    pages.drop_tables();
+    pages.refuse_after(Ask::TablePage, 0);
+    let refused = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0);
+    let none = Pages::new(0);
+    assert_eq!(
+        refused,
+        Err(MapError::Refused { wanted: Pages::new(1), mapped: none, why: Refusal::NoMemory })
+    );
+    pages.refuse_after(Ask::TablePage, u64::MAX);
+
+    let own = map.vmalloc(0, &AreaRequest::new(2 * PAGE)).unwrap();
+    let foreign = map.vmap(0, [FOREIGN; 2].as_slice(), Protection(0), 0).unwrap();
+    let large = map.vm_map_ram(0, [FOREIGN; 65].as_slice(), Protection(0)).unwrap();
+    let small = map.vm_map_ram(0, [FOREIGN; 3].as_slice(), Protection(0)).unwrap();
+    let of = |at: Va| map.info(at).unwrap().range;
+    let wrong = |at, kind| FreeError::WrongKind { area: of(at), kind };
+    assert_eq!(map.vunmap(own), Err(wrong(own, Kind::Vmalloc)));
+    assert_eq!(map.vfree(foreign), Err(wrong(foreign, Kind::Vmap)));
+    assert_eq!(map.vfree(large), Err(wrong(large, Kind::Ram)));
+    assert_eq!(map.vm_unmap_ram(0, foreign, 2), Err(wrong(foreign, Kind::Vmap)));
+    let inside = Va::new(own.get() + PAGE);
+    assert_eq!(map.vfree(inside), Err(FreeError::NoArea { at: inside, inside: Some(of(own)) }));
+    let count = |pages| FreeError::WrongCount { at: large, pages: Pages::new(pages), mapped: Pages::new(65) };
+    assert_eq!(map.vm_unmap_ram(0, large, 66), Err(count(66)));
+    assert_eq!(map.vm_unmap_ram(0, large, 64), Err(count(64)));
+    for (at, pages) in
+        [(small, 2), (small, 4), (Va::new(small.get() + PAGE), 2), (Va::ZERO, 1), (Va::MAX, 1), (small, 0)]
+    {
+        assert!(map.vm_unmap_ram(1, at, pages).is_err(), "{pages} pages at {at}");
+    }
+    assert!(map.vfree(small).is_err());
+    check(&map, &pages);
+    map.vm_unmap_ram(1, small, 3).unwrap();
+    assert!(map.vm_unmap_ram(1, small, 3).is_err());
+    map.vm_unmap_ram(0, large, 65).unwrap();
+    map.vunmap(foreign).unwrap();
+    map.vfree(own).unwrap();
+    check(&map, &pages);
+    assert_eq!((pages.mapped(), map.stats().foreign_pages), (0, Pages::new(0)));
+}
+
+#[test]
+fn reading_tells_pages_and_holes_to_the_byte() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 10);
+    let map = rig(&machine, &pages, 0x1010);
+    let at = map.vmap(0, [FOREIGN + 5, FOREIGN + 2].as_slice(), Protection(0), 0).unwrap();
+    assert_eq!(at, Va::from_page(0x10));
+    let mut told = Vec::new();
+    let range = VaRange::new(Va::new(at.get() - 100), Va::new(at.get() + 2 * PAGE + 50)).unwrap();
+    assert_eq!(map.read(range, |piece| told.push(piece)), 2 * PAGE);
+    let page = |frame, from, bytes| Piece::Page { frame: FOREIGN + frame, from, bytes };
+    let (low, high) = (Piece::Hole { bytes: 100 }, Piece::Hole { bytes: 50 });
+    assert_eq!(told, [low, page(5, 0, PAGE), page(2, 0, PAGE), high]);
+    told.clear();
+    let part = VaRange::from_size(Va::new(at.get() + 4000), 200).unwrap();
+    assert_eq!(map.read(part, |piece| told.push(piece)), 200);
+    assert_eq!(told, [page(5, 4000, 96), page(2, 0, 104)]);
+    // Small mappings in a block, with holes between.
+    let small = map.vm_map_ram(0, [FOREIGN].as_slice(), Protection(0)).unwrap();
+    let next = map.vm_map_ram(0, [FOREIGN + 1].as_slice(), Protection(0)).unwrap();
+    map.vm_unmap_ram(0, small, 1).unwrap();
+    let (low, high) = (small.min(next), small.max(next));
+    told.clear();
+    let both = VaRange::new(low, Va::new(high.get() + PAGE)).unwrap();
+    assert_eq!(map.read(both, |piece| told.push(piece)), PAGE);
+    assert!(told.contains(&page(1, 0, PAGE)) && told.contains(&Piece::Hole { bytes: PAGE }));
+    // All of it, though it is a hole.
+    let bytes = |pieces: &[Piece]| {
+        pieces
+            .iter()
+            .map(|piece| match piece {
+                Piece::Page { bytes, .. } | Piece::Hole { bytes } => *bytes,
+            })
+            .sum::<u64>()
+    };
+    told.clear();
+    map.read(VaRange::ALL, |piece| told.push(piece));
+    assert_eq!(bytes(&told), VaRange::ALL.len_bytes());
+    check(&map, &pages);
+}
+
+#[test]
+fn mp5_two_who_unmap_the_same_at_a_time_are_told_apart() {
+    let machine = SimMachine::new(2);
+    let pages = SimPages::new(&machine, 100);
+    let map = rig(&machine, &pages, 0x1010);
+    for round in 0..200u64 {
+        let (own, align) = (map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap(), Align::PAGE);
+        let small = map.vm_map_ram(0, [FOREIGN + round].as_slice(), Protection(0)).unwrap();
+        assert!(own.is_aligned(align));
+        let freed: u32 = std::thread::scope(|scope| {
+            let both = [0, 1].map(|cpu| {
+                let map = &map;
+                scope.spawn(move || {
+                    u32::from(map.vfree(own).is_ok())
+                        + 16 * u32::from(map.vm_unmap_ram(cpu, small, 1).is_ok())
+                })
+            });
+            both.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(freed, 17);
+    }
+    check(&map, &pages);
+}
+
+fn frames_of(map: &Map<'_, '_>, at: Va, count: u64) -> Vec<u64> {
+    let mut frames = Vec::new();
+    map.read(VaRange::from_size(at, count * PAGE).unwrap(), |piece| {
+        if let Piece::Page { frame, .. } = piece {
+            frames.push(frame);
+        }
+    });
+    frames
+}
+
+#[test]
+fn mp7_permissions_are_reset_by_one_flush_before_pages_are_used_again() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 100);
+    let map = rig(&machine, &pages, 0x1010);
+    let text = AreaRequest {
+        direct_map: DirectMap::ResetOnFree,
+        leaves: Leaves::LargeWherePossible,
+        ..AreaRequest::new(13 * PAGE)
+    };
+    for flushing in [Flushing::AtOnce, Flushing::WhenTold] {
+        machine.set_flushing(flushing);
+        let at = map.vmalloc(0, &text).unwrap();
+        frames_of(&map, at, 13).into_iter().for_each(|frame| pages.protect(frame));
+        let flushes = machine.flushes();
+        // Pages that go when it shrinks are reset too.
+        map.vrealloc(0, at, 9 * PAGE, Fill::Any).unwrap();
+        assert_eq!(machine.flushes(), flushes + 1);
+        check(&map, &pages);
+        map.vfree(at).unwrap();
+        assert_eq!((machine.flushes(), pages.lent()), (flushes + 2, 0));
+        check(&map, &pages);
+    }
+    machine.set_flushing(Flushing::AtOnce);
+    map.purge();
+    // Asked for after the area was made, and by a move: no address that it had is forgotten.
+    let at = map.vmalloc(0, &AreaRequest { direct_map: DirectMap::Unchanged, ..text }).unwrap();
+    map.reset_on_free(at).unwrap();
+    frames_of(&map, at, 13).into_iter().for_each(|frame| pages.protect(frame));
+    let wall = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0).unwrap();
+    let flushes = machine.flushes();
+    let to = map.vrealloc(0, at, 40 * PAGE, Fill::Any).unwrap();
+    assert_eq!((to == at, machine.flushes()), (false, flushes + 1));
+    assert_eq!(map.vfree_atomic(to), Ok(1));
+    assert_eq!(machine.flushes(), flushes + 1);
+    assert_eq!((map.run_deferred(), machine.flushes()), (1, flushes + 2));
+    check(&map, &pages);
+    // Only areas with pages of their own have any to reset.
+    let no = |at| FreeError::NoArea { at, inside: None };
+    assert_eq!(map.reset_on_free(to), Err(MapError::NoArea(no(to))));
+    assert!(matches!(map.reset_on_free(wall), Err(MapError::NoArea(FreeError::WrongKind { .. }))));
+    // A free that resets nothing flushes nothing.
+    let plain = map.vmalloc(0, &AreaRequest::new(13 * PAGE)).unwrap();
+    let flushes = machine.flushes();
+    map.vfree(plain).unwrap();
+    assert_eq!(machine.flushes(), flushes);
+    check(&map, &pages);
+}
+
+#[test]
+fn pages_are_wanted_from_the_node_of_the_request() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 200);
+    let map = rig(&machine, &pages, 0x1010);
+    for numa_id in [None, Some(0), Some(3)] {
+        let request =
+            AreaRequest { numa_id, leaves: Leaves::LargeWherePossible, ..AreaRequest::new(11 * PAGE) };
+        let at = map.vmalloc(0, &request).unwrap();
+        let at = map.vrealloc(0, at, 70 * PAGE, Fill::Any).unwrap();
+        let wanted = pages.nodes_wanted();
+        assert!(wanted.len() > 4 && wanted.iter().all(|node| *node == numa_id), "{wanted:?}");
+        map.vfree(at).unwrap();
+    }
+}
+
+#[test]
+fn rd3_a_deferred_free_takes_one_lock_and_no_memory_and_is_ended_once() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 100);
+    let map = rig(&machine, &pages, 0x1010);
+    let areas: Vec<Va> = (1..5).map(|n| map.vmalloc(0, &AreaRequest::new(n * PAGE)).unwrap()).collect();
+    let foreign = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0).unwrap();
+    machine.refuse_after(0, 0);
+    pages.refuse_after(Ask::Pages, 0);
+    let (before, flushes) = (lockings(), machine.flushes());
+    assert_eq!((map.vfree_atomic(areas[0]), map.vfree_atomic(areas[2])), (Ok(1), Ok(2)));
+    let mut want = before;
+    want[LockClass::Records as usize] += 2;
+    assert_eq!((lockings(), machine.flushes()), (want, flushes));
+    let range = map.info(areas[2]).unwrap().range;
+    assert_eq!(map.vfree_atomic(areas[2]), Err(FreeError::Deferred { area: range }));
+    assert_eq!(map.vfree(areas[2]), Err(FreeError::Deferred { area: range }));
+    let resized = map.vrealloc(0, areas[2], PAGE, Fill::Any);
+    assert_eq!(resized, Err(MapError::NoArea(FreeError::Deferred { area: range })));
+    assert!(matches!(map.vfree_atomic(foreign), Err(FreeError::WrongKind { .. })));
+    for at in [Va::new(areas[1].get() + 1), Va::new(areas[1].get() + PAGE), Va::ZERO] {
+        assert!(matches!(map.vfree_atomic(at), Err(FreeError::NoArea { .. })));
+    }
+    // It is there until then.
+    assert_eq!((map.stats().areas, map.stats().deferred_areas, pages.lent()), (5, 2, 10));
+    check(&map, &pages);
+    assert_eq!((map.run_deferred(), map.run_deferred()), (2, 0));
+    assert_eq!((map.stats().areas, map.stats().deferred_areas, pages.lent()), (3, 0, 6));
+    check(&map, &pages);
+    map.vunmap(foreign).unwrap();
+    map.vfree(areas[1]).unwrap();
+    // A map that is dropped with a deferred free in it frees its records; the pages are the machine's business.
+    assert_eq!(map.vfree_atomic(areas[3]), Ok(1));
+    check(&map, &pages);
+}
+
+#[test]
+fn rd3_deferred_frees_and_workers_at_a_time_lose_nothing() {
+    let machine = SimMachine::new(4);
+    let pages = SimPages::new(&machine, 3000);
+    let map = rig(&machine, &pages, 0x8010);
+    let ended: u64 = std::thread::scope(|scope| {
+        let map = &map;
+        let frees = |cpu: u32| {
+            move || {
+                for n in 0..400 {
+                    let at = map.vmalloc(cpu, &AreaRequest::new((1 + n % 3) * PAGE)).unwrap();
+                    map.vfree_atomic(at).unwrap();
+                }
+                0
+            }
+        };
+        let works = || (0..800).map(|_| map.run_deferred()).sum::<u64>();
+        let threads = [scope.spawn(frees(0)), scope.spawn(frees(1)), scope.spawn(works), scope.spawn(works)];
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(ended + map.run_deferred(), 800);
+    check(&map, &pages);
+    assert_eq!((pages.lent(), map.stats().areas), (0, 0));
+    // Records of 800 areas at most, and none now.
+    assert!(map.shrink() > 0);
+    assert_eq!(map.shrink(), 0);
+    check(&map, &pages);
+}
+
+#[test]
+fn every_lock_is_reported_by_its_class() {
+    let machine = SimMachine::new(1);
+    let pages = SimPages::new(&machine, 9);
+    let map = rig(&machine, &pages, 0x1010);
+    let taken = |class: LockClass, call: &dyn Fn()| {
+        let before = lockings()[class as usize];
+        call();
+        lockings()[class as usize] - before
+    };
+    let small = map.vm_map_ram(0, [FOREIGN].as_slice(), Protection(0)).unwrap();
+    assert_eq!(taken(LockClass::Closing, &|| map.vm_unmap_ram(0, small, 1).unwrap()), 1);
+    let pair = || map.vfree(map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap()).unwrap();
+    pair();
+    // Reserved, added, taken.
+    assert_eq!(taken(LockClass::Records, &pair), 3);
+}

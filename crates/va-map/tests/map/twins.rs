@@ -1,0 +1,375 @@
+//! The map and its twin, side by side through random calls: areas, mappings, sizes, wrong calls, refusals.
+use proptest::prelude::*;
+use va_base::{Align, Va, VaRange};
+use va_map::{AreaRequest, Fill, FreeError, Guard, Kind, Leaves, MapSpace, Piece};
+use va_sim::machine::{Flushing, SimMachine};
+use va_sim::map_model::MapModel;
+use va_sim::pages::{Arm, Ask, FOREIGN, Ladder, One, Short, SimPages};
+use va_space::VmapSpace;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Vmalloc { bytes: u64, more: u64, align_log2: u32, huge: bool, zeroed: bool },
+    Vfree { nth: usize },
+    VfreeAtomic { nth: usize },
+    RunDeferred,
+    Protect { nth: usize },
+    Vrealloc { nth: usize, bytes: u64, zeroed: bool },
+    Map { kind: Kind, frames: Vec<u64> },
+    Unmap { kind: Kind, nth: usize, wrong: u64 },
+    Write { nth: usize, place: u64, byte: u8 },
+    Stray { page: u64 },
+    Flush { full: bool },
+    Refuse { what: u8, after: u64 },
+    Flushing { when_told: bool },
+}
+
+fn sizes() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 1..40_000u64, 2 => 30_000..90_000u64, 1 => Just(0)]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let frames = || prop::collection::vec(prop_oneof![0..6u64, Just(3), Just(4)], 0..9);
+    prop_oneof![
+        5 => (sizes(), 0..60_000u64, 10..16u32, any::<bool>(), any::<bool>())
+            .prop_map(|(bytes, more, align_log2, huge, zeroed)| Op::Vmalloc { bytes, more, align_log2, huge, zeroed }),
+        4 => (0..9usize).prop_map(|nth| Op::Vfree { nth }),
+        2 => (0..9usize).prop_map(|nth| Op::VfreeAtomic { nth }),
+        1 => Just(Op::RunDeferred),
+        1 => (0..9usize).prop_map(|nth| Op::Protect { nth }),
+        6 => (0..9usize, sizes(), any::<bool>()).prop_map(|(nth, bytes, zeroed)| Op::Vrealloc { nth, bytes, zeroed }),
+        3 => frames().prop_map(|frames| Op::Map { kind: Kind::Vmap, frames }),
+        3 => frames().prop_map(|frames| Op::Map { kind: Kind::Block, frames }),
+        1 => (65..70u64).prop_map(|count| Op::Map { kind: Kind::Ram, frames: (0..count).collect() }),
+        4 => (0..3u8, 0..9usize, 0..5u64).prop_map(|(kind, nth, wrong)| Op::Unmap {
+            kind: [Kind::Vmap, Kind::Block, Kind::Ram][usize::from(kind)], nth, wrong: wrong.saturating_sub(2)
+        }),
+        5 => (0..9usize, any::<u64>(), any::<u8>()).prop_map(|(nth, place, byte)| Op::Write { nth, place, byte }),
+        2 => (0..520u64).prop_map(|page| Op::Stray { page }),
+        1 => any::<bool>().prop_map(|full| Op::Flush { full }),
+        2 => (0..4u8, 0..6u64).prop_map(|(what, after)| Op::Refuse { what, after }),
+        1 => any::<bool>().prop_map(|when_told| Op::Flushing { when_told }),
+    ]
+}
+
+fn pick<T: Copy>(list: &[T], nth: usize) -> Option<T> {
+    (!list.is_empty()).then(|| list[nth % list.len()])
+}
+
+fn fill(zeroed: bool) -> Fill {
+    if zeroed { Fill::Zeros } else { Fill::Any }
+}
+
+type Map<'a, 'm, C, L> = MapSpace<&'a SimMachine, C, &'a SimPages<'m, L>>;
+
+struct Rig<'a, 'm, C: va_block::Config, L: Ladder> {
+    machine: &'a SimMachine,
+    pages: &'a SimPages<'m, L>,
+    map: Map<'a, 'm, C, L>,
+    model: MapModel,
+    /// Areas whose free is deferred.
+    deferred: Vec<Va>,
+    /// Something may be refused.
+    refusing: bool,
+}
+
+impl<C: va_block::Config, L: Ladder> Rig<'_, '_, C, L> {
+    /// What the machine refuses is refused; anything else fits in this window.
+    fn excused(&mut self, error: &dyn std::fmt::Display) -> Result<(), String> {
+        if self.refusing { Ok(()) } else { Err(format!("refused without a reason: {error}")) }
+    }
+
+    fn step(&mut self, op: &Op) -> Result<(), String> {
+        match op {
+            Op::Vmalloc { bytes, more, align_log2, huge, zeroed } => {
+                let request = AreaRequest {
+                    range_bytes: bytes + more,
+                    align: Align::from_log2(*align_log2).unwrap(),
+                    leaves: if *huge { Leaves::LargeWherePossible } else { Leaves::Small },
+                    fill: fill(*zeroed),
+                    guard: Guard::Page,
+                    ..AreaRequest::new(*bytes)
+                };
+                match self.map.vmalloc(1, &request) {
+                    Ok(at) => self.model.vmalloc(at, &request),
+                    Err(_) if *bytes == 0 => Ok(()),
+                    Err(error) => self.excused(&error),
+                }
+            }
+            Op::Vfree { nth } => {
+                let Some(at) = pick(&self.model.starts(Kind::Vmalloc), *nth) else { return Ok(()) };
+                if self.deferred.contains(&at) {
+                    let freed = [self.map.vfree(at), self.map.vfree_atomic(at).map(|_| ())];
+                    let deferred =
+                        |freed: &Result<(), FreeError>| matches!(freed, Err(FreeError::Deferred { .. }));
+                    return if freed.iter().all(deferred) { Ok(()) } else { Err(format!("{freed:?}")) };
+                }
+                self.map.vfree(at).map_err(|error| error.to_string())?;
+                self.model.free(at);
+                if self.map.vfree(at).is_ok() { Err("freed twice".to_owned()) } else { Ok(()) }
+            }
+            Op::VfreeAtomic { nth } => {
+                let Some(at) = pick(&self.model.starts(Kind::Vmalloc), *nth) else { return Ok(()) };
+                let twice = self.deferred.contains(&at);
+                let done = self.map.vfree_atomic(at);
+                if !twice {
+                    self.deferred.push(at);
+                }
+                let want = self.deferred.len() as u64;
+                if done == Ok(want) && !twice || matches!(done, Err(FreeError::Deferred { .. })) && twice {
+                    Ok(())
+                } else {
+                    Err(format!("{done:?} of {want}, twice: {twice}"))
+                }
+            }
+            Op::RunDeferred => {
+                let (ended, want) = (self.map.run_deferred(), self.deferred.len() as u64);
+                self.deferred.drain(..).for_each(|at| {
+                    self.model.free(at);
+                });
+                if ended == want { Ok(()) } else { Err(format!("{ended} of {want} were ended")) }
+            }
+            Op::Protect { nth } => {
+                let Some(at) = pick(&self.model.starts(Kind::Vmalloc), *nth) else { return Ok(()) };
+                self.map.reset_on_free(at).map_err(|error| error.to_string())?;
+                let bytes = self.model.get(at).unwrap().bytes.len() as u64;
+                self.map.read(VaRange::from_size(at, bytes).unwrap(), |piece| {
+                    if let Piece::Page { frame, .. } = piece {
+                        self.pages.protect(frame);
+                    }
+                });
+                Ok(())
+            }
+            Op::Vrealloc { nth, bytes, zeroed } => {
+                let Some(at) = pick(&self.model.starts(Kind::Vmalloc), *nth) else { return Ok(()) };
+                if self.deferred.contains(&at) {
+                    let done = self.map.vrealloc(0, at, *bytes, fill(*zeroed));
+                    return if done.is_err() { Ok(()) } else { Err(format!("{done:?}, and freed")) };
+                }
+                match self.map.vrealloc(0, at, *bytes, fill(*zeroed)) {
+                    Ok(to) => {
+                        let usable = self.map.info(to).unwrap().usable_bytes;
+                        self.model.vrealloc(at, to, *bytes, fill(*zeroed), usable)
+                    }
+                    Err(_) if *bytes == 0 => Ok(()),
+                    Err(error) => self.excused(&error),
+                }
+            }
+            Op::Map { kind, frames } => {
+                let frames: Vec<u64> = frames.iter().map(|frame| FOREIGN + frame).collect();
+                let mapped = match kind {
+                    Kind::Vmap => self.map.vmap(2, frames.as_slice(), va_map::Protection(3), 7),
+                    _ => self.map.vm_map_ram(2, frames.as_slice(), va_map::Protection(3)),
+                };
+                match mapped {
+                    Ok(at) => self.model.vmap(at, *kind, &frames),
+                    Err(_) if frames.is_empty() => Ok(()),
+                    Err(error) => self.excused(&error),
+                }
+            }
+            Op::Unmap { kind, nth, wrong } => {
+                let Some(at) = pick(&self.model.starts(*kind), *nth) else { return Ok(()) };
+                let count = self.model.get(at).unwrap().frames.len() as u64;
+                let gone = match kind {
+                    Kind::Vmap if *wrong > 0 => self.map.vfree(at),
+                    Kind::Vmap => self.map.vunmap(at),
+                    _ => self.map.vm_unmap_ram(3, at, count + wrong),
+                };
+                if gone.is_ok() != (*wrong == 0) {
+                    return Err(format!("{gone:?} of {count} pages, and {wrong} more"));
+                }
+                if gone.is_ok() {
+                    self.model.free(at);
+                }
+                Ok(())
+            }
+            Op::Write { nth, place, byte } => {
+                let Some(at) = pick(&self.model.starts(Kind::Vmalloc), *nth) else { return Ok(()) };
+                let offset = place % self.model.get(at).unwrap().bytes.len() as u64;
+                self.pages
+                    .write(at.checked_add(offset).unwrap(), *byte)
+                    .map_err(|at| format!("no page at {at}"))?;
+                self.model.write(at, offset, *byte);
+                Ok(())
+            }
+            Op::Stray { page } => {
+                let at = self.map.extent().start().checked_add(page * 4096 + page % 2 * 16).unwrap();
+                if self.model.get(at).is_some() {
+                    return Ok(());
+                }
+                let tried = [
+                    self.map.vfree(at).is_err(),
+                    self.map.vunmap(at).is_err(),
+                    self.map.vm_unmap_ram(0, at, 1).is_err(),
+                    self.map.vm_unmap_ram(0, at, 65).is_err(),
+                    self.map.vrealloc(0, at, 1, Fill::Any).is_err(),
+                ];
+                if tried == [true; 5] { Ok(()) } else { Err(format!("a stray {at}: {tried:?}")) }
+            }
+            Op::Flush { full } => {
+                self.machine.complete_flushes();
+                if *full {
+                    _ = self.map.purge();
+                } else {
+                    _ = self.map.unmap_aliases();
+                }
+                Ok(())
+            }
+            Op::Refuse { what, after } => {
+                let what = [Ask::Pages, Ask::HugePage, Ask::TablePage, Ask::HugeLeaf][usize::from(*what)];
+                let after = if *after == 5 { u64::MAX } else { *after };
+                self.pages.refuse_after(what, after);
+                // Huge pages can be done without.
+                self.refusing |= matches!(what, Ask::Pages | Ask::TablePage);
+                Ok(())
+            }
+            Op::Flushing { when_told } => {
+                self.machine.complete_flushes();
+                self.machine.set_flushing(if *when_told { Flushing::WhenTold } else { Flushing::AtOnce });
+                // What waits for a flush may be missing.
+                self.refusing |= *when_told;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn run<C: va_block::Config, L: Ladder>(ops: &[Op]) -> Result<(), String> {
+    let machine = SimMachine::new(2);
+    let pages = SimPages::<L>::with_ladder(&machine, 4000);
+    let window = VaRange::from_pages(0x10, 0x4010).unwrap();
+    let space = VmapSpace::new(window, window, &machine).unwrap();
+    let map = MapSpace::<_, C, _>::new(space, &machine, &pages).unwrap();
+    let (model, deferred) = (MapModel::default(), Vec::new());
+    let mut rig = Rig { machine: &machine, pages: &pages, map, model, deferred, refusing: false };
+    for (at, op) in ops.iter().enumerate() {
+        let done = rig.step(op).and_then(|()| rig.model.compare(&rig.map, rig.pages));
+        done.map_err(|error| format!("{error}, at {at}: {op:?}"))?;
+    }
+    // All of it goes back.
+    rig.step(&Op::RunDeferred)?;
+    for at in rig.model.starts(Kind::Vmalloc) {
+        rig.map.vfree(at).unwrap();
+    }
+    assert_eq!(rig.pages.lent(), 0);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn mp1_mp3_mp6_the_map_is_what_its_model_says(ops in prop::collection::vec(op(), 1..60)) {
+        prop_assert_eq!(run::<va_block::config::Default, Short>(&ops), Ok(()));
+    }
+
+    #[test]
+    fn mp1_mp3_mp6_the_map_is_what_its_model_says_under_policies_of_linux(ops in prop::collection::vec(op(), 1..60)) {
+        prop_assert_eq!(run::<va_block::config::Linux64, Short>(&ops), Ok(()));
+    }
+
+    #[test]
+    fn mp4_the_map_is_what_its_model_says_on_other_ladders(ops in prop::collection::vec(op(), 1..60)) {
+        prop_assert_eq!(run::<va_block::config::Default, One>(&ops), Ok(()));
+        prop_assert_eq!(run::<va_block::config::Default, Arm>(&ops), Ok(()));
+    }
+}
+
+/// Numbers without a pattern (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % end
+    }
+
+    fn op(&mut self) -> Op {
+        let (nth, zeroed) = (self.below(1 << 30) as usize, self.below(2) == 0);
+        let most = if self.below(8) == 0 { 100_000 } else { 12_000 };
+        let bytes = 1 + self.below(most);
+        let frames = |random: &mut Self, count: u64| (0..count).map(|_| random.below(6)).collect();
+        match self.below(24) {
+            0..7 => Op::Vmalloc {
+                bytes,
+                more: self.below(2) * self.below(30_000),
+                align_log2: 10 + self.below(6) as u32,
+                huge: self.below(2) == 0,
+                zeroed,
+            },
+            7..11 => Op::Vfree { nth },
+            11..13 => Op::VfreeAtomic { nth },
+            13 => Op::RunDeferred,
+            14 => Op::Protect { nth },
+            15..18 => Op::Vrealloc { nth, bytes, zeroed },
+            18 => {
+                let count = 1 + self.below(9);
+                Op::Map { kind: Kind::Vmap, frames: frames(self, count) }
+            }
+            19 => {
+                let count = 1 + self.below(9);
+                Op::Map { kind: Kind::Block, frames: frames(self, count) }
+            }
+            20 => Op::Unmap { kind: Kind::Vmap, nth, wrong: 0 },
+            21 => Op::Unmap { kind: Kind::Block, nth, wrong: 0 },
+            22 => Op::Write { nth, place: self.below(1 << 20), byte: 1 },
+            _ => Op::Flush { full: self.below(50) == 0 },
+        }
+    }
+}
+
+/// Random calls with memory that fails for a while, then not; an area at most for each ten of the source's pages.
+fn long_run(seed: u64, calls: u64) -> Result<(), String> {
+    let machine = SimMachine::new(2);
+    let pages = SimPages::<Short>::with_ladder(&machine, 2000);
+    let window = VaRange::from_pages(0x10, 0x2010).unwrap();
+    let space = VmapSpace::new(window, window, &machine).unwrap();
+    let map = MapSpace::<_, va_block::config::Default, _>::new(space, &machine, &pages).unwrap();
+    let (model, deferred) = (MapModel::default(), Vec::new());
+    let mut rig = Rig { machine: &machine, pages: &pages, map, model, deferred, refusing: false };
+    let mut random = Random(seed);
+    for call in 0..calls {
+        if call % 500 == 0 {
+            let failing = call / 500 % 3 == 1;
+            let grants = |random: &mut Random| if failing { random.below(40) } else { u64::MAX };
+            for what in [Ask::Pages, Ask::HugePage, Ask::TablePage, Ask::HugeLeaf] {
+                pages.refuse_after(what, grants(&mut random));
+            }
+            machine.refuse_after(grants(&mut random), grants(&mut random));
+            if failing {
+                pages.drop_tables();
+            }
+            rig.refusing = failing;
+        }
+        let op = random.op();
+        let busy = rig.model.starts(Kind::Vmalloc).len() + rig.model.starts(Kind::Vmap).len();
+        let full = busy > 60 || pages.lent() > 700;
+        let op = match op {
+            Op::Vmalloc { .. } | Op::Map { .. } | Op::Vrealloc { .. } if full => {
+                Op::Vfree { nth: random.0 as usize }
+            }
+            op => op,
+        };
+        rig.step(&op).map_err(|error| format!("{error}, at {call} of seed {seed}: {op:?}"))?;
+        if call % 5000 == 4999 {
+            rig.model
+                .compare(&rig.map, &pages)
+                .map_err(|error| format!("{error}, at {call} of seed {seed}"))?;
+        }
+        if call % 1000 == 999 {
+            rig.map.shrink();
+        }
+    }
+    rig.model.compare(&rig.map, &pages)
+}
+
+#[test]
+fn sp4_random_calls_while_memory_fails_for_a_while() {
+    // Ten million calls are 400 seeds.
+    let seeds = std::env::var("VMALLOC_SOAK_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    for seed in 0..seeds {
+        assert_eq!(long_run(seed, 25_000), Ok(()));
+    }
+}

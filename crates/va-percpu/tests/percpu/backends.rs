@@ -1,0 +1,211 @@
+//! Per-CPU memory on a real space, and on contiguous blocks.
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use va_base::{Va, VaRange};
+use va_percpu::config::Default as Ours;
+use va_percpu::km::{Blocks, KmChunks};
+use va_percpu::vm::{Groups, Mapper, VmChunks};
+use va_percpu::{AllocError, Context, Geometry, PercpuSpace, Refused, Request, Sizes};
+use va_sim::machine::SimMachine;
+use va_space::VmapSpace;
+use va_space::config::Default as SpaceDefault;
+
+const SIZES: Sizes = Sizes {
+    unit: 64 << 10,
+    fixed: 4096,
+    reserved: 0,
+    dynamic: 24 << 10,
+    atom: 64 << 10,
+    alloc: 64 << 10,
+    units: 4,
+};
+/// Two groups of two units, a hole between them.
+const AREAS: [(u64, u64); 2] = [(0, 128 << 10), (1 << 20, 128 << 10)];
+const UNITS: [u64; 4] = [0, 64 << 10, 1 << 20, (1 << 20) + (64 << 10)];
+
+/// Maps into the machine that remembers stale translations.
+struct Pages<'a> {
+    machine: &'a SimMachine,
+    mapped: Mutex<BTreeMap<u64, u32>>,
+    left: Cell<u64>,
+}
+
+impl Mapper for Pages<'_> {
+    fn map(&self, cpu: u32, range: VaRange) -> Result<(), Refused> {
+        self.left.set(self.left.get().checked_sub(1).ok_or(Refused)?);
+        let (first, end) = range.whole_pages();
+        assert!(first < end);
+        self.machine.map(range).unwrap();
+        for page in first..end {
+            assert_eq!(self.mapped.lock().insert(page, cpu), None, "mapped twice");
+        }
+        Ok(())
+    }
+
+    fn unmap(&self, cpu: u32, range: VaRange) {
+        self.machine.unmap(range);
+        let (first, end) = range.whole_pages();
+        for page in first..end {
+            assert_eq!(self.mapped.lock().remove(&page), Some(cpu), "not mapped");
+        }
+    }
+
+    fn flush(&self, range: VaRange) {
+        let epoch = va_base::Machine::flush(self.machine, &[range]);
+        assert!(va_base::Machine::completed(self.machine, epoch));
+    }
+}
+
+#[test]
+fn chunks_of_congruent_areas_are_mapped_on_every_cpu_and_go_back() {
+    let machine = SimMachine::new(4);
+    let window = VaRange::from_pages(1 << 20, 1 << 21).unwrap();
+    let space: VmapSpace<_, SpaceDefault> = VmapSpace::new(VaRange::ALL, window, &machine).unwrap();
+    let holes = space.stats().holes;
+    let mapper = Pages { machine: &machine, mapped: Mutex::default(), left: Cell::new(u64::MAX) };
+    let groups = Groups { areas: &AREAS, units: &UNITS };
+    let backend = VmChunks::new(&space, groups, SIZES.atom, mapper).unwrap();
+    let first = Va::new(1 << 30);
+    let geometry = Geometry::new(SIZES, first).unwrap();
+    let percpu: PercpuSpace<_, _, Ours> = PercpuSpace::new(geometry, &machine, backend).unwrap();
+
+    let objects: Vec<_> = (0..60).map(|_| percpu.alloc(&Request::new(4096, 4096)).unwrap()).collect();
+    for (nth, object) in objects.iter().enumerate().skip(6) {
+        // The same distance on each CPU as between units of the first chunk.
+        for (cpu, unit) in UNITS.iter().enumerate() {
+            let at = object.at(Va::new(first.get() + unit)).page_floor();
+            let mapped = percpu.backend().mapper().mapped.lock().get(&at).copied();
+            assert_eq!(mapped, Some(cpu as u32), "object {nth}");
+        }
+    }
+    percpu.validate().unwrap();
+
+    // Refused on the third CPU: the first two are unmapped again.
+    percpu.balance();
+    let before = percpu.backend().mapper().mapped.lock().len();
+    percpu.backend().mapper().left.set(2);
+    let error = (0..20).find_map(|_| percpu.alloc(&Request::new(4096, 4096)).err()).unwrap();
+    assert!(matches!(error, AllocError::NotPopulated { .. }), "{error}");
+    assert_eq!(percpu.backend().mapper().mapped.lock().len(), before);
+    percpu.backend().mapper().left.set(u64::MAX);
+    percpu.validate().unwrap();
+
+    objects.iter().for_each(|&object| percpu.free(object).unwrap());
+    while percpu.is_balance_due() {
+        percpu.balance();
+    }
+    percpu.validate().unwrap();
+    let stats = percpu.stats();
+    assert!(stats.chunks <= 3 && stats.spare_pages >= 2, "{stats:?}");
+    // What is left is what the chunks hold that are kept; the others' areas are lazy or free again.
+    let kept = u64::from(stats.chunks - 1) * 2;
+    let busy = space.areas().filter(|seen| seen.state == va_space::State::Busy).count() as u64;
+    assert_eq!(busy, kept);
+    assert!(space.stats().holes >= holes);
+    space.validate().unwrap();
+}
+
+#[test]
+fn units_of_4096_cpus_lie_in_areas_of_the_space() {
+    const CPUS: u64 = 4096;
+    const GROUP_UNITS: u64 = 64;
+    let unit = u64::from(SIZES.unit);
+    // Groups of 64 units, and between two of them a hole that is as large as one.
+    let areas: Vec<_> =
+        (0..CPUS / GROUP_UNITS).map(|nth| (nth * 2 * GROUP_UNITS * unit, GROUP_UNITS * unit)).collect();
+    let unit_at = |cpu: u64| cpu / GROUP_UNITS * 2 * GROUP_UNITS * unit + cpu % GROUP_UNITS * unit;
+    let units: Vec<_> = (0..CPUS).map(unit_at).collect();
+    let machine = SimMachine::new(CPUS as u32);
+    let window = VaRange::from_pages(1 << 22, 1 << 24).unwrap();
+    let space: VmapSpace<_, SpaceDefault> = VmapSpace::new(VaRange::ALL, window, &machine).unwrap();
+    let mapper = Pages { machine: &machine, mapped: Mutex::default(), left: Cell::new(u64::MAX) };
+    let backend = VmChunks::new(&space, Groups { areas: &areas, units: &units }, SIZES.atom, mapper).unwrap();
+    let first = Va::new(1 << 30);
+    let sizes = Sizes { units: CPUS as u32, alloc: SIZES.unit * GROUP_UNITS as u32, ..SIZES };
+    let percpu: PercpuSpace<_, _, Ours> =
+        PercpuSpace::new(Geometry::new(sizes, first).unwrap(), &machine, backend).unwrap();
+
+    // More than the first chunk and another hold: whole pages, and objects that share one.
+    let request =
+        |nth: u64| if nth.is_multiple_of(3) { Request::new(256, 8) } else { Request::new(4096, 4096) };
+    let objects: Vec<_> = (0..40).map(|nth| percpu.alloc(&request(nth)).unwrap()).collect();
+    assert!(percpu.stats().chunks >= 3, "{:?}", percpu.stats());
+    let mut copies = Vec::new();
+    for (nth, &object) in (0u64..).zip(&objects) {
+        let chunk = percpu.find(object).map(|found| found.chunk).unwrap();
+        for cpu in 0..CPUS {
+            let at = object.at(Va::new(first.get() + unit_at(cpu)));
+            // Only the first chunk was there before the space: the pages of others are that CPU's.
+            let mapped = percpu.backend().mapper().mapped.lock().get(&at.page_floor()).copied();
+            assert_eq!(mapped, (chunk > 0).then_some(cpu as u32), "object {nth} of CPU {cpu}");
+            copies.push((at.get(), if nth % 3 == 0 { 256 } else { 4096 }));
+        }
+    }
+    // No two copies of any two objects share a byte.
+    copies.sort_unstable();
+    assert!(copies.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0));
+    percpu.validate().unwrap();
+    space.validate().unwrap();
+
+    objects.iter().for_each(|&object| percpu.free(object).unwrap());
+    percpu.balance();
+    percpu.validate().unwrap();
+    let (stats, mapped) = (percpu.stats(), percpu.backend().mapper().mapped.lock().len() as u64);
+    assert!(stats.chunks <= 2 && mapped < 16 * CPUS, "{mapped} pages of {stats:?}");
+    let busy = space.areas().filter(|seen| seen.state == va_space::State::Busy).count();
+    assert_eq!(busy, (stats.chunks as usize - 1) * areas.len());
+    space.validate().unwrap();
+}
+
+/// Blocks that are numbers.
+#[derive(Default)]
+struct Numbers {
+    lent: Mutex<BTreeMap<u64, u64>>,
+    left: Cell<Option<u64>>,
+}
+
+impl Blocks for &Numbers {
+    fn lend(&self, bytes: u64) -> Result<Va, Refused> {
+        if let Some(left) = self.left.get() {
+            self.left.set(Some(left.checked_sub(1).ok_or(Refused)?));
+        }
+        assert!(bytes.is_power_of_two());
+        let mut lent = self.lent.lock();
+        let at = lent.last_key_value().map_or(1 << 40, |(at, bytes)| at + bytes);
+        lent.insert(at, bytes);
+        Ok(Va::new(at))
+    }
+
+    fn take_back(&self, at: Va, bytes: u64) {
+        assert_eq!(self.lent.lock().remove(&at.get()), Some(bytes));
+    }
+}
+
+#[test]
+fn contiguous_chunks_are_whole_from_the_first_moment() {
+    let machine = SimMachine::new(4);
+    let numbers = Numbers::default();
+    let geometry = Geometry::new(SIZES, Va::new(1 << 30)).unwrap();
+    let percpu: PercpuSpace<_, _, Ours> = PercpuSpace::new(geometry, &machine, KmChunks(&numbers)).unwrap();
+    let first = percpu.alloc(&Request::new(32_768, 4096)).unwrap();
+    // A chunk was made for it; the rest of it serves who cannot wait.
+    let atomic = Request::new(4096, 4096).context(Context::Atomic);
+    let mut objects = vec![first];
+    while let Ok(object) = percpu.alloc(&atomic) {
+        objects.push(object);
+    }
+    assert_eq!((objects.len(), percpu.stats().chunks), (1 + 8 + 6, 2));
+    percpu.validate().unwrap();
+    // Who could not be served called for the balance, which makes a chunk.
+    percpu.balance();
+    assert!(percpu.alloc(&atomic).is_ok());
+    numbers.left.set(Some(0));
+    let error = (0..20).find_map(|_| percpu.alloc(&Request::new(32_768, 4096)).err()).unwrap();
+    assert_eq!(error, AllocError::NoChunk { chunks: 3 });
+    objects.iter().for_each(|&object| percpu.free(object).unwrap());
+    percpu.balance();
+    percpu.validate().unwrap();
+    assert!(numbers.lent.lock().len() <= 2);
+    assert_eq!(percpu.stats().isolated, 0);
+}

@@ -1,0 +1,185 @@
+//! Chunks that the default policy needs, beside Linux's: at most a fifth more, whatever lives on.
+//!
+//! Each workload runs on both, with the same requests in the same order, and the chunks are counted when it has most of them and
+//! after a balance at its end.
+
+use std::ops::Range;
+use va_base::Va;
+use va_percpu::config::{Default as Ours, Linux612};
+use va_percpu::{Backend, Config, Geometry, Offset, PercpuSpace, Refused, Request, Sizes};
+use va_sim::machine::SimMachine;
+use va_sim::op::Rng;
+
+/// Chunks that are numbers.
+#[derive(Default)]
+struct Numbers(parking_lot::Mutex<u64>);
+
+impl Backend for Numbers {
+    const BY_PAGE: bool = true;
+
+    fn create(&self, _geometry: &Geometry) -> Result<Va, Refused> {
+        let mut made = self.0.lock();
+        *made += 1;
+        Ok(Va::new((1 << 40) + (*made << 21)))
+    }
+
+    fn destroy(&self, _geometry: &Geometry, _base: Va) {}
+
+    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn depopulate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
+
+    fn flush(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
+}
+
+type Space<C> = PercpuSpace<SimMachine, Numbers, C>;
+
+/// What is done to a space. The same on each.
+trait Workload {
+    fn run<C: Config>(&self, space: &Space<C>);
+}
+
+fn alloc<C: Config>(space: &Space<C>, size: u64, align: usize) -> Offset {
+    let object = space.alloc(&Request::new(size as usize, align)).unwrap();
+    if space.is_balance_due() {
+        space.balance();
+    }
+    object
+}
+
+fn free<C: Config>(space: &Space<C>, object: Offset) {
+    space.free(object).unwrap();
+    if space.is_balance_due() {
+        space.balance();
+    }
+}
+
+/// Chunks at most, and after a balance at the end; pages then.
+fn chunks<C: Config>(workload: &impl Workload, unit: u32) -> [u64; 3] {
+    let sizes = Sizes { unit, fixed: 0, reserved: 0, dynamic: 32 << 10, atom: 4096, alloc: unit, units: 1 };
+    let geometry = Geometry::new(sizes, Va::new(1 << 40)).unwrap();
+    let space = Space::<C>::new(geometry, SimMachine::new(1), Numbers::default()).unwrap();
+    workload.run(&space);
+    space.balance();
+    space.validate().unwrap();
+    let stats = space.stats();
+    [stats.chunks_max.into(), stats.chunks.into(), stats.populated_pages]
+}
+
+/// Units of 32 KiB, as small as they can be, and of 256 KiB, as is usual.
+const UNITS: [u32; 2] = [32 << 10, 256 << 10];
+
+fn compare(name: &str, workload: &impl Workload, units: &[u32]) {
+    for &unit in units {
+        let (ours, linux) = (chunks::<Ours>(workload, unit), chunks::<Linux612>(workload, unit));
+        println!("{name}, units of {} KiB: ours {ours:?}, Linux {linux:?}", unit >> 10);
+        // One chunk more is no fifth of a few.
+        let most = |linux: u64| (linux + linux / 5).max(linux + 1);
+        assert!(ours[0] <= most(linux[0]), "{name}: {ours:?} chunks, Linux {linux:?}");
+        assert!(ours[1] <= most(linux[1]), "{name}: {ours:?} chunks, Linux {linux:?}");
+    }
+}
+
+/// Sixteen phases, each of another size; of every `of` objects one lives on.
+struct Phases {
+    of: usize,
+    random: bool,
+    up: bool,
+}
+
+impl Workload for Phases {
+    fn run<C: Config>(&self, space: &Space<C>) {
+        let mut rng = Rng::new(3);
+        for nth in 1..=16 {
+            let words = if self.up { nth } else { 17 - nth };
+            let objects: Vec<_> = (0..20_000).map(|_| alloc(space, 4 * words, 4)).collect();
+            for (nth, object) in objects.into_iter().enumerate() {
+                let stays =
+                    if self.random { rng.below(self.of as u64) == 0 } else { nth % self.of == 7 % self.of };
+                if !stays {
+                    free(space, object);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sizes_by_phase_need_no_more_chunks_than_linux() {
+    for up in [true, false] {
+        for of in [64, 4, 2] {
+            compare(&format!("one in {of}, up {up}"), &Phases { of, random: false, up }, &UNITS[..1]);
+            compare(
+                &format!("one in {of} at random, up {up}"),
+                &Phases { of, random: true, up },
+                &UNITS[..1],
+            );
+        }
+    }
+}
+
+/// A population that replaces one object at random by one of another size; sizes and alignments change by and by.
+struct Lifetimes {
+    live: usize,
+    steps: u64,
+    ask: fn(&mut Rng, u64) -> (u64, usize),
+}
+
+impl Workload for Lifetimes {
+    fn run<C: Config>(&self, space: &Space<C>) {
+        let mut rng = Rng::new(11);
+        let mut live = Vec::new();
+        for step in 0..self.steps {
+            let (size, align) = (self.ask)(&mut rng, step * 16 / self.steps);
+            if live.len() == self.live {
+                let which = rng.below(live.len() as u64) as usize;
+                free(space, live.swap_remove(which));
+            }
+            live.push(alloc(space, size, align));
+            // Now and then most of them go.
+            if step % (self.steps / 5) == self.steps / 6 {
+                live.retain(|&object| {
+                    let stays = rng.below(5) == 0;
+                    if !stays {
+                        free(space, object);
+                    }
+                    stays
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn random_lifetimes_need_no_more_chunks_than_linux() {
+    let any = |rng: &mut Rng, _| (4 + rng.below(61), 4);
+    compare("random sizes", &Lifetimes { live: 20_000, steps: 120_000, ask: any }, &UNITS);
+    compare("few objects", &Lifetimes { live: 600, steps: 20_000, ask: any }, &UNITS);
+    let drift = |rng: &mut Rng, phase| (4 + 4 * (phase + rng.below(3)) % 64, 4);
+    compare("sizes that drift", &Lifetimes { live: 20_000, steps: 120_000, ask: drift }, &UNITS);
+    let wide = |rng: &mut Rng, _| {
+        let shift = rng.below(8);
+        (4 + rng.below(8 << shift), 4)
+    };
+    compare("small and large", &Lifetimes { live: 8_000, steps: 60_000, ask: wide }, &UNITS);
+}
+
+#[test]
+fn aligned_mixes_need_no_more_chunks_than_linux() {
+    let net = |rng: &mut Rng, _| match rng.below(100) {
+        0..40 => (16, 16),
+        40..70 => (64, 16),
+        70..85 => (16, 8),
+        85..93 => (24, 8),
+        93..97 => (64, 64),
+        _ => (8, 8),
+    };
+    compare("net", &Lifetimes { live: 20_000, steps: 120_000, ask: net }, &UNITS);
+    let any = |rng: &mut Rng, _| (1 + rng.below(200), 4 << rng.below(7));
+    compare("any alignment", &Lifetimes { live: 10_000, steps: 60_000, ask: any }, &UNITS);
+    let lines =
+        |rng: &mut Rng, phase| if phase % 2 == 0 { (1 + rng.below(40), 8) } else { (64 + rng.below(64), 64) };
+    compare("small, then lines", &Lifetimes { live: 10_000, steps: 60_000, ask: lines }, &UNITS);
+}

@@ -1,0 +1,410 @@
+//! Per-CPU memory, point by point: refusals, spare pages, what becomes of pages that nobody needs.
+use va_base::Va;
+use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
+use va_percpu::{
+    AllocError, ChunkKind, Config, Context, FreeError, Geometry, NewError, Offset, PercpuSpace, Request,
+    Sizes,
+};
+use va_sim::machine::SimMachine;
+use va_sim::percpu::{Op, Rig, SIZES, SimChunks};
+
+fn kinds(rig: &Rig<Scan>) -> Vec<ChunkKind> {
+    let mut kinds = Vec::new();
+    rig.space.each_chunk(&mut |chunk| kinds.push(chunk.kind));
+    kinds
+}
+
+/// Fills the first chunk, so that what comes next needs another.
+fn beyond_the_first() -> Rig<Scan> {
+    filled()
+}
+
+fn filled<C: Config>() -> Rig<C> {
+    let mut rig = Rig::new();
+    rig.alloc(&Request::new(20_480, 4)).unwrap();
+    rig
+}
+
+/// Refuses each chunk and each population of a script in turn.
+fn refuse_each<C: Config>() {
+    // Three objects over pages that are not there, each with a hole before it: several populations, one after the other.
+    let script = |rig: &mut Rig<C>| {
+        let mut refused = 0;
+        for (size, align) in
+            [(9000, 4), (32_768, 4096), (30_000, 4), (100, 4), (32_768, 4), (8, 8), (64, 64), (20, 4)]
+        {
+            match rig.alloc(&Request::new(size, align)) {
+                Ok(_) => {}
+                Err(AllocError::NotPopulated { pages, .. }) => refused += u32::from(pages > 0),
+                Err(AllocError::NoChunk { chunks }) => refused += u32::from(chunks > 0),
+                Err(error) => panic!("{error}"),
+            }
+            rig.space.validate().unwrap();
+            rig.apply(Op::Balance);
+            rig.space.validate().unwrap();
+        }
+        refused
+    };
+    let mut rig = filled::<C>();
+    assert_eq!(script(&mut rig), 0);
+    let asked = rig.space.backend().asked();
+    assert!(asked > 6, "{asked}");
+    for after in 0..asked {
+        let mut rig = filled::<C>();
+        rig.space.backend().refuse_after(after);
+        let refused = script(&mut rig);
+        // The balance may be what is refused.
+        assert!(refused > 0 || after + 3 > asked, "{after} of {asked}");
+        rig.space.backend().refuse_after(u64::MAX);
+        rig.alloc(&Request::new(32_768, 4096)).unwrap();
+        rig.space.validate().unwrap();
+    }
+}
+
+#[test]
+fn whatever_the_backend_refuses_changes_nothing() {
+    refuse_each::<Scan>();
+    refuse_each::<Runs>();
+    refuse_each::<Ours>();
+    refuse_each::<Linux612>();
+}
+
+/// Refuses each slab in turn; the first chunk needs so many.
+fn refuse_slabs<C: Config>(first: u64) {
+    let geometry = Geometry::new(SIZES, Va::new(1 << 36)).unwrap();
+    for slabs in 0..40 {
+        let machine = SimMachine::new(2);
+        machine.refuse_after(slabs, 0);
+        let space: Result<PercpuSpace<_, _, C>, _> =
+            PercpuSpace::new(geometry, &machine, SimChunks::default());
+        let space = match space {
+            Ok(space) => space,
+            Err(NewError::NoMeta) if slabs < first => continue,
+            Err(error) => panic!("{error}"),
+        };
+        // Every chunk holds one of these.
+        let mut count = 0;
+        let error = loop {
+            if count == 64 {
+                break None;
+            }
+            match space.alloc(&Request::new(32_768, 4096)) {
+                Ok(_) => count += 1,
+                Err(error) => break Some(error),
+            }
+        };
+        space.validate().unwrap();
+        match error {
+            Some(AllocError::NoMeta { chunks }) => {
+                assert_eq!(space.backend().chunks() + 1, chunks as usize);
+                // What needs no chunk is served still.
+                space.alloc(&Request::new(16, 4)).unwrap();
+                machine.refuse_after(u64::MAX, 0);
+                space.alloc(&Request::new(32_768, 4096)).unwrap();
+            }
+            None => assert!(slabs >= 20, "{slabs}"),
+            other => panic!("{other:?}"),
+        }
+        space.validate().unwrap();
+    }
+}
+
+#[test]
+fn whatever_the_platform_refuses_changes_nothing() {
+    refuse_slabs::<Scan>(8);
+    // Three tables, the lookup, two rows of two kinds; a tree over chunks; rows of slabs and their table.
+    refuse_slabs::<Runs>(9);
+    refuse_slabs::<Ours>(12);
+}
+
+#[test]
+fn an_object_is_put_where_it_must_be_or_nothing_changes() {
+    fn check<C: Config>() {
+        let mut rig: Rig<C> = filled();
+        let object = rig.alloc(&Request::new(4096, 4096)).unwrap();
+        let behind = Offset::new(object.get().wrapping_add(4096 * 3 + 8));
+        rig.space.alloc_at(behind, 5000).unwrap();
+        rig.space.validate().unwrap();
+        let before = rig.space.stats();
+        let error = rig.space.alloc_at(Offset::new(behind.get().wrapping_add(4)), 4).unwrap_err();
+        assert!(matches!(error, AllocError::NotFree { bytes: 4, .. }), "{error}");
+        // Over its end, in no chunk, at no word.
+        for (offset, size) in
+            [(behind.get().wrapping_sub(8), 12), (1 << 50, 4), (behind.get().wrapping_sub(2), 2)]
+        {
+            assert!(rig.space.alloc_at(Offset::new(offset), size).is_err());
+        }
+        rig.space.backend().refuse_after(0);
+        let far = Offset::new(behind.get().wrapping_add(3 * 4096));
+        let error = rig.space.alloc_at(far, 4).unwrap_err();
+        assert!(matches!(error, AllocError::NotPopulated { pages: 1, .. }), "{error}");
+        assert_eq!(before, rig.space.stats());
+        rig.space.free(behind).unwrap();
+        rig.space.validate().unwrap();
+    }
+    check::<Scan>();
+    check::<Runs>();
+    check::<Ours>();
+}
+
+/// Chunks wholly free, and one with too much to spare; an object is placed after so many steps of the balance.
+fn place_after<C: Config>(steps: u32) -> bool {
+    let rig: Rig<C> = filled();
+    let page = Request::new(4096, 4096);
+    let objects: Vec<Offset> = (0..64).map(|_| rig.space.alloc(&page).unwrap()).collect();
+    for &object in objects[17..].iter().chain(&objects[1..8]) {
+        rig.space.free(object).unwrap();
+    }
+    for _ in 0..steps {
+        let _more = rig.space.tick();
+    }
+    let (mut placed, ended) = (Vec::new(), rig.space.tick() == va_percpu::Progress::Done);
+    for &object in objects[17..].iter().step_by(5).chain(&objects[2..4]) {
+        let chunk = rig.space.find(object);
+        match rig.space.alloc_at(object, 64) {
+            Ok(()) => {
+                let found = rig.space.find(object).unwrap();
+                let there = rig.space.backend().is_populated(found.base, found.off..found.off + 64);
+                assert_eq!(there, Some(true), "{object} after {steps} steps");
+                placed.push(object);
+            }
+            Err(error) => {
+                assert!(matches!(error, AllocError::NotFree { .. }) && chunk.is_none(), "{error}");
+                assert!(matches!(rig.space.free(object), Err(FreeError::NoChunk { .. })));
+            }
+        }
+        rig.space.validate().unwrap();
+    }
+    rig.space.balance();
+    rig.space.validate().unwrap();
+    assert_eq!(rig.space.stats().populated_pages, 6 + rig.space.backend().populated() as u64);
+    assert_eq!(rig.space.backend().stale(), 0);
+    placed.iter().for_each(|&object| rig.space.free(object).unwrap());
+    rig.space.balance();
+    rig.space.validate().unwrap();
+    assert_eq!(rig.space.stats().live, 11);
+    ended
+}
+
+#[test]
+fn pc7_an_object_is_placed_between_any_two_steps_of_the_balance_or_not_at_all() {
+    fn check<C: Config>() {
+        let steps = (0..60).find(|&steps| place_after::<C>(steps)).unwrap();
+        assert!(steps > 10, "{steps}");
+    }
+    check::<Runs>();
+    check::<Ours>();
+    check::<Scan>();
+    check::<Linux612>();
+}
+
+#[test]
+fn cc3_slabs_that_hold_nothing_do_not_keep_chunks() {
+    let mut rig: Rig<Ours> = filled();
+    let objects: Vec<Offset> =
+        (0..40_000).map(|nth| rig.space.alloc(&Request::new(4 + nth % 61, 4)).unwrap()).collect();
+    rig.space.validate().unwrap();
+    let stats = rig.space.stats();
+    assert!(stats.slabs > 400 && stats.chunks > 20, "{stats:?}");
+    // All that is free in slabs is of the last ones.
+    assert!(stats.slab_free_bytes < 64 * 4 * 17 * 9, "{stats:?}");
+    objects.iter().for_each(|&object| rig.space.free(object).unwrap());
+    rig.space.validate().unwrap();
+    assert!((1..=16).contains(&rig.space.stats().slabs), "{:?}", rig.space.stats());
+    rig.space.balance();
+    let stats = rig.space.stats();
+    assert_eq!(stats.slabs, 0);
+    // The first, one wholly free, and one that became so while others were depopulated.
+    assert!(stats.chunks <= 3, "{stats:?}");
+    // A hot pair makes and unmakes none.
+    let _kept = rig.alloc(&Request::new(4096, 4096));
+    let asked = rig.space.backend().asked();
+    for _ in 0..1000 {
+        let object = rig.space.alloc(&Request::new(16, 16)).unwrap();
+        rig.space.free(object).unwrap();
+    }
+    assert!(rig.space.backend().asked() <= asked + 2);
+    rig.space.validate().unwrap();
+}
+
+#[test]
+fn cc2_what_is_freed_inside_a_slab_is_told() {
+    let rig: Rig<Ours> = filled();
+    let [first, second] = [(); 2].map(|()| rig.space.alloc(&Request::new(24, 8)).unwrap());
+    assert_eq!(second.get().wrapping_sub(first.get()), 24);
+    let inside = Offset::new(first.get().wrapping_add(8));
+    assert_eq!(rig.space.free(inside), Err(FreeError::NoObject { offset: inside, inside: Some(first) }));
+    rig.space.free(first).unwrap();
+    assert_eq!(rig.space.free(first), Err(FreeError::NoObject { offset: first, inside: None }));
+    assert_eq!(rig.space.free(inside), Err(FreeError::NoObject { offset: inside, inside: None }));
+    rig.space.free(second).unwrap();
+    rig.space.validate().unwrap();
+}
+
+#[test]
+fn who_cannot_wait_is_served_from_pages_kept_to_spare() {
+    let mut rig = beyond_the_first();
+    let atomic = Request::new(4096, 4096).context(Context::Atomic);
+    // Nothing is populated but what is used.
+    assert!(matches!(rig.alloc(&atomic), Err(AllocError::NoneInReach { bytes: 4096, .. })));
+    assert!(rig.space.is_balance_due());
+    for round in 0..100 {
+        rig.apply(Op::Balance);
+        let spare = rig.space.stats().spare_pages;
+        assert!((4..=7).contains(&spare), "{spare} in round {round}");
+        for _ in 0..4 {
+            rig.alloc(&atomic).unwrap();
+        }
+        rig.space.validate().unwrap();
+    }
+    let asked = rig.space.backend().asked();
+    // Fewer than two to spare: it was called for each time.
+    assert!(asked >= 100, "{asked}");
+    assert!(rig.space.backend().woken() >= 100);
+}
+
+#[test]
+fn a_chunk_with_too_much_to_spare_is_depopulated_put_aside_and_used_again() {
+    let mut rig = beyond_the_first();
+    // Two chunks of sixteen pages.
+    let objects: Vec<Offset> = (0..32).map(|_| rig.alloc(&Request::new(4096, 4096)).unwrap()).collect();
+    assert_eq!(rig.space.stats().chunks, 3);
+    rig.apply(Op::Balance);
+    for &object in objects[1..16].iter().chain(&objects[17..32]) {
+        rig.space.free(object).unwrap();
+    }
+    assert!(kinds(&rig).contains(&ChunkKind::ToDepopulate));
+    let before = rig.space.backend().populated();
+    rig.space.balance();
+    rig.space.validate().unwrap();
+    assert!(kinds(&rig).contains(&ChunkKind::Sidelined));
+    let spare = rig.space.stats().spare_pages;
+    assert!(spare >= 4 && rig.space.backend().populated() + 8 < before, "{spare}");
+    assert_eq!(rig.space.backend().stale(), 0);
+
+    // Once the others are used up, it is taken from its list before a chunk is made.
+    let made = rig.space.stats().chunks_made;
+    while kinds(&rig).contains(&ChunkKind::Sidelined) {
+        rig.space.alloc(&Request::new(4096, 4096)).unwrap();
+    }
+    assert_eq!((rig.space.stats().chunks_made, rig.space.stats().isolated), (made, 0));
+    rig.space.validate().unwrap();
+}
+
+#[test]
+fn a_step_of_the_balance_asks_for_one_thing_at_a_time() {
+    let rig = beyond_the_first();
+    let objects: Vec<Offset> =
+        (0..160).map(|_| rig.space.alloc(&Request::new(4096, 4096)).unwrap()).collect();
+    objects.iter().for_each(|&object| rig.space.free(object).unwrap());
+    let backend = rig.space.backend();
+    let (mut steps, mut chunks) = (0, backend.chunks());
+    assert!(chunks > 9);
+    while rig.space.is_balance_due() || steps > 0 {
+        let (asked, populated) = (backend.asked(), backend.populated());
+        let progress = rig.space.tick();
+        rig.space.validate().unwrap();
+        assert!(backend.asked() <= asked + 1 && backend.chunks() + 1 >= chunks);
+        assert!(backend.populated() + 16 >= populated);
+        chunks = backend.chunks();
+        steps += 1;
+        if progress == va_percpu::Progress::Done {
+            break;
+        }
+    }
+    assert!(steps > 20 && chunks <= 2, "{steps} steps leave {chunks}");
+}
+
+#[test]
+fn what_is_freed_wrongly_is_refused_in_numbers() {
+    let rig = beyond_the_first();
+    let object = rig.space.alloc(&Request::new(64, 64)).unwrap();
+    let inside = Offset::new(object.get().wrapping_add(12));
+    let error = rig.space.free(inside).unwrap_err();
+    assert_eq!(error, FreeError::NoObject { offset: inside, inside: Some(object) });
+    let behind = Offset::new(object.get().wrapping_add(64));
+    assert_eq!(rig.space.free(behind), Err(FreeError::NoObject { offset: behind, inside: None }));
+    // The static part, where no bitmap is; and no chunk at all.
+    assert_eq!(rig.space.free(Offset::new(16)), Err(FreeError::NoChunk { offset: Offset::new(16) }));
+    let nowhere = Offset::new(1 << 50);
+    assert_eq!(rig.space.free(nowhere), Err(FreeError::NoChunk { offset: nowhere }));
+    rig.space.free(object).unwrap();
+    assert_eq!(rig.space.free(object), Err(FreeError::NoObject { offset: object, inside: None }));
+}
+
+#[test]
+fn counts_are_shown_as_linux_shows_them() {
+    let sizes = Sizes { fixed: 4096, reserved: 0, ..SIZES };
+    let mut rig: Rig<Scan> = Rig::of(sizes);
+    let objects: Vec<Offset> =
+        [16, 20, 64, 16].map(|size| rig.alloc(&Request::new(size, 4)).unwrap()).to_vec();
+    rig.space.free(objects[1]).unwrap();
+    let text = rig.space.stats_text().to_string();
+    let expected = "Percpu Memory Statistics\nAllocation Info:\n\
+        ----------------------------------------\n\
+        \u{20} unit_size           :        65536\n\
+        \u{20} static_size         :         4096\n\
+        \u{20} reserved_size       :            0\n\
+        \u{20} dyn_size            :        20484\n\
+        \u{20} atom_size           :        65536\n\
+        \u{20} alloc_size          :       131072\n\
+        \nGlobal Stats:\n\
+        ----------------------------------------\n\
+        \u{20} nr_alloc            :            4\n\
+        \u{20} nr_dealloc          :            1\n\
+        \u{20} nr_cur_alloc        :            3\n\
+        \u{20} nr_max_alloc        :            4\n\
+        \u{20} nr_chunks           :            1\n\
+        \u{20} nr_max_chunks       :            1\n\
+        \u{20} min_alloc_size      :           16\n\
+        \u{20} max_alloc_size      :           64\n\
+        \u{20} empty_pop_pages     :            4\n\
+        \nPer Chunk Stats:\n\
+        ----------------------------------------\n\
+        Chunk: <- First Chunk\n\
+        \u{20} nr_alloc            :            3\n\
+        \u{20} max_alloc_size      :           64\n\
+        \u{20} empty_pop_pages     :            4\n\
+        \u{20} first_bit           :            4\n\
+        \u{20} free_bytes          :        20388\n\
+        \u{20} contig_bytes        :        20368\n\
+        \u{20} sum_frag            :           20\n\
+        \u{20} max_frag            :           20\n\
+        \u{20} cur_min_alloc       :           16\n\
+        \u{20} cur_med_alloc       :           16\n\
+        \u{20} cur_max_alloc       :           64\n\n";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn the_first_chunk_stays_though_all_of_its_unit_is_free() {
+    fn check<C: Config>(object: u32, backwards: bool) {
+        const UNIT: u32 = 32 << 10;
+        // Nothing is before or behind the dynamic part.
+        let sizes = Sizes { unit: UNIT, fixed: 0, reserved: 0, dynamic: UNIT, atom: UNIT, ..SIZES };
+        let rig: Rig<C> = Rig::of(sizes);
+        let request = Request::new(object as usize, 4096);
+        let count = 3 * UNIT / object;
+        let mut objects: Vec<Offset> = (0..count).map(|_| rig.space.alloc(&request).unwrap()).collect();
+        assert_eq!((rig.space.stats().chunks, objects[0]), (3, Offset::new(0)));
+        if backwards {
+            objects.reverse();
+        }
+        // The chunk that is emptied last is at the front of those wholly free.
+        objects.iter().for_each(|&object| rig.space.free(object).unwrap());
+        rig.space.balance();
+        rig.space.validate().unwrap();
+        assert_eq!(rig.space.find(Offset::new(0)).map(|found| found.chunk), Some(0));
+        // One more, whose pages are those to spare.
+        assert!(rig.space.backend().chunks() <= 1, "{:?}", rig.space.stats());
+        rig.space.alloc_at(Offset::new(0), 4096).unwrap();
+        rig.space.free(Offset::new(0)).unwrap();
+        rig.space.validate().unwrap();
+    }
+    for (object, backwards) in [(4096, false), (4096, true), (32 << 10, false), (32 << 10, true)] {
+        check::<Ours>(object, backwards);
+        check::<Runs>(object, backwards);
+        check::<Scan>(object, backwards);
+        check::<Linux612>(object, backwards);
+    }
+}

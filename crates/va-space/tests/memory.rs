@@ -1,0 +1,113 @@
+//! The memory of a space's metadata: supplied from outside the lock, freed by a shrinker, leaves of the page map in use again.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use va_base::{Request, Va, VaRange};
+use va_sim::machine::SimMachine;
+use va_space::{Config, Purge, VmapSpace, config};
+
+fn pages(first: u64, count: u64) -> VaRange {
+    VaRange::from_pages(first, first + count).unwrap()
+}
+
+/// The areas of a test: fewer where each operation walks the whole index.
+fn some_of(areas: u64) -> u64 {
+    if va_tree::WALKS_INVARIANTS { areas / 100 } else { areas }
+}
+
+/// Compiles only if a space is `Sync` under any policy.
+fn shared_by_generic_code<C: Config>() {
+    let machine = SimMachine::new(2);
+    let space = VmapSpace::<_, C>::new(pages(16, 4096), pages(16, 4096), &machine).unwrap();
+    std::thread::scope(|scope| {
+        for cpu in 0..2 {
+            let space = &space;
+            scope.spawn(move || {
+                let area = space.alloc(cpu, &Request::pages(2).unwrap()).unwrap();
+                space.free(area).unwrap();
+            });
+        }
+    });
+    space.validate().unwrap();
+}
+
+#[test]
+fn generic_code_shares_a_space_among_threads() {
+    shared_by_generic_code::<config::Default>();
+    shared_by_generic_code::<config::Linux69>();
+    shared_by_generic_code::<config::OneLock52>();
+}
+
+#[test]
+fn a_space_is_supplied_outside_its_lock_and_gives_index_memory_to_a_shrinker() {
+    let machine = SimMachine::new(1);
+    let all = pages(16, 1 << 21);
+    let space = VmapSpace::<_, config::Default>::new(all, all, &machine).unwrap();
+    space.supply(5000).unwrap();
+    // From here on the machine has nothing to give under the lock.
+    machine.refuse_after(0, u64::MAX);
+    let areas: Vec<_> = (0..5000).map(|_| space.alloc(0, &Request::pages(300).unwrap()).unwrap()).collect();
+    areas.into_iter().for_each(|area| space.free(area).unwrap());
+    space.purge(Purge::Full);
+    let freed: usize = (0..100).map(|_| space.shrink_index(1000)).sum();
+    assert!(freed > 50_000, "{freed}");
+    space.validate().unwrap();
+}
+
+#[test]
+fn leaves_of_the_page_map_serve_other_places_when_nothing_starts_in_them() {
+    let machine = SimMachine::new(1);
+    let all = pages(16, 1 << 31);
+    let space = VmapSpace::<_, config::Default>::new(all, all, &machine).unwrap();
+    let (areas, size) = (some_of(30_000), 512);
+    let start_of = |place: u64, n: u64| (place << 24) + n * size;
+    let mut peak = 0;
+    for place in 1..=6 {
+        for n in 0..areas {
+            let _by_address = space.alloc_at(pages(start_of(place, n), size)).unwrap();
+        }
+        if place == 1 {
+            peak = machine.tables();
+            // Three leaves a page, a table for each 2^17 pages, and what the space began with.
+            assert!(peak <= areas / 3 + areas * size / (1 << 17) + 20, "{peak}");
+        }
+        // Places of leaves are tables that stay: one for each 2^17 pages.
+        assert!(machine.tables() <= peak + (place - 1) * (areas * size / (1 << 17) + 1), "place {place}");
+        space.validate().unwrap();
+        for n in 0..areas {
+            let at = Va::from_page(start_of(place, n));
+            assert_eq!(space.find_enclosing(at).map(|seen| seen.range.start()), Some(at));
+            let gone = Va::from_page(start_of(place - 1, n));
+            assert!(space.find(gone).is_none() && space.free_at(gone).is_err());
+            space.free_at(at).unwrap();
+        }
+        space.purge(Purge::Full);
+        space.validate().unwrap();
+    }
+    drop(space);
+    assert_eq!(machine.tables(), 0);
+}
+
+#[test]
+fn a_handle_outlives_the_leaf_of_its_page_and_frees_nothing() {
+    let machine = SimMachine::new(1);
+    let all = pages(16, 1 << 31);
+    let space = VmapSpace::<_, config::Default>::new(all, all, &machine).unwrap();
+    let (near, far) = (pages(1 << 12, 2), pages(1 << 30, 2));
+    let mut handles = [None, None];
+    for round in 0..20 {
+        // The only area, in turn at two places, with whatever leaf is empty longest.
+        for (range, handle) in [near, far].into_iter().zip(&mut handles) {
+            let new = space.alloc_at(range).unwrap();
+            if let Some(old) = handle.replace(new) {
+                assert!(
+                    space.free(old).is_err(),
+                    "round {round}: a handle of before frees what is at {range}"
+                );
+            }
+            space.free_at(range.start()).unwrap();
+            space.purge(Purge::Full);
+        }
+    }
+    space.validate().unwrap();
+}

@@ -1,0 +1,476 @@
+//! Magazines: what they save, what they hold, and when they give it back.
+
+use std::sync::Mutex;
+use va_base::{Align, LockClass, Pages, Request, Va, VaRange};
+use va_sim::machine::{Flushing, SimMachine, lockings};
+use va_space::config::Default as Ours;
+use va_space::{Area, Drained, Magazine, Purge, SpaceError, State, VmapSpace};
+
+const FIRST: u64 = 0xf_ffc9_0000_0000;
+
+fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Ours> {
+    let extent = VaRange::from_pages(FIRST, FIRST + size).unwrap();
+    VmapSpace::new(extent, extent, machine).unwrap()
+}
+
+fn ask(size: u64) -> Request {
+    Request::pages(size).unwrap()
+}
+
+/// Locks that this thread took so far, but for those of magazines.
+fn shared_lockings() -> u64 {
+    let taken = lockings();
+    taken.iter().sum::<u64>() - taken[LockClass::Owner as usize]
+}
+
+#[test]
+fn a_hot_pair_takes_a_shared_lock_less_than_once_in_twenty() {
+    for size in [1, 2, 64, 256, 257] {
+        let machine = SimMachine::new(2);
+        let space = space(&machine, 1 << 22);
+        let mut magazine = space.magazine(0).unwrap();
+        let mut pair = || {
+            let area = magazine.alloc(&ask(size)).unwrap();
+            magazine.free(area).unwrap();
+        };
+        // Until pools are what they will be.
+        let pairs = 3 * 16_384 / size + 1000;
+        (0..pairs).for_each(|_| pair());
+        let before = shared_lockings();
+        (0..pairs).for_each(|_| pair());
+        let taken = shared_lockings() - before;
+        let each = taken as f64 / pairs as f64;
+        println!("{size} pages: {each:.4} locks a pair");
+        assert!(each <= if size <= 2 { 0.05 } else { 0.4 }, "{size} pages: {each}");
+        drop(magazine);
+        assert_eq!(space.validate(), Ok(()));
+    }
+}
+
+#[test]
+fn mg1_mg2_what_it_holds_is_bounded_and_told() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 1 << 22);
+    let mut magazine = space.magazine(0).unwrap();
+    let mut state = 1u64;
+    let (mut out, mut most_cached, mut most_pooled) = (Vec::new(), 0, 0);
+    for round in 0..8 {
+        // Ever more is out, so that more comes back than the stock may hold.
+        for _ in 0..8000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            if state >> 61 <= 2 + u64::from(out.len() < 100 * round) {
+                out.push(magazine.alloc(&ask(1 + (state >> 40) % 300)).unwrap());
+            } else if !out.is_empty() {
+                let area = out.swap_remove((state >> 20) as usize % out.len());
+                magazine.free(area).unwrap();
+            }
+            let stats = space.stats();
+            most_cached = most_cached.max(stats.cached_pages.get());
+            most_pooled = most_pooled.max(stats.pooled_pages.get());
+            // The stock, and what is away and has landed.
+            assert!(stats.cached_pages.get() <= 2 << 16, "MG1: {stats:?}");
+            assert!(stats.lazy_pages.get() - space.lazy_pages().get() <= 16_384 + 300, "MG1: {stats:?}");
+        }
+        for area in out.drain(..) {
+            magazine.free(area).unwrap();
+        }
+        // SP1 counts words against cells: MG2.
+        assert_eq!(space.validate(), Ok(()));
+    }
+    assert!(most_cached > 1 << 15 && most_pooled > 0, "{most_cached} {most_pooled} {:?}", space.stats());
+}
+
+#[test]
+fn what_is_cached_elsewhere_is_drained_while_its_owner_sleeps() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 64);
+    let mut theirs = space.magazine(1).unwrap();
+    // One from the index, then rows of 2, 4 and 8.
+    let held: Vec<_> = (0..8).map(|_| theirs.alloc(&ask(1)).unwrap()).collect();
+    let stats = space.stats();
+    assert_eq!((stats.cached_pages.get(), stats.cached_areas), (7, 7));
+    let failed = space.alloc(0, &ask(60)).unwrap_err();
+    assert!(matches!(failed, SpaceError::NoSpace { cached, .. } if cached == Pages::new(0)), "{failed}");
+    assert_eq!(space.stats().cached_areas, 0);
+    for area in held {
+        theirs.free(area).unwrap();
+    }
+    // The failure is known, and what was freed since is in a magazine.
+    assert_eq!(space.alloc(0, &ask(64)).map(|area| area.size()), Ok(Pages::new(64)));
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn idle_magazines_hold_a_share_and_no_request_waits_for_their_owners() {
+    let machine = SimMachine::new(2);
+    let size = 1 << 18;
+    let space = space(&machine, size);
+    let mut magazines: Vec<_> = (0..8).map(|cpu| space.magazine(cpu).unwrap()).collect();
+    for magazine in &mut magazines {
+        let areas: Vec<_> = (0..size / 8 / 256).map_while(|_| magazine.alloc(&ask(256)).ok()).collect();
+        assert!(areas.len() > 100);
+        for area in areas {
+            magazine.free(area).unwrap();
+        }
+        space.purge(Purge::Full);
+        let stats = space.stats();
+        let held = stats.cached_pages.get() + stats.lazy_pages.get();
+        assert!(held <= 3 * size / 8 + 8 * 256, "{stats:?}");
+    }
+    assert!(space.stats().cached_areas > 0, "{:?}", space.stats());
+    for pages in [size / 2, size] {
+        let area = space.alloc(9, &ask(pages)).unwrap();
+        space.free(area).unwrap();
+    }
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn mg1_a_magazine_that_is_added_makes_the_shares_of_idle_ones_smaller() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 1 << 14);
+    let mut first = space.magazine(0).unwrap();
+    let areas: Vec<_> = (0..1000).map(|_| first.alloc(&ask(1)).unwrap()).collect();
+    areas.into_iter().for_each(|area| first.free(area).unwrap());
+    assert_eq!(space.stats().lazy_pages, Pages::new(1000));
+    // A share is 2048 pages with one magazine, and 256 with eight, of which each may hold three.
+    let _others: Vec<_> = (1..8).map(|cpu| space.magazine(cpu).unwrap()).collect();
+    assert_eq!((space.drain_magazines(), space.validate()), (Drained::default(), Ok(())));
+}
+
+#[test]
+fn a_cpu_that_goes_offline_is_drained_alone() {
+    let machine = SimMachine::new(4);
+    let space = space(&machine, 1 << 16);
+    let mut magazines: Vec<_> = (0..4).map(|cpu| space.magazine(cpu).unwrap()).collect();
+    for magazine in &mut magazines {
+        let areas: Vec<_> = (0..4).map(|_| magazine.alloc(&ask(3)).unwrap()).collect();
+        areas.into_iter().for_each(|area| magazine.free(area).unwrap());
+    }
+    // Four were freed; of rows of 2 and 4 one each was left over.
+    let each = Drained { magazines: 1, pages: Pages::new(21), busy: 0 };
+    assert_eq!(space.drain_cpu(2), each);
+    assert_eq!((space.drain_cpu(2), space.drain_cpu(7)), Default::default());
+    let rest = space.drain_magazines();
+    assert_eq!((rest.magazines, rest.pages, rest.busy), (3, Pages::new(63), 0));
+    assert_eq!(space.validate(), Ok(()));
+    assert!(magazines[2].alloc(&ask(3)).is_ok(), "a drained magazine goes on");
+}
+
+#[test]
+fn sp2_what_is_drained_is_flushed_before_it_is_used_again() {
+    // Open, sealed, or sealed and in flight when another thread drains the magazine.
+    for (count, boarded) in [(3, false), (41, false), (41, true)] {
+        let machine = SimMachine::new(1);
+        machine.drain_elsewhere(true);
+        let space = space(&machine, 1 << 22);
+        machine.set_flushing(Flushing::WhenTold);
+        let mut magazine = space.magazine(0).unwrap();
+        let areas: Vec<_> = (0..count).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
+        for area in areas {
+            machine.map(area.range()).unwrap();
+            machine.unmap(area.range());
+            magazine.free(area).unwrap();
+        }
+        assert!(!boarded || space.drain().waiting);
+        assert_eq!(space.drain_magazines().magazines, 1);
+        assert_eq!((space.validate(), space.lazy_pages()), (Ok(()), Pages::new(count * 200)));
+        for _ in 0..3 {
+            let area = magazine.alloc(&ask(200)).unwrap();
+            machine.map(area.range()).unwrap();
+            machine.complete_flushes();
+            space.purge(Purge::Drain);
+        }
+        assert_eq!(space.validate(), Ok(()));
+    }
+}
+
+#[test]
+fn try_alloc_takes_what_is_at_hand_and_drains_nothing() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 64);
+    let (mut mine, mut theirs) = (space.magazine(0).unwrap(), space.magazine(1).unwrap());
+    let held: Vec<_> = (0..40).map(|_| theirs.try_alloc(&ask(1)).unwrap()).collect();
+    held.into_iter().for_each(|area| theirs.free(area).unwrap());
+    let before = space.stats();
+    assert!(before.cached_areas > 0);
+    let failed = mine.try_alloc(&ask(40)).unwrap_err();
+    assert!(matches!(failed, SpaceError::NoSpace { cached, .. } if cached > Pages::new(0)), "{failed}");
+    assert_eq!(space.stats(), before);
+    assert!(mine.alloc(&ask(40)).is_ok());
+}
+
+/// A magazine puts a flushed area into a pool that a full pass has passed already.
+#[test]
+fn a_failure_is_not_remembered_past_a_return() {
+    type Space = VmapSpace<&'static SimMachine, Ours>;
+    let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
+    let extent = VaRange::from_pages(FIRST, FIRST + 16).unwrap();
+    let space: &'static Space = Box::leak(Box::new(VmapSpace::new(extent, extent, machine).unwrap()));
+    let mut areas: Vec<_> = (0..16).map(|_| space.alloc(0, &ask(1)).unwrap()).collect();
+    areas.sort_by_key(Area::start);
+    let mut magazine: Magazine<'static, _, _> = space.magazine(0).unwrap();
+    // From the second request on, single pages come in rows of two.
+    let freed: Vec<_> = areas.drain(14..).collect();
+    freed.into_iter().for_each(|area| space.free(area).unwrap());
+    space.purge(Purge::Full);
+    let first = magazine.alloc(&ask(1)).unwrap();
+    space.free(first).unwrap();
+    let refill = space.alloc(0, &ask(2).within(extent));
+    assert!(refill.is_ok(), "{refill:?}");
+    // Pages 1 and 2 are a hole, and 3 is lazy: with 2 it would be what is asked for.
+    let mut few = areas.drain(1..4);
+    let (one, two, three) = (few.next().unwrap(), few.next().unwrap(), few.next().unwrap());
+    drop(few);
+    space.free(one).unwrap();
+    space.free(two).unwrap();
+    space.purge(Purge::Full);
+    space.free(three).unwrap();
+    let meanwhile = Mutex::new((magazine, None));
+    let once = std::sync::atomic::AtomicBool::new(false);
+    let kept: &'static _ = Box::leak(Box::new(meanwhile));
+    machine.on_flush(Some(Box::new(move || {
+        if !once.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            let (magazine, held) = &mut *kept.lock().unwrap();
+            *held = magazine.alloc(&ask(1)).ok();
+            magazine.drain();
+        }
+    })));
+    let two_aligned = Request::new(2 << 12, 2 << 12).unwrap();
+    assert_eq!(two_aligned.align(), Align::new(2 << 12).unwrap());
+    let early = space.alloc(1, &two_aligned);
+    assert_eq!(kept.lock().unwrap().1.as_ref().map(Area::start), Some(Va::from_page(FIRST + 1)));
+    let late = space.alloc(1, &two_aligned);
+    let got = early.or(late).map(|area| area.start());
+    assert_eq!(got, Ok(Va::from_page(FIRST + 2)), "{:?}", space.stats());
+}
+
+#[test]
+fn its_own_stock_goes_back_before_its_request_fails() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 64);
+    let mut magazine = space.magazine(0).unwrap();
+    for _ in 0..3 {
+        let areas: Vec<_> = (0..64).map(|_| magazine.alloc(&ask(1)).unwrap()).collect();
+        for area in areas {
+            magazine.free(area).unwrap();
+        }
+        let all = magazine.alloc(&ask(64)).unwrap();
+        magazine.free(all).unwrap();
+    }
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn an_impossible_request_leaves_the_stock_alone() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 64);
+    let mut magazine = space.magazine(0).unwrap();
+    let areas: Vec<_> = (0..20).map(|_| magazine.alloc(&ask(1)).unwrap()).collect();
+    for area in areas {
+        magazine.free(area).unwrap();
+    }
+    magazine.drain();
+    space.purge(Purge::Drain);
+    let _busy: Vec<_> = (0..3).map(|_| magazine.alloc(&ask(1)).unwrap()).collect();
+    let _more = magazine.alloc(&ask(1)).unwrap();
+    let before = space.stats();
+    assert!(before.cached_areas > 0);
+    assert!(magazine.alloc(&ask(65)).is_err());
+    assert_eq!(space.stats(), before);
+}
+
+#[test]
+fn a_magazine_that_is_dropped_leaves_nothing_behind() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 4096);
+    for round in 0..600 {
+        let mut magazine = space.magazine(round).unwrap();
+        let area = magazine.alloc(&ask(3)).unwrap();
+        let other = magazine.alloc(&ask(5)).unwrap();
+        magazine.free(area).unwrap();
+        drop(magazine);
+        space.free(other).unwrap();
+    }
+    let stats = space.stats();
+    assert_eq!((stats.cached_areas, stats.busy_pages.get()), (0, 0));
+    space.purge(Purge::Full);
+    assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
+}
+
+#[test]
+fn there_are_as_many_magazines_as_the_machine_has_memory_for() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 4096);
+    // The nodes of both CPUs, and the first cell.
+    drop((space.magazine(0).unwrap(), space.alloc(1, &ask(1)).unwrap()));
+    let tables = machine.tables();
+    let held: Vec<_> = (0..600).map(|cpu| space.magazine(cpu).unwrap()).collect();
+    assert_eq!(machine.tables() - tables, 599);
+    drop(held);
+    // The memory of those that ended serves others.
+    machine.refuse_after(u64::MAX, 0);
+    let held: Vec<_> = (0..600).map(|cpu| space.magazine(cpu).unwrap()).collect();
+    assert_eq!(space.magazine(0).err(), Some(SpaceError::NoTable));
+    drop(held);
+    drop(space);
+    assert_eq!(machine.tables(), 0);
+}
+
+#[test]
+fn sp2_aliases_in_magazines_are_flushed_though_they_stay_lazy() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 4096);
+    let mut magazine = space.magazine(0).unwrap();
+    let area = magazine.alloc(&ask(3)).unwrap();
+    let range = area.range();
+    machine.map(range).unwrap();
+    machine.unmap(range);
+    magazine.free(area).unwrap();
+    assert_eq!(machine.unclean(range), 3);
+    space.purge(Purge::Aliases);
+    assert_eq!(machine.unclean(range), 0);
+    let seen: Vec<_> = space.areas().map(|seen| seen.state).collect();
+    assert_eq!(seen, [State::Idle]);
+}
+
+#[test]
+fn an_area_of_another_node_goes_home() {
+    let machine = SimMachine::new(2);
+    let space = space(&machine, 4096);
+    let (mut mine, mut theirs) = (space.magazine(0).unwrap(), space.magazine(1).unwrap());
+    let area = mine.alloc(&ask(3)).unwrap();
+    let start = area.start();
+    assert_eq!(theirs.free_at(start), Ok(area.range()));
+    space.purge(Purge::Drain);
+    assert_eq!(mine.alloc(&ask(3)).map(|area| area.start()), Ok(start), "from the pool of its owner");
+    assert!(mine.free(area).is_err(), "the handle is of the area before");
+}
+
+#[test]
+fn a_row_from_the_index_lies_side_by_side_and_is_paid_for() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 4096);
+    let mut magazine = space.magazine(0).unwrap();
+    let areas: Vec<_> = (0..16).map(|_| magazine.alloc(&ask(3)).unwrap()).collect();
+    let starts: Vec<u64> = areas.iter().map(|area| area.start().page_floor() - FIRST).collect();
+    assert_eq!(starts, (0..16).map(|n| 3 * n).collect::<Vec<_>>());
+    assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
+    // Every other goes back, for which no slab is lent any more.
+    machine.refuse_after(0, 0);
+    for (n, area) in areas.into_iter().enumerate() {
+        if n % 2 == 0 {
+            magazine.free(area).unwrap();
+        }
+    }
+    magazine.drain();
+    space.purge(Purge::Full);
+    assert_eq!((space.validate(), space.stats().holes), (Ok(()), 9));
+}
+
+#[test]
+fn a_row_that_lacks_a_table_leaves_nothing_taken() {
+    let machine = SimMachine::new(1);
+    let space = space(&machine, 1 << 22);
+    let mut magazine = space.magazine(0).unwrap();
+    let taken: Vec<_> = (0..63).map(|_| magazine.alloc(&ask(16)).unwrap()).collect();
+    machine.refuse_after(u64::MAX, 0);
+    // The next 4 MiB have no slots: the row is given up, then the single area.
+    let before = space.stats();
+    let more: Vec<_> = (0..20).map_while(|_| magazine.alloc(&ask(16)).ok()).collect();
+    assert!(more.len() < 20, "{before:?}");
+    assert_eq!(space.validate(), Ok(()));
+    machine.refuse_after(u64::MAX, u64::MAX);
+    assert!(magazine.alloc(&ask(16)).is_ok());
+    for area in taken.into_iter().chain(more) {
+        magazine.free(area).unwrap();
+    }
+    drop(magazine);
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn sp2_what_is_away_waits_for_its_flush_wherever_its_magazine_goes() {
+    // Whether the round has boarded when its magazine is dropped, or not yet.
+    for boarded in [false, true] {
+        let machine = SimMachine::new(1);
+        machine.drain_elsewhere(true);
+        let space = space(&machine, 1 << 22);
+        machine.set_flushing(Flushing::WhenTold);
+        let mut magazine = space.magazine(0).unwrap();
+        let areas: Vec<_> = (0..41).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
+        let ranges: Vec<_> = areas.iter().map(Area::range).collect();
+        for area in areas {
+            machine.map(area.range()).unwrap();
+            machine.unmap(area.range());
+            magazine.free(area).unwrap();
+        }
+        // 8200 pages are more than one CPU may leave lazy: the round is sealed.
+        assert_eq!(space.lazy_pages(), Pages::new(8200));
+        assert_eq!(space.validate(), Ok(()));
+        if boarded {
+            assert!(space.drain().waiting);
+        }
+        drop(magazine);
+        assert_eq!((space.validate(), space.lazy_pages()), (Ok(()), Pages::new(8200)), "boarded: {boarded}");
+        let mut other = space.magazine(0).unwrap();
+        let early = other.alloc(&ask(200)).unwrap();
+        machine.map(early.range()).unwrap();
+        space.purge(Purge::Drain);
+        machine.complete_flushes();
+        space.purge(Purge::Drain);
+        machine.complete_flushes();
+        space.purge(Purge::Drain);
+        assert_eq!((space.validate(), space.lazy_pages()), (Ok(()), Pages::new(0)), "boarded: {boarded}");
+        let late = other.alloc(&ask(200)).unwrap();
+        machine.map(late.range()).unwrap();
+        assert!(ranges.contains(&late.range()) && !ranges.contains(&early.range()));
+    }
+}
+
+#[test]
+fn what_landed_is_the_stock_again_without_a_lock() {
+    let machine = SimMachine::new(1);
+    machine.drain_elsewhere(true);
+    let space = space(&machine, 1 << 22);
+    let mut magazine = space.magazine(0).unwrap();
+    let areas: Vec<_> = (0..41).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
+    for area in areas {
+        magazine.free(area).unwrap();
+    }
+    assert_eq!((space.stats().cached_areas, space.lazy_pages()), (0, Pages::new(8200)));
+    assert_eq!((space.drain().waiting, space.stats().flushes), (false, 1));
+    assert_eq!((space.stats().cached_areas, space.lazy_pages()), (41, Pages::new(0)));
+    let before = shared_lockings();
+    let again: Vec<_> = (0..41).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
+    assert_eq!(shared_lockings(), before);
+    // Nothing is due: a worker that is woken too late does nothing.
+    assert_eq!((space.drain().waiting, space.stats().flushes), (false, 1));
+    assert_eq!(space.validate(), Ok(()));
+    drop(again);
+}
+
+/// A node that is made after flights have landed numbers its tickets from there on: no earlier flight covers what it seals.
+#[test]
+fn sp2_a_magazine_of_a_node_that_is_made_late_waits_for_a_flush_of_its_own() {
+    let machine = SimMachine::new(8);
+    let extent = VaRange::from_pages(FIRST, FIRST + 4096).unwrap();
+    type Small = va_sim::small::Small<Ours, 400, 256>;
+    let space = VmapSpace::<_, Small>::new(extent, extent, &machine).unwrap();
+    for _ in 0..3 {
+        let area = space.alloc(0, &ask(4)).unwrap();
+        space.free(area).unwrap();
+        space.purge(Purge::Drain);
+    }
+    // With two magazines each seals a round before there is anything to be purged.
+    let _other = space.magazine(0).unwrap();
+    let mut magazine = space.magazine(5).unwrap();
+    for _ in 0..200 {
+        let area = magazine.alloc(&ask(8)).unwrap();
+        machine.map(area.range()).unwrap();
+        machine.unmap(area.range());
+        magazine.free(area).unwrap();
+    }
+    drop(magazine);
+    assert_eq!(space.validate(), Ok(()));
+}

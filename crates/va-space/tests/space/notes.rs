@@ -1,0 +1,164 @@
+//! Notes, detached areas, the last byte of every area and the lazy ones, beside maps that are obviously right.
+
+use std::collections::{BTreeMap, BTreeSet};
+use va_base::{Context, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_sim::machine::SimMachine;
+use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
+use va_space::{Config, DetachedArea, Purge, ReleaseError, State, VmapSpace};
+
+const FIRST: u64 = 0xf_ffc9_0000_0000;
+
+fn pages(first: u64, end: u64) -> VaRange {
+    VaRange::from_pages(first, end).unwrap()
+}
+
+/// Pages and note of each busy area by first page; what is detached.
+#[derive(Default)]
+struct Model {
+    busy: BTreeMap<u64, (u64, Option<u64>)>,
+    detached: Vec<DetachedArea>,
+    lazy: BTreeSet<(u64, u64)>,
+}
+
+fn agrees<C: Config>(space: &VmapSpace<&SimMachine, C>, model: &Model, page: u64) {
+    if let Some((&start, &(count, note))) = model.busy.range(..=page).next_back() {
+        // Any byte, the very last one included.
+        for at in [Va::from_page(start), Va::new((start + count) * PAGE_SIZE - 1)] {
+            let seen = space.find_enclosing(at).unwrap();
+            assert_eq!((seen.range, seen.note), (pages(start, start + count), note));
+        }
+        let seen = space.find(Va::from_page(start)).unwrap();
+        assert_eq!((seen.range, seen.note, seen.state), (pages(start, start + count), note, State::Busy));
+        let above =
+            space.find_above(Va::new((start + count) * PAGE_SIZE)).map(|seen| (seen.range, seen.note));
+        let next = model.busy.range(start + 1..).next();
+        assert_eq!(above, next.map(|(&start, &(count, note))| (pages(start, start + count), note)));
+    }
+    for area in &model.detached {
+        let at = area.range().start();
+        assert_eq!((space.find(at), space.find_enclosing(at)), (None, None));
+        assert!(matches!(space.free_at(at), Err(ReleaseError::NoArea { .. })));
+        assert!(matches!(space.detach(at), Err(ReleaseError::NoArea { .. })));
+        assert!(matches!(space.note(at, 1), Err(ReleaseError::NoArea { .. })));
+    }
+}
+
+fn notes<C: Config>(seed: u64) {
+    let machine = SimMachine::new(3);
+    let extent = pages(FIRST, FIRST + 3000);
+    let space = VmapSpace::<_, C>::new(extent, extent, &machine).unwrap();
+    let (mut model, mut state) = (Model::default(), seed);
+    let mut roll = |below: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % below
+    };
+    for _ in 0..1500 {
+        let nth = roll(1 << 20) as usize % model.busy.len().max(1);
+        let at = model.busy.iter().nth(nth).map(|(&page, &(count, note))| (page, count, note));
+        match (roll(16), at) {
+            (0..5, _) | (_, None) => {
+                let size = 1 + roll(9);
+                let Ok(area) = space.alloc(roll(3) as u32, &Request::pages(size).unwrap()) else { continue };
+                machine.map(area.range()).unwrap();
+                let seen = space.find(area.start()).unwrap();
+                assert_eq!(seen.note, None, "a new area has the note of an old one");
+                model.busy.insert(area.start().page_floor(), (size, None));
+            }
+            (5..9, Some((page, count, _))) => {
+                let note = roll(u64::MAX);
+                space.note(Va::from_page(page), note).unwrap();
+                model.busy.insert(page, (count, Some(note)));
+            }
+            (9..12, Some((page, count, _))) => {
+                machine.unmap(pages(page, page + count));
+                space.free_at(Va::from_page(page)).unwrap();
+                model.busy.remove(&page);
+                model.lazy.insert((page, page + count));
+            }
+            (12, Some((page, count, note))) => {
+                let area = space.detach(Va::from_page(page)).unwrap();
+                assert_eq!((area.range(), area.note()), (pages(page, page + count), note));
+                model.busy.remove(&page);
+                model.detached.push(area);
+            }
+            (13, _) => {
+                if let Some(area) = model.detached.pop() {
+                    let (page, end) = area.range().whole_pages();
+                    machine.unmap(area.range());
+                    space.release(Context::Sleeping, area);
+                    model.lazy.insert((page, end));
+                }
+            }
+            (14, Some((page, count, note))) if count > 1 => {
+                let cut = page + 1 + roll(count - 1);
+                space.split(Va::from_page(cut)).unwrap();
+                model.busy.insert(page, (cut - page, note));
+                model.busy.insert(cut, (page + count - cut, None));
+                if roll(2) == 0 {
+                    space.join(Va::from_page(cut)).unwrap();
+                    model.busy.remove(&cut);
+                    model.busy.insert(page, (count, note));
+                }
+            }
+            _ => {
+                space.purge([Purge::Drain, Purge::Full][roll(2) as usize]);
+                model.lazy.clear();
+            }
+        }
+        assert_eq!(space.validate(), Ok(()));
+        agrees(&space, &model, FIRST + roll(3000));
+        if space.stats().purges == 0 || model.lazy.is_empty() {
+            let mut lazy = BTreeSet::new();
+            space.for_each_lazy(|range| assert!(lazy.insert(range.whole_pages()), "{range} twice"));
+            assert_eq!(lazy, model.lazy);
+        }
+    }
+    for area in model.detached {
+        machine.unmap(area.range());
+        space.release(Context::Atomic, area);
+    }
+    for page in model.busy.into_keys() {
+        space.free_at(Va::from_page(page)).unwrap();
+    }
+    space.purge(Purge::Full);
+    assert_eq!((space.stats().areas, space.stats().free_pages), (0, Pages::new(3000)));
+}
+
+#[test]
+fn notes_and_detached_areas_agree_with_a_map() {
+    for seed in 1..5 {
+        notes::<Ours>(seed);
+        notes::<WithTrees<Ours>>(seed);
+        notes::<Linux69>(seed);
+        notes::<OneLock52>(seed);
+    }
+}
+
+#[test]
+fn lazy_areas_are_met_until_their_flush_has_ended() {
+    let machine = SimMachine::new(2);
+    machine.set_flushing(va_sim::machine::Flushing::WhenTold);
+    let extent = pages(FIRST, FIRST + 4096);
+    let space = VmapSpace::<_, Ours>::new(extent, extent, &machine).unwrap();
+    let window = pages(FIRST + 2000, FIRST + 2100);
+    // Of a node, of none, and of a size that many share.
+    let asks = [(0, 3, None), (1, 300, None), (0, 7, Some(window)), (1, 3, None)];
+    let mut out = BTreeSet::new();
+    for (cpu, size, within) in asks {
+        let request = Request::pages(size).unwrap();
+        let area = space.alloc(cpu, &within.map_or(request, |window| request.within(window))).unwrap();
+        out.insert(area.range().whole_pages());
+        space.free(area).unwrap();
+    }
+    let lazy = || {
+        let mut lazy = BTreeSet::new();
+        space.for_each_lazy(|range| _ = lazy.insert(range.whole_pages()));
+        lazy
+    };
+    assert_eq!(lazy(), out);
+    assert!(space.purge(Purge::Drain).waiting);
+    assert_eq!(lazy(), out, "in flight");
+    machine.complete_flushes();
+    space.purge(Purge::Drain);
+    assert_eq!(lazy(), BTreeSet::new());
+}

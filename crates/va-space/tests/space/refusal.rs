@@ -1,0 +1,138 @@
+//! A machine that lends nothing: what needs memory fails and changes nothing, what frees needs none.
+
+use va_base::{AllocError, Request, VaRange};
+use va_sim::machine::SimMachine;
+use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
+use va_space::{Config, Purge, SpaceError, VmapSpace};
+
+const FIRST: u64 = 0xf_ffc9_0000_0000;
+
+fn pages(first: u64, end: u64) -> VaRange {
+    VaRange::from_pages(FIRST + first, FIRST + end).unwrap()
+}
+
+fn space<C: Config>(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, C> {
+    VmapSpace::new(pages(0, size), pages(0, size), machine).unwrap()
+}
+
+fn ask(size: u64) -> Request {
+    Request::pages(size).unwrap()
+}
+
+#[test]
+fn sp3_a_free_and_its_purge_need_nothing_from_the_machine() {
+    fn frees<C: Config>() {
+        let machine = SimMachine::new(4);
+        let space = space::<C>(&machine, 20_000);
+        let areas: Vec<_> = (0..5000).map(|n| space.alloc(n, &ask(1 + u64::from(n) % 3)).unwrap()).collect();
+        machine.refuse_after(0, 0);
+        // Every other one first, so that as many holes as possible come to be.
+        let (even, odd): (Vec<_>, Vec<_>) = areas.into_iter().enumerate().partition(|(n, _)| n % 2 == 0);
+        for half in [even, odd] {
+            for (_, area) in half {
+                space.free(area).unwrap();
+            }
+            space.purge(Purge::Full);
+            assert_eq!(space.validate(), Ok(()));
+        }
+        assert_eq!((space.stats().holes, space.stats().free_pages.get()), (1, 20_000));
+    }
+    frees::<Ours>();
+    frees::<Linux69>();
+    frees::<OneLock52>();
+    frees::<WithTrees<Ours>>();
+}
+
+#[test]
+fn sp4_a_refused_table_or_slab_changes_nothing() {
+    fn refused<C: Config>(slabs: u64, tables: u64) -> SpaceError {
+        let machine = SimMachine::new(2);
+        let space = space::<C>(&machine, 1 << 30);
+        // Far apart, so that each needs tables and the index many holes.
+        let windows = |n: u64| pages(n * 5000, n * 5000 + 2000);
+        let fill = |n| space.alloc(0, &ask(7).within(windows(n)));
+        let _first: Vec<_> = (0..40).map(|n| fill(n).unwrap()).collect();
+        machine.refuse_after(slabs, tables);
+        let before = space.stats();
+        let error = (40..4000).find_map(|n| fill(n).err());
+        machine.refuse_after(u64::MAX, u64::MAX);
+        assert_eq!(space.validate(), Ok(()));
+        assert!(space.stats().areas >= before.areas);
+        let again = fill(3999).map(|area| area.start());
+        assert_eq!(again, Ok(windows(3999).start()), "the refusal left the place as it was");
+        error.unwrap()
+    }
+    assert_eq!(refused::<Ours>(u64::MAX, 3), SpaceError::NoTable);
+    assert_eq!(refused::<Linux69>(u64::MAX, 0), SpaceError::NoTable);
+    assert!(matches!(refused::<Ours>(0, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
+    assert!(matches!(refused::<WithTrees<Ours>>(0, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
+    assert!(matches!(refused::<Linux69>(1, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
+}
+
+#[test]
+fn sp4_a_space_that_cannot_begin_hands_everything_back() {
+    for tables in 0..8 {
+        let machine = SimMachine::new(4);
+        machine.refuse_after(u64::MAX, tables);
+        let made = VmapSpace::<_, Ours>::new(pages(0, 10), pages(0, 10), &machine);
+        assert_eq!(made.err(), (tables < 6).then_some(SpaceError::NoTable), "4 for the map, a group, a node");
+        assert_eq!(machine.tables(), 0);
+        machine.refuse_after(u64::MAX, tables);
+        let made = VmapSpace::<_, Linux69>::new(pages(0, 10), pages(0, 10), &machine);
+        assert!(made.is_err(), "3 more nodes");
+        assert_eq!(machine.tables(), 0);
+    }
+}
+
+#[test]
+fn sp4_a_node_that_cannot_be_made_leaves_the_space_as_it_was_and_is_made_later() {
+    let machine = SimMachine::new(4096);
+    let space = space::<Ours>(&machine, 1 << 20);
+    assert_eq!(space.nodes(), 4096);
+    let first = space.alloc(0, &ask(3)).unwrap();
+    let (before, tables) = (space.stats(), machine.tables());
+    machine.refuse_after(u64::MAX, 0);
+    assert_eq!(space.alloc(4095, &ask(3)), Err(SpaceError::NoTable));
+    assert_eq!(space.magazine(9).err(), Some(SpaceError::NoTable));
+    // A caller that may not wait does not ask: the area has no owner.
+    let atomic = ask(3).context(va_base::Context::Atomic);
+    let area = space.alloc(4095, &atomic).unwrap();
+    assert_eq!(space.find(area.start()).unwrap().owner, None);
+    space.free(area).unwrap();
+    space.purge(Purge::Full);
+    assert_eq!((space.stats().free_pages, machine.tables()), (before.free_pages, tables));
+    machine.refuse_after(u64::MAX, u64::MAX);
+    let area = space.alloc(4095, &ask(3)).unwrap();
+    assert_eq!(space.find(area.start()).unwrap().owner, Some(4095));
+    assert_eq!(machine.tables(), tables + 2, "a group and a node");
+    space.free(area).unwrap();
+    space.free(first).unwrap();
+    assert_eq!(space.purge(Purge::Drain).left.get(), 0);
+    assert_eq!(space.validate(), Ok(()));
+    drop(space);
+    assert_eq!(machine.tables(), 0);
+}
+
+#[test]
+fn sp4_a_lookup_without_a_record_leaves_nothing_behind() {
+    // Room for 16 areas in each node's tree without a piece of memory; the index itself has all it needs for the areas side by side.
+    let machine = SimMachine::new(1);
+    let space = space::<WithTrees<Ours>>(&machine, 1 << 20);
+    machine.refuse_after(0, u64::MAX);
+    let areas: Vec<_> = (0..16).map(|_| space.alloc(0, &ask(3)).unwrap()).collect();
+    let before = space.stats();
+    assert!(matches!(space.alloc(0, &ask(3)), Err(SpaceError::Index(AllocError::NoMeta { .. }))));
+    // Of congruent areas the second finds no record: the first gives its own back.
+    let parts = [(0, va_base::PAGE_SIZE), (16 * va_base::PAGE_SIZE, va_base::PAGE_SIZE)];
+    space.free(areas.into_iter().next_back().unwrap()).unwrap();
+    space.purge(Purge::Full);
+    assert_eq!(space.stats().areas, 15);
+    let refused = space.alloc_congruent(&va_tree::Congruent::new(&parts, va_base::PAGE_SIZE).unwrap());
+    assert!(matches!(refused, Err(SpaceError::Index(AllocError::NoMeta { .. }))), "{refused:?}");
+    assert_eq!(space.validate(), Ok(()));
+    assert_eq!((space.stats().areas, space.stats().holes), (15, before.holes));
+    let _again = space.alloc(0, &ask(3)).unwrap();
+    assert_eq!(space.stats().free_pages, before.free_pages);
+    drop(space);
+    assert_eq!(machine.tables(), 0);
+}

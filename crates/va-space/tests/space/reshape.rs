@@ -1,0 +1,185 @@
+//! Areas that change their shape, beside the twin of the space: the same answers, the same areas, nothing lost.
+
+use proptest::prelude::*;
+use va_base::{Pages, Request, Va, VaRange};
+use va_sim::machine::SimMachine;
+use va_sim::model::ModelIndex;
+use va_sim::small::Small;
+use va_sim::space_model::SpaceModel;
+use va_space::config::{Default as Ours, WithTrees};
+use va_space::{Config, Purge, ReshapeError, SpaceError, State, VmapSpace};
+use va_tree::FreeIndex;
+
+/// Purges in one slice each, as the model's are: a request that ends one early finds as good an answer, and another.
+type Whole = Small<Ours, 8192, { u64::MAX }>;
+
+const FIRST: u64 = 0xf_ffc9_0000_0000;
+
+fn pages(first: u64, end: u64) -> VaRange {
+    VaRange::from_pages(FIRST + first, FIRST + end).unwrap()
+}
+
+fn at(page: u64) -> Va {
+    Va::from_page(FIRST + page)
+}
+
+/// What a test can do. Places are pages of the space, or the nth busy area.
+#[derive(Clone, Debug)]
+enum Call {
+    Alloc(u64),
+    AllocAt(u64, u64),
+    Split(u64),
+    Join(u64),
+    JoinArea(usize),
+    Resize(u64, u64),
+    ResizeArea(usize, u64),
+    Free(usize),
+    Purge,
+}
+
+fn call(size: u64) -> impl Strategy<Value = Call> {
+    prop_oneof![
+        4 => (1..12u64).prop_map(Call::Alloc),
+        4 => (0..size, 1..12u64).prop_map(|(page, pages)| Call::AllocAt(page, pages)),
+        6 => (0..size).prop_map(Call::Split),
+        1 => (0..size).prop_map(Call::Join),
+        4 => any::<usize>().prop_map(Call::JoinArea),
+        1 => (0..size, 0..20u64).prop_map(|(page, pages)| Call::Resize(page, pages)),
+        8 => (any::<usize>(), 0..20u64).prop_map(|(nth, pages)| Call::ResizeArea(nth, pages)),
+        4 => any::<usize>().prop_map(Call::Free),
+        1 => Just(Call::Purge),
+    ]
+}
+
+fn compare<C: Config>(size: u64, calls: &[Call]) -> Result<(), TestCaseError> {
+    let machine = SimMachine::new(1);
+    let space = VmapSpace::<_, C>::new(pages(0, size), pages(0, size), &machine).unwrap();
+    let index = ModelIndex::new(pages(0, size), pages(0, size)).unwrap();
+    let mut model = SpaceModel::<C, _>::new(index, 1);
+    for call in calls {
+        let areas: Vec<_> = model.busy().collect();
+        let nth = |nth: usize| areas[nth % areas.len()].start();
+        match call {
+            &Call::Alloc(size) => {
+                let request = Request::pages(size).unwrap();
+                let got = space.alloc(0, &request).map(|area| area.start());
+                prop_assert_eq!(got.ok(), model.alloc(0, &request));
+            }
+            &Call::AllocAt(page, size_wanted) => {
+                let range = pages(page, (page + size_wanted).min(size));
+                let got = space.alloc_at(range);
+                prop_assert_eq!(got.is_ok(), model.alloc_at(range), "{:?}: {:?}", call, got);
+                prop_assert!(got.is_ok_and(|area| area.range() == range) || space.alloc_at(range).is_err());
+            }
+            &Call::Split(page) => {
+                let got = space.split(at(page));
+                prop_assert_eq!(got.is_ok(), model.split(at(page)), "{:?}: {:?}", call, got);
+            }
+            Call::Join(_) | Call::JoinArea(_) => {
+                let place = match *call {
+                    Call::Join(page) => at(page),
+                    Call::JoinArea(n) if !areas.is_empty() => nth(n),
+                    _ => continue,
+                };
+                let got = space.join(place);
+                prop_assert_eq!(got.is_ok(), model.join(place), "{:?}: {:?}", call, got);
+            }
+            Call::Resize(..) | Call::ResizeArea(..) => {
+                let (place, want) = match *call {
+                    Call::Resize(page, want) => (at(page), want),
+                    Call::ResizeArea(n, want) if !areas.is_empty() => (nth(n), want),
+                    _ => continue,
+                };
+                let got = space.resize_at(place, Pages::new(want));
+                prop_assert_eq!(got.is_ok(), model.resize(place, want), "{:?}: {:?}", call, got);
+                if let Err(ReshapeError::Blocked { area, requested, possible }) = got {
+                    prop_assert!(area.len_bytes() >> 12 <= possible.get() && possible < requested);
+                    // What it says is possible is, and one page more is not.
+                    prop_assert!(space.resize_at(place, Pages::new(possible.get() + 1)).is_err());
+                    prop_assert!(space.resize_at(place, possible).is_ok());
+                    prop_assert!(model.resize(place, possible.get()));
+                }
+            }
+            &Call::Free(n) if !areas.is_empty() => {
+                prop_assert_eq!(space.free_at(nth(n)).ok(), model.free_at(nth(n)));
+            }
+            Call::Free(_) => {}
+            Call::Purge => {
+                space.purge(Purge::Full);
+                model.purge(Purge::Full);
+            }
+        }
+        prop_assert_eq!(space.validate(), Ok(()), "{:?}", call);
+        let busy: Vec<_> =
+            space.areas().filter(|seen| seen.state == State::Busy).map(|seen| seen.range).collect();
+        prop_assert_eq!(busy, model.busy().collect::<Vec<_>>(), "{:?}", call);
+        prop_assert_eq!(space.stats().holes, model.index().hole_count(), "{:?}", call);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_space_whose_areas_change_shape_answers_as_its_twin(
+        (size, calls) in (30..200u64).prop_flat_map(|size| (Just(size), prop::collection::vec(call(size), 1..200)))
+    ) {
+        compare::<Whole>(size, &calls)?;
+        compare::<WithTrees<Whole>>(size, &calls)?;
+    }
+}
+
+#[test]
+fn sp3_areas_cut_to_pages_come_back_without_anything_from_the_machine() {
+    let machine = SimMachine::new(1);
+    let space = VmapSpace::<_, Ours>::new(pages(0, 4000), pages(0, 4000), &machine).unwrap();
+    let start = space.alloc(0, &Request::pages(4000).unwrap()).unwrap().start();
+    for page in 1..4000 {
+        space.split(at(page)).unwrap();
+    }
+    machine.refuse_after(0, 0);
+    for page in (0..4000).step_by(2).chain((1..4000).step_by(2)) {
+        space.free_at(at(page)).unwrap();
+    }
+    space.purge(Purge::Full);
+    assert_eq!((space.validate(), space.stats().holes, start), (Ok(()), 1, at(0)));
+}
+
+#[test]
+fn sp4_a_shape_that_is_refused_changes_nothing() {
+    let machine = SimMachine::new(1);
+    let size = 1 << 20;
+    let space = VmapSpace::<_, Ours>::new(pages(0, size), pages(0, size), &machine).unwrap();
+    let start = space.alloc(0, &Request::pages(size).unwrap()).unwrap().start();
+    machine.refuse_after(0, 0);
+    let seen = |space: &VmapSpace<_, _>| (space.find(start), space.stats());
+    // Far from the start, in tables that were never lent; then near it, until the index wants records.
+    let mut refused = Vec::new();
+    for page in [size / 2].into_iter().chain(1..3000) {
+        let before = seen(&space);
+        match space.split(at(page)) {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(seen(&space), before);
+                refused.push(error);
+            }
+        }
+        assert!(refused.len() < 5000);
+    }
+    assert!(refused.contains(&ReshapeError::NoMeta(SpaceError::NoTable)), "{refused:?}");
+    machine.refuse_after(u64::MAX, u64::MAX);
+    assert_eq!(space.validate(), Ok(()));
+    let unchanged = |error: ReshapeError| (error, space.validate()).1 == Ok(());
+    assert!(unchanged(space.split(Va::new(at(3).get() + 1)).unwrap_err()));
+    assert!(unchanged(space.split(start).unwrap_err()));
+    assert!(unchanged(space.join(start).unwrap_err()));
+    assert!(unchanged(space.resize_at(start, Pages::new(0)).unwrap_err()));
+    assert!(unchanged(space.resize_at(start, Pages::new(u64::MAX)).unwrap_err()));
+    assert!(unchanged(space.resize_at(Va::new(start.get() + 1), Pages::new(1)).unwrap_err()));
+    let blocked = space.resize_at(start, Pages::new(9)).unwrap_err();
+    assert!(
+        matches!(blocked, ReshapeError::Blocked { possible, .. } if possible == Pages::new(1)),
+        "{blocked}"
+    );
+}

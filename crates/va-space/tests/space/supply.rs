@@ -1,0 +1,104 @@
+//! Metadata that a space fetches with no lock held when it has none under one, and that a shrinker gets back.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use va_base::{Context, Epoch, LockClass, Machine, Platform, Record, Request, Table, VaRange};
+use va_sim::machine::SimMachine;
+use va_space::{Purge, VmapSpace, config};
+
+/// A machine that has no memory for what a call asks in its first hold of `free`.
+struct Strict {
+    sim: SimMachine,
+    holds: AtomicU64,
+}
+
+impl Platform for Strict {
+    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        if self.holds.load(Ordering::Relaxed) == 1 { None } else { self.sim.lend_slab(min) }
+    }
+
+    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        self.sim.take_back_slab(slab);
+    }
+}
+
+impl Machine for Strict {
+    type Lock = <SimMachine as Machine>::Lock;
+    type PurgeLock = <SimMachine as Machine>::PurgeLock;
+    type OwnerLock = <SimMachine as Machine>::OwnerLock;
+
+    fn cpus_possible(&self) -> u32 {
+        self.sim.cpus_possible()
+    }
+
+    fn cpus_online(&self) -> u32 {
+        self.sim.cpus_online()
+    }
+
+    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+        self.sim.lend_table()
+    }
+
+    fn take_back_table<T: Table>(&self, table: &'static T) {
+        self.sim.take_back_table(table);
+    }
+
+    fn flush(&self, ranges: &[VaRange]) -> Epoch {
+        self.sim.flush(ranges)
+    }
+
+    fn completed(&self, epoch: Epoch) -> bool {
+        self.sim.completed(epoch)
+    }
+
+    fn locking(&self, class: LockClass) {
+        if class == LockClass::Free {
+            self.holds.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn window() -> VaRange {
+    VaRange::from_pages(16, 1 << 24).unwrap()
+}
+
+#[test]
+fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
+    let machine = Strict { sim: SimMachine::new(1), holds: AtomicU64::new(2) };
+    let space = VmapSpace::<_, config::Default>::new(window(), window(), &machine).unwrap();
+    let mut magazine = space.magazine(0).unwrap();
+    let large = Request::pages(300).unwrap();
+    let mut areas = Vec::new();
+    for n in 0..3000 {
+        machine.holds.store(0, Ordering::Relaxed);
+        let got = if n % 2 == 0 { space.alloc(0, &large) } else { magazine.alloc(&large) };
+        areas.push(got.unwrap_or_else(|error| panic!("area {n}: {error}")));
+    }
+    // One that may not block has what is there, and nothing is fetched for it.
+    let mut refused = false;
+    for _ in 0..3000 {
+        machine.holds.store(0, Ordering::Relaxed);
+        match space.alloc(0, &large.context(Context::Atomic)) {
+            Ok(area) => areas.push(area),
+            Err(_) => refused = true,
+        }
+    }
+    assert!(refused);
+    machine.holds.store(2, Ordering::Relaxed);
+    areas.into_iter().for_each(|area| space.free(area).unwrap());
+    drop(magazine);
+    space.validate().unwrap();
+}
+
+#[test]
+fn a_shrinker_gets_index_memory_back() {
+    let machine = SimMachine::new(1);
+    let space = VmapSpace::<_, config::Default>::new(window(), window(), &machine).unwrap();
+    let large = Request::pages(300).unwrap();
+    let areas: Vec<_> = (0..5000).map(|_| space.alloc(0, &large).unwrap()).collect();
+    areas.into_iter().for_each(|area| space.free(area).unwrap());
+    space.purge(Purge::Full);
+    space.shrink();
+    let left: usize = (0..100).map(|_| space.shrink_index(1000)).sum();
+    assert_eq!(left, 0, "bytes that were not needed");
+    space.validate().unwrap();
+}

@@ -1,0 +1,272 @@
+//! A platform that refuses slabs: giving back never needs one (SP3), and a refusal changes nothing (SP4).
+
+use va_base::{Align, AllocError, Request, Va, VaRange};
+use va_sim::model::{ModelIndex, PageIndex};
+use va_sim::op::Rng;
+use va_sim::platform::{Refuse, RefusingPlatform};
+use va_tree::btree::BTree;
+use va_tree::rb::{Exact, Linux};
+use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex};
+
+/// Areas that are out before everything is refused: enough for three levels at fanout 16.
+const AREAS: u64 = 3000;
+
+fn space() -> VaRange {
+    VaRange::from_pages(64, 64 + 2 * AREAS).unwrap()
+}
+
+/// An order in which areas come back: numbers below `AREAS`, each once.
+fn orders() -> Vec<(&'static str, Vec<u64>)> {
+    let all = || 0..AREAS;
+    let mut shuffled: Vec<u64> = all().collect();
+    let mut rng = Rng::new(7);
+    for n in (1..shuffled.len()).rev() {
+        shuffled.swap(n, (rng.next_u64() % (n as u64 + 1)) as usize);
+    }
+    let odd_last = |order: Box<dyn Iterator<Item = u64>>| {
+        let (even, odd): (Vec<u64>, Vec<u64>) = order.partition(|n| n % 2 == 0);
+        [even, odd].concat()
+    };
+    vec![
+        ("upward", all().collect()),
+        ("downward", all().rev().collect()),
+        // As many holes as there can be, and then one merge of three after the other.
+        ("every other first", odd_last(Box::new(all()))),
+        ("every other first, downward", odd_last(Box::new(all().rev()))),
+        ("every third, then the rest", [0, 1, 2].into_iter().flat_map(|r| (r..AREAS).step_by(3)).collect()),
+        ("shuffled", shuffled),
+    ]
+}
+
+/// Takes areas of one page, refuses every slab, and gives them back in every order.
+fn sp3<I: FreeIndex>(fresh: impl Fn(RefusingPlatform) -> I) {
+    for (name, order) in orders() {
+        let platform = RefusingPlatform::new(Refuse::Never);
+        let mut index = fresh(platform.clone());
+        for _ in 0..AREAS {
+            index.alloc(&Request::pages(1).unwrap()).unwrap();
+        }
+        platform.set(Refuse::All);
+        let first = index.extent().start().page_floor();
+        for (step, n) in order.into_iter().enumerate() {
+            let back = index.give_back(VaRange::from_pages(first + n, first + n + 1).unwrap());
+            assert_eq!(back, Ok(()), "{name}: area {n}");
+            if step % 64 == 0 {
+                index.validate().unwrap();
+            }
+        }
+        index.validate().unwrap();
+        assert_eq!(
+            (index.live(), index.hole_count(), index.holes().next()),
+            (0, 1, Some(index.extent())),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn sp3_giving_back_never_needs_a_slab() {
+    sp3(|platform| RbIndex::<Linux, _>::new(space(), space(), platform).unwrap());
+    sp3(|platform| RbIndex::<Exact, _>::new(space(), space(), platform).unwrap());
+    sp3(|platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap());
+    sp3(|platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap().with_rows().unwrap());
+    sp3(|platform| BTreeIndex::new(space(), space(), platform).unwrap());
+    sp3(|platform| BTreeIndex32::new(space(), space(), platform).unwrap().with_rows().unwrap());
+}
+
+#[test]
+fn sp3_pieces_are_paid_when_they_are_reserved() {
+    fn pieces<I: FreeIndex>(fresh: impl Fn(RefusingPlatform) -> I) {
+        let platform = RefusingPlatform::new(Refuse::Never);
+        let mut index = fresh(platform.clone());
+        let all = index.extent();
+        index.take(all).unwrap();
+        index.reserve_pieces(AREAS).unwrap();
+        platform.set(Refuse::All);
+        let (first, _) = all.whole_pages();
+        // One area comes back page by page, every other page first.
+        for parity in [0, 1] {
+            for n in (parity..AREAS).step_by(2) {
+                index.give_back(VaRange::from_pages(first + n, first + n + 1).unwrap()).unwrap();
+            }
+            index.validate().unwrap();
+        }
+        assert_eq!(index.holes().next().map(VaRange::whole_pages), Some((first, first + AREAS)));
+    }
+    pieces(|platform| RbIndex::<Exact, _>::new(space(), space(), platform).unwrap());
+    pieces(|platform| BTreeIndex::new(space(), space(), platform).unwrap());
+    pieces(|platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap().with_rows().unwrap());
+}
+
+/// All that anyone can see of an index, what it keeps for alignment included.
+fn seen(index: &impl FreeIndex) -> (u64, u64, u64, usize, Vec<VaRange>) {
+    (
+        index.live(),
+        index.free_pages().get(),
+        index.hole_count(),
+        index.memory().row_bytes,
+        index.holes().collect(),
+    )
+}
+
+/// Operations that need records in every way: allocations, aligned ones (which build rows), cuts in the middle, pieces.
+fn script<I: FreeIndex>(index: &mut I, step: u64) -> Result<Option<Va>, AllocError> {
+    match step % 5 {
+        0 | 1 => index.alloc(&Request::pages(1 + step % 3).unwrap()).map(Some),
+        2 => index.alloc(&Request::pages(1).unwrap().aligned(Align::new(4 << 12).unwrap())).map(Some),
+        3 => {
+            let at = 64 + 2 * AREAS - 3 * step;
+            index.take(VaRange::from_pages(at, at + 1).unwrap()).map(|_| None)
+        }
+        _ => index.reserve_pieces(step % 7).map(|()| None),
+    }
+}
+
+/// Refuses the nth slab, for every n until the script needs no more: an error that changed nothing, after which the same
+/// operation succeeds, and everything is as if nothing had been refused.
+fn sp4<I: FreeIndex>(name: &str, fresh: impl Fn(RefusingPlatform) -> I) {
+    const STEPS: u64 = 1500;
+    let mut calm = fresh(RefusingPlatform::new(Refuse::Never));
+    let answers: Vec<_> = (0..STEPS).map(|step| script(&mut calm, step)).collect();
+    assert!(answers.iter().all(Result::is_ok), "{name}: the script fails without refusals");
+    let mut refusals = 0;
+    for granted in 0.. {
+        let platform = RefusingPlatform::new(Refuse::After(granted));
+        let mut index = fresh(platform.clone());
+        let mut refused = false;
+        for step in 0..STEPS {
+            let before = seen(&index);
+            let mut answer = script(&mut index, step);
+            if let Err(AllocError::NoMeta { records }) = answer {
+                assert!(records > 0);
+                assert!(!refused, "{name}: only one refusal was planned");
+                assert_eq!(
+                    seen(&index),
+                    before,
+                    "{name}: step {step} was refused slab {granted} and changed something"
+                );
+                index.validate().unwrap();
+                refused = true;
+                platform.set(Refuse::Never);
+                answer = script(&mut index, step);
+            }
+            assert_eq!(answer, answers[step as usize], "{name}: step {step}, slab {granted} refused");
+        }
+        index.validate().unwrap();
+        assert_eq!(seen(&index), seen(&calm), "{name}: slab {granted} refused");
+        if !refused {
+            break;
+        }
+        refusals += 1;
+    }
+    assert!(refusals >= 2, "{name}: {refusals} slabs were ever asked for");
+}
+
+#[test]
+fn sp4_a_refused_slab_changes_nothing() {
+    sp4("rb-linux", |platform| RbIndex::<Linux, _>::new(space(), space(), platform).unwrap());
+    sp4("rb-exact", |platform| RbIndex::<Exact, _>::new(space(), space(), platform).unwrap());
+    sp4("btree of 8", |platform| BTree::<u64, 8, _>::new(space(), space(), platform).unwrap());
+    sp4("btree", |platform| BTreeIndex::new(space(), space(), platform).unwrap());
+    sp4("btree32", |platform| BTreeIndex32::new(space(), space(), platform).unwrap());
+}
+
+#[test]
+fn sp4_rows_that_are_refused_are_no_rows() {
+    let platform = RefusingPlatform::new(Refuse::Never);
+    let mut index = BTreeIndex::new(space(), space(), platform.clone()).unwrap();
+    for n in 0..AREAS {
+        let at = 64 + 2 * n;
+        index.take(VaRange::from_pages(at, at + 1).unwrap()).unwrap();
+    }
+    // Odd pages are free; an even one is looked for in vain, which without rows takes too long.
+    let aligned = Request::pages(1).unwrap().aligned(Align::new(2 << 12).unwrap());
+    let before = seen(&index);
+    platform.set(Refuse::All);
+    // No memory for a row: the search is long, and its answer the same.
+    assert!(matches!(index.alloc(&aligned), Err(AllocError::NoSpace { .. })));
+    assert!(!index.has_rows());
+    assert_eq!(seen(&index), before);
+    index.validate().unwrap();
+    platform.set(Refuse::Never);
+    // A row that was built stays, and says so at once the next time; nothing else has changed.
+    assert!(matches!(index.alloc(&aligned), Err(AllocError::NoSpace { .. })));
+    assert!(index.has_rows());
+    assert_eq!(seen(&index).4, before.4);
+    index.validate().unwrap();
+}
+
+#[test]
+fn sp4_rows_for_ever_are_refused_without_a_trace() {
+    let platform = RefusingPlatform::new(Refuse::Never);
+    let mut index = BTreeIndex::new(space(), space(), platform.clone()).unwrap();
+    (0..AREAS)
+        .for_each(|n| assert!(index.take(VaRange::from_pages(64 + 2 * n, 65 + 2 * n).unwrap()).is_ok()));
+    platform.set(Refuse::All);
+    let before = seen(&index);
+    assert!(matches!(index.always_keep_rows(), Err(AllocError::NoMeta { .. })));
+    assert_eq!(seen(&index), before);
+    platform.set(Refuse::Never);
+    index.always_keep_rows().unwrap();
+    assert!(index.has_rows());
+    index.validate().unwrap();
+}
+
+#[test]
+fn sp4_more_pieces_than_there_can_be_are_refused() {
+    fn absurd<I: FreeIndex>(mut index: I) {
+        index.alloc(&Request::pages(3).unwrap()).unwrap();
+        let before = seen(&index);
+        for pieces in [u64::MAX, u64::MAX - 1, 1 << 63, 1 << 52] {
+            assert!(matches!(index.reserve_pieces(pieces), Err(AllocError::NoMeta { .. })), "{pieces}");
+            assert_eq!(seen(&index), before);
+        }
+        let one = index.alloc(&Request::pages(1).unwrap()).unwrap();
+        index.give_back(VaRange::from_size(one, 4096).unwrap()).unwrap();
+        index.validate().unwrap();
+    }
+    let platform = || RefusingPlatform::new(Refuse::Never);
+    absurd(RbIndex::<Linux, _>::new(space(), space(), platform()).unwrap());
+    absurd(BTreeIndex::new(space(), space(), platform()).unwrap());
+    absurd(BTreeIndex32::new(space(), space(), platform()).unwrap().with_rows().unwrap());
+    absurd(ModelIndex::new(space(), space()).unwrap());
+    absurd(PageIndex::new(space(), space()).unwrap());
+}
+
+#[test]
+fn the_sizes_that_the_docs_name() {
+    use va_base::NoSlabs;
+    let kib = |bytes: usize| bytes as f64 / 1024.0;
+    assert!(kib(size_of::<BTreeIndex<NoSlabs>>()) < 3.6);
+    assert!(kib(size_of::<BTreeIndex32<NoSlabs>>()) < 3.7);
+    assert!(kib(size_of::<RbIndex<Linux, NoSlabs>>()) < 1.6);
+    let holes = |index: &mut dyn FnMut(VaRange) -> bool| {
+        (1..).find(|&n| !index(VaRange::from_pages(64 + 2 * n, 65 + 2 * n).unwrap())).unwrap()
+    };
+    let mut wide = BTreeIndex::new(space(), space(), NoSlabs).unwrap();
+    let mut narrow = BTreeIndex32::new(space(), space(), NoSlabs).unwrap();
+    let mut tree = RbIndex::<Linux, _>::new(space(), space(), NoSlabs).unwrap();
+    let counts = [
+        holes(&mut |range| wide.take(range).is_ok()),
+        holes(&mut |range| narrow.take(range).is_ok()),
+        holes(&mut |range| tree.take(range).is_ok()),
+    ];
+    assert_eq!(counts, [29, 59, 16]);
+}
+
+#[test]
+fn an_inline_index_says_when_it_is_full() {
+    let mut index = BTreeIndex::new(space(), space(), va_base::NoSlabs).unwrap();
+    let mut taken = 0;
+    let error = loop {
+        let at = 64 + 2 * taken;
+        match index.take(VaRange::from_pages(at, at + 1).unwrap()) {
+            Ok(_) => taken += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, AllocError::NoMeta { .. }), "{error}");
+    // A kernel boots with more than a handful before it has a heap.
+    assert!(taken >= 20, "{taken}");
+    index.validate().unwrap();
+}
