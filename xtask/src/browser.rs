@@ -7,6 +7,7 @@ mod check;
 mod pipe;
 
 use crate::count::Tests;
+use crate::not_run;
 use crate::sh::{Cmd, Show, on_path};
 use anyhow::{Context, Result, bail};
 use pipe::Browser;
@@ -80,10 +81,10 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let Some(program) = find() else {
         let names = BROWSERS.join(", ");
-        if std::env::var("CI").is_ok_and(|ci| ci == "true") {
+        if not_run::must_run() {
             bail!("no browser of these is installed: {names}");
         }
-        crate::not_run::add(root, &format!("reports in a browser: none of these is installed: {names}"));
+        not_run::add(root, &format!("reports in a browser: none of these is installed: {names}"));
         return Ok(());
     };
     let dir = root.join("target/browser");

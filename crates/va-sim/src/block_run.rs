@@ -198,6 +198,7 @@ fn blocks<C: Config>(machine: &SimMachine, pages: u64) -> Blocks<&SimMachine, C>
 ///
 /// # Panics
 /// As [`beside_twin`].
+#[inline]
 pub fn twin_of_ours(pages: u64, cpus: u32, calls: &[Call]) {
     let index = ModelIndex::new(window(pages), window(pages)).unwrap_or_else(|error| panic!("{error}"));
     beside_twin::<Tiny, _>(pages, cpus, index, calls);
@@ -207,6 +208,7 @@ pub fn twin_of_ours(pages: u64, cpus: u32, calls: &[Call]) {
 ///
 /// # Panics
 /// As [`beside_twin`].
+#[inline]
 pub fn twin_of_linux(pages: u64, cpus: u32, calls: &[Call]) {
     beside_twin::<TinyLinux, _>(pages, cpus, linux::<TinySpaceLinux>(pages), calls);
 }
@@ -215,6 +217,7 @@ pub fn twin_of_linux(pages: u64, cpus: u32, calls: &[Call]) {
 ///
 /// # Panics
 /// As [`beside_twin`].
+#[inline]
 pub fn twin_of_one_map(pages: u64, cpus: u32, calls: &[Call]) {
     beside_twin::<TinyOneMap, _>(pages, cpus, linux::<TinySpaceOneLock>(pages), calls);
 }
@@ -321,6 +324,7 @@ pub struct Conditions {
 ///
 /// # Panics
 /// When anything is given out twice or too early, is lost, or a wrong call is not refused.
+#[inline]
 pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
     let Conditions { pages: total, late, lends } = conditions;
     let machine = SimMachine::new(3);
@@ -410,6 +414,7 @@ pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
     assert_eq!(blocks.validate(), Ok(()));
 }
 
+#[inline]
 fn free(
     blocks: &Blocks<&SimMachine, Sliced>,
     lanes: &mut Lanes<'_, '_>,
@@ -424,6 +429,7 @@ fn free(
 }
 
 /// Counts and a few lookups.
+#[inline]
 fn check(blocks: &Blocks<&SimMachine, Sliced>, out: &Out) {
     assert_eq!(blocks.validate(), Ok(()));
     let small = || out.iter().filter(|&&(_, pages)| pages <= SMALL);

@@ -32,6 +32,7 @@ fn space(selector: u8) -> Space {
 ///
 /// # Panics
 /// At the first difference or broken invariant.
+#[inline]
 pub fn index_ops(data: &[u8]) {
     let Some((&selector, bytes)) = data.split_first() else { return };
     let space = space(selector);
@@ -72,6 +73,7 @@ pub fn index_ops(data: &[u8]) {
 ///
 /// # Panics
 /// When either does not hold.
+#[inline]
 pub fn slab_refusal(data: &[u8]) {
     let [selector, granted, bytes @ ..] = data else { return };
     let space = space(*selector);
@@ -128,6 +130,7 @@ fn refused<I: FreeIndex>(index: I, space: &Space, platform: &RefusingPlatform, b
 ///
 /// # Panics
 /// At the first difference, broken invariant or address that comes back too early.
+#[inline]
 pub fn block_ops(data: &[u8]) {
     let [pages, how, bytes @ ..] = data else { return };
     let pages = 300 + u64::from(*pages) * 4;

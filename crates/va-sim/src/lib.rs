@@ -16,6 +16,8 @@
 //! | [`strip`] | address spaces as strings: `"AA.B...CC"` |
 //! | [`small`] | policies of a space under which a few dozen pages reach every limit |
 //! | [`fuzz`], [`space_fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |
+//!
+//! Functions that run every policy are `#[inline]`: programs that call them compile them, and this library's other users do not.
 #![forbid(unsafe_code)]
 
 pub mod block_model;

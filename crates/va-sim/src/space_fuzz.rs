@@ -67,6 +67,7 @@ impl Call {
 ///
 /// # Panics
 /// At the first answer that is not the twin's, broken invariant, or address that comes back too early.
+#[inline]
 pub fn space_ops(data: &[u8]) {
     let Some((&selector, bytes)) = data.split_first() else { return };
     let (cpus, pages) =

@@ -72,7 +72,7 @@ struct Table {
 
 /// The step of CI. Where there is no valgrind it is left out, but not by CI itself.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
-    if !on_path("valgrind") && !std::env::var("CI").is_ok_and(|ci| ci == "true") {
+    if !on_path("valgrind") && !not_run::must_run() {
         not_run::add(root, "the counts of hot paths: there is no valgrind");
         return Ok(());
     }

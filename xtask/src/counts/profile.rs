@@ -54,7 +54,7 @@ pub(super) fn read(text: &str, codes: &mut Codes) -> Result<Option<(String, Part
         }
         of_call |= line.starts_with("calls=");
         let Some(address) = line.strip_prefix("0x") else { continue };
-        if std::mem::take(&mut of_call) && !line.starts_with("calls=") {
+        if std::mem::take(&mut of_call) {
             continue;
         }
         let mut words = address.split_whitespace();

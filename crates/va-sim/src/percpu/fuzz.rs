@@ -43,6 +43,7 @@ fn decode(code: &[u8]) -> Op {
 ///
 /// # Panics
 /// At the first broken promise or invariant.
+#[inline]
 pub fn percpu_ops(data: &[u8]) {
     let Some((&selector, bytes)) = data.split_first() else { return };
     let every = [1, 4, 16, 64][usize::from(selector % 4)];
