@@ -1,4 +1,4 @@
-//! What may be asked for: whole pages at an alignment; and refusals that say their numbers.
+//! Makes requests for whole pages at an alignment, and prints the errors of invalid ones.
 //!
 //! `cargo run -p va-base --example request` prints a line for each.
 

@@ -1,9 +1,9 @@
-//! Refusals, with their numbers. Whoever gets one of these finds the allocator as it was (SP4).
+//! Errors with their numbers. When a call returns one, the allocator is unchanged (SP4).
 
 use crate::{Align, Pages, RequestError, Va, VaRange};
 use core::fmt;
 
-/// Why no address range was given out. The index is unchanged.
+/// The reason why no address range was allocated. The index is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -11,30 +11,30 @@ pub enum AllocError {
     BadRequest(RequestError),
     /// No free range inside the window fits.
     NoSpace {
-        /// Pages asked for.
+        /// Requested pages.
         requested: Pages,
-        /// Alignment asked for.
+        /// Requested alignment.
         align: Align,
         /// The window of the request.
         window: VaRange,
-        /// Largest free range anywhere in the space, in pages, whatever its alignment.
+        /// Largest free range anywhere in the space, in pages, regardless of its alignment.
         largest: Pages,
     },
-    /// The exact range asked for is not wholly free.
+    /// The exact requested range is not wholly free.
     Occupied {
-        /// The range asked for.
+        /// The requested range.
         range: VaRange,
     },
-    /// The exact range asked for is empty, not page-aligned, or not inside the space.
+    /// The exact requested range is empty, not page-aligned, or not inside the space.
     BadRange {
-        /// The range asked for.
+        /// The requested range.
         range: VaRange,
         /// The space.
         extent: VaRange,
     },
-    /// No room for the index's own records: the platform refused a slab.
+    /// No memory for the index's own records: [`Platform::lend_slab`](crate::Platform::lend_slab) returned `None`.
     NoMeta {
-        /// Records that were missing, of the kind that was refused.
+        /// Records that were missing, of the type that was requested.
         records: usize,
     },
 }
@@ -64,29 +64,30 @@ impl From<RequestError> for AllocError {
     }
 }
 
-/// Why a range was not taken back. Always a caller's mistake; the index is unchanged.
+/// The reason why a range was not freed. It is always a caller's mistake; the index is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FreeError {
     /// The range is empty, not page-aligned, or not inside the space.
     BadRange {
-        /// The range given back.
+        /// The range of the free.
         range: VaRange,
         /// The space.
         extent: VaRange,
     },
     /// Part of the range is free already.
     AlreadyFree {
-        /// The range given back.
+        /// The range of the free.
         range: VaRange,
         /// The lowest free range that it overlaps.
         hole: VaRange,
     },
-    /// More pieces come back than were taken: part of an area was freed on its own. See `reserve_pieces` of the index.
+    /// More fragments are freed than areas were allocated: a part of an area was freed by itself. See `reserve_pieces`
+    /// of the index.
     TooManyPieces {
-        /// The range given back.
+        /// The range of the free.
         range: VaRange,
-        /// Areas that are out, as far as the index knows.
+        /// Live areas, as far as the index knows.
         live: u64,
     },
 }
@@ -110,28 +111,28 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// What a check of the invariants found: the first rule that does not hold, and where.
+/// An invariant that does not hold: the first one that a check found, and its place.
 ///
-/// Only `validate` returns this. On a working path a broken invariant is a bug and goes to [`Platform::bug`].
+/// Only `validate` returns this. On a working path a broken invariant is a bug and calls [`Platform::bug`].
 ///
 /// [`Platform::bug`]: crate::Platform::bug
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken {
     /// Id of the rule, as in the module that states it, for example `"FT3"`.
     pub rule: &'static str,
-    /// Where, or the nearest address to it.
+    /// Address of the fault, or the nearest one.
     pub at: Va,
-    /// What the rule demands.
+    /// Value that the rule demands.
     pub want: u64,
-    /// What was found.
+    /// Value that was found.
     pub got: u64,
 }
 
 impl Broken {
-    /// `Ok` if `holds`, else what is broken.
+    /// Returns `Ok` if `holds`, else the broken rule.
     ///
     /// # Errors
-    /// Itself, unless `holds`.
+    /// The broken rule, unless `holds`.
     #[inline]
     pub fn unless(holds: bool, rule: &'static str, at: Va, want: u64, got: u64) -> Result<(), Self> {
         if holds { Ok(()) } else { Err(Self { rule, at, want, got }) }

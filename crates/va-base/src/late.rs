@@ -1,15 +1,15 @@
-//! A machine that is told of late: a constant without one, so that what is built on it is a constant too.
+//! A machine that is set late: it begins as a constant without one, so an empty space is a constant too.
 //!
 //! # Theory
-//! A space has its machine as a field, and the machine is often known no earlier than the space gets its extent: a
-//! reference, a handle. A constant of the space cannot have it then, and a space that is written with it is a value that
-//! lies on a stack first. [`Late`] is that field: nothing at first, then the machine, for good. So an empty space is a
-//! constant, which is copied from where constants are to where it is to be.
+//! A space has its machine as a field. The machine is a reference or a handle, and is often known only when the space
+//! gets its extent. A constant of the space cannot contain it then, and a space that is built with it is first a value
+//! on the stack. [`Late`] is that field: empty at first, then the machine, for good. So an empty space is a constant,
+//! which the compiler copies to its final address.
 //!
-//! Without a machine there is no memory, no CPU but one, and nothing to flush: whatever asks fails, and changes nothing.
+//! Without a machine there is no memory, one CPU, and nothing to flush: every request fails, and changes nothing.
 //!
 //! # Cost
-//! A comparison where the machine does something; none where its method is empty.
+//! A comparison in each method of the machine that does something; none if the method is empty.
 
 use crate::{Broken, Drain, Epoch, LockClass, Machine, NoSlabs, Platform, Record, Table, VaRange};
 use core::fmt;

@@ -1,4 +1,4 @@
-//! The words of the house: what an address, a page count, an alignment, a range, a request and a refusal are.
+//! The types that every crate of the workspace shares: addresses, page counts, alignments, ranges, requests, errors.
 //!
 //! Nothing here allocates, locks or reads memory. An address is a number ([`Va`]) and is never dereferenced below
 //! the machine layer, which is why every `va-*` crate can forbid `unsafe` and run on any machine.
@@ -10,9 +10,9 @@
 //! | [`Align`] | a power of two | bytes |
 //! | [`VaRange`] | `[start, end)` | bytes |
 //! | [`Request`] | size, alignment and window of an allocation | - |
-//! | [`AllocError`], [`FreeError`] | why not, in numbers; nothing has changed | - |
-//! | [`Platform`] | what a machine must supply to an index | - |
-//! | [`Machine`] | what it must supply to a space: locks, tables, the flush | - |
+//! | [`AllocError`], [`FreeError`] | the reason of a failure, in numbers; nothing has changed | - |
+//! | [`Platform`] | the porting contract of an index | - |
+//! | [`Machine`] | the porting contract of a space: locks, tables, the flush | - |
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! The lock of the house: lock_api's over the machine's raw lock, loom's under `--cfg loom`.
+//! The lock of the workspace: lock_api's over the machine's raw lock, loom's under `--cfg loom`.
 //!
-//! Both faces have the same names and the same signatures, so that a structure written over `Mutex<R, T>` is modelled
-//! as it is. Under loom `R` only names the class of the lock.
+//! Both have the same names and the same signatures, so loom models a structure over `Mutex<R, T>` without a change.
+//! Under loom `R` only names the class of the lock.
 
 #[cfg(not(loom))]
 pub use lock_api::{Mutex, MutexGuard};
@@ -15,7 +15,7 @@ mod model {
     use core::ops::{Deref, DerefMut};
     use std::sync::PoisonError;
 
-    /// Loom's mutex in lock_api's clothes.
+    /// Loom's mutex with lock_api's interface.
     pub struct Mutex<R, T> {
         inner: loom::sync::Mutex<T>,
         raw: PhantomData<fn() -> R>,
@@ -33,7 +33,7 @@ mod model {
             MutexGuard { inner, raw: PhantomData }
         }
 
-        /// Takes the lock if nobody holds it.
+        /// Takes the lock if it is free.
         pub fn try_lock(&self) -> Option<MutexGuard<'_, R, T>> {
             self.inner.try_lock().ok().map(|inner| MutexGuard { inner, raw: PhantomData })
         }
@@ -46,7 +46,7 @@ mod model {
     }
 
     impl<'a, R: 'a, T: 'a> MutexGuard<'a, R, T> {
-        /// Leaves the lock taken for good, and returns what it guards.
+        /// Leaves the lock taken for good, and returns the guarded value.
         pub fn leak(guard: Self) -> &'a mut T {
             // A box that is never freed, as models are: the guard stays alive in it.
             &mut **std::boxed::Box::leak(std::boxed::Box::new(guard))

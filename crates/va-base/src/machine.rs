@@ -1,45 +1,46 @@
-//! The porting contract of a space: what a machine supplies beyond [`Platform`].
+//! The porting contract of a space: the duties of a machine beyond [`Platform`].
 //!
 //! # Theory
-//! A space says *where* and *until when*; the machine unmaps, flushes, wakes workers. It is asked for:
+//! A space decides *where* and *until when*; the machine unmaps, flushes and wakes workers. A space makes these calls:
 //!
 //! | call | locks of the core held | may sleep | may fail |
 //! |---|---|---|---|
-//! | [`Platform::lend_slab`] | the lock of the free index ([`Machine::Lock`]) | only if that lock lets it | by `None`; the request fails, nothing has changed |
+//! | [`Platform::lend_slab`] | the lock of the free index ([`Machine::Lock`]) | only if that lock allows it | by `None`; the request fails, nothing has changed |
 //! | [`Machine::lend_table`] | none | yes | by `None`; the same |
-//! | [`Machine::flush`] | the purge lock ([`Machine::PurgeLock`]) | if that lock lets it | no |
+//! | [`Machine::flush`] | the purge lock ([`Machine::PurgeLock`]) | if that lock allows it | no |
 //! | [`Machine::completed`] | the purge lock | no | - |
 //! | [`Machine::settled`] | any | no | no |
 //! | [`Machine::wait`] | none | yes | no |
-//! | [`Machine::drain`] | none | no: a free in an interrupt asks it, too | - |
+//! | [`Machine::drain`] | none | no: a free in an interrupt calls it, too | - |
 //! | [`Machine::locking`] | any | no | - |
 //! | [`Machine::reclaim`] | none | yes | - |
 //! | [`Machine::can_reclaim`] | none | no | - |
 //!
 //! None of them may call back into the same space, except [`Machine::drain`] and [`Machine::reclaim`], which may free.
 //!
-//! **Contexts.** A call for [`Context::Atomic`](crate::Context::Atomic) takes locks of type [`Machine::Lock`] alone, never two
-//! at a time except a node's tree of busy areas under none, and asks the machine for nothing that may sleep: no table, no
-//! flush, no wait, no reclaim. So `Lock` must be safe in every context that frees: a kernel disables interrupts in it.
+//! **Contexts.** A call for [`Context::Atomic`](crate::Context::Atomic) takes locks of type [`Machine::Lock`] alone,
+//! one at a time. The lock of a node's tree of busy areas is taken under no other. Such a call makes no call of the
+//! machine that may sleep: no table, no flush, no wait, no reclaim. So `Lock` must be safe in every context that frees:
+//! a kernel disables interrupts in it.
 //!
-//! **Flush and epoch.** [`Machine::flush`] begins to make every CPU forget its translations of the ranges and names
-//! the moment at which that will be done; [`Machine::completed`] tells whether it has come. A machine whose flush
-//! returns when all is done answers `true` at once; one that flushes in the background, or waits for a device,
-//! answers `false` until then, and the space keeps the ranges out of use (SP2).
+//! **Flush and epoch.** [`Machine::flush`] begins to remove the translations of the ranges from every CPU. It returns
+//! an epoch, the moment at which that will be done. [`Machine::completed`] reports whether it has come. A machine whose
+//! flush returns when all is done reports `true` at once. One that flushes in the background, or waits for a device,
+//! reports `false` until then, and the space keeps the ranges out of use (SP2).
 
 use crate::{Platform, VaRange};
 use lock_api::RawMutex;
 
-/// A moment in the machine's order of flushes. Only the machine gives it a meaning.
+/// A moment in the machine's order of flushes. Only the machine defines its meaning.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Epoch(pub u64);
 
 /// A table that many threads share by reference, written empty and filled in place: a section of a page map, a node.
 ///
 /// # Zeros
-/// Every byte of an empty table of the core is zero, as long as that is so of [`RawMutex::INIT`] of the machine's locks.
-/// So a machine writes [`EMPTY`](Table::EMPTY) into the memory that it has for it, which is a fill with zeros and takes no
-/// stack, or supplies pages that are zeros already.
+/// Every byte of an empty table of the core is zero, if every byte of [`RawMutex::INIT`] of the machine's locks is. So
+/// a machine writes [`EMPTY`](Table::EMPTY) into its memory, which is a fill with zeros and takes no stack. Or it
+/// supplies zeroed pages.
 pub trait Table: Send + Sync + 'static {
     /// An empty table.
     #[cfg(not(loom))]
@@ -60,7 +61,7 @@ pub trait Table: Send + Sync + 'static {
     }
 }
 
-/// Defines what an empty [`Table`] is, inside its `impl`: the constant, or under loom the function.
+/// Defines an empty [`Table`] inside its `impl`: the constant, or under loom the function.
 #[macro_export]
 macro_rules! empty_table {
     ($value:expr) => {
@@ -91,7 +92,7 @@ macro_rules! array_of {
     };
 }
 
-/// Evaluates to a constant, which is copied to where it is to be and takes no stack; under loom to a value made there.
+/// Evaluates to a constant, which the compiler copies to its place without stack; under loom to a value made there.
 #[cfg(not(loom))]
 #[macro_export]
 macro_rules! constant {
@@ -109,7 +110,7 @@ macro_rules! constant {
     };
 }
 
-/// Defines a function that is `const` but under loom, whose atomics and locks cannot be made in one.
+/// Defines a function that is `const` except under loom, whose atomics and locks have no `const` constructors.
 #[cfg(not(loom))]
 #[macro_export]
 macro_rules! const_fn {
@@ -154,8 +155,8 @@ macro_rules! const_fn {
 pub enum Drain {
     /// The calling thread: each free does a slice of the purge before it returns, unless its caller may not wait.
     Here,
-    /// A worker that the machine has woken. It calls the space's `drain`, or `tick` until the pass has ended. No free does
-    /// any of it, however late the worker is, so the worker's delay bounds the backlog and nothing else does.
+    /// A worker that the machine has woken. It calls the space's `drain`, or `tick` until the pass has ended. No free
+    /// does any of that work, however late the worker is, so only the worker's delay bounds the backlog.
     Elsewhere,
 }
 
@@ -172,11 +173,11 @@ pub enum LockClass {
     Purge,
     /// The blocks of one CPU.
     Queue,
-    /// The count of blocks that share a place in the lookup by address.
+    /// The count of blocks that share a bucket in the lookup by address.
     Lookup,
     /// The collection of dead pages of blocks.
     Collect,
-    /// The tree of busy areas of one node, where a space has such trees.
+    /// The tree of busy areas of one node, if the space has such trees.
     Busy,
     /// The areas of one node that are in flight to a flush.
     Board,
@@ -193,55 +194,58 @@ pub enum LockClass {
 }
 
 impl LockClass {
-    /// How many there are.
+    /// Number of lock classes.
     pub const COUNT: usize = Self::Chunks as usize + 1;
 }
 
-/// What a machine supplies to a space.
+/// A supplier of locks, tables and flushes to a space.
 pub trait Machine: Platform + Send + Sync {
-    /// What short critical sections are made of: an irq-safe spin lock in a kernel, a lock that parks in a process.
+    /// Lock of short critical sections: an irq-safe spin lock in a kernel, a lock that parks in a process.
     type Lock: RawMutex + Send + Sync + 'static;
-    /// What the purge is made of, which is held across one [`flush`](Self::flush) and one slice of work.
+    /// Lock of the purge, which is held across one [`flush`](Self::flush) and one slice of work.
     type PurgeLock: RawMutex + Send + Sync + 'static;
     /// The lock of a cache that has one owner: a magazine of a space, a lane of blocks.
     ///
-    /// The core calls `lock` for the owner alone, never from two threads at a time, twice in each pair of an alloc and a
-    /// free. Every other caller uses `try_lock`, and only when it is short of memory or space. So a platform may make
-    /// it asymmetric: the owner pays a store and a load, and `try_lock` runs a barrier on all CPUs. Any lock is right.
+    /// The core calls `lock` for the owner alone, never from two threads at a time, twice in each pair of an alloc and
+    /// a free. Every other caller uses `try_lock`, and only when it is short of memory or space. So a platform may make
+    /// it asymmetric: the owner pays a store and a load, and `try_lock` runs a barrier on all CPUs. Any lock is
+    /// correct.
     type OwnerLock: RawMutex + Send + Sync + 'static;
 
-    /// CPUs that can ever be: how many nodes there may be. Asked once, when a space is created.
+    /// Returns the number of possible CPUs, which bounds the number of nodes. Called once, when a space is created.
     fn cpus_possible(&self) -> u32;
 
-    /// CPUs that run now: how many pages may wait for a flush. Asked at every free that is shared, so it must be cheap.
+    /// Returns the number of online CPUs, which sets how many pages may wait for a flush. Called at every free that is
+    /// not a magazine's, so it must be cheap.
     fn cpus_online(&self) -> u32;
 
-    /// Lends one empty table for as long as the space lives, or refuses with `None`.
+    /// Allocates one empty table for as long as the space lives, or returns `None` if there is no memory.
     fn lend_table<T: Table>(&self) -> Option<&'static T>;
 
-    /// Takes back a table that [`lend_table`](Self::lend_table) lent. The space keeps no reference to it; its contents
-    /// are unspecified.
+    /// Frees a table of [`lend_table`](Self::lend_table). The space keeps no reference to it; its contents are
+    /// unspecified.
     fn take_back_table<T: Table>(&self, table: &'static T);
 
     /// Begins a flush of `ranges` on every CPU and returns the moment of its end.
     ///
-    /// Whatever was unmapped before this call must be unreachable through `ranges` once the epoch is completed.
+    /// Pages that were unmapped before this call must be unreachable through `ranges` once the epoch is completed.
     fn flush(&self, ranges: &[VaRange]) -> Epoch;
 
-    /// Tells whether every flush up to `epoch` has ended.
+    /// Returns true if every flush up to `epoch` has ended.
     fn completed(&self, epoch: Epoch) -> bool;
 
-    /// Waits until every flush up to `epoch` has ended. Called with no lock held, and only for a request that may sleep.
+    /// Waits until every flush up to `epoch` has ended. Called with no lock held, and only for a request that may
+    /// sleep.
     ///
-    /// The default asks [`completed`](Self::completed) over and over; a platform that can block replaces it.
+    /// The default polls [`completed`](Self::completed); a platform that can block replaces it.
     fn wait(&self, epoch: Epoch) {
         while !self.completed(epoch) {
             crate::sync::spin_loop();
         }
     }
 
-    /// Tells whether [`settled`](Self::settled) is called. Asked often: a constant, so that a space of a platform that does
-    /// not need it has no trace of it.
+    /// Returns true if [`settled`](Self::settled) is to be called. It is called often: return a constant, so that a
+    /// space of a platform that does not need it has no code for it.
     #[inline(always)]
     fn hears_settled(&self) -> bool {
         false
@@ -249,36 +253,38 @@ pub trait Machine: Platform + Send + Sync {
 
     /// Notes that these areas were flushed, before any of them can be allocated again.
     ///
-    /// Each area that was freed is in exactly one call, as one range; up to 16 come at a time. Here a platform resets
-    /// permissions, or releases what shadows the addresses. It must not sleep: the purge lock or that of a magazine is held,
-    /// and the lock of a pool may be. Called only if [`hears_settled`](Self::hears_settled) says so.
+    /// Each freed area is in exactly one call, as one range; a call has up to 16. Here a platform resets permissions,
+    /// or releases shadow memory of the addresses. It must not sleep: the purge lock or that of a magazine is held, and
+    /// the lock of a pool may be. Called only if [`hears_settled`](Self::hears_settled) returns true.
     fn settled(&self, ranges: &[VaRange]) {
         let _ = ranges;
     }
 
-    /// Wakes the thread that drains, now that too many pages are lazy, and names it.
+    /// Wakes the thread that drains, now that too many pages are lazy, and returns which thread that is.
     ///
-    /// Called after a free, in the context of its caller, with no lock held: it must not sleep. It is called once a pass: not
-    /// again until the pass that it leads to has ended, so the answer holds until then.
+    /// Called after a free, in the context of its caller, with no lock held: it must not sleep. It is called once a
+    /// pass: not again until the pass that it starts has ended. The result holds until then.
     fn drain(&self) -> Drain {
         Drain::Here
     }
 
-    /// Tells that a lock is about to be taken, for a machine that counts or traces. Costs nothing where it is empty. A
-    /// machine may ask for [`Location::caller`](core::panic::Location::caller): the place that takes the lock.
+    /// Notes that a lock is about to be taken, for a machine that counts or traces. It costs nothing if it is empty. A
+    /// machine may read [`Location::caller`](core::panic::Location::caller): the code that takes the lock.
     #[inline(always)]
     #[track_caller]
     fn locking(&self, _class: LockClass) {}
 
-    /// Asks whoever holds areas that it could do without to free them, since a request is about to fail for want of
-    /// space. Returns how many pages were freed; the request is tried again as long as that is not 0. Asked at each
-    /// request that fails for want of space, so it must be quick to say that there is nothing new.
+    /// Asks clients to free areas that they do not need, since a request is about to fail for want of space.
+    ///
+    /// Returns how many pages were freed. The request is tried again as long as that is not 0. It is called for each
+    /// request that fails for want of space, so it must return quickly if nothing can be freed.
     fn reclaim(&self) -> u64 {
         0
     }
 
-    /// Tells whether [`reclaim`](Self::reclaim) might free anything. Asked for a request that may not wait, to tell a caller
-    /// that a sleeping one might succeed; a platform with a `reclaim` that frees replaces it. It must not sleep.
+    /// Returns true if [`reclaim`](Self::reclaim) might free anything. It is called for a request that may not wait,
+    /// whose error shows that a sleeping caller might succeed. A platform with a `reclaim` that frees replaces it. It
+    /// must not sleep.
     fn can_reclaim(&self) -> bool {
         false
     }

@@ -1,10 +1,10 @@
-//! A place for one value, whose empty form is all zeros.
+//! An optional value whose empty form is all zeros.
 //!
-//! [`Option`] says that it is empty by a value that its content never has, which need not be zeros. A static that is not all
-//! zeros is as long in the file of a kernel as in memory, and a table that is not all zeros cannot be supplied as zeroed
-//! pages. A [`Place`] has a byte for that.
+//! [`Option`] marks "none" by a value that its content never has, and that value need not be zeros. A static that is
+//! not all zeros takes as much space in the image of a kernel as in memory. A table that is not all zeros cannot be
+//! supplied as zeroed pages. So a [`Place`] has a byte for the mark.
 
-/// Nothing, or a value that is made here and stays until it is dropped here.
+/// Nothing, or a value that is created in place and stays until it is dropped in place.
 #[derive(Debug)]
 #[repr(u8)]
 pub enum Place<T> {
@@ -17,8 +17,8 @@ pub enum Place<T> {
 impl<T> Place<T> {
     /// Puts a value here, drops the one that was here, and returns the new one.
     ///
-    /// What is large takes less stack as a constant, `*place = const { Place::Full(..) }`, which is copied from where
-    /// constants are.
+    /// A large value takes less stack as a constant, `*place = const { Place::Full(..) }`: the compiler copies it from
+    /// the constant data.
     #[inline(always)]
     pub fn put(&mut self, value: T) -> &mut T {
         *self = Self::Full(value);
@@ -37,7 +37,7 @@ impl<T> Place<T> {
         }
     }
 
-    /// Returns the value, to change it.
+    /// Returns the value for mutation.
     #[inline(always)]
     pub const fn get_mut(&mut self) -> Option<&mut T> {
         match self {

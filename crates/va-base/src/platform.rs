@@ -1,31 +1,31 @@
-//! The porting contract: all that a new machine must read.
+//! The porting contract of an index: memory for records, and the report of a bug.
 //!
 //! # Theory
-//! The core decides *where*; a machine does *what*. It asks a machine for three things so far:
+//! The core decides *where*; a machine does *what*. An index makes three calls:
 //!
 //! | call | state before | state after | may fail |
 //! |---|---|---|---|
-//! | [`Platform::lend_slab`] | the platform owns the memory | the core owns the records until it hands the slab back or forever | yes, by `None`; the core then fails the request and changes nothing |
+//! | [`Platform::lend_slab`] | the platform owns the memory | the core owns the records until it frees the slab, or forever | yes, by `None`. The core then fails the request and changes nothing. |
 //! | [`Platform::take_back_slab`] | the core owned the slab | the platform owns it again | no |
 //! | [`Platform::bug`] | an invariant is broken | never returns | - |
 //!
-//! No lock of the core is held by the index itself: whoever wraps it in a lock decides whether `lend_slab` may sleep,
-//! and must not let it call back into the same index.
+//! The index itself holds no lock. The code that wraps it in a lock decides whether `lend_slab` may sleep. `lend_slab`
+//! must not call back into the same index.
 
 use crate::Broken;
 use core::fmt;
 
-/// A record that lives in slabs: data with an empty value, and nothing to drop.
+/// A record of metadata memory: data with an empty value, and nothing to drop.
 ///
-/// `Clone` is there so that a platform can fill a slab with `EMPTY`; it clones nothing else.
+/// `Clone` lets a platform fill a slab with `EMPTY`; no other value is cloned.
 pub trait Record: Clone + Send + Sync + 'static {
-    /// What an unused record holds.
+    /// Value of an unused record.
     const EMPTY: Self;
 }
 
-/// What a machine supplies to the core.
+/// A supplier of metadata memory to an index.
 ///
-/// A machine whose pages are not those that the core was built for is refused when its index or space is compiled:
+/// A machine whose page size differs from that of the core does not compile with an index or a space:
 ///
 /// ```compile_fail
 /// use va_base::{PAGE_SHIFT, Platform, Record, VaRange};
@@ -41,26 +41,26 @@ pub trait Platform {
     /// Binary logarithm of the bytes in a page of this machine.
     const PAGE_SHIFT: u32 = crate::PAGE_SHIFT;
 
-    /// Lends at least `min` records, or refuses with `None`.
+    /// Allocates a slab of at least `min` records, or returns `None` if there is no memory.
     ///
-    /// The slab may hold any values; its length may exceed `min`, and the surplus may stay unused. The core asks for a large
-    /// slab first, as long as all that it has together, and where that fails for one of a page ([`PIECE_BYTES`]
-    /// or less, see [`PagedArray`](crate::PagedArray)). So a platform that has pages alone is enough for any number of
-    /// areas, and one that has larger pieces makes lookups shorter. `None` has no memory: the request fails, and the next
-    /// one that needs memory asks again. Only the rows of per-CPU chunks are longer than a page, one row each.
+    /// The slab may contain any values. Its length may exceed `min`, and the surplus may stay unused. The core first
+    /// requests a large slab, as long as all its slabs together. If that fails it requests one of a page
+    /// ([`PIECE_BYTES`] or less, see [`PagedArray`](crate::PagedArray)). So a platform that has pages alone is enough
+    /// for any number of areas, and larger slabs make lookups shorter. After `None` the request fails, and the next one
+    /// that needs memory asks again. Only the rows of per-CPU chunks are longer than a page, one row each.
     ///
-    /// A caller that holds a lock here may prefer to fail, and have the memory handed in from outside the lock
-    /// (`va_tree::Supplied`).
+    /// A platform whose memory is not available under the caller's lock may return `None`. The caller then supplies
+    /// memory from outside the lock (`va_tree::Supplied`).
     ///
     /// [`PIECE_BYTES`]: crate::PIECE_BYTES
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]>;
 
-    /// Takes back a slab that [`lend_slab`](Self::lend_slab) lent, when its index is dropped.
+    /// Frees a slab of [`lend_slab`](Self::lend_slab), when its index is dropped.
     fn take_back_slab<T: Record>(&self, slab: &'static mut [T]);
 
-    /// Stops the machine, or at least whoever runs here: an invariant of the core does not hold.
+    /// Stops the machine, or at least the calling thread, since an invariant of the core does not hold.
     ///
-    /// `broken` is known when a check found it, and absent when the working path met the impossible.
+    /// `broken` is `Some` if a check found the fault, and `None` if a working path met an impossible state.
     fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
         match broken {
             Some(broken) => panic!("{what}: {broken}"),
@@ -69,7 +69,7 @@ pub trait Platform {
     }
 }
 
-/// Refuses, when it is compiled, a machine whose pages are not those that this crate was built for.
+/// Fails to compile for a machine whose page size differs from [`PAGE_SHIFT`](crate::PAGE_SHIFT).
 #[inline(always)]
 pub const fn assert_pages<P: Platform + ?Sized>() {
     const {
@@ -80,7 +80,7 @@ pub const fn assert_pages<P: Platform + ?Sized>() {
     }
 }
 
-/// A machine without memory for records: an index on it lives in its inline records, and in memory that is handed in.
+/// A platform without memory for records: an index on it has its inline records, and the memory that callers donate.
 ///
 /// ```
 /// use va_base::{NoSlabs, Platform};

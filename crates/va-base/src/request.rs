@@ -1,23 +1,23 @@
-//! What a caller asks for.
+//! Requests for address space, and their errors.
 
 use crate::{Align, Pages, VaRange};
 use core::fmt;
 
-/// Whether the caller of a request can wait.
+/// The context of a call: it states whether the caller may sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Context {
-    /// The caller may sleep: memory may be asked for, a purge run, a flush waited for.
+    /// The caller may sleep: the call may request memory, run a purge, or wait for a flush.
     #[default]
     Sleeping,
-    /// The caller may not sleep, flush or wait, as in an interrupt: it gets what is at hand, or an error that says that
-    /// a caller that may wait would have more.
+    /// The caller may not sleep, flush or wait, as in an interrupt. It gets an area that is ready, or an error. The
+    /// error shows whether a caller that may wait might succeed.
     Atomic,
 }
 
-/// A request for address space: how much, how aligned, and where it may lie.
+/// A request for address space: its size, its alignment, and the window in which it must be met.
 ///
-/// Holding one proves that the size is at least a page and that the alignment is a power of two; whether it can be
-/// met is the index's answer.
+/// A value proves that the size is at least a page and that the alignment is a power of two. Only the index knows
+/// whether it can be met.
 ///
 /// ```
 /// use va_base::{Request, Va, VaRange};
@@ -39,7 +39,7 @@ pub struct Request {
 impl Request {
     /// Returns a request for `size_bytes` aligned to `align_bytes`, anywhere in the default window.
     ///
-    /// An alignment below a page is legal and asks for no more than a page.
+    /// An alignment below a page is valid and means page alignment.
     ///
     /// # Errors
     /// [`RequestError::BadSize`] unless `size_bytes` is a whole number of pages and not zero;
@@ -83,68 +83,68 @@ impl Request {
         Self { window: Some(window), ..self }
     }
 
-    /// Returns the same request for a caller in `context`. An index alone never waits and takes no notice of it.
+    /// Returns the same request for a caller in `context`. An index alone never waits and ignores it.
     #[inline]
     #[must_use]
     pub const fn context(self, context: Context) -> Self {
         Self { context, ..self }
     }
 
-    /// Tells whether the caller may wait.
+    /// Returns true if the caller may wait.
     #[inline]
     pub const fn waits(&self) -> bool {
         matches!(self.context, Context::Sleeping)
     }
 
-    /// How many pages.
+    /// Returns the number of pages.
     #[inline]
     pub const fn size(&self) -> Pages {
         self.size
     }
 
-    /// How aligned.
+    /// Returns the alignment.
     #[inline]
     pub const fn align(&self) -> Align {
         self.align
     }
 
-    /// Where it may lie; `None` is the default window of the space.
+    /// Returns the window; `None` is the default window of the space.
     #[inline]
     pub const fn window(&self) -> Option<VaRange> {
         self.window
     }
 }
 
-/// Why a request makes no sense, whatever the space.
+/// The reason why a request is invalid in every space.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum RequestError {
     /// The size is zero, not whole pages, or too large for any address space.
     BadSize {
-        /// The size asked for, in bytes.
+        /// The requested size, in bytes.
         size_bytes: u64,
     },
     /// The number of pages does not fit an address space.
     TooManyPages {
-        /// The number asked for.
+        /// The requested number.
         pages: u64,
     },
     /// The alignment is not a power of two.
     BadAlign {
-        /// The alignment asked for, in bytes.
+        /// The requested alignment, in bytes.
         align_bytes: u64,
     },
-    /// One of several areas at fixed distances is empty, not a multiple of their alignment, past the end of the address
-    /// space, or begins before the one before it ends.
+    /// One of several areas at fixed distances is empty, not a multiple of their alignment, or past the end of the
+    /// address space. Or it begins before the previous one ends.
     BadArea {
-        /// Where it begins, from the common base, in bytes.
+        /// Its beginning, from the common base, in bytes.
         offset_bytes: u64,
         /// Its size, in bytes.
         size_bytes: u64,
-        /// The alignment of all.
+        /// The common alignment, in bytes.
         align_bytes: u64,
     },
-    /// There is no area in a request for several.
+    /// A request for several areas contains none.
     NoArea,
 }
 

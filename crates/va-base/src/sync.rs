@@ -1,13 +1,12 @@
-//! The only door to atomics: the machine's, or loom's under `--cfg loom`.
+//! The atomics and locks of the core: the machine's, or loom's under `--cfg loom`.
 //!
-//! Every crate of the core imports its atomics from here (`cargo xtask tidy` refuses `core::sync` elsewhere), so that
-//! any protocol can be put under loom without touching its code. The names are the same on both sides. The index of
-//! holes takes `&mut self` and needs none of them; they are for the layers that share.
-
+//! Every crate of the core imports its atomics from here, so that loom can model any protocol without a change of its
+//! code. `cargo xtask tidy` rejects `core::sync` elsewhere. The names are the same on both sides. The index of holes
+//! takes `&mut self` and needs none of them; they are for the layers that share.
 //!
-//! [`Mutex`] is lock_api's: the machine says what kind of lock it is by a [`RawMutex`] (one that spins with interrupts off,
-//! one that parks, a futex). There is no lock of our own here. [`OnceRef`] holds a reference that is set once; loom does not
-//! model it, so what races to set one is not under loom. [`AtomicRef`] holds a reference that changes.
+//! [`Mutex`] is lock_api's. The machine supplies the lock as a [`RawMutex`]: one that spins with interrupts off, one
+//! that parks, a futex. This crate has no lock of its own. [`OnceRef`] holds a reference that is set once. Loom does
+//! not model it, so races to set one are not under loom. [`AtomicRef`] holds a reference that changes.
 
 pub use crate::lock::{Mutex, MutexGuard};
 pub use lock_api::{GuardNoSend, RawMutex};
@@ -21,8 +20,8 @@ pub use core::{hint::spin_loop, sync::atomic};
 
 /// A reference to a table, or none: set and read by many threads.
 ///
-/// What it refers to lives as long as the space, so a reader that got it a moment before it changed still reads a table,
-/// which may serve another purpose by then.
+/// The table lives as long as the space. So a reader that got the reference a moment before it changed still reads a
+/// table, which may be in use for another purpose by then.
 #[cfg(not(loom))]
 pub struct AtomicRef<T: 'static>(atomic_ref::AtomicRef<'static, T>);
 
@@ -33,13 +32,13 @@ impl<T: Send + Sync> AtomicRef<T> {
         Self(atomic_ref::AtomicRef::new(None))
     }
 
-    /// Returns the reference, and acquires what was done before it was stored.
+    /// Loads the reference, with acquire order: writes before the store are visible.
     #[inline(always)]
     pub fn load(&self) -> Option<&'static T> {
         self.0.load(atomic::Ordering::Acquire)
     }
 
-    /// Stores a reference or none, and releases what was done before.
+    /// Stores a reference or none, with release order.
     #[inline(always)]
     pub fn store(&self, to: Option<&'static T>) {
         self.0.store(to, atomic::Ordering::Release);
@@ -66,7 +65,8 @@ mod modelled {
     use std::collections::BTreeMap;
     use std::sync::{Mutex, PoisonError};
 
-    /// Every reference that was ever stored, by address and type. No lock of the model: nothing of it happens under this one.
+    /// Every reference that was ever stored, by address and type. No lock of the model: nothing of it happens under
+    /// this one.
     static STORED: Mutex<BTreeMap<(usize, TypeId), &'static (dyn Any + Send + Sync)>> =
         Mutex::new(BTreeMap::new());
 
@@ -79,13 +79,13 @@ mod modelled {
             Self(AtomicUsize::new(0), PhantomData)
         }
 
-        /// Returns the reference, and acquires what was done before it was stored.
+        /// Loads the reference, with acquire order: writes before the store are visible.
         pub fn load(&self) -> Option<&'static T> {
             let key = (self.0.load(Ordering::Acquire), TypeId::of::<T>());
             STORED.lock().unwrap_or_else(PoisonError::into_inner).get(&key)?.downcast_ref()
         }
 
-        /// Stores a reference or none, and releases what was done before.
+        /// Stores a reference or none, with release order.
         pub fn store(&self, to: Option<&'static T>) {
             let address = to.map_or(0, |to| core::ptr::from_ref(to).addr());
             if let Some(to) = to {

@@ -1,10 +1,10 @@
 //! Units of measure: addresses, pages, alignments and half-open ranges.
 //!
 //! # Theory
-//! Bytes and pages mix silently when both are `u64`, which is the classic bug of this field, so each has a type and
-//! every conversion is a named method. A range is half-open, `[start, end)`. Its largest end is `2^64 - 1`, so the
-//! very last byte of a 64-bit space (and with it the last page) can belong to no range: the same byte that Linux
-//! gives up by ending its free space at `ULONG_MAX`.
+//! Bytes and pages mix silently when both are `u64`, which is the classic bug of this field. So each has a type, and
+//! every conversion is a named method. A range is half-open, `[start, end)`. Its largest end is `2^64 - 1`, so no range
+//! can contain the very last byte of a 64-bit space, and with it the last page. Linux leaves the same byte out: its
+//! free space ends at `ULONG_MAX`.
 //!
 //! # Invariants
 //! - **VR1 ordered** `start <= end` in every [`VaRange`].
@@ -12,9 +12,9 @@
 
 use core::fmt;
 
-/// Binary logarithm of [`PAGE_SIZE`]: 12, or what the environment variable `VA_PAGE_SHIFT` said when this crate was built (12
-/// to 16). A machine states its own ([`Platform::PAGE_SHIFT`](crate::Platform::PAGE_SHIFT)); that the two agree is checked when
-/// what stands on the machine is compiled (`docs/decisions/0012-page-size.md`).
+/// Binary logarithm of [`PAGE_SIZE`]: 12, or the value of the environment variable `VA_PAGE_SHIFT` (12 to 16) when this
+/// crate was built. A machine states its own ([`Platform::PAGE_SHIFT`](crate::Platform::PAGE_SHIFT)). The compiler
+/// checks that the two agree, for every index and space on that machine (`docs/decisions/0012-page-size.md`).
 pub const PAGE_SHIFT: u32 = match option_env!("VA_PAGE_SHIFT") {
     None => 12,
     Some(text) => match u32::from_str_radix(text, 10) {
@@ -23,7 +23,7 @@ pub const PAGE_SHIFT: u32 = match option_env!("VA_PAGE_SHIFT") {
     },
 };
 const _: () = assert!(12 <= PAGE_SHIFT && PAGE_SHIFT <= 16, "VA_PAGE_SHIFT is 12 to 16");
-/// Bytes in a page: the unit in which address space is handed out.
+/// Bytes in a page: the unit in which address space is allocated.
 pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
 
 /// A virtual address, in bytes. A number: holding one proves nothing about what lies there.
@@ -73,7 +73,7 @@ impl Va {
         Self(self.0 & !(align.bytes() - 1))
     }
 
-    /// Tells whether the address is a multiple of `align`.
+    /// Returns true if the address is a multiple of `align`.
     #[inline]
     pub const fn is_aligned(self, align: Align) -> bool {
         self.0 & (align.bytes() - 1) == 0
@@ -154,12 +154,12 @@ impl fmt::Display for Pages {
     }
 }
 
-/// An alignment: a power of two from 1 byte to `2^63` bytes (AL1). Anything up to a page asks for nothing more than a page.
+/// An alignment: a power of two from 1 byte to `2^63` bytes (AL1). Any value up to a page means page alignment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Align(u8);
 
 impl Align {
-    /// One page: what every address handed out has anyway.
+    /// One page: every allocated address has at least this alignment.
     pub const PAGE: Self = Self(PAGE_SHIFT as u8);
 
     /// Returns the alignment of `align_bytes`, or `None` if that is not a power of two.
@@ -223,7 +223,7 @@ impl VaRange {
     /// The range of no addresses, `[0, 0)`.
     pub const EMPTY: Self = Self { start: Va::ZERO, end: Va::ZERO };
 
-    /// The largest range there is, `[0, 2^64 - 1)`.
+    /// The largest range, `[0, 2^64 - 1)`.
     pub const ALL: Self = Self { start: Va::ZERO, end: Va::MAX };
 
     /// Returns `[start, end)`, or `None` if `end` is below `start`.
@@ -252,55 +252,55 @@ impl VaRange {
         }
     }
 
-    /// First address.
+    /// Returns the first address.
     #[inline]
     pub const fn start(self) -> Va {
         self.start
     }
 
-    /// Address after the last.
+    /// Returns the address after the last.
     #[inline]
     pub const fn end(self) -> Va {
         self.end
     }
 
-    /// Bytes in the range.
+    /// Returns the bytes in the range.
     #[inline]
     pub const fn len_bytes(self) -> u64 {
         self.end.0 - self.start.0
     }
 
-    /// Tells whether the range holds no byte.
+    /// Returns true if the range has no byte.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.start.0 == self.end.0
     }
 
-    /// Tells whether both ends lie on page boundaries.
+    /// Returns true if both ends are on page boundaries.
     #[inline]
     pub const fn is_page_aligned(self) -> bool {
         (self.start.0 | self.end.0) & (PAGE_SIZE - 1) == 0
     }
 
-    /// Returns the page numbers `[first, end)` of the whole pages inside; `first >= end` where there is none.
+    /// Returns the page numbers `[first, end)` of the whole pages inside; `first >= end` if there is none.
     #[inline]
     pub const fn whole_pages(self) -> (u64, u64) {
         (self.start.page_ceil(), self.end.page_floor())
     }
 
-    /// Tells whether `addr` lies inside.
+    /// Returns true if `addr` is inside.
     #[inline]
     pub const fn contains(self, addr: Va) -> bool {
         self.start.0 <= addr.0 && addr.0 < self.end.0
     }
 
-    /// Tells whether all of `other` lies inside.
+    /// Returns true if all of `other` is inside.
     #[inline]
     pub const fn encloses(self, other: Self) -> bool {
         self.start.0 <= other.start.0 && other.end.0 <= self.end.0
     }
 
-    /// Tells whether the two have a byte in common.
+    /// Returns true if the two have a byte in common.
     #[inline]
     pub const fn overlaps(self, other: Self) -> bool {
         !self.is_empty() && !other.is_empty() && self.start.0 < other.end.0 && other.start.0 < self.end.0

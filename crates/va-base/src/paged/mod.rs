@@ -1,16 +1,16 @@
-//! An array of records in pieces of one page, or larger ones where the platform offers them.
+//! An array of records in pieces of one page, or in larger ones if the platform has them.
 //!
 //! # Theory
-//! Records of the core lie in memory that the platform supplies piece by piece ([`Platform::lend_slab`]). A structure that
-//! needs one long piece, or has a fixed number of places for pieces, stops for ever when memory is fragmented. So the
-//! array here needs no piece larger than a page ([`PIECE_BYTES`]), has no directory that fills, and takes larger pieces
-//! when it can have them, since then a lookup is one table entry away.
+//! The platform allocates the memory of the core's records piece by piece ([`Platform::lend_slab`]). A structure that
+//! needs one long piece, or has a fixed number of places for pieces, stops for ever when memory is fragmented. So this
+//! array needs no piece larger than a page ([`PIECE_BYTES`]), and has no directory that fills. It takes larger pieces
+//! if they exist, since then a lookup reads one table entry.
 //!
-//! Records are numbered from 0. They fall into *buckets*, each as long as all before it together; the first two hold
-//! what fits in one page. A bucket is filled in one of two ways. Either by one piece (*whole*), or by pieces of a page
-//! (*paged*), which a radix tree of three levels finds by number, as an inode finds its blocks: directly for the first
-//! 256 pieces, then by one level more for 65,536, then by two. Each node of that tree is a page too. When a bucket
-//! begins, a whole one is asked for; where that fails, a page. So after a shortage the next bucket is whole again.
+//! Records are numbered from 0. They are in *buckets*, each as long as all before it together; the first two have one
+//! page each. A bucket is either one piece (*whole*), or pieces of a page (*paged*). A radix tree of three levels finds
+//! the latter by number, as an inode finds its blocks. The first 256 pieces are found directly, 65,536 by one more
+//! level, then by two. Each node of that tree is a page too. When a bucket begins, the array requests a whole one, and
+//! if that fails a page. So after a shortage the next bucket is whole again.
 //!
 //! ```text
 //!   number    0 1 2 3 | 4 5 6 7 | 8 ...... 15 | 16 ................ 31 |       4 records a page
@@ -20,19 +20,19 @@
 //!   near      [ -  -  * - * - - - - - - ...]        pieces 2 and 3
 //! ```
 //!
-//! An *id* names a record as five bits of bucket and 27 of slot: [`at`](PagedArray::at) needs a shift, a mask and one
+//! An *id* names a record as five bits of bucket and 27 of slot. [`at`](PagedArray::at) needs a shift, a mask and one
 //! table entry for a record of a whole bucket. [`id`](PagedArray::id) computes it from the number.
 //!
-//! The array asks nobody for memory. [`next`](PagedArray::next) says what would make it longer, [`Next::alloc`] asks the
-//! platform for that, with or without locks held, and [`add`](PagedArray::add) uses it. In the other direction
+//! The array does not allocate. [`next`](PagedArray::next) returns what would make it longer. [`Next::alloc`] requests
+//! that from the platform, with or without locks held, and [`add`](PagedArray::add) uses it. In the other direction
 //! [`remove_last`](PagedArray::remove_last) shortens the array by the piece at its end.
 //!
 //! # Invariants
 //! - **PA1 held** every record below the length is found, and none at or above it.
 //!
 //! # Cost
-//! 576 bytes. A record of a whole bucket: about eight instructions; of a paged one about thirty, up to three loads more.
-//! Nodes take 1/256 of the memory of paged pieces.
+//! 576 bytes. A record of a whole bucket: about eight instructions; of a paged one about thirty, up to three loads
+//! more. Nodes take 1/256 of the memory of paged pieces.
 //! # Source
 //! Our own; the levels are those of an inode's block map.
 
@@ -53,12 +53,12 @@ const NODE_BITS: u32 = NODE.ilog2();
 /// The id of no record.
 pub const NO_ID: u32 = u32::MAX;
 
-/// A slice of no records, as a constant may hold it.
+/// Returns a slice of no records, in constants too.
 const fn nothing<'a, T>() -> &'a mut [T] {
     &mut []
 }
 
-/// A piece of memory that an array holds, or an empty one.
+/// A piece of memory that an array owns, or an empty one.
 struct Piece<T: Record>(&'static mut [T]);
 
 impl<T: Record> Clone for Piece<T> {
@@ -87,11 +87,11 @@ pub struct PagedArray<T: Record> {
     middle: Middle<T>,
     /// Pieces below 2^24.
     far: Far<T>,
-    /// Where the next record would be.
+    /// Place of the next record.
     end: Place,
     /// Binary logarithm of the records of the smallest piece.
     piece_log2: u32,
-    /// What is counted as one record: this many values of `T`, side by side.
+    /// Values of `T` that count as one record, side by side.
     stride: u32,
 }
 
@@ -102,7 +102,7 @@ struct Place {
     slot: u32,
 }
 
-/// What an array needs to become longer by one piece. Plain data: valid until the array changes.
+/// The memory that an array needs to become longer by one piece. Plain data, valid until the array changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Next {
     end: Place,
@@ -114,7 +114,7 @@ pub struct Next {
     far: bool,
 }
 
-/// Memory that makes one array longer by one piece, or that came out of it.
+/// Memory that makes one array longer by one piece, or that was removed from it.
 #[must_use]
 pub struct Supply<T: Record> {
     end: Place,
@@ -131,8 +131,8 @@ impl<T: Record> PagedArray<T> {
         Self::with_stride(1)
     }
 
-    /// Creates an empty array of which each record is `stride` values of `T`, side by side. If that is more than a page,
-    /// the smallest piece is one record.
+    /// Creates an empty array of which each record is `stride` values of `T`, side by side. If that is more than a
+    /// page, the smallest piece is one record.
     pub const fn with_stride(stride: u32) -> Self {
         let stride = if stride == 0 { 1 } else { stride };
         let bytes = size_of::<T>() as u64 * stride as u64;
@@ -152,30 +152,30 @@ impl<T: Record> PagedArray<T> {
         }
     }
 
-    /// Records that the array holds memory for.
+    /// Returns the number of records for which the array has memory.
     #[inline]
     pub const fn len(&self) -> usize {
         number(self.end, self.piece_log2) as usize
     }
 
-    /// Tells whether the array holds no memory.
+    /// Returns true if the array has no memory.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.end.bucket == 0 && self.end.slot == 0
     }
 
-    /// Records of the smallest piece.
+    /// Returns the records of the smallest piece.
     #[inline]
     pub const fn piece_len(&self) -> usize {
         1 << self.piece_log2
     }
 
-    /// Bytes of all pieces, nodes aside.
+    /// Returns the bytes of all pieces, without nodes.
     pub const fn bytes(&self) -> usize {
         self.len() * self.stride as usize * size_of::<T>()
     }
 
-    /// Returns the id of record `number`, whether the array is that long or not.
+    /// Returns the id of record `number`, even if the array is shorter.
     #[inline(always)]
     pub const fn id(&self, number: u32) -> u32 {
         let pieces = number >> self.piece_log2;
@@ -206,8 +206,8 @@ impl<T: Record> PagedArray<T> {
         (bucket << SLOT_BITS) | (bucket_len(bucket, self.piece_log2) - 1)
     }
 
-    /// Returns the record with this id if its bucket is whole; [`at`](Self::at) finds the others too. For arrays without a
-    /// stride.
+    /// Returns the record with this id if its bucket is whole; [`at`](Self::at) finds the others too. For arrays
+    /// without a stride.
     #[inline(always)]
     pub fn at_whole(&self, id: u32) -> Option<&T> {
         self.whole[(id >> SLOT_BITS) as usize].0.get((id & SLOT_MASK) as usize)
@@ -354,7 +354,7 @@ impl<T: Record> PagedArray<T> {
         Some(Next { end: self.end, piece_log2: self.piece_log2, stride: self.stride, near, middle, far })
     }
 
-    /// Makes the array longer by what [`Next::alloc`] got. New records hold any values.
+    /// Makes the array longer by the memory of [`Next::alloc`]. New records have any values.
     ///
     /// # Errors
     /// The memory itself, if the array changed since [`next`](Self::next). The caller frees it.
@@ -397,12 +397,12 @@ impl<T: Record> PagedArray<T> {
         Ok(())
     }
 
-    /// Returns the length after [`remove_last`](Self::remove_last); `None` if the array holds no memory.
+    /// Returns the length after [`remove_last`](Self::remove_last), or `None` if the array has no memory.
     pub fn len_without_last(&self) -> Option<usize> {
         self.last().map(|(place, _)| number(place, self.piece_log2) as usize)
     }
 
-    /// Where the last piece begins, and whether it is a whole bucket.
+    /// Returns the beginning of the last piece, and whether it is a whole bucket.
     fn last(&self) -> Option<(Place, bool)> {
         let Place { bucket, slot } = self.end;
         let piece = 1 << self.piece_log2;
@@ -415,7 +415,7 @@ impl<T: Record> PagedArray<T> {
         Some((Place { bucket, slot }, whole))
     }
 
-    /// Takes the piece at the end out of the array, with the nodes that no other piece needs. The records in it are gone.
+    /// Removes the last piece from the array, with the nodes that no other piece needs. Its records are lost.
     pub fn remove_last(&mut self) -> Option<Supply<T>> {
         let (end, whole) = self.last()?;
         self.end = end;
@@ -451,10 +451,10 @@ impl<T: Record> PagedArray<T> {
         Some(supply)
     }
 
-    /// Makes the array at least `len` records long, asking `platform` piece by piece.
+    /// Makes the array at least `len` records long, with memory from `platform`, piece by piece.
     ///
     /// # Errors
-    /// How many records are missing. Pieces got before a failure stay.
+    /// The number of missing records. Pieces that were added before a failure stay.
     pub fn reserve(&mut self, len: usize, platform: &impl Platform) -> Result<(), usize> {
         while self.len() < len {
             let missing = len - self.len();
@@ -524,8 +524,8 @@ const fn last_bucket(piece_log2: u32) -> u32 {
 }
 
 impl Next {
-    /// Asks `platform` for the memory: for the whole bucket, if one begins and is longer than a page, else for a page and
-    /// the nodes to find it. `None` if the platform has neither. `T` is the record of the array.
+    /// Asks `platform` for the memory: for the whole bucket, if one begins and is longer than a page, else for a page
+    /// and the nodes to find it. `None` if the platform has neither. `T` is the record of the array.
     pub fn alloc<T: Record>(&self, platform: &impl Platform) -> Option<Supply<T>> {
         let (stride, piece) = (self.stride as usize, 1usize << self.piece_log2);
         let mut supply =
