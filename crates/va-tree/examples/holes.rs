@@ -1,12 +1,12 @@
 //! The lowest fit, by two structures that must agree: a B+tree of holes, and a red-black tree with an exact search.
 //!
-//! `cargo run -p va-tree --example holes` cuts a space into pieces, gives every third back, and fills the holes again.
+//! `cargo run -p va-tree --example holes` cuts a space into areas, frees every third, and fills the holes again.
 
 use va_base::{NoSlabs, Platform, Record, Request, Va, VaRange};
 use va_tree::rb::Exact;
 use va_tree::{BTreeIndex, FreeIndex, RbIndex};
 
-/// Memory for records, from the heap, lent for good.
+/// Memory for records, from the heap, never freed.
 struct Heap;
 
 impl Platform for Heap {

@@ -2,9 +2,9 @@
 //!
 //! # Theory
 //! A percpu chunk is one area per NUMA group, at distances fixed at boot. The base is the highest multiple of the
-//! alignment at which every area lies in a hole. The search keeps `base` an upper bound of the answer: it looks at one
-//! area after the other, and whenever one does not lie in a hole it lowers `base` to the next value at which that area
-//! would. When a full round changes nothing, all fit.
+//! alignment at which every area lies in a hole. In the search `base` is always an upper bound of the result. The
+//! search examines one area after the other. If one does not lie in a hole, it lowers `base` to the next value at which
+//! that area would. When a full round changes nothing, all fit.
 //!
 //! ```text
 //!    base                      areas A (offset 0) and B; B sticks out, so base drops until B lies in the next hole below
@@ -12,18 +12,18 @@
 //!   #######..###..#########
 //!  |AA|       |BB|
 //! ```
-//! `base` only falls, each step passes at least one end of a hole for one area: O(holes above the answer x areas)
-//! lookups. It starts at the top of the window because that is where Linux keeps percpu chunks, away from `vmalloc`.
+//! `base` only falls, and each step passes at least one end of a hole for one area: O(holes above the result x areas)
+//! lookups. It starts at the top of the window because Linux keeps percpu chunks there, away from `vmalloc`.
 //!
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `pcpu_get_vm_areas`); the answer is the same, the walk is our own.
+//! Linux `mm/vmalloc.c` (6.12: `pcpu_get_vm_areas`); the result is the same, the walk is our own.
 
 use crate::FreeIndex;
 use va_base::{Align, AllocError, PAGE_SIZE, Pages, RequestError, Va, VaRange};
 
 /// Areas to be taken together: `(offset, size)` in bytes from a common base.
 ///
-/// Holding one proves that offsets and sizes are multiples of the alignment, that no area is empty, and that they are
+/// A value proves that offsets and sizes are multiples of the alignment, that no area is empty, and that they are
 /// disjoint and in ascending order.
 #[derive(Clone, Copy, Debug)]
 pub struct Congruent<'a> {
@@ -37,8 +37,8 @@ impl<'a> Congruent<'a> {
     /// `align_bytes` (of a page, if that is larger), in the default window.
     ///
     /// # Errors
-    /// [`RequestError::BadAlign`] unless `align_bytes` is a power of two; [`RequestError::BadArea`] with the first one that
-    /// is empty, not aligned, past `2^64` or not after the one before; [`RequestError::NoArea`].
+    /// [`RequestError::BadAlign`] unless `align_bytes` is a power of two; [`RequestError::BadArea`] with the first one
+    /// that is empty, not aligned, past `2^64` or not after the one before; [`RequestError::NoArea`].
     pub fn new(areas: &'a [(u64, u64)], align_bytes: u64) -> Result<Self, RequestError> {
         let align = Align::new(align_bytes.max(1)).ok_or(RequestError::BadAlign { align_bytes })?;
         if align_bytes == 0 {
@@ -66,27 +66,27 @@ impl<'a> Congruent<'a> {
         Self { window: Some(window), ..self }
     }
 
-    /// The `(offset, size)` pairs, in bytes.
+    /// Returns the `(offset, size)` pairs, in bytes.
     pub fn areas(&self) -> &'a [(u64, u64)] {
         self.areas
     }
 
-    /// What the base must be a multiple of.
+    /// Returns the alignment of the base.
     pub fn align(&self) -> Align {
         self.align
     }
 
-    /// Where the areas may lie; `None` is the default window.
+    /// Returns the window of the areas; `None` is the default window.
     pub fn window(&self) -> Option<VaRange> {
         self.window
     }
 
-    /// Bytes from the base to the end of the last area.
+    /// Returns the bytes from the base to the end of the last area.
     pub fn span_bytes(&self) -> u64 {
         self.areas.last().map_or(0, |&(offset, size)| offset + size)
     }
 
-    /// Pages of all areas together.
+    /// Returns the pages of all areas together.
     pub fn pages(&self) -> Pages {
         Pages::new(self.areas.iter().map(|&(_, size)| size / PAGE_SIZE).sum())
     }

@@ -1,8 +1,8 @@
-//! What every index counts: areas out, holes, free pages, and how many holes are paid for (FT5, FT6).
+//! The counts of every index: live areas, holes, free pages, and the holes for which records are reserved (FT5, FT6).
 //!
-//! The arithmetic of SP3 (see `free_index`): with `live` areas out and `holes` holes, returns alone can raise the
-//! number of holes to at most `(live + holes + 1) / 2`. [`Ledger::bound`] is that number; [`Ledger::paid_holes`] is for
-//! how many holes the structure has records in hand.
+//! The arithmetic of SP3 (see `free_index`): with `live` areas and `holes` holes, frees alone can raise the number of
+//! holes to at most `(live + holes + 1) / 2`. [`Ledger::bound`] is that number. [`Ledger::paid_holes`] is the number of
+//! holes for which the structure has reserved records.
 
 use va_base::Broken;
 use va_base::Va;
@@ -10,45 +10,45 @@ use va_base::Va;
 /// The counts of one index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ledger {
-    /// Areas out, reserved pieces included.
+    /// Live areas, reserved fragments included.
     pub(crate) live: u64,
-    /// Holes of this moment.
+    /// Current holes.
     pub(crate) holes: u64,
     /// Pages in them.
     pub(crate) free_pages: u64,
-    /// The structure has records for this many holes, whatever its shape.
+    /// Holes for which the structure has records, in every shape.
     pub(crate) paid_holes: u64,
 }
 
 impl Ledger {
-    /// Most holes that returns alone can lead to.
+    /// Returns the most holes to which frees alone can lead.
     #[inline]
     pub(crate) fn bound(&self) -> u64 {
         bound(self.live, self.holes)
     }
 
-    /// Holes that must be paid for before one more area is taken, whatever its fit.
+    /// Returns the holes for which records must be reserved before one more area is taken, for every fit.
     #[inline]
     pub(crate) fn bound_after_take(&self) -> u64 {
         // One area more, and at worst (NoEdge) one hole more.
         bound(self.live + 1, self.holes + 1)
     }
 
-    /// The same with `pieces` more areas out; `None` if nothing could ever pay for them.
+    /// Returns the ledger with `pieces` more live areas, or `None` if no memory could ever suffice for them.
     pub(crate) fn with_pieces(&self, pieces: u64) -> Option<Self> {
         // A page that is out is at most one piece, and there are below 2^52: what is larger would only make sums wrap.
         let live = self.live.checked_add(pieces).filter(|&live| live < 1 << 52)?;
         Some(Self { live, ..*self })
     }
 
-    /// Tells whether a return that merges with `merged` neighbours (0, 1 or 2) is one that the areas out account for.
+    /// Returns true if the live areas account for a free that merges with `merged` neighbours (0, 1 or 2).
     #[inline]
     pub(crate) fn may_return(&self, merged: u64) -> bool {
         // After it there are holes + 1 - merged, and at most (live - 1) + 1 there may be.
         self.live > 0 && self.holes < self.live + merged
     }
 
-    /// Most pieces that can be forgotten while `holes <= live + 1` holds.
+    /// Returns the most fragments that can be released while `holes <= live + 1` holds.
     pub(crate) fn releasable(&self) -> u64 {
         // holes >= 1 more than live is impossible to exceed; with no hole left, every area may be one.
         (self.live + 1).saturating_sub(self.holes).min(self.live)
@@ -79,7 +79,7 @@ mod tests {
         Ledger { live, holes, free_pages: 0, paid_holes: 0 }
     }
 
-    /// Plays every sequence of returns on a row of areas and holes and compares the peak with the bound.
+    /// Plays every sequence of frees on a row of areas and holes and compares the peak with the bound.
     #[test]
     fn ft6_the_bound_is_reached_and_never_passed() {
         // A bit a slot: 1 = one area, 0 = free. Holes are maximal runs of 0.

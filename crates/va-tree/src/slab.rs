@@ -1,11 +1,11 @@
-//! Records without pointers or a heap: a few inside the index, then an array of pieces from the platform.
+//! Records without pointers or a heap: a few inside the index, the others in an array of pieces from the platform.
 //!
 //! # Theory
-//! A record is named by an id of [`PagedArray`], which says how memory is found and grows. The first records are part of
-//! the index itself, so that a kernel can use it before it has memory. They are few, and when the first piece comes they
-//! move into it, once, under the same ids: so a lookup decides "inside or in a piece" the same way every time, which a
-//! branch predictor knows. Records freed are in a list that is threaded through the records themselves ([`Linked`]), in
-//! both directions, so that any of them can leave it.
+//! A record is named by an id of [`PagedArray`], which describes how memory is found and grows. The first records are
+//! part of the index itself, so that a kernel can use it before it has memory. They are few, and when the first piece
+//! is added they move into it, once, under the same ids. So a lookup decides "inside or in a piece" the same way every
+//! time, which a branch predictor learns. Freed records are in a list that links the records themselves ([`Linked`]),
+//! in both directions, so that any of them can leave it.
 //!
 //! ```text
 //!   number   0 ........ fresh ........ capacity ........ held
@@ -13,21 +13,21 @@
 //! ```
 //!
 //! **A flat beginning.** A binary tree looks up some twenty records in each walk, and a table of buckets costs half of
-//! that again. So a slab can have its first `FLAT` records at most in one piece (`flat`), which grows by moving into one
-//! twice as long: a bounded copy. Where the platform has no such piece, or there are more records, the array goes on.
-//! Its ids are then those of the array with one bucket added: bucket 0 is the flat piece.
+//! that again. So a slab can have at most its first `FLAT` records in one piece (`flat`), which grows by moving into
+//! one twice as long: a bounded copy. If the platform has no such piece, or there are more records, the array
+//! continues. Its ids are then those of the array with one bucket added: bucket 0 is the flat piece.
 //!
-//! **Shrinking** lowers the capacity record by record, from the top, so that each step is O(1) and a caller can stop after
-//! any: a record that was never used is forgotten, one that is free leaves the list, and the owner moves one that is in use
-//! to a free one further down ([`Slab::move_last`]). When a whole piece lies above the capacity it is freed. Growing raises
-//! the capacity again before it asks for memory.
+//! **Shrinking** lowers the capacity record by record, from the top. So each step is O(1), and a caller can stop after
+//! any step. A record that was never used is dropped, and a free one leaves the list. The owner moves a record in use
+//! to a free one further down ([`Slab::move_last`]). When a whole piece lies above the capacity it is freed. Growing
+//! raises the capacity again before it requests memory.
 //!
 //! # Invariants
 //! - **SL1 conserved** records in use + on the free list + never used = capacity, and there is memory for so many.
 //!
-//! Reserving is separate from taking: [`Slab::reserve`] is the only call that asks the platform and the only one that
-//! can fail; [`Slab::take`] uses what was reserved. A caller that takes more than it reserved has a wrong bound, which
-//! is a bug and stops loudly.
+//! Reserving is separate from taking. [`Slab::reserve`] is the only call that calls the platform and the only one that
+//! can fail. [`Slab::take`] uses a reserved record. A caller that takes more than it reserved has a wrong bound, which
+//! is a bug and stops the machine.
 
 use core::ops::Range;
 use va_base::{Next, PIECE_BYTES, PagedArray, Platform, Record, Supply};
@@ -35,20 +35,20 @@ use va_base::{Next, PIECE_BYTES, PagedArray, Platform, Record, Supply};
 /// The id of no record.
 pub(crate) const NIL: u32 = va_base::NO_ID;
 
-/// First id of the array where there is a flat beginning: that of the second bucket.
+/// First id of the array if there is a flat beginning: that of the second bucket.
 const ARRAY: u32 = 1 << 27;
 
 /// A record that can hold two ids while it is not in use.
 pub(crate) trait Linked: Record + Copy {
-    /// Returns what [`set_links`](Self::set_links) stored.
+    /// Returns the two ids that [`set_links`](Self::set_links) stored.
     fn links(&self) -> [u32; 2];
     /// Stores two ids in this unused record.
     fn set_links(&mut self, links: [u32; 2]);
 }
 
-/// A record that says whether it is in use, so that others can move to where it is not.
+/// A record that knows whether it is in use, so that others can move to unused ones.
 pub(crate) trait Movable: Linked {
-    /// Tells whether [`Linked::set_links`] was the last to write here.
+    /// Returns true if [`Linked::set_links`] was the last call to write here.
     fn is_free(&self) -> bool;
 }
 
@@ -93,11 +93,11 @@ impl<'a, T: Linked, const N: usize, const FLAT: usize> View<'a, T, N, FLAT> {
     }
 }
 
-/// What shrinking did to the topmost record.
+/// The effect of one step of shrinking on the topmost record.
 pub(crate) enum Last {
-    /// It was not in use: the capacity is less.
+    /// It was not in use: the capacity is smaller.
     Dropped,
-    /// It was in use and has a copy at `to`; the owner changes what refers to `from`.
+    /// It was in use and has a copy at `to`; the owner changes the references to `from`.
     Moved { from: u32, to: u32 },
 }
 
@@ -148,8 +148,8 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         self.before_array() + self.array.len()
     }
 
-    /// Makes the capacity at least `want`, or returns how many records are missing. Pieces got before a failure stay:
-    /// they are spare capacity, which changes no answer.
+    /// Makes the capacity at least `want`, or returns how many records are missing. Pieces that were added before a
+    /// failure stay: they are spare capacity, which changes no result.
     pub(crate) fn reserve(&mut self, want: usize, platform: &impl Platform) -> Result<(), usize> {
         while self.capacity < want {
             if self.capacity < self.held() {
@@ -170,7 +170,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         Ok(())
     }
 
-    /// Moves the flat beginning into a piece of at least twice its length; false if there is none to be had.
+    /// Moves the flat beginning into a piece of at least twice its length; false if the platform has none.
     fn grow_flat(&mut self, want: usize, platform: &impl Platform) -> bool {
         let len = (2 * self.held()).max(self.array.piece_len()).max(want.next_power_of_two().min(FLAT));
         if len > FLAT {
@@ -179,8 +179,8 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         self.move_flat(len..usize::MAX, platform)
     }
 
-    /// Moves the flat records to a slab of at least `lens.start` and fewer than `lens.end` records; `false` if the platform
-    /// has none: a platform may give a longer slab than it was asked for.
+    /// Moves the flat records to a slab of at least `lens.start` and fewer than `lens.end` records, or returns `false`
+    /// if the platform has none. A platform may return a longer slab than the requested one.
     fn move_flat(&mut self, lens: Range<usize>, platform: &impl Platform) -> bool {
         let Some(flat) = platform.lend_slab::<T>(lens.start) else { return false };
         if !lens.contains(&flat.len()) {
@@ -198,7 +198,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         true
     }
 
-    /// Returns what the platform would be asked for to make the capacity at least `want`, first of all.
+    /// Returns the first piece that would be requested from the platform to make the capacity at least `want`.
     pub(crate) fn next(&self, want: usize) -> Option<Next> {
         if self.held() < want { self.array.next() } else { None }
     }
@@ -245,7 +245,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         Some(id)
     }
 
-    /// What an id of the array is larger by here.
+    /// Returns the difference between an id here and the id in the array.
     const OFFSET: u32 = if FLAT > 0 { ARRAY } else { 0 };
 
     /// The next record that was never used: after the flat beginning comes the array.
@@ -281,7 +281,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         record.set_links([previous.unwrap_or(old[0]), next.unwrap_or(old[1])]);
     }
 
-    /// Makes all records unused, without a look at any, so that every piece can be freed.
+    /// Makes all records unused, without reading any, so that every piece can be freed.
     pub(crate) fn forget_all(&mut self) {
         (self.used, self.freed, self.fresh, self.capacity) = (0, NIL, 0, N);
     }
@@ -341,7 +341,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         }
     }
 
-    /// All records, for a walk over many: where the flat beginning is stays in registers.
+    /// All records, for a walk over many: the address of the flat beginning stays in registers.
     #[inline(always)]
     pub(crate) fn view(&self) -> View<'_, T, N, FLAT> {
         View { flat: self.flat, slab: self }
@@ -362,7 +362,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         Some(count)
     }
 
-    /// Tells whether SL1 holds.
+    /// Returns true if SL1 holds.
     pub(crate) fn is_conserved(&self) -> bool {
         let begun = self.begun();
         self.count_freed().is_some_and(|freed| freed + self.used == begun)
@@ -419,8 +419,8 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         }
     }
 
-    /// Returns to what capacity [`move_last`](Slab::move_last) must be repeated so that a piece can be freed while there
-    /// are `need` records; `None` if every piece is needed.
+    /// Returns to what capacity [`move_last`](Slab::move_last) must be repeated so that a piece can be freed while
+    /// there are `need` records; `None` if every piece is needed.
     pub(crate) fn next_lower(&self, need: usize) -> Option<usize> {
         self.without_last().filter(|&low| need.max(self.used) <= low)
     }
@@ -437,8 +437,8 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
 }
 
 impl<T: Movable, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
-    /// Lowers the capacity by one record, or in one step to `low` or to the first record that was never used. One that is
-    /// in use moves to a free one, which there must be.
+    /// Lowers the capacity by one record, or in one step to `low` or to the first record that was never used. One that
+    /// is in use moves to a free one, which there must be.
     pub(crate) fn move_last(&mut self, low: usize) -> Last {
         let begun = self.begun();
         if begun < self.capacity {

@@ -1,14 +1,14 @@
-//! The memory of an index, apart from its operations: allocated with no lock held, and freed when there is too much.
+//! The memory of an index, apart from its operations: allocated with no lock held, and freed if there is too much.
 //!
 //! # Theory
-//! An index asks its platform for memory in the middle of an operation. A caller that holds a spin lock then may not want
-//! that. It can ask the index what is missing ([`Supplied::wanted`]), let the lock go, allocate ([`Supplied::alloc_supply`]),
-//! and hand it in under the lock ([`Supplied::donate`]): one piece at a time, until nothing is missing. Another thread may
-//! have used up the memory in between; then more is wanted. Linux does the same for its one record
-//! (`ne_fit_preload_node`).
+//! An index requests memory from its platform in the middle of an operation. A caller that holds a spin lock may not
+//! want that. It can ask the index what is missing ([`Supplied::wanted`]), release the lock, and allocate
+//! ([`Supplied::alloc_supply`]). Then it donates the memory under the lock ([`Supplied::donate`]): one piece at a time,
+//! until nothing is missing. Another thread may have used up the memory in between; then more is wanted. Linux does the
+//! same for its one record (`ne_fit_preload_node`).
 //!
-//! The other direction is [`Supplied::shrink`]: records move out of the topmost pieces, and the pieces are freed, as far
-//! as the areas that are out leave memory to spare (SP3).
+//! The other direction is [`Supplied::shrink`]: records move out of the topmost pieces, and the pieces are freed, as
+//! far as the live areas leave memory to spare (SP3).
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `preload_this_cpu_lock`).
@@ -18,7 +18,7 @@ use crate::rb::Search;
 use crate::{BTree, FreeIndex, RbIndex};
 use va_base::{AllocError, Late, Next, Platform, VaRange};
 
-/// One piece of memory that an index asks for. Plain data; stale once the index has grown otherwise.
+/// One piece of memory that an index needs. Plain data, stale once the index has grown otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PieceWanted {
     pub(crate) table: Table,
@@ -27,13 +27,13 @@ pub struct PieceWanted {
 }
 
 impl PieceWanted {
-    /// Bytes of the smallest memory that is enough; an index may ask for a larger piece first.
+    /// Returns the bytes of the smallest memory that is enough; an index may request a larger piece first.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// The records that memory is for.
+/// The table of records that needs memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Table {
     Leaves,
@@ -42,7 +42,7 @@ pub(crate) enum Table {
     Holes,
 }
 
-/// An index whose memory can be handed in and freed apart from its operations.
+/// An index whose memory can be donated and freed apart from its operations.
 ///
 /// ```
 /// use va_base::{NoSlabs, Platform, Record, Request, VaRange};
@@ -71,14 +71,15 @@ pub trait Supplied: FreeIndex {
     /// Memory for one step of growth.
     type Supply: Send;
 
-    /// Returns the first piece that is missing for `areas` more areas, or for alignment rows that could not be built;
-    /// `None` if none is, or if no memory could help. After it no call for so many areas asks the platform. O(log n).
+    /// Returns the first piece that is missing for `areas` more areas, or for alignment rows that could not be built.
+    /// `None` means that none is missing, or that no memory could help. Then no call for so many areas calls the
+    /// platform. O(log n).
     fn wanted(&self, areas: u64) -> Option<PieceWanted>;
 
-    /// Allocates it. Call it with no lock held. `None` if the platform has no memory.
+    /// Allocates the wanted piece. Call it with no lock held. `None` if the platform has no memory.
     fn alloc_supply(wanted: PieceWanted, platform: &impl Platform) -> Option<Self::Supply>;
 
-    /// Uses it. O(1), but for the first piece, into which the records inside the index move.
+    /// Adds the memory to the index. O(1), except for the first piece, into which the records inside the index move.
     ///
     /// # Errors
     /// The memory itself, if the index has grown otherwise since: [`free_supply`](Self::free_supply) frees it.
@@ -87,12 +88,12 @@ pub trait Supplied: FreeIndex {
     /// Frees memory that was not used.
     fn free_supply(supply: Self::Supply, platform: &impl Platform);
 
-    /// Frees memory that the index can do without, in at most `steps` steps: a step moves one record, O(log n), or frees
-    /// one piece. Returns the bytes freed. Repeat until [`IndexMemory::lent_bytes`](crate::IndexMemory::lent_bytes) does
-    /// not fall any more: one call may move records and free nothing yet.
+    /// Frees memory that the index does not need, in at most `steps` steps: a step moves one record, O(log n), or frees
+    /// one piece. Returns the freed bytes. Repeat until [`IndexMemory::lent_bytes`](crate::IndexMemory::lent_bytes)
+    /// stops falling: one call may move records and free nothing yet.
     fn shrink(&mut self, steps: usize) -> usize;
 
-    /// Allocates and hands in all that is missing for `areas` more areas, from `platform`.
+    /// Allocates and donates all memory that is missing for `areas` more areas, from `platform`.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] with the records of the table that could not grow.
@@ -107,17 +108,17 @@ pub trait Supplied: FreeIndex {
     }
 }
 
-/// An index that begins as a constant, without an extent or a platform, and gets both where it is, so that its caller needs
-/// no stack for it.
+/// An index that begins as a constant, without an extent or a platform, and gets both in place. So its caller needs no
+/// stack for it.
 pub trait InPlace<P>: Sized {
-    /// An index of no pages and no platform: nothing fits in it, nothing is in it.
+    /// An index without pages and without a platform: every request fails.
     const EMPTY: Self;
 
     /// Gives an empty index the whole pages of `extent` and a platform, in place.
     ///
     /// # Errors
-    /// [`AllocError::BadRange`] if there are none, or more than the index can hold; [`AllocError::Occupied`] if it has an
-    /// extent.
+    /// [`AllocError::BadRange`] if there are none, or more than the index can hold; [`AllocError::Occupied`] if it has
+    /// an extent.
     fn init(&mut self, extent: VaRange, default_window: VaRange, platform: P) -> Result<(), AllocError>;
 }
 

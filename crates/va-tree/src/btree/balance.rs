@@ -1,7 +1,7 @@
-//! Keeping nodes between 3F/8 and F entries: splits, joins, loans (BT2).
+//! Splits, joins and shifts that keep nodes between 3F/8 and F entries (BT2).
 //!
-//! A split, a join and a loan move holes between siblings; the maxima above their parent do not change, so each has to
-//! set right only the two summaries in the parent.
+//! A split, a join and a shift move holes between siblings. The maxima above their parent do not change, so each
+//! corrects only the two summaries in the parent.
 
 use super::cost::min_fill;
 use super::node::{insert_at, max_of, move_tail, remove_at};
@@ -15,7 +15,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Fewest entries of a node that is not the root.
     const MIN: usize = min_fill(F);
 
-    /// A record that was paid for.
+    /// Takes a reserved record.
     fn paid(&self, record: Option<u32>) -> u32 {
         match record {
             Some(id) => id,
@@ -57,7 +57,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.inners.put(id);
     }
 
-    /// Computes anew what inner node `parent` says about its child `slot`, a node at `level` (0 is a leaf).
+    /// Recomputes the summary in inner node `parent` of its child `slot`, a node at `level` (0 is a leaf).
     fn resummarize(&mut self, parent: u32, slot: usize, level: usize) {
         let child = self.inners.get(parent).child[slot];
         let gap = match level {
@@ -161,7 +161,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.height += 1;
     }
 
-    /// Joins or lends to the leaf of `path`, and what joins above, if they have too few entries.
+    /// Joins or refills the leaf of `path`, and the nodes above it, if they have too few entries.
     #[inline]
     pub(super) fn refill(&mut self, path: &Path) {
         if self.height == 0 || self.leaves.get(path.node(0)).size[Self::MIN - 1] != K::ZERO {
@@ -194,14 +194,14 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Keeps no rows any longer if one inner node is all there is: no search visits more leaves than it has. O(1).
+    /// Drops all rows if the tree has one inner node: no search visits more leaves than that has. O(1).
     fn forget_rows(&mut self) {
         if self.height == 1 && self.has_rows() && !self.rows_always {
             self.drop_rows();
         }
     }
 
-    /// Keeps no rows any longer. O(1).
+    /// Drops all rows. O(1).
     pub(super) fn drop_rows(&mut self) {
         self.rows.forget_all();
         self.kept = Classes::NONE;
@@ -222,7 +222,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 
     /// Joins children `left` and `left + 1` of `parent`, nodes at `level`, if they fit comfortably (2m entries);
-    /// else gives each half. Tells whether they were joined.
+    /// else gives each half of the entries. Returns true if they were joined.
     fn join(&mut self, parent: u32, left: usize, level: usize) -> bool {
         let inner = self.inners.get(parent);
         let (a, b) = (inner.child[left], inner.child[left + 1]);

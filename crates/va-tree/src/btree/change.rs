@@ -1,22 +1,22 @@
-//! Changing: cutting an area from a hole, merging one back, and telling the summaries above.
+//! Changes of the tree: cut an area from a hole, merge a freed one, and update the summaries above.
 //!
 //! # Theory
-//! A summary (a gap, a row) is the maximum of what lies below. A hole that grows can only raise the maxima above it, and
-//! the first one that does not rise ends the walk. A hole that shrinks can lower a maximum only if it was that maximum;
-//! then the node is scanned, and the walk ends where the result is what stood there.
+//! A summary (a gap, a row) is the maximum of what lies below. A hole that grows can only raise the maxima above it,
+//! and the first one that does not rise ends the walk. A hole that shrinks can lower a maximum only if it was that
+//! maximum; then the node is scanned, and the walk ends where the result is what stood there.
 //!
-//! Separators need care in two places, because a separator must lie between the ends to its left and the *starts* to its
-//! right (BT1), and a merge or an insertion can move either:
+//! Separators need care in two places. A separator must lie between the ends to its left and the *starts* to its right
+//! (BT1), and a merge or an insertion can move either:
 //!
 //! ```text
 //!   child i         sep      child i+1
 //!   ...  |##|        ^        |####|  ...
-//!            |=======|=====|              what comes back may straddle the separator
+//!            |=======|=====|              a freed range may straddle the separator
 //!   start falls below sep  ->  lower it to the start (the one separator left of the path)
 //!   end passes sep         ->  raise it to the end   (the one separator right of the path)
 //! ```
-//! "The one" is found by climbing to the first level where the path is not in the first (or last) slot: separators
-//! higher up lie beyond, and lower down on that side there are none.
+//! To find "the one", climb to the first level where the path is not in the first (or last) slot. Separators higher up
+//! lie beyond it, and lower down on that side there are none.
 
 use super::node;
 use super::path::Path;
@@ -27,7 +27,7 @@ use crate::Fit;
 use crate::slab::NIL;
 use va_base::{FreeError, Platform, VaRange};
 
-/// The hole to the right of what comes back.
+/// The hole to the right of a freed range.
 enum Right {
     None,
     /// In the same leaf as the path, at this slot.
@@ -37,7 +37,7 @@ enum Right {
 }
 
 impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
-    /// Cuts `size` pages at `found.at` from the hole found at `path`. The records for it are paid.
+    /// Cuts `size` pages at `found.at` from the hole found at `path`. Its records are reserved.
     #[inline]
     pub(super) fn cut(&mut self, found: &Found, path: &mut Path, size: u64) -> Fit {
         let (start, end) = (found.start, found.end);
@@ -58,7 +58,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         fit
     }
 
-    /// Cuts `size` pages from the left edge of the top hole, which has them.
+    /// Cuts `size` pages from the left edge of the top hole, which is large enough.
     #[inline]
     pub(super) fn cut_top_edge(&mut self, size: u64) {
         self.top_start += size;
@@ -136,7 +136,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Merges `[start, end)` with the holes that it touches, or refuses and changes nothing.
+    /// Merges `[start, end)` with the holes that it touches, or fails and changes nothing.
     #[inline]
     pub(super) fn merge(&mut self, start: u64, end: u64, range: VaRange) -> Result<(), FreeError> {
         // Right below the top hole and above all others: what was taken last comes back first.
@@ -235,7 +235,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.last_end = self.last_end.min(start.saturating_sub(1));
     }
 
-    /// Counts a return that merges with `merged` holes, or refuses one that the areas out cannot account for.
+    /// Counts a free that merges with `merged` holes, or fails if the live areas cannot account for it.
     #[inline]
     fn accept(&mut self, range: VaRange, merged: u64, pages: u64) -> Result<(), FreeError> {
         if !self.ledger.may_return(merged) {
@@ -307,7 +307,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Tells the summaries above the leaf of `path` that a hole there is new, or longer than before.
+    /// Updates the summaries above the leaf of `path` for a hole that is new, or longer than before.
     #[inline]
     fn raised(&mut self, path: &Path, end: K, size: K) {
         self.longest = self.longest.max(size.get());
@@ -334,7 +334,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Tells the summaries above the leaf of `path` that a hole `(end, size)` there is gone, or is now shorter.
+    /// Updates the summaries above the leaf of `path` for a hole `(end, size)` that is gone, or is now shorter.
     #[inline]
     fn lowered(&mut self, path: &Path, end: K, size: K) {
         for class in self.kept.each() {
@@ -343,7 +343,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.lowered_gap(path, size);
     }
 
-    /// A gap above that is not `old` is some other hole's: there the walk ends, before anything is scanned.
+    /// A gap above that is not `old` belongs to another hole: there the walk ends, without a scan.
     #[inline]
     fn lowered_gap(&mut self, path: &Path, old: K) {
         for level in 1..self.height + 1 {
@@ -398,7 +398,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Builds the rows of `classes`, O(n) each. Their records are paid.
+    /// Builds the rows of `classes`, O(n) each. Their records are reserved.
     pub(super) fn build_rows(&mut self, classes: Classes) {
         if self.height == 0 {
             return;
@@ -408,7 +408,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Computes the row of `class` in every inner node below `node`; returns its maximum. Depth is bounded by `MAX_HEIGHT`.
+    /// Computes the row of `class` in every inner node below `node`; returns its maximum. Depth is bounded by
+    /// `MAX_HEIGHT`.
     fn build_row(&mut self, node: u32, level: usize, class: usize) -> K {
         let mut row = [K::ZERO; F];
         for (slot, usable) in row.iter_mut().enumerate() {

@@ -1,14 +1,14 @@
-//! What holes cost in nodes, at the worst fill (FT6, SP3).
+//! The cost of holes in nodes, at the worst fill (FT6, SP3).
 //!
 //! # Theory
-//! Every node but the root has at least `m = 3F/8` entries (BT2): a node that falls below joins a sibling if both
-//! together fill at most `2m` slots, and else takes entries from it until both have half, which is then at least `m`.
-//! So `h` holes need at most `h / m` leaves, these at most `/ m` parents, and so on. A split happens only when the
-//! entry that fills the node is one that is paid for, and leaves both halves with `F/2 >= m`: the nodes in use never
-//! pass what the holes of that moment may cost.
+//! Every node but the root has at least `m = 3F/8` entries (BT2). A node that falls below joins a sibling if both
+//! together fill at most `2m` slots. Otherwise it takes entries from the sibling until both have half, which is then at
+//! least `m`. So `h` holes need at most `h / m` leaves, these at most `/ m` parents, and so on. A split happens only if
+//! the entry that fills the node has reserved records, and leaves both halves with `F/2 >= m`. So the nodes in use
+//! never exceed the cost of the current holes.
 //!
-//! `2m = 3F/4` leaves a quarter of a node between joining and the next split, and an eighth between a split and the
-//! next join, so that a hole that comes and goes at a boundary does not join and split each time.
+//! `2m = 3F/4` leaves a quarter of a node between a join and the next split, and an eighth between a split and the next
+//! join. So a hole that is made and filled again at a boundary does not join and split each time.
 
 /// Fewest entries of a node that is not the root.
 pub(super) const fn min_fill(fanout: usize) -> usize {
@@ -38,7 +38,7 @@ pub(super) fn inners(leaves: u64, fanout: usize) -> u64 {
 
 /// Most leaves, up to `at_most`, for which `inners` inner nodes are always enough.
 pub(super) fn leaves_under(inner_count: u64, at_most: u64, fanout: usize) -> u64 {
-    // `inners` does not fall as leaves grow: search for the last value that is still paid for.
+    // `inners` does not fall as leaves grow: search for the last value that `inners` nodes still cover.
     let (mut low, mut high) = (1, at_most.max(1));
     while low < high {
         let middle = low + (high - low).div_ceil(2);
@@ -51,7 +51,7 @@ pub(super) fn leaves_under(inner_count: u64, at_most: u64, fanout: usize) -> u64
     low
 }
 
-/// Most leaves that a tree of `height` inner levels is sure to hold, whatever its shape.
+/// Most leaves that a tree of `height` inner levels can always hold, in every shape.
 pub(super) fn leaves_within_height(height: usize, fanout: usize) -> u64 {
     // A tree one level higher has at least two children below its root and m below each of them: fewer leaves than
     // that cannot make it grow.

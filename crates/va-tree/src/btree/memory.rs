@@ -1,11 +1,11 @@
-//! The memory of the tree: what must be in hand, what comes from outside, and how it shrinks.
+//! The memory of the tree: reserves, donated memory, and shrinking.
 //!
 //! # Theory
-//! The bounds are in `cost`. To shrink, a record at the end of its array moves to a free one, and whatever names it is
-//! changed: a node is found again from the root by a key that lies inside it, so a move is O(F log n).
+//! The bounds are in `cost`. To shrink, a record at the end of its array moves to a free one, and the references to it
+//! change. A key inside a node leads to it again from the root, so a move is O(F log n).
 //!
-//! Rows are a cache. They must have a record for every inner node that the tree may get, so a tree that cannot have those
-//! drops its rows rather than fail, unless it was told to keep them always.
+//! Rows are a cache. They must have a record for every inner node that the tree may get. A tree that cannot have those
+//! drops its rows instead of failing, unless it must always keep them.
 
 use super::path::{self, Path};
 use super::rows::{Classes, Row};
@@ -23,14 +23,14 @@ enum Of<K: Key, const F: usize> {
     Rows(Supply<Row<K, F>>),
 }
 
-/// Records that must be in hand.
+/// Records that must be reserved.
 struct Need {
     leaves: usize,
     inners: usize,
 }
 
 impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
-    /// What `holes` holes need at worst.
+    /// Returns the records that `holes` holes need at worst.
     fn need(holes: u64) -> Result<Need, AllocError> {
         let fail = |records| AllocError::NoMeta { records };
         let count = |nodes: u64| usize::try_from(nodes).map_err(|_| fail(usize::MAX));
@@ -42,7 +42,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Ok(need)
     }
 
-    /// Recomputes for how many holes the records in hand are enough, whatever the shape.
+    /// Recomputes for how many holes the reserved records are enough, in every shape.
     pub(super) fn count_paid(&mut self) {
         let mut inners = self.inners.capacity();
         if self.has_rows() {
@@ -53,7 +53,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.ledger.paid_holes = cost::holes(leaves, F);
     }
 
-    /// Makes sure that `holes` holes are paid for, or fails and changes nothing that a caller could see.
+    /// Reserves records for `holes` holes, or fails and changes nothing that a caller could observe.
     #[inline]
     pub(super) fn pay(&mut self, holes: u64) -> Result<(), AllocError> {
         if holes <= self.ledger.paid_holes { Ok(()) } else { self.pay_slow(holes) }
@@ -79,7 +79,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         got.map_err(|records| AllocError::NoMeta { records })
     }
 
-    /// Keeps the rows of `classes`, in a tree of which `holes` holes are paid for.
+    /// Keeps the rows of `classes`, in a tree with reserved records for `holes` holes.
     #[cold]
     #[inline(never)]
     pub(super) fn keep_rows(&mut self, classes: Classes, holes: u64) -> Result<(), AllocError> {
@@ -96,14 +96,15 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Ok(())
     }
 
-    /// The path to leaf or inner node `id`, of which `key` is inside, and the level where it is; none if it is not there.
+    /// Returns the path to leaf or inner node `id`, which contains `key`, and its level; `None` if it is not in the
+    /// tree.
     fn path_to(&self, id: u32, key: K, level: impl Fn(usize) -> bool) -> Option<(Path, usize)> {
         let mut path = Path::new();
         self.route(key, &mut path);
         (0..self.height + 1).find(|&at| level(at) && path.node(at) == id).map(|at| (path, at))
     }
 
-    /// Changes what refers to the node that moved. `key` lies inside it.
+    /// Changes the reference to the node that moved. `key` lies inside it.
     fn moved(&mut self, from: u32, to: u32, key: K, is_leaf: bool) {
         let Some((path, level)) = self.path_to(from, key, |level| (level == 0) == is_leaf) else {
             self.platform.bug(format_args!("BT1: node {from} is not where its keys are"), None)
@@ -115,7 +116,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Moves the topmost leaf down, or forgets it.
+    /// Moves the topmost leaf down, or drops it if it is unused.
     fn lower_leaves(&mut self, low: usize) {
         if let Last::Moved { from, to } = self.leaves.move_last(low) {
             // An empty leaf is the root: any key leads there.

@@ -1,48 +1,51 @@
 //! The B+tree of holes: the exact lowest fit for every size, alignment and window, in O(log n).
 //!
 //! # Theory
-//! **Why a B+tree.** A binary tree of holes costs a cache miss a level and has 19 levels at a million holes; a node of
-//! 16 or 32 entries costs a few misses and has three to five. What a binary tree keeps per node (the longest hole below) is
-//! kept here per child, in an array that one scan passes.
+//! **Why a B+tree.** A binary tree of holes costs a cache miss a level and has 19 levels at a million holes. A tree of
+//! nodes with 16 or 32 entries costs a few misses a level and has three to five. A binary tree stores the longest hole
+//! below each node. Here it is stored per child, in an array that one scan passes.
 //!
 //! **Why keyed by the end.** Nearly every allocation cuts the left edge of a hole. Its end stays, so the key stays:
 //! one size is written and no separator moves.
 //!
-//! **The top hole** (the one that touches the end of the extent) is kept outside the tree: it is where a young space
-//! allocates, and there an allocation is an addition.
+//! **The top hole** touches the end of the extent and is outside the tree. A young space allocates from it, and there
+//! an allocation is an addition.
 //!
-//! **Searching.** The first child that promises enough is entered; the promise of a whole subtree is exact, so there is
-//! no coming back. Two things clip a promise: the window's start cuts at most one hole, which is tested on the way to
-//! the first leaf; the window's end needs no search at all, since if the lowest fit ends past it, so does every other.
+//! **Searching.** The search enters the first child whose maximum is large enough. The maximum of a whole subtree is
+//! exact, so the search never comes back. Two things clip a hole. The window's start cuts at most one hole, which is
+//! tested on the path to the first leaf. The window's end needs no search: if the lowest fit ends past it, so does
+//! every other.
 //!
 //! ```text
 //!   window start .....v                          1 walk to the first hole that ends above it, test it clipped
 //!   holes   ##  ####  ###   #    #######   ##    2 the rest of that leaf
-//!                     1     2    3 climb         3 up until a child to the right promises enough, then down
+//!                     1     2    3 climb         3 up until a child to the right is large enough, then down
 //! ```
 //!
-//! **Alignment** has rows of its own, one for each power of two (see `rows`). They cost memory and time, so each is built,
-//! in one O(n) step, by the first request of its alignment that would otherwise visit more than a constant number of
-//! leaves, and kept until the tree has shrunk to one inner node, where no search is long; or all are there from the
-//! beginning ([`BTree::with_rows`]). A space that aligns little or is small pays for none.
+//! **Alignment** has its own rows, one for each power of two (see `rows`). They cost memory and time, so each is built
+//! on demand, in one O(n) step. The first request of its alignment that would otherwise visit more than a constant
+//! number of leaves builds it. It is dropped when the tree has shrunk to one inner node, where no search is long. Or
+//! all rows exist from the beginning ([`BTree::with_rows`]). A space that aligns little or is small pays for none.
 //!
-//! **Shape** (see `cost` for the bounds): nodes split in halves when full and join or lend when they fall below 3F/8,
-//! so every height and every reserve is guaranteed, not expected.
+//! **Shape** (see `cost` for the bounds). A full node splits in halves. A node below 3F/8 joins a neighbour, or the two
+//! share their entries. So every height and every reserve is guaranteed, not expected.
 //!
 //! # Invariants
 //! - **BT1 routed** `sep[i]` lies between the ends in child `i` and the starts in child `i + 1`; the last is `MAX`.
-//! - **BT2 filled** every node but the root has at least 3F/8 entries, an inner root at least two, all leaves one depth.
+//! - **BT2 filled** every node but the root has at least 3F/8 entries, an inner root at least two, all leaves one
+//!   depth.
 //! - **BT3 gap** `gap[i]` is the longest hole below child `i`, and `longest` that of the whole tree.
 //! - **BT5 top** the hole that touches the end of the extent is outside the tree, every other inside.
 //! - **BT6 last-end** no hole of the tree ends above `last_end`.
 //!
 //! # Cost
 //! An index is 3.5 KiB with the first 29 holes inside it (59 with 32-bit keys). [`BTree::empty`] is a constant for a
-//! `static`, and [`BTree::init`] works in place. `n` holes, fanout F: every operation is O(F log n) and changes O(log n) nodes, except that one request of each
-//! alignment builds its row in O(n), that alignments above 1 GiB may walk O(n) holes, and that
-//! congruent areas pass the holes above the answer that could hold one of them.
+//! `static`, and [`BTree::init`] works in place. With `n` holes and fanout F, every operation is O(F log n) and changes
+//! O(log n) nodes. There are three exceptions. One request of each alignment builds its row in O(n). Alignments above 1
+//! GiB may walk O(n) holes. Congruent areas pass the holes above the result that could hold one of them.
 //! # Source
-//! Our own; Linux has a red-black tree here (see [`rb`](crate::rb)). Measurements: `docs/decisions/0001-index-structure.md`.
+//! Our own; Linux has a red-black tree here (see [`rb`](crate::rb)). Measurements:
+//! `docs/decisions/0001-index-structure.md`.
 
 mod balance;
 #[cfg(test)]
@@ -70,9 +73,9 @@ use rows::{Classes, Row};
 use search::Search;
 use va_base::{AllocError, Broken, FreeError, Late, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange};
 
-/// Leaves that are part of the index itself.
+/// Leaves inside the index itself.
 const INLINE_LEAVES: usize = 4;
-/// Inner nodes that are: what the inline leaves can need.
+/// Inner nodes inside the index itself: as many as the inline leaves can need.
 const INLINE_INNERS: usize = 1;
 
 /// The B+tree with 64-bit page numbers: any extent.
@@ -102,11 +105,11 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     first: u64,
     /// Page after the last.
     end: u64,
-    /// What every key is relative to: `first` rounded down to a multiple of `2^CLASSES` pages, so that relative
-    /// alignment is alignment.
+    /// Base of every key: `first` rounded down to a multiple of `2^CLASSES` pages, so that relative alignment is
+    /// alignment.
     base: u64,
     default_window: VaRange,
-    /// The same, as a search wants it.
+    /// The same, in the form of the search.
     default_pages: (u64, u64),
     platform: Late<P>,
     // The tree.
@@ -135,8 +138,7 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
 impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Creates an index of the whole pages of `extent`, all free.
     ///
-    /// Requests without a window are met in `default_window`, or what of it lies in the extent. Nothing is asked of
-    /// the platform yet.
+    /// Requests without a window are met in `default_window`, clipped to the extent. The platform is not called yet.
     ///
     /// # Errors
     /// As [`init`](Self::init).
@@ -218,34 +220,34 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Ok(())
     }
 
-    /// Gives an [`empty`](Self::empty) index the platform that it asks from now on; one that has an extent keeps its own.
+    /// Sets the platform of an [`empty`](Self::empty) index. An index that has an extent keeps its platform.
     pub fn set_platform(&mut self, platform: P) {
         if self.first == self.end {
             self.platform = Late::new(platform);
         }
     }
 
-    /// The same index with [`always_keep_rows`](Self::always_keep_rows). For a new one: if the platform refuses, it is gone.
+    /// Returns the same index with [`always_keep_rows`](Self::always_keep_rows). For a new index: a failure drops it.
     ///
     /// # Errors
-    /// [`AllocError::NoMeta`] if the platform refuses a slab.
+    /// [`AllocError::NoMeta`] if the platform has no memory.
     pub fn with_rows(mut self) -> Result<Self, AllocError> {
         self.always_keep_rows()?;
         Ok(self)
     }
 
-    /// Keeps the alignment rows of every class from now on, whatever is asked and however few holes there are: O(n) now, O(1)
-    /// for a young space, and no later request builds anything.
+    /// Keeps the alignment rows of every class from now on, for any number of holes. O(n) now, O(1) for a young space;
+    /// no later request builds a row.
     ///
     /// # Errors
-    /// [`AllocError::NoMeta`] if the platform refuses a slab; nothing has changed.
+    /// [`AllocError::NoMeta`] if the platform has no memory; nothing has changed.
     pub fn always_keep_rows(&mut self) -> Result<(), AllocError> {
         self.keep_rows(Classes::ALL, self.ledger.bound())?;
         self.rows_always = true;
         Ok(())
     }
 
-    /// Tells whether alignment rows of any class are kept.
+    /// Returns true if the index has alignment rows of any class.
     pub fn has_rows(&self) -> bool {
         !self.kept.is_empty()
     }
@@ -281,8 +283,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         inside.then(|| (start - self.base, end - self.base))
     }
 
-    /// The pages of `window` that lie in the extent, relative. An empty one stays empty: nothing fits between its ends,
-    /// which is all that the search looks at.
+    /// The pages of `window` that lie in the extent, relative. An empty window stays empty: nothing fits between its
+    /// ends, and the search reads only those.
     #[inline]
     fn clip(&self, window: VaRange) -> (u64, u64) {
         let (low, high) = window.whole_pages();
@@ -290,7 +292,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         (low.min(self.end) - self.base, high.max(self.base) - self.base)
     }
 
-    /// A request as the search wants it.
+    /// A request in the form of the search.
     #[inline]
     fn wanted(&self, request: &Request) -> search::Wanted {
         let (low, high) = match request.window() {
@@ -330,11 +332,12 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         self.default_window
     }
 
-    /// O(log n); O(n) for an aligned request while its row is not kept, since building it is a change.
-    /// O(log n) without an alignment above a page, or if its class has a row. Otherwise O(n): a walk over the holes that are
-    /// long enough, up to the first that fits, since a row is built by [`alloc`](Self::alloc) and this call changes nothing.
-    /// Above 1 GiB both calls may walk: rows have no such class, since theirs only exclude holes without a multiple of 1 GiB,
-    /// and a class more is 128 bytes an inner node and an update a change, for requests that no kernel makes.
+    /// O(log n) without an alignment above a page, or if its class has a row. Otherwise O(n): a walk over the holes
+    /// that are long enough, up to the first that fits. [`alloc`](Self::alloc) builds rows; this call changes nothing.
+    ///
+    /// Above 1 GiB both calls may walk, since rows have no such class and only exclude holes without a multiple of 1
+    /// GiB. One more class would cost 128 bytes an inner node and an update a change, for requests that no kernel
+    /// makes.
     fn would_fit(&self, request: &Request) -> Result<Va, AllocError> {
         match self.find_lowest_patiently(&self.wanted(request), &mut Path::new()) {
             Some(found) => Ok(self.va(found.at)),
@@ -342,8 +345,8 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         }
     }
 
-    /// O(log n), but for a request that builds a row (see the type), or cannot, for want of memory: O(n). A row stays when
-    /// then nothing fits: it is what tells so the next time.
+    /// O(log n). A request that builds a row (see the type), or cannot for want of memory, is O(n). The row stays even
+    /// if nothing fits: the next request finds that out by it.
     #[inline]
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
         let wanted = self.wanted(request);

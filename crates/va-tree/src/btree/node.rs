@@ -1,13 +1,13 @@
 //! Leaves and inner nodes: fixed arrays, no header, no pointer.
 //!
 //! # Theory
-//! A leaf holds up to `F` holes as two parallel arrays, ends and sizes, in address order. Nothing counts them: an
-//! unused slot has size zero and the largest end, so a scan for the first end at or above a key needs no length,
-//! "full" is `size[F - 1] != 0` and "fewer than `m`" is `size[m - 1] == 0`.
+//! A leaf holds up to `F` holes as two parallel arrays, ends and sizes, in address order. It stores no count. An unused
+//! slot has size zero and the largest end, so a scan for the first end at or above a key needs no length. "Full" is
+//! `size[F - 1] != 0` and "fewer than `m`" is `size[m - 1] == 0`.
 //!
 //! An inner node holds up to `F` children: the id of each, the longest hole below it (`gap`), and a separator `sep`.
-//! The separator of the last child, and of unused slots, is the largest key: what really bounds the last child stands
-//! in an ancestor, so that growing the last hole of a subtree has one place to be told, not a chain of them.
+//! The separator of the last child, and of unused slots, is the largest key. The real bound of the last child is in an
+//! ancestor. So the growth of the last hole of a subtree changes one place, not a chain of them.
 //!
 //! ```text
 //!   inner  sep  |  40 |  97 | MAX | MAX ..        ends in child 0 <= 40 <= starts in child 1
@@ -61,8 +61,8 @@ impl<K: Key, const F: usize> Leaf<K, F> {
 
     /// Opens slot `at` for a hole. The leaf must not be full.
     ///
-    /// Moves element by element, and stops at the first unused slot: a wide load from a line that was just written in
-    /// narrow stores waits for them, which costs a small tree more than the moves (three times, measured).
+    /// Moves element by element, and stops at the first unused slot. A wide load from a line that was just written in
+    /// narrow stores waits for them. That costs a small tree more than the moves (three times, measured).
     #[inline(always)]
     pub(super) fn insert(&mut self, at: usize, mut end: K, mut size: K) {
         for slot in at..F {
@@ -119,7 +119,7 @@ pub(super) struct Inner<K, const F: usize> {
     pub(super) sep: [K; F],
     pub(super) gap: [K; F],
     pub(super) child: [u32; F],
-    /// Its alignment rows, by class; of classes that are not kept this says nothing.
+    /// Its alignment rows, by class; undefined for classes that are not kept.
     pub(super) row: [u32; CLASSES],
 }
 
@@ -134,7 +134,7 @@ impl<K: Key, const F: usize> Inner<K, F> {
         self.child[F - 1] != NIL
     }
 
-    /// Index of the child in which a hole that ends at or above `key` is first to be looked for.
+    /// Index of the first child that may have a hole that ends at or above `key`.
     #[inline(always)]
     pub(super) fn route(&self, key: K) -> usize {
         // The last child's separator is MAX, so this always finds one; the bound keeps the result in range.
@@ -185,8 +185,8 @@ impl<K: Key, const F: usize> Movable for Inner<K, F> {
 
 /// Index of the first of the ascending `values` at or above `key`; `F` if there is none.
 ///
-/// Eight wide ones at a time: which of them it is cannot be predicted, so they are counted; which eight often can. Of
-/// narrow ones there are more, and a scan that ends early is the faster one (both measured).
+/// Wide values are counted eight at a time: the position within the eight cannot be predicted, but the group often can.
+/// There are more narrow values, and for them a scan that ends early is faster (both measured).
 #[inline(always)]
 fn first_from<K: Key, const F: usize>(values: &[K; F], key: K) -> usize {
     if size_of::<K>() < size_of::<u64>() {
@@ -245,7 +245,7 @@ pub(super) fn remove_at<T: Copy, const F: usize>(values: &mut [T; F], at: usize,
     values[F - 1] = unused;
 }
 
-/// Moves `from[first..len]` to the beginning of `to[at..]` and fills what is left behind with `unused`.
+/// Moves `from[first..len]` to the beginning of `to[at..]` and fills the old slots with `unused`.
 pub(super) fn move_tail<T: Copy, const F: usize>(
     from: &mut [T; F],
     first: usize,

@@ -1,7 +1,7 @@
-//! The way from the root to a hole.
+//! The path from the root to a hole.
 
 /// Most levels of inner nodes. At the worst fill of fanout 16 (m = 6) that is over `2 * 6^12 = 4e9` leaves, more than
-/// ids can name; see `cost::leaves_within_height`, which refuses what would be higher.
+/// ids can name; see `cost::leaves_within_height`, which rejects a higher tree.
 pub(super) const MAX_HEIGHT: usize = 12;
 
 /// One step: a node and the slot taken in it.

@@ -1,19 +1,19 @@
 //! Alignment rows: per child, the longest *aligned* part of any hole below it, one number per alignment class.
 //!
 //! # Theory
-//! With `pad_k(h)` the pages from the start of hole `h` to the next multiple of `2^k`, its usable length is
-//! `usable_k(h) = max(0, size - pad_k)`: a request of `s` pages aligned to `2^k` fits in `h` if and only if
-//! `usable_k(h) >= s`. The row of class k keeps, for every child, the maximum of `usable_k` below it. So a descent that
-//! takes the first child with `row_k >= s` meets no false promise and never comes back: O(log n), whatever the holes
-//! look like. A single longest-gap value promises too much: 100,000 holes of 1023 pages, each one page past a multiple
-//! of 1024, all look large enough for 512 pages aligned to 1024 and all but a few are not.
+//! Let `pad_k(h)` be the pages from the start of hole `h` to the next multiple of `2^k`. The usable length of `h` is
+//! `usable_k(h) = max(0, size - pad_k)`. A request of `s` pages aligned to `2^k` fits in `h` if and only if
+//! `usable_k(h) >= s`. The row of class k has, for every child, the maximum of `usable_k` below it. So a descent that
+//! takes the first child with `row_k >= s` is never misled and never comes back: O(log n) for every set of holes. A
+//! single longest-gap value misleads. Take 100,000 holes of 1023 pages, each one page past a multiple of 1024. All look
+//! large enough for 512 pages aligned to 1024, and all but a few are not.
 //!
-//! A gap is the row of class 0, and a row is kept as a gap is: eagerly, exactly, and level by level until one does
-//! not change. Each class costs that again on every change, so only those are kept that somebody has asked for in vain
-//! (a kernel asks for two or three). A row is a record of its own, 128 bytes, so a class costs memory from its first use on
-//! and no other does. Rows are a cache: where the platform has no memory for one, a class is not kept, and requests of it
-//! walk over the holes until there is memory. Above `2^18` pages (1 GiB) rows cannot promise, only exclude: such a request is
-//! still answered exactly, with a walk over the holes that class 18 cannot exclude, O(n).
+//! A gap is the row of class 0, and a row is maintained as a gap is: eagerly, exactly, and level by level until one
+//! does not change. Each class costs that again on every change. So the tree keeps only classes that a search needed
+//! and did not have (a kernel requests two or three). A row is a separate record of 128 bytes, so a class costs memory
+//! only from its first use on. Rows are a cache. If the platform has no memory for one, a class is not kept, and its
+//! requests walk over the holes until there is memory. Above `2^18` pages (1 GiB) rows can only exclude. Such a request
+//! is still exact, with a walk over the holes that class 18 cannot exclude, O(n).
 //!
 //! ```text
 //!   inner   gap  |   9 |  30 |   4 |   0 ..      usable_0, always kept
@@ -22,14 +22,14 @@
 //! ```
 //!
 //! # Invariants
-//! - **BT4 rows** while a class is kept, `row[k][i]` of every inner node is the maximum of `usable_k` over all holes below
-//!   child `i`; rows of unused slots are zero.
+//! - **BT4 rows** while a class is kept, `row[k][i]` of every inner node is the maximum of `usable_k` over all holes
+//!   below child `i`; rows of unused slots are zero.
 
 use super::Key;
 use crate::slab::Linked;
 use va_base::Record;
 
-/// Alignments that have a class of their own: `2^1` to `2^18` pages (8 KiB to 1 GiB).
+/// Number of alignment classes: `2^1` to `2^18` pages (8 KiB to 1 GiB).
 pub(super) const CLASSES: usize = 18;
 
 /// The row of one class of one inner node.
@@ -59,7 +59,7 @@ impl Classes {
     pub(super) const NONE: Self = Self(0);
     pub(super) const ALL: Self = Self((1 << CLASSES) - 1);
 
-    /// The class of an alignment to `2^log2` pages, `log2 > 0`: the row that tells most about it.
+    /// The class of an alignment to `2^log2` pages, `log2 > 0`: the row with the best bound for it.
     #[inline(always)]
     pub(super) fn of_align(log2: u32) -> usize {
         (log2 as usize).min(CLASSES) - 1
@@ -88,7 +88,7 @@ impl Classes {
         Self(self.0 & !other.0)
     }
 
-    /// How many there are.
+    /// Number of classes in the set.
     #[inline(always)]
     pub(super) fn count(self) -> usize {
         self.0.count_ones() as usize

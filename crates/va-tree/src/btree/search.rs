@@ -1,4 +1,4 @@
-//! Finding: the lowest fit, the hole around an address, neighbours. Nothing here changes the tree.
+//! Searches: the lowest fit, the hole around an address, neighbours. None of them changes the tree.
 
 use super::node::{self, Inner};
 use super::path::Path;
@@ -7,7 +7,7 @@ use super::{BTree, Key};
 use crate::slab::NIL;
 use va_base::Platform;
 
-/// What is looked for, in relative pages.
+/// The parameters of a search, in relative pages.
 pub(super) struct Wanted {
     pub(super) size: u64,
     pub(super) align_log2: u32,
@@ -16,25 +16,27 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The class of rows that tells about it; `None` without alignment, when gaps do.
+    /// The class of its rows; `None` without alignment: then gaps decide.
     #[inline(always)]
     pub(super) fn class(&self) -> Option<usize> {
         (self.align_log2 > 0).then(|| Classes::of_align(self.align_log2))
     }
 }
 
-/// What a search came to.
+/// The result of a search.
 pub(super) enum Search {
     /// The lowest fit.
     Found(Found),
     /// Nothing fits.
     Nothing,
-    /// Without the row of its class this would take too long.
+    /// Without the row of its class the search would take too long.
     NeedsRow,
 }
 
-/// A hole, and the first page to take of it. The way to it is in the path that the search filled: a copy of that here
-/// would be read in wide loads right after its narrow stores, and wait for them.
+/// A hole, and the first page to take of it.
+///
+/// The path to it is in the argument that the search filled. A copy here would be read in wide loads right after its
+/// narrow stores, and wait for them.
 pub(super) struct Found {
     /// Whether it is the top hole; else it is at step 0 of the path.
     pub(super) top: bool,
@@ -44,12 +46,12 @@ pub(super) struct Found {
 }
 
 impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
-    /// Leaves that an aligned search may visit without a row before one is worth its cost: a constant, so that the bound
-    /// stays O(log n), and all that one inner node has. Kernels align small areas in spaces of some hundred holes, where
-    /// rows would only be upkeep.
+    /// Leaves that an aligned search may visit without a row before one is worth its cost. It is a constant, so that
+    /// the bound stays O(log n), and equals the leaves of one inner node. Kernels align small areas in spaces of some
+    /// hundred holes, where rows would only be upkeep.
     const ROWLESS_LEAVES: usize = F;
 
-    /// Where `wanted` would begin in a hole that starts at `start`; may lie past anything.
+    /// The first page of `wanted` in a hole that starts at `start`; it may lie past the end of the hole.
     #[inline(always)]
     pub(super) fn first_at(&self, start: u64, wanted: &Wanted) -> u64 {
         let at = start.max(wanted.low);
@@ -61,15 +63,15 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         at + ((self.base + at).wrapping_neg() & mask)
     }
 
-    /// Finds the lowest fit: O(F log n), given exact promises for its alignment (see `first_promise`). Without its row, an
-    /// aligned search ends with [`Search::NeedsRow`] after a constant number of leaves.
+    /// Finds the lowest fit: O(F log n), given exact maxima for its alignment (see `first_promise`). Without its row,
+    /// an aligned search ends with [`Search::NeedsRow`] after a constant number of leaves.
     #[inline]
     pub(super) fn find_lowest(&self, wanted: &Wanted, path: &mut Path) -> Search {
         let rowless = wanted.class().is_some_and(|class| !self.kept.has(class));
         self.find_within(wanted, path, if rowless { Self::ROWLESS_LEAVES } else { usize::MAX })
     }
 
-    /// As [`find_lowest`](Self::find_lowest), but never gives up: O(n) for an aligned search without its row.
+    /// As [`find_lowest`](Self::find_lowest), but always finishes: O(n) for an aligned search without its row.
     pub(super) fn find_lowest_patiently(&self, wanted: &Wanted, path: &mut Path) -> Option<Found> {
         match self.find_within(wanted, path, usize::MAX) {
             Search::Found(found) => Some(found),
@@ -159,7 +161,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Enters the first child that promises a fit, `level` levels down from `node`; `None` if the first node has none.
+    /// Enters the first child with a sufficient maximum, `level` levels down from `node`; `None` if the first node has
+    /// none.
     #[inline]
     fn descend(&self, path: &mut Path, mut node: u32, mut level: usize, wanted: &Wanted) -> Option<u32> {
         while level > 0 {
@@ -173,7 +176,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         Some(node)
     }
 
-    /// Goes up until a child further right promises a fit, then down into it.
+    /// Goes up until a child further right has a sufficient maximum, then down into it.
     #[inline]
     fn climb(&self, path: &mut Path, wanted: &Wanted) -> Option<u32> {
         for level in 1..self.height + 1 {
@@ -187,8 +190,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         None
     }
 
-    /// Walks to the leaf where a hole that ends at or above `key` is first to be looked for; returns it and the slot of
-    /// the first such hole in it (one past the last hole if there is none). Fills the path, step 0 included.
+    /// Walks to the first leaf that may have a hole that ends at or above `key`. Returns the leaf and the slot of the
+    /// first such hole in it (one past the last hole if there is none). Fills the path, step 0 included.
     #[inline]
     pub(super) fn route(&self, key: K, path: &mut Path) -> (u32, usize) {
         let mut node = self.root;

@@ -6,7 +6,7 @@ use super::{BTree, Key};
 use crate::slab::NIL;
 use va_base::{Broken, Platform};
 
-/// What the walk has seen so far.
+/// The state of the walk.
 struct Walk {
     leaves: u64,
     inners: u64,
@@ -19,7 +19,7 @@ struct Walk {
 /// The truth about a subtree.
 struct Truth<K> {
     gap: K,
-    /// What the rows of all classes would say.
+    /// The rows of all classes, recomputed.
     row: [K; CLASSES],
 }
 

@@ -1,9 +1,9 @@
-//! The same tree, of areas instead of holes: who holds an address, as Linux finds it.
+//! The same tree, of areas instead of holes: the lookup of an address, as in Linux.
 //!
 //! # Theory
-//! Busy areas do not merge, so a range that touches another stays apart, and nobody asks for the largest: the tree is a
-//! plain red-black tree, with the list beside it for the area next above. It is the twin of a page map, which needs neither
-//! a lock nor records; `docs/decisions/0007-page-map.md` has both in numbers.
+//! Busy areas do not merge, so a range that touches another stays separate, and no search needs the largest. The tree
+//! is a plain red-black tree, with the list beside it for the next area above. Tests compare it with the page map,
+//! which needs neither a lock nor records. `docs/decisions/0007-page-map.md` has the figures of both.
 //!
 //! # Invariants
 //! - **AT1 disjoint** areas are in address order, none empty, none overlapping the next.
@@ -42,34 +42,34 @@ pub struct AreaTree {
 }
 
 impl AreaTree {
-    /// Creates a tree without areas. Nothing is asked of a platform yet.
+    /// Creates a tree without areas. No platform is called yet.
     pub const fn new() -> Self {
         Self { tree: Tree::new() }
     }
 
-    /// How many areas there are.
+    /// Returns the number of areas.
     pub fn len(&self) -> u64 {
         self.tree.slab.used() as u64
     }
 
-    /// Tells whether there is none.
+    /// Returns true if there is no area.
     pub fn is_empty(&self) -> bool {
         self.tree.root == NIL
     }
 
-    /// Makes room for `areas` in all, so that as many can be inserted without asking anybody.
+    /// Makes room for `areas` in all, so that as many can be inserted without a call of the platform.
     ///
     /// # Errors
-    /// [`AllocError::NoMeta`] if the platform lends no records. What is in the tree stays.
+    /// [`AllocError::NoMeta`] if the platform has no memory. The areas in the tree stay.
     pub fn reserve(&mut self, areas: u64, platform: &impl Platform) -> Result<(), AllocError> {
         let want = usize::try_from(areas).map_err(|_| AllocError::NoMeta { records: usize::MAX })?;
         self.tree.slab.reserve(want, platform).map_err(|records| AllocError::NoMeta { records })
     }
 
-    /// Puts an area in.
+    /// Inserts an area.
     ///
     /// # Errors
-    /// [`AllocError::BadRange`] if it is empty, [`AllocError::Occupied`] if it overlaps one that is there,
+    /// [`AllocError::BadRange`] if it is empty, [`AllocError::Occupied`] if it overlaps another one,
     /// [`AllocError::NoMeta`] if no record was reserved. Nothing has changed.
     pub fn insert(&mut self, range: VaRange) -> Result<(), AllocError> {
         if range.is_empty() {
@@ -89,7 +89,7 @@ impl AreaTree {
         Ok(())
     }
 
-    /// Takes the area that starts at `start` out, if there is one.
+    /// Removes the area that starts at `start`, if there is one.
     pub fn remove(&mut self, start: Va) -> Option<VaRange> {
         let id = self.starting_at(start)?;
         let range = self.range_of(id);
@@ -98,22 +98,22 @@ impl AreaTree {
         range
     }
 
-    /// The area that starts at `start`.
+    /// Returns the area that starts at `start`.
     pub fn find(&self, start: Va) -> Option<VaRange> {
         self.range_of(self.starting_at(start)?)
     }
 
-    /// The area that `at` is inside.
+    /// Returns the area that contains `at`.
     pub fn enclosing(&self, at: Va) -> Option<VaRange> {
         self.above(at).filter(|range| range.start() <= at)
     }
 
-    /// The lowest area that ends above `at`.
+    /// Returns the lowest area that ends above `at`.
     pub fn above(&self, at: Va) -> Option<VaRange> {
         self.range_of(self.tree.first_ending_above(at.get()))
     }
 
-    /// All of them, in address order.
+    /// Iterates over all areas, in address order.
     pub fn areas(&self) -> impl Iterator<Item = VaRange> + '_ {
         let mut id = self.tree.first();
         core::iter::from_fn(move || {
@@ -149,8 +149,8 @@ impl AreaTree {
         Broken::unless(count == self.len(), "SL1", Va::ZERO, count, self.len())
     }
 
-    /// Frees what more than `areas` records take, in at most `steps` steps of O(1) each; returns the bytes. Repeat while
-    /// it frees something: one call may move records and free nothing yet.
+    /// Frees the memory beyond `areas` records, in at most `steps` steps of O(1) each, and returns the freed bytes.
+    /// Repeat while it frees something: one call may move records and free nothing yet.
     pub fn shrink(&mut self, areas: u64, steps: usize, platform: &impl Platform) -> usize {
         usize::try_from(areas).map_or(0, |areas| self.tree.shrink(areas, steps, platform))
     }
@@ -189,7 +189,7 @@ mod tests {
     use std::vec;
     use va_base::{NoSlabs, Record};
 
-    /// Lends from the heap.
+    /// Allocates from the heap.
     struct Heap;
 
     impl Platform for Heap {

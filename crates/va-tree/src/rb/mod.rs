@@ -1,9 +1,9 @@
-//! The seed's structure: a red-black tree of holes that knows the largest hole below each.
+//! Linux's structure: a red-black tree of holes that knows the largest hole below each.
 //!
 //! # Theory
-//! This is what Linux has had since 5.2: holes sorted by address in a red-black tree, each with the size of the
-//! largest in its subtree, in pair with a list for O(1) neighbours. The tree is in `tree`, the two searches in
-//! [`search`]; here is what an index does with them.
+//! Linux has had this structure since 5.2: holes sorted by address in a red-black tree, each with the size of the
+//! largest in its subtree. A list has the neighbours in O(1). The tree is in `tree`, and the two searches in
+//! [`search`]. This module has the operations of the index.
 //!
 //! ```text
 //!   pages   0....5....10...15...20...25...30          own size | largest below
@@ -12,18 +12,18 @@
 //!                                                    2|2
 //! ```
 //!
-//! **Cutting** keeps the record of the hole for what remains, so that a left or a right edge moves one number; only a cut
-//! in the middle links a second record, for the part on the left. **Merging** keeps the record of the left neighbour; when
-//! both neighbours touch, the right one is unlinked first, and only then the left one grows.
+//! **A cut** keeps the record of the hole for the rest, so that a left or a right edge moves one number. Only a cut in
+//! the middle links a second record, for the left section. **A merge** keeps the record of the left neighbour. If both
+//! neighbours touch, the right one is unlinked first, and only then the left one grows.
 //!
-//! Addresses are kept in bytes, as Linux does, because its inflated length (`size + align - 1`) is a number of bytes.
+//! Addresses are in bytes, as in Linux, because its inflated length (`size + align - 1`) is a number of bytes.
 //!
 //! # Invariants
 //! FT1 to FT6 (see [`FreeIndex`]), RB1 to RB4 (see `tree`).
 //!
 //! # Cost
-//! A hole is one record of 48 bytes; the first 16 are inside the index, which is 1.5 KiB. Alloc, give back: O(log n); with [`Exact`] and an alignment
-//! above a page, O(n) at worst.
+//! A hole is one record of 48 bytes; the first 16 are inside the index, which is 1.5 KiB. Alloc and free: O(log n).
+//! With [`Exact`] and an alignment above a page, O(n) at worst.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12); differences: `docs/kernel-map.md`.
 
@@ -48,7 +48,7 @@ use va_base::{
     AllocError, Broken, FreeError, Late, PAGE_SIZE, Pages, Platform, Request, Supply, Va, VaRange,
 };
 
-/// A red-black tree of holes, searched as `S` says.
+/// A red-black tree of holes with the search `S`.
 ///
 /// ```
 /// use va_base::{NoSlabs, Request, Va, VaRange};
@@ -70,7 +70,7 @@ pub struct RbIndex<S: Search, P: Platform> {
 }
 
 impl<S: Search, P: Platform> RbIndex<S, P> {
-    /// Creates an index of the whole pages of `extent`, all free. Nothing is asked of the platform yet.
+    /// Creates an index of the whole pages of `extent`, all free. The platform is not called yet.
     ///
     /// # Errors
     /// As [`init`](Self::init).
@@ -125,14 +125,15 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
         Ok(())
     }
 
-    /// Gives an [`empty`](Self::empty) index the platform that it asks from now on; one that has an extent keeps its own.
+    /// Sets the platform of an [`empty`](Self::empty) index. An index that has an extent keeps its platform.
     pub fn set_platform(&mut self, platform: P) {
         if self.extent.is_empty() {
             self.platform = Late::new(platform);
         }
     }
 
-    /// The shape of the tree, to compare with a kernel's: `(start, end, depth)` of each hole, in address order.
+    /// Iterates over the shape of the tree, to compare it with a kernel's: `(start, end, depth)` of each hole, in
+    /// address order.
     pub fn shape(&self) -> impl Iterator<Item = (Va, Va, u32)> + '_ {
         let mut id = self.tree.first();
         core::iter::from_fn(move || {
@@ -150,7 +151,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
         })
     }
 
-    /// A record for `[start, end)`, which was paid for.
+    /// Takes a reserved record for `[start, end)`.
     #[inline]
     fn new_hole(&mut self, start: u64, end: u64) -> u32 {
         let Some(id) = self.tree.slab.take() else {
@@ -198,7 +199,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
         }
     }
 
-    /// Cuts `[start, end)` from the hole that encloses it. Its records are paid.
+    /// Cuts `[start, end)` from the hole that encloses it. Its records are reserved.
     #[inline]
     fn cut(&mut self, id: u32, start: u64, end: u64) -> Fit {
         let hole = self.tree.get_mut(id);

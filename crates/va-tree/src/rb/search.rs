@@ -1,18 +1,19 @@
 //! Two searches on one tree: Linux's, and the exact one.
 //!
 //! # Theory
-//! `subtree_max_size` tells whether a subtree holds a large enough hole, so a search for the *lowest* one goes left
-//! wherever the left promises enough. Alignment and the window's start spoil that: a hole may be long enough and still
-//! not fit. The two searches deal with it differently.
+//! `subtree_max_size` shows whether a subtree has a large enough hole, so a search for the *lowest* one goes left if
+//! the left side is large enough. Alignment and the window's start break that: a hole may be long enough and still not
+//! fit. The two searches handle it differently.
 //!
-//! **[`Linux`]** asks for `size + align - 1` bytes when it chooses a way (then whatever it finds surely fits), but takes
-//! any hole that it *passes* and that fits. So it stays O(log n), is not the lowest fit for alignments above a page,
-//! depends on the shape of the tree, and can miss a fit altogether. When it runs out of ways it rolls back: to the nearest
-//! ancestor that fits or whose right side promises enough, whose left side it must not enter again. Its end of the window is
-//! looked at only afterwards. A window exactly as large as an aligned request is searched with the bare size.
+//! **[`Linux`]** compares with `size + align - 1` bytes when it chooses a child, so a hole of that size surely fits.
+//! But it takes any hole that it *passes* and that fits. So it stays O(log n), is not the lowest fit for alignments
+//! above a page, depends on the shape of the tree, and can miss a fit altogether. At a dead end it rolls back: to the
+//! nearest ancestor that fits or whose right side is large enough, and whose left side it must not enter again. It
+//! checks the window's end only afterwards. In a window exactly as large as an aligned request it searches for the bare
+//! size.
 //!
-//! **[`Exact`]** asks for `size` and visits, in address order, every hole that its ways cannot exclude: always the
-//! lowest fit; O(log n) up to page alignment, O(n) at worst above.
+//! **[`Exact`]** compares with `size` and visits, in address order, every hole that the maxima cannot exclude. It
+//! always finds the lowest fit: O(log n) up to page alignment, O(n) at worst above.
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `find_vmap_lowest_match`, `va_alloc`), from its behaviour.
@@ -20,7 +21,7 @@
 use super::tree::{Hole, Tree, promising};
 use va_base::PAGE_SIZE;
 
-/// What is looked for, in bytes.
+/// The parameters of a search, in bytes.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
@@ -31,21 +32,21 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Where the request would begin in `hole`, if it fits there, with `low` as the window's start and no end.
+    /// The address of the request in `hole`, if it fits there, with `low` as the window's start and no end.
     #[inline(always)]
     fn first_in(&self, hole: &Hole, low: u64) -> Option<u64> {
         let at = hole.start.max(low).checked_add(self.align - 1)? & !(self.align - 1);
         (at.checked_add(self.size)? <= hole.end).then_some(at)
     }
 
-    /// Tells whether the request fits in `hole`; most that are passed are too small, and that is seen first.
+    /// Returns true if the request fits in `hole`. Most holes on a path are too small, so that is tested first.
     #[inline(always)]
     fn fits_in(&self, hole: &Hole, low: u64) -> bool {
         hole.size() >= self.size && self.first_in(hole, low).is_some()
     }
 }
 
-/// A way of choosing a hole.
+/// A search for a hole.
 pub trait Search: sealed::Sealed {
     /// Returns the hole to cut and the address in it.
     #[doc(hidden)]
@@ -53,17 +54,17 @@ pub trait Search: sealed::Sealed {
 }
 
 mod sealed {
-    /// The two searches here are all there are: another could hand out what is not free.
+    /// Seals the trait: another search could return a range that is not free.
     pub trait Sealed {}
     impl Sealed for super::Linux {}
     impl Sealed for super::Exact {}
 }
 
-/// The tree, as a search sees it.
+/// The tree in the form that a search uses.
 #[doc(hidden)]
 pub struct TreeRef<'a>(pub(super) &'a Tree);
 
-/// Linux's search: what Linux 6.12 answers, address for address.
+/// Linux's search: it returns the addresses of Linux 6.12.
 #[derive(Clone, Copy, Debug)]
 pub struct Linux;
 
@@ -87,7 +88,7 @@ impl Search for Linux {
     }
 }
 
-/// The hole that Linux finds when it asks for `length` on the way.
+/// The hole that Linux finds when it compares with `length` on its path.
 #[inline]
 fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
     let mut low = wanted.low;

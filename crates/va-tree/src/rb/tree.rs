@@ -1,37 +1,36 @@
 //! The red-black tree of holes: links, colours, and the largest hole below each.
 //!
 //! # Theory
-//! Each hole is one record: its two ends, the largest size in its subtree, three tree links, two list links, a colour;
-//! no pointers, 48 bytes. The list gives both neighbours in O(1), which is what merging needs.
+//! Each hole is one record: its two ends, the largest size in its subtree, three tree links, two list links, a colour.
+//! It has no pointers and 48 bytes. A merge needs both neighbours, and the list has them in O(1).
 //!
-//! `subtree_max_size` is the maximum of a hole's own size and of what its two children say. It is set right from the place
-//! of a change upward, and the first ancestor whose value comes out as it stood ends the walk: nothing above depends on
-//! anything but that value. A rotation hands the old top's value to the new top (same holes below) and computes the
-//! demoted one anew.
+//! `subtree_max_size` is the maximum of a hole's own size and the values of its two children. A change corrects it
+//! upward, and the first ancestor whose value does not change ends the walk. No ancestor depends on anything but that
+//! value. A rotation moves the old top's value to the new top (same holes below) and recomputes the demoted one.
 //!
-//! **Shapes.** Which hole Linux picks for an aligned request depends on the shape of its tree, so insertion and erasure must
-//! give the same shapes. Both are the textbook's (Cormen et al., chapter 13): insertion recolours while the uncle is red
-//! and then rotates once or twice; erasure of a hole with two children moves the in-order *successor* into its place, and
-//! the four cases of the repair are tried in the textbook's order. That is all that determines a shape;
-//! `docs/decisions/0002-rb-faithful.md` says how it was compared.
+//! **Shapes.** The hole that Linux picks for an aligned request depends on the shape of its tree, so insertion and
+//! erasure must produce the same shapes. Both are the textbook's (Cormen et al., chapter 13). Insertion recolours while
+//! the uncle is red and then rotates once or twice. Erasure of a hole with two children moves the in-order *successor*
+//! into its place, and tries the four cases of the repair in the textbook's order. Nothing else determines a shape.
+//! `docs/decisions/0002-rb-faithful.md` describes the comparison.
 //!
 //! # Invariants
 //! - **FT3 max-size** `subtree_max_size` is the maximum of a hole's own size and its children's values.
 //! - **RB1 red** a red hole has no red child; the root is black.
-//! - **RB2 black-height** every way from a hole down to a missing child passes as many black holes.
+//! - **RB2 black-height** every path from a hole down to a missing child passes as many black holes.
 //! - **RB3 links** a child's parent is the one whose child it is.
 //! - **RB4 list** the list links are the in-order neighbours.
 
 use crate::slab::{Last, Linked, Movable, NIL, Slab, View};
 use va_base::{Platform, Record};
 
-/// Holes that are part of the index itself.
+/// Holes inside the index itself.
 pub(super) const INLINE_HOLES: usize = 16;
 
 /// Most holes in the flat beginning of the records: 6 MiB, so that a copy when it grows has a bound.
 const FLAT_HOLES: usize = 1 << 17;
 
-/// Which child.
+/// The left or the right child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     Left,
@@ -139,7 +138,7 @@ fn computed_max(holes: HolesView<'_>, hole: &Hole) -> u64 {
     hole.size().max(max_size(holes, hole.left())).max(max_size(holes, hole.right()))
 }
 
-/// The tree and its list. One of areas, where nobody asks for the largest, leaves that value alone.
+/// The tree and its list. A tree of areas has no search for the largest and does not use that value.
 pub(super) struct Tree<const LARGEST: bool = true> {
     pub(super) slab: Holes,
     pub(super) root: u32,
@@ -182,7 +181,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         computed_max(self.slab.view(), self.get(id))
     }
 
-    /// Sets `subtree_max_size` right from `id` upward, until one comes out as it stood.
+    /// Corrects `subtree_max_size` from `id` upward, until a value does not change.
     #[inline]
     pub(super) fn propagate(&mut self, mut id: u32) {
         if !LARGEST {
@@ -201,7 +200,8 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         }
     }
 
-    /// Where a hole `[start, end)` would be linked below `from`; `None` if it overlaps one there. `from` is not [`NIL`].
+    /// Finds the place of a hole `[start, end)` below `from`; `None` if it overlaps a hole there. `from` is not
+    /// [`NIL`].
     #[inline]
     pub(super) fn find_link(&self, mut from: u32, start: u64, end: u64) -> Option<(u32, Side)> {
         let holes = self.slab.view();
@@ -221,7 +221,7 @@ impl<const LARGEST: bool> Tree<LARGEST> {
         }
     }
 
-    /// The neighbours in the list of what is linked at `side` of `parent`.
+    /// The neighbours in the list of a hole that is linked at `side` of `parent`.
     #[inline(always)]
     pub(super) fn neighbours(&self, parent: u32, side: Side) -> (u32, u32) {
         match side {
