@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// A report to open, instead of one made of what the tree holds
     #[arg(value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Where to write pictures of the page: light, dark, and as a PDF
+    /// Write pictures of the page here: light, dark, and as a PDF
     #[arg(long, value_name = "DIR")]
     shots: Option<PathBuf>,
 }
@@ -34,7 +34,7 @@ const BROWSERS: [&str; 6] = [
     "google-chrome-stable",
 ];
 
-/// What the page is made of: a trace of several CPUs, a listing, measurements.
+/// Inputs of the page: a trace of several CPUs, a listing, measurements.
 const INPUTS: [&str; 3] =
     ["data/fork-netns-smp4.ftrace.gz", "data/boot-smp1.vmallocinfo", "results/space-baseline.csv"];
 

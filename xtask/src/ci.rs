@@ -134,7 +134,7 @@ const LONG: [Step; 1] = [Step {
 /// The second lane of a run of everything. None of these shares a target folder with a step of the first.
 const BESIDE: [&str; 7] = ["loom", "fuzz-build", "fuzz", "deny", "header", "no_std", "package"];
 
-/// What steps came to.
+/// The results of steps.
 #[derive(Default)]
 struct Outcome {
     tests: Tests,
@@ -319,7 +319,7 @@ fn run_header(root: &Path, _: &mut Tests) -> Result<()> {
     header::check(root)
 }
 
-/// What property tests and stress draw their cases from.
+/// Seed of the cases of property tests and stress.
 const SEED: &str = "20250101";
 
 /// Runs tests by cargo-nextest where it is installed, which runs them side by side.
@@ -476,7 +476,7 @@ mod tests {
         assert_eq!((full.len(), full.last()), (STEPS.len() + LONG.len(), Some(&"fresh")));
     }
 
-    /// What a second lane prints whose step `bad` fails, if there is one, and that ends before it tells of `untold`.
+    /// Returns the output of a second lane whose step `bad` fails, if there is one, and that ends before it reports `untold`.
     fn lane(bad: &str, untold: &str) -> String {
         let mut text = String::from("test result: ok. 7 passed; 0 failed;\n");
         for name in BESIDE.into_iter().filter(|&name| name != untold) {

@@ -87,7 +87,7 @@ pub(crate) struct Args {
     make_input: Option<Scale>,
 }
 
-/// What `--only` knows: clients, and suites of what is no client.
+/// Returns the names that `--only` accepts: applications, and suites of no application.
 fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = CLIENTS.iter().map(|client| client.name).collect();
     let others = SUITES.iter().map(|suite| suite.client).filter(|name| !names.contains(name));
@@ -186,7 +186,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What was measured and told before, of clients that are not run now.
+/// Reads the earlier measurements and results of applications that are not run now.
 fn kept(root: &Path, args: &Args) -> Result<(Vec<Row>, Told)> {
     let (Some(dir), true) = (&args.out, args.keep) else { return Ok((Vec::new(), Told::default())) };
     let path = root.join(dir).join("clients.csv");
@@ -314,7 +314,7 @@ fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], told: &Told) ->
     Ok(())
 }
 
-/// What no peak of this run can be below.
+/// Returns the lower bound of each peak of this run.
 fn floor() -> String {
     turn::floor_bytes().map_or_else(
         || "How much of each peak is this program's own is not known here.\n".to_string(),

@@ -33,12 +33,12 @@ pub(crate) struct Args {
     seconds: u64,
 }
 
-/// What came of fuzzing one target.
+/// The result of fuzzing one target.
 #[derive(Debug)]
 pub(crate) struct Fuzzed {
     /// Inputs tried.
     pub(crate) executed: u64,
-    /// How long, in seconds.
+    /// Duration in seconds.
     pub(crate) seconds: f64,
     /// Nothing was found.
     pub(crate) clean: bool,

@@ -49,7 +49,7 @@ fn compare(there: &str, made: &str) -> Result<()> {
     }
 }
 
-/// What the header has to be.
+/// Generates the header.
 fn made(root: &Path) -> Result<String> {
     let cbindgen = tools::cbindgen(root)?;
     // cbindgen takes one file and follows no module of it: all in one, without what only the head of a file may have.

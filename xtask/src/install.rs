@@ -20,7 +20,7 @@ const CRATE: &str = "crates/vmalloc-capi";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where to: lib, include and share are made below it
+    /// Destination: lib, include and share are made below it
     #[arg(long, value_name = "DIR")]
     prefix: PathBuf,
 }
@@ -108,7 +108,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(fs::rename(&fresh, to)?)
 }
 
-/// Where shells look for completions below a prefix.
+/// Folders below a prefix in which shells look for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/vmlab"),
     ("zsh", "share/zsh/site-functions/_vmlab"),
@@ -224,7 +224,7 @@ fn run(root: &Path, preload: &Path) -> Result<()> {
     }
 }
 
-/// How many allocations the preload says that it served.
+/// Returns the number of allocations in the statistics of the preload.
 fn served(said: &str) -> u64 {
     let numbers = said.lines().filter_map(|line| line.strip_prefix("vmalloc: served ")?.split(' ').next());
     numbers.filter_map(|number| number.parse::<u64>().ok()).sum()

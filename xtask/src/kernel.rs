@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::Path;
 
-/// What a panic in the freestanding program exits with (see `examples/kernel/start.c`).
+/// Exit status of a panic in the freestanding program (see `examples/kernel/start.c`).
 const PANICKED: i32 = 101;
 
 /// `cargo xtask kernel`.

@@ -1,4 +1,4 @@
-//! Where something was measured or run: for the pages in `results/`.
+//! Describes the machine of a measurement or a run, for the pages in `results/`.
 
 use crate::sh::Cmd;
 use std::fs;

@@ -22,14 +22,14 @@ pub(crate) struct Args {
     /// Print the mutations and do nothing
     #[arg(long)]
     list: bool,
-    /// How long tests may take before they count as never ending
+    /// Seconds that tests may take before they count as never ending
     #[arg(long, default_value_t = 240)]
     seconds: u64,
 }
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct MutantsArgs {
-    /// What cargo-mutants is told
+    /// Arguments for cargo-mutants
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
@@ -45,19 +45,19 @@ struct List {
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 struct Mutation {
-    /// What it breaks.
+    /// Description of the fault.
     name: String,
     /// The file, from the root of the tree.
     file: String,
-    /// What stands there: exactly once.
+    /// The text to replace: it is in the file exactly once.
     find: String,
-    /// What to put in its place.
+    /// The replacement.
     replace: String,
     /// Arguments of `cargo test` that select the tests which must notice.
     test: Vec<String>,
 }
 
-/// What became of one mutation.
+/// The result of one mutation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Verdict {
     /// These tests failed.

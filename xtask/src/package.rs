@@ -24,10 +24,10 @@ const SLOW: &str = "vmlab";
 /// Packed bytes of a package, at most. The largest holds traces of 1.6 MB; a registry takes 10 MiB.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// What every package holds.
+/// Files in every package.
 const EVERYWHERE: [&str; 5] = ["Cargo.toml", "Cargo.lock", "README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
-/// What else one must hold to be of use.
+/// Files that one must also have to be of use.
 const HELD: [(&str, &[&str]); 4] = [
     ("vmalloc-capi", &["build.rs", "include/vmalloc.h", "vmalloc.3", "vmalloc.pc.in"]),
     ("vmalloc-preload", &["build.rs"]),
@@ -40,7 +40,7 @@ struct Metadata {
     packages: Vec<Package>,
 }
 
-/// What cargo says of a package of the workspace.
+/// The metadata of a package of the workspace, from cargo.
 #[derive(Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,

@@ -135,7 +135,7 @@ fn manifest() -> String {
     text
 }
 
-/// Where cargo put a crate, read from what `cargo metadata` prints.
+/// Returns the folder of a crate, from the output of `cargo metadata`.
 fn folder(metadata: &str, peer: &Peer) -> Result<PathBuf> {
     // The path of a manifest is the one place where a package's name and version stand side by side like this.
     let wanted = format!("/{}-{}/Cargo.toml", peer.package, peer.version);

@@ -120,7 +120,7 @@ impl Cmd {
     }
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     what: String,

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What is chosen in turn.
+/// Configurations, used in turn.
 const CONFS: [&str; 7] = [
     "threshold:128K",
     "threshold:4K",
@@ -26,7 +26,7 @@ const CONFS: [&str; 7] = [
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// How long, all rounds together
+    /// Minutes for all rounds together
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
     /// Seconds of a round
@@ -43,7 +43,7 @@ pub(crate) struct Args {
 /// Bytes that a program which freed everything may have of ours: buffers of stdio, and the like.
 const LIVE_BYTES_MAX: u64 = 1 << 20;
 
-/// What rounds of one way came to.
+/// The sum of the results of rounds with one method.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     rounds: u64,
@@ -149,7 +149,7 @@ impl Sum {
     }
 }
 
-/// What a round printed, and the preload at its end. Children end by `_exit`, so there is one line of each.
+/// Parses the output of a round, and that of the preload at its end. Children end by `_exit`, so there is one line of each.
 fn told(said: &str) -> Option<Sum> {
     let line = said.lines().find(|line| line.starts_with("operations "))?;
     let number = |line: &str, key: &str| {

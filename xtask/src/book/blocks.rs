@@ -8,7 +8,7 @@ pub(super) struct Block {
     /// The line it begins in.
     pub(super) line: usize,
     pub(super) language: String,
-    /// What `file=NAME` names.
+    /// The name in `file=NAME`.
     pub(super) file: Option<String>,
     pub(super) text: String,
 }

@@ -21,7 +21,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// Where the book is.
+/// Folder of the book.
 const BOOK: &str = "docs/book";
 
 #[derive(clap::Args, Debug)]

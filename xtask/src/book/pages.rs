@@ -56,7 +56,7 @@ fn links(page: &str) -> Vec<(usize, String)> {
     parser.filter_map(link).collect()
 }
 
-/// What is wrong with a page, each with its line.
+/// Returns the faults of a page, each with its line.
 fn faults(root: &Path, src: &Path, page: &str, chapters: &BTreeSet<&PathBuf>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (line, link) in links(page) {

@@ -1,4 +1,4 @@
-//! What is asked of a page.
+//! The checks of a page in a browser.
 
 use super::pipe::Browser;
 use anyhow::{Context, Result, bail};
@@ -248,7 +248,7 @@ fn press(browser: &mut Browser, key: &str, code: u32) -> Result<()> {
     Ok(())
 }
 
-/// What is seen at a place of the window, as a PNG.
+/// Takes a picture of a section of the window, as a PNG.
 fn picture(browser: &mut Browser, place: Place) -> Result<Vec<u8>> {
     let (x, y) = (number(browser, "scrollX")?, number(browser, "scrollY")?);
     picture_from_top(browser, Place { x: place.x + x, y: place.y + y, ..place })
@@ -267,7 +267,7 @@ fn bytes(answer: &Value) -> Result<Vec<u8>> {
     Ok(base64::engine::general_purpose::STANDARD.decode(text)?)
 }
 
-/// How many pixels differ between two pictures of one size.
+/// Returns how many pixels differ between two pictures of one size.
 fn differing(one: &[u8], other: &[u8]) -> Result<usize> {
     let (one, other) = (pixels(one)?, pixels(other)?);
     if one.0 != other.0 || one.1.len() != other.1.len() {

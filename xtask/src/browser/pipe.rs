@@ -117,7 +117,7 @@ impl Browser {
         Ok(())
     }
 
-    /// What happened on this page since it was opened.
+    /// Iterates over the events of this page since it was opened.
     pub(super) fn events(&self) -> impl Iterator<Item = &Value> {
         let session = self.session.clone();
         self.events.iter().filter(move |event| event["sessionId"].as_str() == session.as_deref())

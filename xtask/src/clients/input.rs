@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Counts up with every change of what is made here: what an older program has left is not taken for it.
 const RECIPE: u32 = 2;
 
-/// How much there is to do in one run of a client.
+/// The amount of work in one run of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Scale {
     /// As large as what such programs are used for: one to four seconds of CPU time.
@@ -20,7 +20,7 @@ pub(crate) enum Scale {
 }
 
 impl Scale {
-    /// What the scripts read in `SCALE`.
+    /// Returns the value of `SCALE` for the scripts.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Scale::Full => "full",

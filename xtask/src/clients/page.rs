@@ -16,7 +16,7 @@ pub(crate) struct Row {
     pub(crate) columns: Vec<(String, Vec<Turn>)>,
     /// Large allocations that the preload served in one run.
     pub(crate) served: u64,
-    /// What answered otherwise than the first turn.
+    /// Applications whose answer differs from that of the first turn.
     pub(crate) unequal: Vec<String>,
 }
 
@@ -170,7 +170,7 @@ fn add_line(rows: &mut Vec<Row>, line: &str) -> Result<()> {
     Ok(())
 }
 
-/// What each client is and does.
+/// Returns the description of each application.
 pub(crate) fn legend(rows: &[Row]) -> String {
     rows.iter().fold(
         String::from("| client | version | what it does | answer |\n|---|---|---|---|\n"),

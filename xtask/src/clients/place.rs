@@ -1,4 +1,4 @@
-//! Where clients come from and where they work: `target/clients`.
+//! The sources and the working folders of applications: `target/clients`.
 //!
 //! ```text
 //!   target/clients/venv      Python's packages, by pip          target/clients/input    files made here
@@ -56,7 +56,7 @@ impl Place {
         Ok(Self { root: root.to_path_buf(), base, install, scale, path })
     }
 
-    /// What of these is not there.
+    /// Returns those that are missing.
     pub(crate) fn missing(
         &self,
         programs: &[(&'static str, &'static str)],

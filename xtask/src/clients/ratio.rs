@@ -1,4 +1,4 @@
-//! What a ratio of times is, and between which bounds it lies.
+//! A ratio of times, and its bounds.
 //!
 //! # Theory
 //! Two programs take turns, and the times of one turn make one ratio: what slows the machine down for a minute slows both of a turn.
@@ -16,11 +16,11 @@ pub(crate) struct Ratio {
 /// Least number of pairs from which anything is concluded.
 pub(crate) const PAIRS_MIN: usize = 15;
 
-/// How much faster than the plain one a program must be to be called faster, and how much slower it may be.
+/// A program must be this much faster or slower than the plain one to be called so.
 const FASTER: f64 = 1.05;
 const SLOWER: f64 = 1.0 / 1.03;
 
-/// What follows from a ratio.
+/// The conclusion from a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// By 5 % at least.
@@ -48,7 +48,7 @@ impl Verdict {
 }
 
 impl Ratio {
-    /// How often `other` fits into `base`, pair by pair: above 1, `other` is faster. `None` without two pairs of times above zero.
+    /// Returns how often `other` fits into `base`, pair by pair: above 1, `other` is faster. `None` without two pairs of times above zero.
     pub(crate) fn of(base: &[f64], other: &[f64]) -> Option<Self> {
         let logs: Vec<f64> = base
             .iter()
@@ -67,7 +67,7 @@ impl Ratio {
         Some(Self { middle: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() })
     }
 
-    /// What follows from it, if so many pairs were run.
+    /// Returns the conclusion from it, if so many pairs were run.
     pub(crate) fn verdict(self, pairs: usize) -> Verdict {
         if pairs < PAIRS_MIN {
             Verdict::TooFew

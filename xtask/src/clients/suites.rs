@@ -16,7 +16,7 @@ use std::fs;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Suite {
     pub(crate) client: &'static str,
-    /// What of it is run, for the page.
+    /// Description of the tests that are run, for the page.
     pub(crate) what: &'static str,
     pub(crate) modules: &'static [&'static str],
     pub(crate) programs: &'static [(&'static str, &'static str)],
@@ -222,7 +222,7 @@ fn outcomes(said: &str) -> BTreeMap<String, bool> {
 /// Names of failed tests in a message, at most.
 const NAMES_MAX: usize = 8;
 
-/// What became of the tests that pass without the preload.
+/// Returns the results of the tests that pass without the preload.
 fn compare(plain: &BTreeMap<String, bool>, ours: &BTreeMap<String, bool>) -> Result<String> {
     let mut bad: Vec<String> = Vec::new();
     for (name, _) in plain.iter().filter(|(_, passed)| **passed) {

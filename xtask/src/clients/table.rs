@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client {
     pub(crate) name: &'static str,
-    /// What it does, for the page.
+    /// Description of its work, for the page.
     pub(crate) what: &'static str,
     /// Programs, and the Debian packages that bring them.
     pub(crate) programs: &'static [(&'static str, &'static str)],
@@ -15,7 +15,7 @@ pub(crate) struct Client {
     pub(crate) modules: &'static [&'static str],
     /// Run once, before all turns.
     pub(crate) set_up: &'static str,
-    /// What is measured. Its output is compared, unless there is `beside`.
+    /// The measured command. Its output is compared, unless there is `beside`.
     pub(crate) run: &'static str,
     /// For servers: what drives it, and ends it. Its output is compared.
     pub(crate) beside: Option<&'static str>,

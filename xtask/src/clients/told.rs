@@ -1,4 +1,4 @@
-//! What the page says in words: outcomes of suites, and what was not run and why.
+//! The sentences of the page: results of suites, and the suites that were not run, with the reason.
 //!
 //! A run of a few clients that keeps the others' figures keeps these words, too, and so reads them from the page.
 

@@ -16,13 +16,13 @@ use wait4::Wait4;
 /// Longest run of a client, in seconds: what hangs is a failure.
 const LIMIT_SECONDS: &str = "600";
 
-/// What a client runs under.
+/// The environment of an application.
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
     pub(crate) name: String,
     /// The library that is preloaded; the C library's own allocator without.
     pub(crate) library: Option<PathBuf>,
-    /// What is in `VMALLOC_CONF`.
+    /// Value of `VMALLOC_CONF`.
     pub(crate) conf: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl Column {
     }
 }
 
-/// What a run took, and a checksum of its answers.
+/// The cost of a run, and a checksum of its answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) cpu_seconds: f64,
@@ -59,7 +59,7 @@ pub(crate) struct Answer {
     pub(crate) crc: u32,
 }
 
-/// Where a client runs, and the variables that its scripts may use.
+/// The folder of an application, and the variables that its scripts may use.
 pub(crate) struct Scene {
     pub(crate) dir: PathBuf,
     pub(crate) vars: Vec<(&'static str, String)>,
@@ -131,7 +131,7 @@ pub(crate) fn floor_bytes() -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// How many large allocations the preload served in a run of its own, if it says so: counting is not free, so no measured run counts.
+/// Returns how many large allocations the preload served in a separate run: counting is not free, so no measured run counts.
 pub(crate) fn served(client: &Client, scene: &Scene, column: &Column) -> Result<u64> {
     let mut column = column.clone();
     column.conf = Some(column.conf.map_or("stats:true".to_string(), |conf| format!("{conf},stats:true")));

@@ -47,7 +47,7 @@ pub(super) struct Run {
     pub(super) purges: u64,
     pub(super) pairs: f64,
     pub(super) fails: u64,
-    /// What the counting library tells of itself.
+    /// Counts of the counting library.
     pub(super) counts: Counts,
 }
 

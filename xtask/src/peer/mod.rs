@@ -57,11 +57,11 @@ pub(crate) struct Peers {
     ours: PathBuf,
     /// Ours, counting the locks that it takes.
     counting: PathBuf,
-    /// Where the programs are.
+    /// Folder of the programs.
     programs: PathBuf,
-    /// What writes scripts.
+    /// The program that writes scripts.
     genops: PathBuf,
-    /// Where scripts go.
+    /// Folder for scripts.
     scratch: PathBuf,
 }
 

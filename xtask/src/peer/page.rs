@@ -8,7 +8,7 @@ use anyhow::Result;
 use std::fmt::Write;
 use std::path::Path;
 
-/// How many times Linux's throughput many threads are to have.
+/// Required ratio to Linux's throughput with many threads.
 const THREADS_BAR: f64 = 4.0;
 /// Threads that the machine of the goal has cores for; with more, ours is not to be slower.
 const THREADS_MAX: u32 = 2;

@@ -9,9 +9,9 @@ use std::path::Path;
 pub(super) struct Case {
     pub(super) what: &'static str,
     scenario: &'static str,
-    /// What the line holds.
+    /// Text of the line.
     line: &'static str,
-    /// What stands before the number in it.
+    /// Text before the number in it.
     before: &'static str,
     pub(super) unit: &'static str,
     /// At most this.

@@ -9,9 +9,9 @@ use std::path::Path;
 
 /// Operations of a script.
 const OPS: u32 = 200_000;
-/// What scripts are made of.
+/// Profiles of the scripts.
 const PROFILES: [&str; 4] = ["per-CPU net", "per-CPU mix", "per-CPU atomic", "per-CPU frag"];
-/// How large things are: as Linux has them on four CPUs, and small units in which the parts of the first chunk begin and end
+/// Sizes: as in Linux on four CPUs, and small units in which the sections of the first chunk begin and end
 /// inside pages.
 const GEOMETRIES: [&[&str]; 2] =
     [&[], &["--unit-size", "65536", "--static", "5000", "--reserved", "2052", "--dyn", "20484"]];
@@ -44,7 +44,7 @@ pub(super) fn compare(root: &Path, peers: &Peers, seeds: u32) -> Result<Vec<Repl
     Ok(replayed)
 }
 
-/// What the scripts' author calls a profile.
+/// Returns the script author's name of a profile.
 fn name(profile: &str) -> &str {
     profile.rsplit(' ').next().unwrap_or(profile)
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const OPS: u32 = 200_000;
 /// Nodes under which each script is run.
 const NODES: [u32; 3] = [1, 2, 4];
-/// What scripts are made of: sizes, alignments, windows.
+/// Profiles of the scripts: sizes, alignments, windows.
 const PROFILES: [&str; 4] = ["small", "mix", "align", "ranges"];
 /// And those that map pages, which need a library that does.
 const RAM_PROFILES: [&str; 2] = ["ram", "all"];
@@ -83,13 +83,13 @@ fn replay(root: &Path, peers: &Peers, script: &Path, nodes: u32) -> Result<Strin
     Ok(text)
 }
 
-/// How many operations were run, if the last line says that all was equal.
+/// Returns the number of operations, if the last line reports that all results were equal.
 pub(super) fn identical(text: &str) -> Option<u64> {
     let rest = text.lines().last()?.strip_prefix("# ops ")?;
     rest.ends_with(" identical").then(|| rest.split(' ').next()?.parse().ok())?
 }
 
-/// What was lazy at most while pairs of one kind ran, and how often it was purged.
+/// The most lazy pages while pairs of one kind ran, and the number of purges.
 pub(super) struct Backlog {
     pub(super) what: &'static str,
     pub(super) linux: Lazy,

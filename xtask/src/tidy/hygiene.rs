@@ -1,4 +1,4 @@
-//! What must not be left lying around: paths of somebody's machine, notes to oneself, tests switched off without a
+//! Leftovers that must not be in the tree: paths of one machine, notes to oneself, tests switched off without a
 //! reason, files that have grown too long, lines without an end.
 
 use super::Report;

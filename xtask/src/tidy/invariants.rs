@@ -20,7 +20,7 @@ const NO_IDS: [&str; 15] = [
 
 type Place = (String, usize);
 
-/// Where one id is stated, checked, tested, named.
+/// The places where one id is stated, checked, tested and named.
 #[derive(Default)]
 struct Entry {
     stated: Vec<Place>,

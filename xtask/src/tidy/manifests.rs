@@ -40,7 +40,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// What a registry asks of a package, and whoever looks at it there: words to find it by, a page, an example to run.
+/// Checks the fields that a registry requires, and those that readers use there: keywords, a page, an example to run.
 fn published_alike(tree: &Tree, path: &str, dir: &str, package: &toml::Value, report: &mut Report) {
     for key in ["keywords", "categories"] {
         let count = package.get(key).and_then(toml::Value::as_array).map_or(0, Vec::len);
