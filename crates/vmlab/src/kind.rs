@@ -24,7 +24,7 @@ pub const ALL: [IndexKind; 4] = [IndexKind::RbLinux, IndexKind::RbExact, IndexKi
 
 /// Something to do with an index, whichever it is.
 pub trait Visitor {
-    /// What comes out.
+    /// The result.
     type Out;
     /// Does it; `make` creates a fresh index.
     fn visit<I: FreeIndex>(self, make: impl Fn() -> Result<I, AllocError>) -> Self::Out;

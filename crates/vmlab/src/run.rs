@@ -31,7 +31,7 @@ pub struct Row {
     pub failed_both: u64,
     /// One found nothing.
     pub failed_differs: u64,
-    /// What events do not tell and was inferred: percpu chunks, frees and reuses on ways without events.
+    /// Facts that events do not report and that were inferred: percpu chunks, frees and reuses on paths without events.
     pub inferred: u64,
     /// Nanoseconds a call, median round.
     pub ns_median: f64,
@@ -43,7 +43,7 @@ pub struct Row {
     pub largest_hole: u64,
 }
 
-/// What a row comes with.
+/// The data of a row.
 pub struct Outcome {
     /// The row.
     pub row: Row,
@@ -51,11 +51,11 @@ pub struct Outcome {
     pub rounds: u32,
     /// Nanoseconds of each call, if asked for.
     pub latency: Vec<u32>,
-    /// How the answers compare, in full.
+    /// The comparison of results, in full.
     pub tally: Tally,
 }
 
-/// What to do besides replaying.
+/// The options besides the replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Rounds of timing.

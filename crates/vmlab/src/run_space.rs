@@ -59,7 +59,7 @@ pub struct SpaceRow {
     pub failed_both: u64,
     /// One found nothing.
     pub failed_differs: u64,
-    /// What events do not tell and was inferred.
+    /// Facts that events do not report and that were inferred.
     pub inferred: u64,
     /// Why answers differ; together as many as do.
     pub why: Reasons,
@@ -73,11 +73,11 @@ pub struct SpaceRow {
     pub holes: u64,
 }
 
-/// What a row comes with.
+/// The data of a row.
 pub struct SpaceOutcome {
     /// The row.
     pub row: SpaceRow,
-    /// How the answers compare, in full.
+    /// The comparison of results, in full.
     pub tally: Tally,
 }
 

@@ -4,7 +4,7 @@
 pub struct Shipped {
     /// Its name.
     pub name: &'static str,
-    /// What was recorded.
+    /// Description of the recording.
     pub about: &'static str,
     /// Events, gzip.
     pub trace: &'static [u8],

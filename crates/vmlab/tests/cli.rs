@@ -48,7 +48,7 @@ use tempfile::TempDir;
 const TRACES: [&str; 5] =
     ["boot-smp1", "fork-netns-smp1", "fork-netns-smp4", "tc-flower-smp1", "test_vmalloc-mask127-smp1"];
 const INDEXES: [&str; 4] = ["rb-linux", "rb-exact", "btree", "list"];
-/// What `--json` prints, in this order.
+/// Fields of `--json`, in this order.
 const FIELDS: [&str; 14] = [
     "trace",
     "index",
@@ -127,7 +127,7 @@ fn number(row: &Value, key: &str) -> u64 {
     row[key].as_u64().unwrap_or_else(|| panic!("{key} of {row}"))
 }
 
-/// What an index answered, without the times.
+/// Returns the results of an index, without the times.
 fn columns(row: &Value) -> Vec<u64> {
     FIELDS
         .iter()

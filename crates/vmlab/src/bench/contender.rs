@@ -1,4 +1,4 @@
-//! Who is measured: what a contender says of itself, and how it runs a stream.
+//! Contenders: their description, and the run of a stream of operations on one.
 
 use super::workload::{FREE, Op, Workload};
 use crate::lab::{Drained, Holes};
@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 use va_tree::IndexMemory;
 
-/// How far an index promises the lowest fit.
+/// The guarantee of an index about the lowest fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Exactness {
     /// Always.
@@ -21,7 +21,7 @@ pub(super) enum Exactness {
 
 /// Makes a contender ready for a workload, if it can take it.
 pub(super) trait Make {
-    /// What runs may borrow from its home, which lives as long.
+    /// Makes a runner for `workload`. A run may borrow from its home, which lives as long.
     fn make<'a>(&self, workload: &Workload, home: &'a Home) -> Option<Box<dyn Runner + 'a>>;
 }
 
@@ -31,7 +31,7 @@ impl<F: Fn(&Workload) -> Option<Box<dyn Runner>>> Make for F {
     }
 }
 
-/// Where a contender keeps what its runner borrows.
+/// The owner of the data that a contender's runner borrows.
 #[derive(Default)]
 pub(super) struct Home(OnceCell<Box<dyn Any>>);
 

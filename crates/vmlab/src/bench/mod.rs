@@ -23,7 +23,7 @@ use contender::{Contender, Home, Runner};
 use std::time::{Duration, Instant};
 use workload::Workload;
 
-/// What was measured of one contender on one workload.
+/// The measurements of one contender on one workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     pub(crate) workload: String,
@@ -37,7 +37,7 @@ pub(crate) struct Cell {
     pub(crate) harness: f64,
     pub(crate) rounds: usize,
     pub(crate) memory: Option<(va_tree::IndexMemory, u64)>,
-    /// What was purged in all rounds together.
+    /// The purges in all rounds together.
     pub(crate) drained: Option<Drained>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Cell {
 struct Running<'a> {
     contender: &'a Contender,
     runner: Box<dyn Runner + 'a>,
-    /// What it had purged before the first round.
+    /// The purges before the first round.
     before: Option<Drained>,
     times: Vec<Duration>,
     spent: Duration,

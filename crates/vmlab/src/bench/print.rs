@@ -1,4 +1,4 @@
-//! What every page of results has: its header, its tables, its files.
+//! The common content of every page of results: its header, its tables, its files.
 
 use super::Cell;
 use crate::cli::out;
@@ -94,7 +94,7 @@ pub(crate) fn build() -> &'static str {
     if cfg!(target_feature = "avx2") { "x86-64-v3" } else { "baseline" }
 }
 
-/// What a command prints, if it succeeds.
+/// Returns the output of a command, if it succeeds.
 fn output(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
@@ -110,7 +110,7 @@ fn commit(dir: &Path) -> Option<String> {
     Some(if changed.is_empty() { commit } else { commit + "+changes" })
 }
 
-/// What the figures are taken with: asked for before the run, so that nobody's commit meanwhile is named.
+/// Returns the description of the machine and the run. It is read before the run, so that it names the commit of the build.
 pub(crate) fn header(rounds: usize) -> String {
     let commit = commit(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_or("unknown".into());
     let rustc = output(Command::new("rustc").arg("--version")).unwrap_or("unknown".into());

@@ -26,11 +26,11 @@ pub(super) struct Workload {
     pub(super) pairs: usize,
     /// Whether it asks for alignments.
     pub(super) aligned: bool,
-    /// Where the rounds allocate, if not anywhere.
+    /// Window of the allocations of rounds, if there is one.
     pub(super) window: Option<(u64, u64)>,
 }
 
-/// How to make a workload.
+/// A recipe for a workload.
 pub(super) struct Spec {
     pub(super) name: &'static str,
     /// Areas that are out, or holes for the adversary: the x of growth plots.
@@ -67,7 +67,7 @@ impl Spec {
     }
 }
 
-/// What the makers write into.
+/// The output of the makers.
 pub(super) struct Maker {
     pub(super) workload: Workload,
     pub(super) rng: Rng,

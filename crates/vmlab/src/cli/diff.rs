@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use va_space::NODES_LIMIT;
 
-/// How many differences to list.
+/// The number of differences to list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keep(usize);
 
@@ -193,7 +193,7 @@ fn count(report: &Report, cause: Cause) -> String {
     grouped(report.causes.get(&cause).copied().unwrap_or(0))
 }
 
-/// What a cause speaks of.
+/// Returns the kind of thing that a cause concerns.
 fn kind(cause: Cause) -> &'static str {
     match (cause.is_policy(), cause.is_unknowable()) {
         (true, _) => "policy",
@@ -251,7 +251,7 @@ fn shown(divergence: &Divergence) -> String {
     )
 }
 
-/// What was known, and what was not: sentences.
+/// Returns sentences about known and unknown facts.
 fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
     let Some(report) = reports.first() else { return Vec::new() };
     let known = &report.known;

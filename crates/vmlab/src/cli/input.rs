@@ -1,4 +1,4 @@
-//! What a replay reads: a trace, the table of areas beside it, and what is to be said about both.
+//! The input of a replay: a trace, the table of areas beside it, and the notes about both.
 
 use super::say;
 use crate::replay::Tally;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// A trace and its table, under the name that the results carry.
 pub(super) struct Input {
     pub(super) name: String,
-    /// What was recorded, if known.
+    /// Description of the recording, if known.
     pub(super) about: &'static str,
     pub(super) trace: Trace,
     pub(super) table: Table,
@@ -62,7 +62,7 @@ impl Input {
         Ok(Self { name: stem(file), about: "", trace, table })
     }
 
-    /// What the trace held.
+    /// Returns the counts of the trace's events.
     pub(super) fn census(&self) -> String {
         let trace = &self.trace;
         format!(
@@ -76,7 +76,7 @@ impl Input {
     }
 }
 
-/// What a replay had to infer, or could not use: a sentence each.
+/// Returns a sentence for each thing that a replay had to infer, or could not use.
 pub(super) fn inferred(tally: &Tally) -> Vec<String> {
     let mut notes = Vec::new();
     if tally.chunks > 0 {

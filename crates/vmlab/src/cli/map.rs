@@ -17,7 +17,7 @@ use comfy_table::Cell;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel shows its areas.
+/// The kernel's file of its areas.
 const KERNEL: &str = "/proc/vmallocinfo";
 /// Columns where there is no terminal to ask.
 const WIDTH: usize = 100;
@@ -48,7 +48,7 @@ pub(super) struct Args {
     /// Show the mappings of a process instead
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Where areas may lie, two addresses in hexadecimal; may be repeated (default: from the first area to the last, the topmost
+    /// Windows of areas, two addresses in hexadecimal; may be repeated (default: from the first area to the last, the topmost
     /// 2 GiB apart; of a trace, what its allocations name)
     #[arg(long, value_name = "START-END", value_parser = window)]
     window: Vec<Part>,
@@ -133,7 +133,7 @@ fn windows(args: &Args) -> Option<Vec<Part>> {
     (!args.window.is_empty()).then(|| args.window.clone())
 }
 
-/// What is needed to read a kernel's addresses.
+/// Requirements for reading a kernel's addresses.
 const HIDDEN: &str =
     "set kernel.kptr_restrict=1 and read it as root, or boot with no_hash_pointers, to have them";
 
@@ -268,7 +268,7 @@ fn of_process(args: &Args, pid: u32) -> Result<Picture> {
     Ok(Picture::of(&format!("process {pid} ({})", name.trim()), mappings.listing, notes))
 }
 
-/// How to draw on this terminal, or where there is none.
+/// Returns the style for this terminal, or for output without one.
 fn look(args: &Args) -> Look {
     let terminal = std::io::stdout().is_terminal();
     let columns = || console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));

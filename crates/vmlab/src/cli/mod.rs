@@ -133,14 +133,14 @@ enum Command {
     /// Write a manual page for each command
     #[command(hide = true)]
     Man {
-        /// Where to, made if it is not there
+        /// Destination folder, made if it does not exist
         dir: PathBuf,
     },
 }
 
 #[derive(clap::Args, Debug)]
 struct DemoArgs {
-    /// Where to write the report
+    /// File for the report
     #[arg(long, value_name = "FILE", default_value = "vmlab-report.html")]
     report: PathBuf,
 }
@@ -325,7 +325,7 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     ends_early(&inputs)
 }
 
-/// What was read has been replayed and shown; that it is not all must not go unnoticed by a script.
+/// Fails if an input ended early. It has been replayed and shown; but a script must notice that it is not complete.
 fn ends_early(inputs: &[Input]) -> Result<()> {
     match inputs.iter().find_map(|input| Some((&input.name, input.trace.cut_short.as_ref()?))) {
         Some((name, why)) => bail!("{name}: the input ends early, {why}; the results are of what was read"),
@@ -353,7 +353,7 @@ fn run_all(inputs: &[Input], kinds: &[IndexKind], latency: bool) -> Result<Vec<O
     Ok(outcomes)
 }
 
-/// What was inferred, each sentence once with the traces it holds for.
+/// Returns each inference once, with the traces for which it holds.
 fn notes(inputs: &[Input], outcomes: &[Outcome]) -> Vec<String> {
     let mut notes: Vec<(String, Vec<&str>)> = Vec::new();
     for (input, outcomes) in inputs.iter().zip(outcomes.chunks(outcomes.len() / inputs.len())) {

@@ -45,7 +45,7 @@ fn all(reports: &[Report]) -> Vec<&Offsets> {
     reports.iter().filter_map(|report| report.offsets.as_ref()).collect()
 }
 
-/// What stands before the offsets: sentences.
+/// Returns the sentences before the offsets.
 fn notes(offsets: &[&Offsets]) -> Vec<String> {
     let Some(first) = offsets.first() else { return Vec::new() };
     vec![

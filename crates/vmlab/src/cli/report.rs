@@ -21,7 +21,7 @@ pub(super) struct Args {
     /// Traces, /proc/vmallocinfo, CSV or JSON lines of measurements; plain, gzip or zstd; - is standard input
     #[arg(value_name = "INPUT")]
     inputs: Vec<PathBuf>,
-    /// Where to write the report
+    /// File for the report
     #[arg(short, long, value_name = "FILE", default_value = "vmlab-report.html")]
     output: PathBuf,
     /// The machine's /proc/vmallocinfo at the end of each trace: who has what, and the size of percpu chunks
@@ -32,7 +32,7 @@ pub(super) struct Args {
     title: Option<String>,
 }
 
-/// What a file is, by how it begins.
+/// The kind of a file, by its beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Trace,

@@ -30,7 +30,7 @@ const INTERPRETERS_MAX: u32 = 4;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// What VMALLOC_CONF is, such as threshold:256K,budget:512M,huge:never
+    /// Value of VMALLOC_CONF, such as threshold:256K,budget:512M,huge:never
     #[arg(long, value_name = "KEY:VALUE,..")]
     conf: Option<String>,
     /// The library; else libvmalloc_preload.so beside vmlab, or in ../lib
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What a shell says of it.
+/// Returns the status as a shell reports it.
 fn code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
 }
@@ -149,7 +149,7 @@ fn check(path: &Path, interpreters: u32) -> Result<()> {
     }
 }
 
-/// Who runs a script.
+/// Returns the interpreter of a script.
 fn interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
     let name = line.trim_ascii_start().split(u8::is_ascii_whitespace).next()?;
@@ -174,7 +174,7 @@ fn is_dynamic(head: &[u8]) -> Option<bool> {
     Some(false)
 }
 
-/// What all processes told.
+/// The reports of all processes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Report {
     processes: u64,

@@ -6,7 +6,7 @@ use crate::run::{Outcome, bytes, counted};
 use anyhow::Result;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent, presets};
 
-/// How many differences are shown of each index on each trace.
+/// Number of differences that are shown of each index on each trace.
 const DIFFERENCES_SHOWN: usize = 4;
 
 /// Prints a row for each trace and index. Green where every answer is the kernel's, yellow what is not.

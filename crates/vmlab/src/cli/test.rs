@@ -21,13 +21,13 @@ pub(super) struct Args {
     /// use_huge, run_test_mask, nr_pcpu_objects
     #[arg(value_name = "MODE|KEY=VALUE")]
     arguments: Vec<String>,
-    /// What to test; `all` is every target that can be made
+    /// Targets to test; `all` is every target that can be made
     #[arg(long, value_delimiter = ',', value_name = "NAME", default_value = "space")]
     target: Vec<String>,
     /// Which version of the suite
     #[arg(long, value_enum, value_name = "VERSION", default_value = "7.1")]
     suite: Suite,
-    /// Where random sizes and orders begin
+    /// Seed of random sizes and orders
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// A shared library with the C functions kv_init, kv_alloc, kv_free and so on: the target `linux`
@@ -49,9 +49,9 @@ pub(super) struct Args {
     out: Option<PathBuf>,
 }
 
-/// Where the table goes.
+/// File for the table.
 const PAGE: &str = "test-suite.md";
-/// Where cold starts go.
+/// File for cold starts.
 const COLD_PAGE: &str = "cold.md";
 
 /// Runs the suite on those of `entries` that are asked for, one after the other, until ^C.
@@ -152,7 +152,7 @@ fn run_cold(args: &Args, entries: &[Entry]) -> Result<()> {
     }
 }
 
-/// What targets are made for.
+/// Returns the set-up of targets.
 fn setup(args: &Args, cpus: u32) -> Setup {
     Setup {
         cpus: cpus.min(va_space::NODES_LIMIT),
@@ -194,7 +194,7 @@ fn supported(name: &str, target: &dyn Target, params: Params) -> Option<Params> 
     }
 }
 
-/// What is wrong with the runs.
+/// Fails if a run has a fault.
 fn judge(runs: &[(&str, Ran)]) -> Result<()> {
     for (name, ran) in runs {
         match ran.failures() {
@@ -280,7 +280,7 @@ mod tests {
         args: Args,
     }
 
-    /// What is shown, and the error.
+    /// Returns the printed lines, and the error.
     fn on_poor(line: &str) -> (Vec<String>, String) {
         let shown = RefCell::new(Vec::new());
         let words = ["vmlab", "--target=poor"].into_iter().chain(line.split_whitespace());

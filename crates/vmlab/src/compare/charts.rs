@@ -21,7 +21,7 @@ fn times(measured: &Measured, case: Case) -> Vec<f64> {
     measured.ran.workers.iter().map(|worker| worker.counts[case.index()].time.as_secs_f64()).collect()
 }
 
-/// What is before and what after: by the document of a scenario, or else the first and the last.
+/// Returns the target before and the target after: by the document of a scenario, or else the first and the last.
 fn sides(part: &Part) -> Option<(&Measured, &Measured)> {
     let named = match part.scenario.name {
         "all" => part.of("list").zip(part.of("one-lock")),

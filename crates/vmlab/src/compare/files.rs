@@ -10,7 +10,7 @@ use std::path::Path;
 pub(super) const CSV: &str = "test-compare.csv";
 const PAGE: &str = "test-compare.md";
 
-/// What the figures are taken with.
+/// Returns the description of the machine and the run.
 pub(super) fn about(header: &str, args: &Args) -> String {
     // Workers are not bound to a CPU, as those of the suite are not.
     let lines: String =

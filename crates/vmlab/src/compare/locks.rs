@@ -22,7 +22,7 @@ const CLASSES: [LockClass; LockClass::COUNT] = [
     LockClass::Chunks,
 ];
 
-/// What the kernel of a target's time calls what a lock guards; of ours, what that of 6.12 does.
+/// Returns the kernel's name, at a target's time, of the guarded structure; for ours, the name in 6.12.
 fn name(target: &str, class: LockClass) -> &'static str {
     let (one_lock, one_lookup) = match target {
         "list" | "one-lock" => (true, true),

@@ -22,7 +22,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use va_space::NODES_LIMIT;
 
-/// What targets are compared on.
+/// The subject of a comparison.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     /// A short name.
@@ -32,15 +32,15 @@ pub(super) struct Scenario {
     pub(super) targets: Vec<String>,
 }
 
-/// How it is measured.
+/// The method of measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Ways {
     pub(super) rounds: u64,
-    /// What one run is given.
+    /// Time limit of one run.
     pub(super) limit: Duration,
     /// Processors of the machine.
     pub(super) cpus: u32,
-    /// Where random sizes and orders begin.
+    /// Seed of random sizes and orders.
     pub(super) seed: u64,
     /// Of targets.
     pub(super) setup: Setup,

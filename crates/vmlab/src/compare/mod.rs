@@ -83,19 +83,19 @@ struct Compared {
     clock_ns: u64,
 }
 
-/// What is to be compared.
+/// The comparison to run.
 pub struct Wanted<'a> {
     /// The targets; the usual ones if there are none.
     pub names: &'a [String],
-    /// What each does.
+    /// Parameters of each.
     pub params: Params,
-    /// Where random sizes and orders begin.
+    /// Seed of random sizes and orders.
     pub seed: u64,
-    /// What they are made for; its CPUs are those of the machine.
+    /// Set-up of the targets; its CPUs are those of the machine.
     pub setup: Setup,
     /// All targets that there are.
     pub entries: &'a [Entry],
-    /// Where files go.
+    /// Folder for files.
     pub dir: Option<&'a Path>,
 }
 

@@ -45,7 +45,7 @@ impl Call {
     }
 }
 
-/// How long calls took, in nanoseconds.
+/// Durations of calls, in nanoseconds.
 #[derive(Clone)]
 pub(super) struct Latency(Histogram<u64>);
 
@@ -87,7 +87,7 @@ impl Latency {
     }
 }
 
-/// What was seen.
+/// The observations.
 pub(super) struct Seen {
     /// Of each call, in the order of [`Call::ALL`].
     pub(super) latency: [Latency; Call::ALL.len()],
@@ -104,12 +104,12 @@ impl Seen {
     }
 }
 
-/// What is looked at.
+/// The observed quantity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Look {
     /// Nothing: workers are the target's own.
     Nothing,
-    /// How long each call takes.
+    /// The duration of each call.
     Calls,
     /// Which locks are waited for; the target's have to be such as count.
     Locks,
@@ -130,7 +130,7 @@ impl<'t> Observed<'t> {
         Self { target, cpus, workers: AtomicU32::new(0), look, seen: Mutex::new(Seen::nothing()) }
     }
 
-    /// What was seen of workers that have gone.
+    /// Returns the observations of workers that have ended.
     pub(super) fn seen(self) -> Seen {
         self.seen.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

@@ -32,7 +32,7 @@ pub(super) fn is_usual(params: &Params) -> bool {
     *params == Params { test_repeat_count, test_loop_count, nr_pcpu_objects, ..usual }
 }
 
-/// What to compare, with `names` as targets, or the usual ones if there are none.
+/// Returns the comparisons, with `names` as targets, or the usual ones if there are none.
 pub(super) fn all(params: &Params, cpus: u32, names: &[String]) -> Vec<Scenario> {
     let targets = |usual: &[&str]| -> Vec<String> {
         let chosen = names.iter().cloned();

@@ -19,7 +19,7 @@ pub(super) fn seconds(time: Duration) -> String {
     format!("{:.3}", time.as_secs_f64())
 }
 
-/// How many times longer than the first, with the side on which a run that was stopped leaves it.
+/// Returns the ratio to the first target, with the side on which a stopped run leaves it.
 pub(super) fn ratio(of: &Measured, first: &Measured) -> String {
     let times = of.wall().as_secs_f64() / first.wall().as_secs_f64().max(1e-9);
     match (of.is_bound(), first.is_bound()) {

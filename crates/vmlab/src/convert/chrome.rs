@@ -33,7 +33,7 @@ pub(crate) struct Chrome {
     out: HashMap<u64, Out>,
     /// Sizes of objects of per-CPU memory that are out, by chunk and offset.
     objects: HashMap<(u64, u64), u64>,
-    /// Who asked for the areas that are there at the end.
+    /// Callers of the areas that are live at the end.
     at_end: HashMap<u64, String>,
     bytes: Bytes,
     slices: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Chrome {
     span: Option<(u64, u64)>,
 }
 
-/// What the counters show.
+/// Values of the counters.
 #[derive(Clone, Copy, Default)]
 struct Bytes {
     live: u64,

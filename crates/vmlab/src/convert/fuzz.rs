@@ -30,7 +30,7 @@ impl Write for Kept {
     }
 }
 
-/// What a form makes of an input.
+/// Converts an input to a form.
 ///
 /// # Errors
 /// Those of the form.

@@ -41,7 +41,7 @@ pub(crate) enum To {
     VmallocinfoBegin,
 }
 
-/// What to convert, and into what.
+/// The input to convert, and the form.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// A recording, or text of ftrace, trace-cmd report or perf script, plain, gzip or zstd; - is standard input
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// The form
     #[arg(long, value_enum, value_name = "FORM")]
     to: To,
-    /// Where to; - is standard output; .gz is compressed
+    /// Destination; - is standard output; .gz is compressed
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
 }

@@ -117,7 +117,7 @@ pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
     facts
 }
 
-/// What the system said, by the name that programs know it under.
+/// Returns the system's error, by the name that programs use.
 fn refused(errno: Errno) -> String {
     format!("refused: {}", std::io::Error::from_raw_os_error(errno.0))
 }

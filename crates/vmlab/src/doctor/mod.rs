@@ -13,7 +13,7 @@ use comfy_table::{Cell, Color, ContentArrangement};
 use serde::Serialize;
 use system::System;
 
-/// How to print it.
+/// The output format.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Print one JSON object instead of a table
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How good what was found is.
+/// The verdict about a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
@@ -39,9 +39,9 @@ pub(crate) struct Fact {
     pub(crate) group: &'static str,
     pub(crate) name: &'static str,
     pub(crate) verdict: Verdict,
-    /// What there is.
+    /// The finding.
     pub(crate) found: String,
-    /// What follows.
+    /// The consequence.
     pub(crate) means: String,
 }
 

@@ -9,9 +9,9 @@ use std::fs;
 
 pub(super) const GROUP: &str = "recording";
 
-/// What was found. Errors are what a recording would say.
+/// The findings. Errors are those that a recording would report.
 pub(super) struct Probe {
-    /// Where tracefs is, and whether an instance can be made in it.
+    /// Path of tracefs, and whether an instance can be made in it.
     tracefs: Result<String>,
     /// Groups of events that it has.
     vmalloc: bool,

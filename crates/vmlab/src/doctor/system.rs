@@ -12,7 +12,7 @@ const OLDEST: (u32, u32) = (5, 10);
 /// Mappings below which guards without marks, and mappings of frames, run out early: the kernel's default.
 const MAPPINGS: u64 = 65_530;
 
-/// What is asked; its files are below `root`.
+/// The system that is examined; its files are below `root`.
 pub(super) struct System {
     root: PathBuf,
     release: String,

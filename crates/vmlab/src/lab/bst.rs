@@ -1,4 +1,4 @@
-//! What the laboratory's binary trees of holes share: an arena, rotations, the search for the lowest fit.
+//! The common code of the laboratory's binary trees of holes: an arena, rotations, the search for the lowest fit.
 
 use super::fit;
 
@@ -18,7 +18,7 @@ pub struct Hole {
     pub parent: u32,
     /// Left and right child.
     pub child: [u32; 2],
-    /// What balances the tree, where something does.
+    /// The number that balances the tree, if the tree uses one.
     pub priority: u32,
 }
 
@@ -228,7 +228,7 @@ impl Default for Bst {
     }
 }
 
-/// What is looked for.
+/// The parameters of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Want {
     /// Pages.

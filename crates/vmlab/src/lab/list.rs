@@ -89,7 +89,7 @@ impl ListIndex {
         Ok(())
     }
 
-    /// Where the walk comes to rest, and after which area; forgets and learns as it goes.
+    /// Finds the place where the walk ends, and the area before it; updates the cached hole as it goes.
     fn walk(&mut self, size: u64, align: u64, low: u64, high: u64) -> Option<u64> {
         let up = |at: u64| Some(at.checked_add(align - 1)? & !(align - 1));
         if self.cached == NONE
@@ -444,7 +444,7 @@ mod tests {
     use va_sim::op::{Op, Space};
     use va_sim::run::{Driver, Outcome};
 
-    /// What it takes is not always the lowest fit; that it fits, and everything else, is checked against the model.
+    /// The result is not always the lowest fit; that it fits, and everything else, is checked against the model.
     #[test]
     fn the_list_never_gives_out_what_is_taken() {
         let space = Space::whole(VaRange::from_pages(4, 600).unwrap());

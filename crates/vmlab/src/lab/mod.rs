@@ -16,7 +16,7 @@ pub mod list;
 pub mod splay;
 pub mod treap;
 
-/// How often a space gave lazy areas back.
+/// Counts of purges and flushes of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Drained {
     /// Passes of the purge.
@@ -26,7 +26,7 @@ pub struct Drained {
 }
 
 impl Drained {
-    /// What came after `before`.
+    /// Returns the counts since `before`.
     pub fn since(self, before: Self) -> Self {
         let Self { purges, flushes } = before;
         Self { purges: self.purges.saturating_sub(purges), flushes: self.flushes.saturating_sub(flushes) }
@@ -39,17 +39,17 @@ pub trait Holes {
     fn alloc(&mut self, size: u64, align_log2: u32, window: (u64, u64)) -> Option<u64>;
     /// Gives pages `[start, start + size)` back; they were taken.
     fn free(&mut self, start: u64, size: u64);
-    /// What its records cost, and how many holes they describe, where that is known.
+    /// Returns the memory of its records, and how many holes they describe, if that is known.
     fn memory(&self) -> Option<(va_tree::IndexMemory, u64)> {
         None
     }
-    /// How often it purged and flushed, if it is more than an index.
+    /// Returns how often it purged and flushed, if it is more than an index.
     fn drained(&self) -> Option<Drained> {
         None
     }
 }
 
-/// Where `size` pages aligned to `2^align_log2` begin in the hole `[start, end)`, within the window.
+/// Returns the start of `size` pages aligned to `2^align_log2` in the hole `[start, end)`, within the window.
 #[inline]
 pub(crate) fn fit(start: u64, end: u64, size: u64, align_log2: u32, window: (u64, u64)) -> Option<u64> {
     let mask = (1u64 << align_log2) - 1;

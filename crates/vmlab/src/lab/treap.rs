@@ -10,7 +10,7 @@ use super::Holes;
 use super::bst::{Bst, NIL, Want};
 use std::marker::PhantomData;
 
-/// How a variant differs.
+/// The differences between variants.
 pub trait Variant {
     /// Whether shrinking leaves maxima as they are.
     const LAZY: bool;

@@ -47,12 +47,12 @@ thread_local! {
     static STANDS_FOR: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// What this thread counted since it was asked last.
+/// Returns the counts of this thread since the last call.
 pub fn take() -> LockStats {
     SEEN.with_borrow_mut(|(seen, _)| std::mem::replace(seen, NOTHING))
 }
 
-/// Where this thread waited since it was asked last, and where the locks were held that it waited for.
+/// Returns the places where this thread waited since the last call, and where the locks were held that it waited for.
 pub fn take_contended() -> Vec<ContendedAt> {
     SEEN.with_borrow_mut(|(_, places)| places.take())
 }
@@ -96,7 +96,7 @@ pub type WatchedLock = Watched<parking_lot::RawMutex>;
 /// A lock that spins, and counts.
 pub type WatchedSpin = Watched<SpinLock>;
 
-/// What a thread noted when it found a lock held.
+/// The note of a thread that found a lock held.
 struct Wait {
     bounced: bool,
     begun_ns: u64,
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// What this thread saw of the pools' locks.
+    /// Returns this thread's statistics of the pools' locks.
     fn pool() -> LockStat {
         take()[LockClass::Pool as usize]
     }

@@ -1,4 +1,4 @@
-//! What was seen of locks: the figures of a class, and the places of its contentions.
+//! Statistics of locks: the figures of a class, and the places of its contentions.
 //!
 //! # Invariants
 //! - **LS1 two-places** a contention counts once where the lock was wanted and once where it was held; a place that nobody told
@@ -9,7 +9,7 @@ use std::panic::Location;
 use std::sync::{Mutex, PoisonError};
 use va_base::LockClass;
 
-/// What was seen of the locks of one class.
+/// The statistics of the locks of one class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LockStat {
     /// Contentions whose last holder was on another CPU.
@@ -87,12 +87,12 @@ pub type LockStats = [LockStat; LockClass::COUNT];
 /// Nothing seen.
 pub const NOTHING: LockStats = [LockStat::NONE; LockClass::COUNT];
 
-/// How often a place in the code took part in contentions.
+/// The number of contentions in which a place in the code took part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ContendedAt {
     /// Of which class, in the order of [`LockClass`].
     pub class: usize,
-    /// Where the lock is taken.
+    /// The code that takes the lock.
     pub place: &'static Location<'static>,
     /// Times that it had to wait here.
     pub waited: u64,
@@ -133,7 +133,7 @@ fn place_of(number: u32) -> Option<&'static Location<'static>> {
 /// The places that one thread came by.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// What is known of numbers, so that a thread asks once for each place.
+    /// Known numbers of places, so that a thread asks once for each place.
     known: Vec<(&'static Location<'static>, u32)>,
     /// Class and place to times waited and times held.
     counts: BTreeMap<(usize, u32), (u64, u64)>,
@@ -158,7 +158,7 @@ impl Places {
         self.counts.entry((class, held_at)).or_default().1 += 1;
     }
 
-    /// What was counted, and forgets it. Checks LS1.
+    /// Returns the counts and resets them. Checks LS1.
     pub(super) fn take(&mut self) -> Vec<ContendedAt> {
         let (waited, held) = self.counts.values().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         debug_assert_eq!(waited, held, "LS1");

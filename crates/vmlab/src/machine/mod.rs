@@ -32,7 +32,7 @@ pub type PlainLock = parking_lot::RawMutex;
 /// Bytes of tables that one machine lends at most. A space of a kernel's trace takes a few MiB.
 const TABLES_BYTES_MAX: u64 = 1 << 30;
 
-/// Who drains when too much is lazy.
+/// The thread that drains when too much is lazy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// The call that freed too much.

@@ -7,7 +7,7 @@ use super::palette::Ink;
 use super::rows::{Row, cells};
 use std::fmt::Write;
 
-/// What the picture is made of.
+/// The characters of the picture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Style {
     /// Letters for callers.
@@ -18,10 +18,10 @@ pub enum Style {
     Colour,
 }
 
-/// How large it is.
+/// The size and the style of the picture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Look {
-    /// What it is made of.
+    /// The characters.
     pub style: Style,
     /// Columns of the terminal.
     pub width: usize,
@@ -103,7 +103,7 @@ fn letter(ink: Option<Ink>) -> char {
     }
 }
 
-/// Where there is no colour: which half somebody has; shades for what is lazy or pooled; a dot for what is free.
+/// Without colour: the half that is busy; shades for lazy or pooled areas; a dot for free ones.
 fn block(upper: Option<Ink>, lower: Option<Ink>) -> char {
     let busy = |ink| matches!(ink, Some(Ink::Caller(_) | Ink::Other));
     let either = |wanted| upper == Some(wanted) || lower == Some(wanted);

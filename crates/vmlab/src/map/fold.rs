@@ -28,19 +28,19 @@ pub struct Part {
 }
 
 impl Part {
-    /// How many bytes it has.
+    /// Returns its bytes.
     pub fn bytes(self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// What of it lies in `other`; `None` if nothing does.
+    /// Returns the part of it that lies in `other`; `None` if nothing does.
     pub fn cut(self, other: Self) -> Option<Self> {
         let cut = Self { start: self.start.max(other.start), end: self.end.min(other.end) };
         (cut.start < cut.end).then_some(cut)
     }
 }
 
-/// What is folded.
+/// The rule for folds.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// Parts, at most; at least one is made of whatever is given.
@@ -112,12 +112,12 @@ impl Fold {
         (apart && parts.iter().all(|part| part.bytes() > 0)).then_some(Self { parts })
     }
 
-    /// What is drawn, upwards.
+    /// Returns the drawn parts, upwards.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// What is folded away between the parts, upwards: one fewer than parts.
+    /// Iterates over the folded ranges between the parts, upwards: one fewer than parts.
     pub fn folds(&self) -> impl Iterator<Item = Part> + '_ {
         self.parts.windows(2).map(|pair| Part { start: pair[0].end, end: pair[1].start })
     }
@@ -157,7 +157,7 @@ impl Fold {
 #[derive(Clone, Debug)]
 pub struct Line<'a> {
     fold: &'a Fold,
-    /// Where each part begins.
+    /// Start of each part.
     starts: Vec<f64>,
     /// Units a byte.
     scale: f64,
@@ -166,13 +166,13 @@ pub struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Where an address is drawn, in units from the line's begin; `None` if it is folded away. The end of a part is not in it.
+    /// Returns the position of an address, in units from the line's begin; `None` if it is folded away. The end of a part is not in it.
     pub fn at(&self, address: u64) -> Option<f64> {
         let number = self.fold.part_of(address)?;
         Some(self.starts[number] + (address - self.fold.parts[number].start) as f64 * self.scale)
     }
 
-    /// Where a range is drawn: begin and width, once for each part that it lies in.
+    /// Iterates over the positions of a range: begin and width, once for each part that it lies in.
     pub fn spans(&self, range: Part) -> impl Iterator<Item = (f64, f64)> + '_ {
         let first = self.fold.parts.partition_point(|part| part.end <= range.start);
         let parts = self.fold.parts[first..].iter().zip(&self.starts[first..]);
@@ -182,7 +182,7 @@ impl Line<'_> {
         })
     }
 
-    /// Where the folds are drawn: begin and width of each mark, and what is folded there.
+    /// Iterates over the positions of the folds: begin and width of each mark, and the folded range.
     pub fn folds(&self) -> impl Iterator<Item = (f64, f64, Part)> + '_ {
         let begins = self.starts.iter().skip(1).map(|start| start - self.fold_width);
         begins.zip(self.fold.folds()).map(|(begin, fold)| (begin, self.fold_width, fold))

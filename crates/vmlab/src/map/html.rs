@@ -9,7 +9,7 @@ use crate::run::{bytes, grouped};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("../report/style.css");
-/// What the report's style does not have.
+/// Additions to the report's style.
 const MORE: &str = "body{max-width:1200px}figure.map{overflow-x:auto;margin:1rem 0}figure.map svg{min-width:760px}\
     figure.map path:hover{stroke:currentColor;stroke-width:1.2}td.bar{min-width:7rem}\
     td.bar i{display:block;height:.7em;background:var(--busy);print-color-adjust:exact;-webkit-print-color-adjust:exact}\

@@ -1,4 +1,4 @@
-//! What lies where at a moment: areas in address order, each with its state and who asked for it.
+//! The areas at a moment, in address order, each with its state and its caller.
 //!
 //! # Invariants
 //! - **ML1 ordered** areas are not empty, in address order, and do not overlap; what overlaps one before it is left out and counted.
@@ -13,7 +13,7 @@ const CALLERS_MAX: usize = 1 << 16;
 /// The most characters of a caller's name.
 const NAME_MAX: usize = 120;
 
-/// What an area is.
+/// The state of an area.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum State {
     /// Somebody has it.
@@ -43,9 +43,9 @@ impl State {
 pub struct Area {
     /// Its addresses.
     pub part: Part,
-    /// Who asked for it, as a place in [`Listing::callers`].
+    /// Its caller, as a place in [`Listing::callers`].
     pub caller: u32,
-    /// What it is.
+    /// Its state.
     pub state: State,
 }
 
@@ -56,7 +56,7 @@ pub struct Listing {
     pub areas: Vec<Area>,
     /// Names, each once. Areas that are not busy have callers of their own: `(lazy)`, `(pooled)`.
     pub callers: Vec<String>,
-    /// Where areas may lie, upwards and apart: what of them no area covers is a hole.
+    /// Windows of areas, upwards and disjoint: what no area covers is a hole.
     pub windows: Vec<Part>,
     /// Areas left out because they overlap another.
     pub overlapping: u64,
@@ -130,7 +130,7 @@ impl Builder {
 /// Address from which x86-64 has its kernel's text and modules, a window of their own.
 const TOP_WINDOW: u64 = 0xffff_ffff_8000_0000;
 
-/// What is known of windows from areas alone: from the first to the last of them, and another such range in the topmost
+/// Infers windows from areas alone: from the first to the last of them, and another such range in the topmost
 /// 2 GiB. Free addresses before the first and behind the last are not known to be there.
 pub fn inferred_windows(areas: &[Area]) -> Vec<Part> {
     let split = areas.partition_point(|area| area.part.start < TOP_WINDOW);

@@ -29,7 +29,7 @@ pub const ALIGNS: [u64; 9] =
 /// Areas and bytes of a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Amount {
-    /// How many.
+    /// Number of areas.
     pub areas: u64,
     /// Together, bytes.
     pub bytes: u64,
@@ -56,7 +56,7 @@ pub struct Largest {
     pub holes: u64,
 }
 
-/// What a caller has.
+/// The memory of a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CallerRow {
     /// Its name; `(lazy)` and `(pooled)` for what nobody has.
@@ -104,7 +104,7 @@ pub struct Numbers {
     pub largest_holes: [u64; 2],
     /// Holes by size: `[n]` counts those of `2^n` bytes up to twice that.
     pub holes_by_size: Vec<u64>,
-    /// Where areas may lie.
+    /// The windows of areas.
     pub windows: Vec<WindowRow>,
     /// The largest hole for each alignment.
     pub aligned: Vec<Largest>,

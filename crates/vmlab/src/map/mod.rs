@@ -31,17 +31,17 @@ pub const ROWS: usize = 40;
 /// A listing, and all that its pictures are made of.
 #[derive(Clone, Debug)]
 pub struct Picture {
-    /// What it shows.
+    /// Title of the picture.
     pub title: String,
     /// The areas.
     pub listing: Listing,
-    /// What was measured.
+    /// Measurements.
     pub numbers: Numbers,
-    /// Who has which colour.
+    /// Colours of the callers.
     pub palette: Palette,
-    /// What is drawn of the line of addresses.
+    /// The drawn part of the line of addresses.
     pub fold: Fold,
-    /// What the reader must know: a sentence each.
+    /// Notes for the reader, a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ impl Picture {
         parts.join(", ")
     }
 
-    /// What the legend says: an ink, its name, and what there is of it. Callers first, those with most bytes first.
+    /// Returns the legend: an ink, its name, and its amount. Callers first, those with most bytes first.
     pub fn legend(&self) -> Vec<(Ink, String, String)> {
         use crate::run::{bytes, grouped};
         let amount = |areas: u64, sum: u64| format!("{} in {}", bytes(sum), grouped(areas));
@@ -119,7 +119,7 @@ impl Picture {
         legend
     }
 
-    /// What a fold leaves out.
+    /// Describes the range that a fold leaves out.
     pub fn fold_note(&self, fold: fold::Part) -> String {
         let size = crate::run::bytes(fold.bytes());
         let free =

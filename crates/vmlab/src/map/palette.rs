@@ -11,14 +11,14 @@ pub const COLOURS: [&str; 12] = [
     "#3b7dd8", "#2f9e5a", "#8e5bd0", "#d1495b", "#1f9aa8", "#c74a9c", "#8a8d1e", "#a0673a", "#5a63d6",
     "#6aa827", "#d57aa0", "#5b8fb0",
 ];
-/// What all other callers have.
+/// Colour of all other callers.
 pub const OTHER: &str = "#8b95a3";
-/// What was given back and is not purged.
+/// Colour of freed areas that are not purged.
 pub const LAZY: &str = "#e2872b";
-/// What is in pools.
+/// Colour of pooled areas.
 pub const POOLED: &str = "#c9a413";
 
-/// What something is painted with.
+/// The paint of a range.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Ink {
     /// A caller of the legend, by its place there.
@@ -61,7 +61,7 @@ impl Palette {
         palette
     }
 
-    /// What an area is painted with.
+    /// Returns the ink of an area.
     pub fn ink(&self, area: &Area) -> Ink {
         match area.state {
             State::Busy => {
@@ -78,7 +78,7 @@ impl Palette {
         self.places.get(caller as usize).copied().flatten()
     }
 
-    /// How many callers have a colour of their own.
+    /// Returns how many callers have a colour of their own.
     pub fn len(&self) -> usize {
         self.colours.len()
     }

@@ -9,7 +9,7 @@ use super::fold::Part;
 use super::listing::{Builder, Listing, State};
 use std::io::{BufRead, BufReader, Read};
 
-/// What a table of mappings held.
+/// The content of a table of mappings.
 #[derive(Clone, Debug, Default)]
 pub struct Mappings {
     /// The areas.

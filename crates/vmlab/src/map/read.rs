@@ -9,10 +9,10 @@ use crate::report::sheet::Sheet;
 use crate::trace::vmallocinfo::{Row, Unreadable, parse};
 use std::io::{BufReader, Read};
 
-/// How many unreadable lines are remembered.
+/// Number of unreadable lines that are remembered.
 const BAD_KEPT: usize = 4;
 
-/// What a text held.
+/// The content of a text.
 #[derive(Clone, Debug, Default)]
 pub struct Text {
     /// The areas.
@@ -80,7 +80,7 @@ fn add(builder: &mut Builder, row: &Row<'_>) {
     builder.add(part, state, caller(row.words));
 }
 
-/// Who asked: what stands before the first word that says what is behind the area; of a kernel's symbol without the offset.
+/// Returns the caller: the text before the first word that describes the memory; of a kernel's symbol without the offset.
 /// Where nobody is named, that word itself, in brackets.
 pub fn caller(words: &str) -> &str {
     const BEHIND: [&str; 9] =

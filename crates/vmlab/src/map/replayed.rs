@@ -19,16 +19,16 @@ use va_base::PAGE_SIZE;
 use va_space::VmapSpace;
 use va_space::config::{Config, Default as Ours, Linux69, OneLock52};
 
-/// What to replay.
+/// The replay to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     /// The whole trace.
     pub trace: &'a Trace,
-    /// What its table tells of percpu chunks.
+    /// Facts of its table about percpu chunks.
     pub table: &'a Table,
     /// The same table's areas, with their callers.
     pub text: &'a Text,
-    /// How many events to replay.
+    /// Number of events to replay.
     pub events: usize,
     /// Whose ways the space has.
     pub policy: Policy,
@@ -36,16 +36,16 @@ pub struct Ask<'a> {
     pub nodes: u32,
 }
 
-/// What came out.
+/// The result.
 #[derive(Clone, Debug)]
 pub struct Replayed {
     /// The areas.
     pub listing: Listing,
-    /// How the addresses compare with the kernel's.
+    /// The comparison of addresses with the kernel's.
     pub tally: Tally,
 }
 
-/// How many events there were until a time, in nanoseconds; `None` if the trace tells no times.
+/// Returns the number of events until a time, in nanoseconds; `None` if the trace has no times.
 pub fn events_until(trace: &Trace, ns: u64) -> Option<usize> {
     // Events of several CPUs may be a little out of order: the last that is not later counts, with all before it.
     let told = trace.times_ns.iter().any(|&time| time > 0);
@@ -99,7 +99,7 @@ fn windows(trace: &Trace) -> Vec<Part> {
     windows.into_iter().filter_map(whole).collect()
 }
 
-/// Who asked for what, as far as is known.
+/// The callers, as far as they are known.
 struct Names {
     /// By start and bytes: the table's callers of areas that nothing happened to since.
     table: HashMap<(u64, u64), String>,

@@ -31,12 +31,12 @@ pub struct Row {
     pub part: usize,
     /// First address: a multiple of `bytes`, which may lie before the part.
     pub start: u64,
-    /// How many bytes are side by side.
+    /// Bytes side by side.
     pub bytes: u64,
 }
 
 impl Row {
-    /// What of the part lies in this row.
+    /// Returns the section of the part that lies in this row.
     pub fn range(self, fold: &Fold) -> Part {
         let whole = Part { start: self.start, end: self.start.saturating_add(self.bytes) };
         fold.parts()[self.part].cut(whole).unwrap_or(Part { start: self.start, end: self.start })
@@ -76,11 +76,11 @@ fn scale(part: &Part, bytes: u64) -> u64 {
 /// Something painted in a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Strip {
-    /// Where it begins, in cells from the row's begin.
+    /// Start, in cells from the row's begin.
     pub from: f64,
-    /// How many cells wide it is.
+    /// Width in cells.
     pub width: f64,
-    /// What most of it is.
+    /// Ink of most of it.
     pub ink: Ink,
     /// Bytes of areas in it.
     pub bytes: u64,
@@ -163,7 +163,7 @@ impl Crowd {
     }
 }
 
-/// What most of each cell of a row is, for pictures of characters. A cell is a hole only if all of it is free: what is there is
+/// Returns the ink of each cell of a row, for pictures of characters. A cell is a hole only if all of it is free: an area is
 /// seen, however small. `None` lies outside of the part.
 pub fn cells(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, count: usize) -> Vec<Option<Ink>> {
     let range = row.range(fold);

@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 /// Pixels of the whole width.
 const WIDTH: f64 = 1120.0;
-/// Where rows begin: behind their addresses.
+/// Start of rows: behind their addresses.
 const LEFT: f64 = 134.0;
 /// Pixels of a row, which are its cells.
 const CELLS: usize = 960;
@@ -135,7 +135,7 @@ fn class(ink: Ink) -> String {
     }
 }
 
-/// What stands above the rows of a part, and the columns that its rows have.
+/// Draws the head above the rows of a part, and the columns of its rows.
 fn draw_head(svg: &mut String, picture: &Picture, row: Row, at: f64) {
     let part = picture.fold.parts()[row.part];
     let _ = write!(
@@ -231,7 +231,7 @@ fn shape(strip: &Strip) -> String {
     format!("M{:.1} 0h{width:.1}v{ROW}h-{width:.1}z", strip.from)
 }
 
-/// How full a strip is, in thirds from 1 to 3.
+/// Returns the fill of a strip, in thirds from 1 to 3.
 fn shade(strip: &Strip, scale: f64) -> u8 {
     let full = strip.bytes as f64 * scale / strip.width;
     if full > 0.66 { 3 } else { 1 + u8::from(full > 0.33) }
@@ -245,7 +245,7 @@ fn opacity(shade: u8) -> &'static str {
     }
 }
 
-/// What is told of a strip.
+/// Returns the tooltip of a strip.
 fn title(picture: &Picture, strip: &Strip) -> String {
     let Some(area) = strip.alone.and_then(|at| picture.listing.areas.get(at)) else {
         return format!("{} areas, {} together", grouped(strip.areas), bytes(strip.bytes));

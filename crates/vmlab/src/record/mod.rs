@@ -33,19 +33,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use tracefs::Instance;
 
-/// How long to wait where the buffers are empty.
+/// Pause while the buffers are empty.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often what was written can be read by others.
+/// Interval at which the output is flushed for readers.
 const FLUSH: Duration = Duration::from_secs(1);
-/// How long a command that was told to end has for it.
+/// Time that a command has to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(5);
 /// Bytes of the command's words that are kept.
 const COMMAND_BYTES: usize = 1024;
 
-/// What to record, how long, and where to.
+/// The recording to make, its duration, and its destination.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where to; - is standard output; .gz is compressed
+    /// Destination; - is standard output; .gz is compressed
     #[arg(short, long, value_name = "FILE", default_value = "vmlab.jsonl.gz")]
     output: PathBuf,
     /// End after so many seconds
@@ -236,7 +236,7 @@ impl Recorder {
     }
 }
 
-/// What there is at one end.
+/// The tables at one end.
 struct Tables {
     areas: String,
     hashed: bool,
@@ -295,13 +295,13 @@ fn header(args: &Args, raw: bool) -> Header {
     }
 }
 
-/// How many CPUs there are of a kind; 0 if that cannot be read.
+/// Returns the number of CPUs of a kind; 0 if that cannot be read.
 fn listed_cpus(which: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/{which}")).unwrap_or_default();
     count_listed(&text)
 }
 
-/// How many CPUs a list of the system holds, such as `0-3,8`.
+/// Returns the number of CPUs in a list of the system, such as `0-3,8`.
 pub(crate) fn count_listed(text: &str) -> u64 {
     let count = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -353,7 +353,7 @@ impl Running {
         Ok(())
     }
 
-    /// What the command ended with, if there is one; waits for it.
+    /// Returns the exit status of the command, if there is one; waits for it.
     fn status(mut self) -> Result<Option<ExitStatus>> {
         let Some(mut child) = self.child.take() else { return Ok(None) };
         Ok(Some(child.wait().context("cannot wait for the command")?))

@@ -8,10 +8,10 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// How much is read at once. The kernel gives a page at most.
+/// Bytes of one read. The kernel returns a page at most.
 const CHUNK_BYTES: usize = 1 << 16;
 
-/// What came through.
+/// Counts of the data that was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Events written.
@@ -25,7 +25,7 @@ pub(crate) struct Counts {
 /// The reading end. Each line is written once it is whole.
 pub(crate) struct Pipe<R> {
     input: R,
-    /// What was read and is no whole line yet.
+    /// Input that is no whole line yet.
     rest: Vec<u8>,
     chunk: Box<[u8]>,
     pub(crate) counts: Counts,

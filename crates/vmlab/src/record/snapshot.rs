@@ -91,7 +91,7 @@ pub(crate) fn hashed(text: &str) -> bool {
 /// While it is there, `kptr_restrict` is 1.
 struct Unrestricted<'a> {
     paths: &'a Paths,
-    /// What it was before.
+    /// The earlier value.
     before: String,
     /// Locked: `before` while this is there.
     kept: File,
@@ -128,7 +128,7 @@ impl Drop for Unrestricted<'_> {
     }
 }
 
-/// What `kptr_restrict` is now.
+/// Returns the current `kptr_restrict`.
 fn restriction(paths: &Paths) -> io::Result<String> {
     Ok(fs::read_to_string(&paths.restrict)?.trim().to_string())
 }
@@ -149,7 +149,7 @@ fn locked(path: &Path) -> io::Result<File> {
     }
 }
 
-/// What debugfs says of per-CPU memory, or why there is nothing.
+/// Returns debugfs's report of per-CPU memory, or the reason why there is none.
 pub(crate) fn percpu_stats() -> Result<String> {
     let debugfs = Found::find("debugfs")?;
     let path = debugfs.path.join("percpu_stats");

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// How the instances of recorders are named.
+/// Prefix of the names of recorders' instances.
 const PREFIX: &str = "vmlab-";
 
 /// A file system of the kernel's, where it is mounted, or mounted here.
@@ -56,7 +56,7 @@ impl Found {
         Ok(Self { path: PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), mount: Some(mount) })
     }
 
-    /// How it was found, for a reader.
+    /// Describes how it was found, for a reader.
     pub(crate) fn how(&self) -> String {
         match self.mount {
             Some(_) => "mounted by this process for itself".to_string(),
@@ -167,7 +167,7 @@ impl Drop for Instance {
     }
 }
 
-/// What a CPU's `stats` say of lost events.
+/// Returns the lost events in a CPU's `stats`.
 fn lost_in(stats: &str) -> u64 {
     let count = |line: &str| {
         let (key, count) = line.split_once(':')?;

@@ -50,7 +50,7 @@ pub fn default_window(trace: &Trace) -> VaRange {
     most.and_then(|((start, end), _)| VaRange::new(Va::new(start), Va::new(end))).unwrap_or(kernel_extent())
 }
 
-/// How the answers compare. RP1: every allocation is in exactly one of the first five.
+/// The comparison of results. RP1: every allocation is in exactly one of the first five.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// The same address.
@@ -63,7 +63,7 @@ pub struct Tally {
     pub failed_both: u64,
     /// One found nothing.
     pub failed_differs: u64,
-    /// What events do not tell and was inferred.
+    /// Facts that events do not report and that were inferred.
     pub inferred: u64,
     /// Of these: percpu chunks.
     pub chunks: u64,
@@ -88,13 +88,13 @@ pub struct Differs {
     pub size: u64,
     /// Alignment asked for.
     pub align: u64,
-    /// What the kernel answered.
+    /// The kernel's result.
     pub kernel: Option<u64>,
-    /// What the index answered.
+    /// The result of the index.
     pub ours: Option<u64>,
 }
 
-/// How many differences are kept.
+/// Number of differences that are kept.
 const DIFFERENCES_KEPT: usize = 32;
 
 /// A call on the index, as the replay made it.
@@ -112,9 +112,9 @@ pub enum Call {
 pub struct Replay<'a, I> {
     /// The index.
     pub index: I,
-    /// What the kernel has given out, start to size.
+    /// The kernel's busy areas, start to size.
     pub busy: BTreeMap<u64, u64>,
-    /// What it has freed and not yet purged.
+    /// The areas that it has freed and not yet purged.
     pub lazy: BTreeMap<u64, u64>,
     /// The result so far.
     pub tally: Tally,

@@ -24,13 +24,13 @@ use std::ops::Range;
 use va_base::{PAGE_SIZE, Va};
 use va_percpu::{Backend, Config, Context, Geometry, Offset, PercpuSpace, Place, Refused, Request, Sizes};
 
-/// What Linux gives modules in the reserved part, and what it adds for itself behind it.
+/// Size of Linux's reserved section for modules, and of its own addition behind it.
 const RESERVED_BYTES: u32 = 8 << 10;
 const DYNAMIC_BYTES: u32 = 28 << 10;
 /// Bytes of a chunk where no vmallocinfo tells them.
 const CHUNK_BYTES: u64 = 2 << 20;
 
-/// How the answers compare. RP3: every allocation is in exactly one of equal, lower, higher, elsewhere, refused.
+/// The comparison of results. RP3: every allocation is in exactly one of equal, lower, higher, elsewhere, refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PercpuTally {
     /// Allocations.
@@ -59,7 +59,7 @@ pub struct PercpuTally {
     pub chunks: u32,
 }
 
-/// What events tell of the first chunk and of units.
+/// Derives the geometry of the first chunk and of units from events.
 fn geometry(trace: &PercpuTrace, table: &Table) -> Result<Geometry> {
     let mut parts = (u64::MAX, u64::MAX);
     let mut first = None;
@@ -159,7 +159,7 @@ impl Backend for Bases {
 struct Replay<C: Config> {
     space: PercpuSpace<LabMachine<PlainLock>, Bases, C>,
     tally: PercpuTally,
-    /// What lives, by address.
+    /// Live objects, by address.
     live: BTreeMap<u64, Offset>,
 }
 

@@ -105,13 +105,13 @@ struct Failed {
 pub struct SpaceReplay<'a, C: Config> {
     /// The space.
     pub space: VmapSpace<LabMachine<PlainLock>, C>,
-    /// How the answers compare.
+    /// The comparison of results.
     pub tally: Tally,
     /// Why some differ.
     pub reasons: Reasons,
     table: &'a Table,
     window: VaRange,
-    /// What the kernel gave out, and where ours is; `None` where we gave nothing.
+    /// The kernel's areas, and the address of ours; `None` if ours failed.
     held: BTreeMap<u64, Option<u64>>,
     ours: Books,
     theirs: Books,
@@ -168,7 +168,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         debug_assert_eq!(self.reasons.sum(), tally.lower + tally.higher + tally.failed_differs, "RP2");
     }
 
-    /// What the kernel holds, and where ours is; `None` where we gave nothing. Upwards.
+    /// Iterates over the kernel's areas and the address of ours; `None` if ours failed. Upwards.
     pub fn held(&self) -> impl Iterator<Item = (u64, Option<u64>)> + '_ {
         self.held.iter().map(|(&kernel, &ours)| (kernel, ours))
     }
@@ -295,7 +295,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         }
     }
 
-    /// Where an answer that differs is counted.
+    /// Returns the counter for a result that differs.
     fn reason(
         &mut self,
         cpu: u16,
@@ -352,7 +352,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         self.theirs.busy.0.insert(addr, size);
     }
 
-    /// What lies in a range that the kernel hands out is gone from its books.
+    /// Removes the areas in a range that the kernel allocates from its ledger.
     fn kernel_took(&mut self, start: u64, size: u64) {
         self.theirs.pooled.take_overlaps(start, size);
         for gone in [self.theirs.busy.take_overlaps(start, size), self.theirs.lazy.take_overlaps(start, size)]
@@ -434,7 +434,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
     }
 }
 
-/// What an event asks for; `None` if no allocator accepts that.
+/// Returns the request of an event; `None` if no allocator accepts that.
 fn request_of(event: &Event) -> Option<Request> {
     let Event::Alloc { size, align, vstart, vend, .. } = *event else { return None };
     let window = VaRange::new(Va::new(vstart), Va::new(vend))?;

@@ -1,4 +1,4 @@
-//! How long an index takes for the calls of a replay.
+//! The time of an index for the calls of a replay.
 //!
 //! The calls were recorded once; here only they run, on a fresh index, round after round. What it costs to walk over
 //! the recorded calls without an index is measured the same way and subtracted, for every index alike.

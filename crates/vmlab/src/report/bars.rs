@@ -3,7 +3,7 @@
 use super::chart::{Axis, COLOURS, Scale, escape, short};
 use std::fmt::Write;
 
-/// What stands over one name of the horizontal axis.
+/// The bars over one name of the horizontal axis.
 pub(crate) struct Group {
     pub(crate) name: String,
     /// Of each series its bars, from left to right.
@@ -12,7 +12,7 @@ pub(crate) struct Group {
 
 /// A chart.
 pub(crate) struct Bars<'a> {
-    /// What it shows.
+    /// Title of the chart.
     pub(crate) title: &'a str,
     /// Quantity and unit.
     pub(crate) y: &'a str,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// How an axis runs.
+/// The scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scale {
     /// Equal steps.
@@ -13,15 +13,15 @@ pub enum Scale {
 
 /// A chart.
 pub struct Chart<'a> {
-    /// What it shows.
+    /// Title of the chart.
     pub title: &'a str,
     /// Quantity and unit.
     pub x: &'a str,
     /// Quantity and unit.
     pub y: &'a str,
-    /// How x runs.
+    /// Scale of x.
     pub x_scale: Scale,
-    /// How y runs.
+    /// Scale of y.
     pub y_scale: Scale,
     /// Name and points of each line.
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
@@ -155,7 +155,7 @@ fn dash(number: usize, standalone: bool) -> &'static str {
     }
 }
 
-/// How a line is drawn.
+/// The style of a line.
 struct Look {
     colour: String,
     width: f64,
@@ -329,7 +329,7 @@ impl Chart<'_> {
         svg
     }
 
-    /// How each line is drawn.
+    /// Returns the style of each line.
     fn looks(&self, standalone: bool) -> Vec<Look> {
         let (mut front, mut back) = (0, 0);
         let look = |(number, (name, _)): (usize, &(String, _))| {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// A plot.
 pub(super) struct Dots<'a> {
     pub(super) title: &'a str,
-    /// What the axis tells.
+    /// Label of the axis.
     pub(super) axis: &'a str,
     /// Whoever is compared, in the order of the legend.
     pub(super) who: &'a [String],

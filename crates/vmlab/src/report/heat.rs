@@ -21,7 +21,7 @@ const CLUSTER_GAP: u64 = 16 << 20;
 
 /// Panels, at most, as long as two neighbours of one region can be joined.
 const PANELS: usize = 6;
-/// What is less than this part of all that is drawn shares a panel with its like.
+/// Ranges below this share of all that is drawn have a common panel.
 const SMALL_PART: u64 = 8;
 
 /// Addresses that the trace touches, drawn as one panel.
@@ -33,11 +33,11 @@ pub struct Cluster {
     pub top_row: usize,
     /// Rows.
     pub rows: usize,
-    /// What lies there.
+    /// The region.
     pub region: Region,
 }
 
-/// What a cluster of addresses is used for, as far as events tell.
+/// The use of a cluster of addresses, as far as events show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Region {
     /// Inside the window that most allocations name.
@@ -64,7 +64,7 @@ impl Cluster {
         self.runs.iter().map(|run| run.1 - run.0).sum()
     }
 
-    /// How far up `at` is drawn, in bytes; `None` if it is not.
+    /// Returns the height at which `at` is drawn, in bytes; `None` if it is not.
     fn height_of(&self, at: u64) -> Option<u64> {
         let mut below = 0;
         for &(start, end) in &self.runs {
@@ -103,7 +103,7 @@ pub struct Moment {
     pub lazy_pages: u64,
 }
 
-/// What the space looked like.
+/// The state of the space.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
     /// Runs of addresses, from high to low.

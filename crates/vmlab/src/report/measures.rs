@@ -29,7 +29,7 @@ const TIME: [&str; 10] = [
     "p50_ns",
     "p50",
 ];
-/// What is compared besides the time of an operation.
+/// The compared quantities besides the time of an operation.
 const MORE: [(&str, &str); 6] = [
     ("free_ns_min", "Time of a free"),
     ("p99_ns", "Slowest of a hundred"),
@@ -46,7 +46,7 @@ const SHARES: [(f64, &[&str]); 4] = [
     (100.0, &["worst_ns", "max_ns", "worst", "max"]),
 ];
 
-/// What a reader compares: rows of one thing, in the order of the file.
+/// A table for a reader: rows of one thing, in the order of the file.
 struct Grid {
     names: Vec<String>,
     who: Vec<String>,
@@ -184,7 +184,7 @@ fn plot(html: &mut String, grid: &Grid, title: &str) {
     let _ = write!(html, "<figure class=\"wide\">{svg}<figcaption>{}</figcaption></figure>", escape(&said));
 }
 
-/// How the others compare, each in a few words.
+/// Describes the comparison with the others, each in a few words.
 fn said_of(rows: &[(String, Vec<Option<f64>>)], who: &[String]) -> String {
     let mut said = Vec::new();
     for (at, name) in who.iter().enumerate().skip(1) {
@@ -276,7 +276,7 @@ fn growth(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
     curves(html, charts, ("N", |_| "ns an operation"));
 }
 
-/// What more threads or nodes do to time and locks.
+/// Writes the effect of more threads or nodes on time and locks.
 fn contention(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
     let mut charts = Vec::new();
     let several = |of: fn(&Row) -> Option<f64>| {
@@ -312,7 +312,7 @@ fn contention(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
     curves(html, charts, (x, y));
 }
 
-/// How long so many of the calls take at most.
+/// Writes the percentiles of the calls' latencies.
 fn latencies(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
     let shares: Vec<(f64, usize)> =
         SHARES.iter().filter_map(|&(share, names)| Some((share, sheet.column(names)?))).collect();
@@ -387,7 +387,7 @@ fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, fn(&st
     }
 }
 
-/// Where the lines end.
+/// Returns the ends of the lines.
 fn ends(lines: &Lines) -> String {
     let end = |(name, points): &(String, Vec<(f64, f64)>)| {
         let &(x, y) = points.last()?;

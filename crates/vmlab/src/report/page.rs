@@ -12,7 +12,7 @@ use std::fmt::Write;
 pub enum Part {
     /// A trace, replayed.
     Trace(Box<Chapter>),
-    /// What a vmallocinfo lists.
+    /// The areas of a vmallocinfo.
     Map(Map),
     /// Measurements.
     Sheet(Sheet),
@@ -22,7 +22,7 @@ pub enum Part {
 pub struct Chapter {
     /// Its name.
     pub name: String,
-    /// What was recorded, if known.
+    /// Description of the recording, if known.
     pub about: String,
     /// The space over time.
     pub picture: Picture,
@@ -30,22 +30,22 @@ pub struct Chapter {
     pub film: Film,
     /// One an index, the same indexes in every chapter.
     pub outcomes: Vec<Outcome>,
-    /// What was inferred, what could not be read.
+    /// Notes about inferred and unreadable data.
     pub notes: Vec<String>,
 }
 
-/// What a vmallocinfo lists.
+/// The areas of a vmallocinfo.
 pub struct Map {
     /// Its name.
     pub name: String,
     /// The picture.
     pub film: Film,
-    /// What could not be read.
+    /// Notes about unreadable data.
     pub notes: Vec<String>,
 }
 
 const STYLE: &str = include_str!("style.css");
-/// What a page may do: show what stands in it.
+/// The permissions of a page: it may show its own content.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 /// Bytes that the films of a page take together, about.
@@ -221,7 +221,7 @@ fn write_table(html: &mut String, outcomes: &[Outcome]) {
     let _ = write!(html, "</tbody></table></div><p class=\"dim note\">{}</p>", escape(&verdict(outcomes)));
 }
 
-/// What the table says, in a sentence or two.
+/// Summarises the table in a sentence or two.
 fn verdict(outcomes: &[Outcome]) -> String {
     let (same, differ): (Vec<&Outcome>, Vec<&Outcome>) =
         outcomes.iter().partition(|outcome| alike(&outcome.row) == outcome.row.allocs);

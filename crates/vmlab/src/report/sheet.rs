@@ -22,7 +22,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::io::Read;
 
-/// Who was measured.
+/// Names of the column of contenders.
 const WHO: [&str; 5] = ["contender", "allocator", "target", "index", "policy"];
 /// On what.
 const NAME: [&str; 5] = ["workload", "name", "test", "trace", "of"];
@@ -41,7 +41,7 @@ const BYTES_MAX: u64 = 64 << 20;
 pub struct Sheet {
     /// The file's name.
     pub name: String,
-    /// What it says of itself: command, commit, machine.
+    /// The facts in its head: command, commit, machine.
     pub facts: Vec<String>,
     /// Names of the numbers.
     pub columns: Vec<String>,
@@ -58,7 +58,7 @@ pub struct Row {
     pub kind: String,
     /// On what.
     pub name: String,
-    /// Who.
+    /// The contender.
     pub who: String,
     /// With how many nodes.
     pub nodes: Option<f64>,
@@ -68,7 +68,7 @@ pub struct Row {
     pub values: Vec<Option<f64>>,
 }
 
-/// What a column is.
+/// The role of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
     Who,

@@ -1,4 +1,4 @@
-//! What each test does, once.
+//! The body of each test, for one execution.
 //!
 //! # Theory
 //! The tests are the kernel's, act by act: what they allocate, in which order, which byte they write and what makes them fail. The
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use va_base::PAGE_SIZE;
 use va_sim::op::Rng;
 
-/// How an execution ended.
+/// The end of an execution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
     Well,

@@ -75,7 +75,7 @@ impl Case {
         1 << self as u32
     }
 
-    /// What the kernel calls it.
+    /// Returns the kernel's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FixSize => "fix_size_alloc_test",

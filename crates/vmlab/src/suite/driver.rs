@@ -21,7 +21,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 use va_sim::op::Rng;
 
-/// What one worker found of one test.
+/// The results of one worker in one test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Executions that ended well, that failed, and that failed where that is expected.
@@ -46,7 +46,7 @@ impl Counts {
     }
 }
 
-/// What one worker found.
+/// The results of one worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// Of each test, by [`Case::index`].
@@ -55,16 +55,16 @@ pub struct Found {
     pub cycles: u64,
 }
 
-/// What a run found.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Ran {
-    /// What was done: the mask without what the target cannot do.
+    /// The executed parameters: the mask without the tests that the target cannot run.
     pub params: Params,
     /// Of each worker.
     pub workers: Vec<Found>,
     /// Whether it was interrupted.
     pub interrupted: bool,
-    /// What the target says of itself after all was freed.
+    /// The target's report after all was freed.
     pub settled: Result<(), Unsettled>,
 }
 

@@ -1,4 +1,4 @@
-//! How Linux did it before: the address space of four of its times, as targets.
+//! The address space of Linux at four earlier times, as targets.
 //!
 //! # Theory
 //! | target | Linux | search | areas | mappings of a few pages |
@@ -124,7 +124,7 @@ mod tests {
     use crate::machine::WatchedSpin;
     use crate::suite::target::Ask;
 
-    /// What a time hands out for sizes in a row, with all freed in between that `kept` does not name.
+    /// Returns the addresses of a time for sizes in a row. All areas in between that `kept` does not name are freed.
     fn places(era: Era) -> Vec<u64> {
         let target = era.make::<WatchedSpin>(&Setup { cpus: 2, kern: None, kern_percpu: None }).unwrap();
         let mut worker = target.worker(0);

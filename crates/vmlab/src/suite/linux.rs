@@ -74,7 +74,7 @@ impl Target for Linux {
 struct LinuxWorker<'t> {
     target: &'t Linux,
     hand: KernHand<'t>,
-    /// What it was given and has not given back.
+    /// Objects that it has allocated and not freed.
     out: u64,
 }
 

@@ -6,7 +6,7 @@
 use super::case::{Case, Suite};
 use std::fmt;
 
-/// What the suite is to do. Counts are at least 1.
+/// The parameters of the suite. Counts are at least 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
     /// Which version.
@@ -15,7 +15,7 @@ pub struct Params {
     pub nr_threads: u32,
     /// Tests in the order of their bits; else each worker shuffles them.
     pub sequential_test_order: bool,
-    /// How often each test is executed.
+    /// Number of executions of each test.
     pub test_repeat_count: u32,
     /// Loops of one execution.
     pub test_loop_count: u32,
@@ -47,7 +47,7 @@ const KEYS: [&str; 8] = [
     "nr_pcpu_objects",
 ];
 
-/// What is wrong with an argument.
+/// The fault of an argument.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ParamError {
@@ -58,7 +58,7 @@ pub enum ParamError {
     },
     /// The suite has no such parameter.
     NoKey {
-        /// What is before the `=`.
+        /// The text before the `=`.
         key: String,
         /// The suite.
         suite: Suite,
@@ -67,21 +67,21 @@ pub enum ParamError {
     BadValue {
         /// The parameter.
         key: &'static str,
-        /// What is behind the `=`.
+        /// The text behind the `=`.
         value: String,
     },
     /// It is a switch, and the value is not 1.
     NoSwitch {
         /// The parameter.
         key: &'static str,
-        /// What is behind the `=`.
+        /// The text behind the `=`.
         value: String,
     },
     /// The value is larger than it may be.
     TooLarge {
         /// The parameter.
         key: &'static str,
-        /// What is behind the `=`.
+        /// The number behind the `=`.
         value: u64,
         /// The most that it may be.
         max: u32,
@@ -242,7 +242,7 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// What differs from the defaults of the module, as `key=value`.
+/// Prints the differences from the defaults of the module, as `key=value`.
 impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let usual = Self::new(self.suite);

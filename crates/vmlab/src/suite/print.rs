@@ -1,4 +1,4 @@
-//! What the suite prints: the kernel's lines to the letter, and a table of targets.
+//! The output of the suite: the kernel's lines to the letter, and a table of targets.
 //!
 //! # Source
 //! Linux `lib/test_vmalloc.c` (6.12, 7.1), for the form of the lines, which scripts read.
@@ -35,7 +35,7 @@ fn summary(ran: &Ran, case: Case, counts: &Counts) -> String {
     )
 }
 
-/// What one loop of a test is, of which there are so many in an execution.
+/// Returns the number of loops of a test in an execution.
 fn loops(ran: &Ran, case: Case) -> f64 {
     f64::from(match case {
         Case::AlignShift => 1,

@@ -22,7 +22,7 @@ struct Process {
     memory: Vmalloc,
     mappings: Mappings,
     percpu: Space,
-    /// What workers that have gone still held.
+    /// Memory that workers had not freed when they ended.
     left: AtomicU64,
 }
 

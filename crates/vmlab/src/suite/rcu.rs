@@ -55,7 +55,7 @@ impl Epochs {
         epochs
     }
 
-    /// What thread number `thread` defers by. Each number is one thread's.
+    /// Returns the handle by which thread number `thread` defers. Each number is one thread's.
     ///
     /// # Panics
     /// If there are not that many threads.
@@ -92,7 +92,7 @@ pub enum Caller {
     Atomic,
 }
 
-/// What one thread deferred.
+/// The deferred frees of one thread.
 pub struct Deferred<'e> {
     epochs: &'e Epochs,
     note: &'e AtomicU64,

@@ -21,7 +21,7 @@ use va_percpu::{Backend, Config as PercpuConfig, Geometry, Offset, PercpuSpace, 
 use va_space::{Config as SpaceConfig, Magazine, Purge, VmapSpace};
 use va_tree::Congruent;
 
-/// Where areas lie, as in Linux on x86-64: its last byte is left out.
+/// Range of areas, as in Linux on x86-64: its last byte is left out.
 const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
 /// Bytes of a huge page.
 const HUGE: u64 = 2 << 20;
@@ -29,7 +29,7 @@ const HUGE: u64 = 2 << 20;
 const UNIT: u32 = 256 << 10;
 const PARTS: [u32; 3] = [221_184, 8192, 28_672];
 const ATOM: u32 = 2 << 20;
-/// Where the first chunk lies, which is not taken from the space.
+/// Address of the first chunk, which is not taken from the space.
 const FIRST_CHUNK: Va = Va::new(0xffff_8880_4000_0000);
 
 /// Whose ways a target has.
@@ -160,7 +160,7 @@ fn area_pages(bytes: u64) -> Option<u64> {
     bytes.div_ceil(PAGE_SIZE).checked_add(1)
 }
 
-/// What a space is asked for.
+/// Returns the request for a space.
 pub(super) fn request(ask: &Ask) -> Option<Request> {
     let (mut bytes, mut align) = (ask.bytes, ask.align);
     if ask.huge && bytes >= HUGE {

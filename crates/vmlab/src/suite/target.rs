@@ -1,4 +1,4 @@
-//! What the suite runs on: an allocator, whosever it is, as the tests call it.
+//! The targets of the suite: any allocator, as the tests call it.
 //!
 //! # Theory
 //! A [`Target`] is shared by all threads; each thread has a [`Worker`] of its own, which stands for a CPU and may keep what only it
@@ -17,7 +17,7 @@ use anyhow::Result;
 use std::path::PathBuf;
 use va_base::Broken;
 
-/// What is asked of `vmalloc`: bytes, alignment in bytes (any power of two), and what the kernel says by GFP flags.
+/// A request to `vmalloc`: bytes, alignment in bytes (any power of two), and the meaning of the kernel's GFP flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ask {
     /// Bytes, at least 1.
@@ -119,7 +119,7 @@ pub trait Ram {
     fn map_write_unmap(&mut self, byte: u8) -> bool;
 }
 
-/// What a target is made for.
+/// The set-up of a target.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// CPUs, possible and online: workers stand for the numbers below.
@@ -133,9 +133,9 @@ pub struct Setup {
 /// A target by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// What it is called by.
+    /// Its name.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// Its description, in a line.
     pub about: &'static str,
     /// Makes an empty one. An error tells what is missing.
     pub make: fn(&Setup) -> Result<Box<dyn Target>>,

@@ -18,11 +18,11 @@ pub struct Entry<'a> {
     pub cpu: Option<u16>,
     /// Nanoseconds of the clock of the trace.
     pub ns: Option<u64>,
-    /// What happened.
+    /// The event.
     pub happening: Happening<'a>,
 }
 
-/// What happened, in the kernel's words. Sizes and alignments are bytes.
+/// The event, in the kernel's words. Sizes and alignments are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are the kernel's, by its names")]
 pub enum Happening<'a> {
@@ -57,7 +57,7 @@ pub enum Happening<'a> {
     Mark { text: Cow<'a, str> },
 }
 
-/// How a note of the recorder stands in the text of a trace.
+/// Name of a recorder's note in the text of a trace.
 pub(super) const MARK: &str = "tracing_mark_write";
 
 impl Happening<'_> {
@@ -102,7 +102,7 @@ fn mark(line: &str) -> Option<(&'static str, &str)> {
     before.is_none_or(char::is_whitespace).then(|| (MARK, line[colon + 1..].trim_start()))
 }
 
-/// What stands before the CPU, `[003]`, and what begins with it.
+/// Returns the text before the CPU, `[003]`, and the text from the CPU on.
 fn at_cpu(head: &str) -> (&str, Option<&str>) {
     let is_cpu = |at: usize| {
         let end = head[at..].find(']').map(|len| at + len)?;
@@ -277,7 +277,7 @@ impl fmt::Display for Happening<'_> {
 }
 
 impl Entry<'_> {
-    /// What a replay on an index makes of it.
+    /// Returns the line that a replay on an index uses.
     pub fn line(&self) -> Line {
         Line::Event(match self.happening {
             Happening::AllocArea { va_start, size, align, vstart, vend, failed } => Event::Alloc {
@@ -303,7 +303,7 @@ impl Entry<'_> {
         })
     }
 
-    /// What a replay inside percpu chunks makes of it.
+    /// Returns the event that a replay inside percpu chunks uses.
     pub fn percpu(&self) -> Option<PercpuEvent> {
         match self.happening {
             Happening::AllocPercpu { base_addr, off, ptr, size, align, reserved, is_atomic, .. } => {

@@ -1,4 +1,4 @@
-//! What stands before an event: who was running, and when.
+//! The head of an event: the task, the CPU and the time.
 
 use super::line::split;
 
@@ -29,7 +29,7 @@ pub fn task(line: &str) -> &str {
     }
 }
 
-/// What stands before the name of an event of ours.
+/// Returns the text before the name of an event of ours.
 fn head(line: &str) -> Option<&str> {
     let line = line.trim();
     let (name, _) = split(line)?;

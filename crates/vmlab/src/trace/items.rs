@@ -5,7 +5,7 @@ use super::{Entry, LINE_MAX, lost_at, read_line};
 use anyhow::Result;
 use std::io::{BufReader, Read};
 
-/// What is to be done after an item.
+/// The decision after an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The next one.
@@ -14,7 +14,7 @@ pub enum Next {
     Stop,
 }
 
-/// What was read.
+/// The counts of the items.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Lines.
@@ -72,7 +72,7 @@ fn cpus(comment: &str) -> Option<u64> {
     comment.split_once("#P:")?.1.trim().parse().ok()
 }
 
-/// What a line is.
+/// The meaning of a line.
 enum Understood<'a> {
     Item(Box<Item<'a>>),
     Other,

@@ -18,7 +18,7 @@ pub const VERSION: u64 = 1;
 /// One line of a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item<'a> {
-    /// Who recorded what, where. The first line.
+    /// The recorder and the system. The first line.
     Header(Box<Header>),
     /// A line of `/proc/vmallocinfo`.
     Area(AreaLine<'a>),
@@ -28,7 +28,7 @@ pub enum Item<'a> {
     Lost(LostLine),
     /// An event.
     Event(Entry<'a>),
-    /// What there was. The last line of a recording that was ended in order.
+    /// The counts. The last line of a recording that was ended in order.
     Summary(Box<Summary>),
 }
 
@@ -52,7 +52,7 @@ impl When {
     }
 }
 
-/// What was recorded. What is not known is left out.
+/// The description of the recording. Unknown values are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Header {
@@ -93,7 +93,7 @@ pub struct Header {
     pub command: Vec<String>,
 }
 
-/// What a recording held.
+/// The counts of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
@@ -123,7 +123,7 @@ pub struct AreaLine<'a> {
     /// Bytes, guard page included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Number>,
-    /// What follows: the caller, if known, and words such as `vmalloc` or `N0=4`.
+    /// The rest: the caller, if known, and words such as `vmalloc` or `N0=4`.
     #[serde(borrow, default)]
     pub text: Cow<'a, str>,
 }
@@ -180,7 +180,7 @@ pub struct StatsLine<'a> {
 /// A gap in the events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostLine {
-    /// How many.
+    /// Number of events.
     pub events: Number,
     /// Of which CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]

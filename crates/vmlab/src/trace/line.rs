@@ -27,7 +27,7 @@ pub enum Event {
     },
     /// Every lazy area went back (`purge_vmap_area_lazy`).
     Purge {
-        /// How many.
+        /// Number of areas.
         purged: u64,
     },
     /// A percpu chunk was created; its areas were taken top-down (`percpu_create_chunk`).
@@ -42,7 +42,7 @@ pub enum Event {
     },
 }
 
-/// What a line is.
+/// The meaning of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Line {
     /// One of our events.
@@ -147,7 +147,7 @@ fn lost(line: &str) -> Option<u64> {
     }
 }
 
-/// How many events the recorder says it lost, and of which CPU.
+/// Returns how many events the recorder reports as lost, and of which CPU.
 pub(crate) fn lost_at(line: &str) -> Option<(u64, Option<u16>)> {
     let line = line.trim();
     let cpu = line.strip_prefix("CPU:").and_then(|rest| rest.split_once('[')?.0.trim().parse().ok());

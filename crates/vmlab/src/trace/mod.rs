@@ -41,13 +41,13 @@ pub const TABLE_BYTES_MAX: usize = 64 << 20;
 /// The most tasks that are told apart; a kernel's names are of 15 bytes.
 const TASKS_MAX: usize = 4096;
 const TASK_CHARS: usize = 64;
-/// How many unreadable lines are remembered by number.
+/// Number of unreadable lines that are remembered by number.
 const BAD_KEPT: usize = 8;
 
-/// What a recording says besides its events.
+/// The content of a recording besides its events.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// Who recorded, where.
+    /// The recorder and the system.
     pub header: Header,
     /// The lines of `/proc/vmallocinfo` after recording began, as the kernel prints them.
     pub begin: String,
@@ -55,7 +55,7 @@ pub struct Recording {
     pub end: String,
     /// Whether lines of these are missing here, since there are more than [`TABLE_BYTES_MAX`].
     pub tables_cut: bool,
-    /// How it ended; none if it was not ended in order.
+    /// The end of the recording; none if it was not ended in order.
     pub summary: Option<Summary>,
 }
 
@@ -86,7 +86,7 @@ impl Recording {
     }
 }
 
-/// What stands before an event.
+/// The text before an event.
 #[derive(Default)]
 struct Head<'a> {
     cpu: u16,
@@ -104,7 +104,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// What a trace held.
+/// The content of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     /// The events that change the address space, in order.
@@ -135,7 +135,7 @@ pub struct Trace {
     pub bad_lines: Vec<(u64, String)>,
     /// Events that the recorder says it lost: answers after the first of them mean little.
     pub lost: u64,
-    /// What a recording says of itself, and the tables in it.
+    /// The description in a recording, and the tables in it.
     pub recording: Option<Box<Recording>>,
     /// Why reading ended early, if it did.
     pub cut_short: Option<String>,
@@ -202,7 +202,7 @@ impl Trace {
         }
     }
 
-    /// What a line is, and what stands before its event. What a recording says besides its events is kept.
+    /// Returns the meaning of a line, and the head of its event. Other lines of a recording are stored.
     fn parse<'a>(&mut self, text: &'a str) -> (Line, Head<'a>) {
         if !text.starts_with('{') {
             let line = parse(text);

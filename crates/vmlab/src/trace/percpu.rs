@@ -1,4 +1,4 @@
-//! What happens inside percpu chunks: the events that [`Trace`](super::Trace) only counts.
+//! Events inside percpu chunks: those that [`Trace`](super::Trace) only counts.
 
 use super::jsonl::Item;
 use super::line::{field, split};
@@ -13,11 +13,11 @@ const AREAS_BYTES_MAX: usize = 1 << 20;
 pub enum PercpuEvent {
     /// `percpu_alloc_percpu`.
     Alloc {
-        /// Where the bitmap of the chunk begins.
+        /// Start of the bitmap of the chunk.
         base: u64,
         /// Bytes from there.
         off: u64,
-        /// What the caller got: how far the object is from the beginning of the first chunk.
+        /// The caller's result: the distance of the object from the beginning of the first chunk.
         ptr: u64,
         /// Bytes.
         size: u64,
@@ -30,14 +30,14 @@ pub enum PercpuEvent {
     },
     /// `percpu_free_percpu`.
     Free {
-        /// Where the bitmap of the chunk begins.
+        /// Start of the bitmap of the chunk.
         base: u64,
         /// Bytes from there.
         off: u64,
     },
     /// `percpu_create_chunk`.
     Create {
-        /// Where its first unit begins.
+        /// Start of its first unit.
         base: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! Where recordings and conversions go: a file or standard output, plain or gzip, as the name says.
+//! Destinations of recordings and conversions: a file or standard output, plain or gzip, by the name.
 
 use crate::cli::FileToBe;
 use anyhow::{Context, Result, bail};
@@ -78,7 +78,7 @@ impl Sink {
         finish().context(what)
     }
 
-    /// What is said where writing fails.
+    /// Returns the destination for error messages.
     pub fn what(&self) -> String {
         format!("cannot write {}", self.path.display())
     }

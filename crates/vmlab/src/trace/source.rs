@@ -1,4 +1,4 @@
-//! Where a trace's text comes from: a file or standard input; plain, gzip or zstd.
+//! Sources of a trace's text: a file or standard input; plain, gzip or zstd.
 
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};

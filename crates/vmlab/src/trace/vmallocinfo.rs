@@ -4,16 +4,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read};
 
-/// How many chunks are kept, at most: no machine has that many, and a hostile table ends there.
+/// Most chunks that are kept: no machine has that many, and a hostile table ends there.
 const CHUNKS_MAX: usize = 1 << 16;
 
-/// How many areas are kept, at most, and callers; those of a machine are some ten thousand, and some hundred.
+/// Most areas that are kept, and most callers; those of a machine are some ten thousand, and some hundred.
 const LISTED_MAX: usize = 1 << 20;
 const CALLERS_MAX: usize = 1 << 14;
 /// Characters of a caller's name that are kept.
 const CALLER_CHARS: usize = 80;
 
-/// Who has an area.
+/// A listed area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listed {
     /// First address.
@@ -33,7 +33,7 @@ pub struct Row<'a> {
     pub start: u64,
     /// Address after the last; guard page included.
     pub end: u64,
-    /// What follows the numbers: who asked, how many pages, what is behind.
+    /// The text after the numbers: the caller, the pages, the kind of memory.
     pub words: &'a str,
 }
 
@@ -46,7 +46,7 @@ pub enum Unreadable {
     Malformed,
 }
 
-/// What a table tells about percpu chunks.
+/// Facts of a table about percpu chunks.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// Bytes of each chunk, by its first address.

@@ -1,4 +1,4 @@
-//! What `vmlab bench index` takes and leaves. Its figures are looked at elsewhere.
+//! The arguments and the files of `vmlab bench index`. Other tests check its figures.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What `vmlab bench memory` takes, says and leaves. Its figures are looked at elsewhere.
+//! The arguments, the output and the files of `vmlab bench memory`. Other tests check its figures.
 
 use super::*;
 

@@ -156,7 +156,7 @@ fn mistakes_are_one_line_each() {
         .stderr(contains("1 line cannot be read"));
 }
 
-/// What a running process had resident at most, in KiB.
+/// Returns the peak RSS of a running process, in KiB.
 fn peak_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();

@@ -1,4 +1,4 @@
-//! What `vmlab replay --diff` says of the recording of a running kernel, and what it refuses.
+//! The output of `vmlab replay --diff` for the recording of a running kernel, and its errors.
 
 use super::*;
 

@@ -5,7 +5,7 @@ use clap::CommandFactory;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command as Process, Output};
 
-/// What is done for a line that cannot be run as it stands.
+/// The substitute for a line that cannot be run unchanged.
 #[derive(Clone, Copy, Debug)]
 enum How {
     /// It would take long: with this after it, a smaller load.

@@ -1,4 +1,4 @@
-//! What `vmlab map` draws of tables, traces and processes, and what it refuses.
+//! The pictures of `vmlab map` for tables, traces and processes, and its errors.
 
 use super::*;
 

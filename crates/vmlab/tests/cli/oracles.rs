@@ -1,4 +1,4 @@
-//! What the kernel did, what each index answers, and how `--json` says it.
+//! The kernel's addresses, the results of each index, and their form in `--json`.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What `vmlab replay --percpu` says of the shipped traces, and what it refuses; what `vmlab bench percpu` takes and leaves.
+//! The output of `vmlab replay --percpu` for the shipped traces, and its errors; the arguments and files of `vmlab bench percpu`.
 
 use super::*;
 

@@ -29,7 +29,7 @@ fn can_record() -> Option<File> {
     can.then(turn)
 }
 
-/// How the instances of a recorder are named.
+/// Returns the prefix of the names of a recorder's instances.
 fn instances(child: &Child) -> String {
     format!("vmlab-{}-", child.id())
 }
@@ -55,7 +55,7 @@ fn recorded(args: &[&str]) -> (bool, String) {
     (status.success(), String::from_utf8(stderr).unwrap())
 }
 
-/// What the doctor says of a thing.
+/// Returns the doctor's report of a thing.
 fn fact(name: &str) -> Value {
     let told: Value =
         serde_json::from_slice(&vmlab().args(["doctor", "--json"]).assert().success().get_output().stdout)

@@ -1,4 +1,4 @@
-//! What `vmlab replay --space` says of the shipped traces, and what it refuses.
+//! The output of `vmlab replay --space` for the shipped traces, and its errors.
 
 use super::*;
 

@@ -28,7 +28,7 @@ pub struct Args {
     /// Fewer and smaller workloads, three rounds
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Where CSV, tables and SVG go: results/, unless the run is a part (--quick, --filter, --indexes), which writes
+    /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --indexes), which writes
     /// files only if told where
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Where files go. A part of the measurements must not take the place of all.
+    /// Returns the folder for files. A part of the measurements must not take the place of all.
     fn files(&self) -> Option<&Path> {
         let part = self.quick || self.filter.is_some() || !self.indexes.is_empty();
         self.out.as_deref().or((!part).then_some(Path::new("results")))

@@ -28,7 +28,7 @@ impl Holes for RangePeer {
     }
 }
 
-/// Where its space begins, in pages, which serve as its unit: its `free` fails with an underflow when what it
+/// Start of its space, in pages, which serve as its unit: its `free` fails with an underflow when a range that it
 /// merges begins at 0.
 const VM_BASE: u64 = 1 << 40;
 

@@ -1,4 +1,4 @@
-//! What the indexes are measured on.
+//! The workloads of the index benchmark.
 
 use crate::bench::workload::{Maker, Spec, alloc, free, spec};
 
@@ -131,7 +131,7 @@ fn aligns(maker: &mut Maker, n: u64) {
     maker.replace(n, pairs, |rng| (1 + rng.below(256), rng.below(11) as u8));
 }
 
-/// What the kernel's test suite does, in turn, over 15,000 or 50,000 kept areas: one size, a list of holes to pass, stacks
+/// The operations of the kernel's test suite, in turn, over 15,000 or 50,000 live areas: one size, a list of holes to pass, stacks
 /// aligned to 16 KiB in between, random sizes (ten operations a "pair").
 fn old_mix(maker: &mut Maker, n: u64) {
     busy_list(maker, n);

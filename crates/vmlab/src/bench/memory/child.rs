@@ -19,7 +19,7 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 use vmalloc::{HugePages, Options, Vmalloc};
 
-/// What a child says before it measures, and after.
+/// Lines that a child prints before it measures, and after.
 pub(super) const GO: &str = "go";
 pub(super) const END: &str = "end";
 
@@ -99,7 +99,7 @@ fn work<H: Hand>(hand: &H, task: &Task) -> Result<Said> {
     }
 }
 
-/// How much a thread has on the way to the other.
+/// Number of allocations on their path from one thread to the other.
 const ON_THE_WAY: usize = 16;
 
 fn flow<H: Hand>(hand: &H, bytes: usize, task: &Task) -> Result<Said> {
@@ -156,7 +156,7 @@ impl Times {
     }
 }
 
-/// What threads share.
+/// The data that threads share.
 struct Crowd<'a> {
     task: &'a Task,
     warm_ops: u64,
@@ -192,7 +192,7 @@ fn many<J: Job>(task: &Task, warm_ops: u64, job: impl Fn(usize) -> J + Sync) -> 
     Ok(Said::Measured(measured))
 }
 
-/// What is resident, over operations.
+/// Mean RSS over operations.
 struct Average {
     resident: Resident,
     bytes: f64,

@@ -1,4 +1,4 @@
-//! What must be shown, and whether it is, computed from what was measured.
+//! The goals, and whether the measurements meet them.
 
 use super::results::{Point, Results, Summary, at_equal_memory};
 use super::task::{CALLOCS, CROWD, FLOWS, GUARDED, MAPPED_MAX, MIXES, PAIRS, mix_name, size};
@@ -7,9 +7,9 @@ use super::who::{Contender, GLIBC, GUARDS, KV, MMAP, OURS};
 /// A goal.
 pub(super) struct Goal {
     pub(super) what: String,
-    /// What is asked for.
+    /// The goal.
     pub(super) asked: String,
-    /// What was measured, and against whom.
+    /// The measured figure, and the peer.
     pub(super) figure: String,
     pub(super) met: Verdict,
 }
@@ -37,13 +37,13 @@ const MIB: f64 = (1 << 20) as f64;
 const GLIBC_RATIO: f64 = 5.0;
 const BETTER_RATIO: f64 = 1.5;
 const MMAP_RATIO: f64 = 20.0;
-/// Who is that much worse than the best counts as equal.
+/// A result that is at most this much worse than the best counts as equal.
 const AS_GOOD: f64 = 1.1;
 const MAPPINGS: f64 = 100.0;
 const GUARD_RATIO: f64 = 1.02;
 const PAIR_NS: f64 = 20.0;
 const IDLE_MIB: f64 = 20.0;
-/// What two runs of the same differ by.
+/// Difference between two runs of the same.
 const NOISE: f64 = 1.05;
 
 /// A figure that must be at most, or at least, some number. `None` was not measured.
@@ -98,7 +98,7 @@ fn point(summary: &Summary) -> Point {
 /// A peer's point beside ours.
 struct Beside<'a> {
     peer: &'a Contender,
-    /// How many times the cost of ours, at equal memory; `None` if each of ours has more.
+    /// Ratio to the cost of ours, at equal memory; `None` if each of ours has more.
     ratio: Option<f64>,
     rss: f64,
 }

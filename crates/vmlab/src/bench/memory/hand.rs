@@ -1,4 +1,4 @@
-//! How a child allocates: the same calls on `malloc` and its kin, on ours, and on plain mappings.
+//! The allocation calls of a child: the same on `malloc` and its relatives, on ours, and on plain mappings.
 //!
 //! # Theory
 //! What was allocated is held by a [`Held`], which has the type of the hand that it came from and is taken by value when it
@@ -162,7 +162,7 @@ impl Hand for Vmalloc {
     }
 }
 
-/// What memory of ours is to be like.
+/// The options of our memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Make {
     Any,
@@ -171,7 +171,7 @@ pub(crate) enum Make {
     Huge,
 }
 
-/// What the kernel's test suite does with ours ([`crate::suite`]): a page of memory is behind every page, and a size that is refused
+/// The calls of the kernel's test suite on ours ([`crate::suite`]): a page of memory is behind every page, and a size that fails
 /// changes nothing.
 impl Held<Vmalloc> {
     pub(crate) fn make(memory: &Vmalloc, bytes: usize, align: usize, make: Make) -> Option<Self> {
@@ -233,7 +233,7 @@ pub(super) struct Kvs;
 static KV: Kv<System> = Kv::new(System);
 
 impl Kvs {
-    /// What was asked for, as it must be told again. It was a layout when it was allocated.
+    /// Returns the requested layout, which the free needs again. It was a layout when it was allocated.
     fn layout_of(held: &Held<Self>) -> Layout {
         layout(held.bytes, held.align).unwrap_or(Layout::new::<u8>())
     }

@@ -1,4 +1,4 @@
-//! What a thread of a child does, an operation at a time.
+//! The work of a thread of a child, an operation at a time.
 
 use super::hand::{Hand, Held};
 use super::task::Touch;

@@ -12,9 +12,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 const PAGE_BYTES: u64 = 4096;
-/// How often what is resident is read.
+/// Interval at which resident memory is read.
 const SAMPLE_EVERY: Duration = Duration::from_micros(500);
-/// How much longer a child may take than it was told to measure.
+/// Time that a child may take beyond the measured time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One run of one child.
@@ -99,7 +99,7 @@ fn ever(pid: u32) -> Result<f64> {
     Ok(kib.context("no VmHWM")? * 1024.0)
 }
 
-/// How many mappings a process has.
+/// Returns the number of mappings of a process.
 fn mappings(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/maps");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -135,7 +135,7 @@ fn child(contender: &Contender, task: &Task) -> Result<Sample, Failure> {
     watched
 }
 
-/// What a child is doing.
+/// The stage of a child.
 enum Stage {
     Warming,
     Measuring,

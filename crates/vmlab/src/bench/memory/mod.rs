@@ -53,7 +53,7 @@ pub struct Args {
     /// One short round, without the peers' other settings
     #[arg(long, conflicts_with_all = ["rounds", "ms"])]
     quick: bool,
-    /// Where CSV, tables and SVG go: results/, unless the run is a part (--quick, --filter, --peer), which writes files only
+    /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --peer), which writes files only
     /// if told where
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -64,13 +64,13 @@ const MS: u64 = 60;
 const QUICK_MS: u64 = 15;
 
 impl Args {
-    /// Where files go. A part of the measurements must not take the place of all.
+    /// Returns the folder for files. A part of the measurements must not take the place of all.
     fn files(&self) -> Option<&Path> {
         let part = self.quick || self.filter.is_some() || !self.peer.is_empty();
         self.out.as_deref().or((!part).then_some(Path::new("results")))
     }
 
-    /// What the names of files begin with.
+    /// Returns the first part of the names of files.
     fn stem(&self) -> &'static str {
         if self.thp { "memory-thp" } else { "memory" }
     }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// What the figures are taken with.
+/// Returns the description of the machine and the run.
 pub(super) fn header(rounds: usize, ms: u64) -> String {
     let header = crate::bench::print::header(rounds);
     let kept: String =

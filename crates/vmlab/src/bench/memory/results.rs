@@ -1,4 +1,4 @@
-//! What all rounds say together, and the comparison at equal memory.
+//! The results of all rounds together, and the comparison at equal memory.
 
 use super::measure::Sample;
 use super::task::Spec;
@@ -56,7 +56,7 @@ pub(super) struct Results {
     pub(super) rows: Vec<Row>,
     /// Peers that are not there.
     pub(super) missing: Vec<&'static str>,
-    /// What broke.
+    /// Failures.
     pub(super) broken: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ impl Row {
 }
 
 impl Results {
-    /// What is known of a workload: the contenders that ran it, in order.
+    /// Returns the results of a workload: the contenders that ran it, in order.
     pub(super) fn of<'a>(&'a self, spec: &str) -> Vec<(&'a Contender, Summary)> {
         let rows = self.rows.iter().filter(|row| self.specs[row.spec].name == spec);
         rows.filter_map(|row| Some((&self.contenders[row.contender], row.summary()?))).collect()
@@ -113,7 +113,7 @@ pub(super) struct Point {
     pub(super) ns: f64,
 }
 
-/// How many times the cost of ours a peer has at equal memory: ours is the cheapest of our points with no more resident
+/// Returns the ratio of a peer's cost to ours at equal memory: ours is the cheapest of our points with no more resident
 /// than the peer. `None` if each of ours has more.
 pub(super) fn at_equal_memory(ours: &[Point], peer: Point) -> Option<f64> {
     let fit = ours.iter().filter(|point| point.rss <= peer.rss);

@@ -1,4 +1,4 @@
-//! What a child asks the system and the dynamic linker.
+//! Queries of a child to the system and the dynamic linker.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
@@ -57,7 +57,7 @@ type Mallctl = unsafe extern "C" fn(*const c_char, *mut c_void, *mut usize, *mut
 type MiVersion = unsafe extern "C" fn() -> c_int;
 type TcVersion = unsafe extern "C" fn(*mut c_int, *mut c_int, *mut *const c_char) -> *const c_char;
 
-/// What the allocator behind `malloc` says of its version, if it is one of those that do.
+/// Returns the version of the allocator behind `malloc`, if it reports one.
 pub(super) fn version() -> Option<String> {
     if let Some(at) = symbol(c"mi_version") {
         // SAFETY: that is its type in every version of mimalloc.

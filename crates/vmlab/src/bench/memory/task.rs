@@ -1,4 +1,4 @@
-//! What a child is told to do, and what it says when it has done it. Both travel as JSON.
+//! The task of a child, and its result. Both travel as JSON.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub(super) enum How {
     Mmap,
 }
 
-/// What else is said to ours.
+/// Additional options for ours.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ways {
     Default,
@@ -29,7 +29,7 @@ pub(super) enum Ways {
     Guards,
 }
 
-/// What is written to between an allocation and its free.
+/// The pages that are written between an allocation and its free.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Touch {
     /// The first byte.
@@ -38,7 +38,7 @@ pub(super) enum Touch {
     Pages,
 }
 
-/// What is done again and again.
+/// The repeated work.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
     /// Allocates, touches and frees one size.
@@ -70,14 +70,14 @@ pub(super) struct Task {
     pub(super) work: Work,
     pub(super) touch: Touch,
     pub(super) threads: usize,
-    /// How long it is measured, in milliseconds; once at least.
+    /// Milliseconds to measure; at least one repetition runs.
     pub(super) ms: u64,
     pub(super) seed: u64,
     /// Operations of each thread over which memory is averaged in the end, the same for all contenders; 0 for none.
     pub(super) same_ops: u64,
 }
 
-/// What a child measured of itself.
+/// The measurements of a child.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
 pub(super) struct Measured {
     pub(super) ops: u64,
@@ -124,7 +124,7 @@ pub(super) struct Spec {
     pub(super) touch: Touch,
     pub(super) threads: usize,
     pub(super) scope: Scope,
-    /// How many times `--ms` it runs: longer where memory comes to rest slowly.
+    /// Factor on `--ms`: longer where memory settles slowly.
     pub(super) times_ms: u64,
     /// The most rounds.
     pub(super) rounds_max: usize,
@@ -162,7 +162,7 @@ pub(super) const FLOWS: [usize; 3] = [64 * KIB, MIB, 16 * MIB];
 pub(super) const GROWN: [usize; 2] = [16 * MIB, 256 * MIB];
 /// The largest size of a pair that is compared with a mapping.
 pub(super) const MAPPED_MAX: usize = 16 * MIB;
-/// How many areas have a guard each.
+/// Number of areas that have a guard each.
 pub(super) const GUARDED: usize = 1_000_000;
 const ALL_ROUNDS: usize = usize::MAX;
 

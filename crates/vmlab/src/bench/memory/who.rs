@@ -20,7 +20,7 @@ pub(super) struct Contender {
     pub(super) is_default: bool,
 }
 
-/// What ours is called, alone and as a global allocator.
+/// Name of ours, alone and as a global allocator.
 pub(super) const OURS: &str = "ours";
 pub(super) const KV: &str = "ours-kv";
 pub(super) const MMAP: &str = "mmap";
@@ -29,7 +29,7 @@ pub(super) const GLIBC: &str = "glibc";
 /// Ours with a guard after each area.
 pub(super) const GUARDS: &str = "ours-guards";
 
-/// What ours may keep, in MiB.
+/// Cache budgets of ours, in MiB.
 const BUDGETS_MIB: [usize; 8] = [0, 2, 8, 16, 32, 64, 128, 256];
 
 impl Contender {
@@ -146,7 +146,7 @@ const LIBRARIES: [Known; 7] = [
     },
 ];
 
-/// Where libraries are, and where `cargo xtask peers` puts those that it builds.
+/// Returns the folders of libraries, and that of `cargo xtask peers`.
 fn folders() -> Vec<PathBuf> {
     let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
     let mut folders = vec![
@@ -359,7 +359,7 @@ pub(super) fn said(stderr: &[u8]) -> String {
     text.lines().rfind(|line| !line.trim().is_empty()).map_or(String::new(), |line| format!(": {line}"))
 }
 
-/// What `cargo xtask peers` wrote beside a library.
+/// Reads the file that `cargo xtask peers` wrote beside a library.
 fn beside(library: &Path) -> Option<String> {
     let text = std::fs::read_to_string(library.with_extension("version")).ok()?;
     Some(text.trim().to_string())

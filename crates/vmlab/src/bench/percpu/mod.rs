@@ -32,7 +32,7 @@ pub struct Args {
     /// One round, without the workloads that take longest
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Where tables and CSV go: results/, unless the run is a part (--quick, --filter), which writes files only if told where
+    /// Folder for tables and CSV: results/, unless the run is a part (--quick, --filter), which writes files only if told where
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// A shared library with the C functions kp_init, kp_alloc_fast, kp_free and so on, measured as `kern`
@@ -41,7 +41,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Where files go. A part of the measurements must not take the place of all.
+    /// Returns the folder for files. A part of the measurements must not take the place of all.
     fn files(&self) -> Option<&Path> {
         let part = self.quick || self.filter.is_some();
         self.out.as_deref().or((!part).then_some(Path::new("results")))
@@ -52,7 +52,7 @@ impl Args {
     }
 }
 
-/// Who is measured.
+/// A contender.
 #[derive(Clone)]
 enum Who {
     /// Exact runs, small objects from slabs.
@@ -94,7 +94,7 @@ impl Who {
     }
 }
 
-/// What one took on one workload: the fastest and the median round of each figure.
+/// The cost of one contender on one workload: the fastest and the median round of each figure.
 struct Taken {
     who: &'static str,
     min: [Option<f64>; 2],

@@ -21,7 +21,7 @@ pub(super) fn tables(measured: &Measured) -> Vec<Captioned> {
     tables
 }
 
-/// What goes into a file of its own.
+/// Returns the tables for a separate file.
 fn of_a_process(measured: &InProcess) -> [Captioned; 2] {
     [costs(measured), held(measured)]
 }

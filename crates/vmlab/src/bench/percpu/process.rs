@@ -1,4 +1,4 @@
-//! What a process pays for per-CPU data: increments, beside a thread-local and an atomic one; counters made and dropped; and how
+//! The cost of per-CPU data in a process: increments, beside a thread-local and an atomic one; counters made and dropped; and how
 //! much of its chunks is unused.
 //!
 //! # What is compared
@@ -28,7 +28,7 @@ thread_local! {
     static OWNS: [Cell<u64>; WORDS] = const { [const { Cell::new(0) }; WORDS] };
 }
 
-/// What one contender took, in nanoseconds a call: the fastest and the median of all rounds of all threads.
+/// The cost of one contender, in nanoseconds a call: the fastest and the median of all rounds of all threads.
 #[derive(Clone, Debug)]
 pub(super) struct Cost {
     pub(super) what: &'static str,
@@ -37,7 +37,7 @@ pub(super) struct Cost {
     pub(super) median: f64,
 }
 
-/// What a space holds at a moment.
+/// The memory of a space at a moment.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) when: &'static str,
@@ -49,7 +49,7 @@ pub(super) struct Held {
 pub(super) struct InProcess {
     pub(super) costs: Vec<Cost>,
     pub(super) held: Vec<Held>,
-    /// How sections find their unit; whether there are any; units used, of how many; sections begun again.
+    /// The method by which sections find their unit; whether there are any; units used, of how many; sections begun again.
     pub(super) about: String,
     /// Rounds, and calls of each.
     rounds: (usize, u32),
@@ -209,7 +209,7 @@ pub(super) fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
 /// Counters that are made.
 const COUNTERS: usize = 100_000;
 
-/// What lies unused in chunks when there are many counters, when nine of ten are gone, and when the rest was given back.
+/// Measures the unused memory in chunks with many counters, with nine of ten freed, and with all freed.
 fn hold() -> Result<Vec<Held>> {
     let space = Space::new(Options { units: Some(UNITS), ..Options::default() })?;
     let mut rng = Rng::new(1);

@@ -1,4 +1,4 @@
-//! What the hints of Linux's engine are worth: the workload with which the series that brought them was measured, on an engine
+//! The benefit of the hints of Linux's engine: the workload with which the series that introduced them was measured, on an engine
 //! without them.
 //!
 //! # Theory
@@ -75,7 +75,7 @@ configs! {
     Without9 { slot: Contig, relegate: true, rules: No9 }
 }
 
-/// What is asked for.
+/// The requested sizes and alignments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Asked {
     /// Actions: 16 bytes at an alignment, twice, and 20 bytes.
@@ -86,7 +86,7 @@ pub(super) enum Asked {
     Plain,
 }
 
-/// What a run took, in nanoseconds an action, and what is left.
+/// The cost of a run, in nanoseconds an action, and the remaining objects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ran {
     pub(super) engine: &'static str,
@@ -186,7 +186,7 @@ pub(super) fn measure(count: usize, rounds: usize, kern: Option<&Kern>) -> Resul
     Ok(ran)
 }
 
-/// What a figure would be in the seconds of the series, if its first and its third are 69 and 39: the rest of an action, and so many
+/// Converts a figure to the seconds of the series, if its first and its third are 69 and 39: the rest of an action, and so many
 /// seconds a nanosecond. `None` if the hints gain nothing.
 pub(super) fn seconds(all: &[Ran], ns: f64) -> Option<f64> {
     let [off, _, on, ..] = all else { return None };

@@ -1,4 +1,4 @@
-//! What is measured: our policies, each as a space of its own, and what they are asked.
+//! The measured subjects: our policies, each as a space of its own, and their operations.
 
 use crate::machine::{LabMachine, SpinLock, Work};
 use anyhow::{Context as _, Result};
@@ -8,7 +8,7 @@ use va_base::Va;
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_percpu::{Backend, Config, Context, Geometry, Offset, PercpuSpace, Refused, Request, Sizes};
 
-/// How large a space is.
+/// The size of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
     /// Bytes of a unit, of which there are four.
@@ -120,7 +120,7 @@ struct Numbers {
     used: AtomicU64,
 }
 
-/// Where chunks end.
+/// Address at which chunks end.
 const TOP: u64 = 0xffff_e8ff_0000_0000;
 
 impl Backend for Numbers {

@@ -1,4 +1,4 @@
-//! What is asked of per-CPU memory: the everyday, and what Linux's is slow at.
+//! The workloads of per-CPU memory: the usual ones, and those on which Linux's is slow.
 //!
 //! The first nine are those by which Linux's own was measured when it was made into a library, number by number; so are the last
 //! four, of which only the hardest size is taken.
@@ -16,7 +16,7 @@ pub(super) struct Workload {
     what: What,
 }
 
-/// What is done.
+/// The operations.
 #[derive(Clone, Copy)]
 enum What {
     /// A million of 16 bytes at an alignment, then all back in the same order.
@@ -132,7 +132,7 @@ pub(super) const CHUNKS: Workload = row(
     What::ManyChunks,
 );
 
-/// What a round took: nanoseconds a call to alloc or a pair, and a call to free where it is apart; and the counts then.
+/// The cost of a round: nanoseconds a call to alloc or a pair, and a call to free where it is apart; and the counts then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub(super) ns: [Option<f64>; 2],
@@ -141,7 +141,7 @@ pub(super) struct Round {
     pub(super) refused: u64,
 }
 
-/// What a population of network filters and devices asks for: size and alignment.
+/// Returns a request of a population of network filters and devices: size and alignment.
 fn netmix(rng: &mut Rng) -> (u32, u32) {
     match rng.below(100) {
         0..40 => (16, 16),

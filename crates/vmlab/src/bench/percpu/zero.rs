@@ -1,4 +1,4 @@
-//! What zeroing costs, which is left out of every other figure on all sides: an object's bytes in each unit.
+//! The cost of zeroing, which is left out of every other figure on all sides: an object's bytes in each unit.
 
 use super::clock::Moment;
 use super::subject::{UNITS, USUAL};

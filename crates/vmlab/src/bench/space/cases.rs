@@ -1,4 +1,4 @@
-//! Where Linux is not flat: single calls whose cost grows with what else there is.
+//! Cases in which Linux's cost is not flat: single calls whose cost grows with the rest of the space.
 
 use super::ours::window;
 use super::subject::{Hand, Setup, Subject, Visitor};
@@ -10,7 +10,7 @@ use va_base::{Align, PAGE_SIZE, Request, Va, VaRange};
 use va_sim::op::Rng;
 use va_tree::Congruent;
 
-/// What is measured, and how much of it.
+/// The measured call, and its amount.
 #[derive(Clone, Copy)]
 enum What {
     /// A request that fails among 40,000 areas pooled or lazy on 16 CPUs.
@@ -107,7 +107,7 @@ pub(super) const ALL: [Case; 13] = [
     },
 ];
 
-/// What a case took one who was measured, in nanoseconds.
+/// The cost of a case for one contender, in nanoseconds.
 pub(super) struct Taken {
     pub(super) case: &'static Case,
     pub(super) contender: &'static str,
@@ -158,7 +158,7 @@ impl Visitor for Once {
 /// Calls to take a mean over.
 const CALLS: u32 = 50;
 
-/// What reading the clock twice takes, at least.
+/// Returns the minimum cost of two reads of the clock.
 fn clock_ns() -> f64 {
     (0..1000).map(|_| Instant::now().elapsed().as_nanos()).min().unwrap_or(0) as f64
 }

@@ -45,7 +45,7 @@ pub struct Args {
     /// Two nodes, one and two threads, three rounds
     #[arg(long, conflicts_with_all = ["rounds", "nodes", "threads"])]
     quick: bool,
-    /// Where CSV, tables and SVG go: results/, unless the run is a part (--quick, --filter, --contenders, --nodes,
+    /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --contenders, --nodes,
     /// --threads), which writes files only if told where
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -65,7 +65,7 @@ const CROWD_TIME: Duration = Duration::from_millis(100);
 const FRESH_ROUNDS_MAX: usize = 5;
 
 impl Args {
-    /// Where files go. A part of the measurements must not take the place of all.
+    /// Returns the folder for files. A part of the measurements must not take the place of all.
     fn files(&self) -> Option<&Path> {
         let narrow = self.nodes != [1, 2, 4, 128] || self.threads != [1, 2, 4, 8, 16, 64];
         let part = self.quick || narrow || self.filter.is_some() || !self.contenders.is_empty();

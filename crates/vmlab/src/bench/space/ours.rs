@@ -9,7 +9,7 @@ use va_space::config::Config;
 use va_space::{Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
 
-/// Where areas lie, as in Linux on x86-64: its last byte is left out.
+/// Range of areas, as in Linux on x86-64: its last byte is left out.
 const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
 /// A helper that nobody wakes looks by itself this often.
 const NAP: Duration = Duration::from_millis(5);

@@ -5,7 +5,7 @@ use crate::machine::LockStats;
 use va_base::{Align, PAGE_SHIFT, Request, Va};
 use va_tree::Congruent;
 
-/// How a row is set up.
+/// The set-up of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) nodes: u32,
@@ -24,7 +24,7 @@ impl Setup {
 
 /// A space that threads share.
 pub(crate) trait Subject: Sync + 'static {
-    /// What a thread calls it by.
+    /// The handle by which a thread calls it.
     type Hand<'a>: Hand
     where
         Self: 'a;
@@ -40,7 +40,7 @@ pub(crate) trait Subject: Sync + 'static {
     }
 }
 
-/// What a C library tells of the locks of one class.
+/// The report of a C library about the locks of one class.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnLock {
     pub(crate) name: &'static str,
@@ -57,7 +57,7 @@ pub(crate) trait Hand {
     fn free(&mut self, at: Va);
     /// Purges everything, pools and what the thread keeps as well.
     fn purge(&mut self);
-    /// Where the busy area around an address starts.
+    /// Returns the start of the busy area around an address.
     fn find(&self, at: Va) -> Option<Va>;
     /// Takes areas at fixed distances; `None` also where that is not offered.
     fn congruent(&mut self, areas: &Congruent<'_>) -> Option<Va>;

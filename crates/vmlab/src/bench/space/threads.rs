@@ -37,12 +37,12 @@ pub(super) struct Run {
     pub(super) pairs: u64,
     pub(super) wall: Duration,
     pub(super) drained: Drained,
-    /// What locks saw; all 0 with plain locks.
+    /// Statistics of locks; all 0 with plain locks.
     pub(super) locks: LockStats,
     pub(super) own_locks: Option<Vec<OwnLock>>,
 }
 
-/// What was measured of one contender.
+/// The measurements of one contender.
 pub(super) struct Shared {
     pub(super) pattern: &'static str,
     pub(super) threads: u32,
@@ -151,7 +151,7 @@ impl Visitor for Crowd<'_> {
 }
 
 impl Crowd<'_> {
-    /// What one thread does; returns its pairs, its time, and what it saw of locks meanwhile.
+    /// Runs the work of one thread; returns its pairs, its time, and its lock statistics.
     fn work<S: Subject>(
         &self,
         subject: &S,

@@ -1,4 +1,4 @@
-//! Who is measured, in one place.
+//! The list of contenders.
 
 use super::kern::Kern;
 use super::ours::{Bare, Magazines};

@@ -6,7 +6,7 @@ use va_sim::op::Rng;
 
 const PAGE: u64 = 4096;
 
-/// What every page of a window is: nothing, or the name of a caller.
+/// The content of every page of a window: nothing, or the name of a caller.
 type Pages = Vec<Option<u32>>;
 
 /// A listing of some pages from `first` on, in two windows with a strange page between, and what each page is.

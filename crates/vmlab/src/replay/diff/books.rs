@@ -1,4 +1,4 @@
-//! Who holds which range under a policy, in books that can be corrected: what a whole space does, without its locks.
+//! The ledger of a policy: a whole space without its locks, which can be corrected.
 //!
 //! # Theory
 //! A space cannot be told that an area went elsewhere than it decided: what it gave out would have to become unlazy again. These books
@@ -61,7 +61,7 @@ pub struct Pooled {
     pub node: Option<u32>,
 }
 
-/// Where a range is.
+/// The state of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// Busy, all or part of it.
@@ -131,7 +131,7 @@ impl<C: Config> Books<C> {
         })
     }
 
-    /// How many nodes.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes.nodes()
     }
@@ -141,17 +141,17 @@ impl<C: Config> Books<C> {
         &self.index
     }
 
-    /// What is busy.
+    /// Returns the busy areas.
     pub fn busy(&self) -> &BTreeMap<u64, Busy> {
         &self.busy
     }
 
-    /// What waits.
+    /// Returns the lazy areas.
     pub fn lazy(&self) -> &BTreeMap<u64, Lazy> {
         &self.lazy
     }
 
-    /// How many areas are in pools.
+    /// Returns the number of pooled areas.
     pub fn pooled(&self) -> usize {
         self.pooled.len()
     }
@@ -189,7 +189,7 @@ impl<C: Config> Books<C> {
         Some(answer)
     }
 
-    /// What [`alloc`](Self::alloc) would answer, and nothing changes.
+    /// Returns what [`alloc`](Self::alloc) would return, and changes nothing.
     pub fn peek(&self, cpu: u16, request: &Request) -> Option<Answer> {
         if let Owner::Node(node) = self.owner_for(cpu, request)
             && let Some(list) = self.pools[node as usize].get(&request.size().get())
@@ -250,7 +250,7 @@ impl<C: Config> Books<C> {
         }
     }
 
-    /// Where a range is; where parts of it are in several places, the first of busy, lazy, pooled.
+    /// Returns the state of a range; if it has several, the first of busy, lazy, pooled.
     pub fn place(&self, start: u64, size: u64) -> Place {
         let end = start.saturating_add(size);
         if let Some((at, busy)) = overlapping(&self.busy, |busy| busy.size, start, end) {
@@ -325,7 +325,7 @@ impl<C: Config> Books<C> {
         true
     }
 
-    /// What a drain does: a part of each pool goes to the index, then the `most` areas that were freed first go to pools, or to the
+    /// Drains: a part of each pool goes to the index, then the `most` areas that were freed first go to pools, or to the
     /// index; `full`: everything goes to the index. Returns how many were lazy.
     pub fn purge(&mut self, full: bool, most: u64) -> u64 {
         let by_address = C::ORDER != Order::Newest;
@@ -399,7 +399,7 @@ impl<C: Config> Books<C> {
         }
     }
 
-    /// What leaves the pool of a node, in order.
+    /// Returns the areas that leave the pool of a node, in order.
     fn decayed(&mut self, node: usize, full: bool) -> Vec<(u64, u64)> {
         let mut out = Vec::new();
         for (pages, list) in &mut self.pools[node] {

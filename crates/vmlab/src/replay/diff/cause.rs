@@ -82,7 +82,7 @@ pub const CAUSES: [Cause; 19] = [
 ];
 
 impl Cause {
-    /// What it says, as the head of a row.
+    /// Returns its text, as the head of a row.
     pub fn text(self) -> &'static str {
         match self {
             Self::KernelPool => "kernel took it from its node's pool",

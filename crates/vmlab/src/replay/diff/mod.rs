@@ -1,4 +1,4 @@
-//! Where a kernel and a policy part, and why.
+//! The differences between a kernel and a policy, and their causes.
 //!
 //! # Theory
 //! ```text
@@ -63,14 +63,14 @@ impl Config for Linux616 {
     const RECLAIM_FIRST: bool = Linux69::RECLAIM_FIRST;
 }
 
-/// How to compare.
+/// The options of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Put the policy's books right after each difference.
     pub resync: bool,
     /// CPUs that the machine had: nodes of the kernel, and of the policy.
     pub cpus: u32,
-    /// How many differences to keep.
+    /// Number of differences to keep.
     pub keep: usize,
     /// Whether the kernel is 6.16 or newer.
     pub since_616: bool,
@@ -129,7 +129,7 @@ struct Diff<'a, C: Config, K: Config> {
     options: Options,
     policy: Books<C>,
     kernel: Books<K>,
-    /// Where the policy has what the kernel gave out, if not there; `None` if it has nothing.
+    /// The policy's address of an area that differs from the kernel's; `None` if it has none.
     elsewhere: BTreeMap<u64, Option<u64>>,
     /// CPUs whose last attempt failed.
     failed: BTreeSet<u16>,
@@ -153,7 +153,7 @@ fn default_window(recording: &Recording) -> VaRange {
     most.and_then(|((start, end), _)| VaRange::new(Va::new(start), Va::new(end))).unwrap_or(kernel_extent())
 }
 
-/// What an allocation asks for; `None` if no allocator accepts it.
+/// Returns the request of an allocation; `None` if no allocator accepts it.
 fn request_of(event: &Event) -> Option<Request> {
     let Event::Alloc { size, align, vstart, vend, .. } = *event else { return None };
     let window = VaRange::new(Va::new(vstart), Va::new(vend))?;

@@ -16,7 +16,7 @@ use std::io::{BufReader, Read};
 /// Most areas of a table that are kept.
 const AREAS_MAX: usize = 1 << 20;
 
-/// What happened at a step.
+/// The event of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// The address space changed.
@@ -40,7 +40,7 @@ pub struct Step {
     pub ns: u64,
     /// The CPU; 0 if none is named.
     pub cpu: u16,
-    /// What it is.
+    /// The event.
     pub what: What,
 }
 
@@ -97,7 +97,7 @@ impl Areas {
 /// A recording.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// What happened, in order.
+    /// The events, in order.
     pub steps: Vec<Step>,
     /// The table before.
     pub begin: Option<Areas>,
@@ -204,7 +204,7 @@ impl Recording {
     }
 }
 
-/// What an entry is to a replay.
+/// Returns the meaning of an entry for a replay.
 fn what(happening: &Happening<'_>) -> Option<What> {
     Some(match *happening {
         Happening::AllocArea { va_start, size, align, vstart, vend, failed } => {
@@ -233,7 +233,7 @@ fn what(happening: &Happening<'_>) -> Option<What> {
     })
 }
 
-/// What a mark says.
+/// Returns the meaning of a mark.
 fn mark(text: &str) -> Option<What> {
     let mut words = text.strip_prefix("vmlab")?.split_whitespace();
     match (words.next()?, words.next()?, words.next()) {

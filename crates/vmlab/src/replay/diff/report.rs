@@ -1,4 +1,4 @@
-//! What a comparison says.
+//! The report of a comparison.
 
 use super::cause::Cause;
 use super::offsets::Offsets;
@@ -32,7 +32,7 @@ pub struct Divergence {
     pub why: String,
 }
 
-/// What was known at the beginning.
+/// The facts that were known at the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Known {
     /// Whether there was a table before; without one the space begins empty.
@@ -49,7 +49,7 @@ pub struct Known {
     pub pools: bool,
 }
 
-/// How the books of the kernel agree with the table after.
+/// The agreement of the kernel's ledger with the table after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EndCheck {
     /// Areas of the table.
@@ -99,11 +99,11 @@ pub struct Report {
     pub chunks_equal: u64,
     /// Offsets in percpu chunks, if the recording has such events and the policy a percpu one.
     pub offsets: Option<Offsets>,
-    /// What was known at the beginning.
+    /// The facts that were known at the beginning.
     pub known: Known,
-    /// How the end agrees, if there is a table of it.
+    /// The agreement at the end, if there is a table of it.
     pub end: Option<EndCheck>,
-    /// How many differences each cause has; together as many as answers differ.
+    /// Number of differences of each cause; together as many as results differ.
     pub causes: BTreeMap<Cause, u64>,
     /// The first of them.
     pub divergences: Vec<Divergence>,

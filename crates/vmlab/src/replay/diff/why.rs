@@ -21,7 +21,7 @@ pub(super) struct Why<'a> {
     pub(super) words: Box<dyn Fn() -> String + 'a>,
 }
 
-/// What the books had wrong.
+/// The error in the ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lesson {
     None,
@@ -245,7 +245,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         })
     }
 
-    /// What Linux would answer is given to another CPU at the same moment.
+    /// The address that Linux would return goes to another CPU at the same moment.
     fn event_order(&self, at: usize, step: &Step, ours: u64, size: u64) -> Option<Why<'_>> {
         let end = ours.saturating_add(size);
         let areas = self.recording.steps[at + 1..].iter().filter(|step| matches!(step.what, What::Vm(_)));

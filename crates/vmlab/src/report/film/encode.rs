@@ -56,7 +56,7 @@ fn moment_head(moment: &Moment) -> Value {
     json!([moment.event, moment.time_ns.map(|ns| ns / 1000), busy, lazy, pooled, moment.count])
 }
 
-/// What went, and what came; what changed is among both.
+/// The removed areas, and the added ones; a changed area is among both.
 struct Step {
     gone: Vec<u64>,
     come: Vec<(u64, Area)>,
@@ -69,7 +69,7 @@ impl Step {
         Self { gone: gone.collect(), come: come.map(|(&from, &area)| (from, area)).collect() }
     }
 
-    /// What there is then.
+    /// Returns the areas after the step.
     fn after(&self, mut areas: Areas) -> Areas {
         for from in &self.gone {
             areas.remove(from);

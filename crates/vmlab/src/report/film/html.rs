@@ -6,7 +6,7 @@ use crate::run::{bytes, counted, grouped};
 use std::fmt::Write;
 use va_base::PAGE_SIZE;
 
-/// What moves the films of a page.
+/// The script that plays the films of a page.
 pub const SCRIPT: &str = include_str!("film.js");
 
 /// Rows of the table of holders.
@@ -66,7 +66,7 @@ fn size(pages: u64) -> String {
     bytes(pages.saturating_mul(PAGE_SIZE))
 }
 
-/// What there is at a moment, in words.
+/// Describes a moment in words.
 fn what(moment: &Moment) -> String {
     let [busy, lazy, pooled] = moment.pages.map(size);
     format!("{busy} busy, {lazy} lazy, {pooled} pooled, in {}", counted(moment.count as u64, "area"))

@@ -55,7 +55,7 @@ const PARTS: usize = 12;
 /// Rows of the picture, about.
 const ROWS: u64 = 34;
 
-/// What an area is.
+/// The state of an area.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum State {
     /// Freed, not reusable before a purge.
@@ -71,11 +71,11 @@ pub enum State {
 pub struct Area {
     /// Pages, at least 1.
     pub pages: u64,
-    /// What it is.
+    /// Its state.
     pub state: State,
 }
 
-/// What there is after an event, by pages from the begin of the line.
+/// The areas after an event, by pages from the begin of the line.
 pub type Areas = BTreeMap<u64, Area>;
 
 /// One moment.
@@ -89,7 +89,7 @@ pub struct Moment {
     pub areas: Areas,
     /// Pages that are busy, lazy, pooled.
     pub pages: [u64; 3],
-    /// How many areas are busy, lazy or pooled, drawn together or not.
+    /// Number of busy, lazy or pooled areas, drawn together or not.
     pub count: usize,
 }
 
@@ -109,9 +109,9 @@ pub struct Holder {
 /// A film, or a picture if it has one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Film {
-    /// What is drawn.
+    /// The drawn ranges.
     pub fold: Fold,
-    /// What each part of the line is used for.
+    /// The use of each part of the line.
     pub labels: Vec<&'static str>,
     /// Whoever holds areas; the most first.
     pub holders: Vec<Holder>,
@@ -249,7 +249,7 @@ fn line_pages(fold: &Fold) -> u64 {
     fold.parts().iter().map(|part| part_pages(*part)).sum()
 }
 
-/// Where the parts of a folded line begin, in pages.
+/// The starts of the parts of a folded line, in pages.
 struct Line<'a> {
     fold: &'a Fold,
     starts: Vec<u64>,
@@ -266,7 +266,7 @@ impl<'a> Line<'a> {
         Self { starts: starts.collect(), fold }
     }
 
-    /// Where `[start, start + size)` lies on the line, and its pages; `None` if it is not drawn.
+    /// Returns the position of `[start, start + size)` on the line, and its pages; `None` if it is not drawn.
     fn place(&self, start: u64, size: u64) -> Option<(u64, u64)> {
         let number = self.fold.part_of(start)?;
         let part = self.fold.parts()[number];
@@ -277,7 +277,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What the parts are used for, as far as events tell.
+/// Returns the use of the parts, as far as events show it.
 fn labels(fold: &Fold, trace: &Trace, (start, end): (u64, u64)) -> Vec<&'static str> {
     let chunks: Vec<u64> = trace
         .events

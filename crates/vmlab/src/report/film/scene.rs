@@ -1,4 +1,4 @@
-//! What is out of the index after each event, as the events tell it.
+//! The live areas after each event, from the events.
 
 use super::listing::Names;
 use super::{Area, Areas, Line, Moment, State};
@@ -26,9 +26,9 @@ pub(super) struct Scene<'a> {
     table: &'a Table,
 }
 
-/// What a first look at a trace tells.
+/// The result of a first pass over a trace.
 pub(super) struct Watched {
-    /// Where areas were.
+    /// The ranges of areas.
     pub(super) touched: Vec<Part>,
     /// The most areas at a time.
     pub(super) most: usize,
@@ -41,7 +41,7 @@ impl<'a> Scene<'a> {
         Self { held: BTreeMap::new(), names: Names::new(table), table }
     }
 
-    /// What a table lists.
+    /// Returns the areas of a table.
     pub(super) fn of_table(table: &'a Table) -> Self {
         let mut scene = Self::new(table);
         for listed in table.listed() {
@@ -77,7 +77,7 @@ impl<'a> Scene<'a> {
         self.held.len()
     }
 
-    /// Where areas are.
+    /// Iterates over the ranges of areas.
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> + '_ {
         self.held.iter().map(|(&start, held)| Part { start, end: start.saturating_add(held.size) })
     }
@@ -111,7 +111,7 @@ impl<'a> Scene<'a> {
         Some((start, size))
     }
 
-    /// What lay there was freed without an event.
+    /// Inserts an area. Older areas in its range were freed without an event.
     fn insert(&mut self, start: u64, held: Held) {
         let end = start.saturating_add(held.size);
         while let Some((&at, old)) = self.held.range(..end).next_back()

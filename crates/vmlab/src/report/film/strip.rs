@@ -7,7 +7,7 @@ use base64::Engine;
 const WIDTH: u64 = 300;
 const ROW: u64 = 4;
 const BETWEEN: u64 = 3;
-/// How many moments are chosen.
+/// Number of chosen moments.
 const CHOSEN: usize = 6;
 
 /// Colours of those who hold the most, of all others, of what is lazy and pooled: as in the light page.

@@ -41,7 +41,7 @@ fn some_trace(seed: u64, events: u64) -> String {
     text
 }
 
-/// What a page comes to, moment by moment, as its script does.
+/// Plays a page moment by moment, as its script does.
 fn played(json: &str) -> Vec<BTreeMap<u64, (u64, u64)>> {
     let film: Value = serde_json::from_str(json).unwrap();
     let number = |value: &Value| value.as_i64().unwrap();

@@ -1,4 +1,4 @@
-//! What of an old chunk was free before the trace, as far as the trace itself tells.
+//! The parts of an old chunk that were free before the trace, as far as the trace itself shows.
 //!
 //! # Theory
 //! No table tells what objects a chunk held. The events do, in part: what an allocation takes was free; what is freed and was not
@@ -20,7 +20,7 @@ const OBJECT_BITS_MAX: usize = 32 << 10 >> 2;
 
 /// Tells of each of `bits` bits whether it is known to be free before the first event.
 pub(super) fn free_before(touches: &[Touched], bits: u32) -> Vec<bool> {
-    /// What is known of a bit while events are read.
+    /// The knowledge about a bit while events are read.
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Bit {
         Untouched,

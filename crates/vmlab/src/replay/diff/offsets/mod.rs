@@ -39,7 +39,7 @@ const UNIT_MIN: u64 = 64 << 10;
 const OBJECT_MAX: u32 = 32 << 10;
 /// Events that all causes of a run may look at together, so that a hostile recording of differences ends.
 const LOOKS_MAX: u64 = 1 << 28;
-/// How many events of a chunk may lie between two whose order may be the other one.
+/// Most events of a chunk between two whose order may be the other one.
 const NEAR: usize = 16;
 
 /// Why an offset differs.
@@ -65,7 +65,7 @@ pub enum OffsetCause {
 }
 
 impl OffsetCause {
-    /// What it says, as the head of a row.
+    /// Returns its text, as the head of a row.
     pub fn text(self) -> &'static str {
         match self {
             Self::Hints => "hints from before the trace",
@@ -78,7 +78,7 @@ impl OffsetCause {
         }
     }
 
-    /// What it speaks of.
+    /// Returns its subject.
     pub fn kind(self) -> &'static str {
         match self {
             Self::LowestFit => "policy",
@@ -93,7 +93,7 @@ impl OffsetCause {
 pub struct Elsewhere {
     /// Line of the recording.
     pub line: u64,
-    /// Where the kernel's chunk begins.
+    /// Start of the kernel's chunk.
     pub base: u64,
     /// Bytes asked for.
     pub size: u64,
@@ -107,7 +107,7 @@ pub struct Elsewhere {
     pub cause: OffsetCause,
 }
 
-/// How offsets compare. DF3: `allocs` is the sum of the five that follow it.
+/// The comparison of offsets. DF3: `allocs` is the sum of the five that follow it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Offsets {
     /// Name of the policy.
@@ -142,7 +142,7 @@ pub struct Offsets {
     pub taken_twice: u64,
     /// Events with numbers that no chunk has, or in more chunks than are compared.
     pub absurd: u64,
-    /// How many differences each cause has.
+    /// Number of differences of each cause.
     pub causes: BTreeMap<OffsetCause, u64>,
     /// The first of them.
     pub divergences: Vec<Elsewhere>,
@@ -161,7 +161,7 @@ impl Offsets {
     }
 }
 
-/// What an event does to a chunk, in bits of 4 bytes.
+/// The effect of an event on a chunk, in bits of 4 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Touch {
     /// Takes `[at, end)`.
@@ -247,7 +247,7 @@ fn lives(recording: &Recording, absurd: &mut u64) -> Vec<Life> {
     lives
 }
 
-/// What a percpu event touches; `None` if no chunk has such a place.
+/// Returns the range of a percpu event; `None` if no chunk has such a place.
 fn touch_of(event: &PercpuEvent) -> Option<(u64, Touch)> {
     let bit = |off: u64| {
         let bit = u32::try_from(off / u64::from(BIT_BYTES)).ok()?;
@@ -440,7 +440,7 @@ fn compare<C: Config>(life: &Life, report: &mut Offsets, keep: usize, looks: &mu
     policy.space.validate().map_err(|broken| anyhow::anyhow!("a chunk is broken: {broken}"))
 }
 
-/// What was answered, first bits.
+/// The results, first bits.
 struct Answers {
     /// By the policy.
     ours: Option<u32>,
