@@ -9,7 +9,7 @@ use crate::peer::{Policy, Settings};
 use std::ffi::c_int;
 use va_base::{PAGE_SIZE, Va};
 
-/// What a caller chooses; see [`Settings`].
+/// The settings of a caller; see [`Settings`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct KvConfig {
@@ -21,11 +21,11 @@ pub struct KvConfig {
     pub nr_cpus: u32,
     /// Nodes, or 0.
     pub nr_nodes: u32,
-    /// Who drains: 0 the caller, 1 a helper thread, 2 whoever calls [`kv_run_work`].
+    /// The drain: 0 the caller, 1 a helper thread, 2 any caller of [`kv_run_work`].
     pub work_mode: u32,
 }
 
-/// What a caller is told. What has no counterpart in the space stays 0.
+/// The report to a caller. Counts without a counterpart in the space stay 0.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct KvStats {

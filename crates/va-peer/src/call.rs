@@ -1,4 +1,4 @@
-//! What a thread can call, and what belongs to it.
+//! The calls of a thread, and its own memory.
 //!
 //! # Theory
 //! A thread says which CPU it stands for ([`enter`]) before it calls. Under our policies it then owns a magazine and a lane,
@@ -17,7 +17,7 @@ use va_block::{Config, Lane};
 use va_space::{Magazine, Purge, SpaceError};
 use va_tree::Congruent;
 
-/// What a thread keeps of a space, so that its pairs touch no shared lock: areas, and a block to cut pages from.
+/// A thread's cache of a space, so that its pairs touch no shared lock: areas, and a block to cut pages from.
 struct Kept<'s> {
     magazine: Magazine<'s, Host, <Ours as Config>::Space>,
     lane: Lane<'s, Host, Ours>,
@@ -33,7 +33,7 @@ impl<'s> Kept<'s> {
 }
 
 self_cell!(
-    /// What is kept, and a share in the space that it is of.
+    /// The cache, and a share in its space.
     struct Own {
         owner: Arc<Space<Ours>>,
         #[not_covariant]
@@ -41,7 +41,7 @@ self_cell!(
     }
 );
 
-/// What belongs to a thread.
+/// The memory of a thread.
 enum Context {
     /// It has not said which CPU it stands for.
     Outside,
@@ -60,7 +60,7 @@ thread_local! {
     static CONTEXT: RefCell<Context> = const { RefCell::new(Context::Outside) };
 }
 
-/// How much to purge.
+/// The extent of a purge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
     /// As a drain does.
@@ -148,7 +148,7 @@ impl Context {
         got.ok().map(|area| area.start())
     }
 
-    /// What a failing request still needs may be in what this thread keeps: magazines that it has parked, blocks in lanes.
+    /// Retries a failing request with the cache of this thread: magazines that it has parked, blocks in lanes.
     #[cold]
     fn alloc_after(&mut self, request: Request, error: SpaceError) -> Option<Va> {
         let SpaceError::NoSpace { requested, window, cached, .. } = error else { return None };
@@ -314,7 +314,7 @@ pub fn holes() -> Vec<VaRange> {
     peer::current().map_or_else(Vec::new, |(peer, _)| peer.holes())
 }
 
-/// What the space holds, how often it flushed, which locks it took.
+/// Counts the contents of the space, its flushes, and the locks that it took.
 pub fn count() -> Option<(Count, u64, Lockings)> {
     peer::settle();
     let (peer, host) = peer::current()?;

@@ -1,4 +1,4 @@
-//! What the space asks of this process: memory for its records and tables, somebody who drains, counts in place of
+//! The machine of this process: memory for records and tables, a thread that drains, counts in place of
 //! flushes.
 //!
 //! # Theory
@@ -13,7 +13,7 @@ use std::thread::Thread;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::{Broken, Drain, Epoch, LockClass, Machine, Platform, Record, Table, VaRange};
 
-/// Who drains when too much is lazy.
+/// The thread that drains when too much is lazy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// The call that freed too much.
@@ -85,7 +85,7 @@ impl Host {
         }))
     }
 
-    /// Who drains.
+    /// Returns the thread that drains.
     pub fn work(&self) -> Work {
         self.0.work
     }

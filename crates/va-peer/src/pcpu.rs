@@ -19,18 +19,18 @@ use va_percpu::{
     Sizes, Stats,
 };
 
-/// Where the first chunk begins, as in Linux's library.
+/// Address of the first chunk, as in Linux's library.
 const FIRST: Va = Va::new(0xffff_8880_4000_0000);
-/// Where the others end.
+/// End of the others.
 const TOP: u64 = 0xffff_e8ff_0000_0000;
 /// Spaces that a process can begin.
 const SPACES: usize = 1 << 14;
-/// What address space comes in.
+/// Granularity of address space.
 const ATOM: u32 = 2 << 20;
 /// Names a policy.
 const POLICY_VARIABLE: &str = "VA_PEER_POLICY";
 
-/// What the caller chooses.
+/// The settings of the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Units.
@@ -39,7 +39,7 @@ pub struct Settings {
     pub unit: u32,
     /// Bytes of the parts of the first chunk.
     pub parts: [u32; 3],
-    /// Who balances.
+    /// The thread that balances.
     pub work: Work,
 }
 
@@ -247,7 +247,7 @@ pub(crate) fn free(offset: Offset) -> bool {
     freed
 }
 
-/// Where an object is.
+/// Returns the place of an object.
 pub(crate) fn find(offset: Offset) -> Option<Found> {
     on!(&now()?.space, space => space.find(offset))
 }

@@ -8,7 +8,7 @@ use crate::pcpu::{self, Settings};
 use std::ffi::c_int;
 use va_percpu::Offset;
 
-/// What a caller chooses. Zeros mean what Linux has.
+/// The settings of a caller. Zeros mean Linux's values.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct KpConfig {
@@ -22,11 +22,11 @@ pub struct KpConfig {
     pub reserved_size: u32,
     /// Bytes of the dynamic part, or 0.
     pub dyn_size: u32,
-    /// Who balances: 0 the caller, 1 a helper thread, 2 whoever calls [`kp_run_work`].
+    /// The balance: 0 the caller, 1 a helper thread, 2 any caller of [`kp_run_work`].
     pub work_mode: u32,
 }
 
-/// Where an object is.
+/// The place of an object.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct KpPtr {
@@ -38,7 +38,7 @@ pub struct KpPtr {
     pub off: i32,
 }
 
-/// What a caller is told.
+/// The report to a caller.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct KpStats {

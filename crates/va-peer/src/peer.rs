@@ -11,7 +11,7 @@ use va_block::config::{Config, Default as Ours, Linux64};
 use va_block::{BlockError, Blocks};
 use va_space::{Purge, Purged, State, VmapSpace};
 
-/// Where areas lie if nothing else is said, as in Linux on x86-64: its last byte is left out.
+/// The default window, as in Linux on x86-64: its last byte is left out.
 const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
 /// More CPUs than this a space cannot have.
 const CPUS_MAX: u32 = 256;
@@ -72,7 +72,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// What the environment says; `None` if that is no policy.
+    /// Returns the policy in the environment; `None` if that is no policy.
     pub fn from_environment() -> Option<Self> {
         match std::env::var(POLICY_VARIABLE).as_deref() {
             Err(_) | Ok("" | "default") => Some(Self::Default),
@@ -82,7 +82,7 @@ impl Policy {
     }
 }
 
-/// What the caller chooses. Zeros mean what Linux has.
+/// The settings of the caller. Zeros mean Linux's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// First address of the default window; 0: that of x86-64.
@@ -93,7 +93,7 @@ pub struct Settings {
     pub cpus: u32,
     /// Nodes; 0: one for each CPU.
     pub nodes: u32,
-    /// Who drains.
+    /// The thread that drains.
     pub work: Work,
 }
 
@@ -104,7 +104,7 @@ pub(crate) enum Peer {
     Linux(Arc<Space<Linux64>>),
 }
 
-/// What the process has at a time.
+/// The running state of the process.
 struct Running {
     peer: Peer,
     host: Host,
@@ -194,7 +194,7 @@ impl Peer {
         }
     }
 
-    /// What a helper does that was woken: under our policies no more than is due.
+    /// Does the work of a helper that was woken: under our policies no more than is due.
     fn drain(&self) -> Purged {
         match self {
             Self::Ours(space) => space.drain(),
@@ -238,7 +238,7 @@ impl Peer {
     }
 }
 
-/// What a space holds.
+/// The contents of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Count {
     /// Busy areas.

@@ -1,4 +1,4 @@
-//! How long a small mapping takes to give out and take back: the least and the median of many batches, one thread.
+//! Measures the alloc and the free of a small mapping: the least and the median of many batches, one thread.
 //!
 //! Run: `cargo run --release -p va-sim --example block_pair`
 

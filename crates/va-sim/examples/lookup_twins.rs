@@ -1,4 +1,4 @@
-//! Who holds an address: by the page map and by a tree in each node, one thread; the least of many batches.
+//! Measures lookups: by the page map and by a tree in each node, one thread; the least of many batches.
 //!
 //! Areas of 1 to 64 pages at random, every tenth freed again, so that there are holes. Then random starts, random
 //! addresses inside areas, the next area above a random address, and pairs of alloc and free of what is at hand.

@@ -76,7 +76,7 @@ impl Backend for Numbers {
 
 type Space<C> = PercpuSpace<Bare, Numbers, C>;
 
-/// What is asked for, one after the other.
+/// Allocates the requests, one after the other.
 #[inline(never)]
 fn give_out<C: Config>(space: &Space<C>, requests: &[(usize, usize)], objects: &mut Vec<Offset>) {
     for &(size, align) in requests {

@@ -12,7 +12,7 @@ use va_block::{Config, UnmapError};
 use va_space::Purge;
 use va_tree::FreeIndex;
 
-/// What a page of a block is.
+/// The state of a page of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Page {
     Free,
@@ -43,7 +43,7 @@ struct Block {
     open: Option<(u64, u64)>,
 }
 
-/// How many pages are what.
+/// The number of pages in each state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shares {
     /// Blocks.

@@ -91,7 +91,7 @@ pub enum Call {
     Alloc {
         /// The CPU that calls.
         cpu: u32,
-        /// How many.
+        /// Number of pages.
         pages: u64,
     },
     /// Gives one back.
@@ -115,7 +115,7 @@ pub enum Call {
     },
     /// Gives anything back.
     Wild {
-        /// Where, in bytes from the first page.
+        /// Position in bytes from the first page.
         byte: u64,
         /// The count.
         pages: u64,
@@ -309,7 +309,7 @@ pub fn beside_twin<C: Config, I: FreeIndex>(pages: u64, cpus: u32, index: I, cal
 
 type Lanes<'b, 'm> = [Option<Lane<'b, &'m SimMachine, Sliced>>; 2];
 
-/// How a machine is for [`with_lanes`].
+/// The conditions of a machine for [`with_lanes`].
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions {
     /// Pages of the window.

@@ -20,7 +20,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use va_base::{Drain, Epoch, LockClass, Machine, Platform, Record, Table, Va, VaRange};
 
-/// What a flush does.
+/// The behaviour of a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flushing {
     /// All of it, before the call returns.
@@ -51,7 +51,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// What CPUs may believe of a page that is not clean.
+/// The translations that CPUs may have of a page that is not clean.
 #[derive(Clone, Copy)]
 enum Belief {
     Mapped,
@@ -73,7 +73,7 @@ type Slabs = HashMap<TypeId, Vec<Box<dyn Any + Send>>>;
 /// Asked for space by `reclaim`; returns pages freed.
 pub type Reclaim = Box<dyn FnMut() -> u64 + Send>;
 
-/// What another CPU does right after a flush began.
+/// The action of another CPU right after a flush began.
 pub type Meanwhile = Box<dyn FnMut() + Send>;
 
 /// The machine. Share it by reference.
@@ -128,7 +128,7 @@ impl SimMachine {
         }
     }
 
-    /// How flushes go from now on.
+    /// Sets the behaviour of flushes from now on.
     pub fn set_flushing(&self, flushing: Flushing) {
         self.beliefs.lock().flushing = flushing;
     }

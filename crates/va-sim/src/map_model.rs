@@ -13,11 +13,11 @@ use va_map::{AreaRequest, Fill, Kind, MapSpace, Piece};
 /// An area, by the twin's account.
 #[derive(Clone, Debug)]
 pub struct ModelArea {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Bytes that were asked for.
     pub requested: u64,
-    /// What is behind each byte of its pages, where that is known.
+    /// The content of each byte of its pages, if it is known.
     pub bytes: Vec<Option<u8>>,
     /// Pages of a caller, in order; empty for pages of its own.
     pub frames: Vec<u64>,

@@ -11,9 +11,9 @@ use va_base::{PAGE_SIZE, VaRange};
 /// The space that ops are about.
 #[derive(Clone, Copy, Debug)]
 pub struct Space {
-    /// What the index manages.
+    /// The range that the index manages.
     pub extent: VaRange,
-    /// Where requests without a window are met.
+    /// The window of requests without one.
     pub default_window: VaRange,
 }
 
@@ -76,7 +76,7 @@ pub struct Ask {
     pub window: Option<(u64, u64)>,
 }
 
-/// What an op is decoded from.
+/// The numbers from which an op is decoded.
 pub type Code = [u16; 6];
 
 impl Op {

@@ -28,7 +28,7 @@ pub const FOREIGN: u64 = 1 << 40;
 /// Bytes of a page that was not made zeros.
 pub const GARBAGE: u8 = 0xa5;
 
-/// What the machine was asked for.
+/// A request to the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
     /// Pages, of the source.

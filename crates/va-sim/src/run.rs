@@ -5,14 +5,14 @@ use std::fmt;
 use va_base::{AllocError, FreeError, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_tree::{Congruent, Fit, FreeIndex};
 
-/// What an op came to.
+/// The result of an op.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// An address, or why not.
     At(Result<Va, AllocError>),
     /// An exact range was taken, or why not.
     Cut(Result<Fit, AllocError>),
-    /// What came back, part by part, or why not.
+    /// The result of each fragment that was freed.
     Back(Vec<Result<(), FreeError>>),
     /// The request could not even be made.
     Refused,
@@ -153,7 +153,7 @@ fn request(ask: &Ask) -> Option<Result<Request, AllocError>> {
     }
 }
 
-/// How often to walk every invariant.
+/// The interval between walks over every invariant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walk {
     /// After every op.
@@ -169,7 +169,7 @@ pub struct Difference {
     pub number: usize,
     /// The op.
     pub op: Op,
-    /// What differs.
+    /// The difference.
     pub what: String,
     /// The ops so far, this one included, in text form.
     pub ops: String,

@@ -289,7 +289,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         }
     }
 
-    /// What starts at `at`, is around it, or is next above it.
+    /// Returns the area that starts at `at`, contains it, or is next above it.
     pub fn find_above(&self, at: Va) -> Option<VaRange> {
         let below = self.busy.range(..=at.page_floor()).next_back();
         let inside = below.filter(|&(&page, &(pages, _))| at.page_floor() < page + pages);

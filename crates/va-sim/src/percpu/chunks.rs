@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::Va;
 use va_percpu::{Backend, Geometry, Refused};
 
-/// Where chunks end.
+/// End of chunks.
 const TOP: u64 = 0x7000_0000_0000;
 
 /// Chunks that are numbers, the highest place that is free first, and their populated pages.
@@ -51,7 +51,7 @@ impl SimChunks {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// How often the balance was called for.
+    /// Returns how often the balance was requested.
     pub fn woken(&self) -> u64 {
         self.woken.load(Ordering::Relaxed)
     }

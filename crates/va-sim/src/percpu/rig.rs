@@ -20,10 +20,10 @@ pub const SIZES: Sizes = Sizes {
     units: 2,
 };
 
-/// Where the first chunk begins.
+/// Address of the first chunk.
 const BASE: Va = Va::new(0x10_0000_0000);
 
-/// What is done to a space.
+/// An operation on a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Asks for an object.
@@ -61,7 +61,7 @@ pub enum Op {
 /// An object that lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Live {
-    /// What was given out.
+    /// The allocated object.
     pub offset: Offset,
     /// Bytes, in whole words.
     pub bytes: u32,
@@ -272,7 +272,7 @@ impl<C: Config> Rig<C> {
         assert_eq!(before, self.space.stats());
     }
 
-    /// What the balance leaves.
+    /// Checks the state after a balance.
     fn after_balance(&self) {
         assert_eq!(self.space.backend().stale(), 0, "pages were depopulated and not flushed");
         let (mut idle, unit) = (0, self.space.geometry().unit_bytes());
