@@ -66,8 +66,8 @@ const FIELDS: [&str; 14] = [
     "largest_hole",
 ];
 
-/// Reports something that this machine cannot run: on stderr, past the harness, which hides what tests print, and in the
-/// file that the environment names, from which `cargo xtask ci` makes a list.
+/// Reports a check that this machine cannot run. It goes to stderr, past the harness, which hides the output of tests,
+/// and to the file that the environment names. `cargo xtask ci` makes a list of that file.
 fn not_run(what: &str) {
     let line = format!("NOT RUN: {what}\n");
     let _shown = std::io::stderr().write_all(line.as_bytes());

@@ -2,10 +2,10 @@
 //!
 //! # Method
 //! A workload is a stream of operations made once from a fixed seed, so that every contender does exactly the same. The
-//! stream is cut into rounds; each round runs on every contender before the next begins, so that what disturbs the
-//! machine disturbs all. A contender that does nothing (`null`) runs in the same turn: what it takes is the harness (the
-//! stream, the table of what is out), and the fastest round of it is subtracted from every other's. Exact indexes must
-//! give the same addresses, or the run is an error.
+//! stream is cut into rounds. Each round runs on every contender before the next begins, so that a disturbance of the
+//! machine affects all. A contender that does nothing (`null`) runs in the same turn. Its time is that of the harness
+//! (the stream, the table of live areas), and its fastest round is subtracted from every other's. Exact indexes must
+//! return the same addresses, or the run is an error.
 
 mod contender;
 pub mod counts;

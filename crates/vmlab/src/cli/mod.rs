@@ -162,8 +162,8 @@ struct ReplayArgs {
     /// Replay on a whole space (nodes, pools, lazy areas, purges, the CPU of each event) instead of an index
     #[arg(long, conflicts_with_all = ["index", "report"], group = "whole")]
     space: bool,
-    /// List where the kernel and the policies part, and why: the first N differences of each (10 if no N is given, or all); percpu
-    /// offsets too, chunk by chunk, as far as the events prove what was free
+    /// List the differences between the kernel and the policies, and their causes: the first N of each (10 if no N is
+    /// given, or all). Percpu offsets too, chunk by chunk, as far as the events prove which places were free
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10", require_equals = true, group = "whole",
         conflicts_with_all = ["index", "report", "space", "percpu"])]
     diff: Option<diff::Keep>,

@@ -6,8 +6,9 @@
 //!      ^                                                                   | each process at its end
 //!      '------------------------ one line a process  <---------------  file, appended to
 //! ```
-//! The program's status is `vmlab`'s, 128 and its number for a signal. A program that the preload cannot be in (no dynamic linker, rights
-//! that its user has not) is refused before it is started, since it would run without it and say nothing.
+//! The program's status is `vmlab`'s, 128 and its number for a signal. The preload cannot be in some programs: those
+//! without a dynamic linker, and those with more rights than their user. They are rejected before they are started,
+//! since they would silently run without it.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;

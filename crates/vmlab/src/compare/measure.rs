@@ -4,8 +4,8 @@
 //! Rounds are timed with the usual locks and with nothing looked at; a target's figure is its fastest round. Then each target runs
 //! once with every call clocked, and once with spin locks that count. All runs of a round have the same random numbers.
 //!
-//! A run that does not end in time is stopped. What it did until then says nothing of the whole but that it takes longer than it was
-//! given: its time is a lower bound, and it is not run again in later rounds.
+//! A run that does not end in time is stopped. It shows only that the whole takes longer than the limit. So its time is
+//! a lower bound, and it is not run again in later rounds.
 
 use super::observe::{Look, Observed, Seen};
 use crate::cli::say;

@@ -4,7 +4,7 @@
 //! Each worker keeps its own figures and hands them over when it goes, so that looking shares nothing. Looking costs: two looks at
 //! the clock a call, whose price [`clock_ns`] tells, or the counting of locks. So what is looked at is not timed as a whole.
 //!
-//! Latencies are counted in buckets that grow with what they count, three digits exact, so that a worst case is not lost and a
+//! Latencies are counted in buckets that grow with the value, three digits exact. So a worst case is not lost, and a
 //! billion calls take no more memory than a thousand.
 
 use crate::machine::{

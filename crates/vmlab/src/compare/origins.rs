@@ -1,9 +1,9 @@
 //! The figures of the documents that this began with, each beside what was measured here, and what differs.
 //!
 //! # Source
-//! The patch "keep track of free blocks for vmap allocation" (5.2) and the talk "Reworking of KVA allocator in Linux kernel"; the
-//! series "Mitigate a vmap lock contention" (6.9); the patch "remove a global vmap_blocks xarray" (6.4); the series of per-CPU hints
-//! (5.2).
+//! The patch "keep track of free blocks for vmap allocation" (5.2) and the talk "Reworking of KVA allocator in Linux
+//! kernel". The series "Mitigate a vmap lock contention" (6.9). The patch "remove a global vmap_blocks xarray" (6.4).
+//! The series of per-CPU hints (5.2).
 
 use super::tables::{ratio, waiting};
 use super::{Compared, locks};

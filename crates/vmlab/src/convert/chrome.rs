@@ -1,10 +1,10 @@
 //! The trace event format of Chrome, which Perfetto reads: areas as slices under who asked for them, bytes as counters.
 //!
 //! # Theory
-//! The events of the kernel do not say who asks for an area; `/proc/vmallocinfo` does, for those that are there when it is read. So a
-//! slice is written when its area goes, or at the end, when the tables of both ends are known: under the function of the table, or
-//! else under the task that ran. The order of lines means nothing in this format. What is kept is what is out: an area is known from
-//! its allocation until its free.
+//! The events of the kernel do not name the caller of an area. `/proc/vmallocinfo` does, for areas that are live when
+//! it is read. So a slice is written when its area is freed, or at the end, when the tables of both ends are known. It
+//! is under the function of the table, or else under the task that ran. The order of lines has no meaning in this
+//! format. Live areas are kept in memory: an area is known from its allocation until its free.
 //!
 //! An area that was there when recording began has a slice from the first event on. A table is read while events happen: an area
 //! that stands in it and is allocated again by an event was the same one.

@@ -1,19 +1,19 @@
 //! The allocator that Linux had before 5.2: the holes are not known, they are what lies between busy areas.
 //!
 //! # Theory
-//! Busy areas are in a list in address order, and in a tree for finding one by address. An allocation walks the list
-//! from some area on and takes the first gap that fits. Where it begins is the art: at the area it allocated last (or the
-//! one before what was freed since), if everything below is known to be too small. That is remembered as the largest gap
-//! passed below the cached area, and the knowledge is void as soon as a request is smaller than that gap, less aligned,
-//! or begins lower than the one before.
+//! Busy areas are in a list in address order, and in a tree for the lookup by address. An allocation walks the list
+//! from some area on and takes the first gap that fits. Its start decides the cost. It is the area that was allocated
+//! last (or the one before the last freed one), if everything below is known to be too small. That is recorded as the
+//! largest gap passed below the cached area. The record is void as soon as a request is smaller than that gap, less
+//! aligned, or begins lower than the one before.
 //!
 //! ```text
 //!   |AAAA|  |BBB| |CC|    |DDDDDD|       E               cached: D, largest gap below: 4
 //!         2      1    4          ^ begin here for 5 pages or more, else from the window's start
 //! ```
-//! So the same sizes in a row are fast, and a mix of sizes and alignments walks the whole list every time: O(n), which is
-//! what the seed set out to end. It is not the lowest fit either: what is freed below the cached area lowers the cache but
-//! not the knowledge about gaps.
+//! So the same sizes in a row are fast, and a mix of sizes and alignments walks the whole list every time: O(n), which
+//! Linux's rework removed. It is not the lowest fit either: a free below the cached area lowers the cache but not the
+//! record of gaps.
 //!
 //! Source: the description and the removed lines of the change that replaced it in Linux 5.2.
 

@@ -1,8 +1,8 @@
 //! Statistics of locks: the figures of a class, and the places of its contentions.
 //!
 //! # Invariants
-//! - **LS1 two-places** a contention counts once where the lock was wanted and once where it was held; a place that nobody told
-//!   of is counted as the others are, and not shown.
+//! - **LS1 two-places** a contention counts once at the place that wanted the lock and once at the place that held it.
+//!   A place without a name is counted as the others are, and not shown.
 
 use std::collections::BTreeMap;
 use std::panic::Location;

@@ -10,8 +10,8 @@
 //!   folded  |AA.BBB|  //  |CC.C|  //  |D|        parts to one scale, folds of a fixed width
 //! ```
 //!
-//! A gap is folded if it would take more than a sixteenth of what is drawn with it, the longest first, until there are as
-//! many parts as the rule allows. Gaps that remain are drawn, to scale: they are holes to be seen.
+//! A gap is folded if it would take more than a sixteenth of what is drawn with it. The longest are folded first, until
+//! there are as many parts as the rule allows. The other gaps are drawn to scale: they are holes to be seen.
 //!
 //! # Invariants
 //! - **FD1 covered** every byte that was given lies in exactly one part.

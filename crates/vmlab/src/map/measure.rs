@@ -3,9 +3,10 @@
 //! # Theory
 //! **Largest hole for an alignment**: the most bytes that a request aligned so could get, over all holes of all windows.
 //!
-//! **Who fragments**: a caller *keeps apart* the holes that would be one if none of its areas were there. Take a caller's
-//! areas away: the holes around them join, in groups. Of each group the largest hole is as good as it was; the others, which
-//! cannot be used together with it or with each other, are what the caller keeps apart. Its bytes are counted for it:
+//! **Fragmentation by caller**: a caller *keeps apart* the holes that would be one without its areas. Take a caller's
+//! areas away: the holes around them join, in groups. The largest hole of each group can be used as before. The others,
+//! which cannot be used together with it or with each other, are kept apart by the caller. Their bytes are counted for
+//! it:
 //!
 //! ```text
 //!   |B|..3..|A|.1.|A|....6....|B|.2.|C|          A keeps 3 + 1 apart (of 3, 1, 6); B nothing more: on its left is no hole;

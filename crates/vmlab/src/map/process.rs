@@ -1,9 +1,10 @@
 //! A listing of a running process, from `/proc/PID/maps`.
 //!
-//! What the system tells of a process are its mappings, and so areas here are mappings: named by the file or the purpose that the system
-//! names. An allocator's arena is one reservation, of which the part in use is readable and writable; what of it cannot be accessed is
-//! reserved address space without memory, and counts as free. Whose areas lie inside the part in use only the process can tell: what it writes by
-//! `Vmalloc::vmallocinfo`, or by the C function `vmallocinfo`, is text for [`super::read`].
+//! The system reports the mappings of a process, so areas here are mappings, with the system's name of the file or the
+//! purpose. An allocator's arena is one reservation, of which the part in use is readable and writable. The
+//! inaccessible part is reserved address space without memory, and counts as free. Only the process knows the areas
+//! inside the part in use. The output of `Vmalloc::vmallocinfo`, or of the C function `vmallocinfo`, is text for
+//! [`super::read`].
 
 use super::fold::Part;
 use super::listing::{Builder, Listing, State};

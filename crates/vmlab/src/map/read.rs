@@ -115,8 +115,8 @@ fn symbol(name: &str) -> Option<&str> {
     (hex(offset) && hex(size) && !symbol.is_empty()).then_some(symbol)
 }
 
-/// The body of the fuzz target `vmallocinfo_text`: whatever the bytes are, they are read, measured and drawn, and the books close; and the
-/// readers of other text, of mappings and of measurements in both forms, come to an end.
+/// The body of the fuzz target `vmallocinfo_text`. Any bytes are read, measured and drawn, and the sums agree. The
+/// readers of other text, of mappings and of measurements in both forms, end.
 pub fn fuzz(data: &[u8]) {
     let text = Text::read(data, None);
     let listing = &text.listing;

@@ -1,8 +1,8 @@
 //! A listing of the space that a trace leaves at a moment, replayed through a space under one of the policies.
 //!
-//! A trace tells which areas are busy. Which of those given back are lazy, and which are in pools, depends on the policy, so it is
-//! the replay that tells. Who asked is told by the table of areas at the end of the trace, for areas that live until then; of others the
-//! trace knows the task that ran, and that is their caller: `task modprobe`.
+//! A trace has the busy areas. The policy decides which freed areas are lazy, and which are in pools, so the replay
+//! supplies these. The table of areas at the end of the trace names the callers of areas that live until then. For
+//! others the trace has the task that ran, and that is their caller: `task modprobe`.
 
 use super::fold::Part;
 use super::listing::{Builder, Listing, State};

@@ -6,9 +6,10 @@
 //!                ^            ^                                           ^            ^
 //!                mark         mark                                        mark         mark
 //! ```
-//! Both tables are read while events are recorded, between marks in the same buffer: what happened before the second mark is in
-//! the first table or not, and what happened after is not, so that a replay knows where it may begin. The recorder's own
-//! events are there, too: they happened. Areas in the pools of nodes stand in no table; so they can be emptied before the first.
+//! Both tables are read while events are recorded, between marks in the same buffer. An event before the second mark
+//! may be in the first table or not; a later one is not. So a replay knows where it may begin. The recorder's own
+//! events are there, too: they happened. No table has the areas in the pools of nodes; so these can be emptied before
+//! the first.
 
 mod pipe;
 pub(crate) mod snapshot;

@@ -5,9 +5,9 @@
 //! size, alignment and window. Where the answers differ, ours is given back and the kernel's range is taken instead, so that
 //! one difference does not cause the next.
 //!
-//! What is freed becomes lazy and keeps its range; a purge gives all lazy ranges back, from the highest down: the kernel
-//! walks them upward and puts each before the last. (The order cannot change which ranges are free, but it shapes a tree,
-//! and with it Linux's aligned answers.)
+//! A freed area becomes lazy and keeps its range. A purge frees all lazy ranges, from the highest down: the kernel
+//! walks them upward and puts each before the last. (The order cannot change which ranges are free, but it shapes a
+//! tree, and with it Linux's aligned addresses.)
 //!
 //! # Invariants
 //! - **RP1 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both and

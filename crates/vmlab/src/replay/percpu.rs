@@ -7,9 +7,9 @@
 //! balance is done after each event; the kernel's worker did it a little later.
 //!
 //! # What the trace cannot know
-//! Objects were given out before the first event, in the first chunk. As much as lies below the first address seen is taken to
-//! have been one object; where others lay nobody knows, and an object that the kernel put behind such a one is lower here. A free
-//! of one of them is counted and does nothing.
+//! Some objects were allocated before the first event, in the first chunk. Everything below the first address seen is
+//! assumed to have been one object. The places of others are unknown, and an object that the kernel put behind such a
+//! one is lower here. A free of one of them is counted and does nothing.
 //!
 //! # Invariants
 //! - **RP3 one-column**  every allocation is counted as exactly one of equal, lower, higher, elsewhere and refused.

@@ -14,8 +14,8 @@
 //! - **RP2 one-reason** every answer that differs from the kernel's is counted under exactly one reason.
 //!
 //! # Inference
-//! As for an index, but for areas that the kernel hands out while the trace holds them busy: they were freed without an
-//! event, at the latest when a purge last returned something, and that is when they are freed here.
+//! As for an index, except for areas that the kernel allocates while the trace has them busy. They were freed without
+//! an event, at the latest when a purge last returned something, and they are freed here at that moment.
 
 use super::{CHUNK_BYTES, DIFFERENCES_KEPT, Differs, Tally};
 use crate::machine::{LabMachine, PlainLock};
@@ -35,8 +35,8 @@ const POOLED_PAGES_MAX: u64 = 256;
 /// Why answers differ from the kernel's. RP2: their sum is the number of those that do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reasons {
-    /// One side took from a pool what the other did not, or another area of the same pool: pools depend on which CPU a
-    /// thread was on when it allocated, which events do not always tell.
+    /// One side took an area from a pool and the other did not, or took another area of the same pool. Pools depend on
+    /// the CPU of a thread when it allocated, which events do not always report.
     pub pool: u64,
     /// The kernel's range lies in the pool of another CPU's node.
     pub other_cpu: u64,

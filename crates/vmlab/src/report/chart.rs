@@ -25,8 +25,8 @@ pub struct Chart<'a> {
     pub y_scale: Scale,
     /// Name and points of each line.
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
-    /// Names of the lines that the chart is about: if any, the others are thin and grey, and each line has its name where
-    /// it ends instead of in a legend.
+    /// Names of the lines that the chart is about. If there are any, the others are thin and grey, and the name of each
+    /// line is at its end instead of in a legend.
     pub about: &'a [&'a str],
     /// Width and height in pixels.
     pub size: (f64, f64),

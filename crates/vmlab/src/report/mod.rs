@@ -1,9 +1,9 @@
 //! One self-contained HTML file to look at: no network, no font of its own, and one script, which moves the films.
 //!
-//! Per trace: the table, the address space as a film and over time as a heat map, holes, pages and the largest hole over
-//! time, how long calls take on each index; under each figure a sentence that says what one sees in it. Both pictures of
-//! the space are drawn from the kernel's own addresses. Per vmallocinfo: its picture. Per file of measurements: ratios,
-//! growth, contention, latencies, as far as it holds them.
+//! A trace has the table, the address space as a film and over time as a heat map, and holes, pages and the largest
+//! hole over time. It also has the duration of calls on each index. Under each figure a sentence explains it. Both
+//! pictures of the space are drawn from the kernel's own addresses. A vmallocinfo has its picture. A file of
+//! measurements has ratios, growth, contention, latencies, as far as it has the data.
 
 pub(crate) mod bars;
 pub mod chart;

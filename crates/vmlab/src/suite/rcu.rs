@@ -12,10 +12,10 @@
 //!        defer x   [ section saw e   ]       free x
 //! ```
 //!
-//! Deferred frees are gathered in batches as large as a page of pointers, and what a thread deferred it also frees, when a batch is
-//! full and others have become ripe (the kernel has a worker for that, so there the time is not the caller's). Memory is bounded: a
-//! caller that may sleep (one argument) waits for a grace period when a few batches are pending; one that may not (two arguments) is
-//! held up only when many are.
+//! Deferred frees are gathered in batches as large as a page of pointers. A thread also frees what it deferred, when a
+//! batch is full and others have become ripe. The kernel has a worker for that, so there the time is not the caller's.
+//! Memory is bounded. A caller that may sleep (one argument) waits for a grace period when a few batches are pending.
+//! One that may not (two arguments) waits only when many are.
 //!
 //! # Invariants
 //! - **KF1 grace** an allocation is freed only after every section that was open when it was deferred has been closed.

@@ -1,9 +1,9 @@
 //! The targets of the suite: any allocator, as the tests call it.
 //!
 //! # Theory
-//! A [`Target`] is shared by all threads; each thread has a [`Worker`] of its own, which stands for a CPU and may keep what only it
-//! needs (a magazine, a lane, the list of what it holds). What a worker allocated, it frees itself: the suite never hands an
-//! allocation to another thread, and defers a free by epochs of its own ([`super::rcu`]).
+//! All threads share a [`Target`]. Each thread has its own [`Worker`], which stands for a CPU and may have data that
+//! only it needs (a magazine, a lane, the list of its areas). A worker frees what it allocated: the suite never passes
+//! an allocation to another thread, and defers a free by epochs of its own ([`super::rcu`]).
 //!
 //! Whether there is memory behind an allocation is the target's affair. Where there is, every page of it is written to when it is
 //! allocated, since a kernel's `vmalloc` returns with pages behind every byte. Where there are only addresses, [`Worker::write`] does

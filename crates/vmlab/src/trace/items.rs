@@ -79,8 +79,9 @@ enum Understood<'a> {
     Bad,
 }
 
-/// The longest line of text, and of a recording, that is taken: such that text is no longer than `JSON_MAX` once it was
-/// written, with each byte of it as an escape of six, and a line of a recording than [`LINE_MAX`]. Those of the kernel are 500 bytes.
+/// The longest accepted line of text, and of a recording. Text is no longer than `JSON_MAX` once it is written, with
+/// each byte of it as an escape of six. A line of a recording is no longer than [`LINE_MAX`]. Those of the kernel are
+/// 500 bytes.
 const TEXT_MAX: usize = JSON_MAX / 8;
 const JSON_MAX: usize = LINE_MAX / 2;
 

@@ -1,11 +1,12 @@
 //! Event traces of a kernel's `vmalloc` and `percpu` events.
 //!
-//! Three text shapes are read, told apart line by line, since they differ only in what stands before the event's name:
-//! tracefs `trace`, `trace-cmd report` and `perf script`; and the recordings of `vmlab record` ([`jsonl`]).
+//! The reader accepts three forms of text: tracefs `trace`, `trace-cmd report` and `perf script`. It distinguishes them
+//! line by line, since they differ only before the event's name. It also accepts the recordings of `vmlab record`
+//! ([`jsonl`]).
 //!
 //! # Memory
-//! Input may be hostile, and a megabyte of gzip may stand for a gigabyte of text. Reading streams; a line longer than
-//! [`LINE_MAX`] is cut; what is kept of a trace is some 70 bytes an event and a few lines of text, and reading ends at
+//! Input may be hostile, and a megabyte of gzip may expand to a gigabyte of text. Reading streams, and a line longer
+//! than [`LINE_MAX`] is cut. Some 70 bytes an event and a few lines of text of a trace are kept, and reading ends at
 //! [`EVENTS_MAX`] events. Lines that are no events of ours cost time only.
 
 mod entry;

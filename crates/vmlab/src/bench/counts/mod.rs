@@ -8,8 +8,8 @@
 //! whose instructions are divided by their number: what is done every thousandth pair is in them.
 //! Nothing depends on a clock, an address or chance.
 //!
-//! The harness is counted, too, and is the same for all rows of a group: a loop of three
-//! instructions, and in streams (`index`, `space`) the table of what is out.
+//! The harness is counted, too, and is the same for all rows of a group. It is a loop of three instructions, and in
+//! streams (`index`, `space`) the table of live areas.
 
 mod mark;
 mod rows;

@@ -146,8 +146,8 @@ fn areas(hand: &mut impl Hand, count: u64, request: &Request) -> Result<Vec<Va>>
     (0..count).map(|_| hand.alloc(request).context("no space")).collect()
 }
 
-/// A free that purges a slice: more is lazy than may be, the flush has ended, and no pool takes the
-/// size, so that each area is put among the holes by itself.
+/// A free that purges a slice: too much is lazy, and the flush has ended. No pool takes the size, so each area is
+/// inserted among the holes by itself.
 struct FreeSlice;
 
 /// CPUs and nodes, so that a pass has more areas than [`ALONE`] slices take.

@@ -82,9 +82,9 @@ fn frag(maker: &mut Maker, n: u64) {
     });
 }
 
-/// Areas of five pages with a hole of one page after every fourth, and a zone of 16,000 pages in their middle: an area of
-/// the zone is freed, and five pages are allocated in the zone. Nothing else fits there, and the search has thousands of
-/// holes below the zone, in it and above it to tell from the one that does.
+/// Areas of five pages with a hole of one page after every fourth, and a zone of 16,000 pages in their middle. An area
+/// of the zone is freed, and five pages are allocated in the zone. Nothing else fits there, and the search must
+/// distinguish it from thousands of holes below the zone, in it and above it.
 ///
 /// ```text
 ///   |AAAAA|BBBBB|CCCCC|DDDDD|.|AAAAA|BBBBB|.....|DDDDD|.|AAAAA|BBBBB|CCCCC|DDDDD|.|
@@ -131,8 +131,8 @@ fn aligns(maker: &mut Maker, n: u64) {
     maker.replace(n, pairs, |rng| (1 + rng.below(256), rng.below(11) as u8));
 }
 
-/// The operations of the kernel's test suite, in turn, over 15,000 or 50,000 live areas: one size, a list of holes to pass, stacks
-/// aligned to 16 KiB in between, random sizes (ten operations a "pair").
+/// The operations of the kernel's test suite, in turn, over 15,000 or 50,000 live areas (ten operations a "pair"). They
+/// are one size, a list of holes to pass, stacks aligned to 16 KiB in between, and random sizes.
 fn old_mix(maker: &mut Maker, n: u64) {
     busy_list(maker, n);
     maker.rounds(500, |rng, ops| {

@@ -1,10 +1,10 @@
 //! The child: does one task with one allocator, and says what it took.
 //!
 //! # Theory
-//! A child says `go` when it has warmed up and waits for a line; then it measures, says `end` and waits again, so that whoever
-//! started it can read how much is resident, from outside, at these moments and in between. What it measured is its last
-//! line, as JSON. Then another stretch of the same work is timed call by call: the clock costs more than a cached pair, so
-//! it is kept out of the first.
+//! A child prints `go` when it has warmed up and waits for a line. Then it measures, prints `end` and waits again. So
+//! its parent can read the resident memory from outside, at these moments and in between. Its measurements are its last
+//! line, as JSON. Then another stretch of the same work is timed call by call. The clock costs more than a cached pair,
+//! so it is kept out of the first.
 
 use super::hand::{Hand, Held, Kvs, Malloc, Mmap};
 use super::jobs::{Calloc, Grow, Job, Memset, Mix, Pair, Producer, consume};

@@ -1,9 +1,8 @@
 //! The allocation calls of a child: the same on `malloc` and its relatives, on ours, and on plain mappings.
 //!
 //! # Theory
-//! What was allocated is held by a [`Held`], which has the type of the hand that it came from and is taken by value when it
-//! is freed: so what is safe here stays safe whatever a workload does. It does not free itself, since who frees it is what
-//! is measured.
+//! Allocated memory is owned by a [`Held`], which has the type of its hand and is taken by value when it is freed. So
+//! safe code here stays safe for every workload. It does not free itself, since the free is measured.
 
 use super::task::Touch;
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,17 +1,18 @@
 //! Measures allocators of a process, each in a process of its own.
 //!
 //! # Method
-//! This program runs itself again for each allocator, each workload and each round: the peer is loaded before the C library
-//! (`LD_PRELOAD`), ours is called directly, through `Kv`, and with several budgets. Rounds alternate between allocators, so
-//! that what disturbs the machine disturbs all, and a round has the same seed for all. The child tells the processor time of
-//! the whole process (background threads are a cost, too), the time of the clock, page faults and the 99th percentile; what is
-//! resident is read from outside, every half millisecond, so that the child is not disturbed. The harness (a loop, a random
-//! number) is not subtracted.
+//! This program runs itself again for each allocator, each workload and each round. The peer is loaded before the C
+//! library (`LD_PRELOAD`). Ours is called directly, through `Kv`, and with several budgets. Rounds alternate between
+//! allocators, so that a disturbance of the machine affects all, and a round has the same seed for all. The child
+//! reports the CPU time of the whole process (background threads are a cost, too), the wall time, page faults and the
+//! 99th percentile. Resident memory is read from outside, every half millisecond, so that the child is not disturbed.
+//! The harness (a loop, a random number) is not subtracted.
 //!
-//! Cost alone says little: who keeps all memory is fast. So each allocator is a line of points, cost over average resident
-//! memory, and a peer is compared with the cheapest point of ours that has no more memory than it (`results.rs`). A slow
-//! allocator does fewer operations in its time, and by chance others than a fast one: so memory is averaged once more over
-//! operations that are the same for all, which each does in the end, with what it has kept until then.
+//! Cost alone shows little: an allocator that keeps all memory is fast. So each allocator is a line of points, cost
+//! over mean RSS. A peer is compared with the cheapest point of ours that has no more memory than it (`results.rs`). A
+//! slow allocator does fewer operations in its time, and by chance others than a fast one. So memory is averaged once
+//! more over operations that are the same for all. Each does them in the end, with the memory that it has cached until
+//! then.
 
 pub(crate) mod child;
 mod goals;

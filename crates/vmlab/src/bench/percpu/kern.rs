@@ -63,8 +63,9 @@ fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
     found.map(|found| *found).with_context(|| format!("no {name}"))
 }
 
-/// Has malloc keep what is freed, so that after the first round nobody waits for the system to bring pages for records: neither
-/// ours, which come from there, nor those of a library. In a kernel, too, memory for records is there.
+/// Makes malloc keep freed memory, so that after the first round no contender waits for the system to supply pages for
+/// records. That holds for ours, which come from malloc, and for those of a library. In a kernel, too, memory for
+/// records is available.
 pub(super) fn keep_memory() {
     // The most that glibc takes for the one, and never for the other.
     for (what, bytes) in [(libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, 1 << 30)] {

@@ -2,11 +2,11 @@
 //! much of its chunks is unused.
 //!
 //! # What is compared
-//! One loop for all, which gets the amount from where the compiler cannot see it and holds nothing else; the row `nothing` is that
-//! loop. In the first rows the same word is incremented in each round, in the next ones another of 64 in turn. A thread-local is
-//! one instruction on memory, a section eleven, of which one is the same; where the word is the same in each round, this
-//! CPU gives what was stored to the next load without waiting. An increment of a volatile, which the compiler makes a load, an
-//! addition and a store, is what that spares.
+//! All rows have one loop. It reads the amount from a place that the compiler cannot see, and does nothing else; the
+//! row `nothing` is that loop. In the first rows the same word is incremented in each round, in the next ones another
+//! of 64 in turn. A thread-local is one instruction on memory, a section eleven, of which one is the same. If the word
+//! is the same in each round, this CPU forwards the stored value to the next load without waiting. The compiler makes a
+//! load, an addition and a store of an increment of a volatile, and the CPU saves time there.
 
 use super::clock::Moment;
 use anyhow::{Context, Result};

@@ -1,7 +1,7 @@
 //! The workloads of per-CPU memory: the usual ones, and those on which Linux's is slow.
 //!
-//! The first nine are those by which Linux's own was measured when it was made into a library, number by number; so are the last
-//! four, of which only the hardest size is taken.
+//! The first nine are those by which Linux's own was measured when it was made into a library, number by number. So are
+//! the last four, of which only the hardest size is taken.
 
 use super::clock::Moment;
 use super::subject::{Counts, Shape, Subject, USUAL};

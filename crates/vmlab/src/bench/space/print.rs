@@ -15,8 +15,9 @@ use va_base::LockClass;
 /// Whom ours is compared with.
 const PEERS: [&str; 3] = ["kern", "linux69", "onelock52"];
 
-/// The kernel's name for what a lock of ours guards. What it calls `vmap_area_lock`, and later `vn->busy.lock`, is there under
-/// Linux's policies, whose lookup is a tree in each node; the page map of ours is read and written without a lock.
+/// The kernel's name for the structure that a lock of ours guards. The kernel's `vmap_area_lock`, and later
+/// `vn->busy.lock`, exist under Linux's policies, whose lookup is a tree in each node. The page map of ours is read and
+/// written without a lock.
 const LOCKS: [(LockClass, &str); 5] = [
     (LockClass::Free, "free_vmap_area_lock"),
     (LockClass::Busy, "vn->busy.lock"),

@@ -1,9 +1,10 @@
 //! Many threads on one space: how long a pair of all of them together takes, and which locks they wait for.
 //!
 //! # Method
-//! A node for each thread, and a helper that drains. Each thread is held to a core, in turn, and runs a stream of its own
-//! over and over; the time is the wall's, from when the last is ready to when the first has had its time. Every contender
-//! runs once before any runs again. What locks saw is counted in a run of its own, since counting costs.
+//! Each thread has a node, and a helper drains. Each thread is pinned to a core, in turn, and runs its own stream over
+//! and over. The time is the wall's, from the moment when the last is ready to the moment when the first has had its
+//! time. Every contender runs once before any runs again. Statistics of locks are taken in a separate run, since
+//! counting costs.
 
 use super::patterns;
 use super::subject::{OwnLock, Setup, Stream, Subject, Visitor};

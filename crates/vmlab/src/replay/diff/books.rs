@@ -1,9 +1,10 @@
 //! The ledger of a policy: a whole space without its locks, which can be corrected.
 //!
 //! # Theory
-//! A space cannot be told that an area went elsewhere than it decided: what it gave out would have to become unlazy again. These books
-//! can. They decide by the same bundle of policies ([`Config`]) and keep what a space keeps: holes in the policy's own index, busy
-//! areas, lazy ones in the node that they wait in, pools by node and size. A test holds them to the space, answer by answer.
+//! A space cannot accept that an area went elsewhere than it decided: an allocated area would have to become lazy
+//! again. This ledger can. It decides by the same bundle of policies ([`Config`]) and has the state of a space. That is
+//! holes in the policy's own index, busy areas, lazy ones in their node, and pools by node and size. A test compares it
+//! with the space, call by call.
 //!
 //! # Invariants
 //! - **BK1 apart** busy, lazy and pooled areas and the holes of the index are disjoint, and tile the extent.
@@ -325,8 +326,8 @@ impl<C: Config> Books<C> {
         true
     }
 
-    /// Drains: a part of each pool goes to the index, then the `most` areas that were freed first go to pools, or to the
-    /// index; `full`: everything goes to the index. Returns how many were lazy.
+    /// Drains. A part of each pool goes to the index. Then the `most` areas that were freed first go to pools, or to
+    /// the index; with `full`, everything goes to the index. Returns how many were lazy.
     pub fn purge(&mut self, full: bool, most: u64) -> u64 {
         let by_address = C::ORDER != Order::Newest;
         for node in 0..self.pools.len() {

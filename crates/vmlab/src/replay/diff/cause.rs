@@ -1,11 +1,11 @@
 //! Why the kernel's answer and a policy's are not the same.
 //!
 //! # Theory
-//! Two sets of books stand beside the trace: those of the kernel as far as events tell them (nodes and pools by Linux's rules,
-//! always put right by what the kernel answered), and those of the policy. Where the answers part, each of the two addresses
-//! is looked up in both, and Linux's policy is asked what it would answer from the kernel's books. If that is what the kernel
-//! answered, the difference is one of policies; if not, it is something that events and tables do not tell. The first rule that
-//! holds counts.
+//! There are two ledgers beside the trace. That of the kernel has nodes and pools by Linux's rules, as far as events
+//! show them, and is always corrected by the kernel's addresses. The other is that of the policy. If the addresses
+//! differ, each of the two is looked up in both, and Linux's policy computes an address from the kernel's ledger. If
+//! that is the kernel's address, the difference is one of policies. If not, its cause is not in events and tables. The
+//! first rule that holds counts.
 //!
 //! # Invariants
 //! - **DF1 one-cause** every answer that differs has exactly one cause, and what no rule explains is counted as unexplained.

@@ -7,9 +7,10 @@
 //!                                                      not the same? one cause, from both books; then the policy's
 //!                                                      books get the kernel's answer, unless told otherwise
 //! ```
-//! The state before the trace comes from `vmallocinfo`: busy areas are where they are, lazy ones wait in the node whose list
-//! shows them. What it cannot tell is said, counted and a cause of its own: pools (unless a mark says that they were emptied),
-//! who allocated what is busy, and the shape of the tree of holes.
+//! The state before the trace comes from `vmallocinfo`: busy areas are where they are, and lazy ones wait in the node
+//! whose list shows them. Facts that it does not have are reported, counted and a separate cause. They are pools
+//! (unless a mark shows that they were emptied), the CPUs that allocated busy areas, and the shape of the tree of
+//! holes.
 //!
 //! With **resynchronising** one difference does not cause the next, so that each stands for itself. Without, each side goes on
 //! with what it gave out, and what follows from an earlier difference is counted as that.

@@ -1,14 +1,15 @@
 //! A film as the JSON that its page carries.
 //!
-//! A list of areas is numbers, three an area: pages from the end of the area before, pages, and what it is (0 lazy, 1 pooled,
-//! and from 2 on the holder's number and 2). What went is a list of begins, each less the one before.
+//! A list of areas is numbers, three an area: pages from the end of the area before, pages, and its state. The state is
+//! 0 for lazy, 1 for pooled, and otherwise the holder's number plus 2. The removed areas are a list of begins, each
+//! less the one before.
 
 use super::{Area, Areas, Film, KEY, Moment, State, part_pages};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// The film as JSON without `<`, so that no name in it ends the element that it stands in, and what remains of it: moments
-/// are left out until it fits `bytes_max`, or two remain (FM2).
+/// The film as JSON without `<`, so that no name in it ends the element that contains it, and the moments that remain.
+/// Moments are left out until it fits `bytes_max`, or two remain (FM2).
 pub fn encode(mut film: Film, bytes_max: usize) -> (String, Film) {
     loop {
         let text = text(&film);

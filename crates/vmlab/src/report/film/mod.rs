@@ -20,8 +20,8 @@
 //! - **FM2 bounded** a film takes no more bytes than it was given, as long as two moments do not.
 //!
 //! # Cost
-//! Two passes over the events; a list for each moment, of at most some ten thousand areas: where there are more, those
-//! smaller than a cell of the picture are put together, which the page says.
+//! Two passes over the events, and a list for each moment, of at most some ten thousand areas. If there are more, those
+//! smaller than a cell of the picture are merged, and the page says so.
 
 mod encode;
 mod html;

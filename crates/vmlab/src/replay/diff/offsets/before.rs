@@ -1,9 +1,10 @@
 //! The parts of an old chunk that were free before the trace, as far as the trace itself shows.
 //!
 //! # Theory
-//! No table tells what objects a chunk held. The events do, in part: what an allocation takes was free; what is freed and was not
-//! given out in the trace was there from the beginning, of unknown length. So a bit was free before the trace if the first event
-//! that touches it is an allocation, unless an object of unknown length that was freed before may have reached that far.
+//! No table lists the objects of a chunk. The events do, in part. The range of an allocation was free. An object that
+//! is freed and was not allocated in the trace existed from the beginning, with unknown length. So a bit was free
+//! before the trace if the first event that touches it is an allocation. The exception is an object of unknown length,
+//! freed before, that may have reached that far.
 //!
 //! ```text
 //!   events:   free at 3      then take 8..10       then take 14..16

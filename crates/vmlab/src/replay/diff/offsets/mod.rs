@@ -1,13 +1,14 @@
 //! Offsets in percpu chunks: where the kernel and a policy part, and why.
 //!
 //! # Theory
-//! Chunk by chunk: which chunk the kernel turns to depends on how full all of them are, which no event tells, and is not compared.
-//! In a chunk that the recording saw made everything is known. Of one that was there before, what is free is what the trace proves to be free
-//! (`before`); all else is taken to be in use. The place that the kernel gave out was free, so a policy that takes the lowest
-//! fit never answers higher than it; an answer below it is a place that was free by the events and that the kernel left.
-//! Where the kernel's place is the only one known to be free, an equal answer proves nothing: such allocations are
-//! counted as not knowable. After each difference the policy is put right; a lower place that the kernel left without
-//! a cause among policies is then taken to be in use until an event touches it, so that it shows once.
+//! The comparison is chunk by chunk. The kernel's choice of a chunk depends on how full all of them are, which no event
+//! reports, and is not compared. In a chunk whose creation is in the recording everything is known. Of an older one,
+//! the trace proves some places to be free (`before`); all others are assumed to be in use. The kernel's place was
+//! free, so a policy that takes the lowest fit never returns a higher one. A lower place was free by the events, and
+//! the kernel left it. If the kernel's place is the only one known to be free, an equal result proves nothing: such
+//! allocations are counted as not knowable. After each difference the policy is corrected. A lower place that the
+//! kernel left without a cause among policies is then assumed to be in use until an event touches it, so that it shows
+//! once.
 //!
 //! # Invariants
 //! - **DF3 one-place** every allocation in a chunk is counted as exactly one of equal, alone, lower, higher and refused, and each of
@@ -57,8 +58,8 @@ pub enum OffsetCause {
     Unseen,
     /// The policy takes the lowest fit, and Linux's hints lead past it: so they do in a model of Linux that saw the same events.
     LowestFit,
-    /// The policy's place is free by the events before and after, and the kernel left it: its own hints lead past it, and those
-    /// of a model that knows less of the chunk do not.
+    /// The policy's place is free by the events before and after, and the kernel left it. Its own hints lead past it,
+    /// and those of a model that knows less of the chunk do not.
     Left,
     /// None of these.
     Unexplained,
