@@ -1,9 +1,9 @@
 //! The calls of a thread, and its own memory.
 //!
 //! # Theory
-//! A thread says which CPU it stands for ([`enter`]) before it calls. Under our policies it then owns a magazine and a lane,
-//! so that its pairs touch no shared lock; one that says it moved to another CPU parks those of the first and finds them
-//! again when it comes back. Under Linux's there is none.
+//! A thread names the CPU for which it stands ([`enter`]) before it calls. Under our policies it then owns a magazine
+//! and a lane, so that its pairs touch no shared lock. A thread that moves to another CPU parks those of the first, and
+//! finds them again when it comes back. Under Linux's policies there are none.
 
 use crate::host::{Host, Lockings, Work};
 use crate::peer::{self, Count, Peer, Policy, Settings, Space};

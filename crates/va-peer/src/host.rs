@@ -95,8 +95,8 @@ impl Host {
         let _kept = self.0.helper.set(thread);
     }
 
-    /// Runs `body`; a drain that it makes due, and that is the caller's to do, waits for [`take_held`](Self::take_held): Linux
-    /// queues it, and whoever queued it does it when his call ends.
+    /// Runs `body`. A drain that it makes due, and that is the caller's duty, waits for [`take_held`](Self::take_held).
+    /// Linux queues it, and the thread that queued it does it when its call ends.
     pub fn holding<T>(&self, body: impl FnOnce() -> T) -> T {
         self.0.holding.store(true, Ordering::Relaxed);
         let done = body();

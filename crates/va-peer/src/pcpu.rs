@@ -1,9 +1,9 @@
 //! Per-CPU spaces behind the C functions: where their chunks lie, who balances, under which policies.
 //!
 //! # Theory
-//! Nothing is mapped and nothing zeroed here, as in Linux's library beside which this one is measured: chunks are numbers, handed
-//! out from the top, the highest place that is free first. A space that is begun anew replaces the one before; spaces stay until the
-//! process ends, so that a call finds the one of the moment without a lock, and without unsafe code.
+//! Nothing is mapped and nothing zeroed here, as in Linux's library beside which this one is measured. Chunks are
+//! numbers, allocated from the top, the highest free place first. A new space replaces the one before. Spaces stay
+//! until the process ends, so that a call finds the current one without a lock, and without unsafe code.
 
 use crate::host::{Host, Work};
 use parking_lot::Mutex;

@@ -1,10 +1,11 @@
 //! Calls to blocks: one language for property tests and fuzzing, and what runs them.
 //!
 //! # Theory
-//! Two runs. [`beside_twin`] compares blocks with [`BlockModel`]: the same addresses, refusals and counts. [`with_lanes`] has no
-//! twin, since lanes, slices, late flushes and refusals are not the model's: nothing is given out twice or too early,
-//! nothing is lost, every wrong call is refused. Both run on a machine that remembers stale translations. Policies are
-//! those of `va-block`, with blocks and thresholds so small that a few dozen calls reach every limit.
+//! There are two runs. [`beside_twin`] compares blocks with [`BlockModel`]: the same addresses, errors and counts.
+//! [`with_lanes`] has no model, since the model has no lanes, slices, late flushes and injected failures. It checks
+//! that nothing is allocated twice or too early, nothing is lost, and every wrong call fails. Both run on a machine
+//! that remembers stale translations. Policies are those of `va-block`, with blocks and thresholds so small that a few
+//! dozen calls reach every limit.
 
 use crate::block_model::{BlockModel, Shares};
 use crate::machine::{Flushing, SimMachine};

@@ -174,8 +174,8 @@ impl FreeIndex for ModelIndex {
         self.holes.iter().rev().map(|&(s, e)| range(s, e)).find(|hole| hole.start() <= at)
     }
 
-    /// By trying the highest base, then the ends of holes downward: for each area and each hole, the highest base at
-    /// which the area ends with the hole is a candidate, and the answer is one of these or the top.
+    /// Tries the highest base, then the ends of holes downward. For each area and each hole, the highest base at which
+    /// the area ends with the hole is a candidate. The result is one of these or the top.
     fn find_congruent(&self, areas: &Congruent<'_>) -> Result<Va, AllocError> {
         let window = areas.window().unwrap_or(self.default_window);
         let low = window.start().max(self.extent().start());

@@ -1,8 +1,8 @@
 //! One language of operations: for property tests, fuzzing, saved failures.
 //!
 //! An op is decoded from six 16-bit numbers, so that a random generator, a shrinking property test and a fuzzer's bytes
-//! all speak it, and it has a text form of one line, so that any failure can be printed and run again. Ops are raw:
-//! sizes and alignments need not make sense, ranges need not be free, and what is freed need not have been taken.
+//! can all produce it. It has a text form of one line, so that any failure can be printed and run again. Ops are raw:
+//! sizes and alignments need not make sense, ranges need not be free, and freed ranges need not have been taken.
 
 use std::fmt;
 use std::str::FromStr;

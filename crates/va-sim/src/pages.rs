@@ -185,8 +185,9 @@ impl<'m, L: Ladder> SimPages<'m, L> {
         self.state.lock().leaves.values().map(|leaf| 1 << leaf.pages_log2).sum()
     }
 
-    /// Each rule broken so far: reuse before a flush (SP2), a page behind two addresses or back in the source while it is mapped
-    /// (MP3), an entry that does not begin at a multiple of its size or that was cut (MP4), a page whose permissions were not reset (MP7).
+    /// Each rule broken so far. SP2: reuse before a flush. MP3: a page behind two addresses, or freed to the source
+    /// while it is mapped. MP4: an entry that does not begin at a multiple of its size, or that was cut. MP7: a page
+    /// whose permissions were not reset.
     pub fn faults(&self) -> Vec<String> {
         let state = self.state.lock();
         let reused = state.violations.iter().map(ToString::to_string);

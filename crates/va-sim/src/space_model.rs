@@ -1,9 +1,9 @@
 //! The twin of a space: who has what, in sorted maps and stacks, purged all at once.
 //!
-//! It says what a space with policies `C` answers, address for address, when a purge is one slice
-//! (`SLICE_AREAS == u64::MAX`) and every flush ends at once. Its index is the simplest one with the same search: for
-//! policies whose search is exact [`ModelIndex`](crate::model::ModelIndex), else the very index of `C`, since then the
-//! order in which things come back to it is what is compared.
+//! It returns what a space with policies `C` returns, address for address, when a purge is one slice
+//! (`SLICE_AREAS == u64::MAX`) and every flush ends at once. Its index is the simplest one with the same search. For
+//! policies whose search is exact that is [`ModelIndex`](crate::model::ModelIndex). Otherwise it is the index of `C`
+//! itself, since then the order of the frees to it is compared.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;

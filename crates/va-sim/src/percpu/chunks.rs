@@ -12,8 +12,8 @@ const TOP: u64 = 0x7000_0000_0000;
 
 /// Chunks that are numbers, the highest place that is free first, and their populated pages.
 ///
-/// It panics if it is asked for what makes no sense: to populate twice, to depopulate what is not populated, to unmake a chunk
-/// with populated pages, to populate a page again before what was there is flushed.
+/// It panics for a request that makes no sense: to populate twice, to depopulate pages that are not populated, or to
+/// destroy a chunk with populated pages. It also panics if a page is populated again before its old content is flushed.
 #[derive(Debug)]
 pub struct SimChunks {
     chunks: Mutex<BTreeMap<u64, Chunk>>,
