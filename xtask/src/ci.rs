@@ -476,7 +476,8 @@ mod tests {
         assert_eq!((full.len(), full.last()), (STEPS.len() + LONG.len(), Some(&"fresh")));
     }
 
-    /// Returns the output of a second lane whose step `bad` fails, if there is one, and that ends before it reports `untold`.
+    /// Returns the output of a second lane whose step `bad` fails, if there is one, and that ends before it reports
+    /// `untold`.
     fn lane(bad: &str, untold: &str) -> String {
         let mut text = String::from("test result: ok. 7 passed; 0 failed;\n");
         for name in BESIDE.into_iter().filter(|&name| name != untold) {

@@ -149,7 +149,8 @@ impl Sum {
     }
 }
 
-/// Parses the output of a round, and that of the preload at its end. Children end by `_exit`, so there is one line of each.
+/// Parses the output of a round, and that of the preload at its end. Children end by `_exit`, so there is one line of
+/// each.
 fn told(said: &str) -> Option<Sum> {
     let line = said.lines().find(|line| line.starts_with("operations "))?;
     let number = |line: &str, key: &str| {

@@ -1,5 +1,5 @@
-//! Measures a request that cannot be met while 40,000 areas wait in magazines, pools and lazy lists: the first time, again,
-//! and if it is impossible.
+//! Measures a request that cannot be met while 40,000 areas wait in magazines, pools and lazy lists: the first time,
+//! again, and if it is impossible.
 //!
 //! Run: `cargo run --release -p va-sim --example space_failure`
 

@@ -48,7 +48,8 @@ impl Verdict {
 }
 
 impl Ratio {
-    /// Returns how often `other` fits into `base`, pair by pair: above 1, `other` is faster. `None` without two pairs of times above zero.
+    /// Returns how often `other` fits into `base`, pair by pair: above 1, `other` is faster. `None` without two pairs
+    /// of times above zero.
     pub(crate) fn of(base: &[f64], other: &[f64]) -> Option<Self> {
         let logs: Vec<f64> = base
             .iter()

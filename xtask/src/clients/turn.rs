@@ -131,7 +131,8 @@ pub(crate) fn floor_bytes() -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Returns how many large allocations the preload served in a separate run: counting is not free, so no measured run counts.
+/// Returns how many large allocations the preload served in a separate run: counting is not free, so no measured run
+/// counts.
 pub(crate) fn served(client: &Client, scene: &Scene, column: &Column) -> Result<u64> {
     let mut column = column.clone();
     column.conf = Some(column.conf.map_or("stats:true".to_string(), |conf| format!("{conf},stats:true")));

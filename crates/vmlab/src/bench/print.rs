@@ -110,7 +110,8 @@ fn commit(dir: &Path) -> Option<String> {
     Some(if changed.is_empty() { commit } else { commit + "+changes" })
 }
 
-/// Returns the description of the machine and the run. It is read before the run, so that it names the commit of the build.
+/// Returns the description of the machine and the run. It is read before the run, so that it names the commit of the
+/// build.
 pub(crate) fn header(rounds: usize) -> String {
     let commit = commit(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_or("unknown".into());
     let rustc = output(Command::new("rustc").arg("--version")).unwrap_or("unknown".into());

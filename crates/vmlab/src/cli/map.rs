@@ -48,8 +48,8 @@ pub(super) struct Args {
     /// Show the mappings of a process instead
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Windows of areas, two addresses in hexadecimal; may be repeated (default: from the first area to the last, the topmost
-    /// 2 GiB apart; of a trace, what its allocations name)
+    /// Windows of areas, two addresses in hexadecimal; may be repeated (default: from the first area to the last, the
+    /// topmost 2 GiB apart; of a trace, what its allocations name)
     #[arg(long, value_name = "START-END", value_parser = window)]
     window: Vec<Part>,
     /// Write the picture as SVG

@@ -166,7 +166,8 @@ pub struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Returns the position of an address, in units from the line's begin; `None` if it is folded away. The end of a part is not in it.
+    /// Returns the position of an address, in units from the line's begin; `None` if it is folded away. The end of a
+    /// part is not in it.
     pub fn at(&self, address: u64) -> Option<f64> {
         let number = self.fold.part_of(address)?;
         Some(self.starts[number] + (address - self.fold.parts[number].start) as f64 * self.scale)

@@ -80,8 +80,8 @@ fn add(builder: &mut Builder, row: &Row<'_>) {
     builder.add(part, state, caller(row.words));
 }
 
-/// Returns the caller: the text before the first word that describes the memory; of a kernel's symbol without the offset.
-/// Where nobody is named, that word itself, in brackets.
+/// Returns the caller: the text before the first word that describes the memory; of a kernel's symbol without the
+/// offset. Where nobody is named, that word itself, in brackets.
 pub fn caller(words: &str) -> &str {
     const BEHIND: [&str; 9] =
         ["vmalloc", "vmap", "ioremap", "user", "dma-coherent", "vpages", "sparse", "vm_map_ram", "vm_area"];

@@ -163,8 +163,8 @@ impl Crowd {
     }
 }
 
-/// Returns the ink of each cell of a row, for pictures of characters. A cell is a hole only if all of it is free: an area is
-/// seen, however small. `None` lies outside of the part.
+/// Returns the ink of each cell of a row, for pictures of characters. A cell is a hole only if all of it is free: an
+/// area is seen, however small. `None` lies outside of the part.
 pub fn cells(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, count: usize) -> Vec<Option<Ink>> {
     let range = row.range(fold);
     let edge = |cell: usize| row.start + (u128::from(row.bytes) * cell as u128 / count as u128) as u64;

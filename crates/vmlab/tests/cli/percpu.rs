@@ -1,4 +1,5 @@
-//! The output of `vmlab replay --percpu` for the shipped traces, and its errors; the arguments and files of `vmlab bench percpu`.
+//! The output of `vmlab replay --percpu` for the shipped traces, and its errors; the arguments and files of
+//! `vmlab bench percpu`.
 
 use super::*;
 

@@ -170,8 +170,8 @@ pub(crate) enum Make {
     Huge,
 }
 
-/// The calls of the kernel's test suite on ours ([`crate::suite`]): a page of memory is behind every page, and a size that fails
-/// changes nothing.
+/// The calls of the kernel's test suite on ours ([`crate::suite`]): a page of memory is behind every page, and a size
+/// that fails changes nothing.
 impl Held<Vmalloc> {
     pub(crate) fn make(memory: &Vmalloc, bytes: usize, align: usize, make: Make) -> Option<Self> {
         let layout = layout(bytes, align)?;

@@ -54,8 +54,8 @@ pub struct Args {
     /// One short round, without the peers' other settings
     #[arg(long, conflicts_with_all = ["rounds", "ms"])]
     quick: bool,
-    /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --peer), which writes files only
-    /// if told where
+    /// Folder for CSV, tables and SVG: results/, unless the run is a part (--quick, --filter, --peer), which writes
+    /// files only if told where
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -32,7 +32,8 @@ pub struct Args {
     /// One round, without the workloads that take longest
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Folder for tables and CSV: results/, unless the run is a part (--quick, --filter), which writes files only if told where
+    /// Folder for tables and CSV: results/, unless the run is a part (--quick, --filter), which writes files only if
+    /// told where
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// A shared library with the C functions kp_init, kp_alloc_fast, kp_free and so on, measured as `kern`

@@ -1,5 +1,5 @@
-//! The cost of per-CPU data in a process: increments, beside a thread-local and an atomic one; counters made and dropped; and how
-//! much of its chunks is unused.
+//! The cost of per-CPU data in a process: increments, beside a thread-local and an atomic one; counters made and
+//! dropped; and how much of its chunks is unused.
 //!
 //! # What is compared
 //! All rows have one loop. It reads the amount from a place that the compiler cannot see, and does nothing else; the
@@ -49,7 +49,8 @@ pub(super) struct Held {
 pub(super) struct InProcess {
     pub(super) costs: Vec<Cost>,
     pub(super) held: Vec<Held>,
-    /// The method by which sections find their unit; whether there are any; units used, of how many; sections begun again.
+    /// The method by which sections find their unit; whether there are any; units used, of how many; sections begun
+    /// again.
     pub(super) about: String,
     /// Rounds, and calls of each.
     rounds: (usize, u32),

@@ -1,5 +1,5 @@
-//! The benefit of the hints of Linux's engine: the workload with which the series that introduced them was measured, on an engine
-//! without them.
+//! The benefit of the hints of Linux's engine: the workload with which the series that introduced them was measured, on
+//! an engine without them.
 //!
 //! # Theory
 //! The series reports 69 seconds before it, 44 with the alignment of statistics objects restored, and 39 with it. They
@@ -187,8 +187,8 @@ pub(super) fn measure(count: usize, rounds: usize, kern: Option<&Kern>) -> Resul
     Ok(ran)
 }
 
-/// Converts a figure to the seconds of the series, if its first and its third are 69 and 39: the rest of an action, and so many
-/// seconds a nanosecond. `None` if the hints gain nothing.
+/// Converts a figure to the seconds of the series, if its first and its third are 69 and 39: the rest of an action, and
+/// so many seconds a nanosecond. `None` if the hints gain nothing.
 pub(super) fn seconds(all: &[Ran], ns: f64) -> Option<f64> {
     let [off, _, on, ..] = all else { return None };
     let slower = (69.0 - 39.0) / (off.ns - on.ns);

@@ -132,7 +132,8 @@ pub(super) const CHUNKS: Workload = row(
     What::ManyChunks,
 );
 
-/// The cost of a round: nanoseconds a call to alloc or a pair, and a call to free where it is apart; and the counts then.
+/// The cost of a round: nanoseconds a call to alloc or a pair, and a call to free where it is apart; and the counts
+/// then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub(super) ns: [Option<f64>; 2],
