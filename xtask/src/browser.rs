@@ -1,5 +1,5 @@
-//! Opens a report in a real browser, without a window: nothing is loaded from anywhere, nothing is complained of, and the
-//! slider, the keys, the button and the pointer do what they say, by the pixels.
+//! Opens a report in a real browser, without a window. The page loads nothing and reports no error, and the slider, the
+//! keys, the button and the pointer work, by the pixels.
 //!
 //! The same page is then broken in several ways, and each must be found out: a check that cannot fail checks nothing.
 

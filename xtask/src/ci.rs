@@ -1,7 +1,7 @@
 //! Every check, with times, and a summary of what failed.
 //!
-//! A run of everything takes two lanes: what is built into a folder of its own runs beside the rest, in a process of its own
-//! whose output is shown in one piece. Linking and long tests keep one core busy, the other lane takes the other.
+//! A full run has two lanes. Steps that build into a folder of their own run beside the others, in a separate process
+//! whose output is shown in one piece. Linking and long tests keep one core busy, and the other lane uses the other.
 
 use crate::count::Tests;
 use crate::machine::duration;
@@ -373,8 +373,9 @@ fn selections(core: &[String]) -> [Vec<&str>; 2] {
 /// The feature that has a test of its own. Documentation is tested with it as well, so that nothing is compiled again.
 const METRICS: &str = "vmalloc/metrics";
 
-/// Its fast paths are the compiler's to arrange, and the test profile is not what users build: a program that depends on the
-/// crate is built with cargo's own release profile. Ours, with the program optimised as one, is that of `install` and `demo`.
+/// The compiler arranges its fast paths, and the test profile is not what users build. So a program that depends on the
+/// crate is built with cargo's own release profile. Ours, with the program optimised as one, is that of `install` and
+/// `demo`.
 fn release(root: &Path, tests: &mut Tests) -> Result<()> {
     // How much stack a call of the core takes is a property of optimised code; a million areas are too many for code that
     // walks its invariants after each operation.

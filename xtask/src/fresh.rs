@@ -13,9 +13,8 @@
 //! | the home and the target folder | empty |
 //! | the ways to packages and crates | the host's: sources of apt, name servers, certificates, proxies, archives of crates |
 //!
-//! The system lies in `target/fresh`. Its mounts are in a mount namespace that ends with the
-//! command, and the command is the first process of a process namespace, so that nothing of either
-//! is left however it ends.
+//! The system lies in `target/fresh`. Its mounts are in a mount namespace that ends with the command. The command is
+//! the first process of a process namespace. So nothing of either is left after any end of the command.
 
 use crate::count::Tests;
 use crate::machine::{commit, duration, machine};

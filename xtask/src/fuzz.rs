@@ -1,8 +1,8 @@
 //! Builds and runs the fuzz targets of `fuzz/` on a stable compiler.
 //!
-//! `cargo fuzz` wants a nightly compiler for the sanitizers. Without them, the coverage that libFuzzer steers by is a
-//! pass of LLVM that a stable compiler has too; overflow checks and assertions are on, and the core has no `unsafe` that
-//! a sanitizer would watch.
+//! `cargo fuzz` needs a nightly compiler for the sanitizers. Without them, libFuzzer is guided by a coverage pass of
+//! LLVM that a stable compiler has too. Overflow checks and assertions are on, and the core has no `unsafe` code for a
+//! sanitizer to check.
 //!
 //! New inputs go to `fuzz/corpus-live`, which git ignores; a few good ones are saved in `fuzz/corpus` by hand and also run
 //! as plain tests.

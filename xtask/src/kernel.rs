@@ -1,8 +1,9 @@
 //! The proof that the core needs no operating system: `examples/kernel`, linked without a C library, and run.
 //!
-//! Compiling for `no_std` proves little: a crate may still want symbols that only an operating system's library has. So
-//! the core goes into a static library with a panic handler of its own, is linked with `-nostdlib` to a page of C that
-//! starts a program and ends it by a system call, and is run: once to do its work, once to be seen failing.
+//! A `no_std` build proves little: a crate may still need symbols that only an operating system's library has. So the
+//! core is built into a static library with a panic handler of its own. It is linked with `-nostdlib` to a page of C
+//! that starts a program and ends it by a system call. The program runs twice: once to do its work, and once to show
+//! that it can fail.
 
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};

@@ -1,9 +1,9 @@
 //! Breaks the code on purpose and expects a test to notice.
 //!
-//! A test that never failed proves little. Each entry of `xtask/mutations.toml` names a line, what to put in its place, and
-//! the tests that must fail then. The tree is copied to `target/mutate`, so that nobody's work is touched; a mutation is
-//! *caught* only if the unbroken code passes the very same tests, the broken code still compiles, and they fail (or never
-//! end, which the time limit tells).
+//! A test that never failed proves little. Each entry of `xtask/mutations.toml` names a line, its replacement, and the
+//! tests that must fail then. The tree is copied to `target/mutate`, so the working tree is not touched. A mutation is
+//! *caught* under three conditions. The unbroken code passes the very same tests, the broken code still compiles, and
+//! the tests fail, or exceed the time limit.
 
 use crate::count::Tests;
 use crate::machine::{commit, duration, machine};

@@ -1,5 +1,5 @@
-//! Checks that this machine cannot run, for lack of a tool or of a right: each is reported where it
-//! is left out, and the summary of `cargo xtask ci` lists them all.
+//! Checks that this machine cannot run, for lack of a tool or of a right. Each is reported where it is left out, and
+//! the summary of `cargo xtask ci` lists them all.
 //!
 //! Steps and tests add lines to one file. Tests find it by a variable of the environment, since the
 //! harness that runs them hides what a test prints that passes.

@@ -1,8 +1,9 @@
 //! Random programs of malloc, realloc, threads and forks under the preload, for as long as one likes: `cargo xtask stress`.
 //!
-//! The program is `crates/vmalloc-preload/tests/c/stress.c`, in C, since that is who the preload is for: every piece that it holds tells
-//! its size, and a byte of it on every page, it frees everything at its end, trims, and looks at what is resident. Rounds of it take the
-//! ways that a user may choose in turn, each with a seed of its own, which is printed: the seed begins the same program again.
+//! The program is `crates/vmalloc-preload/tests/c/stress.c`, in C, the language of the preload's users. Every
+//! allocation that it holds records its size, and a byte of it on every page. At its end it frees everything, trims,
+//! and checks the resident memory. Its rounds use the configurations of users in turn, each with its own seed, which is
+//! printed: the same seed runs the same program again.
 
 use crate::count::Tests;
 use crate::machine::{commit, machine};

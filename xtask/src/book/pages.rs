@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Checks all pages of the folder `src`; the chapters, in the order of the summary.
 ///
 /// # Errors
-/// If a chapter is missing in the summary or in the folder, a link or what is included leads nowhere, or a function that is named
-/// beside a file is not in it.
+/// If a chapter is missing in the summary or in the folder, or a link or an include leads nowhere. Also if a function
+/// that is named beside a file is not in it.
 pub(super) fn check(root: &Path, src: &Path) -> Result<Vec<PathBuf>> {
     let summary = fs::read_to_string(src.join("SUMMARY.md")).context("the book has no SUMMARY.md")?;
     let chapters: Vec<PathBuf> = links(&summary).iter().map(|(_, link)| src.join(link)).collect();

@@ -45,8 +45,8 @@ impl Scale {
     }
 }
 
-/// Of the text; and of the history: its commits, the files in it, the lines of each, and the bytes of the one large file, which the
-/// last two commits have in two versions.
+/// Sizes of the text and of the history: its commits, the files in it, the lines of each, and the bytes of the one
+/// large file. The last two commits have that file in two versions.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     text_bytes: usize,

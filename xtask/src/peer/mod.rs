@@ -1,13 +1,13 @@
 //! The space beside Linux's own allocator: the same programs, on its library and on ours in turn, in one run.
 //!
 //! # Theory
-//! A kernel-peer directory holds C programs that measure and replay any library with a certain C interface, and a makefile
-//! that cuts Linux's allocator out of a kernel's source and makes such a library of it. Nothing of the kernel is kept
+//! A kernel-peer directory has C programs that measure and replay any library with a certain C interface. Its makefile
+//! cuts Linux's allocator out of a kernel's source and makes such a library of it. No part of the kernel is stored
 //! here: it is built under `target/`, which git ignores. Ours is the crate `va-peer`.
 //!
-//! On a machine that others use too, nanoseconds of two runs cannot be compared. So each row is measured on both
-//! libraries in turn, several rounds, and the median of each is taken: only ratios are claimed, with their range over some
-//! runs of everything.
+//! On a shared machine, nanoseconds of two runs cannot be compared. So each row is measured on both libraries in turn,
+//! over several rounds, and the median of each is taken. Only ratios are claimed, with their range over some runs of
+//! everything.
 
 mod bench;
 mod build;
@@ -65,9 +65,9 @@ pub(crate) struct Peers {
     scratch: PathBuf,
 }
 
-/// The step of CI: replays beside Linux's library, one script a profile, where all it takes is there: a kernel-peer directory
-/// that the variable names or that lies in a folder beside this tree, and the kernel's source. Elsewhere it says what is
-/// missing, and is no failure.
+/// The step of CI: replays beside Linux's library, one script a profile. It needs the kernel's source and a kernel-peer
+/// directory, which the variable names or which lies in a folder beside this tree. If one is missing, the step reports
+/// that and does not fail.
 pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let variable = |name: &str| env::var_os(name).map(PathBuf::from);
     let peer = variable("VA_PEER_DIR").or_else(|| beside(root));

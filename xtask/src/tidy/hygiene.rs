@@ -1,5 +1,5 @@
-//! Leftovers that must not be in the tree: paths of one machine, notes to oneself, tests switched off without a
-//! reason, files that have grown too long, lines without an end.
+//! Leftovers that must not be in the tree: paths of one machine, notes to oneself, tests switched off without a reason.
+//! Also files that are too long, and last lines without an end.
 
 use super::Report;
 use super::source::Kind;
