@@ -36,7 +36,7 @@
 #define this_cpu_dec(pointer) this_cpu_sub(pointer, 1)
 
 /**
- * Where the memory is, in bytes unless it says otherwise. Each number was true at a moment of its own.
+ * Counts of the memory, in bytes unless a field says otherwise. Each number was true at a moment of its own.
  */
 struct vmalloc_counts {
     /**
@@ -87,7 +87,7 @@ struct vm_frames {
      */
     uint64_t first;
     /**
-     * How many.
+     * Number of frames.
      */
     uint64_t count;
 };
@@ -308,7 +308,7 @@ void *alloc_percpu(size_t size, size_t align);
 void free_percpu(void *object);
 
 /**
- * How many units there are. The last one is that of threads without a number of their own.
+ * Returns the number of units. The last one is that of threads without a number of their own.
  *
  * 0 with errno ENOMEM if there is no memory for them.
  */
@@ -358,7 +358,7 @@ void this_cpu_add_2(uint16_t *word, uint16_t amount);
 void this_cpu_add_1(uint8_t *word, uint8_t amount);
 
 /**
- * What the 8 bytes at `word` hold in the unit of the CPU.
+ * Reads the 8 bytes at `word` in the unit of the CPU.
  *
  * The caller promises:
  * As this_cpu_add_8.

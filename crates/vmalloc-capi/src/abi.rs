@@ -256,7 +256,7 @@ pub extern "C" fn vmalloc_trim() -> usize {
     Vmalloc::global_if_made().map_or(0, Vmalloc::trim)
 }
 
-/// Where the memory is, in bytes unless it says otherwise. Each number was true at a moment of its own.
+/// Counts of the memory, in bytes unless a field says otherwise. Each number was true at a moment of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct vmalloc_counts {

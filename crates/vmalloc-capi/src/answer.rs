@@ -1,4 +1,4 @@
-//! What C is told: `errno`, or the end of the program.
+//! The errors of C: `errno`, or the end of the program.
 
 use core::ffi::c_int;
 use core::fmt::{self, Write};
@@ -6,7 +6,7 @@ use core::ptr::null_mut;
 use vmalloc::percpu;
 use vmalloc::{AllocError, ResizeError, VmapError};
 
-/// What the calling thread's `errno` was, and is again when this goes. Checks CA2.
+/// The earlier `errno` of the calling thread, which is restored when this is dropped. Checks CA2.
 pub(crate) struct KeepErrno(c_int);
 
 impl KeepErrno {
@@ -64,7 +64,7 @@ pub(crate) fn number_of_percpu(error: &percpu::Error) -> c_int {
     }
 }
 
-/// What became of a resize that was refused: `NULL` if there is no memory, the end of the program if there is no area.
+/// Reports a failed resize: `NULL` if there is no memory, the end of the program if there is no area.
 pub(crate) fn not_resized<T>(what: &str, error: &ResizeError) -> *mut T {
     match error {
         ResizeError::Free(error) => bad_pointer(what, error),

@@ -15,7 +15,7 @@ use vmalloc::{Mappings, Protection, VmapError};
 pub struct vm_frames {
     /// The number of the first.
     pub first: u64,
-    /// How many.
+    /// Number of frames.
     pub count: u64,
 }
 

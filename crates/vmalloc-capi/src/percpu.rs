@@ -51,7 +51,7 @@ pub unsafe extern "C" fn free_percpu(object: *mut c_void) {
     }
 }
 
-/// How many units there are. The last one is that of threads without a number of their own.
+/// Returns the number of units. The last one is that of threads without a number of their own.
 ///
 /// 0 with errno ENOMEM if there is no memory for them.
 #[unsafe(no_mangle)]
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn this_cpu_add_1(word: *mut u8, amount: u8) {
     change(&local, shift, u64::from(u8::MAX), |old| old.wrapping_add(u64::from(amount)));
 }
 
-/// What the 8 bytes at `word` hold in the unit of the CPU.
+/// Reads the 8 bytes at `word` in the unit of the CPU.
 ///
 /// # Safety
 /// As this_cpu_add_8.

@@ -14,7 +14,7 @@ fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Where cargo put the libraries of this crate: beside this test.
+/// Returns the path of a library of this crate: beside this test.
 fn built(name: &str) -> PathBuf {
     let path = std::env::current_exe().unwrap().with_file_name(name);
     assert!(path.is_file(), "{} is not there", path.display());
