@@ -1,4 +1,4 @@
-//! How much stack the calls of the core take, and that an empty table is all zeros.
+//! Measures the stack of the core's calls, and checks that an empty table is all zeros.
 //!
 //! A kernel has 16 KiB of stack, of which a call of the core may be the deepest part. So each entry point is run on a thread
 //! whose stack is memory of ours, painted before; the lowest byte that is painted no more says how deep it went, and an
@@ -232,7 +232,7 @@ fn raw_depth(call: &mut dyn FnMut()) -> usize {
     STACK_BYTES - lowest
 }
 
-/// What each entry point takes.
+/// The stack of each entry point.
 struct Depths {
     empty: usize,
     rows: Vec<(&'static str, usize, usize)>,

@@ -1,6 +1,5 @@
-//! What the core does here: allocate, give back and merge, first from inline records alone, then from a static arena. What a
-//! space and its blocks do is in [`boot`], areas with
-//! pages behind them in [`mapped`].
+//! Tests the core here: allocate, free and merge, first from inline records alone, then from a static arena. The tests of a
+//! space and its blocks are in [`boot`], those of areas with pages in [`mapped`].
 
 use crate::arena::Arena;
 use crate::{boot, mapped};

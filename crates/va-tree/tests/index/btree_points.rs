@@ -1,4 +1,4 @@
-//! Where prototypes of an END-keyed B+tree with gap summaries went wrong, one test each, with fanout 8 so that few holes
+//! Faults of prototypes of an END-keyed B+tree with gap summaries, one test each, with fanout 8 so that few holes
 //! make a deep tree. Every step is compared with the linear model, and every invariant is walked.
 
 use va_base::{Align, AllocError, Request, VaRange};

@@ -30,7 +30,7 @@ fn each(strip: &str, test: impl Fn(&mut dyn Strip)) {
     on(Box::new(BTreeIndex32::new(all, all, heap()).unwrap()));
 }
 
-/// What a strip test does with an index, whichever it is.
+/// The operations of a strip test on any index.
 trait Strip {
     fn lay(&mut self, strip: &str);
     fn draw(&self) -> String;
