@@ -9,7 +9,8 @@
 //! | `paths` | every path that a page or a doc comment names exists |
 //! | `sync-facade` | atomics of `va-*` come from `crates/va-base/src/sync.rs` |
 //! | `hygiene` | no paths of somebody's machine, no notes to oneself, no file too long, no test switched off without a reason |
-//! | `manifests` | every package has the house's licence, edition and lints |
+//! | `manifests` | every package has the workspace's licence, edition and lints |
+//! | `prose` | pages have short sentences and lines and the words of `docs/glossary.md`; doc comments begin with a fact |
 //!
 //! The rules look at the files of the tree that git does not ignore, committed or not, so the answer does not depend on
 //! the state of a checkout.
@@ -20,6 +21,7 @@ mod invariants;
 mod layers;
 mod manifests;
 mod paths;
+mod prose;
 mod source;
 mod sync_facade;
 pub(crate) mod tree;
@@ -60,7 +62,7 @@ struct Rule {
     check: fn(&Tree, &mut Report),
 }
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     Rule { name: "layers", check: layers::check },
     Rule { name: "heads", check: heads::check },
     Rule { name: "unsafe-list", check: unsafe_list::check },
@@ -69,6 +71,7 @@ const RULES: [Rule; 8] = [
     Rule { name: "sync-facade", check: sync_facade::check },
     Rule { name: "hygiene", check: hygiene::check },
     Rule { name: "manifests", check: manifests::check },
+    Rule { name: "prose", check: prose::check },
 ];
 
 /// Collects what a rule finds.

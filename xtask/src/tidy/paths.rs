@@ -25,7 +25,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
 }
 
 /// Blocks of doc comments and the number of the first line of each.
-fn doc_blocks(text: &str) -> Vec<(usize, String)> {
+pub(super) fn doc_blocks(text: &str) -> Vec<(usize, String)> {
     let mut blocks: Vec<(usize, String)> = Vec::new();
     let mut open = "";
     for (at, line) in text.lines().enumerate() {

@@ -1,0 +1,354 @@
+//! Plain English: short sentences and lines, the words of `docs/glossary.md`, doc comments that begin with a fact.
+//!
+//! Pages are checked sentence by sentence. Doc comments in the folders of [`CLEAN`] have no long sentence and no
+//! opening question word. The rest of the tree has at most [`DOC_OPENINGS_MAX`] and [`DOC_LONG_MAX`] of them.
+
+use super::Report;
+use super::paths::doc_blocks;
+use super::tree::Tree;
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+/// Words of a sentence. A code span counts as one.
+const WORDS_MAX: usize = 30;
+/// Columns of a line of prose. Table rows and code blocks are exempt: a row cannot be broken.
+const COLUMNS_MAX: usize = 120;
+
+/// Doc comments outside [`CLEAN`] that begin with one of [`OPENINGS`]. Lower it when the count falls; never raise it.
+const DOC_OPENINGS_MAX: usize = 420;
+/// Sentences over [`WORDS_MAX`] words in doc comments outside [`CLEAN`]. Lower it when the count falls; never raise it.
+const DOC_LONG_MAX: usize = 237;
+/// Slack below a ceiling before the check asks for a lower one, so that branches can land in any order.
+const SLACK: usize = 25;
+
+/// Folders in which each fault of a doc comment is a finding.
+const CLEAN: [&str; 6] = [
+    "crates/va-base/",
+    "crates/va-peer/",
+    "crates/va-sim/src/",
+    "crates/va-tree/src/",
+    "crates/vmlab/",
+    "xtask/src/",
+];
+
+/// A doc comment states what the item is or does.
+const OPENINGS: [&str; 4] = ["What", "Who", "Where", "How"];
+
+/// Phrases without a clear agent or meaning, and the words of the project's past that `docs/glossary.md` replaces.
+/// Each stands in small letters, and is looked for as whole words outside code.
+const PHRASES: [&str; 55] = [
+    "anybody",
+    "come again",
+    "comes again",
+    "forgive",
+    "gave back",
+    "gave out",
+    "give back",
+    "give out",
+    "given back",
+    "given out",
+    "gives back",
+    "gives out",
+    "giving back",
+    "giving out",
+    "goes home",
+    "hand back",
+    "hand out",
+    "handed back",
+    "handed out",
+    "handing out",
+    "hands out",
+    "is told",
+    "lend",
+    "lending",
+    "lends",
+    "lent",
+    "makers' tests",
+    "nobody",
+    "nobody's",
+    "on board",
+    "processor time",
+    "programs as they are",
+    "refusal",
+    "refusals",
+    "refuse",
+    "refused",
+    "refuses",
+    "refusing",
+    "resident on average",
+    "somebody",
+    "somebody's",
+    "take back",
+    "taken back",
+    "takes back",
+    "taking back",
+    "tells whether",
+    "the house",
+    "the seed",
+    "told",
+    "took back",
+    "twin",
+    "twins",
+    "what is there",
+    "whoever",
+    "whose make",
+];
+
+pub(crate) fn check(tree: &Tree, report: &mut Report) {
+    let (mut openings, mut long) = (0, 0);
+    for file in tree.files() {
+        let Some(text) = file.text() else { continue };
+        if is_page(file.path()) {
+            page(file.path(), text, report);
+        } else if file.path().ends_with(".rs") {
+            let clean = CLEAN.iter().any(|folder| file.path().starts_with(folder));
+            for (line, fault) in doc_faults(text) {
+                match fault {
+                    _ if clean => report.add(file.path(), line, fault.text()),
+                    Fault::Opening(_) => openings += 1,
+                    Fault::Long(_) => long += 1,
+                }
+            }
+        }
+    }
+    ceiling("doc comments begin with What, Who, Where or How", openings, DOC_OPENINGS_MAX, report);
+    ceiling("sentences of doc comments are too long", long, DOC_LONG_MAX, report);
+}
+
+/// Pages that people read. Measurements in `results` are written by commands.
+fn is_page(path: &str) -> bool {
+    let root = !path.contains('/') || path.starts_with("docs/") || path == "data/README.md";
+    let readme = path.starts_with("crates/") && path.ends_with("/README.md");
+    path.ends_with(".md") && (root || readme)
+}
+
+fn page(path: &str, text: &str, report: &mut Report) {
+    let mut code = false;
+    for (at, line) in text.lines().enumerate() {
+        code ^= line.trim_start().starts_with("```");
+        let columns = line.chars().count();
+        if !code && columns > COLUMNS_MAX && !line.starts_with('|') {
+            report.add(path, at + 1, format!("{columns} columns: {COLUMNS_MAX} at most"));
+        }
+    }
+    for (line, block) in blocks(text) {
+        for sentence in sentences(&block) {
+            let count = words(sentence);
+            if count > WORDS_MAX {
+                report.add(path, line, Fault::Long(count).text() + &format!(": {}", beginning(sentence)));
+            }
+        }
+        let small = block.to_lowercase();
+        for phrase in PHRASES.iter().filter(|phrase| has(&small, phrase)) {
+            report.add(path, line, format!("\"{phrase}\": docs/glossary.md has the word to use"));
+        }
+    }
+}
+
+fn ceiling(what: &str, count: usize, most: usize, report: &mut Report) {
+    let path = "xtask/src/tidy/prose.rs";
+    if count > most {
+        report.add(path, 1, format!("{count} {what}: {most} at most"));
+    } else if count + SLACK < most {
+        report.add(path, 1, format!("{count} {what}: lower the ceiling of {most}"));
+    }
+}
+
+enum Fault {
+    /// The word that a doc comment begins with.
+    Opening(String),
+    /// The words of a sentence.
+    Long(usize),
+}
+
+impl Fault {
+    fn text(&self) -> String {
+        match self {
+            Self::Opening(word) => {
+                format!("the comment begins with \"{word}\": say what the item is or does")
+            }
+            Self::Long(count) => format!("a sentence of {count} words: {WORDS_MAX} at most"),
+        }
+    }
+}
+
+/// Faults of the doc comments of a Rust file, each with its line.
+fn doc_faults(text: &str) -> Vec<(usize, Fault)> {
+    let mut faults = Vec::new();
+    for (first, comment) in doc_blocks(text) {
+        let opening = comment.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        if OPENINGS.contains(&opening) {
+            faults.push((first, Fault::Opening(opening.to_string())));
+        }
+        for (line, block) in blocks(&comment) {
+            let counts = sentences(&block).into_iter().map(words).filter(|&count| count > WORDS_MAX);
+            faults.extend(counts.map(|count| (first + line - 1, Fault::Long(count))));
+        }
+    }
+    faults
+}
+
+/// Paragraphs, headings, list items and table cells, each with its first line. Code blocks are left out, and a code
+/// span is one word.
+fn blocks(text: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut code = false;
+    for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        match event {
+            Event::Start(Tag::CodeBlock(_)) => code = true,
+            Event::End(TagEnd::CodeBlock) => code = false,
+            Event::Start(Tag::Paragraph | Tag::Heading { .. } | Tag::Item | Tag::TableCell) => {
+                found.push((1 + text[..range.start].matches('\n').count(), String::new()));
+            }
+            _ if code => {}
+            event => {
+                let piece = match &event {
+                    Event::Text(piece) => piece.as_ref(),
+                    Event::Code(_) => "`code`",
+                    Event::SoftBreak | Event::HardBreak => " ",
+                    _ => continue,
+                };
+                if let Some((_, block)) = found.last_mut() {
+                    block.push_str(piece);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Cuts a block after each full stop, question mark or exclamation mark that a space follows.
+fn sentences(block: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut begin = 0;
+    for (at, _) in block.match_indices(' ') {
+        let last = block[begin..at].rsplit(' ').next().unwrap_or_default();
+        let bare = last.trim_end_matches(['"', '\'', ')', '*', '”']);
+        let short = matches!(bare.trim_start_matches('('), "e.g." | "i.e." | "vs." | "cf.");
+        if bare.ends_with(['.', '?', '!']) && !short {
+            found.push(&block[begin..at]);
+            begin = at + 1;
+        }
+    }
+    found.push(&block[begin..]);
+    found
+}
+
+fn words(sentence: &str) -> usize {
+    sentence.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
+}
+
+fn beginning(sentence: &str) -> String {
+    sentence.split_whitespace().take(6).collect::<Vec<_>>().join(" ")
+}
+
+/// Tells if `phrase` stands in `text` as whole words.
+fn has(text: &str, phrase: &str) -> bool {
+    let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '-' || c == '\'');
+    text.match_indices(phrase).any(|(at, _)| {
+        !inside(text[..at].chars().next_back()) && !inside(text[at + phrase.len()..].chars().next())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::planted;
+
+    fn long(words: usize) -> String {
+        format!("{}.", vec!["word"; words].join(" "))
+    }
+
+    /// Returns the findings in pages alone: the ceilings are of the whole tree.
+    fn found(path: &str, text: &str) -> Vec<String> {
+        let mut found = planted(check, &[(path, text)]);
+        found.retain(|what| !what.starts_with("xtask/"));
+        found
+    }
+
+    #[test]
+    fn a_long_sentence_is_found_in_text_lists_and_tables() {
+        let (fine, bad) =
+            (long(WORDS_MAX).replace(" word", "\nword"), long(WORDS_MAX + 1).replace(" word", "\nword"));
+        assert!(found("README.md", &format!("{fine} {fine}\n")).is_empty());
+        assert_eq!(found("README.md", &format!("# A\n\n{bad}\n")).len(), 1);
+        assert!(
+            found("docs/a.md", &format!("- a\n- {}\n", bad.replace('\n', "\n  ")))[0]
+                .starts_with("docs/a.md:2: ")
+        );
+        let row = format!("| a |\n|---|\n| {} |\n", long(WORDS_MAX + 1));
+        assert!(
+            found("crates/a/README.md", &row)[0].starts_with("crates/a/README.md:3: a sentence of 31 words")
+        );
+        assert!(found("results/a.md", &row).is_empty());
+        assert!(found("docs/a.md", &format!("```text\n{bad}\n```\n")).is_empty());
+        assert!(found("docs/a.md", &format!("{} `a b c d` b.\n", fine.replace("word.", ""))).len() == 1);
+    }
+
+    #[test]
+    fn a_long_line_is_found_outside_code_and_tables() {
+        let line = "x".repeat(COLUMNS_MAX + 1);
+        assert_eq!(found("README.md", &format!("a\n{line}\n")), ["README.md:2: 121 columns: 120 at most"]);
+        assert!(found("README.md", &format!("{}\n\n```sh\n{line}\n```\n", &line[1..])).is_empty());
+        assert!(found("README.md", &format!("| {line} |\n|---|\n| a |\n")).is_empty());
+    }
+
+    #[test]
+    fn a_listed_phrase_is_found_as_whole_words_outside_code() {
+        for phrase in PHRASES {
+            assert!(!found("docs/a.md", &format!("So {phrase} it.\n")).is_empty(), "{phrase}");
+        }
+        assert_eq!(found("docs/a.md", "a\n\nTwins\nagree.\n").len(), 1);
+        assert!(found("docs/a.md", "`lent`, silent, twin-engined.\n\n```text\nnobody\n```\n").is_empty());
+        assert!(PHRASES.is_sorted(), "the list is in order");
+    }
+
+    #[test]
+    fn sentences_end_at_a_mark_before_a_space() {
+        assert_eq!(
+            sentences("Linux 6.12 is (e.g. here) old. Is it? (Yes.) x"),
+            ["Linux 6.12 is (e.g. here) old.", "Is it?", "(Yes.)", "x"]
+        );
+    }
+
+    #[test]
+    fn faults_of_doc_comments_have_their_line() {
+        let text = format!("//! Fine.\n//!\n//! {}\n\n/// How it is.\nfn a() {{}}\n// What\n", long(31));
+        let faults: Vec<_> =
+            doc_faults(&text).into_iter().map(|(line, fault)| (line, fault.text())).collect();
+        assert_eq!(faults.len(), 2);
+        assert!(faults[0].0 == 3 && faults[0].1.starts_with("a sentence of 31 words"), "{faults:?}");
+        assert!(faults[1].0 == 5 && faults[1].1.contains("\"How\""), "{faults:?}");
+    }
+
+    #[test]
+    fn a_ceiling_may_only_sink() {
+        let count = |count: usize, most: usize| {
+            let mut report = Report { rule: "prose", findings: Vec::new() };
+            ceiling("faults", count, most, &mut report);
+            report.findings.len()
+        };
+        assert_eq!(
+            [count(3, 3), count(4, 3), count(3 + SLACK, 3), count(3, 3 + SLACK), count(3, 4 + SLACK)],
+            [0, 1, 1, 0, 1]
+        );
+    }
+
+    #[test]
+    fn doc_comments_are_counted_against_the_ceilings() {
+        let text =
+            "/// Who.\nfn a() {}\n\n".repeat(DOC_OPENINGS_MAX + 1) + "/// A line.\n/// Fine.\nfn b() {}\n";
+        let found = planted(check, &[("crates/x/src/a.rs", &text)]);
+        let count = format!("{} doc comments begin with What", DOC_OPENINGS_MAX + 1);
+        assert!(found.iter().any(|what| what.contains(&count)), "{found:?}");
+    }
+
+    #[test]
+    fn a_doc_comment_of_a_clean_crate_is_found_with_its_line() {
+        let text = format!("//! Fine.\n\n/// Where it is.\nfn a() {{}}\n\n/// {}\nfn b() {{}}\n", long(31));
+        let path = format!("{}a.rs", CLEAN[0]);
+        let found = found(&path, &text);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with(&format!("{path}:3: the comment begins with \"Where\"")), "{found:?}");
+        assert!(found[1].starts_with(&format!("{path}:6: a sentence of 31 words")), "{found:?}");
+    }
+}
