@@ -114,6 +114,9 @@ struct List(Option<NonNull<Link>>);
 unsafe impl Send for List {}
 
 static LIST: Mutex<List> = Mutex::new(List(None));
+/// Pages that may be kept while the process forks: 1 MiB.
+pub(crate) const KEPT_PAGES: u64 = 256;
+
 /// Held while the default allocator is made.
 pub(crate) static MAKING: Mutex<()> = Mutex::new(());
 /// The thread that holds all locks for a fork; 0 for none.
@@ -126,11 +129,6 @@ const REGISTERED: u32 = u32::MAX;
 /// of `pthread_atfork` was registered before, such as a library that is loaded before all others. Stops the process if libc has no
 /// memory for it. Locks: none; a thread that comes at the same time waits.
 pub fn prepare_for_forks() {
-    ensure_handlers();
-}
-
-/// Sees to it that the handlers are registered.
-pub(crate) fn ensure_handlers() {
     // Where nobody may ask, threads that come at the same time are all there is to tell apart.
     let me = if is_plain() { 1 } else { process_id() };
     loop {

@@ -546,7 +546,7 @@ fn alloc_for(tagged: &Tagged, layout: Layout, fill: Fill, caller: Caller) -> Res
 #[cold]
 fn make_global(options: Options) -> Result<&'static Vmalloc, CreateError> {
     // Before the lock: whoever forks while this thread registers must not leave it locked in the child.
-    fork::ensure_handlers();
+    fork::prepare_for_forks();
     let _alone = fork::MAKING.lock();
     if let Some(global) = Vmalloc::global_if_made() {
         return Ok(global);

@@ -40,6 +40,7 @@
 //! Scudo's secondary allocator (areas at the end of their pages, a quarantine without access), FreeBSD's `memguard`, Linux's KFENCE
 //! (`mm/kfence`: canaries beside objects, alternating ends) for what they find; the moving of pages is our own.
 
+mod fork;
 mod known;
 mod owned;
 mod places;
@@ -56,10 +57,9 @@ pub(crate) use owned::{Owned, Plan};
 
 use crate::PAGE_BYTES;
 use crate::error::{AllocError, FreeError, ResizeError};
-use crate::fork::Hold;
 use crate::heap::Stats;
-use crate::lock::{Fork, Mutex};
-use crate::os::{Os, is_plain, process_id};
+use crate::lock::Mutex;
+use crate::os::Os;
 use crate::records::Host;
 use core::alloc::Layout;
 use core::fmt;
@@ -74,8 +74,6 @@ use window::{Room, Wall, Window, address, into_pointer};
 
 /// Ranges that are given back in one go.
 const BATCH: usize = 32;
-/// Pages that may be kept warm while the process forks: 1 MiB.
-const FORK_PAGES: u64 = 256;
 /// The window is this many times what is taken in it, if there is so much.
 const SPARSE: u64 = 4;
 
@@ -559,42 +557,4 @@ fn into_pointer_at(at: usize, tag: Tag) -> NonNull<u8> {
 
 fn no_space(layout: Layout, largest_bytes: usize) -> AllocError {
     AllocError::NoSpace { requested_bytes: layout.size(), align_bytes: layout.align(), largest_bytes }
-}
-
-impl<O: Os> Hold for Hard<O> {
-    fn is_mine(&self) -> bool {
-        self.state.is_mine() || self.host.is_mine()
-    }
-
-    fn prepare(&self) {
-        if self.state.lock().warm.pages() > FORK_PAGES {
-            self.trim();
-        }
-    }
-
-    fn hold(&self, interrupted: bool) {
-        self.state.hold(interrupted);
-        self.host.hold(interrupted);
-    }
-
-    fn forget(&self, held: bool) {
-        self.host.os().forget();
-        if if held { self.state.is_left() } else { self.state.is_mine() } {
-            // A handler of a signal forks: the state is in the hands of whom it interrupted.
-            return;
-        }
-        let fresh = self.host.os().random().unwrap_or_default();
-        // SAFETY: this is the only thread of the child, and it does not hold the lock for anything but the fork.
-        let state = unsafe { &mut *self.state.data_ptr() };
-        // Or the child would choose the places that its parent chooses.
-        let word = if is_plain() { self.frees.load(Ordering::Relaxed) } else { u64::from(process_id()) };
-        state.draw.part(fresh, word);
-    }
-
-    unsafe fn release(&self) {
-        // SAFETY: both were taken by `hold`, as this function's contract says.
-        unsafe { self.host.release() };
-        // SAFETY: as before.
-        unsafe { self.state.release() };
-    }
 }

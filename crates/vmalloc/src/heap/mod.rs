@@ -72,7 +72,7 @@ pub(crate) use owned::{Owned, Plan};
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, HUGE_PAGES, Run, ZONES, address, into_pointer};
 use crate::error::{AllocError, FreeError};
-use crate::fork::Hold;
+use crate::fork::{Hold, KEPT_PAGES};
 use crate::lock::{Fork, Futex, Mutex};
 use crate::magazine::{BIG_PAGES, Big, Magazine, Out};
 use crate::os::Os;
@@ -93,8 +93,6 @@ use worker::Worker;
 const MEDIUM_SHARE: u64 = 32;
 /// Pages from which the system is asked how many of them there are, before zeros are written: 64 KiB.
 const ASKED_PAGES_MIN: u64 = 16;
-/// Pages that may be kept while the process forks: 1 MiB.
-const FORK_PAGES: u64 = 256;
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;
 
@@ -383,7 +381,7 @@ impl<O: Os> Hold for Heap<O> {
     /// Pages that are kept would be shared with the child, each at the price of an entry of a page table now and of a copy when it is
     /// used again.
     fn prepare(&self) {
-        if self.dirty_hint() + self.big.pages() > FORK_PAGES {
+        if self.dirty_hint() + self.big.pages() > KEPT_PAGES {
             self.release_all();
         }
     }

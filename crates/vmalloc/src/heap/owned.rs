@@ -47,7 +47,7 @@ impl<O: Os> Owned<O> {
     pub(crate) fn new(os: O, plan: Plan) -> Result<Self, CreateError> {
         // First of all, so that a process without room for an arena is told that, and nothing else.
         let most = room(&os, plan.arena_bytes_max)?;
-        fork::ensure_handlers();
+        fork::prepare_for_forks();
         let host = Host::open(os).map_err(|(call, errno)| CreateError::Refused { call, errno, bytes: 0 })?;
         let made = Self::make(host, most, plan);
         if made.is_err() {

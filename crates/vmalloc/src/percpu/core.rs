@@ -66,7 +66,7 @@ impl<O: Os> Core<O> {
         if hot.ids == 0 || hot.ids >= UNITS_MAX {
             return Err(Error::BadUnits { units: hot.ids });
         }
-        fork::ensure_handlers();
+        fork::prepare_for_forks();
         let host = Host::open(os).map_err(|(call, errno)| Error::Refused { call, errno, bytes: 0 })?;
         let opened = Self::build(host, hot);
         if opened.is_err() {

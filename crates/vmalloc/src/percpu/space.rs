@@ -5,7 +5,7 @@ use super::hot::Hot;
 use super::locks::Shared;
 use super::object::{PerCpu, PerCpuBox, Zeroable};
 use super::{Error, find};
-use crate::fork::{MAKING, ensure_handlers};
+use crate::fork::{MAKING, prepare_for_forks};
 use crate::os::Linux;
 use core::alloc::Layout;
 use core::fmt;
@@ -72,7 +72,7 @@ impl Space {
             return Ok(space);
         }
         // Before the lock: whoever forks while this thread registers must not leave it locked in the child.
-        ensure_handlers();
+        prepare_for_forks();
         let _making = MAKING.lock();
         if let Some(space) = GLOBAL.get() {
             return Ok(space);

@@ -1,0 +1,46 @@
+//! What a fork does to a hardened allocator: its child draws other places.
+
+use super::Hard;
+use crate::fork::{Hold, KEPT_PAGES};
+use crate::lock::Fork;
+use crate::os::{Os, is_plain, process_id};
+use core::sync::atomic::Ordering;
+
+impl<O: Os> Hold for Hard<O> {
+    fn is_mine(&self) -> bool {
+        self.state.is_mine() || self.host.is_mine()
+    }
+
+    fn prepare(&self) {
+        if self.state.lock().warm.pages() > KEPT_PAGES {
+            self.trim();
+        }
+    }
+
+    fn hold(&self, interrupted: bool) {
+        self.state.hold(interrupted);
+        self.host.hold(interrupted);
+    }
+
+    fn forget(&self, held: bool) {
+        self.host.os().forget();
+        let interrupted = if held { self.state.is_left() } else { self.state.is_mine() };
+        if interrupted {
+            // A handler of a signal forks: the state is in the hands of whom it interrupted.
+            return;
+        }
+        let fresh = self.host.os().random().unwrap_or_default();
+        // SAFETY: this is the only thread of the child, and it does not hold the lock for anything but the fork.
+        let state = unsafe { &mut *self.state.data_ptr() };
+        // Or the child would choose the places that its parent chooses.
+        let word = if is_plain() { self.frees.load(Ordering::Relaxed) } else { u64::from(process_id()) };
+        state.draw.part(fresh, word);
+    }
+
+    unsafe fn release(&self) {
+        // SAFETY: both were taken by `hold`, as this function's contract says.
+        unsafe { self.host.release() };
+        // SAFETY: as before.
+        unsafe { self.state.release() };
+    }
+}
