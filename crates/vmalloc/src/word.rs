@@ -1,9 +1,9 @@
 //! What is known of an area, in the word of its first page.
 //!
 //! ```text
-//!   63   48 47            16 15        4 3   2       1     0
-//!   |  0   |     pages      |   slack   |tail| moved | state |        state 0: nothing ever began here, 1: live, 2: free
-//!   |                  0               |  kind  |   3   |              3: the page is a guard
+//!   63 49    48    47         16 15        4 3   2       1     0
+//!   |  0 | changed |   pages   |   slack   |tail| moved | state |     state 0: nothing ever began here, 1: live, 2: free
+//!   |                  0                   |  kind  |   3   |           3: the page is a guard
 //! ```
 //! With a tail, the last of the pages is not the caller's: it may be a guard.
 //!
@@ -21,6 +21,7 @@ const TAIL_AT: u32 = 3;
 const KIND_AT: u32 = 2;
 const SLACK_AT: u32 = 4;
 const PAGES_AT: u32 = 16;
+const CHANGED: u64 = 1 << 48;
 /// Pages that a word can tell.
 pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
 
@@ -116,6 +117,21 @@ impl Word {
     pub(crate) const fn moved(self) -> Self {
         Self(self.0 | MOVED)
     }
+
+    /// The program changed its mappings: nobody may have its addresses before they are mapped anew.
+    pub(crate) const fn is_changed(self) -> bool {
+        self.0 & CHANGED != 0
+    }
+
+    /// So it is moved as well, which is all that a free looks at.
+    pub(crate) const fn changed(self) -> Self {
+        Self(self.0 | CHANGED | MOVED)
+    }
+
+    /// The word of the same live area with another size: of `self`, only how it is mapped stays.
+    pub(crate) const fn resized(self, to: Self) -> Self {
+        Self(to.0 | self.0 & (CHANGED | MOVED))
+    }
 }
 
 #[cfg(test)]
@@ -130,6 +146,12 @@ mod tests {
             assert_eq!(word.usable_bytes(), pages as usize * PAGE_BYTES);
             assert!(word.is_live() && !word.is_free() && !word.is_moved());
             assert_eq!((word.moved().is_moved(), word.moved().requested_bytes()), (true, size));
+            let changed = word.changed();
+            assert!(
+                changed.is_live() && changed.is_moved() && changed.is_changed() && !word.moved().is_changed()
+            );
+            assert_eq!((changed.pages(), changed.requested_bytes()), (pages, size));
+            assert_eq!(changed.resized(Word::live(1, 5)), Word::live(1, 5).changed());
         }
         let tailed = Word::live(3, 5000).tailed(1);
         assert_eq!((tailed.pages(), tailed.usable_bytes(), tailed.requested_bytes()), (3, 8192, 5000));

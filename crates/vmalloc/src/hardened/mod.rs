@@ -40,6 +40,7 @@
 //! Scudo's secondary allocator (areas at the end of their pages, a quarantine without access), FreeBSD's `memguard`, Linux's KFENCE
 //! (`mm/kfence`: canaries beside objects, alternating ends) for what they find; the moving of pages is our own.
 
+mod changed;
 mod fork;
 mod known;
 mod owned;
@@ -197,7 +198,7 @@ impl<O: Os> Hard<O> {
         // SAFETY: this function's contract.
         let (room, tag) = unsafe { self.claim(at) }?;
         self.check(&room, tag)?;
-        self.retire(room);
+        self.retire(room, tag);
         Ok(())
     }
 
@@ -222,8 +223,11 @@ impl<O: Os> Hard<O> {
         Ok((unsafe { Room::claim(page, tag.pages()) }, tag))
     }
 
-    /// Looks at the canary of an area.
+    /// Looks at the canary of an area, if that can be read.
     fn check(&self, room: &Room, tag: Tag) -> Result<(), Fault> {
+        if tag.is_changed() {
+            return Ok(());
+        }
         match self.window.spoiled(room, tag, self.canary.of(room.page())) {
             None => Ok(()),
             Some(offset) => Err(Fault::Spoiled {
@@ -235,9 +239,10 @@ impl<O: Os> Hard<O> {
     }
 
     /// Closes the room of an area that was freed, and keeps its pages, if that pays.
-    fn retire(&self, mut room: Room) {
+    fn retire(&self, mut room: Room, tag: Tag) {
         let pages = room.pages();
-        let mut next = if self.may_keep(&room) { self.next_room(pages) } else { None };
+        let keeps = !self.renew(&mut room, tag) && self.may_keep(&room);
+        let mut next = if keeps { self.next_room(pages) } else { None };
         let moved = next.as_mut().map_or(0, |next| self.window.hand_over(&mut room, next));
         self.close(&mut room);
         if moved == 0
@@ -394,13 +399,13 @@ impl<O: Os> Hard<O> {
             Err(fault) => {
                 // Another thread has freed it. The new room is as unused as it was.
                 self.window.put(to.page(), into.quarantined(self.frees.load(Ordering::Relaxed)));
-                self.retire(to);
+                self.retire(to, into);
                 return Err(fault);
             }
         };
         self.check(&from, tag)?;
         self.window.copy(&from, tag, &mut to, into);
-        self.retire(from);
+        self.retire(from, tag);
         self.window.put(to.page(), into);
         Ok(Ok(into_pointer(to, into)))
     }

@@ -1,9 +1,9 @@
 //! What is known of an area, in the tag of its first page.
 //!
 //! ```text
-//!   63   58 57    46 45   34 33        2 1     0
-//!   |  0   | offset | slack |   pages   | state |      live: 1. Where the area begins in its first page; what was not asked for
-//!   |         when          |   pages   | state |      quarantined: 2, released: 3. The frees counted until then; 0: never
+//!   63 59   58    57    46 45   34 33        2 1     0
+//!   |  0 | changed | offset | slack |   pages   | state |      live: 1. Where the area begins in its first page; what was not asked for
+//!   |            when             |   pages   | state |      quarantined: 2, released: 3. The frees counted until then; 0: never
 //! ```
 
 use crate::PAGE_BYTES;
@@ -14,6 +14,7 @@ const RELEASED: u64 = 3;
 const PAGES_AT: u32 = 2;
 const SLACK_AT: u32 = 34;
 const OFFSET_AT: u32 = 46;
+const CHANGED: u64 = 1 << 58;
 const IN_PAGE: u64 = PAGE_BYTES as u64 - 1;
 /// Pages that a tag can tell.
 pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
@@ -46,6 +47,16 @@ impl Tag {
         let slack = (size as u64).wrapping_neg() & IN_PAGE;
         let offset = if align < PAGE_BYTES { slack & !(align as u64 - 1) } else { 0 };
         Self(offset << OFFSET_AT | slack << SLACK_AT | pages << PAGES_AT | LIVE)
+    }
+
+    /// The same area, whose mappings the program changed.
+    pub(crate) const fn changed(self) -> Self {
+        Self(self.0 | CHANGED)
+    }
+
+    /// Tells that of a live area.
+    pub(crate) const fn is_changed(self) -> bool {
+        self.0 & CHANGED != 0
     }
 
     /// The same area, taken back as the nth.
@@ -115,6 +126,9 @@ mod tests {
             let tag = Tag::live(size, align);
             assert_eq!((tag.pages(), tag.offset(), tag.requested_bytes()), (pages, offset, size));
             assert_eq!(tag.state(), State::Live);
+            let changed = tag.changed();
+            assert!(changed.is_changed() && !tag.is_changed() && !tag.changed().quarantined(7).is_changed());
+            assert_eq!((changed.pages(), changed.offset(), changed.requested_bytes()), (pages, offset, size));
             // Nothing is left behind it but what the alignment leaves.
             let behind = pages as usize * PAGE_BYTES - offset - size;
             assert!(behind < align && offset % align.min(PAGE_BYTES) == 0);

@@ -339,6 +339,12 @@ impl<O: Os> Window<O> {
         }
     }
 
+    /// Maps fresh pages over an open room; `false` if the system refuses.
+    pub(crate) fn renew(&self, room: &mut Room) -> bool {
+        // SAFETY: the room is the caller's alone.
+        unsafe { self.host.os().renew(room.span()) }.is_ok()
+    }
+
     fn clear(&self, room: &mut Room) {
         // SAFETY: open, and the caller's alone.
         unsafe { pointer(room.span().at).write_bytes(0, room.span().bytes) };

@@ -46,8 +46,6 @@ pub(super) struct Central<O: Os> {
     gaps: u64,
     /// Fewest dirty pages since the last decay.
     low: u64,
-    /// Areas, and parts of them, whose pages are a mapping of their own.
-    pub(super) moved: u64,
     /// Pages that a failed move made useless.
     pub(super) retired: u64,
     /// Pages in the hands of a purge.
@@ -77,7 +75,6 @@ impl<O: Os> Central<O> {
         spare: 1,
         gaps: 1,
         low: 0,
-        moved: 0,
         retired: 0,
         leaving: 0,
         refilled: 0,
@@ -499,7 +496,7 @@ impl<O: Os> Heap<O> {
                 // Without a lock; no run is large because of its guard.
                 drop(held.take());
                 if !self.unguard(&mut run) {
-                    self.retire(run);
+                    self.retire(&mut self.zone_of(run.page()), run);
                     continue;
                 }
             }

@@ -148,7 +148,8 @@ impl<O: Os> Heap<O> {
         }
         let page = (at / PAGE_BYTES) as u64;
         if self.run_pages(size) == word.pages() && at.is_multiple_of(layout.align()) {
-            if !self.change(page, word, Word::live(word.pages(), size).tailed(self.guards.tail)) {
+            let to = word.resized(Word::live(word.pages(), size).tailed(self.guards.tail));
+            if !self.change(page, word, to) {
                 return Err(self.refusal(at).into());
             }
             // SAFETY: live, and the caller's alone for this call.
@@ -172,7 +173,7 @@ impl<O: Os> Heap<O> {
         // Whoever asked how much he could use may have used all of it.
         self.arena.copy(&from, &mut to, 0, word.usable_bytes().min(size));
         self.zero_rest(&mut to, word, size, fill, used);
-        self.keep(from);
+        self.give_up(from, word);
         Ok(into_pointer(to))
     }
 

@@ -35,7 +35,8 @@ pub struct Stats {
     pub purged_bytes: u64,
     /// Areas handed out again from a magazine, ever: about, since two threads may count at once.
     pub cache_hits: u64,
-    /// Areas whose pages are a mapping of their own, since they were moved to grow.
+    /// Areas whose pages are a mapping of their own, since they were moved to grow, or whose mappings the program changed
+    /// ([`Vmalloc::renew_at_free`](crate::Vmalloc::renew_at_free)).
     pub moved_areas: u64,
     /// Areas that grew where they were, ever.
     pub grown_in_place: u64,
@@ -100,7 +101,7 @@ impl<O: Os> Heap<O> {
             (cached, hits) = (cached + held.pages, hits + held.hits);
         }
         let (mut dirty, mut elsewhere, mut busy, mut committed) = (0, 0, 0, 0);
-        let (mut purged, mut refilled, mut refused, mut moved, mut retired) = (0, 0, 0, 0, 0);
+        let (mut purged, mut refilled, mut refused, mut retired) = (0, 0, 0, 0);
         for zone in 0..ZONES {
             let central = self.zone(zone);
             dirty += central.dirty_pages();
@@ -109,7 +110,7 @@ impl<O: Os> Heap<O> {
             committed += self.arena.committed_pages(zone);
             (purged, refused) = (purged + central.purged, refused + central.refused);
             refilled += central.refilled;
-            (moved, retired) = (moved + central.moved, retired + central.retired);
+            retired += central.retired;
         }
         Stats {
             arena_bytes: self.arena.whole().len_bytes() as usize,
@@ -121,7 +122,7 @@ impl<O: Os> Heap<O> {
             refilled_bytes: refilled * PAGE_BYTES as u64,
             purged_bytes: purged * PAGE_BYTES as u64,
             cache_hits: hits,
-            moved_areas: moved,
+            moved_areas: self.moved.load(Ordering::Relaxed),
             grown_in_place: self.growth.in_place.load(Ordering::Relaxed),
             grown_by_move: self.growth.moved.load(Ordering::Relaxed),
             copies: self.growth.copied.load(Ordering::Relaxed),

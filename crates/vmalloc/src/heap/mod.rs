@@ -51,6 +51,7 @@
 //! Our own; what it stands for: Linux `mm/vmalloc.c` (`__vmalloc_node`, `vfree`), with pages that stay.
 
 mod carve;
+mod changed;
 mod cold;
 mod guards;
 mod info;
@@ -123,6 +124,10 @@ pub(crate) struct Heap<O: Os> {
     // Atomic, each alone.
     worker: Worker,
     big: Big,
+    /// Areas whose pages are a mapping of their own, or may be several.
+    moved: AtomicU64,
+    /// The page of the area that somebody changed last; a hint.
+    changed: AtomicU64,
     /// An `mremap` failed for want of memory or mappings: no more of them.
     remaps_off: AtomicBool,
     growth: Growth,
@@ -254,12 +259,18 @@ impl<O: Os> Heap<O> {
     pub(crate) unsafe fn free(&self, at: usize) -> Result<(), FreeError> {
         // SAFETY: this function's contract.
         let (run, word) = unsafe { self.claim(at) }?;
-        if word.is_moved() {
-            self.free_moved(run);
-            return Ok(());
-        }
-        self.keep(run);
+        self.give_up(run, word);
         Ok(())
+    }
+
+    /// Keeps the run of an area that was claimed, or maps it anew.
+    #[inline(always)]
+    pub(super) fn give_up(&self, run: Run, word: Word) {
+        if word.is_moved() {
+            self.free_moved(run, word);
+        } else {
+            self.keep(run);
+        }
     }
 
     /// Keeps a freed run where it is found first.

@@ -97,6 +97,8 @@ impl<O: Os> Heap<O> {
         kept_max: 0,
         guards: Guards::none(),
         moved_max: 0,
+        moved: AtomicU64::new(0),
+        changed: AtomicU64::new(0),
         purge: Mutex::new(()),
         refill: Mutex::new(()),
         #[cfg(not(loom))]

@@ -32,7 +32,7 @@
 use super::carve::Central;
 use super::{Fill, Heap};
 use crate::PAGE_BYTES;
-use crate::arena::{HUGE, HUGE_PAGES, Run, SMALL, ZONES, address, into_pointer};
+use crate::arena::{HUGE, HUGE_PAGES, Run, SMALL, address, into_pointer};
 use crate::error::ResizeError;
 use crate::os::{Errno, Os};
 use crate::word::Word;
@@ -120,7 +120,7 @@ impl<O: Os> Heap<O> {
                         self.remaps_off.store(true, Ordering::Relaxed);
                     }
                     if !usable {
-                        self.retire(to);
+                        self.retire(&mut self.zone_of(to.page()), to);
                         (to, used) = match self.carve(layout, false) {
                             Ok(other) => other,
                             Err(error) => {
@@ -137,7 +137,7 @@ impl<O: Os> Heap<O> {
         self.arena.copy(&from, &mut to, address(moved), end);
         self.zero_rest(&mut to, word, size, fill, used);
         if word.is_moved() {
-            self.free_moved(from);
+            self.free_moved(from, word);
         } else {
             self.give_moved(from, moved);
         }
@@ -181,7 +181,7 @@ impl<O: Os> Heap<O> {
             && !word.is_moved()
             && pages >= word.pages()
             && !self.remaps_off.load(Ordering::Relaxed)
-            && (0..ZONES).map(|zone| self.zone(zone).moved).sum::<u64>() < self.moved_max
+            && self.moved.load(Ordering::Relaxed) < self.moved_max
     }
 
     /// Moves the pages that have the first `end` bytes, or as many of them as is best; how many were moved.
@@ -218,15 +218,10 @@ impl<O: Os> Heap<O> {
 
     /// Enters an area whose mapping has moved.
     fn remapped(&self, from: Run, word: Word, to: &Run, size: usize) {
-        let mut central = self.zone_of(to.page());
-        central.moved += 1;
+        self.moved.fetch_add(1, Ordering::Relaxed);
         self.arena.put(to.page(), Word::live(to.pages(), size).moved());
-        drop(central);
         let mut central = self.zone_of(from.page());
-        if word.is_moved() {
-            central.moved -= 1;
-        }
-        let dirty = self.give_fresh(&mut central, from);
+        let dirty = self.give_fresh(&mut central, from, word);
         drop(central);
         self.settle(dirty);
     }
@@ -241,32 +236,40 @@ impl<O: Os> Heap<O> {
 
     /// Frees a run that is a mapping of its own.
     #[cold]
-    pub(super) fn free_moved(&self, run: Run) {
+    pub(super) fn free_moved(&self, mut run: Run, word: Word) {
+        self.moved.fetch_sub(1, Ordering::Relaxed);
+        if self.guards.tail > 0 && !self.unguard(&mut run) {
+            return self.retire(&mut self.zone_of(run.page()), run);
+        }
         let mut central = self.zone_of(run.page());
-        let dirty = self.give_fresh(&mut central, run);
-        central.moved -= 1;
+        let dirty = self.give_fresh(&mut central, run, word);
         drop(central);
         self.settle(dirty);
     }
 
     /// Maps fresh pages over a run; its blocks are clean then, and what is left at its ends dirty: how many pages, for
     /// [`settle`](Self::settle).
-    pub(super) fn give_fresh(&self, central: &mut Central<O>, mut run: Run) -> u64 {
+    pub(super) fn give_fresh(&self, central: &mut Central<O>, mut run: Run, word: Word) -> u64 {
         let (range, before) = (run.range(), central.dirty_pages());
-        let renewed = self.arena.renew(&mut run).is_ok();
-        central.add_dirty(run);
-        if renewed {
+        if self.arena.renew(&mut run).is_ok() {
+            central.add_dirty(run);
             central.launder(range);
         } else {
             central.refused += 1;
+            if word.is_changed() {
+                // What the program made of it, nobody else can use; its pages go, if the system takes them.
+                let _kept = self.arena.discard(core::slice::from_mut(&mut run));
+                self.retire(central, run);
+            } else {
+                central.add_dirty(run);
+            }
         }
         central.dirty_pages().saturating_sub(before)
     }
 
     /// Gives a run to nobody any more.
     #[cold]
-    pub(super) fn retire(&self, run: Run) {
-        let mut central = self.zone_of(run.page());
+    pub(super) fn retire(&self, central: &mut Central<O>, run: Run) {
         self.arena.put(run.page(), Word::free(run.pages()));
         central.retired += run.pages();
     }

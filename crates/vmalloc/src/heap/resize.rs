@@ -96,10 +96,7 @@ impl<O: Os> Heap<O> {
     /// Gives up all pages but those for `size`.
     fn shrink_in_place(&self, page: u64, word: Word, size: usize) -> Result<bool, ResizeError> {
         let pages = size.div_ceil(PAGE_BYTES) as u64;
-        let mut to = Word::live(pages, size);
-        if word.is_moved() {
-            to = to.moved();
-        }
+        let to = word.resized(Word::live(pages, size));
         if pages == word.pages() {
             return if self.change(page, word, to) {
                 Ok(true)
@@ -117,7 +114,7 @@ impl<O: Os> Heap<O> {
         // SAFETY: the tail of a live area that has become shorter.
         let tail = unsafe { Run::claim(page + pages, word.pages() - pages) };
         let dirty = if word.is_moved() {
-            self.give_fresh(&mut central, tail)
+            self.give_fresh(&mut central, tail, word)
         } else {
             central.add_dirty(tail);
             word.pages() - pages
@@ -150,10 +147,7 @@ impl<O: Os> Heap<O> {
             return false;
         }
         let taken = pieces.iter().take_while(|piece| self.take_piece(central, piece)).count();
-        let mut to = Word::live(pages, size);
-        if word.is_moved() {
-            to = to.moved();
-        }
+        let to = word.resized(Word::live(pages, size));
         if taken < count || !self.change(page, word, to) {
             for piece in &pieces[..taken] {
                 if piece.dirty {

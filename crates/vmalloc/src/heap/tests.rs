@@ -1,5 +1,6 @@
 //! Tests of the heap on a system that can be told to refuse.
 
+mod changed;
 mod growth;
 mod guarded;
 mod system;

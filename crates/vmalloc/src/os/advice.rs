@@ -10,7 +10,7 @@
 //! # Source
 //! `man 2 process_madvise`, `man 2 madvise`.
 
-use super::linux::{done, errno, mmap, pointer, process_id};
+use super::linux::{errno, madvise, mmap, pointer, process_id};
 use super::plain::is_plain;
 use super::{Errno, Huge, Span};
 use core::ffi::{c_int, c_long};
@@ -69,7 +69,7 @@ impl Advisor {
             return Err(Errno(libc::ENOSYS));
         }
         // SAFETY: the caller has it to himself.
-        done(unsafe { libc::madvise(pointer(span.at), span.bytes, GUARD_INSTALL) })
+        unsafe { madvise(span, GUARD_INSTALL) }
     }
 
     /// Makes it usable again.
@@ -78,7 +78,7 @@ impl Advisor {
     /// As [`discard`](Self::discard).
     pub(super) unsafe fn unguard(&self, span: Span) -> Result<(), Errno> {
         // SAFETY: the caller has it to himself.
-        done(unsafe { libc::madvise(pointer(span.at), span.bytes, GUARD_REMOVE) })
+        unsafe { madvise(span, GUARD_REMOVE) }
     }
 
     pub(super) fn can_guard(&self) -> bool {
@@ -103,7 +103,7 @@ impl Advisor {
             Huge::No => libc::MADV_NOHUGEPAGE,
         };
         // SAFETY: the caller's reservation, of which no byte changes.
-        done(unsafe { libc::madvise(pointer(span.at), span.bytes, advice) })
+        unsafe { madvise(span, advice) }
     }
 
     /// Gives the first spans back, up to a batch; how many bytes. `how` is one of the ways of `batches`.
@@ -180,7 +180,7 @@ impl Advisor {
         let bytes = crate::PAGE_BYTES;
         let Ok(at) = mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0) else { return false };
         // SAFETY: mapped a moment ago.
-        let guarded = unsafe { libc::madvise(pointer(at), bytes, GUARD_INSTALL) } == 0;
+        let guarded = unsafe { madvise(Span { at, bytes }, GUARD_INSTALL) }.is_ok();
         // SAFETY: as before.
         let _gone = unsafe { libc::munmap(pointer(at), bytes) };
         self.guards.store(if guarded { YES } else { NO }, Ordering::Relaxed);
@@ -199,12 +199,12 @@ fn open_self() -> Result<c_int, Errno> {
 /// Gives a span back, locked or not. Whoever calls has it to himself.
 pub(super) fn discard_one(span: Span) -> Result<(), Errno> {
     // SAFETY: this function's contract; the pages become zeros.
-    let gone = done(unsafe { libc::madvise(pointer(span.at), span.bytes, libc::MADV_DONTNEED) });
+    let gone = unsafe { madvise(span, libc::MADV_DONTNEED) };
     if gone != Err(Errno(libc::EINVAL)) {
         return gone;
     }
     // SAFETY: as before. A kernel that does not know this says so, as it did of the other.
-    done(unsafe { libc::madvise(pointer(span.at), span.bytes, DONTNEED_LOCKED) })
+    unsafe { madvise(span, DONTNEED_LOCKED) }
 }
 
 #[cfg(test)]

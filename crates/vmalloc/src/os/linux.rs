@@ -74,7 +74,7 @@ impl Os for Linux {
     unsafe fn commit(&self, span: Span) -> Result<(), Errno> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: part of the caller's reservation; giving access to it takes nothing from anybody.
-        done(unsafe { libc::mprotect(pointer(span.at), span.bytes, access) })
+        unsafe { protect(span, access) }
     }
 
     unsafe fn discard(&self, spans: &[Span]) -> Result<(), (usize, Errno)> {
@@ -156,7 +156,7 @@ impl Os for Linux {
 
     unsafe fn forbid(&self, span: Span) -> Result<(), Errno> {
         // SAFETY: the caller has the span to himself.
-        done(unsafe { libc::mprotect(pointer(span.at), span.bytes, libc::PROT_NONE) })
+        unsafe { protect(span, libc::PROT_NONE) }
     }
 
     fn resident(&self, span: Span, seen: &mut [u8]) -> Result<(), Errno> {
@@ -287,6 +287,26 @@ pub(super) fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Resu
         return Err(Errno(libc::EEXIST));
     }
     Ok(mapped)
+}
+
+/// `mprotect`, by its number: the preload has a function of that name, for the program's own calls.
+///
+/// # Safety
+/// The caller has the span to himself, or takes nothing from anybody.
+unsafe fn protect(span: Span, access: c_int) -> Result<(), Errno> {
+    let (at, bytes) = (pointer(span.at), span.bytes);
+    // SAFETY: this function's contract.
+    done(unsafe { libc::syscall(libc::SYS_mprotect, at, bytes, access) } as c_int)
+}
+
+/// `madvise`, in the same way.
+///
+/// # Safety
+/// As the advice.
+pub(super) unsafe fn madvise(span: Span, advice: c_int) -> Result<(), Errno> {
+    let (at, bytes) = (pointer(span.at), span.bytes);
+    // SAFETY: this function's contract.
+    done(unsafe { libc::syscall(libc::SYS_madvise, at, bytes, advice) } as c_int)
 }
 
 /// An address as the system wants it.

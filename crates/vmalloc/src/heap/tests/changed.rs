@@ -1,0 +1,69 @@
+//! Areas whose mappings the program changed.
+
+use super::*;
+
+#[test]
+fn what_was_changed_is_mapped_anew_when_it_is_freed_and_nothing_else_is() {
+    for guards in [false, true] {
+        let shim = Shim::default();
+        let plan = Plan {
+            arena_bytes_max: 1 << 34,
+            kept_bytes_max: 64 * MIB,
+            huge_pages: HugePages::Never,
+            guards,
+            decay: None,
+        };
+        let mut twin = Twin::new(Owned::new(shim.clone(), plan).unwrap());
+        for bytes in [5000, 300_000, 3 * MIB] {
+            let [below, at, above] = [0; 3].map(|_| twin.alloc(bytes, 1, Fill::Any).unwrap());
+            let pages = bytes.next_multiple_of(PAGE_BYTES);
+            // One byte of the last page, twice; nothing that is not live.
+            twin.heap.renew_at_free(at + pages - 1, 1);
+            twin.heap.renew_at_free(at, pages);
+            twin.heap.renew_at_free(0, PAGE_BYTES);
+            twin.heap.renew_at_free(usize::MAX, 9);
+            assert_eq!(twin.heap.stats().moved_areas, 1);
+            // It is so with another size, too: what it gives up is mapped anew at once.
+            let renewals = shim.calls(Call::Renew);
+            let at = twin.resize(at, bytes - 4096, Fill::Any).unwrap();
+            assert_eq!(
+                (shim.calls(Call::Renew) - renewals, twin.heap.stats().moved_areas),
+                (1, u64::from(!guards))
+            );
+            for (at, more) in [(below, 0), (above, 0), (at, u64::from(!guards))] {
+                let renewals = shim.calls(Call::Renew);
+                twin.free(at);
+                assert_eq!(shim.calls(Call::Renew) - renewals, more);
+            }
+            assert_eq!(twin.heap.stats().moved_areas, 0);
+            // Several at once.
+            let ats = [0; 4].map(|_| twin.alloc(bytes, 1, Fill::Any).unwrap());
+            let (low, high) = (ats.iter().min().unwrap(), ats.iter().max().unwrap());
+            twin.heap.renew_at_free(low + 1, high - low);
+            assert_eq!(twin.heap.stats().moved_areas, 4);
+            ats.into_iter().for_each(|at| twin.free(at));
+            twin.check();
+        }
+        twin.end();
+    }
+}
+
+#[test]
+fn a_changed_area_that_cannot_be_mapped_anew_is_nobodys_any_more() {
+    let shim = Shim::default();
+    let mut twin = Twin::new(heap_on(HugePages::Never, &shim, 1 << 32, 64 * MIB));
+    let at = twin.alloc(MIB, 1, Fill::Any).unwrap();
+    twin.heap.renew_at_free(at, MIB);
+    shim.refuse(Call::Renew, 0);
+    let at = twin.resize(at, MIB / 2, Fill::Any).unwrap();
+    assert_eq!(twin.heap.stats().retired_bytes, MIB / 2);
+    twin.free(at);
+    assert_eq!((twin.heap.stats().retired_bytes, twin.heap.stats().moved_areas), (MIB, 0));
+    for _ in 0..64 {
+        let other = twin.alloc(MIB / 4, 1, Fill::Any).unwrap();
+        assert!(!(at..at + MIB).contains(&other));
+    }
+    shim.allow();
+    twin.check();
+    twin.end();
+}
