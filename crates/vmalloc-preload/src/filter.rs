@@ -21,7 +21,7 @@ const INSTALLS: core::ops::RangeInclusive<c_long> = 0..=1;
 /// # Safety
 /// As that of the number.
 #[inline(always)]
-unsafe fn call(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> c_long {
+pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> c_long {
     let answer: c_long;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: this function's contract.
@@ -61,6 +61,7 @@ pub unsafe extern "C" fn syscall(
     {
         vmalloc::plain_calls_only();
     }
+    crate::change::note_number(number, a, b);
     // SAFETY: this function's contract.
     unsafe { call(number, [a, b, c, d, e, f]) }
 }

@@ -42,6 +42,7 @@
 //! | `next` | the definitions behind this library's |
 //! | `large` | the allocator of the process |
 //! | `filter` | notices a filter of system calls before it is installed |
+//! | `change` | notices what the program does to its own mappings |
 //! | `fault` | says what a fault in the hardened profile was |
 //! | `conf` | `VMALLOC_CONF` |
 //! | `start` | the constructor, and the statistics at the end |
@@ -51,6 +52,8 @@
 
 pub mod abi;
 mod boot;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub mod change;
 mod conf;
 mod fault;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -108,3 +108,8 @@ fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
         everywhere("limits.c", &["overcommit"], &[""]);
     }
 }
+
+#[test]
+fn what_a_program_changed_of_its_memory_nobody_inherits() {
+    everywhere("changes.c", &[], &["", "threshold:4K", "budget:0", "hardened:true"]);
+}

@@ -1,0 +1,125 @@
+//! Notices that the program changes how its own memory is mapped, so that nobody inherits that when it was freed.
+//!
+//! # Theory
+//! The C library unmaps what is large when it is freed: access, locks, policies and what a fork does to it end with it, and programs rely on
+//! that. So the functions that change these are here as well. They tell the allocator, which has fresh pages mapped over such an area at its
+//! free, and make the call. What changes no contents and no fault of anybody is not told: advice for huge pages (NumPy gives it for
+//! each of its large arrays), for reading ahead, and access to read and write, which all areas have.
+//!
+//! By its number, a call of these two is not noticed: so the allocator makes its own. What is mapped over an area (`mmap` with
+//! `MAP_FIXED`) is the program's to undo.
+//! # Source
+//! `man 2 mprotect`, `man 2 madvise`, `man 2 mlock`, `man 2 mbind`; kernel `include/uapi/asm-generic/mman-common.h`.
+
+use crate::filter::call;
+use crate::large;
+use core::ffi::{c_int, c_long, c_uint, c_void};
+
+/// What nobody else may have.
+const ADVICE: [c_int; 5] = [
+    libc::MADV_DONTFORK,
+    libc::MADV_WIPEONFORK,
+    libc::MADV_DONTDUMP,
+    libc::MADV_MERGEABLE,
+    // `MADV_GUARD_INSTALL`
+    102,
+];
+
+/// Calls that change mappings and have no function here. Each takes an address and a number of bytes first.
+const NUMBERS: [c_long; 6] = [
+    libc::SYS_mbind,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_pkey_mprotect,
+    // `set_mempolicy_home_node`, `mseal`
+    450,
+    462,
+];
+
+fn note(at: *const c_void, bytes: usize) {
+    if let Some(memory) = large::if_made() {
+        memory.renew_at_free(at.cast(), bytes);
+    }
+}
+
+/// Before a call by its number.
+pub(crate) fn note_number(number: c_long, at: c_long, bytes: c_long) {
+    if NUMBERS.contains(&number) {
+        note(core::ptr::without_provenance(at.cast_unsigned() as usize), bytes.cast_unsigned() as usize);
+    }
+}
+
+/// Makes a call of the system with an address and a number of bytes.
+///
+/// # Safety
+/// As that of the number.
+unsafe fn change(number: c_long, at: *const c_void, bytes: usize, more: [c_int; 2]) -> c_int {
+    let [more, most] = more.map(c_long::from);
+    let (at, bytes) = (at.addr().cast_signed() as c_long, bytes.cast_signed() as c_long);
+    // SAFETY: this function's contract.
+    let answer = unsafe { call(number, [at, bytes, more, most, 0, 0]) };
+    answer as c_int
+}
+
+/// `mprotect`.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mprotect(at: *mut c_void, bytes: usize, access: c_int) -> c_int {
+    if access != libc::PROT_READ | libc::PROT_WRITE {
+        note(at, bytes);
+    }
+    // SAFETY: this function's contract.
+    unsafe { change(libc::SYS_mprotect, at, bytes, [access, 0]) }
+}
+
+/// `pkey_mprotect`. Without a key it is `mprotect`, which a kernel that has no keys knows.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pkey_mprotect(at: *mut c_void, bytes: usize, access: c_int, key: c_int) -> c_int {
+    if key == -1 {
+        // SAFETY: this function's contract.
+        return unsafe { mprotect(at, bytes, access) };
+    }
+    note(at, bytes);
+    // SAFETY: as before.
+    unsafe { change(libc::SYS_pkey_mprotect, at, bytes, [access, key]) }
+}
+
+/// `madvise`.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -> c_int {
+    if ADVICE.contains(&advice) {
+        note(at, bytes);
+    }
+    // SAFETY: this function's contract.
+    unsafe { change(libc::SYS_madvise, at, bytes, [advice, 0]) }
+}
+
+/// `mlock`.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mlock(at: *const c_void, bytes: usize) -> c_int {
+    note(at, bytes);
+    // SAFETY: this function's contract.
+    unsafe { change(libc::SYS_mlock, at, bytes, [0, 0]) }
+}
+
+/// `mlock2`.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mlock2(at: *const c_void, bytes: usize, flags: c_uint) -> c_int {
+    note(at, bytes);
+    // SAFETY: this function's contract.
+    unsafe { change(libc::SYS_mlock2, at, bytes, [flags.cast_signed(), 0]) }
+}

@@ -1,0 +1,92 @@
+// What a program changes of its own memory ends when it frees that: whoever has the addresses next reads and writes them, keeps them in a
+// child, and has locked nothing. As with the C library's malloc, which unmaps what is large.
+#include "check.h"
+#include <errno.h>
+#include <malloc.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SIZE = 3 << 20, MANY = 8 };
+
+static void *fresh(size_t bytes) {
+    void *area;
+    CHECK(posix_memalign(&area, 4096, bytes) == 0);
+    memset(area, 1, bytes);
+    return area;
+}
+
+static long locked_kib(void) {
+    char line[256];
+    long kib = -1;
+    FILE *file = fopen("/proc/self/status", "r");
+    CHECK(file);
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "VmLck: %ld", &kib) == 1)
+            break;
+    fclose(file);
+    return kib;
+}
+
+// Takes memory that must be as any other.
+static void use(void) {
+    char *areas[MANY];
+    for (int at = 0; at < MANY; at++) {
+        CHECK((areas[at] = malloc(SIZE - at * 40000)));
+        memset(areas[at], 7, SIZE - at * 40000);
+    }
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        for (int at = 0; at < MANY; at++)
+            for (int byte = 0; byte < SIZE - at * 40000; byte += 1000)
+                CHECK(areas[at][byte] == 7);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    for (int at = 0; at < MANY; at++)
+        free(areas[at]);
+}
+
+static void change(int how, char *area, size_t bytes) {
+    int done = 0;
+    switch (how) {
+    case 0: done = mprotect(area, bytes, PROT_READ); break;
+    case 1: done = mprotect(area + 8192, 4096, PROT_NONE); break;
+    case 2: done = madvise(area, bytes, MADV_DONTFORK); break;
+    case 3: done = madvise(area + bytes - 4096, 4096, MADV_WIPEONFORK); break;
+    case 4: done = mlock(area, 1 << 16); break;
+    case 5: done = syscall(SYS_mlock, area, 1 << 16); break;
+    case 6: done = pkey_mprotect(area, bytes, PROT_READ, -1); break;
+    case 7: done = madvise(area, 1 << 16, 102); break; // MADV_GUARD_INSTALL: before Linux 6.13 there is none
+    }
+    CHECK(done == 0 || errno == EINVAL || errno == ENOMEM || errno == EPERM || errno == ENOSYS);
+}
+
+int main(void) {
+    // So that the C library itself unmaps each.
+    mallopt(M_MMAP_THRESHOLD, 64 << 10);
+    long before = locked_kib();
+    for (int how = 0; how < 8; how++)
+        for (size_t bytes = SIZE; bytes > 100000; bytes /= 4) {
+            char *area = fresh(bytes);
+            change(how, area, bytes & -4096ul);
+            free(area);
+            use();
+        }
+    // Another size first; what nobody can read has no other.
+    for (int how = 2; how < 6; how++) {
+        char *area = fresh(SIZE);
+        change(how, area, SIZE);
+        area = realloc(area, SIZE / 2);
+        CHECK(area && area[5] == 1);
+        area = realloc(area, 4 * SIZE);
+        CHECK(area && area[SIZE / 2 - 1] == 1);
+        free(area);
+        use();
+    }
+    CHECK(locked_kib() == before);
+    return 0;
+}
