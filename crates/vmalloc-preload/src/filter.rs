@@ -66,16 +66,6 @@ pub unsafe extern "C" fn syscall(
     unsafe { call(number, [a, b, c, d, e, f]) }
 }
 
-/// Before a limit or a lock would count what nobody uses.
-fn addresses_count(resource: c_long, limit: *const libc::rlimit) {
-    // SAFETY: null, or a limit of the caller's.
-    let limit = unsafe { limit.as_ref() };
-    let lowered = limit.is_some_and(|limit| limit.rlim_cur != libc::RLIM_INFINITY);
-    if resource == c_long::from(libc::RLIMIT_AS) && lowered {
-        crate::large::give_back_addresses();
-    }
-}
-
 /// `setrlimit`: a limit of addresses would be used up by those of the arena.
 ///
 /// # Safety
@@ -97,14 +87,15 @@ pub unsafe extern "C" fn prlimit(
     limit: *const libc::rlimit,
     old: *mut libc::rlimit,
 ) -> c_int {
-    // SAFETY: asks for a number.
-    if process == 0 || process == unsafe { libc::getpid() } {
-        addresses_count(resource.into(), limit);
-    }
-    let (limit, old) = (limit.addr().cast_signed() as c_long, old.addr().cast_signed() as c_long);
-    let words = [process.into(), resource.into(), limit, old, 0, 0];
+    let (to, old) = (limit.addr().cast_signed() as c_long, old.addr().cast_signed() as c_long);
+    let words = [process.into(), resource.into(), to, old, 0, 0];
     // SAFETY: this function's contract.
     let answer = unsafe { call(libc::SYS_prlimit64, words) };
+    // Afterwards, when the system has read what the pointers lead to, so that nothing here has to.
+    // SAFETY: asks for a number.
+    if answer == 0 && !limit.is_null() && (process == 0 || process == unsafe { libc::getpid() }) {
+        crate::large::limit_changed(resource);
+    }
     answer as c_int
 }
 

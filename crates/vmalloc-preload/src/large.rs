@@ -221,13 +221,24 @@ fn begin_in_children(call: unsafe extern "C" fn()) {
 
 /// Tells whether the address space of the process is limited to more than `bytes`.
 pub(crate) fn is_limit_above(bytes: usize) -> bool {
-    if vmalloc::is_plain() {
-        return false;
-    }
+    !vmalloc::is_plain() && is_limited(bytes)
+}
+
+fn is_limited(bytes: usize) -> bool {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: writes `limit`.
     let told = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
     told == 0 && limit.rlim_cur != libc::RLIM_INFINITY && limit.rlim_cur > bytes as libc::rlim_t
+}
+
+/// The program has set a limit: one of addresses would be used up by those of the arena.
+#[cold]
+pub(crate) fn limit_changed(resource: core::ffi::c_int) {
+    let _keep = crate::words::KeepErrno::new();
+    // Whoever made that call may make this one, under any filter.
+    if resource == libc::RLIMIT_AS as core::ffi::c_int && is_limited(0) {
+        give_back_addresses();
+    }
 }
 
 /// Leaves addresses to others who found none, or will; `true` if there are more of them than before.

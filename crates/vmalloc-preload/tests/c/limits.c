@@ -1,6 +1,7 @@
 // Limits count what is used: a process that limits its addresses late, or runs under a limit, or locks all of its memory, gets what the C
 // library's malloc alone would give; and what the system has for nobody is refused. The argument says which.
 #include "check.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,6 +27,9 @@ int main(int count, char **words) {
     switch (words[1][0]) {
     case 'l': // late
         free(malloc(1 << 20));
+        // What is no pointer is told, and nobody follows it.
+        CHECK(setrlimit(RLIMIT_CORE, (void *)8) == -1 && errno == EFAULT);
+        CHECK(setrlimit(RLIMIT_AS, (void *)8) == -1 && errno == EFAULT);
         limit(RLIMIT_AS, 600 << 20);
         small(400);
         free(malloc(50 << 20));
