@@ -15,7 +15,8 @@
 //! overcommit is refused (mode 2), only what is below the frontier is charged; `mlockall` populates no more than that.
 //!
 //! # Invariants
-//! - **AR1 frontier** pages of a zone below its frontier, and their words, are readable and writable; it never moves back.
+//! - **AR1 frontier** pages of a zone below its frontier, and their words, are readable and writable, clean pages of an arena that was shut excepted;
+//!   it never moves back.
 //! - **AR2 sole** whoever holds a [`Run`] has its pages to himself: they are below the frontier, and no other run, cached
 //!   item, dirty run or live area has any of them.
 //!
@@ -145,6 +146,8 @@ pub(crate) struct Arena<O: Os> {
     committed: [AtomicU64; ZONES],
     /// What is above the frontiers was given back: they move no more. Written under the locks of all zones.
     closed: AtomicBool,
+    /// Clean pages may have no access: whoever takes some asks for it. Each zone's under its lock.
+    shut: AtomicBool,
 }
 
 impl<O: Os> Arena<O> {
@@ -160,6 +163,7 @@ impl<O: Os> Arena<O> {
             huge_pages: HugePages::Never,
             committed: [const { AtomicU64::new(0) }; ZONES],
             closed: AtomicBool::new(false),
+            shut: AtomicBool::new(false),
         }
     }
 
@@ -188,6 +192,7 @@ impl<O: Os> Arena<O> {
                         huge_pages,
                         committed: [const { AtomicU64::new(0) }; ZONES],
                         closed: AtomicBool::new(false),
+                        shut: AtomicBool::new(false),
                     };
                     (0..ZONES).for_each(|zone| arena.advise(zone, span_of(arena.extent(zone))));
                     return Ok(arena);
@@ -338,19 +343,34 @@ impl<O: Os> Arena<O> {
         self.word(page).map_or(Word::from_bits(0), |place| Word::from_bits(place.load(Ordering::Acquire)))
     }
 
-    /// Moves the frontier of the zone that ends with page `end`, or has it, to there at least. Called under the zone's lock.
-    pub(crate) fn commit(&self, end: u64) -> Result<(), (Errno, usize)> {
+    /// Takes access from clean pages below the frontier of a zone, whose lock is held: `false` if the system refuses.
+    pub(crate) fn shut(&self, clean: VaRange) -> bool {
+        self.shut.store(true, Ordering::Relaxed);
+        // SAFETY: nobody has them, and whoever takes them calls `commit`.
+        unsafe { self.host.os().forbid(span_of(clean)) }.is_ok()
+    }
+
+    /// Moves the frontier of the zone that has a range above the end of that, at least, and gives access to the range. Called under the
+    /// zone's lock.
+    pub(crate) fn commit(&self, range: VaRange) -> Result<(), (Errno, usize)> {
+        let (start, end) = range.whole_pages();
         let zone = self.zone_of(end - 1);
         let (first, last) = self.extent(zone).whole_pages();
         let have = self.committed_pages(zone);
         let want = (end - first).min(last - first);
+        let shut = self.shut.load(Ordering::Relaxed);
+        if shut && start < first + have {
+            let below = Span { at: address(start), bytes: address(end.min(first + have) - start) };
+            // SAFETY: the pages' part of the reservation.
+            unsafe { self.host.os().commit(below) }.map_err(|errno| (errno, below.bytes))?;
+        }
         if want <= have {
             return Ok(());
         }
         if self.closed.load(Ordering::Relaxed) {
             return Err((Errno::NOMEM, address(want - have)));
         }
-        let step = (have / 4).clamp(STEP_PAGES_MIN, STEP_PAGES_MAX);
+        let step = if shut { 0 } else { (have / 4).clamp(STEP_PAGES_MIN, STEP_PAGES_MAX) };
         let eager = want.next_multiple_of(STEP_PAGES_MIN).max(have + step).min(last - first);
         // In steps as long as that is granted; then to where it must be, where every page is charged.
         match self.commit_to(zone, have, eager) {
@@ -496,6 +516,11 @@ mod tests {
         Arena::reserve(Host::open(shim.clone()).unwrap(), most, HugePages::Auto)
     }
 
+    /// The first pages from one on.
+    fn pages(first: u64, count: u64) -> VaRange {
+        VaRange::from_pages(first, first + count).unwrap()
+    }
+
     #[test]
     fn the_ladder_respects_the_limit_and_goes_down_where_it_is_refused() {
         let shim = Shim::default();
@@ -523,7 +548,7 @@ mod tests {
             let (first, last) = arena.extent(zone).whole_pages();
             assert!(arena.word(first).is_none());
             for end in [1, 3, 512, 513, 5000, 5001, last - first] {
-                arena.commit(first + end).unwrap();
+                arena.commit(pages(first, end)).unwrap();
                 let committed = arena.committed_pages(zone);
                 assert!(committed >= end);
                 for page in [0, end - 1, committed - 1] {
@@ -538,7 +563,7 @@ mod tests {
         }
         assert!(arena.word(arena.first() - 1).is_none() && arena.word(arena.first() + (1 << 18)).is_none());
         let calls = shim.calls(Call::Commit);
-        arena.commit(arena.first() + (1 << 18)).unwrap();
+        arena.commit(pages(arena.first(), 1 << 18)).unwrap();
         assert_eq!(shim.calls(Call::Commit), calls);
         // SAFETY: nobody uses it from here on.
         unsafe { arena.unmap() };
@@ -549,12 +574,12 @@ mod tests {
         let shim = Shim::default();
         let arena = arena(&shim, 1 << 30).unwrap();
         shim.refuse(Call::Commit, 0);
-        assert_eq!(arena.commit(arena.first() + 3), Err((Errno::NOMEM, 3 * PAGE_BYTES)));
+        assert_eq!(arena.commit(pages(arena.first(), 3)), Err((Errno::NOMEM, 3 * PAGE_BYTES)));
         assert_eq!(arena.committed_pages(SMALL), 0);
         shim.allow();
         // The eager step is refused, what must be is not.
         shim.refuse_commit_above(Some(8 * PAGE_BYTES));
-        assert_eq!(arena.commit(arena.first() + 3), Ok(()));
+        assert_eq!(arena.commit(pages(arena.first(), 3)), Ok(()));
         assert_eq!(arena.committed_pages(SMALL), 3);
     }
 }

@@ -493,6 +493,18 @@ impl Vmalloc {
         }
     }
 
+    /// Gives all freed memory back, as [`trim`](Self::trim), and takes access from its addresses until others are given them: `RLIMIT_DATA` counts
+    /// what can be written, though there is no page. Returns how many bytes may have had it; 0 in the hardened profile.
+    ///
+    /// Cost: a system call for each range, and from then on one for each that is not in a magazine. Locks: those of a trim, and of
+    /// each zone meanwhile.
+    pub fn shut(&self) -> usize {
+        match self.part() {
+            Part::Ordinary(heap) => heap.shut() as usize * crate::PAGE_BYTES,
+            Part::Hardened(_) => 0,
+        }
+    }
+
     /// Says that the program changes how `bytes` bytes from `start` on are mapped: protects or locks them, has children of a fork go without
     /// them, or the like (`mprotect`, `mlock`, `madvise`, `mbind`). When areas that they touch are freed, fresh pages are mapped over
     /// these, so that nobody inherits that. Without this call, whoever changes an area undoes it before he frees it. What an area grows

@@ -44,6 +44,8 @@ pub(super) struct Central<O: Os> {
     spare: u64,
     /// Clean gaps, or more.
     gaps: u64,
+    /// How often pages became clean, or came below the frontier, since access was taken from clean ones.
+    cleaned: u64,
     /// Fewest dirty pages since the last decay.
     low: u64,
     /// Pages that a failed move made useless.
@@ -74,6 +76,7 @@ impl<O: Os> Central<O> {
         block_pages: 1,
         spare: 1,
         gaps: 1,
+        cleaned: 0,
         low: 0,
         retired: 0,
         leaving: 0,
@@ -224,7 +227,8 @@ impl<O: Os> Central<O> {
             self.free_clean(area.range());
             return Err(AllocError::NoRecords);
         }
-        if let Err((errno, bytes)) = arena.commit(end) {
+        self.cleaned += 1;
+        if let Err((errno, bytes)) = arena.commit(area.range()) {
             self.free_clean(area.range());
             return Err(AllocError::Refused { call: Call::Commit, errno, bytes });
         }
@@ -278,7 +282,7 @@ impl<O: Os> Central<O> {
     pub(super) fn take_clean_at(&mut self, arena: &Arena<O>, range: VaRange) -> bool {
         let end = range.end().page_floor();
         self.cold.reserve((end - self.first).div_ceil(self.block_pages))
-            && arena.commit(end).is_ok()
+            && arena.commit(range).is_ok()
             && self.space.alloc_at(range).is_ok()
     }
 
@@ -307,6 +311,7 @@ impl<O: Os> Central<O> {
             self.free_areas(range);
             self.spare += 1;
             self.gaps += 1;
+            self.cleaned += 1;
         }
         self.space.purge(Purge::Full);
         self.refund();
@@ -316,6 +321,7 @@ impl<O: Os> Central<O> {
     pub(super) fn free_clean(&mut self, range: VaRange) {
         self.free_areas(range);
         self.gaps += 1;
+        self.cleaned += 1;
         self.space.purge(Purge::Full);
     }
 
@@ -336,6 +342,11 @@ impl<O: Os> Central<O> {
             let around = self.space.find_enclosing(at).filter(|area| area.range.start() < at);
             around.is_none() || self.space.split(at).is_ok()
         })
+    }
+
+    /// Whether pages became clean since the last time.
+    pub(super) fn has_cleaned(&mut self) -> bool {
+        core::mem::take(&mut self.cleaned) > 0
     }
 
     /// How many pages nobody needed since the last time.

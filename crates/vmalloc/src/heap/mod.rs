@@ -44,7 +44,7 @@
 //!   purge  >  refill  >  { a magazine | a zone }  >  chunks of records
 //! ```
 //! Magazines and zones never nest, except for the time of a fork, which takes all of them in this order. System calls happen
-//! under the lock of a zone only to move its frontier, to get records, and to map fresh pages over an area that `mremap` moved and
+//! under the lock of a zone only to move its frontier or shut what is clean, to get records, and to map fresh pages over an area that `mremap` moved and
 //! whose word is no longer live: its addresses are in no list until then. Dirty pages are given back under `purge`, and
 //! moved, or given back instead, under `refill`; those of an area that moves are its caller's, under no lock.
 //! # Source

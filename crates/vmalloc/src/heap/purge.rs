@@ -20,11 +20,11 @@
 
 use super::carve::Central;
 use super::{BATCH, Heap};
-use crate::arena::{HUGE, Run, SMALL};
+use crate::arena::{HUGE, Run, SMALL, ZONES};
 use crate::magazine::{Kinds, Magazine, Out};
 use crate::os::Os;
 use crate::word::Word;
-use va_base::VaRange;
+use va_base::{Va, VaRange};
 
 impl<O: Os> Heap<O> {
     /// Gives back that many dirty pages, as far as there are whole blocks; returns how many. None if a purge is under way.
@@ -41,6 +41,32 @@ impl<O: Os> Heap<O> {
         let _alone = self.purge.lock();
         let drained = self.magazines.iter().map(|magazine| self.drain(magazine, Kinds::All)).sum::<u64>();
         drained + self.purge_alone(HUGE, u64::MAX, u64::MAX) + self.purge_alone(SMALL, u64::MAX, u64::MAX)
+    }
+
+    /// Gives back all that is kept, and takes access from clean pages; from how many, of those that might have had it.
+    pub(crate) fn shut(&self) -> u64 {
+        self.release_all();
+        (0..ZONES).map(|zone| self.shut_zone(zone)).sum()
+    }
+
+    fn shut_zone(&self, zone: usize) -> u64 {
+        let mut central = self.zone(zone);
+        let (mut pages, mut parts, mut page) = (0, 0, self.arena.extent(zone).start().page_floor());
+        let frontier = page + self.arena.committed_pages(zone);
+        if !central.has_cleaned() {
+            return 0;
+        }
+        // Each is a mapping of its own afterwards, as those are that moved.
+        while page < frontier && parts < self.moved_max {
+            let above = central.space.find_above(Va::from_page(page));
+            let (start, end) = above.map_or((frontier, frontier), |area| area.range.whole_pages());
+            let clean = VaRange::from_pages(page, start.clamp(page, frontier)).unwrap_or_default();
+            if !clean.is_empty() && self.arena.shut(clean) {
+                (pages, parts) = (pages + clean.len_bytes() / crate::PAGE_BYTES as u64, parts + 1);
+            }
+            page = end;
+        }
+        pages
     }
 
     /// Makes dirty what a magazine has; how many pages.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Os::reserve`] | `mmap(PROT_NONE, MAP_NORESERVE)` | once |
 //! | [`Os::map`] | `mmap` | for records, in steps that double |
-//! | [`Os::commit`] | `mprotect` | when the frontier advances, in steps of 2 to 64 MiB |
+//! | [`Os::commit`] | `mprotect` | when the frontier advances, in steps of 2 to 64 MiB; where clean pages were shut |
 //! | [`Os::spawn`] | `pthread_create` | once, when much is kept for the first time; again after a refusal that may pass, and in a child |
 //! | [`Os::discard`] | `process_madvise`, `madvise(MADV_DONTNEED)` | at a purge, up to 64 runs at a time |
 //! | [`Os::move_pages`] | `UFFDIO_MOVE` | when an area grows and cannot stay; when cold pages refill a fresh run; when a hardened area is freed |
@@ -12,7 +12,7 @@
 //! | [`Os::renew`] | `mmap(MAP_FIXED)` | after a `remap`, and when what it moved is freed |
 //! | [`Os::guard`], [`Os::unguard`] | `madvise(MADV_GUARD_INSTALL)` and `REMOVE` | when guarded addresses are carved |
 //! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, after a renewal, and once a chunk of per-CPU data |
-//! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed |
+//! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed; when clean pages are shut |
 //! | [`Os::resident`] | `mincore` | when a hardened area is freed; before zeros are written over 64 KiB or more, or pages moved |
 //! | [`Os::random`] | `getrandom` | when a hardened allocator is made, and in a child of a fork |
 //!

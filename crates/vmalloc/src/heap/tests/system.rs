@@ -72,3 +72,39 @@ fn what_grows_large_leaves_the_small_ones_with_its_pages() {
     twin.check();
     twin.end();
 }
+
+#[test]
+fn clean_pages_of_a_heap_that_was_shut_have_no_access_until_somebody_has_them() {
+    let shim = Shim::default();
+    let mut twin = Twin::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
+    let [low, middle, high] = [8 * MIB; 3].map(|bytes| twin.alloc(bytes, 1, Fill::Any).unwrap());
+    twin.free(middle);
+    let shut = twin.heap.shut() as usize * PAGE_BYTES;
+    assert!(shut >= 8 * MIB);
+    assert_eq!(twin.heap.shut(), 0, "a second time there is nothing");
+    assert_eq!([low, middle, high].map(is_writable), [true, false, true]);
+    // Where pages are refused then, nobody has them.
+    shim.refuse(Call::Commit, 0);
+    assert!(matches!(twin.alloc(8 * MIB, 1, Fill::Any), Err(AllocError::Refused { .. })));
+    shim.allow();
+    for step in 0..400 {
+        twin.step(16 * MIB).unwrap();
+        if step % 20 == 0 {
+            twin.check();
+            twin.heap.shut();
+        }
+    }
+    twin.check();
+    twin.end();
+}
+
+/// Tells whether a byte can be written, without touching it: the system tells what the mapping is.
+fn is_writable(at: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| {
+        let (range, rest) = line.split_once(' ').unwrap();
+        let (from, to) = range.split_once('-').unwrap();
+        let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
+        (from..to).contains(&at) && rest.starts_with("rw")
+    })
+}
