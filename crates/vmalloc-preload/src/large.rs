@@ -4,6 +4,7 @@ use crate::conf::Conf;
 use crate::hot::HOT;
 use crate::next::Next;
 use core::cell::UnsafeCell;
+use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -191,7 +192,7 @@ fn make() -> Option<&'static Vmalloc> {
     HOT.set_arena(&unsafe { &*place }.addresses());
     // Release pairs with the acquire of `if_made`.
     MADE.store(place, Ordering::Release);
-    if is_limit_above(0) {
+    if !vmalloc::is_plain() && [Limit::Addresses, Limit::Data].iter().any(|limit| limit.is_above(0)) {
         HOT.retry_small();
     }
     teach_next();
@@ -219,33 +220,68 @@ fn begin_in_children(call: unsafe extern "C" fn()) {
     }
 }
 
-/// Tells whether the address space of the process is limited to more than `bytes`.
-pub(crate) fn is_limit_above(bytes: usize) -> bool {
-    !vmalloc::is_plain() && is_limited(bytes)
+/// A limit of the process that the arena may be in the way of.
+#[derive(Clone, Copy)]
+enum Limit {
+    /// Of addresses.
+    Addresses,
+    /// Of what can be written.
+    Data,
 }
 
-fn is_limited(bytes: usize) -> bool {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: writes `limit`.
-    let told = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
-    told == 0 && limit.rlim_cur != libc::RLIM_INFINITY && limit.rlim_cur > bytes as libc::rlim_t
-}
+impl Limit {
+    fn number(self) -> c_int {
+        match self {
+            Self::Addresses => libc::RLIMIT_AS as c_int,
+            Self::Data => libc::RLIMIT_DATA as c_int,
+        }
+    }
 
-/// The program has set a limit: one of addresses would be used up by those of the arena.
-#[cold]
-pub(crate) fn limit_changed(resource: core::ffi::c_int) {
-    let _keep = crate::words::KeepErrno::new();
-    // Whoever made that call may make this one, under any filter.
-    if resource == libc::RLIMIT_AS as core::ffi::c_int && is_limited(0) {
-        give_back_addresses();
+    /// Tells whether it is set, to more than `bytes`.
+    fn is_above(self, bytes: usize) -> bool {
+        let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: writes `limit`.
+        let told = unsafe { libc::getrlimit(self.number() as _, &raw mut limit) };
+        told == 0 && limit.rlim_cur != libc::RLIM_INFINITY && limit.rlim_cur > bytes as libc::rlim_t
+    }
+
+    /// Leaves to others what it counts and nobody uses; `true` if that is more than before.
+    fn give_back(self) -> bool {
+        let Some(memory) = if_made() else { return false };
+        match self {
+            Self::Addresses => memory.give_back_addresses(),
+            Self::Data => memory.shut() > 0,
+        }
     }
 }
 
-/// Leaves addresses to others who found none, or will; `true` if there are more of them than before.
+/// The program has set a limit: it would be used up by what nobody has.
+#[cold]
+pub(crate) fn limit_changed(resource: c_int) {
+    let _keep = crate::words::KeepErrno::new();
+    // Whoever made that call may make this one, under any filter.
+    for limit in [Limit::Addresses, Limit::Data] {
+        if resource == limit.number() && limit.is_above(0) {
+            HOT.retry_small();
+            limit.give_back();
+        }
+    }
+}
+
+/// Leaves to others who found none what limits count and nobody uses; `true` if there may be `bytes` now.
+#[cold]
+pub(crate) fn give_back(bytes: usize) -> bool {
+    let _keep = crate::words::KeepErrno::new();
+    // What is larger than the limit will not be there afterwards either, and the arena would be closed for nothing.
+    let gives = |limit: Limit| limit.is_above(bytes) && limit.give_back();
+    !vmalloc::is_plain() && (gives(Limit::Addresses) | gives(Limit::Data))
+}
+
+/// Leaves addresses to who is about to lock all of them; `true` if there are more of them than before.
 #[cold]
 pub(crate) fn give_back_addresses() -> bool {
     let _keep = crate::words::KeepErrno::new();
-    if_made().is_some_and(Vmalloc::give_back_addresses)
+    Limit::Addresses.give_back()
 }
 
 /// Frees one large piece of the next `malloc`, untouched.

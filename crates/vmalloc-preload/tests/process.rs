@@ -94,7 +94,7 @@ fn descriptors_are_the_programs() {
 
 #[test]
 fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
-    for what in ["late", "early", "big", "mlockall"] {
+    for what in ["late", "early", "data", "big", "mlockall"] {
         everywhere("limits.c", &[what], &["", "threshold:4K"]);
     }
     let dir = tempfile::tempdir().unwrap();

@@ -34,6 +34,23 @@ int main(int count, char **words) {
         small(400);
         free(malloc(50 << 20));
         break;
+    case 'd': { // data, which 800 MiB were for a while
+        char *pieces[100];
+        limit(RLIMIT_DATA, 1100 << 20);
+        for (int at = 0; at < 100; at++) {
+            CHECK((pieces[at] = malloc(8 << 20)));
+            memset(pieces[at], 1, 8 << 20);
+        }
+        for (int at = 0; at < 100; at++)
+            free(pieces[at]);
+        small(700);
+        // There is room for large ones, too.
+        for (int at = 0; at < 10; at++) {
+            CHECK((pieces[at] = malloc(8 << 20)));
+            memset(pieces[at], 1, 8 << 20);
+        }
+        break;
+    }
     case 'e': // early: this program again, under the limit
         limit(RLIMIT_AS, 1 << 30);
         execl(words[0], words[0], "under", (char *)0);
