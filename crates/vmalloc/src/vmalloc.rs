@@ -48,6 +48,10 @@ pub struct Options {
     /// not have been unloaded, while its areas are there, when they are listed: its texts and places are read. Not in the hardened
     /// profile. `false` by default.
     pub caller_tags: bool,
+    /// Whether freed memory is zeros at once, so that nobody is given what another wrote: else [`Vmalloc::alloc`] gives out what is there, be it
+    /// another thread's. Costs as much as writing each area does, or, where hardly any of it is there, what giving it back costs. The
+    /// hardened profile does so always. `false` by default.
+    pub zero_on_free: bool,
 }
 
 /// Which areas are on transparent huge pages, where the system has those.
@@ -80,6 +84,7 @@ impl Default for Options {
             huge_pages: HugePages::Auto,
             decay: Some(Duration::from_secs(1)),
             caller_tags: false,
+            zero_on_free: false,
         }
     }
 }
@@ -184,11 +189,11 @@ impl Vmalloc {
     /// # Errors
     /// [`CreateError`], if the process may not have the address space, or the system refuses.
     pub fn new(options: Options) -> Result<Self, CreateError> {
-        let Options { arena_bytes_max, kept_bytes_max, guards, profile, huge_pages, decay, caller_tags } =
-            options;
+        let Options { arena_bytes_max, kept_bytes_max, guards, profile, huge_pages, decay, .. } = options;
+        let Options { caller_tags, zero_on_free, .. } = options;
         let kind = match profile {
             Profile::Ordinary => {
-                let plan = Plan { arena_bytes_max, kept_bytes_max, guards, huge_pages, decay };
+                let plan = Plan { arena_bytes_max, kept_bytes_max, guards, huge_pages, decay, zero_on_free };
                 let heap = Owned::new(Linux::new(), plan)?;
                 if caller_tags { Kind::Tagged(Tagged::new(heap)?) } else { Kind::Ordinary(heap) }
             }

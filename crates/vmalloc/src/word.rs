@@ -82,6 +82,11 @@ impl Word {
         self.0
     }
 
+    /// Bits of the words of live areas that a free looks closer at: those of moved areas, or, if it looks at `all`, one that all have.
+    pub(crate) const fn closer(all: bool) -> u64 {
+        if all { MOVED | LIVE } else { MOVED }
+    }
+
     #[inline(always)]
     pub(crate) const fn is_live(self) -> bool {
         self.0 & STATE == LIVE

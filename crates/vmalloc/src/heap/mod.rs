@@ -114,6 +114,8 @@ pub(crate) struct Heap<O: Os> {
     magazines: &'static [Magazine],
     /// Dirty pages, and pages in big items of magazines, above which a purge is due.
     kept_max: u64,
+    /// Bits of a word that a free looks closer at.
+    closer: u64,
     guards: Guards,
     /// Moved areas that there may be at a time: each is a mapping of its own.
     moved_max: u64,
@@ -266,10 +268,30 @@ impl<O: Os> Heap<O> {
     /// Keeps the run of an area that was claimed, or maps it anew.
     #[inline(always)]
     pub(super) fn give_up(&self, run: Run, word: Word) {
+        if word.bits() & self.closer == 0 { self.keep(run) } else { self.give_up_closer(run, word) }
+    }
+
+    #[cold]
+    fn give_up_closer(&self, mut run: Run, word: Word) {
         if word.is_moved() {
-            self.free_moved(run, word);
-        } else {
-            self.keep(run);
+            return self.free_moved(run, word);
+        }
+        self.wipe(&mut run, 0, word.usable_bytes());
+        self.keep(run);
+    }
+
+    /// Whether what is freed becomes zeros.
+    pub(super) fn wipes(&self) -> bool {
+        self.closer == Word::closer(true)
+    }
+
+    /// Makes the bytes `[from, to)` of a run zeros that nobody has any more, if that is wanted; both are at pages.
+    pub(super) fn wipe(&self, run: &mut Run, from: usize, to: usize) {
+        if self.wipes() && from < to {
+            let pages = ((to - from) / PAGE_BYTES) as u64;
+            // SAFETY: part of the run, which nobody else refers to (AR2).
+            let mut part = unsafe { Run::claim(run.page() + (from / PAGE_BYTES) as u64, pages) };
+            self.zero_used(&mut part, pages, to - from);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::magazine::{BIG_PAGES, Big};
 use crate::os::Os;
 use crate::records::{Host, empty_value, write_empty};
 use crate::vmalloc::HugePages;
+use crate::word::Word;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -30,6 +31,7 @@ pub(crate) struct Plan {
     pub(crate) guards: bool,
     pub(crate) huge_pages: HugePages,
     pub(crate) decay: Option<Duration>,
+    pub(crate) zero_on_free: bool,
 }
 
 /// A heap and the right to end it.
@@ -95,6 +97,7 @@ impl<O: Os> Heap<O> {
         arena: Arena::nothing(),
         magazines: &[],
         kept_max: 0,
+        closer: Word::closer(false),
         guards: Guards::none(),
         moved_max: 0,
         moved: AtomicU64::new(0),
@@ -124,6 +127,7 @@ impl<O: Os> Heap<O> {
         let kept_pages = (plan.kept_bytes_max / PAGE_BYTES) as u64;
         self.host = host;
         self.kept_max = kept_pages;
+        self.closer = Word::closer(plan.zero_on_free);
         self.guards = Guards::new(plan.guards, host.os());
         // Each splits a mapping into three; half of what there may be is others'.
         self.moved_max = host.os().mappings_max() / 8;

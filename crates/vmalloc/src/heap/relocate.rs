@@ -139,6 +139,7 @@ impl<O: Os> Heap<O> {
         if word.is_moved() {
             self.free_moved(from, word);
         } else {
+            self.wipe(&mut from, address(moved), word.usable_bytes());
             self.give_moved(from, moved);
         }
         Ok(into_pointer(to))
@@ -261,6 +262,7 @@ impl<O: Os> Heap<O> {
                 let _kept = self.arena.discard(core::slice::from_mut(&mut run));
                 self.retire(central, run);
             } else {
+                self.wipe(&mut run, 0, address(range.len_bytes() / PAGE_BYTES as u64));
                 central.add_dirty(run);
             }
         }

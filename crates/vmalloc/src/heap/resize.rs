@@ -112,10 +112,17 @@ impl<O: Os> Heap<O> {
             return Err(self.refusal(address(page)).into());
         }
         // SAFETY: the tail of a live area that has become shorter.
-        let tail = unsafe { Run::claim(page + pages, word.pages() - pages) };
+        let mut tail = unsafe { Run::claim(page + pages, word.pages() - pages) };
         let dirty = if word.is_moved() {
             self.give_fresh(&mut central, tail, word)
         } else {
+            if self.wipes() {
+                // Not under the lock: in nobody's list, its word tells its size meanwhile (VM1).
+                self.arena.put(tail.page(), Word::free(tail.pages()));
+                drop(central);
+                self.wipe(&mut tail, 0, address(word.pages() - pages));
+                central = self.zone_of(page);
+            }
             central.add_dirty(tail);
             word.pages() - pages
         };

@@ -30,7 +30,8 @@ pub(super) fn heap_on(
     arena_bytes_max: usize,
     kept_bytes_max: usize,
 ) -> Owned<Shim> {
-    let plan = Plan { arena_bytes_max, kept_bytes_max, huge_pages, decay: None, guards: false };
+    let plan =
+        Plan { arena_bytes_max, kept_bytes_max, huge_pages, decay: None, guards: false, zero_on_free: false };
     Owned::new(shim.clone(), plan).unwrap()
 }
 
@@ -512,6 +513,7 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
                 huge_pages: HugePages::Auto,
                 decay: None,
                 guards: false,
+                zero_on_free: false,
             },
         );
         shim.allow();
@@ -536,6 +538,7 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
             huge_pages: HugePages::Auto,
             decay: None,
             guards: false,
+            zero_on_free: false,
         },
     );
     assert!(matches!(made, Err(CreateError::Refused { call: Call::Reserve, .. })));

@@ -16,6 +16,7 @@ fn heap_with_decay(shim: &Shim, kept_bytes_max: usize, decay: Duration) -> Owned
         huge_pages: HugePages::Auto,
         decay: Some(decay),
         guards: false,
+        zero_on_free: false,
     };
     Owned::new(shim.clone(), plan).unwrap()
 }
@@ -407,6 +408,40 @@ fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
             // SAFETY: the test has them.
             unsafe { twin.heap.free(at.addr().get()) }.unwrap();
         }
+        twin.check();
+        twin.end();
+    }
+}
+
+#[test]
+fn what_is_freed_is_zeros_at_once_where_that_is_wanted() {
+    for (guards, moves, remaps) in
+        [(false, true, true), (false, false, true), (false, false, false), (true, true, true)]
+    {
+        let shim = Shim::default();
+        let calls = [(Call::Move, moves), (Call::Remap, remaps)];
+        calls.iter().filter(|(_, granted)| !granted).for_each(|&(call, _)| shim.refuse(call, 0));
+        let plan = Plan {
+            arena_bytes_max: 1 << 32,
+            kept_bytes_max: 64 * MIB,
+            guards,
+            huge_pages: HugePages::System,
+            decay: None,
+            zero_on_free: true,
+        };
+        let mut twin = Twin::new(Owned::new(shim.clone(), plan).unwrap());
+        for step in 0..600 {
+            twin.step(8 * MIB).unwrap();
+            // Nobody marked what comes from a magazine or a dirty run, whatever its size.
+            let bytes = [5000, 70_000, MIB, 6 * MIB][step % 4];
+            let area = twin.heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+            let usable = twin.heap.live(area).unwrap().usable_bytes();
+            assert!(Twin::is_zero(area, usable), "step {step}");
+            Twin::mark(area, usable, 7);
+            // SAFETY: the test has it.
+            unsafe { twin.heap.free(area) }.unwrap();
+        }
+        assert!(twin.heap.stats().cache_hits > 0);
         twin.check();
         twin.end();
     }

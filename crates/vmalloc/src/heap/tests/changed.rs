@@ -12,6 +12,7 @@ fn what_was_changed_is_mapped_anew_when_it_is_freed_and_nothing_else_is() {
             huge_pages: HugePages::Never,
             guards,
             decay: None,
+            zero_on_free: false,
         };
         let mut twin = Twin::new(Owned::new(shim.clone(), plan).unwrap());
         for bytes in [5000, 300_000, 3 * MIB] {
