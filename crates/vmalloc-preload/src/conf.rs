@@ -10,6 +10,7 @@
 //! | `decay` | time after which freed memory that nobody needs goes back, by a thread: `500ms`, `2s`; `never` has no thread | `never` |
 //! | `huge` | huge pages behind areas: `never`, `auto` (from 64K on), `system` (as the system and the program say), `always` | `system` |
 //! | `hardened` | `true`: overflows and uses after free of large memory fault, with a line unless the program handles `SIGSEGV` itself | `false` |
+//! | `zero_on_free` | `true`: freed large memory is zeros at once, so that nobody is given what another thread wrote there | `false` |
 //! | `calls` | `plain`: no calls of the system but those of the C library's malloc, for programs under a filter that kills; `all` | `all` |
 //! | `stats` | `true`: a line at the end that says what was done | `false` |
 //!
@@ -34,6 +35,8 @@ pub(crate) struct Conf {
     pub(crate) plain: bool,
     /// A line at the end says what was done.
     pub(crate) statistics: bool,
+    /// Freed memory is zeros at once.
+    pub(crate) zero_on_free: bool,
     /// Overflows and uses after free fault, at the cost of system calls for each area.
     pub(crate) hardened: bool,
 }
@@ -67,7 +70,7 @@ impl fmt::Display for Bad<'_> {
         let why = match self.why {
             Why::NoColon => "is not of the form key:value",
             Why::NoKey => {
-                "has no known key: there are threshold, budget, decay, huge, hardened, calls and stats"
+                "has no known key: there are threshold, budget, decay, huge, hardened, zero_on_free, calls and stats"
             }
             Why::NoSize => "has no size: a number of bytes, or one with K, M or G behind it",
             Why::TooSmall => "is too small: a threshold is 4K at least",
@@ -95,6 +98,7 @@ impl Conf {
         huge_pages: HugePages::System,
         plain: false,
         statistics: false,
+        zero_on_free: false,
         hardened: false,
     };
 
@@ -124,6 +128,7 @@ impl Conf {
             b"decay" => self.decay = time(value)?,
             b"huge" => self.huge_pages = huge(value)?,
             b"hardened" => self.hardened = truth(value)?,
+            b"zero_on_free" => self.zero_on_free = truth(value)?,
             b"calls" => {
                 self.plain = match value {
                     b"plain" => true,
@@ -201,7 +206,7 @@ mod tests {
     #[test]
     fn every_key_is_read_and_the_last_of_a_kind_holds() {
         let (conf, bad) = read(
-            "threshold:256K,budget:1G,stats:true,hardened:true,threshold:65536,decay:500ms,huge:never,calls:plain",
+            "threshold:256K,budget:1G,stats:true,hardened:true,threshold:65536,decay:500ms,huge:never,calls:plain,zero_on_free:true",
         );
         let want = Conf {
             threshold_bytes: 65_536,
@@ -210,6 +215,7 @@ mod tests {
             huge_pages: HugePages::Never,
             plain: true,
             statistics: true,
+            zero_on_free: true,
             hardened: true,
         };
         assert_eq!(conf, want);
@@ -246,6 +252,7 @@ mod tests {
             ("huge:yes", "none of never"),
             ("huge:", "none of never"),
             ("hardened:1", "neither true nor false"),
+            ("zero_on_free:", "neither true nor false"),
             ("budget:lots", "no size"),
             ("stats:yes", "neither true nor false"),
             ("\u{fc}:\n1", "no known key"),

@@ -25,6 +25,8 @@ unsafe impl Sync for Place {}
 static KEPT_MAX: AtomicUsize = AtomicUsize::new(Conf::DEFAULT.budget_bytes);
 /// The allocator is made with the hardened profile.
 static HARDENED: AtomicBool = AtomicBool::new(Conf::DEFAULT.hardened);
+/// The allocator zeroes what is freed.
+static ZEROES: AtomicBool = AtomicBool::new(Conf::DEFAULT.zero_on_free);
 /// Milliseconds; 0 is none.
 static DECAY: AtomicU64 = AtomicU64::new(0);
 /// As `HugePages` has them in a number.
@@ -58,6 +60,7 @@ pub(crate) fn configure(conf: &Conf) {
     HOT.set_threshold(conf.threshold_bytes);
     KEPT_MAX.store(conf.budget_bytes, Ordering::Relaxed);
     HARDENED.store(conf.hardened, Ordering::Relaxed);
+    ZEROES.store(conf.zero_on_free, Ordering::Relaxed);
     let decay = conf.decay.map_or(0, |decay| decay.as_millis() as u64);
     DECAY.store(decay, Ordering::Relaxed);
     HUGE.store(conf.huge_pages as u8, Ordering::Relaxed);
@@ -181,6 +184,7 @@ fn make() -> Option<&'static Vmalloc> {
             .unwrap_or(HugePages::System),
         profile,
         kept_bytes_max: KEPT_MAX.load(Ordering::Relaxed),
+        zero_on_free: ZEROES.load(Ordering::Relaxed),
         ..Options::default()
     };
     let made = Vmalloc::new(options).ok()?;

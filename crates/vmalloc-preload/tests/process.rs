@@ -113,3 +113,14 @@ fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
 fn what_a_program_changed_of_its_memory_nobody_inherits() {
     everywhere("changes.c", &[], &["", "threshold:4K", "budget:0", "hardened:true"]);
 }
+
+#[test]
+fn secrets_of_one_thread_are_not_given_to_another_where_that_is_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "secrets.c");
+    for conf in ["zero_on_free:true", "zero_on_free:true,threshold:4K,budget:0", "hardened:true"] {
+        run(&mut preloaded(&program, conf));
+    }
+    // What it is compared with: nobody erases anything.
+    assert!(!preloaded(&program, "").output().unwrap().status.success());
+}
