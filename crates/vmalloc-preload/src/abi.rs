@@ -266,8 +266,8 @@ unsafe fn resize(owner: &Vmalloc, at: NonNull<u8>, size: usize, held_bytes: usiz
             Some(area.as_ptr().cast())
         }
         Err(ResizeError::Free(error)) => bad_pointer("realloc", &error),
-        // A smaller size is in it anyway.
-        Err(_) if size <= held_bytes => Some(at.as_ptr().cast()),
+        // A smaller size is in it anyway. Where it will be checked, it has to be told.
+        Err(_) if size <= held_bytes && !large::is_hardened() => Some(at.as_ptr().cast()),
         Err(_) => None,
     }
 }
@@ -387,24 +387,40 @@ pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     c_int::from(here || there)
 }
 
-/// `free_sized` of C23: the size is not needed.
+/// `free_sized` of C23: the size is not needed, and in the hardened profile it is checked.
 ///
 /// # Safety
 /// As [`free`].
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
+pub unsafe extern "C" fn free_sized(memory: *mut c_void, size: usize) {
+    check_size("free_sized", memory, 1, size);
     // SAFETY: this function's contract.
     unsafe { free(memory) };
 }
 
-/// `free_aligned_sized` of C23: neither is needed.
+/// `free_aligned_sized` of C23: the same with both.
 ///
 /// # Safety
 /// As [`free`].
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _align: usize, _size: usize) {
+pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, align: usize, size: usize) {
+    check_size("free_aligned_sized", memory, align, size);
     // SAFETY: this function's contract.
     unsafe { free(memory) };
+}
+
+/// Stops where an area of the hardened profile is freed as what it is not. What is no area is for `free` to say.
+fn check_size(what: &str, memory: *mut c_void, align: usize, size: usize) {
+    if let Some(at) = NonNull::new(memory.cast::<u8>())
+        && large::is_hardened()
+        && let Some(owner) = owner(at.as_ptr())
+        && let Ok(bytes) = owner.requested_bytes(at)
+        && (bytes != size || !align.is_power_of_two() || !memory.addr().is_multiple_of(align))
+    {
+        stop(format_args!(
+            "{what}: bad size: {memory:p} is an area of {bytes} bytes, not {size} aligned to {align}"
+        ));
+    }
 }
 
 /// What `pthread_atfork` calls. Our own handlers come first: then they are the last before a fork and the first after it, and the

@@ -127,6 +127,11 @@ pub(crate) fn given_back(stats: &Stats) -> u64 {
     stats.purged_bytes.saturating_sub(PURGED_BEFORE.load(Ordering::Relaxed))
 }
 
+/// Tells whether large memory is of the hardened profile.
+pub(crate) fn is_hardened() -> bool {
+    HARDENED.load(Ordering::Relaxed)
+}
+
 /// Tells whether a size is large.
 #[inline(always)]
 pub(crate) fn is_large(bytes: usize) -> bool {

@@ -413,6 +413,21 @@ fn the_hardened_profile_finds_uses_after_free_and_overflows() {
         ("under", libc_signal::SEGV, "vmalloc: hardened: bad access: 0x@ is "),
         ("twice", libc_signal::ABRT, "bad free: 0x@ was freed before"),
         ("inside", libc_signal::ABRT, "bad free: 0x@ is 64 bytes inside the live area of 1000000 bytes"),
+        (
+            "sized wrong",
+            libc_signal::ABRT,
+            "free_sized: bad size: 0x@ is an area of 1000000 bytes, not 1000001",
+        ),
+        (
+            "sized odd",
+            libc_signal::ABRT,
+            "free_aligned_sized: bad size: 0x@ is an area of 1000000 bytes, not",
+        ),
+        (
+            "sized high",
+            libc_signal::ABRT,
+            "free_aligned_sized: bad size: 0x@ is an area of 1000000 bytes, not",
+        ),
     ] {
         let output = preloaded(&program, "hardened:true").arg(mistake).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
@@ -431,4 +446,6 @@ fn the_hardened_profile_finds_uses_after_free_and_overflows() {
     // What it is compared with: nobody notices.
     run(preloaded(&program, "").arg("use"));
     run(preloaded(&program, "hardened:true").arg("none"));
+    run(preloaded(&program, "hardened:true").arg("sized right"));
+    run(preloaded(&program, "").arg("sized wrong"));
 }

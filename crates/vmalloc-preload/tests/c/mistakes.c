@@ -5,11 +5,37 @@
 #include <signal.h>
 #include <string.h>
 
+/* Of C23: no C library that is common has them. */
+void free_sized(void *, size_t) __attribute__((weak));
+void free_aligned_sized(void *, size_t, size_t) __attribute__((weak));
+
 static void *volatile held;
+
+static int sized(const char *name) {
+    held = aligned_alloc(8192, 1000000);
+    fprintf(stderr, "%zx\n", (size_t)held);
+    if (strcmp(name, "sized right") == 0) {
+        free_aligned_sized(held, 8192, 1000000);
+        held = realloc(calloc(1000, 1000), 1500000);
+        free_sized(realloc(held, 1400000), 1400000);
+        free_sized(malloc(10), 10);
+        free_sized(NULL, 3);
+    } else if (strcmp(name, "sized wrong") == 0) {
+        free_sized(held, 1000001);
+    } else if (strcmp(name, "sized odd") == 0) {
+        free_aligned_sized(held, 24, 1000000);
+    } else {
+        free_aligned_sized(held, 1 << 30, 1000000);
+    }
+    return 0;
+}
 
 int main(int count, char **names) {
     CHECK(count == 2);
     const char *name = names[1];
+    if (strncmp(name, "sized", 5) == 0) {
+        return sized(name);
+    }
     held = malloc(1000000);
     void *at = strcmp(name, "inside") == 0 ? (char *)held + 64 : held;
     /* Not through stdio: its buffer is none of this test's memory. */
