@@ -124,3 +124,8 @@ fn secrets_of_one_thread_are_not_given_to_another_where_that_is_wanted() {
     // What it is compared with: nobody erases anything.
     assert!(!preloaded(&program, "").output().unwrap().status.success());
 }
+
+#[test]
+fn a_trim_gives_back_what_every_other_free_left() {
+    everywhere("trim.c", &[], &["", "budget:0", "huge:never"]);
+}

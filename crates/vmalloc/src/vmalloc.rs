@@ -524,11 +524,11 @@ impl Vmalloc {
         }
     }
 
-    /// Gives all freed memory back to the system; returns how many bytes left the dirty runs and magazines.
+    /// Gives all freed memory back to the system, page by page where others have the rest of a block; returns how many bytes that was.
     pub fn trim(&self) -> usize {
         let before = self.stats().purged_bytes;
         match self.part() {
-            Part::Ordinary(heap) => _ = heap.release_all(),
+            Part::Ordinary(heap) => heap.trim(),
             Part::Hardened(hard) => _ = hard.trim(),
         }
         (self.stats().purged_bytes - before) as usize

@@ -511,6 +511,11 @@ impl<O: Os> Heap<O> {
                     continue;
                 }
             }
+            if self.kept_max == 0 {
+                // Others may have the rest of its blocks, which do not go then. What is refused is kept.
+                drop(held.take());
+                let _kept = self.arena.discard(core::slice::from_mut(&mut run));
+            }
             let zone = self.arena.zone_of(run.page());
             if held.as_ref().is_none_or(|(same, _)| *same != zone) {
                 // The one before is given back first: they never nest.

@@ -14,7 +14,8 @@
 //! zone of small areas gives when it has more than half of what may be kept.
 //!
 //! What cannot be cut for want of records, and what the system refuses to take, is dirty again; nothing is lost. Of a block that
-//! somebody uses, nothing goes.
+//! somebody uses, nothing goes but by a trim, which gives back pages where it cannot give back blocks: their addresses stay dirty, and nothing
+//! remembers that there are no pages, so a purge that did so would do it again each time. With a budget of 0 each run goes before it is dirty.
 //! # Source
 //! Our own; Linux gives vmalloc pages back in `vfree`, and purges addresses alone (`__purge_vmap_area_lazy`).
 
@@ -25,6 +26,7 @@ use crate::magazine::{Kinds, Magazine, Out};
 use crate::os::Os;
 use crate::word::Word;
 use va_base::{Va, VaRange};
+use va_tree::FreeIndex;
 
 impl<O: Os> Heap<O> {
     /// Gives back that many dirty pages, as far as there are whole blocks; returns how many. None if a purge is under way.
@@ -43,9 +45,53 @@ impl<O: Os> Heap<O> {
         drained + self.purge_alone(HUGE, u64::MAX, u64::MAX) + self.purge_alone(SMALL, u64::MAX, u64::MAX)
     }
 
+    /// The same, and the pages of what is left of blocks that somebody uses.
+    pub(crate) fn trim(&self) {
+        self.release_all();
+        let _alone = self.purge.lock();
+        (0..ZONES).rev().for_each(|zone| self.purge_parts(zone));
+    }
+
+    /// Gives back the pages of all dirty runs of a zone, which stay dirty. Called under `purge`.
+    fn purge_parts(&self, zone: usize) {
+        let mut from = self.arena.extent(zone).start();
+        loop {
+            let mut batch = [const { Run::NOTHING }; BATCH];
+            let mut count = 0;
+            let mut central = self.zone(zone);
+            while count < batch.len()
+                && let Some(hole) = central.dirty.hole_after(from)
+            {
+                from = hole.end();
+                // It stays as it is for want of records.
+                if central.take_dirty_at(hole) {
+                    let (page, end) = hole.whole_pages();
+                    self.arena.put(page, Word::free(end - page));
+                    central.leaving += end - page;
+                    // SAFETY: it was dirty, so below the frontier, and is not any more.
+                    batch[count] = unsafe { Run::claim(page, end - page) };
+                    count += 1;
+                }
+            }
+            drop(central);
+            let runs = &mut batch[..count];
+            if runs.is_empty() {
+                return;
+            }
+            let resident =
+                |runs: &[Run]| runs.iter().map(|run| self.arena.resident_pages(run, run.pages())).sum();
+            let before: u64 = resident(runs);
+            let gone = self.arena.discard(runs);
+            let mut central = self.zone(zone);
+            central.refused += u64::from(gone.is_err());
+            central.purged += gone.map_or(0, |()| before);
+            central.attach_dirty(runs);
+        }
+    }
+
     /// Gives back all that is kept, and takes access from clean pages; from how many, of those that might have had it.
     pub(crate) fn shut(&self) -> u64 {
-        self.release_all();
+        self.trim();
         (0..ZONES).map(|zone| self.shut_zone(zone)).sum()
     }
 

@@ -116,11 +116,13 @@ impl<O: Os> Heap<O> {
         let dirty = if word.is_moved() {
             self.give_fresh(&mut central, tail, word)
         } else {
-            if self.wipes() {
+            if self.wipes() || self.kept_max == 0 {
                 // Not under the lock: in nobody's list, its word tells its size meanwhile (VM1).
                 self.arena.put(tail.page(), Word::free(tail.pages()));
                 drop(central);
-                self.wipe(&mut tail, 0, address(word.pages() - pages));
+                if self.kept_max > 0 || self.arena.discard(core::slice::from_mut(&mut tail)).is_err() {
+                    self.wipe(&mut tail, 0, address(word.pages() - pages));
+                }
                 central = self.zone_of(page);
             }
             central.add_dirty(tail);

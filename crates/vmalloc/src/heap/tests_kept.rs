@@ -446,3 +446,43 @@ fn what_is_freed_is_zeros_at_once_where_that_is_wanted() {
         twin.end();
     }
 }
+
+#[test]
+fn a_trim_and_a_budget_of_nothing_leave_no_page_of_what_every_other_free_left() {
+    for (huge_pages, bytes, budget) in [
+        (HugePages::System, 40_000, 64 * MIB),
+        (HugePages::System, 200_000, 64 * MIB),
+        (HugePages::Never, 700_000, 64 * MIB),
+        (HugePages::Never, 200_000, 0),
+    ] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let mut twin = Twin::new(heap_on(huge_pages, &shim, 1 << 32, budget));
+        let areas: Vec<_> = (0..200).map(|_| twin.alloc(bytes, 1, Fill::Any).unwrap()).collect();
+        areas.iter().for_each(|&at| Twin::bytes(at, bytes).fill(7));
+        twin.areas.values_mut().for_each(|(_, _, byte)| *byte = 7);
+        areas.iter().step_by(2).for_each(|&at| twin.free(at));
+        let resident = |at: &usize| resident_pages(*at, bytes.next_multiple_of(PAGE_BYTES));
+        let left = |areas: &[usize]| areas.iter().step_by(2).map(resident).sum::<usize>();
+        if budget == 0 {
+            // What a magazine keeps is apart from the budget.
+            assert!(left(&areas) * PAGE_BYTES <= 2 * MIB, "{} pages", left(&areas));
+        }
+        let before = twin.heap.stats();
+        twin.heap.trim();
+        assert_eq!(left(&areas), 0, "{bytes}");
+        assert!(budget == 0 || twin.heap.stats().purged_bytes > before.purged_bytes);
+        twin.check();
+        // A second time there is nothing.
+        let before = twin.heap.stats().purged_bytes;
+        twin.heap.trim();
+        assert_eq!(twin.heap.stats().purged_bytes, before);
+        // What others have stays, and what was given back is given out again.
+        assert_eq!(left(&areas[1..]), 100 * bytes.div_ceil(PAGE_BYTES));
+        for _ in 0..100 {
+            twin.alloc(bytes, 1, Fill::Zero).unwrap();
+        }
+        twin.check();
+        twin.end();
+    }
+}

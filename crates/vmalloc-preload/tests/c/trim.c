@@ -1,0 +1,39 @@
+// Every other area of one size is freed: a trim leaves hardly anything of them resident.
+#include "check.h"
+#include <malloc.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MIB = 1 << 20, ALL = 100 * MIB };
+
+static long resident(void) {
+    long all, pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%ld %ld", &all, &pages) == 2);
+    fclose(file);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+int main(void) {
+    // So that the C library itself unmaps each.
+    mallopt(M_MMAP_THRESHOLD, 128 << 10);
+    free(malloc(MIB));
+    static char *pieces[ALL / 150000 + 1];
+    for (size_t bytes = 150000; bytes < 10 * MIB; bytes *= 3) {
+        long before = resident();
+        int count = ALL / bytes;
+        for (int at = 0; at < count; at++) {
+            CHECK((pieces[at] = malloc(bytes)));
+            memset(pieces[at], 1, bytes);
+        }
+        for (int at = 0; at < count; at += 2)
+            free(pieces[at]);
+        malloc_trim(0);
+        long live = count / 2 * (long)bytes;
+        CHECK(resident() - before < live + live / 50 + 2 * MIB);
+        for (int at = 1; at < count; at += 2)
+            free(pieces[at]);
+        malloc_trim(0);
+    }
+    return 0;
+}
