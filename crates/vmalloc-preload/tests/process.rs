@@ -129,3 +129,56 @@ fn secrets_of_one_thread_are_not_given_to_another_where_that_is_wanted() {
 fn a_trim_gives_back_what_every_other_free_left() {
     everywhere("trim.c", &[], &["", "budget:0", "huge:never"]);
 }
+
+/// A control group of this process's own, with so many bytes of memory, if one can be made here.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(bytes: usize) -> Option<Self> {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+        groups.lines().find_map(|line| {
+            let (name, path) = line.split_once(':')?.1.split_once(':')?;
+            let (root, limit) = match name {
+                "" => ("/sys/fs/cgroup", "memory.max"),
+                "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                _ => return None,
+            };
+            let group = Self(format!("{root}{path}/vmalloc-burst-{}", std::process::id()).into());
+            std::fs::create_dir(&group.0).ok()?;
+            let limited = std::fs::OpenOptions::new().write(true).open(group.0.join(limit));
+            std::io::Write::write_all(&mut limited.ok()?, bytes.to_string().as_bytes()).ok()?;
+            let _no_swap = std::fs::write(group.0.join("memory.swap.max"), "0");
+            Some(group)
+        })
+    }
+
+    /// The command, in the group.
+    fn command(&self, command: &Command) -> Command {
+        let mut inside = Command::new("sh");
+        inside.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
+        inside.arg(command.get_program()).args(command.get_args());
+        inside
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _removed = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn what_is_kept_is_in_nobodys_way_where_a_group_limits_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "burst.c");
+    let Some(group) = Group::new(700 << 20) else {
+        return eprintln!("SKIPPED: no control group with the memory controller can be made here");
+    };
+    if !group.command(&Command::new("true")).status().unwrap().success() {
+        return eprintln!("SKIPPED: no process can enter a control group here");
+    }
+    run(&mut group.command(&Command::new(&program)));
+    for conf in ["", "huge:never"] {
+        run(&mut group.command(&preloaded(&program, conf)));
+    }
+}

@@ -483,9 +483,12 @@ impl<O: Os> Heap<O> {
 
     /// Purges if there are too many dirty runs, or some that nobody needed for long.
     fn balance(&self) {
-        let kept = self.dirty_hint() + self.big.pages();
-        if kept > self.kept_max {
-            self.purge_some(kept - self.kept_max + self.kept_max / 16);
+        self.look_around();
+        let (kept, most) = (self.dirty_hint() + self.big.pages(), self.allowed.load(Ordering::Relaxed));
+        if kept > most {
+            let gone = self.purge_some(kept - most + most / 16);
+            // So that it asks again once as much went as it would have kept otherwise. What wraps round is far away, too.
+            self.asked.fetch_sub(if most < self.kept_max { gone } else { 0 }, Ordering::Relaxed);
         }
         if self.freed.load(Ordering::Relaxed) > DECAY_TURNS * self.kept_max
             && let Some(_alone) = self.purge.try_lock()

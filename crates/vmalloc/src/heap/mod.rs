@@ -28,7 +28,8 @@
 //!
 //! **Decay by demand**: a purge is due when dirty pages and big items of magazines exceed the budget, down to fifteen sixteenths of it,
 //! and each time sixteen times the budget was freed: then a quarter of what nobody needed since the last time goes. The
-//! blocks that have been dirty for the longest time go first (`cold.rs`). **Decay by time**: `worker.rs`.
+//! blocks that have been dirty for the longest time go first (`cold.rs`). Where there is little memory, the budget is less (`look_around`).
+//! **Decay by time**: `worker.rs`.
 //!
 //! # Invariants
 //! - **VM1 tiling** below the frontier of a zone, what is clean in the space, dirty runs and areas told by the word of their first page
@@ -135,6 +136,10 @@ pub(crate) struct Heap<O: Os> {
     growth: Growth,
     /// Misses until pages are moved again.
     refill_pause: AtomicU64,
+    /// What was kept when the system was asked last how much there is; about.
+    asked: AtomicU64,
+    /// What may be kept by that, in pages: `kept_max`, or less.
+    allowed: AtomicU64,
     /// Pages that became dirty since the last decay by demand; about.
     freed: AtomicU64,
 }
@@ -313,7 +318,9 @@ impl<O: Os> Heap<O> {
         let committed: u64 = (0..ZONES).map(|zone| self.arena.committed_pages(zone)).sum();
         let medium_max = committed / MEDIUM_SHARE;
         self.magazine().push(run, medium_max, &self.big, &mut out);
-        if !out.is_empty() {
+        if out.is_empty() {
+            self.look_around();
+        } else {
             self.make_dirty(out);
         }
         self.poke();

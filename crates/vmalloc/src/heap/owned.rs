@@ -113,6 +113,8 @@ impl<O: Os> Heap<O> {
         remaps_off: AtomicBool::new(false),
         growth: Growth::new(),
         refill_pause: AtomicU64::new(0),
+        asked: AtomicU64::new(0),
+        allowed: AtomicU64::new(0),
         freed: AtomicU64::new(0),
     });
 
@@ -127,6 +129,7 @@ impl<O: Os> Heap<O> {
         let kept_pages = (plan.kept_bytes_max / PAGE_BYTES) as u64;
         self.host = host;
         self.kept_max = kept_pages;
+        self.allowed = AtomicU64::new(kept_pages);
         self.closer = Word::closer(plan.zero_on_free);
         self.guards = Guards::new(plan.guards, host.os());
         // Each splits a mapping into three; half of what there may be is others'.

@@ -25,8 +25,14 @@ use crate::arena::{HUGE, Run, SMALL, ZONES};
 use crate::magazine::{Kinds, Magazine, Out};
 use crate::os::Os;
 use crate::word::Word;
+use core::sync::atomic::Ordering;
 use va_base::{Va, VaRange};
 use va_tree::FreeIndex;
+
+/// Pages more or less that are kept when the system is asked again how much there is: 32 MiB.
+const LOOK_PAGES: u64 = 8192;
+/// The part of what there is that may be kept.
+const SHARE: u64 = 4;
 
 impl<O: Os> Heap<O> {
     /// Gives back that many dirty pages, as far as there are whole blocks; returns how many. None if a purge is under way.
@@ -43,6 +49,29 @@ impl<O: Os> Heap<O> {
         let _alone = self.purge.lock();
         let drained = self.magazines.iter().map(|magazine| self.drain(magazine, Kinds::All)).sum::<u64>();
         drained + self.purge_alone(HUGE, u64::MAX, u64::MAX) + self.purge_alone(SMALL, u64::MAX, u64::MAX)
+    }
+
+    /// Asks the system how much memory there is, if 32 MiB more or less are kept than when it was asked last: a quarter of that and of what is
+    /// kept may be kept. Called under no lock, when something was freed.
+    #[inline]
+    pub(super) fn look_around(&self) {
+        let kept = self.dirty_hint() + self.big.pages();
+        if kept.abs_diff(self.asked.load(Ordering::Relaxed)) > LOOK_PAGES {
+            self.look(kept);
+        }
+    }
+
+    #[cold]
+    fn look(&self, kept: u64) {
+        self.asked.store(kept, Ordering::Relaxed);
+        let Some(available) = self.host.os().available() else { return };
+        let most = ((available / crate::PAGE_BYTES as u64 + kept) / SHARE).min(self.kept_max);
+        self.allowed.store(most, Ordering::Relaxed);
+        if kept > most {
+            // Magazines have a budget of their own, which is half of the whole.
+            self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, Kinds::Big));
+            self.purge_some(kept - most);
+        }
     }
 
     /// The same, and the pages of what is left of blocks that somebody uses.

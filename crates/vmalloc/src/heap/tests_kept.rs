@@ -430,7 +430,7 @@ fn what_is_freed_is_zeros_at_once_where_that_is_wanted() {
             zero_on_free: true,
         };
         let mut twin = Twin::new(Owned::new(shim.clone(), plan).unwrap());
-        for step in 0..600 {
+        for step in 0..200 {
             twin.step(8 * MIB).unwrap();
             // Nobody marked what comes from a magazine or a dirty run, whatever its size.
             let bytes = [5000, 70_000, MIB, 6 * MIB][step % 4];
@@ -482,6 +482,36 @@ fn a_trim_and_a_budget_of_nothing_leave_no_page_of_what_every_other_free_left() 
         for _ in 0..100 {
             twin.alloc(bytes, 1, Fill::Zero).unwrap();
         }
+        twin.check();
+        twin.end();
+    }
+}
+
+#[test]
+fn where_there_is_little_memory_a_quarter_of_it_is_kept() {
+    let kept = |twin: &Twin| {
+        let stats = twin.heap.stats();
+        stats.cached_bytes + stats.dirty_bytes
+    };
+    for huge_pages in [HugePages::Never, HugePages::System] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let mut twin = Twin::new(heap_on(huge_pages, &shim, 1 << 32, 512 * MIB));
+        let burst = |twin: &mut Twin| {
+            let areas = [4 * MIB; 64].map(|bytes| twin.heap.alloc(layout(bytes, 1), Fill::Any).unwrap());
+            // SAFETY: the test has them.
+            areas.iter().for_each(|area| unsafe { twin.heap.free(area.addr().get()) }.unwrap());
+            kept(twin)
+        };
+        assert_eq!(burst(&mut twin), 256 * MIB);
+        // A quarter of 100 MiB and of what is kept, and what may be kept until the system is asked again.
+        shim.set_available(100 << 20);
+        let pressed = burst(&mut twin);
+        assert!((25 * MIB..130 * MIB).contains(&pressed), "{pressed}");
+        shim.set_available(10 << 30);
+        // It finds that out as some of it goes.
+        burst(&mut twin);
+        assert_eq!(burst(&mut twin), 256 * MIB);
         twin.check();
         twin.end();
     }

@@ -10,6 +10,7 @@
 //! `man 2 mremap`, `man 2 rseq`; kernel `include/uapi/linux/rseq.h` for the layout.
 
 use super::advice::{Advisor, discard_one};
+use super::available::available;
 use super::plain::is_plain;
 use super::uffd::Mover;
 use super::{Entry, Errno, Huge, Os, Span, Stopped, ThreadName, thread};
@@ -208,6 +209,10 @@ impl Os for Linux {
         (limit.rlim_cur != libc::RLIM_INFINITY).then(|| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
     }
 
+    fn available(&self) -> Option<u64> {
+        if is_plain() { None } else { available() }
+    }
+
     fn mappings_max(&self) -> u64 {
         const USUAL: u64 = 65_530;
         if is_plain() { USUAL } else { read_number(c"/proc/sys/vm/max_map_count").unwrap_or(USUAL) }
@@ -258,18 +263,22 @@ fn look_rseq_area_up() -> Option<isize> {
 }
 
 fn read_number(path: &CStr) -> Option<u64> {
+    let mut text = [0; 32];
+    core::str::from_utf8(read_text(path, &mut text)?).ok()?.trim().parse().ok()
+}
+
+/// The beginning of a file, as much as there is room for.
+pub(super) fn read_text<'t>(path: &CStr, text: &'t mut [u8]) -> Option<&'t [u8]> {
     // SAFETY: a path that ends with 0.
     let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
         return None;
     }
-    let mut text = [0u8; 32];
     // SAFETY: writes at most as many bytes as there are.
     let count = unsafe { libc::read(file, text.as_mut_ptr().cast(), text.len()) };
     // SAFETY: the file that was opened here.
     let _closed = unsafe { libc::close(file) };
-    let text = text.get(..usize::try_from(count).ok()?)?;
-    core::str::from_utf8(text).ok()?.trim().parse().ok()
+    text.get(..usize::try_from(count).ok()?)
 }
 
 pub(super) fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Result<usize, Errno> {

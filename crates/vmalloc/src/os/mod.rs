@@ -24,6 +24,7 @@
 //! No address is given out, taken back or reused by a system call of its own.
 
 mod advice;
+mod available;
 mod linux;
 mod plain;
 mod probe;
@@ -237,6 +238,9 @@ pub(crate) trait Os: Send + Sync + 'static {
 
     /// Bytes of address space that the process may have, if they are limited.
     fn address_limit(&self) -> Option<usize>;
+
+    /// Bytes that the system could give this process more than it has, about, if it tells.
+    fn available(&self) -> Option<u64>;
 
     /// Mappings that the process may have.
     fn mappings_max(&self) -> u64;

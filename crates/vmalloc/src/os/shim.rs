@@ -23,6 +23,8 @@ struct State {
     commit_max: AtomicUsize,
     mapped: AtomicUsize,
     mappings_max: AtomicU64,
+    /// Bytes that there are; `u64::MAX` does not tell.
+    available: AtomicU64,
     /// What a refusal says.
     errno: AtomicI32,
     /// A refused remap leaves a hole where it was to go.
@@ -48,6 +50,7 @@ impl Default for Shim {
             commit_max: AtomicUsize::new(usize::MAX),
             mapped: AtomicUsize::new(0),
             mappings_max: AtomicU64::new(65_530),
+            available: AtomicU64::new(u64::MAX),
             errno: AtomicI32::new(Errno::NOMEM.0),
             tears: AtomicBool::new(false),
             halves: AtomicBool::new(false),
@@ -114,6 +117,11 @@ impl Shim {
 
     pub(crate) fn limit_mappings(&self, max: u64) {
         self.0.mappings_max.store(max, Ordering::Relaxed);
+    }
+
+    /// So many bytes are available.
+    pub(crate) fn set_available(&self, bytes: u64) {
+        self.0.available.store(bytes, Ordering::Relaxed);
     }
 
     /// All callers are on this CPU from now on.
@@ -295,6 +303,10 @@ impl Os for Shim {
 
     fn address_limit(&self) -> Option<usize> {
         Some(self.0.limit.load(Ordering::Relaxed)).filter(|&limit| limit != usize::MAX)
+    }
+
+    fn available(&self) -> Option<u64> {
+        Some(self.0.available.load(Ordering::Relaxed)).filter(|&bytes| bytes != u64::MAX)
     }
 
     fn mappings_max(&self) -> u64 {
