@@ -15,6 +15,8 @@ use vmalloc::{Hardened, HugePages, Options, Profile, Stats, Vmalloc};
 static MADE: AtomicPtr<Vmalloc> = AtomicPtr::new(null_mut());
 /// Somebody made it, is making it, or found out that it cannot be.
 static TRIED: AtomicBool = AtomicBool::new(false);
+/// The constructor has run, so the C library is ready for whoever asks it.
+static BEGUN: AtomicBool = AtomicBool::new(false);
 static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 
 struct Place(UnsafeCell<MaybeUninit<Vmalloc>>);
@@ -173,7 +175,9 @@ pub(crate) fn allocator() -> Option<&'static Vmalloc> {
 
 #[cold]
 fn make() -> Option<&'static Vmalloc> {
-    if TRIED.load(Ordering::Relaxed) || TRIED.swap(true, Ordering::Relaxed) {
+    // Who asks while programs are relocated, as resolvers of functions (ifunc) do, is served by the next malloc.
+    if !BEGUN.load(Ordering::Relaxed) || TRIED.load(Ordering::Relaxed) || TRIED.swap(true, Ordering::Relaxed)
+    {
         // Another thread may be through with it by now.
         return if_made();
     }
@@ -209,6 +213,14 @@ fn make() -> Option<&'static Vmalloc> {
         crate::fault::handle();
     }
     if_made()
+}
+
+/// Lets the allocator be made from now on.
+pub(crate) fn begin() {
+    // Before anybody can: a fork, also by a handler of a signal, finds that it was done. And before it is made, since a registration that it
+    // began itself would come here, too, and wait for itself.
+    register_first();
+    BEGUN.store(true, Ordering::Relaxed);
 }
 
 /// Registers what the allocator does at a fork before whoever registers something now. Its own registration comes here, too.

@@ -65,8 +65,7 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *cons
             }
         }
     }
-    // Before anybody can: a fork, also by a handler of a signal, finds that it was done.
-    large::register_first();
+    large::begin();
 }
 
 /// The value of a variable whose name and `=` are `name`.

@@ -182,3 +182,8 @@ fn what_is_kept_is_in_nobodys_way_where_a_group_limits_memory() {
         run(&mut group.command(&preloaded(&program, conf)));
     }
 }
+
+#[test]
+fn large_memory_before_any_constructor_is_served() {
+    everywhere("early.c", &[], &["", "threshold:4K", "hardened:true"]);
+}
