@@ -12,7 +12,7 @@
 //! |---|---|
 //! | a byte past the end, read or written | fault, where the alignment lets the area end with its page; else as the next |
 //! | bytes beside the area in its pages, written | the canary there tells at the free, which aborts: offset of the first bad byte |
-//! | a page or more past the end, or before the start | fault, at the next page; farther away whatever is there: mostly nobody |
+//! | a page or more past the end, or before the start | fault, at the next page; farther away whatever is there: mostly nobody, and who comes next reads zeros |
 //! | use after free | fault, for as long as the area is in quarantine, and after that until others get its addresses |
 //! | double free, free of what is no area | abort, with what is known of the address |
 //! | what others wrote, read | never: what is given out is zeros, but for the canary beside it |

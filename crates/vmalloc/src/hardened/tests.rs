@@ -475,3 +475,28 @@ fn without_markers_rooms_are_bounded_by_what_the_system_maps() {
     free(&hard, at).unwrap();
     end(hard, &shim);
 }
+
+#[test]
+fn what_was_written_where_nobody_was_is_in_no_area_later() {
+    for discards in [true, false] {
+        let shim = Shim::default();
+        let hard = make(&shim, Plan { arena_bytes_max: 256 * MIB, window_bytes: 32 * MIB, ..plan(None) });
+        if hard.window.wall() != Wall::Markers {
+            eprintln!("SKIPPED: there are no guards here, and nobody can write there");
+            continue;
+        }
+        if !discards {
+            shim.refuse(Call::Discard, 0);
+        }
+        // All but the first page, which is a wall.
+        let (first, end) = (hard.window.first() + 1, hard.window.first() + hard.window.window_pages());
+        (first..end).for_each(|page| bytes(address(page) + 9, 1)[0] = 7);
+        let areas: Vec<_> = (0..60).map(|nth| (alloc(&hard, 1 + nth * 5000), 1 + nth * 5000)).collect();
+        for &(at, size) in &areas {
+            assert!(bytes(at, size).iter().all(|&byte| byte == 0), "{size} bytes");
+        }
+        shim.allow();
+        areas.iter().for_each(|&(at, _)| free(&hard, at).unwrap());
+        self::end(hard, &shim);
+    }
+}

@@ -309,6 +309,11 @@ impl<O: Os> Window<O> {
         }
         // SAFETY: as before.
         unsafe { os.unguard(room.span()) }.map_err(|errno| (Call::Unguard, errno))?;
+        // Where nobody ever was, somebody may have written by mistake.
+        // SAFETY: as before.
+        if unsafe { os.discard(&[room.span()]) }.is_err() {
+            self.clear(room);
+        }
         for wall in room.walls() {
             // SAFETY: the walls belong to the room.
             unsafe { os.guard(wall) }.map_err(|errno| (Call::Guard, errno))?;
