@@ -55,11 +55,11 @@ impl Guards {
         }
     }
 
-    pub(super) fn new(wanted: bool, os: &impl Os) -> Self {
+    pub(super) fn new(wanted: bool, mappings_max: u64) -> Self {
         Self {
             tail: u64::from(wanted),
             // Two mappings each.
-            protected_max: os.mappings_max() / 8,
+            protected_max: mappings_max / 8,
             ..Self::none()
         }
     }

@@ -131,9 +131,10 @@ impl<O: Os> Heap<O> {
         self.kept_max = kept_pages;
         self.allowed = AtomicU64::new(kept_pages);
         self.closer = Word::closer(plan.zero_on_free);
-        self.guards = Guards::new(plan.guards, host.os());
+        let mappings_max = host.os().mappings_max();
+        self.guards = Guards::new(plan.guards, mappings_max);
         // Each splits a mapping into three; half of what there may be is others'.
-        self.moved_max = host.os().mappings_max() / 8;
+        self.moved_max = mappings_max / 8;
         // Guards, one of which is in each big item, hold no memory.
         self.big = Big::new(kept_pages / 2 + u64::from(plan.guards) * (kept_pages / 2 / BIG_PAGES));
         self.worker = Worker::new(plan.decay);
