@@ -212,8 +212,7 @@ impl<O: Os> Arena<O> {
         if self.closed.load(Ordering::Relaxed) {
             // What lies between may be others' by now.
             for zone in 0..ZONES {
-                let (words, pages) = self.parts(zone, 0, self.committed_pages(zone));
-                self.unmap_parts([words, pages]);
+                self.unmap_part(zone, 0, self.committed_pages(zone));
             }
             return;
         }
@@ -221,18 +220,15 @@ impl<O: Os> Arena<O> {
         unsafe { self.host.os().unmap(self.reserved) };
     }
 
-    /// The words of some pages of a zone, those that are whole pages and were committed or not together, and the pages.
-    fn parts(&self, zone: usize, from: u64, to: u64) -> (Span, Span) {
+    /// Unmaps some pages of a zone, of which nobody uses anything, and those pages of words that were committed with them, or were not.
+    fn unmap_part(&self, zone: usize, from: u64, to: u64) {
         let first = self.extent(zone).start().page_floor();
         let word = |pages: u64| {
             (self.words + (first - self.first + pages) as usize * WORD_BYTES).next_multiple_of(PAGE_BYTES)
         };
         let words = Span { at: word(from), bytes: word(to) - word(from) };
-        (words, Span { at: address(first + from), bytes: address(to - from) })
-    }
-
-    fn unmap_parts(&self, parts: [Span; 2]) {
-        for part in parts.into_iter().filter(|part| part.bytes > 0) {
+        let pages = Span { at: address(first + from), bytes: address(to - from) };
+        for part in [words, pages].into_iter().filter(|part| part.bytes > 0) {
             // SAFETY: part of the reservation, of which nobody uses anything.
             unsafe { self.host.os().unmap(part) };
         }
@@ -246,8 +242,7 @@ impl<O: Os> Arena<O> {
         }
         for zone in 0..ZONES {
             let (first, last) = self.extent(zone).whole_pages();
-            let (words, pages) = self.parts(zone, self.committed_pages(zone), last - first);
-            self.unmap_parts([words, pages]);
+            self.unmap_part(zone, self.committed_pages(zone), last - first);
         }
         true
     }
@@ -444,10 +439,9 @@ impl<O: Os> Arena<O> {
     pub(crate) fn move_some(&self, from: &mut Run, to: &mut Run, pages: u64) -> Result<(), (u64, Errno)> {
         debug_assert!(pages <= from.pages && pages <= to.pages);
         debug_assert!(from.end() <= to.page || to.end() <= from.page, "AR2: two runs have a page in common");
-        let within = Span { at: address(self.first), bytes: address(self.pages) };
         let span = Span { bytes: address(pages), ..from.span() };
         // SAFETY: both below the frontier (AR1), nobody else's (AR2), and apart.
-        let moved = unsafe { self.host.os().move_pages(within, span, address(to.page)) };
+        let moved = unsafe { self.host.os().move_pages(span, address(to.page)) };
         moved.map_err(|stopped| ((stopped.bytes / PAGE_BYTES) as u64, stopped.errno))
     }
 

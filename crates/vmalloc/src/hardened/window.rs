@@ -399,7 +399,6 @@ impl<O: Os> Window<O> {
         let seen = &mut seen[..part as usize];
         os.resident(span, seen).ok()?;
         let there = |byte: &u8| byte & 1 != 0;
-        let within = Span { at: address(self.first), bytes: address(self.pages) };
         let (mut at, mut moved) = (0, 0);
         while at < seen.len() {
             let run = seen[at..].iter().take_while(|byte| there(byte)).count();
@@ -412,7 +411,7 @@ impl<O: Os> Window<O> {
             // SAFETY: pages of a room that is the caller's alone.
             unsafe { pointer(span.at).write_bytes(0, span.bytes) };
             // SAFETY: as before, and so is the other room; both are in the window.
-            unsafe { os.move_pages(within, span, address(to.page + page)) }.ok()?;
+            unsafe { os.move_pages(span, address(to.page + page)) }.ok()?;
             moved += pages;
             at += run;
         }

@@ -83,7 +83,7 @@ impl Os for Linux {
         unsafe { self.advisor.discard(spans) }
     }
 
-    unsafe fn move_pages(&self, _within: Span, from: Span, to: usize) -> Result<(), Stopped> {
+    unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Stopped> {
         // SAFETY: this function's contract.
         let stopped = match unsafe { self.mover.move_pages(from, to) } {
             Err(stopped) if stopped.errno.0 == libc::EEXIST => stopped,

@@ -148,13 +148,13 @@ pub(crate) trait Os: Send + Sync + 'static {
     unsafe fn discard(&self, spans: &[Span]) -> Result<(), (usize, Errno)>;
 
     /// Moves the pages of `from` to `to`, in the same mapping, and what was there is dropped; `from` reads as zeros afterwards.
-    /// On an error, tells how much of it was moved. `within` is all that may ever be moved: the pages of the arena.
+    /// On an error, tells how much of it was moved.
     ///
     /// It is refused for good where the kernel lacks it (before 6.8), and for pages that a child of a fork still has a share in.
     ///
     /// # Safety
-    /// Both are committed, apart, and in `within`, which `reserve` returned; nobody else refers to either.
-    unsafe fn move_pages(&self, within: Span, from: Span, to: usize) -> Result<(), Stopped>;
+    /// Both are committed, apart, and in one reservation; nobody else refers to either.
+    unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Stopped>;
 
     /// Whether [`move_pages`](Self::move_pages) may succeed: nobody refused it for good yet.
     fn can_move(&self) -> bool;

@@ -103,7 +103,7 @@ fn take(os: &impl Os, within: Span, machine: &mut Machine) {
         touch(page(step));
     }
     // SAFETY: committed pages that only we know, apart, and in the reservation. What was there to move to was never touched.
-    let moved = unsafe { os.move_pages(within, page(0), page(0).at + PAGE_BYTES) };
+    let moved = unsafe { os.move_pages(page(0), page(0).at + PAGE_BYTES) };
     machine.move_pages = moved.map_err(|Stopped { errno, .. }| errno);
     // SAFETY: the same.
     machine.remap = unsafe { os.remap(page(1), page(1).at + PAGE_BYTES) };

@@ -198,16 +198,16 @@ impl Os for Shim {
         Ok(())
     }
 
-    unsafe fn move_pages(&self, within: Span, from: Span, to: usize) -> Result<(), Stopped> {
+    unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Stopped> {
         if let Err(errno) = self.granted(Call::Move) {
             let pages = from.bytes / crate::PAGE_BYTES;
             let bytes = if self.0.halves.load(Ordering::Relaxed) { pages / 2 * crate::PAGE_BYTES } else { 0 };
             // SAFETY: as this function's contract.
-            unsafe { self.0.linux.move_pages(within, Span { bytes, ..from }, to) }?;
+            unsafe { self.0.linux.move_pages(Span { bytes, ..from }, to) }?;
             return Err(Stopped { bytes, errno });
         }
         // SAFETY: as this function's contract.
-        unsafe { self.0.linux.move_pages(within, from, to) }
+        unsafe { self.0.linux.move_pages(from, to) }
     }
 
     fn can_move(&self) -> bool {

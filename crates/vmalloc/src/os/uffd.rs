@@ -398,7 +398,7 @@ mod tests {
         }
         assert_eq!(mappings(arena), 2);
         // SAFETY: the arena of this test.
-        let moved = unsafe { linux.move_pages(arena, Span { at: arena.at, bytes }, to) };
+        let moved = unsafe { linux.move_pages(Span { at: arena.at, bytes }, to) };
         if let Err(stopped) = moved {
             assert!(!linux.can_move() && stopped.bytes == 0, "{stopped:?}");
             eprintln!("this kernel moves no pages ({}): nothing else was tested", stopped.errno);
@@ -425,13 +425,13 @@ mod tests {
         (0..16).for_each(|page| write(arena.at + page * PAGE, 40 + page as u8));
         write(to + 5 * PAGE, 99);
         // SAFETY: as before.
-        unsafe { linux.move_pages(arena, Span { at: arena.at, bytes }, to) }.unwrap();
+        unsafe { linux.move_pages(Span { at: arena.at, bytes }, to) }.unwrap();
         assert!((0..16).all(|page| read(to + page * PAGE) == 40 + page as u8));
         // Beyond the frontier nothing moves, and it says how much did.
         let edge = arena.at + (48 << 20) - 4 * PAGE;
         (0..16).for_each(|page| write(arena.at + page * PAGE, 60));
         // SAFETY: as before.
-        let stopped = unsafe { linux.move_pages(arena, Span { at: arena.at, bytes }, edge) }.unwrap_err();
+        let stopped = unsafe { linux.move_pages(Span { at: arena.at, bytes }, edge) }.unwrap_err();
         assert_eq!(stopped.errno, Errno(libc::EINVAL));
         let there = (0..4).filter(|page| read(edge + page * PAGE) == 60).count();
         let here = (0..16).filter(|page| read(arena.at + page * PAGE) == 60).count();
@@ -449,7 +449,7 @@ mod tests {
         let to = arena.at + (8 << 20);
         write(arena.at, 5);
         // SAFETY: the arena of this test.
-        if unsafe { linux.move_pages(arena, half, to) }.is_err() {
+        if unsafe { linux.move_pages(half, to) }.is_err() {
             return;
         }
         assert_eq!(read(to), 5);
@@ -457,7 +457,7 @@ mod tests {
         linux.forget();
         write(arena.at, 6);
         // SAFETY: as before.
-        unsafe { linux.move_pages(arena, half, to) }.unwrap();
+        unsafe { linux.move_pages(half, to) }.unwrap();
         assert_eq!((read(to), mappings(arena)), (6, 2));
         // SAFETY: nobody refers to it any more.
         unsafe { linux.unmap(Span { at: arena.at - (1 << 20), bytes: 66 << 20 }) };
