@@ -33,7 +33,7 @@ mod units;
 pub use error::{AllocError, Broken, FreeError};
 pub use late::Late;
 pub use machine::{Drain, Epoch, LockClass, Machine, Table};
-pub use paged::{NO_ID, Next, PIECE_BYTES, PagedArray, Supply};
+pub use paged::{NO_ID, Next, PIECE_BYTES, PagedArray, Supply, alloc_exact};
 pub use place::Place;
 pub use platform::{NoSlabs, Platform, Record, assert_pages};
 pub use request::{Context, Request, RequestError};

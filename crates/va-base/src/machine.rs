@@ -120,26 +120,6 @@ macro_rules! const_fn {
     };
 }
 
-/// Defines a function with arguments that is `const` but under loom.
-#[cfg(not(loom))]
-#[macro_export]
-macro_rules! const_fn_of {
-    ($(#[$attribute:meta])* $visibility:vis fn $name:ident($($argument:ident: $of:ty),*) -> Self $body:block) => {
-        $(#[$attribute])*
-        $visibility const fn $name($($argument: $of),*) -> Self $body
-    };
-}
-
-/// Defines a function with arguments; it is `const` but under loom.
-#[cfg(loom)]
-#[macro_export]
-macro_rules! const_fn_of {
-    ($(#[$attribute:meta])* $visibility:vis fn $name:ident($($argument:ident: $of:ty),*) -> Self $body:block) => {
-        $(#[$attribute])*
-        $visibility fn $name($($argument: $of),*) -> Self $body
-    };
-}
-
 /// Defines a function; it is `const` but under loom.
 #[cfg(loom)]
 #[macro_export]

@@ -10,7 +10,7 @@
 //! - **PW1 rows-held**  every row that may be in use has its memory.
 
 use crate::table::Table;
-use va_base::{Broken, Platform, Record, Va};
+use va_base::{Broken, Platform, Record, Va, alloc_exact};
 
 /// The records of a row, or none.
 pub(crate) struct Row<T: Record>(&'static mut [T]);
@@ -34,12 +34,7 @@ const fn nothing<'a, T>() -> &'a mut [T] {
 impl<T: Record> Row<T> {
     /// Allocates a row of at least `len` records. `None` if the platform has no memory.
     pub(crate) fn alloc<P: Platform>(len: u32, platform: &P) -> Option<Self> {
-        let row = Self(platform.lend_slab(len as usize)?);
-        if row.0.len() < len as usize {
-            row.free(platform);
-            return None;
-        }
-        Some(row)
+        alloc_exact(platform, len as usize).map(Self)
     }
 
     /// Tells whether there is memory.

@@ -9,7 +9,7 @@
 //! # Invariants
 //! - **PT1 table-holds**  there is a record for each row that may be in use.
 
-use va_base::{Broken, PagedArray, Platform, Record, Va};
+use va_base::{Broken, PagedArray, Platform, Record, Va, alloc_exact};
 
 /// An array of pages as a record, since it is too long to lie in each table.
 struct Pages<T: Record>(PagedArray<T>);
@@ -96,15 +96,12 @@ impl<T: Record> Table<T> {
     /// Allocates a table of empty records for at least so many rows. `None` if the platform has no memory.
     pub(crate) fn alloc<P: Platform>(rows: usize, platform: &P) -> Option<Self> {
         let mut table = Self::new();
-        if let Some(flat) = platform.lend_slab::<T>(rows) {
+        if let Some(flat) = alloc_exact(platform, rows) {
+            flat.fill(T::EMPTY);
             table.flat = flat;
-            if table.flat.len() >= rows {
-                table.flat.fill(T::EMPTY);
-                return Some(table);
-            }
-            table.free(platform);
+            return Some(table);
         }
-        table.pages = platform.lend_slab(1)?;
+        table.pages = alloc_exact(platform, 1)?;
         table.pages.fill(Pages::EMPTY);
         let whole = table.pages.first_mut().is_some_and(|pages| pages.0.reserve(rows, platform).is_ok());
         if !whole {

@@ -91,8 +91,6 @@ pub struct PagedArray<T: Record> {
     end: Place,
     /// Binary logarithm of the records of the smallest piece.
     piece_log2: u32,
-    /// Values of `T` that count as one record, side by side.
-    stride: u32,
 }
 
 /// A bucket and a slot in it.
@@ -107,7 +105,6 @@ struct Place {
 pub struct Next {
     end: Place,
     piece_log2: u32,
-    stride: u32,
     /// Nodes missing on the way to the next paged piece.
     near: bool,
     middle: bool,
@@ -127,17 +124,10 @@ pub struct Supply<T: Record> {
 
 impl<T: Record> PagedArray<T> {
     /// Creates an empty array whose smallest piece is as many records as fit in a page, rounded down to a power of two.
+    /// A record longer than a page is a piece by itself.
     pub const fn new() -> Self {
-        Self::with_stride(1)
-    }
-
-    /// Creates an empty array of which each record is `stride` values of `T`, side by side. If that is more than a
-    /// page, the smallest piece is one record.
-    pub const fn with_stride(stride: u32) -> Self {
-        let stride = if stride == 0 { 1 } else { stride };
-        let bytes = size_of::<T>() as u64 * stride as u64;
         // Records of no bytes: one a piece, as those longer than a page.
-        let piece_log2 = match (PIECE_BYTES as u64).checked_div(bytes) {
+        let piece_log2 = match PIECE_BYTES.checked_div(size_of::<T>()) {
             None | Some(0) => 0,
             Some(fit) => fit.ilog2(),
         };
@@ -148,7 +138,6 @@ impl<T: Record> PagedArray<T> {
             far: &mut [],
             end: Place { bucket: 0, slot: 0 },
             piece_log2,
-            stride,
         }
     }
 
@@ -170,12 +159,7 @@ impl<T: Record> PagedArray<T> {
         1 << self.piece_log2
     }
 
-    /// Returns the bytes of all pieces, without nodes.
-    pub const fn bytes(&self) -> usize {
-        self.len() * self.stride as usize * size_of::<T>()
-    }
-
-    /// Returns the id of record `number`, even if the array is shorter.
+    /// Returns the id of record `number`, whether the array is that long or not.
     #[inline(always)]
     pub const fn id(&self, number: u32) -> u32 {
         let pieces = number >> self.piece_log2;
@@ -206,20 +190,13 @@ impl<T: Record> PagedArray<T> {
         (bucket << SLOT_BITS) | (bucket_len(bucket, self.piece_log2) - 1)
     }
 
-    /// Returns the record with this id if its bucket is whole; [`at`](Self::at) finds the others too. For arrays
-    /// without a stride.
+    /// Returns the record with this id if its bucket is whole; [`at`](Self::at) finds the others too.
     #[inline(always)]
     pub fn at_whole(&self, id: u32) -> Option<&T> {
         self.whole[(id >> SLOT_BITS) as usize].0.get((id & SLOT_MASK) as usize)
     }
 
-    /// The same, to change it.
-    #[inline(always)]
-    pub fn at_whole_mut(&mut self, id: u32) -> Option<&mut T> {
-        self.whole[(id >> SLOT_BITS) as usize].0.get_mut((id & SLOT_MASK) as usize)
-    }
-
-    /// Returns the record with this id, if the array is that long. For arrays without a stride.
+    /// Returns the record with this id, if the array is that long.
     #[inline(always)]
     pub fn at(&self, id: u32) -> Option<&T> {
         match self.at_whole(id) {
@@ -249,33 +226,6 @@ impl<T: Record> PagedArray<T> {
     #[inline(always)]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.at_mut(self.id(number))
-    }
-
-    /// Returns the values of record `number`, if the array is that long.
-    #[inline]
-    pub fn row(&self, number: u32) -> Option<&[T]> {
-        let id = self.id(number);
-        let (stride, slot) = (self.stride as usize, (id & SLOT_MASK) as usize * self.stride as usize);
-        match self.whole[(id >> SLOT_BITS) as usize].0.get(slot..slot + stride) {
-            Some(row) => Some(row),
-            None => {
-                let (piece, slot) = self.paged(id)?;
-                piece.get(slot..slot + stride)
-            }
-        }
-    }
-
-    /// The same, to change them.
-    #[inline]
-    pub fn row_mut(&mut self, number: u32) -> Option<&mut [T]> {
-        let id = self.id(number);
-        let (stride, slot) = (self.stride as usize, (id & SLOT_MASK) as usize * self.stride as usize);
-        let bucket = (id >> SLOT_BITS) as usize;
-        if slot + stride <= self.whole[bucket].0.len() {
-            return self.whole[bucket].0.get_mut(slot..slot + stride);
-        }
-        let (piece, slot) = self.paged_mut(id)?;
-        piece.get_mut(slot..slot + stride)
     }
 
     #[cold]
@@ -312,14 +262,13 @@ impl<T: Record> PagedArray<T> {
             &self.far.get(at >> (2 * NODE_BITS))?.0.get((at >> NODE_BITS) % NODE)?.0
         };
         let slot = (id & SLOT_MASK) as usize & (self.piece_len() - 1);
-        Some((node.get(at % NODE)?.0, slot * self.stride as usize))
+        Some((node.get(at % NODE)?.0, slot))
     }
 
     #[inline(always)]
     fn paged_mut(&mut self, id: u32) -> Option<(&mut [T], usize)> {
         let at = Self::piece_of(id, self.piece_log2);
         let slot = (id & SLOT_MASK) as usize & (self.piece_len() - 1);
-        let slot = slot * self.stride as usize;
         Some((&mut self.node_mut(at)?.get_mut(at % NODE)?.0, slot))
     }
 
@@ -351,7 +300,7 @@ impl<T: Record> PagedArray<T> {
             let below = middle.and_then(|node| node.0.get((at >> NODE_BITS) % NODE));
             (below.is_none_or(|node| node.0.is_empty()), middle.is_none(), self.far.is_empty())
         };
-        Some(Next { end: self.end, piece_log2: self.piece_log2, stride: self.stride, near, middle, far })
+        Some(Next { end: self.end, piece_log2: self.piece_log2, near, middle, far })
     }
 
     /// Makes the array longer by the memory of [`Next::alloc`]. New records have any values.
@@ -481,10 +430,10 @@ impl<T: Record> PagedArray<T> {
     pub fn validate(&self) -> Result<(), Broken> {
         let (len, piece) = (self.len() as u32, self.piece_len() as u32);
         for number in (0..len).step_by(piece as usize) {
-            let held = self.row(number).is_some() && self.row(number + piece - 1).is_some();
+            let held = self.get(number).is_some() && self.get(number + piece - 1).is_some();
             Broken::unless(held, "PA1", Va::ZERO, u64::from(len), u64::from(number))?;
         }
-        let past = self.next().is_some() && self.row(len).is_some();
+        let past = self.next().is_some() && self.get(len).is_some();
         Broken::unless(!past, "PA1", Va::ZERO, u64::from(len), u64::from(len) + 1)
     }
 }
@@ -527,19 +476,19 @@ impl Next {
     /// Asks `platform` for the memory: for the whole bucket, if one begins and is longer than a page, else for a page
     /// and the nodes to find it. `None` if the platform has neither. `T` is the record of the array.
     pub fn alloc<T: Record>(&self, platform: &impl Platform) -> Option<Supply<T>> {
-        let (stride, piece) = (self.stride as usize, 1usize << self.piece_log2);
+        let piece = 1usize << self.piece_log2;
         let mut supply =
             Supply { end: self.end, whole: false, piece: &mut [], near: None, middle: None, far: None };
         if self.end.slot == 0 {
             let len = bucket_len(self.end.bucket, self.piece_log2) as usize;
-            if let Some(whole) = alloc_exact(platform, len * stride) {
+            if let Some(whole) = alloc_exact(platform, len) {
                 return Some(Supply { whole: true, piece: whole, ..supply });
             }
             if len == piece {
                 return None;
             }
         }
-        supply.piece = alloc_exact(platform, piece * stride)?;
+        supply.piece = alloc_exact(platform, piece)?;
         supply.near = if self.near { alloc_node(platform) } else { None };
         supply.middle = if self.middle { alloc_node(platform) } else { None };
         supply.far = if self.far { alloc_node(platform) } else { None };
@@ -556,13 +505,12 @@ impl Next {
         let nodes = self.near as usize + self.middle as usize + self.far as usize;
         let first = self.end.slot == 0 && self.end.bucket < 2;
         let node_bytes = NODE * size_of::<Piece<T>>();
-        size_of::<T>() * ((self.stride as usize) << self.piece_log2)
-            + if first { 0 } else { nodes * node_bytes }
+        (size_of::<T>() << self.piece_log2) + if first { 0 } else { nodes * node_bytes }
     }
 }
 
-/// A slab of at least `len` records.
-fn alloc_exact<T: Record>(platform: &impl Platform, len: usize) -> Option<&'static mut [T]> {
+/// Asks `platform` for a slab of at least `len` records, and one. `None` if it has none: a slab that is shorter goes back.
+pub fn alloc_exact<T: Record>(platform: &impl Platform, len: usize) -> Option<&'static mut [T]> {
     let slab = platform.lend_slab::<T>(len)?;
     if slab.len() < len || slab.is_empty() {
         platform.take_back_slab(slab);

@@ -135,15 +135,18 @@ fn a_failure_changes_nothing_and_the_next_bucket_is_whole_again() {
 }
 
 #[test]
-fn rows_longer_than_a_page_have_a_piece_each() {
+fn records_longer_than_a_page_have_a_piece_each() {
+    #[derive(Clone, PartialEq, Debug)]
+    struct Long([u64; 1025]);
+    impl Record for Long {
+        const EMPTY: Self = Self([0; 1025]);
+    }
     let heap = Buddy::new(9000);
-    let mut array = PagedArray::<Word>::with_stride(1025);
+    let mut array = PagedArray::<Long>::new();
     assert_eq!(array.piece_len(), 1);
     array.reserve(40, &heap).unwrap();
-    for row in 0..40 {
-        array.row_mut(row).unwrap().fill(Word(u64::from(row)));
-    }
-    assert!((0..40).all(|row| array.row(row).unwrap() == [Word(u64::from(row)); 1025]));
+    (0..40).for_each(|number| array.get_mut(number).unwrap().0.fill(u64::from(number)));
+    assert!((0..40).all(|number| array.get(number).unwrap().0 == [u64::from(number); 1025]));
     array.validate().unwrap();
     array.clear(&heap);
     assert_eq!(heap.out.get(), 0);
