@@ -425,6 +425,27 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         self.without_last().filter(|&low| need.max(self.used) <= low)
     }
 
+    /// Frees pieces beyond those that `need` records take, and adds their bytes to `freed`, until a record is in the way:
+    /// returns to what capacity [`move_last`](Slab::move_last) must bring the slab, one of the `steps`. `None` at the end.
+    pub(crate) fn shrink_step(
+        &mut self,
+        need: usize,
+        steps: &mut usize,
+        freed: &mut usize,
+        platform: &impl Platform,
+    ) -> Option<usize> {
+        while *steps > 0
+            && let Some(low) = self.next_lower(need)
+        {
+            if self.capacity() > low {
+                *steps -= 1;
+                return Some(low);
+            }
+            *freed += self.free_pieces(steps, platform);
+        }
+        None
+    }
+
     /// Frees all memory; the slab must not be used afterwards.
     pub(crate) fn return_all(&mut self, platform: &impl Platform) {
         self.array.clear(platform);

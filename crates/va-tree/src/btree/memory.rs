@@ -194,25 +194,11 @@ impl<K: Key, const F: usize, P: Platform> Supplied for BTree<K, F, P> {
         if !self.has_rows() {
             freed += self.rows.free_pieces(&mut steps, &self.platform);
         }
-        while steps > 0
-            && let Some(low) = self.leaves.next_lower(need.leaves)
-        {
-            if self.leaves.capacity() > low {
-                self.lower_leaves(low);
-                steps -= 1;
-            } else {
-                freed += self.leaves.free_pieces(&mut steps, &self.platform);
-            }
+        while let Some(low) = self.leaves.shrink_step(need.leaves, &mut steps, &mut freed, &self.platform) {
+            self.lower_leaves(low);
         }
-        while steps > 0
-            && let Some(low) = self.inners.next_lower(need.inners)
-        {
-            if self.inners.capacity() > low {
-                self.lower_inners(low);
-                steps -= 1;
-            } else {
-                freed += self.inners.free_pieces(&mut steps, &self.platform);
-            }
+        while let Some(low) = self.inners.shrink_step(need.inners, &mut steps, &mut freed, &self.platform) {
+            self.lower_inners(low);
         }
         self.count_paid();
         self.check();

@@ -149,12 +149,6 @@ impl AreaTree {
         Broken::unless(count == self.len(), "SL1", Va::ZERO, count, self.len())
     }
 
-    /// Frees the memory beyond `areas` records, in at most `steps` steps of O(1) each, and returns the freed bytes.
-    /// Repeat while it frees something: one call may move records and free nothing yet.
-    pub fn shrink(&mut self, areas: u64, steps: usize, platform: &impl Platform) -> usize {
-        usize::try_from(areas).map_or(0, |areas| self.tree.shrink(areas, steps, platform))
-    }
-
     /// Empties the tree and frees its memory.
     pub fn clear(&mut self, platform: &impl Platform) {
         self.tree.slab.return_all(platform);

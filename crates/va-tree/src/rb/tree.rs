@@ -454,15 +454,8 @@ impl<const LARGEST: bool> Tree<LARGEST> {
     /// Frees what more than `need` records take, in at most `steps` steps; returns the bytes.
     pub(super) fn shrink(&mut self, need: usize, mut steps: usize, platform: &impl Platform) -> usize {
         let mut freed = 0;
-        while steps > 0
-            && let Some(low) = self.slab.next_lower(need)
-        {
-            if self.slab.capacity() > low {
-                self.lower(low);
-                steps -= 1;
-            } else {
-                freed += self.slab.free_pieces(&mut steps, platform);
-            }
+        while let Some(low) = self.slab.shrink_step(need, &mut steps, &mut freed, platform) {
+            self.lower(low);
         }
         freed
     }
