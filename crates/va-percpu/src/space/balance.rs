@@ -156,31 +156,24 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 
     /// Depopulates a run of a chunk that is in no list, or destroys it.
     fn destroy(&self, row: u32, only: Only) -> Work {
-        let (base, run) = {
-            let store = self.lock();
-            let chunk = store.chunk(row);
-            debug_assert!(chunk.state == State::Leaving && chunk.live == 0);
-            (Va::new(chunk.base), store.run_of_pages(row, 0, chunk.pages, true))
-        };
-        match run {
-            Some(run) if B::BY_PAGE => {
-                self.lock().note_depopulated(row, run.clone());
-                self.backend.depopulate(&self.geometry, base, run);
-                Work::Destroy(row, only)
-            }
-            run => {
-                let mut store = self.lock();
-                if let Some(run) = run {
-                    // Made whole, unmade whole.
-                    store.note_depopulated(row, run);
-                }
-                store.remove(row);
+        let mut store = self.lock();
+        let chunk = store.chunk(row);
+        debug_assert!(chunk.state == State::Leaving && chunk.live == 0);
+        let (base, run) = (Va::new(chunk.base), store.run_of_pages(row, 0, chunk.pages, true));
+        if let Some(run) = run {
+            store.note_depopulated(row, run.clone());
+            if B::BY_PAGE {
                 drop(store);
-                self.backend.destroy(&self.geometry, base);
-                self.backend.event(Event::DestroyChunk { base });
-                Work::Free(only)
+                self.backend.depopulate(&self.geometry, base, run);
+                return Work::Destroy(row, only);
             }
+            // Made whole, unmade whole.
         }
+        store.remove(row);
+        drop(store);
+        self.backend.destroy(&self.geometry, base);
+        self.backend.event(Event::DestroyChunk { base });
+        Work::Free(only)
     }
 
     /// Depopulates the next run of spare pages of a chunk, from its end.
