@@ -93,11 +93,12 @@ fn a_handle_outlives_the_leaf_of_its_page_and_frees_nothing() {
     let machine = SimMachine::new(1);
     let all = pages(16, 1 << 31);
     let space = VmapSpace::<_, config::Default>::new(all, all, &machine).unwrap();
-    let (near, far) = (pages(1 << 12, 2), pages(1 << 30, 2));
-    let mut handles = [None, None];
+    // Leaves come three at a time, and the one that is empty longest moves: with a fourth place, each time to another one.
+    let places = [12, 20, 26, 30].map(|log2| pages(1 << log2, 2));
+    let mut handles = [const { None }; 4];
     for round in 0..20 {
-        // The only area, in turn at two places, with whatever leaf is empty longest.
-        for (range, handle) in [near, far].into_iter().zip(&mut handles) {
+        // The only area, in turn at each place.
+        for (range, handle) in places.into_iter().zip(&mut handles) {
             let new = space.alloc_at(range).unwrap();
             if let Some(old) = handle.replace(new) {
                 assert!(
