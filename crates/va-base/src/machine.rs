@@ -21,7 +21,8 @@
 //! **Contexts.** A call for [`Context::Atomic`](crate::Context::Atomic) takes locks of type [`Machine::Lock`] alone,
 //! one at a time. The lock of a node's tree of busy areas is taken under no other. Such a call makes no call of the
 //! machine that may sleep: no table, no flush, no wait, no reclaim. So `Lock` must be safe in every context that frees:
-//! a kernel disables interrupts in it.
+//! a kernel disables interrupts in it. A free through a magazine is no exception. An alloc from one also takes
+//! [`Machine::OwnerLock`], since its caller owns the magazine by `&mut`.
 //!
 //! **Flush and epoch.** [`Machine::flush`] begins to remove the translations of the ranges from every CPU. It returns
 //! an epoch, the moment at which that will be done. [`Machine::completed`] reports whether it has come. A machine whose

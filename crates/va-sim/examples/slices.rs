@@ -112,13 +112,41 @@ fn run(case: &str) {
                 black_box(measured(|| space.tick()));
             }
         }
-        _ => eprintln!("one, pages, sizes, large, decay or leave"),
+        // Rounds of a magazine with every size that has a list; beside it ("magazines") seven that sleep with full stocks.
+        "magazine" => magazine(&space, &machine, 0),
+        "magazines" => magazine(&space, &machine, 7),
+        _ => eprintln!("{CASES:?}"),
     }
 }
+
+/// Counts the frees of a magazine, in whose rounds are all sizes, some more often than others.
+fn magazine(space: &Space<'_>, machine: &SimMachine, idle: u32) {
+    let size_of = |n: u64| 1 + n * n % 264;
+    let ask = |n| Request::pages(size_of(n)).unwrap();
+    let mut magazine = space.magazine(0).unwrap();
+    machine.drain_elsewhere(false);
+    let mut out: Vec<_> = (0..1024).map(|n| magazine.alloc(&ask(n)).unwrap()).collect();
+    let mut others = Vec::new();
+    for round in 0..8 {
+        // All shuffled, so that no round frees a size for itself.
+        out = shuffled(out);
+        let later = out.split_off(1024);
+        out.into_iter().for_each(|area| measured(|| magazine.free(area)).unwrap());
+        out = later;
+        out.extend((0..1024).map(|n| magazine.alloc(&ask(n + round)).unwrap()));
+        if round == 4 {
+            // The shares are smaller from here on.
+            others.extend((0..idle).map(|cpu| space.magazine(1 + cpu).unwrap()));
+        }
+    }
+    out.into_iter().for_each(|area| magazine.free(area).unwrap());
+}
+
+const CASES: [&str; 8] = ["one", "pages", "sizes", "large", "decay", "leave", "magazine", "magazines"];
 
 fn main() {
     match std::env::args().nth(1) {
         Some(case) => run(&case),
-        None => ["one", "pages", "sizes", "large", "decay", "leave"].into_iter().for_each(run),
+        None => CASES.into_iter().for_each(run),
     }
 }

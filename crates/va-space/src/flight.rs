@@ -231,19 +231,23 @@ fn step_of(machine: &impl Machine, budget: &mut Budget, areas: u64) -> u64 {
         return u64::MAX;
     }
     let count = areas.min(budget.steps(Cost::SETTLED));
-    (0..count).for_each(|_| budget.spend(Cost::SETTLED));
+    budget.spend_each(Cost::SETTLED, count);
     count
 }
 
-/// Moves a shelf into another, and what finds no list there to the end of `rest`.
-fn move_all(
+/// Moves a shelf into another, list by list until the budget ends, and what finds no list there to the end of `rest`.
+fn move_lists(
     map: &PageMap,
     from: &mut Shelf<Unflushed>,
     to: &mut Shelf<Unflushed>,
     rest: &mut AreaList<Unflushed>,
+    budget: &mut Budget,
 ) {
     let mut class = 0;
-    while let Some(at) = from.next_class(class) {
+    while budget.is_left()
+        && let Some(at) = from.next_class(class)
+    {
+        budget.spend(Cost::LIST);
         let size = from.size(at);
         if let Err(list) = to.put_list(map, size, from.take_list(map, at, u64::MAX)) {
             rest.append(map, list);
@@ -282,7 +286,7 @@ impl Rounds {
         Self { shelves, open: 0, low: 0, high: 0, ticket: Ticket::USED }
     }
 
-    /// Begins the first round; nothing is here.
+    /// Begins a round; nothing is open.
     pub(crate) fn begin(&mut self) {
         (self.low, self.high) = (u64::MAX, 0);
     }
@@ -340,45 +344,61 @@ impl Rounds {
         self.ticket == Ticket::USED
     }
 
-    /// Takes the areas of a class that have landed; a few of them, if the machine is told of each.
+    /// Takes up to `most` areas of a class that have landed; a few of them, if the machine is told of each.
     #[inline]
-    pub(crate) fn take(&mut self, map: &PageMap, machine: &impl Machine, class: usize) -> AreaList<Flushed> {
+    pub(crate) fn take(
+        &mut self,
+        map: &PageMap,
+        machine: &impl Machine,
+        class: usize,
+        most: u64,
+    ) -> AreaList<Flushed> {
         if self.ticket != Ticket::USED {
             return AreaList::new();
         }
-        let count = if machine.hears_settled() { SETTLED_RANGES as u64 } else { u64::MAX };
+        let count = if machine.hears_settled() { most.min(SETTLED_RANGES as u64) } else { most };
         flushed(map, machine, self.both().1.take_list(map, class, count))
     }
 
     /// Ends the round, under the lock of the node's `lazy`. What it holds stays here and flies with them, with what is away
-    /// already if that has not boarded; or goes into their lists, if that has, or would be more than `most` pages.
-    pub(crate) fn seal(&mut self, map: &PageMap, lazy: &mut LazyAreas, most: u64) {
-        self.tell_hull(lazy);
+    /// already if that has not boarded; or goes into their lists, if that has, or would be more than `most` pages. Only some
+    /// of its lists, if the budget ends first: the round has ended when nothing is [`open`](Self::open). Returns the pages
+    /// that were sealed.
+    pub(crate) fn seal(
+        &mut self,
+        map: &PageMap,
+        lazy: &mut LazyAreas,
+        most: u64,
+        budget: &mut Budget,
+    ) -> u64 {
         let next = Ticket(lazy.boarded + 1);
-        let (ticket, before) = (self.ticket, self.away().pages());
+        let (ticket, before, pages) = (self.ticket, self.away().pages(), self.open().pages());
+        // All of it, whatever part of it boards next.
+        lazy.cover(self.low, self.high);
         let (open, away) = self.both();
         if ticket == Ticket::USED && before == 0 {
-            lazy.sealed.add(Amount { areas: open.areas(), pages: open.pages() });
+            lazy.sealed.add(Amount { areas: open.areas(), pages });
             self.ticket = next;
             self.open ^= 1;
-        } else if ticket == next && before + open.pages() <= most {
+        } else if ticket == next && before + pages <= most {
             let (areas, pages) = (away.areas(), away.pages());
-            move_all(map, open, away, &mut lazy.mixed);
+            move_lists(map, open, away, &mut lazy.mixed, budget);
             lazy.sealed.add(Amount { areas: away.areas() - areas, pages: away.pages() - pages });
         } else {
-            move_all(map, open, &mut lazy.sized, &mut lazy.mixed);
+            move_lists(map, open, &mut lazy.sized, &mut lazy.mixed, budget);
         }
-    }
-
-    fn tell_hull(&mut self, lazy: &mut LazyAreas) {
-        lazy.cover(self.low, self.high);
-        (self.low, self.high) = (u64::MAX, 0);
+        let left = self.open().pages();
+        if left == 0 {
+            self.begin();
+        }
+        pages - left
     }
 
     /// Ends the round and puts what it holds into the node's lists, under their lock.
     pub(crate) fn hand_over(&mut self, map: &PageMap, lazy: &mut LazyAreas) {
-        self.tell_hull(lazy);
-        move_all(map, self.both().0, &mut lazy.sized, &mut lazy.mixed);
+        lazy.cover(self.low, self.high);
+        self.begin();
+        move_lists(map, self.both().0, &mut lazy.sized, &mut lazy.mixed, &mut Budget::unbounded());
     }
 
     /// Gives what is away to the node: to its lazy areas if it has not boarded. Under the purge lock, and not if it has landed.
@@ -390,7 +410,7 @@ impl Rounds {
         self.ticket = Ticket::USED;
         let away = self.both().1;
         lazy.sealed.remove(Amount { areas: away.areas(), pages: away.pages() });
-        move_all(map, away, &mut lazy.sized, &mut lazy.mixed);
+        move_lists(map, away, &mut lazy.sized, &mut lazy.mixed, &mut Budget::unbounded());
         false
     }
 
@@ -399,7 +419,7 @@ impl Rounds {
         self.ticket = Ticket::USED;
         let away = self.both().1;
         batch.sealed.remove(Amount { areas: away.areas(), pages: away.pages() });
-        move_all(map, away, &mut board.0, &mut batch.mixed);
+        move_lists(map, away, &mut board.0, &mut batch.mixed, &mut Budget::unbounded());
     }
 }
 

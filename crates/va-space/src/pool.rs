@@ -29,7 +29,8 @@ pub const LARGE_SIZES: usize = 8;
 /// Pages that they may hold together in one place: 256 MiB.
 pub const LARGE_PAGES_MAX: u64 = 64 << 10;
 
-const EXACT: usize = EXACT_PAGES_MAX as usize;
+/// Classes of sizes that have a list of their own; those above are of large sizes.
+pub(crate) const EXACT: usize = EXACT_PAGES_MAX as usize;
 pub(crate) const CLASSES: usize = EXACT + LARGE_SIZES;
 
 /// The class of a size that has a list of its own.
@@ -177,6 +178,15 @@ impl<S> Shelf<S> {
     pub(crate) fn take_list(&mut self, map: &PageMap, class: usize, count: u64) -> AreaList<S> {
         let size = self.size(class);
         let list = self.lists[class].split_front(map, count, size);
+        self.count_out(class, list.areas(), list.pages());
+        list
+    }
+
+    /// Takes all areas of a class but the first `keep`. Cost: O(keep).
+    pub(crate) fn take_behind(&mut self, map: &PageMap, class: usize, keep: u64) -> AreaList<S> {
+        let size = self.size(class);
+        let front = self.lists[class].split_front(map, keep, size);
+        let list = core::mem::replace(&mut self.lists[class], front);
         self.count_out(class, list.areas(), list.pages());
         list
     }

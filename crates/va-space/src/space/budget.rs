@@ -40,6 +40,22 @@ impl Budget {
         Self(C::SLICE_AREAS.saturating_mul(Cost::AREA.0))
     }
 
+    /// Returns a quarter of that, for work beside a slice.
+    pub(crate) const fn of_quarter<C: Config>() -> Self {
+        Self(Self::of_slice::<C>().0 / 4)
+    }
+
+    /// Tells whether no more than a quarter of the budget of a slice was spent.
+    pub(crate) const fn spares_a_slice<C: Config>(&self) -> bool {
+        let Self(whole) = Self::of_slice::<C>();
+        whole - self.0 <= whole / 4
+    }
+
+    /// Returns a budget that does not end, for calls that may take long.
+    pub(crate) const fn unbounded() -> Self {
+        Self(u64::MAX)
+    }
+
     /// Tells whether a step may begin.
     #[inline(always)]
     pub(crate) fn is_left(&self) -> bool {
@@ -50,6 +66,11 @@ impl Budget {
     #[inline(always)]
     pub(crate) fn spend(&mut self, cost: Cost) {
         self.0 = self.0.saturating_sub(cost.0);
+    }
+
+    /// Takes many steps off.
+    pub(crate) fn spend_each(&mut self, cost: Cost, steps: u64) {
+        self.0 = self.0.saturating_sub(cost.0.saturating_mul(steps));
     }
 
     /// Returns how many steps of this cost may begin.

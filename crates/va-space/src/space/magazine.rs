@@ -20,21 +20,24 @@
 //!
 //! # Locking
 //! The magazine's own ([`Machine::OwnerLock`]), once in an alloc and once in a free, uncontended. A refill takes `pool` of its
-//! node under it, the end of a round `lazy`. Nothing else is done under it: the machine is asked for memory, the index
-//! searched and a purge run with no lock of the magazine held.
+//! node under it, the end of a round ([`round`](super::round)) `lazy`. Nothing else is done under it: the machine is asked
+//! for memory, the index searched and a purge run with no lock of the magazine held.
+//!
+//! A call for [`Context::Atomic`] takes one lock at a time. An alloc takes the magazine's, then others with that released. A
+//! free takes `lazy` of the area's node alone: the magazine's lock need not be safe in interrupts, and a round that may not be
+//! sealed there would grow.
 //! # Source
 //! Our own, after Bonwick's magazines and epochs; Linux takes the pool's lock and the busy lock at each call.
 
-use super::VmapSpace;
 use super::cell::{Cell, Contents, STOCK_PAGES_MAX};
+use super::{Budget, Cost, VmapSpace};
 use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flight::Amount;
 use crate::list::{AreaList, Flushed, Loose, Unflushed};
-use crate::pool::EXACT_PAGES_MAX;
+use crate::pool::{EXACT, EXACT_PAGES_MAX};
 use va_base::sync::MutexGuard;
-use va_base::sync::atomic::Ordering;
 use va_base::{Align, Context, LockClass, Machine, Request, Va, VaRange};
 
 /// Areas that one refill brings at most, and pages.
@@ -62,9 +65,9 @@ const _: () = assert!(REFILL_PAGES_MAX <= STOCK_PAGES_MAX);
 /// # Ok::<(), va_space::SpaceError>(())
 /// ```
 pub struct Magazine<'s, P: Machine + Clone, C: Config> {
-    space: &'s VmapSpace<P, C>,
-    cell: &'static Cell<P::OwnerLock>,
-    node: u32,
+    pub(super) space: &'s VmapSpace<P, C>,
+    pub(super) cell: &'static Cell<P::OwnerLock>,
+    pub(super) node: u32,
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
@@ -85,7 +88,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     #[inline(always)]
     #[track_caller]
-    fn lock(&self) -> MutexGuard<'static, P::OwnerLock, Contents> {
+    pub(super) fn lock(&self) -> MutexGuard<'static, P::OwnerLock, Contents> {
         self.space.machine.locking(LockClass::Owner);
         self.cell.lock()
     }
@@ -95,7 +98,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// # Errors
     /// As there; before a failure, all magazines were drained, this one among them.
     /// # Locks
-    /// The magazine's; `pool` of the node for a refill; else as there.
+    /// The magazine's; `pool` of the node for a refill; else as there. For [`Context::Atomic`] one at a time.
     #[inline(always)]
     pub fn alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         // A size above what the stock may hold is in no list of it.
@@ -162,11 +165,16 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             return Err(error);
         }
         match self.space.owner_for(self.node, request) {
-            Some(_) if pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) => {
+            owner @ Some(_) if pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) => {
                 if let Some(area) = self.take_brought(request) {
                     return Ok(area);
                 }
                 self.space.stop_if_lost();
+                if !request.waits()
+                    && let Some(area) = self.space.take_pooled(self.node, request, owner)
+                {
+                    return Ok(area);
+                }
                 self.take_from_index(request)
             }
             owner => self.space.take_from_index(request, owner),
@@ -187,7 +195,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// # Errors
     /// As there.
     /// # Locks
-    /// The magazine's; `lazy` of one node once in many calls; then as there.
+    /// The magazine's; `pool`, `free` and `lazy` of the node once in many calls; then as there.
+    /// Cost: O(1), and at most a slice of a purge and a third of one.
     #[inline]
     pub fn free(&mut self, area: Area) -> Result<(), ReleaseError> {
         let freed = self.space.claim(&area)?;
@@ -195,18 +204,48 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         Ok(())
     }
 
+    /// Frees an area for a caller in `context`. For [`Context::Atomic`] it is [`VmapSpace::free_in`]: the area goes to its
+    /// node, not into the magazine.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free).
+    /// # Locks
+    /// [`Context::Sleeping`]: as [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node. Cost: O(1).
+    #[inline]
+    pub fn free_in(&mut self, context: Context, area: Area) -> Result<(), ReleaseError> {
+        match context {
+            Context::Sleeping => self.free(area),
+            Context::Atomic => self.space.free_in(context, area),
+        }
+    }
+
     /// Frees the area that starts at `at`, as [`VmapSpace::free_at`] does.
     ///
     /// # Errors
     /// As there.
     /// # Locks
-    /// As [`free`](Self::free).
+    /// As [`free`](Self::free). Cost: as there.
     #[inline(always)]
     pub fn free_at(&mut self, at: Va) -> Result<VaRange, ReleaseError> {
         let freed = self.space.claim_at(at)?;
         let range = range_of(freed.page, freed.pages);
         self.keep(freed);
         Ok(range)
+    }
+
+    /// Frees the area that starts at `at` for a caller in `context`, as [`free_in`](Self::free_in), and returns its
+    /// addresses.
+    ///
+    /// # Errors
+    /// As [`free_at`](Self::free_at).
+    /// # Locks
+    /// As [`free_in`](Self::free_in). Cost: O(1).
+    #[inline]
+    pub fn free_at_in(&mut self, context: Context, at: Va) -> Result<VaRange, ReleaseError> {
+        match context {
+            Context::Sleeping => self.free_at(at),
+            Context::Atomic => self.space.free_at_in(context, at),
+        }
     }
 
     /// Moves everything to the node: flushed areas to its pool, freed ones to its lazy areas.
@@ -216,21 +255,38 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// for a flight.
     pub fn drain(&mut self) {
         self.space.empty_cell(self.cell, || Some(self.cell.lock()));
-        self.space.after_round();
+        let _more = self.space.after_round();
     }
 
     /// Takes an area of a size that the stock does not have, after what has landed of it, or some of the node's pool, is in
-    /// the stock. All under one hold of the lock.
+    /// the stock. All under one hold of the lock. A caller that may not wait takes of what has landed, and no other lock.
     fn take_brought(&self, request: &Request) -> Option<Area> {
         let mut contents = self.lock();
         let pages = request.size().get();
-        if !self.bring_landed(&mut contents, pages) && !self.refill(&mut contents, pages) {
-            return None;
-        }
-        let area = contents.stock.take(&self.space.map, pages, request.align(), C::POOL_TRIES)?;
+        let area = if request.waits() {
+            if !self.bring_landed(&mut contents, pages) && !self.refill(&mut contents, pages) {
+                return None;
+            }
+            contents.stock.take(&self.space.map, pages, request.align(), C::POOL_TRIES)?
+        } else {
+            self.take_landed(&mut contents, request)?
+        };
         self.cell.tell_cached(&contents);
         drop(contents);
         Some(self.space.publish(area, Some(self.node)))
+    }
+
+    /// Takes one area that has landed, as it is.
+    fn take_landed(&self, contents: &mut Contents, request: &Request) -> Option<Loose<Flushed>> {
+        let (rounds, pages) = (&mut contents.rounds, request.size().get());
+        if request.align() > Align::PAGE || !rounds.land(&self.space.landings) {
+            return None;
+        }
+        let class = rounds.away().class(pages).filter(|&class| rounds.away().len(class) > 0)?;
+        let area =
+            rounds.take(&self.space.map, &self.space.machine, class, 1).pop_front(&self.space.map, pages);
+        self.cell.tell_away(contents);
+        area
     }
 
     /// Moves what has landed of one size into the stock, which has none that suits; returns whether there was any.
@@ -242,7 +298,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let Some(class) = rounds.away().class(pages).filter(|&class| rounds.away().len(class) > 0) else {
             return false;
         };
-        let list = rounds.take(&self.space.map, &self.space.machine, class);
+        let list = rounds.take(&self.space.map, &self.space.machine, class, u64::MAX);
         let brought = self.stock_or_pool(contents, pages, list);
         self.cell.tell_away(contents);
         brought
@@ -255,12 +311,14 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let max = contents.stock_pages_max;
         let mut rest = AreaList::new();
         if list.pages() > max {
-            let most = (max / pages).max(1);
+            // Of a share that has become smaller than the list. Few stay, since many would be a long way to count.
+            let most = (max / pages).clamp(1, REFILL_AREAS_MAX);
             let front = list.split_front(map, most, pages);
             rest = core::mem::replace(&mut list, front);
         }
-        self.make_room(contents, list.pages());
-        let stocked = match contents.stock.put_list(map, pages, list) {
+        let room = self.make_room(contents, list.pages(), &mut Budget::of_slice::<C>());
+        let list = if room { contents.stock.put_list(map, pages, list) } else { Err(list) };
+        let stocked = match list {
             Ok(()) => true,
             Err(mut list) => {
                 list.append(map, rest);
@@ -318,33 +376,45 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.space.take_from_index(request, Some(self.node))
     }
 
-    /// Moves other sizes to the pool until there is room for more pages in the stock.
-    fn make_room(&self, contents: &mut Contents, more: u64) {
+    /// Moves other sizes to the pool until there is room for more pages in the stock, or the budget ends; tells whether there
+    /// is room.
+    pub(super) fn make_room(&self, contents: &mut Contents, more: u64, budget: &mut Budget) -> bool {
         let map = &self.space.map;
         let (stock, max) = (&mut contents.stock, contents.stock_pages_max);
         // Checks MG1.
         if stock.pages() + more <= max {
-            return;
+            return true;
         }
         let mut pool = self.space.lock_pool(self.node);
         let mut homeless = AreaList::new();
-        while stock.pages() + more > max {
-            let Some(victim) = stock.next_class(contents.victim).or_else(|| stock.next_class(0)) else {
-                break;
-            };
-            // Half of the list at a time, so that no size loses all it has at once.
-            let half = stock.len(victim).div_ceil(2);
+        while stock.pages() + more > max
+            && budget.is_left()
+            && let Some(victim) = stock.next_class(contents.victim).or_else(|| stock.next_class(0))
+        {
+            budget.spend(Cost::LIST);
+            // No size loses all it has at once: half of a list stays, the last freed of it, and few of a long one, whose half
+            // would be a long way to count.
+            let half = stock.len(victim) / 2;
             let size = stock.size(victim);
-            if let Err(list) = pool.put_list(map, size, stock.take_list(map, victim, half)) {
+            let list = if victim < EXACT {
+                stock.take_behind(map, victim, half.min(REFILL_AREAS_MAX))
+            } else {
+                // The pool may have no list for them, and the index costs more.
+                stock.take_list(map, victim, (half + 1).min(budget.steps(Cost::AREA)))
+            };
+            if let Err(list) = pool.put_list(map, size, list) {
+                budget.spend_each(Cost::AREA, list.areas());
                 homeless.append(map, list);
             }
             contents.batch[victim] = (contents.batch[victim] / 2).max(1);
             contents.victim = victim + 1;
         }
         drop(pool);
+        let room = contents.stock.pages() + more <= max || contents.stock.areas() == 0;
         self.cell.tell_cached(contents);
         self.space.to_index(homeless, false, false);
         self.space.note_return();
+        room
     }
 
     /// Puts a freed area into the round, if it is of this node.
@@ -358,8 +428,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         match contents.rounds.put(freed, &self.cell.hull) {
             Ok(Amount { pages, .. }) => {
                 self.cell.tell_lazy(pages);
-                if pages >= contents.round_pages_max {
-                    self.end_round(contents);
+                if pages >= contents.step_pages {
+                    self.step(contents);
                 }
             }
             Err(freed) => {
@@ -374,33 +444,6 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     fn send_home(&self, freed: Loose<Unflushed>) {
         self.space.make_lazy(freed);
         self.space.after_free(Context::Sleeping);
-    }
-
-    /// Seals the round.
-    #[cold]
-    fn end_round(&self, mut guard: MutexGuard<'_, P::OwnerLock, Contents>) {
-        let (space, map) = (self.space, &self.space.map);
-        let contents = &mut *guard;
-        if contents.rounds.land(&space.landings) {
-            // What was asked for by no call in a whole round makes room for this one. A list comes in parts if the machine
-            // is told of each area.
-            while let Some(next) = contents.rounds.away().next_class(0) {
-                let size = contents.rounds.away().size(next);
-                let list = contents.rounds.take(map, &space.machine, next);
-                self.stock_or_pool(contents, size, list);
-            }
-        }
-        space.lazied.0.fetch_add(contents.rounds.open().pages(), Ordering::Relaxed);
-        contents.rounds.seal(map, &mut space.lock_lazy(space.node(self.node)), contents.stock_pages_max);
-        self.cell.tell_round(contents);
-        drop(guard);
-        space.after_round();
-        let stock = space.stock_share();
-        let mut contents = self.lock();
-        contents.round_pages_max = space.round_share(stock);
-        contents.stock_pages_max = stock;
-        // The share may be smaller than it was.
-        self.make_room(&mut contents, 0);
     }
 }
 

@@ -43,6 +43,7 @@ mod note;
 mod overflow;
 mod purge;
 mod reshape;
+mod round;
 mod row;
 mod settle;
 mod validate;

@@ -63,10 +63,6 @@ const HERE: u8 = 1;
 /// It answered [`Drain::Elsewhere`], or is being asked.
 const ELSEWHERE: u8 = 2;
 
-/// Slices at the end of a magazine's round, with the purge lock released in between: a round is many frees, so that one slice
-/// would let the purge fall behind. One in a model, where a slice is one area anyway.
-const ROUND_SLICES: u32 = if cfg!(loom) { 1 } else { 36 };
-
 /// Whether a pass waits for a flush that has not ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wait {
@@ -341,34 +337,30 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline]
     pub(super) fn after_free(&self, context: Context) {
         if self.lazy_pages() > self.lazy_max() || self.purging.load(Ordering::Relaxed) {
-            self.drain_some(context, self.lazy_pages().get(), 1);
+            self.drain_some(context, self.lazy_pages().get());
         }
     }
 
-    /// The same at the end of a magazine's round: what others have in theirs counts, too.
-    pub(super) fn after_round(&self) {
+    /// The same at the end of a magazine's round: what others have in theirs counts, too. Tells whether the next free of
+    /// the magazine should call again: a round is many frees, so that one slice would let the purge fall behind.
+    pub(super) fn after_round(&self) -> bool {
         let lazy = self.lazy_pages().get() + self.unsealed();
-        if lazy > self.lazy_max().get() || self.purging.load(Ordering::Relaxed) {
-            self.drain_some(Context::Sleeping, lazy, ROUND_SLICES);
-        }
+        let due = lazy > self.lazy_max().get() || self.purging.load(Ordering::Relaxed);
+        due && self.drain_some(Context::Sleeping, lazy)
     }
 
+    /// Does a slice, unless another thread does; tells whether one more could be done at once.
     #[cold]
-    fn drain_some(&self, context: Context, lazy: u64, slices: u32) {
+    fn drain_some(&self, context: Context, lazy: u64) -> bool {
         let begun = self.purging.load(Ordering::Relaxed);
         if self.drainer() == Drain::Elsewhere || context == Context::Atomic {
-            return;
+            return false;
         }
-        let mut due = lazy > self.lazy_max().get() || begun;
-        for _ in 0..slices {
-            // A thread that holds it does this slice.
-            self.machine.locking(LockClass::Purge);
-            let Some(mut state) = self.purge.try_lock() else { return };
-            if !due || self.slice(&mut state, false) {
-                return;
-            }
-            due = !state.is_idle();
-        }
+        let due = lazy > self.lazy_max().get() || begun;
+        // A thread that holds it does this slice.
+        self.machine.locking(LockClass::Purge);
+        let Some(mut state) = self.purge.try_lock() else { return false };
+        due && !self.slice(&mut state, false) && !state.is_idle()
     }
 
     /// The thread that drains: the machine's answer, asked for once a pass.

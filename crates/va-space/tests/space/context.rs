@@ -3,7 +3,7 @@
 use va_base::{AllocError, Context, LockClass, PAGE_SIZE, Pages, Request, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_space::config::{Default as Standard, Linux69, OneLock52, WithTrees};
-use va_space::{Area, Config, Purge, SpaceError, VmapSpace};
+use va_space::{Area, Config, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
@@ -130,6 +130,100 @@ fn a_free_in_an_interrupt_takes_the_lazy_lock_alone() {
         takes::<Standard>(&[LockClass::Lazy], by_address);
         takes::<Linux69>(&[LockClass::Lazy, LockClass::Busy], by_address);
     }
+}
+
+#[test]
+fn a_free_in_an_interrupt_leaves_the_magazine_alone() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 20);
+    let mut magazine = space.magazine(0).unwrap();
+    for by_address in [false, true] {
+        // More than any round may hold.
+        for area in areas(&space, 5 * LAZY_MAX / 256, 256) {
+            let taken = locks_of(|| {
+                if by_address {
+                    let range = area.range();
+                    assert_eq!(magazine.free_at_in(Context::Atomic, range.start()), Ok(range));
+                } else {
+                    magazine.free_in(Context::Atomic, area).unwrap();
+                }
+            });
+            assert_eq!(taken, [(LockClass::Lazy as usize, 1)]);
+        }
+    }
+    assert_eq!((machine.flushes(), space.lazy_pages()), (0, Pages::new(10 * LAZY_MAX)));
+    let (first, second) = (magazine.alloc(&ask(1)).unwrap(), magazine.alloc(&ask(1)).unwrap());
+    let taken = locks_of(|| magazine.free_in(Context::Sleeping, first).unwrap());
+    assert_eq!(taken, [(LockClass::Owner as usize, 1)]);
+    magazine.free_at_in(Context::Sleeping, second.start()).unwrap();
+    drop(magazine);
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn an_atomic_request_of_a_magazine_takes_one_lock_at_a_time() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 20);
+    let mut magazine = space.magazine(0).unwrap();
+    let [owner, pool, free] =
+        [LockClass::Owner, LockClass::Pool, LockClass::Free].map(|class| class as usize);
+    let held = areas(&space, 40, 4);
+    // From what has landed in the magazine: that lock and no other, and the rest stays where it is.
+    let freed = held.len() as u64;
+    held.into_iter().for_each(|area| magazine.free(area).unwrap());
+    while space.stats().lazy_pages > space.lazy_pages() {
+        let area = space.alloc(0, &ask(64)).unwrap();
+        magazine.free(area).unwrap();
+    }
+    space.purge(Purge::Drain);
+    assert!(space.stats().cached_areas > freed);
+    for call in [Magazine::alloc, Magazine::try_alloc] {
+        let taken = locks_of(|| _ = call(&mut magazine, &atomic(4)).unwrap());
+        assert_eq!(taken, [(owner, 2)]);
+    }
+    // From the pool of the node, with the lock of the magazine released: nothing is refilled under it.
+    magazine.drain();
+    for call in [Magazine::alloc, Magazine::try_alloc] {
+        let taken = locks_of(|| _ = call(&mut magazine, &atomic(4)).unwrap());
+        assert_eq!((taken, space.stats().cached_areas), (vec![(pool, 1), (owner, 2)], 0));
+        // From the index, as far as there are slots, and one by one.
+        let taken = locks_of(|| {
+            let got = (0..70).filter(|_| {
+                let _slots = space.alloc(0, &ask(1)).unwrap();
+                call(&mut magazine, &atomic(5)).is_ok()
+            });
+            assert!(got.count() > 9);
+        });
+        assert!(taken.contains(&(owner, 210)) && space.stats().cached_areas == 0, "no row: {taken:?}");
+    }
+    drop(magazine);
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn a_free_of_a_magazine_runs_one_slice_at_most() {
+    let machine = SimMachine::new(1);
+    let space = space::<Standard>(&machine, 1 << 22);
+    // Pools that decay, so that a pass has many slices.
+    let pooled: Vec<_> = (0..4096).map(|n| space.alloc(0, &ask(1 + n % 256)).unwrap()).collect();
+    pooled.into_iter().for_each(|area| space.free(area).unwrap());
+    space.purge(Purge::Drain);
+    let mut magazine = space.magazine(0).unwrap();
+    let (mut slices, flushes) = (0, machine.flushes());
+    for _ in 0..4 {
+        let areas: Vec<_> = (0..512).map(|n| magazine.alloc(&ask(1 + n * 7 % 256)).unwrap()).collect();
+        for area in areas {
+            let taken = locks_of(|| magazine.free(area).unwrap());
+            let purge = taken.iter().find(|&&(class, _)| class == LockClass::Purge as usize);
+            let count = purge.map_or(0, |&(_, count)| count);
+            assert!(count <= 1, "{count} slices");
+            slices += count;
+        }
+    }
+    let flushes = machine.flushes() - flushes;
+    assert!(flushes > 2 && slices > 2 * flushes, "{slices} slices in {flushes} passes");
+    drop(magazine);
+    assert_eq!(space.validate(), Ok(()));
 }
 
 #[test]

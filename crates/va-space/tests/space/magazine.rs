@@ -69,7 +69,9 @@ fn mg1_mg2_what_it_holds_is_bounded_and_told() {
             most_pooled = most_pooled.max(stats.pooled_pages.get());
             // The stock, and what is away and has landed.
             assert!(stats.cached_pages.get() <= 2 << 16, "MG1: {stats:?}");
-            assert!(stats.lazy_pages.get() - space.lazy_pages().get() <= 16_384 + 300, "MG1: {stats:?}");
+            // A round, and what is freed while it is sealed in steps.
+            let open = stats.lazy_pages.get() - space.lazy_pages().get();
+            assert!(open <= 16_384 + 12 * 300, "MG1: {stats:?}");
         }
         for area in out.drain(..) {
             magazine.free(area).unwrap();

@@ -1,0 +1,187 @@
+//! The end of a magazine's round, in steps.
+//!
+//! # Theory
+//! A round may hold every size that has a list, 264 of them, and so may what is away when it has landed. To move them all, and
+//! to run a pass of the purge, is more than one free may be held up for. So the free that fills a round does a **step**, and so
+//! does each free after it, until nothing is left to do:
+//!
+//! 1. What landed and was asked for by no call in a whole round joins the stock, or the pool if the stock has no room.
+//! 2. The round is sealed: at once if nothing is away, else list by list into what is away or into the node's lists. Each part
+//!    that is sealed is complete, with its hull and its counts.
+//! 3. A slice of the purge is run, if one is due, and another by each of the next frees, as of frees without a magazine.
+//! 4. The shares are looked up anew. They may be smaller: then the stock gives way.
+//!
+//! Each takes its cost off a budget, so that a free does no more than a slice and a half, whatever is in the magazine. Frees
+//! meanwhile still go into the round: a dozen at most, if it and what landed have all sizes.
+//!
+//! # Locking
+//! The magazine's; under it `pool`, then `free`, then `lazy`, one after the other; none for the slice.
+
+use super::cell::Contents;
+use super::magazine::Magazine;
+use super::{Budget, Cost};
+use crate::config::Config;
+use crate::list::AreaList;
+use crate::pool::EXACT;
+use va_base::Machine;
+use va_base::sync::MutexGuard;
+use va_base::sync::atomic::Ordering;
+
+impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
+    /// Does the next step, after a free that found one due.
+    #[cold]
+    pub(super) fn step(&self, mut guard: MutexGuard<'_, P::OwnerLock, Contents>) {
+        let space = self.space;
+        let contents = &mut *guard;
+        // As long as nothing else is said, the next free goes on.
+        contents.step_pages = 0;
+        contents.ending |= contents.rounds.open().pages() >= contents.round_pages_max;
+        if contents.ending {
+            let mut budget = Budget::of_slice::<C>();
+            contents.ending = !(self.stock_landed(contents, &mut budget) && self.seal(contents, &mut budget));
+            if contents.ending || !budget.spares_a_slice::<C>() {
+                return;
+            }
+        }
+        drop(guard);
+        if space.after_round() {
+            return;
+        }
+        let stock = space.stock_share();
+        let mut contents = self.lock();
+        contents.round_pages_max = space.round_share(stock);
+        contents.stock_pages_max = stock;
+        if self.make_room(&mut contents, 0, &mut Budget::of_quarter::<C>()) {
+            contents.begin_round();
+        }
+    }
+
+    /// Moves what landed, and was not asked for since, into the stock, or where that has no room into the pool; tells whether
+    /// nothing of it is left.
+    fn stock_landed(&self, contents: &mut Contents, budget: &mut Budget) -> bool {
+        let (space, map) = (self.space, &self.space.map);
+        let Contents { stock, rounds, stock_pages_max, .. } = contents;
+        if !rounds.land(&space.landings) || rounds.away().areas() == 0 {
+            return true;
+        }
+        let (mut pool, mut homeless) = (None, AreaList::new());
+        while budget.is_left()
+            && let Some(class) = rounds.away().next_class(0)
+        {
+            budget.spend(Cost::LIST);
+            let size = rounds.away().size(class);
+            // Of a large size the pool may have no list, and the index costs more. A list comes in parts, too, if the
+            // machine is told of each area.
+            let most = if class < EXACT { u64::MAX } else { budget.steps(Cost::AREA) };
+            let list = rounds.take(map, &space.machine, class, most);
+            if space.machine.hears_settled() {
+                budget.spend_each(Cost::SETTLED, list.areas());
+            }
+            let fits = stock.pages() + list.pages() <= *stock_pages_max;
+            let rest = if fits { stock.put_list(map, size, list) } else { Err(list) };
+            let Err(rest) = rest else { continue };
+            let pool = pool.get_or_insert_with(|| space.lock_pool(self.node));
+            if let Err(rest) = pool.put_list(map, size, rest) {
+                budget.spend_each(Cost::AREA, rest.areas());
+                homeless.append(map, rest);
+            }
+        }
+        let returned = pool.is_some();
+        drop(pool);
+        let done = rounds.away().areas() == 0;
+        self.cell.tell_cached(contents);
+        self.cell.tell_away(contents);
+        space.to_index(homeless, false, false);
+        if returned {
+            space.note_return();
+        }
+        done
+    }
+
+    /// Seals the round, or a part of it; tells whether nothing of it is open.
+    fn seal(&self, contents: &mut Contents, budget: &mut Budget) -> bool {
+        let space = self.space;
+        let mut lazy = space.lock_lazy(space.node(self.node));
+        let sealed = contents.rounds.seal(&space.map, &mut lazy, contents.stock_pages_max, budget);
+        // Before a flight boards them, so that nothing is ever settled that was not counted.
+        space.lazied.0.fetch_add(sealed, Ordering::Relaxed);
+        drop(lazy);
+        self.cell.tell_round(contents);
+        contents.rounds.open().areas() == 0
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use crate::config::{Config, Default as Ours};
+    use crate::testing::TestMachine;
+    use crate::{Purge, VmapSpace};
+    use std::vec::Vec;
+    use va_base::{Request, VaRange};
+
+    /// As many as two rounds may hold together.
+    const SIZES: u64 = 240;
+    /// Lists that one free may move.
+    const LISTS: u64 = Ours::SLICE_AREAS * 40 / 6 + 1;
+
+    #[test]
+    fn a_free_seals_and_stocks_a_few_lists_at_a_time() {
+        // No free runs a slice.
+        let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
+        let all = VaRange::from_pages(16, 1 << 24).unwrap();
+        let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+        let mut magazine = space.magazine(0).unwrap();
+        let cell = space.cells.each().next().unwrap();
+        let take = |count: u64| -> Vec<_> {
+            (0..count).map(|n| space.alloc(0, &Request::pages(1 + n % SIZES).unwrap()).unwrap()).collect()
+        };
+        let (first, second, third, mut more) = (take(SIZES), take(SIZES), take(SIZES), take(4 * SIZES));
+        let lists = || {
+            let contents = cell.lock();
+            [contents.rounds.open().areas(), contents.rounds.away().areas()]
+        };
+        // A round of all sizes ends with the next free, however long it may be.
+        let end_next = || cell.lock().step_pages = u64::MAX;
+        let due = || {
+            let mut contents = cell.lock();
+            (contents.step_pages, contents.ending) = (0, true);
+        };
+        let free_all = |magazine: &mut super::Magazine<'_, _, _>, areas: Vec<_>| {
+            end_next();
+            areas.into_iter().for_each(|area| magazine.free(area).unwrap());
+            due();
+        };
+        // Nothing is away: the round is sealed at once.
+        free_all(&mut magazine, first);
+        magazine.free(more.pop().unwrap()).unwrap();
+        assert_eq!((lists(), cell.lock().ending), ([0, SIZES + 1], false));
+        // What is away has not boarded: this round joins it, and then one that landed becomes stock, in steps.
+        free_all(&mut magazine, second);
+        let mut steps = 0;
+        while cell.lock().ending {
+            let before = lists()[0];
+            magazine.free(more.pop().unwrap()).unwrap();
+            // A few lists have an area more, of those that were freed meanwhile.
+            assert!(before < lists()[0] + 2 * LISTS, "{before} lists, then {:?}", lists());
+            assert_eq!(space.validate(), Ok(()));
+            steps += 1;
+        }
+        assert!(steps >= SIZES / LISTS && lists()[0] == 0, "{steps} {:?}", lists());
+        free_all(&mut magazine, third);
+        space.purge(Purge::Drain);
+        let mut steps = 0;
+        while cell.lock().ending {
+            let before = lists()[1];
+            magazine.free(more.pop().unwrap()).unwrap();
+            // Each list has two areas, and a few have more.
+            assert!(before < lists()[1] + 4 * LISTS || !cell.lock().ending, "{before}, then {:?}", lists());
+            assert_eq!(space.validate(), Ok(()));
+            steps += 1;
+        }
+        assert!(steps >= SIZES / LISTS, "{steps}");
+        more.into_iter().for_each(|area| magazine.free(area).unwrap());
+        drop(magazine);
+        assert_eq!(space.validate(), Ok(()));
+    }
+}
