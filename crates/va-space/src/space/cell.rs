@@ -218,13 +218,11 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
     }
 }
 
-/// Pages and areas that all magazines hold together.
+/// Pages that all magazines hold together, but for those that are sealed and have not landed.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Held {
     pub(super) cached_pages: u64,
     pub(super) lazy_pages: u64,
-    /// Pages that are sealed, and have not landed.
-    pub(super) sealed_pages: u64,
 }
 
 impl Held {
@@ -426,8 +424,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let pages = cell.away_pages.load(Ordering::Relaxed);
             if self.landings.have_reached(cell.ticket.load(Ordering::Relaxed)) {
                 held.cached_pages += pages;
-            } else {
-                held.sealed_pages += pages;
             }
         }
         held

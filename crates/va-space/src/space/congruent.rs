@@ -36,11 +36,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         };
         let mut got = attempt();
         if let Err(AllocError::NoSpace { .. }) = got {
-            let made = self.make_space(|| {
-                got = attempt();
-                (!matches!(got, Err(AllocError::NoSpace { .. }))).then_some(())
-            });
-            let _none = made;
+            let _made = self.make_space(
+                |_| None,
+                || {
+                    got = attempt();
+                    (!matches!(got, Err(AllocError::NoSpace { .. }))).then_some(())
+                },
+            );
         }
         let base = got.map_err(|error| self.refused(error))?;
         let pages_of = |&(offset, size): &(u64, u64)| {

@@ -50,35 +50,58 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         {
             return Err(self.no_space(request, largest));
         }
+        let steal = |own: bool| {
+            let found = if own { self.steal_anywhere(request, owner) } else { self.steal(request, owner) };
+            found.map(Ok)
+        };
+        let attempt = || Some(self.take_from_index(request, owner)).filter(|got| !is_no_space(got));
+        match self.make_space(steal, attempt) {
+            Ok(found) => found,
+            Err(vain) => {
+                if let Some((lazied, returned)) = vain {
+                    self.remember(request, lazied, returned);
+                }
+                let largest = self.lock_free().index.largest_hole();
+                Err(self.no_space(request, largest))
+            }
+        }
+    }
+
+    /// Frees what could be for a request, until `steal` finds something in pools, or `attempt` has an answer. `steal` is asked
+    /// for the pools of other nodes, and after magazines were drained (`true`) for that of the request's own, too.
+    ///
+    /// # Errors
+    /// Nothing is left to free: the pages that had ever been freed before the last pass, and what `returned` was at its end, if
+    /// nothing came back beside it.
+    #[cold]
+    pub(super) fn make_space<T>(
+        &self,
+        mut steal: impl FnMut(bool) -> Option<T>,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Result<T, Option<(u64, u64)>> {
         if C::RECLAIM_FIRST {
             self.machine.reclaim();
         }
         let mut tries = BUSY_TRIES;
         loop {
-            if let Some(area) = self.steal(request, owner) {
-                return Ok(area);
+            if let Some(found) = steal(false) {
+                return Ok(found);
             }
             let drained = self.drain_cells(|_| true);
             if drained.magazines > 0
-                && let Some(area) = self.steal_anywhere(request, owner)
+                && let Some(found) = steal(true)
             {
-                return Ok(area);
+                return Ok(found);
             }
             // Read before the purge: what is freed during it may have come too late for it.
             let lazied = self.lazied.0.load(Ordering::Relaxed);
             let mut found = None;
             let pass = self.run_pass(true, Wait::ForFlush, || {
-                found = C::FAIL_FAST
-                    .then(|| self.take_from_index(request, owner))
-                    .filter(|got| !is_no_space(got));
+                found = if C::FAIL_FAST { attempt() } else { None };
                 found.is_some()
             });
-            if let Some(found) = found {
-                return found;
-            }
-            let again = self.take_from_index(request, owner);
-            if !is_no_space(&again) {
-                return again;
+            if let Some(found) = found.or_else(&mut attempt) {
+                return Ok(found);
             }
             if self.machine.reclaim() > 0 {
                 continue;
@@ -88,39 +111,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 tries -= 1;
                 continue;
             }
-            if let Pass::Whole { returned: Some(returned) } = pass {
-                self.remember(request, lazied, returned);
-            }
-            let largest = self.lock_free().index.largest_hole();
-            return Err(self.no_space(request, largest));
-        }
-    }
-
-    /// Frees what could be for a request that is not met from pools, until `attempt` has an answer: as
-    /// [`overflow`](Self::overflow), but that nothing is stolen, and no failure is remembered.
-    #[cold]
-    pub(super) fn make_space<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        if C::RECLAIM_FIRST {
-            self.machine.reclaim();
-        }
-        let mut tries = BUSY_TRIES;
-        loop {
-            let drained = self.drain_cells(|_| true);
-            let mut found = None;
-            self.run_pass(true, Wait::ForFlush, || {
-                found = if C::FAIL_FAST { attempt() } else { None };
-                found.is_some()
+            return Err(match pass {
+                Pass::Whole { returned } => returned.map(|returned| (lazied, returned)),
+                Pass::Stopped | Pass::Waiting => None,
             });
-            if let Some(found) = found.or_else(&mut attempt) {
-                return Some(found);
-            }
-            if self.machine.reclaim() > 0 {
-                continue;
-            }
-            if drained.busy == 0 || tries == 0 {
-                return None;
-            }
-            tries -= 1;
         }
     }
 

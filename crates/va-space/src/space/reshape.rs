@@ -115,10 +115,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         // A purge frees nothing that is busy; the machine's clients may.
         while is_occupied(&got) {
             if !self.is_busy_in(page, end) {
-                let _freed = self.make_space(|| {
-                    got = attempt();
-                    (!is_occupied(&got) || self.is_busy_in(page, end)).then_some(())
-                });
+                let _freed = self.make_space(
+                    |_| None,
+                    || {
+                        got = attempt();
+                        (!is_occupied(&got) || self.is_busy_in(page, end)).then_some(())
+                    },
+                );
                 break;
             }
             if self.machine.reclaim() == 0 {
