@@ -94,3 +94,23 @@ fn a_handle_of_before_is_no_handle_of_what_its_slot_is_of_now() {
         assert_eq!(map.check(), Ok(()));
     });
 }
+
+#[test]
+fn a_free_by_address_gets_nothing_of_where_its_leaf_was() {
+    model(|| {
+        let (map, mut marker, _) = map();
+        let theirs = map.clone();
+        let freer = spawn(move || {
+            let (seen, slot) = theirs.seen_slot(11, Word::is_steady)?;
+            let idle = seen.word.with_state(State::Idle);
+            slot.exchange(seen.word, idle).is_ok().then_some(seen.word)
+        });
+        // Its leaf serves another place, and then its own again, for another area.
+        begin(&map, &mut marker, 27);
+        map.end(&mut marker, 27);
+        let back = begin(&map, &mut marker, 11);
+        let freed = freer.join().ok().flatten();
+        assert!(freed.is_none_or(|freed| freed == back), "{freed:?} is not {back:?}");
+        assert_eq!(map.check(), Ok(()));
+    });
+}

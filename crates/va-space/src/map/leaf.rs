@@ -16,7 +16,7 @@
 //! (`PageMap::steady`), and looks again. A thread that would change a word needs no such care: it compares and exchanges a
 //! word that it read while the leaf was there, and no later word of that slot is the same, since generations go on, whatever
 //! page the slot is of: a leaf begins in a new place at a generation that neither it nor any other leaf that left a place ever
-//! had ([`Marker`](super::Marker)).
+//! had ([`Marker`](super::Marker)). A free by an address has no generation to compare with, and looks at the place once more.
 //!
 //! A leaf never goes back to the machine while the space lives: a reader that got a reference a moment ago may still read
 //! it, and without a lock or a store nobody knows of him.

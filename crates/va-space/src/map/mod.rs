@@ -402,22 +402,26 @@ impl PageMap {
         self.steady(|| Self::at_leaf(page, self.leaf(page)?))
     }
 
-    /// The same with its slot, in which the word was.
+    /// The same with its slot, if its word `suits`, for a caller that compares and exchanges the word: so the place itself
+    /// tells whether the leaf was there. Whoever reads a word that was written in another place finds the leaf gone from this
+    /// one; and if it came back meanwhile, the word is another one, since generations go on.
     #[inline(always)]
-    pub(crate) fn seen_slot(&self, page: u64) -> Option<(Seen, &'static Slot)> {
-        let before = self.moves();
-        let leaf = self.leaf(page)?;
-        let seen = Self::at_leaf(page, leaf)?;
-        if self.moves() == before { Some((seen, leaf.slot(page))) } else { self.seen_slot_again(page) }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn seen_slot_again(&self, page: u64) -> Option<(Seen, &'static Slot)> {
-        self.steady(|| {
-            let leaf = self.leaf(page)?;
-            Some((Self::at_leaf(page, leaf)?, leaf.slot(page)))
-        })
+    pub(crate) fn seen_slot(&self, page: u64, suits: impl Fn(Word) -> bool) -> Option<(Seen, &'static Slot)> {
+        let place = self.place(page)?;
+        loop {
+            let leaf = place.load()?;
+            let word = leaf.slot(page).word();
+            if !suits(word) {
+                return None;
+            }
+            let seen = match word.pages() {
+                Some(pages) => Seen { page, pages, word },
+                None => Self::at_huge(page, word, leaf).filter(|seen| suits(seen.word))?,
+            };
+            if place.load().is_some_and(|there| core::ptr::eq(there, leaf)) {
+                return Some((seen, leaf.slot(page)));
+            }
+        }
     }
 
     /// What starts at `page`, by the leaf that serves it.

@@ -517,7 +517,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// The same for an area whose size is not in its word; an error for any other.
     #[cold]
     fn claim_huge(&self, area: &Area) -> Result<Loose<Unflushed>, ReleaseError> {
-        let seen = self.map.seen_slot(area.page).filter(|(seen, _)| seen.word.is_steady());
+        let seen = self.map.seen_slot(area.page, Word::is_steady);
         let Some((seen, slot)) = seen else { return Err(self.no_area_at(area.start())) };
         if (seen.pages, seen.word.generation()) != (area.pages, area.generation) {
             return Err(ReleaseError::Reused { handle: area.range() });
@@ -530,8 +530,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline(always)]
     fn claim_at(&self, at: Va) -> Result<Loose<Unflushed>, ReleaseError> {
         let page = at.page_floor();
-        if let Some((Seen { pages, word, .. }, slot)) = self.map.seen_slot(page)
-            && word.is_steady()
+        if let Some((Seen { pages, word, .. }, slot)) = self.map.seen_slot(page, Word::is_steady)
             && Va::from_page(page) == at
         {
             return self.win(page, pages, word, slot);

@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::error::ReleaseError;
 use crate::list::Loose;
 use crate::lookup::Lookup;
-use crate::map::{Seen, Slot, State};
+use crate::map::{Seen, Slot, State, Word};
 use va_base::{Context, Machine, Va};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
@@ -67,7 +67,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// As [`free_in`](Self::free_in). Cost: O(1), and at most one slice.
     pub fn release(&self, context: Context, area: DetachedArea) {
         let DetachedArea { page, pages, .. } = area;
-        let seen = self.map.seen_slot(page).filter(|(seen, _)| seen.word.state() == Some(State::Detached));
+        let seen = self.map.seen_slot(page, |word| word.state() == Some(State::Detached));
         if let Some((seen, slot)) = seen.filter(|(seen, _)| seen.pages == pages) {
             let idle = seen.word.with_state(State::Idle);
             slot.put(idle);
@@ -80,7 +80,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// The busy area that starts at `at`, if nobody is about to change it.
     fn steady_at(&self, at: Va) -> Result<(Seen, &'static Slot), ReleaseError> {
-        let seen = self.map.seen_slot(at.page_floor()).filter(|(seen, _)| seen.word.is_steady());
+        let seen = self.map.seen_slot(at.page_floor(), Word::is_steady);
         seen.filter(|(seen, _)| Va::from_page(seen.page) == at).ok_or_else(|| self.no_area_at(at))
     }
 }

@@ -288,7 +288,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Takes a busy area out of everybody's reach. `false` if somebody freed it first.
     fn seize(&self, seen: &Seen) -> bool {
         let idle = seen.word.with_state(State::Idle);
-        let there = self.map.seen_slot(seen.page).filter(|(there, _)| there.word == seen.word);
+        let there = self.map.seen_slot(seen.page, |word| word == seen.word);
         let won = there.is_some_and(|(_, slot)| slot.exchange(seen.word, idle).is_ok());
         if won {
             self.lookup.remove(Va::from_page(seen.page), &self.machine);
