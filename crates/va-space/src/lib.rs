@@ -25,6 +25,7 @@ extern crate std;
 mod area;
 pub mod config;
 pub mod decay;
+mod dirty;
 mod early;
 mod error;
 mod flight;

@@ -165,8 +165,7 @@ fn an_atomic_request_of_a_magazine_takes_one_lock_at_a_time() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 1 << 20);
     let mut magazine = space.magazine(0).unwrap();
-    let [owner, pool, free] =
-        [LockClass::Owner, LockClass::Pool, LockClass::Free].map(|class| class as usize);
+    let [owner, pool] = [LockClass::Owner, LockClass::Pool].map(|class| class as usize);
     let held = areas(&space, 40, 4);
     // From what has landed in the magazine: that lock and no other, and the rest stays where it is.
     let freed = held.len() as u64;
