@@ -425,8 +425,10 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         self.without_last().filter(|&low| need.max(self.used) <= low)
     }
 
-    /// Frees pieces beyond those that `need` records take, and adds their bytes to `freed`, until a record is in the way:
-    /// returns to what capacity [`move_last`](Slab::move_last) must bring the slab, one of the `steps`. `None` at the end.
+    /// Frees pieces beyond those that `need` records take, and adds their bytes to `freed`.
+    ///
+    /// Stops at a record in the way, and returns the capacity to which [`move_last`](Slab::move_last) must bring the
+    /// slab, which is one of the `steps`. `None` at the end.
     pub(crate) fn shrink_step(
         &mut self,
         need: usize,

@@ -15,7 +15,7 @@ use crate::filter::call;
 use crate::large;
 use core::ffi::{c_int, c_long, c_uint, c_void};
 
-/// What nobody else may have.
+/// Advice that would harm a later owner of the pages.
 const ADVICE: [c_int; 5] = [
     libc::MADV_DONTFORK,
     libc::MADV_WIPEONFORK,

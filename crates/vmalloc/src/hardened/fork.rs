@@ -1,4 +1,4 @@
-//! What a fork does to a hardened allocator: its child draws other places.
+//! A fork of a hardened allocator: its child draws other places.
 
 use super::Hard;
 use crate::fork::{Hold, KEPT_PAGES};

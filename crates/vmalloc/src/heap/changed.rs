@@ -9,7 +9,7 @@
 //! node) need not undo that before it frees it. Here its addresses are somebody's soon, and would have these flags still. To undo each of
 //! them would need to know each; to map anew needs to know none. A free looks at the word that it reads anyway.
 //!
-//! Where fresh pages are refused, the range is retired: nobody is given it again.
+//! If the system denies fresh pages, the range is retired: it is never allocated again.
 //!
 //! # Locking
 //! None: a handler of a signal may change memory, too.

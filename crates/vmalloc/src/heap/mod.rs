@@ -136,9 +136,9 @@ pub(crate) struct Heap<O: Os> {
     growth: Growth,
     /// Misses until pages are moved again.
     refill_pause: AtomicU64,
-    /// What was kept when the system was asked last how much there is; about.
+    /// Pages that were cached when the system was last asked how much memory is left; approximate.
     asked: AtomicU64,
-    /// What may be kept by that, in pages: `kept_max`, or less.
+    /// The bound on cached pages by that answer: `kept_max`, or less.
     allowed: AtomicU64,
     /// Pages that became dirty since the last decay by demand; about.
     freed: AtomicU64,

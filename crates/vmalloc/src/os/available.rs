@@ -1,4 +1,4 @@
-//! How much memory the system could give this process: what it says is available, or what a control group leaves it.
+//! The memory that is left for this process: what the system reports as available, or the rest of its control group.
 //!
 //! # Theory
 //! A group and those around it limit what their processes have together, files that they read included; of these, those that nobody uses go
@@ -45,7 +45,7 @@ fn group_of(line: &[u8]) -> Option<(Files, &[u8])> {
     Some((files, path))
 }
 
-/// What a group and those around it leave.
+/// Returns the rest of a group and of the groups around it.
 fn room(files: Files, mut path: &[u8]) -> Option<u64> {
     let mut least = None;
     loop {
