@@ -57,6 +57,7 @@ pub(super) fn facts(system: &System) -> Vec<Fact> {
         cpus(system),
         pages(system),
         huge(system),
+        several_sizes(system),
         hugetlb(system),
         overcommit(system),
         mappings(system),
@@ -107,8 +108,45 @@ fn pages(system: &System) -> Fact {
     }
 }
 
+/// The folder with the settings of transparent huge pages.
+const HUGE: &str = "sys/kernel/mm/transparent_hugepage";
+
+/// The sizes, in KiB, in the names of a folder, the smallest first, each with the name.
+fn sizes(system: &System, dir: &str) -> Vec<(u64, String)> {
+    let size = |name: &str| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok();
+    let mut sizes: Vec<_> =
+        system.names(dir).into_iter().filter_map(|name| Some((size(&name)?, name))).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+/// Sizes below that of a huge page (mTHP). Pages that are registered to be moved have none of them, so it matters how long they are.
+fn several_sizes(system: &System) -> Fact {
+    let mode = |size: &str| {
+        let text = system.text(&format!("{HUGE}/{size}/enabled"))?;
+        Some(text.split(['[', ']']).nth(1)?.to_string())
+    };
+    let whole_kib = system.number(&format!("{HUGE}/hpage_pmd_size")).map(|bytes| bytes >> 10);
+    let all = sizes(system, HUGE);
+    let smaller: Vec<_> = all.into_iter().filter(|(kib, _)| Some(*kib) != whole_kib).collect();
+    let on = |(kib, name): &(u64, String)| {
+        let mode = mode(name).filter(|mode| mode != "never")?;
+        Some(format!("{} KiB {mode}", grouped(*kib)))
+    };
+    let enabled: Vec<String> = smaller.iter().filter_map(on).collect();
+    let (found, means) = if smaller.is_empty() {
+        ("none".to_string(), "this kernel has one size alone (others from Linux 6.8 on)")
+    } else if enabled.is_empty() {
+        ("none enabled".to_string(), "a fault brings one page, or a huge one")
+    } else {
+        let means = "a fault in what is large brings as many; pages are moved as well, since they are registered for that time alone";
+        (enabled.join(", "), means)
+    };
+    Fact::new("memory", "multi-size pages", Good, found, means)
+}
+
 fn huge(system: &System) -> Fact {
-    let dir = "sys/kernel/mm/transparent_hugepage";
+    let dir = HUGE;
     let chosen = |file: &str| {
         let text = system.text(&format!("{dir}/{file}"))?;
         Some(text.split(['[', ']']).nth(1)?.to_string())
@@ -136,17 +174,9 @@ fn huge(system: &System) -> Fact {
 
 fn hugetlb(system: &System) -> Fact {
     let dir = "sys/kernel/mm/hugepages";
-    let mut sizes: Vec<(u64, u64)> = system
-        .names(dir)
-        .iter()
-        .filter_map(|name| {
-            let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            Some((kib, system.number(&format!("{dir}/{name}/nr_hugepages")).unwrap_or(0)))
-        })
-        .collect();
-    sizes.sort_unstable();
-    let shown: Vec<String> =
-        sizes.iter().map(|(kib, count)| format!("{} KiB: {}", grouped(*kib), grouped(*count))).collect();
+    let count = |name: &str| system.number(&format!("{dir}/{name}/nr_hugepages")).unwrap_or(0);
+    let show = |(kib, name): &(u64, String)| format!("{} KiB: {}", grouped(*kib), grouped(count(name)));
+    let shown: Vec<String> = sizes(system, dir).iter().map(show).collect();
     let found = if shown.is_empty() { "none".to_string() } else { shown.join(", ") };
     Fact::new(
         "memory",
@@ -286,10 +316,16 @@ mod tests {
     fn without_any_file_every_line_is_there_and_says_so() {
         let (_dir, system) = system(&[]);
         let facts = facts(&system);
-        assert_eq!(facts.len(), 9);
-        for (at, found) in
-            [(1, "not told"), (3, "none"), (4, "none"), (5, "not told"), (6, "not told"), (8, "none")]
-        {
+        assert_eq!(facts.len(), 10);
+        for (at, found) in [
+            (1, "not told"),
+            (3, "none"),
+            (4, "none"),
+            (5, "none"),
+            (6, "not told"),
+            (7, "not told"),
+            (9, "none"),
+        ] {
             is(&facts[at], facts[at].verdict, found, "");
         }
     }
@@ -324,6 +360,21 @@ mod tests {
             let (_dir, system) = system(&[(&enabled, text), (&size, "2097152\n")]);
             is(&huge(&system), verdict, found, "");
         }
+        let several = |small: &str| {
+            let file = |size| format!("{dir}/hugepages-{size}kB/enabled");
+            let (small_file, middle, whole) = (file(16), file(64), file(2048));
+            let size = format!("{dir}/hpage_pmd_size");
+            let never = "always inherit madvise [never]";
+            let (_dir, system) = system(&[
+                (&small_file, small),
+                (&middle, never),
+                (&whole, "always [inherit] madvise never"),
+                (&size, "2097152\n"),
+            ]);
+            several_sizes(&system)
+        };
+        is(&several("[always] inherit madvise never"), Good, "16 KiB always", "are moved as well");
+        is(&several("always inherit madvise [never]"), Good, "none enabled", "one page, or a huge one");
         let (_dir, system) = system(&[
             ("sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "0\n"),
             ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "7\n"),
