@@ -15,7 +15,7 @@ use crate::filter::call;
 use crate::large;
 use core::ffi::{c_int, c_long, c_uint, c_void};
 
-/// Advice that would harm a later owner of the pages.
+/// Advice that would harm the next owner.
 const ADVICE: [c_int; 5] = [
     libc::MADV_DONTFORK,
     libc::MADV_WIPEONFORK,

@@ -450,7 +450,7 @@ impl<O: Os> Arena<O> {
         self.resident_pages(run, run.pages.div_ceil(share)) * share < run.pages
     }
 
-    /// Counts the resident pages of a run, up to `enough` or some more. Counts all if the system does not report them.
+    /// The pages of a run that are resident, or some number from `enough` on. All, if the system does not tell.
     pub(crate) fn resident_pages(&self, run: &Run, enough: u64) -> u64 {
         let mut seen = [0; ASKED_PAGES];
         let (mut page, end, mut resident) = (run.page, run.end(), 0);

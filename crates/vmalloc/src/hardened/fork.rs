@@ -1,4 +1,4 @@
-//! A fork of a hardened allocator: its child draws other places.
+//! Forks of a hardened allocator: the child draws other places.
 
 use super::Hard;
 use crate::fork::{Hold, KEPT_PAGES};

@@ -44,7 +44,7 @@ pub(super) struct Central<O: Os> {
     spare: u64,
     /// Clean gaps, or more.
     gaps: u64,
-    /// Counts since access was last removed from clean pages: pages that became clean, or came below the frontier.
+    /// Times that pages became clean, or came below the frontier, since access was taken from clean ones.
     cleaned: u64,
     /// Fewest dirty pages since the last decay.
     low: u64,

@@ -136,9 +136,9 @@ pub(crate) struct Heap<O: Os> {
     growth: Growth,
     /// Misses until pages are moved again.
     refill_pause: AtomicU64,
-    /// Pages that were cached when the system was last asked how much memory is left; approximate.
+    /// Pages that were kept when the system was asked last how much memory there is; about.
     asked: AtomicU64,
-    /// The bound on cached pages by that answer: `kept_max`, or less.
+    /// Pages that may be kept by that answer: `kept_max`, or fewer.
     allowed: AtomicU64,
     /// Pages that became dirty since the last decay by demand; about.
     freed: AtomicU64,

@@ -1,4 +1,4 @@
-//! The memory that is left for this process: what the system reports as available, or the rest of its control group.
+//! The memory that this process could have: what the system says is available, or what a control group leaves it.
 //!
 //! # Theory
 //! A group and those around it limit what their processes have together, files that they read included; of these, those that nobody uses go
@@ -45,7 +45,7 @@ fn group_of(line: &[u8]) -> Option<(Files, &[u8])> {
     Some((files, path))
 }
 
-/// Returns the rest of a group and of the groups around it.
+/// Bytes that a group and those around it leave.
 fn room(files: Files, mut path: &[u8]) -> Option<u64> {
     let mut least = None;
     loop {
