@@ -1,23 +1,23 @@
-//! The memory of magazines, and how any thread drains one.
+//! The memory of magazines, and their drain by any thread.
 //!
 //! # Theory
-//! A magazine's areas live in a **cell**: memory from the machine, behind a lock that its owner takes twice a pair
-//! ([`Machine::OwnerLock`]). Any other thread that needs what an idle magazine holds takes that lock by `try_lock` and moves
-//! all of it to the node: flushed areas to the pool, freed ones to the lazy areas. So no request waits for an owner that
-//! sleeps. An owner in the middle of a call makes `try_lock` fail; the thread that wants to drain goes on and tries again.
+//! A magazine's areas are in a **cell**: memory from the machine, behind a lock that its owner takes twice a pair
+//! ([`Machine::OwnerLock`]). Any other thread that needs the areas of an idle magazine takes that lock by `try_lock`. It
+//! moves all areas to the node: flushed ones to the pool, freed ones to the lazy areas. So no request waits for a sleeping
+//! owner. If an owner is in the middle of a call, `try_lock` fails; the other thread continues and tries again.
 //!
-//! Cells form a list that only grows; a magazine takes the first cell that is free. So memory follows the number of magazines
-//! at a time, without a limit and without a table that fills.
+//! Cells form a list that only grows; a magazine takes the first free cell. So memory follows the number of magazines at a
+//! time, without a limit and without a table that fills.
 //!
 //! # Bounds
-//! All magazines together hold at most three eighths of the default window, and one area each: a magazine's share of an eighth,
-//! three times, for its stock, for what is away and for its round. A share shrinks when a magazine is added; its owner
-//! follows at its next round, and the thread that adds a magazine drains those that hold more than the new share.
+//! All magazines together hold at most three eighths of the default window, and one area each. A magazine has a share of
+//! an eighth three times: for its stock, for sealed areas and for its round. A share shrinks when a magazine is added. Its
+//! owner follows at its next round, and the adding thread drains magazines that exceed the new share.
 //!
 //! # Invariants
-//! - **MG1 bounded** the stock is at most its share and [`STOCK_PAGES_MAX`] pages, or one area; a round at most its
-//!   share, [`ROUND_PAGES_MAX`] and one area; unless the next free does a step of `round`.
-//! - **MG2 told** the counts of a cell say how many pages it holds, whenever no thread holds its lock.
+//! - **MG1 bounded** the stock is at most its share and [`STOCK_PAGES_MAX`] pages, or one area. A round is at most its
+//!   share, [`ROUND_PAGES_MAX`] and one area. Both may be exceeded while the next free owes a step of `round`.
+//! - **MG2 told** the counts of a cell equal the pages that it holds, whenever no thread holds its lock.
 //!
 //! # Locking
 //! ```text
@@ -244,9 +244,10 @@ pub struct Drained {
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Drains every magazine, whoever its owner is, for a machine that is short of memory or of space: what they hold goes to
-    /// the nodes, flushed areas to the pools and freed ones to the lazy areas. [`shrink`](Self::shrink) or
-    /// [`purge`](Self::purge) moves it on.
+    /// Drains every magazine of every owner, for a machine that is short of memory or of space.
+    ///
+    /// Flushed areas go to the pools of the nodes, freed ones to the lazy areas. [`shrink`](Self::shrink) or
+    /// [`purge`](Self::purge) moves them on.
     ///
     /// # Locks
     /// `purge` and under it that of a magazine, `pool` and `lazy`, for one magazine after another. Waits for no owner.

@@ -1,10 +1,12 @@
-//! A magazine: areas that one caller keeps for itself, so that its pairs touch no shared lock.
+//! A magazine: areas cached by one owner, whose pairs take no shared lock.
 //!
 //! # Theory
-//! A caller that allocates and frees all the time (a CPU, a thread) owns a magazine and calls it instead of the space. What it
-//! allocates was flushed; what it frees is lazy and counts against the threshold of all. But an area need not leave
-//! the magazine to be flushed: a **round** of freed areas is sealed with a ticket for the next flight (`flight`), stays where
-//! it is, and when that has landed its lists are the stock again, each moved whole when its size is asked for.
+//! A caller that allocates and frees all the time (a CPU, a thread) owns a magazine and calls it instead of the space. The
+//! areas that it allocates were flushed. The areas that it frees are lazy, and count against the threshold of all.
+//!
+//! An area need not leave the magazine to be flushed. A **round** of freed areas is sealed with a ticket for the next
+//! flight (`flight`), and stays in the magazine. When that flight has landed, the lists of the round are stock again. Each
+//! list moves whole when an alloc requests its size.
 //!
 //! ```text
 //!          +--- landed ---  away  <--- seal: hull, ticket --- round <--- free ---+        node: lazy (hull, counts), pool
@@ -12,20 +14,20 @@
 //!        stock ------------------------------ alloc -----------------------> busy
 //! ```
 //!
-//! So a steady load turns in its magazine and takes a shared lock once a round. What the stock lacks comes from the node's pool
-//! (one area of a size at first, twice as many each time) or from the index; what it has too much of goes to the pool.
+//! So a steady load stays in its magazine, and takes a shared lock once a round. The stock is refilled from the node's pool
+//! (one area of a size at first, twice as many each time) or from the index. Its excess goes to the pool.
 //!
-//! The areas are in memory from the machine, under a lock of the magazine alone: a request that fails, a CPU that goes
-//! offline and a shrinker drain it, though its owner sleeps (`space::cell`, which has the invariants MG1 and MG2).
+//! The areas are in memory from the machine, under a lock of the magazine. A request that fails, a CPU that goes offline
+//! and a shrinker drain it even while its owner sleeps (`space::cell`, which has the invariants MG1 and MG2).
 //!
 //! # Locking
-//! The magazine's own ([`Machine::OwnerLock`]), once in an alloc and once in a free, uncontended. A refill takes `pool` of its
-//! node under it, the end of a round ([`round`](super::round)) `lazy`. Nothing else is done under it: the machine is asked
-//! for memory, the index searched and a purge run with no lock of the magazine held.
+//! The magazine's own lock ([`Machine::OwnerLock`]), once in an alloc and once in a free, uncontended. Under it a refill
+//! takes `pool` of its node, and the end of a round ([`round`](super::round)) takes `lazy`. Metadata memory, a search of
+//! the index and a purge happen with no lock of the magazine held.
 //!
-//! A call for [`Context::Atomic`] takes one lock at a time. An alloc takes the magazine's, then others with that released. A
-//! free takes `lazy` of the area's node alone: the magazine's lock need not be safe in interrupts, and a round that may not be
-//! sealed there would grow.
+//! A call for [`Context::Atomic`] takes one lock at a time. An alloc takes the magazine's, and other locks after its
+//! release. A free takes `lazy` of the area's node alone, so the magazine's lock need not be safe in interrupts. A round
+//! could not be sealed there and would grow.
 //! # Source
 //! Our own, after Bonwick's magazines and epochs; Linux takes the pool's lock and the busy lock at each call.
 

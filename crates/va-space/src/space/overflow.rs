@@ -1,14 +1,20 @@
-//! What happens before a request fails.
+//! The steps of an alloc before it fails.
 //!
 //! # Theory
-//! Holes that fit may exist all over: in other nodes' pools, in magazines, among the lazy, at the machine's clients. In turn:
-//! other pools are asked for the exact size; every magazine is drained, though its owner sleeps; everything is purged, pools emptied, so that neighbours merge, and the index is asked
-//! again (after each slice, where the policy is to fail fast); the machine's clients are asked to free; and again. (Linux
-//! has its vmap blocks freed before the purge: [`Config::RECLAIM_FIRST`].)
+//! Holes that fit may exist in other nodes' pools, in magazines, among the lazy areas, and at the machine's clients. The
+//! steps, in this order:
 //!
-//! A request that no space of this extent could ever meet fails before any of this. So does, at the first step, one that asks
-//! for no less than one that failed, while nothing was freed since: whoever asks a full window over and over pays for it
-//! once; only the machine's clients are asked, who answer quickly that there is nothing new. (Linux empties every pool of every node at each failure.)
+//! 1. Take an area of the exact size from another node's pool.
+//! 2. Drain every magazine, even while its owner sleeps.
+//! 3. Purge everything and empty the pools, so that neighbours merge; search the index again. A policy that fails fast
+//!    searches after each slice.
+//! 4. Ask the machine's clients to free, and repeat. Linux frees its vmap blocks before the purge:
+//!    [`Config::RECLAIM_FIRST`].
+//!
+//! A request that this extent could never meet fails before any of this. A request fails at the first step if it asks for
+//! no less than one that failed, and nothing was freed since. So a caller that repeats a request in a full window pays for
+//! the steps once; later only the clients are asked, which report quickly that they have nothing new. (Linux empties every
+//! pool of every node at each failure.)
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, the label `overflow`).

@@ -1,13 +1,13 @@
-//! Areas whose mappings the program changed itself: what is freed with flags of its own must not be another's with them.
+//! Areas whose mappings the program changed itself: its flags must not pass to the next owner of the addresses.
 //!
 //! # Theory
 //! ```text
 //!   |== live ==|     mprotect, mlock, MADV_DONTFORK: the word says that it is changed, and moved
 //!   |  clean   |     free: fresh pages are mapped over it, which are as those around it
 //! ```
-//! The C library maps large memory for each allocation, so a program that changes its own (read only, locked, not for children, on a
-//! node) need not undo that before it frees it. Here its addresses are somebody's soon, and would have these flags still. To undo each of
-//! them would need to know each; to map anew needs to know none. A free looks at the word that it reads anyway.
+//! The C library maps large memory for each allocation. So a program that makes its memory read only, locks it or hides it
+//! from children need not undo that before the free. Here the addresses soon have another owner, and would keep these
+//! flags. To undo each flag, each would have to be recorded. To map anew needs no record. A free reads the word anyway.
 //!
 //! If the system denies fresh pages, the range is retired: it is never allocated again.
 //!
