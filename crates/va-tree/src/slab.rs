@@ -443,7 +443,11 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
                 *steps -= 1;
                 return Some(low);
             }
-            *freed += self.free_pieces(steps, platform);
+            match self.free_pieces(steps, platform) {
+                // The platform has nothing shorter, and would not have it at the next step either.
+                0 => return None,
+                bytes => *freed += bytes,
+            }
         }
         None
     }

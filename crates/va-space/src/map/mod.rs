@@ -402,9 +402,9 @@ impl PageMap {
         self.steady(|| Self::at_leaf(page, self.leaf(page)?))
     }
 
-    /// The same with its slot, if its word `suits`, for a caller that compares and exchanges the word: so the place itself
-    /// tells whether the leaf was there. Whoever reads a word that was written in another place finds the leaf gone from this
-    /// one; and if it came back meanwhile, the word is another one, since generations go on.
+    /// The same with its slot, if its word `suits`, for a caller that compares and exchanges the word, or owns the
+    /// area alone. So the place itself shows whether the leaf was there: a reader of a word that was written in another
+    /// place finds the leaf gone from this one. If it returned meanwhile, the word is another one, since generations go on.
     #[inline(always)]
     pub(crate) fn seen_slot(&self, page: u64, suits: impl Fn(Word) -> bool) -> Option<(Seen, &'static Slot)> {
         let place = self.place(page)?;

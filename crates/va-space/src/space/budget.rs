@@ -18,6 +18,8 @@ impl Cost {
     pub(crate) const AREA: Self = Self(40);
     /// An area that a pool takes, or that is marked as one that leaves.
     pub(crate) const MOVE: Self = Self(6);
+    /// A link of a list that is passed.
+    pub(crate) const LINK: Self = Self(1);
     /// A list of areas that moves whole.
     pub(crate) const LIST: Self = Self(6);
     /// A node that is looked at, whatever it holds.

@@ -78,9 +78,10 @@ impl Contents {
         }
     }
 
-    /// Begins a round of which no part is sealed.
+    /// Continues a round of which no part is sealed. The next free ends it if it exceeds a share that became smaller.
     pub(super) fn begin_round(&mut self) {
-        (self.ending, self.step_pages) = (false, self.round_pages_max);
+        let due = self.rounds.open().pages() >= self.round_pages_max;
+        (self.ending, self.step_pages) = (false, if due { 0 } else { self.round_pages_max });
     }
 
     fn is_empty(&self) -> bool {
@@ -254,7 +255,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Cost: a few instructions for an empty magazine, one `try_lock` of [`Machine::OwnerLock`] for another.
     pub fn drain_magazines(&self) -> Drained {
         let drained = self.drain_cells(|_| true);
-        let _more = self.after_round();
+        self.after_drain();
         drained
     }
 
@@ -264,7 +265,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// As [`drain_magazines`](Self::drain_magazines).
     pub fn drain_cpu(&self, cpu: u32) -> Drained {
         let drained = self.drain_cells(|cell| cell.cpu.load(Ordering::Relaxed) == cpu);
-        let _more = self.after_round();
+        self.after_drain();
         drained
     }
 

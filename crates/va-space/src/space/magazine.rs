@@ -172,9 +172,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                     return Ok(area);
                 }
                 self.space.stop_if_lost();
-                if !request.waits()
-                    && let Some(area) = self.space.take_pooled(self.node, request, owner)
-                {
+                // Areas of this size that the stock had no room for are there.
+                if let Some(area) = self.space.take_pooled(self.node, request, owner) {
                     return Ok(area);
                 }
                 self.take_from_index(request)
@@ -198,7 +197,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// As there.
     /// # Locks
     /// The magazine's; `pool`, `free` and `lazy` of the node once in many calls; then as there.
-    /// Cost: O(1), and at most a slice of a purge and a third of one.
+    /// Cost: O(1), and at most one and a half slices of a purge.
     #[inline]
     pub fn free(&mut self, area: Area) -> Result<(), ReleaseError> {
         let freed = self.space.claim(&area)?;
@@ -212,7 +211,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// # Errors
     /// As [`free`](Self::free).
     /// # Locks
-    /// [`Context::Sleeping`]: as [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node. Cost: O(1).
+    /// [`Context::Sleeping`]: as [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node, and before it `busy` of a
+    /// node under policies that find areas by trees. Cost: O(1).
     #[inline]
     pub fn free_in(&mut self, context: Context, area: Area) -> Result<(), ReleaseError> {
         match context {
@@ -257,7 +257,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// for a flight.
     pub fn drain(&mut self) {
         self.space.empty_cell(self.cell, || Some(self.cell.lock()));
-        let _more = self.space.after_round();
+        self.space.after_drain();
     }
 
     /// Takes an area of a size that the stock does not have, after what has landed of it, or some of the node's pool, is in
@@ -394,12 +394,14 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             && let Some(victim) = stock.next_class(contents.victim).or_else(|| stock.next_class(0))
         {
             budget.spend(Cost::LIST);
-            // No size loses all it has at once: half of a list stays, the last freed of it, and few of a long one, whose half
-            // would be a long way to count.
+            // No size loses all it has at once: half of a list stays, the last freed of it, or fewer of a long one, whose
+            // links are counted one by one.
             let half = stock.len(victim) / 2;
             let size = stock.size(victim);
             let list = if victim < EXACT {
-                stock.take_behind(map, victim, half.min(REFILL_AREAS_MAX))
+                let keep = half.min(REFILL_AREAS_MAX);
+                budget.spend_each(Cost::LINK, keep);
+                stock.take_behind(map, victim, keep)
             } else {
                 // The pool may have no list for them, and the index costs more.
                 stock.take_list(map, victim, (half + 1).min(budget.steps(Cost::AREA)))

@@ -130,9 +130,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if let Some(area) = self.steal(request, owner) {
             return Ok(area);
         }
-        // What is lazy settles before it is pooled or free: asked in this order, no page is missed on its way.
-        let held = self.held();
-        let waiting = self.lazy_pages().get() + held.uncounted() > 0
+        // A page that is lazy settles before it is pooled, free, or held by a magazine: the magazines are read again.
+        let waiting = self.held().uncounted() + self.lazy_pages().get() > 0
+            || self.held().uncounted() > 0
             || self.purging.load(Ordering::Relaxed)
             || (0..self.nodes.nodes()).any(|node| self.pooled.0.has(node))
             || self.machine.can_reclaim();

@@ -64,6 +64,10 @@ const HERE: u8 = 1;
 /// It answered [`Drain::Elsewhere`], or is being asked.
 const ELSEWHERE: u8 = 2;
 
+/// Slices after a drain of magazines, with the purge lock released in between: those of a whole round. One in a model,
+/// where a slice is one area.
+const DRAIN_SLICES: u32 = if cfg!(loom) { 1 } else { 36 };
+
 /// Whether a pass waits for a flush that has not ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wait {
@@ -348,6 +352,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let lazy = self.lazy_pages().get() + self.unsealed();
         let due = lazy > self.lazy_max().get() || self.purging.load(Ordering::Relaxed);
         due && self.drain_some(Context::Sleeping, lazy)
+    }
+
+    /// The same after a drain, whose caller may free nothing more: slices for a whole round.
+    pub(super) fn after_drain(&self) {
+        for _ in 0..DRAIN_SLICES {
+            if !self.after_round() {
+                return;
+            }
+        }
     }
 
     /// Does a slice, unless another thread does; tells whether one more could be done at once.

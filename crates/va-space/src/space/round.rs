@@ -12,7 +12,9 @@
 //! 4. The shares are looked up anew. They may be smaller: then the stock gives way.
 //!
 //! Each takes its cost off a budget, so that a free does no more than a slice and a half, whatever is in the magazine. Frees
-//! meanwhile still go into the round: a dozen at most, if it and what landed have all sizes.
+//! meanwhile still go into the round: a dozen, if it and the landed areas have all sizes. There may be many more if the
+//! machine hears of each settled area, or if no pool takes the landed ones. A round of twice its share is sealed meanwhile,
+//! part by part, into the node's lists.
 //!
 //! # Locking
 //! The magazine's; under it `pool`, then `free`, then `lazy`, one after the other; none for the slice.
@@ -38,7 +40,14 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         contents.ending |= contents.rounds.open().pages() >= contents.round_pages_max;
         if contents.ending {
             let mut budget = Budget::of_slice::<C>();
-            contents.ending = !(self.stock_landed(contents, &mut budget) && self.seal(contents, &mut budget));
+            // A round that grew to twice its share is sealed part by part beside what landed.
+            let full = contents.rounds.open().pages() / 2 >= contents.round_pages_max;
+            let stocked = self.stock_landed(contents, &mut budget);
+            if full {
+                budget = Budget::of_quarter::<C>();
+            }
+            let sealed = (stocked || full) && self.seal(contents, &mut budget);
+            contents.ending = !(stocked && sealed);
             if contents.ending || !budget.spares_a_slice::<C>() {
                 return;
             }
@@ -182,6 +191,30 @@ mod tests {
         assert!(steps >= SIZES / LISTS, "{steps}");
         more.into_iter().for_each(|area| magazine.free(area).unwrap());
         drop(magazine);
+        assert_eq!(space.validate(), Ok(()));
+    }
+
+    #[test]
+    fn mg1_holds_when_a_share_shrinks_below_the_open_round() {
+        let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
+        let all = VaRange::from_pages(16, 1 << 24).unwrap();
+        let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+        let mut magazine = space.magazine(0).unwrap();
+        let mut free_one = || {
+            let area = space.alloc(0, &Request::pages(100).unwrap()).unwrap();
+            magazine.free(area).unwrap();
+        };
+        (0..5).for_each(|_| free_one());
+        let cell = space.cells.each().next().unwrap();
+        {
+            let mut contents = cell.lock();
+            contents.round_pages_max = 500;
+            contents.begin_round();
+        }
+        assert_eq!(space.validate(), Ok(()));
+        // The next free ends it.
+        free_one();
+        assert_eq!(cell.lock().rounds.open().areas(), 0);
         assert_eq!(space.validate(), Ok(()));
     }
 }

@@ -187,3 +187,24 @@ fn a_platform_that_has_nothing_shorter_keeps_its_piece() {
     assert_eq!(slab.bytes(), before);
     assert_eq!(slab.take(), Some(0));
 }
+
+#[test]
+fn a_slab_that_cannot_be_replaced_is_asked_for_once() {
+    /// Has one slab, and counts the requests.
+    struct Once(Cell<usize>);
+    impl Platform for Once {
+        fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+            self.0.set(self.0.get() + 1);
+            (self.0.get() == 1).then(|| Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
+        }
+        fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+    }
+    let platform = Once(Cell::new(0));
+    let mut slab = Slab::<Cellule, 1, 4096>::new();
+    slab.reserve(600, &platform).unwrap();
+    let mut freed = 0;
+    while let Some(low) = slab.shrink_step(0, &mut 1000, &mut freed, &platform) {
+        assert!(matches!(slab.move_last(low), Last::Dropped), "no record is in use");
+    }
+    assert_eq!((freed, platform.0.get()), (0, 2));
+}
