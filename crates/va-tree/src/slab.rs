@@ -494,7 +494,8 @@ impl<T: Movable, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         } else {
             return Last::Dropped;
         };
-        self.fresh = last;
+        // The first id of the array is valid only once the flat beginning has its final length.
+        self.fresh = if FLAT > 0 && last == ARRAY { self.before_array() as u32 } else { last };
         self.capacity -= 1;
         moved
     }

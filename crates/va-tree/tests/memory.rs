@@ -144,9 +144,13 @@ fn every_nth_piece_may_fail_and_the_next_request_has_it() {
     each!(heap.clone(), check, &heap);
 }
 
-/// Operations of one run: few in a plain test run, ten million in `cargo xtask soak`.
+/// Operations of one run: few where each walks the whole index, more in release builds, ten million in `cargo xtask soak`.
 fn operations() -> u64 {
-    if std::env::var_os("VMALLOC_SOAK_SEEDS").is_some() { 10_000_000 } else { 60_000 }
+    match (std::env::var_os("VMALLOC_SOAK_SEEDS"), cfg!(debug_assertions)) {
+        (Some(_), _) => 10_000_000,
+        (None, true) => 60_000,
+        (None, false) => 2_000_000,
+    }
 }
 
 #[test]

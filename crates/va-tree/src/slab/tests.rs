@@ -112,16 +112,26 @@ fn inline_records_move_into_the_first_piece_under_their_ids_and_out_again() {
 
 #[test]
 fn sl1_holds_while_records_come_go_and_move() {
+    come_go_and_move::<0>();
+    // With a flat beginning that grows, is full, and comes before an array.
+    come_go_and_move::<128>();
+    come_go_and_move::<1024>();
+}
+
+fn come_go_and_move<const FLAT: usize>() {
     let heap = heap(4096);
-    let (mut slab, mut seed) = (Slab::<Cellule, 2>::new(), 7u64);
+    let (mut slab, mut seed) = (Slab::<Cellule, 2, FLAT>::new(), 7u64);
     // Who refers to which record: values name owners.
     let mut owned: Vec<u32> = Vec::new();
     for round in 0..30_000u64 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Memory in pages alone, and in any pieces, by turns.
+        heap.limit.set(if seed >> 50 & 7 < 4 { 4096 } else { 1 << 20 });
         let want = if round / 5000 % 2 == 0 { 2000 } else { 20 };
         if owned.len() < want {
             slab.reserve(owned.len() + 1, &heap).unwrap();
             let id = slab.take().unwrap();
+            assert!(!owned.contains(&id), "{id} is in use");
             *slab.get_mut(id) = Cellule { value: owned.len() as u32, ..Cellule::EMPTY };
             owned.push(id);
         } else if let Some(last) = owned.pop() {
