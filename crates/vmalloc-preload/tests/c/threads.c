@@ -50,6 +50,17 @@ static void *short_lived(void *seed) {
     return NULL;
 }
 
+/* A thread that is to end at the next cancellation point: no call of malloc is one, however much memory it frees. */
+static void *cancelled(void *told) {
+    CHECK(pthread_cancel(pthread_self()) == 0);
+    for (int at = 0; at < 3; at++) {
+        void *memory = realloc(malloc((size_t)96 << 20), (size_t)120 << 20);
+        CHECK(memory != NULL);
+        free(memory);
+    }
+    return told;
+}
+
 static void *volatile in_handler;
 
 static void handler(void) {
@@ -67,6 +78,9 @@ int main(void) {
     /* Waiting for oneself ends by this. */
     alarm(300);
     pthread_t threads[THREADS];
+    void *told;
+    CHECK(pthread_create(&threads[0], NULL, cancelled, &told) == 0);
+    CHECK(pthread_join(threads[0], &told) == 0 && told == &told);
     for (size_t at = 0; at < THREADS; at++) {
         CHECK(pthread_create(&threads[at], NULL, thread, (void *)(at + 1)) == 0);
     }
