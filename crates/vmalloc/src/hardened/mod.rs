@@ -216,9 +216,11 @@ impl<O: Os> Hard<O> {
         }
         let dead = tag.quarantined(self.frees.fetch_add(1, Ordering::Relaxed) + 1);
         // Checks HD1. Acquire: what its owner did comes before what is done to its pages from here on.
-        place
-            .compare_exchange(tag.bits(), dead.bits(), Ordering::Acquire, Ordering::Relaxed)
-            .map_err(|_| bad())?;
+        let take = |tag: &Tag| {
+            place.compare_exchange(tag.bits(), dead.bits(), Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        // Another thread may say of a live area that it is changed, at any time.
+        let tag = [tag, tag.changed()].into_iter().find(take).ok_or_else(bad)?;
         // SAFETY: the area was live, and of all who claim it this one changed its tag (HD1).
         Ok((unsafe { Room::claim(page, tag.pages()) }, tag))
     }

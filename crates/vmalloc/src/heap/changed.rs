@@ -42,7 +42,7 @@ impl<O: Os> Heap<O> {
                 self.changed.store(page, Ordering::Relaxed);
                 let more = u64::from(!word.is_moved());
                 self.moved.fetch_add(more, Ordering::Relaxed);
-                // Its owner is at this call, so it is another by now only if another thread has said the same.
+                // By now its owner may have freed or resized it, or another thread may have said the same.
                 if !self.change(page, word, word.changed()) {
                     self.moved.fetch_sub(more, Ordering::Relaxed);
                 }

@@ -148,8 +148,8 @@ impl<O: Os> Heap<O> {
         }
         let page = (at / PAGE_BYTES) as u64;
         if self.run_pages(size) == word.pages() && at.is_multiple_of(layout.align()) {
-            let to = word.resized(Word::live(word.pages(), size).tailed(self.guards.tail));
-            if !self.change(page, word, to) {
+            let to = Word::live(word.pages(), size).tailed(self.guards.tail);
+            if self.change_own(page, word, to).is_none() {
                 return Err(self.refusal(at).into());
             }
             // SAFETY: live, and the caller's alone for this call.
@@ -164,8 +164,7 @@ impl<O: Os> Heap<O> {
         let (from, word) = match unsafe { self.claim(at) } {
             Ok(claimed) => claimed,
             Err(error) => {
-                self.arena.put(to.page(), Word::free(to.pages()));
-                self.keep(to);
+                self.give_up_unused(to);
                 return Err(error.into());
             }
         };

@@ -345,21 +345,38 @@ impl<O: Os> Heap<O> {
         let Some((page, 0)) = self.arena.locate(at) else { return Err(self.refusal(at)) };
         let Some(place) = self.arena.word(page) else { return Err(self.refusal(at)) };
         let word = Word::from_bits(place.load(Ordering::Relaxed));
-        // Checks VM2. Acquire: what its owner did comes before what is done to its pages from here on.
-        if !word.is_live()
-            || place
-                .compare_exchange(
-                    word.bits(),
-                    Word::free(word.pages()).bits(),
-                    Ordering::Acquire,
-                    Ordering::Relaxed,
-                )
-                .is_err()
-        {
+        if !word.is_live() {
             return Err(self.refusal(at));
         }
+        // Checks VM2. Acquire: what its owner did comes before what is done to its pages from here on.
+        let free = Word::free(word.pages());
+        let claimed =
+            place.compare_exchange(word.bits(), free.bits(), Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let word = if claimed { word } else { self.claim_changed(at, place, word)? };
         // SAFETY: the area was live, and of all who claim it this one changed its word (VM2).
         Ok((unsafe { Run::claim(page, word.pages()) }, word))
+    }
+
+    /// Takes a live area whose word another thread may have said is [changed](changed) meanwhile.
+    #[cold]
+    fn claim_changed(&self, at: usize, place: &AtomicU64, word: Word) -> Result<Word, FreeError> {
+        let (word, free) = (word.changed(), Word::free(word.pages()));
+        // Nobody says more than that of a live area but its owner.
+        match place.compare_exchange(word.bits(), free.bits(), Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(word),
+            Err(_) => Err(self.refusal(at)),
+        }
+    }
+
+    /// Keeps a carved run that is given to nobody; another thread may have said that it is changed.
+    #[cold]
+    fn give_up_unused(&self, run: Run) {
+        let free = Word::free(run.pages());
+        let word = self
+            .arena
+            .word(run.page())
+            .map_or(free.bits(), |place| place.swap(free.bits(), Ordering::Relaxed));
+        self.give_up(run, Word::from_bits(word));
     }
 
     /// Why nothing is freed at an address.

@@ -98,8 +98,7 @@ impl<O: Os> Heap<O> {
         let (mut from, word) = match unsafe { self.claim(at) } {
             Ok(claimed) => claimed,
             Err(error) => {
-                self.arena.put(to.page(), Word::free(to.pages()));
-                self.keep(to);
+                self.give_up_unused(to);
                 return Err(error.into());
             }
         };
@@ -219,8 +218,11 @@ impl<O: Os> Heap<O> {
 
     /// Enters an area whose mapping has moved.
     fn remapped(&self, from: Run, word: Word, to: &Run, size: usize) {
-        self.moved.fetch_add(1, Ordering::Relaxed);
-        self.arena.put(to.page(), Word::live(to.pages(), size).moved());
+        let live = Word::live(to.pages(), size);
+        // Another thread may have said that it is changed: then it is moved and counted already.
+        if self.change(to.page(), live, live.moved()) {
+            self.moved.fetch_add(1, Ordering::Relaxed);
+        }
         let mut central = self.zone_of(from.page());
         let dirty = self.give_fresh(&mut central, from, word);
         drop(central);

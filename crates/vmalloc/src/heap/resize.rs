@@ -93,24 +93,27 @@ impl<O: Os> Heap<O> {
         })
     }
 
+    /// Gives the caller's live area the size of `to`; the word that it had, which another thread may have said is changed. `None` if it
+    /// is another by now.
+    pub(super) fn change_own(&self, page: u64, word: Word, to: Word) -> Option<Word> {
+        [word, word.changed()].into_iter().find(|&word| self.change(page, word, word.resized(to)))
+    }
+
     /// Gives up all pages but those for `size`.
     fn shrink_in_place(&self, page: u64, word: Word, size: usize) -> Result<bool, ResizeError> {
         let pages = size.div_ceil(PAGE_BYTES) as u64;
-        let to = word.resized(Word::live(pages, size));
+        let to = Word::live(pages, size);
         if pages == word.pages() {
-            return if self.change(page, word, to) {
-                Ok(true)
-            } else {
-                Err(self.refusal(address(page)).into())
-            };
+            let word = self.change_own(page, word, to);
+            return word.map(|_| true).ok_or_else(|| self.refusal(address(page)).into());
         }
         let mut central = self.zone_of(page);
         // The tail comes back on its own.
         central.part()?;
-        if !self.change(page, word, to) {
+        let Some(word) = self.change_own(page, word, to) else {
             central.unite(1);
             return Err(self.refusal(address(page)).into());
-        }
+        };
         // SAFETY: the tail of a live area that has become shorter.
         let mut tail = unsafe { Run::claim(page + pages, word.pages() - pages) };
         let dirty = if word.is_moved() {

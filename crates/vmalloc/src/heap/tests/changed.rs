@@ -49,6 +49,47 @@ fn what_was_changed_is_mapped_anew_when_it_is_freed_and_nothing_else_is() {
     }
 }
 
+/// A program may lock all that it has, by any thread, while others free and resize what is theirs.
+#[test]
+fn another_thread_may_say_that_all_is_changed_while_areas_are_freed_and_resized() {
+    for guards in [false, true] {
+        let plan = Plan {
+            arena_bytes_max: 1 << 30,
+            kept_bytes_max: 64 * MIB,
+            huge_pages: HugePages::Never,
+            guards,
+            decay: None,
+            zero_on_free: false,
+        };
+        let heap = Owned::new(Shim::default(), plan).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    heap.renew_at_free(0, usize::MAX);
+                }
+            });
+            let result = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
+                for round in 0..20_000 {
+                    let most = 5000 + round % 9 * 4096;
+                    let mut at = heap.alloc(layout(most, 1), Fill::Any).unwrap().addr().get();
+                    // As many pages, fewer, and more.
+                    for bytes in [most - 100, most - 1000, most + 80_000] {
+                        // SAFETY: this test's own, which nobody uses.
+                        at = unsafe { heap.resize(at, layout(bytes, 1), Fill::Any) }.unwrap().addr().get();
+                    }
+                    // SAFETY: as before.
+                    unsafe { heap.free(at) }.unwrap();
+                }
+            }));
+            done.store(true, Ordering::Relaxed);
+            result.unwrap();
+        });
+        assert_eq!(heap.stats().moved_areas, 0);
+        assert_eq!(heap.validate(), Ok(()));
+    }
+}
+
 #[test]
 fn a_changed_area_that_cannot_be_mapped_anew_is_nobodys_any_more() {
     let shim = Shim::default();
