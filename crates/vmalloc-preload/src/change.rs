@@ -7,12 +7,13 @@
 //! each of its large arrays), for reading ahead, and access to read and write, which all areas have.
 //!
 //! By its number, a call of these two is not noticed: so the allocator makes its own. What is mapped over an area (`mmap` with
-//! `MAP_FIXED`) is the program's to undo.
+//! `MAP_FIXED`) and what `process_madvise` does are the program's to undo.
 //! # Source
 //! `man 2 mprotect`, `man 2 madvise`, `man 2 mlock`, `man 2 mbind`; kernel `include/uapi/asm-generic/mman-common.h`.
 
 use crate::filter::call;
 use crate::large;
+use crate::words::KeepErrno;
 use core::ffi::{c_int, c_long, c_uint, c_void};
 
 /// Advice that would harm the next owner.
@@ -38,6 +39,8 @@ const NUMBERS: [c_long; 6] = [
 
 fn note(at: *const c_void, bytes: usize) {
     if let Some(memory) = large::if_made() {
+        // To wait for a lock of the hardened profile may set it, and the call after this may succeed.
+        let _keep = KeepErrno::new();
         memory.renew_at_free(at.cast(), bytes);
     }
 }
