@@ -4,6 +4,7 @@
 //! A group and those around it limit what their processes have together, files that they read included; of these, those that nobody uses go
 //! before anything is refused. So what a group leaves is its limit less what it has, and such files come back to it. Groups of both
 //! versions are asked: a line of `/proc/self/cgroup` names one, and in a container, where that path may not be there, its root is.
+//! The roots of both are asked in any case.
 //! # Source
 //! `man 5 proc`, `man 7 cgroups`, kernel `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
@@ -30,7 +31,10 @@ pub(super) fn available() -> Option<u64> {
     let machine = number_after(read_text(c"/proc/meminfo", &mut text)?, b"MemAvailable:")?;
     let groups = read_text(c"/proc/self/cgroup", &mut text).unwrap_or_default();
     let rooms = groups.split(|&byte| byte == b'\n').filter_map(group_of);
-    Some(rooms.filter_map(|(files, path)| room(files, path)).fold(machine * 1024, u64::min))
+    let rooms = rooms.filter_map(|(files, path)| room(&files, path));
+    // The line of version 1 may be farther down than was read.
+    let roots = [&VERSION_1, &VERSION_2].into_iter().filter_map(|files| room_in(files, b"/"));
+    Some(rooms.chain(roots).fold(machine * 1024, u64::min))
 }
 
 /// The group that a line of `/proc/self/cgroup` names, if it may limit memory.
@@ -45,19 +49,16 @@ fn group_of(line: &[u8]) -> Option<(Files, &[u8])> {
     Some((files, path))
 }
 
-/// Bytes that a group and those around it leave.
-fn room(files: Files, mut path: &[u8]) -> Option<u64> {
+/// Bytes that a group and those around it leave, but for the root.
+fn room(files: &Files, mut path: &[u8]) -> Option<u64> {
     let mut least = None;
-    loop {
-        if let Some(room) = room_in(&files, path) {
+    while path.len() > 1 {
+        if let Some(room) = room_in(files, path) {
             least = Some(least.map_or(room, |least: u64| least.min(room)));
         }
-        let end = path.iter().rposition(|&byte| byte == b'/')?;
-        if path.len() <= 1 {
-            return least;
-        }
-        path = if end == 0 { b"/" } else { &path[..end] };
+        path = &path[..path.iter().rposition(|&byte| byte == b'/')?];
     }
+    least
 }
 
 fn room_in(files: &Files, path: &[u8]) -> Option<u64> {
@@ -98,6 +99,29 @@ mod tests {
         let total =
             number_after(read_text(c"/proc/meminfo", &mut text).unwrap(), b"MemTotal:").unwrap() * 1024;
         assert!(available().is_some_and(|bytes| bytes > 1 << 20 && bytes <= total));
+    }
+
+    #[test]
+    fn a_group_and_those_around_it_limit_and_the_root_is_asked_by_itself() {
+        let dir = std::env::temp_dir().join(format!("vmalloc-groups-{}", std::process::id()));
+        let root: &'static str = dir.to_str().unwrap().to_owned().leak();
+        let files = Files { root, ..VERSION_2 };
+        for (group, limit, has) in [("", "100", 90), ("/a", "500", 200), ("/a/b", "max", 10)] {
+            let place = dir.join(group.trim_start_matches('/'));
+            std::fs::create_dir_all(&place).unwrap();
+            std::fs::write(place.join("memory.max"), format!("{limit}\n")).unwrap();
+            std::fs::write(place.join("memory.current"), format!("{has}\n")).unwrap();
+        }
+        assert_eq!(
+            (room(&files, b"/a/b"), room(&files, b"/a"), room(&files, b"/")),
+            (Some(300), Some(300), None)
+        );
+        // What is not there limits nothing, and what is around it does.
+        assert_eq!(
+            (room(&files, b"/a/c"), room(&files, b"/d"), room_in(&files, b"/")),
+            (Some(300), None, Some(10))
+        );
+        std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
