@@ -447,23 +447,21 @@ impl<O: Os> Arena<O> {
 
     /// Whether less than one in `share` of a run's pages is resident. `false` if the system does not tell.
     pub(crate) fn is_sparse(&self, run: &Run, share: u64) -> bool {
-        self.resident_pages(run, run.pages.div_ceil(share)) * share < run.pages
+        self.resident_pages(run, run.pages.div_ceil(share)).is_some_and(|pages| pages * share < run.pages)
     }
 
-    /// The pages of a run that are resident, or some number from `enough` on. All, if the system does not tell.
-    pub(crate) fn resident_pages(&self, run: &Run, enough: u64) -> u64 {
+    /// The pages of a run that are resident, or some number from `enough` on. `None` if the system does not tell.
+    pub(crate) fn resident_pages(&self, run: &Run, enough: u64) -> Option<u64> {
         let mut seen = [0; ASKED_PAGES];
         let (mut page, end, mut resident) = (run.page, run.end(), 0);
         while page < end && resident < enough {
             let pages = (end - page).min(ASKED_PAGES as u64);
             let span = Span { at: address(page), bytes: address(pages) };
-            if self.host.os().resident(span, &mut seen).is_err() {
-                return run.pages;
-            }
+            self.host.os().resident(span, &mut seen).ok()?;
             resident += seen[..pages as usize].iter().filter(|&&page| page & 1 == 1).count() as u64;
             page += pages;
         }
-        resident
+        Some(resident)
     }
 
     /// Whether [`move_pages`](Self::move_pages) may succeed.

@@ -107,9 +107,9 @@ impl<O: Os> Heap<O> {
             if runs.is_empty() {
                 return;
             }
-            let resident =
-                |runs: &[Run]| runs.iter().map(|run| self.arena.resident_pages(run, run.pages())).sum();
-            let before: u64 = resident(runs);
+            // Where the system does not tell, none: each trim would count the same ones.
+            let resident = runs.iter().filter_map(|run| self.arena.resident_pages(run, run.pages()));
+            let before: u64 = resident.sum();
             let gone = self.arena.discard(runs);
             let mut central = self.zone(zone);
             central.refused += u64::from(gone.is_err());

@@ -108,3 +108,20 @@ fn is_writable(at: usize) -> bool {
         (from..to).contains(&at) && rest.starts_with("rw")
     })
 }
+
+#[test]
+fn a_trim_counts_nothing_where_the_system_does_not_tell_what_is_resident() {
+    let shim = Shim::default();
+    let mut twin = Twin::new(heap_on(HugePages::Never, &shim, 1 << 32, 64 * MIB));
+    let ats = [0; 9].map(|_| twin.alloc(5000, 1, Fill::Any).unwrap());
+    ats.iter().step_by(2).for_each(|&at| twin.free(at));
+    twin.heap.trim();
+    shim.refuse(Call::Resident, 0);
+    let before = twin.heap.stats().purged_bytes;
+    twin.heap.trim();
+    twin.heap.trim();
+    assert_eq!(twin.heap.stats().purged_bytes, before);
+    shim.allow();
+    twin.check();
+    twin.end();
+}
