@@ -36,11 +36,17 @@ impl<O: Os> Hard<O> {
         }
     }
 
-    /// Maps the room of an area anew that was changed, and tells whether it was. Refused, it closes as it is.
-    pub(super) fn renew(&self, room: &mut Room, tag: Tag) -> bool {
-        if tag.is_changed() && !self.window.renew(room) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-        }
-        tag.is_changed()
+    /// Gives the room of a changed area, which could not be mapped anew, to nobody any more: its tag says quarantined for good.
+    ///
+    /// It may not be writable, so it is not zeroed. Its pages go and access is taken away, as far as the system allows that.
+    #[cold]
+    pub(super) fn abandon_changed(&self, mut room: Room) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.window.shut(&mut room);
+        let pages = room.pages();
+        let mut state = self.state.lock();
+        state.live -= 1;
+        state.live_pages -= pages;
+        state.retired_pages += pages + 2;
     }
 }

@@ -26,8 +26,8 @@
 //!
 //! # Invariants
 //! - **HD1 first** a tag says live only at the first page of a live area, so a free is judged by one word.
-//! - **HD3 tiling** every range that the space has given out is that of a live area, of a warm room, in quarantine, or in the hands of
-//!   a call that is under way.
+//! - **HD3 tiling** every range that the space has given out is that of a live area, of a warm room, in quarantine, retired, or in
+//!   the hands of a call that is under way.
 //!
 //! SP3 and SP4 are the house's (ARCHITECTURE.md). What a mistake of the caller's leads to is not an error here.
 //!
@@ -103,6 +103,8 @@ struct State<O: Os> {
     warm: Warm,
     live: u64,
     live_pages: u64,
+    /// Pages that nobody is given any more, walls included.
+    retired_pages: u64,
     purged: u64,
     hits: u64,
 }
@@ -243,7 +245,10 @@ impl<O: Os> Hard<O> {
     /// Closes the room of an area that was freed, and keeps its pages, if that pays.
     fn retire(&self, mut room: Room, tag: Tag) {
         let pages = room.pages();
-        let keeps = !self.renew(&mut room, tag) && self.may_keep(&room);
+        if tag.is_changed() && !self.window.renew(&mut room) {
+            return self.abandon_changed(room);
+        }
+        let keeps = !tag.is_changed() && self.may_keep(&room);
         let mut next = if keeps { self.next_room(pages) } else { None };
         let moved = next.as_mut().map_or(0, |next| self.window.hand_over(&mut room, next));
         self.close(&mut room);
@@ -488,6 +493,7 @@ impl<O: Os> Hard<O> {
             live_bytes: address(state.live_pages),
             cached_bytes: address(state.warm.pages()),
             record_bytes: self.host.mapped_bytes(),
+            retired_bytes: address(state.retired_pages),
             purged_bytes: state.purged * PAGE_BYTES as u64,
             cache_hits: state.hits,
             quarantined_bytes: address(state.quarantine.pages()),
@@ -545,7 +551,7 @@ impl<O: Os> Hard<O> {
         }
         Broken::unless(live == state.live, "HD3", Va::ZERO, state.live, live)?;
         let counted = state.live_pages + 2 * state.live + state.quarantine.pages();
-        let counted = counted + state.warm.pages() + 2 * state.warm.rooms();
+        let counted = counted + state.warm.pages() + 2 * state.warm.rooms() + state.retired_pages;
         Broken::unless(counted == pages, "HD3", Va::ZERO, counted, pages)
     }
 }

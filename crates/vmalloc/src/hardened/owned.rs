@@ -125,6 +125,7 @@ impl<O: Os> State<O> {
         warm: Warm::new(0),
         live: 0,
         live_pages: 0,
+        retired_pages: 0,
         purged: 0,
         hits: 0,
     });

@@ -500,3 +500,36 @@ fn what_was_written_where_nobody_was_is_in_no_area_later() {
         self::end(hard, &shim);
     }
 }
+
+#[test]
+fn a_changed_room_that_cannot_be_mapped_anew_is_nobodys_any_more_and_is_not_written_to() {
+    for (wall, closes) in [(None, true), (Some(Wall::Protection), true), (None, false)] {
+        let shim = Shim::default();
+        let hard = make(&shim, Plan { window_bytes: 32 * MIB, ..plan(wall) });
+        let at = alloc(&hard, 9000);
+        let start = at & !(PAGE_BYTES - 1);
+        hard.renew_at_free(at, 1);
+        // SAFETY: an area of this test's.
+        let code =
+            unsafe { libc::mprotect(core::ptr::with_exposed_provenance_mut(start), 9000, libc::PROT_READ) };
+        assert_eq!(code, 0);
+        shim.refuse(Call::Renew, 0);
+        if !closes {
+            [Call::Guard, Call::Discard, Call::Forbid].into_iter().for_each(|call| shim.refuse(call, 0));
+        }
+        free(&hard, at).unwrap();
+        shim.allow();
+        let stats = hard.stats();
+        assert_eq!((stats.retired_bytes, stats.refused_purges, stats.live_bytes), (5 * PAGE_BYTES, 1, 0));
+        assert_eq!(hard.validate(), Ok(()));
+        assert!(!(closes && is_readable(at)) && free(&hard, at).is_err());
+        // What waits in quarantine leaves it, and a retired room does not.
+        for _ in 0..2 {
+            let areas: Vec<_> = (0..500).map(|_| alloc(&hard, 9000)).collect();
+            assert!(areas.iter().all(|other| other.abs_diff(at) >= 4 * PAGE_BYTES));
+            areas.into_iter().for_each(|other| free(&hard, other).unwrap());
+        }
+        assert_eq!(hard.stats().retired_bytes, 5 * PAGE_BYTES);
+        end(hard, &shim);
+    }
+}

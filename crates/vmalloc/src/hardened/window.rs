@@ -15,7 +15,8 @@
 //!
 //! # Invariants
 //! - **HD2 walled** what was an area once can be touched only while it is in an open room, and the pages on both sides of an open
-//!   room cannot be touched. (Where the system refuses to close a room, its pages are zeros at least; such rooms are counted.)
+//!   room cannot be touched. (Where the system refuses to close a room, its pages are zeros at least; such rooms are counted.
+//!   A retired room is closed as far as the system allows, and not written to.)
 //!
 //! # Locking
 //! None. The window grows under the lock of the allocator.
@@ -348,6 +349,19 @@ impl<O: Os> Window<O> {
     pub(crate) fn renew(&self, room: &mut Room) -> bool {
         // SAFETY: the room is the caller's alone.
         unsafe { self.host.os().renew(room.span()) }.is_ok()
+    }
+
+    /// Takes the pages of a room that is retired, and access to it, as far as the system allows; nothing is written to it.
+    pub(crate) fn shut(&self, room: &mut Room) {
+        let os = self.host.os();
+        // SAFETY: the room is the caller's alone.
+        if self.wall == Wall::Markers && unsafe { os.guard(room.span()) }.is_ok() {
+            return;
+        }
+        // SAFETY: as before.
+        let _gone = unsafe { os.discard(&[room.span()]) };
+        // SAFETY: as before.
+        let _shut = unsafe { os.forbid(room.span()) };
     }
 
     fn clear(&self, room: &mut Room) {

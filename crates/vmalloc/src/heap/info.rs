@@ -44,7 +44,7 @@ pub struct Stats {
     pub grown_by_move: u64,
     /// Areas that were copied to get another size, ever.
     pub copies: u64,
-    /// Address space that a failed move made useless, or a guard that the system does not take away.
+    /// Address space that a failed move made useless, a guard that the system does not take away, or a change that it does not undo.
     pub retired_bytes: usize,
     /// How often the system refused to take pages back, ever.
     pub refused_purges: u64,
