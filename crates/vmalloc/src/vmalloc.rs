@@ -26,7 +26,8 @@ pub struct Options {
     /// Freed memory that it may keep for the next callers, in bytes, apart from 2 MiB a CPU. 128 MiB by default, of which
     /// an idle process keeps nothing once it has the thread of [`decay`](Self::decay), except at most one area of less than 2 MiB a
     /// CPU that was freed while that slept, and parts of blocks that others use; 0 gives everything back at once that does not fit
-    /// there. Never more than a quarter of what the system and its control groups have left, which is asked from 32 MiB on. How much is kept is resident memory against page faults: `docs/decisions/0014-two-zones.md`.
+    /// there. Never more than a quarter of what the system and its control groups have left, which is asked from 32 MiB on; the
+    /// hardened profile does not ask. How much is kept is resident memory against page faults: `docs/decisions/0014-two-zones.md`.
     pub kept_bytes_max: usize,
     /// Whether each area is followed by a page that nobody may touch, so that whoever runs past the end of its pages faults. Costs
     /// a page of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while it
