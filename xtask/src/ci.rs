@@ -356,7 +356,9 @@ pub(crate) fn counted(cmd: Cmd, tests: &mut Tests) -> Result<()> {
 /// programs have, does not. Walking changes no result, so nothing of it is run twice.
 fn test(root: &Path, tests: &mut Tests) -> Result<()> {
     let core = crate::core_crates(root)?;
-    selections(&core).iter().try_for_each(|selection| run_tests(root, selection, tests))
+    // The second part runs though the first has failed.
+    let ended = selections(&core).map(|selection| run_tests(root, &selection, tests));
+    ended.into_iter().collect()
 }
 
 /// The two parts that the workspace is tested in, as arguments of cargo.

@@ -375,7 +375,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
     pub(crate) fn free_pieces(&mut self, steps: &mut usize, platform: &impl Platform) -> usize {
         let before = self.bytes();
         while *steps > 0
-            && let Some(low) = self.without_last().filter(|&low| low >= self.capacity)
+            && let Some(low) = self.without_last(self.capacity).filter(|&low| low >= self.capacity)
         {
             *steps -= 1;
             if let Some(supply) = self.remove_last(low) {
@@ -408,21 +408,24 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         self.array.remove_last()
     }
 
-    /// Records that there is memory for without the last piece; `None` if there is no piece.
-    fn without_last(&self) -> Option<usize> {
+    /// Records that there is memory for without the last piece; `None` if there is no piece. A flat beginning becomes as
+    /// short as `need` allows at once, since the inline records need no memory, and a page may be all that there is.
+    fn without_last(&self, need: usize) -> Option<usize> {
         if let Some(len) = self.array.len_without_last() {
             return Some(if FLAT > 0 { self.before_array() + len } else { len.max(N) });
         }
         match self.flat.len() {
             0 => None,
-            len => Some(if len > self.array.piece_len() { len / 2 } else { N }),
+            _ if need <= N => Some(N),
+            len => Some(need.next_power_of_two().max(self.array.piece_len())).filter(|&low| low < len),
         }
     }
 
     /// Returns to what capacity [`move_last`](Slab::move_last) must be repeated so that a piece can be freed while
     /// there are `need` records; `None` if every piece is needed.
     pub(crate) fn next_lower(&self, need: usize) -> Option<usize> {
-        self.without_last().filter(|&low| need.max(self.used) <= low)
+        let need = need.max(self.used);
+        self.without_last(need).filter(|&low| need <= low)
     }
 
     /// Frees pieces beyond those that `need` records take, and adds their bytes to `freed`.

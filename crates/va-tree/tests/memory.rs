@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use va_base::{Align, AllocError, NoSlabs, Platform, Record, Request, VaRange};
 use va_sim::op::Rng;
+use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
 use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex, Supplied};
 
@@ -266,4 +267,41 @@ fn a_shortage_does_not_poison_rows() {
     let _ = index.alloc(&vain);
     index.validate().unwrap();
     assert!(index.has_rows());
+}
+
+#[test]
+fn a_shrink_needs_no_memory_where_the_inline_records_are_enough() {
+    let heap = Buddy::new(usize::MAX);
+    let mut index = RbIndex::<Linux, _>::new(all(), all(), heap.clone()).unwrap();
+    (0..200).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
+    (0..200).for_each(|n| index.give_back(pages(16 + 2 * n, 1)).unwrap());
+    heap.0.limit.set(0);
+    while index.shrink(1000) > 0 {}
+    assert_eq!(heap.0.out.get(), 0);
+}
+
+#[test]
+fn a_piece_of_another_index_is_not_donated_if_it_is_too_short() {
+    let mut big = BTree::<u64, 32, _>::new(all(), all(), NoSlabs).unwrap();
+    let wanted = (0..)
+        .find_map(|n| {
+            let wanted = big.wanted(1);
+            if wanted.is_none() {
+                big.take(pages(16 + 2 * n, 1)).unwrap();
+            }
+            wanted
+        })
+        .unwrap();
+    let mut small = BTree::<u64, 8, _>::new(all(), all(), NoSlabs).unwrap();
+    let supply = BTree::<u64, 8, NoSlabs>::alloc_supply(wanted, &Buddy::new(PAGE)).unwrap();
+    assert!(small.donate(supply).is_err());
+}
+
+#[test]
+fn rows_that_cannot_be_kept_are_not_wanted() {
+    let mut index = BTreeIndex::new(all(), all(), NoSlabs).unwrap();
+    (0..14).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
+    assert_eq!(index.wanted(1), None);
+    assert!(index.always_keep_rows().is_err());
+    assert_eq!(index.wanted(1), None);
 }

@@ -311,10 +311,13 @@ impl<T: Record> PagedArray<T> {
         let Some(next) = self.next() else { return Err(supply) };
         let missing = (next.near, next.middle, next.far);
         let brought = (supply.near.is_some(), supply.middle.is_some(), supply.far.is_some());
-        if supply.end != self.end || (!supply.whole && missing != brought) {
+        let Place { bucket, slot } = self.end;
+        // A supply for another array of the same type of records may be shorter.
+        let len = if supply.whole { bucket_len(bucket, self.piece_log2) as usize } else { self.piece_len() };
+        let fits = supply.end == self.end && supply.piece.len() >= len;
+        if !fits || (!supply.whole && missing != brought) {
             return Err(supply);
         }
-        let Place { bucket, slot } = self.end;
         if supply.whole {
             self.whole[bucket as usize].0 = supply.piece;
             self.end = Place { bucket: bucket + 1, slot: 0 };

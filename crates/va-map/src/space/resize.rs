@@ -33,7 +33,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
     /// copied. With [`Fill::Zeros`] all bytes beyond those requested before are zeros.
     ///
     /// # Errors
-    /// [`MapError`]. The area is as it was, but for its range, which may have grown where lookups are by trees.
+    /// [`MapError`]. The area is as it was, but for its range, which stays larger if the machine has no memory.
     /// # Locks
     /// As [`vmalloc`](Self::vmalloc) and [`vfree`](Self::vfree). Nobody finds the area during the call.
     /// Cost: the pages that come or go; all of them if it moves.
@@ -110,8 +110,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         }
     }
 
-    /// Makes the range as large as it was. Records that were in use a moment ago are in hand, so a space that finds areas by its
-    /// page map does not refuse; one with trees may, and then the range stays.
+    /// Makes the range as large as it was. The space may need a table or a record for the old end. If the machine has no
+    /// memory for it, the range stays larger, and only addresses are lost until the free.
     fn narrow(&self, entry: &mut Entry, pages: u64) {
         if pages < entry.pages && self.space().resize_at(entry.start(), Pages::new(pages)).is_ok() {
             entry.pages = pages;

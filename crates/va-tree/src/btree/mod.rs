@@ -242,9 +242,13 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// # Errors
     /// [`AllocError::NoMeta`] if the platform has no memory; nothing has changed.
     pub fn always_keep_rows(&mut self) -> Result<(), AllocError> {
-        self.keep_rows(Classes::ALL, self.ledger.bound())?;
-        self.rows_always = true;
-        Ok(())
+        let missed = self.rows_missed;
+        let kept = self.keep_rows(Classes::ALL, self.ledger.bound());
+        self.rows_always |= kept.is_ok();
+        if kept.is_err() {
+            self.rows_missed = missed;
+        }
+        kept
     }
 
     /// Returns true if the index has alignment rows of any class.
