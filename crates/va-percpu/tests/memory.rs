@@ -3,9 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use va_base::{Epoch, Machine, Platform, Record, Table, Va, VaRange};
+use va_base::Va;
 use va_percpu::config::{Default as Ours, Linux612, Runs};
-use va_percpu::{AllocError, Config, Geometry, PercpuSpace, Request, Sizes};
+use va_percpu::{AllocError, Config, Geometry, Offset, PercpuSpace, Request, Sizes};
+use va_sim::bare::{Bare, Watch};
 use va_sim::percpu::SimChunks;
 
 /// The smallest unit, so that no record of a chunk is longer than a page.
@@ -38,56 +39,36 @@ impl Buddy {
     }
 }
 
-impl Platform for Buddy {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        let bytes = min * size_of::<T>();
-        if bytes > self.limit.load(Ordering::Relaxed) {
-            return None;
+impl Watch for Buddy {
+    fn admits(&self, bytes: usize) -> bool {
+        let admitted = bytes <= self.limit.load(Ordering::Relaxed);
+        if admitted {
+            self.longest.fetch_max(bytes, Ordering::Relaxed);
+            self.out.fetch_add(bytes, Ordering::Relaxed);
         }
-        self.longest.fetch_max(bytes, Ordering::Relaxed);
-        self.out.fetch_add(bytes, Ordering::Relaxed);
-        Some(vec![T::EMPTY; min].leak())
+        admitted
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        self.out.fetch_sub(size_of_val(slab), Ordering::Relaxed);
+    fn returned(&self, bytes: usize) {
+        self.out.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-impl Machine for Buddy {
-    type Lock = parking_lot::RawMutex;
-    type PurgeLock = parking_lot::RawMutex;
-    type OwnerLock = Self::Lock;
-
-    fn cpus_possible(&self) -> u32 {
-        2
-    }
-
-    fn cpus_online(&self) -> u32 {
-        2
-    }
-
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        None
-    }
-
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        Epoch(0)
-    }
-
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
-    }
-}
-
-type Space<C> = PercpuSpace<&'static Buddy, SimChunks, C>;
+type Space<C> = PercpuSpace<&'static Bare<Buddy>, SimChunks, C>;
 
 fn space<C: Config>(sizes: Sizes, limit: usize) -> (Space<C>, &'static Buddy) {
-    let buddy: &'static Buddy = Box::leak(Box::new(Buddy::new(limit)));
+    let machine: &'static Bare<Buddy> = Box::leak(Box::new(Bare::new(2, 2, Buddy::new(limit))));
     let geometry = Geometry::new(sizes, BASE).unwrap();
-    (PercpuSpace::new(geometry, buddy, SimChunks::default()).unwrap(), buddy)
+    (PercpuSpace::new(geometry, machine, SimChunks::default()).unwrap(), &machine.watcher)
+}
+
+/// Frees everything, and expects that all memory comes back.
+fn end<C: Config>(space: Space<C>, offsets: Vec<Offset>, buddy: &Buddy) {
+    offsets.into_iter().for_each(|offset| space.free(offset).unwrap());
+    space.balance();
+    space.validate().unwrap();
+    drop(space);
+    assert_eq!(buddy.out.load(Ordering::Relaxed), 0);
 }
 
 /// A million objects of 32 bytes, 1,024 a chunk, where no piece is longer than a page.
@@ -100,11 +81,7 @@ fn million<C: Config>() {
     // Each has its own place.
     offsets.sort_unstable();
     assert!(offsets.windows(2).all(|two| two[0] != two[1]));
-    offsets.into_iter().for_each(|offset| space.free(offset).unwrap());
-    space.balance();
-    space.validate().unwrap();
-    drop(space);
-    assert_eq!(buddy.out.load(Ordering::Relaxed), 0);
+    end(space, offsets, buddy);
 }
 
 #[test]
@@ -147,11 +124,7 @@ fn shortage<C: Config>() {
     // The next tables are one piece each again.
     assert_eq!(more(600), (600, None));
     assert!(buddy.longest.load(Ordering::Relaxed) > 4096);
-    offsets.into_iter().for_each(|offset| space.free(offset).unwrap());
-    space.balance();
-    space.validate().unwrap();
-    drop(space);
-    assert_eq!(buddy.out.load(Ordering::Relaxed), 0);
+    end(space, offsets, buddy);
 }
 
 #[test]
@@ -173,9 +146,5 @@ fn units_of_4096_cpus_work() {
     assert_eq!(space.populated_bytes(), stats.populated_pages * 4096 * u64::from(units));
     assert!(offsets.iter().all(|&offset| space.find(offset).is_some()));
     space.validate().unwrap();
-    offsets.into_iter().for_each(|offset| space.free(offset).unwrap());
-    space.balance();
-    space.validate().unwrap();
-    drop(space);
-    assert_eq!(buddy.out.load(Ordering::Relaxed), 0);
+    end(space, offsets, buddy);
 }

@@ -3,59 +3,17 @@
 //! Run: `cargo run --release -p va-sim --example block_pair`
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use va_base::{Epoch, Machine, Platform, Record, Table, Va, VaRange};
+use va_base::{Va, VaRange};
 use va_block::config::{Default as Ours, Linux64};
 use va_block::{Blocks, Config};
+use va_sim::bare::Bare;
 use va_space::VmapSpace;
-
-/// Lends from the heap; flushes are counted and do nothing.
-#[derive(Default)]
-struct Bare {
-    flushes: AtomicU64,
-}
-
-impl Platform for Bare {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
-    }
-
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
-}
-
-impl Machine for Bare {
-    type Lock = parking_lot::RawMutex;
-    type PurgeLock = parking_lot::RawMutex;
-    type OwnerLock = Self::Lock;
-
-    fn cpus_possible(&self) -> u32 {
-        2
-    }
-
-    fn cpus_online(&self) -> u32 {
-        2
-    }
-
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        Some(Box::leak(Box::new(T::empty())))
-    }
-
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
-    }
-}
 
 const PAIRS: u64 = 40_000;
 
 fn measure(name: &str, machine: &Bare, mut pair: impl FnMut(u64)) {
-    let flushes = machine.flushes.load(Ordering::Relaxed);
+    let flushes = machine.flushes();
     let mut batches: Vec<f64> = (0..200)
         .map(|_| {
             let start = Instant::now();
@@ -64,7 +22,7 @@ fn measure(name: &str, machine: &Bare, mut pair: impl FnMut(u64)) {
         })
         .collect();
     batches.sort_by(f64::total_cmp);
-    let flushes = machine.flushes.load(Ordering::Relaxed) - flushes;
+    let flushes = machine.flushes() - flushes;
     let each = 200 * PAIRS / flushes.max(1);
     println!(
         "{name:<34} least {:6.2} ns, median {:6.2} ns, a flush each {each} pairs",
@@ -75,7 +33,7 @@ fn measure(name: &str, machine: &Bare, mut pair: impl FnMut(u64)) {
 fn with<C: Config>(what: &str) {
     let window = VaRange::from_pages(0xf_ffc9_0000_0000, 0xf_ffc9_0000_0000 + (1 << 33)).unwrap_or_default();
     for pages in [1, 4, 16] {
-        let machine = Bare::default();
+        let machine = Bare::new(2, 2, ());
         let Ok(space) = VmapSpace::new(window, window, &machine) else { panic!("no space") };
         let Ok(blocks) = Blocks::<_, C>::new(space, &machine) else { panic!("no blocks") };
         let fine = |got: Result<Va, _>| match got {

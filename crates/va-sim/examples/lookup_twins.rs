@@ -8,57 +8,30 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use va_base::{Epoch, LockClass, Machine, Platform, Record, Request, Table, Va, VaRange};
+use va_base::{LockClass, Request, Va, VaRange};
+use va_sim::bare::{Bare, Watch};
 use va_space::config::{Default as Ours, WithTrees};
 use va_space::lookup::{Downward, Upward};
 use va_space::{Area, Config, VmapSpace};
 
-/// Lends from the heap; a flush does nothing; locks are counted by class, and memory.
-struct Bare {
-    cpus: u32,
+/// Counts the bytes that are out, and locks of trees.
+#[derive(Default)]
+struct Counts {
     lent_bytes: AtomicU64,
     lockings: AtomicU64,
 }
 
-impl Platform for Bare {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        self.lent_bytes.fetch_add((min * size_of::<T>()) as u64, Ordering::Relaxed);
-        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
-    }
-
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        self.lent_bytes.fetch_sub(size_of_val(slab) as u64, Ordering::Relaxed);
-    }
-}
-
-impl Machine for Bare {
-    type Lock = parking_lot::RawMutex;
-    type PurgeLock = parking_lot::RawMutex;
-    type OwnerLock = Self::Lock;
-
-    fn cpus_possible(&self) -> u32 {
-        self.cpus
-    }
-
-    fn cpus_online(&self) -> u32 {
-        2
-    }
-
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        self.lent_bytes.fetch_add(size_of::<T>() as u64, Ordering::Relaxed);
-        Some(Box::leak(Box::new(T::empty())))
-    }
-
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        Epoch(0)
-    }
-
-    fn completed(&self, _epoch: Epoch) -> bool {
+impl Watch for Counts {
+    fn admits(&self, bytes: usize) -> bool {
+        self.lent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         true
     }
 
+    fn returned(&self, bytes: usize) {
+        self.lent_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    #[inline]
     fn locking(&self, class: LockClass) {
         if class == LockClass::Busy {
             // One thread: a load and a store cost next to nothing.
@@ -66,6 +39,8 @@ impl Machine for Bare {
         }
     }
 }
+
+type Counted = Bare<Counts>;
 
 struct Random(u64);
 
@@ -80,15 +55,15 @@ const CALLS: u64 = 20_000;
 const BATCHES: u64 = 20;
 
 /// Nanoseconds a call, and locks of trees a call.
-fn measure(machine: &Bare, mut call: impl FnMut()) -> (f64, f64) {
-    let before = machine.lockings.load(Ordering::Relaxed);
+fn measure(machine: &Counted, mut call: impl FnMut()) -> (f64, f64) {
+    let before = machine.watcher.lockings.load(Ordering::Relaxed);
     let mut least = f64::MAX;
     for _ in 0..BATCHES {
         let start = Instant::now();
         (0..CALLS).for_each(|_| call());
         least = least.min(start.elapsed().as_nanos() as f64 / CALLS as f64);
     }
-    let locks = machine.lockings.load(Ordering::Relaxed) - before;
+    let locks = machine.watcher.lockings.load(Ordering::Relaxed) - before;
     (least, locks as f64 / (CALLS * BATCHES) as f64)
 }
 
@@ -96,16 +71,16 @@ fn ask(pages: u64) -> Request {
     Request::pages(pages).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn alloc<C: Config>(space: &VmapSpace<&Bare, C>, cpu: u32, pages: u64) -> Area {
+fn alloc<C: Config>(space: &VmapSpace<&Counted, C>, cpu: u32, pages: u64) -> Area {
     space.alloc(cpu, &ask(pages)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn free<C: Config>(space: &VmapSpace<&Bare, C>, area: Area) {
+fn free<C: Config>(space: &VmapSpace<&Counted, C>, area: Area) {
     space.free(area).unwrap_or_else(|error| panic!("{error}"));
 }
 
 fn with<C: Config>(what: &str, cpus: u32, live: u64) {
-    let machine = Bare { cpus, lent_bytes: AtomicU64::new(0), lockings: AtomicU64::new(0) };
+    let machine = Counted::new(cpus, 2, Counts::default());
     let window = VaRange::from_pages(0xf_ffc9_0000_0000, 0xf_ffc9_0000_0000 + (1 << 33)).unwrap_or_default();
     let space = VmapSpace::<_, C>::new(window, window, &machine).unwrap_or_else(|error| panic!("{error}"));
     let mut random = Random(live);
@@ -140,7 +115,7 @@ fn with<C: Config>(what: &str, cpus: u32, live: u64) {
         free(&space, old);
         areas.push(alloc(&space, at as u32, pages));
     });
-    let bytes = machine.lent_bytes.load(Ordering::Relaxed) as f64 / ranges.len() as f64;
+    let bytes = machine.watcher.lent_bytes.load(Ordering::Relaxed) as f64 / ranges.len() as f64;
     println!(
         "| {what} | {cpus} | {live} | {:.0} ({:.1}) | {:.0} ({:.1}) | {:.0} ({:.1}) | {:.0} ({:.1}) | {bytes:.0} |",
         start.0, start.1, inside.0, inside.1, above.0, above.1, pair.0, pair.1

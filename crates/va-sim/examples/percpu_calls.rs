@@ -5,74 +5,12 @@
 //! `*take_back*`. Workloads: `test`, `holes` and `small`, those that `vmlab bench percpu` calls pcpu_alloc_test, misaligned_holes and
 //! 16b_1M. Engines: `ours`, `runs`, `scan` and `linux612`.
 
-use std::ops::Range;
-use va_base::{Epoch, Machine, Platform, Record, Table, Va, VaRange};
+use va_base::Va;
 use va_percpu::config::{Default as Slabs, Linux612, Runs, Scan};
-use va_percpu::{Backend, Config, Geometry, Offset, PercpuSpace, Refused, Request, Sizes};
+use va_percpu::{Config, Geometry, Offset, PercpuSpace, Request, Sizes};
+use va_sim::bare::Bare;
 use va_sim::op::Rng;
-
-/// Lends from the heap.
-struct Bare;
-
-impl Platform for Bare {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
-    }
-
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
-}
-
-impl Machine for Bare {
-    type Lock = parking_lot::RawMutex;
-    type PurgeLock = parking_lot::RawMutex;
-    type OwnerLock = Self::Lock;
-
-    fn cpus_possible(&self) -> u32 {
-        4
-    }
-
-    fn cpus_online(&self) -> u32 {
-        4
-    }
-
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        Some(Box::leak(Box::new(T::empty())))
-    }
-
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        Epoch(0)
-    }
-
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
-    }
-}
-
-/// Chunks that are numbers, from the top down; none is destroyed while objects are given out.
-#[derive(Default)]
-struct Numbers(parking_lot::Mutex<u64>);
-
-impl Backend for Numbers {
-    const BY_PAGE: bool = true;
-
-    fn create(&self, _geometry: &Geometry) -> Result<Va, Refused> {
-        let mut made = self.0.lock();
-        *made += 1;
-        Ok(Va::new(0xffff_e8ff_0000_0000 - (*made << 21)))
-    }
-
-    fn destroy(&self, _geometry: &Geometry, _base: Va) {}
-
-    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {
-        Ok(())
-    }
-
-    fn depopulate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
-
-    fn flush(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
-}
+use va_sim::percpu::Numbers;
 
 type Space<C> = PercpuSpace<Bare, Numbers, C>;
 
@@ -111,7 +49,8 @@ fn run<C: Config>(workload: &str) -> Result<(), Box<dyn std::error::Error>> {
         units,
     };
     let geometry = Geometry::new(sizes, Va::new(0xffff_8880_4000_0000))?;
-    let space = Space::<C>::new(geometry, Bare, Numbers::default())?;
+    let space =
+        Space::<C>::new(geometry, Bare::new(4, 4, ()), Numbers::new(0xffff_e8fe_ffe0_0000, -(1 << 21)))?;
     let mut rng = Rng::new(99);
     let requests: Vec<(usize, usize)> = match workload {
         "test" => (0..35_000).map(|_| (1 + rng.below(1024) as usize, 2 << rng.below(11))).collect(),

@@ -3,6 +3,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`machine`] | a machine that remembers stale translations, and refuses the nth slab or table |
+//! | [`bare`] | a machine that does as little as one can, with a watcher |
 //! | [`pages`] | a page table and pages with contents, of which the nth is refused |
 //! | [`map_model`] | areas with pages behind them, byte by byte |
 //! | [`space_model`] | a space in its most obvious form |
@@ -20,6 +21,7 @@
 //! Functions that run every policy are `#[inline]`: programs that call them compile them, and this library's other users do not.
 #![forbid(unsafe_code)]
 
+pub mod bare;
 pub mod block_model;
 pub mod block_run;
 pub mod fuzz;

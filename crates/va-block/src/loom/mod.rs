@@ -9,16 +9,16 @@ use loom::thread;
 use std::boxed::Box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::vec;
 use std::vec::Vec;
-use va_base::{Epoch, Machine, Pages, Platform, Record, Table, Va, VaRange};
+use va_base::{Pages, Platform, Va, VaRange};
+use va_sim::bare::{Bare, Watch};
 use va_space::config::Order;
 use va_space::decay::Quarter;
 use va_space::node::Spread;
 use va_space::{Purge, VmapSpace};
 use va_tree::BTreeIndex;
 
-/// Lends from the heap; its flush ends at once. It remembers which pages are stale.
+/// Remembers which pages are mapped, and which are stale.
 #[derive(Default)]
 struct Watcher {
     stale: AtomicU64,
@@ -39,45 +39,14 @@ impl Watcher {
     }
 }
 
-impl Platform for Watcher {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
-    }
-
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
-}
-
-impl Machine for Watcher {
-    type Lock = parking_lot::RawMutex;
-    type PurgeLock = parking_lot::RawMutex;
-    type OwnerLock = Self::Lock;
-
-    fn cpus_possible(&self) -> u32 {
-        2
-    }
-
-    fn cpus_online(&self) -> u32 {
-        1
-    }
-
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        Some(Box::leak(Box::new(T::empty())))
-    }
-
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, ranges: &[VaRange]) -> Epoch {
+impl Watch for Watcher {
+    fn flushed(&self, ranges: &[VaRange]) {
         for range in ranges {
             let (first, end) = range.whole_pages();
             for page in first..end {
                 self.stale.fetch_and(!(1 << page), Ordering::SeqCst);
             }
         }
-        Epoch(0)
-    }
-
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
     }
 }
 
@@ -123,21 +92,22 @@ macro_rules! tiny {
 tiny!(Reusing, true);
 tiny!(Dying, false);
 
-type Tiny<C> = Blocks<&'static Watcher, C>;
+type Tiny<C> = Blocks<&'static Bare<Watcher>, C>;
 
 /// Room for two blocks, with all tables lent.
 fn blocks<C: Config<Space = TinySpace>>() -> (Arc<Tiny<C>>, &'static Watcher) {
-    let machine: &'static Watcher = Box::leak(Box::default());
+    let machine: &'static Bare<Watcher> = Box::leak(Box::new(Bare::new(2, 1, Watcher::default())));
+    let watcher = &machine.watcher;
     let Some(window) = VaRange::from_pages(4, 12) else { panic!("pages") };
     let Ok(space) = VmapSpace::new(window, window, machine) else { panic!("no space") };
     let Ok(blocks) = Tiny::<C>::new(space, machine) else { panic!("no blocks") };
-    let all: Vec<Va> = (0..2).map(|_| alloc(&blocks, machine, 4)).collect();
+    let all: Vec<Va> = (0..2).map(|_| alloc(&blocks, watcher, 4)).collect();
     for at in all {
-        free(&blocks, machine, at, 4);
+        free(&blocks, watcher, at, 4);
     }
     blocks.shrink();
     blocks.space().purge(Purge::Full);
-    (Arc::new(blocks), machine)
+    (Arc::new(blocks), watcher)
 }
 
 fn alloc<C: Config>(blocks: &Tiny<C>, machine: &Watcher, pages: u64) -> Va {

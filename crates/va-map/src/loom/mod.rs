@@ -7,58 +7,22 @@ use loom::thread;
 use std::boxed::Box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::vec;
-use va_base::{Epoch, Machine, PAGE_SIZE, Pages, Platform, Record, Table, Va, VaRange};
+use va_base::{PAGE_SIZE, Pages, Platform, Va, VaRange};
 use va_block::config::Hashed;
+use va_sim::bare::Bare;
 use va_space::VmapSpace;
 use va_space::config::Order;
 use va_space::decay::Quarter;
 use va_space::node::Spread;
 use va_tree::BTreeIndex;
 
-/// Allocates from the heap; its flush ends at once. Its pages have the numbers of their addresses, a bit for each.
+/// Page tables and pages. A page has the number of its address, and a bit each.
 #[derive(Default)]
 struct Watcher {
     mapped: AtomicU64,
     /// Pages out of the source.
     out: AtomicU64,
     next: AtomicU64,
-}
-
-impl Platform for Watcher {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
-    }
-
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
-}
-
-impl Machine for Watcher {
-    type Lock = parking_lot::RawMutex;
-    type PurgeLock = parking_lot::RawMutex;
-    type OwnerLock = Self::Lock;
-
-    fn cpus_possible(&self) -> u32 {
-        1
-    }
-
-    fn cpus_online(&self) -> u32 {
-        1
-    }
-
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        Some(Box::leak(Box::new(T::empty())))
-    }
-
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        Epoch(0)
-    }
-
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
-    }
 }
 
 impl PageTable for Watcher {
@@ -139,14 +103,15 @@ impl va_block::Config for Tiny {
     }
 }
 
-type Map = MapSpace<&'static Watcher, Tiny, &'static Watcher>;
+type Map = MapSpace<&'static Bare, Tiny, &'static Watcher>;
 
 fn map() -> (Arc<Map>, &'static Watcher) {
-    let machine: &'static Watcher = Box::leak(Box::default());
+    let machine: &'static Bare = Box::leak(Box::new(Bare::new(1, 1, ())));
+    let watcher: &'static Watcher = Box::leak(Box::default());
     let Some(window) = VaRange::from_pages(4, 12) else { panic!("pages") };
     let Ok(space) = VmapSpace::new(window, window, machine) else { panic!("no space") };
-    let Ok(map) = Map::new(space, machine, machine) else { panic!("no map") };
-    (Arc::new(map), machine)
+    let Ok(map) = Map::new(space, machine, watcher) else { panic!("no map") };
+    (Arc::new(map), watcher)
 }
 
 fn area(map: &Map) -> Va {

@@ -10,52 +10,11 @@ use crate::request::{Context, Offset, Request};
 use crate::{AllocError, Backend, PercpuSpace, Refused};
 use core::ops::Range;
 use loom::thread;
-use std::boxed::Box;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
-use va_base::{Epoch, Machine, Platform, Record, Table, Va, VaRange};
-
-/// Memory from the heap; no tables and no flushes, which nothing here asks for.
-struct Heap;
-
-impl Platform for Heap {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        let mut records = Vec::new();
-        records.resize(min, T::EMPTY);
-        Some(Box::leak(records.into_boxed_slice()))
-    }
-
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
-}
-
-impl Machine for Heap {
-    type Lock = parking_lot::RawMutex;
-    type PurgeLock = parking_lot::RawMutex;
-    type OwnerLock = Self::Lock;
-
-    fn cpus_possible(&self) -> u32 {
-        1
-    }
-
-    fn cpus_online(&self) -> u32 {
-        1
-    }
-
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        None
-    }
-
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
-
-    fn flush(&self, _ranges: &[VaRange]) -> Epoch {
-        Epoch(0)
-    }
-
-    fn completed(&self, _epoch: Epoch) -> bool {
-        true
-    }
-}
+use va_base::Va;
+use va_sim::bare::Bare;
 
 /// Chunks that are numbers, and which pages of them are populated.
 #[derive(Default)]
@@ -122,14 +81,16 @@ impl Backend for Chunks {
     }
 }
 
-type Space<C> = PercpuSpace<Heap, Chunks, C>;
+type Space<C> = PercpuSpace<Bare, Chunks, C>;
 
 /// The smallest there can be: eight pages a unit, five of them in the first chunk, which are taken.
 fn space<C: Config>() -> Space<C> {
     let sizes =
         Sizes { unit: 32 << 10, fixed: 0, reserved: 0, dynamic: 20 << 10, atom: 4096, alloc: 4096, units: 1 };
     let Ok(geometry) = Geometry::new(sizes, Va::new(1 << 30)) else { panic!("sizes") };
-    let Ok(space) = PercpuSpace::new(geometry, Heap, Chunks::default()) else { panic!("records") };
+    let Ok(space) = PercpuSpace::new(geometry, Bare::new(1, 1, ()), Chunks::default()) else {
+        panic!("records")
+    };
     alloc(&space, 20 << 10, 4096);
     space
 }

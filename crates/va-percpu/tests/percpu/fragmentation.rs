@@ -3,36 +3,12 @@
 //! Each workload runs on both, with the same requests in the same order, and the chunks are counted when it has most of them and
 //! after a balance at its end.
 
-use std::ops::Range;
 use va_base::Va;
 use va_percpu::config::{Default as Ours, Linux612};
-use va_percpu::{Backend, Config, Geometry, Offset, PercpuSpace, Refused, Request, Sizes};
+use va_percpu::{Config, Geometry, Offset, PercpuSpace, Request, Sizes};
 use va_sim::machine::SimMachine;
 use va_sim::op::Rng;
-
-/// Chunks that are numbers.
-#[derive(Default)]
-struct Numbers(parking_lot::Mutex<u64>);
-
-impl Backend for Numbers {
-    const BY_PAGE: bool = true;
-
-    fn create(&self, _geometry: &Geometry) -> Result<Va, Refused> {
-        let mut made = self.0.lock();
-        *made += 1;
-        Ok(Va::new((1 << 40) + (*made << 21)))
-    }
-
-    fn destroy(&self, _geometry: &Geometry, _base: Va) {}
-
-    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {
-        Ok(())
-    }
-
-    fn depopulate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
-
-    fn flush(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) {}
-}
+use va_sim::percpu::{Numbers, netmix};
 
 type Space<C> = PercpuSpace<SimMachine, Numbers, C>;
 
@@ -60,7 +36,8 @@ fn free<C: Config>(space: &Space<C>, object: Offset) {
 fn chunks<C: Config>(workload: &impl Workload, unit: u32) -> [u64; 3] {
     let sizes = Sizes { unit, fixed: 0, reserved: 0, dynamic: 32 << 10, atom: 4096, alloc: unit, units: 1 };
     let geometry = Geometry::new(sizes, Va::new(1 << 40)).unwrap();
-    let space = Space::<C>::new(geometry, SimMachine::new(1), Numbers::default()).unwrap();
+    let space =
+        Space::<C>::new(geometry, SimMachine::new(1), Numbers::new((1 << 40) + (1 << 21), 1 << 21)).unwrap();
     workload.run(&space);
     space.balance();
     space.validate().unwrap();
@@ -168,13 +145,9 @@ fn random_lifetimes_need_no_more_chunks_than_linux() {
 
 #[test]
 fn aligned_mixes_need_no_more_chunks_than_linux() {
-    let net = |rng: &mut Rng, _| match rng.below(100) {
-        0..40 => (16, 16),
-        40..70 => (64, 16),
-        70..85 => (16, 8),
-        85..93 => (24, 8),
-        93..97 => (64, 64),
-        _ => (8, 8),
+    let net = |rng: &mut Rng, _| {
+        let (size, align) = netmix(rng);
+        (u64::from(size), align as usize)
     };
     compare("net", &Lifetimes { live: 20_000, steps: 120_000, ask: net }, &UNITS);
     let any = |rng: &mut Rng, _| (1 + rng.below(200), 4 << rng.below(7));

@@ -3,12 +3,29 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`SimChunks`] | a backend that remembers what is populated, objects to what must not be, and refuses when told |
+//! | [`Numbers`] | a backend whose chunks are numbers alone |
 //! | [`fuzz`] | the body of its fuzz target |
 //! | [`Rig`] | a space on it, its operations, and the objects that live, checked after each |
 
 mod chunks;
 pub mod fuzz;
+mod numbers;
 mod rig;
 
+use crate::op::Rng;
+
 pub use chunks::SimChunks;
+pub use numbers::Numbers;
 pub use rig::{Live, Op, Rig, SIZES};
+
+/// Returns a request of a population of network filters and devices: size and alignment.
+pub fn netmix(rng: &mut Rng) -> (u32, u32) {
+    match rng.below(100) {
+        0..40 => (16, 16),
+        40..70 => (64, 16),
+        70..85 => (16, 8),
+        85..93 => (24, 8),
+        93..97 => (64, 64),
+        _ => (8, 8),
+    }
+}

@@ -6,6 +6,7 @@
 use super::clock::Moment;
 use super::subject::{Counts, Shape, Subject, USUAL};
 use va_sim::op::Rng;
+use va_sim::percpu::netmix;
 
 /// A workload, and how many nanoseconds ours may take: a call to alloc or a pair, and a call to free where that is apart.
 pub(super) struct Workload {
@@ -140,18 +141,6 @@ pub(super) struct Round {
     pub(super) counts: Counts,
     /// Requests that were refused.
     pub(super) refused: u64,
-}
-
-/// Returns a request of a population of network filters and devices: size and alignment.
-fn netmix(rng: &mut Rng) -> (u32, u32) {
-    match rng.below(100) {
-        0..40 => (16, 16),
-        40..70 => (64, 16),
-        70..85 => (16, 8),
-        85..93 => (24, 8),
-        93..97 => (64, 64),
-        _ => (8, 8),
-    }
 }
 
 /// Nanoseconds each of `count` calls took together.
