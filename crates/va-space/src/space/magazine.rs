@@ -100,7 +100,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// # Errors
     /// As there; before a failure, all magazines were drained, this one among them.
     /// # Locks
-    /// The magazine's; `pool` of the node for a refill; else as there. For [`Context::Atomic`] one at a time.
+    /// The magazine's; `pool` of the node for a refill; `purge` before it, if it is free and too much is lazy, for up to eight
+    /// slices; else as there. For [`Context::Atomic`] one at a time, and never `purge`.
     #[inline(always)]
     pub fn alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         // A size above what the stock may hold is in no list of it.
@@ -150,6 +151,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     #[inline(never)]
     fn alloc_further(&mut self, request: Request) -> Result<Area, SpaceError> {
         let owner = self.space.owner_for(self.node, &request);
+        if request.waits() {
+            self.space.catch_up();
+        }
         match self.space.or_supplied(&request, owner, self.alloc_at_hand(&request)) {
             Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => self.alloc_hard(&request),
             done => done,

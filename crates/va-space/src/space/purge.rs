@@ -12,6 +12,8 @@
 //! Where calls that free do the slices, the backlog is at most the threshold, what is freed during the slices of one decay,
 //! and what was freed for callers that may not wait. Where a worker does, no free helps, whatever is lazy: the backlog is
 //! the threshold and what is freed until the worker has run, so a worker that never runs leaves all that was ever freed.
+//! But an alloc through a magazine that may sleep, and finds the stock empty, does up to eight slices while the backlog is
+//! above the threshold.
 //!
 //! # Invariants
 //! - **PU1 bounded** the steps of a slice cost at most what `SLICE_AREAS` areas on their way to the index cost, and one step.
@@ -67,6 +69,9 @@ const ELSEWHERE: u8 = 2;
 /// Slices after a drain of magazines, with the purge lock released in between: those of a whole round. One in a model,
 /// where a slice is one area.
 const DRAIN_SLICES: u32 = if cfg!(loom) { 1 } else { 36 };
+
+/// Slices that an alloc does under one hold of the purge lock when the purge has fallen behind.
+const CATCH_UP_SLICES: u32 = if cfg!(loom) { 1 } else { 8 };
 
 /// Whether a pass waits for a flush that has not ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -375,6 +380,26 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.machine.locking(LockClass::Purge);
         let Some(mut state) = self.purge.try_lock() else { return false };
         due && !self.slice(&mut state, false) && !state.is_idle()
+    }
+
+    /// Does a few slices for an alloc that may sleep and that its magazine's stock could not serve, if too much is lazy. It
+    /// does so even where a worker drains: the stock lacks what waits for the worker, and the index costs more.
+    #[inline]
+    pub(super) fn catch_up(&self) {
+        if self.lazy_pages() > self.lazy_max() {
+            self.catch_up_some();
+        }
+    }
+
+    #[cold]
+    fn catch_up_some(&self) {
+        self.machine.locking(LockClass::Purge);
+        let Some(mut state) = self.purge.try_lock() else { return };
+        for _ in 0..CATCH_UP_SLICES {
+            if self.slice(&mut state, false) || state.is_idle() {
+                return;
+            }
+        }
     }
 
     /// The thread that drains: the machine's answer, asked for once a pass.

@@ -1,7 +1,7 @@
 //! Magazines: what they save, what they hold, and when they give it back.
 
 use std::sync::Mutex;
-use va_base::{Align, LockClass, Pages, Request, Va, VaRange};
+use va_base::{Align, Context, LockClass, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_space::config::Default as Ours;
 use va_space::{Area, Drained, Magazine, Purge, SpaceError, State, VmapSpace};
@@ -450,6 +450,28 @@ fn what_landed_is_the_stock_again_without_a_lock() {
     assert_eq!((space.drain().waiting, space.stats().flushes), (false, 1));
     assert_eq!(space.validate(), Ok(()));
     drop(again);
+}
+
+#[test]
+fn an_alloc_that_may_sleep_catches_up_with_a_worker_that_does_not_run() {
+    let machine = SimMachine::new(1);
+    machine.drain_elsewhere(true);
+    let space = space(&machine, 1 << 22);
+    let mut magazine = space.magazine(0).unwrap();
+    let mut free_8200_pages = || {
+        let areas: Vec<_> = (0..41).map(|_| space.alloc(0, &ask(200)).unwrap()).collect();
+        areas.into_iter().for_each(|area| magazine.free(area).unwrap());
+        assert_eq!(space.lazy_pages(), Pages::new(8200), "no free helps");
+    };
+    free_8200_pages();
+    // A caller that may not sleep, or that asks for what is at hand, leaves it as it is.
+    let held = [magazine.alloc(&ask(200).context(Context::Atomic)), magazine.try_alloc(&ask(200))];
+    assert_eq!((machine.flushes(), space.lazy_pages()), (0, Pages::new(8200)));
+    let landed = magazine.alloc(&ask(200)).unwrap();
+    assert_eq!((machine.flushes(), space.lazy_pages()), (1, Pages::new(0)));
+    assert_eq!(space.validate(), Ok(()));
+    // It is one of those that were freed, and not a new one of the index.
+    assert!(held.into_iter().all(|area| area.unwrap().range().start() > landed.range().start()));
 }
 
 /// A node that is made after flights have landed numbers its tickets from there on: no earlier flight covers what it seals.
