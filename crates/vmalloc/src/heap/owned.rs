@@ -113,6 +113,7 @@ impl<O: Os> Heap<O> {
         remaps_off: AtomicBool::new(false),
         growth: Growth::new(),
         refill_pause: AtomicU64::new(0),
+        sparse_pause: AtomicU64::new(0),
         asked: AtomicU64::new(0),
         allowed: AtomicU64::new(0),
         freed: AtomicU64::new(0),

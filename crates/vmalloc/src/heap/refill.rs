@@ -10,6 +10,7 @@
 //! its shape, and how much must be kept follows from how much is asked for, not from how it is cut.
 //!
 //! Sources of which hardly a page is resident are given back, too: to walk over what is not there costs as much as to move it.
+//! A run of up to 2 MiB leaves them dirty instead, and so do the next small ones, without another look at what is resident.
 //!
 //! The moves are made by one thread at a time (so is what is given back instead: where pages never move, threads that miss wait for each
 //! other), since each makes all CPUs that run this process forget addresses, and so that a fork
@@ -27,19 +28,28 @@ use super::{BATCH, Heap, Held};
 use crate::arena::Run;
 use crate::os::Os;
 use crate::word::Word;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// A source of which less than one page in so many is resident is given back: to move a page, and to find none, cost a quarter of a fault.
 const SPARSE_SHARE: u64 = 4;
 /// Misses without a move after one was refused.
 const PAUSE: u64 = 64;
+/// Pages wanted for which sparse sources are not given back: 2 MiB. The calls of each such miss cost more than the few
+/// pages are worth, which stay within the budget.
+const SPARSE_PAGES_MAX: u64 = 512;
+/// Such misses that leave cold blocks alone after those that one found were all sparse.
+const SPARSE_PAUSE: u64 = 64;
 
 impl<O: Os> Heap<O> {
     /// Moves cold pages into the clean blocks of a fresh run, whose word is there; gives the lock back meanwhile. What is left
     /// of the last block is dirty afterwards. Tells into how many pages something was moved: the first of the clean ones.
     pub(super) fn refill(&self, mut central: Held<'_, O>, fresh: &Fresh) -> u64 {
-        let mut batch = [const { Run::NOTHING }; BATCH];
         let wanted = fresh.clean.len_bytes() / crate::PAGE_BYTES as u64;
+        if wanted <= SPARSE_PAGES_MAX && self.counts_down(&self.sparse_pause) {
+            central.give_rest(fresh);
+            return 0;
+        }
+        let mut batch = [const { Run::NOTHING }; BATCH];
         let count = self.detach(&mut central, &mut batch, wanted, u64::MAX);
         let sources = &mut batch[..count];
         if sources.is_empty() {
@@ -52,7 +62,7 @@ impl<O: Os> Heap<O> {
             central.leaving += end - rest;
         }
         drop(central);
-        // Those with few pages are not worth the walk over all of them, and go back.
+        // Those with few pages are not worth the walk over all of them.
         let mut dense = 0;
         for next in 0..sources.len() {
             if !self.arena.is_sparse(&sources[next], SPARSE_SHARE) {
@@ -60,10 +70,18 @@ impl<O: Os> Heap<O> {
                 dense += 1;
             }
         }
+        if dense == 0 && wanted <= SPARSE_PAGES_MAX {
+            self.sparse_pause.store(SPARSE_PAUSE, Ordering::Relaxed);
+            let mut central = self.zone_of(fresh.page);
+            central.attach_dirty(sources);
+            central.leaving -= end - rest;
+            central.give_rest(fresh);
+            return 0;
+        }
         let first = fresh.clean.start().page_floor();
         // Of one source a part may move.
         let (mut at, mut moved, mut half) = (first, 0, 0);
-        let movable = if dense > 0 && self.may_refill() { dense } else { 0 };
+        let movable = if dense > 0 && !self.counts_down(&self.refill_pause) { dense } else { 0 };
         for source in &mut sources[..movable] {
             let pages = source.pages();
             // SAFETY: part of the fresh run and what is left of it, below the frontier and in the caller's hands alone.
@@ -97,14 +115,14 @@ impl<O: Os> Heap<O> {
         at - first
     }
 
-    /// Tells whether pages may be moved now.
-    fn may_refill(&self) -> bool {
-        match self.refill_pause.load(Ordering::Relaxed) {
-            0 => true,
-            u64::MAX => false,
+    /// Tells whether misses are left in a pause, and takes one off.
+    fn counts_down(&self, pause: &AtomicU64) -> bool {
+        match pause.load(Ordering::Relaxed) {
+            0 => false,
+            u64::MAX => true,
             misses => {
-                self.refill_pause.store(misses - 1, Ordering::Relaxed);
-                false
+                pause.store(misses - 1, Ordering::Relaxed);
+                true
             }
         }
     }

@@ -367,6 +367,34 @@ fn what_is_large_beside_the_heap_is_not_kept_as_it_was() {
 }
 
 #[test]
+fn small_areas_that_miss_leave_what_was_hardly_touched_dirty_and_ask_once() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let heap = heap_on(HugePages::Never, &shim, 1 << 32, 512 * MIB);
+    let alloc = |bytes: usize, touched: usize| {
+        let at = heap.alloc(layout(bytes, 2 * MIB), Fill::Any).unwrap();
+        Twin::bytes(at.addr().get(), touched)[0] = 7;
+        at
+    };
+    // Holes of 2 MiB between live areas, too many for a magazine; one page of each was touched.
+    let (holes, live): (Vec<_>, Vec<_>) = (0..16).map(|_| (alloc(2 * MIB, 1), alloc(2 * MIB, 1))).unzip();
+    // SAFETY: the test has them.
+    let free = |at: &NonNull<u8>| unsafe { heap.free(at.addr().get()) }.unwrap();
+    holes.iter().for_each(free);
+    let mut out = Out::new(heap.arena.first());
+    heap.magazines[0].drain(Kinds::All, &heap.big, &mut out);
+    heap.make_dirty(out);
+    let before = (heap.stats().purged_bytes, shim.calls(Call::Resident));
+    // At an alignment that no hole has: a miss each.
+    let missing: Vec<_> = (0..5).map(|_| heap.alloc(layout(MIB, 4 * MIB), Fill::Any).unwrap()).collect();
+    let after = (heap.stats().purged_bytes, shim.calls(Call::Resident));
+    assert_eq!((after.0 - before.0, heap.stats().refilled_bytes), (0, 0));
+    assert_eq!(after.1 - before.1, 1, "the next ones do not ask");
+    missing.iter().chain(&live).for_each(free);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
 fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
     for told in [true, false] {
         let shim = Shim::default();

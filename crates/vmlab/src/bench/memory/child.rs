@@ -7,7 +7,7 @@
 //! so it is kept out of the first.
 
 use super::hand::{Hand, Held, Kvs, Malloc, Mmap};
-use super::jobs::{Calloc, Grow, Job, Memset, Mix, Pair, Producer, consume};
+use super::jobs::{Calloc, Exchange, Grow, Job, Memset, Mix, Pair, Producer, Sizes, consume};
 use super::measure::Resident;
 use super::sys;
 use super::task::{How, Measured, Said, Task, Touch, Ways, Work};
@@ -93,6 +93,15 @@ fn work<H: Hand>(hand: &H, task: &Task) -> Result<Said> {
         Work::Grow { low, high } => many(task, 1, |_| Grow { hand, low, high }),
         Work::Many { count, bytes } => hoard(hand, count, bytes),
         Work::Flow { bytes } => flow(hand, bytes, task),
+        Work::Exchange { low, high, live } => {
+            let places: Vec<_> = (0..live).map(|_| Mutex::new(None)).collect();
+            many(task, 2 * live as u64, |thread| Exchange {
+                hand,
+                touch,
+                sizes: Sizes::new((low, high), seed(thread)),
+                places: &places,
+            })
+        }
         Work::Burst { count, bytes, idle_ms } => {
             burst(hand, (count, bytes), touch, Duration::from_millis(idle_ms))
         }

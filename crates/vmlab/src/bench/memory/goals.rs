@@ -1,7 +1,9 @@
 //! The goals, and whether the measurements meet them.
 
 use super::results::{Point, Results, Summary, at_equal_memory};
-use super::task::{CALLOCS, CROWD, FLOWS, GUARDED, MAPPED_MAX, MIXES, PAIRS, mix_name, size};
+use super::task::{
+    CALLOCS, CROWD, FLOWS, GUARDED, HARDLY, MAPPED_MAX, MIXES, PAIRS, exchange_name, mix_name, size,
+};
 use super::who::{Contender, GLIBC, GUARDS, KV, MMAP, OURS};
 
 /// A goal.
@@ -39,6 +41,9 @@ const BETTER_RATIO: f64 = 1.5;
 const MMAP_RATIO: f64 = 20.0;
 /// A result that is at most this much worse than the best counts as equal.
 const AS_GOOD: f64 = 1.1;
+/// Of what one thread allocates, hardly touches, and another frees.
+const FLOW_RATIO: f64 = 2.0;
+const EXCHANGE_RATIO: f64 = 1.3;
 const MAPPINGS: f64 = 100.0;
 const GUARD_RATIO: f64 = 1.02;
 const PAIR_NS: f64 = 20.0;
@@ -67,6 +72,8 @@ pub(super) fn all(results: &Results) -> Vec<Goal> {
     }
     goals.push(best(results, &format!("crowd-{CROWD}t")));
     goals.extend(FLOWS.map(|bytes| best(results, &format!("flow-{}", size(bytes)))));
+    goals.push(hardly(results, &format!("flow-{}-byte", size(HARDLY)), FLOW_RATIO, false));
+    goals.push(hardly(results, &exchange_name(), EXCHANGE_RATIO, true));
     goals.push(idle(results));
     goals.extend(CALLOCS.map(|bytes| calloc(results, bytes)));
     goals.push(grown(results));
@@ -162,6 +169,21 @@ fn best(results: &Results, name: &str) -> Goal {
         (format!("{ratio:.2} of {} ({ours:.0} ns, {theirs:.0} ns)", one.name), ratio <= AS_GOOD)
     });
     goal(format!("{name}, time of the clock"), format!("<= {AS_GOOD} of the best peer"), figure)
+}
+
+/// CPU time of what is hardly touched, against the cheapest peer; or also at no more memory than that one.
+fn hardly(results: &Results, name: &str, ratio_max: f64, memory: bool) -> Goal {
+    let all = results.of(name);
+    let peers = all.iter().filter(|(one, _)| one.is_default && !is_ours(one));
+    let best = peers.min_by(|a, b| a.1.cpu_ns.total_cmp(&b.1.cpu_ns));
+    let figure = results.default_of(name, OURS).zip(best).map(|(ours, (peer, best))| {
+        let ratio = ours.cpu_ns / best.cpu_ns;
+        let told = |one: &Summary| format!("{:.0} ns, {:.1} MiB", one.cpu_ns, one.rss_mean / MIB);
+        let text = format!("{ratio:.2} of {} ({}; {})", peer.name, told(&ours), told(best));
+        (text, ratio <= ratio_max && (!memory || ours.rss_mean <= best.rss_mean))
+    });
+    let less = if memory { ", at no more memory" } else { "" };
+    goal(format!("{name}, CPU time"), format!("<= {ratio_max} of the best peer{less}"), figure)
 }
 
 fn idle(results: &Results) -> Goal {
@@ -314,6 +336,24 @@ mod tests {
                 [("ours", 1.0, 111.0), ("tcmalloc", 1.0, 100.0)],
                 "1.11 of tcmalloc (111 ns, 100 ns)",
                 false,
+            ),
+            (
+                "exchange-64K-1M-byte",
+                [("ours", 2.0, 130.0), ("glibc", 2.0, 100.0)],
+                "1.30 of glibc (130 ns, 2.0 MiB; 100 ns, 2.0 MiB)",
+                true,
+            ),
+            (
+                "exchange-64K-1M-byte",
+                [("ours", 2.1, 100.0), ("glibc", 2.0, 100.0)],
+                "1.00 of glibc (100 ns, 2.1 MiB; 100 ns, 2.0 MiB)",
+                false,
+            ),
+            (
+                "flow-256K-byte",
+                [("ours", 9.0, 200.0), ("glibc", 2.0, 100.0)],
+                "2.00 of glibc (200 ns, 9.0 MiB; 100 ns, 2.0 MiB)",
+                true,
             ),
             ("burst-256x1M", [("ours", 19.9, 1.0), ("glibc", 4.0, 1.0)], "19.9 MiB", true),
             ("burst-256x1M", [("ours", 20.1, 1.0), ("glibc", 4.0, 1.0)], "20.1 MiB", false),

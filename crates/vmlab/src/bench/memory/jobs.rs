@@ -2,6 +2,7 @@
 
 use super::hand::{Hand, Held};
 use super::task::Touch;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 
 /// The work of one thread.
@@ -38,6 +39,31 @@ impl Random {
     }
 }
 
+/// Sizes drawn at random, evenly over the doublings from the least to the most.
+pub(super) struct Sizes {
+    low: f64,
+    doublings: f64,
+    random: Random,
+}
+
+impl Sizes {
+    pub(super) fn new((low, high): (usize, usize), seed: u64) -> Self {
+        let doublings = (high as f64 / low as f64).log2();
+        Self { low: low as f64, doublings, random: Random::new(seed) }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> usize {
+        (self.low * (self.doublings * self.random.share()).exp2()) as usize
+    }
+
+    /// Draws one of so many.
+    #[inline(always)]
+    fn index(&mut self, count: usize) -> usize {
+        (self.random.next() >> 32) as usize % count
+    }
+}
+
 /// Allocates, touches and frees one size, aligned or not.
 pub(super) struct Pair<'a, H> {
     pub(super) hand: &'a H,
@@ -66,33 +92,23 @@ impl<H: Hand> Job for Pair<'_, H> {
 pub(super) struct Mix<'a, H> {
     hand: &'a H,
     touch: Touch,
-    random: Random,
-    low: f64,
-    /// Doublings from the least size to the most.
-    doublings: f64,
+    sizes: Sizes,
     seed: u64,
     slots: Vec<Option<Held<H>>>,
 }
 
 impl<'a, H: Hand> Mix<'a, H> {
-    pub(super) fn new(
-        hand: &'a H,
-        touch: Touch,
-        (low, high): (usize, usize),
-        live: usize,
-        seed: u64,
-    ) -> Self {
-        let doublings = (high as f64 / low as f64).log2();
+    pub(super) fn new(hand: &'a H, touch: Touch, range: (usize, usize), live: usize, seed: u64) -> Self {
         let slots = (0..live).map(|_| None).collect();
-        Self { hand, touch, random: Random::new(seed), low: low as f64, doublings, seed, slots }
+        Self { hand, touch, sizes: Sizes::new(range, seed), seed, slots }
     }
 }
 
 impl<H: Hand> Job for Mix<'_, H> {
     #[inline(always)]
     fn step(&mut self) -> bool {
-        let bytes = (self.low * (self.doublings * self.random.share()).exp2()) as usize;
-        let at = (self.random.next() >> 32) as usize % self.slots.len();
+        let bytes = self.sizes.next();
+        let at = self.sizes.index(self.slots.len());
         if let Some(held) = self.slots[at].take() {
             self.hand.free(held);
         }
@@ -104,11 +120,42 @@ impl<H: Hand> Job for Mix<'_, H> {
 
     fn restart(&mut self) {
         self.slots.iter_mut().filter_map(Option::take).for_each(|held| self.hand.free(held));
-        self.random = Random::new(self.seed);
+        self.sizes.random = Random::new(self.seed);
     }
 
     fn finish(self) {
         self.slots.into_iter().flatten().for_each(|held| self.hand.free(held));
+    }
+}
+
+/// Places that all threads put allocations in.
+pub(super) type Places<H> = [Mutex<Option<Held<H>>>];
+
+/// Puts an allocation in a place that is drawn at random, and frees what any thread had put there.
+pub(super) struct Exchange<'a, H> {
+    pub(super) hand: &'a H,
+    pub(super) touch: Touch,
+    pub(super) sizes: Sizes,
+    pub(super) places: &'a Places<H>,
+}
+
+impl<H: Hand> Job for Exchange<'_, H> {
+    #[inline(always)]
+    fn step(&mut self) -> bool {
+        let Some(mut held) = self.hand.alloc(self.sizes.next()) else { return false };
+        held.touch(self.touch);
+        let at = self.sizes.index(self.places.len());
+        // No thread panics with the lock held.
+        let old = self.places[at].lock().map(|mut place| place.replace(held));
+        if let Ok(Some(old)) = old {
+            self.hand.free(old);
+        }
+        true
+    }
+
+    fn finish(self) {
+        let all = self.places.iter().filter_map(|place| place.lock().ok()?.take());
+        all.for_each(|held| self.hand.free(held));
     }
 }
 
@@ -262,6 +309,21 @@ mod tests {
         mix.finish();
         let mut grow = Grow { hand: &Malloc, low: 1000, high: 100_000 };
         assert!(grow.step());
+    }
+
+    #[test]
+    fn an_exchange_leaves_one_in_each_place_and_frees_all_at_its_end() {
+        let places: Vec<_> = (0..4).map(|_| Mutex::new(None)).collect();
+        let mut job = Exchange {
+            hand: &Malloc,
+            touch: Touch::Byte,
+            sizes: Sizes::new((1 << 10, 1 << 12), 3),
+            places: &places,
+        };
+        (0..100).for_each(|_| assert!(job.step()));
+        assert!(places.iter().all(|place| place.lock().unwrap().is_some()));
+        job.finish();
+        assert!(places.iter().all(|place| place.lock().unwrap().is_none()));
     }
 
     #[test]

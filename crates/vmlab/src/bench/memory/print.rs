@@ -206,6 +206,9 @@ fn about(spec: &Spec) -> String {
         Work::Grow { .. } => "a whole growth by half at a time".to_string(),
         Work::Mix { live, .. } => format!("one freed and one allocated, {live} live in each thread"),
         Work::Flow { .. } => "one allocated by a thread and freed by another".to_string(),
+        Work::Exchange { live, .. } => {
+            format!("one allocated, and one freed that any thread allocated, {live} live in all")
+        }
         Work::Pair { .. } | Work::Calloc { .. } | Work::Memset { .. } | Work::Aligned { .. } => {
             "a pair".to_string()
         }

@@ -47,6 +47,9 @@ pub(super) enum Work {
     Mix { low: usize, high: usize, live: usize },
     /// A thread allocates and touches, another frees.
     Flow { bytes: usize },
+    /// Each thread puts an allocation in one of `live` places at random, and frees what any thread had put there; sizes
+    /// log-uniform.
+    Exchange { low: usize, high: usize, live: usize },
     /// Allocates and touches `count`, frees all, and idles.
     Burst { count: usize, bytes: usize, idle_ms: u64 },
     /// Allocates zeros, touches and frees.
@@ -158,6 +161,10 @@ pub(super) const CROWD: usize = 64;
 pub(super) const CALLOCS: [usize; 3] = [256 * KIB, 4 * MIB, 64 * MIB];
 /// Sizes that pass from thread to thread.
 pub(super) const FLOWS: [usize; 3] = [64 * KIB, MIB, 16 * MIB];
+/// The size that passes from thread to thread and is hardly touched.
+pub(super) const HARDLY: usize = 256 * KIB;
+/// Least and most bytes of what threads exchange, and the number of places.
+pub(super) const EXCHANGED: (usize, usize, usize) = (64 * KIB, MIB, 128);
 /// Sizes that are grown to.
 pub(super) const GROWN: [usize; 2] = [16 * MIB, 256 * MIB];
 /// The largest size of a pair that is compared with a mapping.
@@ -169,6 +176,11 @@ const ALL_ROUNDS: usize = usize::MAX;
 /// A mix's name, without touch and threads.
 pub(super) fn mix_name((low, high, _): (usize, usize, usize)) -> String {
     format!("mix-{}-{}", size(low), size(high))
+}
+
+/// The name of the exchange.
+pub(super) fn exchange_name() -> String {
+    format!("exchange-{}-{}-byte", size(EXCHANGED.0), size(EXCHANGED.1))
 }
 
 /// All workloads, in the order of the tables.
@@ -208,6 +220,11 @@ pub(super) fn all() -> Vec<Spec> {
         let work = Work::Flow { bytes };
         add(format!("flow-{}", size(bytes)), work, Touch::Pages, 2, Scope::Defaults, 1, ALL_ROUNDS);
     }
+    let work = Work::Flow { bytes: HARDLY };
+    add(format!("flow-{}-byte", size(HARDLY)), work, Touch::Byte, 2, Scope::Defaults, 2, ALL_ROUNDS);
+    let (low, high, live) = EXCHANGED;
+    let work = Work::Exchange { low, high, live };
+    add(exchange_name(), work, Touch::Byte, 2, Scope::Defaults, 4, ALL_ROUNDS);
     let work = Work::Mix { low: 64 * KIB, high: 4 * MIB, live: 4 };
     add(format!("crowd-{CROWD}t"), work, Touch::Pages, CROWD, Scope::WithKnobs, 3, 3);
     let work = Work::Burst { count: 256, bytes: MIB, idle_ms: 1500 };
