@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Configurations, used in turn.
-const CONFS: [&str; 7] = [
+const CONFS: [&str; 8] = [
     "threshold:128K",
     "threshold:4K",
     "hardened:true",
     "budget:0,threshold:16K",
-    "decay:50ms,budget:32M",
+    "decay:50ms,background_thread:true,budget:32M",
+    "decay:50ms,budget:64M",
     "huge:never,threshold:64K",
     "huge:auto,threshold:32K",
 ];

@@ -7,7 +7,8 @@
 //! |---|---|---|
 //! | `threshold` | sizes from which memory comes from here; 4K at least | 128K |
 //! | `budget` | freed memory that may be kept; 0 keeps least | 512M |
-//! | `decay` | time after which freed memory that nobody needs goes back, by a thread: `500ms`, `2s`; `never` has no thread | `never` |
+//! | `decay` | time after which freed memory that nobody needs goes back, by the program's own calls: `500ms`, `2s`, `never` | `10s` |
+//! | `background_thread` | `true`: a thread sees to `decay`, so that an idle process keeps nothing | `false` |
 //! | `huge` | huge pages behind areas: `never`, `auto` (from 64K on), `system` (as the system and the program say), `always` | `system` |
 //! | `hardened` | `true`: overflows and uses after free of large memory fault, with a line unless the program handles `SIGSEGV` itself | `false` |
 //! | `zero_on_free` | `true`: freed large memory is zeros at once, so that nobody is given what another thread wrote there | `false` |
@@ -27,8 +28,10 @@ pub(crate) struct Conf {
     pub(crate) threshold_bytes: usize,
     /// Freed memory that may be kept.
     pub(crate) budget_bytes: usize,
-    /// How long freed memory is kept that nobody needs; a thread sees to it.
+    /// How long freed memory is kept that nobody needs.
     pub(crate) decay: Option<Duration>,
+    /// A thread sees to that.
+    pub(crate) background_thread: bool,
     /// Which areas are on huge pages.
     pub(crate) huge_pages: HugePages,
     /// Only calls that the C library's malloc makes.
@@ -70,7 +73,7 @@ impl fmt::Display for Bad<'_> {
         let why = match self.why {
             Why::NoColon => "is not of the form key:value",
             Why::NoKey => {
-                "has no known key: there are threshold, budget, decay, huge, hardened, zero_on_free, calls and stats"
+                "has no known key: there are threshold, budget, decay, background_thread, huge, hardened, zero_on_free, calls and stats"
             }
             Why::NoSize => "has no size: a number of bytes, or one with K, M or G behind it",
             Why::TooSmall => "is too small: a threshold is 4K at least",
@@ -89,12 +92,15 @@ impl Conf {
     /// What is kept is used before the system is asked, so a large budget does not raise the peak; it saves the faults of programs that
     /// free hundreds of megabytes and want them again at once.
     ///
-    /// No decay, since that has a thread: whoever runs a program as it is did not ask for one, and some calls (unshare) are refused
-    /// to programs with two.
+    /// What nobody needed for ten seconds goes back: to fault in the whole budget anew takes about a tenth of a second, so a program that wants
+    /// it again each time loses a hundredth of its time, where one second would cost it a tenth.
+    ///
+    /// No thread: whoever runs a program as it is did not ask for one, and some calls (unshare) are refused to programs with two.
     pub(crate) const DEFAULT: Self = Self {
         threshold_bytes: 128 << 10,
         budget_bytes: 512 << 20,
-        decay: None,
+        decay: Some(Duration::from_secs(10)),
+        background_thread: false,
         huge_pages: HugePages::System,
         plain: false,
         statistics: false,
@@ -126,6 +132,7 @@ impl Conf {
             }
             b"budget" => self.budget_bytes = size(value).ok_or(Why::NoSize)?,
             b"decay" => self.decay = time(value)?,
+            b"background_thread" => self.background_thread = truth(value)?,
             b"huge" => self.huge_pages = huge(value)?,
             b"hardened" => self.hardened = truth(value)?,
             b"zero_on_free" => self.zero_on_free = truth(value)?,
@@ -206,12 +213,13 @@ mod tests {
     #[test]
     fn every_key_is_read_and_the_last_of_a_kind_holds() {
         let (conf, bad) = read(
-            "threshold:256K,budget:1G,stats:true,hardened:true,threshold:65536,decay:500ms,huge:never,calls:plain,zero_on_free:true",
+            "threshold:256K,budget:1G,stats:true,hardened:true,threshold:65536,decay:500ms,background_thread:true,huge:never,calls:plain,zero_on_free:true",
         );
         let want = Conf {
             threshold_bytes: 65_536,
             budget_bytes: 1 << 30,
             decay: Some(Duration::from_millis(500)),
+            background_thread: true,
             huge_pages: HugePages::Never,
             plain: true,
             statistics: true,
@@ -251,6 +259,7 @@ mod tests {
             ("calls:few", "neither all nor plain"),
             ("huge:yes", "none of never"),
             ("huge:", "none of never"),
+            ("background_thread:2s", "neither true nor false"),
             ("hardened:1", "neither true nor false"),
             ("zero_on_free:", "neither true nor false"),
             ("budget:lots", "no size"),

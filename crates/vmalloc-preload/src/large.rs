@@ -30,7 +30,9 @@ static HARDENED: AtomicBool = AtomicBool::new(Conf::DEFAULT.hardened);
 /// The allocator zeroes what is freed.
 static ZEROES: AtomicBool = AtomicBool::new(Conf::DEFAULT.zero_on_free);
 /// Milliseconds; 0 is none.
-static DECAY: AtomicU64 = AtomicU64::new(0);
+static DECAY: AtomicU64 = AtomicU64::new(milliseconds(Conf::DEFAULT.decay));
+/// A thread sees to it.
+static THREAD: AtomicBool = AtomicBool::new(Conf::DEFAULT.background_thread);
 /// As `HugePages` has them in a number.
 static HUGE: AtomicU8 = AtomicU8::new(Conf::DEFAULT.huge_pages as u8);
 /// Calls are counted.
@@ -57,14 +59,22 @@ static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 /// Bytes that had been purged when this process was forked.
 static PURGED_BEFORE: AtomicU64 = AtomicU64::new(0);
 
+/// A time as `DECAY` has it.
+const fn milliseconds(time: Option<Duration>) -> u64 {
+    match time {
+        Some(time) => time.as_millis() as u64,
+        None => 0,
+    }
+}
+
 /// Sets what a user chose. For allocations from now on.
 pub(crate) fn configure(conf: &Conf) {
     HOT.set_threshold(conf.threshold_bytes);
     KEPT_MAX.store(conf.budget_bytes, Ordering::Relaxed);
     HARDENED.store(conf.hardened, Ordering::Relaxed);
     ZEROES.store(conf.zero_on_free, Ordering::Relaxed);
-    let decay = conf.decay.map_or(0, |decay| decay.as_millis() as u64);
-    DECAY.store(decay, Ordering::Relaxed);
+    DECAY.store(milliseconds(conf.decay), Ordering::Relaxed);
+    THREAD.store(conf.background_thread, Ordering::Relaxed);
     HUGE.store(conf.huge_pages as u8, Ordering::Relaxed);
     COUNTING.store(conf.statistics, Ordering::Relaxed);
     if conf.plain {
@@ -187,6 +197,7 @@ fn make() -> Option<&'static Vmalloc> {
     let profile = if hardened { Profile::Hardened(Hardened::default()) } else { Profile::Ordinary };
     let options = Options {
         decay: Some(DECAY.load(Ordering::Relaxed)).filter(|&ms| ms > 0).map(Duration::from_millis),
+        background_thread: THREAD.load(Ordering::Relaxed),
         huge_pages: [HugePages::Never, HugePages::Auto, HugePages::Always]
             .into_iter()
             .find(|&huge| huge as u8 == HUGE.load(Ordering::Relaxed))

@@ -200,7 +200,13 @@ fn a_random_program_of_threads_and_forks_ends_well() {
     let program = compile(dir.path(), c_compilers()[0], "stress.c", &["-std=c11"]);
     // What holds for every malloc holds without us.
     run(Command::new(&program).args(["3", "200"]));
-    for conf in ["stats:true", ALL, "decay:20ms,stats:true", "huge:never,budget:0,stats:true"] {
+    for conf in [
+        "stats:true",
+        ALL,
+        "decay:20ms,background_thread:true,stats:true",
+        "decay:1ms,stats:true",
+        "huge:never,budget:0,stats:true",
+    ] {
         assert!(served(&run(preloaded(&program, conf).args(["3", "400"]))) > 0);
     }
 }

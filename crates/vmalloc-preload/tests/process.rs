@@ -49,9 +49,12 @@ fn everywhere(source: &str, args: &[&str], confs: &[&str]) {
     }
 }
 
+/// A thread gives back what nobody needs.
+const THREAD: &str = "threshold:4K,decay:20ms,background_thread:true";
+
 #[test]
 fn the_least_stack_is_enough_for_everything() {
-    everywhere("stack.c", &[], &["", "threshold:4K", "hardened:true", "budget:0", "decay:20ms"]);
+    everywhere("stack.c", &[], &["", "threshold:4K", "hardened:true", "budget:0", THREAD]);
 }
 
 #[test]
@@ -79,7 +82,11 @@ fn a_child_after_a_burst_shares_nothing_of_what_was_kept() {
 fn a_program_that_confines_itself_is_not_killed() {
     let ways = ["prctl", "syscall", "before"];
     for way in ways {
-        everywhere("filter.c", &[way], &["", "calls:plain", "threshold:4K,decay:20ms", "hardened:true"]);
+        everywhere(
+            "filter.c",
+            &[way],
+            &["", "calls:plain", "calls:plain,threshold:4K,decay:1ms", THREAD, "hardened:true"],
+        );
     }
     // What nobody can notice has to be told.
     if cfg!(target_arch = "x86_64") {

@@ -332,6 +332,18 @@ impl<O: Os> Arena<O> {
         }
     }
 
+    /// Says what a run of the caller's is from now on, as [`put`](Self::put) does, without a look at the frontier: a run is below it (AR2).
+    #[inline(always)]
+    pub(crate) fn put_run(&self, run: &Run, word: Word) {
+        debug_assert!(self.word(run.page).is_some(), "AR2: a run is above the frontier");
+        let index = run.page.wrapping_sub(self.first);
+        let place = with_exposed_provenance_mut::<u64>(self.words + index as usize * WORD_BYTES);
+        // SAFETY: the word of a page below the frontier (AR2): readable and writable until the arena goes, aligned, and used as an atomic only.
+        let place = unsafe { AtomicU64::from_ptr(place) };
+        // Release, as in `put`.
+        place.store(word.bits(), Ordering::Release);
+    }
+
     /// What is said of a page.
     pub(crate) fn get(&self, page: u64) -> Word {
         // Acquire pairs with `put`.

@@ -41,9 +41,10 @@
 //!   such an error ([`Kv`] and the collections, which cannot tell, abort with a message).
 //! - **Memory kept** after it was freed is bounded by [`Options::kept_bytes_max`] and 2 MiB a CPU, by address range: pages that
 //!   nobody touched count as if they were there, and parts of a huge page that others use stay. It goes back by demand (the longest
-//!   unused first), after about [`Options::decay`] in which nobody needed it, or by [`Vmalloc::trim`]. For the second there is a
-//!   thread, not before 16 MiB are kept; all signals are blocked in it, and it ends with its allocator. While it sleeps, one area of
-//!   less than 2 MiB a CPU may stay: a free in the fast way wakes nobody. What a resize gives up counts as freed.
+//!   unused first), after about [`Options::decay`] in which nobody needed it, where the system is short of memory, or by [`Vmalloc::trim`].
+//!   For the second there is a thread, if it is wanted, and not before 16 MiB are kept; all signals are blocked in it, and it ends with its
+//!   allocator. While it sleeps, one area of less than 2 MiB a CPU may stay: a free in the fast way wakes nobody. Where there is no thread,
+//!   the program's own calls do it, and a program that makes none keeps what it has. What a resize gives up counts as freed.
 //! - **Huge pages** are behind areas from 64 KiB on, if the system has any, as [`Options::huge_pages`] says; neighbours share one. The
 //!   first byte touched of a fresh one makes 2 MiB resident: `HugePages::Never` is for large areas of which little is touched,
 //!   `HugePages::System` for programs as they are.

@@ -42,6 +42,9 @@ pub(crate) const BIG_PAGES: u64 = 512;
 pub(crate) const SMALL_PAGES_MAX: u64 = 512;
 /// Those from this size on are bounded by the size of the heap: 64 KiB.
 const MEDIUM_PAGES: u64 = 16;
+/// Runs that are taken from a place between two looks at the clock, and that come to a full place.
+const CLOCK_TAKES: u64 = 64;
+const CLOCK_PUSHES: u64 = 8;
 /// Runs pushed out from which no more are, to make room.
 const ROOM_MAX: usize = 14;
 /// Runs that one call pushes out at most: those that make room, first for the run that came and then for the one that was in its
@@ -82,6 +85,8 @@ pub(crate) struct Magazine {
     credit: AtomicU64,
     /// Taken from the places; about, since two threads may count at once.
     hits: [AtomicU64; 2],
+    /// Small items that came to a full place; about.
+    pushes: AtomicU64,
     // Under its lock.
     shelf: Mutex<Shelf>,
 }
@@ -96,9 +101,10 @@ struct Shelf {
     victim: u8,
     /// Taken from the sets: small items and big ones.
     hits: [u64; 2],
-    /// All hits when somebody last looked, and how often nothing had changed.
+    /// All hits when somebody last looked, when that was, and for how many turns nothing had changed.
     seen: [u64; 2],
-    quiet: [u8; 2],
+    looked: u64,
+    quiet: [u64; 2],
 }
 
 // SAFETY: a free lock and numbers, all of which may be 0.
@@ -212,9 +218,17 @@ pub(crate) struct Held {
 }
 
 impl Magazine {
-    /// Takes a run of exactly these pages whose first page is a multiple of `align` pages.
+    /// Takes a run of exactly these pages whose first page is a multiple of `align` pages. Now and then it calls `look` first, which may look at
+    /// the clock: a program that takes what is in the places and nothing else has time pass so.
     #[inline(always)]
-    pub(crate) fn take(&self, pages: u64, align: u64, first: u64, big: &Big) -> Option<Run> {
+    pub(crate) fn take(
+        &self,
+        pages: u64,
+        align: u64,
+        first: u64,
+        big: &Big,
+        look: impl FnOnce(),
+    ) -> Option<Run> {
         let kind = usize::from(pages >= BIG_PAGES);
         let front = &self.fronts[kind];
         let found = front.load(Ordering::Relaxed);
@@ -224,7 +238,11 @@ impl Magazine {
         // Acquire pairs with the release of `put`: what its owner did comes before. The same item may have come and gone
         // since the load; it is there now, and that is what counts.
         front.compare_exchange(found, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        self.hits[kind].store(self.hits[kind].load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let hits = self.hits[kind].load(Ordering::Relaxed) + 1;
+        self.hits[kind].store(hits, Ordering::Relaxed);
+        if hits.is_multiple_of(CLOCK_TAKES) {
+            look();
+        }
         // SAFETY: the place had it, and has it no longer (AR2).
         Some(unsafe { Run::claim(first + (found >> 32), pages) })
     }
@@ -285,6 +303,13 @@ impl Magazine {
         shelf.add(old, medium_max, big, out);
     }
 
+    /// Tells whether somebody who brings a run to a full place looks at the clock: each time if it is big, or else now and then.
+    pub(crate) fn is_time(&self, pages: u64) -> bool {
+        let pushes = self.pushes.load(Ordering::Relaxed) + 1;
+        self.pushes.store(pushes, Ordering::Relaxed);
+        pages >= BIG_PAGES || pushes.is_multiple_of(CLOCK_PUSHES)
+    }
+
     /// Takes back the credit of an empty place; how many pages.
     #[cold]
     pub(crate) fn revoke(&self, big: &Big) -> u64 {
@@ -324,16 +349,18 @@ impl Magazine {
         [0, 1].map(|kind| shelf.hits[kind] + self.hits[kind].load(Ordering::Relaxed))
     }
 
-    /// The kinds of items that it has and that served nobody, `turns` calls of this in a row.
+    /// The kinds of items that it has and that served nobody for `turns` turns, as far as calls of this saw; `now` is the turn of the
+    /// caller.
     #[cold]
-    pub(crate) fn unused(&self, turns: u8) -> [Option<Kinds>; 2] {
+    pub(crate) fn unused(&self, turns: u64, now: u64) -> [Option<Kinds>; 2] {
         let mut shelf = self.shelf.lock();
         let hits = self.hits_of(&shelf);
+        let passed = now.saturating_sub(core::mem::replace(&mut shelf.looked, now));
         [(0, Kinds::Small), (1, Kinds::Big)].map(|(kind, kinds)| {
             if core::mem::replace(&mut shelf.seen[kind], hits[kind]) != hits[kind] {
                 shelf.quiet[kind] = 0;
             } else {
-                shelf.quiet[kind] = shelf.quiet[kind].saturating_add(1);
+                shelf.quiet[kind] = shelf.quiet[kind].saturating_add(passed);
             }
             (shelf.quiet[kind] >= turns).then(|| {
                 shelf.quiet[kind] = 0;
@@ -491,7 +518,7 @@ mod tests {
                 _ => (state >> 33) % (5 * BIG_PAGES) + 1,
             };
             if round % 3 == 2 {
-                if let Some(run) = magazine.take(pages, 1, FIRST, &big) {
+                if let Some(run) = magazine.take(pages, 1, FIRST, &big, || ()) {
                     assert_eq!((run.pages(), inside.remove(&run.page())), (pages, Some(pages)));
                 }
             } else {
@@ -578,14 +605,18 @@ mod tests {
         for page in [16, 3, 5] {
             magazine.push(run(page, 2), SMALL_PAGES_MAX, &big, &mut Out::new(FIRST));
         }
-        assert_eq!(magazine.take(2, 16, FIRST, &big), Some(run(16, 2)));
-        assert_eq!(magazine.take(2, 1, FIRST, &big), Some(run(5, 2)));
-        assert_eq!(magazine.take(2, 2, FIRST, &big), None);
-        assert_eq!(magazine.take(3, 1, FIRST, &big), None);
+        assert_eq!(magazine.take(2, 16, FIRST, &big, || ()), Some(run(16, 2)));
+        assert_eq!(magazine.take(2, 1, FIRST, &big, || ()), Some(run(5, 2)));
+        assert_eq!(magazine.take(2, 2, FIRST, &big, || ()), None);
+        assert_eq!(magazine.take(3, 1, FIRST, &big, || ()), None);
         let mut out = Out::new(FIRST);
         // No budget for a big one: it does not stay.
         magazine.push(run(100, BIG_PAGES), SMALL_PAGES_MAX, &big, &mut out);
         assert_eq!(out.next(), Some(run(100, BIG_PAGES)));
-        assert_eq!(magazine.take(2, 1, FIRST, &big), Some(run(3, 2)), "a small one did not give way to it");
+        assert_eq!(
+            magazine.take(2, 1, FIRST, &big, || ()),
+            Some(run(3, 2)),
+            "a small one did not give way to it"
+        );
     }
 }

@@ -24,7 +24,7 @@ pub struct Options {
     /// half of `RLIMIT_AS`, and needs 32 MiB. 1 TiB by default.
     pub arena_bytes_max: usize,
     /// Freed memory that it may keep for the next callers, in bytes, apart from 2 MiB a CPU. 128 MiB by default, of which
-    /// an idle process keeps nothing once it has the thread of [`decay`](Self::decay), except at most one area of less than 2 MiB a
+    /// an idle process keeps nothing once it has its [thread](Self::background_thread), except at most one area of less than 2 MiB a
     /// CPU that was freed while that slept, and parts of blocks that others use; 0 gives everything back at once that does not fit
     /// there. Never more than a quarter of what the system and its control groups have left, which is asked from 32 MiB on; the
     /// hardened profile does not ask. How much is kept is resident memory against page faults: `docs/decisions/0014-two-zones.md`.
@@ -39,10 +39,15 @@ pub struct Options {
     pub profile: Profile,
     /// Which areas are on huge pages.
     pub huge_pages: HugePages,
-    /// How long freed memory is kept that nobody needs, about; 1 s by default. A thread sees to it, which is started when 16 MiB
-    /// are kept for the first time. `None`: there is no thread, and what is kept stays until others need it. A process with a thread
-    /// may not call `unshare(CLONE_NEWUSER)` and the like any more, which a program does before, or goes without.
+    /// How long freed memory is kept that nobody needs, about; 1 s by default. `None`: it stays until others need it. It goes back by a
+    /// thread ([`background_thread`](Self::background_thread)), or, while there is none, by the calls that the program makes: frees that find the place for
+    /// the newest area taken, areas that shrink, and one of 64 allocations that find theirs in it. Such a call gives 8 MiB back at most. A
+    /// process that makes none of these calls keeps what it has. Not in the hardened profile.
     pub decay: Option<Duration>,
+    /// Whether a thread sees to [`decay`](Self::decay), so that an idle process keeps nothing: `true` by default. It is started when 16 MiB are kept for
+    /// the first time. A process with a thread may not call `unshare(CLONE_NEWUSER)` and the like any more, which a program
+    /// does before, or goes without.
+    pub background_thread: bool,
     /// Whether it is kept who allocated each area, for [`Vmalloc::vmallocinfo`]: the place in the source that called, or what
     /// [`Vmalloc::alloc_tagged`] was told. Costs a few nanoseconds an allocation, eight bytes of address range a page of the arena, and
     /// memory in steps of 256 KiB, one for each 128 MiB in which areas begin; nothing where it is off. A library that allocated must
@@ -84,6 +89,7 @@ impl Default for Options {
             profile: Profile::Ordinary,
             huge_pages: HugePages::Auto,
             decay: Some(Duration::from_secs(1)),
+            background_thread: true,
             caller_tags: false,
             zero_on_free: false,
         }
@@ -191,10 +197,18 @@ impl Vmalloc {
     /// [`CreateError`], if the process may not have the address space, or the system refuses.
     pub fn new(options: Options) -> Result<Self, CreateError> {
         let Options { arena_bytes_max, kept_bytes_max, guards, profile, huge_pages, decay, .. } = options;
-        let Options { caller_tags, zero_on_free, .. } = options;
+        let Options { background_thread, caller_tags, zero_on_free, .. } = options;
         let kind = match profile {
             Profile::Ordinary => {
-                let plan = Plan { arena_bytes_max, kept_bytes_max, guards, huge_pages, decay, zero_on_free };
+                let plan = Plan {
+                    arena_bytes_max,
+                    kept_bytes_max,
+                    guards,
+                    huge_pages,
+                    decay,
+                    background_thread,
+                    zero_on_free,
+                };
                 let heap = Owned::new(Linux::new(), plan)?;
                 if caller_tags { Kind::Tagged(Tagged::new(heap)?) } else { Kind::Ordinary(heap) }
             }

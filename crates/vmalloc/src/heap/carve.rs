@@ -479,12 +479,13 @@ impl<O: Os> Heap<O> {
         self.freed.fetch_add(pages, Ordering::Relaxed);
         self.balance();
         self.poke();
+        self.pass_time();
     }
 
     /// Purges if there are too many dirty runs, or some that nobody needed for long.
     fn balance(&self) {
         self.look_around();
-        let (kept, most) = (self.dirty_hint() + self.big.pages(), self.allowed.load(Ordering::Relaxed));
+        let (kept, most) = (self.kept_hint(), self.allowed.load(Ordering::Relaxed));
         if kept > most {
             let gone = self.purge_some(kept - most + most / 16);
             // So that it asks again once as much went as it would have kept otherwise. What wraps round is far away, too.

@@ -29,7 +29,7 @@
 //! **Decay by demand**: a purge is due when dirty pages and big items of magazines exceed the budget, down to fifteen sixteenths of it,
 //! and each time sixteen times the budget was freed: then a quarter of what nobody needed since the last time goes. The
 //! blocks that have been dirty for the longest time go first (`cold.rs`). Where there is little memory, the budget is less (`look_around`).
-//! **Decay by time**: `worker.rs`.
+//! **Decay by time**: `time.rs`, by the program's own calls; `worker.rs`, by a thread.
 //!
 //! # Invariants
 //! - **VM1 tiling** below the frontier of a zone, what is clean in the space, dirty runs and areas told by the word of their first page
@@ -65,6 +65,9 @@ mod resize;
 mod tests;
 #[cfg(test)]
 mod tests_kept;
+#[cfg(test)]
+mod tests_time;
+mod time;
 mod vread;
 mod worker;
 
@@ -88,6 +91,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use guards::Guards;
 use lock_api::MutexGuard;
 use relocate::Growth;
+use time::Time;
 use worker::Worker;
 
 /// The part of what is below the frontiers that a magazine may have in small items and let in one more of 64 KiB or more: a 32nd, so
@@ -126,6 +130,7 @@ pub(crate) struct Heap<O: Os> {
     zones: [Zone<O>; ZONES],
     // Atomic, each alone.
     worker: Worker,
+    time: Time,
     big: Big,
     /// Areas whose pages are a mapping of their own, or may be several.
     moved: AtomicU64,
@@ -198,6 +203,11 @@ impl<O: Os> Heap<O> {
         self.zones.iter().map(|zone| zone.dirty.load(Ordering::Relaxed)).sum()
     }
 
+    /// Pages that are kept, a moment ago.
+    fn kept_hint(&self) -> u64 {
+        self.dirty_hint() + self.big.pages()
+    }
+
     /// Gives out an area.
     #[inline(always)]
     pub(crate) fn alloc(&self, layout: Layout, fill: Fill) -> Result<NonNull<u8>, AllocError> {
@@ -207,10 +217,11 @@ impl<O: Os> Heap<O> {
         }
         let pages = self.run_pages(size);
         let align = (layout.align() / PAGE_BYTES).max(1) as u64;
-        let Some(mut run) = self.magazine().take(pages, align, self.arena.first(), &self.big) else {
+        let look = || self.pass_time();
+        let Some(mut run) = self.magazine().take(pages, align, self.arena.first(), &self.big, look) else {
             return self.alloc_cold(layout, fill);
         };
-        self.arena.put(run.page(), Word::live(pages, size).tailed(self.guards.tail));
+        self.arena.put_run(&run, Word::live(pages, size).tailed(self.guards.tail));
         if fill == Fill::Zero {
             self.zero_used(&mut run, pages, size);
         }
@@ -312,6 +323,10 @@ impl<O: Os> Heap<O> {
 
     #[cold]
     fn keep_cold(&self, run: Run) {
+        if self.magazine().is_time(run.pages()) {
+            // Before it is kept: what comes now is not old.
+            self.pass_time();
+        }
         let mut out = Out::new(self.arena.first());
         if run.pages() >= BIG_PAGES && !self.big.has_room(run.pages()) {
             // Places of other CPUs that hold nothing may hold what is left of the budget.
@@ -440,7 +455,7 @@ impl<O: Os> Hold for Heap<O> {
     /// Pages that are kept would be shared with the child, each at the price of an entry of a page table now and of a copy when it is
     /// used again.
     fn prepare(&self) {
-        if self.dirty_hint() + self.big.pages() > KEPT_PAGES {
+        if self.kept_hint() > KEPT_PAGES {
             self.release_all();
         }
     }

@@ -2,7 +2,7 @@
 
 use super::guards::Guards;
 use super::relocate::Growth;
-use super::{Heap, Zone, carve::Central, worker::Worker};
+use super::{Heap, Zone, carve::Central, time::Time, worker::Worker};
 use crate::PAGE_BYTES;
 use crate::arena::{Arena, HUGE, HUGE_PAGES, SMALL, ZONES, room};
 use crate::error::CreateError;
@@ -31,6 +31,7 @@ pub(crate) struct Plan {
     pub(crate) guards: bool,
     pub(crate) huge_pages: HugePages,
     pub(crate) decay: Option<Duration>,
+    pub(crate) background_thread: bool,
     pub(crate) zero_on_free: bool,
 }
 
@@ -109,6 +110,7 @@ impl<O: Os> Heap<O> {
         #[cfg(loom)]
         zones: core::array::from_fn(|_| Zone::empty()),
         worker: Worker::off(),
+        time: Time::off(),
         big: Big::new(0),
         remaps_off: AtomicBool::new(false),
         growth: Growth::new(),
@@ -138,7 +140,8 @@ impl<O: Os> Heap<O> {
         self.moved_max = mappings_max / 8;
         // Guards, one of which is in each big item, hold no memory.
         self.big = Big::new(kept_pages / 2 + u64::from(plan.guards) * (kept_pages / 2 / BIG_PAGES));
-        self.worker = Worker::new(plan.decay);
+        self.worker = Worker::new(plan.decay.filter(|_| plan.background_thread));
+        self.time = Time::new(plan.decay);
         Ok(())
     }
 }

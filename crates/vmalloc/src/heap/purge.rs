@@ -31,6 +31,8 @@ use va_tree::FreeIndex;
 
 /// Pages more or less that are kept when the system is asked again how much there is: 32 MiB.
 const LOOK_PAGES: u64 = 8192;
+/// Pages from which it is asked again by the time: 4 MiB.
+const LOOK_AGAIN_PAGES: u64 = 1024;
 /// The part of what there is that may be kept.
 const SHARE: u64 = 4;
 
@@ -52,11 +54,19 @@ impl<O: Os> Heap<O> {
     }
 
     /// Asks the system how much memory there is, if 32 MiB more or less are kept than when it was asked last: a quarter of that and of what is
-    /// kept may be kept. Called under no lock, when something was freed.
+    /// kept may be kept, and nothing where memory is short. Called under no lock, when something was freed.
     #[inline]
     pub(super) fn look_around(&self) {
-        let kept = self.dirty_hint() + self.big.pages();
+        let kept = self.kept_hint();
         if kept.abs_diff(self.asked.load(Ordering::Relaxed)) > LOOK_PAGES {
+            self.look(kept);
+        }
+    }
+
+    /// The same because of the time, if 4 MiB are kept.
+    pub(super) fn look_again(&self) {
+        let kept = self.kept_hint();
+        if kept >= LOOK_AGAIN_PAGES {
             self.look(kept);
         }
     }
@@ -64,12 +74,15 @@ impl<O: Os> Heap<O> {
     #[cold]
     fn look(&self, kept: u64) {
         self.asked.store(kept, Ordering::Relaxed);
-        let Some(available) = self.host.os().available() else { return };
-        let most = ((available / crate::PAGE_BYTES as u64 + kept) / SHARE).min(self.kept_max);
+        let Some(room) = self.host.os().available() else { return };
+        let available = room.bytes / crate::PAGE_BYTES as u64;
+        let is_short = room.is_short || available < kept;
+        let most = if is_short { 0 } else { ((available + kept) / SHARE).min(self.kept_max) };
         self.allowed.store(most, Ordering::Relaxed);
         if kept > most {
             // Magazines have a budget of their own, which is half of the whole.
-            self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, Kinds::Big));
+            let kinds = if is_short { Kinds::All } else { Kinds::Big };
+            self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, kinds));
             self.purge_some(kept - most);
         }
     }

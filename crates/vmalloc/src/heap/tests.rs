@@ -30,8 +30,15 @@ pub(super) fn heap_on(
     arena_bytes_max: usize,
     kept_bytes_max: usize,
 ) -> Owned<Shim> {
-    let plan =
-        Plan { arena_bytes_max, kept_bytes_max, huge_pages, decay: None, guards: false, zero_on_free: false };
+    let plan = Plan {
+        arena_bytes_max,
+        kept_bytes_max,
+        huge_pages,
+        decay: None,
+        background_thread: true,
+        guards: false,
+        zero_on_free: false,
+    };
     Owned::new(shim.clone(), plan).unwrap()
 }
 
@@ -512,6 +519,7 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
                 kept_bytes_max: 0,
                 huge_pages: HugePages::Auto,
                 decay: None,
+                background_thread: true,
                 guards: false,
                 zero_on_free: false,
             },
@@ -537,6 +545,7 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
             kept_bytes_max: 0,
             huge_pages: HugePages::Auto,
             decay: None,
+            background_thread: true,
             guards: false,
             zero_on_free: false,
         },

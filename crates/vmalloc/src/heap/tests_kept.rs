@@ -15,6 +15,7 @@ fn heap_with_decay(shim: &Shim, kept_bytes_max: usize, decay: Duration) -> Owned
         kept_bytes_max,
         huge_pages: HugePages::Auto,
         decay: Some(decay),
+        background_thread: true,
         guards: false,
         zero_on_free: false,
     };
@@ -455,6 +456,7 @@ fn what_is_freed_is_zeros_at_once_where_that_is_wanted() {
             guards,
             huge_pages: HugePages::System,
             decay: None,
+            background_thread: true,
             zero_on_free: true,
         };
         let mut twin = Twin::new(Owned::new(shim.clone(), plan).unwrap());

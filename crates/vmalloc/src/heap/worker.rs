@@ -1,4 +1,5 @@
-//! The thread that lets time pass: what nobody needs for about a second goes back to the system.
+//! The thread that lets time pass where one is wanted: what nobody needs for about a second goes back to the system, also while the program
+//! calls nothing.
 //!
 //! # Theory
 //! ```text
@@ -26,6 +27,7 @@
 //! Our own; jemalloc has background threads, by default off; Linux gives vmalloc pages back at once.
 
 use super::Heap;
+use super::time::{DIRTY_TURNS, MAGAZINE_TURNS, turn_nanos};
 use crate::arena::ZONES;
 use crate::os::{Errno, Os, Span, futex_wait, futex_wait_for, futex_wake};
 use core::ffi::c_void;
@@ -35,10 +37,6 @@ use core::time::Duration;
 
 /// Pages kept from which there is a thread: 16 MiB.
 const START_PAGES: u64 = 4096;
-/// Turns in the decay time; how old dirty blocks become, and how long magazines may be of no use.
-const TURNS: u32 = 16;
-const DIRTY_TURNS: u64 = 12;
-const MAGAZINE_TURNS: u8 = 4;
 /// Slow frees without another attempt after the system had no thread, or no memory for one.
 const PAUSE: u32 = 64;
 /// Bytes of its stack, of which it touches a few pages; libc puts thread-local variables there as well.
@@ -83,9 +81,12 @@ impl Worker {
     /// One that is not there yet; never, without a time.
     pub(super) fn new(decay: Option<Duration>) -> Self {
         let Some(decay) = decay else { return Self::off() };
-        let nanos = u64::try_from((decay / TURNS).as_nanos()).unwrap_or(u64::MAX);
-        // Not shorter than a microsecond, so that it does not spin.
-        Self { turn_nanos: nanos.max(1000), state: AtomicU32::new(NONE), ..Self::off() }
+        Self { turn_nanos: turn_nanos(decay), state: AtomicU32::new(NONE), ..Self::off() }
+    }
+
+    /// Tells whether it is there, so that nobody else need have time pass.
+    pub(super) fn is_there(&self) -> bool {
+        matches!(self.state.load(Ordering::Relaxed), AWAKE | ASLEEP)
     }
 
     /// Forgets the thread in a child, which has none.
@@ -122,7 +123,7 @@ impl<O: Os> Heap<O> {
     #[inline]
     pub(super) fn poke(&self) {
         match self.worker.state.load(Ordering::Relaxed) {
-            NONE if self.dirty_hint() + self.big.pages() >= START_PAGES => self.start_worker(),
+            NONE if self.kept_hint() >= START_PAGES => self.start_worker(),
             ASLEEP if self.worker.change(ASLEEP, AWAKE) => futex_wake(&self.worker.state),
             _ => {}
         }
@@ -204,14 +205,15 @@ impl<O: Os> Heap<O> {
 
     /// Lets a sixteenth of the decay time pass. Tells whether something is kept still.
     pub(super) fn turn(&self) -> bool {
+        let now = self.time.pass(1);
         for magazine in self.magazines {
-            for kinds in magazine.unused(MAGAZINE_TURNS).into_iter().flatten() {
+            for kinds in magazine.unused(MAGAZINE_TURNS, now).into_iter().flatten() {
                 self.drain(magazine, kinds);
             }
         }
         for zone in 0..ZONES {
             let mut central = self.zone(zone);
-            central.cold.tick();
+            central.cold.pass(1);
             let until = central.cold.epoch().saturating_sub(DIRTY_TURNS);
             drop(central);
             loop {

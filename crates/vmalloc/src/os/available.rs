@@ -5,13 +5,17 @@
 //! before anything is refused. So what a group leaves is its limit less what it has, and such files come back to it. Groups of both
 //! versions are asked: a line of `/proc/self/cgroup` names one, and in a container, where that path may not be there, its root is.
 //! The roots of both are asked in any case.
+//!
+//! Memory is **short** where a group has used nine tenths of its limit, and where tasks lost more than a tenth of the last ten seconds to waiting
+//! for memory (`some avg10`), those of a group or those of the machine. No descriptor is kept, and what is not there says nothing.
 //! # Source
-//! `man 5 proc`, `man 7 cgroups`, kernel `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
+//! `man 5 proc`, `man 7 cgroups`, kernel `Documentation/accounting/psi.rst`, `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
+use super::Room;
 use super::linux::read_text;
 use core::ffi::CStr;
 
-/// Names of the files of a group: its limit, what it has, and of what kinds.
+/// Names of the files of a group: its limit, and what it has.
 struct Files {
     root: &'static str,
     limit: &'static str,
@@ -21,20 +25,28 @@ struct Files {
 const VERSION_1: Files =
     Files { root: "/sys/fs/cgroup/memory", limit: "memory.limit_in_bytes", has: "memory.usage_in_bytes" };
 const VERSION_2: Files = Files { root: "/sys/fs/cgroup", limit: "memory.max", has: "memory.current" };
+/// Of both: what it has by kinds, and the time that its tasks waited for memory.
 const KINDS: &str = "memory.stat";
+const PRESSURE: &str = "memory.pressure";
+/// The part of its limit that a group may not use up before it is short: a tenth.
+const SHORT_SHARE: u64 = 10;
+/// Hundredths of a percent of the time, from which on tasks wait for memory for too long: a tenth.
+const WAITING_MAX: u64 = 1000;
 /// Bytes that are read of a file: what is looked for is in the first lines. A line that is cut off is none.
 const TEXT_BYTES: usize = 1024;
 
-/// Bytes that this process could have more than it has, about; `None` if the system does not tell.
-pub(super) fn available() -> Option<u64> {
+/// The memory that this process could have more than it has, about; `None` if the system does not tell.
+pub(super) fn available() -> Option<Room> {
     let mut text = [0; TEXT_BYTES];
-    let machine = number_after(read_text(c"/proc/meminfo", &mut text)?, b"MemAvailable:")?;
+    let free = number_after(read_text(c"/proc/meminfo", &mut text)?, b"MemAvailable:")?;
+    let pressure = read_text(c"/proc/pressure/memory", &mut text).unwrap_or_default();
+    let machine = Room { bytes: free * 1024, is_short: is_waiting(pressure) };
     let groups = read_text(c"/proc/self/cgroup", &mut text).unwrap_or_default();
     let rooms = groups.split(|&byte| byte == b'\n').filter_map(group_of);
-    let rooms = rooms.filter_map(|(files, path)| room(&files, path));
+    let rooms = rooms.map(|(files, path)| room(&files, path));
     // The line of version 1 may be farther down than was read.
-    let roots = [&VERSION_1, &VERSION_2].into_iter().filter_map(|files| room_in(files, b"/"));
-    Some(rooms.chain(roots).fold(machine * 1024, u64::min))
+    let roots = [&VERSION_1, &VERSION_2].into_iter().map(|files| room_in(files, b"/"));
+    Some(rooms.chain(roots).fold(machine, Room::and))
 }
 
 /// The group that a line of `/proc/self/cgroup` names, if it may limit memory.
@@ -49,25 +61,42 @@ fn group_of(line: &[u8]) -> Option<(Files, &[u8])> {
     Some((files, path))
 }
 
-/// Bytes that a group and those around it leave, but for the root.
-fn room(files: &Files, mut path: &[u8]) -> Option<u64> {
-    let mut least = None;
+/// The room that a group and those around it leave, but for the root.
+fn room(files: &Files, mut path: &[u8]) -> Room {
+    let mut least = Room::UNBOUNDED;
     while path.len() > 1 {
-        if let Some(room) = room_in(files, path) {
-            least = Some(least.map_or(room, |least: u64| least.min(room)));
-        }
-        path = &path[..path.iter().rposition(|&byte| byte == b'/')?];
+        least = least.and(room_in(files, path));
+        let Some(end) = path.iter().rposition(|&byte| byte == b'/') else { break };
+        path = &path[..end];
     }
     least
 }
 
-fn room_in(files: &Files, path: &[u8]) -> Option<u64> {
+fn room_in(files: &Files, path: &[u8]) -> Room {
+    let mut text = [0; TEXT_BYTES];
+    let is_short = is_waiting(read(files, path, PRESSURE, &mut text).unwrap_or_default());
+    Room { is_short, ..Room::UNBOUNDED }.and(room_by_limit(files, path).unwrap_or(Room::UNBOUNDED))
+}
+
+/// The room that the limit of a group leaves, if it has one.
+fn room_by_limit(files: &Files, path: &[u8]) -> Option<Room> {
     let mut text = [0; TEXT_BYTES];
     let limit = number_after(read(files, path, files.limit, &mut text)?, b"")?;
     let has = number_after(read(files, path, files.has, &mut text)?, b"")?;
     let kinds = read(files, path, KINDS, &mut text).unwrap_or_default();
     let unused = number_after(kinds, b"inactive_file").unwrap_or(0);
-    Some(limit.saturating_sub(has.saturating_sub(unused)))
+    let bytes = limit.saturating_sub(has.saturating_sub(unused));
+    Some(Room { bytes, is_short: bytes < limit / SHORT_SHARE })
+}
+
+/// Tells by a file of pressure (`some avg10=12.34 ...`) whether tasks wait for memory for too long.
+fn is_waiting(text: &[u8]) -> bool {
+    let hundredths = || {
+        let (whole, rest) = number(text.strip_prefix(b"some avg10=")?)?;
+        let (part, _) = number(rest.strip_prefix(b".")?.get(..2)?)?;
+        whole.checked_mul(100)?.checked_add(part)
+    };
+    hundredths().is_some_and(|hundredths| hundredths > WAITING_MAX)
 }
 
 /// Reads a file of a group; nothing if its name is too long.
@@ -84,9 +113,14 @@ fn read<'t>(files: &Files, path: &[u8], name: &str, text: &'t mut [u8]) -> Optio
 /// The number in the line that begins with a key.
 fn number_after(text: &[u8], key: &[u8]) -> Option<u64> {
     let line = text.split_inclusive(|&byte| byte == b'\n').find(|line| line.starts_with(key))?;
-    let rest = line.strip_suffix(b"\n")?[key.len()..].trim_ascii();
-    let end = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
-    core::str::from_utf8(&rest[..end]).ok()?.parse().ok()
+    Some(number(line.strip_suffix(b"\n")?[key.len()..].trim_ascii())?.0)
+}
+
+/// The number that a text begins with, and the rest of the text.
+fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    Some((core::str::from_utf8(digits).ok()?.parse().ok()?, rest))
 }
 
 #[cfg(test)]
@@ -98,7 +132,7 @@ mod tests {
         let mut text = [0; TEXT_BYTES];
         let total =
             number_after(read_text(c"/proc/meminfo", &mut text).unwrap(), b"MemTotal:").unwrap() * 1024;
-        assert!(available().is_some_and(|bytes| bytes > 1 << 20 && bytes <= total));
+        assert!(available().is_some_and(|room| room.bytes > 1 << 20 && room.bytes <= total));
     }
 
     #[test]
@@ -112,16 +146,46 @@ mod tests {
             std::fs::write(place.join("memory.max"), format!("{limit}\n")).unwrap();
             std::fs::write(place.join("memory.current"), format!("{has}\n")).unwrap();
         }
-        assert_eq!(
-            (room(&files, b"/a/b"), room(&files, b"/a"), room(&files, b"/")),
-            (Some(300), Some(300), None)
-        );
+        let bytes = |room: Room| Some(room.bytes).filter(|&bytes| bytes != u64::MAX);
+        let rooms = [room(&files, b"/a/b"), room(&files, b"/a"), room(&files, b"/")].map(bytes);
+        assert_eq!(rooms, [Some(300), Some(300), None]);
         // What is not there limits nothing, and what is around it does.
-        assert_eq!(
-            (room(&files, b"/a/c"), room(&files, b"/d"), room_in(&files, b"/")),
-            (Some(300), None, Some(10))
-        );
+        let rooms = [room(&files, b"/a/c"), room(&files, b"/d"), room_in(&files, b"/")].map(bytes);
+        assert_eq!(rooms, [Some(300), None, Some(10)]);
+        // Short where nine tenths are used, files that nobody uses apart, and where tasks of a group or of one around it wait.
+        let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
+        let short = |path: &[u8]| room(&files, path).is_short;
+        assert!(!short(b"/a/b") && !room_in(&files, b"/").is_short);
+        write("a/memory.current", "451\n");
+        assert!(short(b"/a/b") && short(b"/a"));
+        write("a/memory.stat", "anon 1\ninactive_file 1\n");
+        assert!(!short(b"/a/b"));
+        write("a/memory.pressure", "some avg10=10.01 avg60=0.00 avg300=0.00 total=5\nfull avg10=0.00\n");
+        assert!(short(b"/a/b") && short(b"/a"));
+        write("a/memory.pressure", "some avg10=10.00 avg60=99.00 avg300=0.00 total=5\nfull avg10=99.00\n");
+        assert!(!short(b"/a/b"));
+        // A group without a limit may wait, too.
+        write("a/b/memory.pressure", "some avg10=99.00 avg60=0.00 avg300=0.00 total=5\n");
+        assert!(short(b"/a/b") && !short(b"/a"));
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn pressure_is_the_share_of_the_last_ten_seconds_and_anything_else_says_nothing() {
+        for (text, want) in [
+            ("some avg10=10.01 avg60", true),
+            ("some avg10=100.00", true),
+            ("some avg10=10.00 avg60=50.00", false),
+            ("some avg10=0.99", false),
+            ("full avg10=50.00", false),
+            ("some avg10=50", false),
+            ("some avg10=50.", false),
+            ("some avg10=99999999999999999999.00", false),
+            ("some avg10=999999999999999999.00", false),
+            ("", false),
+        ] {
+            assert_eq!(is_waiting(text.as_bytes()), want, "{text}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::advice::{Advisor, discard_one};
 use super::available::available;
 use super::plain::is_plain;
 use super::uffd::Mover;
-use super::{Entry, Errno, Huge, Os, Span, Stopped, ThreadName, thread};
+use super::{Entry, Errno, Huge, Os, Room, Span, Stopped, ThreadName, thread};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::with_exposed_provenance_mut;
 use core::sync::atomic::AtomicU32;
@@ -209,8 +209,20 @@ impl Os for Linux {
         (limit.rlim_cur != libc::RLIM_INFINITY).then(|| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
     }
 
-    fn available(&self) -> Option<u64> {
+    fn available(&self) -> Option<Room> {
         if is_plain() { None } else { available() }
+    }
+
+    fn now(&self) -> Option<u64> {
+        // SAFETY: asks for a number.
+        if is_plain() && unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } == 0 {
+            // Without the kernel's page of code it is a call of the system, and not one of malloc's.
+            return None;
+        }
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes a time.
+        let told = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+        (told == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
     fn mappings_max(&self) -> u64 {

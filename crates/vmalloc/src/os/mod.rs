@@ -14,6 +14,8 @@
 //! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, after a renewal, and once a chunk of per-CPU data |
 //! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed; when clean pages are shut |
 //! | [`Os::resident`] | `mincore` | when a hardened area is freed; before zeros are written over 64 KiB or more, or pages moved |
+//! | [`Os::now`] | `clock_gettime`, in the kernel's page | in slow frees, and one cached allocation of 64 |
+//! | [`Os::available`] | `openat`, `read`, `close` | at 32 MiB more or less, and twice a second at most, in slow frees |
 //! | [`Os::random`] | `getrandom` | when a hardened allocator is made, and in a child of a fork |
 //!
 //! What an older kernel or a profile lacks is found out at the first call and not asked for again: then the call says so at no
@@ -119,6 +121,25 @@ pub(crate) struct Stopped {
 pub(crate) struct Span {
     pub(crate) at: usize,
     pub(crate) bytes: usize,
+}
+
+/// The memory that a process could have more than it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Room {
+    /// About.
+    pub(crate) bytes: u64,
+    /// A control group is nearly full, or its tasks or those of the machine wait for memory.
+    pub(crate) is_short: bool,
+}
+
+impl Room {
+    /// No bound at all.
+    pub(crate) const UNBOUNDED: Self = Self { bytes: u64::MAX, is_short: false };
+
+    /// The room where both are bounds.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { bytes: self.bytes.min(other.bytes), is_short: self.is_short || other.is_short }
+    }
 }
 
 /// What the allocator asks of the system. Every span is whole pages.
@@ -239,8 +260,11 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// Bytes of address space that the process may have, if they are limited.
     fn address_limit(&self) -> Option<usize>;
 
-    /// Bytes that the system could give this process more than it has, about, if it tells.
-    fn available(&self) -> Option<u64>;
+    /// The memory that the system could give this process more than it has, if it tells.
+    fn available(&self) -> Option<Room>;
+
+    /// Nanoseconds of a clock that never goes back, exact to some milliseconds; `None` if nobody may ask.
+    fn now(&self) -> Option<u64>;
 
     /// Mappings that the process may have.
     fn mappings_max(&self) -> u64;

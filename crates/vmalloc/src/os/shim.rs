@@ -1,6 +1,6 @@
 //! Linux, except that a test can have each call refused.
 
-use super::{Call, Entry, Errno, Huge, Linux, Os, Span, Stopped, ThreadName};
+use super::{Call, Entry, Errno, Huge, Linux, Os, Room, Span, Stopped, ThreadName};
 use core::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -25,6 +25,9 @@ struct State {
     mappings_max: AtomicU64,
     /// Bytes that there are; `u64::MAX` does not tell.
     available: AtomicU64,
+    is_short: AtomicBool,
+    /// Nanoseconds of its clock, which stands still otherwise.
+    now: AtomicU64,
     /// What a refusal says.
     errno: AtomicI32,
     /// A refused remap leaves a hole where it was to go.
@@ -51,6 +54,8 @@ impl Default for Shim {
             mapped: AtomicUsize::new(0),
             mappings_max: AtomicU64::new(65_530),
             available: AtomicU64::new(u64::MAX),
+            is_short: AtomicBool::new(false),
+            now: AtomicU64::new(1),
             errno: AtomicI32::new(Errno::NOMEM.0),
             tears: AtomicBool::new(false),
             halves: AtomicBool::new(false),
@@ -122,6 +127,16 @@ impl Shim {
     /// So many bytes are available.
     pub(crate) fn set_available(&self, bytes: u64) {
         self.0.available.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory is short, or is not, though so much is available.
+    pub(crate) fn set_short(&self, is_short: bool) {
+        self.0.is_short.store(is_short, Ordering::Relaxed);
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&self, time: core::time::Duration) {
+        self.0.now.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// All callers are on this CPU from now on.
@@ -305,8 +320,14 @@ impl Os for Shim {
         Some(self.0.limit.load(Ordering::Relaxed)).filter(|&limit| limit != usize::MAX)
     }
 
-    fn available(&self) -> Option<u64> {
-        Some(self.0.available.load(Ordering::Relaxed)).filter(|&bytes| bytes != u64::MAX)
+    fn available(&self) -> Option<Room> {
+        let bytes = self.0.available.load(Ordering::Relaxed);
+        let is_short = self.0.is_short.load(Ordering::Relaxed);
+        (bytes != u64::MAX).then_some(Room { bytes, is_short })
+    }
+
+    fn now(&self) -> Option<u64> {
+        Some(self.0.now.load(Ordering::Relaxed))
     }
 
     fn mappings_max(&self) -> u64 {

@@ -12,6 +12,7 @@ fn what_was_changed_is_mapped_anew_when_it_is_freed_and_nothing_else_is() {
             huge_pages: HugePages::Never,
             guards,
             decay: None,
+            background_thread: true,
             zero_on_free: false,
         };
         let mut twin = Twin::new(Owned::new(shim.clone(), plan).unwrap());
@@ -59,6 +60,7 @@ fn another_thread_may_say_that_all_is_changed_while_areas_are_freed_and_resized(
             huge_pages: HugePages::Never,
             guards,
             decay: None,
+            background_thread: true,
             zero_on_free: false,
         };
         let heap = Owned::new(Shim::default(), plan).unwrap();

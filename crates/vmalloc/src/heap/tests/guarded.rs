@@ -9,6 +9,7 @@ fn guarded(shim: &Shim, kept_bytes_max: usize) -> Owned<Shim> {
         huge_pages: HugePages::Auto,
         guards: true,
         decay: None,
+        background_thread: true,
         zero_on_free: false,
     };
     Owned::new(shim.clone(), plan).unwrap()

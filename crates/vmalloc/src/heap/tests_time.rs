@@ -1,0 +1,164 @@
+//! Tests of decay by the program's own calls, on a clock that passes when a test says so.
+
+use super::tests::{MIB, layout};
+use super::time::SLICE_PAGES;
+use super::*;
+use crate::os::Call;
+use crate::os::shim::Shim;
+use crate::vmalloc::HugePages;
+use std::time::Duration;
+
+/// Sixteen turns of a second.
+const DECAY: Duration = Duration::from_secs(16);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn heap(shim: &Shim, huge_pages: HugePages, background_thread: bool, decay: Option<Duration>) -> Owned<Shim> {
+    let plan = Plan {
+        arena_bytes_max: 1 << 34,
+        kept_bytes_max: 512 * MIB,
+        huge_pages,
+        decay,
+        background_thread,
+        guards: false,
+        zero_on_free: false,
+    };
+    let heap = Owned::new(shim.clone(), plan).unwrap();
+    // A fork in another test of this process would empty it.
+    crate::fork::unregister(NonNull::from(&*heap));
+    heap
+}
+
+/// Allocates areas and frees them.
+fn burst(heap: &Heap<Shim>, count: usize, bytes: usize) {
+    let areas: Vec<_> = (0..count).map(|_| heap.alloc(layout(bytes, 1), Fill::Any).unwrap()).collect();
+    // SAFETY: our own, and nobody refers to them.
+    areas.iter().for_each(|area| unsafe { heap.free(area.addr().get()) }.unwrap());
+}
+
+fn kept(heap: &Heap<Shim>) -> usize {
+    let stats = heap.stats();
+    stats.cached_bytes + stats.dirty_bytes
+}
+
+#[test]
+fn what_nobody_needs_goes_back_by_pairs_alone_and_a_call_gives_a_slice() {
+    for huge_pages in [HugePages::Never, HugePages::System] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let heap = heap(&shim, huge_pages, false, Some(DECAY));
+        burst(&heap, 100, 3 * MIB);
+        let before = kept(&heap);
+        assert!(before >= 300 * MIB, "{before}");
+        // No time, no decay.
+        burst(&heap, 1, MIB);
+        (0..1000).for_each(|_| burst(&heap, 1, MIB));
+        assert_eq!((kept(&heap) >= before, heap.stats().purged_bytes), (true, 0));
+        let mut most = 0;
+        for _ in 0..40 {
+            shim.pass(SECOND);
+            for _ in 0..1280 {
+                let purged = heap.stats().purged_bytes;
+                burst(&heap, 1, MIB);
+                most = most.max(heap.stats().purged_bytes - purged);
+            }
+        }
+        assert!(kept(&heap) <= 8 * MIB, "{:?}", heap.stats());
+        // What the last block of a slice has more than the slice.
+        assert!((1..=(SLICE_PAGES + 512) * PAGE_BYTES as u64).contains(&most), "{most}");
+        assert_eq!((shim.calls(Call::Spawn), heap.validate()), (0, Ok(())));
+    }
+}
+
+#[test]
+fn after_a_rest_frees_give_back_a_slice_each_and_what_is_freed_then_stays() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let heap = heap(&shim, HugePages::System, false, Some(DECAY));
+    burst(&heap, 100, 5 * MIB);
+    // The clock began with the first free.
+    let mut before = kept(&heap);
+    let dirty = heap.stats().dirty_bytes;
+    shim.pass(2 * DECAY);
+    for step in 0..10 {
+        burst(&heap, 2, 6 * MIB);
+        let now = kept(&heap);
+        assert!(before >= now + 8 * MIB && before <= now + 24 * MIB, "{step}: {before} {now}");
+        before = now;
+    }
+    (0..100).for_each(|_| burst(&heap, 2, 6 * MIB));
+    // What was dirty is gone; what magazines had is dirty since then, and no older.
+    let purged = heap.stats().purged_bytes as usize;
+    assert!(purged + 16 * MIB >= dirty && purged <= dirty + 16 * MIB, "{purged} of {dirty}");
+    shim.pass(DECAY);
+    (0..100).for_each(|_| burst(&heap, 2, 6 * MIB));
+    assert!(kept(&heap) <= 24 * MIB, "{:?}", heap.stats());
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn without_a_decay_no_time_passes_and_where_a_thread_is_it_does_it_alone() {
+    for (decay, thread) in [(None, false), (None, true), (Some(Duration::from_secs(3600)), true)] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let heap = heap(&shim, HugePages::Never, thread, decay);
+        burst(&heap, 100, 3 * MIB);
+        let before = kept(&heap);
+        for _ in 0..100 {
+            shim.pass(Duration::from_secs(3600));
+            burst(&heap, 2, 3 * MIB);
+        }
+        assert!(kept(&heap) >= before, "{decay:?}: {:?}", heap.stats());
+        assert_eq!(shim.calls(Call::Spawn), u64::from(decay.is_some()), "{decay:?}");
+    }
+}
+
+#[test]
+fn magazines_of_cpus_where_nobody_is_any_more_are_emptied_too() {
+    let shim = Shim::default();
+    shim.set_cpus(64);
+    let heap = heap(&shim, HugePages::System, false, Some(DECAY));
+    for cpu in 0..64 {
+        shim.on_cpu(cpu);
+        burst(&heap, 4, 100 << 10);
+    }
+    shim.on_cpu(0);
+    for _ in 0..40 {
+        shim.pass(SECOND);
+        (0..1280).for_each(|_| burst(&heap, 1, MIB));
+    }
+    let cached = heap.magazines[1..].iter().map(|magazine| magazine.held().items).sum::<u64>();
+    assert_eq!((cached, heap.validate()), (0, Ok(())));
+    assert!(kept(&heap) <= 4 * MIB, "{:?}", heap.stats());
+}
+
+#[test]
+fn where_memory_becomes_short_all_goes_back_by_the_next_pairs_and_later_some_is_kept_again() {
+    // A group that is nearly full or waits; less available than is kept; enough.
+    for (bytes, is_short, want) in [(4 << 30, true, true), (100 << 20, false, true), (4 << 30, false, false)]
+    {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        shim.set_available(64 << 30);
+        let heap = heap(&shim, HugePages::Never, false, Some(Duration::from_secs(3600)));
+        burst(&heap, 100, 3 * MIB);
+        (0..20).for_each(|_| burst(&heap, 1, 100 << 10));
+        let before = kept(&heap);
+        assert!(before >= 300 * MIB, "{before}");
+        // Others take it, and this process does the least.
+        shim.set_available(bytes);
+        shim.set_short(is_short);
+        shim.pass(Duration::from_secs(300));
+        (0..64).for_each(|_| burst(&heap, 1, MIB));
+        assert_eq!(kept(&heap) <= 2 * MIB, want, "{bytes}: {:?}", heap.stats());
+        assert!(want || kept(&heap) >= before);
+        // Nothing is kept for long as long as it is so.
+        burst(&heap, 100, 3 * MIB);
+        assert!(!is_short || kept(&heap) <= 40 * MIB, "{:?}", heap.stats());
+        shim.set_available(64 << 30);
+        shim.set_short(false);
+        shim.pass(Duration::from_secs(300));
+        (0..3).for_each(|_| burst(&heap, 100, 3 * MIB));
+        assert!(kept(&heap) >= 300 * MIB, "{:?}", heap.stats());
+        assert_eq!(heap.validate(), Ok(()));
+    }
+}
