@@ -6,7 +6,7 @@
 //! | key | value | default |
 //! |---|---|---|
 //! | `threshold` | sizes from which memory comes from here; 4K at least | 128K |
-//! | `budget` | freed memory that may be kept; 0 keeps least | 512M |
+//! | `budget` | freed memory that may be kept; 0 keeps none | 512M |
 //! | `decay` | time after which freed memory that nobody needs goes back, by the program's own calls: `500ms`, `2s`, `never` | `10s` |
 //! | `background_thread` | `true`: a thread sees to `decay`, so that an idle process keeps nothing | `false` |
 //! | `huge` | huge pages behind areas: `never`, `auto` (from 64K on), `system` (as the system and the program say), `always` | `system` |

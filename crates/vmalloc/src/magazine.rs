@@ -14,15 +14,16 @@
 //! A thread may move to another CPU after it read the number: then it uses the other one's magazine, which is as good. Threads
 //! that meet at the lock of the sets park.
 //!
-//! Small items are bounded for each magazine, big ones for all together, so that one of 64 MiB can be kept and a hundred CPUs do
-//! not keep one each. The place for a big one has **credit**: pages that it took from the budget once and keeps, so that a pair
-//! does not touch what all CPUs share. Whoever finds the budget used up takes the credit of empty places. What finds no
+//! Small items are bounded for each magazine and for all together, big ones for all together, so that one of 64 MiB can be kept and a
+//! hundred CPUs do not keep one each. A place has **credit**: pages that it took from the budget once and keeps, so that a pair
+//! does not touch what all CPUs share. What small items take of it, places and sets, is taken in steps for the same reason. Whoever finds
+//! the budget of big ones used up takes the credit of empty places. What finds no
 //! room pushes out what is there, first the oldest of its set; a small one of 64 KiB or more goes itself if the magazine would be
 //! large beside the heap: what is kept as it is does not merge, and who asks for other sizes needs more memory.
 //!
 //! # Invariants
 //! - **MZ1 bounded** the sets of a magazine have at most [`SMALL_PAGES_MAX`] pages in small items, and its place one such item
-//!   more; big items in sets, and the credit of all places, are no more than the budget. (An item that comes in the very moment
+//!   more; what all have in sets, and the credit of all places, is no more than the budget of its kind. (An item that comes in the very moment
 //!   in which its place loses the credit stays until the next one comes.)
 //! - **MZ2 counted** the pages that a shelf of sets tells are those of its items.
 //!
@@ -40,6 +41,10 @@ const WAYS: usize = 8;
 pub(crate) const BIG_PAGES: u64 = 512;
 /// Pages in small items of one magazine: 2 MiB.
 pub(crate) const SMALL_PAGES_MAX: u64 = 512;
+/// Pages that a magazine takes of the budget of small items at a time: 256 KiB.
+const SMALL_STEP: u64 = 64;
+/// Pages of it that a magazine keeps and does not need: 1 MiB.
+const SMALL_SURPLUS_MAX: u64 = 256;
 /// Those from this size on are bounded by the size of the heap: 64 KiB.
 const MEDIUM_PAGES: u64 = 16;
 /// Runs that are taken from a place between two looks at the clock, and that come to a full place.
@@ -81,8 +86,8 @@ pub(crate) struct Magazine {
     // Atomic, each alone.
     /// The small item freed last, and the big one; 0 for none.
     fronts: [AtomicU64; 2],
-    /// Pages that the place of the big one may have; changed under the lock of the shelf.
-    credit: AtomicU64,
+    /// Pages that each place may have; changed under the lock of the shelf.
+    credits: [AtomicU64; 2],
     /// Taken from the places; about, since two threads may count at once.
     hits: [AtomicU64; 2],
     /// Small items that came to a full place; about.
@@ -97,6 +102,10 @@ struct Shelf {
     /// Pages in small items, and in big ones.
     small: u64,
     big: u64,
+    /// The credit of the place of small ones.
+    place: u64,
+    /// Pages of the budget that small items have: those in sets, that credit, and the rest of the last step.
+    reserved: u64,
     /// The set that gives way next.
     victim: u8,
     /// Taken from the sets: small items and big ones.
@@ -110,15 +119,41 @@ struct Shelf {
 // SAFETY: a free lock and numbers, all of which may be 0.
 unsafe impl Zeroed for Magazine {}
 
-/// What big items of all magazines may have together.
+/// What items of all magazines may have together, small ones and big ones.
 pub(crate) struct Big {
     max: u64,
     pages: AtomicU64,
+    small_max: u64,
+    small: AtomicU64,
+}
+
+/// Where pages are to have room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Room {
+    SmallSet,
+    SmallPlace,
+    /// A set or the place: both are counted where all magazines are.
+    Big,
 }
 
 impl Big {
-    pub(crate) const fn new(max: u64) -> Self {
-        Self { max, pages: AtomicU64::new(0) }
+    pub(crate) const fn new(max: u64, small_max: u64) -> Self {
+        Self { max, pages: AtomicU64::new(0), small_max, small: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn enter_small(&self, pages: u64) -> bool {
+        let before = self.small.fetch_add(pages, Ordering::Relaxed);
+        if before + pages <= self.small_max {
+            return true;
+        }
+        self.small.fetch_sub(pages, Ordering::Relaxed);
+        false
+    }
+
+    /// Pages that small items have, or may have without asking.
+    pub(crate) fn small_pages(&self) -> u64 {
+        self.small.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -268,8 +303,9 @@ impl Magazine {
     #[inline(always)]
     pub(crate) fn put(&self, run: Run, first: u64) -> Result<(), Run> {
         let pages = run.pages();
-        let front = &self.fronts[usize::from(pages >= BIG_PAGES)];
-        if pages >= BIG_PAGES && pages > self.credit.load(Ordering::Relaxed) {
+        let kind = usize::from(pages >= BIG_PAGES);
+        let front = &self.fronts[kind];
+        if pages > self.credits[kind].load(Ordering::Relaxed) {
             return Err(run);
         }
         // Release pairs with `take`.
@@ -285,19 +321,22 @@ impl Magazine {
     pub(crate) fn push(&self, run: Run, medium_max: u64, big: &Big, out: &mut Out) {
         let (new, pages) = (item(&run, out.first), run.pages());
         let mut shelf = self.shelf.lock();
-        if pages < BIG_PAGES {
-            let old = self.fronts[0].swap(new, Ordering::AcqRel);
-            shelf.add(old, medium_max, big, out);
-            return;
-        }
-        let old = self.fronts[1].swap(0, Ordering::AcqRel);
-        let credit = self.credit.load(Ordering::Relaxed);
-        let raised = pages <= credit || shelf.make_room(pages - credit, true, big, out);
-        if raised {
-            self.credit.store(credit.max(pages), Ordering::Relaxed);
-        }
+        let (kind, room) = if pages < BIG_PAGES { (0, Room::SmallPlace) } else { (1, Room::Big) };
+        let (front, credits) = (&self.fronts[kind], &self.credits[kind]);
+        let old = front.swap(0, Ordering::AcqRel);
+        let credit = credits.load(Ordering::Relaxed);
+        let raised = pages <= credit || {
+            // In steps, so that sizes that rise do not come here each.
+            let small = credit.max(pages).next_multiple_of(SMALL_STEP / 4);
+            let more = if kind == 0 { small } else { pages } - credit;
+            let made = shelf.make_room(more, room, big, out);
+            if made {
+                credits.store(credit + more, Ordering::Relaxed);
+            }
+            made
+        };
         // Another thread may have put one there since.
-        if !raised || self.fronts[1].compare_exchange(0, new, Ordering::Release, Ordering::Relaxed).is_err() {
+        if !raised || front.compare_exchange(0, new, Ordering::Release, Ordering::Relaxed).is_err() {
             out.push(new);
         }
         shelf.add(old, medium_max, big, out);
@@ -317,7 +356,7 @@ impl Magazine {
         if self.fronts[1].load(Ordering::Relaxed) != 0 {
             return 0;
         }
-        let credit = self.credit.swap(0, Ordering::Relaxed);
+        let credit = self.credits[1].swap(0, Ordering::Relaxed);
         big.leave(credit);
         credit
     }
@@ -328,10 +367,12 @@ impl Magazine {
         let mut shelf = self.shelf.lock();
         if kinds != Kinds::Big {
             out.push(self.fronts[0].swap(0, Ordering::Acquire));
+            self.credits[0].store(0, Ordering::Relaxed);
+            shelf.place = 0;
         }
         if kinds != Kinds::Small {
             out.push(self.fronts[1].swap(0, Ordering::Acquire));
-            big.leave(self.credit.swap(0, Ordering::Relaxed));
+            big.leave(self.credits[1].swap(0, Ordering::Relaxed));
         }
         for set in 0..SETS {
             let mut way = 0;
@@ -343,6 +384,7 @@ impl Magazine {
                 }
             }
         }
+        shelf.refund(big);
     }
 
     fn hits_of(&self, shelf: &Shelf) -> [u64; 2] {
@@ -393,7 +435,9 @@ impl Magazine {
         }
         let counted = (small, large) == (shelf.small, shelf.big);
         let front = pages_of(self.fronts[1].load(Ordering::Relaxed));
-        let paid = front <= self.credit.load(Ordering::Relaxed);
+        let paid = front <= self.credits[1].load(Ordering::Relaxed)
+            && shelf.place == self.credits[0].load(Ordering::Relaxed)
+            && small + shelf.place <= shelf.reserved;
         if counted && paid && small <= SMALL_PAGES_MAX { Ok(()) } else { Err((small, large)) }
     }
 
@@ -422,7 +466,8 @@ impl Shelf {
                 }
             }
         }
-        if !self.make_room(pages, large, big, out) {
+        let room = if large { Room::Big } else { Room::SmallSet };
+        if !self.make_room(pages, room, big, out) {
             out.push(new);
             return;
         }
@@ -432,17 +477,46 @@ impl Shelf {
         *if large { &mut self.big } else { &mut self.small } += pages;
     }
 
-    /// Tells whether its bound lets these pages in; big ones are counted for all magazines at once. Checks MZ1.
-    fn has_room(&self, pages: u64, large: bool, big: &Big) -> bool {
-        if large { big.enter(pages) } else { self.small + pages <= SMALL_PAGES_MAX }
+    /// Tells whether its bound lets these pages in, and counts what all magazines have. Checks MZ1.
+    fn has_room(&mut self, pages: u64, room: Room, big: &Big) -> bool {
+        match room {
+            Room::Big => big.enter(pages),
+            Room::SmallSet => self.small + pages <= SMALL_PAGES_MAX && self.reserve(pages, big),
+            Room::SmallPlace => {
+                let reserved = self.reserve(pages, big);
+                self.place += if reserved { pages } else { 0 };
+                reserved
+            }
+        }
+    }
+
+    /// Tells whether the budget has as many pages more for small items.
+    fn reserve(&mut self, pages: u64, big: &Big) -> bool {
+        let missing = (self.small + self.place + pages).saturating_sub(self.reserved);
+        let more = [missing.next_multiple_of(SMALL_STEP), missing];
+        match more.into_iter().find(|&more| missing == 0 || big.enter_small(more)) {
+            Some(more) => {
+                self.reserved += more;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Gives back what small items have of the budget and do not need.
+    fn refund(&mut self, big: &Big) {
+        let needed = self.small + self.place;
+        big.small.fetch_sub(self.reserved - needed, Ordering::Relaxed);
+        self.reserved = needed;
     }
 
     /// Pushes items out until there is room. `false` if there cannot be, or if `out` has [`ROOM_MAX`].
-    fn make_room(&mut self, pages: u64, large: bool, big: &Big, out: &mut Out) -> bool {
+    fn make_room(&mut self, pages: u64, room: Room, big: &Big, out: &mut Out) -> bool {
+        let large = room == Room::Big;
         for step in 0..=SETS {
             let victim = (usize::from(self.victim) + step) % SETS;
             loop {
-                if self.has_room(pages, large, big) {
+                if self.has_room(pages, room, big) {
                     self.victim = victim as u8;
                     return true;
                 }
@@ -470,6 +544,9 @@ impl Shelf {
             big.leave(pages);
         } else {
             self.small -= pages;
+            if self.reserved - (self.small + self.place) > SMALL_SURPLUS_MAX {
+                self.refund(big);
+            }
         }
     }
 
@@ -508,7 +585,7 @@ mod tests {
 
     #[test]
     fn mz1_what_has_no_room_pushes_out_others_and_nothing_is_lost() {
-        let (magazine, big) = (magazine(), Big::new(4 * BIG_PAGES));
+        let (magazine, big) = (magazine(), Big::new(4 * BIG_PAGES, u64::MAX / 2));
         let (mut state, mut inside, mut page) = (7u64, std::collections::BTreeMap::new(), 0);
         for round in 0..20_000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -563,7 +640,7 @@ mod tests {
 
     #[test]
     fn mz1_more_than_two_sets_come_out_at_once() {
-        let (magazine, big) = (magazine(), Big::new(32 * BIG_PAGES));
+        let (magazine, big) = (magazine(), Big::new(32 * BIG_PAGES, u64::MAX / 2));
         // All of the budget is out before the last one fits, and the place of the one before is taken: its set is full.
         let sizes = [(513, 8), (526, 8), (521, 9), (10_500, 1)];
         let most =
@@ -573,7 +650,7 @@ mod tests {
 
     #[test]
     fn mz1_a_budget_of_many_big_items_holds_and_so_does_what_comes_out() {
-        let (magazine, big) = (magazine(), Big::new(32 * BIG_PAGES));
+        let (magazine, big) = (magazine(), Big::new(32 * BIG_PAGES, u64::MAX / 2));
         let mut state = 11u64;
         let most = free_all(
             magazine,
@@ -592,7 +669,7 @@ mod tests {
 
     #[test]
     fn mz2_a_count_that_is_wrong_is_seen() {
-        let (magazine, big) = (magazine(), Big::new(BIG_PAGES));
+        let (magazine, big) = (magazine(), Big::new(BIG_PAGES, u64::MAX / 2));
         (0..2).for_each(|page| magazine.push(run(3 * page, 3), SMALL_PAGES_MAX, &big, &mut Out::new(FIRST)));
         assert_eq!(magazine.check(), Ok(()));
         magazine.shelf.lock().small = 4;
@@ -601,7 +678,7 @@ mod tests {
 
     #[test]
     fn the_newest_of_a_size_is_taken_first_and_alignment_is_kept() {
-        let (magazine, big) = (magazine(), Big::new(0));
+        let (magazine, big) = (magazine(), Big::new(0, u64::MAX / 2));
         for page in [16, 3, 5] {
             magazine.push(run(page, 2), SMALL_PAGES_MAX, &big, &mut Out::new(FIRST));
         }

@@ -23,10 +23,10 @@ pub struct Options {
     /// Address space that it may reserve, in bytes. It takes what the machine and the limits of the process allow, at most
     /// half of `RLIMIT_AS`, and needs 32 MiB. 1 TiB by default.
     pub arena_bytes_max: usize,
-    /// Freed memory that it may keep for the next callers, in bytes, apart from 2 MiB a CPU. 128 MiB by default, of which
+    /// Freed memory that it may keep for the next callers, in bytes. What magazines of CPUs keep is part of it, a quarter at most in areas below 2 MiB and
+    /// half in larger ones. 128 MiB by default, of which
     /// an idle process keeps nothing once it has its [thread](Self::background_thread), except at most one area of less than 2 MiB a
-    /// CPU that was freed while that slept, and parts of blocks that others use; 0 gives everything back at once that does not fit
-    /// there. Never more than a quarter of what the system and its control groups have left, which is asked from 32 MiB on; the
+    /// CPU that was freed while that slept, and parts of blocks that others use; 0 gives everything back at once. Never more than a quarter of what the system and its control groups have left, which is asked from 32 MiB on; the
     /// hardened profile does not ask. How much is kept is resident memory against page faults: `docs/decisions/0014-two-zones.md`.
     pub kept_bytes_max: usize,
     /// Whether each area is followed by a page that nobody may touch, so that whoever runs past the end of its pages faults. Costs

@@ -205,7 +205,7 @@ impl<O: Os> Heap<O> {
 
     /// Pages that are kept, a moment ago.
     fn kept_hint(&self) -> u64 {
-        self.dirty_hint() + self.big.pages()
+        self.dirty_hint() + self.big.pages() + self.big.small_pages()
     }
 
     /// Gives out an area.
@@ -455,7 +455,7 @@ impl<O: Os> Hold for Heap<O> {
     /// Pages that are kept would be shared with the child, each at the price of an entry of a page table now and of a copy when it is
     /// used again.
     fn prepare(&self) {
-        if self.kept_hint() > KEPT_PAGES {
+        if self.dirty_hint() + self.big.pages() > KEPT_PAGES {
             self.release_all();
         }
     }

@@ -111,7 +111,7 @@ impl<O: Os> Heap<O> {
         zones: core::array::from_fn(|_| Zone::empty()),
         worker: Worker::off(),
         time: Time::off(),
-        big: Big::new(0),
+        big: Big::new(0, 0),
         remaps_off: AtomicBool::new(false),
         growth: Growth::new(),
         refill_pause: AtomicU64::new(0),
@@ -139,7 +139,8 @@ impl<O: Os> Heap<O> {
         // Each splits a mapping into three; half of what there may be is others'.
         self.moved_max = mappings_max / 8;
         // Guards, one of which is in each big item, hold no memory.
-        self.big = Big::new(kept_pages / 2 + u64::from(plan.guards) * (kept_pages / 2 / BIG_PAGES));
+        let guards = u64::from(plan.guards) * (kept_pages / 2 / BIG_PAGES);
+        self.big = Big::new(kept_pages / 2 + guards, kept_pages / 4);
         self.worker = Worker::new(plan.decay.filter(|_| plan.background_thread));
         self.time = Time::new(plan.decay);
         Ok(())

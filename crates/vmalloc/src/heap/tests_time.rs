@@ -162,3 +162,39 @@ fn where_memory_becomes_short_all_goes_back_by_the_next_pairs_and_later_some_is_
         assert_eq!(heap.validate(), Ok(()));
     }
 }
+
+#[test]
+fn mz1_what_all_cpus_keep_of_small_items_is_part_of_the_budget() {
+    let shim = Shim::default();
+    shim.set_cpus(64);
+    for (budget, least) in [(0, 0), (8 * MIB, MIB), (64 * MIB, 8 * MIB)] {
+        let plan = Plan {
+            arena_bytes_max: 1 << 34,
+            kept_bytes_max: budget,
+            huge_pages: HugePages::System,
+            decay: None,
+            background_thread: false,
+            guards: false,
+            zero_on_free: false,
+        };
+        let heap = Owned::new(shim.clone(), plan).unwrap();
+        crate::fork::unregister(NonNull::from(&*heap));
+        // A large heap, so that magazines have small items in sets.
+        let large = heap.alloc(layout(1 << 30, 1), Fill::Any).unwrap();
+        for cpu in 0..64 {
+            shim.on_cpu(cpu);
+            let areas: Vec<_> = (0..48)
+                .map(|n| heap.alloc(layout((1 + n % 6) * 60_000, 1), Fill::Any).unwrap().addr().get())
+                .collect();
+            // SAFETY: our own, and nobody refers to them.
+            areas.iter().for_each(|&at| unsafe { heap.free(at) }.unwrap());
+            assert!(kept(&heap) <= budget, "{budget}: {:?}", heap.stats());
+        }
+        let cached = heap.stats().cached_bytes;
+        assert!((least..=budget / 4).contains(&cached), "{cached} of {budget}");
+        heap.release_all();
+        assert_eq!((heap.stats().cached_bytes, heap.big.small_pages(), heap.validate()), (0, 0, Ok(())));
+        // SAFETY: as before.
+        unsafe { heap.free(large.addr().get()) }.unwrap();
+    }
+}

@@ -54,7 +54,9 @@ fn gp1_whatever_is_allocated_freed_and_resized_every_area_has_its_guard() {
             }
         }
         let stats = twin.heap.stats();
-        assert!(stats.cache_hits > 0 && stats.purged_bytes > 0 && stats.unguarded_areas == 0, "{stats:?}");
+        // Without a budget nothing is kept.
+        assert_eq!(stats.cache_hits > 0, kept > 0, "{stats:?}");
+        assert!(stats.purged_bytes > 0 && stats.unguarded_areas == 0, "{stats:?}");
         assert!(stats.guards >= twin.areas.len() as u64);
         assert_eq!(shim.calls(Call::Forbid) > 0, !markers);
         twin.end();
