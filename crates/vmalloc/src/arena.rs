@@ -464,8 +464,13 @@ impl<O: Os> Arena<O> {
 
     /// The pages of a run that are resident, or some number from `enough` on. `None` if the system does not tell.
     pub(crate) fn resident_pages(&self, run: &Run, enough: u64) -> Option<u64> {
+        self.resident_in(run.range(), enough)
+    }
+
+    /// The same of pages that anybody may have: they may be others by now.
+    pub(crate) fn resident_in(&self, range: VaRange, enough: u64) -> Option<u64> {
         let mut seen = [0; ASKED_PAGES];
-        let (mut page, end, mut resident) = (run.page, run.end(), 0);
+        let ((mut page, end), mut resident) = (range.whole_pages(), 0);
         while page < end && resident < enough {
             let pages = (end - page).min(ASKED_PAGES as u64);
             let span = Span { at: address(page), bytes: address(pages) };

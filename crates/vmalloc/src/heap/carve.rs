@@ -107,6 +107,11 @@ impl<O: Os> Central<O> {
         self.dirty.free_pages().get()
     }
 
+    /// Dirty pages, but for those that are known to be absent.
+    pub(super) fn resident_pages(&self) -> u64 {
+        self.dirty_pages().saturating_sub(self.cold.absent())
+    }
+
     /// The pages of a block.
     pub(super) fn block(&self, block: u64) -> VaRange {
         let page = self.first + block * self.block_pages;
@@ -485,9 +490,13 @@ impl<O: Os> Heap<O> {
     /// Purges if there are too many dirty runs, or some that nobody needed for long.
     fn balance(&self) {
         self.look_around();
-        let (kept, most) = (self.kept_hint(), self.allowed.load(Ordering::Relaxed));
+        let most = self.allowed.load(Ordering::Relaxed);
+        if most > 0 && self.kept_hint() > most {
+            self.measure();
+        }
+        let kept = self.kept_hint();
         if kept > most {
-            let gone = self.purge_some(kept - most + most / 16);
+            let gone = self.purge_some(if most > 0 { kept - most + most / 16 } else { u64::MAX });
             // So that it asks again once as much went as it would have kept otherwise. What wraps round is far away, too.
             self.asked.fetch_sub(if most < self.kept_max { gone } else { 0 }, Ordering::Relaxed);
         }

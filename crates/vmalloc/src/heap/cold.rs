@@ -13,9 +13,13 @@
 //!
 //! No clock is read: whoever makes time pass raises the epoch.
 //!
+//! Of a block that was hardly touched, few pages are resident. How many, the system is asked once, when more seems to be kept than may be: the
+//! coldest first, so that the blocks that are measured are the first ones of the list. Those that are not count whole.
+//!
 //! # Invariants
 //! - **CD1 whole** a block is in the list if and only if all of its pages are dirty.
 //! - **CD2 in-order** epochs in the list, from the coldest on, do not fall, and none is in the future.
+//! - **CD3 absent** the pages that are told to be absent are those of the blocks in the list that were measured.
 //!
 //! # Locking
 //! None here: `&mut self`, under the lock of a zone.
@@ -36,12 +40,25 @@ const ENDS: u32 = 0;
 struct Entry {
     colder: u32,
     newer: u32,
-    /// When it became dirty; 0 for a block that is not in the list.
-    epoch: u64,
+    /// When it became dirty, above its pages that are absent and one, or 0 if it was not measured; 0 for a block that is not in the list.
+    age: u64,
+}
+
+/// Bits of the lower part.
+const ABSENT_BITS: u32 = 10;
+
+impl Entry {
+    fn epoch(&self) -> u64 {
+        self.age >> ABSENT_BITS
+    }
+
+    fn absent(&self) -> u64 {
+        (self.age & ((1 << ABSENT_BITS) - 1)).saturating_sub(1)
+    }
 }
 
 impl Record for Entry {
-    const EMPTY: Self = Self { colder: ENDS, newer: ENDS, epoch: 0 };
+    const EMPTY: Self = Self { colder: ENDS, newer: ENDS, age: 0 };
 }
 
 /// The list, and a place for each block below the frontier.
@@ -50,7 +67,10 @@ pub(super) struct Cold<P: Platform> {
     segments: [Option<&'static mut [Entry]>; SEGMENTS],
     coldest: u32,
     newest: u32,
+    /// The coldest block that was not measured.
+    unmeasured: u32,
     len: u64,
+    absent: u64,
     epoch: u64,
 }
 
@@ -63,7 +83,16 @@ fn place_of(block: u32) -> (usize, usize) {
 
 impl<P: Platform> Cold<P> {
     pub(super) const fn new(platform: P) -> Self {
-        Self { platform, segments: [const { None }; SEGMENTS], coldest: ENDS, newest: ENDS, len: 0, epoch: 1 }
+        Self {
+            platform,
+            segments: [const { None }; SEGMENTS],
+            coldest: ENDS,
+            newest: ENDS,
+            unmeasured: ENDS,
+            len: 0,
+            absent: 0,
+            epoch: 1,
+        }
     }
 
     /// Has one that is empty ask `platform` from now on.
@@ -99,22 +128,29 @@ impl<P: Platform> Cold<P> {
 
     /// Enters a block that became dirty, as the newest.
     pub(super) fn add(&mut self, block: u64) {
-        let (index, epoch) = (block as u32 + 1, self.epoch);
+        let (index, age) = (block as u32 + 1, self.epoch << ABSENT_BITS);
         let colder = self.newest;
-        debug_assert!(self.entry(index).is_some_and(|entry| entry.epoch == 0), "CD1: a block is dirty twice");
-        self.change(index, |entry| *entry = Entry { colder, newer: ENDS, epoch });
+        debug_assert!(self.entry(index).is_some_and(|entry| entry.age == 0), "CD1: a block is dirty twice");
+        self.change(index, |entry| *entry = Entry { colder, newer: ENDS, age });
         match colder {
             ENDS => self.coldest = index,
             colder => self.change(colder, |entry| entry.newer = index),
         }
         self.newest = index;
+        if self.unmeasured == ENDS {
+            self.unmeasured = index;
+        }
         self.len += 1;
     }
 
     /// Takes a block out, if it is in.
     pub(super) fn remove(&mut self, block: u64) {
         let index = block as u32 + 1;
-        let Some(&Entry { colder, newer, epoch: 1.. }) = self.entry(index) else { return };
+        let Some(entry @ &Entry { colder, newer, age: 1.. }) = self.entry(index) else { return };
+        self.absent -= entry.absent();
+        if self.unmeasured == index {
+            self.unmeasured = newer;
+        }
         self.change(index, |entry| *entry = Entry::EMPTY);
         match colder {
             ENDS => self.coldest = newer,
@@ -130,12 +166,36 @@ impl<P: Platform> Cold<P> {
     /// The coldest block, if it became dirty in epoch `until` or before.
     pub(super) fn coldest(&self, until: u64) -> Option<u64> {
         let entry = self.entry(self.coldest).filter(|_| self.coldest != ENDS)?;
-        (entry.epoch <= until).then(|| u64::from(self.coldest) - 1)
+        (entry.epoch() <= until).then(|| u64::from(self.coldest) - 1)
     }
 
     #[cfg(test)]
     pub(super) fn contains(&self, block: u64) -> bool {
-        self.entry(block as u32 + 1).is_some_and(|entry| entry.epoch > 0)
+        self.entry(block as u32 + 1).is_some_and(|entry| entry.age > 0)
+    }
+
+    /// Takes the coldest block that was not measured, and when it became dirty: whoever has them measures the block.
+    pub(super) fn next_unmeasured(&mut self) -> Option<(u64, u64)> {
+        let index = self.unmeasured;
+        let entry = *self.entry(index).filter(|_| index != ENDS)?;
+        self.change(index, |entry| entry.age |= 1);
+        self.unmeasured = entry.newer;
+        Some((u64::from(index) - 1, entry.epoch()))
+    }
+
+    /// Notes how many pages of a block are absent that became dirty in an epoch, unless it was taken meanwhile.
+    pub(super) fn note_absent(&mut self, block: u64, epoch: u64, absent: u64) {
+        let index = block as u32 + 1;
+        let age = epoch << ABSENT_BITS | 1;
+        if absent > 0 && self.entry(index).is_some_and(|entry| entry.age == age) {
+            self.change(index, |entry| entry.age += absent);
+            self.absent += absent;
+        }
+    }
+
+    /// Pages of blocks in the list that are known to be absent.
+    pub(super) fn absent(&self) -> u64 {
+        self.absent
     }
 
     /// Blocks in the list.
@@ -153,16 +213,19 @@ impl<P: Platform> Cold<P> {
         self.epoch = self.epoch.saturating_add(turns);
     }
 
-    /// Checks CD2, and that both directions tell the same.
+    /// Checks CD2 and CD3, and that both directions tell the same.
     #[cfg(test)]
     pub(super) fn validate(&self) -> Result<(), Broken> {
         let (mut index, mut before, mut epoch, mut count) = (self.coldest, ENDS, 1, 0);
+        let mut absent = 0;
         while let Some(entry) = self.entry(index).filter(|_| index != ENDS) {
             let at = Va::from_page(u64::from(index));
-            Broken::unless(entry.epoch >= epoch, "CD2", at, epoch, entry.epoch)?;
+            Broken::unless(entry.epoch() >= epoch, "CD2", at, epoch, entry.epoch())?;
             Broken::unless(entry.colder == before, "CD2", at, before.into(), entry.colder.into())?;
-            (before, epoch, count, index) = (index, entry.epoch, count + 1, entry.newer);
+            absent += entry.absent();
+            (before, epoch, count, index) = (index, entry.epoch(), count + 1, entry.newer);
         }
+        Broken::unless(absent == self.absent, "CD3", Va::ZERO, self.absent, absent)?;
         Broken::unless(epoch <= self.epoch, "CD2", Va::ZERO, self.epoch, epoch)?;
         Broken::unless((before, count) == (self.newest, self.len), "CD2", Va::ZERO, self.len, count)
     }
@@ -196,6 +259,17 @@ mod tests {
                     cold.add(block);
                 }
             }
+            if step % 3 == 0
+                && let Some((block, epoch)) = cold.next_unmeasured()
+            {
+                assert!(twin.contains(&(block, epoch)));
+                // What was taken meanwhile is not noted, not even if it came back.
+                if step % 2 == 0 {
+                    cold.note_absent(block, epoch + 1, 7);
+                    cold.note_absent(block, epoch, step % 513);
+                    cold.note_absent(block, epoch, 512);
+                }
+            }
             if step % 50 == 0 {
                 cold.pass(1);
             }
@@ -208,7 +282,7 @@ mod tests {
         }
         // An order that is wrong is seen.
         let oldest = cold.coldest;
-        cold.change(oldest, |entry| entry.epoch = u64::MAX);
+        cold.change(oldest, |entry| entry.age = u64::MAX << ABSENT_BITS);
         assert_eq!(cold.validate().unwrap_err().rule, "CD2");
     }
 }

@@ -28,7 +28,8 @@
 //!
 //! **Decay by demand**: a purge is due when dirty pages and big items of magazines exceed the budget, down to fifteen sixteenths of it,
 //! and each time sixteen times the budget was freed: then a quarter of what nobody needed since the last time goes. The
-//! blocks that have been dirty for the longest time go first (`cold.rs`). Where there is little memory, the budget is less (`look_around`).
+//! blocks that have been dirty for the longest time go first (`cold.rs`). Where there is little memory, the budget is less (`look_around`). What
+//! is counted is resident, as far as that is known (`measure`).
 //! **Decay by time**: `time.rs`, by the program's own calls; `worker.rs`, by a thread.
 //!
 //! # Invariants
@@ -156,7 +157,7 @@ struct Zone<O: Os> {
     // Under its lock.
     central: Mutex<Central<O>>,
     // Atomic, hint only.
-    /// Dirty pages when the lock was last given back.
+    /// Dirty pages when the lock was last given back, but for those that are known to be absent.
     dirty: AtomicU64,
 }
 
@@ -182,7 +183,7 @@ impl<O: Os> DerefMut for Held<'_, O> {
 
 impl<O: Os> Drop for Held<'_, O> {
     fn drop(&mut self) {
-        self.told.store(self.central.dirty_pages(), Ordering::Relaxed);
+        self.told.store(self.central.resident_pages(), Ordering::Relaxed);
     }
 }
 

@@ -40,7 +40,7 @@ impl<O: Os> Heap<O> {
     /// Gives back that many dirty pages, as far as there are whole blocks; returns how many. None if a purge is under way.
     pub(super) fn purge_some(&self, pages: u64) -> u64 {
         let Some(_alone) = self.purge.try_lock() else { return 0 };
-        let small = self.zone(SMALL).dirty_pages().saturating_sub(self.kept_max / 2).min(pages);
+        let small = self.zone(SMALL).resident_pages().saturating_sub(self.kept_max / 2).min(pages);
         let done = self.purge_alone(SMALL, small, u64::MAX);
         let done = done + self.purge_alone(HUGE, pages.saturating_sub(done), u64::MAX);
         done + self.purge_alone(SMALL, pages.saturating_sub(done), u64::MAX)
@@ -83,7 +83,8 @@ impl<O: Os> Heap<O> {
             // Magazines have a budget of their own, which is half of the whole.
             let kinds = if is_short { Kinds::All } else { Kinds::Big };
             self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, kinds));
-            self.purge_some(kept - most);
+            // Those that are absent are not counted, and are among the coldest.
+            self.purge_some(if is_short { u64::MAX } else { kept - most });
         }
     }
 
@@ -92,6 +93,30 @@ impl<O: Os> Heap<O> {
         self.release_all();
         let _alone = self.purge.lock();
         (0..ZONES).rev().for_each(|zone| self.purge_parts(zone));
+    }
+
+    /// Asks the system how many pages of the coldest blocks are absent, of which that is not known: they do not count. Of those that it does not
+    /// tell of, all count. Called under no lock.
+    #[cold]
+    pub(super) fn measure(&self) {
+        for zone in 0..ZONES {
+            let mut blocks = [(0, 0); BATCH];
+            let mut central = self.zone(zone);
+            let next = core::iter::from_fn(|| central.cold.next_unmeasured());
+            let count = blocks.iter_mut().zip(next).map(|(place, block)| *place = block).count();
+            let ranges = blocks.map(|(block, _)| central.block(block));
+            let pages = central.block_pages;
+            drop(central);
+            let mut absent = [0; BATCH];
+            for (absent, &range) in absent[..count].iter_mut().zip(&ranges) {
+                // Others may have taken it since: then nothing is noted of it.
+                *absent = pages - self.arena.resident_in(range, pages).unwrap_or(pages).min(pages);
+            }
+            let mut central = self.zone(zone);
+            for (&(block, epoch), &absent) in blocks[..count].iter().zip(&absent) {
+                central.cold.note_absent(block, epoch, absent);
+            }
+        }
     }
 
     /// Gives back the pages of all dirty runs of a zone, which stay dirty. Called under `purge`.

@@ -104,6 +104,8 @@ fn resize(heap: &Owned<Shim>, at: usize, bytes: usize) -> usize {
 fn what_an_area_gives_up_counts_as_freed_and_no_more_of_it_is_kept() {
     let shim = Shim::default();
     shim.on_cpu(0);
+    // Nobody touches it, and all of it is to count.
+    shim.refuse(Call::Resident, 0);
     let heap = heap(&shim, 1 << 34, 64 * MIB);
     let area = heap.alloc(layout(256 * MIB, 1), Fill::Any).unwrap().addr().get();
     let freed = heap.freed.load(Ordering::Relaxed);
@@ -316,7 +318,7 @@ fn pages_that_cannot_move_are_given_back_for_those_that_come() {
 }
 
 /// Pages of a span that are resident, whatever the shim says.
-fn resident_pages(at: usize, bytes: usize) -> usize {
+pub(super) fn resident_pages(at: usize, bytes: usize) -> usize {
     let mut seen = vec![0u8; bytes / PAGE_BYTES];
     // SAFETY: asks which pages are resident.
     let told = unsafe { libc::mincore(core::ptr::with_exposed_provenance_mut(at), bytes, seen.as_mut_ptr()) };
@@ -526,6 +528,7 @@ fn where_there_is_little_memory_a_quarter_of_it_is_kept() {
     for huge_pages in [HugePages::Never, HugePages::System] {
         let shim = Shim::default();
         shim.on_cpu(0);
+        shim.refuse(Call::Resident, 0);
         let mut twin = Twin::new(heap_on(huge_pages, &shim, 1 << 32, 512 * MIB));
         let burst = |twin: &mut Twin| {
             let areas = [4 * MIB; 64].map(|bytes| twin.heap.alloc(layout(bytes, 1), Fill::Any).unwrap());

@@ -1,8 +1,10 @@
 //! Tests of decay by the program's own calls, on a clock that passes when a test says so.
 
 use super::tests::{MIB, layout};
+use super::tests_kept::resident_pages;
 use super::time::SLICE_PAGES;
 use super::*;
+use crate::arena::HUGE;
 use crate::os::Call;
 use crate::os::shim::Shim;
 use crate::vmalloc::HugePages;
@@ -167,6 +169,8 @@ fn where_memory_becomes_short_all_goes_back_by_the_next_pairs_and_later_some_is_
 fn mz1_what_all_cpus_keep_of_small_items_is_part_of_the_budget() {
     let shim = Shim::default();
     shim.set_cpus(64);
+    // Nobody touches them, and all is to count.
+    shim.refuse(Call::Resident, 0);
     for (budget, least) in [(0, 0), (8 * MIB, MIB), (64 * MIB, 8 * MIB)] {
         let plan = Plan {
             arena_bytes_max: 1 << 34,
@@ -196,5 +200,58 @@ fn mz1_what_all_cpus_keep_of_small_items_is_part_of_the_budget() {
         assert_eq!((heap.stats().cached_bytes, heap.big.small_pages(), heap.validate()), (0, 0, Ok(())));
         // SAFETY: as before.
         unsafe { heap.free(large.addr().get()) }.unwrap();
+    }
+}
+
+#[test]
+fn cd3_what_is_absent_does_not_count_in_the_budget_where_the_system_tells() {
+    for told in [true, false] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        if !told {
+            shim.refuse(Call::Resident, 0);
+        }
+        let plan = Plan {
+            arena_bytes_max: 1 << 34,
+            kept_bytes_max: 64 * MIB,
+            huge_pages: HugePages::Never,
+            decay: None,
+            background_thread: false,
+            guards: false,
+            zero_on_free: false,
+        };
+        let heap = Owned::new(shim.clone(), plan).unwrap();
+        crate::fork::unregister(NonNull::from(&*heap));
+        // Of each a byte is touched.
+        let areas: Vec<_> =
+            (0..100).map(|_| heap.alloc(layout(4 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
+        let touch = |at: usize, bytes: usize| {
+            let place = core::ptr::with_exposed_provenance_mut::<u8>(at);
+            // SAFETY: our own.
+            unsafe { place.write_bytes(1, bytes) };
+        };
+        areas.iter().for_each(|&at| touch(at, 1));
+        let free = |&at: &usize| {
+            // SAFETY: our own, and nobody refers to it.
+            unsafe { heap.free(at) }.unwrap();
+        };
+        areas.iter().for_each(free);
+        let kept_bytes = kept(&heap);
+        if told {
+            assert!(kept_bytes >= 380 * MIB, "{:?}", heap.stats());
+        } else {
+            assert!(kept_bytes <= 64 * MIB, "{:?}", heap.stats());
+        }
+        assert_eq!(heap.validate(), Ok(()));
+        // What is there counts.
+        let dense: Vec<_> =
+            (0..100).map(|_| heap.alloc(layout(4 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
+        dense.iter().for_each(|&at| touch(at, 4 * MIB));
+        dense.iter().for_each(free);
+        let resident: usize = dense.iter().map(|&at| resident_pages(at, 4 * MIB) * PAGE_BYTES).sum();
+        assert!((24 * MIB..=64 * MIB).contains(&resident), "{resident}");
+        assert_eq!(heap.validate(), Ok(()));
+        heap.release_all();
+        assert_eq!((kept(&heap), heap.zone(HUGE).cold.absent(), heap.kept_hint()), (0, 0, 0));
     }
 }
