@@ -40,13 +40,11 @@ pub struct Options {
     /// Which areas are on huge pages.
     pub huge_pages: HugePages,
     /// How long freed memory is kept that nobody needs, about; 1 s by default. `None`: it stays until others need it. It goes back by a
-    /// thread ([`background_thread`](Self::background_thread)), or, while there is none, by the calls that the program makes: frees that find the place for
-    /// the newest area taken, areas that shrink, and one of 64 allocations that find theirs in it. Such a call gives 8 MiB back at most. A
-    /// process that makes none of these calls keeps what it has. Not in the hardened profile.
+    /// thread ([`background_thread`](Self::background_thread)) or, while there is none, 8 MiB at a time by the program's calls: frees that find a place
+    /// taken, areas that shrink, one cached allocation of 64. Who makes none of them keeps what he has. Not in the hardened profile.
     pub decay: Option<Duration>,
-    /// Whether a thread sees to [`decay`](Self::decay), so that an idle process keeps nothing: `true` by default. It is started when 16 MiB are kept for
-    /// the first time. A process with a thread may not call `unshare(CLONE_NEWUSER)` and the like any more, which a program
-    /// does before, or goes without.
+    /// Whether a thread sees to [`decay`](Self::decay), so that an idle process keeps nothing: `true` by default. It is started when 16 MiB are
+    /// kept. A process with a thread may not call `unshare(CLONE_NEWUSER)` and the like any more: it does before, or goes without.
     pub background_thread: bool,
     /// Whether it is kept who allocated each area, for [`Vmalloc::vmallocinfo`]: the place in the source that called, or what
     /// [`Vmalloc::alloc_tagged`] was told. Costs a few nanoseconds an allocation, eight bytes of address range a page of the arena, and
@@ -196,20 +194,10 @@ impl Vmalloc {
     /// # Errors
     /// [`CreateError`], if the process may not have the address space, or the system refuses.
     pub fn new(options: Options) -> Result<Self, CreateError> {
-        let Options { arena_bytes_max, kept_bytes_max, guards, profile, huge_pages, decay, .. } = options;
-        let Options { background_thread, caller_tags, zero_on_free, .. } = options;
+        let Options { arena_bytes_max, kept_bytes_max, profile, caller_tags, .. } = options;
         let kind = match profile {
             Profile::Ordinary => {
-                let plan = Plan {
-                    arena_bytes_max,
-                    kept_bytes_max,
-                    guards,
-                    huge_pages,
-                    decay,
-                    background_thread,
-                    zero_on_free,
-                };
-                let heap = Owned::new(Linux::new(), plan)?;
+                let heap = Owned::new(Linux::new(), Plan::new(&options))?;
                 if caller_tags { Kind::Tagged(Tagged::new(heap)?) } else { Kind::Ordinary(heap) }
             }
             Profile::Hardened(hardened) => {

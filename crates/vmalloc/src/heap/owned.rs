@@ -11,7 +11,7 @@ use crate::lock::Mutex;
 use crate::magazine::{BIG_PAGES, Big};
 use crate::os::Os;
 use crate::records::{Host, empty_value, write_empty};
-use crate::vmalloc::HugePages;
+use crate::vmalloc::{HugePages, Options};
 use crate::word::Word;
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -33,6 +33,15 @@ pub(crate) struct Plan {
     pub(crate) decay: Option<Duration>,
     pub(crate) background_thread: bool,
     pub(crate) zero_on_free: bool,
+}
+
+impl Plan {
+    /// The plan of options, but for the profile and the tags.
+    pub(crate) fn new(options: &Options) -> Self {
+        let &Options { arena_bytes_max, kept_bytes_max, guards, huge_pages, .. } = options;
+        let &Options { decay, background_thread, zero_on_free, .. } = options;
+        Self { arena_bytes_max, kept_bytes_max, guards, huge_pages, decay, background_thread, zero_on_free }
+    }
 }
 
 /// A heap and the right to end it.
