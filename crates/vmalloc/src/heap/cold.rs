@@ -265,9 +265,13 @@ mod tests {
                 assert!(twin.contains(&(block, epoch)));
                 // What was taken meanwhile is not noted, not even if it came back.
                 if step % 2 == 0 {
+                    let (before, absent) = (cold.absent(), 1 + step % 512);
                     cold.note_absent(block, epoch + 1, 7);
-                    cold.note_absent(block, epoch, step % 513);
+                    cold.note_absent(block, epoch - 1, 7);
+                    assert_eq!(cold.absent(), before);
+                    cold.note_absent(block, epoch, absent);
                     cold.note_absent(block, epoch, 512);
+                    assert_eq!(cold.absent(), before + absent);
                 }
             }
             if step % 50 == 0 {
