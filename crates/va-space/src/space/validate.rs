@@ -3,11 +3,15 @@
 use super::VmapSpace;
 use crate::config::Config;
 use crate::map::State;
+use va_base::sync::atomic::Ordering;
 use va_base::{Broken, Machine, Pages, Va};
 use va_tree::FreeIndex;
 
+/// Attempts to count while no page is freed or settled.
+const ATTEMPTS: u32 = 4;
+
 /// Where the pages of a space are. Each number is exact at the moment it was read; together they are exact only while
-/// nobody else calls.
+/// no other thread calls. Otherwise they may differ by the pages that were freed or settled in the time of one count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Areas that are out of the index, in any state.
@@ -41,8 +45,29 @@ pub struct Stats {
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Counts. Cost: O(nodes) locks, and the tables.
+    /// Counts, up to four times if pages are freed or settled meanwhile, and returns the count during which the fewest
+    /// were. Cost: O(nodes) locks, and the tables.
     pub fn stats(&self) -> Stats {
+        let moves = || (self.lazied.0.load(Ordering::Relaxed), self.settled.0.load(Ordering::Relaxed));
+        let (mut best, mut fewest) = (Stats::default(), u64::MAX);
+        for _ in 0..ATTEMPTS {
+            let before = moves();
+            let stats = self.count();
+            let after = moves();
+            // `wrapping_sub`: the counts are, and the second falls for a moment while pools decay.
+            let settled = after.1.wrapping_sub(before.1).cast_signed().unsigned_abs();
+            let moved = after.0.wrapping_sub(before.0).saturating_add(settled);
+            if moved < fewest {
+                (best, fewest) = (stats, moved);
+            }
+            if moved == 0 {
+                break;
+            }
+        }
+        best
+    }
+
+    fn count(&self) -> Stats {
         let held = self.held();
         // What is sealed in magazines is counted as lazy in the space.
         let mut stats = Stats { tables: self.map.tables(), ..Stats::default() };
@@ -175,7 +200,6 @@ mod tests {
     use super::*;
     use crate::config::Default as Ours;
     use crate::testing::TestMachine;
-    use va_base::sync::atomic::Ordering;
     use va_base::{Request, VaRange};
 
     /// The rule that is named after `spoil`, in a space with lazy and busy areas.
