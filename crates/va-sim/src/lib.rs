@@ -14,6 +14,7 @@
 //! | [`op`] | one language for property tests, fuzzing and saved failures |
 //! | [`run`] | runs ops on two indexes and names the first difference |
 //! | [`percpu`] | the twin of per-CPU memory, and a backend that remembers and refuses |
+//! | [`soak`] | long random runs while memory fails for a time, then not |
 //! | [`strip`] | address spaces as strings: `"AA.B...CC"` |
 //! | [`small`] | policies of a space under which a few dozen pages reach every limit |
 //! | [`fuzz`], [`space_fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |
@@ -34,6 +35,7 @@ pub mod percpu;
 pub mod platform;
 pub mod run;
 pub mod small;
+pub mod soak;
 pub mod space_fuzz;
 pub mod space_model;
 pub mod strip;

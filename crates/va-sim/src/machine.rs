@@ -17,7 +17,7 @@ use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use va_base::{Drain, Epoch, LockClass, Machine, Platform, Record, Table, Va, VaRange};
 
 /// The behaviour of a flush.
@@ -83,6 +83,8 @@ pub struct SimMachine {
     beliefs: Mutex<Beliefs>,
     slabs: Mutex<Slabs>,
     slabs_left: AtomicU64,
+    slab_bytes_max: AtomicUsize,
+    slabs_out: AtomicU64,
     tables_left: AtomicU64,
     tables: AtomicU64,
     flushes: AtomicU64,
@@ -115,6 +117,8 @@ impl SimMachine {
             beliefs: Mutex::new(beliefs),
             slabs: Mutex::default(),
             slabs_left: AtomicU64::new(u64::MAX),
+            slab_bytes_max: AtomicUsize::new(usize::MAX),
+            slabs_out: AtomicU64::new(0),
             tables_left: AtomicU64::new(u64::MAX),
             tables: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
@@ -142,6 +146,16 @@ impl SimMachine {
     /// Slabs that are granted before the rest fail; `u64::MAX` if none fails.
     pub fn slabs_left(&self) -> u64 {
         self.slabs_left.load(Ordering::Relaxed)
+    }
+
+    /// Denies slabs of more than `bytes` bytes from now on; `usize::MAX` denies none.
+    pub fn limit_slabs(&self, bytes: usize) {
+        self.slab_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the number of slabs and tables that are allocated at the moment.
+    pub fn allocated(&self) -> u64 {
+        self.slabs_out.load(Ordering::Relaxed) + self.tables()
     }
 
     /// Whether too many lazy pages are somebody else's work.
@@ -259,9 +273,11 @@ impl Beliefs {
 
 impl Platform for SimMachine {
     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        if !Self::granted(&self.slabs_left) {
+        let is_long = size_of::<T>().saturating_mul(min) > self.slab_bytes_max.load(Ordering::Relaxed);
+        if is_long || !Self::granted(&self.slabs_left) {
             return None;
         }
+        self.slabs_out.fetch_add(1, Ordering::Relaxed);
         let mut slabs = self.slabs.lock();
         let kind = slabs.entry(TypeId::of::<T>()).or_default();
         let fits = |slab: &Box<dyn Any + Send>| {
@@ -276,6 +292,7 @@ impl Platform for SimMachine {
     }
 
     fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        self.slabs_out.fetch_sub(1, Ordering::Relaxed);
         self.slabs.lock().entry(TypeId::of::<T>()).or_default().push(Box::new(slab));
     }
 }

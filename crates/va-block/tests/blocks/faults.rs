@@ -1,15 +1,12 @@
-//! Random operations on blocks and lanes while memory fails for a while, then not, and flushes end
-//! later: no error but the right ones, no page lost, and everything works again as soon as memory is
-//! there.
-//!
-//! `cargo xtask soak` runs it with more seeds (`VMALLOC_SOAK_SEEDS`): two hundred are ten million
-//! operations.
+//! Random operations on blocks and lanes while memory fails for a time, then not, and flushes end later: no error but the
+//! right ones, no page lost, and all memory back at the end. `va_sim::soak` has the driver.
 
-use va_base::{AllocError, Context, PAGE_SIZE, Request, Va, VaRange};
+use va_base::{AllocError, Broken, Context, PAGE_SIZE, Request, Va, VaRange};
 use va_block::{BlockError, Blocks, Config, Lane, UnmapError};
 use va_sim::block_run::{Sliced, TinyLinux, TinyOneMap};
 use va_sim::machine::{Flushing, SimMachine};
 use va_sim::op::Rng;
+use va_sim::soak::{self, Soak};
 use va_space::{Purge, SpaceError, VmapSpace};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
@@ -17,13 +14,6 @@ const FIRST: u64 = 0xf_ffc9_0000_0000;
 const PAGES: u64 = 1 << 13;
 /// Possible CPUs, of which one is online when the blocks are made.
 const CPUS: u32 = 5;
-/// Operations of one seed.
-const OPS: u64 = 50_000;
-
-fn seeds() -> u64 {
-    std::env::var("VMALLOC_SOAK_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(4)
-}
-
 /// What one run met.
 #[derive(Default, Debug)]
 struct Met {
@@ -37,11 +27,8 @@ struct Run<'b, 'm, C: Config> {
     machine: &'m SimMachine,
     blocks: &'b Blocks<&'m SimMachine, C>,
     lanes: [Option<Lane<'b, &'m SimMachine, C>>; 2],
-    rng: Rng,
-    /// Mappings that are out: address and pages.
+    /// Mappings that are allocated: address and pages.
     out: Vec<(Va, u64)>,
-    /// Memory fails at the moment.
-    fails: bool,
     met: Met,
 }
 
@@ -49,21 +36,21 @@ fn range(at: Va, pages: u64) -> VaRange {
     VaRange::from_size(at, pages * PAGE_SIZE).unwrap()
 }
 
+fn any_context(rng: &mut Rng) -> Context {
+    if rng.below(3) == 0 { Context::Atomic } else { Context::Sleeping }
+}
+
+fn any_cpu(rng: &mut Rng) -> u32 {
+    rng.below(u64::from(CPUS)) as u32
+}
+
 impl<C: Config> Run<'_, '_, C> {
-    fn context(&mut self) -> Context {
-        if self.rng.below(3) == 0 { Context::Atomic } else { Context::Sleeping }
-    }
-
-    fn cpu(&mut self) -> u32 {
-        self.rng.below(u64::from(CPUS)) as u32
-    }
-
-    fn no_memory(&mut self) {
-        assert!(self.fails, "memory is there");
+    fn no_memory(&mut self, fails: bool) {
+        assert!(fails, "memory is there");
         self.met.no_memory += 1;
     }
 
-    fn got(&mut self, context: Context, pages: u64, got: Result<Va, BlockError>) {
+    fn got(&mut self, context: Context, pages: u64, got: Result<Va, BlockError>, fails: bool) {
         match got {
             Ok(at) => {
                 self.machine.map(range(at, pages)).unwrap();
@@ -72,7 +59,7 @@ impl<C: Config> Run<'_, '_, C> {
             Err(
                 BlockError::NoTable
                 | BlockError::Space(SpaceError::NoTable | SpaceError::Index(AllocError::NoMeta { .. })),
-            ) => self.no_memory(),
+            ) => self.no_memory(fails),
             Err(BlockError::WouldBlock) => {
                 assert_eq!(context, Context::Atomic, "a caller that may sleep waits");
                 self.met.would_block += 1;
@@ -85,32 +72,32 @@ impl<C: Config> Run<'_, '_, C> {
         }
     }
 
-    fn alloc(&mut self) {
-        let pages = match self.rng.below(40) {
-            0 => 65 + self.rng.below(300),
+    fn alloc(&mut self, rng: &mut Rng, fails: bool) {
+        let pages = match rng.below(40) {
+            0 => 65 + rng.below(300),
             1 => 64,
-            _ => 1 + self.rng.below(20),
+            _ => 1 + rng.below(20),
         };
-        let (context, cpu) = (self.context(), self.cpu());
-        let lane = self.rng.below(4) as usize;
+        let (context, cpu) = (any_context(rng), any_cpu(rng));
+        let lane = rng.below(4) as usize;
         let got = match self.lanes.get_mut(lane) {
             Some(Some(lane)) => lane.alloc_in(context, pages),
             Some(None) | None => self.blocks.alloc_in(context, cpu, pages),
         };
-        self.got(context, pages, got);
+        self.got(context, pages, got, fails);
     }
 
     /// Unmaps what is out somewhere, to be freed.
-    fn take(&mut self) -> Option<(Va, u64)> {
-        let at = self.rng.below(self.out.len().max(1) as u64) as usize;
+    fn take(&mut self, rng: &mut Rng) -> Option<(Va, u64)> {
+        let at = rng.below(self.out.len().max(1) as u64) as usize;
         let (at, pages) = (!self.out.is_empty()).then(|| self.out.swap_remove(at))?;
         self.machine.unmap(range(at, pages));
         Some((at, pages))
     }
 
-    fn free(&mut self) {
-        let Some((at, pages)) = self.take() else { return };
-        let (context, cpu, lane) = (self.context(), self.cpu(), self.rng.below(4) as usize);
+    fn free(&mut self, rng: &mut Rng) {
+        let Some((at, pages)) = self.take(rng) else { return };
+        let (context, cpu, lane) = (any_context(rng), any_cpu(rng), rng.below(4) as usize);
         // A free succeeds whatever memory does (SP3); another one is an error.
         for is_first in [true, false] {
             let got = match self.lanes.get_mut(lane) {
@@ -125,45 +112,15 @@ impl<C: Config> Run<'_, '_, C> {
         }
     }
 
-    fn lane(&mut self) {
-        let (at, cpu) = (self.rng.below(2) as usize, self.cpu());
+    fn lane(&mut self, rng: &mut Rng, fails: bool) {
+        let (at, cpu) = (rng.below(2) as usize, any_cpu(rng));
         if self.lanes[at].take().is_some() {
             return;
         }
         match self.blocks.lane(cpu) {
             Ok(lane) => self.lanes[at] = Some(lane),
-            Err(BlockError::NoTable) => self.no_memory(),
+            Err(BlockError::NoTable) => self.no_memory(fails),
             Err(other) => panic!("{other}"),
-        }
-    }
-
-    fn step(&mut self) {
-        match self.rng.below(200) {
-            0 | 1 => {
-                // Memory fails after a few more slabs and tables, or is there again.
-                self.fails = !self.fails;
-                let (slabs, tables) =
-                    if self.fails { (self.rng.below(3), self.rng.below(3)) } else { (u64::MAX, u64::MAX) };
-                self.machine.refuse_after(slabs, tables);
-            }
-            2 => {
-                let late = self.rng.below(2) == 0;
-                self.machine.set_flushing(if late { Flushing::WhenTold } else { Flushing::AtOnce });
-            }
-            3..=6 => self.machine.complete_flushes(),
-            7 => _ = self.blocks.tick(),
-            8 => _ = self.blocks.shrink(),
-            9 => _ = self.blocks.unmap_aliases(),
-            10 => _ = self.blocks.space().purge(Purge::Full),
-            11 => {
-                let cpu = self.cpu();
-                let which = (self.rng.below(2) == 0).then_some(cpu);
-                self.blocks.drain_lanes(which);
-            }
-            12 => self.lane(),
-            // In turns, more and less is out.
-            way if way % 100 < 50 + self.wave() => self.alloc(),
-            _ => self.free(),
         }
     }
 
@@ -173,7 +130,37 @@ impl<C: Config> Run<'_, '_, C> {
     }
 }
 
-fn run<C: Config>(seed: u64, ops: u64, elsewhere: bool) -> Met {
+impl<C: Config> Soak for Run<'_, '_, C> {
+    fn step(&mut self, rng: &mut Rng, fails: bool) {
+        self.met.out = self.met.out.max(self.out.len() as u64);
+        match rng.below(200) {
+            2 => {
+                let late = rng.below(2) == 0;
+                self.machine.set_flushing(if late { Flushing::WhenTold } else { Flushing::AtOnce });
+            }
+            3..=6 => self.machine.complete_flushes(),
+            7 => _ = self.blocks.tick(),
+            8 => _ = self.blocks.shrink(),
+            9 => _ = self.blocks.unmap_aliases(),
+            10 => _ = self.blocks.space().purge(Purge::Full),
+            11 => {
+                let cpu = any_cpu(rng);
+                let which = (rng.below(2) == 0).then_some(cpu);
+                self.blocks.drain_lanes(which);
+            }
+            12 => self.lane(rng, fails),
+            // In turns, more and less is out.
+            way if way % 100 < 50 + self.wave() => self.alloc(rng, fails),
+            _ => self.free(rng),
+        }
+    }
+
+    fn walk(&self) -> Result<(), Broken> {
+        self.blocks.validate()
+    }
+}
+
+fn run<C: Config>(seed: u64, elsewhere: bool) -> Met {
     let machine = SimMachine::new(CPUS);
     machine.drain_elsewhere(elsewhere);
     machine.set_online(1);
@@ -181,40 +168,29 @@ fn run<C: Config>(seed: u64, ops: u64, elsewhere: bool) -> Met {
     let space = VmapSpace::new(extent, extent, &machine).unwrap();
     let blocks = Blocks::<_, C>::new(space, &machine).unwrap();
     machine.set_online(CPUS);
-    let mut run = Run {
-        machine: &machine,
-        blocks: &blocks,
-        lanes: [None, None],
-        rng: Rng::new(seed),
-        out: Vec::new(),
-        fails: false,
-        met: Met::default(),
-    };
-    for op in 0..ops {
-        run.step();
-        if op % 997 == 0 {
-            assert_eq!(blocks.validate(), Ok(()), "seed {seed}, operation {op}");
+    let met = {
+        let (machine, blocks) = (&machine, &blocks);
+        let mut run = Run { machine, blocks, lanes: [None, None], out: Vec::new(), met: Met::default() };
+        soak::run(&mut run, machine, seed);
+        while !run.out.is_empty() {
+            run.free(&mut Rng::new(seed));
         }
-        run.met.out = run.met.out.max(run.out.len() as u64);
-    }
-    // Memory is there again, and nothing remembers that it was not.
-    machine.refuse_after(u64::MAX, u64::MAX);
-    run.fails = false;
-    while let Some((at, pages)) = run.take() {
-        blocks.free(0, at, pages).unwrap();
-    }
-    run.lanes = [None, None];
-    blocks.shrink();
-    assert_eq!((blocks.stats().blocks, blocks.present(), blocks.validate()), (0, 0, Ok(())));
-    let all = blocks.space().alloc(0, &Request::pages(PAGES).unwrap()).unwrap();
-    assert_eq!((all.range(), machine.map(extent)), (extent, Ok(())));
-    run.met
+        run.lanes = [None, None];
+        blocks.shrink();
+        assert_eq!((blocks.stats().blocks, blocks.present(), blocks.validate()), (0, 0, Ok(())));
+        let all = blocks.space().alloc(0, &Request::pages(PAGES).unwrap()).unwrap();
+        assert_eq!((all.range(), machine.map(extent)), (extent, Ok(())));
+        run.met
+    };
+    drop(blocks);
+    assert_eq!(machine.allocated(), 0, "memory is lost");
+    met
 }
 
 fn runs<C: Config>(first: u64) {
     let mut met = Met::default();
-    for seed in 0..seeds().div_ceil(3) {
-        let one = run::<C>(first + 3 * seed, OPS, seed % 2 == 1);
+    for seed in 0..soak::seeds(4).div_ceil(3) {
+        let one = run::<C>(first + 3 * seed, seed % 2 == 1);
         met.no_memory += one.no_memory;
         met.would_block += one.would_block;
         met.no_space += one.no_space;

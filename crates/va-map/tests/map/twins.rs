@@ -1,10 +1,12 @@
 //! The map and its twin, side by side through random calls: areas, mappings, sizes, wrong calls, refusals.
 use proptest::prelude::*;
-use va_base::{Align, Va, VaRange};
+use va_base::{Align, Broken, Va, VaRange};
 use va_map::{AreaRequest, Fill, FreeError, Guard, Kind, Leaves, MapSpace, Piece};
 use va_sim::machine::{Flushing, SimMachine};
 use va_sim::map_model::MapModel;
+use va_sim::op::Rng;
 use va_sim::pages::{Arm, Ask, FOREIGN, Ladder, One, Short, SimPages};
+use va_sim::soak::{self, Soak};
 use va_space::VmapSpace;
 
 #[derive(Clone, Debug)]
@@ -79,7 +81,19 @@ impl<C: va_block::Config, L: Ladder> Rig<'_, '_, C, L> {
         if self.refusing { Ok(()) } else { Err(format!("refused without a reason: {error}")) }
     }
 
-    fn step(&mut self, op: &Op) -> Result<(), String> {
+    /// Frees everything, and checks that all pages are the source's again.
+    fn free_all(&mut self) -> Result<(), String> {
+        self.call(&Op::RunDeferred)?;
+        for kind in [Kind::Vmalloc, Kind::Vmap, Kind::Block, Kind::Ram] {
+            while !self.model.starts(kind).is_empty() {
+                let freed = Op::Unmap { kind, nth: 0, wrong: 0 };
+                self.call(if kind == Kind::Vmalloc { &Op::Vfree { nth: 0 } } else { &freed })?;
+            }
+        }
+        if self.pages.lent() == 0 { Ok(()) } else { Err(format!("{} pages are lent", self.pages.lent())) }
+    }
+
+    fn call(&mut self, op: &Op) -> Result<(), String> {
         match op {
             Op::Vmalloc { bytes, more, align_log2, huge, zeroed } => {
                 let request = AreaRequest {
@@ -243,16 +257,10 @@ fn run<C: va_block::Config, L: Ladder>(ops: &[Op]) -> Result<(), String> {
     let (model, deferred) = (MapModel::default(), Vec::new());
     let mut rig = Rig { machine: &machine, pages: &pages, map, model, deferred, refusing: false };
     for (at, op) in ops.iter().enumerate() {
-        let done = rig.step(op).and_then(|()| rig.model.compare(&rig.map, rig.pages));
+        let done = rig.call(op).and_then(|()| rig.model.compare(&rig.map, rig.pages));
         done.map_err(|error| format!("{error}, at {at}: {op:?}"))?;
     }
-    // All of it goes back.
-    rig.step(&Op::RunDeferred)?;
-    for at in rig.model.starts(Kind::Vmalloc) {
-        rig.map.vfree(at).unwrap();
-    }
-    assert_eq!(rig.pages.lent(), 0);
-    Ok(())
+    rig.free_all()
 }
 
 proptest! {
@@ -275,101 +283,92 @@ proptest! {
     }
 }
 
-/// Numbers without a pattern (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % end
-    }
-
-    fn op(&mut self) -> Op {
-        let (nth, zeroed) = (self.below(1 << 30) as usize, self.below(2) == 0);
-        let most = if self.below(8) == 0 { 100_000 } else { 12_000 };
-        let bytes = 1 + self.below(most);
-        let frames = |random: &mut Self, count: u64| (0..count).map(|_| random.below(6)).collect();
-        match self.below(24) {
-            0..7 => Op::Vmalloc {
-                bytes,
-                more: self.below(2) * self.below(30_000),
-                align_log2: 10 + self.below(6) as u32,
-                huge: self.below(2) == 0,
-                zeroed,
-            },
-            7..11 => Op::Vfree { nth },
-            11..13 => Op::VfreeAtomic { nth },
-            13 => Op::RunDeferred,
-            14 => Op::Protect { nth },
-            15..18 => Op::Vrealloc { nth, bytes, zeroed },
-            18 => {
-                let count = 1 + self.below(9);
-                Op::Map { kind: Kind::Vmap, frames: frames(self, count) }
-            }
-            19 => {
-                let count = 1 + self.below(9);
-                Op::Map { kind: Kind::Block, frames: frames(self, count) }
-            }
-            20 => Op::Unmap { kind: Kind::Vmap, nth, wrong: 0 },
-            21 => Op::Unmap { kind: Kind::Block, nth, wrong: 0 },
-            22 => Op::Write { nth, place: self.below(1 << 20), byte: 1 },
-            _ => Op::Flush { full: self.below(50) == 0 },
+fn random_op(rng: &mut Rng) -> Op {
+    let (nth, zeroed) = (rng.below(1 << 30) as usize, rng.below(2) == 0);
+    let most = if rng.below(8) == 0 { 100_000 } else { 12_000 };
+    let bytes = 1 + rng.below(most);
+    let frames = |rng: &mut Rng, count: u64| (0..count).map(|_| rng.below(6)).collect();
+    match rng.below(24) {
+        0..7 => Op::Vmalloc {
+            bytes,
+            more: rng.below(2) * rng.below(30_000),
+            align_log2: 10 + rng.below(6) as u32,
+            huge: rng.below(2) == 0,
+            zeroed,
+        },
+        7..11 => Op::Vfree { nth },
+        11..13 => Op::VfreeAtomic { nth },
+        13 => Op::RunDeferred,
+        14 => Op::Protect { nth },
+        15..18 => Op::Vrealloc { nth, bytes, zeroed },
+        18 | 19 => {
+            let (kind, count) = ([Kind::Vmap, Kind::Block][rng.below(2) as usize], 1 + rng.below(9));
+            Op::Map { kind, frames: frames(rng, count) }
         }
+        20 => Op::Unmap { kind: Kind::Vmap, nth, wrong: 0 },
+        21 => Op::Unmap { kind: Kind::Block, nth, wrong: 0 },
+        22 => Op::Write { nth, place: rng.below(1 << 20), byte: 1 },
+        _ => Op::Flush { full: rng.below(50) == 0 },
     }
 }
 
-/// Random calls with memory that fails for a while, then not; an area at most for each ten of the source's pages.
-fn long_run(seed: u64, calls: u64) -> Result<(), String> {
-    let machine = SimMachine::new(2);
-    let pages = SimPages::<Short>::with_ladder(&machine, 2000);
-    let window = VaRange::from_pages(0x10, 0x2010).unwrap();
-    let space = VmapSpace::new(window, window, &machine).unwrap();
-    let map = MapSpace::<_, va_block::config::Default, _>::new(space, &machine, &pages).unwrap();
-    let (model, deferred) = (MapModel::default(), Vec::new());
-    let mut rig = Rig { machine: &machine, pages: &pages, map, model, deferred, refusing: false };
-    let mut random = Random(seed);
-    for call in 0..calls {
-        if call % 500 == 0 {
-            let failing = call / 500 % 3 == 1;
-            let grants = |random: &mut Random| if failing { random.below(40) } else { u64::MAX };
-            for what in [Ask::Pages, Ask::HugePage, Ask::TablePage, Ask::HugeLeaf] {
-                pages.refuse_after(what, grants(&mut random));
-            }
-            machine.refuse_after(grants(&mut random), grants(&mut random));
-            if failing {
-                pages.drop_tables();
-            }
-            rig.refusing = failing;
-        }
-        let op = random.op();
-        let busy = rig.model.starts(Kind::Vmalloc).len() + rig.model.starts(Kind::Vmap).len();
-        let full = busy > 60 || pages.lent() > 700;
-        let op = match op {
-            Op::Vmalloc { .. } | Op::Map { .. } | Op::Vrealloc { .. } if full => {
-                Op::Vfree { nth: random.0 as usize }
+impl<C: va_block::Config, L: Ladder> Soak for Rig<'_, '_, C, L> {
+    /// An area at most for each ten of the source's pages.
+    fn step(&mut self, rng: &mut Rng, fails: bool) {
+        self.refusing = fails;
+        let busy = self.model.starts(Kind::Vmalloc).len() + self.model.starts(Kind::Vmap).len();
+        let op = match random_op(rng) {
+            Op::Vmalloc { .. } | Op::Map { .. } | Op::Vrealloc { .. }
+                if busy > 60 || self.pages.lent() > 700 =>
+            {
+                Op::Vfree { nth: rng.below(1 << 30) as usize }
             }
             op => op,
         };
-        rig.step(&op).map_err(|error| format!("{error}, at {call} of seed {seed}: {op:?}"))?;
-        if call % 5000 == 4999 {
-            rig.model
-                .compare(&rig.map, &pages)
-                .map_err(|error| format!("{error}, at {call} of seed {seed}"))?;
+        if let Err(wrong) = self.call(&op) {
+            panic!("{wrong}: {op:?}");
         }
-        if call % 1000 == 999 {
-            rig.map.shrink();
+        if rng.below(1000) == 0 {
+            self.map.shrink();
         }
     }
-    rig.model.compare(&rig.map, &pages)
+
+    fn set_fails(&mut self, rng: &mut Rng, fails: bool) {
+        for what in [Ask::Pages, Ask::HugePage, Ask::TablePage, Ask::HugeLeaf] {
+            self.pages.refuse_after(what, if fails { rng.below(40) } else { u64::MAX });
+        }
+        if fails {
+            self.pages.drop_tables();
+        }
+    }
+
+    fn walk(&self) -> Result<(), Broken> {
+        assert_eq!(self.model.compare(&self.map, self.pages), Ok(()));
+        self.map.validate()
+    }
+}
+
+/// Random calls while memory, pages and page tables fail for a time, then not.
+fn long_run<C: va_block::Config, L: Ladder>(seed: u64) {
+    let machine = SimMachine::new(2);
+    let pages = SimPages::<L>::with_ladder(&machine, 2000);
+    let window = VaRange::from_pages(0x10, 0x2010).unwrap();
+    let space = VmapSpace::new(window, window, &machine).unwrap();
+    let map = MapSpace::<_, C, _>::new(space, &machine, &pages).unwrap();
+    let (model, deferred) = (MapModel::default(), Vec::new());
+    let mut rig = Rig { machine: &machine, pages: &pages, map, model, deferred, refusing: false };
+    soak::run(&mut rig, &machine, seed);
+    rig.free_all().unwrap();
+    drop(rig.map);
+    assert_eq!(machine.allocated(), 0, "memory is lost");
 }
 
 #[test]
 fn sp4_random_calls_while_memory_fails_for_a_while() {
-    // Ten million calls are 400 seeds.
-    let seeds = std::env::var("VMALLOC_SOAK_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
-    for seed in 0..seeds {
-        assert_eq!(long_run(seed, 25_000), Ok(()));
-    }
+    (0..soak::seeds(2).div_ceil(2)).for_each(long_run::<va_block::config::Default, Short>);
+}
+
+#[test]
+fn sp4_random_calls_while_memory_fails_for_a_while_under_policies_of_linux() {
+    (0..soak::seeds(2).div_ceil(2)).for_each(long_run::<va_block::config::Linux64, Arm>);
 }

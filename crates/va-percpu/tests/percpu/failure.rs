@@ -1,14 +1,13 @@
-//! Random operations on per-CPU memory while memory fails for a time, and then does not: nothing is lost, and all is served again.
-//!
-//! `VMALLOC_SOAK_SEEDS` says how many seeds are run, each 20,000 operations on each of four policies: 128 are ten million.
+//! Random operations on per-CPU memory while memory fails for a time, then not: nothing is lost, all is served again, and all
+//! memory is back at the end. `va_sim::soak` has the driver.
 
+use va_base::Broken;
 use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
-use va_percpu::{Config, Request};
+use va_percpu::{AllocError, Config, Request, Sizes};
+use va_sim::machine::SimMachine;
 use va_sim::op::Rng;
-use va_sim::percpu::{Op, Rig};
-
-/// Operations of a seed.
-const OPS: u32 = 20_000;
+use va_sim::percpu::{Op, Rig, SIZES};
+use va_sim::soak::{self, Soak};
 
 fn op(rng: &mut Rng) -> Op {
     let (word, shifts) = (rng.below(1 << 32) as u32, if rng.below(4) == 0 { 13 } else { 6 });
@@ -31,27 +30,59 @@ fn op(rng: &mut Rng) -> Op {
     }
 }
 
-fn live<C: Config>(seed: u64) {
-    let mut rng = Rng::new(seed);
-    let mut rig: Rig<C> = Rig::new();
-    for nth in 0..OPS {
-        // Of every 1,000 operations some hundreds meet failures, of the backend or of the platform, after a few calls.
-        match nth % 1000 {
-            300 => rig.space.backend().refuse_after(rng.below(6)),
-            500 => rig.space.machine().refuse_after(rng.below(4), rng.below(4)),
-            700 => {
-                rig.space.backend().refuse_after(u64::MAX);
-                rig.space.machine().refuse_after(u64::MAX, u64::MAX);
+/// The smallest unit: no record of a chunk is longer than a page.
+const SMALL: Sizes = Sizes { unit: 32 << 10, atom: 32 << 10, alloc: 64 << 10, ..SIZES };
+/// Objects above which allocs give way to frees.
+const LIVE_MAX: usize = 600;
+
+struct Run<C: Config> {
+    rig: Rig<C, &'static SimMachine>,
+    /// Requests that failed for want of memory.
+    failed: u64,
+}
+
+impl<C: Config> Soak for Run<C> {
+    fn step(&mut self, rng: &mut Rng, fails: bool) {
+        let next = match op(rng) {
+            Op::Alloc { .. } if self.rig.live().len() > LIVE_MAX => Op::Free(rng.below(1 << 32) as u32),
+            next => next,
+        };
+        match self.rig.apply(next) {
+            Some(
+                error @ (AllocError::NoMeta { .. }
+                | AllocError::NoChunk { .. }
+                | AllocError::NotPopulated { .. }),
+            ) => {
+                assert!(fails, "memory is there: {next:?}: {error}");
+                self.failed += 1;
             }
-            _ => {}
-        }
-        rig.apply(op(&mut rng));
-        if nth % 997 == 0 {
-            rig.space.validate().unwrap();
+            Some(AllocError::NoneInReach { .. }) => {
+                assert!(matches!(next, Op::Alloc { atomic: true, .. }), "{next:?} may wait");
+            }
+            Some(AllocError::ReservedFull { .. }) => {
+                assert!(matches!(next, Op::Alloc { reserved: true, .. }), "{next:?}");
+            }
+            Some(error) => panic!("{next:?}: {error}"),
+            None => {}
         }
     }
-    rig.space.backend().refuse_after(u64::MAX);
-    rig.space.machine().refuse_after(u64::MAX, u64::MAX);
+
+    fn set_fails(&mut self, rng: &mut Rng, fails: bool) {
+        self.rig.space.backend().refuse_after(if fails { rng.below(6) } else { u64::MAX });
+    }
+
+    fn walk(&self) -> Result<(), Broken> {
+        self.rig.space.validate()
+    }
+}
+
+fn live<C: Config>(seed: u64) {
+    let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
+    let mut run: Run<C> = Run { rig: Rig::on(machine, SMALL), failed: 0 };
+    let fresh = run.rig.space.stats();
+    soak::run(&mut run, machine, seed);
+    assert!(run.failed > 0, "nothing failed");
+    let mut rig = run.rig;
     // All is served again, from new chunks if need be.
     for _ in 0..40 {
         rig.alloc(&Request::new(32_768, 4096)).unwrap();
@@ -63,17 +94,35 @@ fn live<C: Config>(seed: u64) {
     rig.space.validate().unwrap();
     let stats = rig.space.stats();
     assert!(stats.chunks <= 3 && stats.slabs == 0, "{stats:?}");
+    // Each chunk is wholly free.
+    let chunks = u64::from(stats.chunks - fresh.chunks) * u64::from(SMALL.unit);
+    assert_eq!(stats.free_bytes, fresh.free_bytes + chunks, "{stats:?}");
+    drop(rig);
+    assert_eq!(machine.allocated(), 0, "memory is lost");
+}
+
+fn lives<C: Config>() {
+    (0..soak::seeds(4).div_ceil(4)).for_each(live::<C>);
 }
 
 #[test]
-fn what_fails_for_a_while_is_served_afterwards() {
-    let seeds = std::env::var("VMALLOC_SOAK_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2);
-    for seed in 0..seeds {
-        live::<Ours>(seed);
-        live::<Runs>(seed);
-        live::<Scan>(seed);
-        live::<Linux612>(seed);
-    }
+fn ours_serves_afterwards_what_failed_for_a_while() {
+    lives::<Ours>();
+}
+
+#[test]
+fn runs_serve_afterwards_what_failed_for_a_while() {
+    lives::<Runs>();
+}
+
+#[test]
+fn a_scan_serves_afterwards_what_failed_for_a_while() {
+    lives::<Scan>();
+}
+
+#[test]
+fn linux_serves_afterwards_what_failed_for_a_while() {
+    lives::<Linux612>();
 }
 
 /// One script, in which the calls to the backend or to the platform fail from that of a number on, for ten operations. Returns whether

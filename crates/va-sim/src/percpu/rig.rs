@@ -3,7 +3,7 @@
 use super::SimChunks;
 use crate::machine::SimMachine;
 use std::collections::BTreeMap;
-use va_base::Va;
+use va_base::{Machine, Va};
 use va_percpu::engine::HintEngine;
 use va_percpu::{
     AllocError, Config, Context, FreeError, Geometry, Offset, PercpuSpace, Place, Request, Sizes,
@@ -67,11 +67,11 @@ pub struct Live {
     pub bytes: u32,
 }
 
-/// A space with policies `C`, and the objects that live.
+/// A space with policies `C` on a machine `M`, and the objects that live.
 #[derive(Debug)]
-pub struct Rig<C: Config> {
+pub struct Rig<C: Config, M: Machine = SimMachine> {
     /// The space.
-    pub space: PercpuSpace<SimMachine, SimChunks, C>,
+    pub space: PercpuSpace<M, SimChunks, C>,
     /// By address of the copy in the first unit.
     live: BTreeMap<u64, Live>,
     /// In the order in which they were given out.
@@ -88,14 +88,20 @@ impl<C: Config> Rig<C> {
 
     /// A space of any sizes.
     pub fn of(sizes: Sizes) -> Self {
+        Self::on(SimMachine::new(2), sizes)
+    }
+}
+
+impl<C: Config, M: Machine> Rig<C, M> {
+    /// A space of any sizes on a machine of the caller.
+    pub fn on(machine: M, sizes: Sizes) -> Self {
         let geometry = Geometry::new(sizes, BASE).expect("sizes that go together");
-        let space =
-            PercpuSpace::new(geometry, SimMachine::new(2), SimChunks::default()).expect("memory for records");
+        let space = PercpuSpace::new(geometry, machine, SimChunks::default()).expect("memory for records");
         Self { space, live: BTreeMap::new(), order: Vec::new(), dead: Vec::new() }
     }
 
     /// Objects that live.
-    pub fn live(&self) -> impl Iterator<Item = &Live> {
+    pub fn live(&self) -> impl ExactSizeIterator<Item = &Live> {
         self.live.values()
     }
 
@@ -106,17 +112,18 @@ impl<C: Config> Rig<C> {
             || self.live.range(at..at + u64::from(bytes)).next().is_some()
     }
 
-    /// Does something, and checks what came of it.
+    /// Does something, and checks what came of it. Returns the error of an alloc that failed.
     ///
     /// # Panics
     /// If it is not what must be.
-    pub fn apply(&mut self, op: Op) {
+    pub fn apply(&mut self, op: Op) -> Option<AllocError> {
+        let mut failed = None;
         match op {
             Op::Alloc { size, align, atomic, reserved } => {
                 let context = if atomic { Context::Atomic } else { Context::Sleeping };
                 let place = if reserved { Place::Reserved } else { Place::Anywhere };
                 let request = Request::new(size as usize, align as usize).context(context).place(place);
-                let _checked = self.alloc(&request);
+                failed = self.alloc(&request).err();
             }
             Op::Free(which) if !self.order.is_empty() => {
                 let at = self.order.swap_remove(which as usize % self.order.len());
@@ -144,6 +151,7 @@ impl<C: Config> Rig<C> {
         if *self.space.geometry().sizes() == SIZES {
             assert_eq!(stats.populated_pages, own + self.space.backend().populated() as u64);
         }
+        failed
     }
 
     /// Asks for an object, and checks that nobody else has what is given out, or that a refusal changed nothing.

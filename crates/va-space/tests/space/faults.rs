@@ -1,27 +1,25 @@
-//! Random operations on a space while memory fails for a while, then not, and flushes end later: no error but the right
-//! ones, no area lost, and everything works again as soon as memory is there.
-//!
-//! `cargo xtask soak` runs it with more seeds (`VMALLOC_SOAK_SEEDS`): two hundred are ten million operations.
+//! Random operations on a space and its magazines while memory fails for a time, then not, and flushes end later: no error
+//! but the right ones, no area lost, and all memory back at the end. `va_sim::soak` has the driver.
 
-use va_base::{Align, AllocError, Context, PAGE_SIZE, Pages, Request, VaRange};
+use va_base::{Align, AllocError, Broken, Context, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
+use va_sim::model::ModelIndex;
 use va_sim::op::Rng;
 use va_sim::small::Small;
+use va_sim::soak::{self, Soak};
 use va_space::config::{Default as Standard, Linux69, OneLock52, WithTrees};
-use va_space::{Area, Config, Purge, SpaceError, VmapSpace};
+use va_space::{Area, Config, Magazine, Purge, ReshapeError, SpaceError, State, VmapSpace};
+use va_tree::{Congruent, FreeIndex};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
 /// Pages of the space: five tables of the page map and more, so that tables fail, too.
 const PAGES: u64 = 1 << 13;
-/// Operations of one seed.
-const OPS: u64 = 50_000;
+const CPUS: u32 = 3;
+/// Two areas at a fixed distance: offsets and bytes.
+const PARTS: [(u64, u64); 2] = [(0, 8 * PAGE_SIZE), (64 * PAGE_SIZE, 4 * PAGE_SIZE)];
 
-fn seeds() -> u64 {
-    std::env::var("VMALLOC_SOAK_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(4)
-}
-
-/// What one run met.
-#[derive(Default)]
+/// The errors of one run.
+#[derive(Default, Debug)]
 struct Met {
     no_memory: u64,
     would_block: u64,
@@ -29,146 +27,259 @@ struct Met {
     occupied: u64,
 }
 
-struct Run<'a, C: Config> {
-    machine: &'a SimMachine,
-    space: VmapSpace<&'a SimMachine, C>,
-    rng: Rng,
-    areas: Vec<Area>,
-    /// Memory fails at the moment.
-    fails: bool,
+struct Run<'s, 'm, C: Config> {
+    machine: &'m SimMachine,
+    space: &'s VmapSpace<&'m SimMachine, C>,
+    magazines: [Option<Magazine<'s, &'m SimMachine, C>>; 3],
+    /// Each area that is allocated, with its handle if that is valid.
+    areas: Vec<(VaRange, Option<Area>)>,
+    /// There are more allocs than frees at the moment.
+    grows: bool,
     met: Met,
 }
 
-impl<C: Config> Run<'_, C> {
-    fn request(&mut self) -> Request {
-        let rng = &mut self.rng;
-        let size = match rng.below(20) {
-            0 => 200 + rng.below(400),
-            _ => 1 + rng.below(30),
-        };
-        let mut request = Request::pages(size).unwrap();
-        if rng.below(8) == 0 {
-            request = request.aligned(Align::new(PAGE_SIZE << rng.below(6)).unwrap());
-        }
-        if rng.below(8) == 0 {
-            let low = FIRST + rng.below(PAGES / 2);
-            request = request.within(VaRange::from_pages(low, low + PAGES / 2).unwrap());
-        }
-        if rng.below(3) == 0 { request.context(Context::Atomic) } else { request }
+fn context(rng: &mut Rng) -> Context {
+    if rng.below(3) == 0 { Context::Atomic } else { Context::Sleeping }
+}
+
+fn request(rng: &mut Rng) -> Request {
+    let size = match rng.below(20) {
+        0 => 200 + rng.below(400),
+        _ => 1 + rng.below(30),
+    };
+    let mut request = Request::pages(size).unwrap();
+    if rng.below(8) == 0 {
+        request = request.aligned(Align::new(PAGE_SIZE << rng.below(6)).unwrap());
+    }
+    if rng.below(8) == 0 {
+        let low = FIRST + rng.below(PAGES / 2);
+        request = request.within(VaRange::from_pages(low, low + PAGES / 2).unwrap());
+    }
+    request.context(context(rng))
+}
+
+impl<C: Config> Run<'_, '_, C> {
+    fn add(&mut self, range: VaRange, handle: Option<Area>) {
+        self.machine.map(range).unwrap();
+        self.areas.push((range, handle));
     }
 
-    fn got(&mut self, got: Result<Area, SpaceError>, waits: bool) {
-        match got {
-            Ok(area) => {
-                self.machine.map(area.range()).unwrap();
-                self.areas.push(area);
-            }
-            Err(SpaceError::NoTable | SpaceError::Index(AllocError::NoMeta { .. })) => {
-                assert!(self.fails, "memory is there");
+    fn failed(&mut self, error: SpaceError, waits: bool, fails: bool) {
+        match error {
+            SpaceError::NoTable | SpaceError::Index(AllocError::NoMeta { .. }) => {
+                assert!(fails, "memory is there");
                 self.met.no_memory += 1;
             }
-            Err(SpaceError::WouldBlock { .. }) => {
+            SpaceError::WouldBlock { .. } => {
                 assert!(!waits, "a caller that may sleep waits");
                 self.met.would_block += 1;
             }
-            Err(SpaceError::NoSpace { .. }) => self.met.no_space += 1,
-            Err(SpaceError::Index(AllocError::Occupied { .. })) => self.met.occupied += 1,
+            SpaceError::NoSpace { .. } => self.met.no_space += 1,
+            SpaceError::Index(AllocError::Occupied { .. }) => self.met.occupied += 1,
+            other => panic!("{other}"),
+        }
+    }
+
+    fn alloc(&mut self, rng: &mut Rng, fails: bool) {
+        let (request, cpu) = (request(rng), rng.below(6));
+        let at_hand = rng.below(8) == 0;
+        let got = match self.magazines.get_mut(cpu as usize) {
+            Some(Some(magazine)) if at_hand => magazine.try_alloc(&request),
+            Some(Some(magazine)) => magazine.alloc(&request),
+            Some(None) | None => self.space.alloc(cpu as u32 % CPUS, &request),
+        };
+        match got {
+            Ok(area) => self.add(area.range(), Some(area)),
+            Err(error) => {
+                // Linux's search may miss a hole for an aligned request, or one with a window.
+                let plain = request.align() == Align::PAGE && request.window().is_none();
+                let is_exact = (C::FAIL_FAST || plain) && request.waits() && !at_hand;
+                let full = is_exact && matches!(error, SpaceError::NoSpace { .. });
+                assert!(!full || !self.fits(&request), "{request:?} fits");
+                self.failed(error, request.waits(), fails);
+            }
+        }
+    }
+
+    /// Tells whether a request fits beside what is allocated.
+    fn fits(&self, request: &Request) -> bool {
+        let extent = self.space.extent();
+        let mut model = ModelIndex::new(extent, extent).unwrap();
+        for (range, _) in &self.areas {
+            let _fit = model.take(*range).unwrap();
+        }
+        model.would_fit(request).is_ok()
+    }
+
+    fn alloc_at(&mut self, rng: &mut Rng, fails: bool) {
+        let first = FIRST + rng.below(PAGES - 40);
+        let wanted = VaRange::from_pages(first, first + 1 + rng.below(40)).unwrap();
+        match self.space.alloc_at(wanted) {
+            Ok(area) => self.add(wanted, Some(area)),
+            Err(error) => {
+                let meets = |range: &VaRange| range.start() < wanted.end() && wanted.start() < range.end();
+                let occupied = matches!(error, SpaceError::Index(AllocError::Occupied { .. }));
+                assert!(!occupied || self.areas.iter().any(|(range, _)| meets(range)), "{wanted} is free");
+                self.failed(error, true, fails);
+            }
+        }
+    }
+
+    fn alloc_congruent(&mut self, fails: bool) {
+        match self.space.alloc_congruent(&Congruent::new(&PARTS, 4 * PAGE_SIZE).unwrap()) {
+            Ok(base) => PARTS.iter().for_each(|&(offset, bytes)| {
+                self.add(VaRange::from_size(base.checked_add(offset).unwrap(), bytes).unwrap(), None);
+            }),
+            Err(error) => self.failed(error, true, fails),
+        }
+    }
+
+    fn pick(&self, rng: &mut Rng) -> Option<usize> {
+        (!self.areas.is_empty()).then(|| rng.below(self.areas.len() as u64) as usize)
+    }
+
+    fn reshape(&mut self, rng: &mut Rng, fails: bool) {
+        let Some(at) = self.pick(rng) else { return };
+        let range = self.areas[at].0;
+        let (first, end) = range.whole_pages();
+        let done = match rng.below(3) {
+            0 if end - first > 1 => {
+                let cut = Va::from_page(first + 1 + rng.below(end - first - 1));
+                self.space.split(cut).map(|(low, high)| {
+                    self.areas[at] = (low, None);
+                    self.areas.push((high, None));
+                })
+            }
+            0 | 1 => self.space.join(range.start()).map(|joined| {
+                self.areas.retain(|(part, _)| !joined.encloses(*part));
+                self.areas.push((joined, None));
+            }),
+            _ => {
+                let grown = end - first + 1 + rng.below(9);
+                self.space.resize_at(range.start(), Pages::new(grown)).map(|grown| {
+                    self.machine.map(VaRange::new(range.end(), grown.end()).unwrap()).unwrap();
+                    self.areas[at] = (grown, None);
+                })
+            }
+        };
+        match done {
+            Ok(()) | Err(ReshapeError::Blocked { .. } | ReshapeError::BadSize { .. }) => {}
+            Err(ReshapeError::NoNeighbour { .. }) => {
+                assert!(self.areas.iter().all(|(below, _)| below.end() != range.start()), "{range}");
+            }
+            Err(ReshapeError::NoMeta(error)) => self.failed(error, true, fails),
             Err(other) => panic!("{other}"),
         }
     }
 
-    /// Unmaps an area that is out, and hands it over to be freed.
-    fn take(&mut self) -> Option<Area> {
-        let at = self.rng.below(self.areas.len().max(1) as u64) as usize;
-        let area = (!self.areas.is_empty()).then(|| self.areas.swap_remove(at))?;
-        self.machine.unmap(area.range());
-        Some(area)
+    /// Frees an area; that succeeds whatever memory does (SP3).
+    fn free(&mut self, rng: &mut Rng) {
+        let Some(at) = self.pick(rng) else { return };
+        let (range, handle) = self.areas.swap_remove(at);
+        let (context, cpu) = (context(rng), rng.below(6) as usize);
+        if rng.below(16) == 0 {
+            let detached = self.space.detach(range.start()).unwrap();
+            self.machine.unmap(range);
+            return self.space.release(context, detached);
+        }
+        self.machine.unmap(range);
+        match (self.magazines.get_mut(cpu), handle.filter(|_| rng.below(2) == 0)) {
+            (Some(Some(magazine)), Some(area)) => magazine.free_in(context, area).unwrap(),
+            (Some(Some(magazine)), None) => {
+                assert_eq!(magazine.free_at_in(context, range.start()), Ok(range));
+            }
+            (_, Some(area)) => self.space.free_in(context, area).unwrap(),
+            (_, None) => assert_eq!(self.space.free_at_in(context, range.start()), Ok(range)),
+        }
     }
 
-    fn step(&mut self) {
-        match self.rng.below(100) {
-            0 => {
-                // Memory fails after a few more slabs and tables, or is there again.
-                self.fails = !self.fails;
-                let (slabs, tables) =
-                    if self.fails { (self.rng.below(3), self.rng.below(3)) } else { (u64::MAX, u64::MAX) };
-                self.machine.refuse_after(slabs, tables);
-            }
-            1 => {
-                let late = self.rng.below(2) == 0;
-                self.machine.set_flushing(if late { Flushing::WhenTold } else { Flushing::AtOnce });
-            }
-            2..=4 => self.machine.complete_flushes(),
-            5 => _ = self.space.tick(),
-            6 => _ = self.space.drain(),
-            7 => {
-                let how = [Purge::Drain, Purge::Full, Purge::Aliases];
-                let how = how[self.rng.below(3) as usize];
-                let _purged = self.space.purge(how);
-            }
-            8 => _ = self.space.shrink(),
-            9 => {
-                let first = FIRST + self.rng.below(PAGES - 40);
-                let range = VaRange::from_pages(first, first + 1 + self.rng.below(40)).unwrap();
-                let got = self.space.alloc_at(range);
-                self.got(got, true);
-            }
-            10..=54 => {
-                let request = self.request();
-                let cpu = self.rng.below(3) as u32;
-                let got = self.space.alloc(cpu, &request);
-                self.got(got, request.waits());
-            }
-            way => {
-                let Some(area) = self.take() else { return };
-                let range = area.range();
-                // A free succeeds whatever memory does (SP3).
-                match way % 4 {
-                    0 => self.space.free(area).unwrap(),
-                    1 => self.space.free_in(Context::Atomic, area).unwrap(),
-                    2 => assert_eq!(self.space.free_at(range.start()), Ok(range)),
-                    _ => assert_eq!(self.space.free_at_in(Context::Atomic, range.start()), Ok(range)),
-                }
+    fn magazine(&mut self, rng: &mut Rng, fails: bool) {
+        let cpu = rng.below(u64::from(CPUS));
+        let magazine = &mut self.magazines[cpu as usize];
+        if magazine.take().is_none() {
+            match self.space.magazine(cpu as u32) {
+                Ok(made) => *magazine = Some(made),
+                Err(error) => self.failed(error, true, fails),
             }
         }
     }
 }
 
-fn run<C: Config>(seed: u64, ops: u64, elsewhere: bool) -> Met {
-    let machine = SimMachine::new(3);
-    machine.drain_elsewhere(elsewhere);
-    let extent = VaRange::from_pages(FIRST, FIRST + PAGES).unwrap();
-    let space = VmapSpace::new(extent, extent, &machine).unwrap();
-    let (areas, met) = (Vec::new(), Met::default());
-    let mut run = Run::<C> { machine: &machine, space, rng: Rng::new(seed), areas, fails: false, met };
-    for op in 0..ops {
-        run.step();
-        if op % 997 == 0 {
-            assert_eq!(run.space.validate(), Ok(()), "seed {seed}, operation {op}");
+impl<C: Config> Soak for Run<'_, '_, C> {
+    fn step(&mut self, rng: &mut Rng, fails: bool) {
+        match rng.below(200) {
+            0 | 1 => {
+                let late = rng.below(2) == 0;
+                self.machine.set_flushing(if late { Flushing::WhenTold } else { Flushing::AtOnce });
+            }
+            2..=7 => self.machine.complete_flushes(),
+            8 | 9 => _ = self.space.tick(),
+            10 | 11 => _ = self.space.drain(),
+            12 | 13 => {
+                let how = [Purge::Drain, Purge::Full, Purge::Aliases];
+                let _purged = self.space.purge(how[rng.below(3) as usize]);
+            }
+            14 => _ = self.space.shrink(),
+            15 => _ = self.space.shrink_index(rng.below(100) as usize),
+            16 => {
+                if let Err(error) = self.space.supply(rng.below(200)) {
+                    self.failed(error, true, fails);
+                }
+            }
+            17 => _ = self.space.drain_cpu(rng.below(u64::from(CPUS)) as u32),
+            18 | 19 => self.magazine(rng, fails),
+            20 | 21 => self.alloc_at(rng, fails),
+            22 => self.alloc_congruent(fails),
+            23..=28 => self.reshape(rng, fails),
+            29 if rng.below(8) == 0 => self.grows = !self.grows,
+            way if way < if self.grows { 130 } else { 100 } => self.alloc(rng, fails),
+            _ => self.free(rng),
         }
     }
-    // Memory is there again, and nothing remembers that it was not.
-    machine.refuse_after(u64::MAX, u64::MAX);
-    while let Some(area) = run.take() {
-        run.space.free(area).unwrap();
+
+    fn walk(&self) -> Result<(), Broken> {
+        let mut wanted: Vec<_> = self.areas.iter().map(|(range, _)| *range).collect();
+        wanted.sort_unstable_by_key(|range| range.start());
+        let busy = self.space.areas().filter(|seen| seen.state == State::Busy).map(|seen| seen.range);
+        assert!(busy.eq(wanted), "other areas are busy than were allocated");
+        self.space.validate()
     }
-    let all = run.space.alloc(0, &Request::pages(PAGES).unwrap()).unwrap();
-    assert_eq!((all.range(), machine.map(all.range())), (extent, Ok(())));
-    assert_eq!((run.space.validate(), run.space.lazy_pages()), (Ok(()), Pages::new(0)));
-    run.met
+}
+
+fn run<C: Config>(seed: u64, elsewhere: bool) -> Met {
+    let machine = SimMachine::new(CPUS);
+    machine.drain_elsewhere(elsewhere);
+    let extent = VaRange::from_pages(FIRST, FIRST + PAGES).unwrap();
+    let space = VmapSpace::<_, C>::new(extent, extent, &machine).unwrap();
+    let met = {
+        let (magazines, areas) = ([const { None }; 3], Vec::new());
+        let (machine, space, met) = (&machine, &space, Met::default());
+        let mut run = Run { machine, space, magazines, areas, grows: true, met };
+        soak::run(&mut run, machine, seed);
+        while !run.areas.is_empty() {
+            run.free(&mut Rng::new(seed));
+        }
+        let all = space.alloc(0, &Request::pages(PAGES).unwrap()).unwrap();
+        assert_eq!((all.range(), machine.map(extent)), (extent, Ok(())));
+        assert_eq!((space.validate(), space.lazy_pages()), (Ok(()), Pages::new(0)));
+        run.met
+    };
+    drop(space);
+    assert_eq!(machine.allocated(), 0, "memory is lost");
+    met
 }
 
 fn runs<C: Config>(first: u64) {
     let mut met = Met::default();
-    for seed in 0..seeds().div_ceil(4) {
-        let one = run::<C>(first + 4 * seed, OPS, seed % 2 == 1);
+    for seed in 0..soak::seeds(4).div_ceil(4) {
+        let one = run::<C>(first + 4 * seed, seed % 2 == 1);
         met.no_memory += one.no_memory;
         met.would_block += one.would_block;
         met.no_space += one.no_space;
         met.occupied += one.occupied;
     }
-    let least = met.no_memory.min(met.would_block).min(met.no_space).min(met.occupied);
-    assert!(least > 0, "{} {} {} {}", met.no_memory, met.would_block, met.no_space, met.occupied);
+    println!("{met:?}");
+    assert!(met.no_memory.min(met.would_block).min(met.no_space).min(met.occupied) > 0, "{met:?}");
 }
 
 #[test]
