@@ -136,6 +136,8 @@ pub(crate) struct Arena<O: Os> {
     host: Host<O>,
     reserved: Span,
     words: usize,
+    /// The address that the word of page 0 would have; it wraps.
+    words_at_0: usize,
     first: u64,
     pages: u64,
     /// Pages of the zone of small areas, which is the lower one.
@@ -157,6 +159,7 @@ impl<O: Os> Arena<O> {
             host: Host::NOWHERE,
             reserved: Span { at: 0, bytes: 0 },
             words: 0,
+            words_at_0: 0,
             first: 0,
             pages: 0,
             small: 0,
@@ -186,6 +189,7 @@ impl<O: Os> Arena<O> {
                         host,
                         reserved: Span { at, bytes: whole },
                         words: base - words,
+                        words_at_0: (base - words).wrapping_sub(base / PAGE_BYTES * WORD_BYTES),
                         first: (base / PAGE_BYTES) as u64,
                         pages,
                         small: pages / small_share / HUGE_PAGES * HUGE_PAGES,
@@ -336,12 +340,9 @@ impl<O: Os> Arena<O> {
     #[inline(always)]
     pub(crate) fn put_run(&self, run: &Run, word: Word) {
         debug_assert!(self.word(run.page).is_some(), "AR2: a run is above the frontier");
-        let index = run.page.wrapping_sub(self.first);
-        let place = with_exposed_provenance_mut::<u64>(self.words + index as usize * WORD_BYTES);
+        let place = with_exposed_provenance_mut(self.words_at_0.wrapping_add(run.page as usize * WORD_BYTES));
         // SAFETY: the word of a page below the frontier (AR2): readable and writable until the arena goes, aligned, and used as an atomic only.
-        let place = unsafe { AtomicU64::from_ptr(place) };
-        // Release, as in `put`.
-        place.store(word.bits(), Ordering::Release);
+        unsafe { AtomicU64::from_ptr(place) }.store(word.bits(), Ordering::Release);
     }
 
     /// What is said of a page.

@@ -48,7 +48,7 @@ const SMALL_SURPLUS_MAX: u64 = 256;
 /// Those from this size on are bounded by the size of the heap: 64 KiB.
 const MEDIUM_PAGES: u64 = 16;
 /// Runs that are taken from a place between two looks at the clock, and that come to a full place.
-const CLOCK_TAKES: u64 = 64;
+const CLOCK_TAKES: u64 = 128;
 const CLOCK_PUSHES: u64 = 8;
 /// Runs pushed out from which no more are, to make room.
 const ROOM_MAX: usize = 14;

@@ -41,7 +41,7 @@ pub struct Options {
     pub huge_pages: HugePages,
     /// How long freed memory is kept that nobody needs, about; 1 s by default. `None`: it stays until others need it. It goes back by a
     /// thread ([`background_thread`](Self::background_thread)) or, while there is none, 8 MiB at a time by the program's calls: frees that find a place
-    /// taken, areas that shrink, one cached allocation of 64. Who makes none of them keeps what he has. Not in the hardened profile.
+    /// taken, areas that shrink, one cached allocation of 128. Who makes none of them keeps what he has. Not in the hardened profile.
     pub decay: Option<Duration>,
     /// Whether a thread sees to [`decay`](Self::decay), so that an idle process keeps nothing: `true` by default. It is started when 16 MiB are
     /// kept. A process with a thread may not call `unshare(CLONE_NEWUSER)` and the like any more: it does before, or goes without.

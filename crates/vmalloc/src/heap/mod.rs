@@ -360,7 +360,11 @@ impl<O: Os> Heap<O> {
     /// If an area begins there, nobody refers to it any more.
     #[inline(always)]
     unsafe fn claim(&self, at: usize) -> Result<(Run, Word), FreeError> {
-        let Some((page, 0)) = self.arena.locate(at) else { return Err(self.refusal(at)) };
+        if !at.is_multiple_of(PAGE_BYTES) {
+            return Err(self.refusal(at));
+        }
+        // What is not in the arena has no word.
+        let page = (at / PAGE_BYTES) as u64;
         let Some(place) = self.arena.word(page) else { return Err(self.refusal(at)) };
         let word = Word::from_bits(place.load(Ordering::Relaxed));
         if !word.is_live() {

@@ -150,7 +150,7 @@ fn where_memory_becomes_short_all_goes_back_by_the_next_pairs_and_later_some_is_
         shim.set_available(bytes);
         shim.set_short(is_short);
         shim.pass(Duration::from_secs(300));
-        (0..64).for_each(|_| burst(&heap, 1, MIB));
+        (0..128).for_each(|_| burst(&heap, 1, MIB));
         assert_eq!(kept(&heap) <= 2 * MIB, want, "{bytes}: {:?}", heap.stats());
         assert!(want || kept(&heap) >= before);
         // Nothing is kept for long as long as it is so.

@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! ```text
-//!   a free that finds its place taken, an area that shrinks, one take of 64 ---> the clock
+//!   a free that finds its place taken, an area that shrinks, one take of 128 ---> the clock
 //!      the turn is over?   both zones are older by the turns that passed, and magazines are to be looked at;
 //!                          twice a second at most, the system is asked how much memory there is (`purge.rs`)
 //!      some magazines      those that served nobody for a quarter of the time: what they have is made dirty

@@ -14,7 +14,7 @@
 //! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, after a renewal, and once a chunk of per-CPU data |
 //! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed; when clean pages are shut |
 //! | [`Os::resident`] | `mincore` | when a hardened area is freed; before zeros are written over 64 KiB or more, or pages moved; once a block, when more seems to be kept than may be |
-//! | [`Os::now`] | `clock_gettime`, in the kernel's page | in slow frees, and one cached allocation of 64 |
+//! | [`Os::now`] | `clock_gettime`, in the kernel's page | in slow frees, and one cached allocation of 128 |
 //! | [`Os::available`] | `openat`, `read`, `close` | at 32 MiB more or less, and twice a second at most, in slow frees |
 //! | [`Os::random`] | `getrandom` | when a hardened allocator is made, and in a child of a fork |
 //!
