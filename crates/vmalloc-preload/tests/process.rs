@@ -104,6 +104,7 @@ fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
     for what in ["late", "early", "data", "big", "mlockall"] {
         everywhere("limits.c", &[what], &["", "threshold:4K"]);
     }
+    everywhere("limits.c", &["data"], &["hardened:true", "hardened:true,threshold:4K"]);
     let dir = tempfile::tempdir().unwrap();
     let impossible = compile(dir.path(), "limits.c");
     let output = run(preloaded(&impossible, "stats:true").arg("impossible"));
@@ -135,6 +136,16 @@ fn secrets_of_one_thread_are_not_given_to_another_where_that_is_wanted() {
 #[test]
 fn a_trim_gives_back_what_every_other_free_left() {
     everywhere("trim.c", &[], &["", "budget:0", "huge:never"]);
+}
+
+#[test]
+fn what_nobody_has_cannot_be_touched_in_the_hardened_profile_and_costs_a_fork_little() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "far.c");
+    run(&mut preloaded(&program, "hardened:true"));
+    for conf in ["hardened:true,threshold:4K", "hardened:true,threshold:64K"] {
+        run(preloaded(&program, conf).arg("fork"));
+    }
 }
 
 /// A control group of this process's own, with so many bytes of memory, if one can be made here.

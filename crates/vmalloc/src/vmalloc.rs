@@ -109,7 +109,7 @@ pub enum Profile {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hardened {
     /// Address space in which areas are placed at random, in bytes; more if more than a quarter of it is taken, less where the
-    /// system refuses it. 16 GiB by default: a small area is at one of 2^21.6 places or more.
+    /// system refuses it. 16 GiB by default: a small area is in one of 2^13 tables of 2^9 pages, of which 16 are in use at a time.
     pub window_bytes: usize,
     /// Address space of freed areas that nobody is given yet, in bytes. 1 GiB by default.
     pub quarantine_bytes_max: usize,
@@ -509,7 +509,7 @@ impl Vmalloc {
     pub fn shut(&self) -> usize {
         match self.part() {
             Part::Ordinary(heap) => heap.shut() as usize * crate::PAGE_BYTES,
-            Part::Hardened(_) => 0,
+            Part::Hardened(hard) => hard.trim() as usize * crate::PAGE_BYTES,
         }
     }
 

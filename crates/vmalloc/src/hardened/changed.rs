@@ -6,6 +6,7 @@
 //! The one lock, to find an area. A handler of a signal that came in the midst of a call is not heard.
 
 use super::Hard;
+use super::granules::Closed;
 use super::tag::{State as Said, Tag};
 use super::window::{Room, address};
 use crate::PAGE_BYTES;
@@ -41,12 +42,11 @@ impl<O: Os> Hard<O> {
     /// It may not be writable, so it is not zeroed. Its pages go and access is taken away, as far as the system allows that.
     #[cold]
     pub(super) fn abandon_changed(&self, mut room: Room) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
         self.window.shut(&mut room);
-        let pages = room.pages();
         let mut state = self.state.lock();
         state.live -= 1;
-        state.live_pages -= pages;
-        state.retired_pages += pages + 2;
+        state.live_pages -= room.pages();
+        state.retired_pages += room.pages() + 2;
+        self.leave(&mut state, &mut room, Closed::Whole { shut: false });
     }
 }

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | a byte past the end, read or written | fault, where the alignment lets the area end with its page; else as the next |
 //! | bytes beside the area in its pages, written | the canary there tells at the free, which aborts: offset of the first bad byte |
-//! | a page or more past the end, or before the start | fault, at the next page; farther away whatever is there: mostly nobody, and who comes next reads zeros |
+//! | a page or more past the end, or before the start | fault, at the next page, and farther away but in another area or a warm room, which is cleared again |
 //! | use after free | fault, for as long as the area is in quarantine, and after that until others get its addresses |
 //! | double free, free of what is no area | abort, with what is known of the address |
 //! | what others wrote, read | never: what is given out is zeros, but for the canary beside it |
@@ -22,7 +22,8 @@
 //! without a fault (a **warm** room). So a pair costs a handful of system calls, and no page faults; where pages cannot be moved,
 //! they are dropped, and the next owner faults for his.
 //!
-//! What is beside an area is the [window](window), where it is [places](places), what nobody can guess [secret](secret).
+//! What is beside an area is the [window](window), where it is [places](places), what nobody can guess [secret](secret). The parts of the
+//! window that are open are [granules](granules).
 //!
 //! # Invariants
 //! - **HD1 first** a tag says live only at the first page of a live area, so a free is judged by one word.
@@ -32,7 +33,8 @@
 //! SP3 and SP4 are the house's (ARCHITECTURE.md). What a mistake of the caller's leads to is not an error here.
 //!
 //! # Locking
-//! One lock, for where things are. System calls are made without it where a pair goes its usual way; under it where the window
+//! One lock, for where things are. System calls are made without it where a pair goes its usual way. Under it granules are opened and
+//! closed, which hold no pages but the ends of one large area. So are they where the window
 //! becomes larger or records are brought, and where all warm rooms are closed, up to 64 of them with a call or two each: by a trim, for
 //! want of addresses, and by protection for want of mappings.
 //! A child of a fork has lost what other threads of its parent had in hand at that moment: addresses, and their pages, until it ends.
@@ -42,6 +44,8 @@
 
 mod changed;
 mod fork;
+mod granules;
+mod info;
 mod known;
 mod owned;
 mod places;
@@ -50,6 +54,8 @@ mod secret;
 mod tag;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_granules;
 mod warm;
 mod window;
 
@@ -58,23 +64,25 @@ pub(crate) use owned::{Owned, Plan};
 
 use crate::PAGE_BYTES;
 use crate::error::{AllocError, FreeError, ResizeError};
-use crate::heap::Stats;
 use crate::lock::Mutex;
-use crate::os::Os;
+use crate::os::{Call, Errno, Os};
 use crate::records::Host;
 use core::alloc::Layout;
-use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
+use granules::{Closed, Entry, Granules};
 use places::{NoPlace, Places};
 use quarantine::{Held, Quarantine};
 use secret::{Canary, Draw};
 use tag::{State as Said, Tag};
+use va_base::VaRange;
 use warm::Warm;
 use window::{Room, Wall, Window, address, into_pointer};
 
 /// Ranges that are given back in one go.
 const BATCH: usize = 32;
+/// Draws of a place before the next hole is taken.
+const TRIES: u32 = 32;
 /// The window is this many times what is taken in it, if there is so much.
 const SPARSE: u64 = 4;
 
@@ -98,6 +106,7 @@ pub(crate) struct Hard<O: Os> {
 /// Where things are.
 struct State<O: Os> {
     places: Places<O>,
+    granules: Granules,
     draw: Draw,
     quarantine: Quarantine,
     warm: Warm,
@@ -145,8 +154,12 @@ impl<O: Os> Hard<O> {
         if let Some(held) = state.warm.take(pages, align) {
             state.hits += 1;
             state.count_live(pages);
+            drop(state);
             // SAFETY: the warm rooms had it, and have it no longer.
-            return Ok(unsafe { Room::claim(held.page(), held.pages()) });
+            let mut room = unsafe { Room::claim(held.page(), held.pages()) };
+            // It is open, so somebody may have written there by mistake.
+            self.window.clear(&mut room);
+            return Ok(room);
         }
         if self.window.wall() == Wall::Protection && state.live + state.warm.rooms() >= self.rooms_max {
             self.cool(&mut state);
@@ -163,20 +176,65 @@ impl<O: Os> Hard<O> {
                 Err(NoPlace::NoRecords) => return Err(AllocError::NoRecords),
             }
         };
-        state.count_live(pages);
-        drop(state);
         // SAFETY: free in the space until a moment ago.
         let mut room = unsafe { Room::claim(page, pages) };
-        if let Err((call, errno)) = self.window.open(&mut room) {
-            let bytes = address(pages);
-            self.window.abandon(&mut room);
+        let refused = |(call, errno)| AllocError::Refused { call, errno, bytes: address(pages) };
+        let entry = self.enter(&mut state, &room).map_err(refused)?;
+        state.count_live(pages);
+        drop(state);
+        if let Err(error) = self.window.open(&mut room, entry) {
+            self.abandon(room);
             let mut state = self.state.lock();
             state.live -= 1;
             state.live_pages -= pages;
-            state.places.give([room.range()].into_iter());
-            return Err(AllocError::Refused { call, errno, bytes });
+            return Err(refused(error));
         }
         Ok(room)
+    }
+
+    /// Gives a room back that could not be opened.
+    fn abandon(&self, mut room: Room) {
+        self.window.abandon(&mut room);
+        let mut state = self.state.lock();
+        self.leave(&mut state, &mut room, Closed::Whole { shut: true });
+        self.give(&mut state, [room.range()].into_iter());
+    }
+
+    /// Opens what a room is in, which was just placed. On an error its addresses are given back.
+    fn enter(&self, state: &mut State<O>, room: &Room) -> Result<Entry, (Call, Errno)> {
+        if self.window.wall() == Wall::Protection {
+            return Ok(Entry::Fresh);
+        }
+        let entered = state.granules.enter(&self.window, room);
+        if entered.is_err() {
+            self.give(state, [room.range()].into_iter());
+        }
+        entered
+    }
+
+    /// Closes what a room was in that was closed, and what of it is not yet.
+    fn leave(&self, state: &mut State<O>, room: &mut Room, closed: Closed) {
+        let shut = match (self.window.wall(), closed) {
+            (Wall::Markers, _) => state.granules.leave(&self.window, room, closed),
+            (Wall::Protection, Closed::Whole { shut }) => shut,
+            (Wall::Protection, Closed::Inner) => true,
+        };
+        // Checks HD2: what stays open is zeros, and is counted.
+        if !shut {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives addresses back.
+    fn give(&self, state: &mut State<O>, ranges: impl Iterator<Item = VaRange>) {
+        let State { places, granules, .. } = state;
+        let markers = self.window.wall() == Wall::Markers;
+        let counted = |range: &VaRange| {
+            if markers {
+                granules.take_back(&self.window, *range);
+            }
+        };
+        places.give(ranges.inspect(counted));
     }
 
     /// Draws a place, in a window that is large enough.
@@ -188,8 +246,21 @@ impl<O: Os> Hard<O> {
             let _full = self.window.grow(want.checked_next_power_of_two().unwrap_or(most).min(most));
         }
         let (first, end) = (self.window.first(), self.window.first() + self.window.window_pages());
-        let State { places, draw, .. } = state;
-        places.take(draw, [first, end], pages, align)
+        let State { places, draw, granules, .. } = state;
+        if self.window.wall() == Wall::Protection {
+            return places.take(draw, [first, end], pages, align, TRIES);
+        }
+        // Where there are edges enough, one beside another.
+        let tries = if granules.is_crowded() { 0 } else { TRIES };
+        let taken = match granules.take(&self.window, places, draw, pages, align) {
+            Some(taken) => taken,
+            None => places.take(draw, [first, end], pages, align, tries),
+        };
+        let page = taken?;
+        if let Some(range) = VaRange::from_pages(page - 1, page + pages + 1) {
+            granules.give_out(&self.window, range);
+        }
+        Ok(page)
     }
 
     /// Takes back the area that begins at an address.
@@ -251,14 +322,12 @@ impl<O: Os> Hard<O> {
         let keeps = !tag.is_changed() && self.may_keep(&room);
         let mut next = if keeps { self.next_room(pages) } else { None };
         let moved = next.as_mut().map_or(0, |next| self.window.hand_over(&mut room, next));
-        self.close(&mut room);
-        if moved == 0
-            && let Some(mut unused) = next.take()
-        {
-            self.close(&mut unused);
-            self.state.lock().places.give([unused.range()].into_iter());
+        let closed = self.window.close(&mut room);
+        if let Some(mut unused) = next.take_if(|_| moved == 0) {
+            self.close_and_give(&mut unused);
         }
         let mut state = self.state.lock();
+        self.leave(&mut state, &mut room, closed);
         state.live -= 1;
         state.live_pages -= pages;
         state.purged += pages - moved;
@@ -286,22 +355,23 @@ impl<O: Os> Hard<O> {
     fn next_room(&self, pages: u64) -> Option<Room> {
         let mut state = self.state.lock();
         let page = self.place(&mut state, pages, 1).ok()?;
-        drop(state);
         // SAFETY: free in the space until a moment ago.
         let mut room = unsafe { Room::claim(page, pages) };
-        if self.window.open(&mut room).is_ok() {
+        let entry = self.enter(&mut state, &room).ok()?;
+        drop(state);
+        if self.window.open(&mut room, entry).is_ok() {
             return Some(room);
         }
-        self.window.abandon(&mut room);
-        self.state.lock().places.give([room.range()].into_iter());
+        self.abandon(room);
         None
     }
 
-    fn close(&self, room: &mut Room) {
-        // Checks HD2: what stays open is zeros, and is counted.
-        if !self.window.close(room) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Closes an open room that nobody has, and gives its addresses back.
+    fn close_and_give(&self, room: &mut Room) {
+        let closed = self.window.close(room);
+        let mut state = self.state.lock();
+        self.leave(&mut state, room, closed);
+        self.give(&mut state, [room.range()].into_iter());
     }
 
     /// Puts a closed room into the quarantine, and gives back what it pushes out.
@@ -339,7 +409,7 @@ impl<O: Os> Hard<O> {
         }
         // SAFETY: closed rooms that nobody has; they are only told by their ranges.
         let range = |held: &Held| unsafe { Room::claim(held.page(), held.pages()) }.range();
-        state.places.give(rooms.iter().map(range));
+        self.give(state, rooms.iter().map(range));
     }
 
     /// Closes the warm rooms; `false` if there were none.
@@ -348,10 +418,11 @@ impl<O: Os> Hard<O> {
         while let Some(held) = state.warm.pop() {
             // SAFETY: the warm rooms had it, and have it no longer.
             let mut room = unsafe { Room::claim(held.page(), held.pages()) };
-            self.close(&mut room);
             state.purged += held.pages();
-            state.places.give([room.range()].into_iter());
             any = true;
+            let closed = self.window.close(&mut room);
+            self.leave(state, &mut room, closed);
+            self.give(state, [room.range()].into_iter());
         }
         any
     }
@@ -360,10 +431,8 @@ impl<O: Os> Hard<O> {
     fn cool_one(&self, held: Held) {
         // SAFETY: the warm rooms had it, and have it no longer.
         let mut room = unsafe { Room::claim(held.page(), held.pages()) };
-        self.close(&mut room);
-        let mut state = self.state.lock();
-        state.purged += held.pages();
-        state.places.give([room.range()].into_iter());
+        self.close_and_give(&mut room);
+        self.state.lock().purged += held.pages();
     }
 
     /// Lets some of the quarantine go before its time; `false` if it is empty.
@@ -481,78 +550,8 @@ impl<O: Os> Hard<O> {
         let mut state = self.state.lock();
         let before = state.purged;
         self.cool(&mut state);
+        state.granules.rest(&self.window);
         state.purged - before
-    }
-
-    /// Counts.
-    pub(crate) fn stats(&self) -> Stats {
-        let state = self.state.lock();
-        Stats {
-            arena_bytes: self.window.extent().len_bytes() as usize,
-            committed_bytes: address(self.window.window_pages()),
-            live_bytes: address(state.live_pages),
-            cached_bytes: address(state.warm.pages()),
-            record_bytes: self.host.mapped_bytes(),
-            retired_bytes: address(state.retired_pages),
-            purged_bytes: state.purged * PAGE_BYTES as u64,
-            cache_hits: state.hits,
-            quarantined_bytes: address(state.quarantine.pages()),
-            quarantined_areas: state.quarantine.areas(),
-            refused_purges: self.refused.load(Ordering::Relaxed),
-            guards: state.live + state.warm.rooms(),
-            ..Stats::default()
-        }
-    }
-
-    /// Writes a line for each room, walls included, as `/proc/vmallocinfo` has them.
-    pub(crate) fn write_info(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        let mut from = self.window.first();
-        loop {
-            // Nothing is written under the lock: the writer may allocate here.
-            let Some(range) = self.state.lock().places.above(from) else { return Ok(()) };
-            let (page, end) = range.whole_pages();
-            let (start, stop) = (address(page), address(end));
-            write!(out, "{start:#018x}-{stop:#018x} {:>7}", stop - start)?;
-            match self.window.get(page + 1).state() {
-                Said::Live => writeln!(out, " pages={} vmalloc", end - page - 2)?,
-                Said::Quarantined => writeln!(out, " quarantined vm_area")?,
-                Said::Released | Said::Never => writeln!(out, " unpurged vm_area")?,
-            }
-            from = end;
-        }
-    }
-
-    /// Checks every invariant with full walks. Call it when nobody else calls.
-    #[cfg(test)]
-    pub(crate) fn validate(&self) -> Result<(), va_base::Broken> {
-        use va_base::{Broken, Va};
-        let state = self.state.lock();
-        state.places.validate()?;
-        if let Err((want, got)) = state.quarantine.check() {
-            return Err(Broken { rule: "HQ1", at: Va::ZERO, want, got });
-        }
-        if let Err((want, got)) = state.warm.check() {
-            return Err(Broken { rule: "HW1", at: Va::ZERO, want, got });
-        }
-        let (mut from, mut live, mut pages) = (self.window.first(), 0, 0);
-        while let Some(range) = state.places.above(from) {
-            let (page, end) = range.whole_pages();
-            let tag = self.window.get(page + 1);
-            if tag.state() == Said::Live {
-                live += 1;
-                let want = end - page - 2;
-                Broken::unless(tag.pages() == want, "HD1", range.start(), want, tag.pages())?;
-            }
-            let mut rest = (page..end).filter(|&other| other != page + 1);
-            let inside = rest.find(|&other| self.window.get(other).state() == Said::Live);
-            Broken::unless(inside.is_none(), "HD1", range.start(), 0, 1)?;
-            pages += end - page;
-            from = end;
-        }
-        Broken::unless(live == state.live, "HD3", Va::ZERO, state.live, live)?;
-        let counted = state.live_pages + 2 * state.live + state.quarantine.pages();
-        let counted = counted + state.warm.pages() + 2 * state.warm.rooms() + state.retired_pages;
-        Broken::unless(counted == pages, "HD3", Va::ZERO, counted, pages)
     }
 }
 

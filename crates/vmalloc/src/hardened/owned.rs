@@ -1,5 +1,6 @@
 //! A hardened allocator that somebody owns: made in its own records, gone with its owner.
 
+use super::granules::Granules;
 use super::places::Places;
 use super::quarantine::{Held, Quarantine};
 use super::secret::{Canary, Draw};
@@ -98,6 +99,8 @@ impl<O: Os> Owned<O> {
             return Err(CreateError::NoRecords);
         }
         state.draw = Draw::new(draw);
+        // A quarter of what there may be.
+        state.granules = Granules::new(host.os().mappings_max() / 4);
         state.quarantine = Quarantine::new(ring, pages(plan.quarantine_bytes_max));
         state.warm.allow(pages(plan.kept_bytes_max));
         hard.host = host;
@@ -120,6 +123,7 @@ impl<O: Os> State<O> {
         places: Places::EMPTY,
         #[cfg(loom)]
         places: Places::empty(),
+        granules: Granules::new(0),
         draw: Draw::new([0; 2]),
         quarantine: Quarantine::new(&mut [], 0),
         warm: Warm::new(0),

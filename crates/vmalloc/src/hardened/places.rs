@@ -1,16 +1,17 @@
 //! Where the next room goes: anywhere.
 //!
 //! # Theory
-//! Of all starts in the window that are aligned as asked, one is drawn, and drawn again if something is there. So every position at
+//! Of all starts in a window that are aligned as asked, one is drawn, and drawn again if something is there. The window is a bundle of
+//! [granules](super::granules) for a small room, and the whole one for others. So every position at
 //! which the room fits is as likely as any other, which a search for the next hole above would not give: there, who lies behind a long
 //! area would be found as often as that is long. The window is kept four times as large as what is taken in it, while the
 //! reservation lasts, so few draws are in vain, and the entropy is what the window has:
 //!
 //! ```text
-//!   bits = log2(window pages - taken pages - pages of the room and walls)      16 GiB, a quarter taken, small areas: 21.6
+//!   bits = log2(window pages - taken pages - pages of the room and walls)      16 GiB, a quarter taken, an area of 1 MiB: 21.6
 //! ```
 //! The longer the area, and the more neighbours it must not touch, the fewer positions: an area of a quarter of the window
-//! has two bits less, or more. After [`TRIES`] draws in vain the lowest fit above the last one is taken, or the lowest of all.
+//! has two bits less, or more. After `tries` draws in vain the lowest fit above the last one is taken, or the lowest of all.
 //! # Source
 //! Our own; Linux draws where its window begins, once a boot (`vmalloc_base`), and the index stays deterministic here, too (SP5).
 
@@ -22,9 +23,6 @@ use crate::places::Process;
 use crate::records::{Host, empty_value};
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
-
-/// Draws before the next hole is taken.
-const TRIES: u32 = 32;
 
 /// Why there is no place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +70,7 @@ impl<O: Os> Places<O> {
         [first, end]: [u64; 2],
         pages: u64,
         align: u64,
+        tries: u32,
     ) -> Result<u64, NoPlace> {
         let lowest = (first + 1).next_multiple_of(align);
         let Some(highest) = end.checked_sub(pages + 1).filter(|&highest| highest >= lowest) else {
@@ -79,7 +78,7 @@ impl<O: Os> Places<O> {
         };
         let positions = (highest - lowest) / align + 1;
         let mut last = lowest;
-        for _ in 0..TRIES {
+        for _ in 0..tries {
             last = lowest + draw.below(positions) * align;
             match self.take_at(last, pages) {
                 Ok(()) => return Ok(last),

@@ -6,13 +6,13 @@ use crate::os::shim::Shim;
 use crate::os::{Call, Errno};
 use std::collections::BTreeMap;
 
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 
-fn layout(bytes: usize, align: usize) -> Layout {
+pub(super) fn layout(bytes: usize, align: usize) -> Layout {
     Layout::from_size_align(bytes, align).unwrap()
 }
 
-fn plan(wall: Option<Wall>) -> Plan {
+pub(super) fn plan(wall: Option<Wall>) -> Plan {
     Plan {
         arena_bytes_max: 1 << 34,
         kept_bytes_max: 8 * MIB,
@@ -24,17 +24,17 @@ fn plan(wall: Option<Wall>) -> Plan {
     }
 }
 
-fn make(shim: &Shim, plan: Plan) -> Owned<Shim> {
+pub(super) fn make(shim: &Shim, plan: Plan) -> Owned<Shim> {
     Owned::new(shim.clone(), plan).unwrap()
 }
 
-fn bytes(at: usize, bytes: usize) -> &'static mut [u8] {
+pub(super) fn bytes(at: usize, bytes: usize) -> &'static mut [u8] {
     // SAFETY: tests are the only ones in their allocators, and pass what was given out to them.
     unsafe { core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(at), bytes) }
 }
 
 /// Tells whether a byte can be read, without touching it: the kernel reads it, and says so.
-fn is_readable(at: usize) -> bool {
+pub(super) fn is_readable(at: usize) -> bool {
     let mut byte = 0u8;
     let (to, from) = (
         libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 },
@@ -46,16 +46,16 @@ fn is_readable(at: usize) -> bool {
     count == 1
 }
 
-fn alloc(hard: &Owned<Shim>, size: usize) -> usize {
+pub(super) fn alloc(hard: &Owned<Shim>, size: usize) -> usize {
     hard.alloc(layout(size, 1)).unwrap().addr().get()
 }
 
-fn free(hard: &Owned<Shim>, at: usize) -> Result<(), Fault> {
+pub(super) fn free(hard: &Owned<Shim>, at: usize) -> Result<(), Fault> {
     // SAFETY: tests do not use what they freed.
     unsafe { hard.free(at) }
 }
 
-fn end(hard: Owned<Shim>, shim: &Shim) {
+pub(super) fn end(hard: Owned<Shim>, shim: &Shim) {
     assert_eq!(hard.validate(), Ok(()));
     assert_eq!(hard.stats().live_bytes, 0);
     drop(hard);
@@ -206,6 +206,10 @@ fn pages_are_used_again_as_zeros_at_another_place_and_dropped_where_they_cannot_
         let hits = hard.stats().cache_hits;
         free(&hard, one).unwrap();
         assert_eq!(hard.stats().cached_bytes, size.next_multiple_of(PAGE_BYTES));
+        // They can be touched by mistake: what is written there nobody is given.
+        let kept = readable_pages(&hard);
+        assert_eq!(kept.len(), size.div_ceil(PAGE_BYTES));
+        kept.iter().for_each(|page| bytes(address(hard.window.first() + page) + 9, 1)[0] = 7);
         let two = alloc(&hard, size);
         assert_eq!((hard.stats().cache_hits, hard.stats().cached_bytes), (hits + 1, 0));
         // There already: no fault.
@@ -287,45 +291,6 @@ fn hq1_the_quarantine_keeps_its_bounds_and_hands_addresses_on() {
         assert!(!is_readable(at) && matches!(hard.known(at), Known::Released { .. }));
         end(hard, &shim);
     }
-}
-
-#[test]
-fn places_are_drawn_evenly_from_the_whole_window() {
-    const PARTS: u64 = 64;
-    let shim = Shim::default();
-    let hard = make(&shim, Plan { kept_bytes_max: 0, quarantine_areas_max: 0, ..plan(None) });
-    let long = alloc(&hard, 64 * MIB);
-    let window = hard.window.window_pages();
-    let mut counts = [0u64; PARTS as usize];
-    let mut seen = std::collections::BTreeSet::new();
-    const DRAWS: u64 = 4000;
-    for _ in 0..DRAWS {
-        let at = alloc(&hard, 1);
-        let page = (at / PAGE_BYTES) as u64 - hard.window.first();
-        counts[(page * PARTS / window) as usize] += 1;
-        seen.insert(page);
-        free(&hard, at).unwrap();
-    }
-    // A long area takes four of the parts, or touches five. What is left is even: of 63 degrees of freedom, chi square is above
-    // 110 in one of five thousand seeds; this seed is fixed.
-    let taken = counts.iter().filter(|&&count| count == 0).count();
-    assert!((3..=4).contains(&taken), "{counts:?}");
-    let whole = ((address(hard.window.first()) + 64 * MIB)..).contains(&0);
-    assert!(!whole && hard.live(long).is_ok());
-    let want = DRAWS as f64
-        / (PARTS as f64 - 64.0 * MIB as f64 / (window as f64 * PAGE_BYTES as f64) * PARTS as f64);
-    let even = counts.iter().filter(|&&count| count as f64 > want / 2.0);
-    let chi: f64 = even.map(|&count| (count as f64 - want).powi(2) / want).sum();
-    assert!(chi < 110.0, "chi square {chi} of {counts:?}");
-    // Of 2^18 places, 4,000 draws meet one twice about thirty times.
-    assert!(seen.len() > 3900, "{} of {DRAWS}", seen.len());
-    free(&hard, long).unwrap();
-    // The same seed, the same places; another, others.
-    let first = |seed| alloc(&make(&shim, Plan { seed: Some(seed), ..plan(None) }), 1) & (2 * MIB - 1);
-    let base = |seed| (first(seed), first(seed));
-    assert!((0..8).all(|seed| base(seed).0 == base(seed).1));
-    assert!((1..8).any(|seed| first(seed) != first(0)));
-    end(hard, &shim);
 }
 
 #[test]
@@ -427,7 +392,8 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                 end(hard, &shim);
             }
             let may = match wall {
-                None => matches!(call, Call::Guard | Call::Unguard),
+                // Where a bundle cannot be opened, the room goes where it can.
+                None => call == Call::Unguard,
                 Some(_) => call == Call::Commit,
             };
             assert!(refused > 0 || !may, "{call:?} was refused to nobody");
@@ -446,12 +412,12 @@ fn what_cannot_be_made_is_told_and_leaves_nothing() {
         shim.allow();
         assert_eq!(shim.mapped(), 0);
     }
-    // Where every page is charged, the window is smaller.
-    shim.refuse_commit_above(Some(40 * MIB));
+    // Where every page that can be written is charged, the window is smaller: it has eight bytes for each of its pages.
+    shim.refuse_commit_above(Some(300 << 10));
     let hard = make(&shim, plan(None));
-    assert_eq!(hard.stats().committed_bytes, 32 * MIB);
+    assert_eq!(hard.stats().committed_bytes, 128 * MIB);
     drop(hard);
-    shim.refuse_commit_above(Some(MIB));
+    shim.refuse_commit_above(Some(PAGE_BYTES));
     assert!(matches!(made(&shim), Some(CreateError::Refused { call: Call::Commit, .. })));
     assert_eq!(shim.mapped(), 0);
     shim.limit_addresses(Some(MIB));
@@ -476,29 +442,10 @@ fn without_markers_rooms_are_bounded_by_what_the_system_maps() {
     end(hard, &shim);
 }
 
-#[test]
-fn what_was_written_where_nobody_was_is_in_no_area_later() {
-    for discards in [true, false] {
-        let shim = Shim::default();
-        let hard = make(&shim, Plan { arena_bytes_max: 256 * MIB, window_bytes: 32 * MIB, ..plan(None) });
-        if hard.window.wall() != Wall::Markers {
-            eprintln!("SKIPPED: there are no guards here, and nobody can write there");
-            continue;
-        }
-        if !discards {
-            shim.refuse(Call::Discard, 0);
-        }
-        // All but the first page, which is a wall.
-        let (first, end) = (hard.window.first() + 1, hard.window.first() + hard.window.window_pages());
-        (first..end).for_each(|page| bytes(address(page) + 9, 1)[0] = 7);
-        let areas: Vec<_> = (0..60).map(|nth| (alloc(&hard, 1 + nth * 5000), 1 + nth * 5000)).collect();
-        for &(at, size) in &areas {
-            assert!(bytes(at, size).iter().all(|&byte| byte == 0), "{size} bytes");
-        }
-        shim.allow();
-        areas.iter().for_each(|&(at, _)| free(&hard, at).unwrap());
-        self::end(hard, &shim);
-    }
+/// The pages of the window that can be read, from the first on.
+pub(super) fn readable_pages(hard: &Owned<Shim>) -> Vec<u64> {
+    let first = hard.window.first();
+    (0..hard.window.window_pages()).filter(|page| is_readable(address(first + page))).collect()
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! Open rooms that nobody has, with pages of zeros in them, for who asks for that size next.
+//! Open rooms that nobody has, with pages of zeros in them, for whichever caller asks for that size next.
 //!
 //! # Theory
 //! A short list, searched from the newest. Each room was opened at a place that was drawn when it came, so that it tells nothing about
-//! the area whose pages it has. What is too much leaves from the oldest on.
+//! the area whose pages it has. What is too much leaves from the oldest on. Such a room can be touched by mistake, so
+//! zeros are written again when it is taken. To take access away and give it back costs more.
 //!
 //! # Invariants
 //! - **HW1 bounded** the list holds at most as many rooms and pages as it may, and the pages that it tells are those of its rooms.
@@ -76,6 +77,11 @@ impl Warm {
 
     pub(super) fn pages(&self) -> u64 {
         self.pages
+    }
+
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = Held> {
+        self.rooms[..self.len].iter().copied()
     }
 
     /// Checks HW1 with a walk; pages told and counted.

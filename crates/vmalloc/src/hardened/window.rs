@@ -2,32 +2,34 @@
 //!
 //! # Theory
 //! ```text
-//!   |  tags: 8 bytes a page  |            window            |  not yet        one reservation
-//!                            |..[#|==area==|#]....[#|=|#]...|                 # no access, whoever touches it faults
+//!   |  granules: 4 bytes each  |  tags: 8 bytes a page  |            window            |  not yet        one reservation
+//!                                                       |..[#|==area==|#]....[#|=|#]...|                 # . no access
 //! ```
 //! A **room** is the pages of an area and a page without access on both sides. How access is denied, the kernel decides:
-//! **markers** (`MADV_GUARD_INSTALL`, Linux 6.13) live in the page tables and split no mapping, so that there may be millions. The
-//! window is readable and writable as a whole then, a room that closes is marked throughout, and stays so until other
-//! rooms open there. Elsewhere it is **protection** (`mprotect`): nothing is accessible but open rooms, each of which splits a
-//! mapping, so they are bounded.
+//! **markers** (`MADV_GUARD_INSTALL`, Linux 6.13) live in the page tables and split no mapping, so that there may be millions. Granules
+//! of 2 MiB are opened and marked as a whole then, in which rooms open and close; see [`granules`](super::granules).
+//! Elsewhere it is **protection** (`mprotect`): nothing is accessible but open rooms, each of which splits a mapping, so they are
+//! bounded.
 //!
 //! To close a room drops its pages, in both: what was in it is gone before anybody can have its addresses.
 //!
 //! # Invariants
-//! - **HD2 walled** what was an area once can be touched only while it is in an open room, and the pages on both sides of an open
-//!   room cannot be touched. (Where the system refuses to close a room, its pages are zeros at least; such rooms are counted.
+//! - **HD2 walled** a page of the window can be touched only while it is in an open room. (Where the system refuses to close a room, its
+//!   pages are zeros at least. Such rooms are counted, and from then on a room that opens is cleared first.
 //!   A retired room is closed as far as the system allows, and not written to.)
 //!
 //! # Locking
 //! None. The window grows under the lock of the allocator.
 
+use super::granules::{Closed, Entry, GRANULE_PAGES, Granule, TABLE, inner};
 use super::tag::{PAGES_MAX, Tag};
 use crate::PAGE_BYTES;
 use crate::error::CreateError;
 use crate::os::{Call, Errno, Os, Span};
 use crate::records::Host;
+use core::ops::Range;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use va_base::VaRange;
 
 /// What is tried, the largest first.
@@ -35,6 +37,7 @@ const LADDER_LOG2: [u32; 9] = [40, 38, 36, 34, 32, 30, 28, 26, 25];
 const LEAST_BYTES: usize = 1 << LADDER_LOG2[LADDER_LOG2.len() - 1];
 const BASE_ALIGN: usize = 2 << 20;
 const TAG_BYTES: usize = 8;
+const GRANULE_BYTES: usize = 4;
 /// Pages of the smallest window.
 const LEAST_PAGES: u64 = (LEAST_BYTES / PAGE_BYTES) as u64;
 /// Pages that are asked about at a time.
@@ -78,17 +81,18 @@ impl Room {
         self.pages
     }
 
+    /// The pages that can be used.
+    pub(super) fn all(&self) -> Range<u64> {
+        self.page..self.page + self.pages
+    }
+
     /// All addresses, walls included.
     pub(crate) fn range(&self) -> VaRange {
         VaRange::from_pages(self.page - 1, self.page + self.pages + 1).unwrap_or_default()
     }
 
-    fn span(&self) -> Span {
+    pub(super) fn span(&self) -> Span {
         Span { at: address(self.page), bytes: address(self.pages) }
-    }
-
-    fn walls(&self) -> [Span; 2] {
-        [self.page - 1, self.page + self.pages].map(|page| Span { at: address(page), bytes: PAGE_BYTES })
     }
 }
 
@@ -107,12 +111,18 @@ pub(crate) struct Window<O: Os> {
     host: Host<O>,
     reserved: Span,
     tags: usize,
+    granules: usize,
     first: u64,
     pages: u64,
     wall: Wall,
     // Atomic; grows under the lock of the allocator.
     /// Pages of the window, from the first.
     open: AtomicU64,
+    // Atomic, alone.
+    /// Nothing had better be closed that splits a mapping. Hint only.
+    crowded: AtomicBool,
+    /// Pages of no room may be accessible: the system refused to close them.
+    leaky: AtomicBool,
 }
 
 impl<O: Os> Window<O> {
@@ -122,10 +132,13 @@ impl<O: Os> Window<O> {
             host: Host::NOWHERE,
             reserved: Span { at: 0, bytes: 0 },
             tags: 0,
+            granules: 0,
             first: 0,
             pages: 0,
             wall: Wall::Markers,
             open: AtomicU64::new(0),
+            crowded: AtomicBool::new(false),
+            leaky: AtomicBool::new(false),
         }
     }
 
@@ -143,7 +156,8 @@ impl<O: Os> Window<O> {
         for bytes in own.into_iter().chain(ladder) {
             let count = (bytes / PAGE_BYTES) as u64;
             let tags = (count as usize * TAG_BYTES).next_multiple_of(PAGE_BYTES);
-            let whole = tags + bytes + BASE_ALIGN;
+            let granules = granules_bytes(count);
+            let whole = granules + tags + bytes + BASE_ALIGN;
             let at = match host.os().reserve(whole) {
                 Ok(at) => at,
                 Err(errno) => {
@@ -151,15 +165,18 @@ impl<O: Os> Window<O> {
                     continue;
                 }
             };
-            let base = (at + tags).next_multiple_of(BASE_ALIGN);
+            let base = (at + granules + tags).next_multiple_of(BASE_ALIGN);
             let mut window = Self {
                 host,
                 reserved: Span { at, bytes: whole },
                 tags: base - tags,
+                granules: base - tags - granules,
                 first: (base / PAGE_BYTES) as u64,
                 pages: count,
                 wall: wall.unwrap_or(Wall::Markers),
                 open: AtomicU64::new(0),
+                crowded: AtomicBool::new(false),
+                leaky: AtomicBool::new(false),
             };
             return match window.set_up(pages, wall) {
                 Ok(()) => Ok(window),
@@ -173,15 +190,15 @@ impl<O: Os> Window<O> {
         Err(CreateError::Refused { call: Call::Reserve, errno: refused, bytes: LEAST_BYTES })
     }
 
-    /// Opens a window as large as is granted, and finds out what walls there are.
+    /// Makes a window as large as is granted, and finds out what walls there are.
     fn set_up(&mut self, pages: u64, wall: Option<Wall>) -> Result<(), CreateError> {
+        let refusal =
+            |(errno, want)| CreateError::Refused { call: Call::Commit, errno, bytes: address(want) };
         if wall.is_none() && self.is_locked() {
             self.wall = Wall::Protection;
         }
         let mut want = pages.clamp(LEAST_PAGES, self.pages);
-        let bytes = |pages| address(pages);
-        let refusal = |(errno, want)| CreateError::Refused { call: Call::Commit, errno, bytes: bytes(want) };
-        // Where every page is charged, less.
+        // Where what can be written is charged, less: there are tags for all of it.
         while let Err((errno, _)) = self.grow(want) {
             if want == LEAST_PAGES {
                 return Err(refusal((errno, want)));
@@ -193,14 +210,12 @@ impl<O: Os> Window<O> {
         }
         let probe = Span { at: address(self.first), bytes: PAGE_BYTES };
         // SAFETY: nobody uses the window yet; its first page is never given out without another wall.
-        let marked = unsafe { self.host.os().guard(probe) };
-        if marked.is_err() {
+        if unsafe { self.host.os().guard(probe) }.is_err() {
             self.wall = Wall::Protection;
-            let span = Span { at: address(self.first), bytes: address(self.window_pages()) };
-            // SAFETY: nobody uses the window yet.
-            let shut = unsafe { self.host.os().forbid(span) };
-            shut.map_err(|errno| refusal((errno, self.window_pages())))?;
         }
+        // What was marked is no longer like what is around it; if this is refused, it is two mappings more.
+        // SAFETY: as before.
+        let _as_before = unsafe { self.host.os().reset(self.granules_span(&(0..TABLE))) };
         Ok(())
     }
 
@@ -216,7 +231,8 @@ impl<O: Os> Window<O> {
         let mut seen = [0];
         let locked = os.resident(probe, &mut seen).is_ok() && seen[0] & 1 != 0;
         // SAFETY: as before. If it is refused, the first page is a wall that can be touched.
-        locked && unsafe { os.forbid(probe) }.is_ok()
+        let shut = unsafe { os.forbid(probe) }.is_ok();
+        locked && shut
     }
 
     /// Unmaps everything.
@@ -231,21 +247,18 @@ impl<O: Os> Window<O> {
     /// Makes the window at least `want` pages, or as many as there are.
     pub(crate) fn grow(&self, want: u64) -> Result<(), (Errno, u64)> {
         let have = self.window_pages();
-        let want = want.min(self.pages);
+        let want = want.next_multiple_of(TABLE * GRANULE_PAGES).min(self.pages);
         if want <= have {
             return Ok(());
         }
         let os = self.host.os();
-        let rounded = |pages: u64| (pages as usize * TAG_BYTES).next_multiple_of(PAGE_BYTES);
-        let tags = Span { at: self.tags + rounded(have), bytes: rounded(want) - rounded(have) };
-        if tags.bytes > 0 {
-            // SAFETY: the tags of the pages that are added.
-            unsafe { os.commit(tags) }.map_err(|errno| (errno, want))?;
-        }
-        if self.wall == Wall::Markers {
-            let span = Span { at: address(self.first + have), bytes: address(want - have) };
-            // SAFETY: part of the reservation, and nobody has these pages.
-            unsafe { os.commit(span) }.map_err(|errno| (errno, want))?;
+        let tags = |pages: u64| (pages as usize * TAG_BYTES).next_multiple_of(PAGE_BYTES);
+        for (at, bytes) in [(self.tags, tags as fn(u64) -> usize), (self.granules, granules_bytes)] {
+            let span = Span { at: at + bytes(have), bytes: bytes(want) - bytes(have) };
+            if span.bytes > 0 {
+                // SAFETY: what is known of the pages and of the granules that are added.
+                unsafe { os.commit(span) }.map_err(|errno| (errno, want))?;
+            }
         }
         // Release pairs with the load of `tag`: the tags up to there are readable.
         self.open.store(want, Ordering::Release);
@@ -301,47 +314,140 @@ impl<O: Os> Window<O> {
         }
     }
 
-    /// Opens a room: its pages are zeros, those beside it walls. On an error it must be [abandoned](Self::abandon).
-    pub(crate) fn open(&self, room: &mut Room) -> Result<(), (Call, Errno)> {
+    /// Granules of the window.
+    pub(super) fn granules(&self) -> u64 {
+        self.window_pages() / GRANULE_PAGES
+    }
+
+    pub(super) fn set_crowded(&self, crowded: bool) {
+        self.crowded.store(crowded, Ordering::Relaxed);
+    }
+
+    /// The state of a granule; that of one that is not in the window is closed.
+    pub(super) fn granule(&self, at: u64) -> Granule {
+        Granule::from_bits(self.granule_place(at).map_or(0, |place| place.load(Ordering::Relaxed)))
+    }
+
+    pub(super) fn is_open(&self, at: u64) -> bool {
+        self.granule(at).is_open()
+    }
+
+    pub(super) fn set_granule(&self, at: u64, granule: Granule) {
+        if let Some(place) = self.granule_place(at) {
+            place.store(granule.bits(), Ordering::Relaxed);
+        }
+    }
+
+    fn granule_place(&self, at: u64) -> Option<&AtomicU32> {
+        if at >= self.granules() {
+            return None;
+        }
+        let place = with_exposed_provenance_mut::<u32>(self.granules + at as usize * GRANULE_BYTES);
+        // SAFETY: in the window, so readable and writable until the reservation goes, aligned, and used as an atomic only.
+        Some(unsafe { AtomicU32::from_ptr(place) })
+    }
+
+    pub(super) fn granules_span(&self, all: &Range<u64>) -> Span {
+        let page = self.first + all.start * GRANULE_PAGES;
+        Span { at: address(page), bytes: address((all.end - all.start) * GRANULE_PAGES) }
+    }
+
+    /// Makes granules that are closed accessible.
+    pub(super) fn open_granules(&self, all: &Range<u64>) -> Result<(), Errno> {
+        // SAFETY: part of the reservation, and nobody has these pages, but the caller for a room.
+        unsafe { self.host.os().commit(self.granules_span(all)) }
+    }
+
+    /// Marks granules in which no room is open, but for those pages that are of one.
+    pub(super) fn mark_granules(&self, all: &Range<u64>, room: Option<&Room>) -> Result<(), Errno> {
+        let Span { at, bytes } = self.granules_span(all);
+        let end = at + bytes;
+        let room = room.map_or(Span { at: end, bytes: 0 }, Room::span);
+        let (from, to) = (room.at.clamp(at, end), (room.at + room.bytes).clamp(at, end));
+        for span in [Span { at, bytes: from - at }, Span { at: to, bytes: end - to }] {
+            if span.bytes > 0 {
+                // SAFETY: as before.
+                unsafe { self.host.os().guard(span) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes granules in which no room is open; `false` if the system refused that. Then they stay as they are.
+    pub(super) fn close_granules(&self, all: &Range<u64>) -> bool {
+        // SAFETY: as before.
+        let closed = unsafe { self.host.os().reset(self.granules_span(all)) }.is_ok();
+        if !closed {
+            self.leaky.store(true, Ordering::Relaxed);
+        }
+        closed
+    }
+
+    /// Opens a room, whose granules are open: its pages are zeros. On an error it must be [abandoned](Self::abandon).
+    pub(crate) fn open(&self, room: &mut Room, entry: Entry) -> Result<(), (Call, Errno)> {
         let os = self.host.os();
         if self.wall == Wall::Protection {
             // SAFETY: the room is the caller's alone.
             return unsafe { os.commit(room.span()) }.map_err(|errno| (Call::Commit, errno));
         }
-        // SAFETY: as before.
-        unsafe { os.unguard(room.span()) }.map_err(|errno| (Call::Unguard, errno))?;
-        // Where nobody ever was, somebody may have written by mistake.
-        // SAFETY: as before.
-        if unsafe { os.discard(&[room.span()]) }.is_err() {
-            self.clear(room);
+        if entry == Entry::Marked {
+            // SAFETY: as before.
+            unsafe { os.unguard(room.span()) }.map_err(|errno| (Call::Unguard, errno))?;
         }
-        for wall in room.walls() {
-            // SAFETY: the walls belong to the room.
-            unsafe { os.guard(wall) }.map_err(|errno| (Call::Guard, errno))?;
+        // Somebody may have written by mistake where it should have faulted.
+        // SAFETY: as before.
+        if self.leaky.load(Ordering::Relaxed) && unsafe { os.discard(&[room.span()]) }.is_err() {
+            self.write_zeros(room.span());
         }
         Ok(())
     }
 
-    /// Closes an open room: its pages go, and whoever touches it faults. `false` if the system refused that; then it is zeros.
-    pub(crate) fn close(&self, room: &mut Room) -> bool {
+    /// Closes an open room: its pages go, and whoever touches it faults.
+    pub(crate) fn close(&self, room: &mut Room) -> Closed {
         let os = self.host.os();
-        // SAFETY: the room is the caller's alone.
-        if self.wall == Wall::Markers && unsafe { os.guard(room.span()) }.is_ok() {
+        if self.wall == Wall::Protection {
+            self.empty(room.span());
+            // SAFETY: the room is the caller's alone.
+            return Closed::Whole { shut: unsafe { os.forbid(room.span()) }.is_ok() };
+        }
+        let own = inner(self, room);
+        if own.is_empty() || self.crowded.load(Ordering::Relaxed) {
+            return Closed::Whole { shut: self.mark(room.span()) };
+        }
+        // SAFETY: as before: in these granules nobody else has a page.
+        match unsafe { os.reset(self.granules_span(&own)) } {
+            Ok(()) => Closed::Inner,
+            Err(_) => Closed::Whole { shut: self.mark(room.span()) },
+        }
+    }
+
+    /// Marks part of a room, and drops its pages. `false` if the system refused that; then it is zeros.
+    pub(super) fn mark(&self, span: Span) -> bool {
+        if span.bytes == 0 {
             return true;
         }
-        // SAFETY: as before.
-        if unsafe { os.discard(&[room.span()]) }.is_err() {
-            self.clear(room);
+        // SAFETY: part of a room that is the caller's alone.
+        let marked = unsafe { self.host.os().guard(span) }.is_ok();
+        if !marked {
+            self.empty(span);
+            self.leaky.store(true, Ordering::Relaxed);
         }
-        // SAFETY: as before.
-        self.wall == Wall::Protection && unsafe { os.forbid(room.span()) }.is_ok()
+        marked
+    }
+
+    /// Makes part of a room zeros, without pages if the system takes them.
+    fn empty(&self, span: Span) {
+        // SAFETY: part of a room that is the caller's alone.
+        if unsafe { self.host.os().discard(&[span]) }.is_err() {
+            self.write_zeros(span);
+        }
     }
 
     /// Closes a room that could not be opened, and that nobody has written to.
     pub(crate) fn abandon(&self, room: &mut Room) {
         if self.wall == Wall::Markers {
-            // SAFETY: the room is the caller's alone. If it is refused, the room is zeros that can be touched, as before it was used.
-            let _zeros = unsafe { self.host.os().guard(room.span()) };
+            // If it is refused, the room is zeros that can be touched.
+            let _zeros = self.mark(room.span());
         }
     }
 
@@ -364,9 +470,14 @@ impl<O: Os> Window<O> {
         let _shut = unsafe { os.forbid(room.span()) };
     }
 
-    fn clear(&self, room: &mut Room) {
-        // SAFETY: open, and the caller's alone.
-        unsafe { pointer(room.span().at).write_bytes(0, room.span().bytes) };
+    /// Writes zeros over an open room.
+    pub(crate) fn clear(&self, room: &mut Room) {
+        self.write_zeros(room.span());
+    }
+
+    fn write_zeros(&self, span: Span) {
+        // SAFETY: part of a room that is open, and the caller's alone.
+        unsafe { pointer(span.at).write_bytes(0, span.bytes) };
     }
 
     /// Tells whether most pages of a room are there, so that it pays to keep them. One that is hardly touched is cheaper dropped, and every
@@ -462,6 +573,11 @@ impl<O: Os> Window<O> {
             pointer(address(to.page) + into.offset()).copy_from_nonoverlapping(from, bytes);
         };
     }
+}
+
+/// Bytes of what is known of the granules that so many pages are.
+fn granules_bytes(pages: u64) -> usize {
+    (pages.div_ceil(GRANULE_PAGES) as usize * GRANULE_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
 /// The bytes of a room that nobody asked for: below the area and behind it.

@@ -137,6 +137,11 @@ impl Os for Linux {
         Ok(())
     }
 
+    unsafe fn reset(&self, span: Span) -> Result<(), Errno> {
+        mmap(span.at, span.bytes, libc::PROT_NONE, libc::MAP_FIXED | libc::MAP_NORESERVE)?;
+        Ok(())
+    }
+
     unsafe fn mend(&self, span: Span) -> bool {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         mmap(span.at, span.bytes, access, libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE).is_ok()

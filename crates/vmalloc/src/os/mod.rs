@@ -13,6 +13,7 @@
 //! | [`Os::guard`], [`Os::unguard`] | `madvise(MADV_GUARD_INSTALL)` and `REMOVE` | when guarded addresses are carved |
 //! | [`Os::advise`] | `madvise(MADV_HUGEPAGE)` and `NOHUGEPAGE` | once a zone, after a renewal, and once a chunk of per-CPU data |
 //! | [`Os::forbid`] | `mprotect(PROT_NONE)` | where there are no guard markers, for a guard page, or for a hardened area that was freed; when clean pages are shut |
+//! | [`Os::reset`] | `mmap(PROT_NONE, MAP_FIXED)` | when nothing of the hardened profile is open in a granule any more |
 //! | [`Os::resident`] | `mincore` | when a hardened area is freed; before zeros are written over 64 KiB or more, or pages moved; once a block, when more seems to be kept than may be |
 //! | [`Os::now`] | `clock_gettime`, in the kernel's page | in slow frees, and one cached allocation of 128 |
 //! | [`Os::available`] | `openat`, `read`, `close` | at 32 MiB more or less, and twice a second at most, in slow frees |
@@ -218,6 +219,13 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// # Safety
     /// It was committed, and nobody else refers to it.
     unsafe fn renew(&self, span: Span) -> Result<(), Errno>;
+
+    /// Maps a span anew as [`reserve`](Self::reserve) does. Its pages, its tables of pages and its guards go. On an error it is as
+    /// it was.
+    ///
+    /// # Safety
+    /// It is part of what `reserve` returned, and nobody refers to it.
+    unsafe fn reset(&self, span: Span) -> Result<(), Errno>;
 
     /// Maps fresh pages where a move that failed may have left a hole. `false` if something is mapped there: what always
     /// was, or what another thread put into the hole.

@@ -273,6 +273,12 @@ impl Os for Shim {
         unsafe { self.0.linux.renew(span) }
     }
 
+    unsafe fn reset(&self, span: Span) -> Result<(), Errno> {
+        self.granted(Call::Forbid)?;
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.reset(span) }
+    }
+
     unsafe fn mend(&self, span: Span) -> bool {
         // SAFETY: as this function's contract.
         unsafe { self.0.linux.mend(span) }

@@ -1,0 +1,72 @@
+// What nobody has cannot be touched: far from an area, at places that were left, and at such as nobody ever had.
+// With an argument: what a child of a fork copies for it, after many areas came and went.
+#include "check.h"
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static long table_kbytes(void) {
+    char line[256];
+    long kbytes = -1;
+    FILE *status = fopen("/proc/self/status", "r");
+    CHECK(status);
+    while (fgets(line, sizeof line, status))
+        if (sscanf(line, "VmPTE: %ld", &kbytes) == 1)
+            break;
+    fclose(status);
+    return kbytes;
+}
+
+static void churn(void) {
+    static char *kept[1009];
+    unsigned seed = 1;
+    for (int pair = 0; pair < 16000; pair++) {
+        int at = rand_r(&seed) % 1009;
+        free(kept[at]);
+        CHECK((kept[at] = malloc(1 + rand_r(&seed) % 70000)));
+        kept[at][0] = 1;
+    }
+}
+
+// The first of some writes ends a child; it was not to come as far as to the second.
+static int faults(char *from, long step, int count) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        for (int at = 0; at < count; at++)
+            *(volatile char *)(from + at * step) = 0x55;
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
+}
+
+int main(int count, char **words) {
+    (void)words;
+    if (count > 1) {
+        // Without guards in the kernel, an area costs mappings, of which there are not enough here.
+        char *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(page != MAP_FAILED);
+        if (madvise(page, 4096, 102))
+            return 0;
+        long before = table_kbytes();
+        churn();
+        long grown = table_kbytes() - before;
+        fprintf(stderr, "tables of pages: %ld kB more\n", grown);
+        CHECK(grown < 3000);
+        return 0;
+    }
+    char *area = calloc(1, 1 << 20);
+    CHECK(area);
+    // Each of these is far from the area, and a place of its own.
+    for (long far = 4l << 20; far < 2l << 30; far += 77 << 20)
+        CHECK(faults(area + far, 1, 1));
+    CHECK(!faults(area, 4096, 256));
+    free(area);
+    CHECK(faults(area, 1, 1));
+    return 0;
+}

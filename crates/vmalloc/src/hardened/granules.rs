@@ -1,0 +1,441 @@
+//! Granules: the parts of the window that are readable and writable.
+//!
+//! # Theory
+//! ```text
+//!   |       table, 2 MiB        |          |                           |          |
+//!   |..[=]..[==]| closed |.[=]..|  closed  |..[====|========|====].....|  closed  |      . no access, by a marker
+//!      a small areas      b                     c  a large area
+//! ```
+//! Were areas scattered over the whole window, each would have a table of pages of its own, and so would each place that one had left.
+//! A fork copies them all. So the window is closed as a whole (`PROT_NONE`, no tables), and a **granule** is opened when the first
+//! room needs it: made accessible, and marked where the room is not, so that nothing can be touched but open rooms. When its last
+//! room closes, fresh pages without access are mapped over it, whatever waits in quarantine there. With the last granule of a table
+//! that is done for all of it, and the table is gone.
+//!
+//! Small rooms are placed in up to [`BUNDLES_MAX`] **bundles** of granules, whole tables that are drawn from the window themselves. A
+//! bundle that is full is left for another one. So rooms that are made at a time are near each other, and an address tells of the next
+//! one that it is in one of so many bundles.
+//! A room that is large against a table is drawn from the whole window. Granules that it has for itself are closed as such.
+//!
+//! Each place where open and closed granules meet is a bound of two mappings. The more of them there are, the more tables a bundle has;
+//! at `edges_max` nothing opens or closes that makes them more, if there is a choice.
+//!
+//! # Invariants
+//! - **HG1 counted** a granule that is open counts the rooms that are in it, each opened once; one that is closed has none.
+//! - **HG2 used** a granule counts its pages that the space has given out.
+//! - **HG3 edges** the edges that are counted are those between open and closed granules.
+//!
+//! # Locking
+//! None here: under the lock of the allocator. The calls made are for granules in which nothing but markers is.
+
+use super::places::{NoPlace, Places};
+use super::secret::Draw;
+use super::window::{Room, Window};
+use crate::PAGE_BYTES;
+use crate::os::{Call, Errno, Os, Span};
+use core::ops::Range;
+use va_base::VaRange;
+
+/// Pages that one table of pages maps: those of a huge page.
+const TABLE_PAGES: u64 = (2 << 20) / PAGE_BYTES as u64;
+/// Granules of a table.
+pub(super) const TABLE: u64 = 16;
+/// Pages of a granule.
+pub(super) const GRANULE_PAGES: u64 = TABLE_PAGES / TABLE;
+/// Pages of a room that is large against a table: granules that it has for itself are closed as such.
+const LARGE_PAGES: u64 = TABLE_PAGES / SHARE;
+/// Granules that nobody needs, between others that are open, are closed if there are as many: to copy two mappings more at a fork
+/// costs about what 85 markers cost.
+const HOLE: u64 = 2;
+/// Bundles at a time: the more, the less an address tells of the next, and the more tables there are.
+const BUNDLES_MAX: usize = 16;
+/// Of a window, bundles are at most this part, so that most of a small one can still be drawn.
+const PART: u64 = 32;
+/// Draws before another way is taken.
+const TRIES: u32 = 32;
+/// Draws in a bundle before its next hole is taken: a bundle that is full makes room for another, so that few are used in part.
+const TRIES_INSIDE: u32 = 4;
+/// A bundle is left when its pages were given out as often as this, whatever came back.
+const TURNS: u64 = 2;
+/// Granules of the largest bundle, as a power of two.
+const LEVELS: u64 = 8;
+/// A room is at most this part of its bundle.
+const SHARE: u64 = 4;
+
+const OPEN: u32 = 1 << 31;
+/// Part of a bundle in which rooms are placed.
+const ACTIVE: u32 = 1 << 30;
+const USED_AT: u32 = 12;
+const ROOMS: u32 = (1 << USED_AT) - 1;
+
+// A room has a page and shares its walls with nobody.
+const _: () = assert!(GRANULE_PAGES < ROOMS as u64 && GRANULE_PAGES << USED_AT < ACTIVE as u64);
+
+/// The state of a granule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Granule(u32);
+
+impl Granule {
+    pub(super) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    pub(super) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    pub(super) const fn is_open(self) -> bool {
+        self.0 & OPEN != 0
+    }
+
+    const fn is_active(self) -> bool {
+        self.0 & ACTIVE != 0
+    }
+
+    /// Rooms that are open in it.
+    pub(super) const fn rooms(self) -> u64 {
+        (self.0 & ROOMS) as u64
+    }
+
+    /// Pages that the space has given out, walls included.
+    pub(super) const fn used(self) -> u64 {
+        ((self.0 & (ACTIVE - 1)) >> USED_AT) as u64
+    }
+
+    /// Open, and of no use to anybody.
+    const fn is_idle(self) -> bool {
+        self.is_open() && !self.is_active() && self.rooms() == 0
+    }
+}
+
+/// Granules in which small rooms are placed.
+#[derive(Clone, Copy, Debug)]
+struct Bundle {
+    first: u64,
+    /// 0 for none.
+    count: u64,
+    /// Pages that were given out in it, walls included.
+    drawn: u64,
+}
+
+/// The state of the granules that a room enters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Entry {
+    /// No markers: all of its granules were closed.
+    Fresh,
+    /// Markers in some.
+    Marked,
+}
+
+/// The parts of a room that were closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Closed {
+    /// All of it.
+    Whole {
+        /// Nobody can touch it. If not, it is zeros.
+        shut: bool,
+    },
+    /// Only the granules that it had for itself.
+    Inner,
+}
+
+/// The bundles, and the edges.
+pub(super) struct Granules {
+    bundles: [Bundle; BUNDLES_MAX],
+    edges: u64,
+    edges_max: u64,
+}
+
+impl Granules {
+    /// Nothing is open. So many edges there may be, where that can be helped.
+    pub(super) const fn new(edges_max: u64) -> Self {
+        Self { bundles: [Bundle { first: 0, count: 0, drawn: 0 }; BUNDLES_MAX], edges: 0, edges_max }
+    }
+
+    /// Whether more edges had better not be.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.edges >= self.edges_max
+    }
+
+    /// Takes a small room in a bundle; `None` if it is not small, or there is none to be had.
+    pub(super) fn take<O: Os>(
+        &mut self,
+        window: &Window<O>,
+        places: &mut Places<O>,
+        draw: &mut Draw,
+        pages: u64,
+        align: u64,
+    ) -> Option<Result<u64, NoPlace>> {
+        let level = (self.edges * LEVELS / self.edges_max.max(1)).min(LEVELS - 1);
+        let count = TABLE << level;
+        if !fits(count, pages, align) {
+            return None;
+        }
+        let bundles = (window.granules() / TABLE / PART).clamp(1, BUNDLES_MAX as u64);
+        for _ in 0..TRIES {
+            let slot = draw.below(bundles) as usize;
+            let Bundle { count: has, drawn, .. } = self.bundles[slot];
+            if drawn >= has * GRANULE_PAGES * TURNS || !fits(has, pages, align) {
+                self.leave_bundle(window, slot);
+                let first = self.new_bundle(window, draw, count)?;
+                (first..first + count).for_each(|at| self.change(window, at, |word| word | ACTIVE));
+                self.bundles[slot] = Bundle { first, count, drawn: 0 };
+            }
+            let Bundle { first, count, .. } = self.bundles[slot];
+            let first = window.first() + first * GRANULE_PAGES;
+            match places.take(draw, [first, first + count * GRANULE_PAGES], pages, align, TRIES_INSIDE) {
+                Ok(page) => {
+                    self.bundles[slot].drawn += pages + 2;
+                    return Some(Ok(page));
+                }
+                Err(NoPlace::Full { .. }) => self.leave_bundle(window, slot),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        None
+    }
+
+    /// Opens granules that are drawn, for a bundle of so many; the first. Such as are open and hardly used will do.
+    fn new_bundle<O: Os>(&mut self, window: &Window<O>, draw: &mut Draw, count: u64) -> Option<u64> {
+        let places = window.granules() / count;
+        for _ in 0..TRIES {
+            let first = draw.below(places.max(1)) * count;
+            let all = first..(first + count).min(window.granules());
+            let used: u64 = all.clone().map(|at| window.granule(at).used()).sum();
+            let word = |at| window.granule(at);
+            if all.clone().all(|at| word(at).is_open() && !word(at).is_active())
+                && used * SHARE <= count * GRANULE_PAGES
+            {
+                return Some(first);
+            }
+            if self.is_crowded()
+                || used * 2 > count * GRANULE_PAGES
+                || all.clone().any(|at| word(at).is_open())
+            {
+                continue;
+            }
+            if self.open(window, all.clone(), None).is_ok() {
+                return Some(first);
+            }
+            self.settle(window, all, u64::MAX);
+            return None;
+        }
+        None
+    }
+
+    /// Places nothing any more in a bundle.
+    fn leave_bundle<O: Os>(&mut self, window: &Window<O>, slot: usize) {
+        let Bundle { first, count, .. } = self.bundles[slot];
+        self.bundles[slot].count = 0;
+        (first..first + count).for_each(|at| self.change(window, at, |word| word & !ACTIVE));
+        self.settle(window, first..first + count, self.edges_max);
+    }
+
+    /// Leaves all bundles, so that those without rooms close.
+    pub(super) fn rest<O: Os>(&mut self, window: &Window<O>) {
+        for slot in 0..BUNDLES_MAX {
+            self.leave_bundle(window, slot);
+        }
+    }
+
+    /// Lets a room into its granules, and opens those that are closed. On an error nothing has changed.
+    pub(super) fn enter<O: Os>(&mut self, window: &Window<O>, room: &Room) -> Result<Entry, (Call, Errno)> {
+        let all = touched(window, room.all());
+        let mut entry = Entry::Fresh;
+        let mut at = all.start;
+        while at < all.end {
+            let stop = run(at, all.end, |at| !window.granule(at).is_open());
+            if stop == at {
+                entry = Entry::Marked;
+                at += 1;
+                continue;
+            }
+            if let Err(error) = self.open(window, at..stop, Some(room)) {
+                // What is the room's has no markers, and must not stay as it is.
+                self.settle(window, all, u64::MAX);
+                return Err(error);
+            }
+            at = stop;
+        }
+        all.for_each(|at| self.change(window, at, |word| word + 1));
+        Ok(entry)
+    }
+
+    /// Lets a room out of its granules, of which some are closed already, and closes what nobody needs. Tells whether nobody can touch it
+    /// any more.
+    pub(super) fn leave<O: Os>(&mut self, window: &Window<O>, room: &mut Room, closed: Closed) -> bool {
+        let all = touched(window, room.all());
+        all.clone().for_each(|at| self.change(window, at, |word| word - 1));
+        let (own, shut) = match closed {
+            Closed::Whole { shut } => (0..0, shut),
+            Closed::Inner => (inner(window, room), true),
+        };
+        own.clone().for_each(|at| self.turn(window, at..at + 1, false));
+        for slot in 0..BUNDLES_MAX {
+            let Bundle { first, count, .. } = self.bundles[slot];
+            // A bundle without all of its granules is none.
+            if first < own.end && own.start < first + count {
+                self.leave_bundle(window, slot);
+            }
+        }
+        self.settle(window, all.clone(), self.edges_max);
+        if own.is_empty() {
+            return shut;
+        }
+        if all == own {
+            // As far as whole tables are closed now, they go.
+            let _as_before = window.close_granules(&whole_tables(window, own));
+            return true;
+        }
+        // What others are in as well is marked.
+        let [front, back] = edges(window, room);
+        let front = !window.is_open(all.start) || window.mark(front);
+        let back = !window.is_open(all.end - 1) || window.mark(back);
+        front && back
+    }
+
+    /// Counts pages that the space has given out.
+    pub(super) fn give_out<O: Os>(&mut self, window: &Window<O>, range: VaRange) {
+        self.count(window, range, |word, pages| word + (pages << USED_AT));
+    }
+
+    /// Counts those that it took back.
+    pub(super) fn take_back<O: Os>(&mut self, window: &Window<O>, range: VaRange) {
+        self.count(window, range, |word, pages| word - (pages << USED_AT));
+    }
+
+    fn count<O: Os>(&mut self, window: &Window<O>, range: VaRange, change: impl Fn(u32, u32) -> u32) {
+        let (from, end) = range.whole_pages();
+        let (from, end) = (from - window.first(), end - window.first());
+        for at in from / GRANULE_PAGES..end.div_ceil(GRANULE_PAGES) {
+            let own = from.max(at * GRANULE_PAGES)..end.min((at + 1) * GRANULE_PAGES);
+            self.change(window, at, |word| change(word, (own.end - own.start) as u32));
+        }
+    }
+
+    /// Opens granules that are closed, and marks what is not in a room. On an error some are open.
+    fn open<O: Os>(
+        &mut self,
+        window: &Window<O>,
+        all: Range<u64>,
+        room: Option<&Room>,
+    ) -> Result<(), (Call, Errno)> {
+        window.open_granules(&all).map_err(|errno| (Call::Commit, errno))?;
+        self.turn(window, all.clone(), true);
+        window.mark_granules(&all, room).map_err(|errno| (Call::Guard, errno))
+    }
+
+    /// Closes those that are open for nobody, of the granules of all tables that some are in, if that leaves at most so many
+    /// edges or fewer than before.
+    fn settle<O: Os>(&mut self, window: &Window<O>, some: Range<u64>, edges_max: u64) {
+        let end = some.end.next_multiple_of(TABLE);
+        let mut at = some.start / TABLE * TABLE;
+        while at < end {
+            let stop = run(at, end, |at| window.granule(at).is_idle());
+            if stop == at {
+                at += 1;
+                continue;
+            }
+            let splits = window.is_open(at.wrapping_sub(1)) && window.is_open(stop);
+            let pays = !splits || (stop - at >= HOLE && self.edges < edges_max);
+            if (pays || edges_max == u64::MAX) && window.close_granules(&whole_tables(window, at..stop)) {
+                self.turn(window, at..stop, false);
+            }
+            at = stop;
+        }
+    }
+
+    /// Says of granules, which all said the contrary, that they are open or closed. Keeps HG3.
+    fn turn<O: Os>(&mut self, window: &Window<O>, all: Range<u64>, open: bool) {
+        for at in all {
+            for beside in [at.wrapping_sub(1), at + 1] {
+                if window.is_open(beside) == open { self.edges -= 1 } else { self.edges += 1 }
+            }
+            self.change(window, at, |word| if open { word | OPEN } else { word & !OPEN });
+        }
+        window.set_crowded(self.is_crowded());
+    }
+
+    fn change<O: Os>(&mut self, window: &Window<O>, at: u64, change: impl FnOnce(u32) -> u32) {
+        window.set_granule(at, Granule(change(window.granule(at).0)));
+    }
+
+    /// Checks HG1 to HG3 with a walk, for rooms that are open and ranges that the space has given out; the rule that is broken, and where.
+    #[cfg(test)]
+    pub(super) fn check<O: Os>(
+        &self,
+        window: &Window<O>,
+        open: &[Range<u64>],
+        given: &[VaRange],
+    ) -> Result<(), (&'static str, u64)> {
+        let all = window.granules() as usize;
+        let (mut rooms, mut used) = (vec![0; all], vec![0; all]);
+        for room in open {
+            touched(window, room.clone()).for_each(|at| rooms[at as usize] += 1);
+        }
+        for range in given {
+            let (from, end) = range.whole_pages();
+            (from..end).for_each(|page| used[((page - window.first()) / GRANULE_PAGES) as usize] += 1);
+        }
+        let mut edges = 0;
+        for at in 0..all as u64 {
+            let word = window.granule(at);
+            let active = |bundle: &Bundle| (bundle.first..bundle.first + bundle.count).contains(&at);
+            let rooms = rooms[at as usize];
+            if word.rooms() != rooms || (rooms > 0 && !word.is_open()) {
+                return Err(("HG1", at));
+            }
+            if word.is_active() != self.bundles.iter().any(active) || (word.is_active() && !word.is_open()) {
+                return Err(("HG1", at));
+            }
+            if word.used() != used[at as usize] {
+                return Err(("HG2", at));
+            }
+            edges += u64::from(word.is_open() != window.is_open(at.wrapping_sub(1)));
+        }
+        edges += u64::from(window.is_open(all as u64 - 1));
+        if edges == self.edges { Ok(()) } else { Err(("HG3", edges)) }
+    }
+}
+
+/// The granules in which pages are, from the first of the window.
+fn touched<O: Os>(window: &Window<O>, pages: Range<u64>) -> Range<u64> {
+    let first = window.first();
+    (pages.start - first) / GRANULE_PAGES..(pages.end - first).div_ceil(GRANULE_PAGES)
+}
+
+/// Of the granules of a large room, those that it has for itself; none of a small one, which is better marked.
+pub(super) fn inner<O: Os>(window: &Window<O>, room: &Room) -> Range<u64> {
+    let Range { start, end } = room.all();
+    let start = (start - window.first()).div_ceil(GRANULE_PAGES);
+    if room.pages() < LARGE_PAGES {
+        return start..start;
+    }
+    start..((end - window.first()) / GRANULE_PAGES).max(start)
+}
+
+/// The pages of a large room in front of those and behind them.
+fn edges<O: Os>(window: &Window<O>, room: &Room) -> [Span; 2] {
+    let Span { at, bytes } = room.span();
+    let inner = window.granules_span(&inner(window, room));
+    let behind = inner.at + inner.bytes;
+    [Span { at, bytes: inner.at - at }, Span { at: behind, bytes: at + bytes - behind }]
+}
+
+/// Tells whether a room is small against a bundle of so many granules.
+fn fits(count: u64, pages: u64, align: u64) -> bool {
+    (pages + 2).max(align) * SHARE <= count * GRANULE_PAGES
+}
+
+/// Granules that are to be closed, and those beside them that are closed already, as far as that makes whole tables: these go then.
+fn whole_tables<O: Os>(window: &Window<O>, all: Range<u64>) -> Range<u64> {
+    let (first, end) = (all.start / TABLE * TABLE, all.end.next_multiple_of(TABLE));
+    let closed = |mut some: Range<u64>| !some.any(|at| window.is_open(at));
+    let start = if closed(first..all.start) { first } else { all.start };
+    start..if closed(all.end..end) { end } else { all.end }
+}
+
+/// The end of the granules from `at` on, and before `end`, of which something is true.
+fn run(at: u64, end: u64, is: impl Fn(u64) -> bool) -> u64 {
+    (at..end).find(|&at| !is(at)).unwrap_or(end)
+}

@@ -1,0 +1,109 @@
+//! Counts and lists of a hardened allocator, and the check of its invariants.
+
+use super::Hard;
+#[cfg(test)]
+use super::State;
+use super::tag::State as Said;
+#[cfg(test)]
+use super::window::Wall;
+use super::window::address;
+use crate::PAGE_BYTES;
+use crate::heap::Stats;
+use crate::os::Os;
+use core::fmt;
+use core::sync::atomic::Ordering;
+
+impl<O: Os> Hard<O> {
+    /// Counts.
+    pub(crate) fn stats(&self) -> Stats {
+        let state = self.state.lock();
+        Stats {
+            arena_bytes: self.window.extent().len_bytes() as usize,
+            committed_bytes: address(self.window.window_pages()),
+            live_bytes: address(state.live_pages),
+            cached_bytes: address(state.warm.pages()),
+            record_bytes: self.host.mapped_bytes(),
+            retired_bytes: address(state.retired_pages),
+            purged_bytes: state.purged * PAGE_BYTES as u64,
+            cache_hits: state.hits,
+            quarantined_bytes: address(state.quarantine.pages()),
+            quarantined_areas: state.quarantine.areas(),
+            refused_purges: self.refused.load(Ordering::Relaxed),
+            guards: state.live + state.warm.rooms(),
+            ..Stats::default()
+        }
+    }
+
+    /// Writes a line for each room, walls included, as `/proc/vmallocinfo` has them.
+    pub(crate) fn write_info(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let mut from = self.window.first();
+        loop {
+            // Nothing is written under the lock: the writer may allocate here.
+            let Some(range) = self.state.lock().places.above(from) else { return Ok(()) };
+            let (page, end) = range.whole_pages();
+            let (start, stop) = (address(page), address(end));
+            write!(out, "{start:#018x}-{stop:#018x} {:>7}", stop - start)?;
+            match self.window.get(page + 1).state() {
+                Said::Live => writeln!(out, " pages={} vmalloc", end - page - 2)?,
+                Said::Quarantined => writeln!(out, " quarantined vm_area")?,
+                Said::Released | Said::Never => writeln!(out, " unpurged vm_area")?,
+            }
+            from = end;
+        }
+    }
+
+    /// Checks every invariant with full walks. Call it when nobody else calls.
+    #[cfg(test)]
+    pub(crate) fn validate(&self) -> Result<(), va_base::Broken> {
+        use va_base::{Broken, Va};
+        let state = self.state.lock();
+        state.places.validate()?;
+        if let Err((want, got)) = state.quarantine.check() {
+            return Err(Broken { rule: "HQ1", at: Va::ZERO, want, got });
+        }
+        if let Err((want, got)) = state.warm.check() {
+            return Err(Broken { rule: "HW1", at: Va::ZERO, want, got });
+        }
+        let (mut from, mut live, mut pages) = (self.window.first(), 0, 0);
+        while let Some(range) = state.places.above(from) {
+            let (page, end) = range.whole_pages();
+            let tag = self.window.get(page + 1);
+            if tag.state() == Said::Live {
+                live += 1;
+                let want = end - page - 2;
+                Broken::unless(tag.pages() == want, "HD1", range.start(), want, tag.pages())?;
+            }
+            let mut rest = (page..end).filter(|&other| other != page + 1);
+            let inside = rest.find(|&other| self.window.get(other).state() == Said::Live);
+            Broken::unless(inside.is_none(), "HD1", range.start(), 0, 1)?;
+            pages += end - page;
+            from = end;
+        }
+        Broken::unless(live == state.live, "HD3", Va::ZERO, state.live, live)?;
+        self.validate_granules(&state)?;
+        let counted = state.live_pages + 2 * state.live + state.quarantine.pages();
+        let counted = counted + state.warm.pages() + 2 * state.warm.rooms() + state.retired_pages;
+        Broken::unless(counted == pages, "HD3", Va::ZERO, counted, pages)
+    }
+
+    /// Checks HG1 to HG3.
+    #[cfg(test)]
+    fn validate_granules(&self, state: &State<O>) -> Result<(), va_base::Broken> {
+        if self.window.wall() == Wall::Protection {
+            return Ok(());
+        }
+        let warm = state.warm.all().map(|held| held.page()..held.page() + held.pages());
+        let (mut open, mut given) = (warm.collect::<Vec<_>>(), Vec::new());
+        let mut from = self.window.first();
+        while let Some(range) = state.places.above(from) {
+            let (page, end) = range.whole_pages();
+            if self.window.get(page + 1).state() == Said::Live {
+                open.push(page + 1..end - 1);
+            }
+            given.push(range);
+            from = end;
+        }
+        let checked = state.granules.check(&self.window, &open, &given);
+        checked.map_err(|(rule, at)| va_base::Broken { rule, at: va_base::Va::ZERO, want: 0, got: at })
+    }
+}

@@ -1,0 +1,206 @@
+//! Tests of where rooms are placed, and of what is open.
+
+use super::tests::*;
+use super::*;
+use crate::os::Call;
+use crate::os::shim::Shim;
+use std::collections::BTreeMap;
+
+/// The sum of squares that tells how far counts are from what is expected of each.
+fn chi_square(counts: &[u64], want: impl Fn(usize) -> f64) -> f64 {
+    counts.iter().enumerate().map(|(at, &count)| (count as f64 - want(at)).powi(2) / want(at)).sum()
+}
+
+#[test]
+fn places_are_drawn_evenly_in_tables_that_are_drawn_evenly_from_the_whole_window() {
+    const PARTS: u64 = 16;
+    const DRAWS: u64 = 60_000;
+    let shim = Shim::default();
+    let hard = make(&shim, Plan { kept_bytes_max: 0, quarantine_areas_max: 0, ..plan(None) });
+    if hard.window.wall() != Wall::Markers {
+        eprintln!("SKIPPED: there are no guards here, and no granules");
+        return;
+    }
+    let table = (2 * MIB / PAGE_BYTES) as u64;
+    let tables = hard.window.window_pages() / table;
+    let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+    let (mut parts, mut inside) = ([0; PARTS as usize], [0; 64]);
+    for nth in 0..DRAWS {
+        let at = alloc(&hard, 1);
+        let page = (at / PAGE_BYTES) as u64 - hard.window.first();
+        // A table that nothing was placed in for that long was drawn anew.
+        if seen.insert(page / table, nth).is_none_or(|last| nth - last > 1000) {
+            parts[(page / table * PARTS / tables) as usize] += 1;
+        }
+        inside[(page % table * 64 / table) as usize] += 1;
+        free(&hard, at).unwrap();
+    }
+    // Each table is left when its pages were given out twice, three for an area.
+    let drawn: u64 = parts.iter().sum();
+    assert!((DRAWS * 3 / (2 * table)..).contains(&drawn), "{drawn}");
+    // Chi square is above 45 in one of ten thousand seeds for 15 degrees of freedom, and above 120 for 63; this seed is fixed.
+    let even = chi_square(&parts, |_| drawn as f64 / PARTS as f64);
+    assert!(even < 45.0, "chi square {even} of {parts:?}");
+    // The first and the last page of a table are walls.
+    let pages = |part| if part == 0 || part == 63 { 7.0 } else { 8.0 };
+    let even = chi_square(&inside, |part| DRAWS as f64 * pages(part) / 510.0);
+    assert!(even < 120.0, "chi square {even} of {inside:?}");
+    // The same seed, the same places; another, others.
+    let first = |seed| alloc(&make(&shim, Plan { seed: Some(seed), ..plan(None) }), 1) & (2 * MIB - 1);
+    let base = |seed| (first(seed), first(seed));
+    assert!((0..8).all(|seed| base(seed).0 == base(seed).1));
+    assert!((1..8).any(|seed| first(seed) != first(0)));
+    end(hard, &shim);
+}
+
+#[test]
+fn large_places_are_drawn_evenly_from_the_whole_window() {
+    const PARTS: u64 = 16;
+    const DRAWS: u64 = 4000;
+    let shim = Shim::default();
+    for wall in [None, Some(Wall::Protection)] {
+        let hard = make(&shim, Plan { kept_bytes_max: 0, quarantine_areas_max: 0, ..plan(wall) });
+        let long = alloc(&hard, 64 * MIB);
+        let window = hard.window.window_pages();
+        let mut counts = [0; PARTS as usize];
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..DRAWS {
+            let at = alloc(&hard, MIB);
+            let page = (at / PAGE_BYTES) as u64 - hard.window.first();
+            counts[(page * PARTS / window) as usize] += 1;
+            seen.insert(page);
+            free(&hard, at).unwrap();
+        }
+        // A long area takes one of the parts, or touches two.
+        let even: Vec<_> = counts.into_iter().filter(|&count| count > DRAWS / PARTS * 3 / 4).collect();
+        assert!(even.len() >= 14, "{counts:?}");
+        let mean = even.iter().sum::<u64>() as f64 / even.len() as f64;
+        let chi = chi_square(&even, |_| mean);
+        assert!(chi < 45.0, "chi square {chi} of {counts:?}");
+        // Of 2^18 places, 4,000 draws meet one twice about thirty times.
+        assert!(seen.len() > 3900, "{} of {DRAWS}", seen.len());
+        free(&hard, long).unwrap();
+        end(hard, &shim);
+    }
+}
+
+#[test]
+fn hg1_hg2_hg3_tables_of_pages_and_mappings_go_with_the_last_room() {
+    let shim = Shim::default();
+    let patient = Plan { quarantine_areas_max: 1 << 12, quarantine_bytes_max: 1 << 29, ..plan(None) };
+    let hard = make(&shim, Plan { kept_bytes_max: 0, ..patient });
+    if hard.window.wall() != Wall::Markers {
+        eprintln!("SKIPPED: there are no guards here, and no granules");
+        return;
+    }
+    let extent = hard.window.extent();
+    let mappings =
+        || crate::os::shim::mappings_in(extent.start().get() as usize, extent.end().get() as usize);
+    let open = || (0..hard.window.granules()).filter(|&at| hard.window.is_open(at)).count() as u64;
+    let table = granules::TABLE;
+    assert_eq!((mappings(), open()), (1, 0));
+    // Pairs of which nothing lives long: at most 16 tables are open at a time, and those that live areas keep.
+    let mut held = std::collections::VecDeque::new();
+    for nth in 0..2000 {
+        held.push_back(alloc(&hard, 1 + nth * 7919 % 70_000));
+        if held.len() > 20 {
+            free(&hard, held.pop_front().unwrap()).unwrap();
+        }
+        assert!(open() <= (16 + 20) * table, "{} granules are open", open());
+    }
+    assert!(mappings() < 2 * (16 + 20) + 2, "{} mappings", mappings());
+    assert_eq!(hard.validate(), Ok(()));
+    // Inside a large area nothing is marked; what it shares with others is.
+    let large = alloc(&hard, 9 * MIB + 5000);
+    assert!((4 * table..6 * table + 36 * table).contains(&open()));
+    held.push_back(large);
+    held.into_iter().for_each(|at| free(&hard, at).unwrap());
+    hard.trim();
+    assert_eq!((mappings(), open()), (1, 0));
+    assert!(hard.stats().quarantined_areas > 1000);
+    end(hard, &shim);
+}
+
+#[test]
+fn where_there_are_mappings_enough_areas_are_beside_each_other() {
+    let shim = Shim::default();
+    shim.limit_mappings(400);
+    let hard = make(&shim, Plan { arena_bytes_max: 1 << 34, quarantine_areas_max: 0, ..plan(None) });
+    if hard.window.wall() != Wall::Markers {
+        eprintln!("SKIPPED: there are no guards here, and no granules");
+        return;
+    }
+    let extent = hard.window.extent();
+    let mappings =
+        || crate::os::shim::mappings_in(extent.start().get() as usize, extent.end().get() as usize);
+    let mut areas = Vec::new();
+    for nth in 0..3000 {
+        let size = if nth % 4 == 0 { 700_000 } else { 1 + nth * 997 % 300_000 };
+        areas.push(alloc(&hard, size));
+        assert!(mappings() <= 150, "{} mappings after {nth}", mappings());
+    }
+    assert_eq!(hard.validate(), Ok(()));
+    // Every other one: what goes splits nothing that had better not be split.
+    for at in areas.iter().step_by(2).chain(areas.iter().skip(1).step_by(2)) {
+        free(&hard, *at).unwrap();
+        assert!(!is_readable(*at) && mappings() <= 250, "{} mappings", mappings());
+    }
+    end(hard, &shim);
+}
+
+#[test]
+fn what_was_written_where_the_system_refused_a_wall_is_in_no_area_later() {
+    for discards in [true, false] {
+        let shim = Shim::default();
+        let hard = make(&shim, Plan { window_bytes: 32 * MIB, arena_bytes_max: 32 * MIB, ..plan(None) });
+        if hard.window.wall() != Wall::Markers {
+            eprintln!("SKIPPED: there are no guards here");
+            continue;
+        }
+        let areas: Vec<_> = (0..60).map(|nth| alloc(&hard, 1 + nth * 5000)).collect();
+        shim.refuse(Call::Guard, 0);
+        shim.refuse(Call::Forbid, 0);
+        areas.iter().for_each(|&at| free(&hard, at).unwrap());
+        shim.allow();
+        // They stayed open, and were zeros when they were freed.
+        assert!(hard.stats().refused_purges > 0);
+        areas.iter().filter(|&&at| is_readable(at)).for_each(|&at| bytes(at, 1)[0] = 7);
+        if !discards {
+            shim.refuse(Call::Discard, 0);
+        }
+        let areas: Vec<_> = (0..120).map(|nth| (alloc(&hard, 1 + nth * 900), 1 + nth * 900)).collect();
+        for &(at, size) in &areas {
+            assert!(bytes(at, size).iter().all(|&byte| byte == 0), "{size} bytes");
+        }
+        shim.allow();
+        areas.iter().for_each(|&(at, _)| free(&hard, at).unwrap());
+        end(hard, &shim);
+    }
+}
+
+#[test]
+fn hd2_nothing_of_the_window_can_be_touched_but_what_somebody_has() {
+    for wall in [None, Some(Wall::Protection)] {
+        let shim = Shim::default();
+        let tight =
+            Plan { arena_bytes_max: 64 * MIB, window_bytes: 64 * MIB, kept_bytes_max: 0, ..plan(wall) };
+        let hard = make(&shim, tight);
+        assert_eq!(readable_pages(&hard), []);
+        let sizes = (0..30).map(|nth| 1 + nth * 10_000).chain([5 * MIB, 2 * MIB, 600_000]);
+        let mut areas: Vec<_> = sizes.map(|size| (alloc(&hard, size), size)).collect();
+        while !areas.is_empty() {
+            let pages = |&(at, size): &(usize, usize)| {
+                let first = (at / PAGE_BYTES) as u64 - hard.window.first();
+                first..first + size.div_ceil(PAGE_BYTES) as u64
+            };
+            let mut want: Vec<_> = areas.iter().flat_map(pages).collect();
+            want.sort_unstable();
+            assert_eq!(readable_pages(&hard), want);
+            assert_eq!(hard.validate(), Ok(()));
+            let keep = areas.len() * 2 / 3;
+            areas.drain(keep..).for_each(|(at, _)| free(&hard, at).unwrap());
+        }
+        assert_eq!(readable_pages(&hard), []);
+        end(hard, &shim);
+    }
+}
