@@ -93,7 +93,9 @@ pub unsafe extern "C" fn prlimit(
     let answer = unsafe { call(libc::SYS_prlimit64, words) };
     // Afterwards, when the system has read what the pointers lead to, so that nothing here has to.
     // SAFETY: asks for a number.
-    if answer == 0 && !limit.is_null() && (process == 0 || process == unsafe { libc::getpid() }) {
+    let is_own = || process == 0 || process == unsafe { libc::getpid() };
+    // A child of vfork limits itself, not the process whose memory it uses.
+    if answer == 0 && !limit.is_null() && is_own() && !vmalloc::is_guest() {
         crate::large::limit_changed(resource);
     }
     answer as c_int

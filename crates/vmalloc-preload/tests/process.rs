@@ -106,10 +106,13 @@ fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
     }
     everywhere("limits.c", &["data"], &["hardened:true", "hardened:true,threshold:4K"]);
     let dir = tempfile::tempdir().unwrap();
-    let impossible = compile(dir.path(), "limits.c");
-    let output = run(preloaded(&impossible, "stats:true").arg("impossible"));
+    let limits = compile(dir.path(), "limits.c");
+    let output = run(preloaded(&limits, "stats:true").arg("impossible"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("served 100 ") && said.contains("passed on 1;"), "{said}");
+    let output = run(preloaded(&limits, "stats:true").arg("vfork"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("served 101 ") && said.contains("passed on 0;"), "{said}");
     // Where all is promised to everybody, that is so with and without.
     let promises = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     if promises.trim() != "1" {

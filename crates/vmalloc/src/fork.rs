@@ -117,6 +117,9 @@ static LIST: Mutex<List> = Mutex::new(List(None));
 /// Pages that may be kept while the process forks: 1 MiB.
 pub(crate) const KEPT_PAGES: u64 = 256;
 
+/// The process that the allocators are in; 0 where that is not known.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
 /// Held while the default allocator is made.
 pub(crate) static MAKING: Mutex<()> = Mutex::new(());
 /// The thread that holds all locks for a fork; 0 for none.
@@ -147,6 +150,7 @@ pub fn prepare_for_forks() {
             if !register_fork_handlers(before, in_parent, in_child) {
                 abort_with(format_args!("libc has no memory to register what a fork must do"));
             }
+            note_process();
             HANDLERS.store(REGISTERED, Ordering::Release);
         }
     }
@@ -234,7 +238,20 @@ extern "C" fn in_parent() {
     }
 }
 
+/// Tells whether the caller is a child that uses its parent's memory, as `vfork` makes one. Its limits are not those of the
+/// process that the allocators are in. Also true in a child of a bare `clone`.
+pub fn is_guest() -> bool {
+    let known = PROCESS.load(Ordering::Relaxed);
+    known != 0 && !is_plain() && known != process_id()
+}
+
+/// Notes the process that the allocators are in, if it may be asked for.
+fn note_process() {
+    PROCESS.store(if is_plain() { 0 } else { process_id() }, Ordering::Relaxed);
+}
+
 extern "C" fn in_child() {
+    note_process();
     let held = FORKER.load(Ordering::Relaxed) != 0;
     // SAFETY: the thread that this one was forked from holds the lock since `before`, or is the only one there ever was.
     let list = unsafe { &*LIST.data_ptr() };

@@ -109,6 +109,8 @@ mod word;
 
 pub use buffer::Buffer;
 pub use error::{AllocError, CreateError, FreeError, ResizeError};
+#[doc(hidden)]
+pub use fork::is_guest;
 pub use fork::prepare_for_forks;
 pub use heap::Stats;
 pub use kv::{Kv, LARGE_BYTES};

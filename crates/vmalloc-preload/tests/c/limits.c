@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void limit(int what, rlim_t bytes) {
@@ -79,6 +80,19 @@ int main(int count, char **words) {
         CHECK(mlockall(MCL_CURRENT) == 0);
         free(malloc(3 << 20));
         break;
+    case 'v': { // a child that uses this memory limits itself, not this process
+        free(malloc(1 << 20));
+        pid_t child = vfork();
+        if (child == 0) {
+            struct rlimit to = {64 << 20, 64 << 20};
+            _exit(setrlimit(RLIMIT_AS, &to));
+        }
+        int status;
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+        for (int at = 0; at < 100; at++)
+            CHECK(malloc(8 << 20));
+        break;
+    }
     case 'i': // what can never be there costs nothing of what can
         CHECK(!malloc((size_t)1 << 62));
         for (int at = 0; at < 100; at++) {
