@@ -502,14 +502,14 @@ impl Vmalloc {
     }
 
     /// Gives all freed memory back, as [`trim`](Self::trim), and takes access from its addresses until others are given them: `RLIMIT_DATA` counts
-    /// what can be written, though there is no page. Returns how many bytes may have had it; 0 in the hardened profile.
+    /// what can be written, though there is no page. Returns how many bytes may have had it.
     ///
     /// Cost: a system call for each range, and from then on one for each that is not in a magazine. Locks: those of a trim, and of
     /// each zone meanwhile.
     pub fn shut(&self) -> usize {
         match self.part() {
             Part::Ordinary(heap) => heap.shut() as usize * crate::PAGE_BYTES,
-            Part::Hardened(hard) => hard.trim() as usize * crate::PAGE_BYTES,
+            Part::Hardened(hard) => hard.shut() as usize * crate::PAGE_BYTES,
         }
     }
 

@@ -167,17 +167,29 @@ impl Granules {
         align: u64,
     ) -> Option<Result<u64, NoPlace>> {
         let level = (self.edges * LEVELS / self.edges_max.max(1)).min(LEVELS - 1);
-        let count = TABLE << level;
+        let mut count = TABLE << level;
+        // A small window has no room for a large bundle.
+        while count > TABLE && count > window.granules() {
+            count /= 2;
+        }
         if !fits(count, pages, align) {
             return None;
         }
         let bundles = (window.granules() / TABLE / PART).clamp(1, BUNDLES_MAX as u64);
+        let mut has_failed = false;
         for _ in 0..TRIES {
             let slot = draw.below(bundles) as usize;
             let Bundle { count: has, drawn, .. } = self.bundles[slot];
             if drawn >= has * GRANULE_PAGES * TURNS || !fits(has, pages, align) {
+                if has_failed {
+                    continue;
+                }
                 self.leave_bundle(window, slot);
-                let first = self.new_bundle(window, draw, count)?;
+                // Other bundles may have room. To look for a new one takes long where there is none.
+                let Some(first) = self.new_bundle(window, draw, count) else {
+                    has_failed = true;
+                    continue;
+                };
                 (first..first + count).for_each(|at| self.change(window, at, |word| word | ACTIVE));
                 self.bundles[slot] = Bundle { first, count, drawn: 0 };
             }
@@ -188,7 +200,7 @@ impl Granules {
                     self.bundles[slot].drawn += pages + 2;
                     return Some(Ok(page));
                 }
-                Err(NoPlace::Full { .. }) => self.leave_bundle(window, slot),
+                Err(NoPlace::Full { .. }) => _ = self.leave_bundle(window, slot),
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -201,16 +213,16 @@ impl Granules {
         for _ in 0..TRIES {
             let first = draw.below(places.max(1)) * count;
             let all = first..(first + count).min(window.granules());
-            let used: u64 = all.clone().map(|at| window.granule(at).used()).sum();
             let word = |at| window.granule(at);
+            let used = || all.clone().map(|at| word(at).used()).sum::<u64>();
             if all.clone().all(|at| word(at).is_open() && !word(at).is_active())
-                && used * SHARE <= count * GRANULE_PAGES
+                && used() * SHARE <= count * GRANULE_PAGES
             {
                 return Some(first);
             }
             if self.is_crowded()
-                || used * 2 > count * GRANULE_PAGES
                 || all.clone().any(|at| word(at).is_open())
+                || used() * 2 > count * GRANULE_PAGES
             {
                 continue;
             }
@@ -223,19 +235,17 @@ impl Granules {
         None
     }
 
-    /// Places nothing any more in a bundle.
-    fn leave_bundle<O: Os>(&mut self, window: &Window<O>, slot: usize) {
+    /// Places nothing any more in a bundle; returns how many pages of it closed.
+    fn leave_bundle<O: Os>(&mut self, window: &Window<O>, slot: usize) -> u64 {
         let Bundle { first, count, .. } = self.bundles[slot];
         self.bundles[slot].count = 0;
         (first..first + count).for_each(|at| self.change(window, at, |word| word & !ACTIVE));
-        self.settle(window, first..first + count, self.edges_max);
+        self.settle(window, first..first + count, self.edges_max)
     }
 
-    /// Leaves all bundles, so that those without rooms close.
-    pub(super) fn rest<O: Os>(&mut self, window: &Window<O>) {
-        for slot in 0..BUNDLES_MAX {
-            self.leave_bundle(window, slot);
-        }
+    /// Leaves all bundles, so that those without rooms close; returns how many pages closed.
+    pub(super) fn rest<O: Os>(&mut self, window: &Window<O>) -> u64 {
+        (0..BUNDLES_MAX).map(|slot| self.leave_bundle(window, slot)).sum()
     }
 
     /// Lets a room into its granules, and opens those that are closed. On an error nothing has changed.
@@ -278,7 +288,7 @@ impl Granules {
                 self.leave_bundle(window, slot);
             }
         }
-        self.settle(window, all.clone(), self.edges_max);
+        let _closed = self.settle(window, all.clone(), self.edges_max);
         if own.is_empty() {
             return shut;
         }
@@ -327,7 +337,8 @@ impl Granules {
 
     /// Closes those that are open for nobody, of the granules of all tables that some are in, if that leaves at most so many
     /// edges or fewer than before.
-    fn settle<O: Os>(&mut self, window: &Window<O>, some: Range<u64>, edges_max: u64) {
+    fn settle<O: Os>(&mut self, window: &Window<O>, some: Range<u64>, edges_max: u64) -> u64 {
+        let mut closed = 0;
         let end = some.end.next_multiple_of(TABLE);
         let mut at = some.start / TABLE * TABLE;
         while at < end {
@@ -340,9 +351,11 @@ impl Granules {
             let pays = !splits || (stop - at >= HOLE && self.edges < edges_max);
             if (pays || edges_max == u64::MAX) && window.close_granules(&whole_tables(window, at..stop)) {
                 self.turn(window, at..stop, false);
+                closed += (stop - at) * GRANULE_PAGES;
             }
             at = stop;
         }
+        closed
     }
 
     /// Says of granules, which all said the contrary, that they are open or closed. Keeps HG3.

@@ -547,11 +547,21 @@ impl<O: Os> Hard<O> {
 
     /// Gives the pages that are kept back; how many. The quarantine has none.
     pub(crate) fn trim(&self) -> u64 {
+        self.rest()[0]
+    }
+
+    /// The same; the pages that nobody can touch any more count, too.
+    pub(crate) fn shut(&self) -> u64 {
+        self.rest().iter().sum()
+    }
+
+    /// Gives the pages that are kept back, and closes what nobody has; how many pages each.
+    fn rest(&self) -> [u64; 2] {
         let mut state = self.state.lock();
         let before = state.purged;
         self.cool(&mut state);
-        state.granules.rest(&self.window);
-        state.purged - before
+        let closed = state.granules.rest(&self.window);
+        [state.purged - before, closed]
     }
 }
 

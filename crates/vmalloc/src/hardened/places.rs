@@ -3,7 +3,7 @@
 //! # Theory
 //! Of all starts in a window that are aligned as asked, one is drawn, and drawn again if something is there. The window is a bundle of
 //! [granules](super::granules) for a small room, and the whole one for others. So every position at
-//! which the room fits is as likely as any other, which a search for the next hole above would not give: there, who lies behind a long
+//! which the room fits is as likely as any other (but for a bundle that is nearly full: `tries`), which a search for the next hole above would not give: there, who lies behind a long
 //! area would be found as often as that is long. The window is kept four times as large as what is taken in it, while the
 //! reservation lasts, so few draws are in vain, and the entropy is what the window has:
 //!

@@ -7,7 +7,7 @@
 //! ```
 //! A **room** is the pages of an area and a page without access on both sides. How access is denied, the kernel decides:
 //! **markers** (`MADV_GUARD_INSTALL`, Linux 6.13) live in the page tables and split no mapping, so that there may be millions. Granules
-//! of 2 MiB are opened and marked as a whole then, in which rooms open and close; see [`granules`](super::granules).
+//! of 128 KiB are opened and marked as a whole then, in which rooms open and close; see [`granules`](super::granules).
 //! Elsewhere it is **protection** (`mprotect`): nothing is accessible but open rooms, each of which splits a mapping, so they are
 //! bounded.
 //!
