@@ -143,6 +143,10 @@ impl Big {
 
     #[inline]
     fn enter_small(&self, pages: u64) -> bool {
+        // Where it is used up, CPUs that ask do not take the line from each other.
+        if self.small_pages() + pages > self.small_max {
+            return false;
+        }
         let before = self.small.fetch_add(pages, Ordering::Relaxed);
         if before + pages <= self.small_max {
             return true;
@@ -158,6 +162,9 @@ impl Big {
 
     #[inline]
     fn enter(&self, pages: u64) -> bool {
+        if !self.has_room(pages) {
+            return false;
+        }
         let before = self.pages.fetch_add(pages, Ordering::Relaxed);
         if before + pages <= self.max {
             return true;
@@ -512,19 +519,20 @@ impl Shelf {
 
     /// Pushes items out until there is room. `false` if there cannot be, or if `out` has [`ROOM_MAX`].
     fn make_room(&mut self, pages: u64, room: Room, big: &Big, out: &mut Out) -> bool {
+        if self.has_room(pages, room, big) {
+            return true;
+        }
         let large = room == Room::Big;
         for step in 0..=SETS {
             let victim = (usize::from(self.victim) + step) % SETS;
-            loop {
+            while out.len < ROOM_MAX && self.has_kind(victim, large) {
+                if let Some(item) = self.pop_oldest(victim, big) {
+                    out.push(item);
+                }
+                // Asked only after something went: the answer is of a line that all CPUs share.
                 if self.has_room(pages, room, big) {
                     self.victim = victim as u8;
                     return true;
-                }
-                if out.len >= ROOM_MAX || !self.has_kind(victim, large) {
-                    break;
-                }
-                if let Some(item) = self.pop_oldest(victim, big) {
-                    out.push(item);
                 }
             }
         }

@@ -12,8 +12,8 @@
 //! Where calls that free do the slices, the backlog is at most the threshold, what is freed during the slices of one decay,
 //! and what was freed for callers that may not wait. Where a worker does, no free helps, whatever is lazy: the backlog is
 //! the threshold and what is freed until the worker has run, so a worker that never runs leaves all that was ever freed.
-//! But an alloc through a magazine that may sleep, and finds the stock empty, does up to eight slices while the backlog is
-//! above the threshold.
+//! But an alloc through a magazine that may sleep, and finds the stock empty, does up to eight slices under one hold of the
+//! purge lock while the backlog is above the threshold.
 //!
 //! # Invariants
 //! - **PU1 bounded** the steps of a slice cost at most what `SLICE_AREAS` areas on their way to the index cost, and one step.

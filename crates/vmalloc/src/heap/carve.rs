@@ -497,8 +497,8 @@ impl<O: Os> Heap<O> {
         let kept = self.kept_hint();
         if kept > most {
             let gone = self.purge_some(if most > 0 { kept - most + most / 16 } else { u64::MAX });
-            // So that it asks again once as much went as it would have kept otherwise. What wraps round is far away, too.
-            self.asked.fetch_sub(if most < self.kept_max { gone } else { 0 }, Ordering::Relaxed);
+            // So that it asks again once as much went as it would have kept otherwise.
+            self.released.fetch_add(if most < self.kept_max { gone } else { 0 }, Ordering::Relaxed);
         }
         if self.freed.load(Ordering::Relaxed) > DECAY_TURNS * self.kept_max
             && let Some(_alone) = self.purge.try_lock()

@@ -146,6 +146,8 @@ pub(crate) struct Heap<O: Os> {
     sparse_pause: AtomicU64,
     /// Pages that were kept when the system was asked last how much memory there is; about.
     asked: AtomicU64,
+    /// Pages that were released since then because the answer was less than the budget; about.
+    released: AtomicU64,
     /// Pages that may be kept by that answer: `kept_max`, or fewer.
     allowed: AtomicU64,
     /// Pages that became dirty since the last decay by demand; about.

@@ -126,6 +126,7 @@ impl<O: Os> Heap<O> {
         refill_pause: AtomicU64::new(0),
         sparse_pause: AtomicU64::new(0),
         asked: AtomicU64::new(0),
+        released: AtomicU64::new(0),
         allowed: AtomicU64::new(0),
         freed: AtomicU64::new(0),
     });

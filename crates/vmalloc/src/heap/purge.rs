@@ -53,12 +53,15 @@ impl<O: Os> Heap<O> {
         drained + self.purge_alone(HUGE, u64::MAX, u64::MAX) + self.purge_alone(SMALL, u64::MAX, u64::MAX)
     }
 
-    /// Asks the system how much memory there is, if 32 MiB more or less are kept than when it was asked last: a quarter of that and of what is
-    /// kept may be kept, and nothing where memory is short. Called under no lock, when something was freed.
+    /// Asks the system how much memory there is, if 32 MiB more or less are kept than when it was asked last. So it does after
+    /// 32 MiB were released because of its answer. A quarter of the memory and of what is kept may be kept, or nothing where it is
+    /// short. Called under no lock, when something was freed.
     #[inline]
     pub(super) fn look_around(&self) {
         let kept = self.kept_hint();
-        if kept.abs_diff(self.asked.load(Ordering::Relaxed)) > LOOK_PAGES {
+        if kept.abs_diff(self.asked.load(Ordering::Relaxed)) > LOOK_PAGES
+            || self.released.load(Ordering::Relaxed) > LOOK_PAGES
+        {
             self.look(kept);
         }
     }
@@ -74,17 +77,22 @@ impl<O: Os> Heap<O> {
     #[cold]
     fn look(&self, kept: u64) {
         self.asked.store(kept, Ordering::Relaxed);
-        let Some(room) = self.host.os().available() else { return };
+        self.released.store(0, Ordering::Relaxed);
+        let Some(room) = self.host.os().available() else {
+            // As in a process that never could ask, and not as the last answer was.
+            return self.allowed.store(self.kept_max, Ordering::Relaxed);
+        };
         let available = room.bytes / crate::PAGE_BYTES as u64;
         let is_short = room.is_short || available < kept;
         let most = if is_short { 0 } else { ((available + kept) / SHARE).min(self.kept_max) };
         self.allowed.store(most, Ordering::Relaxed);
         if kept > most {
-            // Magazines have a budget of their own, which is half of the whole.
-            let kinds = if is_short { Kinds::All } else { Kinds::Big };
+            // Big items have a budget of their own, which is half of the whole, and small ones another, which is a quarter.
+            let kinds = if self.big.small_pages() > most / 4 { Kinds::All } else { Kinds::Big };
             self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, kinds));
             // Those that are absent are not counted, and are among the coldest.
             self.purge_some(if is_short { u64::MAX } else { kept - most });
+            self.asked.store(self.kept_hint(), Ordering::Relaxed);
         }
     }
 

@@ -166,6 +166,39 @@ fn where_memory_becomes_short_all_goes_back_by_the_next_pairs_and_later_some_is_
 }
 
 #[test]
+fn a_system_that_tells_nothing_any_more_bounds_nothing() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    shim.set_available(64 << 30);
+    shim.set_short(true);
+    let heap = heap(&shim, HugePages::Never, false, Some(Duration::from_secs(3600)));
+    (0..3).for_each(|_| burst(&heap, 100, 3 * MIB));
+    assert!(kept(&heap) <= 40 * MIB, "{:?}", heap.stats());
+    // As after a filter was installed.
+    shim.set_available(u64::MAX);
+    shim.pass(Duration::from_secs(300));
+    (0..3).for_each(|_| burst(&heap, 100, 3 * MIB));
+    assert!(kept(&heap) >= 300 * MIB, "{:?}", heap.stats());
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn the_thread_asks_by_time_whether_memory_is_short() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    shim.set_available(64 << 30);
+    let heap = heap(&shim, HugePages::Never, false, Some(Duration::from_secs(3600)));
+    burst(&heap, 100, 3 * MIB);
+    assert!(kept(&heap) >= 290 * MIB, "{:?}", heap.stats());
+    shim.set_short(true);
+    shim.pass(Duration::from_secs(1));
+    // As the thread calls it, which is not there in this test.
+    heap.turn();
+    assert!(kept(&heap) <= 2 * MIB, "{:?}", heap.stats());
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
 fn mz1_what_all_cpus_keep_of_small_items_is_part_of_the_budget() {
     let shim = Shim::default();
     shim.set_cpus(64);

@@ -120,16 +120,22 @@ impl<O: Os> Heap<O> {
             (0..ZONES).for_each(|zone| self.zone(zone).cold.pass(turns));
             time.unseen.store(self.magazines.len(), Ordering::Relaxed);
             time.behind.store(true, Ordering::Relaxed);
-            if now >= time.ask.load(Ordering::Relaxed) {
-                time.ask.store(now.saturating_add(ASK_NANOS), Ordering::Relaxed);
-                self.look_again();
-            }
+            self.ask_by_time(now);
         }
         if time.unseen.load(Ordering::Relaxed) > 0 {
             self.visit_magazines();
         }
         if time.behind.load(Ordering::Relaxed) {
             self.purge_old();
+        }
+    }
+
+    /// Asks the system how much memory there is, if it was not asked for half a second. Called under no lock.
+    pub(super) fn ask_by_time(&self, now: u64) {
+        let ask = &self.time.ask;
+        if now >= ask.load(Ordering::Relaxed) {
+            ask.store(now.saturating_add(ASK_NANOS), Ordering::Relaxed);
+            self.look_again();
         }
     }
 

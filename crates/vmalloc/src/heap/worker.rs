@@ -205,6 +205,9 @@ impl<O: Os> Heap<O> {
 
     /// Lets a sixteenth of the decay time pass. Tells whether something is kept still.
     pub(super) fn turn(&self) -> bool {
+        if let Some(now) = self.host.os().now() {
+            self.ask_by_time(now);
+        }
         let now = self.time.pass(1);
         for magazine in self.magazines {
             for kinds in magazine.unused(MAGAZINE_TURNS, now).into_iter().flatten() {

@@ -7,7 +7,8 @@
 //! The roots of both are asked in any case.
 //!
 //! Memory is **short** where a group has used nine tenths of its limit, and where tasks lost more than a tenth of the last ten seconds to waiting
-//! for memory (`some avg10`), those of a group or those of the machine. No descriptor is kept, and what is not there says nothing.
+//! for memory (`some avg10`): those of a group, or those of the machine if less than a tenth of its memory is available. (A group that
+//! waits for its own limit counts as a task of the machine.) No descriptor is kept, and what is not there says nothing.
 //! # Source
 //! `man 5 proc`, `man 7 cgroups`, kernel `Documentation/accounting/psi.rst`, `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
@@ -28,7 +29,7 @@ const VERSION_2: Files = Files { root: "/sys/fs/cgroup", limit: "memory.max", ha
 /// Of both: what it has by kinds, and the time that its tasks waited for memory.
 const KINDS: &str = "memory.stat";
 const PRESSURE: &str = "memory.pressure";
-/// The part of its limit that a group may not use up before it is short: a tenth.
+/// The part of its limit that a group may not use up before it is short, and of its memory a machine: a tenth.
 const SHORT_SHARE: u64 = 10;
 /// Hundredths of a percent of the time, from which on tasks wait for memory for too long: a tenth.
 const WAITING_MAX: u64 = 1000;
@@ -38,9 +39,11 @@ const TEXT_BYTES: usize = 1024;
 /// The memory that this process could have more than it has, about; `None` if the system does not tell.
 pub(super) fn available() -> Option<Room> {
     let mut text = [0; TEXT_BYTES];
-    let free = number_after(read_text(c"/proc/meminfo", &mut text)?, b"MemAvailable:")?;
+    let meminfo = read_text(c"/proc/meminfo", &mut text)?;
+    let free = number_after(meminfo, b"MemAvailable:")?;
+    let is_low = is_low(free, number_after(meminfo, b"MemTotal:")?);
     let pressure = read_text(c"/proc/pressure/memory", &mut text).unwrap_or_default();
-    let machine = Room { bytes: free * 1024, is_short: is_waiting(pressure) };
+    let machine = Room { bytes: free * 1024, is_short: is_low && is_waiting(pressure) };
     let groups = read_text(c"/proc/self/cgroup", &mut text).unwrap_or_default();
     let rooms = groups.split(|&byte| byte == b'\n').filter_map(group_of);
     let rooms = rooms.map(|(files, path)| room(&files, path));
@@ -84,9 +87,16 @@ fn room_by_limit(files: &Files, path: &[u8]) -> Option<Room> {
     let limit = number_after(read(files, path, files.limit, &mut text)?, b"")?;
     let has = number_after(read(files, path, files.has, &mut text)?, b"")?;
     let kinds = read(files, path, KINDS, &mut text).unwrap_or_default();
-    let unused = number_after(kinds, b"inactive_file").unwrap_or(0);
+    // Of those that were used twice, half, about as in `MemAvailable`.
+    let files = |kind: &[u8]| number_after(kinds, kind).unwrap_or(0);
+    let unused = files(b"inactive_file").saturating_add(files(b"active_file") / 2);
     let bytes = limit.saturating_sub(has.saturating_sub(unused));
-    Some(Room { bytes, is_short: bytes < limit / SHORT_SHARE })
+    Some(Room { bytes, is_short: is_low(bytes, limit) })
+}
+
+/// Tells whether less than a tenth of all is left.
+fn is_low(left: u64, all: u64) -> bool {
+    left < all / SHORT_SHARE
 }
 
 /// Tells by a file of pressure (`some avg10=12.34 ...`) whether tasks wait for memory for too long.
@@ -160,6 +170,11 @@ mod tests {
         assert!(short(b"/a/b") && short(b"/a"));
         write("a/memory.stat", "anon 1\ninactive_file 1\n");
         assert!(!short(b"/a/b"));
+        // Half of those that were used twice counts.
+        write("a/memory.stat", "inactive_file 0\nactive_file 1\n");
+        assert!(short(b"/a/b"));
+        write("a/memory.stat", "inactive_file 0\nactive_file 2\n");
+        assert!(!short(b"/a/b"));
         write("a/memory.pressure", "some avg10=10.01 avg60=0.00 avg300=0.00 total=5\nfull avg10=0.00\n");
         assert!(short(b"/a/b") && short(b"/a"));
         write("a/memory.pressure", "some avg10=10.00 avg60=99.00 avg300=0.00 total=5\nfull avg10=99.00\n");
@@ -168,6 +183,11 @@ mod tests {
         write("a/b/memory.pressure", "some avg10=99.00 avg60=0.00 avg300=0.00 total=5\n");
         assert!(short(b"/a/b") && !short(b"/a"));
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn less_than_a_tenth_is_low() {
+        assert_eq!([99, 100, 1000].map(|left| is_low(left, 1000)), [true, false, false]);
     }
 
     #[test]
