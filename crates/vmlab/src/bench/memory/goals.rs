@@ -158,12 +158,20 @@ fn mixes(results: &Results, name: &str, beats_glibc: bool) -> Vec<Goal> {
     goals
 }
 
+/// Ours, and the peer that takes least at its default.
+fn with_best<'a>(
+    results: &'a Results,
+    name: &str,
+    ns: fn(&Summary) -> f64,
+) -> Option<(Summary, (&'a Contender, Summary))> {
+    let peers = results.of(name).into_iter().filter(|(one, _)| one.is_default && !is_ours(one));
+    let best = peers.min_by(|a, b| ns(&a.1).total_cmp(&ns(&b.1)));
+    results.default_of(name, OURS).zip(best)
+}
+
 /// Time of the clock, against the best at its default.
 fn best(results: &Results, name: &str) -> Goal {
-    let all = results.of(name);
-    let peers = all.iter().filter(|(one, _)| one.is_default && !is_ours(one));
-    let best = peers.min_by(|a, b| a.1.wall_ns.total_cmp(&b.1.wall_ns));
-    let figure = results.default_of(name, OURS).zip(best).map(|(ours, (one, theirs))| {
+    let figure = with_best(results, name, |one| one.wall_ns).map(|(ours, (one, theirs))| {
         let ratio = ours.wall_ns / theirs.wall_ns;
         let (ours, theirs) = (ours.wall_ns, theirs.wall_ns);
         (format!("{ratio:.2} of {} ({ours:.0} ns, {theirs:.0} ns)", one.name), ratio <= AS_GOOD)
@@ -173,13 +181,10 @@ fn best(results: &Results, name: &str) -> Goal {
 
 /// CPU time of what is hardly touched, against the cheapest peer; or also at no more memory than that one.
 fn hardly(results: &Results, name: &str, ratio_max: f64, memory: bool) -> Goal {
-    let all = results.of(name);
-    let peers = all.iter().filter(|(one, _)| one.is_default && !is_ours(one));
-    let best = peers.min_by(|a, b| a.1.cpu_ns.total_cmp(&b.1.cpu_ns));
-    let figure = results.default_of(name, OURS).zip(best).map(|(ours, (peer, best))| {
+    let figure = with_best(results, name, |one| one.cpu_ns).map(|(ours, (peer, best))| {
         let ratio = ours.cpu_ns / best.cpu_ns;
         let told = |one: &Summary| format!("{:.0} ns, {:.1} MiB", one.cpu_ns, one.rss_mean / MIB);
-        let text = format!("{ratio:.2} of {} ({}; {})", peer.name, told(&ours), told(best));
+        let text = format!("{ratio:.2} of {} ({}; {})", peer.name, told(&ours), told(&best));
         (text, ratio <= ratio_max && (!memory || ours.rss_mean <= best.rss_mean))
     });
     let less = if memory { ", at no more memory" } else { "" };
