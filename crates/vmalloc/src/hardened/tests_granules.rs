@@ -17,8 +17,7 @@ fn places_are_drawn_evenly_in_tables_that_are_drawn_evenly_from_the_whole_window
     const DRAWS: u64 = 60_000;
     let shim = Shim::default();
     let hard = make(&shim, Plan { kept_bytes_max: 0, quarantine_areas_max: 0, ..plan(None) });
-    if hard.window.wall() != Wall::Markers {
-        eprintln!("SKIPPED: there are no guards here, and no granules");
+    if !has_granules(&hard) {
         return;
     }
     let table = (2 * MIB / PAGE_BYTES) as u64;
@@ -38,7 +37,8 @@ fn places_are_drawn_evenly_in_tables_that_are_drawn_evenly_from_the_whole_window
     // Each table is left when its pages were given out twice, three for an area.
     let drawn: u64 = parts.iter().sum();
     assert!((DRAWS * 3 / (2 * table)..).contains(&drawn), "{drawn}");
-    // Chi square is above 45 in one of ten thousand seeds for 15 degrees of freedom, and above 120 for 63; this seed is fixed.
+    // Chi square is above 45 in one of ten thousand seeds for 15 degrees of freedom, and above 120 for 63;
+    // this seed is fixed.
     let even = chi_square(&parts, |_| drawn as f64 / PARTS as f64);
     assert!(even < 45.0, "chi square {even} of {parts:?}");
     // The first and the last page of a table are walls.
@@ -84,18 +84,30 @@ fn large_places_are_drawn_evenly_from_the_whole_window() {
     }
 }
 
+/// Mappings of its arena.
+fn mappings(hard: &Hard<Shim>) -> usize {
+    let extent = hard.window.extent();
+    crate::os::shim::mappings_in(extent.start().get() as usize, extent.end().get() as usize)
+}
+
+/// Tells whether there are granules here; says that a test is skipped if not.
+fn has_granules(hard: &Hard<Shim>) -> bool {
+    let has = hard.window.wall() == Wall::Markers;
+    if !has {
+        eprintln!("SKIPPED: there are no guards here, and no granules");
+    }
+    has
+}
+
 #[test]
 fn hg1_hg2_hg3_tables_of_pages_and_mappings_go_with_the_last_room() {
     let shim = Shim::default();
     let patient = Plan { quarantine_areas_max: 1 << 12, quarantine_bytes_max: 1 << 29, ..plan(None) };
     let hard = make(&shim, Plan { kept_bytes_max: 0, ..patient });
-    if hard.window.wall() != Wall::Markers {
-        eprintln!("SKIPPED: there are no guards here, and no granules");
+    if !has_granules(&hard) {
         return;
     }
-    let extent = hard.window.extent();
-    let mappings =
-        || crate::os::shim::mappings_in(extent.start().get() as usize, extent.end().get() as usize);
+    let mappings = || mappings(&hard);
     let open = || (0..hard.window.granules()).filter(|&at| hard.window.is_open(at)).count() as u64;
     let table = granules::TABLE;
     assert_eq!((mappings(), open()), (1, 0));
@@ -126,13 +138,10 @@ fn where_there_are_mappings_enough_areas_are_beside_each_other() {
     let shim = Shim::default();
     shim.limit_mappings(400);
     let hard = make(&shim, Plan { arena_bytes_max: 1 << 34, quarantine_areas_max: 0, ..plan(None) });
-    if hard.window.wall() != Wall::Markers {
-        eprintln!("SKIPPED: there are no guards here, and no granules");
+    if !has_granules(&hard) {
         return;
     }
-    let extent = hard.window.extent();
-    let mappings =
-        || crate::os::shim::mappings_in(extent.start().get() as usize, extent.end().get() as usize);
+    let mappings = || mappings(&hard);
     let mut areas = Vec::new();
     for nth in 0..3000 {
         let size = if nth % 4 == 0 { 700_000 } else { 1 + nth * 997 % 300_000 };
