@@ -14,17 +14,19 @@
 //! A thread may move to another CPU after it read the number: then it uses the other one's magazine, which is as good. Threads
 //! that meet at the lock of the sets park.
 //!
-//! Small items are bounded for each magazine and for all together, big ones for all together, so that one of 64 MiB can be kept and a
-//! hundred CPUs do not keep one each. A place has **credit**: pages that it took from the budget once and keeps, so that a pair
-//! does not touch what all CPUs share. What small items take of it, places and sets, is taken in steps for the same reason. Whoever finds
-//! the budget of big ones used up takes the credit of empty places. What finds no
-//! room pushes out what is there, first the oldest of its set; a small one of 64 KiB or more goes itself if the magazine would be
-//! large beside the heap: what is kept as it is does not merge, and who asks for other sizes needs more memory.
+//! Small items are bounded for each magazine and for all together, big ones for all together, so that one of
+//! 64 MiB can be kept and a hundred CPUs do not keep one each. A place has **credit**: pages that it took
+//! from the budget once and keeps, so that a pair does not touch what all CPUs share. What small items take
+//! of it, places and sets, is taken in steps for the same reason. Whoever finds the budget of big ones used
+//! up takes the credit of empty places. What finds no room pushes out what is there, first the oldest of its
+//! set; a small one of 64 KiB or more goes itself if the magazine would be large beside the heap: what is
+//! kept as it is does not merge, and who asks for other sizes needs more memory.
 //!
 //! # Invariants
-//! - **MZ1 bounded** the sets of a magazine have at most [`SMALL_PAGES_MAX`] pages in small items, and its place one such item
-//!   more; what all have in sets, and the credit of all places, is no more than the budget of its kind. (An item that comes in the very moment
-//!   in which its place loses the credit stays until the next one comes.)
+//! - **MZ1 bounded** the sets of a magazine have at most [`SMALL_PAGES_MAX`] pages in small items, and its
+//!   place one such item more; what all have in sets, and the credit of all places, is no more than the
+//!   budget of its kind. (An item that comes in the very moment in which its place loses the credit stays
+//!   until the next one comes.)
 //! - **MZ2 counted** the pages that a shelf of sets tells are those of its items.
 //!
 //! # Source
@@ -136,6 +138,21 @@ enum Room {
     Big,
 }
 
+/// Adds pages to a count, unless that would be more than `max` then.
+#[inline]
+fn enter(count: &AtomicU64, max: u64, pages: u64) -> bool {
+    // Where it is used up, CPUs that ask do not take the line from each other.
+    if count.load(Ordering::Relaxed) + pages > max {
+        return false;
+    }
+    let before = count.fetch_add(pages, Ordering::Relaxed);
+    if before + pages <= max {
+        return true;
+    }
+    count.fetch_sub(pages, Ordering::Relaxed);
+    false
+}
+
 impl Big {
     pub(crate) const fn new(max: u64, small_max: u64) -> Self {
         Self { max, pages: AtomicU64::new(0), small_max, small: AtomicU64::new(0) }
@@ -143,16 +160,7 @@ impl Big {
 
     #[inline]
     fn enter_small(&self, pages: u64) -> bool {
-        // Where it is used up, CPUs that ask do not take the line from each other.
-        if self.small_pages() + pages > self.small_max {
-            return false;
-        }
-        let before = self.small.fetch_add(pages, Ordering::Relaxed);
-        if before + pages <= self.small_max {
-            return true;
-        }
-        self.small.fetch_sub(pages, Ordering::Relaxed);
-        false
+        enter(&self.small, self.small_max, pages)
     }
 
     /// Pages that small items have, or may have without asking.
@@ -162,15 +170,7 @@ impl Big {
 
     #[inline]
     fn enter(&self, pages: u64) -> bool {
-        if !self.has_room(pages) {
-            return false;
-        }
-        let before = self.pages.fetch_add(pages, Ordering::Relaxed);
-        if before + pages <= self.max {
-            return true;
-        }
-        self.pages.fetch_sub(pages, Ordering::Relaxed);
-        false
+        enter(&self.pages, self.max, pages)
     }
 
     /// Tells whether as many pages more would be let in now.
@@ -260,8 +260,9 @@ pub(crate) struct Held {
 }
 
 impl Magazine {
-    /// Takes a run of exactly these pages whose first page is a multiple of `align` pages. Now and then it calls `look` first, which may look at
-    /// the clock: a program that takes what is in the places and nothing else has time pass so.
+    /// Takes a run of exactly these pages whose first page is a multiple of `align` pages. Now and then it
+    /// calls `look` first, which may look at the clock: a program that takes what is in the places and
+    /// nothing else has time pass so.
     #[inline(always)]
     pub(crate) fn take(
         &self,
@@ -349,7 +350,8 @@ impl Magazine {
         shelf.add(old, medium_max, big, out);
     }
 
-    /// Tells whether somebody who brings a run to a full place looks at the clock: each time if it is big, or else now and then.
+    /// Tells whether somebody who brings a run to a full place looks at the clock: each time if it is big, or
+    /// else now and then.
     pub(crate) fn is_time(&self, pages: u64) -> bool {
         let pushes = self.pushes.load(Ordering::Relaxed) + 1;
         self.pushes.store(pushes, Ordering::Relaxed);
@@ -398,8 +400,8 @@ impl Magazine {
         [0, 1].map(|kind| shelf.hits[kind] + self.hits[kind].load(Ordering::Relaxed))
     }
 
-    /// The kinds of items that it has and that served nobody for `turns` turns, as far as calls of this saw; `now` is the turn of the
-    /// caller.
+    /// The kinds of items that it has and that served nobody for `turns` turns, as far as calls of this saw;
+    /// `now` is the turn of the caller.
     #[cold]
     pub(crate) fn unused(&self, turns: u64, now: u64) -> [Option<Kinds>; 2] {
         let mut shelf = self.shelf.lock();

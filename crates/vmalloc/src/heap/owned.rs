@@ -151,7 +151,9 @@ impl<O: Os> Heap<O> {
         // Guards, one of which is in each big item, hold no memory.
         let guards = u64::from(plan.guards) * (kept_pages / 2 / BIG_PAGES);
         self.big = Big::new(kept_pages / 2 + guards, kept_pages / 4);
-        self.worker = Worker::new(plan.decay.filter(|_| plan.background_thread));
+        if plan.background_thread && plan.decay.is_some() {
+            self.worker = Worker::new();
+        }
         self.time = Time::new(plan.decay);
         Ok(())
     }

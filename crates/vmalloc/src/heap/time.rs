@@ -8,16 +8,16 @@
 //!      some magazines      those that served nobody for a quarter of the time: what they have is made dirty
 //!      something is old?   8 MiB of dirty blocks older than three quarters of the time go back
 //! ```
-//! The decay time is sixteen turns. Each call does a bounded part: some magazines, and 8 MiB, which take about as long as 1 MiB of page
-//! faults. So no call waits for a cache of hundreds of megabytes. The part is looked for again in each of these calls until
-//! nothing old is left; then not before the next turn.
+//! The decay time is sixteen turns. Each call does a bounded part: some magazines, and 8 MiB, which take
+//! about as long as 1 MiB of page faults. So no call waits for a cache of hundreds of megabytes. The part is
+//! looked for again in each of these calls until nothing old is left; then not before the next turn.
 //!
-//! The clock is the coarse one, which the C library reads in the kernel's page without a call of the system: about ten nanoseconds, in
-//! paths that take a hundred or more, and a fraction of one in a cached pair.
+//! The clock is the coarse one, which the C library reads in the kernel's page without a call of the system:
+//! about ten nanoseconds, in paths that take a hundred or more, and a fraction of one in a cached pair.
 //!
-//! A free passes the time before it keeps its run, and an allocation after it has one: a program that was idle first takes what is
-//! kept, and what it left goes. Who never calls keeps what he has; for him there is the thread (`worker.rs`), and while that is
-//! there, nobody else passes the time.
+//! A free passes the time before it keeps its run, and an allocation after it has one: a program that was
+//! idle first takes what is kept, and what it left goes. Who never calls keeps what he has; for him there is
+//! the thread (`worker.rs`), and while that is there, nobody else passes the time.
 //!
 //! # Locking
 //! Called under no lock. Those of the zones and of magazines, one at a time; `purge` only if nobody has it.
@@ -35,7 +35,7 @@ const TURNS: u32 = 16;
 /// Turns after which dirty blocks go back, and for which magazines may be of no use.
 pub(super) const DIRTY_TURNS: u64 = 12;
 pub(super) const MAGAZINE_TURNS: u64 = 4;
-/// Pages that a call gives back: 8 MiB.
+/// Pages that a call releases: 8 MiB.
 pub(super) const SLICE_PAGES: u64 = 2048;
 /// Time between two looks at what the system has left, which cost a tenth of a millisecond: half a second.
 const ASK_NANOS: u64 = 500_000_000;
@@ -63,7 +63,7 @@ pub(super) struct Time {
 }
 
 /// The length of a turn.
-pub(super) fn turn_nanos(decay: Duration) -> u64 {
+fn turn_nanos(decay: Duration) -> u64 {
     let nanos = u64::try_from((decay / TURNS).as_nanos()).unwrap_or(u64::MAX);
     // Not shorter than a microsecond, so that a thread does not spin.
     nanos.max(1000)
@@ -86,6 +86,11 @@ impl Time {
     /// Time of which nothing has passed; it never does without a decay.
     pub(super) fn new(decay: Option<Duration>) -> Self {
         Self { turn_nanos: decay.map_or(0, turn_nanos), ..Self::off() }
+    }
+
+    /// The length of a turn; 0 if time does not pass.
+    pub(super) fn turn_nanos(&self) -> u64 {
+        self.turn_nanos
     }
 
     /// Lets so many turns pass; how many passed ever.

@@ -1,5 +1,5 @@
-//! The thread that lets time pass where one is wanted: what nobody needs for about a second goes back to the system, also while the program
-//! calls nothing.
+//! The thread that lets time pass where one is wanted: what nobody needs for about a second goes back to the
+//! system, also while the program calls nothing.
 //!
 //! # Theory
 //! ```text
@@ -27,13 +27,12 @@
 //! Our own; jemalloc has background threads, by default off; Linux gives vmalloc pages back at once.
 
 use super::Heap;
-use super::time::{DIRTY_TURNS, MAGAZINE_TURNS, turn_nanos};
+use super::time::{DIRTY_TURNS, MAGAZINE_TURNS};
 use crate::arena::ZONES;
 use crate::os::{Errno, Os, Span, futex_wait, futex_wait_for, futex_wake};
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use core::time::Duration;
 
 /// Pages kept from which there is a thread: 16 MiB.
 const START_PAGES: u64 = 4096;
@@ -56,8 +55,6 @@ const OFF: u32 = 5;
 
 /// The thread of a heap.
 pub(super) struct Worker {
-    // Constant after `new`.
-    turn_nanos: u64,
     // Atomic. Of all who find `NONE` one changes it, and then has the others.
     state: AtomicU32,
     thread: AtomicUsize,
@@ -70,7 +67,6 @@ impl Worker {
     /// One that never is there.
     pub(super) const fn off() -> Self {
         Self {
-            turn_nanos: 1000,
             state: AtomicU32::new(OFF),
             thread: AtomicUsize::new(0),
             stack: AtomicUsize::new(0),
@@ -78,13 +74,12 @@ impl Worker {
         }
     }
 
-    /// One that is not there yet; never, without a time.
-    pub(super) fn new(decay: Option<Duration>) -> Self {
-        let Some(decay) = decay else { return Self::off() };
-        Self { turn_nanos: turn_nanos(decay), state: AtomicU32::new(NONE), ..Self::off() }
+    /// One that is not there yet.
+    pub(super) fn new() -> Self {
+        Self { state: AtomicU32::new(NONE), ..Self::off() }
     }
 
-    /// Tells whether it is there, so that nobody else need have time pass.
+    /// Returns whether it is there; then no call has time pass.
     pub(super) fn is_there(&self) -> bool {
         matches!(self.state.load(Ordering::Relaxed), AWAKE | ASLEEP)
     }
@@ -191,7 +186,7 @@ impl<O: Os> Heap<O> {
         loop {
             match worker.state.load(Ordering::Acquire) {
                 AWAKE => {
-                    futex_wait_for(&worker.state, AWAKE, worker.turn_nanos);
+                    futex_wait_for(&worker.state, AWAKE, self.time.turn_nanos());
                     // Checks WK1: it says so first, and looks under the locks then.
                     if !self.turn() && worker.change(AWAKE, ASLEEP) && self.keeps_something() {
                         worker.change(ASLEEP, AWAKE);
