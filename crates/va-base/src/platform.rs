@@ -43,12 +43,13 @@ pub trait Platform {
 
     /// Allocates a slab of at least `min` records, or returns `None` if there is no memory.
     ///
-    /// The slab may contain any values. Its length may exceed `min`, and the surplus may stay unused. The core first
-    /// requests a large slab, as long as all its slabs together. If that fails it requests one of a page
-    /// ([`PIECE_BYTES`] or less, see [`PagedArray`](crate::PagedArray)). So a platform that has pages alone is enough
-    /// for any number of areas, and larger slabs make lookups shorter. One call pays for a large slab: a platform that
-    /// fills slabs, so that the price grows with the length, returns `None` above some hundred KiB. After `None` the request fails, and the next one
-    /// that needs memory asks again. Only the rows of per-CPU chunks are longer than a page, one row each.
+    /// The slab may contain any values. Its length may exceed `min`, and the surplus may stay unused. The
+    /// core first requests a large slab, as long as all its slabs together. If that fails it requests one of
+    /// a page ([`PIECE_BYTES`] or less, see [`PagedArray`](crate::PagedArray)). So a platform that has pages
+    /// alone is enough for any number of areas, and larger slabs make lookups shorter. One call pays for a
+    /// large slab: a platform that fills slabs, so that the price grows with the length, returns `None` above
+    /// some hundred KiB. After `None` the request fails, and the next one that needs memory asks again. Only
+    /// the rows of per-CPU chunks are longer than a page, one row each.
     ///
     /// A platform whose memory is not available under the caller's lock may return `None`. The caller then supplies
     /// memory from outside the lock (`va_tree::Supplied`).

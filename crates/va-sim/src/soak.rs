@@ -1,8 +1,9 @@
 //! Long random runs while memory fails for a time, then not, and then again.
 //!
 //! # Theory
-//! A structure must fail a request for want of memory only while there is none, and serve the next one. So a run changes
-//! the memory of its machine every few hundred operations, and each operation knows whether memory may fail:
+//! A structure must fail a request for want of memory only while there is none, and serve the next one. So a
+//! run changes the memory of its machine every few hundred operations, and each operation knows whether
+//! memory may fail:
 //!
 //! ```text
 //!   enough | a page at a time | enough | none after a few more | enough | ...
@@ -11,8 +12,8 @@
 //! A page at a time is enough for everything. Whatever fails then, or while there is enough, is a failure that was
 //! remembered too long. At the end there is enough again: the run frees everything, and the machine has all its memory.
 //!
-//! A seed is [`OPS`] operations: two hundred seeds are ten million. A test runs a few, and `VMALLOC_SOAK_SEEDS` names another
-//! number (`cargo xtask soak`).
+//! A seed is [`OPS`] operations: two hundred seeds are ten million. A test runs a few, and
+//! `VMALLOC_SOAK_SEEDS` names another number (`cargo xtask soak`).
 
 use crate::machine::SimMachine;
 use crate::op::Rng;

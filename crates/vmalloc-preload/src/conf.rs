@@ -92,10 +92,12 @@ impl Conf {
     /// What is kept is used before the system is asked, so a large budget does not raise the peak; it saves the faults of programs that
     /// free hundreds of megabytes and want them again at once.
     ///
-    /// What nobody needed for ten seconds goes back: to fault in the whole budget anew takes about a tenth of a second, so a program that wants
-    /// it again each time loses a hundredth of its time, where one second would cost it a tenth.
+    /// What nobody needed for ten seconds goes back: to fault in the whole budget anew takes about a tenth of
+    /// a second, so a program that wants it again each time loses a hundredth of its time, where one second
+    /// would cost it a tenth.
     ///
-    /// No thread: whoever runs a program as it is did not ask for one, and some calls (unshare) are refused to programs with two.
+    /// No thread: whoever runs a program as it is did not ask for one, and some calls (unshare) are refused
+    /// to programs with two.
     pub(crate) const DEFAULT: Self = Self {
         threshold_bytes: 128 << 10,
         budget_bytes: 512 << 20,

@@ -49,7 +49,7 @@ fn everywhere(source: &str, args: &[&str], confs: &[&str]) {
     }
 }
 
-/// A thread gives back what nobody needs.
+/// A thread releases unused memory.
 const THREAD: &str = "threshold:4K,decay:20ms,background_thread:true";
 
 #[test]

@@ -238,8 +238,8 @@ extern "C" fn in_parent() {
     }
 }
 
-/// Tells whether the caller is a child that uses its parent's memory, as `vfork` makes one. Its limits are not those of the
-/// process that the allocators are in. Also true in a child of a bare `clone`.
+/// Returns whether the caller is a child that uses its parent's memory, as `vfork` makes one. Its limits are
+/// not those of the process that the allocators are in. Also true in a child of a bare `clone`.
 pub fn is_guest() -> bool {
     let known = PROCESS.load(Ordering::Relaxed);
     known != 0 && !is_plain() && known != process_id()

@@ -39,12 +39,14 @@
 //!   pages) and what is occupied are kept apart. Any power of two is an alignment.
 //! - **Errors** are typed, tell their numbers and change nothing. Freeing twice, or what is no area, is found in O(1) and is
 //!   such an error ([`Kv`] and the collections, which cannot tell, abort with a message).
-//! - **Memory kept** after it was freed is bounded by [`Options::kept_bytes_max`], what magazines of CPUs keep among it. Parts of a huge page that others use
-//!   stay. It goes back by demand (the longest
-//!   unused first), after about [`Options::decay`] in which nobody needed it, where the system is short of memory, or by [`Vmalloc::trim`].
-//!   For the second there is a thread, if it is wanted, and not before 16 MiB are kept; all signals are blocked in it, and it ends with its
-//!   allocator. While it sleeps, one area of less than 2 MiB a CPU may stay: a free in the fast way wakes nobody. Where there is no thread,
-//!   the program's own calls do it, and a program that makes none keeps what it has. What a resize gives up counts as freed.
+//! - **Memory kept** after it was freed is bounded by [`Options::kept_bytes_max`], what magazines of CPUs
+//!   keep among it. Parts of a huge page that others use stay. It goes back by demand (the longest unused
+//!   first), after about [`Options::decay`] in which nobody needed it, where the system is short of memory,
+//!   or by [`Vmalloc::trim`]. For the second there is a thread, if it is wanted, and not before 16 MiB are
+//!   kept; all signals are blocked in it, and it ends with its allocator. While it sleeps, one area of less
+//!   than 2 MiB a CPU may stay: a free in the fast way wakes nobody. Where there is no thread, the program's
+//!   own calls do it, and a program that makes none keeps what it has. What a resize gives up counts as
+//!   freed.
 //! - **Huge pages** are behind areas from 64 KiB on, if the system has any, as [`Options::huge_pages`] says; neighbours share one. The
 //!   first byte touched of a fresh one makes 2 MiB resident: `HugePages::Never` is for large areas of which little is touched,
 //!   `HugePages::System` for programs as they are.

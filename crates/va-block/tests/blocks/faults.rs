@@ -1,5 +1,5 @@
-//! Random operations on blocks and lanes while memory fails for a time, then not, and flushes end later: no error but the
-//! right ones, no page lost, and all memory back at the end. `va_sim::soak` has the driver.
+//! Random operations on blocks and lanes while memory fails for a time, then not, and flushes end later: no
+//! error but the right ones, no page lost, and all memory back at the end. `va_sim::soak` has the driver.
 
 use va_base::{AllocError, Broken, Context, PAGE_SIZE, Request, Va, VaRange};
 use va_block::{BlockError, Blocks, Config, Lane, UnmapError};

@@ -1,5 +1,5 @@
-//! Random operations on per-CPU memory while memory fails for a time, then not: nothing is lost, all is served again, and all
-//! memory is back at the end. `va_sim::soak` has the driver.
+//! Random operations on per-CPU memory while memory fails for a time, then not: nothing is lost, all is
+//! served again, and all memory is back at the end. `va_sim::soak` has the driver.
 
 use va_base::Broken;
 use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};

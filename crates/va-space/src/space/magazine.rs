@@ -100,8 +100,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// # Errors
     /// As there; before a failure, all magazines were drained, this one among them.
     /// # Locks
-    /// The magazine's; `pool` of the node for a refill; `purge` before it, if it is free and too much is lazy, for up to eight
-    /// slices; else as there. For [`Context::Atomic`] one at a time, and never `purge`.
+    /// The magazine's; `pool` of the node for a refill; `purge` before it, if it is free and too much is
+    /// lazy, for up to eight slices; else as there. For [`Context::Atomic`] one at a time, and never `purge`.
     #[inline(always)]
     pub fn alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
         // A size above what the stock may hold is in no list of it.

@@ -6,14 +6,15 @@
 //! hull; the pass waits, without holding anything up, until the machine says that it ended. **Settle**: each area goes to
 //! the pool of its owner, all of a size at once, or, in a full pass or if no list takes it, to the index.
 //!
-//! A pass is run in slices of bounded work ([`budget`](super::budget)), each under one hold of the purge lock and, at its
-//! end, one of `free`; between slices both are free. Who runs them is the machine's choice ([`Machine::drain`]): the call that freed
-//! too much and those after it, a slice each, or a worker that calls [`VmapSpace::drain`]. The machine is asked once a pass.
-//! Where calls that free do the slices, the backlog is at most the threshold, what is freed during the slices of one decay,
-//! and what was freed for callers that may not wait. Where a worker does, no free helps, whatever is lazy: the backlog is
-//! the threshold and what is freed until the worker has run, so a worker that never runs leaves all that was ever freed.
-//! But an alloc through a magazine that may sleep, and finds the stock empty, does up to eight slices under one hold of the
-//! purge lock while the backlog is above the threshold.
+//! A pass is run in slices of bounded work ([`budget`](super::budget)), each under one hold of the purge lock
+//! and, at its end, one of `free`; between slices both are free. Who runs them is the machine's choice
+//! ([`Machine::drain`]): the call that freed too much and those after it, a slice each, or a worker that
+//! calls [`VmapSpace::drain`]. The machine is asked once a pass. Where calls that free do the slices, the
+//! backlog is at most the threshold, what is freed during the slices of one decay, and what was freed for
+//! callers that may not wait. Where a worker does, no free helps, whatever is lazy: the backlog is the
+//! threshold and what is freed until the worker has run, so a worker that never runs leaves all that was ever
+//! freed. But an alloc through a magazine that may sleep, and finds the stock empty, does up to eight slices
+//! under one hold of the purge lock while the backlog is above the threshold.
 //!
 //! # Invariants
 //! - **PU1 bounded** the steps of a slice cost at most what `SLICE_AREAS` areas on their way to the index cost, and one step.
@@ -382,8 +383,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         due && !self.slice(&mut state, false) && !state.is_idle()
     }
 
-    /// Does a few slices for an alloc that may sleep and that its magazine's stock could not serve, if too much is lazy. It
-    /// does so even where a worker drains: the stock lacks what waits for the worker, and the index costs more.
+    /// Does a few slices for an alloc that may sleep and that its magazine's stock could not serve, if too
+    /// much is lazy. It does so even where a worker drains: the stock lacks what waits for the worker, and
+    /// the index costs more.
     #[inline]
     pub(super) fn catch_up(&self) {
         if self.lazy_pages() > self.lazy_max() {

@@ -1,5 +1,6 @@
-//! Random operations on a space and its magazines while memory fails for a time, then not, and flushes end later: no error
-//! but the right ones, no area lost, and all memory back at the end. `va_sim::soak` has the driver.
+//! Random operations on a space and its magazines while memory fails for a time, then not, and flushes end
+//! later: no error but the right ones, no area lost, and all memory back at the end. `va_sim::soak` has the
+//! driver.
 
 use va_base::{Align, AllocError, Broken, Context, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
@@ -101,7 +102,7 @@ impl<C: Config> Run<'_, '_, C> {
         }
     }
 
-    /// Tells whether a request fits beside what is allocated.
+    /// Returns whether a request fits beside what is allocated.
     fn fits(&self, request: &Request) -> bool {
         let extent = self.space.extent();
         let mut model = ModelIndex::new(extent, extent).unwrap();

@@ -6,23 +6,26 @@
 //!   |..[=]..[==]| closed |.[=]..|  closed  |..[====|========|====].....|  closed  |      . no access, by a marker
 //!      a small areas      b                     c  a large area
 //! ```
-//! Were areas scattered over the whole window, each would have a table of pages of its own, and so would each place that one had left.
-//! A fork copies them all. So the window is closed as a whole (`PROT_NONE`, no tables), and a **granule** is opened when the first
-//! room needs it: made accessible, and marked where the room is not, so that nothing can be touched but open rooms. When its last
-//! room closes, fresh pages without access are mapped over it, whatever waits in quarantine there. With the last granule of a table
-//! that is done for all of it, and the table is gone.
+//! Were areas scattered over the whole window, each would have a table of pages of its own, and so would each
+//! place that one had left. A fork copies them all. So the window is closed as a whole (`PROT_NONE`, no
+//! tables), and a **granule** is opened when the first room needs it: made accessible, and marked where the
+//! room is not, so that nothing can be touched but open rooms. When its last room closes, fresh pages without
+//! access are mapped over it, whatever waits in quarantine there. With the last granule of a table that is
+//! done for all of it, and the table is gone.
 //!
-//! Small rooms are placed in up to [`BUNDLES_MAX`] **bundles** of granules, whole tables that are drawn from the window themselves. A
-//! bundle that is full is left for another one. So rooms that are made at a time are near each other, and an address tells of the next
-//! one that it is in one of so many bundles.
-//! A room that is large against a table is drawn from the whole window. Granules that it has for itself are closed as such.
+//! Small rooms are placed in up to [`BUNDLES_MAX`] **bundles** of granules, whole tables that are drawn from
+//! the window themselves. A bundle that is full is left for another one. So rooms that are made at a time are
+//! near each other, and an address tells of the next one that it is in one of so many bundles. A room that is
+//! large against a table is drawn from the whole window. Granules that it has for itself are closed as such.
 //!
-//! Each place where open and closed granules meet is a bound of two mappings. The more of them there are, the more tables a bundle has;
-//! at `edges_max` nothing opens or closes that makes them more, if there is a choice.
+//! Each place where open and closed granules meet is a bound of two mappings. The more of them there are, the
+//! more tables a bundle has; at `edges_max` nothing opens or closes that makes them more, if there is a
+//! choice.
 //!
 //! # Invariants
-//! - **HG1 counted** a granule that is open counts the rooms that are in it, each opened once; one that is closed has none.
-//! - **HG2 used** a granule counts its pages that the space has given out.
+//! - **HG1 counted** a granule that is open counts the rooms that are in it, each opened once; one that is
+//!   closed has none.
+//! - **HG2 used** a granule counts its pages that the space has allocated.
 //! - **HG3 edges** the edges that are counted are those between open and closed granules.
 //!
 //! # Locking
@@ -44,8 +47,8 @@ pub(super) const TABLE: u64 = 16;
 pub(super) const GRANULE_PAGES: u64 = TABLE_PAGES / TABLE;
 /// Pages of a room that is large against a table: granules that it has for itself are closed as such.
 const LARGE_PAGES: u64 = TABLE_PAGES / SHARE;
-/// Granules that nobody needs, between others that are open, are closed if there are as many: to copy two mappings more at a fork
-/// costs about what 85 markers cost.
+/// Granules that nobody needs, between others that are open, are closed if there are as many: to copy two
+/// mappings more at a fork costs about what 85 markers cost.
 const HOLE: u64 = 2;
 /// Bundles at a time: the more, the less an address tells of the next, and the more tables there are.
 const BUNDLES_MAX: usize = 16;
@@ -53,9 +56,10 @@ const BUNDLES_MAX: usize = 16;
 const PART: u64 = 32;
 /// Draws before another way is taken.
 const TRIES: u32 = 32;
-/// Draws in a bundle before its next hole is taken: a bundle that is full makes room for another, so that few are used in part.
+/// Draws in a bundle before its next hole is taken: a bundle that is full makes room for another, so that few
+/// are used in part.
 const TRIES_INSIDE: u32 = 4;
-/// A bundle is left when its pages were given out as often as this, whatever came back.
+/// A bundle is left when its pages were allocated as often as this, whatever came back.
 const TURNS: u64 = 2;
 /// Granules of the largest bundle, as a power of two.
 const LEVELS: u64 = 8;
@@ -97,7 +101,7 @@ impl Granule {
         (self.0 & ROOMS) as u64
     }
 
-    /// Pages that the space has given out, walls included.
+    /// Pages that the space has allocated, walls included.
     pub(super) const fn used(self) -> u64 {
         ((self.0 & (ACTIVE - 1)) >> USED_AT) as u64
     }
@@ -114,7 +118,7 @@ struct Bundle {
     first: u64,
     /// 0 for none.
     count: u64,
-    /// Pages that were given out in it, walls included.
+    /// Pages that were allocated in it, walls included.
     drawn: u64,
 }
 
@@ -271,8 +275,8 @@ impl Granules {
         Ok(entry)
     }
 
-    /// Lets a room out of its granules, of which some are closed already, and closes what nobody needs. Tells whether nobody can touch it
-    /// any more.
+    /// Lets a room out of its granules, of which some are closed already, and closes what nobody needs. Tells
+    /// whether nobody can touch it any more.
     pub(super) fn leave<O: Os>(&mut self, window: &Window<O>, room: &mut Room, closed: Closed) -> bool {
         let all = touched(window, room.all());
         all.clone().for_each(|at| self.change(window, at, |word| word - 1));
@@ -304,7 +308,7 @@ impl Granules {
         front && back
     }
 
-    /// Counts pages that the space has given out.
+    /// Counts pages that the space has allocated.
     pub(super) fn give_out<O: Os>(&mut self, window: &Window<O>, range: VaRange) {
         self.count(window, range, |word, pages| word + (pages << USED_AT));
     }
@@ -335,8 +339,8 @@ impl Granules {
         window.mark_granules(&all, room).map_err(|errno| (Call::Guard, errno))
     }
 
-    /// Closes those that are open for nobody, of the granules of all tables that some are in, if that leaves at most so many
-    /// edges or fewer than before.
+    /// Closes those that are open for nobody, of the granules of all tables that some are in, if that leaves
+    /// at most so many edges or fewer than before.
     fn settle<O: Os>(&mut self, window: &Window<O>, some: Range<u64>, edges_max: u64) -> u64 {
         let mut closed = 0;
         let end = some.end.next_multiple_of(TABLE);
@@ -373,7 +377,8 @@ impl Granules {
         window.set_granule(at, Granule(change(window.granule(at).0)));
     }
 
-    /// Checks HG1 to HG3 with a walk, for rooms that are open and ranges that the space has given out; the rule that is broken, and where.
+    /// Checks HG1 to HG3 with a walk, for rooms that are open and ranges that the space has allocated; the
+    /// rule that is broken, and where.
     #[cfg(test)]
     pub(super) fn check<O: Os>(
         &self,
@@ -435,12 +440,13 @@ fn edges<O: Os>(window: &Window<O>, room: &Room) -> [Span; 2] {
     [Span { at, bytes: inner.at - at }, Span { at: behind, bytes: at + bytes - behind }]
 }
 
-/// Tells whether a room is small against a bundle of so many granules.
+/// Returns whether a room is small against a bundle of so many granules.
 fn fits(count: u64, pages: u64, align: u64) -> bool {
     (pages + 2).max(align) * SHARE <= count * GRANULE_PAGES
 }
 
-/// Granules that are to be closed, and those beside them that are closed already, as far as that makes whole tables: these go then.
+/// Granules that are to be closed, and those beside them that are closed already, as far as that makes whole
+/// tables: these go then.
 fn whole_tables<O: Os>(window: &Window<O>, all: Range<u64>) -> Range<u64> {
     let (first, end) = (all.start / TABLE * TABLE, all.end.next_multiple_of(TABLE));
     let closed = |mut some: Range<u64>| !some.any(|at| window.is_open(at));

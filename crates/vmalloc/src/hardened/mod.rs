@@ -22,8 +22,8 @@
 //! without a fault (a **warm** room). So a pair costs a handful of system calls, and no page faults; where pages cannot be moved,
 //! they are dropped, and the next owner faults for his.
 //!
-//! What is beside an area is the [window](window), where it is [places](places), what nobody can guess [secret](secret). The parts of the
-//! window that are open are [granules](granules).
+//! What is beside an area is the [window](window), where it is [places](places), what nobody can guess
+//! [secret](secret). The parts of the window that are open are [granules](granules).
 //!
 //! # Invariants
 //! - **HD1 first** a tag says live only at the first page of a live area, so a free is judged by one word.
@@ -33,11 +33,12 @@
 //! SP3 and SP4 are the house's (ARCHITECTURE.md). What a mistake of the caller's leads to is not an error here.
 //!
 //! # Locking
-//! One lock, for where things are. System calls are made without it where a pair goes its usual way. Under it granules are opened and
-//! closed, which hold no pages but the ends of one large area. So are they where the window
-//! becomes larger or records are brought, and where all warm rooms are closed, up to 64 of them with a call or two each: by a trim, for
-//! want of addresses, and by protection for want of mappings.
-//! A child of a fork has lost what other threads of its parent had in hand at that moment: addresses, and their pages, until it ends.
+//! One lock, for where things are. System calls are made without it where a pair goes its usual way. Under it
+//! granules are opened and closed, which hold no pages but the ends of one large area. So are they where the
+//! window becomes larger or records are brought, and where all warm rooms are closed, up to 64 of them with a
+//! call or two each: by a trim, for want of addresses, and by protection for want of mappings. A child of a
+//! fork has lost what other threads of its parent had in hand at that moment: addresses, and their pages,
+//! until it ends.
 //! # Source
 //! Scudo's secondary allocator (areas at the end of their pages, a quarantine without access), FreeBSD's `memguard`, Linux's KFENCE
 //! (`mm/kfence`: canaries beside objects, alternating ends) for what they find; the moving of pages is our own.

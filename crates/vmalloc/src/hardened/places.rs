@@ -1,17 +1,19 @@
 //! Where the next room goes: anywhere.
 //!
 //! # Theory
-//! Of all starts in a window that are aligned as asked, one is drawn, and drawn again if something is there. The window is a bundle of
-//! [granules](super::granules) for a small room, and the whole one for others. So every position at
-//! which the room fits is as likely as any other (but for a bundle that is nearly full: `tries`), which a search for the next hole above would not give: there, who lies behind a long
-//! area would be found as often as that is long. The window is kept four times as large as what is taken in it, while the
-//! reservation lasts, so few draws are in vain, and the entropy is what the window has:
+//! Of all starts in a window that are aligned as asked, one is drawn, and drawn again if something is there.
+//! The window is a bundle of [granules](super::granules) for a small room, and the whole one for others. So
+//! every position at which the room fits is as likely as any other (but for a bundle that is nearly full:
+//! `tries`), which a search for the next hole above would not give: there, who lies behind a long area would
+//! be found as often as that is long. The window is kept four times as large as what is taken in it, while
+//! the reservation lasts, so few draws are in vain, and the entropy is what the window has:
 //!
 //! ```text
 //!   bits = log2(window pages - taken pages - pages of the room and walls)      16 GiB, a quarter taken, an area of 1 MiB: 21.6
 //! ```
-//! The longer the area, and the more neighbours it must not touch, the fewer positions: an area of a quarter of the window
-//! has two bits less, or more. After `tries` draws in vain the lowest fit above the last one is taken, or the lowest of all.
+//! The longer the area, and the more neighbours it must not touch, the fewer positions: an area of a quarter
+//! of the window has two bits less, or more. After `tries` draws in vain the lowest fit above the last one is
+//! taken, or the lowest of all.
 //! # Source
 //! Our own; Linux draws where its window begins, once a boot (`vmalloc_base`), and the index stays deterministic here, too (SP5).
 

@@ -5,18 +5,18 @@
 //!   |  granules: 4 bytes each  |  tags: 8 bytes a page  |            window            |  not yet        one reservation
 //!                                                       |..[#|==area==|#]....[#|=|#]...|                 # . no access
 //! ```
-//! A **room** is the pages of an area and a page without access on both sides. How access is denied, the kernel decides:
-//! **markers** (`MADV_GUARD_INSTALL`, Linux 6.13) live in the page tables and split no mapping, so that there may be millions. Granules
-//! of 128 KiB are opened and marked as a whole then, in which rooms open and close; see [`granules`](super::granules).
-//! Elsewhere it is **protection** (`mprotect`): nothing is accessible but open rooms, each of which splits a mapping, so they are
-//! bounded.
+//! A **room** is the pages of an area and a page without access on both sides. How access is denied, the
+//! kernel decides: **markers** (`MADV_GUARD_INSTALL`, Linux 6.13) live in the page tables and split no
+//! mapping, so that there may be millions. Granules of 128 KiB are opened and marked as a whole then, in
+//! which rooms open and close; see [`granules`](super::granules). Elsewhere it is **protection**
+//! (`mprotect`): nothing is accessible but open rooms, each of which splits a mapping, so they are bounded.
 //!
 //! To close a room drops its pages, in both: what was in it is gone before anybody can have its addresses.
 //!
 //! # Invariants
-//! - **HD2 walled** a page of the window can be touched only while it is in an open room. (Where the system refuses to close a room, its
-//!   pages are zeros at least. Such rooms are counted, and from then on a room that opens is cleared first.
-//!   A retired room is closed as far as the system allows, and not written to.)
+//! - **HD2 walled** a page of the window can be touched only while it is in an open room. (Where the system
+//!   refuses to close a room, its pages are zeros at least. Such rooms are counted, and from then on a room
+//!   that opens is cleared first. A retired room is closed as far as the system allows, and not written to.)
 //!
 //! # Locking
 //! None. The window grows under the lock of the allocator.
@@ -343,7 +343,8 @@ impl<O: Os> Window<O> {
             return None;
         }
         let place = with_exposed_provenance_mut::<u32>(self.granules + at as usize * GRANULE_BYTES);
-        // SAFETY: in the window, so readable and writable until the reservation goes, aligned, and used as an atomic only.
+        // SAFETY: in the window, so readable and writable until the reservation goes, aligned, and used as an
+        // atomic only.
         Some(unsafe { AtomicU32::from_ptr(place) })
     }
 

@@ -13,8 +13,9 @@
 //!
 //! No clock is read: whoever makes time pass raises the epoch.
 //!
-//! Of a block that was hardly touched, few pages are resident. How many, the system is asked once, when more seems to be kept than may be: the
-//! coldest first, so that the blocks that are measured are the first ones of the list. Those that are not count whole.
+//! Of a block that was hardly touched, few pages are resident. How many, the system is asked once, when more
+//! seems to be kept than may be: the coldest first, so that the blocks that are measured are the first ones
+//! of the list. Those that are not count whole.
 //!
 //! # Invariants
 //! - **CD1 whole** a block is in the list if and only if all of its pages are dirty.
@@ -40,7 +41,8 @@ const ENDS: u32 = 0;
 struct Entry {
     colder: u32,
     newer: u32,
-    /// When it became dirty, above its pages that are absent and one, or 0 if it was not measured; 0 for a block that is not in the list.
+    /// When it became dirty, above its pages that are absent and one, or 0 if it was not measured; 0 for a
+    /// block that is not in the list.
     age: u64,
 }
 
@@ -174,7 +176,7 @@ impl<P: Platform> Cold<P> {
         self.entry(block as u32 + 1).is_some_and(|entry| entry.age > 0)
     }
 
-    /// Takes the coldest block that was not measured, and when it became dirty: whoever has them measures the block.
+    /// Takes the coldest block that was not measured, and when it became dirty: the caller measures the block.
     pub(super) fn next_unmeasured(&mut self) -> Option<(u64, u64)> {
         let index = self.unmeasured;
         let entry = *self.entry(index).filter(|_| index != ENDS)?;

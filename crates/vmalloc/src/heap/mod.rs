@@ -26,11 +26,12 @@
 //! blocks that fit is made part of the area; cold dirty blocks are moved to the rest of it (`refill.rs`); and what is then missing
 //! is faulted in. So what is kept serves whatever shape is asked for, also by what an area grows that moves (`relocate.rs`).
 //!
-//! **Decay by demand**: a purge is due when dirty pages and big items of magazines exceed the budget, down to fifteen sixteenths of it,
-//! and each time sixteen times the budget was freed: then a quarter of what nobody needed since the last time goes. The
-//! blocks that have been dirty for the longest time go first (`cold.rs`). Where there is little memory, the budget is less (`look_around`). What
-//! is counted is resident, as far as that is known (`measure`).
-//! **Decay by time**: `time.rs`, by the program's own calls; `worker.rs`, by a thread.
+//! **Decay by demand**: a purge is due when dirty pages and big items of magazines exceed the budget, down to
+//! fifteen sixteenths of it, and each time sixteen times the budget was freed: then a quarter of what nobody
+//! needed since the last time goes. The blocks that have been dirty for the longest time go first
+//! (`cold.rs`). Where there is little memory, the budget is less (`look_around`). What is counted is
+//! resident, as far as that is known (`measure`). **Decay by time**: `time.rs`, by the program's own calls;
+//! `worker.rs`, by a thread.
 //!
 //! # Invariants
 //! - **VM1 tiling** below the frontier of a zone, what is clean in the space, dirty runs and areas told by the word of their first page

@@ -53,9 +53,9 @@ impl<O: Os> Heap<O> {
         drained + self.purge_alone(HUGE, u64::MAX, u64::MAX) + self.purge_alone(SMALL, u64::MAX, u64::MAX)
     }
 
-    /// Asks the system how much memory there is, if 32 MiB more or less are kept than when it was asked last. So it does after
-    /// 32 MiB were released because of its answer. A quarter of the memory and of what is kept may be kept, or nothing where it is
-    /// short. Called under no lock, when something was freed.
+    /// Asks the system how much memory there is, if 32 MiB more or less are kept than when it was asked last.
+    /// So it does after 32 MiB were released because of its answer. A quarter of the memory and of what is
+    /// kept may be kept, or nothing where it is short. Called under no lock, when something was freed.
     #[inline]
     pub(super) fn look_around(&self) {
         let kept = self.kept_hint();
@@ -87,7 +87,8 @@ impl<O: Os> Heap<O> {
         let most = if is_short { 0 } else { ((available + kept) / SHARE).min(self.kept_max) };
         self.allowed.store(most, Ordering::Relaxed);
         if kept > most {
-            // Big items have a budget of their own, which is half of the whole, and small ones another, which is a quarter.
+            // Big items have a budget of their own, which is half of the whole, and small ones another, which
+            // is a quarter.
             let kinds = if self.big.small_pages() > most / 4 { Kinds::All } else { Kinds::Big };
             self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, kinds));
             // Those that are absent are not counted, and are among the coldest.
@@ -103,8 +104,8 @@ impl<O: Os> Heap<O> {
         (0..ZONES).rev().for_each(|zone| self.purge_parts(zone));
     }
 
-    /// Asks the system how many pages of the coldest blocks are absent, of which that is not known: they do not count. Of those that it does not
-    /// tell of, all count. Called under no lock.
+    /// Asks the system how many pages of the coldest blocks are absent, of which that is not known: they do
+    /// not count. Of those that it does not tell of, all count. Called under no lock.
     #[cold]
     pub(super) fn measure(&self) {
         for zone in 0..ZONES {

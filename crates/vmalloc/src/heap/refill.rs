@@ -9,8 +9,9 @@
 //! and have others faulted in costs tens of microseconds a huge page; to move one, one. So what is kept serves whatever
 //! its shape, and how much must be kept follows from how much is asked for, not from how it is cut.
 //!
-//! Sources of which hardly a page is resident are given back, too: to walk over what is not there costs as much as to move it.
-//! A run of up to 2 MiB leaves them dirty instead, and so do the next small ones, without another look at what is resident.
+//! Sources of which hardly a page is resident are given back, too: to walk over what is not there costs as
+//! much as to move it. A run of up to 2 MiB leaves them dirty instead, and so do the next small ones, without
+//! another look at what is resident.
 //!
 //! The moves are made by one thread at a time (so is what is given back instead: where pages never move, threads that miss wait for each
 //! other), since each makes all CPUs that run this process forget addresses, and so that a fork
@@ -115,7 +116,7 @@ impl<O: Os> Heap<O> {
         at - first
     }
 
-    /// Tells whether misses are left in a pause, and takes one off.
+    /// Returns whether misses are left in a pause, and takes one off.
     fn counts_down(&self, pause: &AtomicU64) -> bool {
         match pause.load(Ordering::Relaxed) {
             0 => false,

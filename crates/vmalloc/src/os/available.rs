@@ -6,11 +6,13 @@
 //! versions are asked: a line of `/proc/self/cgroup` names one, and in a container, where that path may not be there, its root is.
 //! The roots of both are asked in any case.
 //!
-//! Memory is **short** where a group has used nine tenths of its limit, and where tasks lost more than a tenth of the last ten seconds to waiting
-//! for memory (`some avg10`): those of a group, or those of the machine if less than a tenth of its memory is available. (A group that
-//! waits for its own limit counts as a task of the machine.) No descriptor is kept, and what is not there says nothing.
+//! Memory is **short** where a group has used nine tenths of its limit, and where tasks lost more than a
+//! tenth of the last ten seconds to waiting for memory (`some avg10`): those of a group, or those of the
+//! machine if less than a tenth of its memory is available. (A group that waits for its own limit counts as a
+//! task of the machine.) No descriptor is kept, and what is not there says nothing.
 //! # Source
-//! `man 5 proc`, `man 7 cgroups`, kernel `Documentation/accounting/psi.rst`, `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
+//! `man 5 proc`, `man 7 cgroups`, kernel `Documentation/accounting/psi.rst`,
+//! `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
 use super::Room;
 use super::linux::read_text;
@@ -94,7 +96,7 @@ fn room_by_limit(files: &Files, path: &[u8]) -> Option<Room> {
     Some(Room { bytes, is_short: is_low(bytes, limit) })
 }
 
-/// Tells whether less than a tenth of all is left.
+/// Returns whether less than a tenth of all is left.
 fn is_low(left: u64, all: u64) -> bool {
     left < all / SHORT_SHARE
 }
@@ -162,7 +164,8 @@ mod tests {
         // What is not there limits nothing, and what is around it does.
         let rooms = [room(&files, b"/a/c"), room(&files, b"/d"), room_in(&files, b"/")].map(bytes);
         assert_eq!(rooms, [Some(300), None, Some(10)]);
-        // Short where nine tenths are used, files that nobody uses apart, and where tasks of a group or of one around it wait.
+        // Short where nine tenths are used, files that nobody uses apart, and where tasks of a group or of
+        // one around it wait.
         let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
         let short = |path: &[u8]| room(&files, path).is_short;
         assert!(!short(b"/a/b") && !room_in(&files, b"/").is_short);

@@ -220,8 +220,8 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// It was committed, and nobody else refers to it.
     unsafe fn renew(&self, span: Span) -> Result<(), Errno>;
 
-    /// Maps a span anew as [`reserve`](Self::reserve) does. Its pages, its tables of pages and its guards go. On an error it is as
-    /// it was.
+    /// Maps a span anew as [`reserve`](Self::reserve) does. Its pages, its tables of pages and its guards go.
+    /// On an error it is as it was.
     ///
     /// # Safety
     /// It is part of what `reserve` returned, and nobody refers to it.
