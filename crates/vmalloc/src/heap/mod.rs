@@ -114,16 +114,18 @@ pub(crate) enum Fill {
 }
 
 /// One allocator.
+// In this order: what each cached pair reads is on the first two cache lines.
+#[repr(C)]
 pub(crate) struct Heap<O: Os> {
     // Constant after `new`.
     host: Host<O>,
     arena: Arena<O>,
     magazines: &'static [Magazine],
-    /// Dirty pages, and pages in big items of magazines, above which a purge is due.
-    kept_max: u64,
     /// Bits of a word that a free looks closer at.
     closer: u64,
     guards: Guards,
+    /// Dirty pages, and pages in big items of magazines, above which a purge is due.
+    kept_max: u64,
     /// Moved areas that there may be at a time: each is a mapping of its own.
     moved_max: u64,
     // Under their locks; see the lock order above.
