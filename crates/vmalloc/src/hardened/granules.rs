@@ -92,7 +92,7 @@ impl Granule {
         self.0 & OPEN != 0
     }
 
-    const fn is_active(self) -> bool {
+    pub(super) const fn is_active(self) -> bool {
         self.0 & ACTIVE != 0
     }
 

@@ -66,9 +66,10 @@ pub(crate) use owned::{Owned, Plan};
 use crate::PAGE_BYTES;
 use crate::error::{AllocError, FreeError, ResizeError};
 use crate::lock::Mutex;
-use crate::os::{Call, Errno, Os};
+use crate::os::Os;
 use crate::records::Host;
 use core::alloc::Layout;
+use core::mem;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granules::{Closed, Entry, Granules};
@@ -168,19 +169,22 @@ impl<O: Os> Hard<O> {
                 return Err(AllocError::TooManyGuards { guards_max: self.rooms_max as usize });
             }
         }
-        let page = loop {
-            match self.place(&mut state, pages, align) {
-                Ok(page) => break page,
+        let mut rested = false;
+        let (mut room, entry) = loop {
+            let error = match self.new_room(&mut state, pages, align) {
+                Ok(new) => break new,
+                Err(error) => error,
+            };
+            let helps = match error {
+                // The warm rooms, and the bundles in which nothing is, have memory and mappings.
+                NoPlace::Refused(..) => !mem::replace(&mut rested, true) && self.rest(&mut state) != [0; 2],
                 // First what is kept for speed, then what is kept for safety, the oldest first.
-                Err(_) if self.cool(&mut state) || self.relent(&mut state) => {}
-                Err(NoPlace::Full { largest_bytes }) => return Err(no_space(layout, largest_bytes)),
-                Err(NoPlace::NoRecords) => return Err(AllocError::NoRecords),
+                _ => self.cool(&mut state) || self.relent(&mut state),
+            };
+            if !helps {
+                return Err(no_room(layout, pages, error));
             }
         };
-        // SAFETY: free in the space until a moment ago.
-        let mut room = unsafe { Room::claim(page, pages) };
-        let refused = |(call, errno)| AllocError::Refused { call, errno, bytes: address(pages) };
-        let entry = self.enter(&mut state, &room).map_err(refused)?;
         state.count_live(pages);
         drop(state);
         if let Err(error) = self.window.open(&mut room, entry) {
@@ -188,7 +192,8 @@ impl<O: Os> Hard<O> {
             let mut state = self.state.lock();
             state.live -= 1;
             state.live_pages -= pages;
-            return Err(refused(error));
+            let (call, errno) = error;
+            return Err(no_room(layout, pages, NoPlace::Refused(call, errno)));
         }
         Ok(room)
     }
@@ -201,16 +206,21 @@ impl<O: Os> Hard<O> {
         self.give(&mut state, [room.range()].into_iter());
     }
 
-    /// Opens what a room is in, which was just placed. On an error its addresses are given back.
-    fn enter(&self, state: &mut State<O>, room: &Room) -> Result<Entry, (Call, Errno)> {
+    /// A room at a place that is drawn, and what of it is open. On an error nothing has changed.
+    fn new_room(&self, state: &mut State<O>, pages: u64, align: u64) -> Result<(Room, Entry), NoPlace> {
+        let page = self.place(state, pages, align)?;
+        // SAFETY: free in the space until a moment ago.
+        let room = unsafe { Room::claim(page, pages) };
         if self.window.wall() == Wall::Protection {
-            return Ok(Entry::Fresh);
+            return Ok((room, Entry::Fresh));
         }
-        let entered = state.granules.enter(&self.window, room);
-        if entered.is_err() {
-            self.give(state, [room.range()].into_iter());
+        match state.granules.enter(&self.window, &room) {
+            Ok(entry) => Ok((room, entry)),
+            Err((call, errno)) => {
+                self.give(state, [room.range()].into_iter());
+                Err(NoPlace::Refused(call, errno))
+            }
         }
-        entered
     }
 
     /// Closes what a room was in that was closed, and what of it is not yet.
@@ -355,10 +365,7 @@ impl<O: Os> Hard<O> {
     /// An open room of the same size at another place, for pages that are worth to be kept.
     fn next_room(&self, pages: u64) -> Option<Room> {
         let mut state = self.state.lock();
-        let page = self.place(&mut state, pages, 1).ok()?;
-        // SAFETY: free in the space until a moment ago.
-        let mut room = unsafe { Room::claim(page, pages) };
-        let entry = self.enter(&mut state, &room).ok()?;
+        let (mut room, entry) = self.new_room(&mut state, pages, 1).ok()?;
         drop(state);
         if self.window.open(&mut room, entry).is_ok() {
             return Some(room);
@@ -548,19 +555,18 @@ impl<O: Os> Hard<O> {
 
     /// Gives the pages that are kept back; how many. The quarantine has none.
     pub(crate) fn trim(&self) -> u64 {
-        self.rest()[0]
+        self.rest(&mut self.state.lock())[0]
     }
 
     /// The same; the pages that nobody can touch any more count, too.
     pub(crate) fn shut(&self) -> u64 {
-        self.rest().iter().sum()
+        self.rest(&mut self.state.lock()).iter().sum()
     }
 
     /// Gives the pages that are kept back, and closes what nobody has; how many pages each.
-    fn rest(&self) -> [u64; 2] {
-        let mut state = self.state.lock();
+    fn rest(&self, state: &mut State<O>) -> [u64; 2] {
         let before = state.purged;
-        self.cool(&mut state);
+        self.cool(state);
         let closed = state.granules.rest(&self.window);
         [state.purged - before, closed]
     }
@@ -576,6 +582,14 @@ impl<O: Os> State<O> {
 fn into_pointer_at(at: usize, tag: Tag) -> NonNull<u8> {
     // SAFETY: only the address of the room is used, whose area is live and stays the caller's.
     into_pointer(unsafe { Room::claim((at / PAGE_BYTES) as u64, tag.pages()) }, tag)
+}
+
+fn no_room(layout: Layout, pages: u64, why: NoPlace) -> AllocError {
+    match why {
+        NoPlace::Full { largest_bytes } => no_space(layout, largest_bytes),
+        NoPlace::NoRecords => AllocError::NoRecords,
+        NoPlace::Refused(call, errno) => AllocError::Refused { call, errno, bytes: address(pages) },
+    }
 }
 
 fn no_space(layout: Layout, largest_bytes: usize) -> AllocError {

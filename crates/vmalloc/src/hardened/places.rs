@@ -20,7 +20,7 @@
 use super::secret::Draw;
 use super::window::address;
 use crate::PAGE_BYTES;
-use crate::os::{Os, abort_with};
+use crate::os::{Call, Errno, Os, abort_with};
 use crate::places::Process;
 use crate::records::{Host, empty_value};
 use va_base::{Align, AllocError, Request, Va, VaRange};
@@ -33,6 +33,8 @@ pub(super) enum NoPlace {
     Full { largest_bytes: usize },
     /// The system gave no memory for records.
     NoRecords,
+    /// The system does not open it.
+    Refused(Call, Errno),
 }
 
 impl From<SpaceError> for NoPlace {

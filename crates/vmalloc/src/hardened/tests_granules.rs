@@ -158,6 +158,58 @@ fn where_there_are_mappings_enough_areas_are_beside_each_other() {
 }
 
 #[test]
+fn a_large_area_that_goes_leaves_the_bundle_that_it_was_in() {
+    let shim = Shim::default();
+    shim.limit_mappings(800);
+    let hard = make(&shim, Plan { kept_bytes_max: 0, arena_bytes_max: 1 << 34, ..plan(None) });
+    if !has_granules(&hard) {
+        return;
+    }
+    // An eighth of the edges that there may be, so that a bundle has two tables.
+    let spread: Vec<_> = (0..16).map(|_| alloc(&hard, 3 * MIB)).collect();
+    let active = || (0..hard.window.granules()).filter(|&at| hard.window.granule(at).is_active()).count();
+    let mut bundled = 0;
+    for _ in 0..64 {
+        let at = alloc(&hard, 800 << 10);
+        let granule = ((at / PAGE_BYTES) as u64 - hard.window.first()) / granules::GRANULE_PAGES;
+        bundled += u32::from(hard.window.granule(granule).is_active());
+        let before = active();
+        free(&hard, at).unwrap();
+        assert_eq!(active(), before);
+        assert!(!is_readable(at));
+    }
+    assert_eq!(bundled, 64);
+    spread.iter().for_each(|&at| free(&hard, at).unwrap());
+    end(hard, &shim);
+}
+
+#[test]
+fn what_is_kept_goes_before_a_room_is_refused() {
+    let shim = Shim::default();
+    let hard = make(&shim, plan(None));
+    if !has_granules(&hard) {
+        return;
+    }
+    let small = alloc(&hard, MIB);
+    bytes(small, MIB).fill(1);
+    free(&hard, small).unwrap();
+    let cached = hard.stats().cached_bytes;
+    shim.refuse_some(Call::Commit, 0, 1);
+    let large = alloc(&hard, 64 * MIB);
+    assert!(cached > 0 && hard.stats().cached_bytes == 0);
+    // Where nothing is kept, it is refused, and nothing has changed.
+    free(&hard, large).unwrap();
+    hard.trim();
+    let before = hard.stats();
+    shim.refuse(Call::Commit, 0);
+    let layout = Layout::from_size_align(64 * MIB, 1).unwrap();
+    assert!(matches!(hard.alloc(layout), Err(AllocError::Refused { call: Call::Commit, .. })));
+    shim.allow();
+    assert_eq!((hard.stats().live_bytes, hard.stats().arena_bytes), (before.live_bytes, before.arena_bytes));
+    end(hard, &shim);
+}
+
+#[test]
 fn what_was_written_where_the_system_refused_a_wall_is_in_no_area_later() {
     for discards in [true, false] {
         let shim = Shim::default();

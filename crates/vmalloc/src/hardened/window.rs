@@ -16,7 +16,9 @@
 //! # Invariants
 //! - **HD2 walled** a page of the window can be touched only while it is in an open room. (Where the system
 //!   refuses to close a room, its pages are zeros at least. Such rooms are counted, and from then on a room
-//!   that opens is cleared first. A retired room is closed as far as the system allows, and not written to.)
+//!   that opens is cleared first. A retired room is closed as far as the system allows, and not written to.
+//!   For the moment between the two calls that open and mark a granule, all of it can be touched. To mark
+//!   first would give the closed window around it pages of its own to account for, which every fork copies.)
 //!
 //! # Locking
 //! None. The window grows under the lock of the allocator.
@@ -412,7 +414,9 @@ impl<O: Os> Window<O> {
             return Closed::Whole { shut: unsafe { os.forbid(room.span()) }.is_ok() };
         }
         let own = inner(self, room);
-        if own.is_empty() || self.crowded.load(Ordering::Relaxed) {
+        // A bundle without all of its granules would be none.
+        let is_bundled = own.clone().any(|at| self.granule(at).is_active());
+        if own.is_empty() || is_bundled || self.crowded.load(Ordering::Relaxed) {
             return Closed::Whole { shut: self.mark(room.span()) };
         }
         // SAFETY: as before: in these granules nobody else has a page.

@@ -381,7 +381,8 @@ fn small_areas_that_miss_leave_what_was_hardly_touched_dirty_and_ask_once() {
     };
     // Holes of 2 MiB between live areas, too many for a magazine; one page of each was touched.
     let areas: Vec<_> = (0..32).map(|_| alloc(2 * MIB, 1)).collect();
-    let (live, holes): (Vec<_>, Vec<_>) = areas.iter().partition(|at| at.addr().get().is_multiple_of(4 * MIB));
+    let (live, holes): (Vec<_>, Vec<_>) =
+        areas.iter().partition(|at| at.addr().get().is_multiple_of(4 * MIB));
     // SAFETY: the test has them.
     let free = |at: &NonNull<u8>| unsafe { heap.free(at.addr().get()) }.unwrap();
     holes.iter().for_each(free);
