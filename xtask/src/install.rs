@@ -108,6 +108,9 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(fs::rename(&fresh, to)?)
 }
 
+/// Bytes of the stripped preload.
+const PRELOAD_BYTES_MAX: u64 = 400 << 10;
+
 /// Folders below a prefix in which shells look for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/vmlab"),
@@ -169,10 +172,11 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let lib = prefix.join("lib/libvmalloc.a");
     let apart =
         Cmd::new(&work, "cc").args(["-Wall", "-Wextra", "-Werror", "readme.c", "-o", "static", &flags[0]]);
-    apart.arg(lib).args(["-lpthread", "-ldl", "-lgcc_s", "-lc"]).run(Show::All)?;
+    apart.arg(lib).args(["-lpthread", "-ldl", "-lc"]).run(Show::All)?;
     Cmd::new(&work, "./static").run(Show::All)?;
     // Under the preload, a program that knows nothing of it.
     let preload = prefix.join("lib/libvmalloc_preload.so");
+    check_size(&work, &preload)?;
     let said = Cmd::new(&work, "sort")
         .arg(root.join("CHANGELOG.md"))
         .env("LD_PRELOAD", &preload)
@@ -187,6 +191,18 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     println!("install: shared, static and preload work; sort: {line}");
     python(root, &work, &prefix)?;
     run(root, &preload)
+}
+
+/// Every process maps the preload: it must stay small, which it is without Rust's standard library (decision 0030).
+fn check_size(work: &Path, preload: &Path) -> Result<()> {
+    let stripped = work.join("stripped.so");
+    Cmd::new(work, "strip").arg("-o").arg(&stripped).arg(preload).run(Show::Failure)?;
+    let bytes = fs::metadata(&stripped)?.len();
+    if bytes > PRELOAD_BYTES_MAX {
+        bail!("{} has {bytes} bytes, stripped: {PRELOAD_BYTES_MAX} at most", preload.display());
+    }
+    println!("install: the preload has {bytes} bytes, stripped");
+    Ok(())
 }
 
 /// The README's lines for Python, but for the first, which is what was done here.

@@ -76,12 +76,19 @@ pub(crate) fn not_resized<T>(what: &str, error: &ResizeError) -> *mut T {
 /// Says which address is none of an area, and stops.
 #[cold]
 pub(crate) fn bad_pointer(what: &str, error: &dyn fmt::Display) -> ! {
+    stop(format_args!("{what}: bad pointer: {error}"))
+}
+
+/// Writes a line to stderr, and ends the process.
+#[cold]
+pub(crate) fn stop(what: fmt::Arguments<'_>) -> ! {
     // One line, one write: others may be writing, too.
     let mut line = Line { text: [0; 200], len: 0 };
-    let _cut_if_long = writeln!(line, "{what}: bad pointer: {error}");
+    let _cut_if_long = writeln!(line, "{what}");
     // SAFETY: reads as many bytes of `line` as were written.
     let _written = unsafe { libc::write(libc::STDERR_FILENO, line.text.as_ptr().cast(), line.len) };
-    std::process::abort()
+    // SAFETY: ends the process.
+    unsafe { libc::abort() }
 }
 
 /// Text that is allocated nowhere; what is too long is cut off.

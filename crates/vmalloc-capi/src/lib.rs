@@ -24,7 +24,33 @@
 //! # Source
 //! Linux `include/linux/vmalloc.h`, `mm/vmalloc.c`, `mm/slub.c` for names and behaviour.
 
+// Where a panic ends the process anyway, as in a release build, the standard library is not needed, nor an unwinder.
+#![cfg_attr(all(panic = "abort", not(test)), no_std)]
+
 pub mod abi;
 mod answer;
 pub mod frames;
 pub mod percpu;
+
+#[cfg(all(panic = "abort", not(test)))]
+mod freestanding {
+    use core::alloc::{GlobalAlloc, Layout};
+    use core::ptr::null_mut;
+
+    vmalloc::without_std!(crate::answer::stop);
+
+    /// No memory: nothing here uses Rust's global allocator, which a library of Rust must name all the same.
+    struct NoMemory;
+
+    // SAFETY: it allocates nothing.
+    unsafe impl GlobalAlloc for NoMemory {
+        unsafe fn alloc(&self, _: Layout) -> *mut u8 {
+            null_mut()
+        }
+
+        unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
+    }
+
+    #[global_allocator]
+    static NONE: NoMemory = NoMemory;
+}

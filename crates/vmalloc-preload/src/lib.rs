@@ -50,6 +50,9 @@
 //! # Source
 //! `man 3 malloc`, `man 8 ld.so`, POSIX `posix_memalign`; ISO C23 for `free_sized`.
 
+// Where a panic ends the process anyway, as in a release build, the standard library is not needed, nor an unwinder.
+#![cfg_attr(all(panic = "abort", not(test)), no_std)]
+
 pub mod abi;
 mod boot;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -63,3 +66,6 @@ mod large;
 mod next;
 mod start;
 mod words;
+
+#[cfg(all(panic = "abort", not(test)))]
+vmalloc::without_std!(words::stop);

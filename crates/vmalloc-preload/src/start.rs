@@ -7,14 +7,20 @@
 use crate::conf::Conf;
 use crate::large::{self, Event};
 use crate::words::{Errors, Identity, say, say_to};
+use core::cell::OnceCell;
 use core::ffi::{CStr, c_char, c_int};
-use std::sync::OnceLock;
 
-/// Where the statistics go, if somebody wants them.
-static ERRORS: OnceLock<(Errors, Option<Identity>)> = OnceLock::new();
+/// A value that the constructor sets and the end of the process reads.
+struct FromStart<T>(OnceCell<T>);
+
+// SAFETY: the dynamic linker calls the constructor once, and the functions of the end after it has returned.
+unsafe impl<T: Send + Sync> Sync for FromStart<T> {}
+
+/// The destination of the statistics, if they are wanted.
+static ERRORS: FromStart<(Errors, Option<Identity>)> = FromStart(OnceCell::new());
 
 /// The file that `vmlab run` gathers lines in. A copy: programs write over their environment.
-static REPORT: OnceLock<[u8; REPORT_BYTES_MAX]> = OnceLock::new();
+static REPORT: FromStart<[u8; REPORT_BYTES_MAX]> = FromStart(OnceCell::new());
 /// Longest name of it, with the 0 at its end.
 const REPORT_BYTES_MAX: usize = 256;
 
@@ -48,7 +54,7 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *cons
             large::configure(&conf);
             if conf.statistics {
                 let errors = if conf.plain { (Errors::STDERR, None) } else { Errors::aside() };
-                let _once = ERRORS.set(errors);
+                let _once = ERRORS.0.set(errors);
             }
         }
         // SAFETY: this function's contract.
@@ -56,7 +62,7 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *cons
             let mut copy = [0; REPORT_BYTES_MAX];
             if name.len() < copy.len() && name.starts_with(b"/") {
                 copy[..name.len()].copy_from_slice(name);
-                let _once = REPORT.set(copy);
+                let _once = REPORT.0.set(copy);
                 large::measure();
             } else {
                 say(format_args!(
@@ -95,7 +101,7 @@ unsafe fn find(environment: *const *const c_char, name: &[u8]) -> Option<&'stati
 
 /// Says what was done, if somebody wants to know.
 extern "C" fn end() {
-    let (errors, report) = (ERRORS.get(), REPORT.get());
+    let (errors, report) = (ERRORS.0.get(), REPORT.0.get());
     if errors.is_none() && report.is_none() {
         return;
     }

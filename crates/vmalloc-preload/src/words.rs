@@ -115,7 +115,8 @@ pub(crate) fn say_to(to: Errors, what: fmt::Arguments<'_>) {
 #[cold]
 pub(crate) fn stop(what: fmt::Arguments<'_>) -> ! {
     say(what);
-    std::process::abort()
+    // SAFETY: ends the process.
+    unsafe { libc::abort() }
 }
 
 /// A line of text; what is too long is cut off.

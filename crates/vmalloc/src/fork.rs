@@ -142,7 +142,7 @@ pub fn prepare_for_forks() {
         }
         // Another thread of this process is at it; a process of another number was the parent's.
         if state == me {
-            std::thread::yield_now();
+            crate::os::yield_now();
             continue;
         }
         if HANDLERS.compare_exchange(state, me, Ordering::Relaxed, Ordering::Relaxed).is_ok() {

@@ -80,6 +80,11 @@
 //!
 //! Linux 5.10 and later, with addresses of 64 bits. On x86-64 with glibc 2.35 and later, the CPU is read without a call.
 
+// Tests and the crate `metrics` have the standard library; a shared library of C is smaller without.
+#![cfg_attr(not(any(test, feature = "metrics")), no_std)]
+
+extern crate alloc;
+
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("an arena is larger than addresses of 32 bits");
 
@@ -128,3 +133,24 @@ const PAGE_BYTES: usize = va_base::PAGE_SIZE as usize;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The parts of Rust's runtime that a shared library without the standard library brings itself: a panic is
+/// passed to `$stop`, which takes `fmt::Arguments` and does not return. For this workspace's own libraries.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! without_std {
+    ($stop:path) => {
+        #[panic_handler]
+        fn panicked(info: &::core::panic::PanicInfo<'_>) -> ! {
+            $stop(::core::format_args!("{info}"))
+        }
+
+        // The precompiled `core` names a routine of unwinding, which is never called: a panic does not unwind. Weak
+        // and hidden, so that neither a program of Rust nor another such library meets it.
+        ::core::arch::global_asm!(
+            ".weak rust_eh_personality",
+            ".hidden rust_eh_personality",
+            "rust_eh_personality:"
+        );
+    };
+}

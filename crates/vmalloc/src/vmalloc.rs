@@ -251,7 +251,6 @@ impl Vmalloc {
     /// [`AllocError`]. Before [`AllocError::NoSpace`] and [`AllocError::Refused`], all freed memory was given back.
     /// # Locks
     /// One of its CPU, or that of the allocator.
-    #[inline]
     #[track_caller]
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
         match &self.kind {
@@ -277,7 +276,6 @@ impl Vmalloc {
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
-    #[inline]
     #[track_caller]
     pub fn alloc_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, AllocError> {
         match &self.kind {
@@ -320,7 +318,6 @@ impl Vmalloc {
     ///
     /// # Safety
     /// If an area begins at `area`, it is the caller's, and nobody refers to it any more.
-    #[inline]
     pub unsafe fn free(&self, area: NonNull<u8>) -> Result<(), FreeError> {
         match &self.kind {
             // SAFETY: this function's contract.

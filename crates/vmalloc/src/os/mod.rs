@@ -46,7 +46,7 @@ pub(crate) use linux::{
     abort_with, done, errno, find, futex_wait, futex_wake, pointer, process_id, register_fork_handlers,
     thread_name,
 };
-pub(crate) use thread::{Entry, ThreadName, futex_wait_for};
+pub(crate) use thread::{Entry, ThreadName, futex_wait_for, thread_number, yield_now};
 
 use core::ffi::c_void;
 

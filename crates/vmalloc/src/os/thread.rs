@@ -8,8 +8,13 @@
 use super::{Errno, Span};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
-use core::ptr::{null_mut, with_exposed_provenance_mut};
-use core::sync::atomic::AtomicU32;
+use core::ptr::{null_mut, with_exposed_provenance_mut, without_provenance};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The next number of a thread.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+/// Above the key of the threads' numbers by one; 0 before there is one.
+static KEY: AtomicU64 = AtomicU64::new(0);
 
 /// What a thread runs.
 pub(crate) type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -40,6 +45,46 @@ pub(super) unsafe fn spawn(stack: Span, entry: Entry, argument: *mut c_void) -> 
     // SAFETY: initialized above, and used no more.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     made
+}
+
+/// Lets another thread run.
+pub(crate) fn yield_now() {
+    // SAFETY: asks for nothing else.
+    let _done = unsafe { libc::sched_yield() };
+}
+
+/// Returns the number of this thread among those that asked. Where the C library has no more keys, each is 0.
+#[inline]
+pub(crate) fn thread_number() -> u32 {
+    // Acquire pairs with the exchange in `make_key`.
+    let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1).or_else(make_key) else { return 0 };
+    let key = key as libc::pthread_key_t;
+    // SAFETY: a key that is never deleted.
+    let known = unsafe { libc::pthread_getspecific(key) }.addr();
+    if known > 0 {
+        return known as u32 - 1;
+    }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1);
+    // SAFETY: as before; the value is a number, which nothing follows.
+    let _another_next_time =
+        unsafe { libc::pthread_setspecific(key, without_provenance(number as usize + 1)) };
+    number
+}
+
+#[cold]
+fn make_key() -> Option<u64> {
+    let mut key = 0;
+    // SAFETY: writes a key, whose values need no destructor.
+    check(unsafe { libc::pthread_key_create(&raw mut key, None) }).ok()?;
+    let made = u64::from(key) + 1;
+    match KEY.compare_exchange(0, made, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(made - 1),
+        Err(other) => {
+            // SAFETY: created above, and no other thread knows it.
+            let _deleted = unsafe { libc::pthread_key_delete(key) };
+            Some(other - 1)
+        }
+    }
 }
 
 /// Waits until a thread has ended.

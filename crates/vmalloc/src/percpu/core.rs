@@ -76,6 +76,11 @@ impl<O: Os> Core<O> {
         opened
     }
 
+    /// Memory for a value in the records of the space, which lives as long as they do.
+    pub(super) fn lend_place<T>(&self) -> Option<NonNull<T>> {
+        self.host.lend_place()
+    }
+
     fn build(host: Host<O>, hot: Hot) -> Result<NonNull<Self>, Error> {
         let chunks = Chunks { host, units: hot.units() as usize, newest: Cell::new(0) };
         let place = host.lend_place::<Self>().ok_or(Error::NoRecords)?;

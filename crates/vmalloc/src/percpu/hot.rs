@@ -17,7 +17,7 @@
 
 use super::Index;
 use super::rseq::{self, Area};
-use core::cell::Cell;
+use crate::os::thread_number;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// See the head of the module.
@@ -41,11 +41,6 @@ pub(super) enum Beyond {
     Again,
     /// An atomic operation on this unit.
     Unit(u32),
-}
-
-static NEXT_SHARD: AtomicU32 = AtomicU32::new(0);
-thread_local! {
-    static SHARD: Cell<u32> = const { Cell::new(u32::MAX) };
 }
 
 impl Hot {
@@ -88,11 +83,7 @@ impl Hot {
 
     #[inline(always)]
     fn shard(&self) -> u32 {
-        let mut shard = SHARD.get();
-        if shard == u32::MAX {
-            shard = NEXT_SHARD.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1);
-            SHARD.set(shard);
-        }
+        let shard = thread_number();
         let unit = if shard < self.ids { shard } else { shard % self.ids };
         self.touch(unit);
         unit

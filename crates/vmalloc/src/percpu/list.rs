@@ -12,6 +12,7 @@
 
 use super::local::Local;
 use super::{Error, PerCpu, Space, Word};
+use alloc::boxed::Box;
 use core::cell::Cell;
 use core::fmt;
 use core::marker::PhantomData;

@@ -226,7 +226,7 @@ fn lock_head(word: &AtomicU64) -> u64 {
         }
         tries += 1;
         if tries.is_multiple_of(64) {
-            std::thread::yield_now();
+            crate::os::yield_now();
         } else {
             core::hint::spin_loop();
         }

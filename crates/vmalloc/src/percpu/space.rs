@@ -9,8 +9,8 @@ use crate::fork::{MAKING, prepare_for_forks};
 use crate::os::Linux;
 use core::alloc::Layout;
 use core::fmt;
-use core::ptr::NonNull;
-use std::sync::OnceLock;
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use va_percpu::Offset;
 
 /// By what a thread finds its unit.
@@ -49,7 +49,7 @@ unsafe impl Send for Space {}
 unsafe impl Sync for Space {}
 
 /// Set under `MAKING`, which a fork holds.
-static GLOBAL: OnceLock<Space> = OnceLock::new();
+static GLOBAL: AtomicPtr<Space> = AtomicPtr::new(null_mut());
 
 impl Space {
     /// Opens a space.
@@ -68,17 +68,30 @@ impl Space {
     /// # Errors
     /// As [`new`](Self::new); the next who asks tries again.
     pub fn global() -> Result<&'static Self, Error> {
-        if let Some(space) = GLOBAL.get() {
+        if let Some(space) = Self::global_if_made() {
             return Ok(space);
         }
         // Before the lock: whoever forks while this thread registers must not leave it locked in the child.
         prepare_for_forks();
         let _making = MAKING.lock();
-        if let Some(space) = GLOBAL.get() {
+        if let Some(space) = Self::global_if_made() {
             return Ok(space);
         }
         let space = Self::new(Options::default())?;
-        Ok(GLOBAL.get_or_init(|| space))
+        let place = space.core().lend_place::<Self>().ok_or(Error::NoRecords)?;
+        // SAFETY: lent for a space; this one lives in its own records and is never dropped.
+        unsafe { place.write(space) };
+        GLOBAL.store(place.as_ptr(), Ordering::Release);
+        // SAFETY: written a moment ago, and never dropped.
+        Ok(unsafe { place.as_ref() })
+    }
+
+    #[inline(always)]
+    fn global_if_made() -> Option<&'static Self> {
+        // Acquire pairs with the release of the thread that made it.
+        let global = GLOBAL.load(Ordering::Acquire);
+        // SAFETY: null, or a space that is never dropped.
+        unsafe { global.as_ref() }
     }
 
     #[inline(always)]

@@ -88,7 +88,7 @@ impl fmt::Display for VmapError {
     }
 }
 
-impl std::error::Error for VmapError {}
+impl core::error::Error for VmapError {}
 
 impl VmapError {
     /// What the map said of a request for `pages` pages.
