@@ -18,8 +18,8 @@ pub const ALLOC_PAGES_MAX: u64 = 64;
 
 /// Pages of a block of Linux on a machine built for `nr_cpus` CPUs (64 bits, pages of 4 KiB).
 ///
-/// A sixteenth of each CPU's share of 128 GiB, so that blocks of all CPUs together stay a small part of the space; at
-/// least two of the largest requests, at most 4 MiB. Always a power of two.
+/// A sixteenth of each CPU's share of 128 GiB, so that blocks of all CPUs together stay a small
+/// part of the space. At least two of the largest requests, at most 4 MiB. Always a power of two.
 pub const fn bbmap_bits(nr_cpus: u32) -> u64 {
     const VMALLOC_PAGES: u64 = (128 << 30) >> va_base::PAGE_SHIFT;
     // 2^31 CPUs and more: `next_power_of_two` of a u64 cannot overflow.
@@ -33,7 +33,7 @@ pub const fn bbmap_bits(nr_cpus: u32) -> u64 {
     }
 }
 
-/// How blocks are spread over the locks of the lookup by address.
+/// The distribution of blocks over the locks of the lookup by address.
 pub trait Spread: 'static {
     /// The CPU whose lock guards the entry of block `index`, below `cpus`.
     fn bucket(index: u32, cpus: u32) -> u32;

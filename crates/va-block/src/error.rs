@@ -60,26 +60,27 @@ pub enum UnmapError {
         /// Pages.
         pages: u64,
     },
-    /// Nothing that was given out starts there.
+    /// Nothing that was allocated starts there.
     NotMapped {
-        /// Where.
+        /// The address.
         at: Va,
-        /// What the address is inside, if it is: a mapping of a block, or an area of the space.
+        /// The range that the address is inside, if any: a mapping of a block, or an area of the
+        /// space.
         inside: Option<VaRange>,
     },
     /// Something starts there, and it has another size.
     WrongCount {
-        /// What starts there.
+        /// The range that starts there.
         range: VaRange,
-        /// Pages given back.
+        /// Pages that the caller frees.
         pages: Pages,
     },
-    /// It was given back before, and nothing has been given out there since.
+    /// It was freed before, and nothing has been allocated there since.
     Twice {
-        /// What started there.
+        /// The range that started there.
         range: VaRange,
     },
-    /// The space below refused.
+    /// The space below failed to free it.
     Space(ReleaseError),
 }
 

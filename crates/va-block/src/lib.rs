@@ -1,8 +1,9 @@
 //! Small, short-lived mappings, cut from blocks of address space that belong to a CPU (`vm_map_ram`).
 //!
-//! A space is asked for a whole block, now and then; the pages of a mapping are cut from it without the space, without a
-//! record, and given back by address and count. [`Blocks`] does that for all CPUs, [`Lane`] for a caller who is alone on
-//! his, without a lock. Addresses are numbers: whoever maps something there unmaps it before giving back.
+//! A space is asked for a whole block, now and then. The pages of a mapping are cut from it without
+//! the space, without a record, and freed by address and count. [`Blocks`] does that for all CPUs,
+//! [`Lane`] for the only caller of its lane, without a lock. Addresses are numbers: a caller that
+//! maps something there unmaps it before it frees the pages.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -1,15 +1,16 @@
 //! From an address to the record of its block.
 //!
 //! # Theory
-//! Whoever gives back knows an address and a count, nothing of the CPU that gave out. Blocks are aligned to their size, so
-//! the address divided by the size, counted from the window's first block, is the **index** of the block; a radix tree of
-//! tables, lent when first needed, leads from there to the record. Tables and records stay until the blocks are dropped: a
-//! lookup takes no lock and nothing it meets is ever freed under it.
+//! A caller that frees knows an address and a count, nothing of the CPU that allocated. Blocks are
+//! aligned to their size. So the address divided by the size, counted from the window's first
+//! block, is the **index** of the block. A radix tree of tables, allocated when first needed, leads
+//! from there to the record. Tables and records stay until the blocks are dropped: a lookup takes
+//! no lock and nothing it meets is ever freed under it.
 //!
-//! What does need a lock is to enter and to leave: Linux had one for all of the map, the second most contended of the
-//! machine when 64 threads map and unmap a page, and hashes over the possible CPUs since ([`Spread`]). Here it guards how
-//! many of a bucket's blocks are present, changed together with the place of the block. It is taken twice in the life
-//! of a block.
+//! To enter and to leave does need a lock. Linux had one for all of the map, the second most
+//! contended of the machine when 64 threads map and unmap a page. Since then it hashes over the
+//! possible CPUs ([`Spread`]). Here the lock guards the number of a bucket's blocks that are
+//! present, changed together with the place of the block. It is taken twice in the life of a block.
 //!
 //! # Invariants
 //! - **VB5 present** each bucket counts the blocks that are present in it.

@@ -1,16 +1,16 @@
-//! What a CPU has: the lists of its blocks that may have free pages.
+//! The open blocks of a CPU: the lists of its blocks that may have free pages.
 //!
 //! # Theory
-//! An open block is in the list of its **class**: the pages that it can give out in one piece, at
+//! An open block is in the list of its **class**: the pages that it can allocate in one piece, at
 //! most [`CLASSES`]. A word says which lists hold a block, so a block with room for a request is
 //! found by one count of zeros, however many blocks are open. The class is exact but for the blocks
-//! that were given out from since: their room shrank, so they are tried in vain once and then put
-//! where they belong. Where requests begin with the oldest block, as in Linux, all blocks are in one
-//! list, which is walked.
+//! that were allocated from since: their room shrank, so they are tried in vain once and then put
+//! where they belong. Where requests begin with the oldest block, as in Linux, all blocks are in
+//! one list, which is walked.
 //!
-//! The lists are threaded through the records and guarded by the queue's lock, as is the place of every block of that CPU: a
-//! block that another CPU empties is unlinked under the lock of the CPU that began it (Linux once took the lock of the
-//! hash bucket instead).
+//! The lists are threaded through the records and guarded by the queue's lock, as is the place of
+//! every block of that CPU. A block that another CPU empties is unlinked under the lock of the CPU
+//! that began it (Linux once took the lock of the hash bucket instead).
 
 use crate::block::{Block, Place};
 use crate::config::{ALLOC_PAGES_MAX, Config};
@@ -24,7 +24,7 @@ use va_base::sync::{Mutex, RawMutex};
 const CLASSES: usize = ALLOC_PAGES_MAX as usize;
 const _: () = assert!(CLASSES == u64::BITS as usize);
 
-/// What one CPU has. In cache lines of its own.
+/// The blocks and the counts of one CPU. In cache lines of its own.
 #[repr(align(128))]
 pub(crate) struct Cpu<R> {
     pub(crate) queue: Mutex<R, Queue>,

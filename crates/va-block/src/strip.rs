@@ -1,9 +1,10 @@
-//! Thirty-two pages of a block: what lives in them, what died, and how the two sides write without a lock.
+//! Thirty-two pages of a block: the live and the dead mappings, written by both sides without a
+//! lock.
 //!
 //! # Theory
-//! A mapping is told by two bits: a **head** at its first page, a **tail** at its last. They are written by the owner of the
-//! block alone, with plain stores. Whoever gives a mapping back, on any CPU, writes one bit in another word, **gone**,
-//! at the page of the head:
+//! Two bits tell a mapping: a **head** at its first page, a **tail** at its last. They are written
+//! by the owner of the block alone, with plain stores. A caller that frees a mapping, on any CPU,
+//! writes one bit in another word, **gone**, at the page of the head:
 //!
 //! ```text
 //!   page     0 1 2 3 4 5 6 7
@@ -13,9 +14,10 @@
 //!   flushed  1 . . . . . . .      a flush covers, or will cover, [0,3)
 //! ```
 //!
-//! So a mapping is given back by one compare-exchange, and of two who try one loses. The upper half of `gone` counts how
-//! often pages of the strip were put back into use: who has read the marks of a mapping that is recycled meanwhile fails
-//! to exchange, even if another mapping starts at the same page by then.
+//! So a mapping is freed by one compare-exchange, and of two callers that try one loses. The upper
+//! half of `gone` counts the times that pages of the strip were put back into use. A caller that
+//! has read the marks of a mapping that is recycled meanwhile fails to exchange, even if another
+//! mapping starts at the same page by then.
 
 use va_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -34,7 +36,7 @@ pub(crate) struct Strip {
     flushed: AtomicU32,
 }
 
-/// What the word `gone` said.
+/// A value of the word `gone`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gone(u64);
 
@@ -50,7 +52,7 @@ impl Gone {
     }
 }
 
-/// What the marks said.
+/// A value of the marks.
 #[derive(Clone, Copy)]
 pub(crate) struct Marks(u64);
 
@@ -102,16 +104,18 @@ impl Strip {
         self.marks.store(self.marks.load(Ordering::Relaxed) & !bits, Ordering::Release);
     }
 
-    /// What was given back. SeqCst: see [`give_back`](Self::give_back).
+    /// Returns the word `gone`: the mappings that were freed. SeqCst: see
+    /// [`give_back`](Self::give_back).
     #[inline(always)]
     pub(crate) fn gone(&self) -> Gone {
         Gone(self.gone.load(Ordering::SeqCst))
     }
 
-    /// Notes that the mapping at `bit` was given back; `false` if the word is no longer `seen`.
+    /// Notes that the mapping at `bit` was freed; `false` if the word is no longer `seen`.
     ///
-    /// SeqCst, as is the load in [`gone`](Self::gone): a collection clears the block's `touched` and then reads this word,
-    /// whoever gives back writes this word and then reads `touched`; one of them must see the other.
+    /// SeqCst, as is the load in [`gone`](Self::gone). A collection clears the block's `touched`
+    /// and then reads this word. A caller that frees writes this word and then reads `touched`. One
+    /// of them must see the other.
     #[inline(always)]
     pub(crate) fn give_back(&self, seen: Gone, bit: u32) -> bool {
         let new = seen.0 | 1 << bit;

@@ -44,7 +44,7 @@ pub(crate) const PAGES_MAX: u32 = STRIPS as u32 * STRIP_PAGES;
 /// No block.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// Where a block is.
+/// The list or the lane that a block is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum Place {
@@ -58,7 +58,8 @@ pub(crate) enum Place {
     Laned,
 }
 
-/// How far a flush for a block is. Changed under the queue lock; a lane takes `Landed` back to `None`.
+/// The progress of a flush for a block. Changed under the queue lock; a lane resets `Landed` to
+/// `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum Flight {

@@ -108,10 +108,12 @@ impl Block {
     }
 }
 
-/// Those of `heads` whose mappings end in the same word, and their tails, given all tails of the word.
+/// The heads among `heads` whose mappings end in the same word, and their tails. `tails` has all
+/// tails of the word.
 ///
-/// A one added at a head runs as a carry through the pages that are no tail, and comes to rest at the first that is: a
-/// zero among ones, so the carries of several heads do not meet. That of a mapping that ends elsewhere leaves the word.
+/// A one added at a head runs as a carry through the pages that are no tail. It stops at the first
+/// page that is one: a zero among ones, so the carries of several heads do not meet. The carry of a
+/// mapping that ends elsewhere leaves the word.
 fn ends_inside(heads: u32, tails: u32) -> (u32, u32) {
     let sum = u64::from(!tails) + u64::from(heads);
     let ends = sum as u32 & tails;

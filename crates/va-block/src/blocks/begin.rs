@@ -1,4 +1,4 @@
-//! How blocks begin: as a constant without a space, or with one, where they are.
+//! Creation of blocks: as a constant without a space, or with one, in place.
 
 use super::collect::Collection;
 use super::cpus::Cpus;

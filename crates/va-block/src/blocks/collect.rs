@@ -8,10 +8,15 @@
 //! - **Reap**: take the stack and examine each block. One in which nothing lives goes back to the space as it is, as in
 //!   Linux: the space flushes it with all that is lazy there. Of the others those with dead pages are put on a list,
 //!   **pending**. This needs no flush, so it is done whenever a block may not begin (VB8).
-//! - **Collect**: reap; **note** block by block what is dead, and cover it by a hull; **flight**: one flush over the hull;
-//!   **settle**: block by block, what was noted is free again. `unmap_aliases` has the space begin that flush, so that
-//!   one covers what is dead in blocks and what is lazy in the space. A collection is run when as many pages are dead in blocks as may
-//!   be lazy in a space.
+//! - **Collect**: four steps.
+//!   - Reap.
+//!   - **Note** block by block what is dead, and cover it by a hull.
+//!   - **Flight**: one flush over the hull.
+//!   - **Settle**: block by block, what was noted is free again.
+//!
+//!   `unmap_aliases` has the space begin that flush, so that one covers what is dead in blocks and
+//!   what is lazy in the space. A collection is run when as many pages are dead in blocks as may be
+//!   lazy in a space.
 //!
 //! A CPU's current block outlasts its mappings while a quarter of it is unused; so does a block in a lane. They stay on the
 //! stack, to be examined again.
@@ -40,16 +45,16 @@ use va_base::sync::RawMutex;
 use va_base::sync::atomic::Ordering;
 use va_base::{Context, Epoch, LockClass, Machine, Va, VaRange};
 
-/// What a collection did.
+/// The result of a collection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Collected {
-    /// Blocks given back to the space by this call.
+    /// Blocks released to the space by this call.
     pub blocks: u64,
     /// A flush has not ended: call again, or [`tick`](Blocks::tick), later.
     pub waiting: bool,
 }
 
-/// How far a reaping goes.
+/// The extent of a reaping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reap {
     /// Until a block may begin.
@@ -80,7 +85,7 @@ enum Stage {
     Settle,
 }
 
-/// How far a slice goes that has budget left.
+/// The point at which a slice ends that has budget left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Until {
     /// Until its flush is to begin.
@@ -93,7 +98,7 @@ fn hull_of(low: u64, high: u64) -> VaRange {
     VaRange::new(Va::from_page(low), Va::from_page(high)).unwrap_or(VaRange::ALL)
 }
 
-/// What the lock of the collection guards.
+/// The state that the lock of the collection guards.
 pub(super) struct Collection<O: 'static, L: 'static> {
     pub(super) lanes: Lanes<O, L>,
     stage: Stage,

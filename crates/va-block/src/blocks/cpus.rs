@@ -1,8 +1,8 @@
-//! What each CPU has, in groups, made when a CPU first needs it.
+//! The state of each CPU, in groups, made when a CPU first needs it.
 //!
 //! A kernel has up to 4,096 CPU ids, most of which never come up. So the value of the blocks has
-//! room for a few groups, each of which is a table of references; groups and CPUs are supplied by
-//! the machine, and stay until the blocks are dropped.
+//! room for a few groups, each of which is a table of references. The machine supplies groups and
+//! CPUs; they stay until the blocks are dropped.
 //!
 //! # Locking
 //! None: a reference is set once. Of two callers that race to set one, one returns its table to the
@@ -26,7 +26,7 @@ impl<L: RawMutex + Send + Sync + 'static> Table for Group<L> {
     va_base::empty_table!(Self([const { OnceRef::new() }; GROUP]));
 }
 
-/// What the CPUs have that were made.
+/// The state of the CPUs that were made.
 pub(super) struct Cpus<L: 'static> {
     /// The lowest CPUs, which every machine has.
     near: OnceRef<'static, Group<L>>,

@@ -24,7 +24,7 @@ use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
 use va_base::{Context, LockClass, Machine, Table, Va};
 
-/// What a lane has, where other threads find it. In cache lines of its own.
+/// The state of a lane that other threads can find. In cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Slot<O: 'static, L: 'static> {
     /// The block of the lane. The owner puts one in, any thread takes it out.

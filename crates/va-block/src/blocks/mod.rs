@@ -32,9 +32,9 @@
 //!                        >  Owner of a lane (OwnerLock, by try_lock)
 //!                        >  what the space takes to free, and to purge
 //! ```
-//! The space is never called under `Queue`, `Lookup` or `Owner`, and asked for an area under no lock. A mapping that is
-//! given out takes the CPU's own `Queue`, or `Owner` of a [`Lane`]; one that is freed takes none, but `Queue` for the first
-//! in a block since it was examined.
+//! The space is never called under `Queue`, `Lookup` or `Owner`, and asked for an area under no
+//! lock. To allocate a mapping takes the CPU's own `Queue`, or `Owner` of a [`Lane`]. To free one
+//! takes no lock, but `Queue` for the first free in a block since it was examined.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `vm_map_ram`, `vm_unmap_ram`, `new_vmap_block`, `vb_alloc`, `vb_free`). Reuse and lanes are our own.
 
@@ -77,7 +77,7 @@ pub const CPUS_MAX: usize = 2;
 #[repr(align(128))]
 struct Alone<T>(T);
 
-/// Where pages were found.
+/// A block, and a page of it.
 type Found = (&'static Block, u32);
 
 /// Small mappings on machine `P` under the policies `C`, and the space that they are cut from.
@@ -139,14 +139,16 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Pages::new(u64::from(self.pages))
     }
 
-    /// Gives out `pages` pages; `cpu` is the CPU that asks, or stands for it. There is no guard page.
+    /// Allocates `pages` pages; `cpu` is the CPU that asks, or stands for it. There is no guard
+    /// page.
     ///
     /// Up to [`ALLOC_PAGES_MAX`](crate::config::ALLOC_PAGES_MAX) pages come from a block, more from the space.
     ///
     /// # Errors
-    /// [`BlockError::BadRequest`] if `pages` is 0 or beyond any space; [`BlockError::Space`] if there is no room, after blocks
-    /// in which nothing lives went back to the space and all there was purged; [`BlockError::NoTable`] if the machine lends no
-    /// record.
+    /// - [`BlockError::BadRequest`] if `pages` is 0 or beyond any space.
+    /// - [`BlockError::Space`] if there is no room, after blocks in which nothing lives went back
+    ///   to the space and all there was purged.
+    /// - [`BlockError::NoTable`] if the machine allocates no record.
     /// # Locks
     /// `Queue` of the CPU; the others, one after the other, when its blocks have no room.
     /// Cost: O(1) from the open run.
@@ -157,12 +159,13 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     /// Does as [`alloc`](Self::alloc) for a caller in `context`.
     ///
-    /// A caller that may not sleep gets pages of the open blocks of its CPU, or of a block that the space has at hand and
-    /// that had a record before; nothing on a CPU that came online later and has not been allocated on.
+    /// A caller that may not sleep gets pages of its CPU's open blocks, or of a block that the
+    /// space has at hand and that had a record before. On a CPU that came online later and has not
+    /// been allocated on, it gets nothing.
     ///
     /// # Errors
-    /// As there; [`BlockError::WouldBlock`], never a lack of space, where a caller that may sleep would flush, wait or give
-    /// blocks back to the space first.
+    /// As there. Where a caller that may sleep would first flush, wait or release blocks to the
+    /// space, the error is [`BlockError::WouldBlock`], never a lack of space.
     #[inline]
     pub fn alloc_in(&self, context: Context, cpu: u32, pages: u64) -> Result<Va, BlockError> {
         if pages.wrapping_sub(1) >= self.alloc_max {
@@ -184,16 +187,17 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Ok(self.va(block, page))
     }
 
-    /// Takes back the `pages` pages at `at`, which were given out together; `cpu` is the CPU that calls, any one. They are
-    /// given out again after a flush.
+    /// Frees the `pages` pages at `at`, which were allocated together; `cpu` is the CPU that calls,
+    /// any one. They are allocated again after a flush.
     ///
     /// What is larger than a block's share is an area of the space: any area of exactly that size that starts there.
     ///
     /// # Errors
     /// [`UnmapError`] if nothing that is out starts there, or something of another size. Of two calls at a time, one gets it.
     /// # Locks
-    /// None, but `Queue` of the block's CPU for the first in a block since a collection examined it; where blocks die with
-    /// their last mapping, that one takes `Queue`, `Lookup`, and what the space takes to free.
+    /// None, but `Queue` of the block's CPU for the first free in a block since a collection
+    /// examined it. Where blocks die with their last mapping, the free of that one takes `Queue`,
+    /// `Lookup`, and what the space takes to free.
     /// Cost: O(1).
     #[inline]
     pub fn free(&self, cpu: u32, at: Va, pages: u64) -> Result<(), UnmapError> {
@@ -206,8 +210,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// # Errors
     /// As there.
     /// # Locks
-    /// [`Context::Atomic`]: at most `Queue` of the block's CPU; of a mapping larger than a block's share, and where blocks
-    /// die with their last mapping, what the space takes to free in that context. Cost: O(1).
+    /// [`Context::Atomic`]: at most `Queue` of the block's CPU. A mapping larger than a block's
+    /// share takes what the space takes to free in that context; so does a free where blocks die
+    /// with their last mapping. Cost: O(1).
     #[inline]
     pub fn free_in(&self, context: Context, cpu: u32, at: Va, pages: u64) -> Result<(), UnmapError> {
         let Some((block, page)) = self.block_at(at) else {
@@ -281,8 +286,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     /// Puts a block on the stack of touched blocks, unless it is there.
     ///
-    /// Under the lock: a free that finds the block touched relies on its being on the stack, so the block is pushed before
-    /// it is marked as touched, and a second caller waits for the first.
+    /// Under the lock: a free that finds the block touched relies on its being on the stack. So the
+    /// block is pushed before it is marked as touched, and a second caller waits for the first.
     #[cold]
     fn touch(&self, block: &'static Block) {
         let (_queue, place) = self.lock_home(block);

@@ -21,7 +21,7 @@ pub(super) struct Ask {
     pub(super) pages: u32,
     /// Pages that it uses up.
     pub(super) consumed: u32,
-    /// Where the block is to be afterwards: open, or in a lane.
+    /// The place of the block afterwards: open, or in a lane.
     pub(super) to: Place,
     pub(super) context: Context,
 }

@@ -7,7 +7,7 @@ use crate::strip::STRIP_PAGES;
 use va_base::{Broken, Machine, Pages};
 use va_space::State;
 
-/// Where the pages of blocks are; exact while nobody else calls.
+/// Counts of the pages of blocks by their state; exact while no other thread calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Blocks present.

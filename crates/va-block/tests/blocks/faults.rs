@@ -1,5 +1,6 @@
-//! Random operations on blocks and lanes while memory fails for a time, then not, and flushes end later: no
-//! error but the right ones, no page lost, and all memory back at the end. `va_sim::soak` has the driver.
+//! Random operations on blocks and lanes while memory fails for a time, then not, and flushes end
+//! later. The right errors alone occur, no page is lost, and all memory is back at the end.
+//! `va_sim::soak` has the driver.
 
 use va_base::{AllocError, Broken, Context, PAGE_SIZE, Request, Va, VaRange};
 use va_block::{BlockError, Blocks, Config, Lane, UnmapError};
@@ -14,7 +15,7 @@ const FIRST: u64 = 0xf_ffc9_0000_0000;
 const PAGES: u64 = 1 << 13;
 /// Possible CPUs, of which one is online when the blocks are made.
 const CPUS: u32 = 5;
-/// What one run met.
+/// Counts of the errors of one run, and the most mappings that lived at a time.
 #[derive(Default, Debug)]
 struct Met {
     no_memory: u64,
@@ -124,7 +125,7 @@ impl<C: Config> Run<'_, '_, C> {
         }
     }
 
-    /// How much allocs outweigh frees: more, until much is out, then less.
+    /// Returns the weight of allocs against frees: more until many mappings live, then less.
     fn wave(&self) -> u64 {
         if self.out.len() < 600 { 4 } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! What blocks promise, point by point: address space, locks, flushes, refusals.
+//! The guarantees of blocks, point by point: address space, locks, flushes, failures.
 
 use parking_lot::Mutex;
 use std::sync::Arc;

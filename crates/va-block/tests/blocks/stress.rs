@@ -1,8 +1,10 @@
-//! Many threads on one set of blocks, on a machine that remembers stale translations and now and then lends nothing.
+//! Many threads on one set of blocks. The machine remembers stale translations and now and then
+//! fails to allocate.
 //!
-//! Each thread maps and unmaps pages, through a lane or by CPU, hands some of its mappings to others to unmap, calls wrongly
-//! where that must be refused, looks its own up, and now and then collects, shrinks, ticks or purges. What goes wrong is
-//! printed with the seed; `VA_STRESS_SEED` runs that seed again.
+//! Each thread maps and unmaps pages, through a lane or by CPU, and passes some of its mappings to
+//! others to unmap. It makes wrong calls that must fail, and looks its own mappings up. Now and
+//! then it collects, shrinks, ticks or purges. A failure is printed with the seed; `VA_STRESS_SEED`
+//! runs that seed again.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +55,7 @@ type Shared<'m, C> = Blocks<&'m SimMachine, C>;
 /// A mapping: where, and how many pages.
 type Mapping = (Va, u64);
 
-/// What all threads have.
+/// The state that all threads share.
 struct World<'m, C: Config> {
     machine: &'m SimMachine,
     blocks: Shared<'m, C>,
@@ -117,8 +119,8 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
         }
     }
 
-    /// VB8, as far as it can be seen while others call: a block that began, began below the bound, and no more can be
-    /// live than mappings were out at some time.
+    /// Checks VB8 as far as it can be seen while others call. A block that began, began below the
+    /// bound, and no more can be live than mappings were out at some time.
     fn check_bound(&self) {
         let World { blocks, threads, .. } = self.world;
         if C::REUSE {
