@@ -89,13 +89,13 @@ impl From<FreeError> for MapError {
     }
 }
 
-/// Why nothing was taken back: always a caller's mistake.
+/// The reason why nothing was freed: always a caller's mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FreeError {
     /// No area starts there.
     NoArea {
-        /// Where.
+        /// The address.
         at: Va,
         /// The area that the address is inside, if it is.
         inside: Option<VaRange>,
@@ -104,7 +104,7 @@ pub enum FreeError {
     WrongKind {
         /// The area.
         area: VaRange,
-        /// What it is.
+        /// The kind of the area.
         kind: Kind,
     },
     /// The area was freed already, by a call that left the work to [`run_deferred`](crate::MapSpace::run_deferred).
@@ -114,14 +114,14 @@ pub enum FreeError {
     },
     /// The mapping has another size.
     WrongCount {
-        /// Where.
+        /// The address.
         at: Va,
-        /// Pages given back.
+        /// Pages that the caller frees.
         pages: Pages,
         /// Pages of the mapping.
         mapped: Pages,
     },
-    /// A small mapping was refused.
+    /// A small mapping was not freed.
     Block(UnmapError),
 }
 

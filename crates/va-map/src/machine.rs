@@ -35,7 +35,7 @@
 use crate::request::Fill;
 use va_base::{Va, VaRange};
 
-/// What may be done with what is mapped, in the machine's own bits.
+/// The accesses that a mapping permits, in the machine's own bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Protection(pub u32);
 
@@ -44,7 +44,7 @@ pub struct Protection(pub u32);
 pub struct Run {
     /// Number of the first.
     pub first: u64,
-    /// How many, at least one.
+    /// The number of pages, at least one.
     pub pages: u64,
 }
 
@@ -71,14 +71,14 @@ pub struct Entries {
     pub run: Run,
     /// Binary logarithm of the pages of each entry: one of [`PageTable::LEAF_SIZES`].
     pub pages_log2: u32,
-    /// What may be done with the pages.
+    /// The accesses to the pages that are permitted.
     pub protection: Protection,
 }
 
-/// What is asked of a source besides the number of pages.
+/// The request to a source, besides the number of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct PageRequest {
-    /// What the pages hold.
+    /// The contents of the pages.
     pub fill: Fill,
     /// The NUMA node that the pages are wanted from; any if there is none. A wish: a source without pages there takes others.
     pub numa_id: Option<u32>,
@@ -103,9 +103,9 @@ pub enum Refusal {
     NoLarge,
     /// A limit of the machine.
     Limit {
-        /// How many there would be.
+        /// The number that there would be.
         wanted: u64,
-        /// How many there may be.
+        /// The largest number allowed.
         limit: u64,
     },
     /// Another reason, by the machine's number.
@@ -123,7 +123,7 @@ impl core::fmt::Display for Refusal {
     }
 }
 
-/// How far a call came that failed.
+/// The progress of a call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stopped {
     /// Pages of the beginning that are mapped now.
@@ -132,7 +132,8 @@ pub struct Stopped {
     pub why: Refusal,
 }
 
-/// What puts pages at addresses. All ranges are whole pages inside the extent of a space.
+/// The page table: puts pages at addresses. All ranges are whole pages inside the extent of a
+/// space.
 pub trait PageTable {
     /// Sizes of entries: the binary logarithm of the pages that each maps, ascending, 0 first. At most [`LEAF_SIZES_MAX`] of them.
     const LEAF_SIZES: &'static [u32];
@@ -154,7 +155,7 @@ pub trait PageTable {
 /// Sizes of entries that a machine may have.
 pub const LEAF_SIZES_MAX: usize = 8;
 
-/// Where pages come from.
+/// The source of pages.
 pub trait PageSource {
     /// Whether [`hide`](Self::hide) and [`set_direct`](Self::set_direct) are there: without them no area is made whose pages have
     /// their permissions reset ([`DirectMap::ResetOnFree`](crate::DirectMap)).

@@ -1,13 +1,16 @@
 //! One record an area, found by its first page.
 //!
 //! # Theory
-//! The space knows that an area is busy and how large its address range is; the page table knows which pages are behind it.
-//! What neither knows is here: what the area is, how many bytes were asked for, where its pages end.
+//! The space knows that an area is busy and how large its address range is; the page table knows
+//! which pages are behind it. Here is what neither knows: what the area is, how many bytes were
+//! asked for, where its pages end.
 //!
-//! The records lie one behind the other in an array of pages ([`PagedArray`]), without a gap: a removal moves the last one into the
-//! place that became free. They are found by linear hashing (Litwin, 1980): there are as many buckets as records or up to twice as
-//! many, and one bucket is split or merged by an add or a removal, so that no call moves more than the records of a bucket. So both
-//! arrays grow and shrink at their end, a page at a time, and a page that is not needed goes back to the platform.
+//! The records lie one behind the other in an array of pages ([`PagedArray`]), without a gap: a
+//! removal moves the last one into the place that became free. They are found by linear hashing
+//! (Litwin, 1980). There are as many buckets as records or up to twice as many. One bucket is split
+//! or merged by an add or a removal, so that no call moves more than the records of a bucket. So
+//! both arrays grow and shrink at their end, a page at a time, and a page that is not needed goes
+//! back to the platform.
 //!
 //! ```text
 //!   buckets   0  1  2  3 | 4  5            6 of 8: those below 2 are split, so their records are told apart by three bits of
@@ -39,7 +42,7 @@ use va_base::{
     Align, Broken, Next, PAGE_SIZE, PIECE_BYTES, PagedArray, Platform, Record, Supply, Va, VaRange,
 };
 
-/// What an area is, and so which call takes it back.
+/// The kind of an area, and so the call that frees it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// Pages of its own: `vfree`.
@@ -67,7 +70,7 @@ const NO_NUMBER: u32 = u32::MAX;
 /// The end of the list of deferred frees; no page number is as large.
 const NO_PAGE: u64 = u64::MAX;
 
-/// What is known of an area. Page counts are from its first page on.
+/// The record of an area. Page counts are from its first page on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     /// Number of the first page.
@@ -89,7 +92,7 @@ pub(crate) struct Entry {
     pub(crate) leaves: Leaves,
     pub(crate) direct_map: DirectMap,
     pub(crate) numa_id: Option<u32>,
-    /// Where it may lie, if that was said.
+    /// The window that it may lie in, if the caller named one.
     pub(crate) window: Option<VaRange>,
 }
 

@@ -1,10 +1,10 @@
-//! What a caller asks for.
+//! The requests of a caller.
 
 use crate::machine::Protection;
 use crate::machine::Run;
 use va_base::{Align, VaRange};
 
-/// What new pages hold.
+/// The contents of new pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Fill {
     /// Anything.
@@ -14,7 +14,7 @@ pub enum Fill {
     Zeros,
 }
 
-/// What follows the last page that can be used.
+/// The page behind the last one that can be used, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Guard {
     /// A page at least behind which nothing is.
@@ -62,15 +62,15 @@ pub struct AreaRequest {
     pub range_bytes: u64,
     /// Alignment of the first byte.
     pub align: Align,
-    /// Where it may lie; the default window of the space if nothing is said.
+    /// The window that it may lie in; the default window of the space if none is named.
     pub window: Option<VaRange>,
-    /// What follows.
+    /// The guard page.
     pub guard: Guard,
-    /// How it is mapped.
+    /// The entries that map it.
     pub leaves: Leaves,
-    /// What its pages hold.
+    /// The contents of its pages.
     pub fill: Fill,
-    /// What may be done with them.
+    /// The accesses to its pages that are permitted.
     pub protection: Protection,
     /// The permissions of its pages when it is freed.
     pub direct_map: DirectMap,
@@ -99,12 +99,12 @@ impl AreaRequest {
     }
 }
 
-/// Page numbers in an order that a caller chose, each as often as he likes.
+/// Page numbers in an order that a caller chose, each as often as the caller likes.
 pub trait PageList {
-    /// How many.
+    /// Returns the number of pages.
     fn count(&self) -> u64;
 
-    /// The number at a place below [`count`](Self::count).
+    /// Returns the page number at a place below [`count`](Self::count).
     fn page(&self, place: u64) -> u64;
 
     /// The longest run of consecutive numbers from a place on.

@@ -1,9 +1,10 @@
-//! Pages behind addresses: taken and mapped, unmapped and given back.
+//! Pages behind addresses: taken and mapped, unmapped and returned.
 //!
 //! # Theory
-//! **Large entries.** The largest run of pages that the source has for an area is taken before its addresses are chosen, and those are
-//! aligned to it: a source in fragments costs no address space. A size that the source did not have, or the page table did not map,
-//! is not tried again in the same call: the next one would be as hard to find.
+//! **Large entries.** The largest run of pages that the source has for an area is taken before its
+//! addresses are chosen. The addresses are aligned to the run: a source in fragments costs no
+//! address space. The same call does not try again a size that the source did not have, or the page
+//! table did not map. Another run of that size would be as hard to find.
 //!
 //! **Pages whose permissions are reset** ([`DirectMap::ResetOnFree`](crate::DirectMap)) go back only when no CPU can reach them by what they
 //! were. The entries stay, without access, since they are the only list of the pages that there is:
@@ -25,7 +26,7 @@ use va_block::Config;
 /// Pages that are asked for at a time (Linux asks for up to 100 by one call).
 const BATCH: usize = 64;
 
-/// How an area is filled.
+/// The settings that an area is filled by.
 #[derive(Clone, Copy)]
 pub(super) struct How {
     pub(super) leaves: Leaves,
@@ -40,10 +41,10 @@ impl How {
     }
 }
 
-/// What the source has for the beginning of an area.
+/// The pages taken from the source for the beginning of an area.
 #[derive(Clone, Copy)]
 pub(super) struct Supply {
-    /// Pages that were taken.
+    /// The run that was taken.
     first: Option<Run>,
     /// The largest rung of the ladder that is worth trying.
     pub(super) top: usize,
@@ -62,7 +63,7 @@ impl Supply {
 
 /// Addresses that are filled, page by page.
 struct Cursor {
-    /// Where the next page goes.
+    /// The number of the page of address range that is filled next.
     page: u64,
     end: u64,
 }

@@ -6,15 +6,20 @@
 //!   |<---------- usable: mapped ---------->|             room to grow     |guard|
 //!   |<------ requested ------>|
 //! ```
-//! Three sizes are kept apart: what was **requested**, what is **usable** (whole pages, mapped), and what the **address range** is. An
-//! area grows within its pages without a call to the machine, within its range by mapping more pages, and beyond by a larger range
-//! if the one above is free; else its pages are mapped at another range, and nothing is copied. It shrinks by giving up the pages
-//! that it does not need, those of a large entry only together.
+//! Three sizes are kept apart: what was **requested**, what is **usable** (whole pages, mapped),
+//! and what the **address range** is. An area grows within its pages without a call to the machine,
+//! and within its range by mapping more pages. Beyond its range it grows by a larger range if the
+//! one above is free. Else its pages are mapped at another range, and nothing is copied. It shrinks
+//! by giving up the pages that it does not need, those of a large entry only together.
 //!
-//! **Making** an area: room for its record is reserved, the space gives addresses, the source pages in batches, the page table maps
-//! them; the record is added last, so that no area is found that is half made. When a step fails, the steps before it are undone. **Ending** it: the record is taken, of all who try by one; then it is unmapped, its pages are given back, and
-//! last its addresses, so that every address that comes to the space is unmapped, and the flush before its reuse covers
-//! that (SP2). Nothing in this asks for memory (SP3).
+//! **Making** an area: room for its record is reserved, the space allocates addresses, the source
+//! pages in batches, the page table maps them. The record is added last, so that no area is found
+//! that is half made. When a step fails, the steps before it are undone.
+//!
+//! **Ending** it: the record is taken, by one of all callers that try. Then the area is unmapped,
+//! its pages are returned to the source, and last its addresses to the space. So every address that
+//! comes to the space is unmapped, and the flush before its reuse covers that (SP2). Nothing in
+//! this asks for memory (SP3).
 //!
 //! **In an interrupt** an area is freed by [`vfree_atomic`](MapSpace::vfree_atomic), which marks its record, under one lock and without
 //! memory; a worker ends it by [`run_deferred`](MapSpace::run_deferred). Until then it is there, for lookups and reads, but no call can take it.
@@ -250,8 +255,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         })
     }
 
-    /// The same, at a multiple of the size of an entry of rung `top`, or of the largest smaller one for which there is room (Linux tries
-    /// once more as well).
+    /// Does as [`begin`](Self::begin), at a multiple of the size of an entry of rung `top`, or of
+    /// the largest smaller one for which there is room. (Linux tries once more as well.)
     fn begin_aligned(&self, cpu: u32, wanted: Request, top: usize) -> Result<Area, MapError> {
         for rung in (1..=top).rev() {
             let align = ladder::align(T::LEAF_SIZES, rung);
@@ -302,7 +307,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         }
     }
 
-    /// What is to be said of an address where no area starts.
+    /// Returns the error for an address where no area starts.
     fn missing(&self, at: Va) -> FreeError {
         let inside = self.record_around(at).map(|entry| entry.range());
         FreeError::NoArea { at, inside }

@@ -1,4 +1,4 @@
-//! What is mapped: for whoever reads a range that has holes, or lists all areas.
+//! Views of mappings: for callers that read a range that has holes, or list all areas.
 
 use super::MapSpace;
 use crate::machine::PageTable;
@@ -13,7 +13,7 @@ pub enum Piece {
     Page {
         /// Number of the page.
         frame: u64,
-        /// Where in it the piece begins, in bytes.
+        /// The first byte of the piece in the page.
         from: u64,
         /// Bytes.
         bytes: u64,
@@ -25,18 +25,18 @@ pub enum Piece {
     },
 }
 
-/// What is known of an area at one moment.
+/// The state of an area at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AreaInfo {
     /// Its address range, guard page included.
     pub range: VaRange,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Bytes that were asked for; 0 for a block.
     pub requested_bytes: u64,
     /// Bytes that can be used: whole pages, all mapped; 0 for a block.
     pub usable_bytes: u64,
-    /// Who asked, in the machine's terms.
+    /// The caller that asked for it, in the machine's terms.
     pub caller: u64,
 }
 
@@ -53,7 +53,7 @@ impl AreaInfo {
 }
 
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
-    /// What is known of the area that starts at `at`, or that `at` is inside.
+    /// Returns the state of the area that starts at `at`, or that `at` is inside.
     ///
     /// # Locks
     /// `records`.

@@ -21,7 +21,7 @@ use va_block::Config;
 use va_space::ReshapeError;
 
 impl Entry {
-    /// How pages are put behind it.
+    /// Returns the settings by which its pages are mapped.
     fn how(&self, fill: Fill) -> How {
         let pages = PageRequest { fill, numa_id: self.numa_id };
         How { leaves: self.leaves, pages, protection: self.protection }

@@ -6,7 +6,7 @@ use crate::record::{Entry, Kind};
 use va_base::{Broken, Machine, PAGE_SIZE, Pages, Va};
 use va_block::Config;
 
-/// What there is. Each number was true at a moment of its own.
+/// Counts of areas and pages. Each number was true at a moment of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {

@@ -87,7 +87,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     }
 }
 
-/// What a mapping is to be, besides its pages.
+/// The properties of a mapping, besides its pages.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     pub(super) protection: Protection,

@@ -1,4 +1,5 @@
-//! Whatever the machine refuses, at every point: an error with numbers, nothing changed, and the same call succeeds afterwards.
+//! Faults of the machine, at every point: an error with numbers, nothing changed, and the same call
+//! succeeds afterwards.
 use va_base::{Align, Va, VaRange};
 use va_map::{AreaInfo, AreaRequest, Fill, Kind, Leaves, MapError, MapSpace, Piece, Protection};
 use va_sim::machine::SimMachine;
@@ -9,7 +10,7 @@ type Map<'a, 'm> = MapSpace<&'a SimMachine, va_block::config::Default, &'a SimPa
 
 const PAGE: u64 = va_base::PAGE_SIZE;
 
-/// What can be seen from outside; a block in which nothing lives is none of it.
+/// Returns the state that callers can see; a block in which nothing lives is not part of it.
 fn look(map: &Map<'_, '_>, pages: &SimPages<'_>) -> (Vec<AreaInfo>, Vec<Piece>, u64) {
     map.validate().unwrap();
     assert_eq!(pages.faults(), Vec::<String>::new());

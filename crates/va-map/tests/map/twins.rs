@@ -76,7 +76,7 @@ struct Rig<'a, 'm, C: va_block::Config, L: Ladder> {
 }
 
 impl<C: va_block::Config, L: Ladder> Rig<'_, '_, C, L> {
-    /// What the machine refuses is refused; anything else fits in this window.
+    /// Accepts an error if the machine may fail: anything else fits in this window.
     fn excused(&mut self, error: &dyn std::fmt::Display) -> Result<(), String> {
         if self.refusing { Ok(()) } else { Err(format!("refused without a reason: {error}")) }
     }
