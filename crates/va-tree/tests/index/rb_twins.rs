@@ -1,5 +1,5 @@
-//! The red-black tree with the exact search and its twins give the same answers; with Linux's search it gives the
-//! same up to page alignment, and never an answer that does not fit.
+//! The red-black tree with the exact search and its reference models give the same answers. With
+//! Linux's search it gives the same up to page alignment, and never an answer that does not fit.
 
 use va_base::{PAGE_SIZE, Va, VaRange};
 use va_sim::model::ModelIndex;

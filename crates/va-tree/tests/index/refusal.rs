@@ -122,8 +122,8 @@ fn script<I: FreeIndex>(index: &mut I, step: u64) -> Result<Option<Va>, AllocErr
     }
 }
 
-/// Refuses the nth slab, for every n until the script needs no more: an error that changed nothing, after which the same
-/// operation succeeds, and everything is as if nothing had been refused.
+/// Fails the nth slab, for every n until the script needs no more. The error changes nothing; after
+/// it the same operation succeeds, and everything is as if nothing had failed.
 fn sp4<I: FreeIndex>(name: &str, fresh: impl Fn(RefusingPlatform) -> I) {
     const STEPS: u64 = 1500;
     let mut calm = fresh(RefusingPlatform::new(Refuse::Never));
