@@ -1,8 +1,9 @@
 //! Measures the stack of the core's calls, and checks that an empty table is all zeros.
 //!
-//! A kernel has 16 KiB of stack, of which a call of the core may be the deepest part. So each entry point is run on a thread
-//! whose stack is memory of ours, painted before; the lowest byte that is painted no more says how deep it went, and an
-//! empty call says what the thread itself takes. Only optimised code is held to the bound.
+//! A kernel has 16 KiB of stack, of which a call of the core may be the deepest part. So each entry
+//! point is run on a thread whose stack is memory of ours, painted before. The lowest byte that is
+//! painted no more says how deep the call went, and an empty call says what the thread itself
+//! takes. Only optimised code is held to the bound.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::any::type_name;
