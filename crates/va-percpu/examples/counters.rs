@@ -13,7 +13,7 @@ const UNIT_BYTES: u32 = 64 << 10;
 /// Chunks that fit in the memory of the example, the first one included.
 const CHUNKS: u64 = 8;
 const CHUNK_BYTES: u64 = UNIT_BYTES as u64 * CPUS as u64;
-/// Where it begins, in the eyes of the space: addresses are numbers.
+/// The address that it begins at, in the eyes of the space: addresses are numbers.
 const BASE: u64 = 0x4000_0000;
 
 /// A machine of one process: records from the heap, locks of a library, and nothing to flush, since nothing is ever unmapped.

@@ -1,4 +1,4 @@
-//! What supplies a space with chunks and pages.
+//! The supply of a space with chunks and pages.
 //!
 //! # Theory
 //! A space says where; a backend makes it so. Linux has two, [`VmChunks`](crate::vm::VmChunks) takes congruent areas of
@@ -14,54 +14,54 @@
 //! | [`Backend::flush`] | grow | no |
 //! | [`Backend::wake`], [`Backend::event`] | none, or grow | no |
 //!
-//! The lock `grow` may sleep. None of them may come back into the same space.
+//! The lock `grow` may sleep. None of them may re-enter the same space.
 
 use crate::geometry::Geometry;
 use crate::request::{Offset, Request};
 use core::ops::Range;
 use va_base::Va;
 
-/// The backend said no. Nothing has changed.
+/// The failure of a backend. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused;
 
-/// What happened, as Linux's trace events have it (`percpu:*`).
+/// An event, as Linux's trace events have it (`percpu:*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// `percpu_alloc_percpu`.
     Alloc {
-        /// What was asked for.
+        /// The request.
         request: Request,
-        /// Where the first unit of the chunk begins.
+        /// The address that the first unit of the chunk begins at.
         base: Va,
         /// Bytes from there.
         off: u32,
-        /// What was given out.
+        /// The offset that was allocated.
         offset: Offset,
     },
     /// `percpu_alloc_percpu_fail`.
     AllocFail {
-        /// What was asked for.
+        /// The request.
         request: Request,
     },
     /// `percpu_free_percpu`.
     Free {
-        /// Where the first unit of the chunk begins.
+        /// The address that the first unit of the chunk begins at.
         base: Va,
         /// Bytes from there.
         off: u32,
-        /// What was given back.
+        /// The offset that was freed.
         offset: Offset,
     },
     /// `percpu_create_chunk`.
     CreateChunk {
-        /// Where its first unit begins.
+        /// The address that its first unit begins at.
         base: Va,
     },
     /// `percpu_destroy_chunk`.
     DestroyChunk {
-        /// Where its first unit began.
+        /// The address that its first unit began at.
         base: Va,
     },
 }

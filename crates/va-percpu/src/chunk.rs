@@ -1,4 +1,4 @@
-//! What is known of one chunk beside its bits, and the lists that chunks stand in.
+//! The record of one chunk beside its bits, and the lists that chunks stand in.
 
 use crate::engine::HintEngine;
 use crate::geometry::SLOTS_MAX;
@@ -23,7 +23,7 @@ pub(crate) enum State {
 /// A chunk.
 pub(crate) struct Chunk<E: HintEngine> {
     pub(crate) head: E::Head,
-    /// Where its first unit begins, or what its bitmap says of it.
+    /// The address that its first unit begins at; of a part of the first chunk, that of its bitmap.
     pub(crate) base: u64,
     pub(crate) free_bits: u32,
     pub(crate) pages: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Chunk<E: HintEngine> {
     pub(crate) sliced: bool,
     pub(crate) hidden_before: u32,
     pub(crate) hidden_after: u32,
-    /// How many chunks had been made before it; 0 for those of the first.
+    /// The number of chunks made before it; 0 for those of the first.
     pub(crate) number: u32,
     pub(crate) live: u32,
     /// Slabs among these without a slot in use.

@@ -16,7 +16,7 @@ pub enum SlotBy {
 
 /// Which policies a space has. Numbers of pages are of one unit.
 pub trait Config: 'static {
-    /// What finds room in a chunk.
+    /// The engine that finds room in a chunk.
     type Engine: HintEngine;
     /// By what a chunk is put in a list (patch 4 of the series of 2019).
     const SLOT_BY: SlotBy = SlotBy::Contig;

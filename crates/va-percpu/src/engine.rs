@@ -1,10 +1,11 @@
-//! What finds room in a chunk: the trait of the two engines, and what they are shown of a chunk.
+//! The engine that finds room in a chunk: the trait of the two engines, and their view of a chunk.
 //!
 //! # Theory
-//! A chunk is a bitmap, one bit for 4 bytes, 1 where something is. An engine keeps what it likes beside it, a row of blocks
-//! and a head for each chunk, to find a run of zeros without looking at every word; it sets and clears the bits, and tells
-//! which pages became wholly free or ceased to be. What objects there are, which pages are populated and in which list a
-//! chunk stands is not its business.
+//! A chunk is a bitmap, one bit for 4 bytes, 1 where something is. An engine keeps what it likes
+//! beside it, a row of blocks and a head for each chunk, to find a run of zeros without looking at
+//! every word. It sets and clears the bits, and reports the pages that became wholly free or ceased
+//! to be. The objects that there are, the pages that are populated and the list in which a chunk
+//! stands are not its business.
 //!
 //! | engine | how | answers |
 //! |---|---|---|
@@ -16,7 +17,7 @@ use crate::run::Fits;
 use core::fmt;
 use va_base::Record;
 
-/// What is asked for, in bits: `align` is a power of two, at most [`PAGE_BITS`].
+/// A request, in bits: `align` is a power of two, at most [`PAGE_BITS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Want {
     /// Size.
@@ -25,7 +26,7 @@ pub struct Want {
     pub align: u32,
 }
 
-/// What came of a search.
+/// The result of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fit {
     /// The head of the chunk says that nothing fits, or no page does.
@@ -41,7 +42,7 @@ pub enum Fit {
     },
 }
 
-/// What came of giving back.
+/// The result of a free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Given {
     /// Pages that are wholly free now.
@@ -79,16 +80,17 @@ impl<E: HintEngine + ?Sized> View<'_, E> {
     }
 }
 
-/// What an engine found wrong: the rule, the bit nearest to it, what was wanted and found.
+/// A fault that an engine found: the rule, the bit nearest to it, the expected and the actual
+/// value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wrong {
     /// Id of the rule.
     pub rule: &'static str,
     /// Bit.
     pub at: u32,
-    /// What the rule demands.
+    /// The value that the rule demands.
     pub want: u64,
-    /// What there is.
+    /// The actual value.
     pub got: u64,
 }
 
@@ -101,9 +103,9 @@ impl Wrong {
 
 /// Finds room in one chunk at a time.
 pub trait HintEngine: 'static {
-    /// What is kept for each page.
+    /// The record for each page.
     type Block: Record;
-    /// What is kept for each chunk.
+    /// The record for each chunk.
     type Head: Copy + Send + Sync + fmt::Debug + 'static;
     /// The head of no chunk.
     const HEAD: Self::Head;
@@ -111,7 +113,7 @@ pub trait HintEngine: 'static {
     /// The head tells exactly what fits in the chunk ([`fits`](Self::fits)), so that chunks are chosen by it, the lowest first.
     const BY_FITS: bool = false;
 
-    /// What fits in the chunk, for each alignment.
+    /// Returns what fits in the chunk, for each alignment.
     fn fits(_head: &Self::Head) -> Fits {
         Fits::NONE
     }

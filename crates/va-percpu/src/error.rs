@@ -1,4 +1,4 @@
-//! Refusals, with their numbers. Whoever gets one finds the space as it was (SP4).
+//! Errors, with their numbers. A caller that gets one finds the space as it was (SP4).
 
 use crate::geometry::{GeometryError, UNIT_BYTES_MIN};
 use crate::request::Offset;
@@ -33,9 +33,9 @@ pub enum AllocError {
         /// Populated pages that are wholly free.
         spare_pages: i64,
     },
-    /// What was asked for by its place is not free, or in no chunk.
+    /// The bytes asked for by their place are not free, or in no chunk.
     NotFree {
-        /// Where it was to begin.
+        /// The offset that they were to begin at.
         offset: Offset,
         /// Bytes asked for.
         bytes: u32,
@@ -93,14 +93,14 @@ impl core::error::Error for AllocError {}
 pub enum FreeError {
     /// It is in no chunk.
     NoChunk {
-        /// What was given back.
+        /// The offset that the caller frees.
         offset: Offset,
     },
     /// It is in a chunk and no object starts there.
     NoObject {
-        /// What was given back.
+        /// The offset that the caller frees.
         offset: Offset,
-        /// Where the object begins that it is inside, if it is inside one.
+        /// The offset of the object that it is inside, if it is inside one.
         inside: Option<Offset>,
     },
 }

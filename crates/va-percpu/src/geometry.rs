@@ -1,4 +1,4 @@
-//! How large things are: units, the parts of the first chunk, lists of chunks.
+//! Sizes: units, the parts of the first chunk, lists of chunks.
 //!
 //! # Theory
 //! A unit is one CPU's copy of a chunk; the first chunk begins with the static data of the program, then the reserved part, then
@@ -10,8 +10,9 @@
 //!   others        | dynamic ...................................................|
 //! ```
 //!
-//! Chunks stand in lists by the longest run that they admit to, one list for each power of two; behind these are the list of
-//! chunks sidelined, of those wholly free, and of those about to be depopulated.
+//! Chunks stand in lists by the longest run that they admit to, one list for each power of two.
+//! Behind these are the list of chunks sidelined, of those wholly free, and of those about to be
+//! depopulated.
 //!
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_setup_first_chunk`, `pcpu_size_to_slot`).
@@ -29,7 +30,7 @@ pub const DYNAMIC_BYTES_MIN: u32 = 20 << 10;
 /// Lists that a space can have at most.
 pub(crate) const SLOTS_MAX: usize = 34;
 
-/// How large things are. Sizes in bytes.
+/// The sizes that a geometry is made of, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// A unit: whole pages, at least [`UNIT_BYTES_MIN`].
@@ -40,9 +41,9 @@ pub struct Sizes {
     pub reserved: u32,
     /// The dynamic part of the first chunk, at least [`DYNAMIC_BYTES_MIN`].
     pub dynamic: u32,
-    /// What the address space of a chunk comes in: a power of two of at least a page.
+    /// The step in which the address space of a chunk comes: a power of two of at least a page.
     pub atom: u32,
-    /// What groups are made of; told in statistics.
+    /// The allocation of address space that groups are made of; reported in statistics.
     pub alloc: u32,
     /// Units of a chunk, those that pad it too.
     pub units: u32,
@@ -83,7 +84,7 @@ pub enum GeometryError {
     NoUnits,
     /// The first chunk does not begin at a page, or it reaches past the last address.
     BadBase {
-        /// Where it begins.
+        /// The address that it begins at.
         base: Va,
     },
 }
@@ -125,7 +126,7 @@ pub struct Geometry {
 /// A part of the first chunk that has a bitmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
-    /// Where the bitmap begins.
+    /// The address that the bitmap begins at.
     pub(crate) base: Va,
     pub(crate) pages: u32,
     /// Bits before the part.
@@ -168,12 +169,12 @@ impl Geometry {
         Ok(Self { sizes, base })
     }
 
-    /// What it was made of.
+    /// Returns the sizes that it was made of.
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
     }
 
-    /// Where the first unit of the first chunk begins.
+    /// Returns the address that the first unit of the first chunk begins at.
     pub fn base(&self) -> Va {
         self.base
     }
@@ -224,7 +225,8 @@ impl Geometry {
         self.part(self.fixed() + self.sizes.reserved, bytes / BIT_BYTES * BIT_BYTES)
     }
 
-    /// What the beginnings of units of all chunks are multiples of, as a power of two: the lookup by address goes by it.
+    /// Returns the binary logarithm of the grain, of which the beginnings of units of all chunks
+    /// are multiples: the lookup by address goes by it.
     pub(crate) fn grain_shift(&self) -> u32 {
         self.sizes.unit.trailing_zeros().min(self.sizes.atom.trailing_zeros())
     }

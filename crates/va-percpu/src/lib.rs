@@ -1,8 +1,9 @@
 //! Per-CPU memory: an object has one offset, and a copy on each CPU.
 //!
-//! A chunk is a line of bytes, of which each CPU has a copy, its unit; the copies of a CPU lie at a distance that is the same for
-//! all chunks. So an [`Offset`] leads to the object of any CPU by one addition. [`PercpuSpace`] says which bytes are whose;
-//! pages and addresses come from a [`Backend`], page by page and only where something is. An offset is a number here, and never
+//! A chunk is a line of bytes, of which each CPU has a copy, its unit. The copies of a CPU lie at a
+//! distance that is the same for all chunks. So an [`Offset`] leads to the object of any CPU by one
+//! addition. [`PercpuSpace`] says which bytes belong to which object; pages and addresses come from
+//! a [`Backend`], page by page and only where something is. An offset is a number here, and never
 //! dereferenced.
 //!
 //! | module | what it is |

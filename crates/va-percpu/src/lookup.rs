@@ -1,9 +1,10 @@
 //! From an address to its chunk: a table of grains, hashed.
 //!
 //! # Theory
-//! First units begin at multiples of a grain, a power of two, and are whole grains; so an address belongs to the chunk that has
-//! its grain. The table has a place for each grain of each chunk, at most half of them in use; a place in use is found from
-//! where its grain hashes, going forward until an empty one.
+//! First units begin at multiples of a grain, a power of two, and are whole grains. So an address
+//! belongs to the chunk that has its grain. The table has a place for each grain of each chunk, at
+//! most half of them in use. A place in use is found from the one that its grain hashes to, going
+//! forward until an empty one.
 //!
 //! # Invariants
 //! - **PL1 found**  the table holds the grains of all chunks and nothing else, each where a search finds it.
@@ -42,7 +43,8 @@ impl Lookup {
         Self { places: Table::new(), size: 0, used: 0, shift: 63 }
     }
 
-    /// How many places there must be before `more` grains can be added, if there are too few.
+    /// Returns the number of places that there must be before `more` grains can be added, if there
+    /// are too few.
     pub(crate) fn wanted(&self, more: u32) -> Option<usize> {
         let want = ((self.used + more) as usize * 2).next_power_of_two().max(16);
         (want > self.size).then_some(want)
@@ -80,7 +82,7 @@ impl Lookup {
         (grain.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
     }
 
-    /// Where `grain` is, or the empty place where it would be.
+    /// Returns the place of `grain`, or the empty place where it would be.
     #[inline]
     fn end_of(&self, grain: u64) -> usize {
         let mask = self.size - 1;

@@ -1,10 +1,12 @@
 //! Which CPUs go together, and how many units an allocation of address space holds.
 //!
 //! # Theory
-//! CPUs that are local to each other both ways form a group, whose units lie in one range of addresses (a memory node). Address
-//! space comes in multiples of an atom, which may hold several units; a group that does not fill its last atom wastes what is
-//! left. As many units as possible are put in one, as long as no more than a third of as many units as there are CPUs is wasted, and
-//! fewer only while that does not take more atoms. At least three quarters of the units are used then.
+//! CPUs that are local to each other both ways form a group, whose units lie in one range of
+//! addresses (a memory node). Address space comes in multiples of an atom, which may hold several
+//! units; a group that does not fill its last atom wastes what is left. As many units as possible
+//! are put in one, as long as no more than a third of as many units as there are CPUs is wasted.
+//! Fewer are put in one only while that does not take more atoms. At least three quarters of the
+//! units are used then.
 //!
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_build_alloc_info`).
@@ -13,7 +15,7 @@ use crate::geometry::{DYNAMIC_BYTES_MIN, GeometryError, Sizes, UNIT_BYTES_MAX, U
 use core::fmt;
 use va_base::PAGE_SIZE;
 
-/// What the first chunk must hold, and what address space comes in. Bytes.
+/// The sizes that the first chunk must hold, and the step in which address space comes. Bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish {
     /// Static data.
@@ -54,7 +56,7 @@ impl fmt::Display for PlanError {
 
 impl core::error::Error for PlanError {}
 
-/// How large things are, and how many groups there are.
+/// The sizes of units and parts, and the number of groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Sizes; the units are those of all groups, with those that pad them.

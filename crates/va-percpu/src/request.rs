@@ -1,4 +1,4 @@
-//! What is asked for, and what is given out.
+//! Requests, and the offsets that they get.
 
 use crate::bitmap::BIT_BYTES;
 use crate::engine::Want;
@@ -8,10 +8,12 @@ use core::fmt;
 pub use va_base::Context;
 use va_base::{PAGE_SIZE, Va};
 
-/// What one allocation gave out: how far an object is from the beginning of the first chunk, the same on every CPU.
+/// The result of one allocation: the distance of an object from the beginning of the first chunk,
+/// the same on every CPU.
 ///
-/// The object of a CPU lies at the beginning of its unit of the first chunk, plus this; the sum may wrap, since other chunks may
-/// lie below. Holding one says that the bytes are nobody else's, and that their pages are populated.
+/// The object of a CPU lies at the beginning of its unit of the first chunk, plus this; the sum may
+/// wrap, since other chunks may lie below. Holding one says that no other caller has the bytes, and
+/// that their pages are populated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Offset(u64);
 
@@ -26,7 +28,7 @@ impl Offset {
         self.0
     }
 
-    /// Where the object of a CPU is, whose unit of the first chunk begins at `unit`.
+    /// Returns the address of the object of a CPU whose unit of the first chunk begins at `unit`.
     pub const fn at(self, unit: Va) -> Va {
         Va::new(unit.get().wrapping_add(self.0))
     }
@@ -43,7 +45,7 @@ impl fmt::Display for Offset {
     }
 }
 
-/// Where to look.
+/// The part of the space to look in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Place {
     /// The dynamic part of the first chunk, and all others.
@@ -53,7 +55,7 @@ pub enum Place {
     Reserved,
 }
 
-/// What is asked for: a size, an alignment, what can be waited for.
+/// A request: a size, an alignment, and what the caller can wait for.
 ///
 /// ```
 /// use va_percpu::{Context, Request};

@@ -1,10 +1,11 @@
 //! Rows of records, all of one length, each in a piece of its own that never moves.
 //!
 //! # Theory
-//! Every chunk needs the same: words of bitmap, a row for its engine, one for slabs. Row `r` of each kind belongs to chunk `r`. A row
-//! is allocated when a chunk first uses it, as Linux allocates the bitmaps of a chunk; rows of chunks destroyed are used again, and
-//! all are freed when the space is dropped. A [`Table`] finds them. No row of a unit of 32 KiB is longer than a page of 4 KiB;
-//! those of longer units need longer pieces.
+//! Every chunk needs the same: words of bitmap, a row for its engine, one for slabs. Row `r` of
+//! each kind belongs to chunk `r`. A row is allocated when a chunk first uses it, as Linux
+//! allocates the bitmaps of a chunk. Rows of chunks destroyed are used again, and all are freed
+//! when the space is dropped. A [`Table`] finds them. No row of a unit of 32 KiB is longer than a
+//! page of 4 KiB; those of longer units need longer pieces.
 //!
 //! # Invariants
 //! - **PW1 rows-held**  every row that may be in use has its memory.

@@ -1,10 +1,12 @@
 //! One record a row, in one piece where the platform has such a piece, and in pages otherwise.
 //!
 //! # Theory
-//! What is small and read by every call: a row of one piece is found with one comparison and one addition. A table that is too short
-//! is replaced by one of twice the rows, whose memory is allocated with no lock held; the records move under the lock, which costs
-//! less than one more chunk. Each replacement asks for one piece first, so a table that went into pages in a shortage is one piece
-//! again afterwards. In pages, [`PagedArray`] finds a row, in about thirty instructions.
+//! For records that are small and read by every call: a row of one piece is found with one
+//! comparison and one addition. A table that is too short is replaced by one of twice the rows,
+//! whose memory is allocated with no lock held. The records move under the lock, which costs less
+//! than one more chunk. Each replacement asks for one piece first, so a table that went into pages
+//! in a shortage is one piece again afterwards. In pages, [`PagedArray`] finds a row, in about
+//! thirty instructions.
 //!
 //! # Invariants
 //! - **PT1 table-holds**  there is a record for each row that may be in use.

@@ -1,7 +1,8 @@
 //! Chunks in address space, populated page by page: Linux's backend `percpu-vm`.
 //!
-//! A chunk is one area for each group of CPUs, at distances that are the same for all chunks, so that a CPU's unit lies as far
-//! from the chunk's beginning as in the first one. [`VmapSpace`] says where; a [`Mapper`] puts pages there.
+//! A chunk is one area for each group of CPUs, at distances that are the same for all chunks. So a
+//! CPU's unit lies as far from the chunk's beginning as in the first one. [`VmapSpace`] says where;
+//! a [`Mapper`] puts pages there.
 //!
 //! # Source
 //! Linux `mm/percpu-vm.c` (6.12: `pcpu_populate_chunk`, `pcpu_create_chunk`).
@@ -29,7 +30,7 @@ pub trait Mapper {
     fn flush(&self, range: VaRange);
 }
 
-/// Where the units of CPUs lie.
+/// The placement of the units of CPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct Groups<'a> {
     /// Each group's distance from the first, and its size: ascending, in bytes, multiples of the atom.
@@ -61,7 +62,7 @@ impl<'a, P: Machine + Clone, C: Config, M: Mapper> VmChunks<'a, P, C, M> {
         Ok(Self { space, areas, units: groups.units, mapper })
     }
 
-    /// Who maps.
+    /// Returns the mapper.
     pub fn mapper(&self) -> &M {
         &self.mapper
     }

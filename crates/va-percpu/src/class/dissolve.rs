@@ -2,8 +2,9 @@
 //! made.
 //!
 //! # Theory
-//! A slab with one slot in use keeps 63 from all other classes and from what is larger. To the engine a slab is an object, and so may
-//! each of its slots be: a mark where each one in use begins, and clear bits where the others are.
+//! A slab with one slot in use keeps 63 from all other classes and from what is larger. To the
+//! engine a slab is an object. Each of its slots may be one too: a mark where each slot in use
+//! begins, and clear bits where the others are.
 //!
 //! ```text
 //!   slab of 8 slots    M U U U U U U U U U U U U U U U       one mark; slots 1 and 4 are in use
@@ -18,9 +19,10 @@
 //! - if much is in holes, no slab is made, and the object comes from the engine, the lowest hole first. If it finds no hole, so will
 //!   others of its size, and slabs are made again: one, then three, then seven, until an object finds a hole.
 //!
-//! A hand goes round over the granules of all chunks. It dissolves slabs that are at least as free as the average slab, and whose
-//! runs of free slots are on average as long as what is asked for: elsewhere it would gain holes that fit nothing. A search that
-//! finds none is not repeated for as many slabs that are made, up to 63.
+//! A hand goes round over the granules of all chunks. It dissolves slabs that are at least as free
+//! as the average slab, and whose runs of free slots are on average as long as what is asked for.
+//! Elsewhere it would gain holes that fit nothing. A search that finds none is not repeated for as
+//! many slabs that are made, up to 63.
 //!
 //! # Cost
 //! A call looks at no more than [`GRANULES_MOST`] granules and dissolves no more than [`SLABS_MOST`] slabs, each up to 32 changes

@@ -1,26 +1,30 @@
 //! Small objects from slabs: sixty-four slots of one size, one word that tells which are free.
 //!
 //! # Theory
-//! Most objects of programs are counters of 4 to 64 bytes. To the engine below a slab is one object; inside it nothing has to be
-//! found: the lowest bit of a word is the slot to give out, and a slot that comes back is a bit that is set, if it was not.
+//! Most objects of programs are counters of 4 to 64 bytes. To the engine below a slab is one
+//! object. Inside it nothing has to be found: the lowest bit of a word is the slot to allocate. To
+//! free a slot is to set a bit, if it was not set.
 //!
 //! ```text
 //!   chunk     |..object..|== slab, 64 slots of 24 bytes ==|== slab, 64 of 8 ==|.......|      a slab of w words has w granules
 //!   granules  |  -    -  | 6/0   6/1   6/2  6/3  6/4  6/5 |  2/0   2/1        |  -    |      class / how far from its first
 //! ```
 //!
-//! A granule is 64 words of 4 bytes, so a slab of class `w` (slots of `w` words) is `w` granules, aligned to one; from the address of
-//! a slot its granule, and from that the slab, are one look away. Slabs with room stand in a list of their class, the one that was
-//! given back to last at the front. A slab of which no slot is in use goes back to the engine, unless it is the only one of its
-//! class with room: a pair of calls in a loop would make and unmake it. The balance gives those back too.
+//! A granule is 64 words of 4 bytes, so a slab of class `w` (slots of `w` words) is `w` granules,
+//! aligned to one. From the address of a slot its granule, and from that the slab, are one look
+//! away. Slabs with room stand in a list of their class, the one with the latest free at the front.
+//! A slab of which no slot is in use goes back to the engine, unless it is the only one of its
+//! class with room. Otherwise a pair of calls in a loop would make and unmake it. The balance frees
+//! those too.
 //!
-//! Where no slab fits any more, objects come from the engine one by one; so the cache makes no chunk that would not be made
-//! without it but for what lies in slabs unused. What lies there is bounded: before a chunk is made, sparse slabs are dissolved
-//! (`dissolve`) while more than an eighth of all bytes is in slots that are not in use.
+//! Where no slab fits any more, objects come from the engine one by one. So the cache makes no
+//! chunk that would not be made without it but for what lies in slabs unused. What lies there is
+//! bounded: before a chunk is made, sparse slabs are dissolved (`dissolve`) while more than an
+//! eighth of all bytes is in unused slots.
 //!
 //! # Invariants
-//! - **CC1 slab-known**  the granules of a slab name its class and how far they are from its first, each slab is a live object of the
-//!   store, and no other granule names a class.
+//! - **CC1 slab-known**  the granules of a slab name its class and how far they are from its first.
+//!   Each slab is a live object of the store, and no other granule names a class.
 //! - **CC2 in-list**     the list of a class holds its slabs with room and nothing else.
 //! - **CC3 idle**        a slab without a slot in use is the one that its class keeps; each chunk counts its own.
 //! - **CC4 counted**     objects that live are those of the chunks, less the slabs, with the slots in use.
@@ -72,15 +76,15 @@ const RECIPROCALS: [u32; CLASSES] = {
 pub(crate) struct Class(u32);
 
 impl Class {
-    /// The class whose slots hold what is asked for, if there is one up to `max` words: slabs are aligned to a granule, so a
-    /// slot is aligned to what its size is a multiple of.
+    /// Returns the class whose slots hold what is asked for, if there is one up to `max` words.
+    /// Slabs are aligned to a granule, so a slot is aligned to what its size is a multiple of.
     #[inline(always)]
     pub(crate) fn of(want: Want, max: u32) -> Option<Self> {
         let words = want.bits.wrapping_add(want.align - 1) & !(want.align - 1);
         (words <= max).then_some(Self(words))
     }
 
-    /// What a slab of it asks the engine for.
+    /// Returns the request for a slab of it to the engine.
     pub(crate) fn slab(self) -> Want {
         Want { bits: self.0 * SLOTS, align: SLOTS }
     }
@@ -91,7 +95,8 @@ impl Class {
     }
 }
 
-/// What is known of a granule: of the first of a slab all, of the others the class and where the first is.
+/// The record of a granule. The first of a slab has all of it, the others have the class and the
+/// distance to the first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slab {
     /// 1 for each free slot.
@@ -108,8 +113,8 @@ impl Record for Slab {
     const EMPTY: Self = Self { free: 0, next: NIL, prev: NIL, class: 0, back: 0 };
 }
 
-/// How many slabs of a class may be made although there are many holes: as many as twice those before, each time that an object of
-/// the class finds no hole.
+/// The slabs of a class that may be made although there are many holes. Each time that an object of
+/// the class finds no hole, they are one more than twice as many as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Room {
     slabs: u8,
@@ -129,7 +134,7 @@ pub(crate) struct ClassCache {
     /// Slabs of each class, and slots of them in use.
     slabs: [u64; CLASSES],
     used: [u64; CLASSES],
-    /// What was found out about the room for each class.
+    /// The slabs of each class that may be made although there are many holes.
     room: [Room; CLASSES],
     /// Slabs that are made before sparse ones are looked for again, and how many that were at first.
     pause: (u8, u8),
@@ -284,7 +289,7 @@ impl ClassCache {
     }
 }
 
-/// What tests break, to see it seen.
+/// Faults that tests inject, to check that `validate` finds them.
 #[cfg(all(test, not(loom)))]
 impl ClassCache {
     /// The last granule of a slab names another class.

@@ -149,7 +149,8 @@ impl<C: Config> Store<C> {
         Some(Ok(Freed { base, off, balance }))
     }
 
-    /// What becomes of a slab that was full, or of which no slot is in use any more.
+    /// Links a slab that was full, or handles one of which no slot is in use any more. Returns
+    /// whether the balance is due.
     fn ran(&mut self, class: Class, slab: u32, free: u64) -> bool {
         if free == ALL_FREE {
             return self.ran_empty(class, slab);
@@ -164,7 +165,7 @@ impl<C: Config> Store<C> {
         FreeError::NoObject { offset, inside: lives.then_some(start) }
     }
 
-    /// What becomes of a slab without a slot in use.
+    /// Keeps or ends a slab without a slot in use. Returns whether the balance is due.
     fn ran_empty(&mut self, class: Class, slab: u32) -> bool {
         let of = self.classes.slab(slab);
         if (of.prev, of.next) != (NIL, NIL) {

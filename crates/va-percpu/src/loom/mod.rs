@@ -19,7 +19,7 @@ use va_sim::bare::Bare;
 /// Chunks that are numbers, and which pages of them are populated.
 #[derive(Default)]
 struct Chunks {
-    /// How many were made, and the populated pages.
+    /// The number of chunks made, and the populated pages.
     state: Mutex<(u64, BTreeSet<(u64, u32)>)>,
     /// Those that are there, and pages depopulated that some CPU may translate still.
     there: Mutex<(BTreeSet<u64>, BTreeSet<(u64, u32)>)>,
@@ -117,7 +117,8 @@ fn free<C: Config>(space: &Space<C>, offset: Offset) {
     }
 }
 
-/// What must hold when nobody is in a call: the invariants, and that the backend has the pages that the space knows.
+/// Checks what must hold when no thread is in a call: the invariants, and that the backend has the
+/// pages that the space knows.
 fn settle<C: Config>(space: &Space<C>, live: u64) {
     if let Err(broken) = space.validate() {
         panic!("{broken}");

@@ -1,4 +1,4 @@
-//! What fits where, for every alignment at once.
+//! The longest objects that fit in a range, for every alignment at once.
 
 use crate::bitmap::{BIT_BYTES, PAGE_BITS};
 use crate::geometry::UNIT_BYTES_MIN;
@@ -8,8 +8,9 @@ use va_base::Record;
 pub(super) const ALIGNS: usize = PAGE_BITS.trailing_zeros() as usize + 1;
 /// Lanes; a power of two, for vectors. Two behind the alignments are the edges.
 pub(super) const LANES: usize = (ALIGNS + 2).next_power_of_two();
-/// Longer runs are said to be so long: no less than the largest object, whole pages. What is cut off begins at a page and changes no
-/// alignment; and a run at an edge of a page that is so long holds any object at any alignment.
+/// The length that longer runs are recorded with: no less than the largest object, whole pages.
+/// What is cut off begins at a page and changes no alignment. And a run at an edge of a page that
+/// is so long holds any object at any alignment.
 pub(super) const CAP: i16 = (UNIT_BYTES_MIN / BIT_BYTES).next_multiple_of(PAGE_BITS) as i16;
 const LEFT: usize = ALIGNS;
 const RIGHT: usize = ALIGNS + 1;

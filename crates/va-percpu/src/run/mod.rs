@@ -1,11 +1,13 @@
 //! Our engine: exact runs, and the lowest fit.
 //!
 //! # Theory
-//! For each page, and each alignment, the longest free run of it that begins aligned; over the pages a tree, in which a node says
-//! the same of both its halves and of what lies across their boundary. So one look at the root tells whether a chunk holds
-//! something, and one way down the tree where the lowest place for it is, however large the unit and however full of holes: a
-//! hole that is large enough and badly aligned costs nothing. All alignments (eleven, where a page has 4 KiB) are one vector of sixteen numbers, and two
-//! vectors make a third in a few instructions.
+//! For each page and each alignment, the engine has the longest free run of the page that begins
+//! aligned. Over the pages it has a tree, in which a node says the same of both its halves and of
+//! what lies across their boundary. So one look at the root tells whether a chunk holds something,
+//! and one descent of the tree finds the lowest place for it. That is so however large the unit and
+//! however full of holes: a hole that is large enough and badly aligned costs nothing. All
+//! alignments (eleven, where a page has 4 KiB) are one vector of sixteen numbers, and two vectors
+//! make a third in a few instructions.
 //!
 //! ```text
 //!                        [ pages 0-3 ]                 fits[a] = max of the halves, and of
@@ -15,17 +17,19 @@
 //!           page 0     page 1   page 2     page 3      each knows its longest run and bounds the others (`page`)
 //! ```
 //!
-//! What became of a page is known in the page at once, and brought up the tree only when somebody must know: for up to 64 pages
-//! together, so that each node is made once. What is only taken leaves nodes that promise too much, which does no harm: a
-//! search goes where it may fit, and if it does not, lets the tree hear all and searches again. Below the place that it finds
+//! A change of a page is known in the page at once. It is brought up the tree only when a search
+//! must know: for up to 64 pages together, so that each node is made once. A take alone leaves
+//! nodes that promise too much, which does no harm. A search goes where it may fit. If it does not,
+//! the search brings all changes up the tree and starts again. Below the place that it finds
 //! nothing fits, since even more than there is was not enough.
 //!
 //! # Invariants
 //! - **PR3 tree-exact**  every node is what its halves make of it, and the head of the chunk is the root, once settled.
 //!
 //! # Cost
-//! O(log pages) for each object that lies in a page, and one look at the words of the page if several of its runs hold it; a page is
-//! read again, at most 512 runs, when what was taken may have been the best of the rest. 96 bytes a page.
+//! O(log pages) for each object that lies in a page, and one look at the words of the page if
+//! several of its runs hold it. A page is read again, at most 512 runs, when what was taken may
+//! have been the best of the rest. 96 bytes a page.
 
 mod fits;
 mod page;
@@ -111,7 +115,7 @@ impl View<'_, RunIndex> {
 /// Pages that an object can touch at most.
 const OBJECT_PAGES: u32 = UNIT_BYTES_MIN / (PAGE_BITS * BIT_BYTES) + 1;
 
-/// What a chunk holds, as far as the tree has heard.
+/// The head of a chunk: what fits in it, as far as the tree has heard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     fits: Fits,

@@ -24,7 +24,7 @@ const BEST_END: usize = ALIGNS + 1;
 /// Set in a lane that is a bound and may be no fact. Runs that are not a whole page are shorter.
 const TAINT: i16 = 1 << 14;
 
-/// What a page keeps beside its [`Fits`]: the rest, and where the best run is.
+/// The record of a page beside its [`Fits`]: the rest, and the place of the best run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rest(Fits);
 
@@ -50,7 +50,7 @@ impl Rest {
         (self.0.0[BEST_START] as u32, self.0.0[BEST_END] as u32)
     }
 
-    /// What fits the others, at most.
+    /// Returns a bound on what fits in the other runs.
     #[inline]
     pub(super) fn fit(&self, lane: usize) -> i16 {
         self.0.0[lane % LANES] & !TAINT
@@ -103,7 +103,7 @@ pub(super) fn read(map: &[Word], base: u32) -> (Fits, Rest) {
     finish(map, base, rest, best)
 }
 
-/// What fits, given the rest and the best run; and both edges.
+/// Returns what fits, given the rest and the best run; and both edges.
 #[inline(always)]
 fn finish(map: &[Word], base: u32, rest: Fits, best: (u32, u32)) -> (Fits, Rest) {
     let (start, end) = best;

@@ -1,7 +1,8 @@
 //! The tree over the pages of a chunk: what fits in each half, and across their boundary.
 //!
-//! A binary tree in one row of records, the root at 1, the pages at its end, as many as the next power of two; those behind the
-//! last page hold nothing. Behind them lies a second record for each page.
+//! A binary tree in one row of records: the root at 1, the pages at its end, as many as the next
+//! power of two. Those behind the last page hold nothing. Behind them lies a second record for each
+//! page.
 
 use super::fits::{CAP, Fits};
 use super::page::{self, Rest};
@@ -38,7 +39,7 @@ impl<'a> Tree<'a> {
         Self { nodes, leaves: leaves(pages) }
     }
 
-    /// What fits in the whole chunk.
+    /// Returns what fits in the whole chunk.
     #[inline]
     pub(super) fn root(&self) -> Fits {
         self.nodes[1]
@@ -54,7 +55,7 @@ impl<'a> Tree<'a> {
         Rest::load(&self.nodes[(2 * self.leaves + page) as usize])
     }
 
-    /// What the children of a node make of it.
+    /// Joins the children of a node.
     #[inline]
     fn joined(&self, node: u32, level: u32) -> Fits {
         let bits = bits_of(level - 1);
@@ -190,8 +191,8 @@ pub(super) fn lift(nodes: &mut [Fits], leaves: u32, first: u32, last: u32) {
     }
 }
 
-/// Brings news of the pages of a window to the root, a bit for each of its [`WINDOW`] pages: every node is made once, however many
-/// pages below it have news.
+/// Brings news of the pages of a window to the root, a bit for each of its [`WINDOW`] pages. Every
+/// node is made once, however many pages below it have news.
 pub(super) fn lift_window(nodes: &mut [Fits], leaves: u32, window: u32, news: u64) {
     let (first, mut news, mut level) = (leaves + window * WINDOW, news, 0);
     while !news.is_power_of_two() {

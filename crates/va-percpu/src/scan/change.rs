@@ -1,4 +1,4 @@
-//! How hints follow what is taken and given.
+//! Updates of the hints after bits are taken and freed.
 
 use super::{Hints, Rules, ScanHints};
 use crate::bitmap::{self, PAGE_BITS};

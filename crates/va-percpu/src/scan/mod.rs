@@ -10,10 +10,11 @@
 //!                            +-scan: the longest run known before contig
 //! ```
 //!
-//! Whoever wants more than `scan` holds begins to look behind it: the search only goes forward (patches 7 and 9 of the
-//! series that brought it), and a run found too small on the way is remembered (patch 8). When the longest run is broken,
-//! `scan` takes its place and the page is read from there on. The hints of the chunk are made of those of its pages, so
-//! that a run is put together from a `right_free`, wholly free pages and a `left_free`.
+//! A search for more than `scan` holds begins behind it: the search only goes forward (patches 7
+//! and 9 of the series that brought it). A run found too small on the way is remembered (patch 8).
+//! When the longest run is broken, `scan` takes its place and the page is read from there on. The
+//! hints of the chunk are made of those of its pages, so that a run is put together from a
+//! `right_free`, wholly free pages and a `left_free`.
 //!
 //! Hints may understate: a fit is missed and nothing else. They never overstate, or a search would find nothing where one was
 //! promised.
@@ -48,7 +49,8 @@ use crate::engine::{Fit, Given, HintEngine, View, Want, Wrong};
 use core::marker::PhantomData;
 use va_base::Record;
 
-/// What of Linux's engine is in use. Each can be switched off apart, to see what it is worth.
+/// The rules of Linux's engine that are in use. Each can be switched off apart, to see what it is
+/// worth.
 pub trait Rules: 'static {
     /// The hint of the chunk is raised by what is freed in any page. Linux from 5.2 to 6.12 computes the end of the freed run
     /// from the beginning of its page instead of the chunk's, so that only the first page raises it.
@@ -73,7 +75,7 @@ impl Rules for AsInLinux {
     const EXACT_CHUNK_HINT: bool = false;
 }
 
-/// What is known of the free runs of a page, or of a chunk. Bits.
+/// The hints about the free runs of a page, or of a chunk. Bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hints {
     pub(crate) contig: u32,

@@ -1,4 +1,5 @@
-//! Where Linux's engine looks: first by hints alone, then bit by bit from there, at most a page further.
+//! Searches of Linux's engine: first by hints alone, then bit by bit from there, at most a page
+//! further.
 
 use super::{Hints, Rules, ScanHints};
 use crate::bitmap::{self, PAGE_BITS};
@@ -74,7 +75,8 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         None
     }
 
-    /// Where populated pages begin again, if one of those around `[at, at + bits)` is not populated.
+    /// Returns the bit where populated pages begin again, if one of those around `[at, at + bits)`
+    /// is not populated.
     fn unpopulated(&self, at: u32, bits: u32) -> Option<u32> {
         let end = (at + bits).div_ceil(PAGE_BITS);
         let page = bitmap::next_clear(self.populated, at / PAGE_BITS, end);

@@ -61,7 +61,7 @@ fn runs(hints: &Hints) -> (u32, u32, Option<(u32, u32)>) {
     (hints.contig, hints.contig_start, (hints.scan > 0).then_some((hints.scan, hints.scan_start)))
 }
 
-/// What the hints of a chunk of 32 KiB are after each step, from the description of Linux's rules.
+/// Checks the hints of a chunk of 32 KiB after each step, from the description of Linux's rules.
 #[test]
 fn ph1_hints_follow_the_rules_step_by_step() {
     let mut chunk = Chunk::<Corrected>::new();

@@ -1,12 +1,14 @@
 //! The balance: no more than one chunk wholly free, two to four pages to spare, in steps that ask the backend once.
 //!
 //! # Theory
-//! Somebody who cannot wait is served from populated pages alone, so a few are kept to spare; and what was populated for a
-//! crowd that has gone is given back. One pass goes through four phases, each a number of steps:
+//! A caller that cannot wait is served from populated pages alone, so a few are kept to spare.
+//! Pages that were populated for a crowd that has gone are depopulated. One pass goes through four
+//! phases, each a number of steps:
 //!
 //! 1. all chunks wholly free but the first are depopulated and destroyed;
-//! 2. each chunk with too many spare pages is looked through from its end and depopulated run by run, until what all others
-//!    have to spare would no longer do; it is then sidelined, or goes back to the others;
+//! 2. each chunk with too many spare pages is looked through from its end and depopulated run by
+//!    run, until what all others have to spare would no longer do. It is then sidelined, or goes
+//!    back to the others;
 //! 3. pages are populated, lowest first in the fullest chunk that has some to populate, until there are four to spare;
 //! 4. chunks wholly free without a populated page are destroyed, all but the first.
 //!
@@ -39,7 +41,7 @@ pub enum Progress {
     Done,
 }
 
-/// What a pass is at, from one step to the next.
+/// The stage of a pass, from one step to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Work {
     /// At nothing.
@@ -53,7 +55,7 @@ pub(super) enum Work {
     Reclaim,
     /// This one is looked through.
     Depopulate(Look),
-    /// How many spare pages are wanted is found out.
+    /// The number of spare pages that are wanted is found out.
     Spare,
     /// Pages are populated.
     Populate { left: u32, slot: u8, row: u32 },
@@ -66,7 +68,7 @@ pub(super) enum Only {
     Unpopulated,
 }
 
-/// How far a chunk is looked through: pages from `below` on are done, those of `gone` were depopulated.
+/// The progress through a chunk: pages from `below` on are done, those of `gone` were depopulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Look {
     row: u32,
@@ -133,8 +135,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Takes one chunk out of those wholly free, of which one is spared: the first of the space, which is never destroyed and
-    /// may be wholly free if nothing is before or behind its dynamic part, or that at the front.
+    /// Takes one chunk out of those wholly free, of which one is spared. If the first of the space
+    /// is among them, it is spared: it is never destroyed, and may be wholly free if nothing is
+    /// before or behind its dynamic part. Else the chunk at the front is spared.
     fn unlink_free(&self, only: Only) -> Work {
         let mut store = self.lock();
         let front = store.lists.first[store.slots.free as usize];

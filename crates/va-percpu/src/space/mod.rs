@@ -1,10 +1,12 @@
 //! The space: one offset, a copy of the object on each CPU.
 //!
 //! # Theory
-//! Two locks. The short one, `chunks`, guards what is free where; every call takes it, most only once. The long one, `grow`,
-//! is for whoever asks the backend: it makes and unmakes chunks, populates and depopulates pages, and may sleep. An object is
-//! taken first and its pages populated afterwards: nobody depopulates a page of which part is taken, and nobody unmakes a chunk
-//! that holds something, so the long lock is not needed to take. (Linux takes its mutex for every allocation that may sleep.)
+//! Two locks. The short one, `chunks`, guards what is free where; every call takes it, most only
+//! once. The long one, `grow`, is for callers that ask the backend: it makes and unmakes chunks,
+//! populates and depopulates pages, and may sleep. An object is taken first and its pages populated
+//! afterwards. No thread depopulates a page of which part is taken, or unmakes a chunk that holds
+//! something. So the long lock is not needed to take. (Linux takes its mutex for every allocation
+//! that may sleep.)
 //!
 //! ```text
 //!   alloc   chunks: take --- all pages there? ---yes---> done
@@ -16,7 +18,8 @@
 //!                          populate up to 4 spare pages, for callers that cannot wait
 //! ```
 //!
-//! What is due is noted and the backend woken; somebody calls [`tick`](PercpuSpace::tick) until it says that it is done.
+//! What is due is noted and the backend woken; some thread then calls [`tick`](PercpuSpace::tick)
+//! until that reports that it is done.
 //!
 //! # Locks
 //! `grow` > `chunks`. No call to the backend or the platform is made under `chunks`; [`Backend::event`] neither.
@@ -52,9 +55,9 @@ pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Linux612> {
     geometry: Geometry,
     machine: P,
     backend: B,
-    /// What the balance is at. Held by whoever asks the backend.
+    /// The stage of the balance. Held by callers that ask the backend.
     grow: Mutex<P::PurgeLock, Work>,
-    /// What is free where.
+    /// The chunks, and what is free in them.
     chunks: Mutex<P::Lock, Store<C>>,
     // Atomic, each alone: hints for the balance.
     /// The balance has something to do.
@@ -63,12 +66,12 @@ pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Linux612> {
     failed: AtomicBool,
 }
 
-/// Where an object is.
+/// The place of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     /// The first chunk is 0, the reserved part -1, the others are counted as they are made.
     pub chunk: i64,
-    /// Where the bitmap of the chunk begins, in its first unit.
+    /// The address that the bitmap of the chunk begins at, in its first unit.
     pub base: Va,
     /// Bytes from there.
     pub off: u32,
@@ -112,7 +115,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         Ok(())
     }
 
-    /// How large things are.
+    /// Returns the sizes of units, parts and lists.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -122,7 +125,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         &self.machine
     }
 
-    /// What supplies chunks and pages.
+    /// Returns the supplier of chunks and pages.
     pub fn backend(&self) -> &B {
         &self.backend
     }
@@ -389,8 +392,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         store.chunk(row).base
     }
 
-    /// Makes a chunk, unless there is one that is wholly free, or one was made since so many had been: whoever made it may have taken
-    /// of it already, and there may be room for others.
+    /// Makes a chunk, unless one is wholly free, or the number of chunks made is no longer `made`.
+    /// In that case the caller that made one may have taken of it already, and there may be room
+    /// for others.
     #[cold]
     fn make_one_if_none(&self, made: u32) -> Result<(), AllocError> {
         let grow = self.lock_grow();

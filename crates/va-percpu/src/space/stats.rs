@@ -52,7 +52,7 @@ pub struct Stats {
     pub slab_free_bytes: u64,
 }
 
-/// What a chunk is.
+/// The kind of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChunkKind {
     /// The reserved part of the first chunk.
@@ -70,7 +70,7 @@ pub enum ChunkKind {
 /// Counts of a chunk. Sizes in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkStats {
-    /// What it is.
+    /// Its kind.
     pub kind: ChunkKind,
     /// Objects that live, each slab as one.
     pub live: u32,
@@ -86,7 +86,7 @@ pub struct ChunkStats {
     pub free_bytes: u32,
     /// The longest run that it admits to.
     pub contig_bytes: u32,
-    /// What is free before the last object.
+    /// Free bytes before the last object.
     pub frag_sum: u32,
     /// The largest piece of that.
     pub frag_max: u32,
@@ -215,7 +215,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// What Linux shows in debugfs as `percpu_stats`, letter for letter.
+    /// Returns the text that Linux shows in debugfs as `percpu_stats`, letter for letter.
     pub fn stats_text(&self) -> StatsText<'_, P, B, C> {
         StatsText(self)
     }

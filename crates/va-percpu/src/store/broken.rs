@@ -331,7 +331,7 @@ fn a_slab_that_dissolves_leaves_its_slots_as_objects() {
     }
 }
 
-/// Where the first chunk begins in these tests.
+/// Returns the address that the first chunk begins at in these tests.
 fn store_base() -> Va {
     Va::new(1 << 30)
 }

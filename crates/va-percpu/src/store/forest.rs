@@ -22,7 +22,7 @@ impl Forest {
         Self { nodes: Table::new(), leaves: 0 }
     }
 
-    /// How many records there must be for `rows` chunks, if there are too few.
+    /// Returns the number of records that there must be for `rows` chunks, if there are too few.
     pub(crate) fn wanted(&self, rows: u32) -> Option<usize> {
         let leaves = (rows as usize).next_power_of_two();
         (leaves > self.leaves).then_some(2 * leaves)

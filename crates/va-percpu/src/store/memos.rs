@@ -1,15 +1,17 @@
-//! Below which page nothing fits: what was searched for lately, and where it was found.
+//! Memos of the latest searches: the page below which nothing of a size and alignment fits.
 //!
-//! For engines whose answers are the lowest ([`HintEngine::BY_FITS`](crate::engine::HintEngine::BY_FITS)). Whoever asks for the
-//! same size and alignment again need not search the chunks and pages below: taking makes no room there, and whoever gives
-//! something back, or brings a chunk into reach, lowers the mark of every memo to where that is.
+//! For engines whose answers are the lowest
+//! ([`HintEngine::BY_FITS`](crate::engine::HintEngine::BY_FITS)). A caller that asks for the same
+//! size and alignment again need not search the chunks and pages below: taking makes no room there.
+//! A caller that frees something, or brings a chunk into reach, lowers the mark of every memo to
+//! where that is.
 //!
 //! # Invariants
 //! - **PN1 nothing-below**  nothing that a memo speaks of fits in reach below its mark.
 
 use crate::engine::Want;
 
-/// How many there are: the sizes that programs ask for again and again are few.
+/// The number of memos: the sizes that programs ask for again and again are few.
 pub(super) const MEMOS: usize = 16;
 
 /// The marks, by size and alignment.
@@ -73,7 +75,7 @@ impl Memos {
         }
     }
 
-    /// What one of them says.
+    /// Returns one of the memos: the request, and the row and the page of its mark.
     pub(super) fn get(&self, at: usize) -> Option<(Want, u32, u32)> {
         let (row, page) = self.split(self.marks[at]);
         (self.wants[at].bits > 0).then_some((self.wants[at], row, page))

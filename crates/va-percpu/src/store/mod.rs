@@ -1,10 +1,11 @@
 //! All chunks, as the short lock guards them: what is free where, and which chunk is tried when.
 //!
 //! # Theory
-//! A request goes through the lists from the one of its own size to that of the chunks wholly free, and in each list from the
-//! front: the fullest chunk that may hold it comes first, so that others can run empty. The list of chunks sidelined lies
-//! before that of the free ones: their pages are gone, but their addresses are used before new ones. A chunk that grew emptier
-//! goes to the front of its new list, one that grew fuller to the back.
+//! A request goes through the lists from the one of its own size to that of the chunks wholly free.
+//! In each list it begins at the front: the fullest chunk that may hold it comes first, so that
+//! others can run empty. The list of chunks sidelined lies before that of the free ones: their
+//! pages are gone, but their addresses are used before new ones. A chunk that grew emptier goes to
+//! the front of its new list, one that grew fuller to the back.
 //!
 //! Where an object begins is marked by a bit in a second bitmap; it ends where the next begins, or where nothing is.
 //!
@@ -56,7 +57,7 @@ pub(crate) const FIRST: u32 = 0;
 /// Row of the reserved part.
 pub(crate) const RESERVED: u32 = 1;
 
-/// What was taken.
+/// The bits that were taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Taken {
     pub(crate) row: u32,
@@ -77,7 +78,7 @@ enum Miss {
     There,
 }
 
-/// What freeing brought about.
+/// The result of a free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Freed {
     pub(crate) base: Va,

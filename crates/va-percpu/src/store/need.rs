@@ -39,7 +39,7 @@ impl<C: Config> RowMemory<C> {
     const NONE: Self = Self { words: Row::EMPTY, blocks: Row::EMPTY, slabs: Row::EMPTY };
 }
 
-/// What [`Store::grow`] would need, if anything.
+/// The memory that [`Store::grow`] would need, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
     /// Rows that there must be a place for, if there are too few.

@@ -250,7 +250,7 @@ impl<C: Config> Store<C> {
         self.words.at(row, marks + bit / WORD_BITS).0 & (1 << (bit % WORD_BITS)) != 0
     }
 
-    /// What is wrong with an offset at which no object begins.
+    /// Returns the error for an offset at which no object begins.
     #[cold]
     fn no_object(&mut self, offset: Offset, row: u32, bit: u32) -> FreeError {
         let (view, marks) = self.view(row);
@@ -346,7 +346,7 @@ impl<C: Config> Store<C> {
                 || (spare > i64::from(C::SPARE_PAGES_HIGH) + empty && empty >= i64::from(chunk.pages / 4)))
     }
 
-    /// What the forest says of a chunk.
+    /// Returns the fits that the forest is to have of a chunk.
     #[inline]
     pub(super) fn forest_fits(&self, row: u32) -> Fits {
         match self.in_reach(row) {

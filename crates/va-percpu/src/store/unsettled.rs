@@ -4,7 +4,7 @@
 //! they wait until somebody must know, or until there are too many. What was only taken need not be known to a search: it finds a
 //! chunk that promises too much and looks again.
 
-/// How many there may be: they bound what one caller does for others.
+/// The most chunks that may wait: they bound what one caller does for others.
 const MOST: usize = 8;
 
 /// The chunks.

@@ -1,7 +1,7 @@
 //! Chunks that the default policy needs, beside Linux's: at most a fifth more, whatever lives on.
 //!
-//! Each workload runs on both, with the same requests in the same order, and the chunks are counted when it has most of them and
-//! after a balance at its end.
+//! Each workload runs on both, with the same requests in the same order. The chunks are counted
+//! when it has most of them and after a balance at its end.
 
 use va_base::Va;
 use va_percpu::config::{Default as Ours, Linux612};
@@ -12,7 +12,7 @@ use va_sim::percpu::{Numbers, netmix};
 
 type Space<C> = PercpuSpace<SimMachine, Numbers, C>;
 
-/// What is done to a space. The same on each.
+/// A workload: the same operations on each space.
 trait Workload {
     fn run<C: Config>(&self, space: &Space<C>);
 }
