@@ -54,7 +54,7 @@ impl Machine for Port {
 
 type Space<'p> = VmapSpace<&'p Port, va_space::config::Default>;
 
-/// What one CPU does: areas of one to eight pages, a few of them out at a time.
+/// Runs one CPU's work: allocates areas of one to eight pages and holds a few of them at a time.
 fn work(space: &Space<'_>, cpu: u32) -> Result<(), String> {
     let mut out = std::collections::VecDeque::new();
     for number in 0..PAIRS {

@@ -1,4 +1,4 @@
-//! What a caller holds, and what a lookup sees.
+//! The handle that a caller holds, and the view that a lookup returns.
 
 use crate::map::{Seen, State};
 use va_base::{Pages, Va, VaRange};
@@ -22,7 +22,7 @@ impl Area {
         Va::from_page(self.page)
     }
 
-    /// How many pages.
+    /// Returns the size in pages.
     #[inline]
     pub fn size(&self) -> Pages {
         Pages::new(self.pages)
@@ -60,17 +60,17 @@ impl DetachedArea {
     }
 }
 
-/// What a lookup saw at one moment. The area may have been given back since.
+/// The state of an area that a lookup read at one moment. The area may have been freed since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AreaView {
     /// Its addresses.
     pub range: VaRange,
-    /// What it was.
+    /// Its state at that moment.
     pub state: State,
     /// The node that allocated it; `None` for one outside the default window, one taken at boot, and in a space without pools.
     pub owner: Option<u32>,
-    /// What was noted of it ([`note`](crate::VmapSpace::note)): of an area that is found as busy, at the moment that its word
-    /// was read. An iteration over all areas leaves it out.
+    /// Its note ([`note`](crate::VmapSpace::note)): of an area that is found as busy, at the moment
+    /// that its word was read. An iteration over all areas leaves it out.
     pub note: Option<u64>,
 }
 

@@ -39,11 +39,11 @@ pub enum Order {
 pub trait Config: 'static {
     /// The index of holes.
     type Index<P: Platform + Send>: Supplied + InPlace<P> + Send;
-    /// Where a freed area without an owner waits.
+    /// Chooses the node in which a freed area without an owner waits.
     type Zone: Zone;
-    /// How much of a pool one drain takes out.
+    /// Chooses the number of areas that one drain takes out of a pool.
     type Decay: Decay;
-    /// How a busy area is found.
+    /// Finds a busy area by an address.
     type Lookup<P: Machine>: Lookup<P>;
 
     /// Most nodes, at least 1 and at most [`NODES_LIMIT`](crate::NODES_LIMIT).

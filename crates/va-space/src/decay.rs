@@ -1,12 +1,13 @@
-//! How much of a pool goes back to the free index at each drain.
+//! The share of a pool that each drain returns to the free index.
 //!
-//! A pool that nobody asks must not hold its areas forever, one that is asked must not be emptied. Decay comes first in a
-//! drain and the refill after it, so a steady load converges to pools that hold what it uses.
+//! A pool without requests must not hold its areas forever, and a pool with requests must not be
+//! emptied. Decay comes first in a drain and the refill after it, so a steady load converges to
+//! pools that hold what it uses.
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `decay_va_pool_node`; 6.16 without the underflow).
 
-/// How many areas of a pool of `len` areas one drain takes out.
+/// A rule for the number of areas that one drain takes out of a pool of `len` areas.
 pub trait Decay: 'static {
     /// Never more than `len`.
     fn quota(len: u64) -> u64;

@@ -19,8 +19,8 @@ pub enum SpaceError {
         largest: Pages,
         /// Pages freed whose flush has not ended: they may come back without anybody freeing anything.
         lazy: Pages,
-        /// Pages in magazines, flushed or not, that could not be drained since their owners were in a call, or that were not
-        /// drained by a call that only takes what is at hand.
+        /// Pages in magazines, flushed or not, that were not drained. Their owners were in a call,
+        /// or the request came from a call that only takes what is at hand.
         cached: Pages,
     },
     /// Nothing fits at hand, and the caller of the request may not wait ([`Context::Atomic`](va_base::Context::Atomic)): pages
@@ -93,14 +93,14 @@ impl From<AllocError> for SpaceError {
 pub enum ReleaseError {
     /// No busy area starts there.
     NoArea {
-        /// Where.
+        /// The address.
         at: Va,
         /// The busy area that the address is inside, if it is.
         inside: Option<VaRange>,
     },
-    /// The handle is of an area that was given back by its address; another starts there now.
+    /// The handle is of an area that was freed by its address; another starts there now.
     Reused {
-        /// What the handle says.
+        /// The range that the handle names.
         handle: VaRange,
     },
 }

@@ -4,15 +4,18 @@
 //!   lazy of a node --board--> on board --begin: flush--> in flight --land: completed--> landed, taken list by list
 //!   round of a magazine --seal: ticket------------------------------> landed up to it: taken by its owner
 //! ```
-//! The rest of the crate cannot make an `AreaList<Flushed>` of an `AreaList<Unflushed>`. It boards what is lazy, node by
-//! node; the machine is asked once to flush the hull of all; and when it says that the epoch is completed there is a
-//! [`Landed`], without which nobody takes anything off board. There is one flight at a time, and nobody boards in between:
-//! boarding needs the [`Boarding`] that the flight is made of. Checks SP2: nothing else compiles.
+//! The rest of the crate cannot make an `AreaList<Flushed>` of an `AreaList<Unflushed>`. A purge
+//! collects the lazy areas of each node in a flush batch, and asks the machine once to flush the
+//! hull of all. When the machine reports that the epoch is completed, there is a [`Landed`],
+//! without which no area leaves the batch. There is one batch at a time, and no area joins it once
+//! its flush has begun: joining needs the [`Boarding`] that the flight is made of. Checks SP2:
+//! nothing else compiles.
 //!
-//! What a magazine took back goes by [`Ticket`]: flights have numbers, and a node remembers the last that it boarded. Under
-//! the lock of its lazy areas a magazine adds its hull to theirs and learns the number of the flight that will board the
-//! node next; the areas stay where they are, so a round of any number of sizes is sealed in a few instructions. When
-//! that flight has landed they are flushed ([`Landings`]).
+//! Areas that were freed into a magazine go by [`Ticket`]: flush batches have numbers, and a node
+//! remembers the last that took its lazy areas. Under the lock of those areas, a magazine adds its
+//! hull to theirs and learns the number of the batch that will take them. The areas stay where they
+//! are, so a round of any number of sizes is sealed in a few instructions. When that batch is
+//! completed they are flushed ([`Landings`]).
 //!
 //! A flush serves callers too that hold unmapped pages of their own ([`Dirty`]): their ranges go to the machine beside the
 //! hull, in the flush of the next flight. The open round of a magazine is such a range. Its hull is published in [`Hull`],
@@ -27,7 +30,7 @@ use crate::space::{Budget, Cost};
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, Va, VaRange};
 
-/// How many areas, and pages in them.
+/// A number of areas, and the number of pages in them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Amount {
     pub(crate) areas: u64,
@@ -120,7 +123,7 @@ impl Hull {
 pub(crate) struct LazyAreas {
     pub(crate) sized: Shelf<Unflushed>,
     pub(crate) mixed: AreaList<Unflushed>,
-    /// What magazines of the node keep, to fly with what is here.
+    /// Sealed areas that stay in magazines of the node, to be flushed with the areas here.
     pub(crate) sealed: Amount,
     /// The number of the last flight that boarded here.
     boarded: u64,
@@ -180,7 +183,8 @@ fn flushed(map: &PageMap, machine: &impl Machine, list: AreaList<Unflushed>) -> 
     list.in_phase()
 }
 
-/// How many areas of a list may change their phase in one step: all, unless the machine is told of each.
+/// Returns the number of areas of a list that may change their phase in one step: all, unless the
+/// machine is notified of each.
 fn step_of(machine: &impl Machine, budget: &mut Budget, areas: u64) -> u64 {
     if !machine.hears_settled() {
         return u64::MAX;
@@ -211,7 +215,7 @@ fn move_lists(
     }
 }
 
-/// What of one node is on board, by size.
+/// The areas of one node that are in the flush batch, by size.
 pub(crate) struct OnBoard(Shelf<Unflushed>);
 
 impl OnBoard {
@@ -224,7 +228,8 @@ impl OnBoard {
     }
 }
 
-/// What a magazine took back: the round that it fills, and those before, which wait for their flight or have landed.
+/// The areas that were freed into a magazine: the open round, and earlier rounds, which wait for
+/// their flush batch or are flushed.
 pub(crate) struct Rounds {
     shelves: [Shelf<Unflushed>; 2],
     /// The shelf that is filled; the other is away.
@@ -246,19 +251,19 @@ impl Rounds {
         (self.low, self.high) = (u64::MAX, 0);
     }
 
-    /// What was taken back and is not sealed.
+    /// Returns the areas that were freed and are not sealed.
     #[inline(always)]
     pub(crate) fn open(&self) -> &Shelf<Unflushed> {
         &self.shelves[self.open & 1]
     }
 
-    /// What is sealed.
+    /// Returns the sealed areas.
     #[inline(always)]
     pub(crate) fn away(&self) -> &Shelf<Unflushed> {
         &self.shelves[self.open & 1 ^ 1]
     }
 
-    /// What it waits for; used once its owner knows that it landed.
+    /// Returns the ticket that the sealed areas wait for; used once the owner knows that it landed.
     pub(crate) fn ticket(&self) -> Ticket {
         self.ticket
     }
@@ -315,10 +320,11 @@ impl Rounds {
         flushed(map, machine, self.both().1.take_list(map, class, count))
     }
 
-    /// Ends the round, under the lock of the node's `lazy`. What it holds stays here and flies with them, with what is away
-    /// already if that has not boarded; or goes into their lists, if that has, or would be more than `most` pages. Only some
-    /// of its lists, if the budget ends first: the round has ended when nothing is [`open`](Self::open). Returns the pages
-    /// that were sealed.
+    /// Ends the round, under the lock of the node's `lazy`. Its areas stay here, to be flushed with
+    /// the lazy ones. They join the areas that are sealed already, if the flush batch has not taken
+    /// those. They go into the lists of `lazy` instead if it has, or if both would be more than
+    /// `most` pages. If the budget ends first, only some of the lists move: the round has ended
+    /// when nothing is [`open`](Self::open). Returns the pages that were sealed.
     pub(crate) fn seal(
         &mut self,
         map: &PageMap,
@@ -381,7 +387,7 @@ impl Rounds {
 /// Everything that one flush serves, but for what is on board of nodes.
 pub(crate) struct Batch {
     pub(crate) mixed: AreaList<Unflushed>,
-    /// What magazines keep, without being in a list here.
+    /// Sealed areas that stay in magazines, and are in no list here.
     pub(crate) sealed: Amount,
 }
 
@@ -490,9 +496,9 @@ impl Flight {
 
 /// The flush of all that is on board has ended.
 pub(crate) struct Landed {
-    /// What is not sorted by size and has not changed its phase yet.
+    /// Areas that are not sorted by size and have not changed their phase yet.
     unsettled: AreaList<Unflushed>,
-    /// What is not sorted by size.
+    /// Flushed areas that are not sorted by size.
     pub(crate) mixed: AreaList<Flushed>,
 }
 

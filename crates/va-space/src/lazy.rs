@@ -1,4 +1,4 @@
-//! How many freed pages may wait before a purge.
+//! The number of freed pages that may wait before a purge.
 //!
 //! # Theory
 //! An address may be used again only after every CPU has forgotten its old translation, and telling all CPUs is dear, so

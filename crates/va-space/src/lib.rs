@@ -1,8 +1,8 @@
-//! Who holds which range of a virtual address space, and until when.
+//! The allocator of a virtual address space: which caller holds which range, and until when.
 //!
-//! [`VmapSpace`] gives out areas, takes them back, and gives their addresses out again only after a flush. It stands on
-//! the index of holes (`va-tree`) and knows a machine by the contract of [`va_base::Machine`] alone: no memory is
-//! read, nothing is allocated, an address is a number.
+//! [`VmapSpace`] allocates areas, frees them, and allocates their addresses again only after a
+//! flush. It stands on the index of holes (`va-tree`) and knows a machine by the contract of
+//! [`va_base::Machine`] alone. It reads no memory and allocates none: an address is a number.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | [`pool`], [`decay`] | flushed areas by exact size, and how pools shrink |
 //! | [`lazy`], [`node`] | how much may wait for a flush, which node it waits in |
 //! | [`lookup`] | how a busy area is found: by the page map, or by a tree in each node |
-//! | [`EarlySpace`] | a place for a space, for a static; whoever comes too early is refused |
+//! | [`EarlySpace`] | a place for a space, for a static; a call that comes too early fails |
 //! | [`Magazine`] | a cache of areas that its owner passes by `&mut`, and that any thread can drain ([`Drained`]) |
 //! | `map` | the page map: what starts at a page, read without a lock |
 //! | `list`, `flight` | lists without records, and the types that keep an unflushed range out of use (SP2) |

@@ -1,26 +1,29 @@
 //! Lists of areas that are out of use, threaded through the page map, and the types that keep SP2.
 //!
 //! # Theory
-//! A freed area needs no record of its own: its slot in the page map is already there, with its size in the word and a
-//! free field for the next in a list. So freeing, pooling and purging allocate nothing (SP3), and a list of any length is
-//! moved by copying its ends.
+//! A freed area needs no record of its own. Its slot in the page map is already there, with its
+//! size in the word and a free field for the next area in a list. So freeing, pooling and purging
+//! allocate nothing (SP3), and a list of any length is moved by copying its ends.
 //!
 //! # SP2 by types
 //! ```text
 //!        free                       flush, completed                    pool, magazine, index
 //!   Busy ----> AreaList<Unflushed> -------------------> AreaList<Flushed> ----> ...
 //! ```
-//! Pools, magazines and the index take [`Flushed`] areas only, and the arrow in the middle is a function of `flight` alone,
-//! which asks the machine to flush and then whether it has. Leaving either out does not compile.
+//! Pools, magazines and the index take [`Flushed`] areas only. The arrow in the middle is a
+//! function of `flight` alone, which asks the machine to flush and then whether it has. Leaving
+//! either out does not compile.
 //!
-//! A [`Loose`] area is in nobody's list: the thread that holds the value has the area to itself. It can be neither copied
-//! nor made up, only popped from a list, won from a free, or taken from the index.
+//! A [`Loose`] area is in no list: the thread that holds the value has the area to itself. It can
+//! be neither copied nor made up, only popped from a list, won from a free, or taken from the
+//! index.
 //!
 //! # Invariants
 //! - **LI1 idle** every area of a list is idle and has a slot.
 //!
-//! A list does not know the machine, so one that leads nowhere is not an error it could return: it tells the page map
-//! ([`PageMap::lose`]), ends, and whoever asked stops the machine before it does anything else (`space::busy`).
+//! A list does not know the machine, so it cannot return an error for a link that leads nowhere. It
+//! reports such a link to the page map ([`PageMap::lose`]) and ends. The caller stops the machine
+//! before it does anything else (`space::busy`).
 
 use crate::map::{PageMap, Slot, Word};
 use core::marker::PhantomData;

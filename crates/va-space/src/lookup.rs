@@ -1,10 +1,11 @@
-//! How a busy area is found by an address: by the page map, or by a tree in each node.
+//! The search for a busy area by an address: by the page map, or by a tree in each node.
 //!
 //! # Theory
-//! The page map ([`MapLookup`]) knows everything that is needed, and costs nothing beyond itself. Its twin is what Linux has
-//! had since 6.9 ([`TreeLookup`]): each node has a red-black tree of the busy areas that *start* in its zones, under a lock
-//! of its own. A start is found in one tree; an address inside an area may lie in another node's zone, so the nodes are
-//! asked one after the other, and the next area above is the lowest of what every one of them has.
+//! The page map ([`MapLookup`]) knows everything that is needed, and costs nothing beyond itself.
+//! The alternative ([`TreeLookup`]) is what Linux has had since 6.9. Each node has a red-black tree
+//! of the busy areas that *start* in its zones, under a lock of its own. A start is found in one
+//! tree. An address inside an area may lie in another node's zone, so a lookup asks one node after
+//! the other. The next area above an address is the lowest of those that the nodes have.
 //!
 //! ```text
 //!   page     0......15 16.....31 32.....47 48.....63      4 nodes, zone 16 pages
@@ -13,8 +14,9 @@
 //!   find 50                                  ^            up: 3, 0     down: 3, 2, 1, 0
 //! ```
 //!
-//! A record in a tree is promised before its area becomes busy for the first time, and given up when the area goes back to
-//! the index; so an area that comes from a pool needs no memory, and neither does a free (SP3).
+//! A record in a tree is reserved before its area becomes busy for the first time, and released
+//! when the area returns to the index. So an area that comes from a pool needs no memory, and
+//! neither does a free (SP3).
 //!
 //! # Invariants
 //! - **LK1 busy** the trees hold the busy areas, no others, each in the tree of the node of its start.

@@ -9,9 +9,9 @@
 //!   area         |=============================|                    [8, 40) is in node 0, and only there
 //! ```
 //!
-//! So an address inside an area may lie in another node's zone than its area. A lookup visits the nodes in turn; the
-//! owner's zone is at or *below* the address, so going down ([`Walk::Down`]) meets it sooner than going up, which is what
-//! Linux did first.
+//! So an address inside an area may lie in another node's zone than its area. A lookup visits the
+//! nodes in turn. The owner's zone is at or *below* the address, so going down ([`Walk::Down`])
+//! meets it sooner than going up, as Linux did at first.
 //!
 //! Zones that repeat have a resonance: areas aligned to `zone * N` pages all start in node 0 (2 MiB-aligned ones with any
 //! power of two of nodes up to 32). [`Spread`] takes the node from a multiplicative hash of the zone instead.
@@ -77,7 +77,7 @@ pub enum NoOwner {
     Corrupt {
         /// The node that the flags name.
         node: u32,
-        /// How many there are.
+        /// The number of nodes.
         nodes: u32,
     },
 }
@@ -99,7 +99,7 @@ impl NodeMap {
         Some(Self { nodes, zone })
     }
 
-    /// How many nodes.
+    /// Returns the number of nodes.
     pub const fn nodes(&self) -> u32 {
         self.nodes
     }

@@ -1,8 +1,8 @@
 //! A table for each node of a space, in groups, made when a node is first used.
 //!
-//! A space may have as many nodes as a kernel has CPUs, most of which may never come up. So it has room for a few groups,
-//! each of which is a table of references; group and node are supplied by the machine when they are first asked for, and
-//! stay until the space is dropped.
+//! A space may have as many nodes as a kernel has CPUs, most of which may never come up. So it has
+//! room for a few groups, each of which is a table of references. The machine allocates a group and
+//! a node when they are first needed, and they stay until the space is dropped.
 //!
 //! # Locking
 //! None: a reference is set once. Of two callers that race to set one, one returns its table to the machine.

@@ -1,9 +1,10 @@
 //! Areas by exact size: the pool of a node, the stock of a magazine, what is lazy and what is in a purge.
 //!
 //! # Theory
-//! An area of the right size that is flushed already costs neither the free index nor its lock. Up to
-//! [`EXACT_PAGES_MAX`] pages each size has its own list, last in first out; above, the few sizes that are in use at the
-//! moment share [`LARGE_SIZES`] more, so that a pair of 257 pages is no slower than one of 256.
+//! An area of the right size that is flushed already costs neither the free index nor its lock. Up
+//! to [`EXACT_PAGES_MAX`] pages each size has its own list, last in first out. Above, the few sizes
+//! that are in use at the moment share [`LARGE_SIZES`] more, so a pair of 257 pages is no slower
+//! than one of 256.
 //!
 //! What is freed is sorted by size at once, while its slot is at hand. So a purge moves lists, not areas: lazy to flight
 //! to pool to stock, each in a few instructions for all areas of a size.

@@ -416,7 +416,8 @@ fn sp2_a_request_that_waits_for_a_flush_gets_what_it_flushed() {
     });
 }
 
-/// What an idle magazine holds is found by a request beside its owner's drain, and no failure is remembered past that.
+/// A request finds the areas of an idle magazine beside its owner's drain, and no failure is
+/// remembered past that.
 #[test]
 fn a_failure_is_not_remembered_past_a_return() {
     model_within(1, || {

@@ -1,25 +1,29 @@
 //! The leaves of the page map: the slots of consecutive pages.
 //!
 //! # Theory
-//! A leaf in which no area starts is free to serve other pages. So leaves are not tied to a place: the table above refers to
-//! the one that serves there now, and the empty ones, those that still have a place and those that have none, wait in a
-//! list, the one that is empty longest in front. Where a leaf is needed, the first of the list leaves its place and takes the
-//! new one; only if there is none, the machine lends more. Hence there are as many as were needed at a time, whatever was in
-//! use before, and an area that comes back where another just ended finds its leaf in place.
+//! A leaf in which no area starts is free to serve other pages, so leaves are not tied to a place.
+//! The table above refers to the leaf that serves a place now. The empty leaves, those that still
+//! have a place and those that have none, wait in a list, the one that is empty longest in front.
+//! Where a leaf is needed, the first of the list leaves its place and takes the new one. The
+//! machine allocates more only if there is none. Hence there are as many as were needed at a time,
+//! whatever was in use before. An area that begins where another just ended finds its leaf in
+//! place.
 //!
 //! ```text
 //!   places   | a |   | b |   | c |              b, c: empty     list: b, c     an area starts at the last place:
 //!            | a |   |   |   | c | ... | b |                    list: c
 //! ```
 //!
-//! A reader without a lock may hold a leaf that has just got another place. It counts moves before and after
-//! (`PageMap::steady`), and looks again. A thread that would change a word needs no such care: it compares and exchanges a
-//! word that it read while the leaf was there, and no later word of that slot is the same, since generations go on, whatever
-//! page the slot is of: a leaf begins in a new place at a generation that neither it nor any other leaf that left a place ever
-//! had ([`Marker`](super::Marker)). A free by an address has no generation to compare with, and looks at the place once more.
+//! A reader without a lock may hold a leaf that has just got another place. It counts moves before
+//! and after (`PageMap::steady`), and looks again. A thread that would change a word needs no such
+//! care: it compares and exchanges a word that it read while the leaf was there. No later word of
+//! that slot is the same, since generations go on, whatever page the slot is of. A leaf begins in a
+//! new place at a generation that neither it nor any other leaf that left a place ever had
+//! ([`Marker`](super::Marker)). A free by an address has no generation to compare with, and looks
+//! at the place once more.
 //!
-//! A leaf never goes back to the machine while the space lives: a reader that got a reference a moment ago may still read
-//! it, and without a lock or a store nobody knows of him.
+//! A leaf never returns to the machine while the space lives. A reader that got a reference a
+//! moment ago may still read it, and it leaves no trace, since it takes no lock and stores nothing.
 //!
 //! # Invariants
 //! - **PM4 leaf** a leaf that has a place names it, and is in the list exactly when no area starts in it.
@@ -41,13 +45,13 @@ const SHEET: usize = 3;
 #[cfg(loom)]
 const SHEET: usize = 1;
 
-/// What the map keeps for one page: used only while an area starts there.
+/// The record of one page in the map, used only while an area starts there.
 #[repr(align(16))]
 pub(crate) struct Slot {
     /// See [`Word`].
     word: AtomicU64,
-    /// The first page of the next area in the list that this area is in, guarded by the holder of the list; or, if the area
-    /// is busy and its word says so, its note.
+    /// The first page of the next area in the list that this area is in, guarded by the holder of
+    /// the list. If the area is busy and its word says so, its note.
     link: AtomicU64,
 }
 

@@ -1,11 +1,11 @@
 //! The page map: what starts at a page, read without a lock.
 //!
 //! # Theory
-//! A tree of areas per node, as Linux has it, finds a start under that node's lock and an inside address by asking node
-//! after node. Here a page number is an index: a radix tree of tables, lent when first needed, has a slot for every page.
-//! Only the slot of an area's *first* page is used. An address inside an area is found by the nearest start bit at
-//! or below it: the bits have a summary at each level, so that the way there is a few words long however large
-//! the area is.
+//! A tree of areas per node, as Linux has it, finds a start under that node's lock and an inside
+//! address by asking node after node. Here a page number is an index: a radix tree of tables,
+//! allocated when first needed, has a slot for every page. Only the slot of an area's *first* page
+//! is used. An address inside an area is found by the nearest start bit at or below it. The bits
+//! have a summary at each level, so the search reads a few words however large the area is.
 //!
 //! ```text
 //!   Far (2^8) > Wide (2^8) > High (2^8) > Top (2^11) > Mid (2^11) > Leaf (2^6 slots, 256 KiB of address space)
@@ -16,16 +16,19 @@
 //!   starts   1   0   0   0   0   1   0          find 14: nearest is 10 again, 14 >= 10 + 4, nothing there
 //! ```
 //!
-//! # Who writes what
-//! - A **start bit** means that the page is the start of an area that is out of the free index, in whatever state. Bits
-//!   change only under the lock of the free index, in the same hold as the index: the proof is a [`Marker`], which
-//!   lives under that lock. So areas with a bit and holes of the index tile the space at every moment (SP1).
-//! - A **word** is written by whoever has the area to himself: the thread that took it out of the index, a pool or a
-//!   magazine; the holder of the list that it is in. A busy area belongs to nobody in this sense, so it leaves that state
-//!   by compare-exchange alone, and of two frees one loses.
-//! - A **link** is guarded by whatever guards the list. A busy area is in no list: its link may hold its **note**, written
-//!   by a thread that has made the word say that a note is being written, which excludes frees and other writers. A reader
-//!   reads the word, the note and the word again.
+//! # Writers
+//! - A **start bit** means that the page is the start of an area that is out of the free index, in
+//!   whatever state. Bits change only under the lock of the free index, in the same hold as the
+//!   index: the proof is a [`Marker`], which lives under that lock. So areas with a bit and holes
+//!   of the index tile the space at every moment (SP1).
+//! - A **word** is written by the thread that has the area to itself. That is the thread that took
+//!   it out of the index, a pool or a magazine, or the holder of the list that it is in. No thread
+//!   has a busy area to itself in this sense, so it leaves that state by compare-exchange alone,
+//!   and of two frees one loses.
+//! - A **link** is guarded as its list is. A busy area is in no list: its link may hold its
+//!   **note**. A thread writes the note after it has made the word say that a note is being
+//!   written, which excludes frees and other writers. A reader reads the word, the note and the
+//!   word again.
 //!
 //! # Invariants
 //! - PM1: in every row of bits the summary is exact (`bits`).
@@ -34,9 +37,10 @@
 //! - **PM3 start** a page with a start bit has a word with a state, and a page without has none.
 //!
 //! # What a reader may rely on
-//! No lock. A lookup is repeated if a leaf left its place meanwhile (`leaf`). An area that is busy from before a search until after it is found. What is found
-//! was busy at the moment its word was read; a size that took two reads is confirmed by reading the word again
-//! (a generation cannot come back unless 2^23 areas began there in between).
+//! No lock. A lookup is repeated if a leaf left its place meanwhile (`leaf`). An area that is busy
+//! from before a search until after it is found. What is found was busy at the moment its word was
+//! read. A size that took two reads is confirmed by reading the word again: a generation cannot
+//! come back unless 2^23 areas began there in between.
 //! # Source
 //! Our own; what it stands for: Linux `mm/vmalloc.c` (6.12: `find_vmap_area`, `find_vmap_area_exceed_addr_lock`).
 
@@ -112,7 +116,7 @@ impl Marker {
     }
 }
 
-/// What a lookup found.
+/// An area that a lookup found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
     /// First page.
@@ -132,7 +136,7 @@ pub(crate) struct PageMap {
     near: &'static [Top],
     near_index: u64,
     // Atomic, each alone.
-    /// How often a leaf left a place. Written under the lock of the free index.
+    /// The number of times that a leaf left a place. Written under the lock of the free index.
     moves: AtomicU64,
     /// Leaves that the machine lent, the last first. Written under that lock.
     sheets: AtomicRef<Sheet>,
@@ -199,7 +203,8 @@ impl PageMap {
         }
     }
 
-    /// What the machine lent of leaves. Each is looked at before it is returned.
+    /// Returns the groups of leaves that the machine allocated, the last first. The link of a group
+    /// is read before the group is returned.
     fn sheets(&self) -> impl Iterator<Item = &'static Sheet> {
         let mut next = self.sheets.load();
         core::iter::from_fn(move || {
@@ -214,7 +219,7 @@ impl PageMap {
         self.far.map_or(0, Far::count) + self.sheets().count() as u64
     }
 
-    /// Where the leaf of a page is referred to, if the tables for it were lent.
+    /// Returns the reference to the leaf of a page, if the tables for it were allocated.
     #[inline(always)]
     fn place(&self, page: u64) -> Option<&'static AtomicRef<Leaf>> {
         match self.near(page) {
@@ -248,7 +253,7 @@ impl PageMap {
         }
     }
 
-    /// How often a leaf left its place.
+    /// Returns the number of times that a leaf left its place.
     #[inline(always)]
     fn moves(&self) -> u64 {
         // Acquire pairs with `move_to`: whoever sees the move does not meet the leaf in its old place. And what was written to a
@@ -283,7 +288,8 @@ impl PageMap {
         }
     }
 
-    /// What the word of the area that starts at `page` says, and its size, confirmed by `slot`, which is the slot of `page`.
+    /// Returns the size of the area that starts at `page` and its word, confirmed by `slot`, which
+    /// is the slot of `page`.
     #[inline(always)]
     pub(crate) fn sized(&self, page: u64, slot: &Slot) -> Option<(u64, Word)> {
         let word = slot.word();
@@ -387,7 +393,7 @@ impl PageMap {
         self.link(page) as u32
     }
 
-    /// What starts at `page`, in whatever state.
+    /// Returns the area that starts at `page`, in whatever state.
     #[inline(always)]
     pub(crate) fn at(&self, page: u64) -> Option<Seen> {
         let before = self.moves();
@@ -424,7 +430,7 @@ impl PageMap {
         }
     }
 
-    /// What starts at `page`, by the leaf that serves it.
+    /// Returns the area that starts at `page`, by the leaf that serves it.
     #[inline(always)]
     fn at_leaf(page: u64, leaf: &Leaf) -> Option<Seen> {
         let word = leaf.slot(page).word();
@@ -452,8 +458,9 @@ impl PageMap {
         }
     }
 
-    /// The lowest area that starts at or above `page`, in whatever state. A start bit of a leaf that has just left its place
-    /// leads to a page of that place, where nothing started a moment ago, and no further: what is passed was not there.
+    /// Returns the lowest area that starts at or above `page`, in whatever state. A start bit of a
+    /// leaf that has just left its place leads to a page of that place, and no further. Nothing
+    /// started there a moment ago, so an area that is passed was not there.
     pub(crate) fn next(&self, mut page: u64) -> Option<Seen> {
         while page < COVERED_PAGES {
             let near = self.near_page(page).and_then(|(near, at)| near.next(at));

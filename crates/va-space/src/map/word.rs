@@ -8,14 +8,14 @@
 //! - **state** 1 busy, 2 idle, 3 detached; with bit 2, an idle area leaves and a busy one is being noted.
 //! - **noted** a busy area has a note: a number of its owner, in the link of its slot.
 //! - **owner** 0 for none, otherwise node + 1.
-//! - **generation** counts how often an area began to be busy at this page, so that a handle to an earlier one is told from
-//!   the present one until the count wraps after 2^23 of them.
-//! - **pages** the size, if it is below 2^23. The size of a larger area is in its leaf, in which no other can be as large;
-//!   bit 63 says so, and below it is the number of its *shape*, which is another one
-//!   each time a huge area gets a size. So a compare-exchange of the word of a huge area fails, too, if its size is not the
-//!   one that was read.
+//! - **generation** counts how often an area began to be busy at this page. By it a handle to an
+//!   earlier area differs from the present one, until the count wraps after 2^23 of them.
+//! - **pages** the size, if it is below 2^23. The size of a larger area is in its leaf, in which no
+//!   other can be as large. Bit 63 says so, and below it is the number of its *shape*, which is
+//!   another one each time a huge area gets a size. So a compare-exchange of the word of a huge
+//!   area fails, too, if its size is not the one that was read.
 
-/// What an area is at this moment.
+/// The state of an area at this moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum State {
@@ -50,7 +50,7 @@ const PAGES_AT: u32 = GENERATION_AT + GENERATION_BITS;
 const HUGE: u64 = 1 << 63;
 const SHAPE_BITS: u32 = u64::BITS - PAGES_AT - 1;
 const _: () = assert!(SHAPE_BITS == 23);
-/// What a handle does not know of its area.
+/// The fields of a word that a handle does not know.
 const UNKNOWN: u64 = ((1 << OWNER_BITS) - 1) << OWNER_AT | NOTED;
 
 /// Pages from which the size is kept in the leaf.
@@ -72,7 +72,7 @@ impl Word {
         Self(bits)
     }
 
-    /// What to store.
+    /// Returns the bits to store.
     #[inline(always)]
     pub(crate) const fn bits(self) -> u64 {
         self.0
@@ -179,7 +179,7 @@ impl Word {
         ((self.0 >> OWNER_AT & ((1 << OWNER_BITS) - 1)) as u32).checked_sub(1)
     }
 
-    /// How often an area began to be busy here.
+    /// Returns the number of times that an area began to be busy here.
     #[inline]
     pub(crate) const fn generation(self) -> u32 {
         (self.0 >> GENERATION_AT & GENERATION_MASK) as u32

@@ -1,11 +1,12 @@
 //! The work that one slice of a purge may do, counted so that a slice costs about the same whatever it meets.
 //!
 //! # Theory
-//! A slice runs at the end of some free, with the purge lock held, so its length delays that caller. A count of areas is
-//! no bound. An area that goes to the index by itself costs ten times as much as a start bit that a sweep passes, and a
-//! node without areas has a cost too. So each step takes its own [`Cost`] off, in units of about 35 instructions
-//! (`va-sim/examples/slices.rs` counts them). A slice has [`Config::SLICE_AREAS`] times the cost of an area, and ends with
-//! the first step that finds nothing left.
+//! A slice runs at the end of some free, with the purge lock held, so its length delays that
+//! caller. A count of areas is no bound. An area that goes to the index by itself costs ten times
+//! as much as a start bit that a sweep passes. A node without areas has a cost too. So each step
+//! takes its own [`Cost`] off, in units of about 35 instructions (`va-sim/examples/slices.rs`
+//! counts them). A slice has [`Config::SLICE_AREAS`] times the cost of an area, and ends with the
+//! first step that finds nothing left.
 
 use crate::config::Config;
 

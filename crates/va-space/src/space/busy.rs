@@ -1,4 +1,5 @@
-//! What a space tells its lookup, whether the two agree, and what it does when a list leads nowhere.
+//! The notices of a space to its lookup, a check that the two agree, and the stop when a list leads
+//! nowhere.
 
 use super::VmapSpace;
 use super::locks::{Heap, HeapGuard};
@@ -78,7 +79,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         )
     }
 
-    /// What a lookup that finds by itself found.
+    /// Returns the view of a range that a lookup found in records of its own.
     pub(super) fn view_of(&self, range: VaRange) -> AreaView {
         let page = range.start().page_floor();
         let seen = self.map.at(page).filter(|seen| seen.word.is_busy());
@@ -122,7 +123,8 @@ mod tests {
     use std::vec::Vec;
     use va_base::Request;
 
-    /// What the machine says when three areas of one size are lazy or pooled, a link is spoilt, and `then` is done.
+    /// Returns the machine's report when three areas of one size are lazy or pooled, a link is
+    /// spoilt, and `then` is done.
     fn said<C: Config>(
         pooled: bool,
         spoil: impl Fn(&VmapSpace<&TestMachine, C>, &[u64]),

@@ -233,7 +233,7 @@ impl Held {
     }
 }
 
-/// What a call that drains magazines did.
+/// The result of a call that drains magazines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Drained {
     /// Magazines that held something and are empty now.

@@ -37,7 +37,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         AreaView::of(seen)
     }
 
-    /// What was seen and is noted, with its note; looked up again while it changes.
+    /// Returns the view of a noted area with its note; looks the area up again while it changes.
     #[cold]
     pub(super) fn view_noted(
         &self,

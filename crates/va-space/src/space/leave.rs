@@ -1,10 +1,11 @@
 //! From a full pass back to the index, in bulk.
 //!
 //! # Theory
-//! Pools and flights hold areas by size, last freed first: in the order of addresses they are at random. Giving them back one by
-//! one means a search of the index for each, and sorting them means to pass each some fifteen times. But the page map *is*
-//! sorted. So each area that leaves is **marked** in its word, once, and then a **sweep** over the start bits meets the marked
-//! ones in address order and gives neighbours back as one.
+//! Pools and flush batches hold areas by size, last freed first: in the order of addresses they are
+//! at random. Freeing them one by one means a search of the index for each, and sorting them means
+//! to pass each some fifteen times. But the page map *is* sorted. So each area that leaves is
+//! **marked** in its word, once. Then a **sweep** over the start bits meets the marked ones in
+//! address order and frees neighbours as one.
 //!
 //! ```text
 //!   lanes   A -> D -> B     F -> C -> E        mark: one area of each lane in turn, so that the loads of some overlap

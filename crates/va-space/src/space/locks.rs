@@ -1,8 +1,8 @@
-//! What each lock guards, and the only places that take one.
+//! The locks of a space: the state that each guards, and the only places that take one.
 //!
 //! # Invariants
-//! - **PO4 noted** a node is in the set of those with something in their pools exactly when there is something, whenever
-//!   nobody holds the lock of its pool.
+//! - **PO4 noted** a node is in the set of those with something in their pools exactly when there
+//!   is something, whenever no thread holds the lock of its pool.
 
 use super::VmapSpace;
 use super::overflow::Failed;
@@ -19,11 +19,12 @@ use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
 use va_base::{LockClass, Machine, Table, Va};
 
-/// What a node keeps.
+/// The state of one node.
 pub(super) struct Node<R> {
     pub(super) pool: Mutex<R, Pool>,
     pub(super) lazy: Mutex<R, LazyAreas>,
-    /// What of it is in the hands of the purge. Taken by whoever holds `purge`, so nobody ever waits for it.
+    /// The areas that a purge took from the node. Locked by the holder of `purge`, so no thread
+    /// ever waits for it.
     pub(super) board: Mutex<R, OnBoard>,
 }
 
@@ -42,11 +43,15 @@ impl<R: RawMutex + Send + Sync + 'static> Table for Node<R> {
 /// A node is put in under the lock of its pool when something comes into that, and taken out under it when nothing is there. So a
 /// bit changes in the order in which its pool is locked.
 ///
-/// Reading a bit without that lock, relaxed, is right, though it may miss an area. A thread that knows of a put (it was
-/// told, by whatever orders the two) reads the bit of that put or a later one: what it misses was put by a thread beside it,
-/// and a pool locked a moment earlier would have been empty, too. So a miss costs no more than that order of events, where a
-/// failure is not remembered: each put is followed by `VmapSpace::note_return`, so a pass that missed one ends before that
-/// note, which voids what is remembered, or finds more notes than its own, and nothing is remembered (`overflow`).
+/// Reading a bit without that lock, relaxed, is right, though it may miss an area. A thread that
+/// knows of a put (by whatever orders the two) reads the bit of that put or a later one. An area
+/// that it misses was put by a thread beside it, and a pool locked a moment earlier would have been
+/// empty, too. So a miss costs no more than that order of events, where a failure is not
+/// remembered.
+///
+/// Each put is followed by `VmapSpace::note_return`. A pass that missed one may end before that
+/// note, which voids what is remembered. Otherwise it finds more notes than its own, and nothing is
+/// remembered (`overflow`).
 pub(super) struct Pooled([AtomicU64; POOLED_WORDS]);
 
 const POOLED_WORDS: usize = NODES_LIMIT.div_ceil(64) as usize;
@@ -120,7 +125,7 @@ impl<R: RawMutex> Drop for PoolGuard<'_, R> {
 /// The lock of the free index, held.
 pub(super) type HeapGuard<'a, P, C> = MutexGuard<'a, <P as Machine>::Lock, Heap<<C as Config>::Index<P>>>;
 
-/// What the lock of the free index guards.
+/// The state that the lock of the free index guards.
 pub(super) struct Heap<I> {
     pub(super) index: I,
     pub(super) marker: Marker,

@@ -1,10 +1,11 @@
 //! The memory of the free index, brought from outside the `free` lock and freed again.
 //!
 //! # Theory
-//! The index asks the machine for memory in the middle of an operation, under `free`. A caller that allocates metadata
-//! before it takes locks of its own calls [`supply`](VmapSpace::supply): it looks what is missing under the lock, asks the
-//! machine with no lock held, and hands the piece in, until nothing is missing (`va_tree::Supplied`). A machine may then
-//! fail every request under a spin lock. A request that may block does the same by itself, once, when the index has no memory.
+//! The index asks the machine for memory in the middle of an operation, under `free`. A caller that
+//! allocates metadata before it takes locks of its own calls [`supply`](VmapSpace::supply). That
+//! finds under the lock what is missing, asks the machine with no lock held, and adds the memory,
+//! until nothing is missing (`va_tree::Supplied`). A machine may then fail every request under a
+//! spin lock. A request that may block does the same by itself, once, when the index has no memory.
 
 use super::VmapSpace;
 use crate::area::Area;

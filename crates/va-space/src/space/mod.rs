@@ -1,4 +1,4 @@
-//! A space: who holds which range, and until when.
+//! A space: the holder of each range, and until when.
 //!
 //! # Theory
 //! ```text
@@ -7,19 +7,19 @@
 //!     ^                                                                          |                  |
 //!     +--------------------------------------------------------------------------+--- no list ------+--- decay
 //! ```
-//! **Busy** areas are in the page map alone. **Lazy** ones wait in the node that allocated them (or, without an owner, in
-//! that of their address) until more than `lazy_max_pages` do; then one flush over their hull serves all. The flushed go
-//! to the **pool** of their owner, by exact size, and what no pool takes goes back to the **index**. A request asks the
-//! pool of its CPU's node first, the index next.
+//! **Busy** areas are in the page map alone. **Lazy** ones wait in the node that allocated them (or, without an owner,
+//! in that of their address). Once more than `lazy_max_pages` wait, one flush over their hull serves all. The flushed
+//! go to the **pool** of their owner, by exact size, and what no pool takes returns to the **index**. A request asks
+//! the pool of its CPU's node first, the index next.
 //!
 //! # Invariants
-//! - **SP1 conservation** holes of the index and areas with a start bit (and what one thread holds while the machine lends
-//!   it a table) tile the extent at every moment; the lists hold the lazy, the pooled and the cached areas, all of them.
-//! - **SP2 flush-before-reuse** no address is given out again before a flush that covers it (by types, see `list`).
+//! - **SP1 conservation** holes of the index and areas with a start bit tile the extent at every moment, with what a
+//!   thread holds while the machine allocates a table. The lists hold all lazy, pooled and cached areas.
+//! - **SP2 flush-before-reuse** no address is allocated again before a flush that covers it (by types, see `list`).
 //!
-//! SP3, SP4 and SP5 are the house's (ARCHITECTURE.md). Here: a free changes a word and a list, and what the index may need
-//! was paid for at alloc; a request that fails may have emptied caches, and has changed nothing else; the same calls with
-//! the same CPU ids give the same addresses.
+//! SP3, SP4 and SP5 are the workspace's (ARCHITECTURE.md). Here, a free changes a word and a list, and what the index
+//! may need was reserved at alloc. A request that fails may have emptied caches, and has changed nothing else. The same
+//! calls with the same CPU ids give the same addresses.
 //!
 //! # Locking
 //! ```text
@@ -302,12 +302,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.extent
     }
 
-    /// Where requests without a window are met.
+    /// Returns the window of requests that name none.
     pub fn default_window(&self) -> VaRange {
         self.default_window
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes.nodes()
     }
@@ -317,11 +317,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// A request for [`Context::Atomic`] never blocks, flushes or waits, and asks the machine for nothing that may sleep.
     ///
     /// # Errors
-    /// [`SpaceError::Impossible`] at once for what could never fit; [`SpaceError::NoSpace`] after everything was purged and the
-    /// machine's hooks freed nothing more; [`SpaceError::WouldBlock`] for a request that may not wait, where one that may
-    /// might succeed;
-    /// [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if the machine lends no memory for the records:
-    /// for a request that may block, neither under `free` nor, asked once more, with no lock held.
+    /// [`SpaceError::Impossible`] at once for what could never fit. [`SpaceError::NoSpace`] after everything was purged
+    /// and the machine's hooks freed nothing more. [`SpaceError::WouldBlock`] for a request that may not wait, where
+    /// one that may might succeed. [`SpaceError::NoTable`] and [`AllocError::NoMeta`](va_base::AllocError::NoMeta) if
+    /// the machine has no memory for records: for a request that may block, neither under `free` nor, asked once more,
+    /// with no lock held.
     /// # Locks
     /// `pool`, and if it has nothing, `free`; all of them one after the other when nothing fits.
     /// Cost: O(1) from a pool, O(log holes) otherwise; a purge when nothing fits.

@@ -1,10 +1,11 @@
 //! A number of its owner with a busy area, and areas that their owner takes out of reach before he frees them.
 //!
 //! # Theory
-//! A kernel keeps a record with each area (what is mapped there, by which caller), and wants it back from an address. So a
-//! busy area has room for one number, its **note**: the address of the record. A lookup returns it with the area, and no tree
-//! of the kernel's own is needed. The way out is that of Linux: the area is **detached**, which no other caller sees or
-//! frees any more, its pages are unmapped, and then it is released, which frees it.
+//! A kernel keeps a record with each area (its mapping, its caller), and needs it back from an
+//! address. So a busy area has room for one number, its **note**: the address of the record. A
+//! lookup returns it with the area, and the kernel needs no tree of its own. An area is freed as in
+//! Linux. It is first **detached**: no other caller sees or frees it any more. Then its pages are
+//! unmapped, and it is released, which frees it.
 //!
 //! ```text
 //!          alloc         note             detach                release

@@ -39,7 +39,7 @@ pub(super) struct Failed {
     window: VaRange,
     /// Pages that had ever been freed then, all of them settled.
     lazied: u64,
-    /// How often anything had come back.
+    /// The number of times that anything had been returned.
     returned: u64,
 }
 
@@ -209,8 +209,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         known.then(|| heap.index.largest_hole())
     }
 
-    /// Notes that a request failed with nothing left to purge. Not if something is lazy or in a magazine: a free that was counted
-    /// but had not put its area into the list when the purge took it would be forgotten, and so would what a magazine holds.
+    /// Records that a request failed with nothing left to purge. Records nothing if something is
+    /// lazy or in a magazine. A free that was counted but had not put its area into the list when
+    /// the purge took it would be forgotten, and so would the areas of a magazine.
     fn remember(&self, request: &Request, lazied: u64, returned: u64) {
         if self.lazy_pages().get() + self.held().uncounted() > 0 {
             return;
@@ -232,7 +233,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.refused(AllocError::NoSpace { requested, align, window, largest })
     }
 
-    /// What the index says, with what only the space knows.
+    /// Converts an error of the index, with the numbers that only the space knows.
     #[cold]
     pub(super) fn refused(&self, error: AllocError) -> SpaceError {
         let held = self.held();
@@ -245,7 +246,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// What the index says to a request for which there is more to be tried.
+    /// Converts an error of the index, for a request for which there is more to be tried.
     pub(super) fn not_yet(error: AllocError) -> SpaceError {
         match error {
             AllocError::NoSpace { requested, align, window, largest } => {

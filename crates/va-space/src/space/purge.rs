@@ -6,14 +6,16 @@
 //! hull; the pass waits, without holding anything up, until the machine says that it ended. **Settle**: each area goes to
 //! the pool of its owner, all of a size at once, or, in a full pass or if no list takes it, to the index.
 //!
-//! A pass is run in slices of bounded work ([`budget`](super::budget)), each under one hold of the purge lock
-//! and, at its end, one of `free`; between slices both are free. Who runs them is the machine's choice
-//! ([`Machine::drain`]): the call that freed too much and those after it, a slice each, or a worker that
-//! calls [`VmapSpace::drain`]. The machine is asked once a pass. Where calls that free do the slices, the
-//! backlog is at most the threshold, what is freed during the slices of one decay, and what was freed for
-//! callers that may not wait. Where a worker does, no free helps, whatever is lazy: the backlog is the
-//! threshold and what is freed until the worker has run, so a worker that never runs leaves all that was ever
-//! freed. But an alloc through a magazine that may sleep, and finds the stock empty, does up to eight slices
+//! A pass is run in slices of bounded work ([`budget`](super::budget)), each under one hold of the
+//! purge lock and, at its end, one of `free`; between slices both are free. The machine chooses
+//! which calls run them ([`Machine::drain`]): the call that freed too much and those after it, a
+//! slice each, or a worker that calls [`VmapSpace::drain`]. The machine is asked once a pass.
+//!
+//! Where calls that free run the slices, the backlog is bounded: the threshold, pages freed during
+//! one decay's slices, and pages freed for callers that may not wait. Where a worker does, no free
+//! helps, whatever is lazy. The backlog is the threshold and what is freed until the worker has
+//! run, so a worker that never runs leaves all that was ever freed. But an alloc through a magazine
+//! helps, if it may sleep and finds the cache of the magazine empty. It runs up to eight slices
 //! under one hold of the purge lock while the backlog is above the threshold.
 //!
 //! # Invariants
@@ -37,10 +39,10 @@ use crate::map::PageMap;
 use va_base::sync::atomic::{Ordering, fence};
 use va_base::{Context, Drain, Epoch, LockClass, Machine, Pages, VaRange};
 
-/// How much a purge does.
+/// The amount of work that a purge does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purge {
-    /// What a drain does: a part of each pool, then all that is lazy, into the pools first.
+    /// As a drain: decays each pool by a part, then flushes all that is lazy, into the pools first.
     Drain,
     /// All pools and all that is lazy into the index, so that neighbours merge.
     Full,
@@ -49,7 +51,7 @@ pub enum Purge {
     Aliases,
 }
 
-/// What a purge did.
+/// The result of a purge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Purged {
     /// Areas that were lazy and are not any more, over the life of the space so far.
@@ -108,10 +110,10 @@ enum Stage {
         node: u32,
         class: usize,
     },
-    /// What leaves goes to the index: the end of a pass, or what can be done while a flight is waited for.
+    /// Areas that leave go to the index: at the end of a pass, or while a flush is waited for.
     Leave(Option<Flight>),
     Flight(Flight),
-    /// What landed, and the next of what is on board of a node by size.
+    /// The areas that landed are settled, and the next of those in the batch of a node by size.
     Settle {
         landed: Landed,
         node: u32,
@@ -119,7 +121,7 @@ enum Stage {
     },
 }
 
-/// What the purge lock guards.
+/// The state that the purge lock guards.
 pub(super) struct PurgeState {
     stage: Stage,
     /// This pass empties pools and fills none.
@@ -128,11 +130,11 @@ pub(super) struct PurgeState {
     full_from_start: bool,
     passes: u64,
     full_passes: u64,
-    /// What a full pass gives back to the index.
+    /// The areas that a full pass returns to the index.
     pub(super) leaving: Leaving,
     /// Number of the last flight.
     flights: u64,
-    /// What the next flight's flush covers besides what is on board.
+    /// The ranges that the next flush covers besides the areas in its batch.
     dirty: Dirty,
     pub(super) flushes: u64,
     pub(super) areas: u64,
@@ -171,7 +173,7 @@ impl PurgeState {
         (areas + leaving.0, pages + leaving.1)
     }
 
-    /// What is on board of a flight.
+    /// Returns the flush batch that is open or in flight, if there is one.
     fn batch(&self) -> Option<&Batch> {
         match &self.stage {
             Stage::Board { boarding, .. } => Some(&boarding.batch),
@@ -192,12 +194,12 @@ impl PurgeState {
         matches!(self.stage, Stage::Settle { .. })
     }
 
-    /// What flies without being in a list of the purge.
+    /// Returns the amount that is flushed without being in a list of the purge.
     pub(super) fn sealed(&self) -> Amount {
         self.batch().map_or(Amount::NONE, |batch| batch.sealed)
     }
 
-    /// What boards a flight, or is on board of it.
+    /// Returns the flush batch that is open or in flight, to be changed.
     pub(super) fn batch_mut(&mut self) -> Option<&mut Batch> {
         match &mut self.stage {
             Stage::Board { boarding, .. } => Some(&mut boarding.batch),
@@ -313,11 +315,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Gives all pooled areas back to the index, for a machine that is short of memory or of space, and then frees the index
-    /// memory that is not needed; returns how many areas. Lazy areas stay.
+    /// Releases all pooled areas to the index, for a machine that is short of memory or of space,
+    /// and then frees the index memory that is not needed. Returns the number of areas. Lazy areas
+    /// stay.
     ///
     /// # Locks
-    /// `purge`, given back after each slice; under the same exclusion as a purge. Then `free`, as in
+    /// `purge`, released after each slice; under the same exclusion as a purge. Then `free`, as in
     /// [`shrink_index`](Self::shrink_index).
     pub fn shrink(&self) -> u64 {
         let mut shrunk = 0;

@@ -12,12 +12,13 @@
 //!   shrink     |=======L=======|       ->  |====L====|~lazy~|           a split, and a free of the tail
 //! ```
 //!
-//! Whoever changes a shape owns the area as if freeing it: it leaves the busy state by the same compare-exchange, so that of
-//! a change and a free at a time one loses. Sizes and start bits change in one hold of `free` (SP1); then the area is busy
-//! again. A lookup may miss it in between.
+//! A caller that changes a shape owns the area as if freeing it: it leaves the busy state by the
+//! same compare-exchange. So of a change and a free at a time one loses. Sizes and start bits
+//! change in one hold of `free` (SP1); then the area is busy again. A lookup may miss it in
+//! between.
 //!
-//! A handle ([`Area`]) tells a size, so it frees nothing any more once its area has another; areas that change their shape
-//! are given back by their start.
+//! A handle ([`Area`]) states a size, so it frees nothing any more once its area has another; areas
+//! that change their shape are freed by their start.
 //! # Source
 //! Our own. Linux cuts areas only on their way back (`mm/vmalloc.c`, `va_clip`), and has no call for any of these.
 
@@ -37,12 +38,12 @@ use va_tree::FreeIndex;
 pub enum ReshapeError {
     /// No busy area starts there, or, for a cut, is there.
     NoArea {
-        /// Where.
+        /// The address.
         at: Va,
     },
     /// The address is no page boundary strictly inside the area.
     BadCut {
-        /// Where.
+        /// The address of the cut.
         at: Va,
         /// The area.
         area: VaRange,
@@ -59,7 +60,7 @@ pub enum ReshapeError {
         /// Pages asked for.
         requested: Pages,
     },
-    /// What is above the area is not wholly free.
+    /// The range above the area is not wholly free.
     Blocked {
         /// The area.
         area: VaRange,
@@ -95,9 +96,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Allocates exactly `range`. The area has no owner. The caller may sleep.
     ///
     /// # Errors
-    /// [`SpaceError::Index`] with [`AllocError::Occupied`] if part of it is busy, or is not free after everything was purged and
-    /// magazines were asked for what they hold; with [`AllocError::BadRange`] if it is empty, not whole pages, or not in the
-    /// extent; otherwise as [`alloc`](Self::alloc).
+    /// [`SpaceError::Index`] with [`AllocError::Occupied`] if part of the range is busy, or is not
+    /// free after everything was purged and magazines were asked for their areas. The same with
+    /// [`AllocError::BadRange`] if the range is empty, not whole pages, or not in the extent.
+    /// Otherwise as [`alloc`](Self::alloc).
     /// # Locks
     /// `free`; all of them one after the other if part of the range is freed and not yet free.
     /// Cost: O(log holes); O(1) for each area in the range that is not busy, up to the first that is; a purge if none is.

@@ -1,5 +1,5 @@
-//! Several areas of one size side by side, under one hold of the index: what a magazine takes when it has none of a size and
-//! asks for it again and again.
+//! Several areas of one size side by side, under one hold of the index. A magazine takes them when
+//! it has none of a size and asks for it again and again.
 //!
 //! ```text
 //!   hole  |...................................|      one search, one cut

@@ -1,4 +1,4 @@
-//! Where flushed areas go: into the pool of their owner, or back to the index.
+//! The moves of flushed areas: into the pool of their owner, or to the index.
 //!
 //! All of this runs in a slice of a purge (or of a shrinker), under the purge lock.
 
@@ -88,8 +88,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         None
     }
 
-    /// Puts what landed by size into the pools of its nodes, from `class` of `node` on; what they do not take, and in a full
-    /// pass all, to the end of what landed otherwise.
+    /// Puts the areas that landed by size into the pools of their nodes, from `class` of `node` on.
+    /// Those that the pools do not take, and in a full pass all, go to the end of the areas that
+    /// landed otherwise.
     pub(super) fn settle_sized(
         &self,
         state: &mut PurgeState,

@@ -10,8 +10,9 @@ use va_tree::FreeIndex;
 /// Attempts to count while no page is freed or settled.
 const ATTEMPTS: u32 = 4;
 
-/// Where the pages of a space are. Each number is exact at the moment it was read; together they are exact only while
-/// no other thread calls. Otherwise they may differ by the pages that were freed or settled in the time of one count.
+/// Counts of areas and pages of a space, by state. Each number is exact at the moment it was read;
+/// together they are exact only while no other thread calls. Otherwise they may differ by the pages
+/// that were freed or settled in the time of one count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Areas that are out of the index, in any state.
@@ -94,10 +95,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         stats
     }
 
-    /// Checks every invariant with full walks: those of the index, the page map, the pools, and SP1: every page is in a
-    /// hole or in exactly one area, and every lazy and every pooled area is in a list.
+    /// Checks every invariant with full walks: those of the index, the page map and the pools, and
+    /// SP1. By SP1 every page is in a hole or in exactly one area, and every lazy and every pooled
+    /// area is in a list.
     ///
-    /// Call it when nobody else calls: what moves during the walk may look broken.
+    /// Call it when no other thread calls: what moves during the walk may look broken.
     ///
     /// # Errors
     /// [`Broken`] names the first rule that does not hold.

@@ -1,6 +1,6 @@
-//! Random operations on a space and its magazines while memory fails for a time, then not, and flushes end
-//! later: no error but the right ones, no area lost, and all memory back at the end. `va_sim::soak` has the
-//! driver.
+//! Random operations on a space and its magazines while memory fails for a time, then not, and
+//! flushes end later. No error occurs but the right ones, no area is lost, and all memory is freed
+//! at the end. `va_sim::soak` has the driver.
 
 use va_base::{Align, AllocError, Broken, Context, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};

@@ -66,7 +66,7 @@ fn sp2_a_freed_area_waits_for_its_epoch() {
     waits::<OneLock52>();
 }
 
-/// What another CPU frees between the beginning of a flush and its end flies with the next one.
+/// Areas that another CPU frees between the beginning of a flush and its end wait for the next one.
 #[test]
 fn sp2_what_is_freed_during_a_flush_waits_for_the_next() {
     fn waits<C: Config>()
@@ -432,8 +432,9 @@ fn sp5_the_same_calls_give_the_same_addresses() {
     assert_eq!(run(), run());
 }
 
-/// What a node gives back goes into Linux's tree from the top down, so the tree leans to the low side, and its search,
-/// which wants room for any alignment first, ends at the second of two places. Recorded from Linux 6.12.
+/// Areas of a node return to Linux's tree from the top down, so the tree leans to the low side. Its
+/// search, which wants room for any alignment first, ends at the second of two places. Recorded
+/// from Linux 6.12.
 #[test]
 fn under_linux_the_last_area_of_a_node_goes_back_first() {
     let machine = SimMachine::new(1);

@@ -23,7 +23,7 @@ fn at(page: u64) -> Va {
     Va::from_page(FIRST + page)
 }
 
-/// What a test can do. Places are pages of the space, or the nth busy area.
+/// A call that a test can make. Places are pages of the space, or the nth busy area.
 #[derive(Clone, Debug)]
 enum Call {
     Alloc(u64),

@@ -23,7 +23,7 @@ impl Random {
     }
 }
 
-/// What a script came across.
+/// The results of a script.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Story {
     starts: Vec<Va>,

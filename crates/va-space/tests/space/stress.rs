@@ -1,11 +1,13 @@
 //! Many threads on one space: SP1 to SP4 hold throughout, on a machine that remembers stale translations.
 //!
-//! Each thread allocates, maps, looks up, unmaps and frees areas of its own, and now and then purges, ticks or shrinks.
-//! Meanwhile the machine refuses slabs and tables for a while, again and again.
+//! Each thread allocates, maps, looks up, unmaps and frees areas of its own, and now and then
+//! purges, ticks or shrinks. Meanwhile the machine fails requests for slabs and tables for a while,
+//! again and again.
 //!
-//! What goes wrong is printed with the seed; `VA_STRESS_SEED` lets every thread make the same calls again. Which of them meet
-//! is up to the scheduler; a failure that replays to the letter comes from the scripts of `space_script`, which run the same
-//! kind of calls, magazines, refusals and late flushes on one thread.
+//! A failure is printed with the seed; `VA_STRESS_SEED` lets every thread make the same calls
+//! again. The scheduler decides which of them meet. A failure that replays to the letter comes from
+//! the scripts of `space_script`. They run the same kind of calls, magazines, failures and late
+//! flushes on one thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Align, Request, Va, VaRange};

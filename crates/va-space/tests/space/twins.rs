@@ -23,7 +23,7 @@ type TinyOneLock = Small<config::OneLock52, 60, { u64::MAX }>;
 type TinyTrees = WithTrees<TinyDefault>;
 type TinyTreesUp = WithTrees<TinyDefault, Upward>;
 
-/// What a test can do to a space. Numbers are taken modulo what there is.
+/// A call that a test can make on a space. Numbers are taken modulo what there is.
 #[derive(Clone, Debug)]
 enum Call {
     Alloc { cpu: u32, size: u64, align: u32, window: Option<(u64, u64)> },
