@@ -137,14 +137,16 @@ void *vmalloc_aligned(size_t size, size_t align);
 void *vmalloc_huge(size_t size);
 
 /**
- * Gives the area at `area` at least `size` bytes and returns where it is then: where it was, or elsewhere, its bytes moved there
- * as far as both sizes have them. More bytes hold anything.
+ * Resizes the area at `area` to at least `size` bytes and returns its address. If that is another
+ * address, the bytes were moved there as far as both sizes have them. Further bytes have any
+ * value.
  *
  * vrealloc(NULL, size) is vmalloc(size). vrealloc(area, 0) frees the area and returns NULL.
  * NULL as vmalloc if there is no memory: the area is as it was.
  *
  * The caller promises:
- * `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that nobody uses meanwhile.
+ * `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no
+ * thread uses meanwhile.
  */
 void *vrealloc(void *area, size_t size);
 
@@ -157,8 +159,9 @@ void *vrealloc(void *area, size_t size);
 void vfree(const void *area);
 
 /**
- * Allocates at least `size` bytes: from malloc if they are less than 64 KiB, else an area as of vmalloc; from malloc, too, if
- * there is no area to be had. Aligned as malloc does. A size of 0 is malloc's to answer.
+ * Allocates at least `size` bytes: from malloc if they are less than 64 KiB, else an area as of
+ * vmalloc. If there is no area to be had, they are from malloc, too. Aligned as malloc does. A
+ * size of 0 is malloc's to answer.
  *
  * NULL with errno ENOMEM if neither has memory.
  */
@@ -219,9 +222,10 @@ size_t vmalloc_trim(void);
 int vmalloc_stats(struct vmalloc_counts *counts, size_t size);
 
 /**
- * Writes a line for every area in address order, and then for every mapping of vmap, in the format of /proc/vmallocinfo, as snprintf does: at most `size` bytes with the
- * 0 at the end, which is always there unless `size` is 0. Returns how many bytes all lines have, without that 0: if not less
- * than `size`, what was written is not all.
+ * Writes a line for every area in address order, and then for every mapping of vmap, in the format
+ * of /proc/vmallocinfo. As snprintf does, it writes at most `size` bytes with the 0 at the end,
+ * which is always there unless `size` is 0. Returns the number of bytes of all lines, without the
+ * 0 byte. If that is not less than `size`, what was written is not all.
  *
  * The caller promises:
  * `text` points to `size` bytes to write to; it may be NULL if `size` is 0.
@@ -256,8 +260,9 @@ void vm_free_frames(struct vm_frames *frames);
  * Maps frames by their numbers one behind the other, a frame as often as it is in the list, and a guard page behind the last.
  * `protection` is PROT_READ or PROT_READ | PROT_WRITE of <sys/mman.h>.
  *
- * NULL with errno EINVAL if there is no frame in the list, one that is none, or another protection; ENOMEM if there is no address
- * space or there are too many mappings; EPERM in the child of a fork, which can read and write what was mapped before.
+ * NULL with errno EINVAL if there is no frame in the list, one that is none, or another
+ * protection. ENOMEM if there is no address space or there are too many mappings. EPERM in the
+ * child of a fork, which can read and write what was mapped before.
  *
  * The caller promises:
  * `frames` points to `count` numbers of frames of vm_alloc_frames, which are not freed before the mapping was ended.
@@ -291,9 +296,10 @@ void vunmap(const void *mapping);
 void vm_unmap_ram(const void *mapping, size_t count);
 
 /**
- * Allocates `size` bytes, zeros, in each unit, of which there is one for each CPU that can be; at most 32 KiB, aligned to `align`, a
- * power of two up to 4096. What is returned is the address of the copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of
- * any member in it.
+ * Allocates `size` bytes, zeros, in each unit, of which there is one for each CPU that can be. The
+ * size is at most 32 KiB; the object is aligned to `align`, a power of two up to 4096. Returns the
+ * address of the copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of any member
+ * in it.
  *
  * NULL with errno EINVAL for another size or alignment, ENOMEM if there is no memory.
  */

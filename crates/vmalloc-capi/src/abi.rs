@@ -89,14 +89,16 @@ pub extern "C" fn vmalloc_huge(size: usize) -> *mut c_void {
     allocate(size, if size >= HUGE_BYTES { HUGE_BYTES } else { 1 }, Fill::Any)
 }
 
-/// Gives the area at `area` at least `size` bytes and returns where it is then: where it was, or elsewhere, its bytes moved there
-/// as far as both sizes have them. More bytes hold anything.
+/// Resizes the area at `area` to at least `size` bytes and returns its address. If that is another
+/// address, the bytes were moved there as far as both sizes have them. Further bytes have any
+/// value.
 ///
 /// vrealloc(NULL, size) is vmalloc(size). vrealloc(area, 0) frees the area and returns NULL.
 /// NULL as vmalloc if there is no memory: the area is as it was.
 ///
 /// # Safety
-/// `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that nobody uses meanwhile.
+/// `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no
+/// thread uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vrealloc(area: *mut c_void, size: usize) -> *mut c_void {
     let Some(area) = NonNull::new(area.cast::<u8>()) else { return vmalloc(size) };
@@ -142,8 +144,9 @@ pub unsafe extern "C" fn vfree(area: *const c_void) {
     }
 }
 
-/// Allocates at least `size` bytes: from malloc if they are less than 64 KiB, else an area as of vmalloc; from malloc, too, if
-/// there is no area to be had. Aligned as malloc does. A size of 0 is malloc's to answer.
+/// Allocates at least `size` bytes: from malloc if they are less than 64 KiB, else an area as of
+/// vmalloc. If there is no area to be had, they are from malloc, too. Aligned as malloc does. A
+/// size of 0 is malloc's to answer.
 ///
 /// NULL with errno ENOMEM if neither has memory.
 #[unsafe(no_mangle)]
@@ -318,9 +321,10 @@ pub unsafe extern "C" fn vmalloc_stats(counts: *mut vmalloc_counts, size: usize)
     0
 }
 
-/// Writes a line for every area in address order, and then for every mapping of vmap, in the format of /proc/vmallocinfo, as snprintf does: at most `size` bytes with the
-/// 0 at the end, which is always there unless `size` is 0. Returns how many bytes all lines have, without that 0: if not less
-/// than `size`, what was written is not all.
+/// Writes a line for every area in address order, and then for every mapping of vmap, in the format
+/// of /proc/vmallocinfo. As snprintf does, it writes at most `size` bytes with the 0 at the end,
+/// which is always there unless `size` is 0. Returns the number of bytes of all lines, without the
+/// 0 byte. If that is not less than `size`, what was written is not all.
 ///
 /// # Safety
 /// `text` points to `size` bytes to write to; it may be NULL if `size` is 0.

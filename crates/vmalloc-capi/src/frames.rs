@@ -105,8 +105,9 @@ unsafe fn map(frames: *const u64, count: usize, bits: c_int, by: Map) -> *mut c_
 /// Maps frames by their numbers one behind the other, a frame as often as it is in the list, and a guard page behind the last.
 /// `protection` is PROT_READ or PROT_READ | PROT_WRITE of <sys/mman.h>.
 ///
-/// NULL with errno EINVAL if there is no frame in the list, one that is none, or another protection; ENOMEM if there is no address
-/// space or there are too many mappings; EPERM in the child of a fork, which can read and write what was mapped before.
+/// NULL with errno EINVAL if there is no frame in the list, one that is none, or another
+/// protection. ENOMEM if there is no address space or there are too many mappings. EPERM in the
+/// child of a fork, which can read and write what was mapped before.
 ///
 /// # Safety
 /// `frames` points to `count` numbers of frames of vm_alloc_frames, which are not freed before the mapping was ended.

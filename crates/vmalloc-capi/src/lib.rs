@@ -1,10 +1,11 @@
 //! `libvmalloc`: the allocator of a process (crate `vmalloc`) for C and C++, by the names that the kernel gives these functions.
 //!
 //! # Theory
-//! A C caller has a pointer and a number for an error, so each typed refusal becomes `NULL` and an `errno`, and each mistake that a C
-//! caller could not be told about (what would `vfree` return?) stops the program with a line that names the address. The areas
-//! are those of [`vmalloc::Vmalloc::global`]: a Rust part of the same program and a C part share them only if they are
-//! linked to the same copy of this code.
+//! A C caller has a pointer and a number for an error, so each typed failure becomes `NULL` and an
+//! `errno`. Some mistakes cannot be reported to a C caller (what would `vfree` return?). Each of
+//! these stops the program with a line that names the address. The areas are those of
+//! [`vmalloc::Vmalloc::global`]. A Rust part of the same program and a C part share them only if
+//! they are linked to the same copy of this code.
 //!
 //! For little-endian processors: a part of a per-CPU word is found by its address ([`percpu`]).
 //!

@@ -16,9 +16,10 @@ fn space(what: &str) -> &'static Space {
     Space::global().unwrap_or_else(|error| bad_pointer(what, &error))
 }
 
-/// Allocates `size` bytes, zeros, in each unit, of which there is one for each CPU that can be; at most 32 KiB, aligned to `align`, a
-/// power of two up to 4096. What is returned is the address of the copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of
-/// any member in it.
+/// Allocates `size` bytes, zeros, in each unit, of which there is one for each CPU that can be. The
+/// size is at most 32 KiB; the object is aligned to `align`, a power of two up to 4096. Returns the
+/// address of the copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of any member
+/// in it.
 ///
 /// NULL with errno EINVAL for another size or alignment, ENOMEM if there is no memory.
 #[unsafe(no_mangle)]

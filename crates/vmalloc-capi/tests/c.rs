@@ -30,8 +30,9 @@ fn there(program: &str) -> bool {
     found
 }
 
-/// Reports something that this machine cannot run: on stderr, past the harness, which hides what tests print, and in the
-/// file that the environment names, from which `cargo xtask ci` makes a list.
+/// Reports something that this machine cannot run. The line goes to stderr, past the harness, which
+/// hides what tests print. It also goes to the file that the environment names, from which
+/// `cargo xtask ci` makes a list.
 fn not_run(what: &str) {
     let line = format!("NOT RUN: {what}\n");
     let _shown = std::io::stderr().write_all(line.as_bytes());
