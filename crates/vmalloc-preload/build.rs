@@ -1,4 +1,4 @@
-//! How the shared library is linked.
+//! Chooses the linker's arguments for the shared library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

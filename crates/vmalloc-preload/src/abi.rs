@@ -1,7 +1,8 @@
-//! The functions of `malloc`, and who serves them.
+//! The functions of `malloc`, each served here or by the next `malloc`.
 //!
-//! Large sizes are tried here and passed on to the next `malloc` if there is no memory here; what the next one was never asked for is in
-//! the boot arena. Whatever is odd (an alignment that is no power of two) is the next one's to answer.
+//! Large sizes are tried here and passed on to the next `malloc` if there is no memory here. Memory
+//! that the next one was never asked for is in the boot arena. Whatever is odd (an alignment that
+//! is no power of two) is the next one's to answer.
 
 use crate::boot::Boot;
 use crate::hot::HOT;
@@ -16,9 +17,9 @@ use vmalloc::{FreeError, ResizeError, Vmalloc};
 /// For whoever asks while the next definitions are looked up.
 static BOOT: Boot<{ 64 << 10 }> = Boot::new();
 
-/// What every piece is aligned to: areas of the hardened profile end where their last page ends.
+/// The alignment of every allocation: areas of the hardened profile end where their last page ends.
 const SMALL_ALIGN: usize = 16;
-/// What `valloc` and `pvalloc` align to.
+/// The alignment of `valloc` and `pvalloc`.
 const PAGE_BYTES: usize = 4096;
 
 /// An area of that size and alignment; `None` if it is small, odd, or there is no memory for it here.
@@ -423,8 +424,9 @@ fn check_size(what: &str, memory: *mut c_void, align: usize, size: usize) {
     }
 }
 
-/// What `pthread_atfork` calls. Our own handlers come first: then they are the last before a fork and the first after it, and the
-/// handler that is registered here may allocate. Our own registration passes through here, too.
+/// The function that `pthread_atfork` calls. Our own handlers come first: then they are the last
+/// before a fork and the first after it, and the handler that is registered here may allocate. Our
+/// own registration passes through here, too.
 ///
 /// # Safety
 /// The handlers can be called as long as `library` is loaded.

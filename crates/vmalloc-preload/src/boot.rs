@@ -11,7 +11,7 @@ use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// What every piece is aligned to, and the bytes in front of it that hold its size.
+/// The alignment of every allocation, and the bytes in front of it that hold its size.
 const HEAD_BYTES: usize = 16;
 
 /// A piece of memory to cut pieces from.

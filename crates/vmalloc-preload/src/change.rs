@@ -1,10 +1,12 @@
 //! Notices that the program changes how its own memory is mapped, so that nobody inherits that when it was freed.
 //!
 //! # Theory
-//! The C library unmaps what is large when it is freed: access, locks, policies and what a fork does to it end with it, and programs rely on
-//! that. So the functions that change these are here as well. They tell the allocator, which has fresh pages mapped over such an area at its
-//! free, and make the call. What changes no contents and no fault of anybody is not told: advice for huge pages (NumPy gives it for
-//! each of its large arrays), for reading ahead, and access to read and write, which all areas have.
+//! The C library unmaps what is large when it is freed: access, locks, policies and what a fork
+//! does to it end with it, and programs rely on that. So the functions that change these are here
+//! as well. They notify the allocator, which has fresh pages mapped over such an area at its free,
+//! and make the call. A change of no contents and of no faults is not reported. Examples are advice
+//! for huge pages (NumPy gives it for each of its large arrays) and for reading ahead. Another is
+//! access to read and write, which all areas have.
 //!
 //! By its number, a call of these two is not noticed: so the allocator makes its own. What is mapped over an area (`mmap` with
 //! `MAP_FIXED`) and what `process_madvise` does are the program's to undo.

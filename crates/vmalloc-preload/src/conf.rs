@@ -21,14 +21,14 @@ use core::fmt;
 use core::time::Duration;
 use vmalloc::HugePages;
 
-/// What was chosen.
+/// The options that were chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Conf {
     /// Sizes from which memory comes from here.
     pub(crate) threshold_bytes: usize,
     /// Freed memory that may be kept.
     pub(crate) budget_bytes: usize,
-    /// How long freed memory is kept that nobody needs.
+    /// The time for which freed memory is cached that no caller needs.
     pub(crate) decay: Option<Duration>,
     /// A thread sees to that.
     pub(crate) background_thread: bool,
@@ -49,7 +49,7 @@ const THRESHOLD_MIN: usize = 4096;
 /// Longest decay.
 const DECAY_MAX: Duration = Duration::from_secs(3600);
 
-/// What is wrong with a part.
+/// A part of the text that is wrong, and the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Bad<'a> {
     part: &'a [u8],
@@ -87,17 +87,17 @@ impl fmt::Display for Bad<'_> {
 }
 
 impl Conf {
-    /// What holds if nobody says anything.
+    /// The options that hold if none is set.
     ///
-    /// What is kept is used before the system is asked, so a large budget does not raise the peak; it saves the faults of programs that
-    /// free hundreds of megabytes and want them again at once.
+    /// Cached memory is used before the system is asked, so a large budget does not raise the peak.
+    /// It saves the faults of programs that free hundreds of megabytes and want them again at once.
     ///
-    /// What nobody needed for ten seconds goes back: to fault in the whole budget anew takes about a tenth of
-    /// a second, so a program that wants it again each time loses a hundredth of its time, where one second
-    /// would cost it a tenth.
+    /// Memory that no caller needed for ten seconds is released. To fault in the whole budget anew
+    /// takes about a tenth of a second. So a program that wants it again each time loses a
+    /// hundredth of its time, where one second would cost it a tenth.
     ///
-    /// No thread: whoever runs a program as it is did not ask for one, and some calls (unshare) are refused
-    /// to programs with two.
+    /// No thread: the user of an unmodified program did not ask for one, and some calls (unshare)
+    /// fail in programs with two.
     pub(crate) const DEFAULT: Self = Self {
         threshold_bytes: 128 << 10,
         budget_bytes: 512 << 20,

@@ -1,10 +1,12 @@
 //! A word about a fault in the hardened profile, before the process ends by it.
 //!
 //! # Theory
-//! Walls end a process by a signal that says nothing. Where nobody handles `SIGSEGV` when the allocator is made, this does: if the
-//! address is in the arena it writes what is known of it, in any case it gives the signal back to the system, and returns: the
-//! instruction faults again, and ends the process as if nobody had handled it. A signal that somebody sent does not come again by
-//! itself, so it is sent once more. Whoever sets a handler later has it, as without us.
+//! Walls end a process by a signal that says nothing. Where `SIGSEGV` has no handler when the
+//! allocator is made, this sets one. If the address is in the arena, the handler writes what is
+//! known of it. In any case it restores the default action and returns. The instruction faults
+//! again, and ends the process as if there were no handler. A signal that another process or a call
+//! sent does not recur by itself, so it is sent once more. A handler that the program sets later
+//! has the signal, as without us.
 
 use crate::large;
 use crate::words::say;

@@ -1,10 +1,12 @@
 //! Notices that the program installs a filter of system calls, before it does: from then on only plain calls are made.
 //!
 //! # Theory
-//! A filter that kills lists what its author saw the program call. There are three ways to install one by the C library: `prctl`, `syscall`
-//! with the number of `seccomp`, and `syscall` with that of `prctl`. Both functions are here as well, look at what is asked for, and
-//! make the call themselves: with as many arguments as there can be, since nobody says how many there are. A filter that a program
-//! installs by instructions of its own is not noticed: it needs `calls:plain` in `VMALLOC_CONF`.
+//! A filter that kills lists what its author saw the program call. There are three ways to install
+//! one by the C library: `prctl`, `syscall` with the number of `seccomp`, and `syscall` with that
+//! of `prctl`. Both functions are here as well. They look at what is asked for, and make the call
+//! themselves, with as many arguments as there can be, since no argument says how many there are. A
+//! filter that a program installs by instructions of its own is not noticed: it needs `calls:plain`
+//! in `VMALLOC_CONF`.
 //!
 //! The functions take a fixed number of arguments where C has any number: on these processors both are passed alike.
 //! # Source

@@ -1,9 +1,11 @@
-//! What every call reads, side by side: where the arena is, what is large, and whom to call for the rest.
+//! The state that every call reads, side by side: the range of the arena, the threshold of large
+//! sizes, and the functions for the rest.
 //!
-//! A program asks for small memory millions of times a second, and for each of these calls this library is only in the way. So a small
-//! `malloc` is a comparison and a jump, a small `free` two range checks and a jump, with no stack frame: what is not that
-//! common is behind calls that are not inlined. The places to jump to are there from the start; before the next definitions are
-//! known they hold functions that look these up.
+//! A program allocates small memory millions of times a second, and for each of these calls this
+//! library is only in the way. So a small `malloc` is a comparison and a jump, and a small `free`
+//! two range checks and a jump, with no stack frame. Less common paths are behind calls that are
+//! not inlined. The addresses to jump to are there from the start. Before the next definitions are
+//! known they are those of functions that look these up.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};

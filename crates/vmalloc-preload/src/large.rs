@@ -11,9 +11,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize
 use core::time::Duration;
 use vmalloc::{Hardened, HugePages, Options, Profile, Stats, Vmalloc};
 
-/// Where the allocator is, once it was made.
+/// The address of the allocator, once it was made.
 static MADE: AtomicPtr<Vmalloc> = AtomicPtr::new(null_mut());
-/// Somebody made it, is making it, or found out that it cannot be.
+/// A thread made it, is making it, or found out that it cannot be.
 static TRIED: AtomicBool = AtomicBool::new(false);
 /// The constructor has run, so the C library is ready for whoever asks it.
 static BEGUN: AtomicBool = AtomicBool::new(false);
@@ -38,12 +38,12 @@ static HUGE: AtomicU8 = AtomicU8::new(Conf::DEFAULT.huge_pages as u8);
 /// Calls are counted.
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
-/// What is counted.
+/// An event that is counted.
 #[derive(Clone, Copy)]
 pub(crate) enum Event {
-    /// Given out.
+    /// Allocated.
     Served,
-    /// Taken back.
+    /// Freed.
     Freed,
     /// Resized here.
     Resized,
@@ -134,7 +134,7 @@ extern "C" fn begin_anew_behind() {
     PURGED_BEFORE.store(purged, Ordering::Relaxed);
 }
 
-/// What this process has purged, of all that `stats` counts.
+/// Returns the bytes that this process has purged, of all that `stats` counts.
 pub(crate) fn given_back(stats: &Stats) -> u64 {
     stats.purged_bytes.saturating_sub(PURGED_BEFORE.load(Ordering::Relaxed))
 }
@@ -163,7 +163,7 @@ pub(crate) fn count(event: Event) {
     }
 }
 
-/// What was counted.
+/// Returns the count of an event.
 pub(crate) fn counted(event: Event) -> u64 {
     COUNTS[event as usize].load(Ordering::Relaxed)
 }
@@ -318,11 +318,12 @@ pub(crate) fn give_back_addresses() -> bool {
 
 /// Frees one large piece of the next `malloc`, untouched.
 ///
-/// glibc gives the top of its heap back at every free that leaves 128 KiB there, until the first mapped piece is freed: from then on it
-/// keeps twice as much as that piece had. Since large pieces are ours, it would never see one, and a program whose small sizes come and
-/// go at that bound faults the same pages in again and again (packing in git, as its heap happens to lie: 22,000 faults or 1,000; 10,500
-/// without the preload). Neither an
-/// environment nor a call (`mallopt`) by which somebody chose his own bounds is overruled by this, as it would be by `mallopt`.
+/// glibc releases the top of its heap at every free that leaves 128 KiB there, until the first
+/// mapped piece is freed. From then on it keeps twice as much as that piece had. Since large pieces
+/// are ours, it would never see one. Then a program whose small sizes come and go at that bound
+/// faults the same pages in again and again. Packing in git has 22,000 faults or 1,000, as its heap
+/// happens to lie, and 10,500 without the preload. This overrules no bounds that a user chose by an
+/// environment or by a call (`mallopt`), as `mallopt` would.
 #[cold]
 fn teach_next() {
     const LESSON_BYTES: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! `libvmalloc_preload.so`: `malloc` for programs as they are, by `LD_PRELOAD`.
+//! `libvmalloc_preload.so`: `malloc` for unmodified programs, by `LD_PRELOAD`.
 //!
 //! # Theory
 //! ```text
@@ -8,18 +8,22 @@
 //!                                             +--------------------------->  the next malloc
 //!   free(pointer)  in its arena? that's its  :  in the boot arena? nothing  :  else the next free
 //! ```
-//! The C library is good at small sizes and gives large ones back to the system at each free: page faults for all pages of each
-//! large temporary. So only large ones come from here. Whose a pointer is, its address tells: the arena is one range, so that is
-//! a subtraction and a comparison, with no header and no table.
+//! The C library is good at small sizes and returns large ones to the system at each free: page
+//! faults for all pages of each large temporary. So only large ones come from here. The address of
+//! a pointer tells its allocator: the arena is one range, so that is a subtraction and a
+//! comparison, with no header and no table.
 //!
-//! **Before there is anything.** The dynamic linker calls `malloc` before constructors have run, and looking up the next
-//! definitions may call it again. Requests during that look-up are cut from a **boot arena**, a static piece of memory that
-//! nobody takes back. No thread-local variable is used, so there is no static TLS to run out of, and nothing to set up
-//! in a thread. Nothing waits for another thread to set something up: who comes in the midst of it asks the next `malloc`.
+//! **Before there is anything.** The dynamic linker calls `malloc` before constructors have run,
+//! and looking up the next definitions may call it again. Requests during that look-up are cut from
+//! a **boot arena**, static memory that is never freed. No thread-local variable is used, so there
+//! is no static TLS to run out of, and nothing to set up in a thread. Nothing waits for another
+//! thread to set something up: a call in the midst of it asks the next `malloc`.
 //!
-//! **Fork.** The allocator locks itself for a fork by handlers that it registers when it is made. Handlers of others may allocate and free, so
-//! ours must be the last before the fork and the first after it: registered first, by the constructor, or by whoever registers some before
-//! that (`__register_atfork`). The allocator itself is made by the first large allocation, and small programs pay nothing for it.
+//! **Fork.** The allocator locks itself for a fork by handlers that it registers when it is made.
+//! Handlers of others may allocate and free, so ours must be the last before the fork and the first
+//! after it. They are registered first, by the constructor, or by the first call that registers
+//! some before that (`__register_atfork`). The allocator itself is made by the first large
+//! allocation, and small programs pay nothing for it.
 //!
 //! # Invariants
 //! - **LP1 home** what the arena, the boot arena or the next `malloc` gave goes back there, whoever asks and whatever the threshold is.
@@ -27,12 +31,14 @@
 //! - **LP3 errno** `free` leaves `errno` as it was; what succeeds here does, too; what returns `NULL` for a failure says why in it.
 //!
 //! # Limits
-//! A process pays for the library when it starts, whether it allocates or not: files opened and mapped, relocations, 15 page faults.
-//! `sh` that starts `true` 60 times takes 17 % more processor time by the fastest of 12 loops; with an empty library it is 8 %
-//! (34.4 ms without, 37.0 with the empty one, 40.1 with this, on a busy machine of 2 cores).
+//! A process pays for the library when it starts, whether it allocates or not: files opened and
+//! mapped, relocations, 15 page faults. `sh` that starts `true` 60 times takes 17 % more CPU time
+//! by the fastest of 12 loops; with an empty library it is 8 %. The times are 34.4 ms without, 37.0
+//! with the empty one, and 40.1 with this, on a busy machine of 2 cores.
 //!
-//! A library that is opened with `RTLD_DEEPBIND` calls the C library's own functions: what it allocates may be freed here, but it must
-//! not free a large piece that was allocated here. Programs with a `malloc` inside them do not notice this library.
+//! A library that is opened with `RTLD_DEEPBIND` calls the C library's own functions. Memory that
+//! it allocates may be freed here, but it must not free a large piece that was allocated here.
+//! Programs with a `malloc` inside them do not notice this library.
 //!
 //! | module | what it is |
 //! |---|---|

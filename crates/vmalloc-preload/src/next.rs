@@ -13,7 +13,7 @@ const UNKNOWN: u8 = 0;
 const ASKING: u8 = 1;
 const KNOWN: u8 = 2;
 
-/// How far the look-up is.
+/// The progress of the look-up.
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 /// A function that is looked up by name.
@@ -37,7 +37,7 @@ impl Slot {
         self.found.load(Ordering::Relaxed)
     }
 
-    /// What the C library lacks is looked up each time.
+    /// Returns the function; one that the C library lacks is looked up each time.
     #[inline(always)]
     fn get_or_look_up(&self) -> *mut c_void {
         let found = self.get();

@@ -16,7 +16,7 @@ struct FromStart<T>(OnceCell<T>);
 // SAFETY: the dynamic linker calls the constructor once, and the functions of the end after it has returned.
 unsafe impl<T: Send + Sync> Sync for FromStart<T> {}
 
-/// The destination of the statistics, if they are wanted.
+/// The descriptor for the statistics, if they were asked for.
 static ERRORS: FromStart<(Errors, Option<Identity>)> = FromStart(OnceCell::new());
 
 /// The file that `vmlab run` gathers lines in. A copy: programs write over their environment.
@@ -24,7 +24,7 @@ static REPORT: FromStart<[u8; REPORT_BYTES_MAX]> = FromStart(OnceCell::new());
 /// Longest name of it, with the 0 at its end.
 const REPORT_BYTES_MAX: usize = 256;
 
-/// What the constructor is given by glibc's linker.
+/// A constructor, with the arguments that glibc's linker passes.
 type Start = unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
 #[cfg(not(test))]

@@ -1,4 +1,4 @@
-//! What callers and users are told: `errno`, and lines on stderr that are allocated nowhere.
+//! Reports to callers and users: `errno`, and lines on stderr that are allocated nowhere.
 
 use core::ffi::c_int;
 use core::fmt;
@@ -14,7 +14,7 @@ pub(crate) fn set_errno(number: c_int) {
     unsafe { *errno() = number };
 }
 
-/// What `errno` was, and is again when this goes. Checks LP3.
+/// The value of `errno`, restored when this is dropped. Checks LP3.
 pub(crate) struct KeepErrno(c_int);
 
 impl KeepErrno {
@@ -34,7 +34,7 @@ impl Drop for KeepErrno {
 #[derive(Clone, Copy)]
 pub(crate) struct Errors(c_int);
 
-/// What a descriptor leads to: device and number.
+/// The file that a descriptor leads to: device and number.
 pub(crate) type Identity = (libc::dev_t, libc::ino_t);
 
 impl Errors {
@@ -43,7 +43,8 @@ impl Errors {
     /// Descriptors from which a program is unlikely to miss one.
     const ASIDE_MIN: c_int = 500;
 
-    /// Where stderr leads now, for the time when a program has closed it: many do before they end.
+    /// Returns a copy of stderr, for the time when a program has closed it: many do before they
+    /// end.
     pub(crate) fn aside() -> (Self, Option<Identity>) {
         let _keep = KeepErrno::new();
         // SAFETY: makes a descriptor of another.
@@ -82,7 +83,8 @@ impl Errors {
         let _closed = unsafe { libc::close(self.0) };
     }
 
-    /// What it leads to: whoever closes all descriptors may have opened another file since.
+    /// Returns the identity of its file: a program that closes all descriptors may have opened
+    /// another file since.
     pub(crate) fn identity(self) -> Option<Identity> {
         let _keep = KeepErrno::new();
         let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();

@@ -33,8 +33,9 @@ fn there(program: &str) -> bool {
     found
 }
 
-/// Reports something that this machine cannot run: on stderr, past the harness, which hides what tests print, and in the
-/// file that the environment names, from which `cargo xtask ci` makes a list.
+/// Reports something that this machine cannot run. The line goes to stderr, past the harness, which
+/// hides what tests print. It also goes to the file that the environment names, from which
+/// `cargo xtask ci` makes a list.
 fn not_run(what: &str) {
     let line = format!("NOT RUN: {what}\n");
     let _shown = std::io::stderr().write_all(line.as_bytes());
@@ -86,7 +87,7 @@ fn preloaded(program: impl AsRef<std::ffi::OsStr>, conf: &str) -> Command {
     command
 }
 
-/// How many allocations the programs of a command say were served.
+/// Returns the number of allocations that the programs of a command report as served.
 fn served(output: &Output) -> u64 {
     let text = String::from_utf8_lossy(&output.stderr);
     let lines = text.lines().filter_map(|line| line.strip_prefix("vmalloc: served "));

@@ -1,5 +1,6 @@
-//! What the memory of a process must bear: small stacks, forks from anywhere, filters, limits, and what programs do with their own.
-//! Each program of `tests/c` says by its exit status whether it found what the C library's malloc gives.
+//! Cases that the memory of a process must bear: small stacks, forks from anywhere, filters,
+//! limits, and what programs do with their own. Each program of `tests/c` says by its exit status
+//! whether it found what the C library's malloc gives.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
