@@ -1,10 +1,14 @@
-//! What guards and the hardened profile cost.
+//! The cost of guards and of the hardened profile.
 //!
-//! `cargo run --release -p vmalloc --example hardened` prints two tables: nanoseconds of CPU time for a pair of an allocation and a free, the least of
-//! some rounds, in the ordinary profile, in the hardened one, and in the hardened one with walls by protection, which is the design of
-//! `MADV_DONTNEED` and `mprotect`; and a million areas with a guard each, held at once. With `reuse` and `plain`, `guards`, `hardened` or `protection` it
-//! makes 20,000 pairs of an area of 64 KiB and nothing else, or of as many bytes as are named then, with `pages` to touch all of them: for
-//! tools that count.
+//! `cargo run --release -p vmalloc --example hardened` prints two tables. The first has nanoseconds
+//! of CPU time for a pair of an allocation and a free, the least of some rounds. Its columns are
+//! the ordinary profile, that with guards, the hardened one, and the hardened one with walls by
+//! protection, which is the design of `MADV_DONTNEED` and `mprotect`. The second has a million
+//! areas with a guard each, held at once.
+//!
+//! With `reuse` and `plain`, `guards`, `hardened` or `protection` it makes 20,000 pairs of an area
+//! of 64 KiB and nothing else, for tools that count. A number of bytes after these replaces 64 KiB,
+//! and then `pages` touches all pages.
 
 use std::alloc::Layout;
 use std::hint::black_box;
@@ -18,7 +22,7 @@ const REUSES: usize = 20_000;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// How much of an area is touched.
+/// The part of an area that is touched.
 #[derive(Clone, Copy)]
 enum Touch {
     Byte,

@@ -20,7 +20,7 @@ const FRAMES: usize = 256;
 
 type Failed = Box<dyn std::error::Error>;
 
-/// Who maps.
+/// The method by which pages are mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
     Plain,

@@ -1,4 +1,4 @@
-//! What a burst leaves in memory, in a process of its own.
+//! The memory that a burst leaves resident, in a process of its own.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::alloc::Layout;

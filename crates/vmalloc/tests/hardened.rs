@@ -1,5 +1,5 @@
-//! What the hardened profile does about mistakes, each in a process of its own: this program runs itself again, with the name
-//! of a mistake in its environment.
+//! The reports of the hardened profile about mistakes, each in a process of its own. This program
+//! runs itself again, with the name of a mistake in its environment.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -22,7 +22,7 @@ fn layout(bytes: usize, align: usize) -> Layout {
     Layout::from_size_align(bytes, align).unwrap()
 }
 
-/// What a process that ended has to say: the signal, if it was one, and what it wrote.
+/// The end of a process: the signal, if it was one, and what it wrote.
 struct End {
     signal: Option<i32>,
     said: String,

@@ -76,7 +76,8 @@ fn refuse(rules: &[Rule], errno: libc::c_int) -> std::io::Result<()> {
     checked(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) })
 }
 
-/// What a profile refuses, features are found missing, and the results are those of a process that has them all.
+/// Features whose calls a profile fails are found missing, and the results are those of a process
+/// that has them all.
 #[test]
 fn whatever_a_profile_refuses_the_results_are_the_same() {
     const NAME: &str = "whatever_a_profile_refuses_the_results_are_the_same";

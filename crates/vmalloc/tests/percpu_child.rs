@@ -132,8 +132,8 @@ fn a_child_sums_and_kills_what_others_summed_and_killed() {
     });
 }
 
-/// Runs itself in a process whose addresses are few: the space of the process is refused in words, nothing is left of the attempt, and
-/// who asks when there is room has it.
+/// Runs itself in a process whose addresses are few. The space of the process fails with an error,
+/// nothing is left of the attempt, and a caller that asks when there is room has it.
 #[test]
 fn the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there_are_more() {
     const TOLD: &str = "VMALLOC_TEST_FEW_ADDRESSES";

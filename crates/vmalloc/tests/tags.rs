@@ -1,4 +1,4 @@
-//! Who allocated what, in the format of `/proc/vmallocinfo`.
+//! The callers of allocations, in the format of `/proc/vmallocinfo`.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::alloc::Layout;

@@ -10,8 +10,9 @@
 //! - `vm.overcommit_memory` = 2: no page comes, but all units of a chunk count as committed from when it is mapped, and a chunk
 //!   beyond the limit is refused ([`Error::Refused`], [`Error::NoChunk`]). Fewer units by `Options` count less. Otherwise chunks
 //!   count nothing.
-//! - `mlockall(MCL_FUTURE)`: all units come when the chunk is mapped, and count against `RLIMIT_MEMLOCK`; the balance gives
-//!   none back, since locked pages cannot be discarded (an object is zeroed all the same). With `MCL_ONFAULT` they come when touched.
+//! - `mlockall(MCL_FUTURE)`: all units come when the chunk is mapped, and count against
+//!   `RLIMIT_MEMLOCK`. The balance releases none, since locked pages cannot be discarded (an object
+//!   is zeroed all the same). With `MCL_ONFAULT` they come when touched.
 //!
 //! One lock is in front, so that a fork can hold it: then the child's space is in order. The locks that `va-percpu` takes are never
 //! contended behind it and cost nothing.
@@ -345,7 +346,7 @@ impl<O: Os> Chunks<O> {
         Ok(at)
     }
 
-    /// Where a chunk leads to the one before.
+    /// Returns the address at which a chunk leads to the one before.
     fn before(&self, at: usize) -> *mut usize {
         with_exposed_provenance_mut(at + self.units * STRIDE)
     }

@@ -86,7 +86,7 @@ impl<D: Deltas, K: Lock> Counter<D, K> {
         self.read().wrapping_add(self.deltas.sum())
     }
 
-    /// How far the count may be from the truth.
+    /// Returns the largest distance between the count and the true sum.
     fn unknown(&self, batch: i64) -> i64 {
         batch.saturating_mul(self.deltas.units())
     }
@@ -166,7 +166,7 @@ impl<'s> PerCpuCounter<'s> {
         Ok(Self(Counter::new(deltas, count, lock), batch))
     }
 
-    /// What deltas stay below, unless the caller says another.
+    /// Returns the bound below which deltas stay, unless the caller gives another.
     pub fn batch(&self) -> i64 {
         self.1
     }

@@ -24,7 +24,7 @@ pub enum Error {
     },
     /// The system refused memory for the records, or the first chunk.
     Refused {
-        /// What was asked.
+        /// The call that failed.
         call: Call,
         /// Its answer.
         errno: Errno,

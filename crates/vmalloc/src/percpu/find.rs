@@ -1,6 +1,9 @@
-//! What the system has for per-CPU data: libc's rseq area, concurrency ids, the barrier that ends sections, how many CPUs.
+//! The system's support for per-CPU data: libc's rseq area, concurrency ids, the barrier that ends
+//! sections, and the number of CPUs.
 //!
-//! The system is asked once a process, since a name is searched in all libraries and the barrier interrupts CPUs. What is not there is answered so and makes the operations atomic ones, nothing else.
+//! The system is asked once a process, since a name is searched in all libraries and the barrier
+//! interrupts CPUs. A missing part is reported so and makes the operations atomic ones, nothing
+//! else.
 
 use super::Index;
 use super::rseq::Area;
@@ -32,7 +35,7 @@ impl Once {
 pub(super) fn area(index: Index) -> Option<(Area, Index)> {
     #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
     {
-        /// Where `cpu_id` and `mm_cid` are in the area.
+        /// The offsets of `cpu_id` and `mm_cid` in the area.
         const CPU_AT: isize = 4;
         const MM_CID_AT: isize = 24;
         /// Bytes that have `mm_cid`.
@@ -80,8 +83,9 @@ pub(crate) fn can_end_sections() -> bool {
     CAN.get(|| u32::from(membarrier(REGISTER) && membarrier(FENCE))) == 1
 }
 
-/// Begins every section again that a thread of this process is in; what they stored before can be seen, and what was stored here
-/// before will be seen by those that begin later. `false` if the system refuses.
+/// Restarts every section that a thread of this process is in. Stores by these sections before can
+/// be seen, and stores here before will be seen by sections that begin later. Returns `false` if
+/// the system call fails.
 pub(super) fn end_sections() -> bool {
     // A child of a fork has to register again.
     membarrier(FENCE) || (membarrier(REGISTER) && membarrier(FENCE))

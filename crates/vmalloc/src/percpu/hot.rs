@@ -1,14 +1,15 @@
-//! What every operation reads: how to find the unit, and the mark of units ever used.
+//! The state that every operation reads: the path to the unit, and the mark of units ever used.
 //!
 //! # Theory
 //! ```text
 //!   units   | 0 | 1 | 2 |  3 .. ids - 1: never used  | ids: strangers' |
 //!                       ^ mark
 //! ```
-//! The mark is above every unit that anybody touched. A section compares its number with it, so whoever comes to a unit first
-//! passes the slow path once. An object is zeroed below the mark when it is given out; above it all is zeros, as mapped.
-//! One unit more belongs to threads without a number (their registration failed, a seccomp filter came later, the number is beyond
-//! what was said to be possible): they share it, atomically, and no section ever touches it.
+//! The mark is above every unit that any thread touched. A section compares its number with it, so
+//! the first thread that comes to a unit passes the slow path once. An object is zeroed below the
+//! mark when it is allocated; above it all is zeros, as mapped. One unit more belongs to threads
+//! without a number: their registration failed, a seccomp filter came later, or the number is
+//! beyond what was reported as possible. They share it, atomically, and no section ever touches it.
 //!
 //! Where there are no sections at all, threads get numbers in turn, and all operations are atomic ones.
 //!
@@ -24,7 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 #[derive(Debug)]
 pub(super) struct Hot {
     // Constant after `new`.
-    /// Where the numbers are; `None` if there are no sections.
+    /// The area of the numbers; `None` if there are no sections.
     pub(super) at: Option<Area>,
     pub(super) index: Index,
     /// Numbers that there can be; the strangers' unit comes behind.
@@ -34,7 +35,7 @@ pub(super) struct Hot {
     strangers: AtomicBool,
 }
 
-/// What becomes of a thread whose section refused to touch its unit.
+/// The next step of a thread whose section did not touch its unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Beyond {
     /// The mark was raised: once more.

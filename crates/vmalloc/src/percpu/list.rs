@@ -2,10 +2,11 @@
 //! a unit (no sections, no number of their own) take turns by a bit of the head.
 //!
 //! # Theory
-//! The node's link is in the node. A push writes it and then, as the only store that others see, the head; a pop reads the link of the
-//! first node and stores it as head. Only sections of this unit change its head, and one that was interrupted begins again: so the node
-//! whose link was read is still the first one when the head is stored, and a node that came back in between (the ABA problem of
-//! lists with compare-exchange) cannot go unnoticed.
+//! The node's link is in the node. A push writes it and then, as the only store that others see,
+//! the head. A pop reads the link of the first node and stores it as head. Only sections of this
+//! unit change its head, and one that was interrupted begins again. So the node whose link was read
+//! is still the first one when the head is stored. A node that was popped and pushed in between
+//! (the ABA problem of lists with compare-exchange) cannot go unnoticed.
 //!
 //! # Invariants
 //! - **LL1 once** a node is in one list or with one owner.
@@ -18,12 +19,12 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// What is listed. Its link is used while it is in a list.
+/// A node of a list, with a value. Its link is used while it is in a list.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub struct Node<T> {
     link: u64,
-    /// What the caller keeps in it.
+    /// The value, which is the caller's.
     pub value: T,
 }
 

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub struct Word(AtomicU64);
 
 impl Word {
-    /// What it holds, which other threads may be changing.
+    /// Returns the value, which other threads may be changing.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -41,8 +41,9 @@ impl<'s> Local<'s> {
     /// The word at `first` in unit 0.
     ///
     /// # Safety
-    /// It is a word of an object of the space of `hot` that lives for `'s`, aligned to 8, zeroed when it was given out, and changed
-    /// only by values made by this function while it lives.
+    /// It is a word of an object of the space of `hot` that lives for `'s`, aligned to 8, and
+    /// zeroed when it was allocated. While the object lives, the word is changed only by values
+    /// made by this function.
     #[inline(always)]
     pub(super) const unsafe fn new(hot: &'s Hot, first: NonNull<u8>) -> Self {
         Self { at: hot.at, hot, first: first.cast() }

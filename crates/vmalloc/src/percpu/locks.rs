@@ -1,8 +1,10 @@
 //! The locks of counters and references: in the space, where a fork finds them.
 //!
-//! A counter may be anywhere, and moves; its lock is one of the sixteen of its space, by where its object is. So a fork can hold them,
-//! and a child finds none that another thread of the parent held. Whoever holds one takes no other lock and calls nobody back;
-//! those who share one wait for each other only where they would not come often: beyond a batch, for a sum, to kill.
+//! A counter may be anywhere, and moves; its lock is one of the sixteen of its space, by the
+//! address of its object. So a fork can hold them, and a child finds none that another thread of
+//! the parent held. A thread that holds one takes no other lock and makes no callback. Threads that
+//! share one wait for each other only where they would not come often: beyond a batch, for a sum,
+//! to kill.
 
 use crate::lock::Mutex;
 use va_percpu::Offset;
@@ -12,7 +14,7 @@ const LOCKS: usize = 16;
 /// The locks of a space.
 pub(super) struct Locks([Mutex<()>; LOCKS]);
 
-/// What a counter or a reference locks: a lock of its space, or one of its own in a model.
+/// The lock of a counter or a reference: a lock of its space, or one of its own in a model.
 pub(crate) trait Lock {
     /// Waits for it; it is held while what is returned lives.
     fn hold(&self) -> impl Sized;

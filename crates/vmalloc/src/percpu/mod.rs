@@ -45,10 +45,13 @@
 //! allocate if the library was loaded by `dlopen`.
 //!
 //! # fork
-//! The child has copies of all units and goes on with them; a fork holds the locks of spaces and of their counters and references, so
-//! that all of them can be used. It does not hold those of lists whose units are shared: one that another thread held at that moment
-//! stays held in the child, and who pushes or pops there waits for ever. So where there are no sections, or threads without a
-//! number of their own, a child that uses a list needs a fork at which none was in such a call.
+//! The child has copies of all units and goes on with them. A fork holds the locks of spaces and of
+//! their counters and references, so that all of them can be used. It does not hold those of lists
+//! whose units are shared. A lock that another thread held at that moment stays held in the child,
+//! and a push or pop there waits for ever.
+//!
+//! Units are shared where there are no sections, or threads without a number of their own. There a
+//! child that uses a list needs a fork at which no thread was in such a call.
 //!
 //! A program that unmaps the code of a section (`dlclose`) must end its threads first.
 //!
@@ -65,7 +68,7 @@ mod local;
 mod locks;
 #[cfg(all(test, loom))]
 pub(crate) mod model {
-    //! What loom looks at.
+    //! The items that loom explores.
     pub(crate) use super::counter::{Counter, Deltas};
     pub(crate) use super::locks::Lock;
     pub(crate) use super::reference::{Counted, RefMode, Units};

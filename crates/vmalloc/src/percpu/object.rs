@@ -1,9 +1,10 @@
-//! What has a copy in each unit: of a type, of a layout, or static.
+//! Objects with a copy in each unit: of a type, of a layout, or static.
 //!
 //! # Theory
-//! An object is at one distance from the beginning of its chunk in every unit, so a handle is the address in unit 0: unit `n` has
-//! its copy at `n` strides behind. Whoever asks for the current copy may be on another CPU when he uses it; so a copy is only ever
-//! shared (`T: Sync`), and what must not be torn apart is a section on a [`Word`].
+//! An object is at one distance from the beginning of its chunk in every unit, so a handle is the
+//! address in unit 0. Unit `n` has its copy at `n` strides behind. A thread that asks for the
+//! current copy may be on another CPU when it uses that. So a copy is only ever shared (`T: Sync`),
+//! and what must not be torn apart is a section on a [`Word`].
 //!
 //! What leads to a copy borrows the owner, whatever the life of the space: the space of the process never ends, its objects do.
 
@@ -25,9 +26,10 @@ use va_percpu::Offset;
 ///
 /// # Safety
 /// - They are.
-/// - A [`Word`] that is in one of its values is in all of them, at the same place. So it is in no variant of an enum, in no union and in
-///   nothing that may or may not be there (`Option`, `OnceLock`): [`View::local`] looks for it in one copy and runs sections on all.
-///   Structs and arrays of words and of other such types are so.
+/// - A [`Word`] that is in one of its values is in all of them, at the same place. So it is in no
+///   variant of an enum, in no union and in nothing that may or may not be there (`Option`,
+///   `OnceLock`). [`View::local`] looks for it in one copy and runs sections on all. Structs and
+///   arrays of words and of other such types are so.
 pub unsafe trait Zeroable: Send + Sync {}
 
 macro_rules! zeroable {
@@ -246,7 +248,7 @@ impl<T: Sync> PerCpu<'_, T> {
         self.view().local(field)
     }
 
-    /// Where it is in its space.
+    /// Returns its offset in its space.
     pub(super) fn offset(&self) -> Offset {
         self.offset
     }
@@ -301,7 +303,8 @@ impl<'s> PerCpuBox<'s> {
         Ok(Self { space, offset, first, layout })
     }
 
-    /// Where the bytes of a unit are, if there is such a unit; it counts as used from now on.
+    /// Returns the address of the bytes of a unit, if there is such a unit; it counts as used from
+    /// now on.
     pub fn as_ptr(&self, unit: u32) -> Option<NonNull<u8>> {
         if unit >= self.space.units() {
             return None;

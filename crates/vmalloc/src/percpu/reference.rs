@@ -9,9 +9,10 @@
 //!              '-- sections that saw gate = 0 have stored; those that begin now see 1
 //! ```
 //!
-//! The *bias* in the atomic count keeps it from 0 until the units are added. Adding to the atomic count is right in either mode, so
-//! a thread without a unit of its own does that, and so does everybody where there are no sections, or no way to end them: the
-//! counter is in atomic mode from the beginning then.
+//! The *bias* in the atomic count keeps it from 0 until the units are added. Adding to the atomic
+//! count is right in either mode, so a thread without a unit of its own does that. So does every
+//! thread where there are no sections, or no method to end them: the counter is in atomic mode from
+//! the beginning then.
 //!
 //! # Invariants
 //! - **RF1 sum** count + units is the number of references, plus the bias while the gate is open.
@@ -77,7 +78,7 @@ impl fmt::Display for RefError {
 
 impl core::error::Error for RefError {}
 
-/// How references are counted at first.
+/// The mode in which references are counted at first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RefMode {
     /// By unit, where that can be.

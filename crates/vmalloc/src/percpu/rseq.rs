@@ -1,9 +1,11 @@
-//! Restartable sequences: what a thread does to the unit of its CPU as if nobody could come between.
+//! Restartable sequences: operations on the unit of a thread's CPU as if no thread could come
+//! between.
 //!
 //! # Theory
-//! A section is some instructions of which the last one stores. Before it, the thread leaves the address of a description in its
-//! rseq area. If the kernel preempts or moves the thread, or sends it a signal, in between, it goes on at the abort handler, which
-//! begins the section again: so what was loaded is still true when it is stored, and no locked instruction is needed.
+//! A section is some instructions of which the last one stores. Before it, the thread leaves the
+//! address of a description in its rseq area. If the kernel preempts or moves the thread, or sends
+//! it a signal, in between, the thread goes on at the abort handler, which begins the section
+//! again. So what was loaded is still true when it is stored, and no locked instruction is needed.
 //!
 //! ```text
 //!   leave the description | id < 0 ? id >= mark ? | address = base + id * stride | load ... | store |
@@ -32,7 +34,7 @@ pub(super) fn restarts() -> u64 {
     RESTARTS.load(Ordering::Relaxed)
 }
 
-/// Where a thread finds its area, and which number in it counts.
+/// The address of a thread's area, and the number in it that counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
     /// From the thread pointer to the area.
@@ -41,7 +43,8 @@ pub(super) struct Area {
     pub(super) id: isize,
 }
 
-/// How a section ended. Numbered as sections say it, so that nothing is to be translated.
+/// The result of a section. The numbers are those that sections return, so that nothing is to be
+/// translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum State {
@@ -137,8 +140,9 @@ macro_rules! section {
 /// Adds to this unit's word.
 ///
 /// # Safety
-/// `base` is the word in unit 0 of an object that lives, in units that lie `STRIDE` apart, as many as `limit` can say; words of this
-/// kind are changed by sections on their own unit only, or while no thread is in one.
+/// `base` is the word in unit 0 of an object that lives. The units lie `STRIDE` apart, as many as
+/// `limit` can say. Words of this kind are changed by sections on their own unit only, or while no
+/// thread is in one.
 #[inline(always)]
 pub(super) unsafe fn add(at: Area, limit: &AtomicU32, base: *mut u64, amount: u64) -> State {
     // SAFETY: the word of a unit below the mark (RQ2), by this function's contract; one instruction changes it (RQ1), and the

@@ -1,7 +1,8 @@
-//! How far units are from each other, and why that is a constant.
+//! The distance between units, and the reason why it is a constant.
 //!
-//! A section finds its unit by a shift that is part of the instruction: one cycle less than a multiplication, and a register less,
-//! in a path of a few cycles. What a unit has more than is used costs addresses and nothing else: pages come when touched.
+//! A section finds its unit by a shift that is part of the instruction. That saves a cycle and a
+//! register against a multiplication, in a path of a few cycles. The part of a unit that is not
+//! used costs addresses and nothing else: pages come when touched.
 
 /// log2 of [`STRIDE`].
 pub(super) const STRIDE_SHIFT: usize = 18;

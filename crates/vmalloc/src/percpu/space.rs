@@ -16,15 +16,16 @@ use va_percpu::Offset;
 /// By what a thread finds its unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Index {
-    /// The concurrency id (`mm_cid`, Linux 6.3 and later): the threads of the process that run at a moment have small numbers, so that
-    /// a process of two threads uses two units on a machine of any size. Where there is none, the CPU.
+    /// The concurrency id (`mm_cid`, Linux 6.3 and later). The threads of the process that run at a
+    /// moment have small numbers, so a process of two threads uses two units on a machine of any
+    /// size. Where there is none, the CPU.
     #[default]
     ConcurrencyId,
     /// The CPU.
     Cpu,
 }
 
-/// What a space is to be like.
+/// The options of a space.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// By what a thread finds its unit.
@@ -35,10 +36,10 @@ pub struct Options {
     pub atomics_only: bool,
 }
 
-/// Where per-CPU objects come from.
+/// A space from which per-CPU objects are allocated.
 ///
-/// Addresses are reserved in chunks, a unit of 256 KiB for each possible CPU; memory comes when a CPU touches a page.
-/// What was freed is kept for the next object, until [`trim`](Self::trim).
+/// Addresses are reserved in chunks, a unit of 256 KiB for each possible CPU; memory comes when a
+/// CPU touches a page. Freed memory is cached for the next object, until [`trim`](Self::trim).
 pub struct Space {
     core: NonNull<Core<Linux>>,
 }
@@ -199,7 +200,8 @@ impl Space {
         (stats.live, stats.chunks)
     }
 
-    /// What the index counts, in bytes and pages of one unit. A page that it calls populated comes when a CPU touches it.
+    /// Returns the counts of the index, in bytes and pages of one unit. A page that it calls
+    /// populated comes when a CPU touches it.
     ///
     /// # Locks
     /// The space's. Cost: chunks, and slabs with room.

@@ -1,4 +1,4 @@
-//! What a refusal leaves behind, seen from inside.
+//! The state after a failure, seen from inside.
 
 use super::core::Core;
 use super::hot::Hot;

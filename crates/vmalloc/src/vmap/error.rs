@@ -18,18 +18,18 @@ pub enum VmapError {
     BadFrame {
         /// Its number.
         frame: usize,
-        /// How many there are.
+        /// The number of frames that there are.
         frames: usize,
     },
     /// A frame of other [`Mappings`](super::Mappings).
     OtherMappings,
     /// Bytes past the end.
     OutOfBounds {
-        /// Where the first is.
+        /// The offset of the first.
         offset: usize,
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
-        /// How many there are.
+        /// The bytes that there are.
         len: usize,
     },
     /// It may only be read.
@@ -46,9 +46,9 @@ pub enum VmapError {
     },
     /// The process would have too many mappings.
     TooManyMappings {
-        /// How many there would be here.
+        /// The mappings that there would be here.
         wanted: u64,
-        /// How many there may be here: a quarter of `vm.max_map_count`.
+        /// The mappings that there may be here: a quarter of `vm.max_map_count`.
         limit: u64,
     },
     /// No memory for records.
@@ -91,7 +91,7 @@ impl fmt::Display for VmapError {
 impl core::error::Error for VmapError {}
 
 impl VmapError {
-    /// What the map said of a request for `pages` pages.
+    /// Converts an error of the map, for a request for `pages` pages.
     pub(super) fn of(error: MapError, pages: u64) -> Self {
         match error {
             MapError::BadRequest(_) if pages == 0 => Self::Nothing,

@@ -22,7 +22,7 @@ pub struct Frames<'m> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'f> {
     pub(super) number: u64,
-    /// Where the [`Mappings`](super::Mappings) are whose file has it.
+    /// The address of the [`Mappings`](super::Mappings) whose file has it.
     pub(super) home: usize,
     of: PhantomData<&'f ()>,
 }
@@ -33,7 +33,7 @@ impl<'m> Frames<'m> {
         Ok(Self { core, first, count: count as u64 })
     }
 
-    /// How many.
+    /// Returns the number of frames.
     #[expect(clippy::len_without_is_empty, reason = "there is always one at least")]
     pub fn len(&self) -> usize {
         self.count as usize

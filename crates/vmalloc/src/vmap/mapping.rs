@@ -1,10 +1,12 @@
 //! A view of frames, contiguous in addresses.
 //!
 //! # Theory
-//! The same frame may be at two addresses of one view, in two views, and written to by the system meanwhile. So there is no
-//! `&[u8]` and no `&mut [u8]` of a view: two such references could be to the same bytes, and what the one says does not change, the other
-//! changes. What there is: copies in and out, and the bytes as atomic words, which may be shared. All of this goes by words of
-//! eight bytes, since atomics of different sizes over the same bytes are not for threads to share either.
+//! The same frame may be at two addresses of one view, in two views, and written to by the system
+//! meanwhile. So there is no `&[u8]` and no `&mut [u8]` of a view. Two such references could be to
+//! the same bytes: one states that the bytes do not change, and the other changes them. Instead
+//! there are copies in and out, and the bytes as atomic words, which may be shared. All of this
+//! goes by words of eight bytes, since atomics of different sizes over the same bytes are not for
+//! threads to share either.
 
 use super::error::VmapError;
 use super::os::Linux;

@@ -1,8 +1,10 @@
 //! Chosen pages, mapped one behind the other.
 //!
 //! # Theory
-//! [`Frames`] are pages of a memory file, which are nowhere at first. A [`Mapping`] shows some of them, in any order, a frame as often as
-//! one likes, in the address range of [`Mappings`]: a ring buffer whose end is its beginning, a view of scattered pages as one piece.
+//! [`Frames`] are pages of a memory file, which are nowhere at first. A [`Mapping`] shows some of
+//! them, in any order, a frame as often as the caller likes, in the address range of [`Mappings`].
+//! Examples are a ring buffer whose end is its beginning, and a view of scattered pages as one
+//! range.
 //!
 //! ```
 //! use vmalloc::{Mappings, Protection};
@@ -34,10 +36,12 @@
 //! All frames are of one file, so frames of different [`Frames`] may be in one view, and the mappings that the system has are known
 //! exactly. There may be a quarter of those that the process may have (`vm.max_map_count`); one more is a typed error.
 //!
-//! **fork**: frames are shared memory. A child sees what was mapped, as the parent goes on to see it, and must not make or end
-//! anything here: what it tries is [`VmapError::OtherProcess`], and what it drops stays. It is told nothing either: all counts are
-//! 0, no mapping is listed, and [`Mappings::vread`] reads nothing. So it takes no lock, which another thread may have had. What it wants
-//! of its own, it makes by [`Mappings::new`].
+//! **fork**: frames are shared memory. A child sees what was mapped, as the parent goes on to see
+//! it, and must not make or end anything here. A call that tries fails with
+//! [`VmapError::OtherProcess`], and what the child drops stays. Nothing is reported to it either:
+//! all counts are 0, no mapping is listed, and [`Mappings::vread`] reads nothing. So it takes no
+//! lock, which another thread may have had. What it wants of its own, it makes by
+//! [`Mappings::new`].
 //!
 //! The memory file is a descriptor that is kept. Whoever closes it ends what can be made here, and whoever opens another file by its number
 //! has that one changed: it must be left open.
@@ -91,7 +95,7 @@ const NUMBERS: u64 = (1 << 40) / PAGE_BYTES as u64;
 /// Pages by which the file grows at least.
 const FILE_STEP: u64 = 64;
 
-/// What may be done with what is mapped.
+/// The access that a mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Protection {
     /// It may be read.
@@ -139,7 +143,7 @@ pub(super) struct Core<V: MapOs> {
     base: Base<V>,
 }
 
-/// What the rest stands on.
+/// The system and the table on which the rest stands.
 struct Base<V: MapOs>(Ground<V>);
 
 impl<V: MapOs> Base<V> {
@@ -199,7 +203,7 @@ impl<V: MapOs> Core<V> {
         self.base.0.table
     }
 
-    /// What tells it from others while it lives.
+    /// Returns a number that differs from that of all others while it lives.
     fn home(&self) -> usize {
         (&raw const *self.base.0.table).addr()
     }
@@ -348,7 +352,7 @@ fn free_numbers<V: MapOs>(free: &mut BTreeIndex<Ground<V>>, first: u64, end: u64
     }
 }
 
-/// Where frames come from, and where they are mapped.
+/// The source of frames, and the address range in which they are mapped.
 pub struct Mappings(Core<Linux>);
 
 /// Counts. Each number was true at a moment of its own.
@@ -363,7 +367,7 @@ pub struct MappingStats {
     pub stale_bytes: usize,
     /// Mappings that the system has in the range.
     pub system_mappings: u64,
-    /// How many there may be.
+    /// The mappings that there may be.
     pub system_mappings_max: u64,
     /// Calls of the system that unmapped, ever.
     pub flush_calls: u64,
@@ -497,11 +501,12 @@ impl Mappings {
         }
     }
 
-    /// Every mapping in address order, a line each, as `/proc/vmallocinfo` has them: range with its guard page, bytes, who asked, pages
-    /// and `vmap`; or `vm_map_ram` for a block that small ones are cut from. Nothing in a child of a fork.
+    /// Returns every mapping in address order, a line each, as `/proc/vmallocinfo` has them: range
+    /// with its guard page, bytes, caller, pages and `vmap`. A block that small mappings are cut
+    /// from has `vm_map_ram` instead. Nothing in a child of a fork.
     ///
-    /// Who asked is a place in the source, whose name is read here: a library that called must not have been unloaded while what it
-    /// mapped is there.
+    /// The caller is a place in the source, whose name is read here: a library that called must not
+    /// have been unloaded while what it mapped is there.
     pub fn vmallocinfo(&self) -> impl fmt::Display + '_ {
         struct Info<'a>(&'a Mappings);
         impl fmt::Display for Info<'_> {

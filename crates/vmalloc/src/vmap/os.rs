@@ -30,7 +30,7 @@ pub enum VmapCall {
     Copy,
 }
 
-/// What is asked of the system. Every span is whole pages.
+/// The calls of the system that mappings need. Every span is whole pages.
 pub(crate) trait MapOs: Send + Sync + 'static {
     /// Reserves addresses behind which nothing is.
     fn reserve(&self, bytes: usize) -> Result<usize, Errno>;

@@ -32,7 +32,7 @@ impl Shim {
         self.0.left[call as usize].store(granted, Ordering::Relaxed);
     }
 
-    /// What it says when it refuses, from now on.
+    /// Sets the error of the calls that fail from now on.
     pub(super) fn refuse_with(&self, errno: Errno) {
         self.0.errno.store(errno.0, Ordering::Relaxed);
     }

@@ -1,17 +1,19 @@
 //! A page table made of `mmap`: which frame is mapped at which page of a reserved range, and what waits to be unmapped.
 //!
 //! # Theory
-//! A word for each page of the range says what the kernel has there. A page that is unmapped is **stale** first: its mapping stays,
-//! and nobody gets its address again, until a flush maps nothing over it, by one call for all stale pages that have nothing live
-//! between them. That call is the flush of the space above.
+//! A word for each page of the range says what the kernel has there. A page that is unmapped is
+//! **stale** first: its mapping stays, and no caller gets its address again, until a flush maps
+//! nothing over it. A flush is one call for all stale pages that have nothing live between them.
+//! That call is the flush of the space above.
 //!
 //! ```text
 //!   words     7 8 9 . 2 s s . s s s . 4 5     numbers: frames;  s: stale;  .: nothing
 //!   kernel    |===|.|=|===|.|=====|.|==|
 //!   a flush             |---------|           one call
 //! ```
-//! Each run of frames that follow each other is one mapping of the kernel, of which a process may have `vm.max_map_count`; the
-//! words tell their number exactly, and a quarter of what there may be is not exceeded.
+//! Each run of frames that follow each other is one mapping of the kernel, of which a process may
+//! have `vm.max_map_count`. The words tell the number of the table's mappings exactly. It does not
+//! exceed a quarter of what there may be.
 //!
 //! # Invariants
 //! - **VW1 words** a word says what the kernel has at its page.
@@ -45,7 +47,7 @@ const FRAME_AT: u32 = 8;
 /// Of a mapping that may be written to; of others it is 0.
 pub(super) const WRITE: Protection = Protection(WRITABLE as u32);
 
-/// What is wrong with making a table, by call.
+/// The call that failed when a table was made, and its error.
 pub(super) type Refused = (VmapCall, Errno);
 
 pub(super) struct Table<V: MapOs> {
@@ -66,7 +68,7 @@ pub(super) struct Table<V: MapOs> {
 }
 
 struct Mappings {
-    /// What the kernel has in the range: VW2.
+    /// The number of mappings that the kernel has in the range: VW2.
     count: u64,
     /// Pages among which all stale ones are.
     stale: Range<u64>,
@@ -76,7 +78,7 @@ struct Mappings {
     calls: u64,
 }
 
-/// What a table tells of itself.
+/// The counts that a table reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     pub(super) count: u64,

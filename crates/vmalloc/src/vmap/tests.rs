@@ -325,7 +325,8 @@ fn a_child_sees_what_was_mapped_and_changes_nothing() {
     assert_eq!(&seen, b"parent", "the child's drop punched no hole");
 }
 
-/// What a child is told of its parent's mappings, of which one is at an address: nothing, and no lock is taken for it.
+/// Returns whether a child reads nothing of its parent's mappings, of which one is at an address.
+/// Takes no lock for it.
 fn nothing_is_told(mappings: &Mappings, at: *const u8) -> bool {
     let mut to = [7; 6];
     let read = mappings.vread(at, &mut to);

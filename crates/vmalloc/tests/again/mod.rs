@@ -8,10 +8,10 @@ use vmalloc::Vmalloc;
 
 /// Tells the child what it is to do.
 const ROLE: &str = "VMALLOC_TEST_ROLE";
-/// What a child writes before what its parent is to read.
+/// The text that a child writes before what its parent is to read.
 const MARK: &str = "said: ";
 
-/// What this process is to do, if a test started it.
+/// Returns the role of this process, if a test started it.
 pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
@@ -51,8 +51,8 @@ fn read(area: NonNull<u8>, at: usize) -> u8 {
     unsafe { place.read() }
 }
 
-/// Allocates, grows, shrinks, and frees in many sizes, and gives everything back now and then; a sum of all bytes that it read, which
-/// depends on the seed and on nothing else.
+/// Allocates, grows, shrinks, and frees in many sizes, and trims the memory now and then. Returns a
+/// sum of all bytes that it read, which depends on the seed and on nothing else.
 pub(crate) fn work(memory: &Vmalloc, steps: u64, seed: u64) -> u64 {
     let layout = |bytes: usize| Layout::from_size_align(bytes, 1).unwrap();
     let mut areas: [Option<(NonNull<u8>, usize, u8)>; 12] = [None; 12];
