@@ -6,8 +6,9 @@
 //!   |= rw =|      |== rw ==|  |= rw =|       |===== rw =====|               |
 //!          ^               ^         ^ frontiers            ^ words and pages advance together, in steps
 //! ```
-//! A sixteenth is for what is smaller than 64 KiB (half of it with `HugePages::System`, where that is 4 MiB), the rest for larger areas, on
-//! huge pages where that is wanted: the advice, if any, is given once, for the whole zone, before there is a page in it. Which zone a page is in is one comparison.
+//! The small zone has a sixteenth of the pages, for areas below 64 KiB; with `HugePages::System` it has half of them,
+//! for areas below 4 MiB. The rest is for larger areas, on huge pages where these are wanted. The advice for huge
+//! pages, if any, is given once, for the whole zone, before it has a page. One comparison tells the zone of a page.
 //!
 //! A mapping for each allocation costs microseconds and stops all threads that map; a protection for each splits mappings
 //! until the process has no more of them. Here one `mprotect` a step of 2 to 64 MiB moves the frontier, below which
@@ -15,11 +16,10 @@
 //! overcommit is refused (mode 2), only what is below the frontier is charged; `mlockall` populates no more than that.
 //!
 //! # Invariants
-//! - **AR1 frontier** pages of a zone below its frontier, and their words, are readable and writable, clean pages of an arena that was shut excepted;
-//!   it never moves back.
-//! - **AR2 sole** whoever holds a [`Run`] has its pages to himself: they are below the frontier, and no other run, cached
+//! - **AR1 frontier** pages of a zone below its frontier, and their words, are readable and writable, except clean
+//!   pages of an arena that was shut; the frontier never moves back.
+//! - **AR2 sole** the holder of a [`Run`] has its pages alone. They are below the frontier, and no other run, cached
 //!   item, dirty run or live area has any of them.
-//!
 //! # Locking
 //! A frontier is moved under the lock of its zone and read without one.
 //! # Source
@@ -35,13 +35,13 @@ use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::VaRange;
 
-/// What is tried, the largest first.
+/// The sizes of an arena that are tried, as powers of two of bytes, the largest first.
 const LADDER_LOG2: [u32; 9] = [40, 38, 36, 34, 32, 30, 28, 26, 25];
 /// Pages of the largest.
 pub(crate) const PAGES_MOST: u64 = (1u64 << LADDER_LOG2[0]) / PAGE_BYTES as u64;
 /// Bytes of the smallest.
 const LEAST_BYTES: usize = 1 << LADDER_LOG2[LADDER_LOG2.len() - 1];
-/// Where the pages begin is a multiple of this: a huge page.
+/// The alignment of the first page: a huge page.
 const BASE_ALIGN: usize = 2 << 20;
 /// Pages by which the frontier moves at least and, unless more is asked for, at most.
 const STEP_PAGES_MIN: u64 = 512;
@@ -146,7 +146,7 @@ pub(crate) struct Arena<O: Os> {
     // Atomic; moved under the locks of the zones.
     /// Pages of each zone below its frontier.
     committed: [AtomicU64; ZONES],
-    /// What is above the frontiers was given back: they move no more. Written under the locks of all zones.
+    /// The frontiers move no more: the addresses above them are released. Written under the locks of all zones.
     closed: AtomicBool,
     /// Clean pages may have no access: whoever takes some asks for it. Each zone's under its lock.
     shut: AtomicBool,
@@ -345,7 +345,7 @@ impl<O: Os> Arena<O> {
         unsafe { AtomicU64::from_ptr(place) }.store(word.bits(), Ordering::Release);
     }
 
-    /// What is said of a page.
+    /// Returns the word of a page; all zeros where there is none.
     pub(crate) fn get(&self, page: u64) -> Word {
         // Acquire pairs with `put`.
         self.word(page).map_or(Word::from_bits(0), |place| Word::from_bits(place.load(Ordering::Acquire)))

@@ -16,7 +16,7 @@ pub enum CreateError {
     },
     /// The system refused.
     Refused {
-        /// What was asked.
+        /// The call that failed.
         call: Call,
         /// Its answer.
         errno: Errno,
@@ -58,7 +58,7 @@ pub enum AllocError {
     },
     /// The system refused.
     Refused {
-        /// What was asked.
+        /// The call that failed.
         call: Call,
         /// Its answer.
         errno: Errno,
@@ -131,7 +131,7 @@ pub enum FreeError {
     AlreadyFree {
         /// The address.
         address: usize,
-        /// What it had, as whole pages.
+        /// The bytes of its pages.
         bytes: usize,
     },
 }

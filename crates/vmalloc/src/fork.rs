@@ -1,4 +1,4 @@
-//! What a fork does to allocators.
+//! Fork handlers: they take the locks of all allocators before a fork, and release them after it.
 //!
 //! # Theory
 //! A child has one thread and a copy of all memory, locks as they were at that moment. So before a fork, libc calls us to take
@@ -11,12 +11,14 @@
 //! all locks are held, by the thread that holds them: it must not allocate here, or it waits for itself.
 //! To let it pass, everybody who takes a lock would have to ask who forks.
 //!
-//! The handlers are registered once, before the first allocator is made. A child whose parent was in the midst of registering
-//! cannot know whether it had been done, so they may be registered twice there; the second call of a pair finds that the thread
-//! has the locks, or that nobody has.
+//! The handlers are registered once, before the first allocator is made. A child whose parent was
+//! in the midst of registering cannot know whether it had been done. So the handlers may be
+//! registered twice there. The second call of a pair finds that the thread has the locks, or that
+//! no thread has.
 //!
-//! **Streams.** A thread that reads a line has its stream and asks for memory; one that flushes all streams has their list and waits for
-//! that stream; fork asks for the list. So the list comes before our locks here, as in glibc, which takes its own behind it.
+//! **Streams.** A thread that reads a line holds its stream and asks for memory. A thread that
+//! flushes all streams holds their list and waits for that stream. A fork asks for the list. So the
+//! list comes before our locks here, as in glibc, which takes its own behind it.
 //!
 //! **Handlers of signals** may fork while the thread that they interrupted is in the midst of a call. With one thread no lock is
 //! taken: whatever that one holds it goes on with, in the child, too. With more, those that it holds are left to it, and for the others
@@ -35,7 +37,7 @@ use core::ffi::{CStr, c_void};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// What has locks to be held during a fork.
+/// A holder of locks that are held during a fork.
 pub(crate) trait Hold {
     /// Tells whether the calling thread has one of the locks.
     fn is_mine(&self) -> bool;
@@ -57,7 +59,7 @@ pub(crate) trait Hold {
     unsafe fn release(&self);
 }
 
-/// What libc has for forks, if it has it: looked up when the handlers are registered.
+/// The symbols of libc for forks, if it has them: looked up when the handlers are registered.
 struct Libc {
     /// A byte that is not 0 while there is one thread.
     alone: AtomicPtr<c_void>,

@@ -1,10 +1,11 @@
 //! A global allocator by the kernel's rule: small things elsewhere, large things here.
 //!
 //! # Theory
-//! The kernel's `kvmalloc` asks the slab allocator first and falls back to `vmalloc` where it has no contiguous pages, so
-//! that callers of any size have one function, and `kvfree` tells by the address whose memory it is. Here the boundary is a
-//! size, 64 KiB unless said otherwise, and the fallback goes the other way: where no large memory is to be had here (no
-//! address space, a refused frontier), the other allocator is asked. The address tells whose memory it is, in both.
+//! The kernel's `kvmalloc` asks the slab allocator first and falls back to `vmalloc` where that has
+//! no contiguous pages. So callers of any size have one function, and `kvfree` tells the allocator
+//! by the address. Here the boundary is a size, 64 KiB by default, and the fallback goes the other
+//! way. Where no large memory can be allocated here (no address space, a frontier that does not
+//! move), the other allocator is asked. The address tells the allocator in both.
 //!
 //! No other allocator is ever asked for a record, so none is entered twice.
 //! # Source

@@ -1,7 +1,8 @@
 //! Large memory for a process, as the Linux kernel has `vmalloc` for its own.
 //!
-//! Address space is reserved once, memory in it is kept between uses, and in most cases neither an allocation nor a free makes
-//! a system call: no `mmap`, `munmap` or `mprotect` for each, no page faults for what was used before.
+//! Address space is reserved once, and memory in it is cached between uses. In most cases neither
+//! an allocation nor a free makes a system call. There is no `mmap`, `munmap` or `mprotect` for
+//! each, and no page fault for memory that was used before.
 //!
 //! ```
 //! use std::alloc::Layout;
@@ -52,31 +53,39 @@
 //!   `HugePages::System` for programs as they are.
 //! - **Guards**, where asked for: a page behind every area that nobody may touch. A million of them make a handful of mappings (Linux
 //!   6.13); before that there are an eighth of `vm.max_map_count`, and areas beyond have none.
-//! - **Hardened**, where asked for: a byte past the end faults if the alignment lets the area end with its page, and else aborts at the
-//!   free; freed memory cannot be read, by anybody, and faults until others get its addresses, which is after 1 GiB of frees or
-//!   16,384 of them; areas are zeros; a small one is at one of 2^21.6 places or more; bad and double frees abort with what is known of the address.
-//!   A child of a fork leaves behind what other threads had in hand. Made under
-//!   `mlockall(MCL_FUTURE)`, it has walls by protection; `MCL_CURRENT` without `MCL_ONFAULT`, later, would populate its whole window.
+//! - **Hardened**, where asked for: a byte past the end faults if the alignment lets the area end
+//!   with its page, and else aborts at the free. Freed memory cannot be read by any caller. It
+//!   faults until others get its addresses, which is after 1 GiB of frees or 16,384 of them. Areas
+//!   are zeros. A small area is at one of 2^21.6 places or more. Bad and double frees abort with a
+//!   diagnosis of the address. A child of a fork leaves behind what other threads were using in
+//!   calls at that moment. An allocator that is made under `mlockall(MCL_FUTURE)` has walls by
+//!   protection; `MCL_CURRENT` without `MCL_ONFAULT`, later, would populate its whole window.
 //! - **Records** never come from the global allocator, which this may be. No thread-local variable has a destructor: threads
 //!   may come and go, and free what others allocated.
-//! - **Growth**: in place where what is above is free; else the pages move to where there is room for twice as much, by
-//!   `UFFDIO_MOVE` or `mremap`; what is below 2 MiB, and the last 2 MiB of what is larger, is copied. [`Stats`] tells how often each was.
-//! - **fork**: the child allocates and frees, whatever other threads were doing; what those had in hand at that moment stays
-//!   theirs, as their areas do. Each process has its own copy of an area. `vfork`, `clone` and `_Fork`, which tell nobody, must be
-//!   followed by `exec` or the end. What is kept beyond a megabyte goes back before a fork, which would share it. A handler of a signal may
-//!   fork in the midst of a call of its thread, and the list of libc's streams is held with our locks. While a fork is prepared all locks are held, so a handler of `pthread_atfork` that was registered
-//!   before the first allocator was made, and so is called after ours, must neither allocate from one nor free to it: it would wait for
-//!   its own thread. With [`Kv`] that is what has [`LARGE_BYTES`] or more. Handlers registered later may.
+//! - **Growth**: in place where the addresses above are free; else the pages move to where twice as
+//!   much fits, by `UFFDIO_MOVE` or `mremap`. What is below 2 MiB, and the last 2 MiB of what is
+//!   larger, is copied. [`Stats`] counts each of these.
+//! - **fork**: the child allocates and frees, whatever other threads were doing. What those had in
+//!   hand at that moment stays theirs, as their areas do. Each process has its own copy of an area.
+//!   `vfork`, `clone` and `_Fork`, which call no handlers, must be followed by `exec` or the end.
+//!   Cached memory beyond a megabyte is released before a fork, which would share it. A handler of
+//!   a signal may fork in the midst of a call of its thread, and the list of libc's streams is held
+//!   with our locks. While a fork is prepared all locks are held. A handler of `pthread_atfork`
+//!   that was registered before the first allocator was made is called after ours. It must neither
+//!   allocate from one nor free to it: it would wait for its own thread. With [`Kv`] that is memory
+//!   of [`LARGE_BYTES`] or more. Handlers registered later may.
 //! - **Signals**: a handler may call [`Vmalloc::contains`], [`Vmalloc::usable_bytes`] and [`Vmalloc::requested_bytes`], which
 //!   take no lock, and must not allocate or free.
-//! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit. Where overcommit is refused (mode 2), and for
-//!   `RLIMIT_DATA`, only what is below the frontier is charged, in steps of 2 MiB or more where those are granted; a refusal is
-//!   an error, after which all that there is serves on. A control group is charged for live memory and what is kept, so the
-//!   budget belongs well below its limit. `mlockall` populates what is below the frontier; what is locked is given back all the same
-//!   (Linux 5.18).
-//! - **Kernels and profiles** that lack or deny `userfaultfd`, `process_madvise`, `rseq`, guards, huge pages or `mremap` are found out
-//!   at the first call; then others do the work, with the same results. The userfaultfd that is kept may be
-//!   closed by anybody, and the file that has its number then is left alone; the memory file of [`Mappings`] must stay open.
+//! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit. Where overcommit is
+//!   denied (mode 2), and for `RLIMIT_DATA`, only memory below the frontier is charged, in steps of
+//!   2 MiB or more where those are granted. A step that fails is an error, after which all existing
+//!   memory serves on. A control group is charged for live and cached memory, so the budget belongs
+//!   well below its limit. `mlockall` populates the memory below the frontier; locked memory is
+//!   released all the same (Linux 5.18).
+//! - **Kernels and profiles** that lack or deny `userfaultfd`, `process_madvise`, `rseq`, guards,
+//!   huge pages or `mremap` are detected at the first call. Then other calls do the work, with the
+//!   same results. The program may close the userfaultfd that is kept open, and the file that has
+//!   its number then is left alone. The memory file of [`Mappings`] must stay open.
 //!
 //! Linux 5.10 and later, with addresses of 64 bits. On x86-64 with glibc 2.35 and later, the CPU is read without a call.
 

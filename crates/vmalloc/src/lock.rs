@@ -36,7 +36,7 @@ fn me() -> u32 {
     ((thread_name() >> 6) as u32 & u32::MAX >> 1).max(1) << 1
 }
 
-/// How often and how long a fork waits for a lock whose holder may be waiting for it.
+/// Waits of a fork for a lock whose holder may be waiting for it, and the time of each.
 const PATIENCE: u32 = 100;
 const PATIENCE_NANOS: u64 = 1_000_000;
 

@@ -8,26 +8,28 @@
 //!   magazine of CPU 3    set(16 pages)   | 16 | 16 |    |    |    |    |    |    |     newest last, taken first
 //!                        set(17 pages)   | 17 |401 | 17 |    |    |    |    |    |     sets are shared by hash
 //! ```
-//! In front of the sets are two places for what was freed last, one for a small item and one for a big one, each a word that
-//! changes by compare-exchange: a pair in steady use takes no lock. What was there goes to its set when another comes.
+//! In front of the sets are two places for the items freed last, one for a small item and one for a
+//! big one. Each is a word that changes by compare-exchange: a pair in steady use takes no lock.
+//! When another item comes, the one that was there goes to its set.
 //!
 //! A thread may move to another CPU after it read the number: then it uses the other one's magazine, which is as good. Threads
 //! that meet at the lock of the sets park.
 //!
-//! Small items are bounded for each magazine and for all together, big ones for all together, so that one of
-//! 64 MiB can be kept and a hundred CPUs do not keep one each. A place has **credit**: pages that it took
-//! from the budget once and keeps, so that a pair does not touch what all CPUs share. What small items take
-//! of it, places and sets, is taken in steps for the same reason. Whoever finds the budget of big ones used
-//! up takes the credit of empty places. What finds no room pushes out what is there, first the oldest of its
-//! set; a small one of 64 KiB or more goes itself if the magazine would be large beside the heap: what is
-//! kept as it is does not merge, and who asks for other sizes needs more memory.
+//! Small items are bounded for each magazine and for all together, big ones for all together. So
+//! one of 64 MiB can be cached, and a hundred CPUs do not cache one each. A place has **credit**:
+//! pages that it reserved from the budget once and keeps, so that a pair does not touch a line that
+//! all CPUs share. The pages of small items, in places and sets, are reserved in steps for the same
+//! reason. A caller that finds the budget of big ones used up takes the credit of empty places. An
+//! item that finds no room pushes out others, first the oldest of its set. A small one of 64 KiB or
+//! more goes itself if the magazine would be large beside the heap. Cached items do not merge, and
+//! a caller that asks for other sizes needs more memory.
 //!
 //! # Invariants
-//! - **MZ1 bounded** the sets of a magazine have at most [`SMALL_PAGES_MAX`] pages in small items, and its
-//!   place one such item more; what all have in sets, and the credit of all places, is no more than the
-//!   budget of its kind. (An item that comes in the very moment in which its place loses the credit stays
-//!   until the next one comes.)
-//! - **MZ2 counted** the pages that a shelf of sets tells are those of its items.
+//! - **MZ1 bounded** the sets of a magazine have at most [`SMALL_PAGES_MAX`] pages in small items,
+//!   and its place one such item more. The items in all sets, and the credit of all places, are no
+//!   more than the budget of their kind. (An item that comes in the very moment in which its place
+//!   loses the credit stays until the next one comes.)
+//! - **MZ2 counted** the pages that a shelf of sets records are those of its items.
 //!
 //! # Source
 //! Bonwick and Adams, "Magazines and Vmem", 2001; Linux has the pools of `vmap_node` (`mm/vmalloc.c`, 6.9).
@@ -54,8 +56,9 @@ const CLOCK_TAKES: u64 = 128;
 const CLOCK_PUSHES: u64 = 8;
 /// Runs pushed out from which no more are, to make room.
 const ROOM_MAX: usize = 14;
-/// Runs that one call pushes out at most: those that make room, first for the run that came and then for the one that was in its
-/// place; half of the latter's set, which is not asked how many there are; and the two themselves.
+/// Runs that one call pushes out at most. Some make room, first for the run that came and then for
+/// the one that was in its place. Half of the latter's set may go, whatever their number, and the
+/// two themselves.
 const OUT_MAX: usize = ROOM_MAX + WAYS / 2 + 2;
 
 /// A freed area: its first page above, its pages below.
@@ -82,7 +85,7 @@ fn set_of(pages: u64) -> usize {
     (pages.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SETS.ilog2())) as usize
 }
 
-/// What one CPU keeps.
+/// The cache of one CPU.
 #[repr(align(128))]
 pub(crate) struct Magazine {
     // Atomic, each alone.
@@ -121,7 +124,7 @@ struct Shelf {
 // SAFETY: a free lock and numbers, all of which may be 0.
 unsafe impl Zeroed for Magazine {}
 
-/// What items of all magazines may have together, small ones and big ones.
+/// The budgets of all magazines together, for small items and big ones.
 pub(crate) struct Big {
     max: u64,
     pages: AtomicU64,
@@ -251,7 +254,7 @@ impl Kinds {
     }
 }
 
-/// What a magazine holds.
+/// The contents of a magazine, counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Held {
     pub(crate) pages: u64,

@@ -1,7 +1,8 @@
-//! What there is, told to the recorder of the crate `metrics`.
+//! Statistics for the recorder of the crate `metrics`.
 //!
-//! Whoever keeps numbers of a process installs a recorder; an allocator tells it its own when it is asked to, as often as
-//! one likes. No lock of the allocator is held while the recorder runs, so it may allocate here.
+//! A program that records metrics installs a recorder; an allocator publishes its own numbers there
+//! when it is asked to, any number of times. No lock of the allocator is held while the recorder
+//! runs, so it may allocate here.
 
 use crate::heap::Stats;
 use crate::vmalloc::Vmalloc;
@@ -9,9 +10,10 @@ use crate::vmap::{MappingStats, Mappings};
 use ::metrics::{counter, gauge};
 
 impl Vmalloc {
-    /// Tells the recorder of the process, or of this thread, what [`stats`](Self::stats) says: gauges for what there is, in bytes
-    /// but for `vmalloc_moved_areas`, `vmalloc_guards` and `vmalloc_quarantined_areas`; counters for what ever happened. The label `allocator`
-    /// is `name`.
+    /// Publishes [`stats`](Self::stats) to the recorder of the process, or of this thread. Current
+    /// values are gauges, in bytes but for `vmalloc_moved_areas`, `vmalloc_guards` and
+    /// `vmalloc_quarantined_areas`. Counts of all that ever happened are counters. The label
+    /// `allocator` is `name`.
     ///
     /// Cost: every lock of the allocator once, and what the recorder costs.
     pub fn publish_metrics(&self, name: &'static str) {

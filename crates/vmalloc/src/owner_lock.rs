@@ -12,10 +12,11 @@
 //! If the owner's load came before the barrier, its store is seen after it; if it came later, it sees `ASKS`, takes `active` back and
 //! waits.
 //!
-//! A system that denies `membarrier` leaves the lock as it begins, without `LIGHT`: then the owner executes a fence of its
-//! own. The first owner of the process asks whether the call is there; every lock becomes light at its first section, by
-//! that answer, and its owner pays nothing for the choice later. A new lock is all zeros, so a table that has one is memory
-//! that is zeroed, and nothing is copied into it.
+//! On a system that denies `membarrier` the lock stays as it begins, without `LIGHT`: the owner
+//! executes a fence of its own. The first owner of the process asks whether the call is there. By
+//! that answer every lock becomes light at its first section, and its owner pays nothing for the
+//! choice later. A new lock is all zeros, so a table that has one is memory that is zeroed, and
+//! nothing is copied into it.
 //!
 //! # Source
 //! D. Dice, H. Huang, M. Yang, "Asymmetric Dekker synchronization"; Linux `kernel/sched/membarrier.c`.
@@ -41,8 +42,9 @@ const SPINS: u32 = 100;
 
 /// A lock of a cache that has one owner: [`va_base::Machine::OwnerLock`] of a process.
 ///
-/// `lock` is for the owner, one thread at a time; every other caller uses `try_lock`, which runs a system call and fails if the owner
-/// does not leave its section soon, or if another thread is at it.
+/// `lock` is for the owner, one thread at a time. Every other caller uses `try_lock`, which makes a
+/// system call. It fails if the owner does not leave its section soon, or if another thread is at
+/// it.
 pub struct OwnerLock {
     /// Written by the owner alone.
     active: AtomicU8,

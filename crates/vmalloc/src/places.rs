@@ -1,4 +1,4 @@
-//! How the spaces of a process work, which say where areas are.
+//! The configuration of a process's spaces, which allocate the addresses of areas.
 
 use va_base::{Machine, Pages, Platform};
 use va_space::Config;

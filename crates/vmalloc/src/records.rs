@@ -61,7 +61,7 @@ macro_rules! write_empty {
 }
 pub(crate) use write_empty;
 
-/// Where all records of an allocator are.
+/// The memory of all records of an allocator.
 pub(crate) struct Home<O: Os> {
     // Constant after `new`.
     os: O,
@@ -72,7 +72,7 @@ pub(crate) struct Home<O: Os> {
 }
 
 struct Chunks {
-    /// What is left of the newest chunk.
+    /// The rest of the newest chunk.
     at: usize,
     end: usize,
     /// The newest chunk, whose header leads to the one before.

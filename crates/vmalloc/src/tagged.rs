@@ -1,23 +1,25 @@
-//! Who allocated what: a heap beside which a word for each page says who had it last.
+//! Tags: a heap beside which a word for each page tells the last caller that allocated it.
 //!
 //! # Theory
-//! The words are written when an area is given out and read when areas are listed, nowhere else; whoever has a heap without tags never
-//! comes here. A word is the address of a place in the source, which lives as long as the program, or the number of a text that was
-//! told, kept in a list that only grows.
+//! The words are written when an area is allocated and read when areas are listed, nowhere else; a
+//! heap without tags never runs this code. A word is the address of a location in the source, which
+//! lives as long as the program, or the number of a text. Texts are kept in a list that only grows.
 //!
 //! ```text
 //!   word   0: nobody    | address of a Location, a multiple of 8 |    | number of a text, 1 |
 //! ```
 //!
-//! Address range for all words is reserved at once, and they are made readable and writable in steps, each when the first of it is
-//! written: so no more is charged, or locked, than areas need. Where a step is refused, areas go on without a caller. A place in the
-//! source goes with its library: who unloads one must have freed what it allocated, or list nothing more.
+//! Address range for all words is reserved at once. They are made readable and writable in steps,
+//! each when its first word is written, so no more is charged, or locked, than areas need. Where a
+//! step fails, areas have no recorded caller. A location in the source goes with its library: a
+//! program that unloads one must have freed what it allocated, or list nothing more.
 //! # Invariants
 //! - **TG1 lasting** a word is 0, the address of a `&'static Location`, or the number of a text whose place in the list is written.
 //! - **TG2 committed** the words of a step can be read and written from when its bit is set, for as long as the heap is there.
 //!
 //! # Locking
-//! None: a word stands alone, and a place in the list of texts is written once, by who counted it.
+//! None: a word stands alone, and a slot in the list of texts is written once, by the thread that
+//! counted it.
 //! # Source
 //! Linux keeps `vm_struct::caller` and prints it by `%pS` (`mm/vmalloc.c`, 6.12: `vmalloc_info_show`).
 
@@ -40,7 +42,7 @@ const STEP_BYTES: usize = 256 << 10;
 const STEPS_MAX: usize = PAGES_MOST as usize * size_of::<u64>() / STEP_BYTES;
 const _: () = assert!(align_of::<Location<'static>>() > 1);
 
-/// Who asks.
+/// The caller of an allocation.
 #[derive(Clone, Copy)]
 pub(crate) enum Caller {
     Place(&'static Location<'static>),

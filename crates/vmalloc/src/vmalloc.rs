@@ -1,4 +1,4 @@
-//! What callers hold: an allocator as a value, or the one of the process.
+//! The types that callers hold: an allocator as a value, or the one of the process.
 
 use crate::buffer::Buffer;
 use crate::error::{AllocError, CreateError, FreeError, ResizeError};
@@ -14,7 +14,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use core::time::Duration;
 
-/// What an allocator is made with.
+/// The parameters of an allocator.
 ///
 /// Write `Options { guards: true, ..Options::default() }`, since versions to come may add fields. So it is with [`Hardened`]; the
 /// enums of options may have more variants.
@@ -23,34 +23,36 @@ pub struct Options {
     /// Address space that it may reserve, in bytes. It takes what the machine and the limits of the process allow, at most
     /// half of `RLIMIT_AS`, and needs 32 MiB. 1 TiB by default.
     pub arena_bytes_max: usize,
-    /// Freed memory that it may keep for the next callers, in bytes. What magazines of CPUs keep is part of it, a quarter at most in areas below 2 MiB and
-    /// half in larger ones. 128 MiB by default, of which
-    /// an idle process keeps nothing once it has its [thread](Self::background_thread), except at most one area of less than 2 MiB a
-    /// CPU that was freed while that slept, and parts of blocks that others use; 0 gives everything back at once. Never more than a quarter of what the system and its control groups have left, which is asked from 32 MiB on; the
-    /// hardened profile does not ask. How much is kept is resident memory against page faults: `docs/decisions/0014-two-zones.md`.
+    /// Freed memory that it may cache, in bytes; 128 MiB by default. Magazines of CPUs hold part of it, at most a
+    /// quarter in areas below 2 MiB and half in larger ones. An idle process caches nothing once it has its
+    /// [thread](Self::background_thread), except parts of blocks that others use. Of areas that were freed while that
+    /// slept, at most one of less than 2 MiB a CPU stays. 0 releases everything at once. The bound is never more than a
+    /// quarter of what the system and its control groups have left. That is asked from 32 MiB on; the hardened profile
+    /// does not ask. It trades resident memory against page faults: `docs/decisions/0014-two-zones.md`.
     pub kept_bytes_max: usize,
-    /// Whether each area is followed by a page that nobody may touch, so that whoever runs past the end of its pages faults. Costs
-    /// a page of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while it
-    /// is used again. An area that gets another number of pages is copied then. Before Linux 6.13 there are no more than an eighth
-    /// of `vm.max_map_count`; areas beyond have none, and [`Stats::unguarded_areas`] counts them. `false` by default; the hardened
-    /// profile always has guards.
+    /// Whether each area is followed by a guard page, so that an access past the end of its pages faults. Costs a page
+    /// of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while
+    /// it is used again. An area that gets another number of pages is copied then. Before Linux 6.13 there are no more
+    /// than an eighth of `vm.max_map_count`; areas beyond have none, and [`Stats::unguarded_areas`] counts them.
+    /// `false` by default; the hardened profile always has guards.
     pub guards: bool,
-    /// What is done about mistakes with memory.
+    /// The handling of mistakes with memory.
     pub profile: Profile,
-    /// Which areas are on huge pages.
+    /// The areas that are on huge pages.
     pub huge_pages: HugePages,
-    /// How long freed memory is kept that nobody needs, about; 1 s by default. `None`: it stays until others need it. It goes back by a
-    /// thread ([`background_thread`](Self::background_thread)) or, while there is none, 8 MiB at a time by the program's calls: frees that find a place
-    /// taken, areas that shrink, one cached allocation of 128. Who makes none of them keeps what he has. Not in the hardened profile.
+    /// Time that freed memory stays cached that no caller needs, about; 1 s by default. `None`: it stays until others
+    /// need it. It is released by a thread ([`background_thread`](Self::background_thread)) or, while there is none, by
+    /// the program's calls, 8 MiB at a time. These are frees that find a place taken, areas that shrink, and one cached
+    /// allocation of 128. A program that makes none of them keeps its cache. Not in the hardened profile.
     pub decay: Option<Duration>,
     /// Whether a thread sees to [`decay`](Self::decay), so that an idle process keeps nothing: `true` by default. It is started when 16 MiB are
     /// kept. A process with a thread may not call `unshare(CLONE_NEWUSER)` and the like any more: it does before, or goes without.
     pub background_thread: bool,
-    /// Whether it is kept who allocated each area, for [`Vmalloc::vmallocinfo`]: the place in the source that called, or what
-    /// [`Vmalloc::alloc_tagged`] was told. Costs a few nanoseconds an allocation, eight bytes of address range a page of the arena, and
-    /// memory in steps of 256 KiB, one for each 128 MiB in which areas begin; nothing where it is off. A library that allocated must
-    /// not have been unloaded, while its areas are there, when they are listed: its texts and places are read. Not in the hardened
-    /// profile. `false` by default.
+    /// Whether the caller of each area is recorded for [`Vmalloc::vmallocinfo`]: the location of the call in the
+    /// source, or the text given to [`Vmalloc::alloc_tagged`]. Costs a few nanoseconds an allocation, eight bytes of
+    /// address range a page of the arena, and memory in steps of 256 KiB. That is one step for each 128 MiB in which
+    /// areas begin; nothing where it is off. A library that allocated must not be unloaded when its areas are listed:
+    /// its texts and locations are read. Not in the hardened profile. `false` by default.
     pub caller_tags: bool,
     /// Whether freed memory is zeros at once, so that nobody is given what another wrote: else [`Vmalloc::alloc`] gives out what is there, be it
     /// another thread's. Costs as much as writing each area does, or, where hardly any of it is there, what giving it back costs. The
@@ -60,9 +62,9 @@ pub struct Options {
 
 /// Which areas are on transparent huge pages, where the system has those.
 ///
-/// The first byte that is touched of a fresh huge page makes all of it resident, 2 MiB, which areas below that size share:
-/// whoever touches little of large areas has more memory resident. But there is one page fault where there would be 512, at a
-/// twentieth of their time, and pages move by 2 MiB at a time.
+/// The first byte that is touched of a fresh huge page makes all of it resident, 2 MiB, which areas below that size
+/// share. A program that touches little of large areas has more memory resident. But there is one page fault where
+/// there would be 512, at a twentieth of their time, and pages move by 2 MiB at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum HugePages {
@@ -94,7 +96,7 @@ impl Default for Options {
     }
 }
 
-/// What is done about mistakes with memory.
+/// The handling of mistakes with memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Profile {
@@ -113,9 +115,9 @@ pub struct Hardened {
     pub window_bytes: usize,
     /// Address space of freed areas that nobody is given yet, in bytes. 1 GiB by default.
     pub quarantine_bytes_max: usize,
-    /// How many of them there may be. 16,384 by default.
+    /// Areas that the quarantine may have. 16,384 by default.
     pub quarantine_areas_max: usize,
-    /// How access is denied.
+    /// The method by which access is denied.
     pub walls: Walls,
 }
 
@@ -130,7 +132,7 @@ impl Default for Hardened {
     }
 }
 
-/// How the hardened profile denies access to what is beside an area, or was one.
+/// The methods by which the hardened profile denies access to addresses that are beside an area, or were in one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Walls {
@@ -220,9 +222,8 @@ impl Vmalloc {
         }
     }
 
-    /// The allocator of the process, made with `options` unless somebody asked for it before: then it is as it was made. Whoever
-    /// calls it first decides, so call it at the start of `main`; with [`Kv`](crate::Kv) as global allocator, what was allocated before may
-    /// have made it.
+    /// The allocator of the process, made with `options` unless it was made before. The first caller decides, so call
+    /// it at the start of `main`. With [`Kv`](crate::Kv) as global allocator, an earlier allocation may be the first.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -242,10 +243,10 @@ impl Vmalloc {
         unsafe { global.as_ref() }
     }
 
-    /// Gives out an area of at least `layout.size()` bytes, which hold anything.
+    /// Allocates an area of at least `layout.size()` bytes, which hold anything.
     ///
-    /// Cost: about ten nanoseconds if an area of that many pages was freed on this CPU before; else the lowest dirty pages that
-    /// fit are cut, or fresh ones taken, O(log n).
+    /// Cost: about ten nanoseconds if an area of that many pages was freed on this CPU before. Else the lowest dirty
+    /// pages that fit are cut, or fresh ones taken, O(log n).
     ///
     /// # Errors
     /// [`AllocError`]. Before [`AllocError::NoSpace`] and [`AllocError::Refused`], all freed memory was given back.
@@ -285,8 +286,8 @@ impl Vmalloc {
         }
     }
 
-    /// The same, at an address that is a multiple of 2 MiB, so that huge pages are behind it where those are wanted
-    /// ([`Options::huge_pages`]; with [`HugePages::System`] the caller asks for them) and the system has some: for what is small as well.
+    /// The same, at a multiple of 2 MiB, for huge pages behind small areas, too. They must be wanted
+    /// ([`Options::huge_pages`]; with [`HugePages::System`] the caller asks for them), and the system must have some.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -315,7 +316,6 @@ impl Vmalloc {
     ///
     /// # Errors
     /// [`FreeError`] if no live area begins there. Nothing has changed.
-    ///
     /// # Safety
     /// If an area begins at `area`, it is the caller's, and nobody refers to it any more.
     pub unsafe fn free(&self, area: NonNull<u8>) -> Result<(), FreeError> {
@@ -332,14 +332,13 @@ impl Vmalloc {
         }
     }
 
-    /// Gives an area at least `layout.size()` bytes and an alignment, and returns where it is then: where it was, if what is
-    /// above it is free; else its pages move, or its bytes are copied.
+    /// Gives an area at least `layout.size()` bytes and an alignment, and returns its address. It stays where it was if
+    /// the addresses above are free. Else its pages move, or its bytes are copied.
     ///
     /// It may be smaller than before: see [`shrink`](Self::shrink), which is the same.
     ///
     /// # Errors
     /// [`ResizeError`]. The area is as it was.
-    ///
     /// # Safety
     /// If an area begins at `area`, it is the caller's; nobody refers to it during the call, nor to the old address afterwards
     /// if the new one is another.
@@ -353,7 +352,6 @@ impl Vmalloc {
     ///
     /// # Errors
     /// As there.
-    ///
     /// # Safety
     /// As there.
     #[track_caller]
@@ -366,7 +364,6 @@ impl Vmalloc {
     ///
     /// # Errors
     /// As [`grow`](Self::grow).
-    ///
     /// # Safety
     /// As [`grow`](Self::grow).
     #[track_caller]
@@ -421,11 +418,11 @@ impl Vmalloc {
         Buffer::new(self, bytes)
     }
 
-    /// What the hardened profile knows of an address in its arena that could not be touched, in words, for whoever handles that signal:
-    /// whether it was freed, or lies beside an area. `None` if it is not in the arena, or the profile is the ordinary one.
+    /// Returns a diagnosis of an address in a hardened arena that could not be touched: it was freed, or lies beside an
+    /// area. For a handler of that signal. `None` if it is outside the arena, or in the ordinary profile.
     ///
-    /// O(1), under a lock that is never held while the memory of an area is touched: so a handler may call it for a fault that the
-    /// system tells of, not for a signal that somebody sent. Allocates nothing.
+    /// O(1), under a lock that is never held while the memory of an area is touched. So a handler may call it for a
+    /// fault that the system reports, not for a signal that a process sent. Allocates nothing.
     pub fn explain_fault(&self, address: *const u8) -> Option<impl fmt::Display> {
         let Part::Hardened(hard) = self.part() else { return None };
         self.contains(address).then(|| {
@@ -510,10 +507,11 @@ impl Vmalloc {
         }
     }
 
-    /// Says that the program changes how `bytes` bytes from `start` on are mapped: protects or locks them, has children of a fork go without
-    /// them, or the like (`mprotect`, `mlock`, `madvise`, `mbind`). When areas that they touch are freed, fresh pages are mapped over
-    /// these, so that nobody inherits that. Without this call, whoever changes an area undoes it before he frees it. What an area grows
-    /// by, or moves to, is as usual. The hardened profile reads no canary of such an area.
+    /// Records that the program changes how `bytes` bytes from `start` on are mapped: protects or locks them, withholds
+    /// them from forks, or the like (`mprotect`, `mlock`, `madvise`, `mbind`). When areas that they touch are freed,
+    /// fresh pages are mapped over these, so that no other caller inherits that. Without this call, a caller that
+    /// changes an area undoes it before the free. The pages by which an area grows, or to which it moves, are as usual.
+    /// The hardened profile reads no canary of such an area.
     ///
     /// Cost: eight bytes read for each page between the start of the area around `start` and the end; in the hardened profile O(log n) an
     /// area. Locks: none; in the hardened profile its own, and a call by a handler of a signal that interrupted another is not heard.
@@ -542,9 +540,10 @@ impl Vmalloc {
         }
     }
 
-    /// Every area in address order, a line each, in the format of `/proc/vmallocinfo`: range, bytes, who asked for it if that is kept ([`Options::caller_tags`]), then pages and `vmalloc`
-    /// for a live one, `unpurged vm_area` for what was freed and is kept. The range is what the area occupies, with
-    /// its guard page if it has one; `quarantined vm_area` is what was freed in the hardened profile.
+    /// Lists every area in address order, a line each, in the format of `/proc/vmallocinfo`. A line has the range,
+    /// bytes, and the caller if that is recorded ([`Options::caller_tags`]). Then come pages and `vmalloc` for a live
+    /// area, `unpurged vm_area` for a cached one, `quarantined vm_area` for a freed one of the hardened profile. The
+    /// range is what the area occupies, with its guard page if it has one.
     ///
     /// What comes and goes during the call may be in it or not.
     pub fn vmallocinfo(&self) -> impl fmt::Display + '_ {

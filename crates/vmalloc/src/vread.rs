@@ -1,9 +1,10 @@
 //! Reading without a fault: bytes of this process that may be gone, or never were there.
 //!
 //! # Theory
-//! A load from an address without a page ends the process. The system is asked to copy instead, which tells how far it came:
-//! `process_vm_readv` on ourselves; where that is refused (a seccomp profile), through a pipe, whose write fails where a load would.
-//! Bytes that cannot be read are zeros, as in Linux's `vread_iter`.
+//! A load from an address without a page ends the process. So the system is asked to copy, and
+//! returns how far it came: `process_vm_readv` on ourselves. Where that fails (a seccomp profile),
+//! the copy goes through a pipe, whose write fails where a load would. Bytes that cannot be read
+//! are zeros, as in Linux's `vread_iter`.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `vread_iter`, `aligned_vread_iter`); `man 2 process_vm_readv`.
 

@@ -1,4 +1,4 @@
-//! What is known of an area, in the word of its first page.
+//! The word of an area's first page, which has the state of the area.
 //!
 //! ```text
 //!   63 49    48    47         16 15        4 3   2       1     0
@@ -7,8 +7,8 @@
 //! ```
 //! With a tail, the last of the pages is not the caller's: it may be a guard.
 //!
-//! Slack is what the caller did not ask for in the last page, so that three sizes can be told: requested, usable (whole
-//! pages), and with the address of the word the range.
+//! Slack is the part of the last page that the caller did not ask for. So three sizes are known:
+//! requested, usable (whole pages), and with the address of the word the range.
 
 use crate::PAGE_BYTES;
 
@@ -25,7 +25,7 @@ const CHANGED: u64 = 1 << 48;
 /// Pages that a word can tell.
 pub(crate) const PAGES_MAX: u64 = u32::MAX as u64;
 
-/// How a page that is a guard came to be one.
+/// The method by which a page is a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Guard {
     /// It is marked in the page table.

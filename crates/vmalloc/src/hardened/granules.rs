@@ -6,12 +6,12 @@
 //!   |..[=]..[==]| closed |.[=]..|  closed  |..[====|========|====].....|  closed  |      . no access, by a marker
 //!      a small areas      b                     c  a large area
 //! ```
-//! Were areas scattered over the whole window, each would have a table of pages of its own, and so would each
-//! place that one had left. A fork copies them all. So the window is closed as a whole (`PROT_NONE`, no
-//! tables), and a **granule** is opened when the first room needs it: made accessible, and marked where the
-//! room is not, so that nothing can be touched but open rooms. When its last room closes, fresh pages without
-//! access are mapped over it, whatever waits in quarantine there. With the last granule of a table that is
-//! done for all of it, and the table is gone.
+//! If areas were scattered over the whole window, each would have a table of pages of its own. So would each
+//! address that an area had left. A fork copies all of these tables. So the window is closed as a whole
+//! (`PROT_NONE`, no tables), and a **granule** is opened when the first room needs it. It is made accessible,
+//! and marked where the room is not, so that only open rooms can be touched. When its last room closes, fresh
+//! pages without access are mapped over it, also over areas in quarantine there. With the last granule of a
+//! table this is done for the whole table, and the table is gone.
 //!
 //! Small rooms are placed in up to [`BUNDLES_MAX`] **bundles** of granules, whole tables that are drawn from
 //! the window themselves. A bundle that is full is left for another one. So rooms that are made at a time are

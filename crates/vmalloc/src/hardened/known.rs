@@ -1,22 +1,22 @@
-//! What is known of an address that cannot be freed, in words.
+//! Diagnoses of bad addresses, and the messages about them.
 
 use core::fmt;
 
-/// What is at an address.
+/// The state of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Known {
     /// It is not in the arena.
     Outside,
     /// A live area is there, and does not begin there.
     Live {
-        /// Where it begins.
+        /// The address at which it begins.
         start: usize,
         /// Bytes that were asked for.
         bytes: usize,
     },
     /// An area that was freed was there.
     Quarantined {
-        /// Where its pages began.
+        /// The address at which its pages began.
         pages_at: usize,
         /// Bytes of its pages.
         bytes: usize,
@@ -37,23 +37,23 @@ pub(crate) enum Known {
 /// A mistake that ends the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
-    /// What was to be freed is no area.
+    /// An address was freed at which no area begins.
     BadFree {
-        /// Where.
+        /// The address.
         address: usize,
-        /// What is there.
+        /// Its state.
         known: Known,
     },
-    /// What was touched may not be.
+    /// An address was touched that may not be.
     Touched {
-        /// Where.
+        /// The address.
         address: usize,
-        /// What is there.
+        /// Its state.
         known: Known,
     },
     /// Bytes beside an area were written to.
     Spoiled {
-        /// Where it begins.
+        /// The address at which the area begins.
         address: usize,
         /// Bytes that were asked for.
         bytes: usize,

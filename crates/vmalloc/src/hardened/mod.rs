@@ -17,31 +17,32 @@
 //! | double free, free of what is no area | abort, with what is known of the address |
 //! | what others wrote, read | never: what is given out is zeros, but for the canary beside it |
 //!
-//! An area's addresses are used once, then wait in the [quarantine](quarantine). Its **pages** do not wait: those that are
-//! there are overwritten with zeros and moved to a room of the same size at another place, which the next to ask for that size gets
-//! without a fault (a **warm** room). So a pair costs a handful of system calls, and no page faults; where pages cannot be moved,
-//! they are dropped, and the next owner faults for his.
+//! An area's addresses are used once, then wait in the [quarantine](quarantine). Its **pages** do not wait. Resident
+//! pages are overwritten with zeros and moved to a room of the same size at another address, a **warm** room. The
+//! next caller that asks for this size gets it without a fault. So a pair costs a handful of system calls, and no
+//! page faults. Pages that cannot be moved are dropped, and the next owner has the faults.
 //!
 //! What is beside an area is the [window](window), where it is [places](places), what nobody can guess
 //! [secret](secret). The parts of the window that are open are [granules](granules).
 //!
 //! # Invariants
 //! - **HD1 first** a tag says live only at the first page of a live area, so a free is judged by one word.
-//! - **HD3 tiling** every range that the space has given out is that of a live area, of a warm room, in quarantine, retired, or in
-//!   the hands of a call that is under way.
+//! - **HD3 tiling** every range that the space has allocated is that of a live area or a warm room, in quarantine,
+//!   retired, or in use by a call.
 //!
 //! SP3 and SP4 are the house's (ARCHITECTURE.md). What a mistake of the caller's leads to is not an error here.
 //!
 //! # Locking
-//! One lock, for where things are. System calls are made without it where a pair goes its usual way. Under it
-//! granules are opened and closed, which hold no pages but the ends of one large area. So are they where the
-//! window becomes larger or records are brought, and where all warm rooms are closed, up to 64 of them with a
-//! call or two each: by a trim, for want of addresses, and by protection for want of mappings. A child of a
-//! fork has lost what other threads of its parent had in hand at that moment: addresses, and their pages,
+//! One lock, for the addresses. System calls are made without it where a pair takes its usual path. Under it granules
+//! are opened and closed, which hold no pages but the ends of one large area. System calls are also made under it
+//! where the window becomes larger, where records are allocated, and where all warm rooms are closed. There are up to
+//! 64 of those, with a call or two each: by a trim, for want of addresses, and by protection for want of mappings. A
+//! child of a fork has lost the addresses that other threads of its parent used at that moment, and their pages,
 //! until it ends.
 //! # Source
-//! Scudo's secondary allocator (areas at the end of their pages, a quarantine without access), FreeBSD's `memguard`, Linux's KFENCE
-//! (`mm/kfence`: canaries beside objects, alternating ends) for what they find; the moving of pages is our own.
+//! Scudo's secondary allocator (areas at the end of their pages, a quarantine without access), FreeBSD's `memguard`
+//! and Linux's KFENCE (`mm/kfence`: canaries beside objects, alternating ends) for detection. The moving of pages is
+//! our own.
 
 mod changed;
 mod fork;
@@ -105,7 +106,7 @@ pub(crate) struct Hard<O: Os> {
     refused: AtomicU64,
 }
 
-/// Where things are.
+/// The state of an allocator under its lock.
 struct State<O: Os> {
     places: Places<O>,
     granules: Granules,
@@ -120,7 +121,7 @@ struct State<O: Os> {
     hits: u64,
 }
 
-/// What [`State::let_in`] pushes out at a time.
+/// The rooms that [`State::let_in`] pushes out at a time.
 struct Out {
     rooms: [Held; BATCH],
     len: usize,
@@ -509,7 +510,7 @@ impl<O: Os> Hard<O> {
         }
     }
 
-    /// What is known of an address. O(1), under the lock.
+    /// Returns the state of an address, for a diagnosis. O(1), under the lock.
     pub(crate) fn known(&self, at: usize) -> Known {
         let Some((page, _)) = self.window.locate(at) else { return Known::Outside };
         let frees = self.frees.load(Ordering::Relaxed);

@@ -20,7 +20,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use va_base::Platform;
 
-/// What a hardened allocator is made with.
+/// The parameters of a hardened allocator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) arena_bytes_max: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     pub(crate) window_bytes: usize,
     pub(crate) quarantine_bytes_max: usize,
     pub(crate) quarantine_areas_max: usize,
-    /// How access is denied; `None` to find out what there is.
+    /// The method by which access is denied; `None` for the best that the system has.
     pub(crate) wall: Option<Wall>,
     /// In place of what the system gives for keys.
     pub(crate) seed: Option<u64>,

@@ -1,12 +1,12 @@
-//! Where the next room goes: anywhere.
+//! The choice of an address for the next room: at random.
 //!
 //! # Theory
-//! Of all starts in a window that are aligned as asked, one is drawn, and drawn again if something is there.
+//! Of all starts in a window that are aligned as asked, one is drawn, and another one if that is not free.
 //! The window is a bundle of [granules](super::granules) for a small room, and the whole one for others. So
-//! every position at which the room fits is as likely as any other (but for a bundle that is nearly full:
-//! `tries`), which a search for the next hole above would not give: there, who lies behind a long area would
-//! be found as often as that is long. The window is kept four times as large as what is taken in it, while
-//! the reservation lasts, so few draws are in vain, and the entropy is what the window has:
+//! every position at which the room fits is equally likely (except in a bundle that is nearly full: `tries`).
+//! A search for the next hole above would not give that: it finds the hole behind a long area as often as
+//! that area is long. The window is kept four times as large as its allocated part, while the reservation
+//! lasts. So few draws are in vain, and the entropy is that of the window:
 //!
 //! ```text
 //!   bits = log2(window pages - taken pages - pages of the room and walls)      16 GiB, a quarter taken, an area of 1 MiB: 21.6

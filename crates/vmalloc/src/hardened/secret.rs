@@ -1,10 +1,11 @@
-//! What nobody outside may guess: where the next area goes, and what is written beside it.
+//! The two secrets of an allocator: the address of the next area, and the bytes beside it.
 //!
 //! # Theory
-//! A generator whose state can be computed from what it put out is no secret here: every address that leaks is an output. So both
-//! uses are one keyed function, of which outputs tell nothing about others: a counter under one key gives places, an address
-//! under another gives the canary of the area there. The system is asked for keys once, when the allocator is made, and once in each
-//! child of a fork, which must not choose the places that its parent chooses. Canaries keep their key, since areas outlive a fork.
+//! A generator whose state can be computed from its outputs is no secret here: every address that leaks is an
+//! output. So both uses are one keyed function, whose outputs tell nothing about others. A counter under one
+//! key gives places; an address under another gives the canary of the area there. The system is asked for
+//! keys once, when the allocator is made. It is asked once more in each child of a fork, which must not
+//! choose the places that its parent chooses. Canaries keep their key, since areas outlive a fork.
 //! # Source
 //! Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012 (SipHash-2-4).
 
@@ -70,7 +71,7 @@ impl Draw {
     }
 }
 
-/// What fills the bytes of an area that nobody asked for: the word at an address.
+/// The canary, a word for each address: it fills the bytes of an area that the caller did not ask for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Canary(Key);
 

@@ -1,4 +1,4 @@
-//! What is known of an area, in the tag of its first page.
+//! The tag of an area's first page, which has the state of the area.
 //!
 //! ```text
 //!   63 59   58    57    46 45   34 33        2 1     0
@@ -27,7 +27,7 @@ const _: () = assert!(PAGE_BYTES == 1 << (OFFSET_AT - SLACK_AT));
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tag(u64);
 
-/// What a tag says.
+/// The state in a tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// No area ever began here.
@@ -90,7 +90,7 @@ impl Tag {
         self.0 >> PAGES_AT & PAGES_MAX
     }
 
-    /// Where a live area begins in its first page.
+    /// Returns the offset in its first page at which a live area begins.
     pub(crate) const fn offset(self) -> usize {
         (self.0 >> OFFSET_AT & IN_PAGE) as usize
     }
@@ -100,7 +100,7 @@ impl Tag {
         self.pages() as usize * PAGE_BYTES - (self.0 >> SLACK_AT & IN_PAGE) as usize
     }
 
-    /// How many frees there were since this one, of `frees` in all, modulo 2^30.
+    /// Returns the number of frees since this one, of `frees` in all, modulo 2^30.
     pub(crate) const fn age(self, frees: u64) -> u64 {
         frees.wrapping_sub(self.0 >> SLACK_AT) % FREES
     }

@@ -34,7 +34,7 @@ use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use va_base::VaRange;
 
-/// What is tried, the largest first.
+/// The sizes that are tried, as powers of two of bytes, the largest first.
 const LADDER_LOG2: [u32; 9] = [40, 38, 36, 34, 32, 30, 28, 26, 25];
 const LEAST_BYTES: usize = 1 << LADDER_LOG2[LADDER_LOG2.len() - 1];
 const BASE_ALIGN: usize = 2 << 20;
@@ -47,7 +47,7 @@ const ASKED: usize = 512;
 
 const _: () = assert!((1u64 << LADDER_LOG2[0]) / PAGE_BYTES as u64 <= PAGES_MAX);
 
-/// How access is denied.
+/// The method by which access is denied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wall {
     /// By markers in the page tables.
@@ -302,7 +302,7 @@ impl<O: Os> Window<O> {
         Some(unsafe { AtomicU64::from_ptr(place) })
     }
 
-    /// What is said of a page.
+    /// Returns the tag of a page.
     pub(crate) fn get(&self, page: u64) -> Tag {
         // Acquire pairs with `put`.
         Tag::from_bits(self.tag(page).map_or(0, |place| place.load(Ordering::Acquire)))
@@ -506,8 +506,8 @@ impl<O: Os> Window<O> {
         true
     }
 
-    /// Moves the pages of a room that is to be closed into one that was just opened, of the same size: as
-    /// zeros, so that nobody reads in one what was written in the other. Tells how many pages are there now.
+    /// Moves the pages of a room that is to be closed into one of the same size that was just opened. They become
+    /// zeros, so that no owner reads what another wrote. Returns how many are resident there.
     pub(crate) fn hand_over(&self, from: &mut Room, to: &mut Room) -> u64 {
         debug_assert_eq!(from.pages, to.pages, "rooms of one size");
         let mut moved = 0;

@@ -1,8 +1,8 @@
-//! Where areas come from when no magazine has one: dirty runs first, clean addresses next.
+//! The allocation of areas that no magazine has: dirty runs first, clean addresses next.
 //!
-//! Clean addresses come and go in whole blocks: huge pages, or 64 KiB of the zone of small areas. What is left of an area's last
-//! block is dirty from then on, so that what lies between dirty runs has no clean crumbs, and a huge page is not given back in
-//! parts.
+//! Clean addresses come and go in whole blocks: huge pages, or 64 KiB of the zone of small areas. The rest of
+//! an area's last block is dirty from then on. So there are no small clean fragments between dirty runs, and
+//! a huge page is not released in parts.
 
 use super::cold::Cold;
 use super::{Heap, Held};
@@ -22,14 +22,14 @@ use va_base::{Align, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
 use va_tree::{BTreeIndex, FreeIndex};
 
-/// How often the budget is freed anew before what nobody needed meanwhile counts as idle. Few turns would give back what a
-/// mix of sizes needs a little later, at a page fault for each page.
+/// Times that the budget is freed anew before pages that no caller needed meanwhile count as idle. Few turns
+/// would release what a mix of sizes needs a little later, at a page fault for each page.
 const DECAY_TURNS: u64 = 16;
 
 /// Pages from which the system is asked whether it has as many at all: 1 GiB.
 const PROBED_PAGES: u64 = 1 << 18;
 
-/// What the lock of a zone guards.
+/// The state that the lock of a zone guards.
 pub(super) struct Central<O: Os> {
     /// Whose addresses are whose; what is free in it is clean, and whole blocks.
     pub(super) space: VmapSpace<Host<O>, Process>,
@@ -354,7 +354,7 @@ impl<O: Os> Central<O> {
         core::mem::take(&mut self.cleaned) > 0
     }
 
-    /// How many pages nobody needed since the last time.
+    /// Returns how many pages no caller needed since the last call.
     fn idle(&mut self) -> u64 {
         let dirty = self.dirty_pages();
         core::mem::replace(&mut self.low, dirty).min(dirty)
@@ -411,8 +411,8 @@ impl<O: Os> Heap<O> {
         })
     }
 
-    /// Asks the system for as many pages as a mapping of their own: what it never gives to anybody who asks so, it would not have either
-    /// when they are touched.
+    /// Asks the system for as many pages as a mapping of their own. Pages that it never grants to such a call
+    /// it would not have either when they are touched.
     #[cold]
     fn probe(&self, pages: u64) -> Result<(), AllocError> {
         let (os, bytes) = (self.host.os(), address(pages));

@@ -13,9 +13,10 @@
 //!
 //! No clock is read: whoever makes time pass raises the epoch.
 //!
-//! Of a block that was hardly touched, few pages are resident. How many, the system is asked once, when more
-//! seems to be kept than may be: the coldest first, so that the blocks that are measured are the first ones
-//! of the list. Those that are not count whole.
+//! Of a block that was hardly touched, few pages are resident. The system is asked once how many,
+//! when more pages seem to be cached than the budget allows. The coldest blocks are asked about
+//! first, so the blocks that are measured are the first ones of the list. Those that are not count
+//! whole.
 //!
 //! # Invariants
 //! - **CD1 whole** a block is in the list if and only if all of its pages are dirty.
@@ -34,7 +35,7 @@ use va_base::{Platform, Record};
 /// Entries of the first segment; each next one has twice as many.
 const FIRST: u32 = 512;
 const SEGMENTS: usize = 23;
-/// Where the list begins and ends: blocks are counted from 1.
+/// The entry at which the list begins and ends: blocks are counted from 1.
 const ENDS: u32 = 0;
 
 #[derive(Clone, Copy)]

@@ -30,7 +30,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// How many guards there are.
+/// The numbers of guards.
 pub(super) struct Guards {
     // Constant after `new`.
     /// Pages that a run has beyond its area: 0 or 1.

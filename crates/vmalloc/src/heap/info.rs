@@ -1,4 +1,4 @@
-//! What there is: counts, a list of all areas, and a check that nothing is lost.
+//! Statistics: counts, a list of all areas, and a check that nothing is lost.
 
 use super::Heap;
 use super::carve::Central;
@@ -13,7 +13,7 @@ use va_tree::FreeIndex;
 /// Entries that are looked up under one hold of the lock.
 const PART: usize = 64;
 
-/// Where the memory is, in bytes. Each number was true at a moment of its own.
+/// The memory of an allocator, in bytes, and counts. Each number was true at a moment of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -46,7 +46,7 @@ pub struct Stats {
     pub copies: u64,
     /// Address space that a failed move made useless, a guard that the system does not take away, or a change that it does not undo.
     pub retired_bytes: usize,
-    /// How often the system refused to take pages back, ever.
+    /// Times that the system failed to take pages back, ever.
     pub refused_purges: u64,
     /// Guard pages behind areas that callers have, and behind what was freed and kept as it was.
     pub guards: u64,
@@ -58,7 +58,7 @@ pub struct Stats {
     pub quarantined_areas: u64,
 }
 
-/// What is at some pages below the frontier.
+/// The use of some pages below the frontier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum What {
     /// A caller has it.

@@ -1,4 +1,4 @@
-//! The heap: how an area lives, and who may touch what.
+//! The heap: the life of an area, and the rules of access to it.
 //!
 //! # Theory
 //! ```text
@@ -8,48 +8,57 @@
 //!     |      there         +------------------------- lowest fit --------------------------------+    |
 //!     +---------------------------- purge: pages given back, addresses to the space -----------------+
 //! ```
-//! **Clean** addresses are free in the space: no pages are behind them, or zeros. **Live** areas are the callers'. What is
-//! freed keeps its pages: in a **magazine** as it is, in a **dirty run** merged with its neighbours, to be cut again. To the
-//! space all of these are busy: their mapping never went away, so no flush is due before they are given out again. Only a
-//! **purge** gives pages back, or a **refill** takes them elsewhere (or gives back what does not move), and then the addresses are clean, cut out of whatever areas
-//! they were taken as.
+//! **Clean** addresses are free in the space: no pages are behind them, or zeros. **Live** areas
+//! are the callers'. A freed area keeps its pages: in a **magazine** as it is, in a **dirty run**
+//! merged with its neighbours, to be cut again. To the space all of these are busy. Their mapping
+//! never went away, so no flush is due before they are allocated again. Only a **purge** releases
+//! pages, or a **refill** moves them elsewhere (or releases those that do not move). Then the
+//! addresses are clean, cut out of whatever areas they were taken as.
 //!
-//! Dirty runs are the holes of an index of their own, so the lowest fit is found and neighbours merge in O(log n), without
-//! memory (SP3): each area paid for its return when it was carved.
+//! Dirty runs are the holes of an index of their own. So the lowest fit is found and neighbours
+//! merge in O(log n), without memory (SP3): each area reserved the records for its return when it
+//! was carved.
 //!
 //! There are two **zones**, each with all of that and a lock of its own: one of pages, for what is smaller than 64 KiB, and one of
 //! huge pages. Clean addresses come and go in **blocks** of a zone, 64 KiB and 2 MiB: half a huge page is neither faulted in nor
 //! given back. What an area leaves of its last block is dirty from then on. A zone that is full lets the other one serve.
 //! With [`HugePages::System`](crate::HugePages::System) the bound between them is 4 MiB.
 //!
-//! A miss of the dirty runs goes on in this order: what magazines keep is made dirty; the dirty run below the lowest clean
-//! blocks that fit is made part of the area; cold dirty blocks are moved to the rest of it (`refill.rs`); and what is then missing
-//! is faulted in. So what is kept serves whatever shape is asked for, also by what an area grows that moves (`relocate.rs`).
+//! A miss of the dirty runs goes on in this order. The contents of magazines become dirty. The
+//! dirty run below the lowest clean blocks that fit becomes part of the area. Cold dirty blocks are
+//! moved to the rest of it (`refill.rs`). The pages that are then missing are faulted in. So cached
+//! pages serve any shape that is asked for, also the pages by which an area grows that moves
+//! (`relocate.rs`).
 //!
-//! **Decay by demand**: a purge is due when dirty pages and big items of magazines exceed the budget, down to
-//! fifteen sixteenths of it, and each time sixteen times the budget was freed: then a quarter of what nobody
-//! needed since the last time goes. The blocks that have been dirty for the longest time go first
-//! (`cold.rs`). Where there is little memory, the budget is less (`look_around`). What is counted is
-//! resident, as far as that is known (`measure`). **Decay by time**: `time.rs`, by the program's own calls;
-//! `worker.rs`, by a thread.
+//! **Decay by demand**: a purge is due when dirty pages and big items of magazines exceed the
+//! budget; it goes down to fifteen sixteenths of it. A purge is also due each time sixteen times
+//! the budget was freed; then a quarter of the pages that no caller needed since the last time
+//! goes. The blocks that have been dirty for the longest time go first (`cold.rs`). Where there is
+//! little memory, the budget is less (`look_around`). Only resident pages count, as far as that is
+//! known (`measure`). **Decay by time**: `time.rs`, by the program's own calls; `worker.rs`, by a
+//! thread.
 //!
 //! # Invariants
-//! - **VM1 tiling** below the frontier of a zone, what is clean in the space, dirty runs and areas told by the word of their first page
-//!   (live, in a magazine, in the hands of a purge or a refill, or retired) tile the zone.
-//! - **VM2 first** a word says live only at the first page of a live area, so a free is judged by one word.
-//! - **VM3 paid** the index of dirty runs has records in hand for as many as there can be when all that is not dirty, and not
-//!   clean, comes back (SP3).
+//! - **VM1 tiling** clean ranges of the space, dirty runs and recorded areas tile the part of a
+//!   zone below its frontier. A recorded area has its size in the word of its first page; it is
+//!   live, in a magazine, in use by a purge or a refill, or retired.
+//! - **VM2 first** a word says live only at the first page of a live area, so a free is judged by
+//!   one word.
+//! - **VM3 paid** the index of dirty runs has reserved records for all runs that there can be once
+//!   all pages are dirty or clean (SP3).
 //!
-//! SP3 and SP4 are the house's (ARCHITECTURE.md).
+//! SP3 and SP4 are the workspace's (ARCHITECTURE.md).
 //!
 //! # Locking
 //! ```text
 //!   purge  >  refill  >  { a magazine | a zone }  >  chunks of records
 //! ```
-//! Magazines and zones never nest, except for the time of a fork, which takes all of them in this order. System calls happen
-//! under the lock of a zone only to move its frontier or shut what is clean, to get records, and to map fresh pages over an area that `mremap` moved and
-//! whose word is no longer live: its addresses are in no list until then. Dirty pages are given back under `purge`, and
-//! moved, or given back instead, under `refill`; those of an area that moves are its caller's, under no lock.
+//! Magazines and zones never nest, except for the time of a fork, which takes all of them in this
+//! order. System calls happen under the lock of a zone for four reasons only. They move its
+//! frontier, shut clean addresses, get records, or map fresh pages over an area that `mremap`
+//! moved. The word of such an area is no longer live, and its addresses are in no list until then.
+//! Dirty pages are released under `purge`, and moved, or released instead, under `refill`. The
+//! pages of an area that moves are its caller's, under no lock.
 //! # Source
 //! Our own; what it stands for: Linux `mm/vmalloc.c` (`__vmalloc_node`, `vfree`), with pages that stay.
 
@@ -96,15 +105,15 @@ use relocate::Growth;
 use time::Time;
 use worker::Worker;
 
-/// The part of what is below the frontiers that a magazine may have in small items and let in one more of 64 KiB or more: a 32nd, so
-/// that from 64 MiB on these are bounded as the others.
+/// The part of the pages below the frontiers that a magazine may have in small items and let in one
+/// more of 64 KiB or more. It is a 32nd, so that from 64 MiB on these are bounded as the others.
 const MEDIUM_SHARE: u64 = 32;
 /// Pages from which the system is asked how many of them there are, before zeros are written: 64 KiB.
 const ASKED_PAGES_MIN: u64 = 16;
 /// Runs that a purge handles at a time.
 pub(crate) const BATCH: usize = 64;
 
-/// What must be in a new area.
+/// The contents that a new area must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fill {
     /// Anything.
@@ -462,8 +471,8 @@ impl<O: Os> Hold for Heap<O> {
             || self.host.is_mine()
     }
 
-    /// Pages that are kept would be shared with the child, each at the price of an entry of a page table now and of a copy when it is
-    /// used again.
+    /// Releases cached pages if there are more than [`KEPT_PAGES`]. A child would share them, each
+    /// at the price of a page table entry now and of a copy when it is used again.
     fn prepare(&self) {
         if self.dirty_hint() + self.big.pages() > KEPT_PAGES {
             self.release_all();

@@ -23,7 +23,7 @@ const MAGAZINES_MAX: usize = 1024;
 /// Pages of a block of small areas, 64 KiB: given back as one.
 const SMALL_BLOCK_PAGES: u64 = 16;
 
-/// What a heap is made with.
+/// The parameters of a heap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) arena_bytes_max: usize,

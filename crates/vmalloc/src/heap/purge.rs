@@ -1,4 +1,5 @@
-//! Giving pages back: many blocks by one call, one thread at a time, away from the locks of the zones.
+//! Purges: pages are released, many blocks by one call, one thread at a time, away from the locks
+//! of the zones.
 //!
 //! # Theory
 //! ```text
@@ -6,16 +7,19 @@
 //!   (purge): give their pages back
 //!   zone:    give their addresses to the space, as clean
 //! ```
-//! Between the two holds the runs are in nobody's list, and their first words tell their size (VM1). Two threads that give
-//! pages back at a time make each other's flushes larger, so whoever finds a purge under way leaves it alone; only a refill that may not move
-//! pages gives some back beside it.
+//! Between the two holds the runs are in no list, and their first words tell their size (VM1). Two
+//! threads that release pages at a time make each other's flushes larger. So a thread that finds a
+//! purge under way leaves it alone. Only a refill that may not move pages releases some beside it.
 //!
-//! The zone of large areas goes first: to give a huge page back and to get another one costs a tenth of what its 512 pages cost one by one. The
-//! zone of small areas gives when it has more than half of what may be kept.
+//! The zone of large areas goes first: to release a huge page and to get another one costs a tenth
+//! of what its 512 pages cost one by one. The zone of small areas releases pages when it has more
+//! than half of the budget.
 //!
-//! What cannot be cut for want of records, and what the system refuses to take, is dirty again; nothing is lost. Of a block that
-//! somebody uses, nothing goes but by a trim, which gives back pages where it cannot give back blocks: their addresses stay dirty, and nothing
-//! remembers that there are no pages, so a purge that did so would do it again each time. With a budget of 0 each run goes before it is dirty.
+//! Runs that cannot be cut for want of records, and runs that the system fails to release, are
+//! dirty again; nothing is lost. A purge releases no page of a block that is partly in use. A trim
+//! does: it releases pages where it cannot release blocks. Their addresses stay dirty, and nothing
+//! records that there are no pages, so a purge that did so would do it again each time. With a
+//! budget of 0 each run is released before it is dirty.
 //! # Source
 //! Our own; Linux gives vmalloc pages back in `vfree`, and purges addresses alone (`__purge_vmap_area_lazy`).
 

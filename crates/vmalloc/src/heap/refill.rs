@@ -13,14 +13,18 @@
 //! much as to move it. A run of up to 2 MiB leaves them dirty instead, and so do the next small ones, without
 //! another look at what is resident.
 //!
-//! The moves are made by one thread at a time (so is what is given back instead: where pages never move, threads that miss wait for each
-//! other), since each makes all CPUs that run this process forget addresses, and so that a fork
-//! finds none under way; under no lock that others need. Meanwhile the sources, and what is left of the last fresh block, are in nobody's list
-//! and their first words tell their size, as in a purge (VM1). A move that is refused (an old kernel, a seccomp profile,
-//! pages that a child still shares, a program that advised half of what moves) leaves the rest of the run to page faults; then there are none
-//! for a while. What is not moved is given back meanwhile: either way, a run that needs pages adds none to those that are kept. Moves end for
-//! good only where the system says that it can never move any (`Os::can_move`): what one move is refused for (locked pages, a
-//! descriptor that somebody closed) need not hold for the next.
+//! The moves are made by one thread at a time, since each makes all CPUs that run this process
+//! forget addresses, and so that a fork finds none under way. So are the releases instead of moves:
+//! where pages never move, threads that miss wait for each other. Both hold no lock that others
+//! need. Meanwhile the sources, and the rest of the last fresh block, are in no list, and their
+//! first words tell their size, as in a purge (VM1).
+//!
+//! A move can fail (an old kernel, a seccomp profile, pages that a child still shares, a program
+//! that advised half of the pages). Then the rest of the run is left to page faults, and there are
+//! no moves for a while. Pages that are not moved are released meanwhile. Either way, a run that
+//! needs pages adds none to the cached ones. Moves end for good only where the system reports that
+//! it can never move any (`Os::can_move`). The cause of one failure (locked pages, a descriptor
+//! that the program closed) need not hold for the next move.
 //! # Source
 //! Our own. Figures: `docs/decisions/0014-two-zones.md`.
 

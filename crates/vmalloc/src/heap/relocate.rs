@@ -11,21 +11,24 @@
 //! | the mapping moves (`mremap`) | 8 to 23 ns a page | two mappings more, until it is freed |
 //! | copy | 50 to 150 ns a page, and the faults of the new ones | dirty pages |
 //!
-//! Pages that move do so into clean addresses, whose own would have to be faulted in; what the area grows by has pages from cold
-//! dirty blocks, as any fresh run (`refill.rs`). Where dirty ones are at hand for a small
-//! area, a copy is cheaper than the faults of what it grows by. A huge page moves as one where both places are
-//! aligned; the pages of half of one would keep the other half from being huge, so **the last block is copied** where
-//! huge pages are wanted, and moves otherwise.
+//! Pages move into clean addresses, which would otherwise fault in pages of their own. The pages by
+//! which the area grows come from cold dirty blocks, as for any fresh run (`refill.rs`). Where
+//! dirty pages are at hand for a small area, a copy is cheaper than the faults of the pages by
+//! which it grows. A huge page moves as one where both addresses are aligned. The pages of half of
+//! one would keep the other half from being huge. So **the last block is copied** where huge pages
+//! are wanted, and moves otherwise.
 //!
-//! What is moved by `mremap` is a mapping of its own, and a process has not many: there may be a bounded number of them, and a
-//! **moved** area is not kept when it is freed: fresh pages are mapped over it, which merge with what is around it. It is the
-//! way where pages cannot move: before Linux 6.8, and for pages that a child of a fork had a share in. An `mremap` that fails
-//! for want of memory may leave a hole where it was to go. It is mended at once; if another thread mapped something there
-//! first, that range is **retired**: nobody is given it again. Then there are no more of them. An `mremap` that was refused before
-//! it unmapped anything (as at `vm.max_map_count`) looks the same, and retires a range as well: one in the life of a heap. `mincore`
-//! tells that something is mapped there, and not whose it is.
+//! A mapping that `mremap` moved is a mapping of its own, and a process has not many. So their
+//! number is bounded, and a **moved** area is not cached when it is freed: fresh pages are mapped
+//! over it, which merge with what is around it. `mremap` serves where pages cannot move: before
+//! Linux 6.8, and for pages that a child of a fork had a share in. An `mremap` that fails for want
+//! of memory may leave a hole at its destination. The hole is mended at once. If another thread
+//! mapped something there first, that range is **retired**: it is never allocated again. After such
+//! a failure no mapping moves any more. An `mremap` that failed before it unmapped anything (as at
+//! `vm.max_map_count`) looks the same, and retires a range as well: one in the life of a heap.
+//! `mincore` tells that something is mapped there, and not which mapping it is.
 //!
-//! Whatever stops a move half-way is copied from there on: nothing is lost.
+//! A move that stops half-way goes on as a copy from there: nothing is lost.
 //! # Source
 //! Our own; Linux moves page tables for `mremap`, and copies in `vrealloc` (6.12).
 
@@ -46,11 +49,12 @@ const MOVE_PAGES_MIN: u64 = 16;
 /// Pages from which a mapping moves.
 const REMAP_PAGES_MIN: u64 = 64;
 
-/// What grew once has so many times its size to itself, in addresses: it begins at a multiple of that, and who comes next, too.
-/// Four areas that grow by turns move a third as often as with 1; with 4, hardly less often (`examples/grow.rs`).
+/// The multiple of its size that an area has for itself, in addresses, once it grew. It begins at a
+/// multiple of that, and so does the next one. Four areas that grow by turns move a third as often
+/// as with 1; with 4, hardly less often (`examples/grow.rs`).
 const ROOM: u64 = 2;
 
-/// How areas grew, ever.
+/// Counts of the areas that grew, ever, by method.
 pub(super) struct Growth {
     // Atomic, each alone.
     pub(super) in_place: AtomicU64,
@@ -174,8 +178,9 @@ impl<O: Os> Heap<O> {
         Some((unsafe { Run::claim(fresh.page, pages) }, used))
     }
 
-    /// Whether the mapping of an area may move to one of so many pages. An area that was moved and grew has two of them: a
-    /// kernel from 6.17 on may move the first and refuse the second, and nobody could say what is where.
+    /// Whether the mapping of an area may move to one of so many pages. An area that was moved and
+    /// grew has two mappings. A kernel from 6.17 on may move the first and fail for the second, and
+    /// then no caller could tell which pages are where.
     fn can_remap(&self, word: Word, pages: u64) -> bool {
         word.pages() >= REMAP_PAGES_MIN
             && !word.is_moved()

@@ -195,7 +195,8 @@ impl<O: Os> Heap<O> {
     }
 }
 
-/// What the pages `[from, end)` are, if nobody has any of them; how many pieces.
+/// Finds the dirty and clean pieces of the pages `[from, end)`, if no area has any of these pages;
+/// returns how many pieces.
 fn find_pieces<O: Os>(
     central: &Central<O>,
     from: u64,

@@ -48,7 +48,7 @@ fn mappings(heap: &Owned<Shim>) -> usize {
     mappings_in(whole.start().get() as usize, whole.end().get() as usize)
 }
 
-/// What a test thinks is out: address to bytes, alignment and the byte that fills it.
+/// A reference model of a heap: address to bytes, alignment and the byte that fills the area.
 pub(super) struct Twin {
     pub(super) heap: Owned<Shim>,
     pub(super) areas: BTreeMap<usize, (usize, usize, u8)>,

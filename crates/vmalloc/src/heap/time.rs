@@ -12,12 +12,14 @@
 //! about as long as 1 MiB of page faults. So no call waits for a cache of hundreds of megabytes. The part is
 //! looked for again in each of these calls until nothing old is left; then not before the next turn.
 //!
-//! The clock is the coarse one, which the C library reads in the kernel's page without a call of the system:
-//! about ten nanoseconds, in paths that take a hundred or more, and a fraction of one in a cached pair.
+//! The clock is the coarse one, which the C library reads in the kernel's page without a system
+//! call. That costs about ten nanoseconds, in paths that take a hundred or more, and a fraction of
+//! one in a cached pair.
 //!
-//! A free passes the time before it keeps its run, and an allocation after it has one: a program that was
-//! idle first takes what is kept, and what it left goes. Who never calls keeps what he has; for him there is
-//! the thread (`worker.rs`), and while that is there, nobody else passes the time.
+//! A free passes the time before it caches its run, and an allocation after it has one. So a
+//! program that was idle first takes cached memory, and the rest of its cache goes. A program that
+//! makes no call keeps its cache; for it there is the thread (`worker.rs`). While that runs, no
+//! call passes the time.
 //!
 //! # Locking
 //! Called under no lock. Those of the zones and of magazines, one at a time; `purge` only if nobody has it.
@@ -42,7 +44,7 @@ const ASK_NANOS: u64 = 500_000_000;
 /// Magazines that a call looks at.
 const VISITS: usize = 8;
 
-/// How time passes in a heap.
+/// The passage of time in a heap.
 pub(super) struct Time {
     // Constant after `new`.
     /// 0: it does not.

@@ -1,5 +1,5 @@
-//! The thread that lets time pass where one is wanted: what nobody needs for about a second goes back to the
-//! system, also while the program calls nothing.
+//! The thread that lets time pass, where one is wanted: memory that no caller needs for about a
+//! second goes back to the system, also while the program calls nothing.
 //!
 //! # Theory
 //! ```text
@@ -7,19 +7,24 @@
 //!                                         |  ----nothing is kept--->   |
 //!                                         +---- stopped, by the owner -+
 //! ```
-//! Sixteen times in the decay time it raises the epoch of both zones, gives back the dirty blocks that are older than three
-//! quarters of that time, and makes dirty what is in magazines that served nobody for a quarter of it. When nothing is
-//! kept it sleeps until somebody frees something large.
+//! Sixteen times in the decay time it raises the epoch of both zones and releases the dirty blocks
+//! that are older than three quarters of that time. It also makes dirty what is in magazines that
+//! served no caller for a quarter of it. When nothing is cached it sleeps until a thread frees
+//! something large.
 //!
-//! It is not there before 16 MiB are kept, and never in a process that keeps less: who finds so much kept starts it, in
-//! the slow part of a free, under no lock, and tries again a while later if the system was short of threads or memory. Refused for another
-//! reason (a seccomp profile), there is none, in children neither. A child of a fork has no such thread, and starts its own in the same way.
+//! It is not there before 16 MiB are cached, and never in a process that caches less. A thread that
+//! finds so much cached starts it, in the slow part of a free, under no lock. It tries again a
+//! while later if the system was short of threads or memory. After a failure for another reason (a
+//! seccomp profile) there is none, in children neither. A child of a fork has no such thread, and
+//! starts its own in the same way.
 //!
 //! # Invariants
-//! - **WK1 no-lost-wake** the thread sleeps without an end only if it looked at all that may be kept, under the locks, after it
-//!   had said so. Whoever keeps something looks at what it said after he had the lock. Not so a small run that found its place in front empty, which is the fast
-//!   way of a free and loads nothing for this: while the thread sleeps, one such a CPU, of less than 2 MiB, stays until
-//!   anybody frees something that finds its place taken, or large.
+//! - **WK1 no-lost-wake** the thread sleeps without an end only if it first stored that state and
+//!   then looked, under the locks, at all that may be cached. A thread that caches something loads
+//!   that state after it had the lock. A small run that found its place in front empty does not:
+//!   that is the fast path of a free and loads nothing for this. While the thread sleeps, one such
+//!   run a CPU, of less than 2 MiB, stays until a thread frees something large, or something that
+//!   finds its place taken.
 //!
 //! # Locking
 //! It holds `purge` for 64 runs at a time, so that a fork waits no longer than that, and what a purge holds.
@@ -58,7 +63,7 @@ pub(super) struct Worker {
     // Atomic. Of all who find `NONE` one changes it, and then has the others.
     state: AtomicU32,
     thread: AtomicUsize,
-    /// Where its stack is, and the guard below.
+    /// The address of its stack's mapping, which begins with the guard.
     stack: AtomicUsize,
     pause: AtomicU32,
 }
@@ -173,14 +178,14 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// What became of it, for tests.
+    /// Returns the name of its state, for tests.
     #[cfg(test)]
     pub(super) fn worker_state(&self) -> &'static str {
         ["none", "starting", "awake", "asleep", "stopped", "off"]
             [self.worker.state.load(Ordering::Relaxed) as usize]
     }
 
-    /// What the thread does.
+    /// Runs as the thread, until the owner stops it.
     fn work(&self) {
         let worker = &self.worker;
         loop {

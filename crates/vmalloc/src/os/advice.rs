@@ -1,9 +1,10 @@
-//! Advice to the kernel: pages given back, made to fault, or wanted huge.
+//! Advice to the kernel: pages released, made to fault, or wanted huge.
 //!
 //! # Theory
-//! `process_madvise` gives many runs back under one flush, of this process from Linux 6.13 on, which it names by a number from
-//! 6.14 on and by a descriptor before; whoever refuses it once (an older kernel, a seccomp profile) is asked run by run from then
-//! on. Memory that is locked is given back by an advice of its own.
+//! `process_madvise` releases many runs under one flush. It accepts this process from Linux 6.13
+//! on, which is named by a number from 6.14 on and by a descriptor before. Where it fails once (an
+//! older kernel, a seccomp profile), runs are released one by one from then on. Locked memory is
+//! released by an advice of its own.
 //!
 //! A guard is an entry of the page table, not a mapping: any number of them leaves the mapping one. Whether the kernel has
 //! them is asked once, by a page of our own.
@@ -36,10 +37,10 @@ const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 
-/// What the kernel takes.
+/// The advice that the kernel takes.
 pub(super) struct Advisor {
     // Atomic, hint only.
-    /// How many spans can be given back by one call: one of `BY_NAME`, `BY_DESCRIPTOR`, `ONE_BY_ONE`.
+    /// The method that releases many spans: one of `BY_NAME`, `BY_DESCRIPTOR`, `ONE_BY_ONE`.
     batches: AtomicU8,
     /// Whether pages can be made to fault: one of `UNKNOWN`, `YES`, `NO`.
     guards: AtomicU8,
@@ -88,7 +89,7 @@ impl Advisor {
         }
     }
 
-    /// How many spans one call gives back, as far as was found out.
+    /// Returns how many spans one call releases, as far as was found out.
     pub(super) fn batch(&self) -> usize {
         if self.batches.load(Ordering::Relaxed) >= ONE_BY_ONE { 1 } else { BATCH }
     }

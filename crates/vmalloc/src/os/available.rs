@@ -6,10 +6,11 @@
 //! versions are asked: a line of `/proc/self/cgroup` names one, and in a container, where that path may not be there, its root is.
 //! The roots of both are asked in any case.
 //!
-//! Memory is **short** where a group has used nine tenths of its limit, and where tasks lost more than a
-//! tenth of the last ten seconds to waiting for memory (`some avg10`): those of a group, or those of the
-//! machine if less than a tenth of its memory is available. (A group that waits for its own limit counts as a
-//! task of the machine.) No descriptor is kept, and what is not there says nothing.
+//! Memory is **short** where a group has used nine tenths of its limit. It is also short where
+//! tasks lost more than a tenth of the last ten seconds to waiting for memory (`some avg10`). These
+//! are the tasks of a group, or those of the machine if less than a tenth of its memory is
+//! available. (A group that waits for its own limit counts as a task of the machine.) No descriptor
+//! is kept open, and a missing file has no effect.
 //! # Source
 //! `man 5 proc`, `man 7 cgroups`, kernel `Documentation/accounting/psi.rst`,
 //! `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.

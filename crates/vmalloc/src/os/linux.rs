@@ -20,7 +20,7 @@ use core::sync::atomic::AtomicU32;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 use core::sync::atomic::{AtomicIsize, Ordering};
 
-/// Where the CPU number is in an rseq area (`cpu_id`).
+/// The offset of the CPU number in an rseq area (`cpu_id`).
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 const RSEQ_CPU_AT: isize = 4;
 
@@ -246,7 +246,8 @@ fn slow_cpu() -> usize {
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
-/// Where libc keeps the rseq area of a thread, from its thread pointer, if it registered one. Looked up once a process.
+/// Returns the offset of a thread's rseq area from its thread pointer, if libc registered one.
+/// Looked up once a process.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 pub(crate) fn rseq_area() -> Option<isize> {
     // Areas are aligned to 32 bytes, and thread pointers to more: neither is a distance.
@@ -343,12 +344,12 @@ pub(crate) fn pointer(at: usize) -> *mut c_void {
     with_exposed_provenance_mut(at)
 }
 
-/// What a call that returns 0 or -1 did.
+/// Returns the result of a call that returned 0 or -1.
 pub(crate) fn done(code: c_int) -> Result<(), Errno> {
     if code == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// What the system said of the call that failed last in this thread.
+/// Returns the error of the call that failed last in this thread.
 pub(crate) fn errno() -> Errno {
     // SAFETY: the thread's own variable, always there.
     let place = unsafe { libc::__errno_location() };
@@ -379,14 +380,15 @@ pub(crate) fn process_id() -> u32 {
     (unsafe { libc::getpid() }) as u32
 }
 
-/// What libc calls this thread: never 0, the same in a child that it forks, and no call of the system.
+/// Returns libc's number for this thread: never 0, the same in a child that it forks, and without a
+/// system call.
 #[inline(always)]
 pub(crate) fn thread_name() -> usize {
     // SAFETY: asks for a name.
     (unsafe { libc::pthread_self() }) as usize
 }
 
-/// What libc has by a name, if anything.
+/// Returns the symbol of libc of that name, or null.
 pub(crate) fn find(name: &CStr) -> *mut c_void {
     // SAFETY: looks a name up.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }

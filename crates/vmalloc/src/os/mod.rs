@@ -19,8 +19,8 @@
 //! | [`Os::available`] | `openat`, `read`, `close` | at 32 MiB more or less, and twice a second at most, in slow frees |
 //! | [`Os::random`] | `getrandom` | when a hardened allocator is made, and in a child of a fork |
 //!
-//! What an older kernel or a profile lacks is found out at the first call and not asked for again: then the call says so at no
-//! cost, and its callers do without.
+//! Calls that an older kernel or a profile lacks are detected at the first call and not made again.
+//! From then on they fail at no cost, and their callers do without.
 //!
 //! Where only plain calls may be made (`plain.rs`), each of the others answers as a kernel that lacks it.
 //!
@@ -102,13 +102,13 @@ pub enum Call {
 /// Whether huge pages are to be behind a span.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Huge {
-    /// Where whole ones fit.
+    /// Huge pages, where whole ones fit.
     Yes,
-    /// Nowhere.
+    /// No huge pages.
     No,
 }
 
-/// Where a move stopped.
+/// The point at which a move stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stopped {
     /// Whole pages that were moved before, in bytes: they are there, and no longer here.
@@ -143,7 +143,7 @@ impl Room {
     }
 }
 
-/// What the allocator asks of the system. Every span is whole pages.
+/// The calls that the allocator makes to the system. Every span is whole pages.
 pub(crate) trait Os: Send + Sync + 'static {
     /// Reserves address space that can be committed, and returns where.
     fn reserve(&self, bytes: usize) -> Result<usize, Errno>;

@@ -1,10 +1,13 @@
-//! Which calls of the system may be made: all, or those that the C library's malloc makes, too.
+//! The choice of system calls that may be made: all, or those that the C library's malloc makes,
+//! too.
 //!
 //! # Theory
-//! A program that confines itself by a filter of system calls lists those that it needs, and is killed for any other. Its author has seen
-//! what malloc calls (`mmap`, `munmap`, `mremap`, `mprotect`, `madvise`, `futex`, `getrandom`), and nothing of what serves memory
-//! better: `userfaultfd` with its `ioctl`, `mincore`, `process_madvise`, `membarrier`, reading a limit or a file. Whoever knows that
-//! a filter is about to be installed says so before; from then on each of the others does without, as on a kernel that lacks them.
+//! A program that confines itself by a filter of system calls lists those that it needs, and is
+//! killed for any other. Its author has seen the calls of malloc: `mmap`, `munmap`, `mremap`,
+//! `mprotect`, `madvise`, `futex`, `getrandom`. The calls that serve memory better are not among
+//! them: `userfaultfd` with its `ioctl`, `mincore`, `process_madvise`, `membarrier`, and reading a
+//! limit or a file. A caller that knows that a filter is about to be installed reports it before.
+//! From then on each of these calls fails, as on a kernel that lacks it.
 //!
 //! The flag is the process's, and is never taken back: no filter is.
 

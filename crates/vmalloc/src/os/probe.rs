@@ -7,7 +7,7 @@ use super::{Errno, Huge, Os, Span, Stopped};
 use crate::PAGE_BYTES;
 use core::ptr::with_exposed_provenance_mut;
 
-/// What a system call answered: nothing, or why not.
+/// The answer of a system call: nothing, or the reason of its failure.
 pub type Answer = Result<(), Errno>;
 
 /// The ways that the library takes on this machine. See [`machine`].
@@ -131,7 +131,7 @@ mod tests {
     use crate::os::Call;
     use crate::os::shim::Shim;
 
-    /// What there is where `calls` are refused.
+    /// Probes a machine on which `calls` fail.
     fn without(calls: &[Call]) -> Result<Machine, Errno> {
         let shim = Shim::default();
         shim.refuse_with(Errno(libc::EPERM));

@@ -13,9 +13,9 @@ pub(crate) struct Shim(Arc<State>);
 
 struct State {
     linux: Linux,
-    /// How many calls of a kind are granted before the next ones are refused.
+    /// Calls of a kind that are granted before the next ones fail.
     left: [AtomicU64; CALLS],
-    /// How many are refused then.
+    /// Calls of a kind that fail then.
     refusals: [AtomicU64; CALLS],
     calls: [AtomicU64; CALLS],
     limit: AtomicUsize,
@@ -28,7 +28,7 @@ struct State {
     is_short: AtomicBool,
     /// Nanoseconds of its clock, which stands still otherwise.
     now: AtomicU64,
-    /// What a refusal says.
+    /// The error of an injected failure.
     errno: AtomicI32,
     /// A refused remap leaves a hole where it was to go.
     tears: AtomicBool,
@@ -343,8 +343,9 @@ impl Os for Shim {
 
 /// Mappings of this process that touch `[start, end)`, by the system's account.
 ///
-/// The system writes its list page by page, and a neighbour that another thread makes meanwhile may merge with a mapping
-/// that was written already: the list then goes on with that mapping again, longer. What was listed counts once.
+/// The system writes its list page by page. A neighbour that another thread makes meanwhile may
+/// merge with a mapping that was written already. Then the list goes on with that mapping again,
+/// longer. Addresses that were listed count once.
 pub(crate) fn mappings_in(start: usize, end: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let (mut count, mut listed) = (0, start);

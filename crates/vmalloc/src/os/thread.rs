@@ -1,7 +1,8 @@
 //! A thread of our own: made without the global allocator, which may be ours, and woken by one word.
 //!
-//! The standard library's threads allocate. libc's take a stack that the caller brings, and inherit the caller's signal mask:
-//! all signals are blocked while the thread is made, so no handler of the program ever runs on it.
+//! The standard library's threads allocate. libc's take a stack that the caller brings, and inherit
+//! the caller's signal mask. All signals are blocked while the thread is made, so no handler of the
+//! program ever runs on it.
 //! # Source
 //! `man 3 pthread_attr_setstack`, `man 2 futex`.
 
@@ -16,7 +17,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Above the key of the threads' numbers by one; 0 before there is one.
 static KEY: AtomicU64 = AtomicU64::new(0);
 
-/// What a thread runs.
+/// The function that a thread runs.
 pub(crate) type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 
 /// A thread that was made, by what libc calls it: a number, or with musl an address.

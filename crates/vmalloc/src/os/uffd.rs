@@ -5,12 +5,15 @@
 //!   |== pages ==|                |  nothing  |        one mapping before, the same mapping after:
 //!   |  nothing  |                |== pages ==|        64 ns a page, a microsecond for a huge page
 //! ```
-//! `mremap` moves a mapping, and each move makes two more of them for good. `UFFDIO_MOVE` moves pages. It asks that the mapping they
-//! go to be registered with a userfaultfd. So the pages that are moved to are registered for the time of the move and no longer: a
-//! registered mapping has no pages of several sizes (mTHP), does not merge with others, and cannot be registered by the program
-//! itself. They are their caller's alone meanwhile, so no fault is ever reported, and nobody has to read the descriptor.
+//! `mremap` moves a mapping, and each move makes two more of them for good. `UFFDIO_MOVE` moves
+//! pages. It asks that the destination mapping be registered with a userfaultfd. So the destination
+//! pages are registered for the time of the move and no longer. A registered mapping has no pages
+//! of several sizes (mTHP), does not merge with others, and cannot be registered by the program
+//! itself. The pages are their caller's alone meanwhile, so no fault is ever reported, and no
+//! thread has to read the descriptor.
 //!
-//! Nothing is opened before the first move. Whoever refuses (a kernel before 6.8, a seccomp profile) is not asked again.
+//! Nothing is opened before the first move. If that fails (a kernel before 6.8, a seccomp profile),
+//! it is not tried again.
 //!
 //! A child of a fork has a copy of the descriptor that belongs to its parent's memory: [`Mover::forget`] closes it there, and the next
 //! move begins anew.
@@ -41,7 +44,7 @@ const MODE_MISSING: u64 = 1;
 const HIGH: [c_int; 4] = [900, 200, 60, 10];
 /// `UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES`.
 const ALLOW_HOLES: u64 = 1 << 1;
-/// How often a call that moved nothing and says "again" is made again.
+/// Times that a call is made again that moved nothing and returned "again".
 const TRIES: u32 = 64;
 
 /// The number of a call by which both sides tell each other something: `_IOWR(0xaa, number, T)`.
@@ -118,7 +121,8 @@ impl Opened {
     }
 }
 
-/// What tells the file of a descriptor from others. May be called in a child of a fork.
+/// Returns a number that tells the file of a descriptor from others. May be called in a child of a
+/// fork.
 fn mark(fd: c_int) -> Result<u32, Errno> {
     let mut about = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: writes what is known of a file.

@@ -1,4 +1,4 @@
-//! What programs as they are have: `HugePages::System`.
+//! Tests of `HugePages::System`, the policy for unmodified programs.
 
 use super::*;
 
