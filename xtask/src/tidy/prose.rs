@@ -1,7 +1,6 @@
 //! Plain English: short sentences and lines, the words of `docs/glossary.md`, doc comments that begin with a fact.
 //!
-//! Pages are checked sentence by sentence. Doc comments in the folders of [`CLEAN`] have no long sentence and no
-//! opening question word. The rest of the tree has at most [`DOC_OPENINGS_MAX`] and [`DOC_LONG_MAX`] of them.
+//! Pages are checked sentence by sentence. A doc comment has no long sentence, and begins with no question word.
 
 use super::Report;
 use super::paths::doc_blocks;
@@ -12,23 +11,6 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 const WORDS_MAX: usize = 30;
 /// Columns of a line of prose. Table rows and code blocks are exempt: a row cannot be broken.
 const COLUMNS_MAX: usize = 120;
-
-/// Doc comments outside [`CLEAN`] that begin with one of [`OPENINGS`]. Lower it when the count falls; never raise it.
-const DOC_OPENINGS_MAX: usize = 420;
-/// Sentences over [`WORDS_MAX`] words in doc comments outside [`CLEAN`]. Lower it when the count falls; never raise it.
-const DOC_LONG_MAX: usize = 237;
-/// Slack below a ceiling before the check asks for a lower one, so that branches can land in any order.
-const SLACK: usize = 25;
-
-/// Folders in which each fault of a doc comment is a finding.
-const CLEAN: [&str; 6] = [
-    "crates/va-base/",
-    "crates/va-peer/",
-    "crates/va-sim/src/",
-    "crates/va-tree/src/",
-    "crates/vmlab/",
-    "xtask/src/",
-];
 
 /// A doc comment states what the item is or does.
 const OPENINGS: [&str; 4] = ["What", "Who", "Where", "How"];
@@ -94,24 +76,14 @@ const PHRASES: [&str; 55] = [
 ];
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
-    let (mut openings, mut long) = (0, 0);
     for file in tree.files() {
         let Some(text) = file.text() else { continue };
         if is_page(file.path()) {
             page(file.path(), text, report);
         } else if file.path().ends_with(".rs") {
-            let clean = CLEAN.iter().any(|folder| file.path().starts_with(folder));
-            for (line, fault) in doc_faults(text) {
-                match fault {
-                    _ if clean => report.add(file.path(), line, fault.text()),
-                    Fault::Opening(_) => openings += 1,
-                    Fault::Long(_) => long += 1,
-                }
-            }
+            doc_faults(text).iter().for_each(|(line, fault)| report.add(file.path(), *line, fault.text()));
         }
     }
-    ceiling("doc comments begin with What, Who, Where or How", openings, DOC_OPENINGS_MAX, report);
-    ceiling("sentences of doc comments are too long", long, DOC_LONG_MAX, report);
 }
 
 /// Pages that people read. Measurements in `results` are written by commands.
@@ -141,15 +113,6 @@ fn page(path: &str, text: &str, report: &mut Report) {
         for phrase in PHRASES.iter().filter(|phrase| has(&small, phrase)) {
             report.add(path, line, format!("\"{phrase}\": docs/glossary.md has the word to use"));
         }
-    }
-}
-
-fn ceiling(what: &str, count: usize, most: usize, report: &mut Report) {
-    let path = "xtask/src/tidy/prose.rs";
-    if count > most {
-        report.add(path, 1, format!("{count} {what}: {most} at most"));
-    } else if count + SLACK < most {
-        report.add(path, 1, format!("{count} {what}: lower the ceiling of {most}"));
     }
 }
 
@@ -258,11 +221,8 @@ mod tests {
         format!("{}.", vec!["word"; words].join(" "))
     }
 
-    /// Returns the findings in pages alone: the ceilings are of the whole tree.
     fn found(path: &str, text: &str) -> Vec<String> {
-        let mut found = planted(check, &[(path, text)]);
-        found.retain(|what| !what.starts_with("xtask/"));
-        found
+        planted(check, &[(path, text)])
     }
 
     #[test]
@@ -321,32 +281,10 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_may_only_sink() {
-        let count = |count: usize, most: usize| {
-            let mut report = Report { rule: "prose", findings: Vec::new() };
-            ceiling("faults", count, most, &mut report);
-            report.findings.len()
-        };
-        assert_eq!(
-            [count(3, 3), count(4, 3), count(3 + SLACK, 3), count(3, 3 + SLACK), count(3, 4 + SLACK)],
-            [0, 1, 1, 0, 1]
-        );
-    }
-
-    #[test]
-    fn doc_comments_are_counted_against_the_ceilings() {
-        let text =
-            "/// Who.\nfn a() {}\n\n".repeat(DOC_OPENINGS_MAX + 1) + "/// A line.\n/// Fine.\nfn b() {}\n";
-        let found = planted(check, &[("crates/x/src/a.rs", &text)]);
-        let count = format!("{} doc comments begin with What", DOC_OPENINGS_MAX + 1);
-        assert!(found.iter().any(|what| what.contains(&count)), "{found:?}");
-    }
-
-    #[test]
-    fn a_doc_comment_of_a_clean_crate_is_found_with_its_line() {
+    fn faults_of_doc_comments_are_found_with_their_lines() {
         let text = format!("//! Fine.\n\n/// Where it is.\nfn a() {{}}\n\n/// {}\nfn b() {{}}\n", long(31));
-        let path = format!("{}a.rs", CLEAN[0]);
-        let found = found(&path, &text);
+        let path = "crates/x/src/a.rs";
+        let found = found(path, &text);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with(&format!("{path}:3: the comment begins with \"Where\"")), "{found:?}");
         assert!(found[1].starts_with(&format!("{path}:6: a sentence of 31 words")), "{found:?}");
