@@ -376,7 +376,7 @@ fn selections(core: &[String]) -> [Vec<&str>; 2] {
 const METRICS: &str = "vmalloc/metrics";
 
 /// The compiler arranges its fast paths, and the test profile is not what users build. So a program that depends on the
-/// crate is built with cargo's own release profile. Ours, with the program optimised as one, is that of `install` and
+/// crate is built with cargo's own release profile. Standard, with the program optimised as one, is that of `install` and
 /// `demo`.
 fn release(root: &Path, tests: &mut Tests) -> Result<()> {
     // How much stack a call of the core takes is a property of optimised code; a million areas are too many for code that

@@ -55,8 +55,8 @@ impl Machine for Port {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (window, port) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Port::default());
-    let space = VmapSpace::<_, va_space::config::Default>::new(window, window, &port)?;
-    let blocks = Blocks::<_, va_block::config::Default>::new(space, &port)?;
+    let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &port)?;
+    let blocks = Blocks::<_, va_block::config::Standard>::new(space, &port)?;
     let mut most = 0;
     for number in 0..PAIRS {
         let (cpu, pages) = ((number % u64::from(CPUS)) as u32, 1 + number * 5 % 16);

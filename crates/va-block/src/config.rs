@@ -1,9 +1,9 @@
 //! The policies of blocks, bundled: what differs between Linux's ways and ours is a type or a number here.
 //!
-//! | | [`OneMap63`] | [`Linux64`] | [`Default`](struct@Default) |
+//! | | [`OneMap63`] | [`Linux64`] | [`Standard`] |
 //! |---|---|---|---|
 //! | stands for | Linux up to 6.3: one lookup | Linux 6.4 to 6.12: lookup hashed over CPUs | ours |
-//! | space | [`OneLock52`] | [`Linux69`] | [`va_space::config::Default`] |
+//! | space | [`OneLock52`] | [`Linux69`] | [`va_space::config::Standard`] |
 //! | pages consumed | rounded up to a power of two | the same | exactly those asked for |
 //! | which block | the first of the CPU that has room | the same | the one used last, then the first that has room |
 //! | dead pages | never reused; the block dies with its last | the same | reused after a flush |
@@ -131,12 +131,12 @@ macro_rules! linux {
 linux!(OneMap63, OneLock52, OneMap);
 linux!(Linux64, Linux69, Hashed);
 
-/// Ours.
+/// Standard.
 #[derive(Clone, Copy, Debug)]
-pub struct Default;
+pub struct Standard;
 
-impl Config for Default {
-    type Space = va_space::config::Default;
+impl Config for Standard {
+    type Space = va_space::config::Standard;
     type Spread = Hashed;
     const REUSE: bool = true;
     const ROUND_UP: bool = false;
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn o7_linux_rounds_up_to_a_power_of_two_and_we_do_not() {
         assert_eq!([1, 2, 3, 5, 33, 64].map(Linux64::consumed), [1, 2, 4, 8, 64, 64]);
-        assert_eq!([1, 2, 3, 5, 33, 64].map(Default::consumed), [1, 2, 3, 5, 33, 64]);
+        assert_eq!([1, 2, 3, 5, 33, 64].map(Standard::consumed), [1, 2, 3, 5, 33, 64]);
     }
 
     #[test]

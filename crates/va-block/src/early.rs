@@ -22,7 +22,7 @@ use va_space::SpaceError;
 /// use va_block::{EarlyBlocks, config};
 /// use va_sim::machine::SimMachine;
 ///
-/// static BLOCKS: EarlyBlocks<&SimMachine, config::Default> = EarlyBlocks::new();
+/// static BLOCKS: EarlyBlocks<&SimMachine, config::Standard> = EarlyBlocks::new();
 ///
 /// assert!(BLOCKS.get().is_err());
 /// let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));

@@ -123,8 +123,8 @@ impl PageSource for Pages {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (window, port) = (VaRange::from_pages(0x1000, 0x10_0000).ok_or("no range")?, Port::default());
     let pages = Pages { mapped: Mutex::default(), free: Mutex::new((0..FRAMES).collect()) };
-    let space = VmapSpace::<_, va_space::config::Default>::new(window, window, &port)?;
-    let map = MapSpace::<_, va_block::config::Default, _>::new(space, &port, &pages)?;
+    let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &port)?;
+    let map = MapSpace::<_, va_block::config::Standard, _>::new(space, &port, &pages)?;
 
     // Three bytes more than four pages, room to grow to sixteen, and a guard page.
     let request = AreaRequest { range_bytes: 16 * PAGE_SIZE, ..AreaRequest::new(4 * PAGE_SIZE + 3) };

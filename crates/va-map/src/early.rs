@@ -23,7 +23,7 @@ use va_space::SpaceError;
 /// use va_map::{AreaRequest, EarlyMap};
 /// use va_sim::{machine::SimMachine, pages::SimPages};
 ///
-/// static MAP: EarlyMap<&SimMachine, va_block::config::Default, &SimPages<'static>> = EarlyMap::new();
+/// static MAP: EarlyMap<&SimMachine, va_block::config::Standard, &SimPages<'static>> = EarlyMap::new();
 ///
 /// assert!(MAP.get().is_err());
 /// let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));

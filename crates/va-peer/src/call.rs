@@ -12,19 +12,19 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Request, Va, VaRange};
-use va_block::config::{Default as Ours, Linux64};
+use va_block::config::{Linux64, Standard};
 use va_block::{Config, Lane};
 use va_space::{Magazine, Purge, SpaceError};
 use va_tree::Congruent;
 
 /// A thread's cache of a space, so that its pairs touch no shared lock: areas, and a block to cut pages from.
 struct Kept<'s> {
-    magazine: Magazine<'s, Host, <Ours as Config>::Space>,
-    lane: Lane<'s, Host, Ours>,
+    magazine: Magazine<'s, Host, <Standard as Config>::Space>,
+    lane: Lane<'s, Host, Standard>,
 }
 
 impl<'s> Kept<'s> {
-    fn new(space: &'s Space<Ours>, cpu: u32) -> Result<Self, SpaceError> {
+    fn new(space: &'s Space<Standard>, cpu: u32) -> Result<Self, SpaceError> {
         Ok(Self {
             magazine: space.magazine(cpu)?,
             lane: space.blocks().lane(cpu).map_err(|_| SpaceError::NoTable)?,
@@ -35,7 +35,7 @@ impl<'s> Kept<'s> {
 self_cell!(
     /// The cache, and a share in its space.
     struct Own {
-        owner: Arc<Space<Ours>>,
+        owner: Arc<Space<Standard>>,
         #[not_covariant]
         dependent: Kept,
     }
@@ -48,7 +48,7 @@ enum Context {
     /// Its magazine, that of each other CPU that it stood for, and the CPU.
     Magazine { own: Own, parked: Vec<(u32, Own)>, cpu: u32 },
     /// All magazines that a space can have are out: it does without.
-    Shared { space: Arc<Space<Ours>>, cpu: u32 },
+    Shared { space: Arc<Space<Standard>>, cpu: u32 },
     /// Linux's policies.
     Linux { space: Arc<Space<Linux64>>, cpu: u32 },
 }
@@ -86,7 +86,7 @@ pub fn enter(cpu: u32) {
         let before = std::mem::replace(context, Context::Outside);
         *context = match peer {
             Peer::Linux(space) => Context::Linux { space, cpu },
-            Peer::Ours(space) => before.moved(space, cpu),
+            Peer::Standard(space) => before.moved(space, cpu),
         };
     });
 }
@@ -98,7 +98,7 @@ pub fn leave() {
 
 impl Context {
     /// The same thread on another CPU, with the magazine that it had there or a new one.
-    fn moved(self, space: Arc<Space<Ours>>, cpu: u32) -> Self {
+    fn moved(self, space: Arc<Space<Standard>>, cpu: u32) -> Self {
         let mut parked = match self {
             Self::Magazine { own, mut parked, cpu } if Arc::ptr_eq(own.borrow_owner(), &space) => {
                 parked.push((cpu, own));
@@ -304,7 +304,7 @@ pub fn congruent(areas: &mut [(u64, u64)], align: u64) -> Option<Va> {
     let areas = Congruent::new(areas, align).ok()?;
     let (peer, _) = peer::current()?;
     match peer {
-        Peer::Ours(space) => space.alloc_congruent(&areas).ok(),
+        Peer::Standard(space) => space.alloc_congruent(&areas).ok(),
         Peer::Linux(space) => space.alloc_congruent(&areas).ok(),
     }
 }

@@ -251,14 +251,14 @@ impl Machine for Host {
 mod tests {
     use super::*;
     use va_base::VaRange;
-    use va_space::config::Default as Ours;
+    use va_space::config::Standard;
     use va_space::{Purge, VmapSpace};
 
     #[test]
     fn a_space_on_the_host_lives_flushes_and_gives_its_memory_back() {
         let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
         let host = Host::new(2, 2, Work::Here);
-        let space = VmapSpace::<_, Ours>::new(VaRange::ALL, window, host.clone()).unwrap();
+        let space = VmapSpace::<_, Standard>::new(VaRange::ALL, window, host.clone()).unwrap();
         let areas: Vec<_> =
             (1..200).map(|n| space.alloc(0, &va_base::Request::pages(n).unwrap()).unwrap()).collect();
         areas.into_iter().for_each(|area| space.free(area).unwrap());

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use va_base::Va;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
+use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{
     AllocError, Backend, Config, Context, Found, Geometry, Offset, PercpuSpace, Place, Refused, Request,
     Sizes, Stats,
@@ -115,7 +115,7 @@ enum AnySpace {
     Linux(Space<Linux612>),
     Scan(Space<Scan>),
     Runs(Space<Runs>),
-    Ours(Space<Ours>),
+    Standard(Space<Standard>),
 }
 
 macro_rules! on {
@@ -124,7 +124,7 @@ macro_rules! on {
             AnySpace::Linux($space) => $do,
             AnySpace::Scan($space) => $do,
             AnySpace::Runs($space) => $do,
-            AnySpace::Ours($space) => $do,
+            AnySpace::Standard($space) => $do,
         }
     };
 }
@@ -163,7 +163,7 @@ pub(crate) fn start(settings: &Settings) -> Option<()> {
         Ok("linux") => AnySpace::Linux(space(geometry, settings)?),
         Ok("runs") => AnySpace::Runs(space(geometry, settings)?),
         Ok("scan") => AnySpace::Scan(space(geometry, settings)?),
-        Err(_) | Ok("" | "default") => AnySpace::Ours(space(geometry, settings)?),
+        Err(_) | Ok("" | "default") => AnySpace::Standard(space(geometry, settings)?),
         Ok(_) => return None,
     };
     let old = NOW.load(Ordering::Relaxed);

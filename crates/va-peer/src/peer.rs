@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use va_base::sync::atomic::{AtomicBool, Ordering};
 use va_base::{Machine, Va, VaRange};
-use va_block::config::{Config, Default as Ours, Linux64};
+use va_block::config::{Config, Linux64, Standard};
 use va_block::{BlockError, Blocks};
 use va_space::{Purge, Purged, State, VmapSpace};
 
@@ -33,7 +33,7 @@ impl<C: Config> Space<C> {
 
     /// Gives blocks back, in the middle of a call.
     fn shrink_blocks(&self) -> u64 {
-        // Ours drains as it goes; the order in which Linux does decides its addresses.
+        // Standard drains as it goes; the order in which Linux does decides its addresses.
         let shrink = || self.blocks.shrink().blocks * self.blocks.block_pages().get();
         if C::REUSE { shrink() } else { self.host.holding(shrink) }
     }
@@ -65,7 +65,7 @@ impl<C: Config> Deref for Space<C> {
 /// Which policies the space has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// Ours.
+    /// Standard.
     Default,
     /// Linux's from 6.9 to 6.12, bug for bug.
     Linux,
@@ -100,7 +100,7 @@ pub struct Settings {
 /// The space, and what may be asked of it by anybody.
 #[derive(Clone)]
 pub(crate) enum Peer {
-    Ours(Arc<Space<Ours>>),
+    Standard(Arc<Space<Standard>>),
     Linux(Arc<Space<Linux64>>),
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn start(policy: Policy, settings: &Settings) -> Option<()> {
     // The helper of the old space ends before the new one begins, so that it is in nobody's measurement.
     drop(RUNNING.lock().take());
     let peer = match policy {
-        Policy::Default => Peer::Ours(new_space(window, &host, cpus).ok()?),
+        Policy::Default => Peer::Standard(new_space(window, &host, cpus).ok()?),
         Policy::Linux => Peer::Linux(new_space(window, &host, cpus).ok()?),
     };
     let helper = (settings.work == Work::Helper).then(|| Helper::start(peer.clone(), &host)).flatten();
@@ -167,7 +167,7 @@ impl Peer {
     /// Gives the blocks back in which nothing lives, and purges all there is.
     pub(crate) fn purge_full(&self) {
         match self {
-            Self::Ours(space) => {
+            Self::Standard(space) => {
                 space.shrink_blocks();
                 space.purge(Purge::Full);
             }
@@ -182,14 +182,14 @@ impl Peer {
     /// Has everything flushed that was given back.
     pub(crate) fn unmap_aliases(&self) {
         match self {
-            Self::Ours(space) => space.unmap_aliases(),
+            Self::Standard(space) => space.unmap_aliases(),
             Self::Linux(space) => space.unmap_aliases(),
         }
     }
 
     pub(crate) fn purge(&self, how: Purge) -> Purged {
         match self {
-            Self::Ours(space) => space.purge(how),
+            Self::Standard(space) => space.purge(how),
             Self::Linux(space) => space.purge(how),
         }
     }
@@ -197,21 +197,21 @@ impl Peer {
     /// Does the work of a helper that was woken: under our policies no more than is due.
     fn drain(&self) -> Purged {
         match self {
-            Self::Ours(space) => space.drain(),
+            Self::Standard(space) => space.drain(),
             Self::Linux(space) => space.purge(Purge::Drain),
         }
     }
 
     pub(crate) fn shrink(&self) -> u64 {
         match self {
-            Self::Ours(space) => space.shrink(),
+            Self::Standard(space) => space.shrink(),
             Self::Linux(space) => space.shrink(),
         }
     }
 
     pub(crate) fn find(&self, at: Va) -> Option<VaRange> {
         let seen = match self {
-            Self::Ours(space) => space.find_enclosing(at),
+            Self::Standard(space) => space.find_enclosing(at),
             Self::Linux(space) => space.find_enclosing(at),
         };
         seen.map(|seen| seen.range)
@@ -220,7 +220,7 @@ impl Peer {
     /// Counts. Exact while nobody else calls.
     pub(crate) fn count(&self) -> Count {
         match self {
-            Self::Ours(space) => {
+            Self::Standard(space) => {
                 // A collection of dead pages in blocks is to them what a purge is to areas.
                 let held = count(&**space);
                 Count { purges: held.purges + space.blocks().stats().flushes, ..held }
@@ -232,7 +232,7 @@ impl Peer {
     /// The holes, in address order: what lies between areas. Exact while nobody else calls.
     pub(crate) fn holes(&self) -> Vec<VaRange> {
         match self {
-            Self::Ours(space) => holes(&**space),
+            Self::Standard(space) => holes(&**space),
             Self::Linux(space) => holes(&**space),
         }
     }

@@ -52,10 +52,10 @@ impl Config for Runs {
     type Engine = RunIndex;
 }
 
-/// Ours: exact runs, and objects of up to 64 bytes from slabs.
+/// Standard: exact runs, and objects of up to 64 bytes from slabs.
 #[derive(Debug)]
-pub enum Default {}
-impl Config for Default {
+pub enum Standard {}
+impl Config for Standard {
     type Engine = RunIndex;
     const CLASS_WORDS: u32 = CLASS_WORDS_MAX;
 }

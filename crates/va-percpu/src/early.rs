@@ -21,7 +21,7 @@ use va_base::{Machine, Place};
 /// use va_percpu::{EarlyPercpu, Geometry, NewError, Request, config};
 /// use va_sim::{machine::SimMachine, percpu::{SIZES, SimChunks}};
 ///
-/// static SPACE: EarlyPercpu<&SimMachine, SimChunks, config::Default> = EarlyPercpu::new();
+/// static SPACE: EarlyPercpu<&SimMachine, SimChunks, config::Standard> = EarlyPercpu::new();
 ///
 /// assert!(SPACE.get().is_err());
 /// let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));

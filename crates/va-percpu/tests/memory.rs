@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use va_base::Va;
-use va_percpu::config::{Default as Ours, Linux612, Runs};
+use va_percpu::config::{Linux612, Runs, Standard};
 use va_percpu::{AllocError, Config, Geometry, Offset, PercpuSpace, Request, Sizes};
 use va_sim::bare::{Bare, Watch};
 use va_sim::percpu::SimChunks;
@@ -86,7 +86,7 @@ fn million<C: Config>() {
 
 #[test]
 fn a_million_objects_need_no_piece_longer_than_a_page() {
-    million::<Ours>();
+    million::<Standard>();
     million::<Linux612>();
 }
 
@@ -130,7 +130,7 @@ fn shortage<C: Config>() {
 #[test]
 fn a_shortage_is_forgotten_as_soon_as_there_are_pages() {
     shortage::<Runs>();
-    shortage::<Ours>();
+    shortage::<Standard>();
     shortage::<Linux612>();
 }
 
@@ -138,7 +138,7 @@ fn a_shortage_is_forgotten_as_soon_as_there_are_pages() {
 fn units_of_4096_cpus_work() {
     let units = 4096;
     let sizes = Sizes { alloc: SIZES.unit * units, units, ..SIZES };
-    let (space, buddy) = space::<Ours>(sizes, 4096);
+    let (space, buddy) = space::<Standard>(sizes, 4096);
     let offsets: Vec<_> =
         (0..3000u32).map(|nth| space.alloc(&Request::new(8 + nth as usize % 90, 8)).unwrap()).collect();
     let stats = space.stats();

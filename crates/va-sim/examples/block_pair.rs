@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 use va_base::{Va, VaRange};
-use va_block::config::{Default as Ours, Linux64};
+use va_block::config::{Linux64, Standard};
 use va_block::{Blocks, Config};
 use va_sim::bare::Bare;
 use va_space::VmapSpace;
@@ -63,6 +63,6 @@ fn with<C: Config>(what: &str) {
 }
 
 fn main() {
-    with::<Ours>("ours");
+    with::<Standard>("ours");
     with::<Linux64>("linux 6.4");
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use va_base::{LockClass, Request, Va, VaRange};
 use va_sim::bare::{Bare, Watch};
-use va_space::config::{Default as Ours, WithTrees};
+use va_space::config::{Standard, WithTrees};
 use va_space::lookup::{Downward, Upward};
 use va_space::{Area, Config, VmapSpace};
 
@@ -130,9 +130,9 @@ fn main() {
     println!("|---|---|---|---|---|---|---|---|");
     for live in [1000, 10_000, 100_000] {
         for cpus in [2, 16, 128] {
-            with::<Ours>("page map", cpus, live);
-            with::<WithTrees<Ours, Downward>>("trees, downward", cpus, live);
-            with::<WithTrees<Ours, Upward>>("trees, upward", cpus, live);
+            with::<Standard>("page map", cpus, live);
+            with::<WithTrees<Standard, Downward>>("trees, downward", cpus, live);
+            with::<WithTrees<Standard, Upward>>("trees, upward", cpus, live);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! 16b_1M. Engines: `ours`, `runs`, `scan` and `linux612`.
 
 use va_base::Va;
-use va_percpu::config::{Default as Slabs, Linux612, Runs, Scan};
+use va_percpu::config::{Linux612, Runs, Scan, Standard as Slabs};
 use va_percpu::{Config, Geometry, Offset, PercpuSpace, Request, Sizes};
 use va_sim::bare::Bare;
 use va_sim::op::Rng;

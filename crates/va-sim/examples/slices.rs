@@ -14,7 +14,7 @@
 use std::hint::black_box;
 use va_base::{Request, VaRange};
 use va_sim::machine::SimMachine;
-use va_space::config::Default as Standard;
+use va_space::config::Standard;
 use va_space::{Area, Purge, VmapSpace};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;

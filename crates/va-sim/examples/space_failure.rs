@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Instant;
 use va_base::{Request, VaRange};
 use va_sim::machine::SimMachine;
-use va_space::config::Default as Ours;
+use va_space::config::Standard;
 use va_space::{Area, Magazine, SpaceError, VmapSpace};
 
 const AREAS: u64 = 40_000;
@@ -24,7 +24,7 @@ fn ask(pages: u64) -> Request {
     }
 }
 
-fn alloc(magazine: &mut Magazine<'_, &SimMachine, Ours>, request: &Request) -> Area {
+fn alloc(magazine: &mut Magazine<'_, &SimMachine, Standard>, request: &Request) -> Area {
     match magazine.alloc(request) {
         Ok(area) => area,
         Err(error) => panic!("{error}"),
@@ -35,7 +35,7 @@ fn alloc(magazine: &mut Magazine<'_, &SimMachine, Ours>, request: &Request) -> A
 fn round(cpus: u32) -> [f64; 3] {
     let machine = SimMachine::new(cpus);
     let window = VaRange::from_pages(FIRST, FIRST + PAGES).unwrap_or_default();
-    let Ok(space) = VmapSpace::<_, Ours>::new(window, window, &machine) else { panic!("no space") };
+    let Ok(space) = VmapSpace::<_, Standard>::new(window, window, &machine) else { panic!("no space") };
     let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
     for n in 0..PAGES >> 12 {
         let at = FIRST + (n << 12) + 2048;

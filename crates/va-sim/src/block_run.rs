@@ -13,7 +13,7 @@ use crate::model::ModelIndex;
 use crate::platform::HeapPlatform;
 use crate::space_model::SpaceModel;
 use va_base::{Align, PAGE_SIZE, Pages, Platform, Va, VaRange};
-use va_block::config::{Default as Ours, Hashed, Linux64, OneMap};
+use va_block::config::{Hashed, Linux64, OneMap, Standard};
 use va_block::{BlockError, Blocks, Config, Lane, UnmapError};
 use va_space::config::{self as spaces, Order};
 use va_space::{Purge, VmapSpace};
@@ -45,7 +45,7 @@ macro_rules! tiny_space {
     };
 }
 
-tiny_space!(TinySpace, spaces::Default);
+tiny_space!(TinySpace, spaces::Standard);
 tiny_space!(TinySpaceLinux, spaces::Linux69);
 tiny_space!(TinySpaceOneLock, spaces::OneLock52);
 
@@ -73,10 +73,10 @@ macro_rules! tiny {
     };
 }
 
-tiny!(Tiny, Ours, TinySpace, Hashed, u32::MAX);
+tiny!(Tiny, Standard, TinySpace, Hashed, u32::MAX);
 tiny!(TinyLinux, Linux64, TinySpaceLinux, Hashed, u32::MAX);
 tiny!(TinyOneMap, Linux64, TinySpaceOneLock, OneMap, u32::MAX);
-tiny!(Sliced, Ours, TinySpace, Hashed, 1);
+tiny!(Sliced, Standard, TinySpace, Hashed, 1);
 
 /// First page of every window.
 const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;

@@ -8,7 +8,7 @@ use crate::platform::HeapPlatform;
 use crate::small::Small;
 use crate::space_model::SpaceModel;
 use va_base::{Align, AllocError, Pages, Request, Va, VaRange};
-use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
+use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, ReleaseError, SpaceError, State, VmapSpace};
 use va_tree::FreeIndex;
 
@@ -75,8 +75,8 @@ pub fn space_ops(data: &[u8]) {
     let extent = pages_of(FIRST, FIRST + pages);
     let exact = || fine(ModelIndex::new(extent, extent));
     match selector & 7 {
-        0 => twins::<Whole<Ours>, _>(extent, cpus, exact(), bytes),
-        1 => twins::<Whole<WithTrees<Ours>>, _>(extent, cpus, exact(), bytes),
+        0 => twins::<Whole<Standard>, _>(extent, cpus, exact(), bytes),
+        1 => twins::<Whole<WithTrees<Standard>>, _>(extent, cpus, exact(), bytes),
         2 => twins::<Whole<Linux69>, _>(
             extent,
             cpus,
@@ -89,9 +89,9 @@ pub fn space_ops(data: &[u8]) {
             fine(OneLock52::index(extent, extent, HeapPlatform::default())),
             bytes,
         ),
-        4 => Everything::<Sliced<Ours>>::run(extent, cpus, Flushing::AtOnce, bytes),
-        5 => Everything::<Sliced<Ours>>::run(extent, cpus, Flushing::WhenTold, bytes),
-        6 => Everything::<Sliced<WithTrees<Ours>>>::run(extent, cpus, Flushing::WhenTold, bytes),
+        4 => Everything::<Sliced<Standard>>::run(extent, cpus, Flushing::AtOnce, bytes),
+        5 => Everything::<Sliced<Standard>>::run(extent, cpus, Flushing::WhenTold, bytes),
+        6 => Everything::<Sliced<WithTrees<Standard>>>::run(extent, cpus, Flushing::WhenTold, bytes),
         _ => Everything::<Whole<Linux69>>::run(extent, cpus, Flushing::WhenTold, bytes),
     }
 }

@@ -17,10 +17,10 @@ use va_map::{
     AreaRequest, DirectMap, EarlyMap, Entries, Fill, Leaf, Leaves, MapSpace, PageRequest, PageSource,
     PageTable, Protection, Run, Stopped,
 };
-use va_percpu::config::Default as SmallFirst;
+use va_percpu::config::Standard as SmallFirst;
 use va_percpu::{EarlyPercpu, Geometry, PercpuSpace, Request as PercpuRequest};
 use va_sim::percpu::SimChunks;
-use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
+use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Area, Config, EarlySpace, Magazine, Purge, VmapSpace};
 use va_tree::Congruent;
 
@@ -164,17 +164,17 @@ fn used_by_blocks<C: va_block::Config>() -> Vec<&'static str> {
 
 #[test]
 fn an_empty_table_is_all_zeros() {
-    assert_eq!(used::<Ours>(), [""; 0]);
-    assert_eq!(used::<WithTrees<Ours>>(), [""; 0]);
+    assert_eq!(used::<Standard>(), [""; 0]);
+    assert_eq!(used::<WithTrees<Standard>>(), [""; 0]);
     assert_eq!(used::<Linux69>(), [""; 0]);
     assert_eq!(used::<OneLock52>(), [""; 0]);
-    assert_eq!(used_by_blocks::<va_block::config::Default>(), [""; 0]);
+    assert_eq!(used_by_blocks::<va_block::config::Standard>(), [""; 0]);
     assert_eq!(used_by_blocks::<va_block::config::Linux64>(), [""; 0]);
 }
 
 #[test]
 fn a_place_for_a_space_is_all_zeros() {
-    static PLACE: EarlySpace<&Arena, Ours> = EarlySpace::new();
+    static PLACE: EarlySpace<&Arena, Standard> = EarlySpace::new();
     let at = (&raw const PLACE).cast::<u8>();
     // SAFETY: a static, which nobody writes to; it is read byte by byte.
     let bytes = unsafe { std::slice::from_raw_parts(at, size_of_val(&PLACE)) };
@@ -184,7 +184,7 @@ fn a_place_for_a_space_is_all_zeros() {
 
 #[test]
 fn a_place_for_blocks_is_all_zeros() {
-    static PLACE: EarlyBlocks<&Arena, va_block::config::Default> = EarlyBlocks::new();
+    static PLACE: EarlyBlocks<&Arena, va_block::config::Standard> = EarlyBlocks::new();
     let at = (&raw const PLACE).cast::<u8>();
     // SAFETY: a static, which nobody writes to; it is read byte by byte.
     let bytes = unsafe { std::slice::from_raw_parts(at, size_of_val(&PLACE)) };
@@ -251,7 +251,7 @@ impl Depths {
     }
 }
 
-type Space = VmapSpace<&'static Arena, Ours>;
+type Space = VmapSpace<&'static Arena, Standard>;
 
 fn space(arena: &'static Arena, extent: VaRange) -> &'static Space {
     Box::leak(Box::new(fine(Space::new(extent, extent, arena))))
@@ -265,7 +265,7 @@ fn taken(areas: &mut Vec<Area>) -> Area {
 fn space_rows(table: &mut Depths) {
     let arena = Arena::leaked();
     let all = pages(16, 1 << 30);
-    let place: &'static EarlySpace<&'static Arena, Ours> = Box::leak(Box::new(EarlySpace::new()));
+    let place: &'static EarlySpace<&'static Arena, Standard> = Box::leak(Box::new(EarlySpace::new()));
     table.row("EarlySpace::init", || assert!(place.init(all, all, arena, &[]).is_ok()));
     let mut made = None;
     // By value.
@@ -314,7 +314,7 @@ fn space_rows(table: &mut Depths) {
 }
 
 fn magazine_rows(table: &mut Depths, space: &'static Space) {
-    let mut made: Option<Magazine<'static, &'static Arena, Ours>> = None;
+    let mut made: Option<Magazine<'static, &'static Arena, Standard>> = None;
     table.row("magazine", || made = space.magazine(2).ok());
     let Some(magazine) = &mut made else { panic!("no magazine") };
     let mut area = None;
@@ -330,15 +330,15 @@ fn block_rows(table: &mut Depths) {
     let all = pages(16, 1 << 28);
     let mut space = Space::new(all, all, arena).ok();
     let mut made = None;
-    let place: &'static EarlyBlocks<&'static Arena, va_block::config::Default> =
+    let place: &'static EarlyBlocks<&'static Arena, va_block::config::Standard> =
         Box::leak(Box::new(EarlyBlocks::new()));
     table.row("EarlyBlocks::init", || assert!(place.init(all, arena, &[]).is_ok()));
-    let mut empty = Blocks::<_, va_block::config::Default>::empty();
+    let mut empty = Blocks::<_, va_block::config::Standard>::empty();
     table.row("Blocks::init", || fine(empty.init(all, arena, &[])));
     // By value.
     table.row_within("Blocks::new", 32 << 10, || {
         let space = space.take().unwrap_or_else(|| panic!("no space"));
-        made = Blocks::<_, va_block::config::Default>::new(space, arena).ok();
+        made = Blocks::<_, va_block::config::Standard>::new(space, arena).ok();
     });
     let Some(blocks) = &made else { panic!("no blocks") };
     let mut at = Va::ZERO;
@@ -384,11 +384,11 @@ impl PageSource for Nothing {
     fn clear(&self, _frame: u64, _from: u64, _to: u64) {}
 }
 
-type Map = MapSpace<&'static Arena, va_block::config::Default, Nothing>;
+type Map = MapSpace<&'static Arena, va_block::config::Standard, Nothing>;
 
 #[test]
 fn a_place_for_a_map_is_all_zeros() {
-    static PLACE: EarlyMap<&Arena, va_block::config::Default, Nothing> = EarlyMap::new();
+    static PLACE: EarlyMap<&Arena, va_block::config::Standard, Nothing> = EarlyMap::new();
     let at = (&raw const PLACE).cast::<u8>();
     // SAFETY: a static, which nobody writes to; it is read byte by byte.
     let bytes = unsafe { std::slice::from_raw_parts(at, size_of_val(&PLACE)) };
@@ -399,7 +399,7 @@ fn a_place_for_a_map_is_all_zeros() {
 fn map_rows(table: &mut Depths) {
     let arena = Arena::leaked();
     let all = pages(16, 1 << 28);
-    let place: &'static EarlyMap<&'static Arena, va_block::config::Default, Nothing> =
+    let place: &'static EarlyMap<&'static Arena, va_block::config::Standard, Nothing> =
         Box::leak(Box::new(EarlyMap::new()));
     table.row("EarlyMap::init", || assert!(place.init(all, arena, Nothing, &[]).is_ok()));
     let mut empty = Map::empty();
@@ -503,9 +503,9 @@ fn on_stack_of(bytes: usize, mut call: impl FnMut()) {
 /// The stack of a kernel's thread; glibc's `PTHREAD_STACK_MIN`, in which the thread's own records lie, too.
 const KERNEL_STACK: usize = 16 << 10;
 
-static SPACE: EarlySpace<&'static Arena, Ours> = EarlySpace::new();
-static BLOCKS: EarlyBlocks<&'static Arena, va_block::config::Default> = EarlyBlocks::new();
-static MAP: EarlyMap<&'static Arena, va_block::config::Default, Nothing> = EarlyMap::new();
+static SPACE: EarlySpace<&'static Arena, Standard> = EarlySpace::new();
+static BLOCKS: EarlyBlocks<&'static Arena, va_block::config::Standard> = EarlyBlocks::new();
+static MAP: EarlyMap<&'static Arena, va_block::config::Standard, Nothing> = EarlyMap::new();
 static PERCPU: EarlyPercpu<&'static Arena, SimChunks, SmallFirst> = EarlyPercpu::new();
 
 #[test]

@@ -52,7 +52,7 @@ impl Machine for Port {
     }
 }
 
-type Space<'p> = VmapSpace<&'p Port, va_space::config::Default>;
+type Space<'p> = VmapSpace<&'p Port, va_space::config::Standard>;
 
 /// Runs one CPU's work: allocates areas of one to eight pages and holds a few of them at a time.
 fn work(space: &Space<'_>, cpu: u32) -> Result<(), String> {

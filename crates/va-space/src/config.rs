@@ -1,7 +1,7 @@
 //! The policies of a space, bundled: what differs between Linux's ways and ours is a type or a number here, never an `if`
 //! on a name in a mechanism.
 //!
-//! | | [`OneLock52`] | [`Linux69`] | [`Default`](struct@Default) |
+//! | | [`OneLock52`] | [`Linux69`] | [`Standard`] |
 //! |---|---|---|---|
 //! | stands for | Linux 5.2 to 6.8: one lock | Linux 6.9 to 6.12: nodes and pools | ours |
 //! | free index | red-black tree, Linux's search | the same | B+tree, exact |
@@ -128,11 +128,11 @@ impl Config for Linux69 {
     const RECLAIM_FIRST: bool = true;
 }
 
-/// Ours.
+/// Standard.
 #[derive(Clone, Copy, Debug)]
-pub struct Default;
+pub struct Standard;
 
-impl Config for Default {
+impl Config for Standard {
     type Index<P: Platform + Send> = BTreeIndex<P>;
     type Zone = Spread;
     type Decay = Quarter;

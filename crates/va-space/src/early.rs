@@ -23,7 +23,7 @@ use va_base::{Machine, Place, VaRange};
 /// use va_sim::machine::SimMachine;
 /// use va_space::{EarlySpace, SpaceError, config};
 ///
-/// static SPACE: EarlySpace<&'static SimMachine, config::Default> = EarlySpace::new();
+/// static SPACE: EarlySpace<&'static SimMachine, config::Standard> = EarlySpace::new();
 ///
 /// assert_eq!(SPACE.get().err(), Some(SpaceError::NotReady));
 /// let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));

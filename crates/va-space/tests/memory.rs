@@ -33,7 +33,7 @@ fn shared_by_generic_code<C: Config>() {
 
 #[test]
 fn generic_code_shares_a_space_among_threads() {
-    shared_by_generic_code::<config::Default>();
+    shared_by_generic_code::<config::Standard>();
     shared_by_generic_code::<config::Linux69>();
     shared_by_generic_code::<config::OneLock52>();
 }
@@ -42,7 +42,7 @@ fn generic_code_shares_a_space_among_threads() {
 fn a_space_is_supplied_outside_its_lock_and_gives_index_memory_to_a_shrinker() {
     let machine = SimMachine::new(1);
     let all = pages(16, 1 << 21);
-    let space = VmapSpace::<_, config::Default>::new(all, all, &machine).unwrap();
+    let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
     space.supply(5000).unwrap();
     // From here on the machine has nothing to give under the lock.
     machine.refuse_after(0, u64::MAX);
@@ -58,7 +58,7 @@ fn a_space_is_supplied_outside_its_lock_and_gives_index_memory_to_a_shrinker() {
 fn leaves_of_the_page_map_serve_other_places_when_nothing_starts_in_them() {
     let machine = SimMachine::new(1);
     let all = pages(16, 1 << 31);
-    let space = VmapSpace::<_, config::Default>::new(all, all, &machine).unwrap();
+    let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
     let (areas, size) = (some_of(30_000), 512);
     let start_of = |place: u64, n: u64| (place << 24) + n * size;
     let mut peak = 0;
@@ -92,7 +92,7 @@ fn leaves_of_the_page_map_serve_other_places_when_nothing_starts_in_them() {
 fn a_handle_outlives_the_leaf_of_its_page_and_frees_nothing() {
     let machine = SimMachine::new(1);
     let all = pages(16, 1 << 31);
-    let space = VmapSpace::<_, config::Default>::new(all, all, &machine).unwrap();
+    let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
     // Leaves come three at a time, and the one that is empty longest moves: with a fourth place, each time to another one.
     let places = [12, 20, 26, 30].map(|log2| pages(1 << log2, 2));
     let mut handles = [const { None }; 4];

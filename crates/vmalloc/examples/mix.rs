@@ -30,7 +30,7 @@ const MIXES: [Mix; 5] = [
 
 #[derive(Clone, Copy)]
 enum Who<'a> {
-    Ours(&'a Vmalloc),
+    Standard(&'a Vmalloc),
     System,
 }
 
@@ -38,7 +38,7 @@ impl Who<'_> {
     fn alloc(self, bytes: usize) -> Option<NonNull<u8>> {
         let layout = Layout::from_size_align(bytes, 1).ok()?;
         match self {
-            Who::Ours(memory) => memory.alloc(layout).ok(),
+            Who::Standard(memory) => memory.alloc(layout).ok(),
             // SAFETY: a layout with a size.
             Who::System => NonNull::new(unsafe { System.alloc(layout) }),
         }
@@ -47,7 +47,7 @@ impl Who<'_> {
     fn free(self, area: NonNull<u8>, bytes: usize) {
         match self {
             // SAFETY: allocated here, and nobody refers to it any more.
-            Who::Ours(memory) => assert!(unsafe { memory.free(area) }.is_ok()),
+            Who::Standard(memory) => assert!(unsafe { memory.free(area) }.is_ok()),
             Who::System => {
                 let Ok(layout) = Layout::from_size_align(bytes, 1) else { return };
                 // SAFETY: as before.
@@ -123,7 +123,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ => HugePages::Auto,
         };
         let memory = Vmalloc::new(Options { kept_bytes_max: kept * MIB, huge_pages, ..Options::default() })?;
-        let who = if ours { Who::Ours(&memory) } else { Who::System };
+        let who = if ours { Who::Standard(&memory) } else { Who::System };
         let results: Vec<_> = std::thread::scope(|scope| {
             let runs: Vec<_> = (0..mix.threads)
                 .map(|thread| scope.spawn(move || run(who, mix, 7 + thread as u64)))

@@ -82,12 +82,12 @@ fn checked(at: *mut c_void) -> Result<*mut c_void, Failed> {
     if at == libc::MAP_FAILED { Err(std::io::Error::last_os_error().into()) } else { Ok(at) }
 }
 
-struct Ours<'m> {
+struct Standard<'m> {
     mappings: &'m Mappings,
     frames: &'m Frames<'m>,
 }
 
-impl Ours<'_> {
+impl Standard<'_> {
     fn pair(&self, who: Who, list: &[usize], chosen: &[Frame<'_>], touch: bool) -> Result<(), Failed> {
         let view = match who {
             Who::VmMapRam => self.mappings.vm_map_ram(chosen, Protection::ReadWrite)?,
@@ -112,7 +112,7 @@ fn main() -> Result<(), Failed> {
     let mappings = Mappings::new(usize::MAX)?;
     let frames = mappings.frames(FRAMES)?;
     frames.write(0, &vec![1; FRAMES * PAGE])?;
-    let ours = Ours { mappings: &mappings, frames: &frames };
+    let ours = Standard { mappings: &mappings, frames: &frames };
     for touch in [true, false] {
         println!("\n{}\n", if touch { "Each page read once:" } else { "No page touched:" });
         println!(

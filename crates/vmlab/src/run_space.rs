@@ -8,7 +8,7 @@ use crate::trace::vmallocinfo::Table;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use va_space::config::{Config, Default as Ours, Linux69, OneLock52};
+use va_space::config::{Config, Linux69, OneLock52, Standard};
 use va_space::{NODES_LIMIT, Stats, VmapSpace};
 
 /// The policies that a space can have, by name.
@@ -16,7 +16,7 @@ use va_space::{NODES_LIMIT, Stats, VmapSpace};
 pub enum Policy {
     /// Linux 6.9 to 6.12: nodes and pools
     Linux,
-    /// Ours: exact lowest fit, pools of all sizes
+    /// Standard: exact lowest fit, pools of all sizes
     Default,
     /// Linux 5.2 to 6.8: one lock, no pools
     OneLock,
@@ -93,7 +93,7 @@ pub fn nodes_of(trace: &Trace) -> u32 {
 pub fn run(name: &str, trace: &Trace, table: &Table, policy: Policy, nodes: u32) -> Result<SpaceOutcome> {
     match policy {
         Policy::Linux => run_on::<Linux69>(name, trace, table, policy, nodes),
-        Policy::Default => run_on::<Ours>(name, trace, table, policy, nodes),
+        Policy::Default => run_on::<Standard>(name, trace, table, policy, nodes),
         Policy::OneLock => run_on::<OneLock52>(name, trace, table, policy, nodes),
     }
     .with_context(|| format!("{name} on {nodes} nodes, policy {}", policy.name()))

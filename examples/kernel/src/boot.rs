@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::{
     Align, AllocError, Epoch, Machine, PAGE_SIZE, Pages, Platform, Record, Request, Table, Va, VaRange,
 };
-use va_block::{Blocks, UnmapError, config::Default as Ours};
+use va_block::{Blocks, UnmapError, config::Standard};
 use va_space::{Purge, ReleaseError, SpaceError};
 
 /// The number of a check that does not hold.
@@ -65,7 +65,7 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
     let window = VaRange::from_size(start, 1 << 30).ok_or(1)?;
     // What the boot loader mapped is there before the space is.
     let image = VaRange::from_size(start, 3 * PAGE_SIZE).ok_or(1)?;
-    let mut blocks = const { Blocks::<Boot, Ours>::empty() };
+    let mut blocks = const { Blocks::<Boot, Standard>::empty() };
     blocks.init(window, Boot, &[image]).map_err(|_| 3)?;
     if blocks.space().find(start).map(|seen| seen.range) != Some(image) {
         return Err(2);
@@ -95,7 +95,7 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
     Ok(())
 }
 
-type Booted = Blocks<Boot, Ours>;
+type Booted = Blocks<Boot, Standard>;
 
 /// An area of the space: given out, found, taken back once.
 fn areas(blocks: &Booted) -> Result<(), Failed> {

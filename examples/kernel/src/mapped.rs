@@ -5,7 +5,7 @@
 use crate::boot::Boot;
 use core::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Va, VaRange};
-use va_block::config::Default as Ours;
+use va_block::config::Standard;
 use va_map::{
     AreaRequest, Entries, Fill, Leaf, MapSpace, PageRequest, PageSource, PageTable, Piece, Protection,
     Refusal, Run, Stopped,
@@ -84,7 +84,7 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
         entries: [const { AtomicU64::new(0) }; PAGES],
         taken: [const { AtomicU64::new(0) }; FRAMES],
     };
-    let mut map = const { MapSpace::<Boot, Ours, &Memory>::empty() };
+    let mut map = const { MapSpace::<Boot, Standard, &Memory>::empty() };
     map.init(window, Boot, &memory, &[]).map_err(|_| 2)?;
     let request = AreaRequest { range_bytes: 20 * PAGE_SIZE, ..AreaRequest::new(5 * PAGE_SIZE) };
     let at = map.vmalloc(0, &request).map_err(|_| 3)?;

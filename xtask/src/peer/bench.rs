@@ -62,7 +62,7 @@ pub(super) struct Counts {
 pub(super) struct Measured {
     pub(super) row: Row,
     pub(super) runs: Vec<Both>,
-    /// Ours, counting.
+    /// Standard, counting.
     pub(super) counted: Option<Run>,
 }
 

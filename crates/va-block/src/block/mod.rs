@@ -507,7 +507,7 @@ impl Block {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::config::{Config, Default as Ours, Linux64};
+    use crate::config::{Config, Linux64, Standard};
     use std::boxed::Box;
     use std::vec::Vec;
 
@@ -543,7 +543,10 @@ mod tests {
         let mut hull = Hull::EMPTY;
         block.note_flushed(&mut hull);
         assert_eq!(hull, Hull { low: 0, high: 197 });
-        assert_eq!((block.recycle::<Ours>(), block.is_empty(), block.free_pages()), (197, true, PAGES_MAX));
+        assert_eq!(
+            (block.recycle::<Standard>(), block.is_empty(), block.free_pages()),
+            (197, true, PAGES_MAX)
+        );
     }
 
     #[test]

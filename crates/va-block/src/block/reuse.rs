@@ -141,7 +141,7 @@ mod tests {
     use super::super::tests::filled;
     use super::*;
     use crate::block::Refusal;
-    use crate::config::Default as Ours;
+    use crate::config::Standard;
 
     #[test]
     fn vb2_tails_are_found_by_carries() {
@@ -186,7 +186,7 @@ mod tests {
         block.note_flushed(&mut hull);
         // Dead, but after the flush began.
         block.give_back(at[2], sizes[2]).unwrap();
-        assert_eq!((hull, block.recycle::<Ours>()), (Hull { low: 30, high: 40 }, 10));
+        assert_eq!((hull, block.recycle::<Standard>()), (Hull { low: 30, high: 40 }, 10));
         assert_eq!(block.give_back(at[2], 30), Err(Refusal::Twice(30)));
         // "AAA...BBB" + 11 goes above, + 10 between.
         assert_eq!(block.carve_anywhere(11, 11, PAGES_MAX), Some(70));

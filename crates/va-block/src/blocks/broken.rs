@@ -3,7 +3,7 @@
 use super::Balance;
 use super::Blocks;
 use crate::block::{Block, Flight, Hull, List, Place};
-use crate::config::{Config, Default as Ours, Linux64, OneMap63};
+use crate::config::{Config, Linux64, OneMap63, Standard};
 use va_base::VaRange;
 use va_base::sync::atomic::Ordering;
 use va_sim::machine::SimMachine;
@@ -31,32 +31,32 @@ fn broken<C: Config>(rule: &str, change: impl FnOnce(&Held<'_, C>, &'static Bloc
 #[test]
 fn vb1_a_page_in_no_piece_or_in_two_is_found() {
     // Page 60 of the open run is free as well.
-    broken::<Ours>("VB1", |_, block| block.strips()[1].set_free(1 << 28));
+    broken::<Standard>("VB1", |_, block| block.strips()[1].set_free(1 << 28));
     // The mapping of 3 pages is forgotten, its pages are nobody's.
-    broken::<Ours>("VB1", |_, block| block.strips()[0].unmark(1, 1 << 2));
+    broken::<Standard>("VB1", |_, block| block.strips()[0].unmark(1, 1 << 2));
     // A page of a mapping is free.
-    broken::<Ours>("VB1", |_, block| block.strips()[0].set_free(1 << 1));
+    broken::<Standard>("VB1", |_, block| block.strips()[0].set_free(1 << 1));
 }
 
 #[test]
 fn vb2_a_head_without_its_tail_and_a_tail_without_a_head_are_found() {
-    broken::<Ours>("VB2", |_, block| block.strips()[1].unmark(0, 1 << 10));
-    broken::<Ours>("VB2", |_, block| block.strips()[5].mark(0, 1));
+    broken::<Standard>("VB2", |_, block| block.strips()[1].unmark(0, 1 << 10));
+    broken::<Standard>("VB2", |_, block| block.strips()[5].mark(0, 1));
     // Two heads, one tail.
-    broken::<Ours>("VB2", |_, block| block.strips()[0].mark(1 << 1, 0));
+    broken::<Standard>("VB2", |_, block| block.strips()[0].mark(1 << 1, 0));
     // Without its tail, a mapping reaches into the next.
     broken::<Linux64>("VB2", |_, block| block.strips()[0].unmark(0, 1 << 2));
 }
 
 #[test]
 fn vb3_what_a_flush_covers_was_given_back_and_has_a_head() {
-    broken::<Ours>("VB3", |_, block| block.strips()[0].set_flushed(1));
-    broken::<Ours>("VB3", |_, block| {
+    broken::<Standard>("VB3", |_, block| block.strips()[0].set_flushed(1));
+    broken::<Standard>("VB3", |_, block| {
         let strip = &block.strips()[0];
         assert!(strip.give_back(strip.gone(), 1), "no mapping starts there");
     });
     // Noted for a flush that no collection knows of is in order; a chain that leads to a block without a flight is not.
-    broken::<Ours>("VB3", |blocks, block| {
+    broken::<Standard>("VB3", |blocks, block| {
         let mut hull = Hull::EMPTY;
         block.note_flushed(&mut hull);
         assert_eq!(hull, Hull { low: 3, high: 43 });
@@ -67,14 +67,14 @@ fn vb3_what_a_flush_covers_was_given_back_and_has_a_head() {
         block.set_flight(Flight::None);
     });
     // It says that it is in a list, and is not.
-    broken::<Ours>("VB3", |_, block| block.set_list(List::Pending));
+    broken::<Standard>("VB3", |_, block| block.set_list(List::Pending));
 }
 
 #[test]
 fn vb4_the_count_of_dead_pages_is_that_of_the_mappings() {
     broken::<Linux64>("VB4", |_, block| assert_eq!(block.count_dead(1), 65, "40 are rounded up to 64"));
     // Where it is not kept, it means nothing.
-    broken::<Ours>("VB7", |_, block| {
+    broken::<Standard>("VB7", |_, block| {
         block.count_dead(1);
         block.set_place(Place::Full);
     });
@@ -82,9 +82,9 @@ fn vb4_the_count_of_dead_pages_is_that_of_the_mappings() {
 
 #[test]
 fn vb5_a_bucket_counts_its_blocks() {
-    broken::<Ours>("VB5", |blocks, block| *blocks.lock_present(block.index()) += 1);
+    broken::<Standard>("VB5", |blocks, block| *blocks.lock_present(block.index()) += 1);
     // In the wrong bucket, although the sum is right.
-    broken::<Ours>("VB5", |blocks, block| {
+    broken::<Standard>("VB5", |blocks, block| {
         *blocks.lock_present(block.index()) -= 1;
         *blocks.lock_present(block.index() + 1) += 1;
     });
@@ -94,7 +94,7 @@ fn vb5_a_bucket_counts_its_blocks() {
 
 #[test]
 fn vb6_a_block_is_an_area_of_the_space() {
-    broken::<Ours>("VB6", |blocks, block| {
+    broken::<Standard>("VB6", |blocks, block| {
         blocks.space().free_at(blocks.va(block, 0)).unwrap();
     });
 }
@@ -102,36 +102,36 @@ fn vb6_a_block_is_an_area_of_the_space() {
 #[test]
 fn vb7_a_block_is_listed_exactly_if_it_is_open() {
     // Full, and in the list; and it has free pages.
-    broken::<Ours>("VB7", |_, block| block.set_place(Place::Full));
+    broken::<Standard>("VB7", |_, block| block.set_place(Place::Full));
     // In a lane, and in the list.
-    broken::<Ours>("VB7", |_, block| block.set_place(Place::Laned));
+    broken::<Standard>("VB7", |_, block| block.set_place(Place::Laned));
     // Open, and in no list.
-    broken::<Ours>("VB7", |blocks, block| {
+    broken::<Standard>("VB7", |blocks, block| {
         let (mut queue, place) = blocks.lock_home(block);
         assert_eq!(place, Place::Open);
         queue.unlink(&blocks.lookup, block, Place::Open);
     });
     // In the list of another CPU.
-    broken::<Ours>("VB7", |blocks, block| {
+    broken::<Standard>("VB7", |blocks, block| {
         let (mut queue, _) = blocks.lock_home(block);
         queue.unlink(&blocks.lookup, block, Place::Full);
         drop(queue);
         let mut other = blocks.lock_queue(blocks.cpu(1));
-        other.push::<Ours>(&blocks.lookup, block);
+        other.push::<Standard>(&blocks.lookup, block);
     });
 }
 
 #[test]
 fn vb8_a_block_that_is_not_touched_holds_a_live_page_and_the_counts_are_right() {
     // Nothing lives in it, and nobody knows.
-    broken::<Ours>("VB8", |blocks, block| {
+    broken::<Standard>("VB8", |blocks, block| {
         let live = blocks.va(block, 0);
         blocks.free(0, live, 3).unwrap();
         assert_eq!(blocks.validate(), Ok(()));
         block.set_touched(false);
     });
-    broken::<Ours>("VB8", |_, block| block.set_touched(false));
-    broken::<Ours>("VB8", |blocks, _| {
+    broken::<Standard>("VB8", |_, block| block.set_touched(false));
+    broken::<Standard>("VB8", |blocks, _| {
         blocks.balance.0.fetch_add(Balance::PRESENT, Ordering::Relaxed);
     });
 }

@@ -85,7 +85,7 @@ impl<O: RawMutex, L: RawMutex> Lanes<O, L> {
 /// # let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// # let machine = SimMachine::new(4);
 /// # let space = VmapSpace::new(window, window, &machine)?;
-/// let blocks = Blocks::<_, config::Default>::new(space, &machine)?;
+/// let blocks = Blocks::<_, config::Standard>::new(space, &machine)?;
 /// let mut lane = blocks.lane(2)?;
 /// let at = lane.alloc(5)?;
 /// lane.free(at, 5).unwrap();

@@ -91,7 +91,7 @@ type Found = (&'static Block, u32);
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// let machine = SimMachine::new(4);
 /// let space = VmapSpace::new(window, window, &machine)?;
-/// let blocks = Blocks::<_, config::Default>::new(space, &machine)?;
+/// let blocks = Blocks::<_, config::Standard>::new(space, &machine)?;
 /// let at = blocks.alloc(0, 3)?;
 /// assert!(matches!(blocks.free(1, at, 4), Err(UnmapError::WrongCount { .. })));
 /// assert_eq!(blocks.free(1, at, 3), Ok(()));

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::sync::Arc;
 use va_base::{Context, LockClass, PAGE_SIZE, Pages, Request, Va, VaRange};
-use va_block::config::{Default as Ours, Linux64, OneMap63};
+use va_block::config::{Linux64, OneMap63, Standard};
 use va_block::{BlockError, Blocks, CPUS_MAX, Config, UnmapError};
 use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_space::{SpaceError, State, VmapSpace};
@@ -40,7 +40,7 @@ fn pinned<C: Config>() -> u64 {
 
 #[test]
 fn lasting_pages_pin_little_address_space() {
-    let (ours, linux) = (pinned::<Ours>(), pinned::<Linux64>());
+    let (ours, linux) = (pinned::<Standard>(), pinned::<Linux64>());
     assert!(ours <= (64 << 20) / PAGE_SIZE, "{ours} pages");
     // A block of 4 MiB each.
     assert_eq!(linux, 1999 * 1024 + 1);
@@ -58,7 +58,7 @@ fn counted(calls: impl FnOnce()) -> [u64; LockClass::COUNT] {
 fn a_pair_takes_the_lock_of_its_lane_or_of_its_cpu() {
     const PAIRS: u64 = 100_000;
     let machine = SimMachine::new(4);
-    let blocks = blocks::<Ours>(&machine, 1_000_000);
+    let blocks = blocks::<Standard>(&machine, 1_000_000);
     let mut lane = blocks.lane(1).unwrap();
     let locks = counted(|| {
         for _ in 0..PAIRS {
@@ -96,7 +96,7 @@ fn the_lookup_is_locked_twice_in_the_life_of_a_block() {
     // 5 pages use up 8 there: 128 mappings and two takings a block, but for the last block of each CPU.
     assert_eq!([taken::<Linux64>(), taken::<OneMap63>()], [2 * 1000; 2]);
     // Here nothing is rounded up: 640,000 pages.
-    assert!(taken::<Ours>() <= 2 * 640);
+    assert!(taken::<Standard>() <= 2 * 640);
 }
 
 #[test]
@@ -118,14 +118,14 @@ fn sp5_the_same_calls_give_the_same_addresses() {
         }
         all
     }
-    assert_eq!(run::<Ours>(), run::<Ours>());
+    assert_eq!(run::<Standard>(), run::<Standard>());
     assert_eq!(run::<Linux64>(), run::<Linux64>());
 }
 
 #[test]
 fn up_to_64_pages_come_from_a_block_and_more_from_the_space() {
     let machine = SimMachine::new(1);
-    let blocks = blocks::<Ours>(&machine, 100_000);
+    let blocks = blocks::<Standard>(&machine, 100_000);
     let (small, large) = (blocks.alloc(0, 64).unwrap(), blocks.alloc(0, 65).unwrap());
     assert_eq!(blocks.stats().live_pages, Pages::new(64));
     assert_eq!(blocks.space().find(large).map(|seen| seen.range), Some(range(large, 65)));
@@ -140,7 +140,7 @@ fn up_to_64_pages_come_from_a_block_and_more_from_the_space() {
 #[test]
 fn one_flush_covers_what_died_in_all_blocks_and_none_is_asked_for_if_nothing_did() {
     let machine = SimMachine::new(8);
-    let blocks = blocks::<Ours>(&machine, 100_000);
+    let blocks = blocks::<Standard>(&machine, 100_000);
     let out: Vec<(u32, Va)> = (0..8).map(|cpu| (cpu, blocks.alloc(cpu, 3).unwrap())).collect();
     let full: Vec<Va> = (0..16).map(|_| blocks.alloc(0, 63).unwrap()).collect();
     blocks.unmap_aliases();
@@ -163,7 +163,7 @@ fn sp2_dead_pages_wait_for_a_flush_that_ends_late() {
     let machine = SimMachine::new(1);
     machine.set_flushing(Flushing::WhenTold);
     // One block is all there is room for.
-    let blocks = blocks::<Ours>(&machine, 1024);
+    let blocks = blocks::<Standard>(&machine, 1024);
     let out: Vec<Va> = (0..16).map(|_| blocks.alloc(0, 64).unwrap()).collect();
     let again = |at: Va| {
         machine.unmap(range(at, 64));
@@ -223,14 +223,14 @@ fn under_linux_policies_blocks_go_back_before_the_purge_and_under_ours_after_it(
     }
     assert_eq!(lazy_when_asked::<Linux64>(), [true, false]);
     assert_eq!(lazy_when_asked::<OneMap63>(), [true, false]);
-    assert_eq!(lazy_when_asked::<Ours>(), [false]);
+    assert_eq!(lazy_when_asked::<Standard>(), [false]);
 }
 
 /// Blocks that their machine asks when a request of the space would fail.
-fn reclaiming(size: u64) -> (Arc<Blocks<&'static SimMachine, Ours>>, &'static SimMachine) {
+fn reclaiming(size: u64) -> (Arc<Blocks<&'static SimMachine, Standard>>, &'static SimMachine) {
     let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
     let space = VmapSpace::new(pages(0, size), pages(0, size), machine).unwrap();
-    let blocks = Arc::new(Blocks::<_, Ours>::new(space, machine).unwrap());
+    let blocks = Arc::new(Blocks::<_, Standard>::new(space, machine).unwrap());
     let theirs = Arc::downgrade(&blocks);
     machine.on_reclaim(Some(Box::new(move || {
         theirs.upgrade().map_or(0, |blocks| blocks.shrink().blocks * blocks.block_pages().get())
@@ -270,7 +270,7 @@ fn a_request_gets_the_block_of_a_lane_whose_owner_sleeps() {
 #[test]
 fn pages_in_a_lane_serve_others_before_a_request_fails() {
     let machine = SimMachine::new(1);
-    let blocks = blocks::<Ours>(&machine, 1024);
+    let blocks = blocks::<Standard>(&machine, 1024);
     let mut lane = blocks.lane(0).unwrap();
     let lives = lane.alloc(3).unwrap();
     assert!(blocks.alloc(0, 64).is_ok() && !lane.holds());
@@ -283,7 +283,7 @@ fn pages_in_a_lane_serve_others_before_a_request_fails() {
 #[test]
 fn the_memory_of_a_lane_goes_back_with_it() {
     let machine = SimMachine::new(1);
-    let blocks = blocks::<Ours>(&machine, 4096);
+    let blocks = blocks::<Standard>(&machine, 4096);
     let before = machine.tables();
     let lanes: Vec<_> = (0..3).map(|_| blocks.lane(0).unwrap()).collect();
     assert_eq!(machine.tables(), before + 3);
@@ -301,7 +301,7 @@ fn the_memory_of_a_lane_goes_back_with_it() {
 #[test]
 fn vb8_blocks_are_bounded_by_those_that_hold_a_live_page() {
     let machine = SimMachine::new(2);
-    let blocks = blocks::<Ours>(&machine, 1 << 20);
+    let blocks = blocks::<Standard>(&machine, 1 << 20);
     let mut most = 0;
     for n in 0..100 * 1024 {
         let at = blocks.alloc(n % 2, 1).unwrap();
@@ -331,13 +331,13 @@ fn no_more_flushes_than_where_blocks_die_whole() {
         }
         machine.flushes()
     }
-    assert!(flushes::<Ours>() <= flushes::<Linux64>(), "{}", flushes::<Ours>());
+    assert!(flushes::<Standard>() <= flushes::<Linux64>(), "{}", flushes::<Standard>());
 }
 
 #[test]
 fn a_request_takes_the_open_block_that_fits_best() {
     let machine = SimMachine::new(1);
-    let blocks = blocks::<Ours>(&machine, 1 << 16);
+    let blocks = blocks::<Standard>(&machine, 1 << 16);
     let all: Vec<Va> = (0..5 * 1024).map(|_| blocks.alloc(0, 1).unwrap()).collect();
     // Runs of 1, 7, 2 and 4 pages in four blocks; the fifth is full.
     for (block, pages) in [1, 7, 2, 4].into_iter().enumerate() {
@@ -352,7 +352,7 @@ fn a_request_takes_the_open_block_that_fits_best() {
 #[test]
 fn one_flush_covers_blocks_and_what_is_lazy_in_the_space() {
     let machine = SimMachine::new(1);
-    let blocks = blocks::<Ours>(&machine, 1 << 16);
+    let blocks = blocks::<Standard>(&machine, 1 << 16);
     let (at, lives) = (blocks.alloc(0, 3).unwrap(), blocks.alloc(0, 3).unwrap());
     let area = blocks.space().alloc(0, &Request::pages(5).unwrap()).unwrap();
     for range in [range(at, 3), area.range()] {
@@ -370,7 +370,7 @@ fn one_flush_covers_blocks_and_what_is_lazy_in_the_space() {
 #[test]
 fn a_caller_that_may_not_sleep_never_flushes_and_its_debt_is_repaid() {
     let machine = SimMachine::new(1);
-    let blocks = blocks::<Ours>(&machine, 1 << 16);
+    let blocks = blocks::<Standard>(&machine, 1 << 16);
     let first = blocks.alloc(0, 1).unwrap();
     blocks.free(0, first, 1).unwrap();
     let mut refused = 0;
@@ -401,7 +401,7 @@ fn a_caller_that_may_not_sleep_never_flushes_and_its_debt_is_repaid() {
 #[test]
 fn a_free_in_an_interrupt_takes_one_lock_at_most_and_never_flushes() {
     let machine = SimMachine::new(1);
-    let blocks = blocks::<Ours>(&machine, 1 << 20);
+    let blocks = blocks::<Standard>(&machine, 1 << 20);
     let all: Vec<Va> = (0..200 * 1024).map(|_| blocks.alloc(0, 1).unwrap()).collect();
     let large: Vec<Va> = (0..40).map(|_| blocks.alloc(0, 1000).unwrap()).collect();
     let flushes = machine.flushes();
@@ -422,7 +422,7 @@ fn a_free_in_an_interrupt_takes_one_lock_at_most_and_never_flushes() {
 #[test]
 fn nothing_to_shrink_is_told_without_a_lock() {
     let machine = SimMachine::new(2);
-    let blocks = blocks::<Ours>(&machine, 10_000);
+    let blocks = blocks::<Standard>(&machine, 10_000);
     let (at, _lives) = (blocks.alloc(0, 7).unwrap(), blocks.alloc(1, 7).unwrap());
     blocks.free(0, at, 7).unwrap();
     assert_eq!(blocks.shrink().blocks, 1);
@@ -434,7 +434,7 @@ fn nothing_to_shrink_is_told_without_a_lock() {
 fn what_a_cpu_has_is_made_when_it_comes_up() {
     let machine = SimMachine::new(CPUS_MAX as u32);
     machine.set_online(1);
-    let blocks = blocks::<Ours>(&machine, 1 << 20);
+    let blocks = blocks::<Standard>(&machine, 1 << 20);
     let (before, last) = (machine.tables(), CPUS_MAX as u32 - 1);
     assert_eq!(blocks.alloc_in(Context::Atomic, last, 1), Err(BlockError::WouldBlock));
     let at = blocks.alloc(0, 1).unwrap();
@@ -455,7 +455,7 @@ fn what_a_cpu_has_is_made_when_it_comes_up() {
 #[test]
 fn a_cpu_beyond_those_that_are_possible_shares_with_one_that_is() {
     let machine = SimMachine::new(1 << 20);
-    let blocks = blocks::<Ours>(&machine, 1 << 20);
+    let blocks = blocks::<Standard>(&machine, 1 << 20);
     let at = blocks.alloc(3, 1).unwrap();
     assert_eq!(blocks.alloc(3 + CPUS_MAX as u32, 1), Ok(Va::new(at.get() + PAGE_SIZE)));
     assert!(blocks.alloc(u32::MAX, 1).is_ok());
@@ -466,11 +466,11 @@ fn a_cpu_beyond_those_that_are_possible_shares_with_one_that_is() {
 #[test]
 fn sp4_blocks_that_cannot_begin_hand_everything_back() {
     let made = |machine: &SimMachine, tables| {
-        let space =
-            VmapSpace::<_, <Ours as Config>::Space>::new(pages(0, 9000), pages(0, 9000), machine).unwrap();
+        let space = VmapSpace::<_, <Standard as Config>::Space>::new(pages(0, 9000), pages(0, 9000), machine)
+            .unwrap();
         let of_space = machine.tables();
         machine.refuse_after(u64::MAX, tables);
-        let made = Blocks::<_, Ours>::new(space, machine).map(drop);
+        let made = Blocks::<_, Standard>::new(space, machine).map(drop);
         assert_eq!(machine.tables(), 0, "{of_space} of the space");
         made
     };
@@ -483,7 +483,7 @@ fn sp4_blocks_that_cannot_begin_hand_everything_back() {
 #[test]
 fn sp4_a_refused_record_changes_nothing() {
     let machine = SimMachine::new(1);
-    let blocks = blocks::<Ours>(&machine, 9000);
+    let blocks = blocks::<Standard>(&machine, 9000);
     let mut refused = 0;
     for attempt in 0.. {
         assert!(attempt < 9);

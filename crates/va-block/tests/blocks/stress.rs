@@ -9,7 +9,7 @@
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Context, PAGE_SIZE, Pages, Va, VaRange};
-use va_block::config::{Default as Ours, Hashed, Linux64, OneMap63};
+use va_block::config::{Hashed, Linux64, OneMap63, Standard};
 use va_block::{BlockError, Blocks, Config, Lane, UnmapError};
 use va_sim::machine::{Flushing, SimMachine};
 use va_space::{Purge, VmapSpace};
@@ -17,11 +17,11 @@ use va_space::{Purge, VmapSpace};
 const FIRST: u64 = 0xf_ffc9_0000_0000;
 const PAGES: u64 = 60_000;
 
-/// Ours, with small blocks that are collected often and in slices.
+/// Standard, with small blocks that are collected often and in slices.
 struct Small;
 
 impl Config for Small {
-    type Space = <Ours as Config>::Space;
+    type Space = <Standard as Config>::Space;
     type Spread = Hashed;
     const REUSE: bool = true;
     const ROUND_UP: bool = false;
@@ -280,7 +280,7 @@ impl Drop for Stop<'_> {
 #[test]
 fn sp1_to_sp4_hold_in_blocks_with_2_threads() {
     stress::<Small>(2, 60_000, Flushing::AtOnce);
-    stress::<Ours>(2, 40_000, Flushing::AtOnce);
+    stress::<Standard>(2, 40_000, Flushing::AtOnce);
     stress::<Linux64>(2, 10_000, Flushing::AtOnce);
     stress::<OneMap63>(2, 5000, Flushing::AtOnce);
 }
@@ -288,7 +288,7 @@ fn sp1_to_sp4_hold_in_blocks_with_2_threads() {
 #[test]
 fn sp1_to_sp4_hold_in_blocks_with_16_threads() {
     stress::<Small>(16, 10_000, Flushing::AtOnce);
-    stress::<Ours>(16, 2000, Flushing::AtOnce);
+    stress::<Standard>(16, 2000, Flushing::AtOnce);
     stress::<Linux64>(16, 2000, Flushing::AtOnce);
 }
 
@@ -309,7 +309,7 @@ fn pairs(threads: u64, one_cpu: bool, window: u64, pairs: u64) {
     let machine = SimMachine::new(8);
     let range = VaRange::from_pages(FIRST, FIRST + window).unwrap();
     let space = VmapSpace::new(range, range, &machine).unwrap();
-    let blocks = Shared::<Ours>::new(space, &machine).unwrap();
+    let blocks = Shared::<Standard>::new(space, &machine).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..threads as u32 {
             let blocks = &blocks;

@@ -88,7 +88,7 @@ pub const RAM_PAGES_MAX: u64 = va_block::config::ALLOC_PAGES_MAX;
 /// let machine = SimMachine::new(4);
 /// let pages = SimPages::new(&machine, 100);
 /// let space = VmapSpace::new(window, window, &machine)?;
-/// let map = MapSpace::<_, va_block::config::Default, _>::new(space, &machine, &pages)?;
+/// let map = MapSpace::<_, va_block::config::Standard, _>::new(space, &machine, &pages)?;
 /// let at = map.vmalloc(0, &AreaRequest::new(10_000))?;
 /// let info = map.info(at).unwrap();
 /// assert_eq!((info.requested_bytes, info.usable_bytes), (10_000, 12_288));

@@ -268,7 +268,7 @@ proptest! {
 
     #[test]
     fn mp1_mp3_mp6_the_map_is_what_its_model_says(ops in prop::collection::vec(op(), 1..60)) {
-        prop_assert_eq!(run::<va_block::config::Default, Short>(&ops), Ok(()));
+        prop_assert_eq!(run::<va_block::config::Standard, Short>(&ops), Ok(()));
     }
 
     #[test]
@@ -278,8 +278,8 @@ proptest! {
 
     #[test]
     fn mp4_the_map_is_what_its_model_says_on_other_ladders(ops in prop::collection::vec(op(), 1..60)) {
-        prop_assert_eq!(run::<va_block::config::Default, One>(&ops), Ok(()));
-        prop_assert_eq!(run::<va_block::config::Default, Arm>(&ops), Ok(()));
+        prop_assert_eq!(run::<va_block::config::Standard, One>(&ops), Ok(()));
+        prop_assert_eq!(run::<va_block::config::Standard, Arm>(&ops), Ok(()));
     }
 }
 
@@ -365,7 +365,7 @@ fn long_run<C: va_block::Config, L: Ladder>(seed: u64) {
 
 #[test]
 fn sp4_random_calls_while_memory_fails_for_a_while() {
-    (0..soak::seeds(2).div_ceil(2)).for_each(long_run::<va_block::config::Default, Short>);
+    (0..soak::seeds(2).div_ceil(2)).for_each(long_run::<va_block::config::Standard, Short>);
 }
 
 #[test]

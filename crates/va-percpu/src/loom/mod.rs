@@ -4,7 +4,7 @@
 //! are populated twice, to pages taken away that are not there. That nobody's pages are taken away is seen at the end: the pages
 //! that the space knows are those of the backend, and all that lives lies in them (PC5).
 
-use crate::config::{Config, Default as Ours, Runs, Scan};
+use crate::config::{Config, Runs, Scan, Standard};
 use crate::geometry::{Geometry, Sizes};
 use crate::request::{Context, Offset, Request};
 use crate::{AllocError, Backend, PercpuSpace, Refused};
@@ -192,7 +192,7 @@ fn pc1_of_two_who_free_the_same_one_is_told() {
 #[test]
 fn cc3_of_two_who_free_the_same_slot_one_is_told() {
     model(|| {
-        let space = Arc::new(space::<Ours>());
+        let space = Arc::new(space::<Standard>());
         let object = alloc(&space, 16, 16);
         let theirs = space.clone();
         let other = spawn(move || theirs.free(object).is_ok());
@@ -205,7 +205,7 @@ fn cc3_of_two_who_free_the_same_slot_one_is_told() {
 #[test]
 fn cc2_two_make_slabs_of_one_class_and_neither_is_lost() {
     model(|| {
-        let space = Arc::new(space::<Ours>());
+        let space = Arc::new(space::<Standard>());
         let theirs = space.clone();
         let other = spawn(move || {
             let object = alloc(&theirs, 16, 16);
@@ -316,7 +316,7 @@ fn pc7_an_object_is_not_placed_in_a_chunk_that_is_destroyed() {
 #[test]
 fn pc6_who_cannot_wait_and_who_can_share_what_is_there_with_the_balance() {
     model(|| {
-        let space = Arc::new(space::<Ours>());
+        let space = Arc::new(space::<Standard>());
         let theirs = space.clone();
         let other = spawn(move || {
             let object = try_alloc(&theirs, 16, 4, Context::Atomic);

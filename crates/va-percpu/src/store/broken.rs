@@ -164,12 +164,12 @@ fn pc3_an_object_at_the_very_end_of_a_part_ends_there() {
     assert_eq!(store.chunk(FIRST).free_bits, chunk.free_bits);
 }
 
-use crate::config::Runs as Ours;
+use crate::config::Runs;
 
 /// The same on exact runs: an object in the first chunk, another with pages of its own.
-fn exact() -> Store<Ours> {
+fn exact() -> Store<Runs> {
     let heap = Heap::default();
-    let mut store = Store::<Ours>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
+    let mut store = Store::<Runs>::new(Geometry::new(sizes(), Va::new(1 << 30)).unwrap(), true);
     store.grow(store.need().alloc(&heap).unwrap()).free(&heap);
     store.begin();
     if !store.need().is_none() {
@@ -249,7 +249,7 @@ fn the_lowest_chunk_that_holds_something_comes_first() {
 }
 
 use crate::class::{CLASS_WORDS_MAX, Class};
-use crate::config::Default as Slabs;
+use crate::config::Standard as Slabs;
 
 /// Two slabs of one class, one of them full; one of another class of which nothing is in use.
 fn slabs() -> Store<Slabs> {

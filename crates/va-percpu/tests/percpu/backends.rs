@@ -3,13 +3,13 @@ use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use va_base::{Va, VaRange};
-use va_percpu::config::Default as Ours;
+use va_percpu::config::Standard;
 use va_percpu::km::{Blocks, KmChunks};
 use va_percpu::vm::{Groups, Mapper, VmChunks};
 use va_percpu::{AllocError, Context, Geometry, PercpuSpace, Refused, Request, Sizes};
 use va_sim::machine::SimMachine;
 use va_space::VmapSpace;
-use va_space::config::Default as SpaceDefault;
+use va_space::config::Standard as SpaceDefault;
 
 const SIZES: Sizes = Sizes {
     unit: 64 << 10,
@@ -68,7 +68,7 @@ fn chunks_of_congruent_areas_are_mapped_on_every_cpu_and_go_back() {
     let backend = VmChunks::new(&space, groups, SIZES.atom, mapper).unwrap();
     let first = Va::new(1 << 30);
     let geometry = Geometry::new(SIZES, first).unwrap();
-    let percpu: PercpuSpace<_, _, Ours> = PercpuSpace::new(geometry, &machine, backend).unwrap();
+    let percpu: PercpuSpace<_, _, Standard> = PercpuSpace::new(geometry, &machine, backend).unwrap();
 
     let objects: Vec<_> = (0..60).map(|_| percpu.alloc(&Request::new(4096, 4096)).unwrap()).collect();
     for (nth, object) in objects.iter().enumerate().skip(6) {
@@ -123,7 +123,7 @@ fn units_of_4096_cpus_lie_in_areas_of_the_space() {
     let backend = VmChunks::new(&space, Groups { areas: &areas, units: &units }, SIZES.atom, mapper).unwrap();
     let first = Va::new(1 << 30);
     let sizes = Sizes { units: CPUS as u32, alloc: SIZES.unit * GROUP_UNITS as u32, ..SIZES };
-    let percpu: PercpuSpace<_, _, Ours> =
+    let percpu: PercpuSpace<_, _, Standard> =
         PercpuSpace::new(Geometry::new(sizes, first).unwrap(), &machine, backend).unwrap();
 
     // More than the first chunk and another hold: whole pages, and objects that share one.
@@ -187,7 +187,8 @@ fn contiguous_chunks_are_whole_from_the_first_moment() {
     let machine = SimMachine::new(4);
     let numbers = Numbers::default();
     let geometry = Geometry::new(SIZES, Va::new(1 << 30)).unwrap();
-    let percpu: PercpuSpace<_, _, Ours> = PercpuSpace::new(geometry, &machine, KmChunks(&numbers)).unwrap();
+    let percpu: PercpuSpace<_, _, Standard> =
+        PercpuSpace::new(geometry, &machine, KmChunks(&numbers)).unwrap();
     let first = percpu.alloc(&Request::new(32_768, 4096)).unwrap();
     // A chunk was made for it; the rest of it serves who cannot wait.
     let atomic = Request::new(4096, 4096).context(Context::Atomic);

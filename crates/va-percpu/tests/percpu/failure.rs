@@ -2,7 +2,7 @@
 //! served again, and all memory is back at the end. `va_sim::soak` has the driver.
 
 use va_base::Broken;
-use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
+use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{AllocError, Config, Request, Sizes};
 use va_sim::machine::SimMachine;
 use va_sim::op::Rng;
@@ -107,7 +107,7 @@ fn lives<C: Config>() {
 
 #[test]
 fn ours_serves_afterwards_what_failed_for_a_while() {
-    lives::<Ours>();
+    lives::<Standard>();
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn calls_may_fail_from_any_on() {
             assert!(calls > if platform { 3 } else { 12 }, "{calls}");
         }
     }
-    check::<Ours>();
+    check::<Standard>();
     check::<Runs>();
     check::<Linux612>();
 }

@@ -4,7 +4,7 @@
 //! when it has most of them and after a balance at its end.
 
 use va_base::Va;
-use va_percpu::config::{Default as Ours, Linux612};
+use va_percpu::config::{Linux612, Standard};
 use va_percpu::{Config, Geometry, Offset, PercpuSpace, Request, Sizes};
 use va_sim::machine::SimMachine;
 use va_sim::op::Rng;
@@ -50,7 +50,7 @@ const UNITS: [u32; 2] = [32 << 10, 256 << 10];
 
 fn compare(name: &str, workload: &impl Workload, units: &[u32]) {
     for &unit in units {
-        let (ours, linux) = (chunks::<Ours>(workload, unit), chunks::<Linux612>(workload, unit));
+        let (ours, linux) = (chunks::<Standard>(workload, unit), chunks::<Linux612>(workload, unit));
         println!("{name}, units of {} KiB: ours {ours:?}, Linux {linux:?}", unit >> 10);
         // One chunk more is no fifth of a few.
         let most = |linux: u64| (linux + linux / 5).max(linux + 1);

@@ -1,6 +1,6 @@
 //! Per-CPU memory, point by point: refusals, spare pages, what becomes of pages that nobody needs.
 use va_base::Va;
-use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
+use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{
     AllocError, ChunkKind, Config, Context, FreeError, Geometry, NewError, Offset, PercpuSpace, Request,
     Sizes,
@@ -65,7 +65,7 @@ fn refuse_each<C: Config>() {
 fn whatever_the_backend_refuses_changes_nothing() {
     refuse_each::<Scan>();
     refuse_each::<Runs>();
-    refuse_each::<Ours>();
+    refuse_each::<Standard>();
     refuse_each::<Linux612>();
 }
 
@@ -114,7 +114,7 @@ fn whatever_the_platform_refuses_changes_nothing() {
     refuse_slabs::<Scan>(8);
     // Three tables, the lookup, two rows of two kinds; a tree over chunks; rows of slabs and their table.
     refuse_slabs::<Runs>(9);
-    refuse_slabs::<Ours>(12);
+    refuse_slabs::<Standard>(12);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn an_object_is_put_where_it_must_be_or_nothing_changes() {
     }
     check::<Scan>();
     check::<Runs>();
-    check::<Ours>();
+    check::<Standard>();
 }
 
 /// Chunks wholly free, and one with too much to spare; an object is placed after so many steps of the balance.
@@ -193,14 +193,14 @@ fn pc7_an_object_is_placed_between_any_two_steps_of_the_balance_or_not_at_all() 
         assert!(steps > 10, "{steps}");
     }
     check::<Runs>();
-    check::<Ours>();
+    check::<Standard>();
     check::<Scan>();
     check::<Linux612>();
 }
 
 #[test]
 fn cc3_slabs_that_hold_nothing_do_not_keep_chunks() {
-    let mut rig: Rig<Ours> = filled();
+    let mut rig: Rig<Standard> = filled();
     let objects: Vec<Offset> =
         (0..40_000).map(|nth| rig.space.alloc(&Request::new(4 + nth % 61, 4)).unwrap()).collect();
     rig.space.validate().unwrap();
@@ -229,7 +229,7 @@ fn cc3_slabs_that_hold_nothing_do_not_keep_chunks() {
 
 #[test]
 fn cc2_what_is_freed_inside_a_slab_is_told() {
-    let rig: Rig<Ours> = filled();
+    let rig: Rig<Standard> = filled();
     let [first, second] = [(); 2].map(|()| rig.space.alloc(&Request::new(24, 8)).unwrap());
     assert_eq!(second.get().wrapping_sub(first.get()), 24);
     let inside = Offset::new(first.get().wrapping_add(8));
@@ -402,7 +402,7 @@ fn the_first_chunk_stays_though_all_of_its_unit_is_free() {
         rig.space.validate().unwrap();
     }
     for (object, backwards) in [(4096, false), (4096, true), (32 << 10, false), (32 << 10, true)] {
-        check::<Ours>(object, backwards);
+        check::<Standard>(object, backwards);
         check::<Runs>(object, backwards);
         check::<Scan>(object, backwards);
         check::<Linux612>(object, backwards);

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use va_base::Va;
-use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
+use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{Config, Context, Geometry, Offset, PercpuSpace, Place, Progress, Request};
 use va_sim::machine::SimMachine;
 use va_sim::op::Rng;
@@ -108,7 +108,7 @@ where
 
 #[test]
 fn threads_share_slabs_and_runs() {
-    (1..4).for_each(stress::<Ours>);
+    (1..4).for_each(stress::<Standard>);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Random operations on per-CPU memory under each engine, everything checked after each.
 use proptest::prelude::*;
 use va_percpu::Config;
-use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
+use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_sim::percpu::{Op, Rig};
 
 fn size() -> impl Strategy<Value = u32> {
@@ -76,13 +76,13 @@ proptest! {
     /// CC1 to CC4 too.
     #[test]
     fn slabs_hold(ops in prop::collection::vec(op(), 1..300)) {
-        holds::<Ours>(&ops);
+        holds::<Standard>(&ops);
     }
 
     /// The same where nearly all objects are small.
     #[test]
     fn small_objects_hold(ops in prop::collection::vec(small(), 1..600)) {
-        holds::<Ours>(&ops);
+        holds::<Standard>(&ops);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{Op, Rig};
 use va_percpu::Config;
-use va_percpu::config::{Default as Ours, Linux612, Runs, Scan};
+use va_percpu::config::{Linux612, Runs, Scan, Standard};
 
 /// Operations of one input at most.
 const OPS_MAX: usize = 400;
@@ -62,7 +62,7 @@ pub fn percpu_ops(data: &[u8]) {
         }
         walk(&rig);
     }
-    run::<Ours>(bytes, every);
+    run::<Standard>(bytes, every);
     run::<Runs>(bytes, every);
     run::<Scan>(bytes, every);
     run::<Linux612>(bytes, every);

@@ -19,7 +19,7 @@ use va_base::sync::atomic::Ordering;
 use va_base::{Context, Machine, Pages, Platform, Request, Va, VaRange};
 use va_tree::BTreeIndex;
 
-/// Ours, with slices of one area and no automatic purge.
+/// Standard, with slices of one area and no automatic purge.
 struct Tiny;
 
 impl Config for Tiny {

@@ -114,7 +114,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::config::{Default as Ours, Linux69, OneLock52};
+    use crate::config::{Linux69, OneLock52, Standard};
     use crate::testing::TestMachine;
     use crate::{Purge, ReleaseError};
     use std::mem::ManuallyDrop;
@@ -176,24 +176,24 @@ mod tests {
             let stops = |said: Option<String>| {
                 assert!(said.as_ref().is_some_and(|said| said.contains("LI1")), "{said:?}");
             };
-            stops(said::<Ours>(false, link_all(page), |space| _ = space.purge(Purge::Full)));
-            stops(said::<Ours>(true, link_all(page), |space| _ = space.shrink()));
+            stops(said::<Standard>(false, link_all(page), |space| _ = space.purge(Purge::Full)));
+            stops(said::<Standard>(true, link_all(page), |space| _ = space.shrink()));
             // The first area is right, what it leads to is not: no request gets that.
-            let two = |space: &VmapSpace<&TestMachine, Ours>| {
+            let two = |space: &VmapSpace<&TestMachine, Standard>| {
                 for _ in 0..2 {
                     let area = space.alloc(0, &Request::pages(2).unwrap()).unwrap();
                     assert_ne!(area.start().page_floor(), 16, "a busy area was given out again");
                 }
             };
-            stops(said::<Ours>(true, link_all(page), two));
-            let drained = |space: &VmapSpace<&TestMachine, Ours>| {
+            stops(said::<Standard>(true, link_all(page), two));
+            let drained = |space: &VmapSpace<&TestMachine, Standard>| {
                 // Dropped while the machine stops, it would find the same list again.
                 let mut magazine = ManuallyDrop::new(space.magazine(0).unwrap());
                 for _ in 0..3 {
                     assert!(magazine.alloc(&Request::pages(2).unwrap()).is_ok());
                 }
             };
-            stops(said::<Ours>(true, link_all(page), drained));
+            stops(said::<Standard>(true, link_all(page), drained));
         }
     }
 

@@ -483,11 +483,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::config::Default as Ours;
+    use crate::config::Standard;
     use crate::testing::TestMachine;
     use va_base::Request;
 
-    type Space = VmapSpace<&'static TestMachine, Ours>;
+    type Space = VmapSpace<&'static TestMachine, Standard>;
 
     /// The rule that is named after `spoil`, in a space whose one magazine has some of two sizes in its stock and its round.
     fn broken(spoil: impl FnOnce(&Cell<parking_lot::RawMutex>)) -> &'static str {

@@ -58,7 +58,7 @@ const _: () = assert!(REFILL_PAGES_MAX <= STOCK_PAGES_MAX);
 /// # use va_space::VmapSpace;
 /// # let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// # let machine = SimMachine::new(4);
-/// let space = VmapSpace::<_, va_space::config::Default>::new(window, window, &machine)?;
+/// let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &machine)?;
 /// let mut magazine = space.magazine(0)?;
 /// let area = magazine.alloc(&Request::pages(3).unwrap())?;
 /// magazine.free(area).unwrap();

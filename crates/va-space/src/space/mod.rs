@@ -91,7 +91,7 @@ struct Alone<T>(T);
 ///
 /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
 /// let machine = SimMachine::new(4);
-/// let space = VmapSpace::<_, va_space::config::Default>::new(window, window, &machine)?;
+/// let space = VmapSpace::<_, va_space::config::Standard>::new(window, window, &machine)?;
 /// let area = space.alloc(0, &Request::pages(3).unwrap())?;
 /// let start = area.start();
 /// assert_eq!(space.find_enclosing(start).map(|seen| seen.range), Some(area.range()));
@@ -163,7 +163,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         /// use va_space::{VmapSpace, config};
         ///
         /// let machine = SimMachine::new(2);
-        /// let mut space = const { VmapSpace::<&SimMachine, config::Default>::empty() };
+        /// let mut space = const { VmapSpace::<&SimMachine, config::Standard>::empty() };
         /// assert!(space.alloc(0, &Request::pages(1).unwrap()).is_err());
         /// let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
         /// space.init(window, window, &machine)?;

@@ -317,7 +317,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 mod tests {
     use super::*;
     use crate::Purge;
-    use crate::config::Default as Ours;
+    use crate::config::Standard;
     use crate::error::ReleaseError;
     use crate::testing::TestMachine;
     use va_base::Request;
@@ -330,7 +330,7 @@ mod tests {
     fn huge_areas_keep_their_size_through_every_shape() {
         let machine = TestMachine::default();
         let all = pages(16, 1 << 40);
-        let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
         let huge = 1 << 34;
         let area = space.alloc(0, &Request::pages(huge).unwrap()).unwrap();
         let start = area.start().page_floor();
@@ -357,7 +357,7 @@ mod tests {
     fn a_handle_of_a_huge_area_that_has_another_size_frees_nothing() {
         let machine = TestMachine::default();
         let all = pages(16, 1 << 40);
-        let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
         let huge = 1 << 33;
         let area = space.alloc(0, &Request::pages(2 * huge).unwrap()).unwrap();
         let (start, handle) = (area.start(), area.range());
@@ -382,7 +382,7 @@ mod tests {
     fn a_handle_of_another_shape_frees_nothing() {
         let machine = TestMachine::default();
         let all = pages(16, 1 << 16);
-        let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
         let area = space.alloc(0, &Request::pages(8).unwrap()).unwrap();
         let (left, right) = space.split(Va::from_page(20)).unwrap();
         assert!(space.free(area).is_err());
@@ -396,7 +396,7 @@ mod tests {
         use std::sync::atomic::{AtomicU64, Ordering};
         let machine = TestMachine::default();
         let all = pages(16, 1 << 16);
-        let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
         let (cut, whole) = (AtomicU64::new(0), AtomicU64::new(0));
         for _ in 0..300 {
             let start = space.alloc_at(pages(64, 72)).unwrap().start();

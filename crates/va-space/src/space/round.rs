@@ -123,7 +123,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
-    use crate::config::{Config, Default as Ours};
+    use crate::config::{Config, Standard};
     use crate::testing::TestMachine;
     use crate::{Purge, VmapSpace};
     use std::vec::Vec;
@@ -132,14 +132,14 @@ mod tests {
     /// As many as two rounds may hold together.
     const SIZES: u64 = 240;
     /// Lists that one free may move.
-    const LISTS: u64 = Ours::SLICE_AREAS * 40 / 6 + 1;
+    const LISTS: u64 = Standard::SLICE_AREAS * 40 / 6 + 1;
 
     #[test]
     fn a_free_seals_and_stocks_a_few_lists_at_a_time() {
         // No free runs a slice.
         let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
         let all = VaRange::from_pages(16, 1 << 24).unwrap();
-        let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
         let mut magazine = space.magazine(0).unwrap();
         let cell = space.cells.each().next().unwrap();
         let take = |count: u64| -> Vec<_> {
@@ -198,7 +198,7 @@ mod tests {
     fn mg1_holds_when_a_share_shrinks_below_the_open_round() {
         let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
         let all = VaRange::from_pages(16, 1 << 24).unwrap();
-        let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
         let mut magazine = space.magazine(0).unwrap();
         let mut free_one = || {
             let area = space.alloc(0, &Request::pages(100).unwrap()).unwrap();

@@ -200,15 +200,15 @@ fn pages_of(extent: va_base::VaRange) -> u64 {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::config::Default as Ours;
+    use crate::config::Standard;
     use crate::testing::TestMachine;
     use va_base::{Request, VaRange};
 
     /// The rule that is named after `spoil`, in a space with lazy and busy areas.
-    fn broken(spoil: impl FnOnce(&VmapSpace<&TestMachine, Ours>)) -> &'static str {
+    fn broken(spoil: impl FnOnce(&VmapSpace<&TestMachine, Standard>)) -> &'static str {
         let machine = TestMachine::default();
         let all = VaRange::from_pages(16, 1 << 16).unwrap();
-        let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
         for pages in 1..20 {
             let area = space.alloc(pages as u32 % 2, &Request::pages(pages).unwrap()).unwrap();
             if pages % 2 == 0 {
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn po4_a_pool_that_is_not_noted_or_empty_though_noted_is_named() {
         assert_eq!(broken(|space| space.pooled.0.spoil(0)), "PO4");
-        let filled = |space: &VmapSpace<&TestMachine, Ours>| {
+        let filled = |space: &VmapSpace<&TestMachine, Standard>| {
             space.purge(crate::Purge::Drain);
             assert!(space.pooled.0.has(0) && space.validate().is_ok());
             space.pooled.0.spoil(0);
@@ -248,7 +248,7 @@ mod tests {
         let word = |pages, state| crate::map::Word::new(pages, None, 1, state);
         assert_eq!(broken(|space| space.map.put(16, word(1, State::Idle))), "SP1");
         assert_eq!(broken(|space| space.map.put(16, word(2, State::Busy))), "SP1");
-        let end = |space: &VmapSpace<&TestMachine, Ours>| {
+        let end = |space: &VmapSpace<&TestMachine, Standard>| {
             let heap = &mut *space.lock_free();
             space.map.end(&mut heap.marker, 16);
         };

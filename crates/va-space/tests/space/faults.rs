@@ -8,7 +8,7 @@ use va_sim::model::ModelIndex;
 use va_sim::op::Rng;
 use va_sim::small::Small;
 use va_sim::soak::{self, Soak};
-use va_space::config::{Default as Standard, Linux69, OneLock52, WithTrees};
+use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, ReshapeError, SpaceError, State, VmapSpace};
 use va_tree::{Congruent, FreeIndex};
 

@@ -10,8 +10,8 @@ use va_space::config::{self, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::FreeIndex;
 
-/// Ours, where a few dozen pages reach every limit.
-type Tiny = Small<config::Default, 40, 3>;
+/// Standard, where a few dozen pages reach every limit.
+type Tiny = Small<config::Standard, 40, 3>;
 
 const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;
 

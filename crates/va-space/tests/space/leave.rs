@@ -2,23 +2,23 @@
 
 use va_base::{Pages, Request, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
-use va_space::config::Default as Ours;
+use va_space::config::Standard;
 use va_space::{Area, Purge, VmapSpace};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
 
-fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Ours> {
+fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {
     let extent = VaRange::from_pages(FIRST, FIRST + size).unwrap();
     VmapSpace::new(extent, extent, machine).unwrap()
 }
 
 /// `count` areas of 1 to 3 pages, side by side.
-fn row(space: &VmapSpace<&SimMachine, Ours>, count: u64) -> Vec<Area> {
+fn row(space: &VmapSpace<&SimMachine, Standard>, count: u64) -> Vec<Area> {
     (0..count).map(|n| space.alloc(0, &Request::pages(1 + n % 3).unwrap()).unwrap()).collect()
 }
 
 /// Every `step`th area from the first on goes into the pool, in no order; the others are returned.
-fn pool_every(space: &VmapSpace<&SimMachine, Ours>, areas: Vec<Area>, step: usize) -> Vec<Area> {
+fn pool_every(space: &VmapSpace<&SimMachine, Standard>, areas: Vec<Area>, step: usize) -> Vec<Area> {
     let (mut freed, mut kept) = (Vec::new(), Vec::new());
     for (n, area) in areas.into_iter().enumerate() {
         if n % step == 0 { freed.push(area) } else { kept.push(area) }

@@ -3,12 +3,12 @@
 use std::sync::Mutex;
 use va_base::{Align, Context, LockClass, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
-use va_space::config::Default as Ours;
+use va_space::config::Standard;
 use va_space::{Area, Drained, Magazine, Purge, SpaceError, State, VmapSpace};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
 
-fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Ours> {
+fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {
     let extent = VaRange::from_pages(FIRST, FIRST + size).unwrap();
     VmapSpace::new(extent, extent, machine).unwrap()
 }
@@ -205,7 +205,7 @@ fn try_alloc_takes_what_is_at_hand_and_drains_nothing() {
 /// A magazine puts a flushed area into a pool that a full pass has passed already.
 #[test]
 fn a_failure_is_not_remembered_past_a_return() {
-    type Space = VmapSpace<&'static SimMachine, Ours>;
+    type Space = VmapSpace<&'static SimMachine, Standard>;
     let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
     let extent = VaRange::from_pages(FIRST, FIRST + 16).unwrap();
     let space: &'static Space = Box::leak(Box::new(VmapSpace::new(extent, extent, machine).unwrap()));
@@ -479,7 +479,7 @@ fn an_alloc_that_may_sleep_catches_up_with_a_worker_that_does_not_run() {
 fn sp2_a_magazine_of_a_node_that_is_made_late_waits_for_a_flush_of_its_own() {
     let machine = SimMachine::new(8);
     let extent = VaRange::from_pages(FIRST, FIRST + 4096).unwrap();
-    type Small = va_sim::small::Small<Ours, 400, 256>;
+    type Small = va_sim::small::Small<Standard, 400, 256>;
     let space = VmapSpace::<_, Small>::new(extent, extent, &machine).unwrap();
     for _ in 0..3 {
         let area = space.alloc(0, &ask(4)).unwrap();

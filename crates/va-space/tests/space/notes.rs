@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use va_base::{Context, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::machine::SimMachine;
-use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
+use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Config, DetachedArea, Purge, ReleaseError, State, VmapSpace};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
@@ -127,8 +127,8 @@ fn notes<C: Config>(seed: u64) {
 #[test]
 fn notes_and_detached_areas_agree_with_a_map() {
     for seed in 1..5 {
-        notes::<Ours>(seed);
-        notes::<WithTrees<Ours>>(seed);
+        notes::<Standard>(seed);
+        notes::<WithTrees<Standard>>(seed);
         notes::<Linux69>(seed);
         notes::<OneLock52>(seed);
     }
@@ -139,7 +139,7 @@ fn lazy_areas_are_met_until_their_flush_has_ended() {
     let machine = SimMachine::new(2);
     machine.set_flushing(va_sim::machine::Flushing::WhenTold);
     let extent = pages(FIRST, FIRST + 4096);
-    let space = VmapSpace::<_, Ours>::new(extent, extent, &machine).unwrap();
+    let space = VmapSpace::<_, Standard>::new(extent, extent, &machine).unwrap();
     let window = pages(FIRST + 2000, FIRST + 2100);
     // Of a node, of none, and of a size that many share.
     let asks = [(0, 3, None), (1, 300, None), (0, 7, Some(window)), (1, 3, None)];

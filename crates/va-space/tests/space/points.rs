@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use va_base::{Align, AllocError, Context, LockClass, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::bare::{Bare, Watch};
 use va_sim::machine::{Flushing, SimMachine, Violation, lockings};
-use va_space::config::{Default as Ours, Linux69, OneLock52};
+use va_space::config::{Linux69, OneLock52, Standard};
 use va_space::{Config, Purge, ReleaseError, SpaceError, State, VmapSpace};
 use va_tree::Congruent;
 
@@ -29,7 +29,7 @@ fn at(page: u64) -> Va {
 #[test]
 fn sp2_without_a_flush_the_machine_sees_stale_reuse() {
     let machine = SimMachine::new(1);
-    let space = space::<Ours>(&machine, 100);
+    let space = space::<Standard>(&machine, 100);
     machine.set_flushing(Flushing::Never);
     let area = space.alloc(0, &ask(4)).unwrap();
     machine.map(area.range()).unwrap();
@@ -61,7 +61,7 @@ fn sp2_a_freed_area_waits_for_its_epoch() {
         assert_eq!(machine.map(area.range()), Ok(()));
         assert_eq!((machine.flushes(), space.stats().flushes), (1, 1), "one flush served all of them");
     }
-    waits::<Ours>();
+    waits::<Standard>();
     waits::<Linux69>();
     waits::<OneLock52>();
 }
@@ -101,7 +101,7 @@ fn sp2_what_is_freed_during_a_flush_waits_for_the_next() {
         }
         assert!(space.stats().flushes > 1);
     }
-    waits::<Ours>();
+    waits::<Standard>();
     waits::<Linux69>();
     waits::<OneLock52>();
 }
@@ -109,7 +109,7 @@ fn sp2_what_is_freed_during_a_flush_waits_for_the_next() {
 #[test]
 fn sp2_aliases_are_gone_after_a_purge_of_aliases() {
     let machine = SimMachine::new(4);
-    let space = space::<Ours>(&machine, 1000);
+    let space = space::<Standard>(&machine, 1000);
     let areas: Vec<_> = (0..8).map(|cpu| space.alloc(cpu, &ask(3)).unwrap()).collect();
     for area in areas {
         machine.map(area.range()).unwrap();
@@ -124,7 +124,7 @@ fn sp2_aliases_are_gone_after_a_purge_of_aliases() {
 #[test]
 fn wrong_frees_are_errors_and_change_nothing() {
     let machine = SimMachine::new(2);
-    let space = space::<Ours>(&machine, 100);
+    let space = space::<Standard>(&machine, 100);
     let area = space.alloc(0, &ask(4)).unwrap();
     let none = |at, inside| Err(ReleaseError::NoArea { at, inside });
     assert_eq!(space.free_at(at(1)), none(at(1), Some(pages(0, 4))));
@@ -163,7 +163,7 @@ fn an_old_handle_is_known_across_the_index_too() {
 #[test]
 fn an_impossible_request_empties_nobodys_cache() {
     let machine = SimMachine::new(2);
-    let space = space::<Ours>(&machine, 100);
+    let space = space::<Standard>(&machine, 100);
     let area = space.alloc(0, &ask(4)).unwrap();
     space.free(area).unwrap();
     space.purge(Purge::Drain);
@@ -184,7 +184,7 @@ fn an_impossible_request_empties_nobodys_cache() {
 #[test]
 fn the_repeat_of_a_failed_request_purges_nothing() {
     let machine = SimMachine::new(2);
-    let space = space::<Ours>(&machine, 100);
+    let space = space::<Standard>(&machine, 100);
     let wall = space.alloc(0, &ask(1).within(pages(50, 51))).unwrap();
     let purges = || space.stats().purges;
     assert!(space.alloc(0, &ask(60)).is_err());
@@ -200,7 +200,7 @@ fn the_repeat_of_a_failed_request_purges_nothing() {
 #[test]
 fn a_request_is_met_from_other_nodes_pools_before_anything_is_purged() {
     let machine = SimMachine::new(4);
-    let space = space::<Ours>(&machine, 8);
+    let space = space::<Standard>(&machine, 8);
     let area = space.alloc(3, &ask(8)).unwrap();
     space.free(area).unwrap();
     space.purge(Purge::Drain);
@@ -214,7 +214,7 @@ fn a_request_is_met_from_other_nodes_pools_before_anything_is_purged() {
 #[test]
 fn clients_are_asked_only_when_neither_a_pool_nor_a_purge_has_it() {
     let machine: &SimMachine = Box::leak(Box::new(SimMachine::new(2)));
-    let space: &VmapSpace<_, Ours> = Box::leak(Box::new(space::<Ours>(machine, 12)));
+    let space: &VmapSpace<_, Standard> = Box::leak(Box::new(space::<Standard>(machine, 12)));
     let asked = Arc::new(Mutex::new(Vec::new()));
     let held = space.alloc(0, &ask(4)).unwrap().start();
     let (theirs, client) = (asked.clone(), Mutex::new(Some(held)));
@@ -256,7 +256,7 @@ fn clients_are_asked_only_when_neither_a_pool_nor_a_purge_has_it() {
 #[test]
 fn machines_clients_are_asked_before_a_request_fails() {
     let machine: &SimMachine = Box::leak(Box::new(SimMachine::new(1)));
-    let space: &VmapSpace<_, Ours> = Box::leak(Box::new(space::<Ours>(machine, 10)));
+    let space: &VmapSpace<_, Standard> = Box::leak(Box::new(space::<Standard>(machine, 10)));
     let held = Arc::new(Mutex::new(vec![space.alloc(0, &ask(5)).unwrap(), space.alloc(0, &ask(5)).unwrap()]));
     let theirs = held.clone();
     machine.on_reclaim(Some(Box::new(move || {
@@ -280,7 +280,7 @@ fn areas_of_boot_are_busy_and_the_holes_are_the_rest() {
     let window = pages(0, 1 << 33);
     let low = VaRange::from_pages(5, 9).unwrap();
     let busy = [pages(0, 3), low, pages(3, 10)];
-    let space = VmapSpace::<_, Ours>::with_busy(extent, window, &machine, &busy).unwrap();
+    let space = VmapSpace::<_, Standard>::with_busy(extent, window, &machine, &busy).unwrap();
     assert_eq!(space.validate(), Ok(()));
     let seen: Vec<_> = space.areas().map(|seen| (seen.range, seen.state, seen.owner)).collect();
     assert_eq!(seen, [low, pages(0, 3), pages(3, 10)].map(|range| (range, State::Busy, None)));
@@ -288,7 +288,7 @@ fn areas_of_boot_are_busy_and_the_holes_are_the_rest() {
     assert_eq!(space.alloc(0, &ask(1)).map(|area| area.start()), Ok(at(10)));
     assert_eq!(space.free_at(low.start()), Ok(low));
     let overlap = [pages(0, 3), pages(2, 4)];
-    let made = VmapSpace::<_, Ours>::with_busy(extent, window, &machine, &overlap);
+    let made = VmapSpace::<_, Standard>::with_busy(extent, window, &machine, &overlap);
     assert_eq!(made.err(), Some(SpaceError::Index(AllocError::Occupied { range: overlap[1] })));
 }
 
@@ -296,7 +296,7 @@ fn areas_of_boot_are_busy_and_the_holes_are_the_rest() {
 fn an_area_of_nearly_everything_is_found_and_freed() {
     let machine = SimMachine::new(1);
     let all = VaRange::new(Va::new(1), Va::MAX).unwrap();
-    let space = VmapSpace::<_, Ours>::new(all, all, &machine).unwrap();
+    let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
     let first = space.alloc(0, &ask(1)).unwrap();
     let huge = space.alloc(0, &ask((1 << 52) - 100)).unwrap();
     assert_eq!(space.find_enclosing(Va::from_page(1 << 51)).map(|seen| seen.range), Some(huge.range()));
@@ -313,7 +313,7 @@ fn an_area_of_nearly_everything_is_found_and_freed() {
 #[test]
 fn congruent_areas_are_taken_all_or_none() {
     let machine = SimMachine::new(2);
-    let space = space::<Ours>(&machine, 100_000);
+    let space = space::<Standard>(&machine, 100_000);
     let parts = [(0, 4 * PAGE_SIZE), (16 * PAGE_SIZE, 8 * PAGE_SIZE)];
     let areas = Congruent::new(&parts, PAGE_SIZE).unwrap();
     machine.refuse_after(u64::MAX, 0);
@@ -338,7 +338,7 @@ fn congruent_areas_are_taken_all_or_none() {
 #[test]
 fn pu1_no_free_does_more_than_one_slice() {
     let machine = SimMachine::new(1);
-    let space = space::<Ours>(&machine, 1 << 20);
+    let space = space::<Standard>(&machine, 1 << 20);
     // The threshold of one CPU is 8192 pages: so many areas of a page wait, and then the purge begins. In a window of
     // their own they have no owner, so each goes back to the index by itself.
     let request = ask(1).within(pages(1, 1 << 19));
@@ -347,7 +347,7 @@ fn pu1_no_free_does_more_than_one_slice() {
     for area in areas {
         space.free(area).unwrap();
         let purged = space.stats().purged_areas;
-        assert!(purged - last <= Ours::SLICE_AREAS, "PU1: {}", purged - last);
+        assert!(purged - last <= Standard::SLICE_AREAS, "PU1: {}", purged - last);
         last = purged;
     }
     let stats = space.stats();
@@ -361,7 +361,7 @@ fn pu1_no_free_does_more_than_one_slice() {
 #[test]
 fn what_is_lazy_of_one_size_reaches_its_pool_in_one_slice() {
     let machine = SimMachine::new(1);
-    let space = space::<Ours>(&machine, 1 << 20);
+    let space = space::<Standard>(&machine, 1 << 20);
     let areas: Vec<_> = (0..8193).map(|_| space.alloc(0, &ask(1)).unwrap()).collect();
     for area in areas {
         space.free(area).unwrap();
@@ -392,7 +392,7 @@ fn pools_are_last_in_first_out_and_turn_over_what_is_misaligned() {
 #[test]
 fn a_pair_from_the_pool_takes_the_free_lock_never() {
     let machine = SimMachine::new(2);
-    let space = space::<Ours>(&machine, 1 << 20);
+    let space = space::<Standard>(&machine, 1 << 20);
     for size in [1, 256, 257] {
         let areas: Vec<_> = (0..20).map(|_| space.alloc(0, &ask(size)).unwrap()).collect();
         for area in areas {
@@ -415,7 +415,7 @@ fn a_pair_from_the_pool_takes_the_free_lock_never() {
 fn sp5_the_same_calls_give_the_same_addresses() {
     let run = || {
         let machine = SimMachine::new(4);
-        let space = space::<Ours>(&machine, 30_000);
+        let space = space::<Standard>(&machine, 30_000);
         let (mut out, mut seen, mut state) = (Vec::new(), Vec::new(), 7u64);
         for n in 0..20_000u32 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -466,8 +466,8 @@ impl Watch for AtPool {
 #[test]
 fn pages_that_are_freed_during_a_count_are_not_busy() {
     let machine: &'static Bare<AtPool> = Box::leak(Box::new(Bare::new(1, 1, AtPool::default())));
-    let space = VmapSpace::<_, Ours>::new(pages(0, 1 << 20), pages(0, 1 << 20), machine).unwrap();
-    let space: &'static VmapSpace<_, Ours> = Box::leak(Box::new(space));
+    let space = VmapSpace::<_, Standard>::new(pages(0, 1 << 20), pages(0, 1 << 20), machine).unwrap();
+    let space: &'static VmapSpace<_, Standard> = Box::leak(Box::new(space));
     let areas: Vec<_> = (0..100).map(|_| space.alloc(0, &ask(300)).unwrap()).collect();
     let free_all = move || areas.into_iter().for_each(|area| space.free(area).unwrap());
     *machine.watcher.0.lock().unwrap() = Some(Box::new(free_all));

@@ -2,7 +2,7 @@
 
 use va_base::{AllocError, Request, VaRange};
 use va_sim::machine::SimMachine;
-use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
+use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Config, Purge, SpaceError, VmapSpace};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
@@ -37,10 +37,10 @@ fn sp3_a_free_and_its_purge_need_nothing_from_the_machine() {
         }
         assert_eq!((space.stats().holes, space.stats().free_pages.get()), (1, 20_000));
     }
-    frees::<Ours>();
+    frees::<Standard>();
     frees::<Linux69>();
     frees::<OneLock52>();
-    frees::<WithTrees<Ours>>();
+    frees::<WithTrees<Standard>>();
 }
 
 #[test]
@@ -62,10 +62,13 @@ fn sp4_a_refused_table_or_slab_changes_nothing() {
         assert_eq!(again, Ok(windows(3999).start()), "the refusal left the place as it was");
         error.unwrap()
     }
-    assert_eq!(refused::<Ours>(u64::MAX, 3), SpaceError::NoTable);
+    assert_eq!(refused::<Standard>(u64::MAX, 3), SpaceError::NoTable);
     assert_eq!(refused::<Linux69>(u64::MAX, 0), SpaceError::NoTable);
-    assert!(matches!(refused::<Ours>(0, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
-    assert!(matches!(refused::<WithTrees<Ours>>(0, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
+    assert!(matches!(refused::<Standard>(0, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
+    assert!(matches!(
+        refused::<WithTrees<Standard>>(0, u64::MAX),
+        SpaceError::Index(AllocError::NoMeta { .. })
+    ));
     assert!(matches!(refused::<Linux69>(1, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
 }
 
@@ -74,7 +77,7 @@ fn sp4_a_space_that_cannot_begin_hands_everything_back() {
     for tables in 0..8 {
         let machine = SimMachine::new(4);
         machine.refuse_after(u64::MAX, tables);
-        let made = VmapSpace::<_, Ours>::new(pages(0, 10), pages(0, 10), &machine);
+        let made = VmapSpace::<_, Standard>::new(pages(0, 10), pages(0, 10), &machine);
         assert_eq!(made.err(), (tables < 6).then_some(SpaceError::NoTable), "4 for the map, a group, a node");
         assert_eq!(machine.tables(), 0);
         machine.refuse_after(u64::MAX, tables);
@@ -87,7 +90,7 @@ fn sp4_a_space_that_cannot_begin_hands_everything_back() {
 #[test]
 fn sp4_a_node_that_cannot_be_made_leaves_the_space_as_it_was_and_is_made_later() {
     let machine = SimMachine::new(4096);
-    let space = space::<Ours>(&machine, 1 << 20);
+    let space = space::<Standard>(&machine, 1 << 20);
     assert_eq!(space.nodes(), 4096);
     let first = space.alloc(0, &ask(3)).unwrap();
     let (before, tables) = (space.stats(), machine.tables());
@@ -117,7 +120,7 @@ fn sp4_a_node_that_cannot_be_made_leaves_the_space_as_it_was_and_is_made_later()
 fn sp4_a_lookup_without_a_record_leaves_nothing_behind() {
     // Room for 16 areas in each node's tree without a piece of memory; the index itself has all it needs for the areas side by side.
     let machine = SimMachine::new(1);
-    let space = space::<WithTrees<Ours>>(&machine, 1 << 20);
+    let space = space::<WithTrees<Standard>>(&machine, 1 << 20);
     machine.refuse_after(0, u64::MAX);
     let areas: Vec<_> = (0..16).map(|_| space.alloc(0, &ask(3)).unwrap()).collect();
     let before = space.stats();

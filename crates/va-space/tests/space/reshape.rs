@@ -6,12 +6,12 @@ use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_sim::small::Small;
 use va_sim::space_model::SpaceModel;
-use va_space::config::{Default as Ours, WithTrees};
+use va_space::config::{Standard, WithTrees};
 use va_space::{Config, Purge, ReshapeError, SpaceError, State, VmapSpace};
 use va_tree::FreeIndex;
 
 /// Purges in one slice each, as the model's are: a request that ends one early finds as good an answer, and another.
-type Whole = Small<Ours, 8192, { u64::MAX }>;
+type Whole = Small<Standard, 8192, { u64::MAX }>;
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
 
@@ -133,7 +133,7 @@ proptest! {
 #[test]
 fn sp3_areas_cut_to_pages_come_back_without_anything_from_the_machine() {
     let machine = SimMachine::new(1);
-    let space = VmapSpace::<_, Ours>::new(pages(0, 4000), pages(0, 4000), &machine).unwrap();
+    let space = VmapSpace::<_, Standard>::new(pages(0, 4000), pages(0, 4000), &machine).unwrap();
     let start = space.alloc(0, &Request::pages(4000).unwrap()).unwrap().start();
     for page in 1..4000 {
         space.split(at(page)).unwrap();
@@ -150,7 +150,7 @@ fn sp3_areas_cut_to_pages_come_back_without_anything_from_the_machine() {
 fn sp4_a_shape_that_is_refused_changes_nothing() {
     let machine = SimMachine::new(1);
     let size = 1 << 20;
-    let space = VmapSpace::<_, Ours>::new(pages(0, size), pages(0, size), &machine).unwrap();
+    let space = VmapSpace::<_, Standard>::new(pages(0, size), pages(0, size), &machine).unwrap();
     let start = space.alloc(0, &Request::pages(size).unwrap()).unwrap().start();
     machine.refuse_after(0, 0);
     let seen = |space: &VmapSpace<_, _>| (space.find(start), space.stats());

@@ -4,7 +4,7 @@
 
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
-use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
+use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, ReleaseError, SpaceError, VmapSpace};
 
 const FIRST: u64 = 0xffff_c900_0000_0000 >> va_base::PAGE_SHIFT;
@@ -211,15 +211,15 @@ fn scripts<C: Config>(magazines: u32, flushing: Flushing, seen: impl Fn(&Story) 
 
 #[test]
 fn sp1_to_sp5_hold_in_a_script_of_everything() {
-    scripts::<Ours>(3, Flushing::AtOnce, |story| story.no_table > 0 && story.waits == 0);
+    scripts::<Standard>(3, Flushing::AtOnce, |story| story.no_table > 0 && story.waits == 0);
     scripts::<Linux69>(0, Flushing::AtOnce, |story| story.no_table > 0);
     scripts::<OneLock52>(0, Flushing::AtOnce, |story| story.no_table > 0);
-    scripts::<WithTrees<Ours>>(2, Flushing::AtOnce, |story| story.no_records > 0);
+    scripts::<WithTrees<Standard>>(2, Flushing::AtOnce, |story| story.no_records > 0);
 }
 
 #[test]
 fn sp1_to_sp5_hold_in_a_script_whose_flushes_end_late() {
-    scripts::<Ours>(3, Flushing::WhenTold, |story| story.waits > 50);
+    scripts::<Standard>(3, Flushing::WhenTold, |story| story.waits > 50);
     scripts::<Linux69>(0, Flushing::WhenTold, |story| story.waits > 50);
-    scripts::<WithTrees<Ours>>(2, Flushing::WhenTold, |story| story.waits > 50);
+    scripts::<WithTrees<Standard>>(2, Flushing::WhenTold, |story| story.waits > 50);
 }

@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Align, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
-use va_space::config::{Default as Ours, Linux69, OneLock52, WithTrees};
+use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Area, Config, Purge, VmapSpace};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
@@ -179,27 +179,27 @@ where
 
 #[test]
 fn sp1_to_sp4_hold_with_2_threads() {
-    stress::<Ours>(2, 20_000, Flushing::AtOnce);
+    stress::<Standard>(2, 20_000, Flushing::AtOnce);
     stress::<Linux69>(2, 10_000, Flushing::AtOnce);
     stress::<OneLock52>(2, 10_000, Flushing::AtOnce);
-    stress::<WithTrees<Ours>>(2, 10_000, Flushing::AtOnce);
+    stress::<WithTrees<Standard>>(2, 10_000, Flushing::AtOnce);
 }
 
 #[test]
 fn sp1_to_sp4_hold_with_16_threads() {
-    stress::<Ours>(16, 4000, Flushing::AtOnce);
+    stress::<Standard>(16, 4000, Flushing::AtOnce);
     stress::<Linux69>(16, 2000, Flushing::AtOnce);
-    stress::<WithTrees<Ours>>(16, 2000, Flushing::AtOnce);
+    stress::<WithTrees<Standard>>(16, 2000, Flushing::AtOnce);
 }
 
 #[test]
 fn sp1_to_sp4_hold_with_64_threads() {
-    stress::<Ours>(64, 1000, Flushing::AtOnce);
+    stress::<Standard>(64, 1000, Flushing::AtOnce);
     stress::<Linux69>(64, 500, Flushing::AtOnce);
 }
 
 #[test]
 fn sp2_holds_while_flushes_end_late() {
-    stress::<Ours>(4, 6000, Flushing::WhenTold);
+    stress::<Standard>(4, 6000, Flushing::WhenTold);
     stress::<Linux69>(4, 3000, Flushing::WhenTold);
 }

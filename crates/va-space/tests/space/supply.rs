@@ -64,7 +64,7 @@ fn window() -> VaRange {
 #[test]
 fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
     let machine = Strict { sim: SimMachine::new(1), holds: AtomicU64::new(2) };
-    let space = VmapSpace::<_, config::Default>::new(window(), window(), &machine).unwrap();
+    let space = VmapSpace::<_, config::Standard>::new(window(), window(), &machine).unwrap();
     let mut magazine = space.magazine(0).unwrap();
     let large = Request::pages(300).unwrap();
     let mut areas = Vec::new();
@@ -92,7 +92,7 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
 #[test]
 fn a_shrinker_gets_index_memory_back() {
     let machine = SimMachine::new(1);
-    let space = VmapSpace::<_, config::Default>::new(window(), window(), &machine).unwrap();
+    let space = VmapSpace::<_, config::Standard>::new(window(), window(), &machine).unwrap();
     let large = Request::pages(300).unwrap();
     let areas: Vec<_> = (0..5000).map(|_| space.alloc(0, &large).unwrap()).collect();
     areas.into_iter().for_each(|area| space.free(area).unwrap());

@@ -15,11 +15,11 @@ use va_space::node::{Spread, Zone};
 use va_space::{Config, Purge, State, VmapSpace};
 use va_tree::FreeIndex;
 
-type TinyDefault = Small<config::Default, 60, { u64::MAX }>;
-type SlicedDefault = Small<config::Default, 60, 3>;
+type TinyDefault = Small<config::Standard, 60, { u64::MAX }>;
+type SlicedDefault = Small<config::Standard, 60, 3>;
 type TinyLinux = Small<config::Linux69, 60, { u64::MAX }>;
 type TinyOneLock = Small<config::OneLock52, 60, { u64::MAX }>;
-/// Ours, with a tree in each node.
+/// Standard, with a tree in each node.
 type TinyTrees = WithTrees<TinyDefault>;
 type TinyTreesUp = WithTrees<TinyDefault, Upward>;
 
@@ -233,7 +233,7 @@ fn a_twin_with_another_decay_differs() {
     }
     struct Other;
     impl Config for Other {
-        type Index<P: Platform + Send> = <config::Default as Config>::Index<P>;
+        type Index<P: Platform + Send> = <config::Standard as Config>::Index<P>;
         type Zone = Spread;
         type Decay = Wrong;
         type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;
@@ -248,7 +248,7 @@ fn a_twin_with_another_decay_differs() {
     }
     assert_eq!(Spread::node_of(&va_space::node::NodeMap::new(1, Pages::new(16)).unwrap(), Va::ZERO), 0);
     let machine = SimMachine::new(1);
-    let space = VmapSpace::<_, config::Default>::new(extent(100), extent(100), &machine).unwrap();
+    let space = VmapSpace::<_, config::Standard>::new(extent(100), extent(100), &machine).unwrap();
     let mut model = SpaceModel::<Other, _>::new(exact(100), 1);
     let area = space.alloc(0, &Request::pages(3).unwrap()).unwrap();
     assert_eq!(model.alloc(0, &Request::pages(3).unwrap()), Some(area.start()));

@@ -36,15 +36,15 @@ use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use lock_api::{GuardSend, RawMutex};
 use va_base::{Broken, Epoch, Machine, Platform, Record, Table, Va, VaRange};
-use va_percpu::config::{Config, Default as Ours};
+use va_percpu::config::{Config, Standard};
 use va_percpu::{AllocError, Backend, Geometry, Offset, PercpuSpace, Refused, Request, Sizes, Stats};
 
-/// Ours; who populates costs nothing, so no page is kept ready for who cannot wait.
+/// Standard; who populates costs nothing, so no page is kept ready for who cannot wait.
 pub(super) enum InProcess {}
 impl Config for InProcess {
-    type Engine = <Ours as Config>::Engine;
+    type Engine = <Standard as Config>::Engine;
     const SPARE_PAGES_LOW: u32 = 0;
-    const CLASS_WORDS: u32 = <Ours as Config>::CLASS_WORDS;
+    const CLASS_WORDS: u32 = <Standard as Config>::CLASS_WORDS;
 }
 
 type Index<O> = PercpuSpace<Keeper<O>, Chunks<O>, InProcess>;

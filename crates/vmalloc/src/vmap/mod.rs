@@ -83,7 +83,7 @@ use ground::Ground;
 use os::{Linux, MapOs};
 use table::Table;
 use va_base::{AllocError, Pages, Request, Va, VaRange};
-use va_block::config::Default as Policies;
+use va_block::config::Standard as Policies;
 use va_map::{Kind, MapError, MapSpace, PageList, Piece, Refusal};
 use va_space::VmapSpace;
 use va_tree::{BTreeIndex, FreeIndex};

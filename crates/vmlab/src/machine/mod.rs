@@ -175,14 +175,14 @@ impl<L: Watch> Machine for LabMachine<L> {
 mod tests {
     use super::*;
     use va_base::Request;
-    use va_space::config::Default as Ours;
+    use va_space::config::Standard;
     use va_space::{Purge, VmapSpace};
 
     #[test]
     fn a_space_tells_its_locks_apart_and_every_area_comes_back() {
         let window = VaRange::from_pages(0x1000, 0x9000).unwrap();
         let machine = LabMachine::<WatchedLock>::new(2, 2, Work::Here);
-        let space = VmapSpace::<_, Ours>::new(window, window, machine.clone()).unwrap();
+        let space = VmapSpace::<_, Standard>::new(window, window, machine.clone()).unwrap();
         // The first area brings what it lies in: a table, leaves.
         let area = space.alloc(0, &Request::pages(3).unwrap()).unwrap();
         space.free(area).unwrap();

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use std::collections::{HashMap, HashSet};
 use va_base::PAGE_SIZE;
 use va_space::VmapSpace;
-use va_space::config::{Config, Default as Ours, Linux69, OneLock52};
+use va_space::config::{Config, Linux69, OneLock52, Standard};
 
 /// The replay to run.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ pub fn events_until(trace: &Trace, ns: u64) -> Option<usize> {
 pub fn replay(ask: Ask<'_>) -> Result<Replayed> {
     match ask.policy {
         Policy::Linux => replay_on::<Linux69>(ask),
-        Policy::Default => replay_on::<Ours>(ask),
+        Policy::Default => replay_on::<Standard>(ask),
         Policy::OneLock => replay_on::<OneLock52>(ask),
     }
 }

@@ -43,7 +43,7 @@ pub struct PercpuTally {
     pub higher: u64,
     /// In another chunk.
     pub elsewhere: u64,
-    /// Ours found nothing, or would not look for such a thing.
+    /// Standard found nothing, or would not look for such a thing.
     pub refused: u64,
     /// Of the allocations, those that the kernel served from the first chunk; and of these, the equal ones.
     pub first: u64,
@@ -289,7 +289,7 @@ pub fn fuzz(trace: &PercpuTrace, table: &Table) {
         assert_eq!(sum, tally.allocs, "RP3");
     }
     check::<va_percpu::config::Linux612>(trace, table);
-    check::<va_percpu::config::Default>(trace, table);
+    check::<va_percpu::config::Standard>(trace, table);
 }
 
 #[cfg(test)]

@@ -353,7 +353,7 @@ fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, fn(&st
         for (_, points) in &mut lines {
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
         }
-        // Ours comes first, in the first colour.
+        // Standard comes first, in the first colour.
         lines.sort_by_key(|(name, _)| name != "ours");
         let left_out = lines.len().saturating_sub(WHO_SHOWN);
         lines.truncate(WHO_SHOWN);

@@ -72,12 +72,12 @@ pub enum Era {
     /// 6.9 to 6.12.
     Nodes,
     /// Our own ways.
-    Ours,
+    Standard,
 }
 
 impl Era {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::List, Self::OneLock, Self::Hashed, Self::Nodes, Self::Ours];
+    pub const ALL: [Self; 5] = [Self::List, Self::OneLock, Self::Hashed, Self::Nodes, Self::Standard];
 
     /// The name of the target.
     pub const fn name(self) -> &'static str {
@@ -86,7 +86,7 @@ impl Era {
             Self::OneLock => "one-lock",
             Self::Hashed => "hashed",
             Self::Nodes => "nodes",
-            Self::Ours => "space",
+            Self::Standard => "space",
         }
     }
 
@@ -95,15 +95,15 @@ impl Era {
     /// # Errors
     /// If there is no memory for records.
     pub fn make<L: Watch>(self, setup: &Setup) -> Result<Box<dyn Target>> {
-        use va_block::config::{Default as OurBlocks, OneMap};
-        use va_percpu::config::Default as OurPercpu;
+        use va_block::config::{OneMap, Standard as OurBlocks};
+        use va_percpu::config::Standard as OurPercpu;
         type Linux<L, B> = SpaceTarget<L, B, Linux612>;
         Ok(match self {
             Self::List => Box::new(Linux::<L, Blocks<List51, OneMap>>::new(setup, Manner::Linux)?),
             Self::OneLock => Box::new(Linux::<L, OneMap63>::new(setup, Manner::Linux)?),
             Self::Hashed => Box::new(Linux::<L, Blocks<OneLock52, Hashed>>::new(setup, Manner::Linux)?),
             Self::Nodes => Box::new(Linux::<L, Linux64>::new(setup, Manner::Linux)?),
-            Self::Ours => Box::new(SpaceTarget::<L, OurBlocks, OurPercpu>::new(setup, Manner::Ours)?),
+            Self::Standard => Box::new(SpaceTarget::<L, OurBlocks, OurPercpu>::new(setup, Manner::Standard)?),
         })
     }
 }
@@ -144,6 +144,6 @@ mod tests {
         for era in [Era::List, Era::OneLock, Era::Hashed, Era::Nodes] {
             assert_eq!(places(era), [0, 2, 6, 8], "{}", era.name());
         }
-        assert_eq!(places(Era::Ours).len(), 4);
+        assert_eq!(places(Era::Standard).len(), 4);
     }
 }

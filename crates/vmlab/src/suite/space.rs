@@ -35,8 +35,8 @@ const FIRST_CHUNK: Va = Va::new(0xffff_8880_4000_0000);
 /// Whose ways a target has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Manner {
-    /// Ours: each worker keeps a magazine and a lane, and areas grow in place where they can.
-    Ours,
+    /// Standard: each worker keeps a magazine and a lane, and areas grow in place where they can.
+    Standard,
     /// Linux's: every call is one to the space, and what grows moves.
     Linux,
 }
@@ -106,8 +106,8 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> SpaceTarget<L, B, C> {
 
 /// The target `space`.
 pub(super) fn make(setup: &Setup) -> Result<Box<dyn Target>> {
-    type Ours = SpaceTarget<PlainLock, va_block::config::Default, va_percpu::config::Default>;
-    Ok(Box::new(Ours::new(setup, Manner::Ours)?))
+    type Standard = SpaceTarget<PlainLock, va_block::config::Standard, va_percpu::config::Standard>;
+    Ok(Box::new(Standard::new(setup, Manner::Standard)?))
 }
 
 impl<L: Watch, B: BlockConfig, C: PercpuConfig> Target for SpaceTarget<L, B, C>
@@ -117,7 +117,7 @@ where
 {
     fn worker(&self, cpu: u32) -> Box<dyn Worker + '_> {
         // A worker for which there is no memory goes without.
-        let magazine = (self.manner == Manner::Ours).then(|| self.space().magazine(cpu).ok()).flatten();
+        let magazine = (self.manner == Manner::Standard).then(|| self.space().magazine(cpu).ok()).flatten();
         Box::new(SpaceWorker { target: self, cpu, magazine, lane: None })
     }
 
@@ -203,7 +203,7 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> Worker for SpaceWorker<'_, L, B,
         if bytes.div_ceil(PAGE_SIZE) <= had.div_ceil(PAGE_SIZE) {
             return Some(at);
         }
-        if self.target.manner == Manner::Ours {
+        if self.target.manner == Manner::Standard {
             let (space, pages) = (self.target.space(), area_pages(bytes)?);
             let range = space.find(Va::new(at))?.range;
             if range.len_bytes() / PAGE_SIZE >= pages
@@ -219,7 +219,7 @@ impl<L: Watch, B: BlockConfig, C: PercpuConfig> Worker for SpaceWorker<'_, L, B,
 
     fn pages(&mut self, count: u64) -> Option<Box<dyn Ram + '_>> {
         let blocks = &self.target.chunks.blocks;
-        if self.target.manner == Manner::Ours && self.lane.is_none() {
+        if self.target.manner == Manner::Standard && self.lane.is_none() {
             self.lane = blocks.lane(self.cpu).ok();
         }
         Some(Box::new(SpaceRam { blocks, cpu: self.cpu, lane: &mut self.lane, count }))

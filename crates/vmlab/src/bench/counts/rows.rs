@@ -3,7 +3,7 @@
 use super::{ALONE, Needs, Row, dump, each, mark, pairs};
 use crate::bench::contender::{Contender, Home, Runner};
 use crate::bench::memory::hand::{Hand as Memory, Malloc};
-use crate::bench::percpu::subject::{Ours as Percpu, Subject as Objects, USUAL};
+use crate::bench::percpu::subject::{Standard as Percpu, Subject as Objects, USUAL};
 use crate::bench::space::patterns;
 use crate::bench::space::subject::{Hand, Setup, Subject, Visitor};
 use crate::bench::space::who::Who;
@@ -38,7 +38,7 @@ pub(super) fn all() -> Vec<Row> {
             rows.push(row(format!("index/{index}/{stream}"), move || on_index(index, stream)));
         }
     }
-    rows.push(row("pair/magazine", || on_space(&Who::Ours, 2, Pair(2))));
+    rows.push(row("pair/magazine", || on_space(&Who::Standard, 2, Pair(2))));
     rows.push(row("pair/pool", || on_space(&Who::OursBare, 2, Pair(2))));
     // More than pools take.
     rows.push(row("pair/index", || on_space(&Who::OursBare, 2, Pair(300))));
@@ -49,8 +49,8 @@ pub(super) fn all() -> Vec<Row> {
     rows.push(row("blocks/block", || on_blocks(false)));
     rows.push(row("free-slice", || on_space(&Who::OursBare, SLICE_NODES, FreeSlice)));
     rows.push(row("purge-1000", || on_space(&Who::OursBare, 1, Purge)));
-    rows.push(row("find/start", || on_space(&Who::Ours, 128, Find { inside: false })));
-    rows.push(row("find/inside", || on_space(&Who::Ours, 128, Find { inside: true })));
+    rows.push(row("find/start", || on_space(&Who::Standard, 128, Find { inside: false })));
+    rows.push(row("find/inside", || on_space(&Who::Standard, 128, Find { inside: true })));
     for (name, size, align) in [("8", 8, 8), ("16", 16, 16), ("64", 64, 64), ("2048-aligned", 2048, 2048)] {
         rows.push(row(format!("percpu/{name}"), move || on_percpu(size, align, false)));
     }
@@ -111,7 +111,7 @@ fn on_index(index: &str, name: &str) -> Result<()> {
 fn on_pattern(at: usize) -> Result<()> {
     let specs = patterns::all(2);
     let workload = patterns::make(&specs[at], space::patterns::WARM, 1);
-    on_contender(&Who::Ours.contender(Setup::alone(2)), &workload)
+    on_contender(&Who::Standard.contender(Setup::alone(2)), &workload)
 }
 
 fn on_space(who: &Who, nodes: u32, visitor: impl Visitor<Out = Result<()>>) -> Result<()> {
@@ -233,12 +233,12 @@ impl Visitor for Find {
 fn on_blocks(lane: bool) -> Result<()> {
     let machine = LabMachine::<PlainLock>::new(2, 2, Work::Here);
     let window = space::window();
-    let space = VmapSpace::<_, va_space::config::Default>::new(
+    let space = VmapSpace::<_, va_space::config::Standard>::new(
         crate::replay::kernel_extent(),
         window,
         machine.clone(),
     )?;
-    let blocks = Blocks::<_, va_block::config::Default>::new(space, machine).context("no blocks")?;
+    let blocks = Blocks::<_, va_block::config::Standard>::new(space, machine).context("no blocks")?;
     let mut failed = 0;
     if lane {
         let mut lane = blocks.lane(0).context("no lane")?;
@@ -260,7 +260,7 @@ fn on_blocks(lane: bool) -> Result<()> {
 }
 
 fn on_percpu(size: u32, align: u32, atomic: bool) -> Result<()> {
-    let subject = Percpu::<va_percpu::config::Default>::new(USUAL)?;
+    let subject = Percpu::<va_percpu::config::Standard>::new(USUAL)?;
     let mut failed = 0;
     let mut pair = || {
         let (size, align) = (black_box(size), black_box(align));

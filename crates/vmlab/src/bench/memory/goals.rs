@@ -158,7 +158,7 @@ fn mixes(results: &Results, name: &str, beats_glibc: bool) -> Vec<Goal> {
     goals
 }
 
-/// Ours, and the peer that takes least at its default.
+/// Standard, and the peer that takes least at its default.
 fn with_best<'a>(
     results: &'a Results,
     name: &str,

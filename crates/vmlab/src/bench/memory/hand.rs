@@ -128,7 +128,7 @@ impl Hand for Malloc {
     }
 }
 
-/// Ours.
+/// Standard.
 impl Hand for Vmalloc {
     #[inline(always)]
     fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
@@ -226,7 +226,7 @@ impl Held<Vmalloc> {
     }
 }
 
-/// Ours as a global allocator.
+/// Standard as a global allocator.
 pub(super) struct Kvs;
 
 static KV: Kv<System> = Kv::new(System);

@@ -11,7 +11,7 @@ const MIB: usize = 1 << 20;
 pub(super) enum How {
     /// An allocator of ours, which may keep that many bytes; `None` as many as by default.
     Vmalloc { kept_bytes_max: Option<usize>, ways: Ways },
-    /// Ours behind `Kv<System>`, by default.
+    /// Standard behind `Kv<System>`, by default.
     Kv,
     /// `malloc` and its kin: the C library's, or those of a library loaded before it.
     Malloc,
@@ -111,9 +111,9 @@ pub(super) enum Scope {
     WithMmap,
     /// The same, and allocators at other settings.
     WithKnobs,
-    /// Ours and plain mappings.
+    /// Standard and plain mappings.
     OursAndMmap,
-    /// Ours with guards.
+    /// Standard with guards.
     Guarded,
     /// The C library alone: no allocator is measured.
     Baseline,

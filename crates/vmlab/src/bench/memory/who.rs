@@ -26,7 +26,7 @@ pub(super) const KV: &str = "ours-kv";
 pub(super) const MMAP: &str = "mmap";
 pub(super) const GLIBC: &str = "glibc";
 
-/// Ours with a guard after each area.
+/// Standard with a guard after each area.
 pub(super) const GUARDS: &str = "ours-guards";
 
 /// Cache budgets of ours, in MiB.

@@ -16,8 +16,8 @@ use anyhow::{Result, bail};
 use clap::builder::RangedU64ValueParser;
 use kern::Kern;
 use std::path::{Path, PathBuf};
-use subject::{Counts, Ours, Shape};
-use va_percpu::config::{Default as Slabs, Linux612, Runs, Scan};
+use subject::{Counts, Shape, Standard};
+use va_percpu::config::{Linux612, Runs, Scan, Standard as Slabs};
 use workloads::{Round, Workload};
 
 /// Options of `vmlab bench percpu`.
@@ -57,7 +57,7 @@ impl Args {
 #[derive(Clone)]
 enum Who {
     /// Exact runs, small objects from slabs.
-    Ours,
+    Standard,
     /// Exact runs alone.
     Runs,
     /// Linux's hints, corrected.
@@ -71,7 +71,7 @@ enum Who {
 impl Who {
     fn name(&self) -> &'static str {
         match self {
-            Self::Ours => "ours",
+            Self::Standard => "ours",
             Self::Runs => "runs",
             Self::Scan => "scan",
             Self::Linux612 => "linux612",
@@ -82,10 +82,10 @@ impl Who {
     fn round(&self, workload: &Workload) -> Result<Round> {
         let shape: Shape = workload.shape;
         Ok(match self {
-            Self::Ours => workload.round(&Ours::<Slabs>::new(shape)?),
-            Self::Runs => workload.round(&Ours::<Runs>::new(shape)?),
-            Self::Scan => workload.round(&Ours::<Scan>::new(shape)?),
-            Self::Linux612 => workload.round(&Ours::<Linux612>::new(shape)?),
+            Self::Standard => workload.round(&Standard::<Slabs>::new(shape)?),
+            Self::Runs => workload.round(&Standard::<Runs>::new(shape)?),
+            Self::Scan => workload.round(&Standard::<Scan>::new(shape)?),
+            Self::Linux612 => workload.round(&Standard::<Linux612>::new(shape)?),
             Self::Kern(kern) => {
                 let kern = kern.begin(shape, subject::UNITS)?;
                 kern.stand_for(0);
@@ -157,7 +157,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(dir) = args.files() {
         prepare(dir, print::CSV)?;
     }
-    let mut who = vec![Who::Ours, Who::Runs, Who::Scan, Who::Linux612];
+    let mut who = vec![Who::Standard, Who::Runs, Who::Scan, Who::Linux612];
     if let Some(path) = &args.kern {
         who.push(Who::Kern(Kern::load(path)?));
     }
@@ -180,7 +180,7 @@ pub fn run(args: &Args) -> Result<()> {
         say("seed ...");
         let kern = who.iter().find_map(|who| match who {
             Who::Kern(kern) => Some(kern),
-            Who::Ours | Who::Runs | Who::Scan | Who::Linux612 => None,
+            Who::Standard | Who::Runs | Who::Scan | Who::Linux612 => None,
         });
         measured.seed = seed::measure(if args.quick { ACTIONS / 20 } else { ACTIONS }, rounds.min(3), kern)?;
     }

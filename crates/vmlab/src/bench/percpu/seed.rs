@@ -18,7 +18,7 @@
 
 use super::clock::Moment;
 use super::kern::Kern;
-use super::subject::{Ours, Shape, Subject, UNITS, USUAL};
+use super::subject::{Shape, Standard, Subject, UNITS, USUAL};
 use anyhow::Result;
 use va_percpu::Config;
 use va_percpu::config::SlotBy;
@@ -138,7 +138,7 @@ fn run_on<S: Subject>(
 }
 
 fn run<C: Config>(engine: &'static str, asked: Asked, count: usize, rounds: usize) -> Result<Ran> {
-    run_on(engine, asked, count, rounds, || Ours::<C>::new(SHAPE))
+    run_on(engine, asked, count, rounds, || Standard::<C>::new(SHAPE))
 }
 
 /// As Linux has it.

@@ -56,9 +56,9 @@ pub(crate) trait Subject {
 
 /// A space with policies `C`, on chunks that are numbers: nothing is mapped or zeroed. Whoever calls does what is due of the
 /// balance, as in Linux's library.
-pub(crate) struct Ours<C: Config>(PercpuSpace<LabMachine<SpinLock>, Numbers, C>);
+pub(crate) struct Standard<C: Config>(PercpuSpace<LabMachine<SpinLock>, Numbers, C>);
 
-impl<C: Config> Ours<C> {
+impl<C: Config> Standard<C> {
     pub(crate) fn new(shape: Shape) -> Result<Self> {
         let [fixed, reserved, dynamic] = shape.parts;
         let (unit, atom) = (shape.unit, 2 << 20);
@@ -85,7 +85,7 @@ impl<C: Config> Ours<C> {
     }
 }
 
-impl<C: Config> Subject for Ours<C> {
+impl<C: Config> Subject for Standard<C> {
     #[inline(always)]
     fn alloc(&self, size: u32, align: u32) -> u64 {
         self.ask(Request::new(size as usize, align as usize))

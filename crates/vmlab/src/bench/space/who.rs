@@ -8,13 +8,13 @@ use crate::bench::workload::Workload;
 use crate::machine::{PlainLock, Watch};
 use anyhow::Result;
 use std::path::PathBuf;
-use va_space::config::{Default as Ours, Linux69, OneLock52};
+use va_space::config::{Linux69, OneLock52, Standard};
 
 /// One who is measured.
 #[derive(Clone)]
 pub(in crate::bench) enum Who {
     /// Our policies, each caller with a magazine.
-    Ours,
+    Standard,
     /// Our policies alone.
     OursBare,
     /// Linux's of 6.9 to 6.12.
@@ -28,7 +28,7 @@ pub(in crate::bench) enum Who {
 impl Who {
     /// All of them, in the order of the tables.
     pub(super) fn all(libraries: &[(&'static str, Option<PathBuf>)]) -> Result<Vec<Self>> {
-        let mut all = vec![Self::Ours, Self::OursBare, Self::Linux69, Self::OneLock52];
+        let mut all = vec![Self::Standard, Self::OursBare, Self::Linux69, Self::OneLock52];
         for (name, path) in libraries {
             if let Some(path) = path {
                 all.push(Self::Kern(name, Kern::load(path)?));
@@ -39,7 +39,7 @@ impl Who {
 
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Self::Ours => "ours",
+            Self::Standard => "ours",
             Self::OursBare => "ours-bare",
             Self::Linux69 => "linux69",
             Self::OneLock52 => "onelock52",
@@ -50,8 +50,8 @@ impl Who {
     /// Makes an empty space with locks of make `L`, which a library does not let one choose, and hands it to `visitor`.
     pub(in crate::bench) fn visit<L: Watch, V: Visitor>(&self, setup: &Setup, visitor: V) -> Result<V::Out> {
         Ok(match self {
-            Self::Ours => visitor.visit(Magazines::<L, Ours>::new(setup)?),
-            Self::OursBare => visitor.visit(Bare::<L, Ours>::new(setup)?),
+            Self::Standard => visitor.visit(Magazines::<L, Standard>::new(setup)?),
+            Self::OursBare => visitor.visit(Bare::<L, Standard>::new(setup)?),
             Self::Linux69 => visitor.visit(Bare::<L, Linux69>::new(setup)?),
             Self::OneLock52 => visitor.visit(Bare::<L, OneLock52>::new(setup)?),
             Self::Kern(_, kern) => visitor.visit(kern.begin(setup)?),

@@ -39,7 +39,7 @@ use anyhow::{Context as _, Result};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use va_base::{PAGE_SIZE, Request, Va, VaRange};
-use va_space::config::{Config, Default as Ours, Linux69, OneLock52, Order};
+use va_space::config::{Config, Linux69, OneLock52, Order, Standard};
 use va_space::decay::Quarter;
 use va_tree::RbIndex;
 use va_tree::rb::Linux;
@@ -86,8 +86,8 @@ pub fn run(recording: &Recording, policy: Policy, options: Options) -> Result<Re
     let report = match (policy, options.since_616) {
         (Policy::Linux, false) => run_on::<Linux69, Linux69>(recording, name, options),
         (Policy::Linux, true) => run_on::<Linux616, Linux616>(recording, name, options),
-        (Policy::Default, false) => run_on::<Ours, Linux69>(recording, name, options),
-        (Policy::Default, true) => run_on::<Ours, Linux616>(recording, name, options),
+        (Policy::Default, false) => run_on::<Standard, Linux69>(recording, name, options),
+        (Policy::Default, true) => run_on::<Standard, Linux616>(recording, name, options),
         (Policy::OneLock, false) => run_on::<OneLock52, Linux69>(recording, name, options),
         (Policy::OneLock, true) => run_on::<OneLock52, Linux616>(recording, name, options),
     };

@@ -419,5 +419,5 @@ fn bk1_beside_a_space<C: Config>(name: &str) {
 fn bk1_books_answer_as_a_space_does() {
     bk1_beside_a_space::<Linux69>("fork-netns-smp4");
     bk1_beside_a_space::<OneLock52>("fork-netns-smp4");
-    bk1_beside_a_space::<Ours>("fork-netns-smp4");
+    bk1_beside_a_space::<Standard>("fork-netns-smp4");
 }
