@@ -2,7 +2,7 @@
 
 use super::collect::Collection;
 use super::cpus::Cpus;
-use super::{Alone, Blocks, CPUS_MAX};
+use super::{CachePadded, Blocks, CPUS_MAX};
 use crate::block::{NIL, PAGES_MAX};
 use crate::config::{ALLOC_PAGES_MAX, Config};
 use crate::error::BlockError;
@@ -56,10 +56,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 cpu_count: 1,
                 lookup: Lookup::new(),
                 collection: Mutex::new(Collection::new()),
-                touched: Alone(AtomicU32::new(NIL)),
-                balance: Alone(AtomicU64::new(0)),
+                touched: CachePadded(AtomicU32::new(NIL)),
+                balance: CachePadded(AtomicU64::new(0)),
                 moves: AtomicU64::new(0),
-                freed: Alone(AtomicU64::new(0)),
+                freed: CachePadded(AtomicU64::new(0)),
                 collecting: AtomicBool::new(false),
                 config: PhantomData,
             }

@@ -75,7 +75,7 @@ pub const CPUS_MAX: usize = 2;
 
 /// An atomic in a cache line of its own.
 #[repr(align(128))]
-struct Alone<T>(T);
+struct CachePadded<T>(T);
 
 /// A block, and a page of it.
 type Found = (&'static Block, u32);
@@ -116,13 +116,13 @@ pub struct Blocks<P: Machine + Clone, C: Config> {
     // Atomic, each alone.
     /// Stack of the touched blocks: those in which something was freed since they were last examined. A block is pushed
     /// under the lock of its queue.
-    touched: Alone<AtomicU32>,
+    touched: CachePadded<AtomicU32>,
     /// Blocks present, and touched blocks above: see [`Balance`].
-    balance: Alone<AtomicU64>,
+    balance: CachePadded<AtomicU64>,
     /// Moves when a block begins, and when one goes back to the space.
     moves: AtomicU64,
     /// Pages given back since the last collection, as far as CPUs told.
-    freed: Alone<AtomicU64>,
+    freed: CachePadded<AtomicU64>,
     /// A collection was begun and is not finished: a hint.
     collecting: AtomicBool,
     config: PhantomData<fn() -> C>,

@@ -27,7 +27,7 @@
 //! nothing.
 
 use super::purge::PurgeState;
-use super::{Alone, VmapSpace};
+use super::{CachePadded, VmapSpace};
 use crate::config::{Config, Order};
 use crate::flight::{Amount, Hull, Rounds, Ticket};
 use crate::list::AreaList;
@@ -170,13 +170,13 @@ impl<R: RawMutex + 'static> Cell<R> {
 pub(super) struct Cells<R: RawMutex + 'static> {
     first: OnceRef<'static, Cell<R>>,
     /// Magazines at this moment.
-    live: Alone<AtomicUsize>,
+    live: CachePadded<AtomicUsize>,
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
     va_base::const_fn! {
         pub(super) fn new() -> Self {
-            Self { first: OnceRef::new(), live: Alone(AtomicUsize::new(0)) }
+            Self { first: OnceRef::new(), live: CachePadded(AtomicUsize::new(0)) }
         }
     }
 

@@ -80,7 +80,7 @@ const ZONE_PAGES: Pages = Pages::new(16);
 
 /// An atomic in a cache line of its own.
 #[repr(align(64))]
-struct Alone<T>(T);
+struct CachePadded<T>(T);
 
 /// A virtual address space on machine `P` under the policies `C`.
 ///
@@ -114,17 +114,17 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     free: Mutex<P::Lock, Heap<C::Index<P>>>,
     // Atomic, each alone.
     /// Pages that ever became lazy in a node.
-    lazied: Alone<AtomicU64>,
+    lazied: CachePadded<AtomicU64>,
     /// Pages that ever ceased to be. Their difference is what waits.
-    settled: Alone<AtomicU64>,
+    settled: CachePadded<AtomicU64>,
     /// A purge was begun and is not finished: a hint, read without the purge lock.
     purging: AtomicBool,
     /// The machine's answer to `drain` for the pass that is due or under way, if it was asked.
     drainer: AtomicU8,
     /// Moves after areas came back to the index or to pools otherwise than by a free.
-    returned: Alone<AtomicU64>,
+    returned: CachePadded<AtomicU64>,
     /// Which nodes have something in their pools.
-    pooled: Alone<Pooled>,
+    pooled: CachePadded<Pooled>,
     /// Which flights have landed.
     landings: Landings,
     /// The memory of magazines.
@@ -183,12 +183,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 lookup: <C::Lookup<Late<P>> as Lookup<Late<P>>>::EMPTY,
                 purge: Mutex::new(PurgeState::new()),
                 free: Mutex::new(Heap { index, marker: Marker::new(), transit_pages: 0, failed: None }),
-                lazied: Alone(AtomicU64::new(0)),
-                settled: Alone(AtomicU64::new(0)),
+                lazied: CachePadded(AtomicU64::new(0)),
+                settled: CachePadded(AtomicU64::new(0)),
                 purging: AtomicBool::new(false),
                 drainer: AtomicU8::new(purge::UNASKED),
-                returned: Alone(AtomicU64::new(0)),
-                pooled: Alone(Pooled::new()),
+                returned: CachePadded(AtomicU64::new(0)),
+                pooled: CachePadded(Pooled::new()),
                 landings: Landings::new(),
                 cells: Cells::new(),
                 config: PhantomData,
