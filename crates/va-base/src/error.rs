@@ -32,7 +32,7 @@ pub enum AllocError {
         /// The space.
         extent: VaRange,
     },
-    /// No memory for the index's own records: [`Platform::lend_slab`](crate::Platform::lend_slab) returned `None`.
+    /// No memory for the index's own records: [`Platform::alloc_meta`](crate::Platform::alloc_meta) returned `None`.
     NoMeta {
         /// Records that were missing, of the type that was requested.
         records: usize,
@@ -51,7 +51,9 @@ impl fmt::Display for AllocError {
             Self::BadRange { range, extent } => {
                 write!(f, "range {range} is not a non-empty run of whole pages inside {extent}")
             }
-            Self::NoMeta { records } => write!(f, "the platform lent no slab for {records} index records"),
+            Self::NoMeta { records } => {
+                write!(f, "the platform allocated no slab for {records} index records")
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ use core::fmt;
 /// use va_base::{Late, NoSlabs, Platform};
 /// # #[derive(Clone, Copy)] struct R; impl va_base::Record for R { const EMPTY: Self = R; }
 /// static NOBODY: Late<NoSlabs> = Late::NONE;
-/// assert!(NOBODY.lend_slab::<R>(1).is_none());
+/// assert!(NOBODY.alloc_meta::<R>(1).is_none());
 /// assert!(NOBODY.get().is_none());
 /// ```
 #[derive(Clone, Debug)]
@@ -55,13 +55,13 @@ impl<P: Platform> Late<P> {
 impl<P: Platform> Platform for Late<P> {
     const PAGE_SHIFT: u32 = P::PAGE_SHIFT;
 
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        self.get()?.lend_slab(min)
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        self.get()?.alloc_meta(min)
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         if let Some(platform) = self.get() {
-            platform.take_back_slab(slab);
+            platform.free_meta(slab);
         }
     }
 
@@ -87,13 +87,13 @@ impl<P: Machine> Machine for Late<P> {
         }
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        self.get()?.lend_table()
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
+        self.get()?.alloc_table()
     }
 
-    fn take_back_table<T: Table>(&self, table: &'static T) {
+    fn free_table<T: Table>(&self, table: &'static T) {
         if let Some(machine) = self.get() {
-            machine.take_back_table(table);
+            machine.free_table(table);
         }
     }
 

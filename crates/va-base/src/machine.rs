@@ -5,8 +5,8 @@
 //!
 //! | call | locks of the core held | may sleep | may fail |
 //! |---|---|---|---|
-//! | [`Platform::lend_slab`] | the lock of the free index ([`Machine::Lock`]) | only if that lock allows it | by `None`; the request fails, nothing has changed |
-//! | [`Machine::lend_table`] | none | yes | by `None`; the same |
+//! | [`Platform::alloc_meta`] | the lock of the free index ([`Machine::Lock`]) | only if that lock allows it | by `None`; the request fails, nothing has changed |
+//! | [`Machine::alloc_table`] | none | yes | by `None`; the same |
 //! | [`Machine::flush`] | the purge lock ([`Machine::PurgeLock`]) | if that lock allows it | no |
 //! | [`Machine::completed`] | the purge lock | no | - |
 //! | [`Machine::settled`] | any | no | no |
@@ -201,11 +201,11 @@ pub trait Machine: Platform + Send + Sync {
     fn cpus_online(&self) -> u32;
 
     /// Allocates one empty table for as long as the space lives, or returns `None` if there is no memory.
-    fn lend_table<T: Table>(&self) -> Option<&'static T>;
+    fn alloc_table<T: Table>(&self) -> Option<&'static T>;
 
-    /// Frees a table of [`lend_table`](Self::lend_table). The space keeps no reference to it; its contents are
+    /// Frees a table of [`alloc_table`](Self::alloc_table). The space keeps no reference to it; its contents are
     /// unspecified.
-    fn take_back_table<T: Table>(&self, table: &'static T);
+    fn free_table<T: Table>(&self, table: &'static T);
 
     /// Begins a flush of `ranges` on every CPU and returns the moment of its end.
     ///
@@ -284,12 +284,12 @@ impl<M: Machine + ?Sized> Machine for &M {
         (**self).cpus_online()
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        (**self).lend_table()
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
+        (**self).alloc_table()
     }
 
-    fn take_back_table<T: Table>(&self, table: &'static T) {
-        (**self).take_back_table(table);
+    fn free_table<T: Table>(&self, table: &'static T) {
+        (**self).free_table(table);
     }
 
     fn flush(&self, ranges: &[VaRange]) -> Epoch {

@@ -5,11 +5,11 @@
 //!
 //! | call | state before | state after | may fail |
 //! |---|---|---|---|
-//! | [`Platform::lend_slab`] | the platform owns the memory | the core owns the records until it frees the slab, or forever | yes, by `None`. The core then fails the request and changes nothing. |
-//! | [`Platform::take_back_slab`] | the core owned the slab | the platform owns it again | no |
+//! | [`Platform::alloc_meta`] | the platform owns the memory | the core owns the records until it frees the slab, or forever | yes, by `None`. The core then fails the request and changes nothing. |
+//! | [`Platform::free_meta`] | the core owned the slab | the platform owns it again | no |
 //! | [`Platform::bug`] | an invariant is broken | never returns | - |
 //!
-//! The index itself holds no lock. The code that wraps it in a lock decides whether `lend_slab` may sleep. `lend_slab`
+//! The index itself holds no lock. The code that wraps it in a lock decides whether `alloc_meta` may sleep. `alloc_meta`
 //! must not call back into the same index.
 
 use crate::Broken;
@@ -32,8 +32,8 @@ pub trait Record: Clone + Send + Sync + 'static {
 /// # struct Other;
 /// impl Platform for Other {
 ///     const PAGE_SHIFT: u32 = PAGE_SHIFT + 2;
-/// #   fn lend_slab<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> { None }
-/// #   fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+/// #   fn alloc_meta<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> { None }
+/// #   fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
 /// }
 /// va_base::assert_pages::<Other>();
 /// ```
@@ -55,10 +55,10 @@ pub trait Platform {
     /// memory from outside the lock (`va_tree::Supplied`).
     ///
     /// [`PIECE_BYTES`]: crate::PIECE_BYTES
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]>;
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]>;
 
-    /// Frees a slab of [`lend_slab`](Self::lend_slab), when its index is dropped.
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]);
+    /// Frees a slab of [`alloc_meta`](Self::alloc_meta), when its index is dropped.
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]);
 
     /// Stops the machine, or at least the calling thread, since an invariant of the core does not hold.
     ///
@@ -87,28 +87,28 @@ pub const fn assert_pages<P: Platform + ?Sized>() {
 /// ```
 /// use va_base::{NoSlabs, Platform};
 /// # #[derive(Clone, Copy)] struct R; impl va_base::Record for R { const EMPTY: Self = R; }
-/// assert!(NoSlabs.lend_slab::<R>(1).is_none());
+/// assert!(NoSlabs.alloc_meta::<R>(1).is_none());
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSlabs;
 
 impl Platform for NoSlabs {
-    fn lend_slab<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> {
         None
     }
 
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
 }
 
 impl<P: Platform + ?Sized> Platform for &P {
     const PAGE_SHIFT: u32 = P::PAGE_SHIFT;
 
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        (**self).lend_slab(min)
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        (**self).alloc_meta(min)
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        (**self).take_back_slab(slab);
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+        (**self).free_meta(slab);
     }
 
     fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {

@@ -17,11 +17,11 @@ struct Port {
 }
 
 impl Platform for Port {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         Some(vec![T::EMPTY; min].leak())
     }
 
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
 }
 
 impl Machine for Port {
@@ -37,11 +37,11 @@ impl Machine for Port {
         CPUS
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         Some(Box::leak(Box::new(T::empty())))
     }
 
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+    fn free_table<T: Table>(&self, _table: &'static T) {}
 
     fn flush(&self, _ranges: &[VaRange]) -> Epoch {
         // Here a kernel interrupts its CPUs.

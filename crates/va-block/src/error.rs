@@ -14,7 +14,7 @@ pub enum BlockError {
     Space(SpaceError),
     /// Nothing is at hand for a caller that may not sleep; one that may would have what was asked for, or another error.
     WouldBlock,
-    /// The machine lent no table for a block's record or for the lookup.
+    /// The machine allocated no table for a block's record or for the lookup.
     NoTable,
     /// The default window of the space has more blocks than the lookup covers.
     TooWide {
@@ -31,7 +31,7 @@ impl fmt::Display for BlockError {
             Self::BadRequest(error) => fmt::Display::fmt(error, f),
             Self::Space(error) => fmt::Display::fmt(error, f),
             Self::WouldBlock => f.write_str("the caller may not sleep, and nothing is at hand"),
-            Self::NoTable => f.write_str("the machine lent no table"),
+            Self::NoTable => f.write_str("the machine allocated no table"),
             Self::TooWide { window, limit } => write!(f, "window {window} has more than {limit} blocks"),
         }
     }

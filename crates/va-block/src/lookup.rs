@@ -72,10 +72,10 @@ pub(crate) fn ensure<T: Table>(
     if let Some(there) = cell.get() {
         return Some(there);
     }
-    let lent = machine.lend_table::<T>()?;
-    prepare(lent);
-    if cell.set(lent).is_err() {
-        machine.take_back_table(lent);
+    let allocated = machine.alloc_table::<T>()?;
+    prepare(allocated);
+    if cell.set(allocated).is_err() {
+        machine.free_table(allocated);
     }
     cell.get()
 }
@@ -100,7 +100,7 @@ impl Lookup {
         self.far.get()?.0.get(high)?.get()?.0.get(middle)?.get()?.0.get(low)?.get()
     }
 
-    /// The same, made now if it was not there; `None` if the machine refuses a table. What was lent before a refusal stays.
+    /// The same, made now if it was not there; `None` if the machine refuses a table. What was allocated before a refusal stays.
     pub(crate) fn ensure(&self, index: u32, machine: &impl Machine) -> Option<&'static Block> {
         let (high, middle, low) = split(index);
         let leaf = if (index as usize) < LEAF {
@@ -128,15 +128,15 @@ impl Lookup {
     pub(crate) fn hand_back(&self, machine: &impl Machine) {
         for leaf in self.leaves() {
             for block in leaf.0.iter().filter_map(OnceRef::get) {
-                machine.take_back_table(block);
+                machine.free_table(block);
             }
-            machine.take_back_table(leaf);
+            machine.free_table(leaf);
         }
         if let Some(far) = self.far.get() {
             for branch in far.0.iter().filter_map(OnceRef::get) {
-                machine.take_back_table(branch);
+                machine.free_table(branch);
             }
-            machine.take_back_table(far);
+            machine.free_table(far);
         }
     }
 }

@@ -17,11 +17,11 @@ pub enum MapError {
     Space(SpaceError),
     /// No address range for a small mapping.
     Block(BlockError),
-    /// The source lent fewer pages than are needed.
+    /// The source allocated fewer pages than are needed.
     NoPages {
         /// Pages needed.
         wanted: Pages,
-        /// Pages lent, and given back.
+        /// Pages allocated, and given back.
         got: Pages,
     },
     /// The page table refused.
@@ -33,7 +33,7 @@ pub enum MapError {
         /// Why.
         why: Refusal,
     },
-    /// The machine lent no memory for this many records.
+    /// The machine allocated no memory for this many records.
     NoRecords {
         /// Records wanted.
         records: usize,
@@ -55,7 +55,7 @@ impl fmt::Display for MapError {
                 write!(f, "of {wanted} to be mapped {mapped} were, then: {why}")
             }
             Self::NoRecords { records } => {
-                write!(f, "the machine lent no memory for {records} records of areas")
+                write!(f, "the machine allocated no memory for {records} records of areas")
             }
             Self::NoReset => f.write_str("the machine does not reset the permissions of pages"),
             Self::NoArea(error) => fmt::Display::fmt(error, f),

@@ -1,6 +1,6 @@
 //! An area with pages behind it.
 //!
-//! The space says *where* an area is; a [`PageTable`] of the machine puts pages there, which a [`PageSource`] lends
+//! The space says *where* an area is; a [`PageTable`] of the machine puts pages there, which a [`PageSource`] allocates
 //! ([`MapSpace::vmalloc`]) or a caller brings ([`MapSpace::vmap`], [`MapSpace::vm_map_ram`]). No memory is read here and none is
 //! allocated: a page is a number, and which pages lie behind an area is known by the page table alone.
 //!

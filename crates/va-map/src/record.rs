@@ -166,12 +166,12 @@ pub(crate) struct ByPage<'a, P>(pub(crate) &'a P);
 impl<P: Platform> Platform for ByPage<'_, P> {
     const PAGE_SHIFT: u32 = P::PAGE_SHIFT;
 
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        if size_of::<T>().checked_mul(min)? > PIECE_BYTES { None } else { self.0.lend_slab(min) }
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        if size_of::<T>().checked_mul(min)? > PIECE_BYTES { None } else { self.0.alloc_meta(min) }
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        self.0.take_back_slab(slab);
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+        self.0.free_meta(slab);
     }
 }
 

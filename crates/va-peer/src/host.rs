@@ -155,12 +155,12 @@ impl fmt::Debug for Host {
 }
 
 impl Platform for Host {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        // SAFETY: every slab that comes back is one that `lend_slab` made of a box, and this is the only reference to it.
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+        // SAFETY: every slab that comes back is one that `alloc_meta` made of a box, and this is the only reference to it.
         drop(unsafe { Box::from_raw(slab) });
     }
 
@@ -187,16 +187,16 @@ impl Machine for Host {
         self.0.cpus
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         let table = Box::into_raw(Box::new(T::empty()));
         let _address = table.expose_provenance();
         // SAFETY: it was a box a moment ago, and stays one until it is taken back, when nobody refers to it any more.
         Some(unsafe { &*table })
     }
 
-    fn take_back_table<T: Table>(&self, table: &'static T) {
+    fn free_table<T: Table>(&self, table: &'static T) {
         let table = with_exposed_provenance_mut::<T>((&raw const *table).addr());
-        // SAFETY: `lend_table` made it of a box and exposed it; the space keeps no reference to what it gives back.
+        // SAFETY: `alloc_table` made it of a box and exposed it; the space keeps no reference to what it gives back.
         drop(unsafe { Box::from_raw(table) });
     }
 

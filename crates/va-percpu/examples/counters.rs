@@ -20,11 +20,11 @@ const BASE: u64 = 0x4000_0000;
 struct Port;
 
 impl Platform for Port {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         Some(vec![T::EMPTY; min].leak())
     }
 
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
 }
 
 impl Machine for Port {
@@ -40,11 +40,11 @@ impl Machine for Port {
         CPUS
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         Some(Box::leak(Box::new(T::empty())))
     }
 
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+    fn free_table<T: Table>(&self, _table: &'static T) {}
 
     fn flush(&self, _ranges: &[VaRange]) -> Epoch {
         Epoch(0)
@@ -55,24 +55,24 @@ impl Machine for Port {
     }
 }
 
-/// Contiguous memory for chunks, one behind the other. A chunk that came back is not lent again: this is an example.
+/// Contiguous memory for chunks, one behind the other. A chunk that came back is not allocated again: this is an example.
 #[derive(Default)]
 struct Line {
-    lent: AtomicU64,
+    allocated: AtomicU64,
     back: AtomicU64,
 }
 
 impl Blocks for &Line {
-    fn lend(&self, bytes: u64) -> Result<Va, Refused> {
+    fn alloc(&self, bytes: u64) -> Result<Va, Refused> {
         // The first chunk lies before them.
-        let number = 1 + self.lent.fetch_add(1, Ordering::Relaxed);
+        let number = 1 + self.allocated.fetch_add(1, Ordering::Relaxed);
         if bytes != CHUNK_BYTES || number >= CHUNKS {
             return Err(Refused);
         }
         Ok(Va::new(BASE + number * CHUNK_BYTES))
     }
 
-    fn take_back(&self, _at: Va, _bytes: u64) {
+    fn free(&self, _at: Va, _bytes: u64) {
         self.back.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -127,7 +127,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!(
         "{} counters in {} chunks, each 1 + 2 + 3 + 4 on {CPUS} CPUs",
         counters.len(),
-        1 + line.lent.load(Ordering::Relaxed)
+        1 + line.allocated.load(Ordering::Relaxed)
     );
     for &counter in &counters {
         space.free(counter)?;

@@ -47,7 +47,7 @@ impl<P: Machine + 'static, B: Backend + 'static, C: Config> EarlyPercpu<P, B, C>
     /// Makes a space here, for good; see [`PercpuSpace::new`].
     ///
     /// # Errors
-    /// [`NewError::AlreadyReady`] if one is there, or is being made; it stays. [`NewError::NoMeta`] if the platform lends no
+    /// [`NewError::AlreadyReady`] if one is there, or is being made; it stays. [`NewError::NoMeta`] if the platform allocates no
     /// records, after which another call may try again.
     /// # Locks
     /// The lock of the place, which is only tried. Stack: less than 4 KiB in release builds.

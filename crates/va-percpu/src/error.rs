@@ -45,7 +45,7 @@ pub enum AllocError {
         /// Chunks that there are.
         chunks: u32,
     },
-    /// Nothing has room, and the platform lent no records for a further chunk.
+    /// Nothing has room, and the platform allocated no records for a further chunk.
     NoMeta {
         /// Chunks that there are.
         chunks: u32,
@@ -76,7 +76,7 @@ impl fmt::Display for AllocError {
                 write!(f, "no room in {chunks} chunks, and no further chunk was made")
             }
             Self::NoMeta { chunks } => {
-                write!(f, "no room in {chunks} chunks, and no records were lent for a further one")
+                write!(f, "no room in {chunks} chunks, and no records were allocated for a further one")
             }
             Self::NotPopulated { page, pages } => {
                 write!(f, "{pages} pages from page {page} on were not populated")
@@ -125,7 +125,7 @@ impl core::error::Error for FreeError {}
 pub enum NewError {
     /// The sizes do not go together.
     Geometry(GeometryError),
-    /// The platform lent no records for the first chunk.
+    /// The platform allocated no records for the first chunk.
     NoMeta,
     /// There is no space yet.
     NotReady,
@@ -137,7 +137,7 @@ impl fmt::Display for NewError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Geometry(error) => fmt::Display::fmt(error, f),
-            Self::NoMeta => f.write_str("no records were lent for the first chunk"),
+            Self::NoMeta => f.write_str("no records were allocated for the first chunk"),
             Self::NotReady => f.write_str("per-CPU memory is used before it is ready"),
             Self::AlreadyReady => f.write_str("there is per-CPU memory already"),
         }

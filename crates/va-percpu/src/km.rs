@@ -17,10 +17,10 @@ pub trait Blocks {
     ///
     /// # Errors
     /// [`Refused`].
-    fn lend(&self, bytes: u64) -> Result<Va, Refused>;
+    fn alloc(&self, bytes: u64) -> Result<Va, Refused>;
 
     /// Takes a block back.
-    fn take_back(&self, at: Va, bytes: u64);
+    fn free(&self, at: Va, bytes: u64);
 }
 
 /// The backend.
@@ -37,11 +37,11 @@ impl<M: Blocks> Backend for KmChunks<M> {
     const BY_PAGE: bool = false;
 
     fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
-        self.0.lend(block_bytes(geometry))
+        self.0.alloc(block_bytes(geometry))
     }
 
     fn destroy(&self, geometry: &Geometry, base: Va) {
-        self.0.take_back(base, block_bytes(geometry));
+        self.0.free(base, block_bytes(geometry));
     }
 
     fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {

@@ -50,7 +50,7 @@ impl Lookup {
         (want > self.size).then_some(want)
     }
 
-    /// Moves into `places` and returns the old ones. A platform may lend more than asked for: a power of two is used.
+    /// Moves into `places` and returns the old ones. A platform may allocate more than asked for: a power of two is used.
     pub(crate) fn move_to(&mut self, places: Table<Place>) -> Table<Place> {
         let old_size = self.size;
         self.size =

@@ -46,7 +46,7 @@ impl<T: Record> Row<T> {
     /// Frees the memory.
     pub(crate) fn free<P: Platform>(self, platform: &P) {
         if !self.0.is_empty() {
-            platform.take_back_slab(self.0);
+            platform.free_meta(self.0);
         }
     }
 }
@@ -157,6 +157,6 @@ mod tests {
         rows.put(7, Row::EMPTY).free(&heap);
         assert_eq!(rows.validate(64).unwrap_err().rule, "PW1");
         rows.free(&heap);
-        assert_eq!(heap.lent(), 0);
+        assert_eq!(heap.allocated(), 0);
     }
 }

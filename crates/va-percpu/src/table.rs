@@ -129,11 +129,11 @@ impl<T: Record> Table<T> {
     pub(crate) fn free<P: Platform>(&mut self, platform: &P) {
         let (flat, pages) = (core::mem::take(&mut self.flat), core::mem::take(&mut self.pages));
         if !flat.is_empty() {
-            platform.take_back_slab(flat);
+            platform.free_meta(flat);
         }
         if !pages.is_empty() {
             pages.iter_mut().for_each(|pages| pages.0.clear(platform));
-            platform.take_back_slab(pages);
+            platform.free_meta(pages);
         }
     }
 
@@ -170,7 +170,7 @@ mod tests {
         assert!(table.get(table.len()).is_none());
         assert_eq!(table.validate(table.len() as u32 + 1).unwrap_err().rule, "PT1");
         table.free(&heap);
-        assert_eq!(heap.lent(), 0);
+        assert_eq!(heap.allocated(), 0);
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
         for pieces in 0..5 {
             heap.refuse_after(pieces);
             assert!(Table::<Word>::alloc(2000, &heap).is_none());
-            assert_eq!(heap.lent(), 0);
+            assert_eq!(heap.allocated(), 0);
         }
     }
 }

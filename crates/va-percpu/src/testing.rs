@@ -10,12 +10,12 @@ pub(crate) struct Heap {
     left: AtomicU64,
     /// Bytes of the longest piece that there is.
     limit: AtomicU64,
-    lent: AtomicU64,
+    allocated: AtomicU64,
 }
 
 impl Default for Heap {
     fn default() -> Self {
-        Self { left: AtomicU64::new(u64::MAX), limit: AtomicU64::new(u64::MAX), lent: AtomicU64::new(0) }
+        Self { left: AtomicU64::new(u64::MAX), limit: AtomicU64::new(u64::MAX), allocated: AtomicU64::new(0) }
     }
 }
 
@@ -28,25 +28,25 @@ impl Heap {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn lent(&self) -> u64 {
-        self.lent.load(Ordering::Relaxed)
+    pub(crate) fn allocated(&self) -> u64 {
+        self.allocated.load(Ordering::Relaxed)
     }
 }
 
 impl Platform for Heap {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         if (min * size_of::<T>()) as u64 > self.limit.load(Ordering::Relaxed) {
             return None;
         }
         let left = self.left.load(Ordering::Relaxed).checked_sub(1)?;
         self.left.store(left, Ordering::Relaxed);
-        self.lent.fetch_add(1, Ordering::Relaxed);
+        self.allocated.fetch_add(1, Ordering::Relaxed);
         let mut records = Vec::new();
         records.resize(min, T::EMPTY);
         Some(Vec::leak(records))
     }
 
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {
-        self.lent.fetch_sub(1, Ordering::Relaxed);
+    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {
+        self.allocated.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -17,18 +17,18 @@ use va_space::{Area, Config, VmapSpace};
 /// Counts the bytes that are out, and locks of trees.
 #[derive(Default)]
 struct Counts {
-    lent_bytes: AtomicU64,
+    allocated_bytes: AtomicU64,
     lockings: AtomicU64,
 }
 
 impl Watch for Counts {
     fn admits(&self, bytes: usize) -> bool {
-        self.lent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.allocated_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         true
     }
 
     fn returned(&self, bytes: usize) {
-        self.lent_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        self.allocated_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
     #[inline]
@@ -115,7 +115,7 @@ fn with<C: Config>(what: &str, cpus: u32, live: u64) {
         free(&space, old);
         areas.push(alloc(&space, at as u32, pages));
     });
-    let bytes = machine.watcher.lent_bytes.load(Ordering::Relaxed) as f64 / ranges.len() as f64;
+    let bytes = machine.watcher.allocated_bytes.load(Ordering::Relaxed) as f64 / ranges.len() as f64;
     println!(
         "| {what} | {cpus} | {live} | {:.0} ({:.1}) | {:.0} ({:.1}) | {:.0} ({:.1}) | {:.0} ({:.1}) | {bytes:.0} |",
         start.0, start.1, inside.0, inside.1, above.0, above.1, pair.0, pair.1

@@ -45,11 +45,11 @@ impl<W> Bare<W> {
 }
 
 impl<W: Watch> Platform for Bare<W> {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         self.watcher.admits(min * size_of::<T>()).then(|| vec![T::EMPTY; min].leak())
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         self.watcher.returned(size_of_val(slab));
     }
 }
@@ -67,11 +67,11 @@ impl<W: Watch> Machine for Bare<W> {
         self.online
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         self.watcher.admits(size_of::<T>()).then(|| &*Box::leak(Box::new(T::empty())))
     }
 
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+    fn free_table<T: Table>(&self, _table: &'static T) {}
 
     fn flush(&self, ranges: &[VaRange]) -> Epoch {
         self.watcher.flushed(ranges);

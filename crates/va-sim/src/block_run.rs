@@ -317,8 +317,8 @@ pub struct Conditions {
     pub pages: u64,
     /// Flushes end when told.
     pub late: bool,
-    /// Slabs and tables that it lends before it refuses.
-    pub lends: u64,
+    /// Slabs and tables that it allocates before it refuses.
+    pub allocates: u64,
 }
 
 /// Runs calls on blocks that are collected slice by slice, for two CPUs with a lane each and two that share a queue.
@@ -327,12 +327,12 @@ pub struct Conditions {
 /// When anything is given out twice or too early, is lost, or a wrong call is not refused.
 #[inline]
 pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
-    let Conditions { pages: total, late, lends } = conditions;
+    let Conditions { pages: total, late, allocates } = conditions;
     let machine = SimMachine::new(3);
     let flushing = if late { Flushing::WhenTold } else { Flushing::AtOnce };
     machine.set_flushing(flushing);
     let blocks = blocks::<Sliced>(&machine, total);
-    machine.refuse_after(lends, lends);
+    machine.refuse_after(allocates, allocates);
     let mut lanes: Lanes<'_, '_> = [blocks.lane(0).ok(), blocks.lane(1).ok()];
     let mut out = Out::new();
     for call in calls {

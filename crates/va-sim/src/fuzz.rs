@@ -142,8 +142,8 @@ pub fn block_ops(data: &[u8]) {
         1 => block_run::twin_of_linux(pages, cpus, &calls),
         2 => block_run::twin_of_one_map(pages, cpus, &calls),
         _ => {
-            let lends = if how & 0x80 == 0 { u64::MAX } else { u64::from(how >> 3 & 15) };
-            block_run::with_lanes(Conditions { pages, late: how & 4 != 0, lends }, &calls);
+            let allocates = if how & 0x80 == 0 { u64::MAX } else { u64::from(how >> 3 & 15) };
+            block_run::with_lanes(Conditions { pages, late: how & 4 != 0, allocates }, &calls);
         }
     }
 }

@@ -9,7 +9,7 @@
 //! | [`space_model`] | a space in its most obvious form |
 //! | [`block_model`] | small mappings in blocks, page by page |
 //! | [`block_run`] | calls to blocks, run beside that twin and without |
-//! | [`platform`] | a heap that lends slabs and gets them back, and one that refuses when told |
+//! | [`platform`] | a heap that allocates slabs and gets them back, and one that refuses when told |
 //! | [`model`] | the index of holes as a sorted list, and as a row of booleans |
 //! | [`op`] | one language for property tests, fuzzing and saved failures |
 //! | [`run`] | runs ops on two indexes and names the first difference |

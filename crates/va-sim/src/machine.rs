@@ -204,7 +204,7 @@ impl SimMachine {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Tables lent and not taken back.
+    /// Tables allocated and not taken back.
     pub fn tables(&self) -> u64 {
         self.tables.load(Ordering::Relaxed)
     }
@@ -272,7 +272,7 @@ impl Beliefs {
 }
 
 impl Platform for SimMachine {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let is_long = size_of::<T>().saturating_mul(min) > self.slab_bytes_max.load(Ordering::Relaxed);
         if is_long || !Self::granted(&self.slabs_left) {
             return None;
@@ -291,7 +291,7 @@ impl Platform for SimMachine {
         Some(vec![T::EMPTY; min].leak())
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         self.slabs_out.fetch_sub(1, Ordering::Relaxed);
         self.slabs.lock().entry(TypeId::of::<T>()).or_default().push(Box::new(slab));
     }
@@ -311,7 +311,7 @@ impl Machine for SimMachine {
     }
 
     /// Tables are leaked: without `unsafe`, a shared reference cannot become owned again.
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         if !Self::granted(&self.tables_left) {
             return None;
         }
@@ -319,7 +319,7 @@ impl Machine for SimMachine {
         Some(Box::leak(Box::new(T::empty())))
     }
 
-    fn take_back_table<T: Table>(&self, _table: &'static T) {
+    fn free_table<T: Table>(&self, _table: &'static T) {
         self.tables.fetch_sub(1, Ordering::Relaxed);
     }
 

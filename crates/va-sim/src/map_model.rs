@@ -180,7 +180,7 @@ impl MapModel {
         }
         let frames: u64 = self.areas.values().map(|area| area.frames.len() as u64).sum();
         let stats = map.stats();
-        let counted = (stats.lent_pages, stats.foreign_pages, pages.lent(), mapped);
+        let counted = (stats.allocated_pages, stats.foreign_pages, pages.allocated(), mapped);
         let want = (Pages::new(own), Pages::new(frames), own, (own + frames) * PAGE_SIZE);
         if counted != want {
             return Err(format!("counts {counted:?} and not {want:?}"));

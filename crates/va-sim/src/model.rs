@@ -213,7 +213,11 @@ impl FreeIndex for ModelIndex {
 
     fn memory(&self) -> IndexMemory {
         let used_bytes = self.holes.len() * size_of::<(u64, u64)>();
-        IndexMemory { used_bytes, row_bytes: 0, lent_bytes: self.holes.capacity() * size_of::<(u64, u64)>() }
+        IndexMemory {
+            used_bytes,
+            row_bytes: 0,
+            allocated_bytes: self.holes.capacity() * size_of::<(u64, u64)>(),
+        }
     }
 
     fn validate(&self) -> Result<(), Broken> {
@@ -406,7 +410,7 @@ impl FreeIndex for PageIndex {
     }
 
     fn memory(&self) -> IndexMemory {
-        IndexMemory { used_bytes: self.free.len(), row_bytes: 0, lent_bytes: self.free.capacity() }
+        IndexMemory { used_bytes: self.free.len(), row_bytes: 0, allocated_bytes: self.free.capacity() }
     }
 
     fn validate(&self) -> Result<(), Broken> {

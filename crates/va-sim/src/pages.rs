@@ -84,7 +84,7 @@ struct State {
     leaves: BTreeMap<u64, Leaf>,
     tables: BTreeSet<u64>,
     free: BTreeSet<u64>,
-    lent: BTreeSet<u64>,
+    allocated: BTreeSet<u64>,
     contents: BTreeMap<u64, Vec<u8>>,
     left: [u64; 4],
     written: u64,
@@ -118,7 +118,7 @@ impl<'m, L: Ladder> SimPages<'m, L> {
             leaves: BTreeMap::new(),
             tables: BTreeSet::new(),
             free: (0..frames).collect(),
-            lent: BTreeSet::new(),
+            allocated: BTreeSet::new(),
             contents: BTreeMap::new(),
             left: [u64::MAX; 4],
             written: 0,
@@ -169,9 +169,9 @@ impl<'m, L: Ladder> SimPages<'m, L> {
         state.tables = used;
     }
 
-    /// Pages that the source lent.
-    pub fn lent(&self) -> u64 {
-        self.state.lock().lent.len() as u64
+    /// Pages that the source allocated.
+    pub fn allocated(&self) -> u64 {
+        self.state.lock().allocated.len() as u64
     }
 
     /// Entries of the page table, huge ones among them.
@@ -256,9 +256,9 @@ impl State {
         Ok(())
     }
 
-    fn lend(&mut self, frame: u64, zeroed: bool) {
+    fn alloc(&mut self, frame: u64, zeroed: bool) {
         self.free.remove(&frame);
-        self.lent.insert(frame);
+        self.allocated.insert(frame);
         let fill = if zeroed { 0 } else { GARBAGE };
         self.contents.insert(frame, vec![fill; PAGE_SIZE as usize]);
     }
@@ -339,7 +339,7 @@ impl<L: Ladder> PageSource for SimPages<'_, L> {
             let next = state.free.first().copied().filter(|_| state.left[Ask::Pages as usize] > 0);
             let Some(next) = next else { return got };
             state.granted(Ask::Pages);
-            state.lend(next, zeroed);
+            state.alloc(next, zeroed);
             *frame = next;
         }
         frames.len()
@@ -357,15 +357,15 @@ impl<L: Ladder> PageSource for SimPages<'_, L> {
             first.is_multiple_of(pages) && (first..first + pages).all(|frame| state.free.contains(&frame))
         };
         let first = state.free.iter().copied().find(whole)?;
-        (first..first + pages).for_each(|frame| state.lend(frame, zeroed));
+        (first..first + pages).for_each(|frame| state.alloc(frame, zeroed));
         Some(first)
     }
 
     fn give_back(&self, run: Run) {
         let mut state = self.state.lock();
         for frame in run.first..run.first + run.pages {
-            if !state.lent.remove(&frame) {
-                state.wrong.push(format!("MP3: page {frame} came back and was not lent"));
+            if !state.allocated.remove(&frame) {
+                state.wrong.push(format!("MP3: page {frame} came back and was not allocated"));
             }
             if state.is_mapped(frame) {
                 state.wrong.push(format!("MP3: page {frame} came back while it is mapped"));

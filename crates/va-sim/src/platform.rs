@@ -21,7 +21,7 @@ pub struct HeapPlatform {
 }
 
 impl Platform for HeapPlatform {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let mut pool = lock(&self.pool);
         let slabs = pool.entry(TypeId::of::<T>()).or_default();
         let fits = slabs.iter().position(|slab| {
@@ -40,7 +40,7 @@ impl Platform for HeapPlatform {
         Some(Vec::leak(records))
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         let mut pool = lock(&self.pool);
         pool.entry(TypeId::of::<T>()).or_default().push(Box::new(slab));
     }
@@ -88,7 +88,7 @@ impl RefusingPlatform {
 }
 
 impl Platform for RefusingPlatform {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let mut state = lock(&self.state);
         let refused = match state.0 {
             Refuse::Never => false,
@@ -99,11 +99,11 @@ impl Platform for RefusingPlatform {
             return None;
         }
         state.1 += 1;
-        self.heap.lend_slab(min)
+        self.heap.alloc_meta(min)
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        self.heap.take_back_slab(slab);
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+        self.heap.free_meta(slab);
     }
 }
 
@@ -118,25 +118,25 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_handed_back_is_lent_again() {
+    fn a_freed_slab_is_allocated_again() {
         let heap = HeapPlatform::default();
-        let slab = heap.lend_slab::<Word>(8).unwrap();
+        let slab = heap.alloc_meta::<Word>(8).unwrap();
         assert!(slab.iter().all(|word| word.0 == 7));
         let at = slab.as_ptr();
-        heap.take_back_slab(slab);
-        assert_eq!(heap.clone().lend_slab::<Word>(6).unwrap().as_ptr(), at);
-        assert_ne!(heap.lend_slab::<Word>(6).unwrap().as_ptr(), at);
+        heap.free_meta(slab);
+        assert_eq!(heap.clone().alloc_meta::<Word>(6).unwrap().as_ptr(), at);
+        assert_ne!(heap.alloc_meta::<Word>(6).unwrap().as_ptr(), at);
     }
 
     #[test]
     fn it_refuses_when_told() {
         let platform = RefusingPlatform::new(Refuse::After(1));
-        assert!(platform.lend_slab::<Word>(1).is_some());
-        assert!(platform.lend_slab::<Word>(1).is_none());
+        assert!(platform.alloc_meta::<Word>(1).is_some());
+        assert!(platform.alloc_meta::<Word>(1).is_none());
         platform.set(Refuse::Never);
-        assert!(platform.lend_slab::<Word>(1).is_some());
+        assert!(platform.alloc_meta::<Word>(1).is_some());
         platform.set(Refuse::All);
-        assert!(platform.lend_slab::<Word>(1).is_none());
+        assert!(platform.alloc_meta::<Word>(1).is_none());
         assert_eq!(platform.granted(), 0);
     }
 }

@@ -61,7 +61,7 @@ impl Arena {
 }
 
 impl Platform for Arena {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let at = self.piece(Layout::array::<T>(min).ok()?)?.cast::<T>();
         for n in 0..min {
             // SAFETY: inside the piece, which has room for `min` records.
@@ -73,7 +73,7 @@ impl Platform for Arena {
         Some(unsafe { std::slice::from_raw_parts_mut(at, min) })
     }
 
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
 }
 
 impl Machine for Arena {
@@ -89,7 +89,7 @@ impl Machine for Arena {
         4
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         let at = self.piece(Layout::new::<T>())?.cast::<T>();
         // SAFETY: a piece of that size and alignment, which nobody else has.
         unsafe { at.write(T::EMPTY) };
@@ -103,7 +103,7 @@ impl Machine for Arena {
         Some(unsafe { &*at })
     }
 
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+    fn free_table<T: Table>(&self, _table: &'static T) {}
 
     fn flush(&self, _ranges: &[VaRange]) -> Epoch {
         Epoch(self.flushes.fetch_add(1, Ordering::Relaxed))

@@ -71,7 +71,7 @@ impl fmt::Display for SpaceError {
                 write!(f, "{requested} aligned to {align:?} bytes can never fit in {window}")
             }
             Self::Index(error) => fmt::Display::fmt(error, f),
-            Self::NoTable => f.write_str("the machine lent no table"),
+            Self::NoTable => f.write_str("the machine allocated no table"),
             Self::TooHigh { extent } => write!(f, "extent {extent} ends above what the page map covers"),
             Self::NotReady => f.write_str("there is no space yet"),
             Self::AlreadyReady => f.write_str("there is a space already"),

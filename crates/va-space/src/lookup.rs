@@ -49,7 +49,7 @@ pub trait Lookup<P: Machine>: Sized + Send + Sync {
     /// Promises a record for an area that leaves the index, and puts it in.
     ///
     /// # Errors
-    /// [`AllocError::NoMeta`] if the machine lends none. Nothing has changed.
+    /// [`AllocError::NoMeta`] if the machine allocates none. Nothing has changed.
     fn admit(&self, range: VaRange, machine: &P) -> Result<(), AllocError>;
 
     /// Gives up the promise for an area that goes back to the index.
@@ -76,7 +76,7 @@ pub trait Lookup<P: Machine>: Sized + Send + Sync {
     /// [`Broken`] names the first rule that does not hold.
     fn validate(&self) -> Result<(u64, u64), Broken>;
 
-    /// Hands back what the machine lent. It is not used afterwards.
+    /// Hands back what the machine allocated. It is not used afterwards.
     fn hand_back(&mut self, machine: &P);
 }
 

@@ -43,12 +43,12 @@ fn ensure<T: Table, G>(
     if let Some(there) = cell.get() {
         return Some(there);
     }
-    let lent = machine.lend_table::<T>()?;
-    let held = prepare(lent);
-    let set = cell.set(lent);
+    let allocated = machine.alloc_table::<T>()?;
+    let held = prepare(allocated);
+    let set = cell.set(allocated);
     drop(held);
     if set.is_err() {
-        machine.take_back_table(lent);
+        machine.free_table(allocated);
     }
     cell.get()
 }
@@ -110,8 +110,8 @@ impl<T: Table> NodeTable<T> {
     /// Returns all tables to the machine; the value must not be used afterwards.
     pub(crate) fn hand_back(&self, machine: &impl Machine) {
         for group in self.groups.iter().filter_map(OnceRef::get) {
-            group.0.iter().filter_map(OnceRef::get).for_each(|node| machine.take_back_table(node));
-            machine.take_back_table(group);
+            group.0.iter().filter_map(OnceRef::get).for_each(|node| machine.free_table(node));
+            machine.free_table(group);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The machine of this crate's own tests: it lends what is asked, and its flush ends at once. It remembers what was unmapped
+//! The machine of this crate's own tests: it allocates what is asked, and its flush ends at once. It remembers what was unmapped
 //! and not flushed since, for those who tell it.
 
 use std::boxed::Box;
@@ -60,11 +60,11 @@ impl Default for TestMachine {
 }
 
 impl Platform for TestMachine {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
     }
 
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
 }
 
 impl Machine for TestMachine {
@@ -80,11 +80,11 @@ impl Machine for TestMachine {
         self.cpus
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         Some(Box::leak(Box::new(T::empty())))
     }
 
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+    fn free_table<T: Table>(&self, _table: &'static T) {}
 
     fn flush(&self, ranges: &[VaRange]) -> Epoch {
         let covered = |page: &u64| ranges.iter().any(|range| range.contains(Va::from_page(*page)));

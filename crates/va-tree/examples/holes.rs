@@ -10,11 +10,11 @@ use va_tree::{BTreeIndex, FreeIndex, RbIndex};
 struct Heap;
 
 impl Platform for Heap {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         Some(vec![T::EMPTY; min].leak())
     }
 
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
 }
 
 /// Calls an index and returns where it put what was asked for last.

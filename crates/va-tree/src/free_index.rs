@@ -76,7 +76,7 @@ pub struct IndexMemory {
     /// Current alignment rows; 0 if the structure has none.
     pub row_bytes: usize,
     /// All slabs together: used, reserved for frees (SP3), and spare.
-    pub lent_bytes: usize,
+    pub allocated_bytes: usize,
 }
 
 /// An index of the holes of one space.

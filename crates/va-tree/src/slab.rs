@@ -182,9 +182,9 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
     /// Moves the flat records to a slab of at least `lens.start` and fewer than `lens.end` records, or returns `false`
     /// if the platform has none. A platform may return a longer slab than the requested one.
     fn move_flat(&mut self, lens: Range<usize>, platform: &impl Platform) -> bool {
-        let Some(flat) = platform.lend_slab::<T>(lens.start) else { return false };
+        let Some(flat) = platform.alloc_meta::<T>(lens.start) else { return false };
         if !lens.contains(&flat.len()) {
-            platform.take_back_slab(flat);
+            platform.free_meta(flat);
             return false;
         }
         let old = core::mem::replace(&mut self.flat, flat);
@@ -192,7 +192,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         let same = from.len().min(self.flat.len());
         self.flat[..same].copy_from_slice(&from[..same]);
         if !old.is_empty() {
-            platform.take_back_slab(old);
+            platform.free_meta(old);
         }
         self.capacity = self.held();
         true
@@ -388,7 +388,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
             } else {
                 let flat = core::mem::take(&mut self.flat);
                 self.inline.copy_from_slice(&flat[..N]);
-                platform.take_back_slab(flat);
+                platform.free_meta(flat);
             }
             // What was freed is no capacity any more, and what a longer slab holds beyond is none yet.
             self.capacity = self.capacity.min(low);
@@ -460,7 +460,7 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         self.array.clear(platform);
         let flat = core::mem::take(&mut self.flat);
         if !flat.is_empty() {
-            platform.take_back_slab(flat);
+            platform.free_meta(flat);
         }
         self.forget_all();
     }

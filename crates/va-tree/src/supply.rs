@@ -50,10 +50,10 @@ pub(crate) enum Table {
 ///
 /// struct Heap;
 /// impl Platform for Heap {
-///     fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+///     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
 ///         Some(vec![T::EMPTY; min].leak())
 ///     }
-///     fn take_back_slab<T: Record>(&self, _: &'static mut [T]) {}
+///     fn free_meta<T: Record>(&self, _: &'static mut [T]) {}
 /// }
 /// let space = VaRange::from_pages(1, 1 << 30).unwrap();
 /// // Its own platform has no memory.
@@ -89,7 +89,7 @@ pub trait Supplied: FreeIndex {
     fn free_supply(supply: Self::Supply, platform: &impl Platform);
 
     /// Frees memory that the index does not need, in at most `steps` steps: a step moves one record, O(log n), or frees
-    /// one piece. Returns the freed bytes. Repeat until [`IndexMemory::lent_bytes`](crate::IndexMemory::lent_bytes)
+    /// one piece. Returns the freed bytes. Repeat until [`IndexMemory::allocated_bytes`](crate::IndexMemory::allocated_bytes)
     /// stops falling: one call may move records and free nothing yet.
     fn shrink(&mut self, steps: usize) -> usize;
 

@@ -30,7 +30,7 @@ impl Buddy {
 }
 
 impl Platform for Buddy {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let State { limit, nth, asked, out } = &*self.0;
         asked.set(asked.get() + 1);
         let bytes = min * size_of::<T>();
@@ -41,7 +41,7 @@ impl Platform for Buddy {
         Some(vec![T::EMPTY; min].leak())
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         self.0.out.set(self.0.out.get() - size_of_val(slab));
     }
 }
@@ -80,13 +80,13 @@ fn a_million_areas_need_no_piece_above_a_page_and_the_memory_comes_back() {
         for n in 0..areas {
             assert!(index.alloc(&one).is_ok(), "{name}: area {n}");
         }
-        let full = index.memory().lent_bytes;
+        let full = index.memory().allocated_bytes;
         // As many holes as there can be: all that was reserved is used.
         for parity in [0, 1] {
             (0..areas / 2).for_each(|n| index.give_back(pages(16 + 2 * n + parity, 1)).unwrap());
             index.validate().unwrap();
         }
-        while index.shrink(10_000) > 0 || index.memory().lent_bytes > 8 * PAGE {}
+        while index.shrink(10_000) > 0 || index.memory().allocated_bytes > 8 * PAGE {}
         index.validate().unwrap();
         assert!(full as u64 > 8 * areas && heap.0.out.get() <= 4 * PAGE, "{name}: {}", heap.0.out.get());
         drop(index);
@@ -217,7 +217,7 @@ fn memory_fails_for_a_while_and_no_answer_differs() {
         heap.0.nth.set(0);
         heap.0.limit.set(PAGE);
         out.into_iter().for_each(|range| index.give_back(range).unwrap());
-        while index.shrink(1000) > 0 || index.memory().lent_bytes > 8 * PAGE {}
+        while index.shrink(1000) > 0 || index.memory().allocated_bytes > 8 * PAGE {}
         index.validate().unwrap();
         assert_eq!(index.holes().collect::<Vec<_>>(), [index.extent()], "{name}");
     }

@@ -356,9 +356,9 @@ struct Text {
 impl fmt::Write for Text {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let count = text.len().min(self.left);
-        // SAFETY: the caller of `vmallocinfo` lends them.
+        // SAFETY: the caller of `vmallocinfo` allocates them.
         unsafe { self.to.copy_from_nonoverlapping(text.as_ptr(), count) };
-        // SAFETY: at most one past the end of what he lends.
+        // SAFETY: at most one past the end of what he allocates.
         self.to = unsafe { self.to.add(count) };
         self.left -= count;
         self.bytes += text.len();

@@ -162,7 +162,7 @@ pub fn prepare_for_forks() {
 pub(crate) fn register<T: Hold + 'static>(what: NonNull<T>, link: NonNull<Link>) {
     let mut list = LIST.lock();
     let member = Link { what, next: list.0 };
-    // SAFETY: lent for a link, and nobody else is given it.
+    // SAFETY: allocated for a link, and nobody else is given it.
     unsafe { link.write(member) };
     list.0 = Some(link);
 }

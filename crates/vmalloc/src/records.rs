@@ -48,7 +48,7 @@ pub(crate) use empty_value;
 macro_rules! write_empty {
     ($type:ty, $place:expr) => {{
         #[cfg(not(loom))]
-        // SAFETY: the caller was lent the place for it, and nobody else is given it.
+        // SAFETY: the caller was allocated the place for it, and nobody else is given it.
         unsafe {
             $place.write(<$type>::EMPTY);
         };
@@ -134,7 +134,7 @@ impl<O: Os> Host<O> {
     /// Unmaps everything, this home included.
     ///
     /// # Safety
-    /// Nobody uses this home, or anything that it lent, any more.
+    /// Nobody uses this home, or anything that it allocated, any more.
     pub(crate) unsafe fn close(self) {
         let mut chunk = self.home().chunks.lock().newest;
         // SAFETY: nobody else refers to it, and nobody will; the memory stays until below.
@@ -160,7 +160,7 @@ impl<O: Os> Host<O> {
     }
 
     /// Lends memory for `count` values that are all zero bytes.
-    pub(crate) fn lend_zeroed<T: Zeroed>(&self, count: usize) -> Option<&'static [T]> {
+    pub(crate) fn alloc_zeroed<T: Zeroed>(&self, count: usize) -> Option<&'static [T]> {
         let layout = Layout::array::<T>(count).ok()?;
         // Of its own mapping, whose pages come when they are touched, as zeros.
         let mut chunks = self.home().chunks.lock();
@@ -171,7 +171,7 @@ impl<O: Os> Host<O> {
     }
 
     /// Lends a place for a value, until the home is closed. Nobody drops the value.
-    pub(crate) fn lend_place<T>(&self) -> Option<NonNull<T>> {
+    pub(crate) fn alloc_place<T>(&self) -> Option<NonNull<T>> {
         Some(self.home().piece(Layout::new::<T>())?.cast())
     }
 
@@ -265,7 +265,7 @@ impl Chunks {
 }
 
 impl<O: Os> Platform for Host<O> {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let layout = Layout::array::<T>(min.max(1)).ok()?;
         let place = self.home().piece(layout)?.cast::<T>();
         for at in 0..min {
@@ -278,9 +278,9 @@ impl<O: Os> Platform for Host<O> {
         Some(unsafe { core::slice::from_raw_parts_mut(place.as_ptr(), min) })
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         let Ok(layout) = Layout::array::<T>(slab.len().max(1)) else { return };
-        // SAFETY: `lend_slab` lent it for that layout; the borrow that comes back was the only one.
+        // SAFETY: `alloc_meta` allocated it for that layout; the borrow that comes back was the only one.
         unsafe { self.home().take_back(NonNull::from(slab).cast(), layout) };
     }
 
@@ -306,7 +306,7 @@ impl<O: Os> Machine for Host<O> {
         1
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         let place = self.home().piece(Layout::new::<T>())?.cast::<T>();
         // A piece of that size and alignment, which nobody else is given (RC1).
         write_empty!(T, place);
@@ -314,10 +314,10 @@ impl<O: Os> Machine for Host<O> {
         Some(unsafe { place.as_ref() })
     }
 
-    fn take_back_table<T: Table>(&self, table: &'static T) {
+    fn free_table<T: Table>(&self, table: &'static T) {
         let place = with_exposed_provenance_mut::<u8>((&raw const *table).addr());
         let Some(place) = NonNull::new(place) else { return };
-        // SAFETY: `lend_table` lent it for that layout, and the space keeps no reference to what it gives back.
+        // SAFETY: `alloc_table` allocated it for that layout, and the space keeps no reference to what it gives back.
         unsafe { self.home().take_back(place, Layout::new::<T>()) };
     }
 
@@ -354,14 +354,14 @@ mod tests {
             unsafe { host.home().take_back(piece, layout) };
             assert_eq!(host.home().piece(layout), Some(piece));
         }
-        let zeros = host.lend_zeroed::<crate::magazine::Magazine>(3).unwrap();
+        let zeros = host.alloc_zeroed::<crate::magazine::Magazine>(3).unwrap();
         add(zeros.as_ptr().addr(), size_of_val(zeros));
         shim.refuse(Call::Map, 0);
         let huge = Layout::from_size_align(1 << 30, 8).unwrap();
         assert_eq!(host.home().piece(huge), None);
         assert!(host.mapped_bytes() > 4 << 20);
         let before = shim.mapped();
-        // SAFETY: nothing that it lent is used from here on.
+        // SAFETY: nothing that it allocated is used from here on.
         unsafe { host.close() };
         assert_eq!((before > 0, shim.mapped()), (true, 0));
     }

@@ -90,7 +90,7 @@ impl Tags {
 impl Tagged {
     /// Keeps who allocates from `heap`.
     pub(crate) fn new(heap: Owned<Linux>) -> Result<Self, CreateError> {
-        let place = heap.lend_place::<Tags>().ok_or(CreateError::NoRecords)?;
+        let place = heap.alloc_place::<Tags>().ok_or(CreateError::NoRecords)?;
         let arena = heap.arena();
         let (first, end) = arena.whole_pages();
         let bytes = ((end - first) as usize * size_of::<u64>()).next_multiple_of(PAGE_BYTES);
@@ -109,8 +109,8 @@ impl Tagged {
     }
 
     /// Takes a place in the heap's own records, for as long as the heap lives.
-    pub(crate) fn lend_place<T>(&self) -> Option<NonNull<T>> {
-        self.heap.lend_place()
+    pub(crate) fn alloc_place<T>(&self) -> Option<NonNull<T>> {
+        self.heap.alloc_place()
     }
 
     /// Notes who has the area that begins at an address.

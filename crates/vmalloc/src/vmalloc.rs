@@ -583,12 +583,12 @@ fn make_global(options: Options) -> Result<&'static Vmalloc, CreateError> {
     }
     let global = Vmalloc::new(options)?;
     let place = match &global.kind {
-        Kind::Ordinary(heap) => heap.lend_place::<Vmalloc>(),
-        Kind::Hardened(hard) => hard.lend_place(),
-        Kind::Tagged(tagged) => tagged.lend_place(),
+        Kind::Ordinary(heap) => heap.alloc_place::<Vmalloc>(),
+        Kind::Hardened(hard) => hard.alloc_place(),
+        Kind::Tagged(tagged) => tagged.alloc_place(),
     }
     .ok_or(CreateError::NoRecords)?;
-    // SAFETY: lent for an allocator; this one lives in its own records and is never dropped.
+    // SAFETY: allocated for an allocator; this one lives in its own records and is never dropped.
     unsafe { place.write(global) };
     GLOBAL.store(place.as_ptr(), Ordering::Release);
     // SAFETY: written a moment ago, and never dropped.

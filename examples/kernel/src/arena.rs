@@ -1,4 +1,4 @@
-//! A platform as a kernel has it at boot: a fixed piece of memory, lent out from the bottom up.
+//! A platform as a kernel has it at boot: a fixed piece of memory, allocated out from the bottom up.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ struct Memory(UnsafeCell<[u8; ARENA_BYTES]>);
 unsafe impl Sync for Memory {}
 
 static MEMORY: Memory = Memory(UnsafeCell::new([0; ARENA_BYTES]));
-/// Bytes lent so far. It only grows, which is what makes each slab exclusive.
+/// Bytes allocated so far. It only grows, which is what makes each slab exclusive.
 static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Lends slabs from a static piece of memory and keeps none that comes back.
@@ -21,8 +21,8 @@ static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct Arena;
 
 impl Arena {
-    /// Bytes lent so far, padding included.
-    pub(crate) fn lent_bytes() -> usize {
+    /// Bytes allocated so far, padding included.
+    pub(crate) fn allocated_bytes() -> usize {
         LENT_BYTES.load(Ordering::Relaxed)
     }
 
@@ -32,14 +32,14 @@ impl Arena {
         if align_of::<T>() > 4096 {
             return None;
         }
-        let place = |lent: usize| -> Option<(usize, usize)> {
-            let start = lent.checked_next_multiple_of(align_of::<T>())?;
+        let place = |allocated: usize| -> Option<(usize, usize)> {
+            let start = allocated.checked_next_multiple_of(align_of::<T>())?;
             let end = start.checked_add(size_bytes)?;
             (end <= ARENA_BYTES).then_some((start, end))
         };
         // Relaxed: the counter alone decides who gets which bytes, and nothing is read through it.
         let before = LENT_BYTES
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |lent| place(lent).map(|(_, end)| end))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |allocated| place(allocated).map(|(_, end)| end))
             .ok()?;
         let (start, _) = place(before)?;
         // SAFETY: `start` is at most the size of the memory, by `place`.
@@ -57,7 +57,7 @@ impl Arena {
 }
 
 impl Platform for Arena {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let first = Self::carve::<T>(min)?;
         for i in 0..min {
             // SAFETY: `i < min`, and `carve` found room for `min` records.
@@ -65,9 +65,9 @@ impl Platform for Arena {
             // SAFETY: inside the memory, aligned, and nobody else's: `carve` says so.
             unsafe { at.write(T::EMPTY) };
         }
-        // SAFETY: `min` records, aligned, written just now, lent to nobody else, and the memory is static.
+        // SAFETY: `min` records, aligned, written just now, allocated to nobody else, and the memory is static.
         Some(unsafe { core::slice::from_raw_parts_mut(first, min) })
     }
 
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
 }

@@ -14,7 +14,7 @@ use va_space::{Purge, ReleaseError, SpaceError};
 /// The number of a check that does not hold.
 type Failed = i32;
 
-/// There is a heap, so slabs are lent.
+/// There is a heap, so slabs are allocated.
 static HEAP: AtomicBool = AtomicBool::new(false);
 static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
@@ -23,12 +23,12 @@ static FLUSHES: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Boot;
 
 impl Platform for Boot {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        if HEAP.load(Ordering::Relaxed) { Arena.lend_slab(min) } else { None }
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        if HEAP.load(Ordering::Relaxed) { Arena.alloc_meta(min) } else { None }
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        Arena.take_back_slab(slab);
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+        Arena.free_meta(slab);
     }
 }
 
@@ -45,11 +45,11 @@ impl Machine for Boot {
         1
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         Arena::table()
     }
 
-    fn take_back_table<T: Table>(&self, _table: &'static T) {}
+    fn free_table<T: Table>(&self, _table: &'static T) {}
 
     fn flush(&self, _ranges: &[VaRange]) -> Epoch {
         Epoch(FLUSHES.fetch_add(1, Ordering::Relaxed))

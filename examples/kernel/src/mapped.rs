@@ -93,7 +93,7 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
     }
     // More pages than there are: nothing changes.
     let much = AreaRequest::new((FRAMES as u64 + 1) * PAGE_SIZE);
-    if map.vmalloc(0, &much).is_ok() || map.stats().lent_pages.get() != 9 {
+    if map.vmalloc(0, &much).is_ok() || map.stats().allocated_pages.get() != 9 {
         return Err(5);
     }
     let ring = map.vmap(0, [700, 701, 700, 701].as_slice(), Protection(0), 0).map_err(|_| 6)?;
@@ -108,7 +108,7 @@ pub(crate) fn run(start: Va) -> Result<(), Failed> {
         return Err(10);
     }
     map.purge();
-    match (map.validate(), map.stats().lent_pages.get()) {
+    match (map.validate(), map.stats().allocated_pages.get()) {
         (Ok(()), 0) => Ok(()),
         _ => Err(11),
     }

@@ -30,7 +30,7 @@ pub(crate) fn run() -> Result<(), Failed> {
     at(50, many(BTreeIndex::new(wide, wide, Arena)))?;
     at(60, many(RbIndex::<Exact, _>::new(wide, wide, Arena)))?;
     at(70, many(BTreeIndex32::new(small, small, Arena)))?;
-    if Arena::lent_bytes() == 0 {
+    if Arena::allocated_bytes() == 0 {
         return Err(3);
     }
     at(80, policies())?;

@@ -1,7 +1,7 @@
 //! An array of records in pieces of one page, or in larger ones if the platform has them.
 //!
 //! # Theory
-//! The platform allocates the memory of the core's records piece by piece ([`Platform::lend_slab`]). A structure that
+//! The platform allocates the memory of the core's records piece by piece ([`Platform::alloc_meta`]). A structure that
 //! needs one long piece, or has a fixed number of places for pieces, stops for ever when memory is fragmented. So this
 //! array needs no piece larger than a page ([`PIECE_BYTES`]), and has no directory that fills. It takes larger pieces
 //! if they exist, since then a lookup reads one table entry.
@@ -514,9 +514,9 @@ impl Next {
 
 /// Asks `platform` for a slab of at least `len` records, and one. `None` if it has none: a slab that is shorter goes back.
 pub fn alloc_exact<T: Record>(platform: &impl Platform, len: usize) -> Option<&'static mut [T]> {
-    let slab = platform.lend_slab::<T>(len)?;
+    let slab = platform.alloc_meta::<T>(len)?;
     if slab.len() < len || slab.is_empty() {
-        platform.take_back_slab(slab);
+        platform.free_meta(slab);
         return None;
     }
     Some(slab)
@@ -532,15 +532,15 @@ fn alloc_node<T: Record>(platform: &impl Platform) -> Option<&'static mut [Piece
 impl<T: Record> Supply<T> {
     /// Frees the memory.
     pub fn free(self, platform: &impl Platform) {
-        platform.take_back_slab(self.piece);
+        platform.free_meta(self.piece);
         if let Some(node) = self.near {
-            platform.take_back_slab(node);
+            platform.free_meta(node);
         }
         if let Some(node) = self.middle {
-            platform.take_back_slab(node);
+            platform.free_meta(node);
         }
         if let Some(node) = self.far {
-            platform.take_back_slab(node);
+            platform.free_meta(node);
         }
     }
 }

@@ -22,7 +22,7 @@ impl Buddy {
     }
 }
 impl Platform for Buddy {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let bytes = min * size_of::<T>();
         if bytes > self.limit.get() || self.left.get() == 0 {
             return None;
@@ -31,7 +31,7 @@ impl Platform for Buddy {
         self.out.set(self.out.get() + bytes);
         Some(std::vec![T::EMPTY; min].leak())
     }
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         self.out.set(self.out.get() - size_of_val(slab));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::collect::Collection;
 use super::cpus::Cpus;
-use super::{CachePadded, Blocks, CPUS_MAX};
+use super::{Blocks, CPUS_MAX, CachePadded};
 use crate::block::{NIL, PAGES_MAX};
 use crate::config::{ALLOC_PAGES_MAX, Config};
 use crate::error::BlockError;

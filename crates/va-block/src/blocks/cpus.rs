@@ -79,8 +79,8 @@ impl<L: RawMutex + Send + Sync + 'static> Cpus<L> {
     /// Returns all tables to the machine; the value must not be used afterwards.
     pub(super) fn hand_back(&self, machine: &impl Machine) {
         for (_, group) in self.groups() {
-            group.0.iter().filter_map(OnceRef::get).for_each(|cpu| machine.take_back_table(cpu));
-            machine.take_back_table(group);
+            group.0.iter().filter_map(OnceRef::get).for_each(|cpu| machine.free_table(cpu));
+            machine.free_table(group);
         }
     }
 }

@@ -110,7 +110,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// # Locks
     /// `Collect`, as when the lane is dropped.
     pub fn lane(&self, cpu: u32) -> Result<Lane<'_, P, C>, BlockError> {
-        let slot = self.machine.lend_table::<Slot<_, _>>().ok_or(BlockError::NoTable)?;
+        let slot = self.machine.alloc_table::<Slot<_, _>>().ok_or(BlockError::NoTable)?;
         slot.cpu.store(u64::from(cpu), Ordering::Relaxed);
         self.lock_collection().lanes.push(slot);
         Ok(Lane { blocks: self, slot, cpu, block: None, first: 0, freed: AtomicU64::new(0) })
@@ -308,6 +308,6 @@ impl<P: Machine + Clone, C: Config> Drop for Lane<'_, P, C> {
         }
         self.blocks.lock_collection().lanes.remove(self.slot);
         // A drain finds slots under the lock of the collection alone.
-        self.blocks.machine.take_back_table(self.slot);
+        self.blocks.machine.free_table(self.slot);
     }
 }

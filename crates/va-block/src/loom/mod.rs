@@ -1,7 +1,7 @@
 //! Interleavings, each small enough to try all of them (with at most two or three preemptions).
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-block --lib loom`. Blocks have two strips here at most; which of two threads
-//! lends a table is not modelled, so records and slots are lent before the threads begin.
+//! allocates a table is not modelled, so records and slots are allocated before the threads begin.
 
 use crate::config::{Config, Hashed};
 use crate::{BlockError, Blocks, UnmapError};
@@ -94,7 +94,7 @@ tiny!(Dying, false);
 
 type Tiny<C> = Blocks<&'static Bare<Watcher>, C>;
 
-/// Room for two blocks, with all tables lent.
+/// Room for two blocks, with all tables allocated.
 fn blocks<C: Config<Space = TinySpace>>() -> (Arc<Tiny<C>>, &'static Watcher) {
     let machine: &'static Bare<Watcher> = Box::leak(Box::new(Bare::new(2, 1, Watcher::default())));
     let watcher = &machine.watcher;

@@ -187,7 +187,7 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
             988..991 => drop(blocks.tick()),
             991..994 => drop(blocks.space().purge(Purge::Drain)),
             994..997 => self.lane.iter_mut().for_each(Lane::park),
-            // The machine lends a few more and then nothing, for a while.
+            // The machine allocates a few more and then nothing, for a while.
             997 => machine.refuse_after(self.random.below(3), self.random.below(3)),
             _ => machine.refuse_after(u64::MAX, u64::MAX),
         }

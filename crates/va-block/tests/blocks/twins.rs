@@ -48,9 +48,9 @@ proptest! {
     fn sp2_to_sp4_hold_with_lanes_and_late_flushes_and_refusals(
         (pages, calls) in calls(),
         late in any::<bool>(),
-        lends in prop_oneof![3 => Just(u64::MAX), 1 => 0..12u64],
+        allocates in prop_oneof![3 => Just(u64::MAX), 1 => 0..12u64],
     ) {
-        block_run::with_lanes(Conditions { pages, late, lends }, &calls);
+        block_run::with_lanes(Conditions { pages, late, allocates }, &calls);
     }
 }
 

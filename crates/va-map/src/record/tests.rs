@@ -11,7 +11,7 @@ struct Heap {
 }
 
 impl Platform for Heap {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         assert!(min * size_of::<T>() <= PIECE_BYTES, "a piece of {} bytes", min * size_of::<T>());
         if self.failing.get() {
             return None;
@@ -20,7 +20,7 @@ impl Platform for Heap {
         Some(std::vec![T::EMPTY; min].leak())
     }
 
-    fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {
         self.pieces.set(self.pieces.get() - 1);
     }
 }

@@ -14,7 +14,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
     /// Gives out an area with pages behind all of it; `cpu` is the CPU that asks, or stands for it.
     ///
     /// # Errors
-    /// [`MapError`]. What was mapped by then was unmapped, what was lent was given back.
+    /// [`MapError`]. What was mapped by then was unmapped, what was allocated was given back.
     /// # Locks
     /// `records`, then those of the space, one after the other.
     /// Cost: as an alloc of the space, and the pages.

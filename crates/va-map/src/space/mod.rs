@@ -29,7 +29,7 @@
 //! # Invariants
 //! - **MP1 behind** behind an area lie pages from its first byte to its usable size, without a gap, and none in the rest of its range.
 //! - **MP2 sizes** 0 < requested <= usable, usable and the guard page fit in the range, and the requested bytes end in the last leaf.
-//! - **MP3 owned** a page that the source lent is behind one address, until it is given back, once; a page that a caller brought is
+//! - **MP3 owned** a page that the source allocated is behind one address, until it is given back, once; a page that a caller brought is
 //!   never given back.
 //! - **MP4 whole** an entry and its first page begin at multiples of its size, and it lies wholly inside one area.
 //! - **MP5 recorded** a record is that of a busy area of the same range.
@@ -106,8 +106,8 @@ pub struct MapSpace<P: Machine + Clone, C: Config, T> {
     records: Mutex<P::Lock, Records>,
     closing: [Mutex<P::PurgeLock, ()>; CLOSINGS],
     // Atomic, each alone.
-    /// Pages behind areas that the source lent.
-    lent_pages: AtomicU64,
+    /// Pages behind areas that the source allocated.
+    allocated_pages: AtomicU64,
     /// Pages behind mappings of callers' pages.
     foreign_pages: AtomicU64,
 }
@@ -140,7 +140,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
                 table: None,
                 records: Mutex::new(Records::new()),
                 closing: va_base::array_of![Mutex::new(()); CLOSINGS],
-                lent_pages: AtomicU64::new(0),
+                allocated_pages: AtomicU64::new(0),
                 foreign_pages: AtomicU64::new(0),
             }
         }
@@ -334,7 +334,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
 
     /// Counts pages that came or went.
     fn count(&self, kind: Kind, pages: u64, came: bool) {
-        let counter = if kind == Kind::Vmalloc { &self.lent_pages } else { &self.foreign_pages };
+        let counter = if kind == Kind::Vmalloc { &self.allocated_pages } else { &self.foreign_pages };
         if came {
             counter.fetch_add(pages, Ordering::Relaxed);
         } else {
@@ -345,7 +345,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     /// Pages of areas of their own, and pages of callers in mappings.
     fn counted(&self) -> (Pages, Pages) {
         let of = |counter: &AtomicU64| Pages::new(counter.load(Ordering::Relaxed));
-        (of(&self.lent_pages), of(&self.foreign_pages))
+        (of(&self.allocated_pages), of(&self.foreign_pages))
     }
 
     #[cold]

@@ -14,8 +14,8 @@ pub struct Stats {
     pub areas: u64,
     /// Areas among them whose free waits for [`run_deferred`](MapSpace::run_deferred).
     pub deferred_areas: u64,
-    /// Pages that the source lent, behind areas (`nr_vmalloc_pages`).
-    pub lent_pages: Pages,
+    /// Pages that the source allocated, behind areas (`nr_vmalloc_pages`).
+    pub allocated_pages: Pages,
     /// Pages of callers behind mappings, each as often as it is mapped.
     pub foreign_pages: Pages,
     /// Pages of address range that are busy.
@@ -27,7 +27,7 @@ pub struct Stats {
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     /// Counts. Takes every lock of the space, one after the other.
     pub fn stats(&self) -> Stats {
-        let (lent_pages, foreign_pages) = self.counted();
+        let (allocated_pages, foreign_pages) = self.counted();
         let (areas, deferred_areas) = {
             let records = self.records();
             (records.live() as u64, records.deferred())
@@ -36,7 +36,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         Stats {
             areas,
             deferred_areas,
-            lent_pages,
+            allocated_pages,
             foreign_pages,
             busy_pages: space.busy_pages,
             lazy_pages: self.space().lazy_pages(),
@@ -50,13 +50,13 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     pub fn validate(&self) -> Result<(), Broken> {
         self.blocks.validate()?;
         self.records().validate()?;
-        let (mut areas, mut lent, mut foreign) = (0, 0, 0);
+        let (mut areas, mut allocated, mut foreign) = (0, 0, 0);
         let mut from = self.extent().start();
         while let Some(seen) = self.space().find_above(from) {
             from = seen.range.end();
             if let Some(entry) = self.record_of(seen.range) {
                 areas += 1;
-                *if entry.kind == Kind::Vmalloc { &mut lent } else { &mut foreign } += entry.mapped;
+                *if entry.kind == Kind::Vmalloc { &mut allocated } else { &mut foreign } += entry.mapped;
                 self.check_area(&entry)?;
                 continue;
             }
@@ -73,7 +73,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         let live = self.records().live() as u64;
         Broken::unless(live == areas, "MP5", Va::ZERO, live, areas)?;
         let counted = self.counted();
-        Broken::unless(counted.0.get() == lent, "MP3", Va::ZERO, lent, counted.0.get())?;
+        Broken::unless(counted.0.get() == allocated, "MP3", Va::ZERO, allocated, counted.0.get())?;
         Broken::unless(counted.1.get() == foreign, "MP3", Va::ZERO, foreign, counted.1.get())
     }
 

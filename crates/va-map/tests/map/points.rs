@@ -33,7 +33,7 @@ fn mp2_the_three_sizes_are_kept_apart() {
     let info = map.info(at).unwrap();
     assert_eq!((info.requested_bytes, info.usable_bytes), (2 * PAGE + 1, 3 * PAGE));
     assert_eq!((info.range.len_bytes(), info.caller, info.kind), (11 * PAGE, 42, Kind::Vmalloc));
-    assert_eq!((pages.lent(), map.info(Va::new(at.get() + 10 * PAGE))), (3, Some(info)));
+    assert_eq!((pages.allocated(), map.info(Va::new(at.get() + 10 * PAGE))), (3, Some(info)));
     // Within its pages, then within its range, then beyond: never moved, since nothing is above.
     for (bytes, usable, range) in
         [(3 * PAGE, 3, 11), (10 * PAGE, 10, 11), (10 * PAGE + 1, 11, 12), (5, 1, 12)]
@@ -41,11 +41,11 @@ fn mp2_the_three_sizes_are_kept_apart() {
         assert_eq!(map.vrealloc(0, at, bytes, Fill::Any), Ok(at));
         let info = map.info(at).unwrap();
         let sizes = (info.requested_bytes, info.usable_bytes / PAGE, info.range.len_bytes() / PAGE);
-        assert_eq!((sizes, pages.lent()), ((bytes, usable, range), usable));
+        assert_eq!((sizes, pages.allocated()), ((bytes, usable, range), usable));
         check(&map, &pages);
     }
     map.vfree(at).unwrap();
-    assert_eq!((pages.lent(), map.stats().areas), (0, 0));
+    assert_eq!((pages.allocated(), map.stats().areas), (0, 0));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn mp4_large_entries_where_possible_and_small_ones_where_not() {
             pages.refuse_after(what, after);
         }
         let at = map.vmalloc(0, &huge).unwrap();
-        assert_eq!((pages.leaves(), pages.lent()), (leaves, 20), "{refusal:?}");
+        assert_eq!((pages.leaves(), pages.allocated()), (leaves, 20), "{refusal:?}");
         // What is given up is whole leaves; the requested bytes are told as asked for.
         map.vrealloc(0, at, 3 * PAGE, Fill::Any).unwrap();
         let usable = if leaves.1 > 0 {
@@ -93,7 +93,7 @@ fn mp4_large_entries_where_possible_and_small_ones_where_not() {
         check(&map, &pages);
         map.vfree(at).unwrap();
         map.purge();
-        assert_eq!((pages.lent(), pages.mapped()), (0, 0));
+        assert_eq!((pages.allocated(), pages.mapped()), (0, 0));
         check(&map, &pages);
     }
     // Without room for the alignment, the area is there all the same.
@@ -309,7 +309,7 @@ fn mp7_permissions_are_reset_by_one_flush_before_pages_are_used_again() {
         assert_eq!(machine.flushes(), flushes + 1);
         check(&map, &pages);
         map.vfree(at).unwrap();
-        assert_eq!((machine.flushes(), pages.lent()), (flushes + 2, 0));
+        assert_eq!((machine.flushes(), pages.allocated()), (flushes + 2, 0));
         check(&map, &pages);
     }
     machine.set_flushing(Flushing::AtOnce);
@@ -378,10 +378,10 @@ fn rd3_a_deferred_free_takes_one_lock_and_no_memory_and_is_ended_once() {
         assert!(matches!(map.vfree_atomic(at), Err(FreeError::NoArea { .. })));
     }
     // It is there until then.
-    assert_eq!((map.stats().areas, map.stats().deferred_areas, pages.lent()), (5, 2, 10));
+    assert_eq!((map.stats().areas, map.stats().deferred_areas, pages.allocated()), (5, 2, 10));
     check(&map, &pages);
     assert_eq!((map.run_deferred(), map.run_deferred()), (2, 0));
-    assert_eq!((map.stats().areas, map.stats().deferred_areas, pages.lent()), (3, 0, 6));
+    assert_eq!((map.stats().areas, map.stats().deferred_areas, pages.allocated()), (3, 0, 6));
     check(&map, &pages);
     map.vunmap(foreign).unwrap();
     map.vfree(areas[1]).unwrap();
@@ -412,7 +412,7 @@ fn rd3_deferred_frees_and_workers_at_a_time_lose_nothing() {
     });
     assert_eq!(ended + map.run_deferred(), 800);
     check(&map, &pages);
-    assert_eq!((pages.lent(), map.stats().areas), (0, 0));
+    assert_eq!((pages.allocated(), map.stats().areas), (0, 0));
     // Records of 800 areas at most, and none now.
     assert!(map.shrink() > 0);
     assert_eq!(map.shrink(), 0);

@@ -19,7 +19,7 @@ fn look(map: &Map<'_, '_>, pages: &SimPages<'_>) -> (Vec<AreaInfo>, Vec<Piece>, 
         (Some(Piece::Hole { bytes }), Piece::Hole { bytes: more }) => *bytes += more,
         _ => pieces.push(piece),
     });
-    (map.areas().filter(|area| area.kind != Kind::Block).collect(), pieces, pages.lent())
+    (map.areas().filter(|area| area.kind != Kind::Block).collect(), pieces, pages.allocated())
 }
 
 fn refuse(machine: &SimMachine, pages: &SimPages<'_>, what: usize, after: u64) {

@@ -90,7 +90,11 @@ impl<C: va_block::Config, L: Ladder> Rig<'_, '_, C, L> {
                 self.call(if kind == Kind::Vmalloc { &Op::Vfree { nth: 0 } } else { &freed })?;
             }
         }
-        if self.pages.lent() == 0 { Ok(()) } else { Err(format!("{} pages are lent", self.pages.lent())) }
+        if self.pages.allocated() == 0 {
+            Ok(())
+        } else {
+            Err(format!("{} pages are allocated", self.pages.allocated()))
+        }
     }
 
     fn call(&mut self, op: &Op) -> Result<(), String> {
@@ -319,7 +323,7 @@ impl<C: va_block::Config, L: Ladder> Soak for Rig<'_, '_, C, L> {
         let busy = self.model.starts(Kind::Vmalloc).len() + self.model.starts(Kind::Vmap).len();
         let op = match random_op(rng) {
             Op::Vmalloc { .. } | Op::Map { .. } | Op::Vrealloc { .. }
-                if busy > 60 || self.pages.lent() > 700 =>
+                if busy > 60 || self.pages.allocated() > 700 =>
             {
                 Op::Vfree { nth: rng.below(1 << 30) as usize }
             }

@@ -84,7 +84,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// less than 4 KiB.
     ///
     /// # Errors
-    /// [`NewError::NoMeta`] if the platform lends no records.
+    /// [`NewError::NoMeta`] if the platform allocates no records.
     pub fn new(geometry: Geometry, machine: P, backend: B) -> Result<Self, NewError> {
         let space = Self::unbegun(geometry, machine, backend);
         space.begin()?;

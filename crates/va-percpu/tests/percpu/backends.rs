@@ -161,24 +161,24 @@ fn units_of_4096_cpus_lie_in_areas_of_the_space() {
 /// Blocks that are numbers.
 #[derive(Default)]
 struct Numbers {
-    lent: Mutex<BTreeMap<u64, u64>>,
+    allocated: Mutex<BTreeMap<u64, u64>>,
     left: Cell<Option<u64>>,
 }
 
 impl Blocks for &Numbers {
-    fn lend(&self, bytes: u64) -> Result<Va, Refused> {
+    fn alloc(&self, bytes: u64) -> Result<Va, Refused> {
         if let Some(left) = self.left.get() {
             self.left.set(Some(left.checked_sub(1).ok_or(Refused)?));
         }
         assert!(bytes.is_power_of_two());
-        let mut lent = self.lent.lock();
-        let at = lent.last_key_value().map_or(1 << 40, |(at, bytes)| at + bytes);
-        lent.insert(at, bytes);
+        let mut allocated = self.allocated.lock();
+        let at = allocated.last_key_value().map_or(1 << 40, |(at, bytes)| at + bytes);
+        allocated.insert(at, bytes);
         Ok(Va::new(at))
     }
 
-    fn take_back(&self, at: Va, bytes: u64) {
-        assert_eq!(self.lent.lock().remove(&at.get()), Some(bytes));
+    fn free(&self, at: Va, bytes: u64) {
+        assert_eq!(self.allocated.lock().remove(&at.get()), Some(bytes));
     }
 }
 
@@ -207,6 +207,6 @@ fn contiguous_chunks_are_whole_from_the_first_moment() {
     objects.iter().for_each(|&object| percpu.free(object).unwrap());
     percpu.balance();
     percpu.validate().unwrap();
-    assert!(numbers.lent.lock().len() <= 2);
+    assert!(numbers.allocated.lock().len() <= 2);
     assert_eq!(percpu.stats().isolated, 0);
 }

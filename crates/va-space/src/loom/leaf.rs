@@ -64,7 +64,7 @@ fn a_leaf_that_left_and_came_back_shows_nothing_of_where_it_was() {
 fn what_covers_a_page_is_found_though_a_leaf_between_leaves() {
     model(|| {
         let (map, mut marker, _) = map();
-        map.add(&mut marker, PageMap::lend(&TestMachine::default()).unwrap_or_else(|| panic!("refused")));
+        map.add(&mut marker, PageMap::alloc(&TestMachine::default()).unwrap_or_else(|| panic!("refused")));
         // Another leaf for the first place: the list has the first one in front, which just became empty.
         begin(&map, &mut marker, 11);
         assert!(map.attach(&mut marker, 1));

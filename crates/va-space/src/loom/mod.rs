@@ -1,7 +1,7 @@
 //! Interleavings, each small enough to try all of them (with at most three preemptions).
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-space --lib loom`. The page map is small here (`map::shape`); which of two
-//! threads lends a table is not modelled, so the slots are lent before the threads begin.
+//! threads allocates a table is not modelled, so the slots are allocated before the threads begin.
 
 mod find;
 mod leaf;
@@ -66,7 +66,7 @@ const STACK_WORDS: usize = 1 << 17;
 
 type Space<C = Tiny> = VmapSpace<&'static TestMachine, C>;
 
-/// A space of `pages` pages from page 1 on, with all slots lent.
+/// A space of `pages` pages from page 1 on, with all slots allocated.
 fn space(pages: u64, cpus: u32) -> Space {
     space_of(pages, cpus).0
 }
@@ -483,7 +483,7 @@ fn sp2_a_free_during_a_purge_is_not_given_out_before_a_flush_that_covers_it() {
 
 #[test]
 fn a_magazine_that_refills_against_one_that_is_drained() {
-    // With two, the memory that the test machine lends and leaks comes to more than 20 GiB before all interleavings are tried.
+    // With two, the memory that the test machine allocates and leaks comes to more than 20 GiB before all interleavings are tried.
     model_within(1, || {
         let space = Arc::new(space(3, 1));
         let areas: Vec<Area> = (0..3).map(|_| alloc(&space, 0, 1)).collect();

@@ -39,7 +39,7 @@ pub(crate) const SLOTS: usize = 64;
 #[cfg(loom)]
 pub(crate) const SLOTS: usize = 8;
 
-/// Leaves that are lent together: what fits in a page of 4 KiB.
+/// Leaves that are allocated together: what fits in a page of 4 KiB.
 #[cfg(not(loom))]
 const SHEET: usize = 3;
 #[cfg(loom)]
@@ -299,10 +299,10 @@ impl Empties {
     }
 }
 
-/// Leaves as the machine lends them.
+/// Leaves as the machine allocates them.
 pub(super) struct Sheet {
     pub(super) leaves: [Leaf; SHEET],
-    /// The one that was lent before.
+    /// The one that was allocated before.
     pub(super) older: AtomicRef<Self>,
 }
 

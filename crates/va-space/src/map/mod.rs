@@ -138,7 +138,7 @@ pub(crate) struct PageMap {
     // Atomic, each alone.
     /// The number of times that a leaf left a place. Written under the lock of the free index.
     moves: AtomicU64,
-    /// Leaves that the machine lent, the last first. Written under that lock.
+    /// Leaves that the machine allocated, the last first. Written under that lock.
     sheets: AtomicRef<Sheet>,
     /// See [`lost`](Self::lost). Written once, by whoever is about to stop.
     lost: AtomicU64,
@@ -171,7 +171,7 @@ impl PageMap {
 
     /// Gives an empty map its tables, with the fast part around page `near`; `false` if the machine has no memory.
     pub(crate) fn init(&mut self, near: u64, machine: &impl Machine) -> bool {
-        let Some(far) = machine.lend_table::<Far>() else { return false };
+        let Some(far) = machine.alloc_table::<Far>() else { return false };
         let near = near.min(COVERED_PAGES - 1);
         let index = |low: u32, high: u32| (near >> low & ((1 << (high - low)) - 1)) as usize;
         let top = far
@@ -186,7 +186,7 @@ impl PageMap {
             }
             None => {
                 far.hand_back(machine);
-                machine.take_back_table(far);
+                machine.free_table(far);
                 false
             }
         }
@@ -195,11 +195,11 @@ impl PageMap {
     /// Hands every table back; the map must not be used afterwards.
     pub(crate) fn hand_back(&self, machine: &impl Machine) {
         for sheet in self.sheets() {
-            machine.take_back_table(sheet);
+            machine.free_table(sheet);
         }
         if let Some(far) = self.far {
             far.hand_back(machine);
-            machine.take_back_table(far);
+            machine.free_table(far);
         }
     }
 
@@ -214,7 +214,7 @@ impl PageMap {
         })
     }
 
-    /// Tables lent, leaves as they were lent among them.
+    /// Tables allocated, leaves as they were allocated among them.
     pub(crate) fn tables(&self) -> u64 {
         self.far.map_or(0, Far::count) + self.sheets().count() as u64
     }

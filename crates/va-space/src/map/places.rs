@@ -6,9 +6,9 @@ use va_base::Machine;
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::Ordering;
 
-/// Leaves that the machine lent and no map has yet.
+/// Leaves that the machine allocated and no map has yet.
 #[must_use]
-pub(crate) struct Lent(&'static Sheet);
+pub(crate) struct Allocated(&'static Sheet);
 
 impl PageMap {
     /// Makes sure that a leaf serves `page`; `false` if it has no place or none is empty. The leaf is out of the list of the
@@ -49,12 +49,12 @@ impl PageMap {
     }
 
     /// Lends leaves from the machine for [`add`](Self::add).
-    pub(crate) fn lend(machine: &impl Machine) -> Option<Lent> {
-        machine.lend_table::<Sheet>().map(Lent)
+    pub(crate) fn alloc(machine: &impl Machine) -> Option<Allocated> {
+        machine.alloc_table::<Sheet>().map(Allocated)
     }
 
     /// Adds leaves to the empty ones.
-    pub(crate) fn add(&self, marker: &mut Marker, Lent(sheet): Lent) {
+    pub(crate) fn add(&self, marker: &mut Marker, Allocated(sheet): Allocated) {
         sheet.older.store(self.sheets.load());
         self.sheets.store(Some(sheet));
         sheet.leaves.iter().for_each(|leaf| marker.empties.push(leaf));
@@ -65,7 +65,7 @@ impl PageMap {
     pub(crate) fn ensure(&self, marker: &mut Marker, page: u64, machine: &impl Machine) {
         assert!(self.reserve(page, machine));
         if !self.attach(marker, page) {
-            self.add(marker, Self::lend(machine).unwrap_or_else(|| panic!("no memory")));
+            self.add(marker, Self::alloc(machine).unwrap_or_else(|| panic!("no memory")));
             assert!(self.attach(marker, page));
         }
     }

@@ -1,6 +1,6 @@
 //! The tables of the page map above its leaves ([`leaf`](super::leaf)).
 //!
-//! A table is lent by the machine the first time an area starts in it and stays until the space is dropped. It is set
+//! A table is allocated by the machine the first time an area starts in it and stays until the space is dropped. It is set
 //! once ([`OnceRef`]); of two that race to set it, one hands its table back. The lowest tables refer to leaves, which change
 //! their places.
 
@@ -14,7 +14,7 @@ pub(crate) trait Subtree: Table {
     /// Binary logarithm of the pages covered.
     const LOG2: u32;
 
-    /// The reference to the leaf of a page, if the tables above were lent.
+    /// The reference to the leaf of a page, if the tables above were allocated.
     fn place(&'static self, at: u64) -> Option<&'static AtomicRef<Leaf>>;
 
     /// Makes sure that there is a place for the leaf of a page; `false` if the machine refuses a table.
@@ -169,7 +169,7 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
     }
 }
 
-/// `N` subtrees, each lent when first needed, and a bit for each in which an area starts.
+/// `N` subtrees, each allocated when first needed, and a bit for each in which an area starts.
 pub(crate) struct Branch<T: 'static, const W: usize, const N: usize> {
     starts: Bits<W>,
     children: [OnceRef<'static, T>; N],
@@ -207,17 +207,17 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
         }
     }
 
-    /// The child, lent now if it was not there; `None` if the machine refuses.
+    /// The child, allocated now if it was not there; `None` if the machine refuses.
     pub(crate) fn ensure(&self, index: usize, machine: &impl Machine) -> Option<&'static T> {
         let cell = self.children.get(index)?;
         if let Some(child) = cell.get() {
             return Some(child);
         }
-        let child = machine.lend_table::<T>()?;
+        let child = machine.alloc_table::<T>()?;
         match cell.set(child) {
             Ok(()) => Some(child),
             Err(()) => {
-                machine.take_back_table(child);
+                machine.free_table(child);
                 cell.get()
             }
         }
@@ -318,7 +318,7 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
     fn hand_back(&self, machine: &impl Machine) {
         for child in self.children.iter().filter_map(OnceRef::get) {
             child.hand_back(machine);
-            machine.take_back_table(child);
+            machine.free_table(child);
         }
     }
 

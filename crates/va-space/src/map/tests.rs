@@ -55,7 +55,7 @@ fn pm4_a_leaf_that_names_another_place_is_named_and_one_that_is_not_listed() {
 fn a_leaf_that_is_to_serve_is_not_taken_for_another_place() {
     let (map, mut marker) = map(&[3]);
     map.end(&mut marker, 3);
-    // Two that were lent with it and have no place, and itself: three places, and none for a fourth.
+    // Two that were allocated with it and have no place, and itself: three places, and none for a fourth.
     let attached = |marker: &mut Marker| [3, 64, 128, 192, 3].map(|page| map.attach(marker, page));
     assert_eq!(attached(&mut marker), [true, true, true, false, true]);
     map.release(&mut marker, 64);

@@ -18,7 +18,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// slot itself is there from [`lock_with_slots`](Self::lock_with_slots) on.
     ///
     /// # Errors
-    /// [`SpaceError::NoTable`], [`SpaceError::Index`] with `NoMeta`: the machine lends nothing; nothing is left behind.
+    /// [`SpaceError::NoTable`], [`SpaceError::Index`] with `NoMeta`: the machine allocates nothing; nothing is left behind.
     pub(super) fn ready(&self, page: u64, pages: u64) -> Result<(), SpaceError> {
         if !self.map.reserve(page, &self.machine) {
             return Err(SpaceError::NoTable);
@@ -30,7 +30,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// the lock is let go, or [`release_slots`](Self::release_slots) is called.
     ///
     /// # Errors
-    /// [`SpaceError::NoTable`] if the machine lends no leaf.
+    /// [`SpaceError::NoTable`] if the machine allocates no leaf.
     pub(super) fn lock_with_slots<I: Iterator<Item = u64>>(
         &self,
         pages: impl Fn() -> I,
@@ -42,9 +42,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
             self.release_slots(&mut heap, pages());
             drop(heap);
-            let lent = PageMap::lend(&self.machine).ok_or(SpaceError::NoTable)?;
+            let allocated = PageMap::alloc(&self.machine).ok_or(SpaceError::NoTable)?;
             // Others may use them first, so it is asked again.
-            self.map.add(&mut self.lock_free().marker, lent);
+            self.map.add(&mut self.lock_free().marker, allocated);
         }
     }
 
@@ -152,7 +152,7 @@ mod tests {
         move |space, starts| starts.iter().skip(1).for_each(|&start| space.map.set_link(start, page))
     }
 
-    /// Page 16 is a busy area, 17 is inside it, 9000 is in a table that was never lent, and the last is no page.
+    /// Page 16 is a busy area, 17 is inside it, 9000 is in a table that was never allocated, and the last is no page.
     const WRONG: [u64; 4] = [16, 17, 9000, u64::MAX - 9];
 
     #[test]

@@ -199,7 +199,7 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
         if let Some(cell) = self.each().find(free) {
             return Some(cell);
         }
-        let cell = machine.lend_table::<Cell<R>>()?;
+        let cell = machine.alloc_table::<Cell<R>>()?;
         cell.taken.store(true, Ordering::Relaxed);
         let mut link = &self.first;
         // Another thread may have added one meanwhile: then this one comes after it.
@@ -214,7 +214,7 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
         let mut next = self.first.get();
         while let Some(cell) = next {
             next = cell.next.get();
-            machine.take_back_table(cell);
+            machine.free_table(cell);
         }
     }
 }

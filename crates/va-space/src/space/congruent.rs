@@ -1,7 +1,7 @@
 //! Several areas at fixed distances from one base, for a copy of the same thing on each CPU or memory node.
 //!
 //! They are cut top down, away from where single areas grow, so that the distances can be met again and again. All are
-//! taken under one hold of the lock of the index, and become busy once the machine lent what their slots need; else all
+//! taken under one hold of the lock of the index, and become busy once the machine allocated what their slots need; else all
 //! go back.
 //!
 //! # Source

@@ -129,7 +129,7 @@ pub(super) type HeapGuard<'a, P, C> = MutexGuard<'a, <P as Machine>::Lock, Heap<
 pub(super) struct Heap<I> {
     pub(super) index: I,
     pub(super) marker: Marker,
-    /// Pages taken from the index whose slots are being lent.
+    /// Pages taken from the index whose slots are being allocated.
     pub(super) transit_pages: u64,
     /// The last request that failed after everything was purged.
     pub(super) failed: Option<Failed>,

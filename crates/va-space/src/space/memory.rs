@@ -74,8 +74,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn shrink_index_wholly(&self) {
         loop {
             // A step moves a record or frees a piece, so these are enough to move all; then the last pieces go.
-            let lent = self.lock_free().index.memory().lent_bytes;
-            if self.shrink_index(lent / RECORD_BYTES_MIN) == 0 {
+            let allocated = self.lock_free().index.memory().allocated_bytes;
+            if self.shrink_index(allocated / RECORD_BYTES_MIN) == 0 {
                 return;
             }
         }
@@ -88,7 +88,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// of one is gone. Those in which no area starts serve other places, so there are as many as were needed at a time.
     ///
     /// # Locks
-    /// `free`, for 32 steps at a time. The machine's `take_back_slab` is called under it.
+    /// `free`, for 32 steps at a time. The machine's `free_meta` is called under it.
     pub fn shrink_index(&self, steps: usize) -> usize {
         let mut freed = 0;
         for begun in (0..steps).step_by(STEPS) {

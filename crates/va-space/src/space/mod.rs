@@ -473,7 +473,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Makes busy what was just taken from the index, or gives it back if the machine lends no slots.
+    /// Makes busy what was just taken from the index, or gives it back if the machine allocates no slots.
     #[inline]
     fn begin<'a>(
         &'a self,

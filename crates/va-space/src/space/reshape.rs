@@ -69,7 +69,7 @@ pub enum ReshapeError {
         /// Pages that it could have had.
         possible: Pages,
     },
-    /// The machine lent no records or no table.
+    /// The machine allocated no records or no table.
     NoMeta(SpaceError),
 }
 

@@ -358,7 +358,7 @@ fn a_row_from_the_index_lies_side_by_side_and_is_paid_for() {
     let starts: Vec<u64> = areas.iter().map(|area| area.start().page_floor() - FIRST).collect();
     assert_eq!(starts, (0..16).map(|n| 3 * n).collect::<Vec<_>>());
     assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
-    // Every other goes back, for which no slab is lent any more.
+    // Every other goes back, for which no slab is allocated any more.
     machine.refuse_after(0, 0);
     for (n, area) in areas.into_iter().enumerate() {
         if n % 2 == 0 {

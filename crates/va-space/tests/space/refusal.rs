@@ -1,4 +1,4 @@
-//! A machine that lends nothing: what needs memory fails and changes nothing, what frees needs none.
+//! A machine that allocates nothing: what needs memory fails and changes nothing, what frees needs none.
 
 use va_base::{AllocError, Request, VaRange};
 use va_sim::machine::SimMachine;

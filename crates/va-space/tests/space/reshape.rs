@@ -154,7 +154,7 @@ fn sp4_a_shape_that_is_refused_changes_nothing() {
     let start = space.alloc(0, &Request::pages(size).unwrap()).unwrap().start();
     machine.refuse_after(0, 0);
     let seen = |space: &VmapSpace<_, _>| (space.find(start), space.stats());
-    // Far from the start, in tables that were never lent; then near it, until the index wants records.
+    // Far from the start, in tables that were never allocated; then near it, until the index wants records.
     let mut refused = Vec::new();
     for page in [size / 2].into_iter().chain(1..3000) {
         let before = seen(&space);

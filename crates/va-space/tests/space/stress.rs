@@ -71,7 +71,7 @@ where
                     assert!(area.start().is_aligned(request.align()));
                     own.push(area);
                 }
-                // Full, or the machine lends nothing: SP4, whatever else is out is still found (below), and all is whole at the end.
+                // Full, or the machine allocates nothing: SP4, whatever else is out is still found (below), and all is whole at the end.
                 Err(_) => refused += 1,
             }
         } else if what < 90 && !own.is_empty() {

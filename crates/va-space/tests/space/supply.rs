@@ -12,12 +12,12 @@ struct Strict {
 }
 
 impl Platform for Strict {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        if self.holds.load(Ordering::Relaxed) == 1 { None } else { self.sim.lend_slab(min) }
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        if self.holds.load(Ordering::Relaxed) == 1 { None } else { self.sim.alloc_meta(min) }
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        self.sim.take_back_slab(slab);
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+        self.sim.free_meta(slab);
     }
 }
 
@@ -34,12 +34,12 @@ impl Machine for Strict {
         self.sim.cpus_online()
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        self.sim.lend_table()
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
+        self.sim.alloc_table()
     }
 
-    fn take_back_table<T: Table>(&self, table: &'static T) {
-        self.sim.take_back_table(table);
+    fn free_table<T: Table>(&self, table: &'static T) {
+        self.sim.free_table(table);
     }
 
     fn flush(&self, ranges: &[VaRange]) -> Epoch {

@@ -9,10 +9,10 @@ use va_base::{NoSlabs, Platform, Record, VaRange};
 struct Leak;
 
 impl Platform for Leak {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         Some(std::vec![T::EMPTY; min].leak())
     }
-    fn take_back_slab<T: Record>(&self, _: &'static mut [T]) {}
+    fn free_meta<T: Record>(&self, _: &'static mut [T]) {}
 }
 
 type Tree = BTree<u64, 8, Leak>;

@@ -469,7 +469,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         IndexMemory {
             used_bytes: self.leaves.used() * leaf + self.inners.used() * inner,
             row_bytes: self.rows.used() * row,
-            lent_bytes: self.leaves.bytes() + self.inners.bytes() + self.rows.bytes(),
+            allocated_bytes: self.leaves.bytes() + self.inners.bytes() + self.rows.bytes(),
         }
     }
 

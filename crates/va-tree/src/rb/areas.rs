@@ -187,10 +187,10 @@ mod tests {
     struct Heap;
 
     impl Platform for Heap {
-        fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
             Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
         }
-        fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+        fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
     }
 
     fn pages(first: u64, end: u64) -> VaRange {

@@ -170,9 +170,9 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
     #[cold]
     fn pay_slow(&mut self, holes: u64) -> Result<(), AllocError> {
         let want = usize::try_from(holes).map_err(|_| AllocError::NoMeta { records: usize::MAX })?;
-        let lent = self.tree.slab.reserve(want, &self.platform);
+        let allocated = self.tree.slab.reserve(want, &self.platform);
         self.ledger.paid_holes = self.tree.slab.capacity() as u64;
-        lent.map_err(|records| AllocError::NoMeta { records })
+        allocated.map_err(|records| AllocError::NoMeta { records })
     }
 
     #[inline]
@@ -412,7 +412,7 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
         IndexMemory {
             used_bytes: self.tree.slab.used() * size_of::<Hole>(),
             row_bytes: 0,
-            lent_bytes: self.tree.slab.bytes(),
+            allocated_bytes: self.tree.slab.bytes(),
         }
     }
 

@@ -36,14 +36,14 @@ struct Heap {
     out: Cell<usize>,
 }
 impl Platform for Heap {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         if min * size_of::<T>() > self.limit.get() {
             return None;
         }
         self.out.set(self.out.get() + min * size_of::<T>());
         Some(Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
     }
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         self.out.set(self.out.get() - size_of_val(slab));
     }
 }
@@ -166,10 +166,10 @@ fn come_go_and_move<const FLAT: usize>() {
 fn a_slab_shorter_than_promised_is_not_used() {
     struct Short(Cell<usize>);
     impl Platform for Short {
-        fn lend_slab<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> {
+        fn alloc_meta<T: Record>(&self, _min: usize) -> Option<&'static mut [T]> {
             Some(Box::leak(vec![T::EMPTY; 1].into_boxed_slice()))
         }
-        fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
+        fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
             self.0.set(self.0.get() + slab.len());
         }
     }
@@ -184,11 +184,11 @@ fn a_platform_that_has_nothing_shorter_keeps_its_piece() {
     /// Gives three times what is asked for, and each further time more.
     struct Longer(Cell<usize>);
     impl Platform for Longer {
-        fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
             self.0.set(self.0.get() + 1);
             Some(Box::leak(vec![T::EMPTY; min * 3 * self.0.get()].into_boxed_slice()))
         }
-        fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+        fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
     }
     let mut slab = Slab::<Cellule, 1, 4096>::new();
     slab.reserve(8, &Longer(Cell::new(0))).unwrap();
@@ -206,11 +206,11 @@ fn a_slab_that_cannot_be_replaced_is_asked_for_once() {
     /// Has one slab, and counts the requests.
     struct Once(Cell<usize>);
     impl Platform for Once {
-        fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
             self.0.set(self.0.get() + 1);
             (self.0.get() == 1).then(|| Box::leak(vec![T::EMPTY; min].into_boxed_slice()))
         }
-        fn take_back_slab<T: Record>(&self, _slab: &'static mut [T]) {}
+        fn free_meta<T: Record>(&self, _slab: &'static mut [T]) {}
     }
     let platform = Once(Cell::new(0));
     let mut slab = Slab::<Cellule, 1, 4096>::new();

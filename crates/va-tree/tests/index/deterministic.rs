@@ -13,12 +13,12 @@ use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex};
 struct Generous(HeapPlatform);
 
 impl Platform for Generous {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        self.0.lend_slab(2 * min + 7)
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        self.0.alloc_meta(2 * min + 7)
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        self.0.take_back_slab(slab);
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+        self.0.free_meta(slab);
     }
 }
 

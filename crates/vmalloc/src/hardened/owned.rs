@@ -82,11 +82,11 @@ impl<O: Os> Owned<O> {
     fn make(host: Host<O>, most: usize, plan: Plan) -> Result<Self, CreateError> {
         let pages = |bytes: usize| (bytes / PAGE_BYTES) as u64;
         let [canary, draw] = keys(host.os(), plan.seed)?;
-        let place = host.lend_place().ok_or(CreateError::NoRecords)?;
-        let link = host.lend_place().ok_or(CreateError::NoRecords)?;
+        let place = host.alloc_place().ok_or(CreateError::NoRecords)?;
+        let link = host.alloc_place().ok_or(CreateError::NoRecords)?;
         let ring = match plan.quarantine_areas_max {
             0 => &mut [],
-            areas => host.lend_slab::<Held>(areas).ok_or(CreateError::NoRecords)?,
+            areas => host.alloc_meta::<Held>(areas).ok_or(CreateError::NoRecords)?,
         };
         write_empty!(Hard<O>, place);
         // SAFETY: written a moment ago, and nobody else knows it.
@@ -112,8 +112,8 @@ impl<O: Os> Owned<O> {
     }
 
     /// Takes a place in its own records, for as long as it lives.
-    pub(crate) fn lend_place<T>(&self) -> Option<NonNull<T>> {
-        self.host.lend_place()
+    pub(crate) fn alloc_place<T>(&self) -> Option<NonNull<T>> {
+        self.host.alloc_place()
     }
 }
 

@@ -3,7 +3,7 @@
 //! # Theory
 //! A ring of ranges. What comes in last stays longest; what makes the ring hold more bytes, or more areas, than it may pushes the
 //! oldest out. So the window in which a use after free is certain to fault is known: the last `bytes_max` bytes of addresses and
-//! the last `areas_max` areas, whichever is less. The ring is lent once: to enter cannot fail (SP3).
+//! the last `areas_max` areas, whichever is less. The ring is allocated once: to enter cannot fail (SP3).
 //!
 //! # Invariants
 //! - **HQ1 bounded** the ring holds at most as many bytes and areas as it may, and the bytes that it tells are those of its areas.

@@ -109,7 +109,9 @@ impl<P: Platform> Cold<P> {
         let (segment, _) = place_of(last);
         let Some(wanted) = self.segments.get_mut(..=segment) else { return false };
         for (log2, place) in wanted.iter_mut().enumerate().filter(|(_, place)| place.is_none()) {
-            let Some(slab) = self.platform.lend_slab::<Entry>((FIRST as usize) << log2) else { return false };
+            let Some(slab) = self.platform.alloc_meta::<Entry>((FIRST as usize) << log2) else {
+                return false;
+            };
             *place = Some(slab);
         }
         true

@@ -71,8 +71,8 @@ impl<O: Os> Owned<O> {
 
     /// Makes it where it stays, in the records: neither it nor a part of it is ever on a stack, which may have 16 KiB.
     fn make(host: Host<O>, most: usize, plan: Plan) -> Result<Self, CreateError> {
-        let place = host.lend_place::<Heap<O>>().ok_or(CreateError::NoRecords)?;
-        let link = host.lend_place().ok_or(CreateError::NoRecords)?;
+        let place = host.alloc_place::<Heap<O>>().ok_or(CreateError::NoRecords)?;
+        let link = host.alloc_place().ok_or(CreateError::NoRecords)?;
         write_empty!(Heap<O>, place);
         // SAFETY: written a moment ago, and nobody else knows it.
         let heap = unsafe { &mut *place.as_ptr() };
@@ -86,8 +86,8 @@ impl<O: Os> Owned<O> {
     }
 
     /// Takes a place in the heap's own records, for as long as the heap lives.
-    pub(crate) fn lend_place<T>(&self) -> Option<NonNull<T>> {
-        self.host.lend_place()
+    pub(crate) fn alloc_place<T>(&self) -> Option<NonNull<T>> {
+        self.host.alloc_place()
     }
 }
 
@@ -134,7 +134,7 @@ impl<O: Os> Heap<O> {
     /// Gives an empty heap that has an arena all the rest, where it is.
     fn init(&mut self, host: Host<O>, plan: Plan) -> Result<(), CreateError> {
         let count = host.os().cpus().clamp(1, MAGAZINES_MAX);
-        self.magazines = host.lend_zeroed(count).ok_or(CreateError::NoRecords)?;
+        self.magazines = host.alloc_zeroed(count).ok_or(CreateError::NoRecords)?;
         for (zone, block) in [(SMALL, SMALL_BLOCK_PAGES), (HUGE, HUGE_PAGES)] {
             let extent = self.arena.extent(zone);
             self.zones[zone].central.get_mut().init(host, extent, block)?;

@@ -12,7 +12,7 @@ fn run(page: u64, pages: u64) -> Run {
 }
 
 fn magazine() -> &'static Magazine {
-    &Host::open(Shim::default()).unwrap().lend_zeroed::<Magazine>(1).unwrap()[0]
+    &Host::open(Shim::default()).unwrap().alloc_zeroed::<Magazine>(1).unwrap()[0]
 }
 
 #[test]

@@ -78,14 +78,14 @@ impl<O: Os> Core<O> {
     }
 
     /// Memory for a value in the records of the space, which lives as long as they do.
-    pub(super) fn lend_place<T>(&self) -> Option<NonNull<T>> {
-        self.host.lend_place()
+    pub(super) fn alloc_place<T>(&self) -> Option<NonNull<T>> {
+        self.host.alloc_place()
     }
 
     fn build(host: Host<O>, hot: Hot) -> Result<NonNull<Self>, Error> {
         let chunks = Chunks { host, units: hot.units() as usize, newest: Cell::new(0) };
-        let place = host.lend_place::<Self>().ok_or(Error::NoRecords)?;
-        let link = host.lend_place::<Link>().ok_or(Error::NoRecords)?;
+        let place = host.alloc_place::<Self>().ok_or(Error::NoRecords)?;
+        let link = host.alloc_place::<Link>().ok_or(Error::NoRecords)?;
         let base = chunks.map()?;
         let unit = STRIDE as u32;
         let sizes = Sizes {
@@ -112,7 +112,7 @@ impl<O: Os> Core<O> {
                 return Err(error);
             }
         };
-        // SAFETY: lent for this.
+        // SAFETY: allocated for this.
         unsafe { place.write(Self { hot, host, base, locks: Locks::new(), index: Mutex::new(index) }) };
         fork::register(place, link);
         Ok(place)
@@ -130,7 +130,7 @@ impl<O: Os> Core<O> {
         let index = index.into_inner();
         index.backend().unmap_all();
         drop(index);
-        // SAFETY: all that was lent has come back or is never looked at again.
+        // SAFETY: all that was allocated has come back or is never looked at again.
         unsafe { host.close() };
     }
 
@@ -229,12 +229,12 @@ impl<O: Os> Hold for Core<O> {
 pub(super) struct Keeper<O: Os>(Host<O>);
 
 impl<O: Os> Platform for Keeper<O> {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        self.0.lend_slab(min)
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        self.0.alloc_meta(min)
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        self.0.take_back_slab(slab);
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+        self.0.free_meta(slab);
     }
 
     fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
@@ -255,12 +255,12 @@ impl<O: Os> Machine for Keeper<O> {
         1
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
-        self.0.lend_table()
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
+        self.0.alloc_table()
     }
 
-    fn take_back_table<T: Table>(&self, table: &'static T) {
-        self.0.take_back_table(table);
+    fn free_table<T: Table>(&self, table: &'static T) {
+        self.0.free_table(table);
     }
 
     fn flush(&self, ranges: &[VaRange]) -> Epoch {

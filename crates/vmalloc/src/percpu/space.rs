@@ -79,8 +79,8 @@ impl Space {
             return Ok(space);
         }
         let space = Self::new(Options::default())?;
-        let place = space.core().lend_place::<Self>().ok_or(Error::NoRecords)?;
-        // SAFETY: lent for a space; this one lives in its own records and is never dropped.
+        let place = space.core().alloc_place::<Self>().ok_or(Error::NoRecords)?;
+        // SAFETY: allocated for a space; this one lives in its own records and is never dropped.
         unsafe { place.write(space) };
         GLOBAL.store(place.as_ptr(), Ordering::Release);
         // SAFETY: written a moment ago, and never dropped.

@@ -7,7 +7,7 @@ use crate::os::{Linux, Os};
 use crate::records::Host;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Broken, Epoch, Machine, Platform, Record, Table as Lent, VaRange};
+use va_base::{Broken, Epoch, Machine, Platform, Record, Table as Allocated, VaRange};
 
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
@@ -26,12 +26,12 @@ impl<V: MapOs> Clone for Ground<V> {
 impl<V: MapOs> Copy for Ground<V> {}
 
 impl<V: MapOs> Platform for Ground<V> {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        self.host.lend_slab(min)
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        self.host.alloc_meta(min)
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        self.host.take_back_slab(slab);
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+        self.host.free_meta(slab);
     }
 
     fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
@@ -52,12 +52,12 @@ impl<V: MapOs> Machine for Ground<V> {
         self.cpus_possible()
     }
 
-    fn lend_table<T: Lent>(&self) -> Option<&'static T> {
-        self.host.lend_table()
+    fn alloc_table<T: Allocated>(&self) -> Option<&'static T> {
+        self.host.alloc_table()
     }
 
-    fn take_back_table<T: Lent>(&self, table: &'static T) {
-        self.host.take_back_table(table);
+    fn free_table<T: Allocated>(&self, table: &'static T) {
+        self.host.free_table(table);
     }
 
     fn flush(&self, ranges: &[VaRange]) -> Epoch {

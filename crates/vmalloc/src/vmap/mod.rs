@@ -150,12 +150,12 @@ impl<V: MapOs> Base<V> {
     fn new(os: V, most: usize) -> Result<Self, VmapError> {
         let refused = |(call, errno)| VmapError::Refused { call, errno };
         let host = Host::open(Sys::new()).map_err(|_| VmapError::NoRecords)?;
-        let place = host.lend_place::<Table<V>>();
+        let place = host.alloc_place::<Table<V>>();
         let limit = host.os().mappings_max() / 4;
         let table = Table::new(os, &LADDER, most, limit).map_err(refused);
         match (place, table) {
             (Some(place), Ok(table)) => {
-                // SAFETY: lent for a table, and nobody else is given it.
+                // SAFETY: allocated for a table, and nobody else is given it.
                 unsafe { place.write(table) };
                 // SAFETY: written a moment ago; it stays until the home is closed.
                 let table = unsafe { place.as_ref() };
@@ -402,8 +402,8 @@ impl Mappings {
     #[cold]
     fn make_global() -> Result<&'static Self, VmapError> {
         let made = Self::new(usize::MAX)?;
-        let place = made.0.base.0.host.lend_place::<Self>().ok_or(VmapError::NoRecords)?;
-        // SAFETY: lent for mappings; they live in their own records.
+        let place = made.0.base.0.host.alloc_place::<Self>().ok_or(VmapError::NoRecords)?;
+        // SAFETY: allocated for mappings; they live in their own records.
         unsafe { place.write(made) };
         let told = GLOBAL.compare_exchange(null_mut(), place.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
         if let Err(other) = told {

@@ -188,8 +188,8 @@ fn the_budget_of_mappings_is_a_typed_error_and_what_waits_for_a_flush_is_given_b
     // As if the process might have 400 mappings.
     let table = Table::new(shim.clone(), &LADDER, RANGE, 100).unwrap();
     let ground = core.base.0;
-    let place = ground.host.lend_place::<Table<Shim>>().unwrap();
-    // SAFETY: lent for a table.
+    let place = ground.host.alloc_place::<Table<Shim>>().unwrap();
+    // SAFETY: allocated for a table.
     unsafe { place.write(table) };
     // SAFETY: written a moment ago; the host outlives this test's use.
     let table = unsafe { place.as_ref() };

@@ -412,7 +412,7 @@ impl FreeIndex for ListIndex {
         IndexMemory {
             used_bytes: self.by_start.len() * area,
             row_bytes: 0,
-            lent_bytes: self.areas.capacity() * area,
+            allocated_bytes: self.areas.capacity() * area,
         }
     }
 

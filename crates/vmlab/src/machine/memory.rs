@@ -1,27 +1,27 @@
-//! Memory lent without a lifetime, and taken back.
+//! Memory allocated without a lifetime, and taken back.
 //!
-//! A benchmark makes hundreds of spaces, some with a hundred nodes: what each of them was lent must come back when it is
+//! A benchmark makes hundreds of spaces, some with a hundred nodes: what each of them was allocated must come back when it is
 //! dropped.
 
 use std::ptr::with_exposed_provenance_mut;
 use va_base::{Record, Table};
 
 /// A slab of unused records.
-pub(super) fn lend_slab<T: Record>(min: usize) -> &'static mut [T] {
+pub(super) fn alloc_meta<T: Record>(min: usize) -> &'static mut [T] {
     Box::leak(vec![T::EMPTY; min].into_boxed_slice())
 }
 
 /// Frees a slab.
 ///
 /// # Safety
-/// [`lend_slab`] made it, and nobody keeps a reference into it.
-pub(super) unsafe fn take_back_slab<T: Record>(slab: &'static mut [T]) {
+/// [`alloc_meta`] made it, and nobody keeps a reference into it.
+pub(super) unsafe fn free_meta<T: Record>(slab: &'static mut [T]) {
     // SAFETY: it was a box, whole, and this is the only reference to it, both by this function's contract.
     drop(unsafe { Box::from_raw(slab) });
 }
 
 /// An empty table.
-pub(super) fn lend_table<T: Table>() -> &'static T {
+pub(super) fn alloc_table<T: Table>() -> &'static T {
     let table = Box::into_raw(Box::new(T::empty()));
     let _address = table.expose_provenance();
     // SAFETY: it was a box a moment ago, and stays where it is until it is taken back, when nobody refers to it any more.
@@ -31,8 +31,8 @@ pub(super) fn lend_table<T: Table>() -> &'static T {
 /// Frees a table.
 ///
 /// # Safety
-/// [`lend_table`] made it, and nobody uses it any more.
-pub(super) unsafe fn take_back_table<T: Table>(table: &'static T) {
+/// [`alloc_table`] made it, and nobody uses it any more.
+pub(super) unsafe fn free_table<T: Table>(table: &'static T) {
     let table = with_exposed_provenance_mut::<T>((&raw const *table).addr());
     // SAFETY: it was a box whose provenance was exposed, and nobody uses it, both by this function's contract.
     drop(unsafe { Box::from_raw(table) });

@@ -5,7 +5,7 @@
 //! costs is not: who pays it is said by [`Work`]. The make of the locks is a parameter: the usual one, or
 //! [`WatchedLock`], which counts.
 //!
-//! A machine lends tables up to a limit, which a hostile trace meets before the process runs out of memory.
+//! A machine allocates tables up to a limit, which a hostile trace meets before the process runs out of memory.
 
 mod lock;
 mod lock_stat;
@@ -29,7 +29,7 @@ use va_base::{Broken, Drain, Epoch, LockClass, Machine, Platform, Record, Table,
 /// The usual lock.
 pub type PlainLock = parking_lot::RawMutex;
 
-/// Bytes of tables that one machine lends at most. A space of a kernel's trace takes a few MiB.
+/// Bytes of tables that one machine allocates at most. A space of a kernel's trace takes a few MiB.
 const TABLES_BYTES_MAX: u64 = 1 << 30;
 
 /// The thread that drains when too much is lazy.
@@ -97,13 +97,13 @@ impl<L> fmt::Debug for LabMachine<L> {
 }
 
 impl<L> Platform for LabMachine<L> {
-    fn lend_slab<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
-        Some(memory::lend_slab(min))
+    fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
+        Some(memory::alloc_meta(min))
     }
 
-    fn take_back_slab<T: Record>(&self, slab: &'static mut [T]) {
-        // SAFETY: what comes back is what `lend_slab` lent, and this is the only reference to it, both by the contract.
-        unsafe { memory::take_back_slab(slab) };
+    fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
+        // SAFETY: what comes back is what `alloc_meta` allocated, and this is the only reference to it, both by the contract.
+        unsafe { memory::free_meta(slab) };
     }
 
     fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
@@ -127,16 +127,16 @@ impl<L: Watch> Machine for LabMachine<L> {
         self.0.cpus
     }
 
-    fn lend_table<T: Table>(&self) -> Option<&'static T> {
+    fn alloc_table<T: Table>(&self) -> Option<&'static T> {
         let bytes = size_of::<T>() as u64;
         let before = self.0.tables_bytes.fetch_add(bytes, Ordering::Relaxed);
-        (before + bytes <= TABLES_BYTES_MAX).then(memory::lend_table)
+        (before + bytes <= TABLES_BYTES_MAX).then(memory::alloc_table)
     }
 
-    fn take_back_table<T: Table>(&self, table: &'static T) {
+    fn free_table<T: Table>(&self, table: &'static T) {
         self.0.tables_bytes.fetch_sub(size_of::<T>() as u64, Ordering::Relaxed);
-        // SAFETY: what comes back is what `lend_table` lent, and the space keeps no reference, both by the contract.
-        unsafe { memory::take_back_table(table) };
+        // SAFETY: what comes back is what `alloc_table` allocated, and the space keeps no reference, both by the contract.
+        unsafe { memory::free_table(table) };
     }
 
     #[inline]

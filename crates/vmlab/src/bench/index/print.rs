@@ -50,7 +50,7 @@ fn memory(cells: &[Cell]) -> Captioned {
         "holes",
         "bytes a hole",
         "rows, bytes a hole",
-        "lent, bytes a hole",
+        "allocated, bytes a hole",
     ]);
     let shown = ["rand-", "aligns-", "rows-"];
     for cell in cells.iter().filter(|cell| shown.iter().any(|prefix| cell.workload.starts_with(prefix))) {
@@ -62,7 +62,7 @@ fn memory(cells: &[Cell]) -> Captioned {
             holes.to_string(),
             per_hole(memory.used_bytes),
             per_hole(memory.row_bytes),
-            per_hole(memory.lent_bytes),
+            per_hole(memory.allocated_bytes),
         ]);
     }
     right(&mut table, 2);
@@ -77,10 +77,10 @@ pub(super) fn csv_name() -> String {
 /// CSV, tables and SVG.
 pub(super) fn files(cells: &[Cell], dir: &Path, header: &str) -> Result<()> {
     let mut csv = comments(header);
-    csv.push_str("workload,contender,ns_min,ns_median,ns_mean,raw_min,harness_min,rounds,holes,used_bytes,row_bytes,lent_bytes\n");
+    csv.push_str("workload,contender,ns_min,ns_median,ns_mean,raw_min,harness_min,rounds,holes,used_bytes,row_bytes,allocated_bytes\n");
     for cell in cells {
         let memory = cell.memory.map_or(",,,".to_string(), |(memory, holes)| {
-            format!("{holes},{},{},{}", memory.used_bytes, memory.row_bytes, memory.lent_bytes)
+            format!("{holes},{},{},{}", memory.used_bytes, memory.row_bytes, memory.allocated_bytes)
         });
         let Cell { workload, contender, min, median, mean, raw_min, harness, rounds, .. } = cell;
         let _ = writeln!(
