@@ -40,7 +40,7 @@ fn allocate(size: usize, align: usize, fill: Fill) -> *mut c_void {
 /// The allocator and an address that is in its arena, or what is wrong.
 fn owner(at: NonNull<u8>) -> Result<&'static Vmalloc, FreeError> {
     let nobody = FreeError::NotOurs { address: at.addr().get() };
-    Vmalloc::global_if_made().filter(|memory| memory.contains(at.as_ptr())).ok_or(nobody)
+    Vmalloc::try_global().filter(|memory| memory.contains(at.as_ptr())).ok_or(nobody)
 }
 
 /// # Safety
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn kvfree(memory: *const c_void) {
 /// Tells whether an address is in the arena, whatever is there. O(1), takes no lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn is_vmalloc_addr(address: *const c_void) -> bool {
-    Vmalloc::global_if_made().is_some_and(|memory| memory.contains(address.cast()))
+    Vmalloc::try_global().is_some_and(|memory| memory.contains(address.cast()))
 }
 
 /// Bytes of the area at `area` that can be used: its whole pages. 0 for NULL. O(1), takes no lock.
@@ -256,7 +256,7 @@ pub extern "C" fn vmalloc_usable_size(area: *const c_void) -> usize {
 #[unsafe(no_mangle)]
 pub extern "C" fn vmalloc_trim() -> usize {
     let _keep = KeepErrno::new();
-    Vmalloc::global_if_made().map_or(0, Vmalloc::trim)
+    Vmalloc::try_global().map_or(0, Vmalloc::trim)
 }
 
 /// Counts of the memory, in bytes unless a field says otherwise. Each number was true at a moment of its own.
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn vmalloc_stats(counts: *mut vmalloc_counts, size: usize)
         return -1;
     }
     let keep = KeepErrno::new();
-    let stats = Vmalloc::global_if_made().map(Vmalloc::stats).unwrap_or_default();
+    let stats = Vmalloc::try_global().map(Vmalloc::stats).unwrap_or_default();
     drop(keep);
     let now = vmalloc_counts {
         arena_bytes: stats.arena_bytes as u64,
@@ -332,11 +332,11 @@ pub unsafe extern "C" fn vmalloc_stats(counts: *mut vmalloc_counts, size: usize)
 pub unsafe extern "C" fn vmallocinfo(text: *mut c_char, size: usize) -> usize {
     let _keep = KeepErrno::new();
     let mut out = Text { to: text.cast(), left: size.saturating_sub(1), bytes: 0 };
-    if let Some(memory) = Vmalloc::global_if_made() {
+    if let Some(memory) = Vmalloc::try_global() {
         // `Text` refuses nothing.
         let _written = write!(out, "{}", memory.vmallocinfo());
     }
-    if let Some(mappings) = Mappings::global_if_made() {
+    if let Some(mappings) = Mappings::try_global() {
         let _written = write!(out, "{}", mappings.vmallocinfo());
     }
     if size > 0 {

@@ -72,7 +72,7 @@ pub unsafe extern "C" fn vm_free_frames(frames: *mut vm_frames) {
     }
     let _keep = KeepErrno::new();
     let nobody = Err(VmapError::BadFrame { frame: first as usize, frames: 0 });
-    let gone = Mappings::global_if_made().map_or(nobody, |mappings| {
+    let gone = Mappings::try_global().map_or(nobody, |mappings| {
         // SAFETY: this function's contract.
         unsafe { mappings.free_frames(first..first.saturating_add(count)) }
     });
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn vunmap(mapping: *const c_void) {
     let Some(at) = NonNull::new(mapping.cast::<u8>().cast_mut()) else { return };
     let _keep = KeepErrno::new();
     let nobody = Err(VmapError::NotMapped { address: at.addr().get() });
-    let gone = Mappings::global_if_made().map_or(nobody, |mappings| {
+    let gone = Mappings::try_global().map_or(nobody, |mappings| {
         // SAFETY: this function's contract.
         unsafe { mappings.vunmap_at(at) }
     });
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn vm_unmap_ram(mapping: *const c_void, count: usize) {
     let Some(at) = NonNull::new(mapping.cast::<u8>().cast_mut()) else { return };
     let _keep = KeepErrno::new();
     let nobody = Err(VmapError::NotMapped { address: at.addr().get() });
-    let gone = Mappings::global_if_made().map_or(nobody, |mappings| {
+    let gone = Mappings::try_global().map_or(nobody, |mappings| {
         // SAFETY: this function's contract.
         unsafe { mappings.vm_unmap_ram_at(at, count) }
     });

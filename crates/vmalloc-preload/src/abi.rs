@@ -382,7 +382,7 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     let _keep = KeepErrno::new();
-    let here = large::if_made().is_some_and(|memory| memory.trim() > 0);
+    let here = large::get().is_some_and(|memory| memory.trim() > 0);
     // SAFETY: gives back what nobody has.
     let there = Next::get().is_some_and(|next| unsafe { next.malloc_trim(pad) } != 0);
     c_int::from(here || there)

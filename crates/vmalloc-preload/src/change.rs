@@ -40,7 +40,7 @@ const NUMBERS: [c_long; 6] = [
 ];
 
 fn note(at: *const c_void, bytes: usize) {
-    if let Some(memory) = large::if_made() {
+    if let Some(memory) = large::get() {
         // To wait for a lock of the hardened profile may set it, and the call after this may succeed.
         let _keep = KeepErrno::new();
         memory.renew_at_free(at.cast(), bytes);

@@ -47,7 +47,7 @@ extern "C" fn tell(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     if let Some(info) = fault {
         // SAFETY: a fault has an address.
         let address = unsafe { info.si_addr() };
-        if let Some(what) = large::if_made().and_then(|memory| memory.explain_fault(address.cast())) {
+        if let Some(what) = large::get().and_then(|memory| memory.explain_fault(address.cast())) {
             say(format_args!("hardened: {what}"));
         }
     }

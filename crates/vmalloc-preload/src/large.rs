@@ -130,7 +130,7 @@ extern "C" fn begin_anew() {
 
 /// The same for what only the allocator counts. Called behind its own handlers, when no lock is held any more.
 extern "C" fn begin_anew_behind() {
-    let purged = if_made().map_or(0, |memory| memory.stats().purged_bytes);
+    let purged = get().map_or(0, |memory| memory.stats().purged_bytes);
     PURGED_BEFORE.store(purged, Ordering::Relaxed);
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn counted(event: Event) -> u64 {
 
 /// The allocator, if it was made.
 #[inline(always)]
-pub(crate) fn if_made() -> Option<&'static Vmalloc> {
+pub(crate) fn get() -> Option<&'static Vmalloc> {
     // Acquire pairs with the release of `make`.
     let made = MADE.load(Ordering::Acquire);
     // SAFETY: null, or an allocator that is never dropped.
@@ -180,7 +180,7 @@ pub(crate) fn if_made() -> Option<&'static Vmalloc> {
 /// The allocator; made by the first who asks. Nobody waits for it: meanwhile, and if it cannot be made, there is none.
 #[inline(always)]
 pub(crate) fn allocator() -> Option<&'static Vmalloc> {
-    if_made().or_else(make)
+    get().or_else(make)
 }
 
 #[cold]
@@ -189,7 +189,7 @@ fn make() -> Option<&'static Vmalloc> {
     if !BEGUN.load(Ordering::Relaxed) || TRIED.load(Ordering::Relaxed) || TRIED.swap(true, Ordering::Relaxed)
     {
         // Another thread may be through with it by now.
-        return if_made();
+        return get();
     }
     // Without them a child tells its parent's counts, too.
     begin_in_children(begin_anew);
@@ -214,7 +214,7 @@ fn make() -> Option<&'static Vmalloc> {
     begin_in_children(begin_anew_behind);
     // SAFETY: written above.
     HOT.set_arena(&unsafe { &*place }.addresses());
-    // Release pairs with the acquire of `if_made`.
+    // Release pairs with the acquire of `get`.
     MADE.store(place, Ordering::Release);
     if !vmalloc::is_plain() && [Limit::Addresses, Limit::Data].iter().any(|limit| limit.is_above(0)) {
         HOT.retry_small();
@@ -223,7 +223,7 @@ fn make() -> Option<&'static Vmalloc> {
     if hardened {
         crate::fault::handle();
     }
-    if_made()
+    get()
 }
 
 /// Lets the allocator be made from now on.
@@ -279,7 +279,7 @@ impl Limit {
 
     /// Leaves to others what it counts and nobody uses; `true` if that is more than before.
     fn give_back(self) -> bool {
-        let Some(memory) = if_made() else { return false };
+        let Some(memory) = get() else { return false };
         match self {
             Self::Addresses => memory.give_back_addresses(),
             Self::Data => memory.shut() > 0,
@@ -337,5 +337,5 @@ fn teach_next() {
 /// The allocator, if an address is in its arena.
 #[inline(always)]
 pub(crate) fn owner(at: *const u8) -> Option<&'static Vmalloc> {
-    if_made().filter(|memory| memory.contains(at))
+    get().filter(|memory| memory.contains(at))
 }

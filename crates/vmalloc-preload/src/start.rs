@@ -112,7 +112,7 @@ extern "C" fn end() {
         }
         return;
     }
-    let stats = large::if_made().map(vmalloc::Vmalloc::stats).unwrap_or_default();
+    let stats = large::get().map(vmalloc::Vmalloc::stats).unwrap_or_default();
     let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: writes a `rusage`.
     let _zeros_if_refused = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };

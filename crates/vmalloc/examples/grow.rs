@@ -6,7 +6,7 @@
 //! touched once: what cannot be less. **zeros** is a pair of `alloc_zeroed` and a free, beside a `memset` of as many resident bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use vmalloc::{Kv, Options, Vmalloc};
+use vmalloc::{LargeAlloc, Options, Vmalloc};
 
 const FIRST: usize = 64 << 10;
 const LAST: usize = 256 << 20;
@@ -94,7 +94,7 @@ fn least(one: (f64, i64), other: (f64, i64)) -> (f64, i64) {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rounds = std::env::args().nth(1).map_or(Ok(5), |text| text.parse())?;
-    static OURS: Kv<System> = Kv::new(System);
+    static OURS: LargeAlloc<System> = LargeAlloc::new(System);
     let memory = Vmalloc::global()?;
     println!(
         "{:>8} {:>9} {:>7} {:>9} {:>7} {:>9} {:>7} {:>7}",

@@ -25,7 +25,7 @@
 //! |---|---|
 //! | an allocator as a value, or that of the process | [`Vmalloc`], [`Vmalloc::global`], [`Options`] |
 //! | bytes that free themselves | [`Buffer`] |
-//! | every large allocation of a program | [`Kv`] as `#[global_allocator]` |
+//! | every large allocation of a program | [`LargeAlloc`] as `#[global_allocator]` |
 //! | collections of `allocator-api2` | `&Vmalloc`, feature `allocator-api2` |
 //! | chosen page frames in one range, a frame as often as one likes | [`Mappings`], [`Frames`], [`Mapping`] |
 //! | bytes that may be gone, without a fault | [`Vmalloc::vread`], [`Mappings::vread`] |
@@ -39,7 +39,7 @@
 //! - **Sizes.** What was requested ([`Vmalloc::requested_bytes`]), what can be used ([`Vmalloc::usable_bytes`], whole
 //!   pages) and what is occupied are kept apart. Any power of two is an alignment.
 //! - **Errors** are typed, tell their numbers and change nothing. Freeing twice, or what is no area, is found in O(1) and is
-//!   such an error ([`Kv`] and the collections, which cannot tell, abort with a message).
+//!   such an error ([`LargeAlloc`] and the collections, which cannot tell, abort with a message).
 //! - **Memory kept** after it was freed is bounded by [`Options::kept_bytes_max`], what magazines of CPUs
 //!   keep among it. Parts of a huge page that others use stay. It goes back by demand (the longest unused
 //!   first), after about [`Options::decay`] in which nobody needed it, where the system is short of memory,
@@ -72,7 +72,7 @@
 //!   a signal may fork in the midst of a call of its thread, and the list of libc's streams is held
 //!   with our locks. While a fork is prepared all locks are held. A handler of `pthread_atfork`
 //!   that was registered before the first allocator was made is called after ours. It must neither
-//!   allocate from one nor free to it: it would wait for its own thread. With [`Kv`] that is memory
+//!   allocate from one nor free to it: it would wait for its own thread. With [`LargeAlloc`] that is memory
 //!   of [`LARGE_BYTES`] or more. Handlers registered later may.
 //! - **Signals**: a handler may call [`Vmalloc::contains`], [`Vmalloc::usable_bytes`] and [`Vmalloc::requested_bytes`], which
 //!   take no lock, and must not allocate or free.
@@ -105,7 +105,7 @@ mod error;
 mod fork;
 mod hardened;
 mod heap;
-mod kv;
+mod large_alloc;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom;
@@ -129,7 +129,7 @@ pub use error::{AllocError, CreateError, FreeError, ResizeError};
 pub use fork::is_guest;
 pub use fork::prepare_for_forks;
 pub use heap::Stats;
-pub use kv::{Kv, LARGE_BYTES};
+pub use large_alloc::{LARGE_BYTES, LargeAlloc};
 pub use os::{Answer, Call, Errno, Machine, is_plain, machine, plain_calls_only};
 pub use owner_lock::OwnerLock;
 pub use vmalloc::{Hardened, HugePages, Options, Profile, Vmalloc, Walls};

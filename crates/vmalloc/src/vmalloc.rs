@@ -216,19 +216,19 @@ impl Vmalloc {
     /// As [`new`](Self::new); the next call tries again.
     #[inline(always)]
     pub fn global() -> Result<&'static Self, CreateError> {
-        match Self::global_if_made() {
+        match Self::try_global() {
             Some(global) => Ok(global),
             None => make_global(Options::default()),
         }
     }
 
     /// The allocator of the process, made with `options` unless it was made before. The first caller decides, so call
-    /// it at the start of `main`. With [`Kv`](crate::Kv) as global allocator, an earlier allocation may be the first.
+    /// it at the start of `main`. With [`LargeAlloc`](crate::LargeAlloc) as global allocator, an earlier allocation may be the first.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn global_with(options: Options) -> Result<&'static Self, CreateError> {
-        match Self::global_if_made() {
+        match Self::try_global() {
             Some(global) => Ok(global),
             None => make_global(options),
         }
@@ -236,7 +236,7 @@ impl Vmalloc {
 
     /// The allocator of the process, if somebody asked for it before.
     #[inline(always)]
-    pub fn global_if_made() -> Option<&'static Self> {
+    pub fn try_global() -> Option<&'static Self> {
         // Acquire pairs with the release of `make_global`.
         let global = GLOBAL.load(Ordering::Acquire);
         // SAFETY: null, or an allocator that is never dropped.
@@ -578,7 +578,7 @@ fn make_global(options: Options) -> Result<&'static Vmalloc, CreateError> {
     // Before the lock: whoever forks while this thread registers must not leave it locked in the child.
     fork::prepare_for_forks();
     let _alone = fork::MAKING.lock();
-    if let Some(global) = Vmalloc::global_if_made() {
+    if let Some(global) = Vmalloc::try_global() {
         return Ok(global);
     }
     let global = Vmalloc::new(options)?;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use vmalloc::percpu::{
     Local, PerCpu, PerCpuBox, PerCpuCounter, PerCpuList, PerCpuRef, Space, Static, View, Word,
 };
-use vmalloc::{Buffer, Frame, Frames, Kv, Mapping, Mappings, Vmalloc};
+use vmalloc::{Buffer, Frame, Frames, LargeAlloc, Mapping, Mappings, Vmalloc};
 
 fn both<T: Send + Sync>() {}
 
@@ -27,7 +27,7 @@ macro_rules! lacks {
 #[test]
 fn types_go_to_other_threads_as_far_as_what_they_hold_does() {
     both::<Vmalloc>();
-    both::<Kv<std::alloc::System>>();
+    both::<LargeAlloc<std::alloc::System>>();
     both::<Buffer<'_>>();
     both::<Mappings>();
     both::<Frames<'_>>();

@@ -103,7 +103,7 @@ fn the_default_allocator_can_be_made_in_a_child_and_by_many_threads_at_once() {
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        made.iter().all(|&one| one == made[0]) && Vmalloc::global_if_made().is_some()
+        made.iter().all(|&one| one == made[0]) && Vmalloc::try_global().is_some()
     };
     assert_eq!(in_child(|| Vmalloc::global().is_ok_and(|memory| work(memory, 10, 3))), 0);
     assert!(make());

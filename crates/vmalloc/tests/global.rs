@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use vmalloc::{Kv, LARGE_BYTES, Options, Vmalloc};
+use vmalloc::{LARGE_BYTES, LargeAlloc, Options, Vmalloc};
 
 thread_local! {
     /// This thread must not come to the system's allocator now.
@@ -37,10 +37,10 @@ unsafe impl GlobalAlloc for Watched {
 }
 
 #[global_allocator]
-static ALLOCATOR: Kv<Watched> = Kv::new(Watched);
+static ALLOCATOR: LargeAlloc<Watched> = LargeAlloc::new(Watched);
 
 fn is_ours<T>(at: *const T) -> bool {
-    Vmalloc::global_if_made().is_some_and(|memory| memory.contains(at.cast()))
+    Vmalloc::try_global().is_some_and(|memory| memory.contains(at.cast()))
 }
 
 #[test]

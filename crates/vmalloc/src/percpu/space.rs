@@ -69,13 +69,13 @@ impl Space {
     /// # Errors
     /// As [`new`](Self::new); the next who asks tries again.
     pub fn global() -> Result<&'static Self, Error> {
-        if let Some(space) = Self::global_if_made() {
+        if let Some(space) = Self::try_global() {
             return Ok(space);
         }
         // Before the lock: whoever forks while this thread registers must not leave it locked in the child.
         prepare_for_forks();
         let _making = MAKING.lock();
-        if let Some(space) = Self::global_if_made() {
+        if let Some(space) = Self::try_global() {
             return Ok(space);
         }
         let space = Self::new(Options::default())?;
@@ -88,7 +88,7 @@ impl Space {
     }
 
     #[inline(always)]
-    fn global_if_made() -> Option<&'static Self> {
+    fn try_global() -> Option<&'static Self> {
         // Acquire pairs with the release of the thread that made it.
         let global = GLOBAL.load(Ordering::Acquire);
         // SAFETY: null, or a space that is never dropped.

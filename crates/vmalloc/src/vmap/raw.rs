@@ -23,7 +23,7 @@ impl Frames<'_> {
 
 impl Mappings {
     /// Those of the process, if somebody has asked for them.
-    pub fn global_if_made() -> Option<&'static Self> {
+    pub fn try_global() -> Option<&'static Self> {
         // Acquire pairs with the release of whoever made it.
         let global = super::GLOBAL.load(Ordering::Acquire);
         // SAFETY: null, or mappings that are never dropped.

@@ -46,7 +46,7 @@ pub(crate) fn main(text: &str) -> Result<()> {
     }
     let said = match task.how {
         How::Malloc => work(&Malloc, &task),
-        How::Kv => work(&Kvs, &task),
+        How::LargeAlloc => work(&Kvs, &task),
         How::Mmap => work(&Mmap, &task),
         How::Vmalloc { kept_bytes_max, ways } => {
             let mut options = Options::default();

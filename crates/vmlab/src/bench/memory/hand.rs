@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
-use vmalloc::{Kv, Vmalloc};
+use vmalloc::{LargeAlloc, Vmalloc};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -229,7 +229,7 @@ impl Held<Vmalloc> {
 /// Standard as a global allocator.
 pub(super) struct Kvs;
 
-static KV: Kv<System> = Kv::new(System);
+static KV: LargeAlloc<System> = LargeAlloc::new(System);
 
 impl Kvs {
     /// Returns the requested layout, which the free needs again. It was a layout when it was allocated.

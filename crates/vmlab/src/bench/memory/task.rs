@@ -11,8 +11,8 @@ const MIB: usize = 1 << 20;
 pub(super) enum How {
     /// An allocator of ours, which may keep that many bytes; `None` as many as by default.
     Vmalloc { kept_bytes_max: Option<usize>, ways: Ways },
-    /// Standard behind `Kv<System>`, by default.
-    Kv,
+    /// Standard behind `LargeAlloc<System>`, by default.
+    LargeAlloc,
     /// `malloc` and its kin: the C library's, or those of a library loaded before it.
     Malloc,
     /// A mapping each.

@@ -277,8 +277,11 @@ fn plain(family: &'static str, how: How) -> Contender {
 fn ours(quick: bool) -> Vec<Contender> {
     let default = vmalloc::Options::default().kept_bytes_max;
     let of = |kept_bytes_max, ways| How::Vmalloc { kept_bytes_max, ways };
-    let mut all =
-        vec![plain(OURS, of(None, Ways::Default)), plain(KV, How::Kv), plain(GUARDS, of(None, Ways::Guards))];
+    let mut all = vec![
+        plain(OURS, of(None, Ways::Default)),
+        plain(KV, How::LargeAlloc),
+        plain(GUARDS, of(None, Ways::Guards)),
+    ];
     let mut point = |name: String, how| {
         all.push(Contender { name, is_default: false, ..plain(OURS, how) });
     };

@@ -28,29 +28,29 @@ static HOPELESS: AtomicBool = AtomicBool::new(false);
 ///
 /// ```
 /// use std::alloc::System;
-/// use vmalloc::Kv;
+/// use vmalloc::LargeAlloc;
 ///
 /// #[global_allocator]
-/// static ALLOCATOR: Kv<System> = Kv::new(System);
+/// static ALLOCATOR: LargeAlloc<System> = LargeAlloc::new(System);
 ///
 /// let large = vec![1u8; 1 << 20];
-/// let memory = vmalloc::Vmalloc::global_if_made().unwrap();
+/// let memory = vmalloc::Vmalloc::try_global().unwrap();
 /// assert!(memory.contains(large.as_ptr()));
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Kv<A> {
+pub struct LargeAlloc<A> {
     small: A,
     large_bytes: usize,
 }
 
-impl<A> Kv<A> {
+impl<A> LargeAlloc<A> {
     /// Large is what has [`LARGE_BYTES`] or more.
     pub const fn new(small: A) -> Self {
-        Self::with_boundary(small, LARGE_BYTES)
+        Self::with_threshold(small, LARGE_BYTES)
     }
 
     /// Large is what has `large_bytes` or more; whole pages are used for it, whatever that is.
-    pub const fn with_boundary(small: A, large_bytes: usize) -> Self {
+    pub const fn with_threshold(small: A, large_bytes: usize) -> Self {
         Self { small, large_bytes }
     }
 
@@ -63,7 +63,7 @@ impl<A> Kv<A> {
 
 #[inline(always)]
 fn large() -> Option<&'static Vmalloc> {
-    Vmalloc::global_if_made().or_else(make)
+    Vmalloc::try_global().or_else(make)
 }
 
 #[cold]
@@ -79,7 +79,7 @@ fn make() -> Option<&'static Vmalloc> {
 /// The allocator of the process, if the address is its.
 #[inline(always)]
 fn owner(at: *mut u8) -> Option<(&'static Vmalloc, NonNull<u8>)> {
-    let memory = Vmalloc::global_if_made().filter(|memory| memory.contains(at))?;
+    let memory = Vmalloc::try_global().filter(|memory| memory.contains(at))?;
     Some((memory, NonNull::new(at)?))
 }
 
@@ -90,7 +90,7 @@ fn bad_free(error: &FreeError) -> ! {
 
 // SAFETY: memory comes from `A` or from an area of its own, and goes back to where its address says that it came from. Nothing
 // here unwinds.
-unsafe impl<A: GlobalAlloc> GlobalAlloc for Kv<A> {
+unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeAlloc<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if self.is_large(layout.size())
