@@ -119,35 +119,39 @@ impl core::error::Error for FreeError {}
 ///
 /// [`Platform::bug`]: crate::Platform::bug
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Broken {
+pub struct InvariantViolation {
     /// Id of the rule, as in the module that states it, for example `"FT3"`.
     pub rule: &'static str,
     /// Address of the fault, or the nearest one.
     pub at: Va,
     /// Value that the rule demands.
-    pub want: u64,
+    pub expected: u64,
     /// Value that was found.
-    pub got: u64,
+    pub actual: u64,
 }
 
-impl Broken {
+impl InvariantViolation {
     /// Returns `Ok` if `holds`, else the broken rule.
     ///
     /// # Errors
     /// The broken rule, unless `holds`.
     #[inline]
-    pub fn unless(holds: bool, rule: &'static str, at: Va, want: u64, got: u64) -> Result<(), Self> {
-        if holds { Ok(()) } else { Err(Self { rule, at, want, got }) }
+    pub fn check(holds: bool, rule: &'static str, at: Va, expected: u64, actual: u64) -> Result<(), Self> {
+        if holds { Ok(()) } else { Err(Self { rule, at, expected, actual }) }
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for InvariantViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "invariant {} broken at {}: want {:#x}, got {:#x}", self.rule, self.at, self.want, self.got)
+        write!(
+            f,
+            "invariant {} broken at {}: expected {:#x}, actual {:#x}",
+            self.rule, self.at, self.expected, self.actual
+        )
     }
 }
 
-impl core::error::Error for Broken {}
+impl core::error::Error for InvariantViolation {}
 
 #[cfg(test)]
 mod tests {
@@ -169,7 +173,7 @@ mod tests {
         );
         let error = FreeError::AlreadyFree { range: window, hole: window };
         assert_eq!(error.to_string(), "range [0x1000, 0x9000) overlaps the free range [0x1000, 0x9000)");
-        let broken = Broken { rule: "FT3", at: Va::new(0x7000), want: 2, got: 1 };
-        assert_eq!(broken.to_string(), "invariant FT3 broken at 0x7000: want 0x2, got 0x1");
+        let broken = InvariantViolation { rule: "FT3", at: Va::new(0x7000), expected: 2, actual: 1 };
+        assert_eq!(broken.to_string(), "invariant FT3 broken at 0x7000: expected 0x2, actual 0x1");
     }
 }

@@ -11,7 +11,9 @@
 //! # Cost
 //! A comparison in each method of the machine that does something; none if the method is empty.
 
-use crate::{Broken, Drain, Epoch, LockClass, Machine, NoSlabs, Platform, Record, Table, VaRange};
+use crate::{
+    Drain, Epoch, InvariantViolation, LockClass, Machine, NoSlabs, Platform, Record, Table, VaRange,
+};
 use core::fmt;
 
 /// A platform or a machine, or none yet.
@@ -44,7 +46,7 @@ impl<P> Late<P> {
 
 impl<P: Platform> Late<P> {
     /// Does as [`Platform::bug`].
-    pub fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+    pub fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
         match self.get() {
             Some(platform) => platform.bug(what, broken),
             None => NoSlabs.bug(what, broken),
@@ -65,7 +67,7 @@ impl<P: Platform> Platform for Late<P> {
         }
     }
 
-    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
         self.bug(what, broken)
     }
 }

@@ -30,7 +30,7 @@ mod request;
 pub mod sync;
 mod units;
 
-pub use error::{AllocError, Broken, FreeError};
+pub use error::{AllocError, FreeError, InvariantViolation};
 pub use late::Late;
 pub use machine::{Drain, Epoch, LockClass, Machine, Table};
 pub use paged::{NO_ID, Next, PIECE_BYTES, PagedArray, Supply, alloc_exact};

@@ -12,7 +12,7 @@
 //! The index itself holds no lock. The code that wraps it in a lock decides whether `alloc_meta` may sleep. `alloc_meta`
 //! must not call back into the same index.
 
-use crate::Broken;
+use crate::InvariantViolation;
 use core::fmt;
 
 /// A record of metadata memory: data with an empty value, and nothing to drop.
@@ -63,7 +63,7 @@ pub trait Platform {
     /// Stops the machine, or at least the calling thread, since an invariant of the core does not hold.
     ///
     /// `broken` is `Some` if a check found the fault, and `None` if a working path met an impossible state.
-    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
         match broken {
             Some(broken) => panic!("{what}: {broken}"),
             None => panic!("{what}"),
@@ -111,7 +111,7 @@ impl<P: Platform + ?Sized> Platform for &P {
         (**self).free_meta(slab);
     }
 
-    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
         (**self).bug(what, broken)
     }
 }

@@ -39,7 +39,8 @@ use crate::machine::Protection;
 use crate::request::{DirectMap, Guard, Leaves};
 use core::fmt;
 use va_base::{
-    Align, Broken, Next, PAGE_SIZE, PIECE_BYTES, PagedArray, Platform, Record, Supply, Va, VaRange,
+    Align, InvariantViolation, Next, PAGE_SIZE, PIECE_BYTES, PagedArray, Platform, Record, Supply, Va,
+    VaRange,
 };
 
 /// The kind of an area, and so the call that frees it.
@@ -517,7 +518,7 @@ impl Records {
     }
 
     /// Checks RD1, RD2 and RD3 with a full walk.
-    pub(crate) fn validate(&self) -> Result<(), Broken> {
+    pub(crate) fn validate(&self) -> Result<(), InvariantViolation> {
         self.slots.validate()?;
         self.heads.validate()?;
         let (mut chained, mut marked) = (0, 0);
@@ -527,28 +528,30 @@ impl Records {
                 let at = Va::from_page(self.page_of(number));
                 let (found, want) = (self.bucket(self.page_of(number)), bucket);
                 let within = number < self.live && chained < self.live;
-                Broken::unless(found == want && within, "RD1", at, want.into(), found.into())?;
+                InvariantViolation::check(found == want && within, "RD1", at, want.into(), found.into())?;
                 chained += 1;
                 marked += self.slots.get(number).map_or(0, |slot| u64::from(slot.deferred));
                 number = self.next(number);
             }
         }
-        Broken::unless(chained == self.live, "RD1", Va::ZERO, self.live.into(), chained.into())?;
+        InvariantViolation::check(chained == self.live, "RD1", Va::ZERO, self.live.into(), chained.into())?;
         let need = self.live as usize + self.reserved as usize;
         let room = self.slots.len().min(self.heads.len());
-        Broken::unless(need <= room, "RD2", Va::ZERO, room as u64, need as u64)?;
+        InvariantViolation::check(need <= room, "RD2", Va::ZERO, room as u64, need as u64)?;
         let buckets = self.buckets as usize;
         let enough = self.live <= self.buckets && buckets <= self.heads.len();
-        Broken::unless(enough, "RD2", Va::ZERO, self.live.into(), buckets as u64)?;
+        InvariantViolation::check(enough, "RD2", Va::ZERO, self.live.into(), buckets as u64)?;
         let (mut listed, mut page) = (0, self.deferred);
         while let Some(at) = page.filter(|_| listed <= marked) {
             let slot = self.find(at).and_then(|number| self.slots.get(number)).filter(|slot| slot.deferred);
-            let Some(slot) = slot else { return Broken::unless(false, "RD3", Va::from_page(at), 1, 0) };
+            let Some(slot) = slot else {
+                return InvariantViolation::check(false, "RD3", Va::from_page(at), 1, 0);
+            };
             listed += 1;
             page = (slot.next_deferred != NO_PAGE).then_some(slot.next_deferred);
         }
         let counted = listed == marked && listed == self.deferred_count;
-        Broken::unless(counted, "RD3", Va::ZERO, marked, listed)
+        InvariantViolation::check(counted, "RD3", Va::ZERO, marked, listed)
     }
 }
 

@@ -11,7 +11,7 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use va_base::{Broken, Drain, Epoch, LockClass, Machine, Platform, Record, Table, VaRange};
+use va_base::{Drain, Epoch, InvariantViolation, LockClass, Machine, Platform, Record, Table, VaRange};
 
 /// The thread that drains when too much is lazy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,7 +164,7 @@ impl Platform for Host {
         drop(unsafe { Box::from_raw(slab) });
     }
 
-    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
         match broken {
             Some(broken) => eprintln!("va-peer: {what}: {broken}"),
             None => eprintln!("va-peer: {what}"),

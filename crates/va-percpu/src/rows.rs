@@ -11,7 +11,7 @@
 //! - **PW1 rows-held**  every row that may be in use has its memory.
 
 use crate::table::Table;
-use va_base::{Broken, Platform, Record, Va, alloc_exact};
+use va_base::{InvariantViolation, Platform, Record, Va, alloc_exact};
 
 /// The records of a row, or none.
 pub(crate) struct Row<T: Record>(&'static mut [T]);
@@ -119,16 +119,22 @@ impl<T: Record> Rows<T> {
     }
 
     /// Checks that there is a place for so many rows.
-    pub(crate) fn validate_places(&self, rows: u32) -> Result<(), Broken> {
+    pub(crate) fn validate_places(&self, rows: u32) -> Result<(), InvariantViolation> {
         self.rows.validate(rows)
     }
 
     /// Checks PW1, of `used` rows.
-    pub(crate) fn validate(&self, used: u32) -> Result<(), Broken> {
+    pub(crate) fn validate(&self, used: u32) -> Result<(), InvariantViolation> {
         self.rows.validate(used)?;
         for row in 0..used {
             let held = self.rows.one(row).0.len() as u64;
-            Broken::unless(held >= self.len.into(), "PW1", Va::new(row.into()), self.len.into(), held)?;
+            InvariantViolation::check(
+                held >= self.len.into(),
+                "PW1",
+                Va::new(row.into()),
+                self.len.into(),
+                held,
+            )?;
         }
         Ok(())
     }

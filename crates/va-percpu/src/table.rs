@@ -11,7 +11,7 @@
 //! # Invariants
 //! - **PT1 table-holds**  there is a record for each row that may be in use.
 
-use va_base::{Broken, PagedArray, Platform, Record, Va, alloc_exact};
+use va_base::{InvariantViolation, PagedArray, Platform, Record, Va, alloc_exact};
 
 /// An array of pages as a record, since it is too long to lie in each table.
 struct Pages<T: Record>(PagedArray<T>);
@@ -138,10 +138,10 @@ impl<T: Record> Table<T> {
     }
 
     /// Checks PT1.
-    pub(crate) fn validate(&self, rows: u32) -> Result<(), Broken> {
+    pub(crate) fn validate(&self, rows: u32) -> Result<(), InvariantViolation> {
         let held = self.len() as u64;
         self.pages.iter().try_for_each(|pages| pages.0.validate())?;
-        Broken::unless(held >= u64::from(rows), "PT1", Va::new(0), rows.into(), held)
+        InvariantViolation::check(held >= u64::from(rows), "PT1", Va::new(0), rows.into(), held)
     }
 }
 

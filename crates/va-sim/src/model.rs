@@ -4,7 +4,7 @@
 //! out as the trait demands, and both know nothing of records, so they answer `NoMeta` to what no memory could ever pay for
 //! alone.
 
-use va_base::{AllocError, Broken, FreeError, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_base::{AllocError, FreeError, InvariantViolation, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_tree::{Congruent, Fit, FreeIndex, IndexMemory};
 
 /// The pages of `range`, if it is a range of whole pages of `index`.
@@ -220,21 +220,21 @@ impl FreeIndex for ModelIndex {
         }
     }
 
-    fn validate(&self) -> Result<(), Broken> {
+    fn validate(&self) -> Result<(), InvariantViolation> {
         let mut last = None;
         for &(start, end) in &self.holes {
             let at = Va::from_page(start);
             if start >= end || start < self.first || end > self.end {
-                return Err(Broken { rule: "FT4", at, want: self.first, got: start });
+                return Err(InvariantViolation { rule: "FT4", at, expected: self.first, actual: start });
             }
             if let Some(last) = last {
-                Broken::unless(last <= start, "FT1", at, last, start)?;
-                Broken::unless(last != start, "FT2", at, last, start)?;
+                InvariantViolation::check(last <= start, "FT1", at, last, start)?;
+                InvariantViolation::check(last != start, "FT2", at, last, start)?;
             }
             last = Some(end);
         }
         let (holes, live) = (self.holes.len() as u64, self.live);
-        Broken::unless(holes <= live + 1, "FT6", Va::ZERO, live + 1, holes)
+        InvariantViolation::check(holes <= live + 1, "FT6", Va::ZERO, live + 1, holes)
     }
 }
 
@@ -413,8 +413,8 @@ impl FreeIndex for PageIndex {
         IndexMemory { used_bytes: self.free.len(), row_bytes: 0, allocated_bytes: self.free.capacity() }
     }
 
-    fn validate(&self) -> Result<(), Broken> {
+    fn validate(&self) -> Result<(), InvariantViolation> {
         let (holes, live) = (self.hole_count(), self.live);
-        Broken::unless(holes <= live + 1, "FT6", Va::ZERO, live + 1, holes)
+        InvariantViolation::check(holes <= live + 1, "FT6", Va::ZERO, live + 1, holes)
     }
 }

@@ -17,7 +17,7 @@
 
 use crate::machine::SimMachine;
 use crate::op::Rng;
-use va_base::{Broken, PIECE_BYTES};
+use va_base::{InvariantViolation, PIECE_BYTES};
 
 /// Operations of one seed.
 pub const OPS: u64 = 50_000;
@@ -43,7 +43,7 @@ pub trait Soak {
     ///
     /// # Errors
     /// The first that does not hold.
-    fn walk(&self) -> Result<(), Broken>;
+    fn walk(&self) -> Result<(), InvariantViolation>;
 }
 
 /// Runs one seed. Memory is there at the end; the caller frees what is allocated and checks [`SimMachine::allocated`].

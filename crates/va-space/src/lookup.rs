@@ -32,7 +32,7 @@ use crate::node_table::NodeTable;
 use core::marker::PhantomData;
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard, RawMutex};
-use va_base::{AllocError, Broken, LockClass, Machine, Place, Table, Va, VaRange};
+use va_base::{AllocError, InvariantViolation, LockClass, Machine, Place, Table, Va, VaRange};
 use va_tree::rb::AreaTree;
 
 /// Finds busy areas of a space on machine `P`.
@@ -73,8 +73,8 @@ pub trait Lookup<P: Machine>: Sized + Send + Sync {
     /// Checks its own rules; returns how many areas are in it, and how many records are promised.
     ///
     /// # Errors
-    /// [`Broken`] names the first rule that does not hold.
-    fn validate(&self) -> Result<(u64, u64), Broken>;
+    /// [`InvariantViolation`] names the first rule that does not hold.
+    fn validate(&self) -> Result<(u64, u64), InvariantViolation>;
 
     /// Hands back what the machine allocated. It is not used afterwards.
     fn hand_back(&mut self, machine: &P);
@@ -117,7 +117,7 @@ impl<P: Machine> Lookup<P> for MapLookup {
         None
     }
 
-    fn validate(&self) -> Result<(u64, u64), Broken> {
+    fn validate(&self) -> Result<(u64, u64), InvariantViolation> {
         Ok((0, 0))
     }
 
@@ -259,7 +259,7 @@ impl<P: Machine, Z: Zone, W: Way> Lookup<P> for TreeLookup<P, Z, W> {
         }
     }
 
-    fn validate(&self) -> Result<(u64, u64), Broken> {
+    fn validate(&self) -> Result<(u64, u64), InvariantViolation> {
         let (mut areas, mut promised) = (0, 0);
         for (node, branch) in self.each() {
             let records = branch.promised.load(Ordering::Relaxed);
@@ -270,9 +270,9 @@ impl<P: Machine, Z: Zone, W: Way> Lookup<P> for TreeLookup<P, Z, W> {
             for range in tree.areas() {
                 let home = Z::node_of(&self.nodes, range.start());
                 let at = range.start();
-                Broken::unless(home == node, "LK1", at, u64::from(home), u64::from(node))?;
+                InvariantViolation::check(home == node, "LK1", at, u64::from(home), u64::from(node))?;
             }
-            Broken::unless(tree.len() <= records, "LK2", Va::ZERO, tree.len(), records)?;
+            InvariantViolation::check(tree.len() <= records, "LK2", Va::ZERO, tree.len(), records)?;
             areas += tree.len();
         }
         Ok((areas, promised))

@@ -21,7 +21,7 @@
 
 use crate::list::{AreaList, Flushed, Loose};
 use crate::map::{PageMap, State};
-use va_base::{Align, Broken, Va};
+use va_base::{Align, InvariantViolation, Va};
 
 /// Largest size with a list of its own, in pages.
 pub const EXACT_PAGES_MAX: u64 = 256;
@@ -218,14 +218,14 @@ impl<S> Shelf<S> {
     }
 
     /// Checks PO1 to PO3 with a full walk; whatever guards the shelf is held.
-    pub(crate) fn validate(&self, map: &PageMap) -> Result<(), Broken> {
+    pub(crate) fn validate(&self, map: &PageMap) -> Result<(), InvariantViolation> {
         let (mut areas, mut pages, mut large_pages) = (0, 0, 0);
         for (class, list) in self.lists.iter().enumerate() {
             let bit = self.occupied[class / 64] >> (class % 64) & 1;
             let at = Va::from_page(list.first().unwrap_or(0));
             let want = u64::from(!list.is_empty());
             if bit != want {
-                return Err(Broken { rule: "PO2", at, want, got: bit });
+                return Err(InvariantViolation { rule: "PO2", at, expected: want, actual: bit });
             }
             let size = self.size(class);
             let (mut next, mut left) = (list.first(), list.areas());
@@ -233,7 +233,7 @@ impl<S> Shelf<S> {
                 let seen = next.and_then(|page| map.at(page));
                 let got = seen.map_or(0, |seen| seen.pages);
                 if got != size || seen.and_then(|seen| seen.word.state()) != Some(State::Idle) {
-                    return Err(Broken { rule: "PO1", at, want: size, got });
+                    return Err(InvariantViolation { rule: "PO1", at, expected: size, actual: got });
                 }
                 next = next.map(|page| map.link(page));
                 left -= 1;
@@ -243,10 +243,20 @@ impl<S> Shelf<S> {
             large_pages += if class < EXACT { 0 } else { list.areas() * size };
         }
         if (areas, pages) != (self.areas, self.pages) {
-            return Err(Broken { rule: "PO1", at: Va::ZERO, want: pages, got: self.pages });
+            return Err(InvariantViolation {
+                rule: "PO1",
+                at: Va::ZERO,
+                expected: pages,
+                actual: self.pages,
+            });
         }
         if large_pages != self.large_pages || large_pages > LARGE_PAGES_MAX {
-            return Err(Broken { rule: "PO3", at: Va::ZERO, want: LARGE_PAGES_MAX, got: large_pages });
+            return Err(InvariantViolation {
+                rule: "PO3",
+                at: Va::ZERO,
+                expected: LARGE_PAGES_MAX,
+                actual: large_pages,
+            });
         }
         Ok(())
     }

@@ -40,7 +40,7 @@
 //! Linux `mm/vmalloc.c` (6.12: free tree, `va_clip`, `merge_or_add_vmap_area`); differences: `docs/kernel-map.md`.
 
 use crate::Congruent;
-use va_base::{AllocError, Broken, FreeError, Pages, Request, Va, VaRange};
+use va_base::{AllocError, FreeError, InvariantViolation, Pages, Request, Va, VaRange};
 
 /// The position of an area in the hole from which it is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -205,8 +205,8 @@ pub trait FreeIndex {
     /// Checks every invariant with full walks, O(n). `Err` names the first broken rule and its address.
     ///
     /// # Errors
-    /// [`Broken`].
-    fn validate(&self) -> Result<(), Broken>;
+    /// [`InvariantViolation`].
+    fn validate(&self) -> Result<(), InvariantViolation>;
 
     /// Stops, since an invariant does not hold. An index on a platform calls [`Platform::bug`](va_base::Platform::bug).
     #[doc(hidden)]

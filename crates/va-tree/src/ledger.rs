@@ -4,7 +4,7 @@
 //! holes to at most `(live + holes + 1) / 2`. [`Ledger::bound`] is that number. [`Ledger::paid_holes`] is the number of
 //! holes for which the structure has reserved records.
 
-use va_base::Broken;
+use va_base::InvariantViolation;
 use va_base::Va;
 
 /// The counts of one index.
@@ -55,12 +55,22 @@ impl Ledger {
     }
 
     /// Checks FT6.
-    pub(crate) fn validate(&self) -> Result<(), Broken> {
+    pub(crate) fn validate(&self) -> Result<(), InvariantViolation> {
         if self.holes > self.live + 1 {
-            return Err(Broken { rule: "FT6", at: Va::ZERO, want: self.live + 1, got: self.holes });
+            return Err(InvariantViolation {
+                rule: "FT6",
+                at: Va::ZERO,
+                expected: self.live + 1,
+                actual: self.holes,
+            });
         }
         if self.bound() > self.paid_holes {
-            return Err(Broken { rule: "FT6", at: Va::ZERO, want: self.bound(), got: self.paid_holes });
+            return Err(InvariantViolation {
+                rule: "FT6",
+                at: Va::ZERO,
+                expected: self.bound(),
+                actual: self.paid_holes,
+            });
         }
         Ok(())
     }

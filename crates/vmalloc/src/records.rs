@@ -17,7 +17,7 @@ use core::alloc::Layout;
 use core::fmt;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Broken, Epoch, Machine, Platform, Record, Table, VaRange};
+use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table, VaRange};
 
 /// Bytes of the first chunk; each next one is twice as large, up to the last size.
 const CHUNK_FIRST: usize = 256 << 10;
@@ -284,7 +284,7 @@ impl<O: Os> Platform for Host<O> {
         unsafe { self.home().take_back(NonNull::from(slab).cast(), layout) };
     }
 
-    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
         match broken {
             Some(broken) => abort_with(format_args!("{what}: {broken}")),
             None => abort_with(what),

@@ -3,7 +3,7 @@
 //! | part | what counts |
 //! |---|---|
 //! | statement | a line `- **FT1 sorted** ...` in a module head, in ARCHITECTURE.md or in `docs/` |
-//! | check | in code that is not for tests: the literal `"FT1"` (the rule of a `Broken`), an assertion or a panic that names it, or a comment `Checks FT1`. `Checks FT1 to FT4` counts for each. |
+//! | check | in code that is not for tests: the literal `"FT1"` (the rule of a `InvariantViolation`), an assertion or a panic that names it, or a comment `Checks FT1`. `Checks FT1 to FT4` counts for each. |
 //! | test | a `#[test]` with `ft1` among the words of its name, or with `FT1` in its body |
 
 use super::Report;
@@ -230,7 +230,7 @@ mod tests {
     fn an_invariant_with_all_three_parts_is_fine() {
         let test = "#[cfg(test)]\nmod tests {\n#[test]\nfn ft1_holds() {}\n}\n";
         for check in [
-            "fn a() { b(Broken { rule: \"FT1\" }); }\n",
+            "fn a() { b(InvariantViolation { rule: \"FT1\" }); }\n",
             "fn a() { assert!(b, \"FT1: {b}\"); }\n",
             "const _: () = const { assert!(1 < 2, \"FT1 needs it\") };\n",
             "/// Checks FT1 with a walk.\nfn a() {}\n",

@@ -36,7 +36,7 @@
 //! # Source
 //! Our own; the levels are those of an inode's block map.
 
-use crate::{Broken, Platform, Record, Va};
+use crate::{InvariantViolation, Platform, Record, Va};
 
 /// Bytes of the smallest piece: a page of 4 KiB.
 pub const PIECE_BYTES: usize = 4096;
@@ -429,15 +429,15 @@ impl<T: Record> PagedArray<T> {
     /// Checks PA1 with a walk over the pieces.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub fn validate(&self) -> Result<(), Broken> {
+    /// [`InvariantViolation`].
+    pub fn validate(&self) -> Result<(), InvariantViolation> {
         let (len, piece) = (self.len() as u32, self.piece_len() as u32);
         for number in (0..len).step_by(piece as usize) {
             let held = self.get(number).is_some() && self.get(number + piece - 1).is_some();
-            Broken::unless(held, "PA1", Va::ZERO, u64::from(len), u64::from(number))?;
+            InvariantViolation::check(held, "PA1", Va::ZERO, u64::from(len), u64::from(number))?;
         }
         let past = self.next().is_some() && self.get(len).is_some();
-        Broken::unless(!past, "PA1", Va::ZERO, u64::from(len), u64::from(len) + 1)
+        InvariantViolation::check(!past, "PA1", Va::ZERO, u64::from(len), u64::from(len) + 1)
     }
 }
 

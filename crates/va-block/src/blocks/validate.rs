@@ -4,7 +4,7 @@ use super::Blocks;
 use crate::block::{Block, List, Place, ones};
 use crate::config::{Config, Spread};
 use crate::strip::STRIP_PAGES;
-use va_base::{Broken, Machine, Pages};
+use va_base::{InvariantViolation, Machine, Pages};
 use va_space::State;
 
 /// Counts of the pages of blocks by their state; exact while no other thread calls.
@@ -75,8 +75,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Call it when nobody else calls: what moves during the walk may look broken.
     ///
     /// # Errors
-    /// [`Broken`] names the first rule that does not hold.
-    pub fn validate(&self) -> Result<(), Broken> {
+    /// [`InvariantViolation`] names the first rule that does not hold.
+    pub fn validate(&self) -> Result<(), InvariantViolation> {
         let (mut open, mut blocks, mut touched) = (0, 0, 0);
         for block in self.lookup.each() {
             touched += u64::from(block.is_touched());
@@ -86,24 +86,44 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             }
             blocks += 1;
             if C::REUSE && !block.is_touched() && block.is_dead() {
-                return Err(Broken { rule: "VB8", at: self.va(block, 0), want: 1, got: 0 });
+                return Err(InvariantViolation {
+                    rule: "VB8",
+                    at: self.va(block, 0),
+                    expected: 1,
+                    actual: 0,
+                });
             }
             open += u64::from(place == Place::Open);
             let shares = self.check_block(block)?;
             let at = self.va(block, 0);
             if place == Place::Full && shares.free > 0 {
-                return Err(Broken { rule: "VB7", at, want: 0, got: u64::from(shares.free) });
+                return Err(InvariantViolation {
+                    rule: "VB7",
+                    at,
+                    expected: 0,
+                    actual: u64::from(shares.free),
+                });
             }
             let area = self.space().find(at).filter(|seen| seen.state == State::Busy);
             let size = area.map_or(0, |seen| seen.range.len_bytes() / va_base::PAGE_SIZE);
             if size != u64::from(self.pages) {
-                return Err(Broken { rule: "VB6", at, want: u64::from(self.pages), got: size });
+                return Err(InvariantViolation {
+                    rule: "VB6",
+                    at,
+                    expected: u64::from(self.pages),
+                    actual: size,
+                });
             }
         }
         let balance = self.balance();
         for (want, got) in [(blocks, balance.present()), (touched, balance.touched())] {
             if want != got {
-                return Err(Broken { rule: "VB8", at: self.space().extent().start(), want, got });
+                return Err(InvariantViolation {
+                    rule: "VB8",
+                    at: self.space().extent().start(),
+                    expected: want,
+                    actual: got,
+                });
             }
         }
         for (bucket, cpu) in self.each_cpu() {
@@ -115,34 +135,49 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             let want = if got == 0 { 0 } else { self.lookup.each().filter(is_here).count() as u64 };
             blocks = blocks.saturating_sub(got);
             if got != want {
-                return Err(Broken { rule: "VB5", at: self.space().extent().start(), want, got });
+                return Err(InvariantViolation {
+                    rule: "VB5",
+                    at: self.space().extent().start(),
+                    expected: want,
+                    actual: got,
+                });
             }
             let queue = self.lock_queue(cpu);
             for block in queue.each(&self.lookup) {
                 let at = self.va(block, 0);
                 if block.place() != Place::Open || !core::ptr::eq(self.cpu(block.cpu()), cpu) || open == 0 {
-                    return Err(Broken {
+                    return Err(InvariantViolation {
                         rule: "VB7",
                         at,
-                        want: Place::Open as u64,
-                        got: block.place() as u64,
+                        expected: Place::Open as u64,
+                        actual: block.place() as u64,
                     });
                 }
                 open -= 1;
             }
         }
         if blocks != 0 {
-            return Err(Broken { rule: "VB5", at: self.space().extent().start(), want: blocks, got: 0 });
+            return Err(InvariantViolation {
+                rule: "VB5",
+                at: self.space().extent().start(),
+                expected: blocks,
+                actual: 0,
+            });
         }
         if open != 0 {
-            return Err(Broken { rule: "VB7", at: self.space().extent().start(), want: 0, got: open });
+            return Err(InvariantViolation {
+                rule: "VB7",
+                at: self.space().extent().start(),
+                expected: 0,
+                actual: open,
+            });
         }
         self.check_lists()?;
         self.space().validate()
     }
 
     /// The lists of the collection end, and their blocks know of it.
-    fn check_lists(&self) -> Result<(), Broken> {
+    fn check_lists(&self) -> Result<(), InvariantViolation> {
         let collection = self.lock_collection();
         for (list, name) in collection.lists() {
             let mut left = self.lookup.each().filter(|block| block.list() == name).count();
@@ -150,22 +185,32 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 let flies = block.flight() == crate::block::Flight::Begun;
                 if left == 0 || block.list() != name || (name == List::Flying) != flies {
                     let at = self.va(block, 0);
-                    return Err(Broken { rule: "VB3", at, want: 1, got: block.flight() as u64 });
+                    return Err(InvariantViolation {
+                        rule: "VB3",
+                        at,
+                        expected: 1,
+                        actual: block.flight() as u64,
+                    });
                 }
                 left -= 1;
             }
             if left != 0 {
                 let at = self.space().extent().start();
-                return Err(Broken { rule: "VB3", at, want: 0, got: left as u64 });
+                return Err(InvariantViolation { rule: "VB3", at, expected: 0, actual: left as u64 });
             }
         }
         Ok(())
     }
 
     /// VB1 to VB4 for one block.
-    fn check_block(&self, block: &Block) -> Result<Shares, Broken> {
+    fn check_block(&self, block: &Block) -> Result<Shares, InvariantViolation> {
         let broken = |rule, page: u32, want: u32, got: u32| {
-            Err(Broken { rule, at: self.va(block, page), want: u64::from(want), got: u64::from(got) })
+            Err(InvariantViolation {
+                rule,
+                at: self.va(block, page),
+                expected: u64::from(want),
+                actual: u64::from(got),
+            })
         };
         let mut shares = Shares { free: 0, live: 0, dead: 0 };
         let (run_start, run_end) = block.run();
@@ -222,16 +267,16 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     /// VB3.
-    fn check_bits(&self, block: &Block) -> Result<(), Broken> {
+    fn check_bits(&self, block: &Block) -> Result<(), InvariantViolation> {
         for (index, strip) in block.strips().iter().enumerate() {
             let (heads, gone, flushed) = (strip.marks().heads(), strip.gone().bits(), strip.flushed());
             if let Some(bit) = ones(gone & !heads | flushed & !gone).next() {
                 let at = self.va(block, index as u32 * STRIP_PAGES + bit);
-                return Err(Broken {
+                return Err(InvariantViolation {
                     rule: "VB3",
                     at,
-                    want: u64::from(heads & gone),
-                    got: u64::from(gone | flushed),
+                    expected: u64::from(heads & gone),
+                    actual: u64::from(gone | flushed),
                 });
             }
         }

@@ -2,7 +2,7 @@
 //! later. The right errors alone occur, no page is lost, and all memory is back at the end.
 //! `va_sim::soak` has the driver.
 
-use va_base::{AllocError, Broken, Context, PAGE_SIZE, Request, Va, VaRange};
+use va_base::{AllocError, Context, InvariantViolation, PAGE_SIZE, Request, Va, VaRange};
 use va_block::{BlockError, Blocks, Config, Lane, UnmapError};
 use va_sim::block_run::{Sliced, TinyLinux, TinyOneMap};
 use va_sim::machine::{Flushing, SimMachine};
@@ -156,7 +156,7 @@ impl<C: Config> Soak for Run<'_, '_, C> {
         }
     }
 
-    fn walk(&self) -> Result<(), Broken> {
+    fn walk(&self) -> Result<(), InvariantViolation> {
         self.blocks.validate()
     }
 }

@@ -67,7 +67,7 @@ use crate::machine::PageTable;
 use crate::record::{Entry, Kind, Memory, NotTaken, Records};
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::sync::{Mutex, MutexGuard};
-use va_base::{Align, Broken, Late, LockClass, Machine, Pages, Request, Va, VaRange};
+use va_base::{Align, InvariantViolation, Late, LockClass, Machine, Pages, Request, Va, VaRange};
 use va_block::{BlockError, Blocks, Collected, Config};
 use va_space::{Area, Purge, Purged, VmapSpace};
 
@@ -350,7 +350,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
 
     #[cold]
     fn broken(&self, rule: &'static str, range: VaRange) -> ! {
-        let broken = Broken { rule, at: range.start(), want: range.len_bytes(), got: 0 };
+        let broken = InvariantViolation { rule, at: range.start(), expected: range.len_bytes(), actual: 0 };
         self.machine.bug(format_args!("an area changed under its owner"), Some(broken))
     }
 }

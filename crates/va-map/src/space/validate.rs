@@ -3,7 +3,7 @@
 use super::MapSpace;
 use crate::machine::PageTable;
 use crate::record::{Entry, Kind};
-use va_base::{Broken, Machine, PAGE_SIZE, Pages, Va};
+use va_base::{InvariantViolation, Machine, PAGE_SIZE, Pages, Va};
 use va_block::Config;
 
 /// Counts of areas and pages. Each number was true at a moment of its own.
@@ -47,7 +47,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     ///
     /// # Errors
     /// The first rule that does not hold.
-    pub fn validate(&self) -> Result<(), Broken> {
+    pub fn validate(&self) -> Result<(), InvariantViolation> {
         self.blocks.validate()?;
         self.records().validate()?;
         let (mut areas, mut allocated, mut foreign) = (0, 0, 0);
@@ -64,44 +64,44 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
                 let at = Va::from_page(page);
                 let (small, leaf) =
                     (self.blocks.find_enclosing(at).is_some(), self.pages().leaf(at).is_some());
-                Broken::unless(small == leaf, "MP1", at, small.into(), leaf.into())?;
+                InvariantViolation::check(small == leaf, "MP1", at, small.into(), leaf.into())?;
                 foreign += u64::from(small);
             }
         }
         let reserved = self.records().reserved() as u64;
-        Broken::unless(reserved == 0, "RD2", Va::ZERO, 0, reserved)?;
+        InvariantViolation::check(reserved == 0, "RD2", Va::ZERO, 0, reserved)?;
         let live = self.records().live() as u64;
-        Broken::unless(live == areas, "MP5", Va::ZERO, live, areas)?;
+        InvariantViolation::check(live == areas, "MP5", Va::ZERO, live, areas)?;
         let counted = self.counted();
-        Broken::unless(counted.0.get() == allocated, "MP3", Va::ZERO, allocated, counted.0.get())?;
-        Broken::unless(counted.1.get() == foreign, "MP3", Va::ZERO, foreign, counted.1.get())
+        InvariantViolation::check(counted.0.get() == allocated, "MP3", Va::ZERO, allocated, counted.0.get())?;
+        InvariantViolation::check(counted.1.get() == foreign, "MP3", Va::ZERO, foreign, counted.1.get())
     }
 
-    fn check_area(&self, entry: &Entry) -> Result<(), Broken> {
+    fn check_area(&self, entry: &Entry) -> Result<(), InvariantViolation> {
         let at = entry.start();
         let fits = entry.requested > 0
             && entry.requested <= entry.usable()
             && entry.mapped + entry.guard.pages() <= entry.pages;
-        Broken::unless(fits, "MP2", at, entry.requested, entry.usable())?;
+        InvariantViolation::check(fits, "MP2", at, entry.requested, entry.usable())?;
         let mut page = 0;
         while page < entry.mapped {
             let leaf = self.pages().leaf(entry.part(page, entry.mapped).start());
             let Some(leaf) = leaf else {
-                return Err(Broken { rule: "MP1", at, want: entry.mapped, got: page });
+                return Err(InvariantViolation { rule: "MP1", at, expected: entry.mapped, actual: page });
             };
             let size = 1 << leaf.pages_log2;
             let whole = (entry.page + page).is_multiple_of(size)
                 && leaf.first.is_multiple_of(size)
                 && page + size <= entry.mapped;
-            Broken::unless(whole, "MP4", at, size, page)?;
+            InvariantViolation::check(whole, "MP4", at, size, page)?;
             page += size;
             // A whole leaf beyond what is requested would have been given up.
             let needed = (page - size) * PAGE_SIZE < entry.requested;
-            Broken::unless(needed, "MP2", at, entry.requested, page * PAGE_SIZE)?;
+            InvariantViolation::check(needed, "MP2", at, entry.requested, page * PAGE_SIZE)?;
         }
         for page in entry.mapped..entry.pages {
             let free = self.pages().leaf(entry.part(page, entry.pages).start()).is_none();
-            Broken::unless(free, "MP1", at, entry.mapped, page)?;
+            InvariantViolation::check(free, "MP1", at, entry.mapped, page)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The map and its twin, side by side through random calls: areas, mappings, sizes, wrong calls, refusals.
 use proptest::prelude::*;
-use va_base::{Align, Broken, Va, VaRange};
+use va_base::{Align, InvariantViolation, Va, VaRange};
 use va_map::{AreaRequest, Fill, FreeError, Guard, Kind, Leaves, MapSpace, Piece};
 use va_sim::machine::{Flushing, SimMachine};
 use va_sim::map_model::MapModel;
@@ -346,7 +346,7 @@ impl<C: va_block::Config, L: Ladder> Soak for Rig<'_, '_, C, L> {
         }
     }
 
-    fn walk(&self) -> Result<(), Broken> {
+    fn walk(&self) -> Result<(), InvariantViolation> {
         assert_eq!(self.model.compare(&self.map, self.pages), Ok(()));
         self.map.validate()
     }

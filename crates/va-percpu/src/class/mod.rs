@@ -47,7 +47,7 @@ use crate::chunk::NIL;
 use crate::engine::Want;
 use crate::rows::{Row, Rows};
 use crate::table::Table;
-use va_base::{Broken, Platform, Record};
+use va_base::{InvariantViolation, Platform, Record};
 
 /// Slots of a slab.
 pub(crate) const SLOTS: u32 = u64::BITS;
@@ -181,7 +181,7 @@ impl ClassCache {
     }
 
     /// Checks that there is a place for so many rows.
-    pub(crate) fn validate(&self, rows: u32) -> Result<(), Broken> {
+    pub(crate) fn validate(&self, rows: u32) -> Result<(), InvariantViolation> {
         self.rows.validate_places(rows)
     }
 

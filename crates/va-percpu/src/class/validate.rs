@@ -5,11 +5,11 @@ use crate::bitmap;
 use crate::chunk::NIL;
 use crate::config::Config;
 use crate::store::Store;
-use va_base::{Broken, Record, Va};
+use va_base::{InvariantViolation, Record, Va};
 
 impl<C: Config> Store<C> {
     /// Checks the slabs of every chunk, and the lists, O(granules).
-    pub(crate) fn validate_classes(&mut self) -> Result<(), Broken> {
+    pub(crate) fn validate_classes(&mut self) -> Result<(), InvariantViolation> {
         let (mut slabs, mut used, mut room) = (0u64, 0u64, [0u64; CLASSES]);
         for row in self.rows() {
             if self.chunk(row).is_in_use() {
@@ -22,14 +22,14 @@ impl<C: Config> Store<C> {
             while slab != NIL && seen <= room {
                 let of = *self.classes.slab(slab);
                 let right = usize::from(of.class) == class && of.back == 0 && of.free != 0 && of.prev == prev;
-                Broken::unless(right, "CC2", at, class as u64, of.class.into())?;
+                InvariantViolation::check(right, "CC2", at, class as u64, of.class.into())?;
                 (prev, slab, seen) = (slab, of.next, seen + 1);
             }
-            Broken::unless(seen == room, "CC2", at, room, seen)?;
+            InvariantViolation::check(seen == room, "CC2", at, room, seen)?;
         }
         let (counted, counted_used) = self.classes.counts();
-        Broken::unless(counted == slabs, "CC4", at, slabs, counted)?;
-        Broken::unless(counted_used == used, "CC4", at, used, counted_used)
+        InvariantViolation::check(counted == slabs, "CC4", at, slabs, counted)?;
+        InvariantViolation::check(counted_used == used, "CC4", at, used, counted_used)
     }
 
     fn validate_slabs(
@@ -38,7 +38,7 @@ impl<C: Config> Store<C> {
         slabs: &mut u64,
         used: &mut u64,
         room: &mut [u64; CLASSES],
-    ) -> Result<(), Broken> {
+    ) -> Result<(), InvariantViolation> {
         let (base, mut idle) = (self.chunk(row).base, 0);
         let sliced = self.chunk(row).sliced;
         let granules = if sliced { self.geometry.unit_bytes() / GRANULE_BYTES } else { 0 };
@@ -47,18 +47,24 @@ impl<C: Config> Store<C> {
             let at = Va::new(base + u64::from(granule * GRANULE_BYTES));
             let of = *self.classes.rows.at(row, granule);
             if of.class == 0 {
-                Broken::unless(of == Slab { free: of.free, ..Slab::EMPTY }, "CC1", at, 0, of.back.into())?;
+                InvariantViolation::check(
+                    of == Slab { free: of.free, ..Slab::EMPTY },
+                    "CC1",
+                    at,
+                    0,
+                    of.back.into(),
+                )?;
                 granule += 1;
                 continue;
             }
             let class = Class(of.class.into());
             let (bit, words) = (granule * SLOTS, class.0);
             let inside = of.back == 0 && granule + words <= granules && words <= C::CLASS_WORDS;
-            Broken::unless(inside, "CC1", at, 0, of.back.into())?;
+            InvariantViolation::check(inside, "CC1", at, 0, of.back.into())?;
             for back in 1..words {
                 let other = *self.classes.rows.at(row, granule + back);
                 let right = u32::from(other.back) == back && other.class == of.class;
-                Broken::unless(right, "CC1", at, back.into(), other.back.into())?;
+                InvariantViolation::check(right, "CC1", at, back.into(), other.back.into())?;
             }
             // An object of the store of just this size.
             let (view, marks) = self.view(row);
@@ -69,10 +75,10 @@ impl<C: Config> Store<C> {
                     || !bitmap::is_set(view.map, end)
                     || bitmap::is_set(marks, end)
                     || self.hides(row, end));
-            Broken::unless(whole, "CC1", at, end.into(), bit.into())?;
+            InvariantViolation::check(whole, "CC1", at, end.into(), bit.into())?;
             let slab = row << self.classes.shift | granule;
             let kept = self.classes.idle[class.at()] == slab;
-            Broken::unless(kept == (of.free == ALL_FREE), "CC3", at, 0, u64::from(kept))?;
+            InvariantViolation::check(kept == (of.free == ALL_FREE), "CC3", at, 0, u64::from(kept))?;
             idle += u32::from(kept);
             *slabs += 1;
             *used += u64::from(SLOTS - of.free.count_ones());
@@ -80,7 +86,7 @@ impl<C: Config> Store<C> {
             granule += words;
         }
         let counted = self.chunk(row).idle;
-        Broken::unless(counted == idle, "CC3", Va::new(base), idle.into(), counted.into())
+        InvariantViolation::check(counted == idle, "CC3", Va::new(base), idle.into(), counted.into())
     }
 
     /// Whether a bit lies behind the part of a chunk.

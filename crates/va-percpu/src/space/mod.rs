@@ -47,7 +47,7 @@ use balance::Work;
 use core::fmt;
 use va_base::sync::atomic::{AtomicBool, Ordering};
 use va_base::sync::{Mutex, MutexGuard};
-use va_base::{Broken, LockClass, Machine, PAGE_SIZE, Va};
+use va_base::{InvariantViolation, LockClass, Machine, PAGE_SIZE, Va};
 
 /// Per-CPU memory on a machine `P`, supplied by `B`, with policies `C`.
 pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Linux612> {
@@ -471,7 +471,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// The first rule broken.
     /// # Locks
     /// Both.
-    pub fn validate(&self) -> Result<(), Broken> {
+    pub fn validate(&self) -> Result<(), InvariantViolation> {
         let _grow = self.lock_grow();
         self.lock().validate()
     }

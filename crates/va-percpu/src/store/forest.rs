@@ -8,7 +8,7 @@
 
 use crate::run::Fits;
 use crate::table::Table;
-use va_base::{Broken, Platform, Va};
+use va_base::{InvariantViolation, Platform, Va};
 
 /// The tree; the root at 1, leaves in the second half.
 pub(crate) struct Forest {
@@ -108,14 +108,26 @@ impl Forest {
     }
 
     /// Checks PF1, given what each chunk should be.
-    pub(crate) fn validate(&self, of: impl Fn(u32) -> Fits) -> Result<(), Broken> {
+    pub(crate) fn validate(&self, of: impl Fn(u32) -> Fits) -> Result<(), InvariantViolation> {
         for row in 0..self.leaves {
             let (want, got) = (of(row as u32), *self.node(self.leaves + row));
-            Broken::unless(want == got, "PF1", Va::new(row as u64), want.fit(0) as u64, got.fit(0) as u64)?;
+            InvariantViolation::check(
+                want == got,
+                "PF1",
+                Va::new(row as u64),
+                want.fit(0) as u64,
+                got.fit(0) as u64,
+            )?;
         }
         for node in 1..self.leaves {
             let (want, got) = (self.node(2 * node).max(*self.node(2 * node + 1)), *self.node(node));
-            Broken::unless(want == got, "PF1", Va::new(node as u64), want.fit(0) as u64, got.fit(0) as u64)?;
+            InvariantViolation::check(
+                want == got,
+                "PF1",
+                Va::new(node as u64),
+                want.fit(0) as u64,
+                got.fit(0) as u64,
+            )?;
         }
         Ok(())
     }

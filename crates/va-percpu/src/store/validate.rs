@@ -6,11 +6,11 @@ use crate::chunk::{NIL, NO_SLOT, State};
 use crate::config::Config;
 use crate::engine::HintEngine;
 use crate::run::Fits;
-use va_base::{Broken, Va};
+use va_base::{InvariantViolation, Va};
 
 impl<C: Config> Store<C> {
     /// Checks everything, O(bits). Nobody is between taking and giving out.
-    pub(crate) fn validate(&mut self) -> Result<(), Broken> {
+    pub(crate) fn validate(&mut self) -> Result<(), InvariantViolation> {
         self.settle();
         let rows = self.begun;
         self.words.validate(rows)?;
@@ -32,14 +32,20 @@ impl<C: Config> Store<C> {
             if chunk.state == State::Leaving {
                 let whole = chunk.live == 0 && chunk.free_bits == self.geometry.unit_bits();
                 let hidden = whole && chunk.slot == NO_SLOT && found != Some(row);
-                Broken::unless(hidden, "PC7", Va::new(base), 0, chunk.live.into())?;
+                InvariantViolation::check(hidden, "PC7", Va::new(base), 0, chunk.live.into())?;
                 self.validate_chunk(row)?;
                 leaving += 1;
                 continue;
             }
             // Both parts of the first chunk are found as one.
             let known = found == Some(row) || (row == RESERVED && found == Some(FIRST));
-            Broken::unless(known, "PL1", Va::new(base), row.into(), found.map_or(u64::MAX, u64::from))?;
+            InvariantViolation::check(
+                known,
+                "PL1",
+                Va::new(base),
+                row.into(),
+                found.map_or(u64::MAX, u64::from),
+            )?;
             if row > RESERVED {
                 grains += self.grains();
             }
@@ -50,21 +56,33 @@ impl<C: Config> Store<C> {
             }
         }
         let at = self.geometry.base();
-        Broken::unless(self.lookup.used() == grains, "PL1", at, grains.into(), self.lookup.used().into())?;
-        Broken::unless(
+        InvariantViolation::check(
+            self.lookup.used() == grains,
+            "PL1",
+            at,
+            grains.into(),
+            self.lookup.used().into(),
+        )?;
+        InvariantViolation::check(
             spare == self.totals.spare_pages,
             "PC6",
             at,
             spare as u64,
             self.totals.spare_pages as u64,
         )?;
-        Broken::unless(free == self.totals.free_bits, "PC8", at, free, self.totals.free_bits)?;
-        Broken::unless(whole == self.totals.whole_pages, "PC8", at, whole, self.totals.whole_pages)?;
+        InvariantViolation::check(free == self.totals.free_bits, "PC8", at, free, self.totals.free_bits)?;
+        InvariantViolation::check(
+            whole == self.totals.whole_pages,
+            "PC8",
+            at,
+            whole,
+            self.totals.whole_pages,
+        )?;
         let (slabs, used) = self.classes.counts();
         // CC4 where there are slabs.
         let (rule, live) =
             (if slabs > 0 { "CC4" } else { "PC1" }, live.wrapping_sub(slabs).wrapping_add(used));
-        Broken::unless(live == self.totals.live(), rule, at, live, self.totals.live())?;
+        InvariantViolation::check(live == self.totals.live(), rule, at, live, self.totals.live())?;
         if C::CLASS_WORDS > 0 {
             self.validate_classes()?;
         }
@@ -82,18 +100,18 @@ impl<C: Config> Store<C> {
         (0..view.pages).filter(|&page| C::Engine::is_free(&view, page)).count() as u64
     }
 
-    fn validate_chunk(&mut self, row: u32) -> Result<(), Broken> {
+    fn validate_chunk(&mut self, row: u32) -> Result<(), InvariantViolation> {
         let chunk = *self.chunk(row);
         let (view, marks) = self.view(row);
         let place = |bit: u32| Va::new(chunk.base.wrapping_add(u64::from(bit) * u64::from(BIT_BYTES)));
         let unless = |holds, rule, bit, want: u32, got: u32| {
-            Broken::unless(holds, rule, place(bit), want.into(), got.into())
+            InvariantViolation::check(holds, rule, place(bit), want.into(), got.into())
         };
-        C::Engine::validate(&view).map_err(|wrong| Broken {
+        C::Engine::validate(&view).map_err(|wrong| InvariantViolation {
             rule: wrong.rule,
             at: place(wrong.at),
-            want: wrong.want,
-            got: wrong.got,
+            expected: wrong.want,
+            actual: wrong.got,
         })?;
 
         let bits = view.bits();
@@ -129,7 +147,7 @@ impl<C: Config> Store<C> {
     }
 
     /// Checks PN1: whatever fits, bit by bit, lies above the marks.
-    fn validate_memos(&mut self) -> Result<(), Broken> {
+    fn validate_memos(&mut self) -> Result<(), InvariantViolation> {
         for memo in 0..super::memos::MEMOS {
             let Some((want, mark_row, mark_page)) = self.memos.get(memo) else { continue };
             for row in (0..=mark_row.min(self.begun - 1)).filter(|&row| row != RESERVED) {
@@ -145,7 +163,7 @@ impl<C: Config> Store<C> {
                     let used = bitmap::next_set(view.map, at, stop);
                     if at < end && used == at + want.bits {
                         let place = Va::new(u64::from(row) << 32 | u64::from(at));
-                        return Broken::unless(
+                        return InvariantViolation::check(
                             false,
                             "PN1",
                             place,
@@ -160,7 +178,7 @@ impl<C: Config> Store<C> {
         Ok(())
     }
 
-    fn validate_lists(&self, leaving: u32) -> Result<(), Broken> {
+    fn validate_lists(&self, leaving: u32) -> Result<(), InvariantViolation> {
         // Those that leave are in no list.
         let mut seen = leaving;
         for slot in 0..=self.slots.to_depopulate {
@@ -173,8 +191,8 @@ impl<C: Config> Store<C> {
                     true => slot == self.slots.sidelined || slot == self.slots.to_depopulate,
                     false => slot == own || parked,
                 };
-                Broken::unless(right && chunk.slot == slot, "PC2", at, own.into(), slot.into())?;
-                Broken::unless(chunk.prev == before, "PC2", at, before.into(), chunk.prev.into())?;
+                InvariantViolation::check(right && chunk.slot == slot, "PC2", at, own.into(), slot.into())?;
+                InvariantViolation::check(chunk.prev == before, "PC2", at, before.into(), chunk.prev.into())?;
                 (before, row) = (row, chunk.next);
                 seen += 1;
                 if seen > self.begun {
@@ -182,10 +200,16 @@ impl<C: Config> Store<C> {
                 }
             }
             let last = self.lists.last[slot as usize];
-            Broken::unless(last == before, "PC2", self.geometry.base(), before.into(), last.into())?;
+            InvariantViolation::check(
+                last == before,
+                "PC2",
+                self.geometry.base(),
+                before.into(),
+                last.into(),
+            )?;
         }
         // The first chunk counts as one, and its dynamic part stands for it.
         let chunks = self.totals.chunks;
-        Broken::unless(seen == chunks, "PC2", self.geometry.base(), chunks.into(), seen.into())
+        InvariantViolation::check(seen == chunks, "PC2", self.geometry.base(), chunks.into(), seen.into())
     }
 }

@@ -1,7 +1,7 @@
 //! Random operations on per-CPU memory while memory fails for a time, then not: nothing is lost, all is
 //! served again, and all memory is back at the end. `va_sim::soak` has the driver.
 
-use va_base::Broken;
+use va_base::InvariantViolation;
 use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{AllocError, Config, Request, Sizes};
 use va_sim::machine::SimMachine;
@@ -71,7 +71,7 @@ impl<C: Config> Soak for Run<C> {
         self.rig.space.backend().refuse_after(if fails { rng.below(6) } else { u64::MAX });
     }
 
-    fn walk(&self) -> Result<(), Broken> {
+    fn walk(&self) -> Result<(), InvariantViolation> {
         self.rig.space.validate()
     }
 }

@@ -31,7 +31,7 @@
 use super::word::{GENERATION_MASK, Word};
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use va_base::{Broken, Table, Va};
+use va_base::{InvariantViolation, Table, Va};
 
 /// Pages that a leaf serves, at most as many as a word has bits.
 #[cfg(not(loom))]
@@ -237,12 +237,12 @@ impl Leaf {
     }
 
     /// Checks PM4 of the leaf that serves `page`; tells whether any start bit is set.
-    pub(super) fn check(&self, page: u64) -> Result<bool, Broken> {
+    pub(super) fn check(&self, page: u64) -> Result<bool, InvariantViolation> {
         let at = Va::from_page(page);
         let (want, got) = (place_of(page), self.place.load(Ordering::Relaxed));
-        Broken::unless(want == got, "PM4", at, want, got)?;
+        InvariantViolation::check(want == got, "PM4", at, want, got)?;
         let (want, got) = (self.is_empty(), self.listed.load(Ordering::Relaxed));
-        Broken::unless(want == got, "PM4", at, u64::from(want), u64::from(got))?;
+        InvariantViolation::check(want == got, "PM4", at, u64::from(want), u64::from(got))?;
         Ok(!want)
     }
 }

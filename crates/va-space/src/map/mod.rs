@@ -61,7 +61,7 @@ use leaf::{Empties, Leaf, Sheet};
 use table::Subtree;
 use va_base::sync::AtomicRef;
 use va_base::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Broken, Machine, Va};
+use va_base::{InvariantViolation, Machine, Va};
 use word::ESCAPE_PAGES;
 
 #[cfg(not(loom))]
@@ -543,16 +543,20 @@ impl PageMap {
     }
 
     /// Checks PM1, PM2 and PM4.
-    pub(crate) fn check(&self) -> Result<(), Broken> {
+    pub(crate) fn check(&self) -> Result<(), InvariantViolation> {
         self.far.map_or(Ok(()), |far| far.check(0).map(|_| ()))
     }
 
     /// Checks that no word is in a state unless its page has a start bit, for one page (PM3).
-    pub(crate) fn check_bit(&self, page: u64) -> Result<(), Broken> {
+    pub(crate) fn check_bit(&self, page: u64) -> Result<(), InvariantViolation> {
         let bit = self.far.and_then(|far| far.next(page)) == Some(page);
         let state = self.word(page).state().is_some();
-        let broken =
-            Broken { rule: "PM3", at: Va::from_page(page), want: u64::from(bit), got: u64::from(state) };
+        let broken = InvariantViolation {
+            rule: "PM3",
+            at: Va::from_page(page),
+            expected: u64::from(bit),
+            actual: u64::from(state),
+        };
         if bit == state { Ok(()) } else { Err(broken) }
     }
 }

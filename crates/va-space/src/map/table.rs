@@ -7,7 +7,7 @@
 use super::bits::Bits;
 use super::leaf::{Leaf, SLOTS};
 use va_base::sync::{AtomicRef, OnceRef};
-use va_base::{Broken, Machine, Table, Va};
+use va_base::{InvariantViolation, Machine, Table, Va};
 
 /// A subtree of the map. `at` is a page number relative to the subtree.
 pub(crate) trait Subtree: Table {
@@ -36,7 +36,7 @@ pub(crate) trait Subtree: Table {
     fn prev(&'static self, at: u64) -> Option<(u64, &'static Leaf)>;
 
     /// Checks PM1, PM2 and PM4 below `first`, the page number of the subtree; tells whether any start bit is set.
-    fn check(&self, first: u64) -> Result<bool, Broken>;
+    fn check(&self, first: u64) -> Result<bool, InvariantViolation>;
 
     /// Hands all tables below back, but for leaves.
     fn hand_back(&self, machine: &impl Machine);
@@ -143,9 +143,9 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
         self.prev_below(index)
     }
 
-    fn check(&self, first: u64) -> Result<bool, Broken> {
+    fn check(&self, first: u64) -> Result<bool, InvariantViolation> {
         let (holds, any) = self.starts.check();
-        Broken::unless(holds, "PM1", Va::from_page(first), u64::from(any), u64::from(!any))?;
+        InvariantViolation::check(holds, "PM1", Va::from_page(first), u64::from(any), u64::from(!any))?;
         let mut marked = self.starts.next(0);
         for (index, place) in self.leaves.iter().enumerate() {
             let page = first | (index * SLOTS) as u64;
@@ -157,7 +157,13 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
             if bit {
                 marked = self.starts.next(index + 1);
             }
-            Broken::unless(bit == below, "PM2", Va::from_page(page), u64::from(below), u64::from(bit))?;
+            InvariantViolation::check(
+                bit == below,
+                "PM2",
+                Va::from_page(page),
+                u64::from(below),
+                u64::from(bit),
+            )?;
         }
         Ok(any)
     }
@@ -292,11 +298,16 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
         }
     }
 
-    fn check(&self, first: u64) -> Result<bool, Broken> {
+    fn check(&self, first: u64) -> Result<bool, InvariantViolation> {
         let at = Va::from_page(first);
         let (holds, any) = self.starts.check();
         if !holds {
-            return Err(Broken { rule: "PM1", at, want: u64::from(any), got: u64::from(!any) });
+            return Err(InvariantViolation {
+                rule: "PM1",
+                at,
+                expected: u64::from(any),
+                actual: u64::from(!any),
+            });
         }
         let mut marked = self.starts.next(0);
         for (index, child) in self.children.iter().enumerate() {
@@ -309,7 +320,12 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
                 marked = self.starts.next(index + 1);
             }
             if bit != below {
-                return Err(Broken { rule: "PM2", at, want: u64::from(below), got: u64::from(bit) });
+                return Err(InvariantViolation {
+                    rule: "PM2",
+                    at,
+                    expected: u64::from(below),
+                    actual: u64::from(bit),
+                });
             }
         }
         Ok(any)

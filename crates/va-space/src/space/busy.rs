@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::error::SpaceError;
 use crate::lookup::Lookup;
 use crate::map::{PageMap, State};
-use va_base::{Broken, Machine, Va, VaRange};
+use va_base::{InvariantViolation, Machine, Va, VaRange};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Whether the lookup finds areas by itself, and so must be told of them.
@@ -75,7 +75,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let (at, state, pages) = (Va::from_page(page), word.state(), word.pages());
         self.machine.bug(
             format_args!("LI1: a list of idle areas leads to {at} (page {page:#x}), which is {state:?} of {pages:?} pages"),
-            Some(Broken { rule: "LI1", at, want: State::Idle as u64, got: state.map_or(0, |state| state as u64) }),
+            Some(InvariantViolation { rule: "LI1", at, expected: State::Idle as u64, actual: state.map_or(0, |state| state as u64) }),
         )
     }
 
@@ -89,7 +89,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Checks LK1 and LK2: the lookup has what the page map calls busy, and a record for all that is out of the index.
-    pub(super) fn check_lookup(&self) -> Result<(), Broken> {
+    pub(super) fn check_lookup(&self) -> Result<(), InvariantViolation> {
         if !Self::TELLS {
             return Ok(());
         }
@@ -102,11 +102,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 let found = self.lookup.find(seen.range.start(), &self.machine);
                 let got = found.map_or(0, |range| range.end().get());
                 let want = seen.range.end().get();
-                Broken::unless(got == want, "LK1", seen.range.start(), want, got)?;
+                InvariantViolation::check(got == want, "LK1", seen.range.start(), want, got)?;
             }
         }
-        Broken::unless(areas == busy, "LK1", Va::ZERO, busy, areas)?;
-        Broken::unless(promised == out, "LK2", Va::ZERO, out, promised)
+        InvariantViolation::check(areas == busy, "LK1", Va::ZERO, busy, areas)?;
+        InvariantViolation::check(promised == out, "LK2", Va::ZERO, out, promised)
     }
 }
 

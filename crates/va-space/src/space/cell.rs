@@ -34,7 +34,7 @@ use crate::list::AreaList;
 use crate::pool::{CLASSES, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use va_base::sync::{Mutex, MutexGuard, OnceRef, RawMutex};
-use va_base::{Broken, LockClass, Machine, Pages, Table, Va, VaRange};
+use va_base::{InvariantViolation, LockClass, Machine, Pages, Table, Va, VaRange};
 
 /// Flushed pages that the stock of a magazine holds at most, whatever its share: 256 MiB of addresses.
 pub(super) const STOCK_PAGES_MAX: u64 = 1 << 16;
@@ -448,13 +448,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Checks MG1 and MG2, and returns the amounts: cached, lazy and sealed. No owner is in a call.
-    pub(super) fn check_cells(&self) -> Result<[Amount; 3], Broken> {
+    pub(super) fn check_cells(&self) -> Result<[Amount; 3], InvariantViolation> {
         let [mut cached, mut lazy, mut sealed] = [Amount::NONE; 3];
         for cell in self.cells.each() {
             let Some(contents) = cell.contents.try_lock() else { continue };
             let Contents { stock, rounds, stock_pages_max, round_pages_max, .. } = &*contents;
             stock.validate(&self.map)?;
-            let broken = |rule, want, got| Err(Broken { rule, at: Va::ZERO, want, got });
+            let broken =
+                |rule, want, got| Err(InvariantViolation { rule, at: Va::ZERO, expected: want, actual: got });
             let due = contents.step_pages == 0;
             if stock.pages() > *stock_pages_max && stock.areas() > 1 && !due {
                 return broken("MG1", *stock_pages_max, stock.pages());

@@ -4,7 +4,7 @@ use super::VmapSpace;
 use crate::config::Config;
 use crate::map::State;
 use va_base::sync::atomic::Ordering;
-use va_base::{Broken, Machine, Pages, Va};
+use va_base::{InvariantViolation, Machine, Pages, Va};
 use va_tree::FreeIndex;
 
 /// Attempts to count while no page is freed or settled.
@@ -102,8 +102,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Call it when no other thread calls: what moves during the walk may look broken.
     ///
     /// # Errors
-    /// [`Broken`] names the first rule that does not hold.
-    pub fn validate(&self) -> Result<(), Broken> {
+    /// [`InvariantViolation`] names the first rule that does not hold.
+    pub fn validate(&self) -> Result<(), InvariantViolation> {
         let purge = self.lock_purge();
         let (mut listed, mut lazy_pages) = purge.holds();
         let mut sealed = purge.sealed();
@@ -113,7 +113,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             pool.validate(&self.map)?;
             let (any, told) = (u64::from(pool.areas() > 0), u64::from(self.pooled.0.has(number)));
             if any != told {
-                return Err(Broken { rule: "PO4", at: Va::ZERO, want: any, got: told });
+                return Err(InvariantViolation { rule: "PO4", at: Va::ZERO, expected: any, actual: told });
             }
             (pooled, pooled_pages) = (pooled + pool.areas(), pooled_pages + pool.pages());
             drop(pool);
@@ -132,23 +132,41 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.check_lookup()?;
         let areas = self.check_tiling(&heap.index, heap.transit_pages)?;
         let sp1 = |want, got| {
-            if want == got { Ok(()) } else { Err(Broken { rule: "SP1", at: Va::ZERO, want, got }) }
+            if want == got {
+                Ok(())
+            } else {
+                Err(InvariantViolation { rule: "SP1", at: Va::ZERO, expected: want, actual: got })
+            }
         };
         let of = |state: State| areas[state as usize];
         let [cached, lazy, away] = self.check_cells()?;
         if away != sealed {
-            return Err(Broken { rule: "MG2", at: Va::ZERO, want: away.pages, got: sealed.pages });
+            return Err(InvariantViolation {
+                rule: "MG2",
+                at: Va::ZERO,
+                expected: away.pages,
+                actual: sealed.pages,
+            });
         }
         (listed, lazy_pages) = (listed + sealed.areas, lazy_pages + sealed.pages);
         let (idle_areas, idle_pages) = of(State::Idle);
         sp1(listed + lazy.areas + pooled + cached.areas, idle_areas)?;
         sp1(lazy_pages + lazy.pages + pooled_pages + cached.pages, idle_pages)?;
-        let broken = Broken { rule: "PU2", at: Va::ZERO, want: lazy_pages, got: self.lazy_pages().get() };
+        let broken = InvariantViolation {
+            rule: "PU2",
+            at: Va::ZERO,
+            expected: lazy_pages,
+            actual: self.lazy_pages().get(),
+        };
         if lazy_pages == self.lazy_pages().get() { Ok(()) } else { Err(broken) }
     }
 
     /// Walks holes and areas side by side: they must tile the extent. Returns areas and pages by state.
-    fn check_tiling(&self, index: &impl FreeIndex, transit: u64) -> Result<[(u64, u64); 8], Broken> {
+    fn check_tiling(
+        &self,
+        index: &impl FreeIndex,
+        transit: u64,
+    ) -> Result<[(u64, u64); 8], InvariantViolation> {
         let mut counts = [(0, 0); 8];
         let (mut at, end) = self.extent.whole_pages();
         let mut missing = 0;
@@ -174,18 +192,33 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             // Overlap, or a gap that is more than what is in transit.
             let gap = start.wrapping_sub(at);
             if start < at || gap > transit - missing {
-                return Err(Broken { rule: "SP1", at: Va::from_page(at), want: at, got: start });
+                return Err(InvariantViolation {
+                    rule: "SP1",
+                    at: Va::from_page(at),
+                    expected: at,
+                    actual: start,
+                });
             }
             missing += gap;
             at = start + pages;
         }
         missing += end.wrapping_sub(at);
         if at > end || missing != transit {
-            return Err(Broken { rule: "SP1", at: Va::from_page(at), want: transit, got: missing });
+            return Err(InvariantViolation {
+                rule: "SP1",
+                at: Va::from_page(at),
+                expected: transit,
+                actual: missing,
+            });
         }
         // Each area is one that the index counts as out (what is in transit is, too, and is no area yet).
         if areas > index.live() || (transit == 0 && areas != index.live()) {
-            return Err(Broken { rule: "SP1", at: Va::from_page(at), want: index.live(), got: areas });
+            return Err(InvariantViolation {
+                rule: "SP1",
+                at: Va::from_page(at),
+                expected: index.live(),
+                actual: areas,
+            });
         }
         Ok(counts)
     }

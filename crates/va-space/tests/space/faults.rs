@@ -2,7 +2,7 @@
 //! flushes end later. No error occurs but the right ones, no area is lost, and all memory is freed
 //! at the end. `va_sim::soak` has the driver.
 
-use va_base::{Align, AllocError, Broken, Context, PAGE_SIZE, Pages, Request, Va, VaRange};
+use va_base::{Align, AllocError, Context, InvariantViolation, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
 use va_sim::model::ModelIndex;
 use va_sim::op::Rng;
@@ -238,7 +238,7 @@ impl<C: Config> Soak for Run<'_, '_, C> {
         }
     }
 
-    fn walk(&self) -> Result<(), Broken> {
+    fn walk(&self) -> Result<(), InvariantViolation> {
         let mut wanted: Vec<_> = self.areas.iter().map(|(range, _)| *range).collect();
         wanted.sort_unstable_by_key(|range| range.start());
         let busy = self.space.areas().filter(|seen| seen.state == State::Busy).map(|seen| seen.range);

@@ -71,7 +71,9 @@ use node::{Inner, Leaf};
 use path::Path;
 use rows::{Classes, Row};
 use search::Search;
-use va_base::{AllocError, Broken, FreeError, Late, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange};
+use va_base::{
+    AllocError, FreeError, InvariantViolation, Late, PAGE_SHIFT, Pages, Platform, Request, Va, VaRange,
+};
 
 /// Leaves inside the index itself.
 const INLINE_LEAVES: usize = 4;
@@ -473,7 +475,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         }
     }
 
-    fn validate(&self) -> Result<(), Broken> {
+    fn validate(&self) -> Result<(), InvariantViolation> {
         // Before `init` there is nothing to check.
         if self.first == self.end { Ok(()) } else { self.walk() }
     }

@@ -4,7 +4,7 @@ use super::cost::min_fill;
 use super::rows::{CLASSES, usable_in_leaf};
 use super::{BTree, Key};
 use crate::slab::NIL;
-use va_base::{Broken, Platform};
+use va_base::{InvariantViolation, Platform};
 
 /// The state of the walk.
 struct Walk {
@@ -24,7 +24,7 @@ struct Truth<K> {
 }
 
 impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
-    pub(super) fn walk(&self) -> Result<(), Broken> {
+    pub(super) fn walk(&self) -> Result<(), InvariantViolation> {
         let mut walk = Walk { leaves: 0, inners: 0, holes: 0, pages: 0, last_end: None };
         let low = self.first - self.base;
         let truth = self.walk_node(self.root, self.height, low, self.top_end(), &mut walk)?;
@@ -63,7 +63,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         low: u64,
         high: u64,
         walk: &mut Walk,
-    ) -> Result<Truth<K>, Broken> {
+    ) -> Result<Truth<K>, InvariantViolation> {
         let is_root = node == self.root;
         if level == 0 {
             walk.leaves += 1;
@@ -119,7 +119,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         low: u64,
         high: u64,
         walk: &mut Walk,
-    ) -> Result<Truth<K>, Broken> {
+    ) -> Result<Truth<K>, InvariantViolation> {
         let leaf = self.leaves.get(node);
         let len = leaf.len();
         let at = self.va(low);
@@ -150,10 +150,16 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 }
 
-fn want(rule: &'static str, at: va_base::Va, want: u64, got: u64) -> Result<(), Broken> {
+fn want(rule: &'static str, at: va_base::Va, want: u64, got: u64) -> Result<(), InvariantViolation> {
     ensure(rule, at, want, got, want == got)
 }
 
-fn ensure(rule: &'static str, at: va_base::Va, want: u64, got: u64, holds: bool) -> Result<(), Broken> {
-    Broken::unless(holds, rule, at, want, got)
+fn ensure(
+    rule: &'static str,
+    at: va_base::Va,
+    want: u64,
+    got: u64,
+    holds: bool,
+) -> Result<(), InvariantViolation> {
+    InvariantViolation::check(holds, rule, at, want, got)
 }

@@ -19,7 +19,7 @@
 
 use super::tree::{Side, Tree};
 use crate::slab::NIL;
-use va_base::{AllocError, Broken, Platform, Va, VaRange};
+use va_base::{AllocError, InvariantViolation, Platform, Va, VaRange};
 
 /// A red-black tree of disjoint areas, found by any address inside them.
 ///
@@ -126,27 +126,39 @@ impl AreaTree {
     /// Checks AT1 and RB1 to RB4 with a full walk.
     ///
     /// # Errors
-    /// [`Broken`] names the first rule that does not hold.
-    pub fn validate(&self) -> Result<(), Broken> {
+    /// [`InvariantViolation`] names the first rule that does not hold.
+    pub fn validate(&self) -> Result<(), InvariantViolation> {
         let at = |id| Va::new(if id == NIL { 0 } else { self.tree.get(id).start });
-        self.tree.black_height(self.tree.root, 0).map_err(|(rule, id)| Broken {
+        self.tree.black_height(self.tree.root, 0).map_err(|(rule, id)| InvariantViolation {
             rule,
             at: at(id),
-            want: 0,
-            got: 1,
+            expected: 0,
+            actual: 1,
         })?;
-        Broken::unless(self.tree.root_is_black(), "RB1", at(self.tree.root), 0, 1)?;
+        InvariantViolation::check(self.tree.root_is_black(), "RB1", at(self.tree.root), 0, 1)?;
         let (mut id, mut prev, mut last, mut count) = (self.tree.first(), NIL, 0, 0);
         while id != NIL {
             let area = self.tree.get(id);
-            Broken::unless(area.prev == prev, "RB4", at(id), u64::from(prev), u64::from(area.prev))?;
+            InvariantViolation::check(
+                area.prev == prev,
+                "RB4",
+                at(id),
+                u64::from(prev),
+                u64::from(area.prev),
+            )?;
             let next = self.tree.in_order_next(id);
-            Broken::unless(area.next == next, "RB4", at(id), u64::from(next), u64::from(area.next))?;
-            Broken::unless(area.start >= last, "AT1", at(id), last, area.start)?;
-            Broken::unless(area.start < area.end, "AT1", at(id), area.end, area.start)?;
+            InvariantViolation::check(
+                area.next == next,
+                "RB4",
+                at(id),
+                u64::from(next),
+                u64::from(area.next),
+            )?;
+            InvariantViolation::check(area.start >= last, "AT1", at(id), last, area.start)?;
+            InvariantViolation::check(area.start < area.end, "AT1", at(id), area.end, area.start)?;
             (prev, last, id, count) = (id, area.end, next, count + 1);
         }
-        Broken::unless(count == self.len(), "SL1", Va::ZERO, count, self.len())
+        InvariantViolation::check(count == self.len(), "SL1", Va::ZERO, count, self.len())
     }
 
     /// Empties the tree and frees its memory.

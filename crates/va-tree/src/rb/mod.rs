@@ -45,7 +45,7 @@ use core::marker::PhantomData;
 use search::{TreeRef, Wanted};
 use tree::{Hole, INLINE_HOLES, Side, Tree};
 use va_base::{
-    AllocError, Broken, FreeError, Late, PAGE_SIZE, Pages, Platform, Request, Supply, Va, VaRange,
+    AllocError, FreeError, InvariantViolation, Late, PAGE_SIZE, Pages, Platform, Request, Supply, Va, VaRange,
 };
 
 /// A red-black tree of holes with the search `S`.
@@ -416,37 +416,55 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
         }
     }
 
-    fn validate(&self) -> Result<(), Broken> {
+    fn validate(&self) -> Result<(), InvariantViolation> {
         let at = |id| Va::new(if id == NIL { 0 } else { self.tree.get(id).start });
-        self.tree.black_height(self.tree.root, 0).map_err(|(rule, id)| Broken {
+        self.tree.black_height(self.tree.root, 0).map_err(|(rule, id)| InvariantViolation {
             rule,
             at: at(id),
-            want: 0,
-            got: 1,
+            expected: 0,
+            actual: 1,
         })?;
-        Broken::unless(self.tree.root_is_black(), "RB1", at(self.tree.root), 0, 1)?;
+        InvariantViolation::check(self.tree.root_is_black(), "RB1", at(self.tree.root), 0, 1)?;
         let (mut id, mut prev, mut count, mut pages) = (self.tree.first(), NIL, 0, 0);
         while id != NIL {
             let hole = self.tree.get(id);
-            Broken::unless(hole.prev == prev, "RB4", at(id), u64::from(prev), u64::from(hole.prev))?;
+            InvariantViolation::check(
+                hole.prev == prev,
+                "RB4",
+                at(id),
+                u64::from(prev),
+                u64::from(hole.prev),
+            )?;
             let next = self.tree.in_order_next(id);
-            Broken::unless(hole.next == next, "RB4", at(id), u64::from(next), u64::from(hole.next))?;
+            InvariantViolation::check(
+                hole.next == next,
+                "RB4",
+                at(id),
+                u64::from(next),
+                u64::from(hole.next),
+            )?;
             let range = VaRange::new(Va::new(hole.start), Va::new(hole.end)).unwrap_or_default();
-            Broken::unless(self.is_inside(range), "FT4", at(id), hole.end, hole.start)?;
+            InvariantViolation::check(self.is_inside(range), "FT4", at(id), hole.end, hole.start)?;
             if prev != NIL {
                 let last = self.tree.get(prev).end;
-                Broken::unless(hole.start >= last, "FT1", at(id), last, hole.start)?;
-                Broken::unless(hole.start != last, "FT2", at(id), last, hole.start)?;
+                InvariantViolation::check(hole.start >= last, "FT1", at(id), last, hole.start)?;
+                InvariantViolation::check(hole.start != last, "FT2", at(id), last, hole.start)?;
             }
             (count, pages) = (count + 1, pages + hole.size() / PAGE_SIZE);
             (prev, id) = (id, next);
         }
-        Broken::unless(count == self.ledger.holes, "FT5", Va::ZERO, count, self.ledger.holes)?;
-        Broken::unless(pages == self.ledger.free_pages, "FT5", Va::ZERO, pages, self.ledger.free_pages)?;
+        InvariantViolation::check(count == self.ledger.holes, "FT5", Va::ZERO, count, self.ledger.holes)?;
+        InvariantViolation::check(
+            pages == self.ledger.free_pages,
+            "FT5",
+            Va::ZERO,
+            pages,
+            self.ledger.free_pages,
+        )?;
         self.ledger.validate()?;
         let used = self.tree.slab.used() as u64;
-        Broken::unless(count == used, "SL1", Va::ZERO, count, used)?;
-        Broken::unless(self.tree.slab.is_conserved(), "SL1", Va::ZERO, 0, 1)
+        InvariantViolation::check(count == used, "SL1", Va::ZERO, count, used)?;
+        InvariantViolation::check(self.tree.slab.is_conserved(), "SL1", Va::ZERO, 0, 1)
     }
 
     fn bug(&self, what: fmt::Arguments<'_>) -> ! {

@@ -54,15 +54,15 @@ impl<O: Os> Hard<O> {
 
     /// Checks every invariant with full walks. Call it when nobody else calls.
     #[cfg(test)]
-    pub(crate) fn validate(&self) -> Result<(), va_base::Broken> {
-        use va_base::{Broken, Va};
+    pub(crate) fn validate(&self) -> Result<(), va_base::InvariantViolation> {
+        use va_base::{InvariantViolation, Va};
         let state = self.state.lock();
         state.places.validate()?;
         if let Err((want, got)) = state.quarantine.check() {
-            return Err(Broken { rule: "HQ1", at: Va::ZERO, want, got });
+            return Err(InvariantViolation { rule: "HQ1", at: Va::ZERO, expected: want, actual: got });
         }
         if let Err((want, got)) = state.warm.check() {
-            return Err(Broken { rule: "HW1", at: Va::ZERO, want, got });
+            return Err(InvariantViolation { rule: "HW1", at: Va::ZERO, expected: want, actual: got });
         }
         let (mut from, mut live, mut pages) = (self.window.first(), 0, 0);
         while let Some(range) = state.places.above(from) {
@@ -71,24 +71,24 @@ impl<O: Os> Hard<O> {
             if tag.state() == Said::Live {
                 live += 1;
                 let want = end - page - 2;
-                Broken::unless(tag.pages() == want, "HD1", range.start(), want, tag.pages())?;
+                InvariantViolation::check(tag.pages() == want, "HD1", range.start(), want, tag.pages())?;
             }
             let mut rest = (page..end).filter(|&other| other != page + 1);
             let inside = rest.find(|&other| self.window.get(other).state() == Said::Live);
-            Broken::unless(inside.is_none(), "HD1", range.start(), 0, 1)?;
+            InvariantViolation::check(inside.is_none(), "HD1", range.start(), 0, 1)?;
             pages += end - page;
             from = end;
         }
-        Broken::unless(live == state.live, "HD3", Va::ZERO, state.live, live)?;
+        InvariantViolation::check(live == state.live, "HD3", Va::ZERO, state.live, live)?;
         self.validate_granules(&state)?;
         let counted = state.live_pages + 2 * state.live + state.quarantine.pages();
         let counted = counted + state.warm.pages() + 2 * state.warm.rooms() + state.retired_pages;
-        Broken::unless(counted == pages, "HD3", Va::ZERO, counted, pages)
+        InvariantViolation::check(counted == pages, "HD3", Va::ZERO, counted, pages)
     }
 
     /// Checks HG1 to HG3.
     #[cfg(test)]
-    fn validate_granules(&self, state: &State<O>) -> Result<(), va_base::Broken> {
+    fn validate_granules(&self, state: &State<O>) -> Result<(), va_base::InvariantViolation> {
         if self.window.wall() == Wall::Protection {
             return Ok(());
         }
@@ -104,6 +104,11 @@ impl<O: Os> Hard<O> {
             from = end;
         }
         let checked = state.granules.check(&self.window, &open, &given);
-        checked.map_err(|(rule, at)| va_base::Broken { rule, at: va_base::Va::ZERO, want: 0, got: at })
+        checked.map_err(|(rule, at)| va_base::InvariantViolation {
+            rule,
+            at: va_base::Va::ZERO,
+            expected: 0,
+            actual: at,
+        })
     }
 }

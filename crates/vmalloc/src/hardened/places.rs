@@ -142,9 +142,9 @@ impl<O: Os> Places<O> {
     }
 
     #[cfg(test)]
-    pub(super) fn validate(&self) -> Result<(), va_base::Broken> {
+    pub(super) fn validate(&self) -> Result<(), va_base::InvariantViolation> {
         self.space.validate()?;
         let busy = self.space.stats().busy_pages.get();
-        va_base::Broken::unless(busy == self.taken, "HD3", Va::ZERO, busy, self.taken)
+        va_base::InvariantViolation::check(busy == self.taken, "HD3", Va::ZERO, busy, self.taken)
     }
 }

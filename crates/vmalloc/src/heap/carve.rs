@@ -17,7 +17,7 @@ use crate::word::Word;
 use core::alloc::Layout;
 use core::sync::atomic::Ordering;
 #[cfg(test)]
-use va_base::Broken;
+use va_base::InvariantViolation;
 use va_base::{Align, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
 use va_tree::{BTreeIndex, FreeIndex};
@@ -147,12 +147,12 @@ impl<O: Os> Central<O> {
 
     /// Checks VM3, for so many runs.
     #[cfg(test)]
-    pub(super) fn check_paid(&self, runs: u64) -> Result<(), Broken> {
+    pub(super) fn check_paid(&self, runs: u64) -> Result<(), InvariantViolation> {
         let counted = self.dirty.live() - self.spare;
-        Broken::unless(counted == runs, "VM3", Va::ZERO, runs, counted)?;
+        InvariantViolation::check(counted == runs, "VM3", Va::ZERO, runs, counted)?;
         let gaps = self.space.stats().holes;
-        Broken::unless(self.gaps >= gaps, "VM3", Va::ZERO, gaps, self.gaps)?;
-        Broken::unless(self.spare >= gaps, "VM3", Va::ZERO, gaps, self.spare)
+        InvariantViolation::check(self.gaps >= gaps, "VM3", Va::ZERO, gaps, self.gaps)?;
+        InvariantViolation::check(self.spare >= gaps, "VM3", Va::ZERO, gaps, self.spare)
     }
 
     /// Gives back what is paid beyond that.

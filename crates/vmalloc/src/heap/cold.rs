@@ -29,7 +29,7 @@
 //! Our own; Linux ages pages by lists as well (`mm/vmscan.c`), its vmalloc areas by a count of decays.
 
 #[cfg(test)]
-use va_base::{Broken, Va};
+use va_base::{InvariantViolation, Va};
 use va_base::{Platform, Record};
 
 /// Entries of the first segment; each next one has twice as many.
@@ -220,19 +220,25 @@ impl<P: Platform> Cold<P> {
 
     /// Checks CD2 and CD3, and that both directions tell the same.
     #[cfg(test)]
-    pub(super) fn validate(&self) -> Result<(), Broken> {
+    pub(super) fn validate(&self) -> Result<(), InvariantViolation> {
         let (mut index, mut before, mut epoch, mut count) = (self.coldest, ENDS, 1, 0);
         let mut absent = 0;
         while let Some(entry) = self.entry(index).filter(|_| index != ENDS) {
             let at = Va::from_page(u64::from(index));
-            Broken::unless(entry.epoch() >= epoch, "CD2", at, epoch, entry.epoch())?;
-            Broken::unless(entry.colder == before, "CD2", at, before.into(), entry.colder.into())?;
+            InvariantViolation::check(entry.epoch() >= epoch, "CD2", at, epoch, entry.epoch())?;
+            InvariantViolation::check(entry.colder == before, "CD2", at, before.into(), entry.colder.into())?;
             absent += entry.absent();
             (before, epoch, count, index) = (index, entry.epoch(), count + 1, entry.newer);
         }
-        Broken::unless(absent == self.absent, "CD3", Va::ZERO, self.absent, absent)?;
-        Broken::unless(epoch <= self.epoch, "CD2", Va::ZERO, self.epoch, epoch)?;
-        Broken::unless((before, count) == (self.newest, self.len), "CD2", Va::ZERO, self.len, count)
+        InvariantViolation::check(absent == self.absent, "CD3", Va::ZERO, self.absent, absent)?;
+        InvariantViolation::check(epoch <= self.epoch, "CD2", Va::ZERO, self.epoch, epoch)?;
+        InvariantViolation::check(
+            (before, count) == (self.newest, self.len),
+            "CD2",
+            Va::ZERO,
+            self.len,
+            count,
+        )
     }
 }
 

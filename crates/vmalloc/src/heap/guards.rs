@@ -178,9 +178,9 @@ impl<O: Os> Heap<O> {
 
     /// Checks GP1: as many pages say that they are guards as there are, of each kind.
     #[cfg(test)]
-    pub(super) fn check_guards(&self) -> Result<(), va_base::Broken> {
+    pub(super) fn check_guards(&self) -> Result<(), va_base::InvariantViolation> {
         use crate::arena::ZONES;
-        use va_base::{Broken, Va};
+        use va_base::{InvariantViolation, Va};
         let mut counts = [0; 2];
         for zone in 0..ZONES {
             let first = self.arena.extent(zone).start().page_floor();
@@ -192,7 +192,7 @@ impl<O: Os> Heap<O> {
         let (marked, protected) = (&self.guards.marked, &self.guards.protected);
         for (got, count) in counts.into_iter().zip([marked, protected]) {
             let want = count.load(Ordering::Relaxed);
-            Broken::unless(want == got, "GP1", Va::ZERO, want, got)?;
+            InvariantViolation::check(want == got, "GP1", Va::ZERO, want, got)?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::arena::{ZONES, address};
 use crate::os::Os;
 use core::fmt;
 use core::sync::atomic::Ordering;
-use va_base::{Broken, Va};
+use va_base::{InvariantViolation, Va};
 use va_tree::FreeIndex;
 
 /// Entries that are looked up under one hold of the lock.
@@ -176,7 +176,7 @@ impl<O: Os> Heap<O> {
         zone: usize,
         from: u64,
         mut visit: impl FnMut(Entry) -> bool,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), InvariantViolation> {
         let mut page = from;
         let frontier = self.arena.extent(zone).start().page_floor() + self.arena.committed_pages(zone);
         while page < frontier {
@@ -193,7 +193,7 @@ impl<O: Os> Heap<O> {
                 None => (page + word.pages(), if word.is_live() { What::Live } else { What::Kept }),
             };
             // Checks VM1: whoever is not dirty begins with a word that tells its size.
-            Broken::unless(end > page && end <= frontier, "VM1", at, frontier - page, end - page)?;
+            InvariantViolation::check(end > page && end <= frontier, "VM1", at, frontier - page, end - page)?;
             if !visit(Entry { page, end, what }) {
                 return Ok(());
             }
@@ -204,24 +204,24 @@ impl<O: Os> Heap<O> {
 
     /// Checks every invariant with full walks. Call it when nobody else calls.
     #[cfg(test)]
-    pub(crate) fn validate(&self) -> Result<(), Broken> {
+    pub(crate) fn validate(&self) -> Result<(), InvariantViolation> {
         if self.guards.tail > 0 {
             self.check_guards()?;
         }
         let mut cached = 0;
         for magazine in self.magazines {
             if let Err((small, large)) = magazine.check() {
-                return Err(Broken { rule: "MZ2", at: Va::ZERO, want: small, got: large });
+                return Err(InvariantViolation { rule: "MZ2", at: Va::ZERO, expected: small, actual: large });
             }
             cached += magazine.held().pages;
         }
         let unlisted = (0..ZONES).try_fold(0, |kept, zone| Ok(kept + self.validate_zone(zone)?))?;
-        Broken::unless(unlisted == cached, "VM1", Va::ZERO, cached, unlisted)
+        InvariantViolation::check(unlisted == cached, "VM1", Va::ZERO, cached, unlisted)
     }
 
     /// Checks a zone; pages of it that are kept, and not in its own hands.
     #[cfg(test)]
-    fn validate_zone(&self, zone: usize) -> Result<u64, Broken> {
+    fn validate_zone(&self, zone: usize) -> Result<u64, InvariantViolation> {
         let central = self.zone(zone);
         central.space.validate()?;
         central.dirty.validate()?;
@@ -237,22 +237,22 @@ impl<O: Os> Heap<O> {
         })?;
         // Inside an area nothing is said to be live, nor in a run that is nobody's.
         let spoiled = inside.unwrap_or(edge);
-        Broken::unless(inside.is_none(), "VM2", Va::from_page(spoiled), 0, 1)?;
+        InvariantViolation::check(inside.is_none(), "VM2", Va::from_page(spoiled), 0, 1)?;
         let [live, kept, dirty] = sums;
         let busy = central.space.stats().busy_pages.get();
         let at = Va::from_page(edge);
-        Broken::unless(busy == live + kept + dirty, "VM1", at, busy, live + kept + dirty)?;
-        Broken::unless(dirty == central.dirty_pages(), "VM1", at, central.dirty_pages(), dirty)?;
+        InvariantViolation::check(busy == live + kept + dirty, "VM1", at, busy, live + kept + dirty)?;
+        InvariantViolation::check(dirty == central.dirty_pages(), "VM1", at, central.dirty_pages(), dirty)?;
         central.check_paid(runs)?;
         self.check_cold(&central, zone)?;
         let own = central.leaving + central.retired;
-        Broken::unless(kept >= own, "VM1", at, own, kept)?;
+        InvariantViolation::check(kept >= own, "VM1", at, own, kept)?;
         Ok(kept - own)
     }
 
     /// Checks CD1 against the dirty runs themselves.
     #[cfg(test)]
-    fn check_cold(&self, central: &Central<O>, zone: usize) -> Result<(), Broken> {
+    fn check_cold(&self, central: &Central<O>, zone: usize) -> Result<(), InvariantViolation> {
         let extent = self.arena.extent(zone);
         let first = extent.start().page_floor();
         let blocks = central.blocks_around(first, first + self.arena.committed_pages(zone));
@@ -260,7 +260,7 @@ impl<O: Os> Heap<O> {
             let range = central.block(block);
             let whole = central.dirty.hole_below(range.start()).is_some_and(|hole| hole.encloses(range));
             let listed = central.cold.contains(block);
-            Broken::unless(whole == listed, "CD1", range.start(), whole.into(), listed.into())?;
+            InvariantViolation::check(whole == listed, "CD1", range.start(), whole.into(), listed.into())?;
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ use core::ops::Range;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use lock_api::{GuardSend, RawMutex};
-use va_base::{Broken, Epoch, Machine, Platform, Record, Table, Va, VaRange};
+use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table, Va, VaRange};
 use va_percpu::config::{Config, Standard};
 use va_percpu::{AllocError, Backend, Geometry, Offset, PercpuSpace, Refused, Request, Sizes, Stats};
 
@@ -191,7 +191,7 @@ impl<O: Os> Core<O> {
         self.index.lock().stats()
     }
 
-    pub(super) fn validate(&self) -> Result<(), Broken> {
+    pub(super) fn validate(&self) -> Result<(), InvariantViolation> {
         self.index.lock().validate()
     }
 }
@@ -237,7 +237,7 @@ impl<O: Os> Platform for Keeper<O> {
         self.0.free_meta(slab);
     }
 
-    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
         self.0.bug(what, broken)
     }
 }

@@ -220,7 +220,7 @@ impl Space {
     /// The first rule broken.
     /// # Locks
     /// The space's, for O(bits of all chunks).
-    pub fn validate(&self) -> Result<(), va_base::Broken> {
+    pub fn validate(&self) -> Result<(), va_base::InvariantViolation> {
         self.core().validate()
     }
 }

@@ -7,7 +7,7 @@ use crate::os::{Linux, Os};
 use crate::records::Host;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Broken, Epoch, Machine, Platform, Record, Table as Allocated, VaRange};
+use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table as Allocated, VaRange};
 
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
@@ -34,7 +34,7 @@ impl<V: MapOs> Platform for Ground<V> {
         self.host.free_meta(slab);
     }
 
-    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
         self.host.bug(what, broken)
     }
 }

@@ -18,7 +18,7 @@
 //! Source: the description and the removed lines of the change that replaced it in Linux 5.2.
 
 use std::collections::BTreeMap;
-use va_base::{AllocError, Broken, FreeError, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
+use va_base::{AllocError, FreeError, InvariantViolation, PAGE_SIZE, Pages, Platform, Request, Va, VaRange};
 use va_tree::{Fit, FreeIndex, InPlace, IndexMemory, PieceWanted, Supplied};
 
 const NONE: usize = usize::MAX;
@@ -416,22 +416,37 @@ impl FreeIndex for ListIndex {
         }
     }
 
-    fn validate(&self) -> Result<(), Broken> {
+    fn validate(&self) -> Result<(), InvariantViolation> {
         let (mut at, mut last, mut count, mut pages) = (self.head, self.extent.start().get(), 0, 0);
         while at != NONE {
             let area = self.areas[at];
             if area.start < last || area.end <= area.start || count > self.by_start.len() {
-                return Err(Broken { rule: "FT1", at: Va::new(area.start), want: last, got: area.start });
+                return Err(InvariantViolation {
+                    rule: "FT1",
+                    at: Va::new(area.start),
+                    expected: last,
+                    actual: area.start,
+                });
             }
             pages += (area.end - area.start) / PAGE_SIZE;
             (last, count, at) = (area.end, count + 1, area.next);
         }
         let all = self.extent.len_bytes() / PAGE_SIZE;
         if all - pages != self.free_pages {
-            return Err(Broken { rule: "FT5", at: Va::ZERO, want: all - pages, got: self.free_pages });
+            return Err(InvariantViolation {
+                rule: "FT5",
+                at: Va::ZERO,
+                expected: all - pages,
+                actual: self.free_pages,
+            });
         }
         if self.hole_count() > self.live + 1 {
-            return Err(Broken { rule: "FT6", at: Va::ZERO, want: self.live + 1, got: self.hole_count() });
+            return Err(InvariantViolation {
+                rule: "FT6",
+                at: Va::ZERO,
+                expected: self.live + 1,
+                actual: self.hole_count(),
+            });
         }
         Ok(())
     }

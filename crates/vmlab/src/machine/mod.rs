@@ -24,7 +24,7 @@ use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use va_base::{Broken, Drain, Epoch, LockClass, Machine, Platform, Record, Table, VaRange};
+use va_base::{Drain, Epoch, InvariantViolation, LockClass, Machine, Platform, Record, Table, VaRange};
 
 /// The usual lock.
 pub type PlainLock = parking_lot::RawMutex;
@@ -106,7 +106,7 @@ impl<L> Platform for LabMachine<L> {
         unsafe { memory::free_meta(slab) };
     }
 
-    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<Broken>) -> ! {
+    fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
         let why = broken.map_or(String::new(), |broken| format!(": {broken}"));
         crate::cli::say(&format!("a bug of the space: {what}{why}"));
         std::process::abort()

@@ -47,7 +47,7 @@ impl Target for Process {
 
     fn settle(&self) -> Result<(), Unsettled> {
         self.mappings.flush();
-        self.percpu.validate().map_err(Unsettled::Broken)?;
+        self.percpu.validate().map_err(Unsettled::InvariantViolation)?;
         let mapped = self.mappings.stats().frames;
         match self.left.load(Ordering::Relaxed)
             + (self.memory.stats().live_bytes as u64).div_ceil(PAGE_SIZE)

@@ -131,9 +131,9 @@ where
         blocks.unmap_aliases();
         space.purge(Purge::Full);
         let percpu = self.percpu.get();
-        percpu.map_or(Ok(()), Percpu::<L, B, C>::validate).map_err(Unsettled::Broken)?;
-        blocks.validate().map_err(Unsettled::Broken)?;
-        space.validate().map_err(Unsettled::Broken)?;
+        percpu.map_or(Ok(()), Percpu::<L, B, C>::validate).map_err(Unsettled::InvariantViolation)?;
+        blocks.validate().map_err(Unsettled::InvariantViolation)?;
+        space.validate().map_err(Unsettled::InvariantViolation)?;
         let stats = blocks.stats();
         let in_blocks = stats.blocks * blocks.block_pages().get();
         let in_chunks = self.chunks.pages.load(Ordering::Relaxed);

@@ -15,7 +15,7 @@ use super::case::Case;
 use super::{history, linux, process, space};
 use anyhow::Result;
 use std::path::PathBuf;
-use va_base::Broken;
+use va_base::InvariantViolation;
 
 /// A request to `vmalloc`: bytes, alignment in bytes (any power of two), and the meaning of the kernel's GFP flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ pub trait Target: Sync {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unsettled {
     /// A rule of the target does not hold.
-    Broken(Broken),
+    InvariantViolation(InvariantViolation),
     /// So many pages and per-CPU objects are still out.
     Left(u64),
 }
@@ -76,7 +76,7 @@ pub enum Unsettled {
 impl std::fmt::Display for Unsettled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Broken(broken) => write!(f, "{broken}"),
+            Self::InvariantViolation(broken) => write!(f, "{broken}"),
             Self::Left(count) => write!(f, "{count} pages and per-CPU objects are out though all were freed"),
         }
     }

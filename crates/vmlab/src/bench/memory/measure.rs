@@ -43,7 +43,7 @@ pub(super) enum Failure {
     /// The allocator said no: a result.
     Refused,
     /// It crashed, hangs or says what it should not: not a result.
-    Broken(anyhow::Error),
+    InvariantViolation(anyhow::Error),
 }
 
 /// Resident bytes of another process over a time.
@@ -113,8 +113,8 @@ pub(super) fn run(contender: &Contender, spec: &Spec, ms: u64, seed: u64) -> Res
     let task =
         Task { how, library, work, touch, threads, ms: ms * spec.times_ms, seed, same_ops: spec.same_ops() };
     child(contender, &task).map_err(|failure| match failure {
-        Failure::Broken(error) => {
-            Failure::Broken(error.context(format!("{} on {}", contender.name, spec.name)))
+        Failure::InvariantViolation(error) => {
+            Failure::InvariantViolation(error.context(format!("{} on {}", contender.name, spec.name)))
         }
         Failure::Refused => Failure::Refused,
     })
@@ -122,7 +122,7 @@ pub(super) fn run(contender: &Contender, spec: &Spec, ms: u64, seed: u64) -> Res
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Self::Broken(error)
+        Self::InvariantViolation(error)
     }
 }
 
@@ -152,7 +152,7 @@ fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
         let line = match lines.recv_timeout(SAMPLE_EVERY) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) if Instant::now() > end => {
-                return Err(Failure::Broken(anyhow!("it hangs")));
+                return Err(Failure::InvariantViolation(anyhow!("it hangs")));
             }
             Err(RecvTimeoutError::Timeout) => {
                 if matches!(stage, Stage::Measuring) {
@@ -183,7 +183,9 @@ fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
                     Said::Measured(measured) => measured,
                 };
                 let &Stage::Ended { rss_end, rss_ever, mappings } = stage else {
-                    return Err(Failure::Broken(anyhow!("a child has results before it measured")));
+                    return Err(Failure::InvariantViolation(anyhow!(
+                        "a child has results before it measured"
+                    )));
                 };
                 // Memory is freed between this line and the end: who crashes there has crashed.
                 let status = child.wait().context("no child to wait for")?;
@@ -236,7 +238,7 @@ fn ended(child: &mut Child) -> Failure {
         }
         bail!("the child ended with {status}{}", said(&text))
     };
-    Failure::Broken(broken(child).err().unwrap_or_else(|| anyhow!("the child ended")))
+    Failure::InvariantViolation(broken(child).err().unwrap_or_else(|| anyhow!("the child ended")))
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ fn measure_all(mut results: Results, rounds: usize, ms: u64) -> Results {
                 match measure::run(&results.contenders[row.contender], spec, ms, round as u64) {
                     Ok(sample) => row.rounds.push(sample),
                     Err(Failure::Refused) => row.stopped = Some(Stopped::Refused),
-                    Err(Failure::Broken(error)) => {
+                    Err(Failure::InvariantViolation(error)) => {
                         let told = format!("{error:#}");
                         say(&told);
                         results.broken.push(told);

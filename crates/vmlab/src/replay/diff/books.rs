@@ -12,7 +12,7 @@
 use crate::machine::{LabMachine, PlainLock, Work};
 use anyhow::{Context as _, Result};
 use std::collections::{BTreeMap, VecDeque};
-use va_base::{Broken, Pages, Request, Va, VaRange};
+use va_base::{InvariantViolation, Pages, Request, Va, VaRange};
 use va_space::NODES_LIMIT;
 use va_space::config::{Config, Order};
 use va_space::decay::Decay;
@@ -452,7 +452,7 @@ impl<C: Config> Books<C> {
     ///
     /// # Errors
     /// What is wrong with the index, or a range that is in two places or in none.
-    pub fn validate(&self) -> std::result::Result<(), Broken> {
+    pub fn validate(&self) -> std::result::Result<(), InvariantViolation> {
         self.index.validate()?;
         let held = self.busy.iter().map(|(&at, busy)| (at, busy.size));
         let lazy = self.lazy.iter().map(|(&at, lazy)| (at, lazy.size));
@@ -464,12 +464,17 @@ impl<C: Config> Books<C> {
         let mut next = extent.start().get();
         for (start, size) in all {
             if start != next {
-                return Err(Broken { rule: "BK1", at: Va::new(next), want: next, got: start });
+                return Err(InvariantViolation {
+                    rule: "BK1",
+                    at: Va::new(next),
+                    expected: next,
+                    actual: start,
+                });
             }
             next = start + size;
         }
         let end = extent.end().get();
-        let broken = Broken { rule: "BK1", at: Va::new(next), want: end, got: next };
+        let broken = InvariantViolation { rule: "BK1", at: Va::new(next), expected: end, actual: next };
         if next == end { Ok(()) } else { Err(broken) }
     }
 }
