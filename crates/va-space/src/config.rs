@@ -16,8 +16,8 @@
 
 use crate::decay::{Decay, Quarter, QuarterOrAllOfFew};
 use crate::lazy::lazy_max_pages;
-use crate::lookup::{Downward, Lookup, MapLookup, TreeLookup, Upward, Way};
-use crate::node::{InTurn, Spread, Zone};
+use crate::lookup::{Downward, Lookup, MapLookup, ScanOrder, TreeLookup, Upward};
+use crate::node::{HashedZones, RoundRobinZones, Zone};
 use core::marker::PhantomData;
 use va_base::{AllocError, Machine, Pages, Platform, VaRange};
 use va_tree::rb::Linux;
@@ -94,9 +94,9 @@ pub struct OneLock52;
 
 impl Config for OneLock52 {
     type Index<P: Platform + Send> = RbIndex<Linux, P>;
-    type Zone = InTurn;
+    type Zone = RoundRobinZones;
     type Decay = QuarterOrAllOfFew;
-    type Lookup<P: Machine> = TreeLookup<P, InTurn, Upward>;
+    type Lookup<P: Machine> = TreeLookup<P, RoundRobinZones, Upward>;
     const NODES_MAX: u32 = 1;
     const POOL_ON_ONE_NODE: bool = false;
     const POOL_PAGES_MAX: u64 = 0;
@@ -114,9 +114,9 @@ pub struct Linux69;
 
 impl Config for Linux69 {
     type Index<P: Platform + Send> = RbIndex<Linux, P>;
-    type Zone = InTurn;
+    type Zone = RoundRobinZones;
     type Decay = QuarterOrAllOfFew;
-    type Lookup<P: Machine> = TreeLookup<P, InTurn, Upward>;
+    type Lookup<P: Machine> = TreeLookup<P, RoundRobinZones, Upward>;
     const NODES_MAX: u32 = 128;
     const POOL_ON_ONE_NODE: bool = false;
     const POOL_PAGES_MAX: u64 = 256;
@@ -134,7 +134,7 @@ pub struct Standard;
 
 impl Config for Standard {
     type Index<P: Platform + Send> = BTreeIndex<P>;
-    type Zone = Spread;
+    type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = crate::NODES_LIMIT;
@@ -151,7 +151,7 @@ impl Config for Standard {
 #[derive(Clone, Copy, Debug)]
 pub struct WithTrees<C, W = Downward>(PhantomData<fn() -> (C, W)>);
 
-impl<C: Config, W: Way> Config for WithTrees<C, W> {
+impl<C: Config, W: ScanOrder> Config for WithTrees<C, W> {
     type Index<P: Platform + Send> = C::Index<P>;
     type Zone = C::Zone;
     type Decay = C::Decay;

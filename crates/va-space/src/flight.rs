@@ -23,7 +23,7 @@
 
 use crate::area::range_of;
 use crate::dirty::Dirty;
-use crate::list::{AreaList, Flushed, Loose, Unflushed};
+use crate::list::{AreaList, Flushed, Unflushed, UnlinkedArea};
 use crate::map::PageMap;
 use crate::pool::Shelf;
 use crate::space::{Budget, Cost};
@@ -278,7 +278,11 @@ impl Rounds {
     /// # Errors
     /// The area.
     #[inline(always)]
-    pub(crate) fn put(&mut self, area: Loose<Unflushed>, hull: &Hull) -> Result<Amount, Loose<Unflushed>> {
+    pub(crate) fn put(
+        &mut self,
+        area: UnlinkedArea<Unflushed>,
+        hull: &Hull,
+    ) -> Result<Amount, UnlinkedArea<Unflushed>> {
         let (page, end) = (area.page, area.end());
         let shelf = &mut self.shelves[self.open & 1];
         shelf.put(area)?;

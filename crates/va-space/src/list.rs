@@ -14,7 +14,7 @@
 //! function of `flight` alone, which asks the machine to flush and then whether it has. Leaving
 //! either out does not compile.
 //!
-//! A [`Loose`] area is in no list: the thread that holds the value has the area to itself. It can
+//! A [`UnlinkedArea`] area is in no list: the thread that holds the value has the area to itself. It can
 //! be neither copied nor made up, only popped from a list, won from a free, or taken from the
 //! index.
 //!
@@ -38,7 +38,7 @@ const NIL: u64 = u64::MAX;
 
 /// One area, in the hands of one thread.
 #[must_use = "a loose area that is dropped is lost to the space"]
-pub(crate) struct Loose<S> {
+pub(crate) struct UnlinkedArea<S> {
     pub(crate) page: u64,
     pub(crate) pages: u64,
     pub(crate) word: Word,
@@ -47,7 +47,7 @@ pub(crate) struct Loose<S> {
     phase: PhantomData<S>,
 }
 
-impl<S> Loose<S> {
+impl<S> UnlinkedArea<S> {
     /// Only for whoever made the area his: by winning a free, or by taking it out of the index.
     #[inline(always)]
     pub(crate) fn won(page: u64, pages: u64, word: Word, slot: &'static Slot) -> Self {
@@ -106,7 +106,7 @@ impl<S> AreaList<S> {
 
     /// Puts an area in front.
     #[inline(always)]
-    pub(crate) fn push_front(&mut self, area: Loose<S>) {
+    pub(crate) fn push_front(&mut self, area: UnlinkedArea<S>) {
         area.slot.set_link(self.head);
         if self.is_empty() {
             self.tail = area.page;
@@ -118,7 +118,7 @@ impl<S> AreaList<S> {
 
     /// Puts an area at the end.
     #[inline]
-    pub(crate) fn push_back(&mut self, map: &PageMap, area: Loose<S>) {
+    pub(crate) fn push_back(&mut self, map: &PageMap, area: UnlinkedArea<S>) {
         if self.is_empty() {
             self.head = area.page;
         } else {
@@ -131,19 +131,19 @@ impl<S> AreaList<S> {
 
     /// Takes the first area, which has `pages` pages.
     #[inline(always)]
-    pub(crate) fn pop_front(&mut self, map: &PageMap, pages: u64) -> Option<Loose<S>> {
+    pub(crate) fn pop_front(&mut self, map: &PageMap, pages: u64) -> Option<UnlinkedArea<S>> {
         let page = self.first()?;
         // Checks LI1: what is busy, or is no area, belongs to somebody else.
         let Some((slot, word)) = map.idle_slot(page) else { return map.lose(page) };
         self.head = slot.link();
         self.areas -= 1;
         self.pages -= pages;
-        Some(Loose::won(page, pages, word, slot))
+        Some(UnlinkedArea::won(page, pages, word, slot))
     }
 
     /// Takes the first area, of whatever size.
     #[inline]
-    pub(crate) fn pop_any(&mut self, map: &PageMap) -> Option<Loose<S>> {
+    pub(crate) fn pop_any(&mut self, map: &PageMap) -> Option<UnlinkedArea<S>> {
         let page = self.first()?;
         let Some((slot, _)) = map.idle_slot(page) else { return map.lose(page) };
         let (pages, _) = map.sized(page, slot)?;
@@ -302,7 +302,7 @@ mod tests {
         let mut list = AreaList::new();
         for &page in pages {
             let Some(slot) = map.slot(page) else { panic!("no slot") };
-            list.push_back(map, Loose::won(page, 1, map.word(page), slot));
+            list.push_back(map, UnlinkedArea::won(page, 1, map.word(page), slot));
         }
         list
     }
@@ -332,7 +332,7 @@ mod tests {
             let last = Word::new(1, None, 0, State::Idle);
             map.put(5000, last);
             let Some(slot) = map.slot(5000) else { panic!("no slot") };
-            more.push_back(&map, Loose::won(5000, 1, last, slot));
+            more.push_back(&map, UnlinkedArea::won(5000, 1, last, slot));
             want.push(5000);
             assert_eq!(drained(&map, more), want);
         }

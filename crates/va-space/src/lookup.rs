@@ -125,7 +125,7 @@ impl<P: Machine> Lookup<P> for MapLookup {
 }
 
 /// In which order the nodes are asked for an address inside an area.
-pub trait Way: 'static {
+pub trait ScanOrder: 'static {
     /// The order.
     const WALK: Walk;
 }
@@ -137,11 +137,11 @@ pub struct Upward;
 #[derive(Clone, Copy, Debug)]
 pub struct Downward;
 
-impl Way for Upward {
+impl ScanOrder for Upward {
     const WALK: Walk = Walk::Up;
 }
 
-impl Way for Downward {
+impl ScanOrder for Downward {
     const WALK: Walk = Walk::Down;
 }
 
@@ -158,13 +158,13 @@ impl<R: RawMutex + Send + Sync + 'static> Table for BusyNode<R> {
 }
 
 /// A red-black tree in each node: zones by `Z`, nodes asked in the order of `W`.
-pub struct TreeLookup<P: Machine, Z: Zone, W: Way> {
+pub struct TreeLookup<P: Machine, Z: Zone, W: ScanOrder> {
     nodes: NodeMap,
     table: NodeTable<BusyNode<P::Lock>>,
     policy: PhantomData<fn() -> (Z, W)>,
 }
 
-impl<P: Machine, Z: Zone, W: Way> TreeLookup<P, Z, W> {
+impl<P: Machine, Z: Zone, W: ScanOrder> TreeLookup<P, Z, W> {
     /// The node of a start; `None` if no area was ever admitted that starts there.
     #[inline]
     fn branch(&self, at: Va) -> Option<&'static BusyNode<P::Lock>> {
@@ -187,7 +187,7 @@ impl<P: Machine, Z: Zone, W: Way> TreeLookup<P, Z, W> {
     }
 }
 
-impl<P: Machine, Z: Zone, W: Way> Lookup<P> for TreeLookup<P, Z, W> {
+impl<P: Machine, Z: Zone, W: ScanOrder> Lookup<P> for TreeLookup<P, Z, W> {
     const FINDS: bool = true;
 
     const EMPTY: Self = Self { nodes: NodeMap::ONE, table: NodeTable::EMPTY, policy: PhantomData };

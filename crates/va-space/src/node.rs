@@ -14,7 +14,7 @@
 //! meets it sooner than going up, as Linux did at first.
 //!
 //! Zones that repeat have a resonance: areas aligned to `zone * N` pages all start in node 0 (2 MiB-aligned ones with any
-//! power of two of nodes up to 32). [`Spread`] takes the node from a multiplicative hash of the zone instead.
+//! power of two of nodes up to 32). [`HashedZones`] takes the node from a multiplicative hash of the zone instead.
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `addr_to_node_id`, `encode_vn_id`, `decode_vn_id`, `find_vmap_area`; later releases walk down).
@@ -39,9 +39,9 @@ pub trait Zone: 'static {
 
 /// Zones in turn, as Linux has them.
 #[derive(Clone, Copy, Debug)]
-pub struct InTurn;
+pub struct RoundRobinZones;
 
-impl Zone for InTurn {
+impl Zone for RoundRobinZones {
     fn node_of(map: &NodeMap, at: Va) -> u32 {
         map.node_of(at)
     }
@@ -49,9 +49,9 @@ impl Zone for InTurn {
 
 /// Zones by a multiplicative hash of their number: no alignment is in step with it.
 #[derive(Clone, Copy, Debug)]
-pub struct Spread;
+pub struct HashedZones;
 
-impl Zone for Spread {
+impl Zone for HashedZones {
     fn node_of(map: &NodeMap, at: Va) -> u32 {
         // The golden ratio times 2^64, odd; the upper half of the product is mixed best.
         let hash = (at.page_floor() / map.zone.get()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -177,8 +177,11 @@ mod tests {
                 counts.into_iter().max().unwrap_or(0)
             };
             let fair = 4096 / nodes;
-            assert!(most(Spread::node_of) <= 2 * fair, "{nodes} nodes: {}", most(Spread::node_of));
-            assert!(nodes > 32 || most(InTurn::node_of) >= fair * (nodes / 3).max(2), "{nodes} nodes");
+            assert!(most(HashedZones::node_of) <= 2 * fair, "{nodes} nodes: {}", most(HashedZones::node_of));
+            assert!(
+                nodes > 32 || most(RoundRobinZones::node_of) >= fair * (nodes / 3).max(2),
+                "{nodes} nodes"
+            );
         }
     }
 

@@ -19,7 +19,7 @@
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `node_pool_add_va`, `node_alloc`); the large sizes, and lists that move whole, are our own.
 
-use crate::list::{AreaList, Flushed, Loose};
+use crate::list::{AreaList, Flushed, UnlinkedArea};
 use crate::map::{PageMap, State};
 use va_base::{Align, InvariantViolation, Va};
 
@@ -139,7 +139,7 @@ impl<S> Shelf<S> {
 
     /// Takes the first area of a class.
     #[inline(always)]
-    pub(crate) fn pop(&mut self, map: &PageMap, class: usize) -> Option<Loose<S>> {
+    pub(crate) fn pop(&mut self, map: &PageMap, class: usize) -> Option<UnlinkedArea<S>> {
         let area = self.lists[class].pop_front(map, self.size(class))?;
         self.count_out(class, 1, area.pages);
         Some(area)
@@ -150,7 +150,7 @@ impl<S> Shelf<S> {
     /// # Errors
     /// The area.
     #[inline(always)]
-    pub(crate) fn put(&mut self, area: Loose<S>) -> Result<(), Loose<S>> {
+    pub(crate) fn put(&mut self, area: UnlinkedArea<S>) -> Result<(), UnlinkedArea<S>> {
         let Some(class) = self.class_for(area.pages, area.pages) else { return Err(area) };
         self.count_in(class, 1, area.pages);
         self.lists[class].push_front(area);
@@ -271,7 +271,7 @@ impl Pool {
         pages: u64,
         align: Align,
         tries: u32,
-    ) -> Option<Loose<Flushed>> {
+    ) -> Option<UnlinkedArea<Flushed>> {
         let class = self.class(pages)?;
         let first = self.lists[class].first()?;
         if Va::from_page(first).is_aligned(align) && tries > 0 {
@@ -287,7 +287,7 @@ impl Pool {
         class: usize,
         align: Align,
         tries: u32,
-    ) -> Option<Loose<Flushed>> {
+    ) -> Option<UnlinkedArea<Flushed>> {
         for _ in 0..u64::from(tries).min(self.lists[class].areas()) {
             let first = self.lists[class].first()?;
             if Va::from_page(first).is_aligned(align) {
@@ -306,8 +306,8 @@ mod tests {
     use crate::map::Word;
     use crate::testing::TestMachine;
 
-    fn loose(map: &PageMap, page: u64, pages: u64) -> Loose<Flushed> {
-        Loose::won(page, pages, map.word(page), map.slot(page).unwrap())
+    fn loose(map: &PageMap, page: u64, pages: u64) -> UnlinkedArea<Flushed> {
+        UnlinkedArea::won(page, pages, map.word(page), map.slot(page).unwrap())
     }
 
     /// A pool of three areas of 4 pages, one of 9, and one of 300.

@@ -5,7 +5,7 @@ use va_space::Config;
 use va_space::config::Order;
 use va_space::decay::Quarter;
 use va_space::lookup::MapLookup;
-use va_space::node::Spread;
+use va_space::node::HashedZones;
 use va_tree::BTreeIndex;
 
 /// No pools, since what is kept is kept busy (a quarantine, or dirty pages, in front of the space); nothing lazy for long, since pages
@@ -14,7 +14,7 @@ pub(crate) struct Process;
 
 impl Config for Process {
     type Index<P: Platform + Send> = BTreeIndex<P>;
-    type Zone = Spread;
+    type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = 1;

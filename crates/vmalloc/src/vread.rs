@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Ways to ask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum Method {
     Direct,
     Pipe,
 }
@@ -30,22 +30,22 @@ pub(crate) fn peek(from: usize, to: &mut [u8]) -> usize {
         return 0;
     }
     if !REFUSED.load(Ordering::Relaxed) {
-        match peek_by(Way::Direct, from, to) {
+        match peek_by(Method::Direct, from, to) {
             Some(count) => return count,
             None => REFUSED.store(true, Ordering::Relaxed),
         }
     }
-    peek_by(Way::Pipe, from, to).unwrap_or_else(|| {
+    peek_by(Method::Pipe, from, to).unwrap_or_else(|| {
         to.fill(0);
         0
     })
 }
 
 /// `None` if the system does not let us.
-fn peek_by(way: Way, from: usize, to: &mut [u8]) -> Option<usize> {
+fn peek_by(way: Method, from: usize, to: &mut [u8]) -> Option<usize> {
     let pipe = match way {
-        Way::Direct => None,
-        Way::Pipe => Some(Pipe::new()?),
+        Method::Direct => None,
+        Method::Pipe => Some(Pipe::new()?),
     };
     let (mut at, mut count) = (0, 0);
     while at < to.len() {
@@ -134,7 +134,7 @@ mod tests {
         unsafe { with_exposed_provenance_mut::<u8>(base).write_bytes(7, 5 * PAGE_BYTES) };
         // SAFETY: nobody refers to it.
         unsafe { linux.unmap(Span { at: base + 2 * PAGE_BYTES, bytes: PAGE_BYTES }) };
-        for way in [Way::Direct, Way::Pipe] {
+        for way in [Method::Direct, Method::Pipe] {
             for (from, len) in
                 [(0, 5), (1, 4), (2, 1), (0, 2)].map(|(from, len)| (from * PAGE_BYTES, len * PAGE_BYTES))
             {

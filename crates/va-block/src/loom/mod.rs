@@ -14,7 +14,7 @@ use va_base::{Pages, Platform, Va, VaRange};
 use va_sim::bare::{Bare, Watch};
 use va_space::config::Order;
 use va_space::decay::Quarter;
-use va_space::node::Spread;
+use va_space::node::HashedZones;
 use va_space::{Purge, VmapSpace};
 use va_tree::BTreeIndex;
 
@@ -54,7 +54,7 @@ struct TinySpace;
 
 impl va_space::Config for TinySpace {
     type Index<P: Platform + Send> = BTreeIndex<P>;
-    type Zone = Spread;
+    type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;
     const NODES_MAX: u32 = 1;

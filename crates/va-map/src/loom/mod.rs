@@ -13,7 +13,7 @@ use va_sim::bare::Bare;
 use va_space::VmapSpace;
 use va_space::config::Order;
 use va_space::decay::Quarter;
-use va_space::node::Spread;
+use va_space::node::HashedZones;
 use va_tree::BTreeIndex;
 
 /// Page tables and pages. A page has the number of its address, and a bit each.
@@ -72,7 +72,7 @@ struct TinySpace;
 
 impl va_space::Config for TinySpace {
     type Index<P: Platform + Send> = BTreeIndex<P>;
-    type Zone = Spread;
+    type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;
     const NODES_MAX: u32 = 1;

@@ -9,7 +9,7 @@ mod leaf;
 use crate::config::{Config, Order};
 use crate::decay::Quarter;
 use crate::lookup::MapLookup;
-use crate::node::Spread;
+use crate::node::HashedZones;
 use crate::testing::TestMachine;
 use crate::{Area, Purge, ReleaseError, SpaceError, State, VmapSpace};
 use loom::thread;
@@ -24,7 +24,7 @@ struct Tiny;
 
 impl Config for Tiny {
     type Index<P: Platform + Send> = BTreeIndex<P>;
-    type Zone = Spread;
+    type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = 2;
@@ -45,7 +45,7 @@ struct Tight;
 
 impl Config for Tight {
     type Index<P: Platform + Send> = BTreeIndex<P>;
-    type Zone = Spread;
+    type Zone = HashedZones;
     type Decay = Quarter;
     type Lookup<P: Machine> = MapLookup;
     const NODES_MAX: u32 = 2;

@@ -37,7 +37,7 @@ use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flight::Amount;
-use crate::list::{AreaList, Flushed, Loose, Unflushed};
+use crate::list::{AreaList, Flushed, Unflushed, UnlinkedArea};
 use crate::pool::{EXACT, EXACT_PAGES_MAX};
 use va_base::sync::MutexGuard;
 use va_base::{Align, Context, LockClass, Machine, Request, Va, VaRange};
@@ -283,7 +283,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     }
 
     /// Takes one area that has landed, as it is.
-    fn take_landed(&self, contents: &mut Contents, request: &Request) -> Option<Loose<Flushed>> {
+    fn take_landed(&self, contents: &mut Contents, request: &Request) -> Option<UnlinkedArea<Flushed>> {
         let (rounds, pages) = (&mut contents.rounds, request.size().get());
         if request.align() > Align::PAGE || !rounds.land(&self.space.landings) {
             return None;
@@ -427,7 +427,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 
     /// Puts a freed area into the round, if it is of this node.
     #[inline(always)]
-    fn keep(&mut self, freed: Loose<Unflushed>) {
+    fn keep(&mut self, freed: UnlinkedArea<Unflushed>) {
         if freed.word.owner() != Some(self.node) || C::ORDER != Order::SliceByAddress {
             self.send_home(freed);
             return;
@@ -449,7 +449,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 
     /// Makes an area lazy in its node that is another node's, or of a size that has no list.
     #[inline(never)]
-    fn send_home(&self, freed: Loose<Unflushed>) {
+    fn send_home(&self, freed: UnlinkedArea<Unflushed>) {
         self.space.make_lazy(freed);
         self.space.after_free(Context::Sleeping);
     }

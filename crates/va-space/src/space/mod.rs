@@ -60,7 +60,7 @@ use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
 use crate::flight::Landings;
-use crate::list::{Flushed, Loose, Unflushed};
+use crate::list::{Flushed, Unflushed, UnlinkedArea};
 use crate::lookup::Lookup;
 use crate::map::{COVERED_PAGES, Marker, OWNERS_MAX, PageMap, Seen, Slot, State, Word};
 use crate::node::NodeMap;
@@ -438,7 +438,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Makes a flushed area busy.
     #[inline(always)]
-    fn publish(&self, area: Loose<Flushed>, owner: Option<u32>) -> Area {
+    fn publish(&self, area: UnlinkedArea<Flushed>, owner: Option<u32>) -> Area {
         let word = area.word.again(owner);
         let given = Area { page: area.page, pages: area.pages, generation: word.generation() };
         self.lookup.insert(given.range(), &self.machine);
@@ -504,7 +504,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Makes the area of a handle lazy and the caller's.
     #[inline]
-    fn claim(&self, area: &Area) -> Result<Loose<Unflushed>, ReleaseError> {
+    fn claim(&self, area: &Area) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
         let Some(slot) = self.map.slot(area.page) else { return Err(self.no_area_at(area.start())) };
         let word = slot.word();
         // A handle of an area that is gone has an older generation than the one that is there, whatever page the slot is of.
@@ -516,7 +516,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// The same for an area whose size is not in its word; an error for any other.
     #[cold]
-    fn claim_huge(&self, area: &Area) -> Result<Loose<Unflushed>, ReleaseError> {
+    fn claim_huge(&self, area: &Area) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
         let seen = self.map.seen_slot(area.page, Word::is_steady);
         let Some((seen, slot)) = seen else { return Err(self.no_area_at(area.start())) };
         if (seen.pages, seen.word.generation()) != (area.pages, area.generation) {
@@ -528,7 +528,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Makes what starts at an address lazy and the caller's.
     #[inline(always)]
-    fn claim_at(&self, at: Va) -> Result<Loose<Unflushed>, ReleaseError> {
+    fn claim_at(&self, at: Va) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
         let page = at.page_floor();
         if let Some((Seen { pages, word, .. }, slot)) = self.map.seen_slot(page, Word::is_steady)
             && Va::from_page(page) == at
@@ -546,12 +546,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         pages: u64,
         word: Word,
         slot: &'static Slot,
-    ) -> Result<Loose<Unflushed>, ReleaseError> {
+    ) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
         let idle = word.with_state(State::Idle);
         match slot.exchange(word, idle) {
             Ok(()) => {
                 self.lookup.remove(Va::from_page(page), &self.machine);
-                Ok(Loose::won(page, pages, idle, slot))
+                Ok(UnlinkedArea::won(page, pages, idle, slot))
             }
             Err(_) => Err(self.no_area_at(Va::from_page(page))),
         }
@@ -559,13 +559,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// The node in which an area waits when it is freed.
     #[inline]
-    fn home<S>(&self, area: &Loose<S>) -> u32 {
+    fn home<S>(&self, area: &UnlinkedArea<S>) -> u32 {
         area.word.owner().unwrap_or_else(|| self.zone_of(area.page))
     }
 
     /// Puts a freed area where it waits.
     #[inline]
-    fn make_lazy(&self, area: Loose<Unflushed>) {
+    fn make_lazy(&self, area: UnlinkedArea<Unflushed>) {
         let (page, end) = (area.page, area.end());
         let node = self.home(&area);
         // Counted before it can be found, so that nothing is ever settled that was not counted.

@@ -24,7 +24,7 @@ use super::VmapSpace;
 use crate::area::DetachedArea;
 use crate::config::Config;
 use crate::error::ReleaseError;
-use crate::list::Loose;
+use crate::list::UnlinkedArea;
 use crate::lookup::Lookup;
 use crate::map::{Seen, Slot, State, Word};
 use va_base::{Context, Machine, Va};
@@ -72,7 +72,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if let Some((seen, slot)) = seen.filter(|(seen, _)| seen.pages == pages) {
             let idle = seen.word.with_state(State::Idle);
             slot.put(idle);
-            self.make_lazy(Loose::won(page, pages, idle, slot));
+            self.make_lazy(UnlinkedArea::won(page, pages, idle, slot));
             return self.after_free(context);
         }
         let start = Va::from_page(page);

@@ -13,7 +13,7 @@ use super::locks::HeapGuard;
 use crate::area::{Area, range_of};
 use crate::config::Config;
 use crate::error::SpaceError;
-use crate::list::{AreaList, Flushed, Loose};
+use crate::list::{AreaList, Flushed, UnlinkedArea};
 use crate::lookup::Lookup;
 use crate::map::{State, Word};
 use va_base::{Machine, Request, Va};
@@ -57,7 +57,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let word = Word::new(pages, Some(owner), self.map.last_generation(page), State::Idle);
             self.map.begin(&mut heap.marker, page, pages, word);
             if let Some(slot) = self.map.slot(page) {
-                list.push_front(Loose::won(page, pages, word, slot));
+                list.push_front(UnlinkedArea::won(page, pages, word, slot));
             }
         }
         let word = Word::new(pages, Some(owner), self.map.last_generation(first) + 1, State::Busy);

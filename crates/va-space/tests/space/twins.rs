@@ -11,7 +11,7 @@ use va_sim::space_model::SpaceModel;
 use va_space::config::{self, Order, WithTrees};
 use va_space::decay::{Decay, Quarter};
 use va_space::lookup::Upward;
-use va_space::node::{Spread, Zone};
+use va_space::node::{HashedZones, Zone};
 use va_space::{Config, Purge, State, VmapSpace};
 use va_tree::FreeIndex;
 
@@ -234,7 +234,7 @@ fn a_twin_with_another_decay_differs() {
     struct Other;
     impl Config for Other {
         type Index<P: Platform + Send> = <config::Standard as Config>::Index<P>;
-        type Zone = Spread;
+        type Zone = HashedZones;
         type Decay = Wrong;
         type Lookup<P: va_base::Machine> = va_space::lookup::MapLookup;
         const NODES_MAX: u32 = 128;
@@ -246,7 +246,7 @@ fn a_twin_with_another_decay_differs() {
         const SLICE_AREAS: u64 = u64::MAX;
         const FAIL_FAST: bool = true;
     }
-    assert_eq!(Spread::node_of(&va_space::node::NodeMap::new(1, Pages::new(16)).unwrap(), Va::ZERO), 0);
+    assert_eq!(HashedZones::node_of(&va_space::node::NodeMap::new(1, Pages::new(16)).unwrap(), Va::ZERO), 0);
     let machine = SimMachine::new(1);
     let space = VmapSpace::<_, config::Standard>::new(extent(100), extent(100), &machine).unwrap();
     let mut model = SpaceModel::<Other, _>::new(exact(100), 1);

@@ -50,7 +50,7 @@ pub struct Linux616;
 
 impl Config for Linux616 {
     type Index<P: va_base::Platform + Send> = RbIndex<Linux, P>;
-    type Zone = va_space::node::InTurn;
+    type Zone = va_space::node::RoundRobinZones;
     type Decay = Quarter;
     type Lookup<P: va_base::Machine> = <Linux69 as Config>::Lookup<P>;
     const NODES_MAX: u32 = Linux69::NODES_MAX;
