@@ -11,15 +11,15 @@ use crate::geometry::Geometry;
 use core::ops::Range;
 use va_base::Va;
 
-/// Lends contiguous memory.
+/// Allocates contiguous memory.
 pub trait Blocks {
-    /// Lends a block of so many bytes, a power of two, at a multiple of them.
+    /// Allocates a block of so many bytes, a power of two, at a multiple of them.
     ///
     /// # Errors
     /// [`Refused`].
     fn alloc(&self, bytes: u64) -> Result<Va, Refused>;
 
-    /// Takes a block back.
+    /// Frees a block.
     fn free(&self, at: Va, bytes: u64);
 }
 

@@ -178,7 +178,7 @@ mod tests {
         let heap = Heap::default();
         heap.limit(4096);
         for pieces in 0..5 {
-            heap.refuse_after(pieces);
+            heap.fail_after(pieces);
             assert!(Table::<Word>::alloc(2000, &heap).is_none());
             assert_eq!(heap.allocated(), 0);
         }

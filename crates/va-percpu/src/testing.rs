@@ -20,7 +20,7 @@ impl Default for Heap {
 }
 
 impl Heap {
-    pub(crate) fn refuse_after(&self, slabs: u64) {
+    pub(crate) fn fail_after(&self, slabs: u64) {
         self.left.store(slabs, Ordering::Relaxed);
     }
 

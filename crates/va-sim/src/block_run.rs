@@ -332,7 +332,7 @@ pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
     let flushing = if late { Flushing::WhenTold } else { Flushing::AtOnce };
     machine.set_flushing(flushing);
     let blocks = blocks::<Sliced>(&machine, total);
-    machine.refuse_after(allocates, allocates);
+    machine.fail_after(allocates, allocates);
     let mut lanes: Lanes<'_, '_> = [blocks.lane(0).ok(), blocks.lane(1).ok()];
     let mut out = Out::new();
     for call in calls {
@@ -400,7 +400,7 @@ pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
     }
     // All of it comes back, whatever the machine refuses, and the space is whole.
     drop(lanes);
-    machine.refuse_after(0, 0);
+    machine.fail_after(0, 0);
     machine.set_flushing(Flushing::AtOnce);
     machine.complete_flushes();
     for (at, pages) in out {

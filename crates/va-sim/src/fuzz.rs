@@ -3,7 +3,7 @@
 use crate::block_run::{self, Call, Conditions};
 use crate::model::{ModelIndex, PageIndex};
 use crate::op::{Op, Space};
-use crate::platform::{HeapPlatform, Refuse, RefusingPlatform};
+use crate::platform::{FailingPlatform, HeapPlatform, Refuse};
 use crate::run::{Driver, Outcome, Walk, assert_same};
 use va_base::{AllocError, Va, VaRange};
 use va_tree::btree::BTree;
@@ -79,7 +79,7 @@ pub fn slab_refusal(data: &[u8]) {
     let space = space(*selector);
     let (extent, window) = (space.extent, space.default_window);
     let refuse = Refuse::After(u64::from(*granted % 8));
-    let platform = RefusingPlatform::new(refuse);
+    let platform = FailingPlatform::new(refuse);
     if let Ok(tree) = BTree::<u64, 8, _>::new(extent, window, platform.clone()) {
         refused(tree, &space, &platform, bytes);
     }
@@ -89,7 +89,7 @@ pub fn slab_refusal(data: &[u8]) {
     }
 }
 
-fn refused<I: FreeIndex>(index: I, space: &Space, platform: &RefusingPlatform, bytes: &[u8]) {
+fn refused<I: FreeIndex>(index: I, space: &Space, platform: &FailingPlatform, bytes: &[u8]) {
     let mut driver = Driver::new(index);
     for op in Op::decode_all(space, bytes).take(400) {
         let state = |driver: &Driver<I>| {

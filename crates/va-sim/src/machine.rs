@@ -138,7 +138,7 @@ impl SimMachine {
     }
 
     /// Grants `slabs` slabs and `tables` tables more, and refuses the rest; `u64::MAX` refuses none.
-    pub fn refuse_after(&self, slabs: u64, tables: u64) {
+    pub fn fail_after(&self, slabs: u64, tables: u64) {
         self.slabs_left.store(slabs, Ordering::Relaxed);
         self.tables_left.store(tables, Ordering::Relaxed);
     }

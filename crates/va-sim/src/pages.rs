@@ -158,7 +158,7 @@ impl<'m, L: Ladder> SimPages<'m, L> {
     }
 
     /// Grants `granted` more of a kind, and refuses the rest; `u64::MAX` refuses none.
-    pub fn refuse_after(&self, what: Ask, granted: u64) {
+    pub fn fail_after(&self, what: Ask, granted: u64) {
         self.state.lock().left[what as usize] = granted;
     }
 

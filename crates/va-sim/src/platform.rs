@@ -46,7 +46,7 @@ impl Platform for HeapPlatform {
     }
 }
 
-/// When a [`RefusingPlatform`] says no.
+/// When a [`FailingPlatform`] says no.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refuse {
     /// Never.
@@ -65,12 +65,12 @@ impl fmt::Debug for HeapPlatform {
 
 /// A [`HeapPlatform`] that refuses slabs when told. Clones share the switch.
 #[derive(Clone, Debug)]
-pub struct RefusingPlatform {
+pub struct FailingPlatform {
     heap: HeapPlatform,
     state: Arc<Mutex<(Refuse, u64)>>,
 }
 
-impl RefusingPlatform {
+impl FailingPlatform {
     /// Creates a platform that refuses as `refuse` says.
     pub fn new(refuse: Refuse) -> Self {
         Self { heap: HeapPlatform::default(), state: Arc::new(Mutex::new((refuse, 0))) }
@@ -87,7 +87,7 @@ impl RefusingPlatform {
     }
 }
 
-impl Platform for RefusingPlatform {
+impl Platform for FailingPlatform {
     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let mut state = lock(&self.state);
         let refused = match state.0 {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn it_refuses_when_told() {
-        let platform = RefusingPlatform::new(Refuse::After(1));
+        let platform = FailingPlatform::new(Refuse::After(1));
         assert!(platform.alloc_meta::<Word>(1).is_some());
         assert!(platform.alloc_meta::<Word>(1).is_none());
         platform.set(Refuse::Never);

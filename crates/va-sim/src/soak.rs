@@ -58,7 +58,7 @@ pub fn run(soak: &mut impl Soak, machine: &SimMachine, seed: u64) {
             let change = rng.below(4);
             fails = change == 0 || (change == 1 && !fails);
             let mut left = || if fails { rng.below(4) } else { u64::MAX };
-            machine.refuse_after(left(), left());
+            machine.fail_after(left(), left());
             machine.limit_slabs(if change == 2 { PIECE_BYTES } else { usize::MAX });
             soak.set_fails(&mut rng, fails);
         }
@@ -69,7 +69,7 @@ pub fn run(soak: &mut impl Soak, machine: &SimMachine, seed: u64) {
             panic!("seed {seed}, operation {op}: {broken}");
         }
     }
-    machine.refuse_after(u64::MAX, u64::MAX);
+    machine.fail_after(u64::MAX, u64::MAX);
     machine.limit_slabs(usize::MAX);
     soak.set_fails(&mut rng, false);
     if let Err(broken) = soak.walk() {

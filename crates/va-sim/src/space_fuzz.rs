@@ -188,7 +188,7 @@ impl<C: Config> Everything<'_, '_, C> {
             fine(space.free(area));
         }
         // SP3: what is left needs nothing of a machine that refuses everything.
-        machine.refuse_after(0, 0);
+        machine.fail_after(0, 0);
         while space.purge(Purge::Full).waiting {
             machine.complete_flushes();
         }
@@ -229,10 +229,10 @@ impl<C: Config> Everything<'_, '_, C> {
                 assert_eq!(self.space.stats(), before, "SP4: a wrong free changed something");
             }
             27 => {
-                self.machine.refuse_after(call.low % 3, call.high % 3);
+                self.machine.fail_after(call.low % 3, call.high % 3);
                 self.plentiful = false;
             }
-            28 => self.machine.refuse_after(u64::MAX, u64::MAX),
+            28 => self.machine.fail_after(u64::MAX, u64::MAX),
             29 => self.machine.complete_flushes(),
             30 => _ = self.space.purge([Purge::Drain, Purge::Full, Purge::Aliases][call.low as usize % 3]),
             _ if call.low.is_multiple_of(3) => _ = self.space.shrink(),

@@ -45,7 +45,7 @@ fn a_space_is_supplied_outside_its_lock_and_gives_index_memory_to_a_shrinker() {
     let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
     space.supply(5000).unwrap();
     // From here on the machine has nothing to give under the lock.
-    machine.refuse_after(0, u64::MAX);
+    machine.fail_after(0, u64::MAX);
     let areas: Vec<_> = (0..5000).map(|_| space.alloc(0, &Request::pages(300).unwrap()).unwrap()).collect();
     areas.into_iter().for_each(|area| space.free(area).unwrap());
     space.purge(Purge::Full);

@@ -203,7 +203,7 @@ fn make() -> Option<&'static Vmalloc> {
             .find(|&huge| huge as u8 == HUGE.load(Ordering::Relaxed))
             .unwrap_or(HugePages::System),
         profile,
-        kept_bytes_max: KEPT_MAX.load(Ordering::Relaxed),
+        cache_bytes_max: KEPT_MAX.load(Ordering::Relaxed),
         zero_on_free: ZEROES.load(Ordering::Relaxed),
         ..Options::default()
     };

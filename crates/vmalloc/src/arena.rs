@@ -547,9 +547,9 @@ mod tests {
         let small = arena(&shim, usize::MAX).err();
         assert_eq!(small, Some(CreateError::TooSmall { bytes: 1 << 19, least_bytes: 1 << 25 }));
         shim.limit_addresses(None);
-        shim.refuse_above(Some(1 << 34));
+        shim.fail_above(Some(1 << 34));
         assert_eq!(bytes(&arena(&shim, usize::MAX).unwrap()), 1 << 32);
-        shim.refuse_above(Some(0));
+        shim.fail_above(Some(0));
         let refused = arena(&shim, usize::MAX).err();
         let want = CreateError::Refused { call: Call::Reserve, errno: Errno::NOMEM, bytes: 1 << 25 };
         assert_eq!(refused, Some(want));
@@ -588,12 +588,12 @@ mod tests {
     fn a_frontier_that_is_refused_stays_and_takes_less_where_less_is_granted() {
         let shim = Shim::default();
         let arena = arena(&shim, 1 << 30).unwrap();
-        shim.refuse(Call::Commit, 0);
+        shim.fail(Call::Commit, 0);
         assert_eq!(arena.commit(pages(arena.first(), 3)), Err((Errno::NOMEM, 3 * PAGE_BYTES)));
         assert_eq!(arena.committed_pages(SMALL), 0);
         shim.allow();
         // The eager step is refused, what must be is not.
-        shim.refuse_commit_above(Some(8 * PAGE_BYTES));
+        shim.fail_commit_above(Some(8 * PAGE_BYTES));
         assert_eq!(arena.commit(pages(arena.first(), 3)), Ok(()));
         assert_eq!(arena.committed_pages(SMALL), 3);
     }

@@ -40,7 +40,7 @@
 //!   pages) and what is occupied are kept apart. Any power of two is an alignment.
 //! - **Errors** are typed, tell their numbers and change nothing. Freeing twice, or what is no area, is found in O(1) and is
 //!   such an error ([`LargeAlloc`] and the collections, which cannot tell, abort with a message).
-//! - **Memory kept** after it was freed is bounded by [`Options::kept_bytes_max`], what magazines of CPUs
+//! - **Memory kept** after it was freed is bounded by [`Options::cache_bytes_max`], what magazines of CPUs
 //!   keep among it. Parts of a huge page that others use stay. It goes back by demand (the longest unused
 //!   first), after about [`Options::decay`] in which nobody needed it, where the system is short of memory,
 //!   or by [`Vmalloc::trim`]. For the second there is a thread, if it is wanted, and not before 16 MiB are

@@ -356,7 +356,7 @@ mod tests {
         }
         let zeros = host.alloc_zeroed::<crate::magazine::Magazine>(3).unwrap();
         add(zeros.as_ptr().addr(), size_of_val(zeros));
-        shim.refuse(Call::Map, 0);
+        shim.fail(Call::Map, 0);
         let huge = Layout::from_size_align(1 << 30, 8).unwrap();
         assert_eq!(host.home().piece(huge), None);
         assert!(host.mapped_bytes() > 4 << 20);

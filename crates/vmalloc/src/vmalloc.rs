@@ -29,7 +29,7 @@ pub struct Options {
     /// slept, at most one of less than 2 MiB a CPU stays. 0 releases everything at once. The bound is never more than a
     /// quarter of what the system and its control groups have left. That is asked from 32 MiB on; the hardened profile
     /// does not ask. It trades resident memory against page faults: `docs/decisions/0014-two-zones.md`.
-    pub kept_bytes_max: usize,
+    pub cache_bytes_max: usize,
     /// Whether each area is followed by a guard page, so that an access past the end of its pages faults. Costs a page
     /// of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while
     /// it is used again. An area that gets another number of pages is copied then. Before Linux 6.13 there are no more
@@ -84,7 +84,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             arena_bytes_max: 1 << 40,
-            kept_bytes_max: 128 << 20,
+            cache_bytes_max: 128 << 20,
             guards: false,
             profile: Profile::Ordinary,
             huge_pages: HugePages::Auto,
@@ -196,14 +196,14 @@ impl Vmalloc {
     /// # Errors
     /// [`CreateError`], if the process may not have the address space, or the system refuses.
     pub fn new(options: Options) -> Result<Self, CreateError> {
-        let Options { arena_bytes_max, kept_bytes_max, profile, caller_tags, .. } = options;
+        let Options { arena_bytes_max, cache_bytes_max, profile, caller_tags, .. } = options;
         let kind = match profile {
             Profile::Ordinary => {
                 let heap = Owned::new(Linux::new(), Plan::new(&options))?;
                 if caller_tags { Kind::Tagged(Tagged::new(heap)?) } else { Kind::Ordinary(heap) }
             }
             Profile::Hardened(hardened) => {
-                let plan = hardened::Plan::new(arena_bytes_max, kept_bytes_max, hardened);
+                let plan = hardened::Plan::new(arena_bytes_max, cache_bytes_max, hardened);
                 Kind::Hardened(hardened::Owned::new(Linux::new(), plan)?)
             }
         };

@@ -43,7 +43,7 @@ fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
 #[test]
 fn a_burst_leaves_little_in_parent_and_child_and_no_thread_when_its_allocator_goes() {
     let before = (resident_bytes(), threads());
-    let memory = Vmalloc::new(Options { kept_bytes_max: 512 * MIB, ..Options::default() }).unwrap();
+    let memory = Vmalloc::new(Options { cache_bytes_max: 512 * MIB, ..Options::default() }).unwrap();
     // Below what a thread is started for.
     burst(&memory, MIB, 4);
     assert_eq!(threads(), before.1);

@@ -46,7 +46,7 @@ fn live_bytes_are_read_and_all_others_are_zeros() {
 
 #[test]
 fn reading_what_others_free_does_not_fault() {
-    let memory = Vmalloc::new(Options { kept_bytes_max: 0, ..Options::default() }).unwrap();
+    let memory = Vmalloc::new(Options { cache_bytes_max: 0, ..Options::default() }).unwrap();
     let at = filled(&memory, 64 * PAGE, 1).as_ptr().addr();
     let start = filled(&memory, 64 * PAGE, 1).as_ptr();
     let start = start.with_addr(at.min(start.addr()));

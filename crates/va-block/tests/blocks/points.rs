@@ -294,7 +294,7 @@ fn the_memory_of_a_lane_goes_back_with_it() {
     drop(first);
     drop(last);
     assert_eq!((machine.tables(), blocks.drain_lanes(None)), (before, 0));
-    machine.refuse_after(u64::MAX, 0);
+    machine.fail_after(u64::MAX, 0);
     assert!(matches!(blocks.lane(0), Err(BlockError::NoTable)));
 }
 
@@ -441,9 +441,9 @@ fn what_a_cpu_has_is_made_when_it_comes_up() {
     blocks.free(last, at, 1).unwrap();
     // Of a lookup and a block of CPU 0, and nothing of the last.
     assert!(machine.tables() - before <= 5, "{before}");
-    machine.refuse_after(u64::MAX, 0);
+    machine.fail_after(u64::MAX, 0);
     assert_eq!(blocks.alloc(last, 1), Err(BlockError::NoTable));
-    machine.refuse_after(u64::MAX, u64::MAX);
+    machine.fail_after(u64::MAX, u64::MAX);
     let at = blocks.alloc(last, 1).unwrap();
     assert_eq!(blocks.alloc_in(Context::Atomic, last, 1), Ok(Va::new(at.get() + PAGE_SIZE)));
     assert_eq!((blocks.stats().blocks, blocks.validate()), (2, Ok(())));
@@ -469,7 +469,7 @@ fn sp4_blocks_that_cannot_begin_hand_everything_back() {
         let space = VmapSpace::<_, <Standard as Config>::Space>::new(pages(0, 9000), pages(0, 9000), machine)
             .unwrap();
         let of_space = machine.tables();
-        machine.refuse_after(u64::MAX, tables);
+        machine.fail_after(u64::MAX, tables);
         let made = Blocks::<_, Standard>::new(space, machine).map(drop);
         assert_eq!(machine.tables(), 0, "{of_space} of the space");
         made
@@ -487,7 +487,7 @@ fn sp4_a_refused_record_changes_nothing() {
     let mut refused = 0;
     for attempt in 0.. {
         assert!(attempt < 9);
-        machine.refuse_after(u64::MAX, attempt);
+        machine.fail_after(u64::MAX, attempt);
         match blocks.alloc(0, 1) {
             Ok(_) => break,
             Err(BlockError::NoTable) => refused += 1,

@@ -188,8 +188,8 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
             991..994 => drop(blocks.space().purge(Purge::Drain)),
             994..997 => self.lane.iter_mut().for_each(Lane::park),
             // The machine allocates a few more and then nothing, for a while.
-            997 => machine.refuse_after(self.random.below(3), self.random.below(3)),
-            _ => machine.refuse_after(u64::MAX, u64::MAX),
+            997 => machine.fail_after(self.random.below(3), self.random.below(3)),
+            _ => machine.fail_after(u64::MAX, u64::MAX),
         }
     }
 }
@@ -245,7 +245,7 @@ where
             std::thread::yield_now();
         }
     });
-    machine.refuse_after(u64::MAX, u64::MAX);
+    machine.fail_after(u64::MAX, u64::MAX);
     machine.set_flushing(Flushing::AtOnce);
     machine.complete_flushes();
     let World { blocks, handed, mapped, .. } = &world;

@@ -139,7 +139,7 @@ fn mp4_an_area_of_several_sizes_is_right_when_it_is_cut_grows_moves_and_fails() 
     machine.complete_flushes();
     // A size that the table does not map, at every call: smaller ones are mapped, and the pages are the same.
     for granted in 0..6 {
-        pages.refuse_after(Ask::HugeLeaf, granted);
+        pages.fail_after(Ask::HugeLeaf, granted);
         let next = map.vmalloc(0, &large).unwrap();
         model.vmalloc(next, &large).unwrap();
         model.compare(&map, &pages).unwrap();
@@ -148,7 +148,7 @@ fn mp4_an_area_of_several_sizes_is_right_when_it_is_cut_grows_moves_and_fails() 
         model.free(next);
         map.purge();
     }
-    pages.refuse_after(Ask::HugeLeaf, u64::MAX);
+    pages.fail_after(Ask::HugeLeaf, u64::MAX);
     map.vfree(to).unwrap();
     model.free(to);
     model.compare(&map, &pages).unwrap();
@@ -165,9 +165,9 @@ fn mp4_an_area_is_aligned_to_what_the_source_has_and_no_further() {
         let held: Vec<Va> = (0..out * 3).map(|_| map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap()).collect();
         // Pages 0, 1 and 2 are out, so no run of 512 begins at 0, and there is one at 512.
         if out > 0 {
-            pages.refuse_after(Ask::HugePage, 0);
+            pages.fail_after(Ask::HugePage, 0);
             let most = map.vmalloc(0, &AreaRequest::new(1000 * PAGE)).unwrap();
-            pages.refuse_after(Ask::HugePage, u64::MAX);
+            pages.fail_after(Ask::HugePage, u64::MAX);
             map.vrealloc(0, most, PAGE, Fill::Any).unwrap();
         }
         let bytes = if out > 0 { 900 * PAGE } else { 1024 * PAGE };

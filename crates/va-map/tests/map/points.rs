@@ -76,7 +76,7 @@ fn mp4_large_entries_where_possible_and_small_ones_where_not() {
         let pages = SimPages::new(&machine, 100);
         let map = rig(&machine, &pages, 0x1010);
         if let Some((what, after)) = refusal {
-            pages.refuse_after(what, after);
+            pages.fail_after(what, after);
         }
         let at = map.vmalloc(0, &huge).unwrap();
         assert_eq!((pages.leaves(), pages.allocated()), (leaves, 20), "{refusal:?}");
@@ -174,14 +174,14 @@ fn wrong_calls_are_told_and_change_nothing() {
     let many = map.vmalloc(0, &AreaRequest::new(11 * PAGE));
     assert_eq!(many, Err(MapError::NoPages { wanted: Pages::new(11), got: Pages::new(10) }));
     pages.drop_tables();
-    pages.refuse_after(Ask::TablePage, 0);
+    pages.fail_after(Ask::TablePage, 0);
     let refused = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0);
     let none = Pages::new(0);
     assert_eq!(
         refused,
         Err(MapError::Refused { wanted: Pages::new(1), mapped: none, why: Refusal::NoMemory })
     );
-    pages.refuse_after(Ask::TablePage, u64::MAX);
+    pages.fail_after(Ask::TablePage, u64::MAX);
 
     let own = map.vmalloc(0, &AreaRequest::new(2 * PAGE)).unwrap();
     let foreign = map.vmap(0, [FOREIGN; 2].as_slice(), Protection(0), 0).unwrap();
@@ -361,8 +361,8 @@ fn rd3_a_deferred_free_takes_one_lock_and_no_memory_and_is_ended_once() {
     let map = rig(&machine, &pages, 0x1010);
     let areas: Vec<Va> = (1..5).map(|n| map.vmalloc(0, &AreaRequest::new(n * PAGE)).unwrap()).collect();
     let foreign = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0).unwrap();
-    machine.refuse_after(0, 0);
-    pages.refuse_after(Ask::Pages, 0);
+    machine.fail_after(0, 0);
+    pages.fail_after(Ask::Pages, 0);
     let (before, flushes) = (lockings(), machine.flushes());
     assert_eq!((map.vfree_atomic(areas[0]), map.vfree_atomic(areas[2])), (Ok(1), Ok(2)));
     let mut want = before;

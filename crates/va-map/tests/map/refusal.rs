@@ -24,12 +24,12 @@ fn look(map: &Map<'_, '_>, pages: &SimPages<'_>) -> (Vec<AreaInfo>, Vec<Piece>, 
 
 fn refuse(machine: &SimMachine, pages: &SimPages<'_>, what: usize, after: u64) {
     match what {
-        0 => pages.refuse_after(Ask::Pages, after),
-        1 => pages.refuse_after(Ask::TablePage, after),
-        2 => machine.refuse_after(after, u64::MAX),
-        3 => machine.refuse_after(u64::MAX, after),
-        4 => pages.refuse_after(Ask::HugePage, after),
-        _ => pages.refuse_after(Ask::HugeLeaf, after),
+        0 => pages.fail_after(Ask::Pages, after),
+        1 => pages.fail_after(Ask::TablePage, after),
+        2 => machine.fail_after(after, u64::MAX),
+        3 => machine.fail_after(u64::MAX, after),
+        4 => pages.fail_after(Ask::HugePage, after),
+        _ => pages.fail_after(Ask::HugeLeaf, after),
     }
 }
 

@@ -236,7 +236,7 @@ impl<C: va_block::Config, L: Ladder> Rig<'_, '_, C, L> {
             Op::Refuse { what, after } => {
                 let what = [Ask::Pages, Ask::HugePage, Ask::TablePage, Ask::HugeLeaf][usize::from(*what)];
                 let after = if *after == 5 { u64::MAX } else { *after };
-                self.pages.refuse_after(what, after);
+                self.pages.fail_after(what, after);
                 // Huge pages can be done without.
                 self.refusing |= matches!(what, Ask::Pages | Ask::TablePage);
                 Ok(())
@@ -339,7 +339,7 @@ impl<C: va_block::Config, L: Ladder> Soak for Rig<'_, '_, C, L> {
 
     fn set_fails(&mut self, rng: &mut Rng, fails: bool) {
         for what in [Ask::Pages, Ask::HugePage, Ask::TablePage, Ask::HugeLeaf] {
-            self.pages.refuse_after(what, if fails { rng.below(40) } else { u64::MAX });
+            self.pages.fail_after(what, if fails { rng.below(40) } else { u64::MAX });
         }
         if fails {
             self.pages.drop_tables();

@@ -68,7 +68,7 @@ impl<C: Config> Soak for Run<C> {
     }
 
     fn set_fails(&mut self, rng: &mut Rng, fails: bool) {
-        self.rig.space.backend().refuse_after(if fails { rng.below(6) } else { u64::MAX });
+        self.rig.space.backend().fail_after(if fails { rng.below(6) } else { u64::MAX });
     }
 
     fn walk(&self) -> Result<(), InvariantViolation> {
@@ -131,9 +131,9 @@ fn fail_nth<C: Config>(nth: u64, platform: bool) -> bool {
     let mut rng = Rng::new(5);
     let mut rig: Rig<C> = Rig::new();
     if platform {
-        rig.space.machine().refuse_after(nth, u64::MAX);
+        rig.space.machine().fail_after(nth, u64::MAX);
     } else {
-        rig.space.backend().refuse_after(nth);
+        rig.space.backend().fail_after(nth);
     }
     let mut left = 10;
     for _ in 0..1200 {
@@ -146,8 +146,8 @@ fn fail_nth<C: Config>(nth: u64, platform: bool) -> bool {
         if reached && left > 0 {
             rig.space.validate().unwrap();
         } else if left == 0 {
-            rig.space.machine().refuse_after(u64::MAX, u64::MAX);
-            rig.space.backend().refuse_after(u64::MAX);
+            rig.space.machine().fail_after(u64::MAX, u64::MAX);
+            rig.space.backend().fail_after(u64::MAX);
         }
     }
     rig.space.validate().unwrap();

@@ -26,7 +26,7 @@ fn filled<C: Config>() -> Rig<C> {
 }
 
 /// Refuses each chunk and each population of a script in turn.
-fn refuse_each<C: Config>() {
+fn fail_each<C: Config>() {
     // Three objects over pages that are not there, each with a hole before it: several populations, one after the other.
     let script = |rig: &mut Rig<C>| {
         let mut refused = 0;
@@ -51,11 +51,11 @@ fn refuse_each<C: Config>() {
     assert!(asked > 6, "{asked}");
     for after in 0..asked {
         let mut rig = filled::<C>();
-        rig.space.backend().refuse_after(after);
+        rig.space.backend().fail_after(after);
         let refused = script(&mut rig);
         // The balance may be what is refused.
         assert!(refused > 0 || after + 3 > asked, "{after} of {asked}");
-        rig.space.backend().refuse_after(u64::MAX);
+        rig.space.backend().fail_after(u64::MAX);
         rig.alloc(&Request::new(32_768, 4096)).unwrap();
         rig.space.validate().unwrap();
     }
@@ -63,18 +63,18 @@ fn refuse_each<C: Config>() {
 
 #[test]
 fn whatever_the_backend_refuses_changes_nothing() {
-    refuse_each::<Scan>();
-    refuse_each::<Runs>();
-    refuse_each::<Standard>();
-    refuse_each::<Linux612>();
+    fail_each::<Scan>();
+    fail_each::<Runs>();
+    fail_each::<Standard>();
+    fail_each::<Linux612>();
 }
 
 /// Refuses each slab in turn; the first chunk needs so many.
-fn refuse_slabs<C: Config>(first: u64) {
+fn fail_slabs<C: Config>(first: u64) {
     let geometry = Geometry::new(SIZES, Va::new(1 << 36)).unwrap();
     for slabs in 0..40 {
         let machine = SimMachine::new(2);
-        machine.refuse_after(slabs, 0);
+        machine.fail_after(slabs, 0);
         let space: Result<PercpuSpace<_, _, C>, _> =
             PercpuSpace::new(geometry, &machine, SimChunks::default());
         let space = match space {
@@ -99,7 +99,7 @@ fn refuse_slabs<C: Config>(first: u64) {
                 assert_eq!(space.backend().chunks() + 1, chunks as usize);
                 // What needs no chunk is served still.
                 space.alloc(&Request::new(16, 4)).unwrap();
-                machine.refuse_after(u64::MAX, 0);
+                machine.fail_after(u64::MAX, 0);
                 space.alloc(&Request::new(32_768, 4096)).unwrap();
             }
             None => assert!(slabs >= 20, "{slabs}"),
@@ -111,10 +111,10 @@ fn refuse_slabs<C: Config>(first: u64) {
 
 #[test]
 fn whatever_the_platform_refuses_changes_nothing() {
-    refuse_slabs::<Scan>(8);
+    fail_slabs::<Scan>(8);
     // Three tables, the lookup, two rows of two kinds; a tree over chunks; rows of slabs and their table.
-    refuse_slabs::<Runs>(9);
-    refuse_slabs::<Standard>(12);
+    fail_slabs::<Runs>(9);
+    fail_slabs::<Standard>(12);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn an_object_is_put_where_it_must_be_or_nothing_changes() {
         {
             assert!(rig.space.alloc_at(Offset::new(offset), size).is_err());
         }
-        rig.space.backend().refuse_after(0);
+        rig.space.backend().fail_after(0);
         let far = Offset::new(behind.get().wrapping_add(3 * 4096));
         let error = rig.space.alloc_at(far, 4).unwrap_err();
         assert!(matches!(error, AllocError::NotPopulated { pages: 1, .. }), "{error}");

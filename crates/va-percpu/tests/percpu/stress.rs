@@ -38,8 +38,8 @@ fn live<C: Config>(space: &PercpuSpace<&SimMachine, SimChunks, C>, owners: &Owne
     let mut served = 0;
     for _ in 0..CALLS {
         match rng.below(200) {
-            0 => space.backend().refuse_after(rng.below(3)),
-            1..30 => space.backend().refuse_after(u64::MAX),
+            0 => space.backend().fail_after(rng.below(3)),
+            1..30 => space.backend().fail_after(u64::MAX),
             _ => {}
         }
         if rng.below(100) < 55 && own.len() < 300 {
@@ -95,7 +95,7 @@ where
         done.store(true, Ordering::Relaxed);
         served
     });
-    space.backend().refuse_after(u64::MAX);
+    space.backend().fail_after(u64::MAX);
     space.balance();
     space.validate().unwrap();
     let stats = space.stats();

@@ -42,7 +42,7 @@ impl Default for SimChunks {
 
 impl SimChunks {
     /// Grants `count` chunks and populations more, and refuses the rest; `u64::MAX` refuses none.
-    pub fn refuse_after(&self, count: u64) {
+    pub fn fail_after(&self, count: u64) {
         self.left.store(count, Ordering::Relaxed);
     }
 

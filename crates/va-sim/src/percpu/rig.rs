@@ -140,7 +140,7 @@ impl<C: Config, M: Machine> Rig<C, M> {
             }
             Op::Refuse(after) => {
                 let count = if after < 200 { after.into() } else { u64::MAX };
-                self.space.backend().refuse_after(count);
+                self.space.backend().fail_after(count);
             }
             Op::Free(_) => {}
         }

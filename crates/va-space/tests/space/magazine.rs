@@ -311,7 +311,7 @@ fn there_are_as_many_magazines_as_the_machine_has_memory_for() {
     assert_eq!(machine.tables() - tables, 599);
     drop(held);
     // The memory of those that ended serves others.
-    machine.refuse_after(u64::MAX, 0);
+    machine.fail_after(u64::MAX, 0);
     let held: Vec<_> = (0..600).map(|cpu| space.magazine(cpu).unwrap()).collect();
     assert_eq!(space.magazine(0).err(), Some(SpaceError::NoTable));
     drop(held);
@@ -359,7 +359,7 @@ fn a_row_from_the_index_lies_side_by_side_and_is_paid_for() {
     assert_eq!(starts, (0..16).map(|n| 3 * n).collect::<Vec<_>>());
     assert_eq!((space.validate(), space.stats().holes), (Ok(()), 1));
     // Every other goes back, for which no slab is allocated any more.
-    machine.refuse_after(0, 0);
+    machine.fail_after(0, 0);
     for (n, area) in areas.into_iter().enumerate() {
         if n % 2 == 0 {
             magazine.free(area).unwrap();
@@ -376,13 +376,13 @@ fn a_row_that_lacks_a_table_leaves_nothing_taken() {
     let space = space(&machine, 1 << 22);
     let mut magazine = space.magazine(0).unwrap();
     let taken: Vec<_> = (0..63).map(|_| magazine.alloc(&ask(16)).unwrap()).collect();
-    machine.refuse_after(u64::MAX, 0);
+    machine.fail_after(u64::MAX, 0);
     // The next 4 MiB have no slots: the row is given up, then the single area.
     let before = space.stats();
     let more: Vec<_> = (0..20).map_while(|_| magazine.alloc(&ask(16)).ok()).collect();
     assert!(more.len() < 20, "{before:?}");
     assert_eq!(space.validate(), Ok(()));
-    machine.refuse_after(u64::MAX, u64::MAX);
+    machine.fail_after(u64::MAX, u64::MAX);
     assert!(magazine.alloc(&ask(16)).is_ok());
     for area in taken.into_iter().chain(more) {
         magazine.free(area).unwrap();

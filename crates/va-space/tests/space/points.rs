@@ -316,11 +316,11 @@ fn congruent_areas_are_taken_all_or_none() {
     let space = space::<Standard>(&machine, 100_000);
     let parts = [(0, 4 * PAGE_SIZE), (16 * PAGE_SIZE, 8 * PAGE_SIZE)];
     let areas = Congruent::new(&parts, PAGE_SIZE).unwrap();
-    machine.refuse_after(u64::MAX, 0);
+    machine.fail_after(u64::MAX, 0);
     let before = space.stats();
     assert_eq!(space.alloc_congruent(&areas), Err(SpaceError::NoTable));
     assert_eq!(space.stats(), before);
-    machine.refuse_after(u64::MAX, u64::MAX);
+    machine.fail_after(u64::MAX, u64::MAX);
     let base = space.alloc_congruent(&areas).unwrap();
     assert_eq!(base, at(100_000 - 24));
     assert_eq!(space.validate(), Ok(()));

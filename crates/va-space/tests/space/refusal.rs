@@ -25,7 +25,7 @@ fn sp3_a_free_and_its_purge_need_nothing_from_the_machine() {
         let machine = SimMachine::new(4);
         let space = space::<C>(&machine, 20_000);
         let areas: Vec<_> = (0..5000).map(|n| space.alloc(n, &ask(1 + u64::from(n) % 3)).unwrap()).collect();
-        machine.refuse_after(0, 0);
+        machine.fail_after(0, 0);
         // Every other one first, so that as many holes as possible come to be.
         let (even, odd): (Vec<_>, Vec<_>) = areas.into_iter().enumerate().partition(|(n, _)| n % 2 == 0);
         for half in [even, odd] {
@@ -52,10 +52,10 @@ fn sp4_a_refused_table_or_slab_changes_nothing() {
         let windows = |n: u64| pages(n * 5000, n * 5000 + 2000);
         let fill = |n| space.alloc(0, &ask(7).within(windows(n)));
         let _first: Vec<_> = (0..40).map(|n| fill(n).unwrap()).collect();
-        machine.refuse_after(slabs, tables);
+        machine.fail_after(slabs, tables);
         let before = space.stats();
         let error = (40..4000).find_map(|n| fill(n).err());
-        machine.refuse_after(u64::MAX, u64::MAX);
+        machine.fail_after(u64::MAX, u64::MAX);
         assert_eq!(space.validate(), Ok(()));
         assert!(space.stats().areas >= before.areas);
         let again = fill(3999).map(|area| area.start());
@@ -76,11 +76,11 @@ fn sp4_a_refused_table_or_slab_changes_nothing() {
 fn sp4_a_space_that_cannot_begin_hands_everything_back() {
     for tables in 0..8 {
         let machine = SimMachine::new(4);
-        machine.refuse_after(u64::MAX, tables);
+        machine.fail_after(u64::MAX, tables);
         let made = VmapSpace::<_, Standard>::new(pages(0, 10), pages(0, 10), &machine);
         assert_eq!(made.err(), (tables < 6).then_some(SpaceError::NoTable), "4 for the map, a group, a node");
         assert_eq!(machine.tables(), 0);
-        machine.refuse_after(u64::MAX, tables);
+        machine.fail_after(u64::MAX, tables);
         let made = VmapSpace::<_, Linux69>::new(pages(0, 10), pages(0, 10), &machine);
         assert!(made.is_err(), "3 more nodes");
         assert_eq!(machine.tables(), 0);
@@ -94,7 +94,7 @@ fn sp4_a_node_that_cannot_be_made_leaves_the_space_as_it_was_and_is_made_later()
     assert_eq!(space.nodes(), 4096);
     let first = space.alloc(0, &ask(3)).unwrap();
     let (before, tables) = (space.stats(), machine.tables());
-    machine.refuse_after(u64::MAX, 0);
+    machine.fail_after(u64::MAX, 0);
     assert_eq!(space.alloc(4095, &ask(3)), Err(SpaceError::NoTable));
     assert_eq!(space.magazine(9).err(), Some(SpaceError::NoTable));
     // A caller that may not wait does not ask: the area has no owner.
@@ -104,7 +104,7 @@ fn sp4_a_node_that_cannot_be_made_leaves_the_space_as_it_was_and_is_made_later()
     space.free(area).unwrap();
     space.purge(Purge::Full);
     assert_eq!((space.stats().free_pages, machine.tables()), (before.free_pages, tables));
-    machine.refuse_after(u64::MAX, u64::MAX);
+    machine.fail_after(u64::MAX, u64::MAX);
     let area = space.alloc(4095, &ask(3)).unwrap();
     assert_eq!(space.find(area.start()).unwrap().owner, Some(4095));
     assert_eq!(machine.tables(), tables + 2, "a group and a node");
@@ -121,7 +121,7 @@ fn sp4_a_lookup_without_a_record_leaves_nothing_behind() {
     // Room for 16 areas in each node's tree without a piece of memory; the index itself has all it needs for the areas side by side.
     let machine = SimMachine::new(1);
     let space = space::<WithTrees<Standard>>(&machine, 1 << 20);
-    machine.refuse_after(0, u64::MAX);
+    machine.fail_after(0, u64::MAX);
     let areas: Vec<_> = (0..16).map(|_| space.alloc(0, &ask(3)).unwrap()).collect();
     let before = space.stats();
     assert!(matches!(space.alloc(0, &ask(3)), Err(SpaceError::Index(AllocError::NoMeta { .. }))));

@@ -138,7 +138,7 @@ fn sp3_areas_cut_to_pages_come_back_without_anything_from_the_machine() {
     for page in 1..4000 {
         space.split(at(page)).unwrap();
     }
-    machine.refuse_after(0, 0);
+    machine.fail_after(0, 0);
     for page in (0..4000).step_by(2).chain((1..4000).step_by(2)) {
         space.free_at(at(page)).unwrap();
     }
@@ -152,7 +152,7 @@ fn sp4_a_shape_that_is_refused_changes_nothing() {
     let size = 1 << 20;
     let space = VmapSpace::<_, Standard>::new(pages(0, size), pages(0, size), &machine).unwrap();
     let start = space.alloc(0, &Request::pages(size).unwrap()).unwrap().start();
-    machine.refuse_after(0, 0);
+    machine.fail_after(0, 0);
     let seen = |space: &VmapSpace<_, _>| (space.find(start), space.stats());
     // Far from the start, in tables that were never allocated; then near it, until the index wants records.
     let mut refused = Vec::new();
@@ -168,7 +168,7 @@ fn sp4_a_shape_that_is_refused_changes_nothing() {
         assert!(refused.len() < 5000);
     }
     assert!(refused.contains(&ReshapeError::NoMeta(SpaceError::NoTable)), "{refused:?}");
-    machine.refuse_after(u64::MAX, u64::MAX);
+    machine.fail_after(u64::MAX, u64::MAX);
     assert_eq!(space.validate(), Ok(()));
     let unchanged = |error: ReshapeError| (error, space.validate()).1 == Ok(());
     assert!(unchanged(space.split(Va::new(at(3).get() + 1)).unwrap_err()));

@@ -56,9 +56,9 @@ impl<C: Config> Script<'_, '_, C> {
             187 => _ = self.space.shrink(),
             188 => {
                 let some = self.random.below(3);
-                self.machine.refuse_after(some, self.random.below(3));
+                self.machine.fail_after(some, self.random.below(3));
             }
-            189..193 => self.machine.refuse_after(u64::MAX, u64::MAX),
+            189..193 => self.machine.fail_after(u64::MAX, u64::MAX),
             193 => self.machine.complete_flushes(),
             194 if !self.magazines.is_empty() => {
                 let at = self.random.below(self.magazines.len() as u64) as usize;
@@ -178,7 +178,7 @@ fn run<C: Config>(seed: u64, steps: u64, magazines: u32, flushing: Flushing) -> 
         space.free(area).unwrap();
     }
     // SP3: what is left needs nothing from a machine that refuses everything.
-    machine.refuse_after(0, 0);
+    machine.fail_after(0, 0);
     while space.purge(Purge::Full).waiting {
         machine.complete_flushes();
     }

@@ -49,8 +49,8 @@ where
         let what = random.below(100);
         // The machine runs out of memory, for everybody and not for long.
         match random.below(200) {
-            0 => machine.refuse_after(random.below(2), random.below(3)),
-            1..20 => machine.refuse_after(u64::MAX, u64::MAX),
+            0 => machine.fail_after(random.below(2), random.below(3)),
+            1..20 => machine.fail_after(u64::MAX, u64::MAX),
             _ => {}
         }
         if what < 48 && own.len() < 40 {
@@ -163,7 +163,7 @@ where
             assert!(!std::thread::panicking());
         }
     });
-    machine.refuse_after(u64::MAX, u64::MAX);
+    machine.fail_after(u64::MAX, u64::MAX);
     machine.complete_flushes();
     assert_eq!(space.validate(), Ok(()));
     while space.purge(Purge::Full).waiting {

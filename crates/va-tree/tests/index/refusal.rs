@@ -3,7 +3,7 @@
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::Rng;
-use va_sim::platform::{Refuse, RefusingPlatform};
+use va_sim::platform::{FailingPlatform, Refuse};
 use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
 use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex};
@@ -39,9 +39,9 @@ fn orders() -> Vec<(&'static str, Vec<u64>)> {
 }
 
 /// Takes areas of one page, refuses every slab, and gives them back in every order.
-fn sp3<I: FreeIndex>(fresh: impl Fn(RefusingPlatform) -> I) {
+fn sp3<I: FreeIndex>(fresh: impl Fn(FailingPlatform) -> I) {
     for (name, order) in orders() {
-        let platform = RefusingPlatform::new(Refuse::Never);
+        let platform = FailingPlatform::new(Refuse::Never);
         let mut index = fresh(platform.clone());
         for _ in 0..AREAS {
             index.alloc(&Request::pages(1).unwrap()).unwrap();
@@ -76,8 +76,8 @@ fn sp3_giving_back_never_needs_a_slab() {
 
 #[test]
 fn sp3_pieces_are_paid_when_they_are_reserved() {
-    fn pieces<I: FreeIndex>(fresh: impl Fn(RefusingPlatform) -> I) {
-        let platform = RefusingPlatform::new(Refuse::Never);
+    fn pieces<I: FreeIndex>(fresh: impl Fn(FailingPlatform) -> I) {
+        let platform = FailingPlatform::new(Refuse::Never);
         let mut index = fresh(platform.clone());
         let all = index.extent();
         index.take(all).unwrap();
@@ -124,14 +124,14 @@ fn script<I: FreeIndex>(index: &mut I, step: u64) -> Result<Option<Va>, AllocErr
 
 /// Fails the nth slab, for every n until the script needs no more. The error changes nothing; after
 /// it the same operation succeeds, and everything is as if nothing had failed.
-fn sp4<I: FreeIndex>(name: &str, fresh: impl Fn(RefusingPlatform) -> I) {
+fn sp4<I: FreeIndex>(name: &str, fresh: impl Fn(FailingPlatform) -> I) {
     const STEPS: u64 = 1500;
-    let mut calm = fresh(RefusingPlatform::new(Refuse::Never));
+    let mut calm = fresh(FailingPlatform::new(Refuse::Never));
     let answers: Vec<_> = (0..STEPS).map(|step| script(&mut calm, step)).collect();
     assert!(answers.iter().all(Result::is_ok), "{name}: the script fails without refusals");
     let mut refusals = 0;
     for granted in 0.. {
-        let platform = RefusingPlatform::new(Refuse::After(granted));
+        let platform = FailingPlatform::new(Refuse::After(granted));
         let mut index = fresh(platform.clone());
         let mut refused = false;
         for step in 0..STEPS {
@@ -173,7 +173,7 @@ fn sp4_a_refused_slab_changes_nothing() {
 
 #[test]
 fn sp4_rows_that_are_refused_are_no_rows() {
-    let platform = RefusingPlatform::new(Refuse::Never);
+    let platform = FailingPlatform::new(Refuse::Never);
     let mut index = BTreeIndex::new(space(), space(), platform.clone()).unwrap();
     for n in 0..AREAS {
         let at = 64 + 2 * n;
@@ -198,7 +198,7 @@ fn sp4_rows_that_are_refused_are_no_rows() {
 
 #[test]
 fn sp4_rows_for_ever_are_refused_without_a_trace() {
-    let platform = RefusingPlatform::new(Refuse::Never);
+    let platform = FailingPlatform::new(Refuse::Never);
     let mut index = BTreeIndex::new(space(), space(), platform.clone()).unwrap();
     (0..AREAS)
         .for_each(|n| assert!(index.take(VaRange::from_pages(64 + 2 * n, 65 + 2 * n).unwrap()).is_ok()));
@@ -225,7 +225,7 @@ fn sp4_more_pieces_than_there_can_be_are_refused() {
         index.give_back(VaRange::from_size(one, 4096).unwrap()).unwrap();
         index.validate().unwrap();
     }
-    let platform = || RefusingPlatform::new(Refuse::Never);
+    let platform = || FailingPlatform::new(Refuse::Never);
     absurd(RbIndex::<Linux, _>::new(space(), space(), platform()).unwrap());
     absurd(BTreeIndex::new(space(), space(), platform()).unwrap());
     absurd(BTreeIndex32::new(space(), space(), platform()).unwrap().with_rows().unwrap());

@@ -25,7 +25,7 @@ use va_base::Platform;
 pub(crate) struct Plan {
     pub(crate) arena_bytes_max: usize,
     /// Bytes of warm rooms.
-    pub(crate) kept_bytes_max: usize,
+    pub(crate) cache_bytes_max: usize,
     /// Bytes of the window at first.
     pub(crate) window_bytes: usize,
     pub(crate) quarantine_bytes_max: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(arena_bytes_max: usize, kept_bytes_max: usize, hardened: Hardened) -> Self {
+    pub(crate) fn new(arena_bytes_max: usize, cache_bytes_max: usize, hardened: Hardened) -> Self {
         let Hardened { window_bytes, quarantine_bytes_max, quarantine_areas_max, walls } = hardened;
         let wall = match walls {
             Walls::Best => None,
@@ -45,7 +45,7 @@ impl Plan {
         };
         Self {
             arena_bytes_max,
-            kept_bytes_max,
+            cache_bytes_max,
             window_bytes,
             quarantine_bytes_max,
             quarantine_areas_max,
@@ -102,7 +102,7 @@ impl<O: Os> Owned<O> {
         // A quarter of what there may be.
         state.granules = Granules::new(host.os().mappings_max() / 4);
         state.quarantine = Quarantine::new(ring, pages(plan.quarantine_bytes_max));
-        state.warm.allow(pages(plan.kept_bytes_max));
+        state.warm.allow(pages(plan.cache_bytes_max));
         hard.host = host;
         hard.canary = Canary::new(canary);
         // Each splits a mapping into three; three quarters of what there may be are others'.

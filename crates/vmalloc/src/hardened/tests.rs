@@ -15,7 +15,7 @@ pub(super) fn layout(bytes: usize, align: usize) -> Layout {
 pub(super) fn plan(wall: Option<Wall>) -> Plan {
     Plan {
         arena_bytes_max: 1 << 34,
-        kept_bytes_max: 8 * MIB,
+        cache_bytes_max: 8 * MIB,
         window_bytes: 1 << 30,
         quarantine_bytes_max: 16 * MIB,
         quarantine_areas_max: 64,
@@ -231,7 +231,7 @@ fn pages_are_used_again_as_zeros_at_another_place_and_dropped_where_they_cannot_
     for granted in [1, 0] {
         let one = alloc(&hard, 5 * MIB);
         bytes(one, 5 * MIB).fill(7);
-        shim.refuse(Call::Move, granted);
+        shim.fail(Call::Move, granted);
         free(&hard, one).unwrap();
         assert_eq!(hard.stats().cached_bytes > 0, granted > 0);
         let two = alloc(&hard, 5 * MIB);
@@ -350,7 +350,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
             for granted in (0..10).chain([13, 21, 34, 55]) {
                 let shim = Shim::default();
                 let hard = make(&shim, plan(wall));
-                shim.refuse_some(call, granted, 1);
+                shim.fail_some(call, granted, 1);
                 let mut areas = Vec::new();
                 for round in 0..40usize {
                     let size = 1 + round * 3000;
@@ -406,18 +406,18 @@ fn what_cannot_be_made_is_told_and_leaves_nothing() {
     let shim = Shim::default();
     let made = |shim: &Shim| Owned::new(shim.clone(), Plan { seed: None, ..plan(None) }).err();
     for (call, granted) in [(Call::Random, 0), (Call::Random, 1), (Call::Map, 0), (Call::Reserve, 0)] {
-        shim.refuse(call, granted);
+        shim.fail(call, granted);
         let error = made(&shim);
         assert!(matches!(error, Some(CreateError::Refused { call: by, .. }) if by == call), "{error:?}");
         shim.allow();
         assert_eq!(shim.mapped(), 0);
     }
     // Where every page that can be written is charged, the window is smaller: it has eight bytes for each of its pages.
-    shim.refuse_commit_above(Some(300 << 10));
+    shim.fail_commit_above(Some(300 << 10));
     let hard = make(&shim, plan(None));
     assert_eq!(hard.stats().committed_bytes, 128 * MIB);
     drop(hard);
-    shim.refuse_commit_above(Some(PAGE_BYTES));
+    shim.fail_commit_above(Some(PAGE_BYTES));
     assert!(matches!(made(&shim), Some(CreateError::Refused { call: Call::Commit, .. })));
     assert_eq!(shim.mapped(), 0);
     shim.limit_addresses(Some(MIB));
@@ -427,7 +427,7 @@ fn what_cannot_be_made_is_told_and_leaves_nothing() {
 #[test]
 fn without_markers_rooms_are_bounded_by_what_the_system_maps() {
     let shim = Shim::default();
-    shim.refuse(Call::Guard, 0);
+    shim.fail(Call::Guard, 0);
     shim.limit_mappings(800);
     let hard = make(&shim, plan(None));
     assert_eq!(hard.window.wall(), Wall::Protection);
@@ -460,9 +460,9 @@ fn a_changed_room_that_cannot_be_mapped_anew_is_nobodys_any_more_and_is_not_writ
         let code =
             unsafe { libc::mprotect(core::ptr::with_exposed_provenance_mut(start), 9000, libc::PROT_READ) };
         assert_eq!(code, 0);
-        shim.refuse(Call::Renew, 0);
+        shim.fail(Call::Renew, 0);
         if !closes {
-            [Call::Guard, Call::Discard, Call::Forbid].into_iter().for_each(|call| shim.refuse(call, 0));
+            [Call::Guard, Call::Discard, Call::Forbid].into_iter().for_each(|call| shim.fail(call, 0));
         }
         free(&hard, at).unwrap();
         shim.allow();

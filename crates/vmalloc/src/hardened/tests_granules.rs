@@ -16,7 +16,7 @@ fn places_are_drawn_evenly_in_tables_that_are_drawn_evenly_from_the_whole_window
     const PARTS: u64 = 16;
     const DRAWS: u64 = 60_000;
     let shim = Shim::default();
-    let hard = make(&shim, Plan { kept_bytes_max: 0, quarantine_areas_max: 0, ..plan(None) });
+    let hard = make(&shim, Plan { cache_bytes_max: 0, quarantine_areas_max: 0, ..plan(None) });
     if !has_granules(&hard) {
         return;
     }
@@ -59,7 +59,7 @@ fn large_places_are_drawn_evenly_from_the_whole_window() {
     const DRAWS: u64 = 4000;
     let shim = Shim::default();
     for wall in [None, Some(Wall::Protection)] {
-        let hard = make(&shim, Plan { kept_bytes_max: 0, quarantine_areas_max: 0, ..plan(wall) });
+        let hard = make(&shim, Plan { cache_bytes_max: 0, quarantine_areas_max: 0, ..plan(wall) });
         let long = alloc(&hard, 64 * MIB);
         let window = hard.window.window_pages();
         let mut counts = [0; PARTS as usize];
@@ -103,7 +103,7 @@ fn has_granules(hard: &Hard<Shim>) -> bool {
 fn hg1_hg2_hg3_tables_of_pages_and_mappings_go_with_the_last_room() {
     let shim = Shim::default();
     let patient = Plan { quarantine_areas_max: 1 << 12, quarantine_bytes_max: 1 << 29, ..plan(None) };
-    let hard = make(&shim, Plan { kept_bytes_max: 0, ..patient });
+    let hard = make(&shim, Plan { cache_bytes_max: 0, ..patient });
     if !has_granules(&hard) {
         return;
     }
@@ -161,7 +161,7 @@ fn where_there_are_mappings_enough_areas_are_beside_each_other() {
 fn a_large_area_that_goes_leaves_the_bundle_that_it_was_in() {
     let shim = Shim::default();
     shim.limit_mappings(800);
-    let hard = make(&shim, Plan { kept_bytes_max: 0, arena_bytes_max: 1 << 34, ..plan(None) });
+    let hard = make(&shim, Plan { cache_bytes_max: 0, arena_bytes_max: 1 << 34, ..plan(None) });
     if !has_granules(&hard) {
         return;
     }
@@ -194,14 +194,14 @@ fn what_is_kept_goes_before_a_room_is_refused() {
     bytes(small, MIB).fill(1);
     free(&hard, small).unwrap();
     let cached = hard.stats().cached_bytes;
-    shim.refuse_some(Call::Commit, 0, 1);
+    shim.fail_some(Call::Commit, 0, 1);
     let large = alloc(&hard, 64 * MIB);
     assert!(cached > 0 && hard.stats().cached_bytes == 0);
     // Where nothing is kept, it is refused, and nothing has changed.
     free(&hard, large).unwrap();
     hard.trim();
     let before = hard.stats();
-    shim.refuse(Call::Commit, 0);
+    shim.fail(Call::Commit, 0);
     let layout = Layout::from_size_align(64 * MIB, 1).unwrap();
     assert!(matches!(hard.alloc(layout), Err(AllocError::Refused { call: Call::Commit, .. })));
     shim.allow();
@@ -219,15 +219,15 @@ fn what_was_written_where_the_system_refused_a_wall_is_in_no_area_later() {
             continue;
         }
         let areas: Vec<_> = (0..60).map(|nth| alloc(&hard, 1 + nth * 5000)).collect();
-        shim.refuse(Call::Guard, 0);
-        shim.refuse(Call::Forbid, 0);
+        shim.fail(Call::Guard, 0);
+        shim.fail(Call::Forbid, 0);
         areas.iter().for_each(|&at| free(&hard, at).unwrap());
         shim.allow();
         // They stayed open, and were zeros when they were freed.
         assert!(hard.stats().refused_purges > 0);
         areas.iter().filter(|&&at| is_readable(at)).for_each(|&at| bytes(at, 1)[0] = 7);
         if !discards {
-            shim.refuse(Call::Discard, 0);
+            shim.fail(Call::Discard, 0);
         }
         let areas: Vec<_> = (0..120).map(|nth| (alloc(&hard, 1 + nth * 900), 1 + nth * 900)).collect();
         for &(at, size) in &areas {
@@ -244,7 +244,7 @@ fn hd2_nothing_of_the_window_can_be_touched_but_what_somebody_has() {
     for wall in [None, Some(Wall::Protection)] {
         let shim = Shim::default();
         let tight =
-            Plan { arena_bytes_max: 64 * MIB, window_bytes: 64 * MIB, kept_bytes_max: 0, ..plan(wall) };
+            Plan { arena_bytes_max: 64 * MIB, window_bytes: 64 * MIB, cache_bytes_max: 0, ..plan(wall) };
         let hard = make(&shim, tight);
         assert_eq!(readable_pages(&hard), []);
         let sizes = (0..30).map(|nth| 1 + nth * 10_000).chain([5 * MIB, 2 * MIB, 600_000]);

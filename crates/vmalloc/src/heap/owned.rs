@@ -27,7 +27,7 @@ const SMALL_BLOCK_PAGES: u64 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) arena_bytes_max: usize,
-    pub(crate) kept_bytes_max: usize,
+    pub(crate) cache_bytes_max: usize,
     pub(crate) guards: bool,
     pub(crate) huge_pages: HugePages,
     pub(crate) decay: Option<Duration>,
@@ -38,9 +38,9 @@ pub(crate) struct Plan {
 impl Plan {
     /// The plan of options, but for the profile and the tags.
     pub(crate) fn new(options: &Options) -> Self {
-        let &Options { arena_bytes_max, kept_bytes_max, guards, huge_pages, .. } = options;
+        let &Options { arena_bytes_max, cache_bytes_max, guards, huge_pages, .. } = options;
         let &Options { decay, background_thread, zero_on_free, .. } = options;
-        Self { arena_bytes_max, kept_bytes_max, guards, huge_pages, decay, background_thread, zero_on_free }
+        Self { arena_bytes_max, cache_bytes_max, guards, huge_pages, decay, background_thread, zero_on_free }
     }
 }
 
@@ -139,7 +139,7 @@ impl<O: Os> Heap<O> {
             let extent = self.arena.extent(zone);
             self.zones[zone].central.get_mut().init(host, extent, block)?;
         }
-        let kept_pages = (plan.kept_bytes_max / PAGE_BYTES) as u64;
+        let kept_pages = (plan.cache_bytes_max / PAGE_BYTES) as u64;
         self.host = host;
         self.kept_max = kept_pages;
         self.allowed = AtomicU64::new(kept_pages);

@@ -20,19 +20,19 @@ pub(super) fn layout(bytes: usize, align: usize) -> Layout {
     Layout::from_size_align(bytes, align).unwrap()
 }
 
-pub(super) fn heap(shim: &Shim, arena_bytes_max: usize, kept_bytes_max: usize) -> Owned<Shim> {
-    heap_on(HugePages::Auto, shim, arena_bytes_max, kept_bytes_max)
+pub(super) fn heap(shim: &Shim, arena_bytes_max: usize, cache_bytes_max: usize) -> Owned<Shim> {
+    heap_on(HugePages::Auto, shim, arena_bytes_max, cache_bytes_max)
 }
 
 pub(super) fn heap_on(
     huge_pages: HugePages,
     shim: &Shim,
     arena_bytes_max: usize,
-    kept_bytes_max: usize,
+    cache_bytes_max: usize,
 ) -> Owned<Shim> {
     let plan = Plan {
         arena_bytes_max,
-        kept_bytes_max,
+        cache_bytes_max,
         huge_pages,
         decay: None,
         background_thread: true,
@@ -197,7 +197,7 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
     ] {
         shim.allow();
         if !moves {
-            shim.refuse(Call::Move, 0);
+            shim.fail(Call::Move, 0);
         }
         let mut twin = Twin::new(heap_on(huge_pages, &shim, 1 << 32, kept));
         for step in 0..steps {
@@ -261,11 +261,11 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
             let mut twin = Twin::new(heap_on(huge_pages, &shim, 1 << 30, 4 * MIB));
             // A mapping moves where pages do not.
             if matches!(call, Call::Remap | Call::Renew) {
-                shim.refuse(Call::Move, 0);
+                shim.fail(Call::Move, 0);
             }
             // Every other time, half of what is refused is done.
             shim.halve(granted % 2 == 1);
-            shim.refuse_some(call, granted, 1 + granted % 3);
+            shim.fail_some(call, granted, 1 + granted % 3);
             let before = shim.calls(call);
             let largest = if steps == 300 { 24 * MIB } else { 4 * MIB };
             for _ in 0..steps {
@@ -310,7 +310,7 @@ fn sp3_everything_can_be_freed_when_the_system_gives_nothing_any_more() {
         twin.alloc(bytes, 1, Fill::Any).unwrap();
     }
     for call in [Call::Map, Call::Commit, Call::Discard, Call::Move, Call::Remap, Call::Renew] {
-        shim.refuse(call, 0);
+        shim.fail(call, 0);
     }
     // Every other one, so that no two merge; then the rest.
     let (odd, even): (Vec<_>, Vec<_>) = twin.areas.keys().copied().enumerate().partition(|(n, _)| n % 2 == 1);
@@ -511,12 +511,12 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
     // As many magazines as do not fit in the first chunk.
     shim.set_cpus(1000);
     for granted in 0.. {
-        shim.refuse(Call::Map, granted);
+        shim.fail(Call::Map, granted);
         let made = Owned::new(
             shim.clone(),
             Plan {
                 arena_bytes_max: usize::MAX,
-                kept_bytes_max: 0,
+                cache_bytes_max: 0,
                 huge_pages: HugePages::Auto,
                 decay: None,
                 background_thread: true,
@@ -537,12 +537,12 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
             }
         }
     }
-    shim.refuse(Call::Reserve, 0);
+    shim.fail(Call::Reserve, 0);
     let made = Owned::new(
         shim.clone(),
         Plan {
             arena_bytes_max: usize::MAX,
-            kept_bytes_max: 0,
+            cache_bytes_max: 0,
             huge_pages: HugePages::Auto,
             decay: None,
             background_thread: true,

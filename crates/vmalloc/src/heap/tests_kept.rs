@@ -9,10 +9,10 @@ use crate::os::{Call, Errno};
 use crate::vmalloc::HugePages;
 use std::time::{Duration, Instant};
 
-fn heap_with_decay(shim: &Shim, kept_bytes_max: usize, decay: Duration) -> Owned<Shim> {
+fn heap_with_decay(shim: &Shim, cache_bytes_max: usize, decay: Duration) -> Owned<Shim> {
     let plan = Plan {
         arena_bytes_max: 1 << 34,
-        kept_bytes_max,
+        cache_bytes_max,
         huge_pages: HugePages::Auto,
         decay: Some(decay),
         background_thread: true,
@@ -105,7 +105,7 @@ fn what_an_area_gives_up_counts_as_freed_and_no_more_of_it_is_kept() {
     let shim = Shim::default();
     shim.on_cpu(0);
     // Nobody touches it, and all of it is to count.
-    shim.refuse(Call::Resident, 0);
+    shim.fail(Call::Resident, 0);
     let heap = heap(&shim, 1 << 34, 64 * MIB);
     let area = heap.alloc(layout(256 * MIB, 1), Fill::Any).unwrap().addr().get();
     let freed = heap.freed.load(Ordering::Relaxed);
@@ -124,8 +124,8 @@ fn what_a_moved_area_leaves_behind_is_bounded_as_well() {
         let heap = heap(&shim, 1 << 34, 0);
         if remaps {
             shim.stand_still();
-            shim.refuse(Call::Move, 0);
-            shim.refuse(Call::Renew, 0);
+            shim.fail(Call::Move, 0);
+            shim.fail(Call::Renew, 0);
         }
         // No multiple of a block, so that the last pages are left.
         let areas = [0; 2].map(|_| heap.alloc(layout(41 * MIB, 1), Fill::Any).unwrap().addr().get());
@@ -184,8 +184,8 @@ fn without_a_thread_or_a_stack_for_it_all_else_goes_on() {
         let heap = heap_with_decay(&shim, 256 * MIB, Duration::from_millis(1));
         let areas: Vec<_> =
             (0..40).map(|_| heap.alloc(layout(2 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
-        shim.refuse_with(Errno(libc::EPERM));
-        shim.refuse(call, 0);
+        shim.fail_with(Errno(libc::EPERM));
+        shim.fail(call, 0);
         for at in areas {
             // SAFETY: our own, and nobody refers to it.
             unsafe { heap.free(at) }.unwrap();
@@ -211,8 +211,8 @@ fn a_thread_that_could_not_be_made_is_made_later() {
         let areas: Vec<_> =
             (0..60).map(|_| heap.alloc(layout(2 * MIB, 1), Fill::Any).unwrap().addr().get()).collect();
         let before = shim.calls(call);
-        shim.refuse_with(Errno(libc::EAGAIN));
-        shim.refuse_some(call, 0, 1);
+        shim.fail_with(Errno(libc::EAGAIN));
+        shim.fail_some(call, 0, 1);
         for at in areas {
             // SAFETY: our own, and nobody refers to it.
             unsafe { heap.free(at) }.unwrap();
@@ -265,8 +265,8 @@ fn a_refill_that_is_refused_gives_back_and_comes_again_or_not() {
         if !again {
             shim.stand_still();
         }
-        shim.refuse_with(Errno(errno));
-        shim.refuse_some(Call::Move, 0, 1);
+        shim.fail_with(Errno(errno));
+        shim.fail_some(Call::Move, 0, 1);
         let mut before = 0;
         for round in 0..80 {
             // A hole of a block, and an area that needs more.
@@ -298,7 +298,7 @@ fn pages_that_cannot_move_are_given_back_for_those_that_come() {
         let shim = Shim::default();
         shim.on_cpu(0);
         if !moves {
-            shim.refuse(Call::Move, 0);
+            shim.fail(Call::Move, 0);
         }
         let mut twin = Twin::new(heap(&shim, 1 << 32, 512 * MIB));
         // Pieces that are too short for what comes, with walls between them.
@@ -405,7 +405,7 @@ fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
         let shim = Shim::default();
         shim.on_cpu(0);
         if !told {
-            shim.refuse(Call::Resident, 0);
+            shim.fail(Call::Resident, 0);
         }
         let mut twin = Twin::new(heap_on(HugePages::Never, &shim, 1 << 32, 512 * MIB));
         // Of each, one byte is touched; the twin would touch all pages.
@@ -453,10 +453,10 @@ fn what_is_freed_is_zeros_at_once_where_that_is_wanted() {
     {
         let shim = Shim::default();
         let calls = [(Call::Move, moves), (Call::Remap, remaps)];
-        calls.iter().filter(|(_, granted)| !granted).for_each(|&(call, _)| shim.refuse(call, 0));
+        calls.iter().filter(|(_, granted)| !granted).for_each(|&(call, _)| shim.fail(call, 0));
         let plan = Plan {
             arena_bytes_max: 1 << 32,
-            kept_bytes_max: 64 * MIB,
+            cache_bytes_max: 64 * MIB,
             guards,
             huge_pages: HugePages::System,
             decay: None,
@@ -530,7 +530,7 @@ fn where_there_is_little_memory_a_quarter_of_it_is_kept() {
     for huge_pages in [HugePages::Never, HugePages::System] {
         let shim = Shim::default();
         shim.on_cpu(0);
-        shim.refuse(Call::Resident, 0);
+        shim.fail(Call::Resident, 0);
         let mut twin = Twin::new(heap_on(huge_pages, &shim, 1 << 32, 512 * MIB));
         let burst = |twin: &mut Twin| {
             let areas = [4 * MIB; 64].map(|bytes| twin.heap.alloc(layout(bytes, 1), Fill::Any).unwrap());

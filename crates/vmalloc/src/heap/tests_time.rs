@@ -19,7 +19,7 @@ fn heap(shim: &Shim, huge_pages: HugePages, background_thread: bool, decay: Opti
         shim,
         Plan {
             arena_bytes_max: 1 << 34,
-            kept_bytes_max: 512 * MIB,
+            cache_bytes_max: 512 * MIB,
             huge_pages,
             decay,
             background_thread,
@@ -211,11 +211,11 @@ fn mz1_what_all_cpus_keep_of_small_items_is_part_of_the_budget() {
     let shim = Shim::default();
     shim.set_cpus(64);
     // Nobody touches them, and all is to count.
-    shim.refuse(Call::Resident, 0);
+    shim.fail(Call::Resident, 0);
     for (budget, least) in [(0, 0), (8 * MIB, MIB), (64 * MIB, 8 * MIB)] {
         let plan = Plan {
             arena_bytes_max: 1 << 34,
-            kept_bytes_max: budget,
+            cache_bytes_max: budget,
             huge_pages: HugePages::System,
             decay: None,
             background_thread: false,
@@ -249,11 +249,11 @@ fn cd3_what_is_absent_does_not_count_in_the_budget_where_the_system_tells() {
         let shim = Shim::default();
         shim.on_cpu(0);
         if !told {
-            shim.refuse(Call::Resident, 0);
+            shim.fail(Call::Resident, 0);
         }
         let plan = Plan {
             arena_bytes_max: 1 << 34,
-            kept_bytes_max: 64 * MIB,
+            cache_bytes_max: 64 * MIB,
             huge_pages: HugePages::Never,
             decay: None,
             background_thread: false,

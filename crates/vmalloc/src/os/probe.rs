@@ -134,9 +134,9 @@ mod tests {
     /// Probes a machine on which `calls` fail.
     fn without(calls: &[Call]) -> Result<Machine, Errno> {
         let shim = Shim::default();
-        shim.refuse_with(Errno(libc::EPERM));
+        shim.fail_with(Errno(libc::EPERM));
         for &call in calls {
-            shim.refuse(call, 0);
+            shim.fail(call, 0);
         }
         let machine = probe(&shim);
         assert_eq!(shim.mapped(), 0, "what was mapped is unmapped");

@@ -68,18 +68,18 @@ impl Default for Shim {
 
 impl Shim {
     /// Refuses every call of a kind after `granted` more.
-    pub(crate) fn refuse(&self, call: Call, granted: u64) {
-        self.refuse_some(call, granted, u64::MAX);
+    pub(crate) fn fail(&self, call: Call, granted: u64) {
+        self.fail_some(call, granted, u64::MAX);
     }
 
     /// Refuses `count` calls of a kind after `granted` more.
-    pub(crate) fn refuse_some(&self, call: Call, granted: u64, count: u64) {
+    pub(crate) fn fail_some(&self, call: Call, granted: u64, count: u64) {
         self.0.refusals[call as usize].store(count, Ordering::Relaxed);
         self.0.left[call as usize].store(granted, Ordering::Relaxed);
     }
 
     /// Says so where it refuses.
-    pub(crate) fn refuse_with(&self, errno: Errno) {
+    pub(crate) fn fail_with(&self, errno: Errno) {
         self.0.errno.store(errno.0, Ordering::Relaxed);
     }
 
@@ -112,11 +112,11 @@ impl Shim {
         self.0.limit.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn refuse_above(&self, bytes: Option<usize>) {
+    pub(crate) fn fail_above(&self, bytes: Option<usize>) {
         self.0.reserve_max.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn refuse_commit_above(&self, bytes: Option<usize>) {
+    pub(crate) fn fail_commit_above(&self, bytes: Option<usize>) {
         self.0.commit_max.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 

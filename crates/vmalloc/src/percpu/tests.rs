@@ -19,7 +19,7 @@ fn layout(bytes: usize) -> Layout {
 fn a_refused_mapping_is_an_error_and_leaves_nothing_mapped() {
     for (call, granted) in [(Call::Map, 0), (Call::Reserve, 0), (Call::Commit, 0)] {
         let shim = Shim::default();
-        shim.refuse(call, granted);
+        shim.fail(call, granted);
         let opened = Core::open(shim.clone(), Hot::new(None, Index::Cpu, 4));
         assert!(matches!(opened, Err(Error::Refused { call: told, .. }) if told == call), "{call:?}");
         assert_eq!(shim.mapped(), 0, "{call:?}");
@@ -32,7 +32,7 @@ fn a_refused_chunk_is_an_error_and_the_space_goes_on() {
     let core = Core::open(shim.clone(), Hot::new(None, Index::Cpu, 3)).unwrap();
     // SAFETY: it lives until it is closed below.
     let space = unsafe { core.as_ref() };
-    shim.refuse(Call::Commit, 0);
+    shim.fail(Call::Commit, 0);
     let mut held = Vec::new();
     let error = loop {
         match space.alloc(layout(32 << 10)) {
@@ -67,7 +67,7 @@ fn a_refused_chunk_is_an_error_and_the_space_goes_on() {
 #[test]
 fn refused_advice_against_huge_pages_changes_nothing() {
     let shim = Shim::default();
-    shim.refuse(Call::Advise, 0);
+    shim.fail(Call::Advise, 0);
     let core = Core::open(shim.clone(), Hot::new(None, Index::Cpu, 3)).unwrap();
     // SAFETY: it lives until it is closed below.
     let space = unsafe { core.as_ref() };

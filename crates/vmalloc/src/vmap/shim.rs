@@ -28,12 +28,12 @@ impl Default for Shim {
 
 impl Shim {
     /// Refuses every call of a kind after `granted` more; `u64::MAX` refuses none.
-    pub(super) fn refuse(&self, call: VmapCall, granted: u64) {
+    pub(super) fn fail(&self, call: VmapCall, granted: u64) {
         self.0.left[call as usize].store(granted, Ordering::Relaxed);
     }
 
     /// Sets the error of the calls that fail from now on.
-    pub(super) fn refuse_with(&self, errno: Errno) {
+    pub(super) fn fail_with(&self, errno: Errno) {
         self.0.errno.store(errno.0, Ordering::Relaxed);
     }
 

@@ -106,7 +106,7 @@ fn sp2_what_was_unmapped_is_given_out_again_after_a_call_that_covers_it() {
     assert!(seen.contains(&again));
     // A flush that the system refuses keeps everything out of use.
     core.unmap(again, 1, false);
-    shim.refuse(VmapCall::Unmap, 0);
+    shim.fail(VmapCall::Unmap, 0);
     core.map.purge();
     for _ in 0..100 {
         let at = core.vmap(&list(&[first]), Protection::Read, Location::caller()).unwrap();
@@ -114,7 +114,7 @@ fn sp2_what_was_unmapped_is_given_out_again_after_a_call_that_covers_it() {
         core.unmap(at, 1, false);
     }
     check(&core);
-    shim.refuse(VmapCall::Unmap, u64::MAX);
+    shim.fail(VmapCall::Unmap, u64::MAX);
     core.map.purge();
     core.map.purge();
     check(&core);
@@ -132,33 +132,33 @@ fn sp2_what_was_unmapped_is_given_out_again_after_a_call_that_covers_it() {
 fn sp4_each_call_refused_at_every_n_changes_nothing() {
     for call in [VmapCall::Reserve, VmapCall::Words, VmapCall::Create] {
         let shim = Shim::default();
-        shim.refuse(call, 0);
+        shim.fail(call, 0);
         for errno in [crate::os::Errno(libc::EMFILE), crate::os::Errno::NOMEM] {
-            shim.refuse_with(errno);
+            shim.fail_with(errno);
             let refused = Core::new(shim.clone(), RANGE).err();
             assert_eq!(refused, Some(VmapError::Refused { call, errno }));
         }
-        shim.refuse(call, u64::MAX);
+        shim.fail(call, u64::MAX);
         drop(super::tests::core(&shim));
     }
     let shim = Shim::default();
     let core = core(&shim);
-    shim.refuse(VmapCall::Size, 0);
+    shim.fail(VmapCall::Size, 0);
     let refused = VmapError::Refused { call: VmapCall::Size, errno: crate::os::Errno::NOMEM };
     assert_eq!(core.take_frames(3), Err(refused));
-    shim.refuse(VmapCall::Size, u64::MAX);
+    shim.fail(VmapCall::Size, u64::MAX);
     assert_eq!(core.numbers.lock().free.free_pages().get(), NUMBERS);
     let first = core.take_frames(9).unwrap();
     let frames = [0, 3, 4, 8, 2].map(|frame| first + frame);
     for small in [false, true] {
         for n in 0.. {
             // Twice: it is tried again.
-            shim.refuse(VmapCall::Map, n);
+            shim.fail(VmapCall::Map, n);
             let got = match small {
                 true => core.vm_map_ram(&list(&frames), Protection::Read),
                 false => core.vmap(&list(&frames), Protection::Read, Location::caller()),
             };
-            shim.refuse(VmapCall::Map, u64::MAX);
+            shim.fail(VmapCall::Map, u64::MAX);
             check(&core);
             match got {
                 Ok(at) => {
@@ -175,7 +175,7 @@ fn sp4_each_call_refused_at_every_n_changes_nothing() {
         }
     }
     // Frames whose memory cannot be given back are nobody's from then on.
-    shim.refuse(VmapCall::Punch, 0);
+    shim.fail(VmapCall::Punch, 0);
     core.give_frames(first, 9);
     assert_eq!(core.numbers.lock().free.free_pages().get(), NUMBERS - 9);
     check(&core);

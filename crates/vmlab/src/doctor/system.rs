@@ -248,7 +248,7 @@ fn group(system: &System) -> Fact {
         Some(bytes) => fact(
             Less,
             format!("limit {}", mib(bytes)),
-            "charged for live memory and what is kept: Options::kept_bytes_max belongs well below the limit",
+            "charged for live memory and what is kept: Options::cache_bytes_max belongs well below the limit",
         ),
         None => fact(Good, "no limit".to_string(), "memory of the whole machine"),
     }
@@ -407,7 +407,7 @@ mod tests {
             ("sys/fs/cgroup/a/b/memory.max", "max\n"),
             ("sys/fs/cgroup/a/memory.max", "1073741824\n"),
         ]);
-        is(&group(&two), Less, "limit 1,024 MiB", "kept_bytes_max");
+        is(&group(&two), Less, "limit 1,024 MiB", "cache_bytes_max");
         let (_dir, one) = system(&[
             ("proc/self/cgroup", "5:cpu,memory:/x\n1:name=systemd:/\n"),
             ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "2097152\n"),

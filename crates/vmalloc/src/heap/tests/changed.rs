@@ -8,7 +8,7 @@ fn what_was_changed_is_mapped_anew_when_it_is_freed_and_nothing_else_is() {
         let shim = Shim::default();
         let plan = Plan {
             arena_bytes_max: 1 << 34,
-            kept_bytes_max: 64 * MIB,
+            cache_bytes_max: 64 * MIB,
             huge_pages: HugePages::Never,
             guards,
             decay: None,
@@ -56,7 +56,7 @@ fn another_thread_may_say_that_all_is_changed_while_areas_are_freed_and_resized(
     for guards in [false, true] {
         let plan = Plan {
             arena_bytes_max: 1 << 30,
-            kept_bytes_max: 64 * MIB,
+            cache_bytes_max: 64 * MIB,
             huge_pages: HugePages::Never,
             guards,
             decay: None,
@@ -98,7 +98,7 @@ fn a_changed_area_that_cannot_be_mapped_anew_is_nobodys_any_more() {
     let mut twin = Twin::new(heap_on(HugePages::Never, &shim, 1 << 32, 64 * MIB));
     let at = twin.alloc(MIB, 1, Fill::Any).unwrap();
     twin.heap.renew_at_free(at, MIB);
-    shim.refuse(Call::Renew, 0);
+    shim.fail(Call::Renew, 0);
     let at = twin.resize(at, MIB / 2, Fill::Any).unwrap();
     assert_eq!(twin.heap.stats().retired_bytes, MIB / 2);
     twin.free(at);

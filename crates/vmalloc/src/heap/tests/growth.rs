@@ -25,7 +25,7 @@ fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot()
     ] {
         shim.allow();
         if !moves {
-            shim.refuse(Call::Move, 0);
+            shim.fail(Call::Move, 0);
         }
         let to = twin.resize(top, bytes + 3 * PAGE_BYTES, Fill::Any).unwrap();
         assert_eq!(to, top, "clean above");
@@ -67,10 +67,10 @@ fn a_move_that_is_refused_becomes_a_copy_and_a_hole_is_mended() {
         let mut twin = Twin::new(heap(&shim, 1 << 32, 64 * MIB));
         let at = twin.alloc(40 * MIB, 1, Fill::Any).unwrap();
         let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
-        shim.refuse_with(errno);
-        shim.refuse(Call::Move, 0);
+        shim.fail_with(errno);
+        shim.fail(Call::Move, 0);
         shim.tear(tears);
-        shim.refuse_some(Call::Remap, 0, 1);
+        shim.fail_some(Call::Remap, 0, 1);
         let to = twin.resize(at, 50 * MIB, Fill::Zero).unwrap();
         let stats = twin.heap.stats();
         assert_eq!((stats.moved_areas, stats.copies, stats.retired_bytes), (0, 1, retired), "{errno}");
@@ -96,9 +96,9 @@ fn a_move_that_stops_half_way_loses_nothing() {
         let at = twin.alloc(7 * MIB, 1, Fill::Any).unwrap();
         let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
         Twin::bytes(at, 7 * MIB).iter_mut().zip(0u32..).for_each(|(byte, n)| *byte = (n % 251) as u8);
-        shim.refuse_with(Errno(errno));
+        shim.fail_with(Errno(errno));
         shim.halve(true);
-        shim.refuse_some(Call::Move, 0, 1);
+        shim.fail_some(Call::Move, 0, 1);
         twin.areas.remove(&at);
         // SAFETY: the twin's own.
         let to = unsafe { twin.heap.resize(at, layout(9 * MIB, 1), Fill::Zero) }.unwrap().addr().get();
@@ -117,7 +117,7 @@ fn a_move_that_stops_half_way_loses_nothing() {
 fn moved_areas_are_bounded_and_leave_no_mappings_behind() {
     let shim = Shim::default();
     shim.limit_mappings(8 * 10);
-    shim.refuse(Call::Move, 0);
+    shim.fail(Call::Move, 0);
     shim.on_cpu(0);
     let mut twin = Twin::new(heap(&shim, 1 << 34, 64 * MIB));
     let before = mappings(&twin.heap);

@@ -2,10 +2,10 @@
 
 use super::*;
 
-fn guarded(shim: &Shim, kept_bytes_max: usize) -> Owned<Shim> {
+fn guarded(shim: &Shim, cache_bytes_max: usize) -> Owned<Shim> {
     let plan = Plan {
         arena_bytes_max: 1 << 34,
-        kept_bytes_max,
+        cache_bytes_max,
         huge_pages: HugePages::Auto,
         guards: true,
         decay: None,
@@ -43,7 +43,7 @@ fn gp1_whatever_is_allocated_freed_and_resized_every_area_has_its_guard() {
     for (markers, kept) in [(true, 0), (true, 8 * MIB), (false, 0), (false, 8 * MIB)] {
         let shim = Shim::default();
         if !markers {
-            shim.refuse(Call::Guard, 0);
+            shim.fail(Call::Guard, 0);
         }
         let mut twin = Twin::new(guarded(&shim, kept));
         for step in 0..800 {
@@ -89,7 +89,7 @@ fn a_guard_stays_while_its_run_is_used_again() {
 #[test]
 fn guards_that_split_mappings_are_bounded_and_areas_without_one_are_counted() {
     let shim = Shim::default();
-    shim.refuse(Call::Guard, 0);
+    shim.fail(Call::Guard, 0);
     shim.limit_mappings(80);
     let mut twin = Twin::new(guarded(&shim, MIB));
     for _ in 0..15 {
@@ -99,7 +99,7 @@ fn guards_that_split_mappings_are_bounded_and_areas_without_one_are_counted() {
     twin.check();
     twin.end();
     // Where that is refused, too, nobody has one.
-    shim.refuse(Call::Forbid, 0);
+    shim.fail(Call::Forbid, 0);
     let mut twin = Twin::new(guarded(&shim, MIB));
     twin.alloc(3000, 1, Fill::Any).unwrap();
     assert_eq!((twin.heap.stats().guards, twin.heap.stats().unguarded_areas), (0, 1));
@@ -112,7 +112,7 @@ fn sp4_a_guard_that_cannot_be_had_or_taken_away_loses_nothing() {
         for granted in 0..40 {
             let shim = Shim::default();
             let mut twin = Twin::new(guarded(&shim, MIB));
-            shim.refuse_some(call, granted, 1);
+            shim.fail_some(call, granted, 1);
             for _ in 0..60 {
                 // Refusals are told; what they leave is checked below.
                 _ = twin.step(MIB / 2);

@@ -84,7 +84,7 @@ fn clean_pages_of_a_heap_that_was_shut_have_no_access_until_somebody_has_them() 
     assert_eq!(twin.heap.shut(), 0, "a second time there is nothing");
     assert_eq!([low, middle, high].map(is_writable), [true, false, true]);
     // Where pages are refused then, nobody has them.
-    shim.refuse(Call::Commit, 0);
+    shim.fail(Call::Commit, 0);
     assert!(matches!(twin.alloc(8 * MIB, 1, Fill::Any), Err(AllocError::Refused { .. })));
     shim.allow();
     for step in 0..400 {
@@ -116,7 +116,7 @@ fn a_trim_counts_nothing_where_the_system_does_not_tell_what_is_resident() {
     let ats = [0; 9].map(|_| twin.alloc(5000, 1, Fill::Any).unwrap());
     ats.iter().step_by(2).for_each(|&at| twin.free(at));
     twin.heap.trim();
-    shim.refuse(Call::Resident, 0);
+    shim.fail(Call::Resident, 0);
     let before = twin.heap.stats().purged_bytes;
     twin.heap.trim();
     twin.heap.trim();

@@ -48,9 +48,9 @@ pub(crate) fn main(text: &str) -> Result<()> {
         How::Malloc => work(&Malloc, &task),
         How::LargeAlloc => work(&Kvs, &task),
         How::Mmap => work(&Mmap, &task),
-        How::Vmalloc { kept_bytes_max, ways } => {
+        How::Vmalloc { cache_bytes_max, ways } => {
             let mut options = Options::default();
-            options.kept_bytes_max = kept_bytes_max.unwrap_or(options.kept_bytes_max);
+            options.cache_bytes_max = cache_bytes_max.unwrap_or(options.cache_bytes_max);
             match ways {
                 Ways::Default => {}
                 Ways::SmallPages => options.huge_pages = HugePages::Never,

@@ -269,7 +269,7 @@ mod tests {
         let contender = |&(name, family, ..): &(&str, &'static str, f64, f64)| Contender {
             name: name.to_string(),
             family,
-            how: How::Vmalloc { kept_bytes_max: None, ways: Ways::Default },
+            how: How::Vmalloc { cache_bytes_max: None, ways: Ways::Default },
             library: None,
             env: Vec::new(),
             version: String::new(),

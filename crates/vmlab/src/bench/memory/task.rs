@@ -10,7 +10,7 @@ const MIB: usize = 1 << 20;
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
     /// An allocator of ours, which may keep that many bytes; `None` as many as by default.
-    Vmalloc { kept_bytes_max: Option<usize>, ways: Ways },
+    Vmalloc { cache_bytes_max: Option<usize>, ways: Ways },
     /// Standard behind `LargeAlloc<System>`, by default.
     LargeAlloc,
     /// `malloc` and its kin: the C library's, or those of a library loaded before it.
@@ -258,7 +258,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all.len());
         for spec in all {
-            let how = How::Vmalloc { kept_bytes_max: Some(8 << 20), ways: Ways::SmallPages };
+            let how = How::Vmalloc { cache_bytes_max: Some(8 << 20), ways: Ways::SmallPages };
             let (work, touch, threads) = (spec.work, spec.touch, spec.threads);
             let task = Task { how, library: None, work, touch, threads, ms: 1, seed: 7, same_ops: 9 };
             let text = serde_json::to_string(&task).unwrap();

@@ -275,8 +275,8 @@ fn plain(family: &'static str, how: How) -> Contender {
 }
 
 fn ours(quick: bool) -> Vec<Contender> {
-    let default = vmalloc::Options::default().kept_bytes_max;
-    let of = |kept_bytes_max, ways| How::Vmalloc { kept_bytes_max, ways };
+    let default = vmalloc::Options::default().cache_bytes_max;
+    let of = |cache_bytes_max, ways| How::Vmalloc { cache_bytes_max, ways };
     let mut all = vec![
         plain(OURS, of(None, Ways::Default)),
         plain(KV, How::LargeAlloc),
@@ -402,7 +402,7 @@ mod tests {
     fn ours_has_a_point_for_each_budget_and_one_default() {
         let all = ours(false);
         assert_eq!(all.iter().filter(|one| one.family == OURS && one.is_default).count(), 1);
-        let default = vmalloc::Options::default().kept_bytes_max;
+        let default = vmalloc::Options::default().cache_bytes_max;
         let others = BUDGETS_MIB.iter().filter(|&&mib| mib << 20 != default).count();
         assert_eq!(all.iter().filter(|one| one.family == OURS).count(), 1 + others + 2);
     }
