@@ -14,7 +14,7 @@ unsafe impl Sync for Memory {}
 
 static MEMORY: Memory = Memory(UnsafeCell::new([0; ARENA_BYTES]));
 /// Bytes allocated so far. It only grows, which is what makes each slab exclusive.
-static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
+static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Lends slabs from a static piece of memory and keeps none that comes back.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ pub(crate) struct Arena;
 impl Arena {
     /// Bytes allocated so far, padding included.
     pub(crate) fn allocated_bytes() -> usize {
-        LENT_BYTES.load(Ordering::Relaxed)
+        ALLOCATED_BYTES.load(Ordering::Relaxed)
     }
 
     /// Room for `count` values, aligned, and nobody else's from now on.
@@ -38,8 +38,10 @@ impl Arena {
             (end <= ARENA_BYTES).then_some((start, end))
         };
         // Relaxed: the counter alone decides who gets which bytes, and nothing is read through it.
-        let before = LENT_BYTES
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |allocated| place(allocated).map(|(_, end)| end))
+        let before = ALLOCATED_BYTES
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |allocated| {
+                place(allocated).map(|(_, end)| end)
+            })
             .ok()?;
         let (start, _) = place(before)?;
         // SAFETY: `start` is at most the size of the memory, by `place`.
