@@ -8,7 +8,7 @@ use crate::machine::duration;
 use crate::sh::{Cmd, Show, on_path};
 use crate::{
     book, browser, clients, counts, fresh, fuzz, header, install, kernel, loom, not_run, package, peer,
-    stress, tidy, tools,
+    stress, suites, tidy, tools,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs;
@@ -123,13 +123,21 @@ const STEPS: [Step; 23] = [
     Step { name: "fuzz", what: "every fuzz target for ten seconds", quick: false, run: run_fuzz },
 ];
 
-/// The steps of `--full`, after the others: each takes as long as all of those.
-const LONG: [Step; 1] = [Step {
-    name: "fresh",
-    what: "the two commands of the README on a minimal Debian that has nothing else",
-    quick: false,
-    run: fresh::step,
-}];
+/// The steps of `--full`, after the others: they take long, or ask for packages.
+const LONG: [Step; 2] = [
+    Step {
+        name: "suites",
+        what: "test suites of others end alike with the preload and without, or the cause is known",
+        quick: false,
+        run: suites::step,
+    },
+    Step {
+        name: "fresh",
+        what: "the two commands of the README on a minimal Debian that has nothing else",
+        quick: false,
+        run: fresh::step,
+    },
+];
 
 /// The second lane of a run of everything. None of these shares a target folder with a step of the first.
 const BESIDE: [&str; 7] = ["loom", "fuzz-build", "fuzz", "deny", "header", "no_std", "package"];

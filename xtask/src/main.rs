@@ -13,6 +13,7 @@
 //! | [`mutate`] | breaks the code on purpose and expects a test to notice |
 //! | [`counts`] | instructions, locked operations and cache lines of hot paths, compared with what is committed |
 //! | [`peer`] | the space beside Linux's own, in one run |
+//! | [`suites`] | test suites of others, with the preload and without |
 //! | [`peers`] | allocators to measure ours against |
 //! | [`book`] | the book's pages, and every command in it |
 //! | [`clients`] | real programs with the preload and without |
@@ -42,6 +43,7 @@ mod peers;
 mod sh;
 mod soak;
 mod stress;
+mod suites;
 mod tidy;
 mod tools;
 
@@ -105,6 +107,8 @@ enum Task {
     Peers(peers::Args),
     /// Run real programs with the preload and without: answers, time, memory
     Clients(clients::Args),
+    /// Run test suites of others with the preload and without: glibc's, and those in packages of crates.io
+    Suites(suites::Args),
 }
 
 fn main() -> ExitCode {
@@ -139,6 +143,7 @@ fn run(task: &Task) -> Result<()> {
         Task::Peer(args) => peer::main(&root, args),
         Task::Peers(args) => peers::main(&root, args),
         Task::Clients(args) => clients::main(&root, args),
+        Task::Suites(args) => suites::main(&root, args),
     }
 }
 

@@ -89,7 +89,7 @@ const PEERS: [Peer; 3] = [
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let target = root.join("target/peers");
     let workspace = target.join("workspace");
-    write_workspace(&workspace)?;
+    write_workspace(&workspace, "peers", &PEERS.map(|peer| (peer.package, peer.version)))?;
     let manifest = workspace.join("Cargo.toml");
     let metadata = Cmd::cargo(&workspace)
         .args(["metadata", "--format-version", "1", "--quiet", "--manifest-path"])
@@ -100,7 +100,8 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     for peer in
         PEERS.iter().filter(|peer| args.names.is_empty() || args.names.iter().any(|name| name == peer.name))
     {
-        let built = folder(&metadata, peer).and_then(|folder| build(root, &target, &folder, peer));
+        let built = folder(&metadata, peer.package, peer.version)
+            .and_then(|folder| build(root, &target, &folder, peer));
         match built {
             Ok(library) => {
                 println!("{}: {}", peer.holds, library.strip_prefix(root).unwrap_or(&library).display());
@@ -114,35 +115,36 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A workspace of its own, so that cargo does not look for it in ours.
-fn write_workspace(dir: &Path) -> Result<()> {
+/// Writes a workspace that asks for packages by exact version. It is one of its own, so that cargo does not look for it
+/// in ours.
+pub(crate) fn write_workspace(dir: &Path, name: &str, packages: &[(&str, &str)]) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    fs::write(dir.join("Cargo.toml"), manifest())?;
+    fs::write(dir.join("Cargo.toml"), manifest(name, packages))?;
     fs::write(dir.join("lib.rs"), "")?;
     Ok(())
 }
 
-fn manifest() -> String {
-    let mut text = String::from(
-        "[workspace]\n\n[package]\nname = \"peers\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n\n\
+fn manifest(name: &str, packages: &[(&str, &str)]) -> String {
+    let mut text = format!(
+        "[workspace]\n\n[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n\n\
          [lib]\npath = \"lib.rs\"\n\n[dependencies]\n",
     );
-    for Peer { package, version, .. } in &PEERS {
+    for (package, version) in packages {
         // What follows a plus is no part of a requirement.
-        let version = version.split('+').next().unwrap_or(version);
+        let version = version.split('+').next().unwrap_or_default();
         text += &format!("{package} = {{ version = \"={version}\", default-features = false }}\n");
     }
     text
 }
 
 /// Returns the folder of a crate, from the output of `cargo metadata`.
-fn folder(metadata: &str, peer: &Peer) -> Result<PathBuf> {
+pub(crate) fn folder(metadata: &str, package: &str, version: &str) -> Result<PathBuf> {
     // The path of a manifest is the one place where a package's name and version stand side by side like this.
-    let wanted = format!("/{}-{}/Cargo.toml", peer.package, peer.version);
+    let wanted = format!("/{package}-{version}/Cargo.toml");
     let marker = "\"manifest_path\":\"";
     let paths = metadata.split(marker).skip(1).filter_map(|rest| rest.split('"').next());
     let path = paths.into_iter().find(|path| path.ends_with(&wanted));
-    let path = path.with_context(|| format!("cargo fetched no {} {}", peer.package, peer.version))?;
+    let path = path.with_context(|| format!("cargo fetched no {package} {version}"))?;
     Path::new(path).parent().map(Path::to_path_buf).context("a manifest without a folder")
 }
 
@@ -171,18 +173,19 @@ mod tests {
 
     #[test]
     fn a_crate_is_found_by_name_and_version_only() {
-        let peer = &PEERS[1];
+        let Peer { package, version, .. } = PEERS[1];
         let metadata = r#"{"packages":[{"manifest_path":"/a/xrpmalloc-sys-0.2.3+b097fd0/Cargo.toml"},
             {"manifest_path":"/a/rpmalloc-sys-0.2.4/Cargo.toml"},
             {"name":"rpmalloc-sys","manifest_path":"/b/rpmalloc-sys-0.2.3+b097fd0/Cargo.toml","x":1}]}"#;
-        assert_eq!(folder(metadata, peer).unwrap(), Path::new("/b/rpmalloc-sys-0.2.3+b097fd0"));
-        let told = folder("{}", peer).unwrap_err().to_string();
+        assert_eq!(folder(metadata, package, version).unwrap(), Path::new("/b/rpmalloc-sys-0.2.3+b097fd0"));
+        let told = folder("{}", package, version).unwrap_err().to_string();
         assert_eq!(told, "cargo fetched no rpmalloc-sys 0.2.3+b097fd0");
     }
 
     #[test]
     fn every_crate_is_asked_for_to_the_digit() {
-        let manifest: toml::Table = manifest().parse().unwrap();
+        let manifest: toml::Table =
+            manifest("peers", &PEERS.map(|peer| (peer.package, peer.version))).parse().unwrap();
         assert!(manifest.contains_key("workspace"), "else cargo would look for ours");
         let dependencies = manifest["dependencies"].as_table().unwrap();
         assert_eq!(dependencies.len(), PEERS.len());
