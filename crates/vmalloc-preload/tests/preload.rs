@@ -153,6 +153,17 @@ fn libraries_come_and_go_and_glibcs_own_names_are_the_same_malloc() {
 }
 
 #[test]
+fn a_library_before_this_one_may_wrap_glibcs_own_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let wraps = compile(dir.path(), c_compilers()[0], "wraps.c", &["-shared", "-fPIC"]);
+    let program = compile(dir.path(), c_compilers()[0], "wrapped.c", &[]);
+    let both = format!("{}:{}", wraps.display(), library().display());
+    for conf in ["stats:true", ALL, "hardened:true,stats:true"] {
+        assert!(served(&run(preloaded(&program, conf).env("LD_PRELOAD", &both))) >= 7, "{conf}");
+    }
+}
+
+#[test]
 fn every_process_tells_a_file_what_it_did_and_a_child_only_what_it_did_itself() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("report");
