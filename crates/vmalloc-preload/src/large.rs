@@ -128,9 +128,10 @@ extern "C" fn begin_anew() {
     NANOSECONDS.store(0, Ordering::Relaxed);
 }
 
-/// The same for what only the allocator counts. Called behind its own handlers, when no lock is held any more.
+/// The same for what only the allocator counts. Called behind its own handlers, when no lock is held any more, but by a
+/// call that a signal interrupted. A child of such a handler says that it purged nothing.
 extern "C" fn begin_anew_behind() {
-    let purged = get().map_or(0, |memory| memory.stats().purged_bytes);
+    let purged = get().map_or(0, |memory| memory.try_stats().map_or(u64::MAX, |stats| stats.purged_bytes));
     PURGED_BEFORE.store(purged, Ordering::Relaxed);
 }
 

@@ -423,6 +423,11 @@ impl Magazine {
         })
     }
 
+    /// Tells whether nobody has its lock.
+    pub(crate) fn is_free(&self) -> bool {
+        self.shelf.try_lock().is_some()
+    }
+
     /// Tells what it has.
     pub(crate) fn held(&self) -> Held {
         let shelf = self.shelf.lock();

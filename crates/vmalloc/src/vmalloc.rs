@@ -1,10 +1,12 @@
 //! The types that callers hold: an allocator as a value, or the one of the process.
 
+mod stats;
+
 use crate::buffer::Buffer;
 use crate::error::{AllocError, CreateError, FreeError, ResizeError};
 use crate::fork;
 use crate::hardened::{self, Fault};
-use crate::heap::{Fill, Heap, Owned, Plan, Stats};
+use crate::heap::{Fill, Heap, Owned, Plan};
 use crate::os::{Linux, abort_with};
 use crate::tagged::{Caller, Tagged};
 use core::alloc::Layout;
@@ -530,14 +532,6 @@ impl Vmalloc {
             Part::Hardened(hard) => _ = hard.trim(),
         }
         (self.stats().purged_bytes - before) as usize
-    }
-
-    /// Counts. Takes every lock, one after the other.
-    pub fn stats(&self) -> Stats {
-        match self.part() {
-            Part::Ordinary(heap) => heap.stats(),
-            Part::Hardened(hard) => hard.stats(),
-        }
     }
 
     /// Lists every area in address order, a line each, in the format of `/proc/vmallocinfo`. A line has the range,

@@ -14,6 +14,11 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 
 impl<O: Os> Hard<O> {
+    /// Tells whether nobody has the lock that [`stats`](Self::stats) takes.
+    pub(crate) fn is_free(&self) -> bool {
+        self.state.try_lock().is_some()
+    }
+
     /// Counts.
     pub(crate) fn stats(&self) -> Stats {
         let state = self.state.lock();

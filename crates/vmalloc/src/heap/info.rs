@@ -94,6 +94,13 @@ impl Entry {
 }
 
 impl<O: Os> Heap<O> {
+    /// Tells whether nobody has a lock that [`stats`](Self::stats) takes: no other thread, and not the caller, whom a
+    /// signal may have interrupted with one.
+    pub(crate) fn is_free(&self) -> bool {
+        self.magazines.iter().all(crate::magazine::Magazine::is_free)
+            && self.zones.iter().all(|zone| zone.central.try_lock().is_some())
+    }
+
     /// Counts. Takes every lock, one after the other.
     pub(crate) fn stats(&self) -> Stats {
         let (mut cached, mut hits) = (0, 0);
