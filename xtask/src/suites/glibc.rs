@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //! A test is a program with glibc's own driver, `support/`, which forks a child and ends it after a while. Both are
-//! compiled here against the installed C library. They name headers of the source that are not installed: a folder of
-//! links offers those that need nothing of the build, and a few lines of ours stand in for the others.
+//! compiled here against the installed C library. Some headers that they name are not installed. A folder of links
+//! offers those that need nothing of the build, and a few lines of ours stand in for the others.
 
 use super::build::{Build, sources, stem};
 use super::{Program, Test};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// The folder of the package `glibc-source`.
 const PACKAGE: &str = "/usr/src/glibc";
 
-/// What is unpacked.
+/// The members of the archive that are unpacked.
 const PARTS: [&str; 5] = ["support/*", "malloc/*", "include/*", "sysdeps/generic/*", "test-skeleton.c"];
 
 /// Headers of the source that a test may include: their names for it, and their places.

@@ -13,13 +13,16 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Builds a package's tests into the first folder, from the second.
+type Builder = fn(&Path, &Path) -> Result<Vec<Test>>;
+
 /// A package, and which of its tests apply.
 struct Package {
     name: &'static str,
     version: &'static str,
-    /// What it has, and what of it is not run.
+    /// Names the tests that it has, and those of them that are not run.
     has: &'static str,
-    build: Option<fn(&Path, &Path) -> Result<Vec<Test>>>,
+    build: Option<Builder>,
 }
 
 const PACKAGES: [Package; 12] = [
@@ -91,7 +94,7 @@ const PACKAGES: [Package; 12] = [
     Package { name: "brotli-sys", version: "0.3.2", has: "no tests: the library alone.", build: None },
 ];
 
-/// Where the packages are, and how many sources of tests each has.
+/// A package that is here, and the number of its sources of tests.
 pub(crate) struct Fetched {
     pub(crate) name: &'static str,
     pub(crate) version: &'static str,

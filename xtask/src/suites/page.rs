@@ -1,7 +1,7 @@
 //! `results/suites.md`.
 
 use super::packages::Fetched;
-use super::run::{Outcome, Runner, WAYS};
+use super::run::{End, Outcome, Runner, WAYS};
 use super::{Test, causes, glibc};
 use crate::machine::{commit, machine};
 use anyhow::Result;
@@ -42,7 +42,8 @@ impl Line {
             let mut runs = vec![runner.run(&program, way)?];
             // What differs once may be chance: of the machine, or of a test that tries at random.
             if let Some(plain) = cells.first().and_then(|cell| cell.runs.first()) {
-                while runs.len() < RUNS && runs.first().is_some_and(|run| !run.like(plain)) {
+                let again = |run: &Outcome| !run.like(plain) && run.end != End::Late;
+                while runs.len() < RUNS && runs.first().is_some_and(again) {
                     runs.push(runner.run(&program, way)?);
                 }
             }
@@ -114,7 +115,7 @@ pub(crate) fn page(root: &Path, limit: u32, lines: &[Line], fetched: &[Fetched])
     let ways: Vec<&str> = WAYS.iter().map(|way| way.name).collect();
     let mut text = format!(
         "# Test suites of others\n\nEach test is a program that runs plain, with the preload, and with the preload and a configuration. A result in\n\
-         bold differs from plain; such a test has run {RUNS} times. Nothing differs without a cause that the last section\n\
+         bold differs from plain; such a test has run {RUNS} times, unless it did not end. Nothing differs without a cause that the last section\n\
          names: the command fails otherwise. \"no end\" is a run that took longer than {limit} s. \"2 of 3\" are cases of a test that\n\
          passed. The last column counts the allocations that the preload served at `threshold:4K`.\n\nThe tests are those of {} as \
          released, and those that packages of crates.io carry. They were built\nagainst the C library of this system.\n\n\
@@ -178,7 +179,6 @@ fn wrapped(item: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::run::End;
     use super::*;
 
     fn run(end: End, served: u64) -> Outcome {
