@@ -254,6 +254,7 @@ fn lzma(target: &Path, folder: &Path) -> Result<Vec<Test>> {
         "-DHAVE_CONFIG_H=1",
         "-DLZMA_SYS_ENABLE_THREADS=1",
         "-DHAVE_ENCODERS=1",
+        "-DHAVE_INTTYPES_H=1",
         "-DHAVE_DECODERS=1",
     ];
     let mut build =

@@ -152,7 +152,7 @@ pub(crate) fn page(root: &Path, limit: u32, lines: &[Line], fetched: &[Fetched])
             }
         }
     }
-    text
+    text + include_str!("plain.md")
 }
 
 /// Columns of a page.
