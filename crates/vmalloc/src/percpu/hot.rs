@@ -82,7 +82,8 @@ impl Hot {
         }
     }
 
-    #[inline(always)]
+    // Not inlined: it calls the C library, and the loop of a section must not make room for that.
+    #[inline(never)]
     fn shard(&self) -> u32 {
         let shard = thread_number();
         let unit = if shard < self.ids { shard } else { shard % self.ids };
