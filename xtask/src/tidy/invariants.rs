@@ -3,7 +3,7 @@
 //! | part | what counts |
 //! |---|---|
 //! | statement | a line `- **FT1 sorted** ...` in a module head, in ARCHITECTURE.md or in `docs/` |
-//! | check | in code that is not for tests: the literal `"FT1"` (the rule of a `InvariantViolation`), an assertion or a panic that names it, or a comment `Checks FT1`. `Checks FT1 to FT4` counts for each. |
+//! | check | in code that is not for tests: the literal `"FT1"` (the rule of an `InvariantViolation`), an assertion or a panic that names it, or a comment `Checks FT1`. `Checks FT1 to FT4` counts for each. |
 //! | test | a `#[test]` with `ft1` among the words of its name, or with `FT1` in its body |
 
 use super::Report;

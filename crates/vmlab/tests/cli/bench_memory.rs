@@ -118,7 +118,7 @@ fn a_child_that_crashes_is_told_and_the_others_are_measured() {
     let families: Vec<_> = rows_of(&csv).into_iter().map(|row| row[1].clone()).collect();
     assert_eq!(families, ["ours", "ours-kv", "ours-guards", "glibc"]);
     let page = std::fs::read_to_string(dir.path().join("here/memory.md")).unwrap();
-    assert!(page.contains("InvariantViolation: crashes on pair-1M-byte-1t"), "{page}");
+    assert!(page.contains("Broken: crashes on pair-1M-byte-1t"), "{page}");
 }
 
 #[test]
