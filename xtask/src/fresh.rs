@@ -232,7 +232,8 @@ fn copy(root: &Path, from: &Path, to: &Path) -> Result<()> {
     Cmd::new(root, "cp").args(["-rLT", "--remove-destination"]).arg(from).arg(to).run(Show::Failure)
 }
 
-fn cargo_home() -> Result<PathBuf> {
+/// The folder in which cargo keeps what it downloads.
+pub(crate) fn cargo_home() -> Result<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
     std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home).context("no home")
 }

@@ -4,6 +4,7 @@
 //! other's; the laboratory takes minutes, so its package is only looked into (`cargo xtask package --all` builds it too). What a package
 //! must hold is looked for in the archive, since links to files above the crate's folder are followed when it is packed.
 
+use crate::fresh::cargo_home;
 use crate::not_run;
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
@@ -73,11 +74,9 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
 pub(crate) fn check(root: &Path, all: bool) -> Result<()> {
     let packages = published(root)?;
     toolchain(root, &packages)?;
-    let folder = root.join("target/packages/package");
-    // A package of an earlier run must not pass for this one's.
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
+    let target = root.join("target/packages");
+    forget(&target, &cargo_home()?, &packages)?;
+    let folder = target.join("package");
     let built: Vec<_> = packages.iter().filter(|package| all || package.name != SLOW).collect();
     pack(root, &built, true)?;
     if built.len() < packages.len() {
@@ -92,6 +91,32 @@ pub(crate) fn check(root: &Path, all: bool) -> Result<()> {
         let files = inside(&list, package)?;
         lacks(package, &files, bytes)?;
         println!("{} {}: {} files, {} KB packed", package.name, package.version, files.len(), bytes / 1000);
+    }
+    Ok(())
+}
+
+/// Removes what an earlier run left: the target directory, and the copies of our packages that cargo unpacked.
+///
+/// `cargo package` serves the packages to each other through a local registry, and takes a version of a registry never to change.
+/// It would build against the copy that it unpacked in its home for an earlier commit.
+fn forget(target: &Path, home: &Path, packages: &[Package]) -> Result<()> {
+    let mut old = vec![target.to_path_buf()];
+    let unpacked = home.join("registry/src");
+    if unpacked.exists() {
+        for registry in
+            fs::read_dir(&unpacked).with_context(|| format!("cannot read {}", unpacked.display()))?
+        {
+            let registry = registry?;
+            // The name of a local registry begins with the dash that elsewhere follows the name of a host.
+            if registry.file_name().to_string_lossy().starts_with('-') {
+                old.extend(
+                    packages.iter().map(|of| registry.path().join(format!("{}-{}", of.name, of.version))),
+                );
+            }
+        }
+    }
+    for folder in old.iter().filter(|folder| folder.exists()) {
+        fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
     Ok(())
 }
@@ -247,6 +272,25 @@ mod tests {
         assert!(lacks(&package("a"), &good, BYTES_MAX + 1).is_err(), "bytes");
         assert!(lacks(&package("vmalloc-preload"), &good, 1000).is_err(), "its build script");
         assert!(lacks(&package("vmalloc-preload"), &files(&["build.rs", "examples/a.c"]), 1000).is_ok());
+    }
+
+    #[test]
+    fn what_an_earlier_run_unpacked_is_forgotten() {
+        let root = tempfile::tempdir().unwrap();
+        let (target, home) = (root.path().join("target"), root.path().join("home"));
+        let folder = |name: &str| {
+            let folder = home.join("registry/src").join(name);
+            fs::create_dir_all(&folder).unwrap();
+            folder
+        };
+        fs::create_dir_all(target.join("debug")).unwrap();
+        let old = folder("-0123/a-1.0.0");
+        let kept = ["-0123/a-2.0.0", "-0123/b-1.0.0", "host-4567/a-1.0.0"].map(folder);
+        forget(&target, &home, &[package("a")]).unwrap();
+        assert!(!old.exists() && !target.exists());
+        assert!(kept.iter().all(|folder| folder.exists()));
+        // There is nothing to forget on a fresh machine.
+        forget(&target, &root.path().join("none"), &[package("a")]).unwrap();
     }
 
     #[test]

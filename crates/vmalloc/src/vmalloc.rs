@@ -35,7 +35,7 @@ pub struct Options {
     /// Whether each area is followed by a guard page, so that an access past the end of its pages faults. Costs a page
     /// of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while
     /// it is used again. An area that gets another number of pages is copied then. Before Linux 6.13 there are no more
-    /// than an eighth of `vm.max_map_count`; areas beyond have none, and [`Stats::unguarded_areas`] counts them.
+    /// than an eighth of `vm.max_map_count`; areas beyond have none, and [`crate::Stats::unguarded_areas`] counts them.
     /// `false` by default; the hardened profile always has guards.
     pub guards: bool,
     /// The handling of mistakes with memory.
