@@ -33,7 +33,7 @@ const HELD: [(&str, &[&str]); 4] = [
     ("vmalloc-capi", &["build.rs", "include/vmalloc.h", "vmalloc.3", "vmalloc.pc.in"]),
     ("vmalloc-preload", &["build.rs"]),
     ("vmlab", &["data/README.md", "data/boot-smp1.ftrace.gz", "data/boot-smp1.vmallocinfo"]),
-    ("va-sim", &["examples/twins.rs"]),
+    ("va-sim", &["examples/compare.rs"]),
 ];
 
 #[derive(Deserialize)]

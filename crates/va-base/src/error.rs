@@ -84,9 +84,9 @@ pub enum FreeError {
         /// The lowest free range that it overlaps.
         hole: VaRange,
     },
-    /// More fragments are freed than areas were allocated: a part of an area was freed by itself. See `reserve_pieces`
+    /// More fragments are freed than areas were allocated: a part of an area was freed by itself. See `reserve_splits`
     /// of the index.
-    TooManyPieces {
+    TooManySplits {
         /// The range of the free.
         range: VaRange,
         /// Live areas, as far as the index knows.
@@ -101,7 +101,7 @@ impl fmt::Display for FreeError {
                 write!(f, "range {range} is not a non-empty run of whole pages inside {extent}")
             }
             Self::AlreadyFree { range, hole } => write!(f, "range {range} overlaps the free range {hole}"),
-            Self::TooManyPieces { range, live } => {
+            Self::TooManySplits { range, live } => {
                 write!(
                     f,
                     "giving back {range} would leave more free pieces than the {live} areas out account for"

@@ -125,7 +125,7 @@ impl Lookup {
     }
 
     /// Hands every table back; the lookup must not be used afterwards.
-    pub(crate) fn hand_back(&self, machine: &impl Machine) {
+    pub(crate) fn release_meta(&self, machine: &impl Machine) {
         for leaf in self.leaves() {
             for block in leaf.0.iter().filter_map(OnceRef::get) {
                 machine.free_table(block);

@@ -105,7 +105,7 @@ impl Strip {
     }
 
     /// Returns the word `gone`: the mappings that were freed. SeqCst: see
-    /// [`give_back`](Self::give_back).
+    /// [`mark_freed`](Self::mark_freed).
     #[inline(always)]
     pub(crate) fn gone(&self) -> Gone {
         Gone(self.gone.load(Ordering::SeqCst))
@@ -117,7 +117,7 @@ impl Strip {
     /// and then reads this word. A caller that frees writes this word and then reads `touched`. One
     /// of them must see the other.
     #[inline(always)]
-    pub(crate) fn give_back(&self, seen: Gone, bit: u32) -> bool {
+    pub(crate) fn mark_freed(&self, seen: Gone, bit: u32) -> bool {
         let new = seen.0 | 1 << bit;
         self.gone.compare_exchange(seen.0, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
@@ -163,26 +163,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_read_the_marks_before_a_recycling_cannot_give_back() {
+    fn a_mark_read_before_a_recycling_cannot_be_freed() {
         let strip = Strip::new();
         strip.mark(1 << 4, 1 << 6);
         let seen = strip.gone();
-        assert!(strip.give_back(seen, 4), "the first");
-        assert!(!strip.give_back(seen, 4), "the second");
+        assert!(strip.mark_freed(seen, 4), "the first");
+        assert!(!strip.mark_freed(seen, 4), "the second");
         strip.unmark(1 << 4, 1 << 6);
         strip.forget(1 << 4);
         // The bits are as they were when `seen` was read, and yet.
         strip.mark(1 << 4, 1 << 4);
         assert_eq!(strip.gone().bits(), seen.bits());
-        assert!(!strip.give_back(seen, 4));
-        assert!(strip.give_back(strip.gone(), 4));
+        assert!(!strip.mark_freed(seen, 4));
+        assert!(strip.mark_freed(strip.gone(), 4));
     }
 
     #[test]
     fn forgetting_keeps_what_others_gave_back_meanwhile() {
         let strip = Strip::new();
         strip.mark(0b1001, 0b1001);
-        assert!(strip.give_back(strip.gone(), 0) && strip.give_back(strip.gone(), 3));
+        assert!(strip.mark_freed(strip.gone(), 0) && strip.mark_freed(strip.gone(), 3));
         strip.unmark(1, 1);
         strip.forget(1);
         assert_eq!((strip.gone().bits(), strip.marks().heads(), strip.marks().tails()), (8, 8, 8));

@@ -69,7 +69,7 @@ impl Pages {
         self.mapped.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
+    fn free_list(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
         self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -104,17 +104,21 @@ impl PageTable for Pages {
 }
 
 impl PageSource for Pages {
-    fn take(&self, frames: &mut [u64], _request: PageRequest) -> usize {
+    fn alloc(&self, frames: &mut [u64], _request: PageRequest) -> usize {
         // Pages are numbers in this example, so there is nothing to make zeros of.
-        frames.iter_mut().zip(std::iter::from_fn(|| self.free().pop())).map(|(to, page)| *to = page).count()
+        frames
+            .iter_mut()
+            .zip(std::iter::from_fn(|| self.free_list().pop()))
+            .map(|(to, page)| *to = page)
+            .count()
     }
 
-    fn take_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
+    fn alloc_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
         None
     }
 
-    fn give_back(&self, run: Run) {
-        self.free().extend(run.first..run.first + run.pages);
+    fn free(&self, run: Run) {
+        self.free_list().extend(run.first..run.first + run.pages);
     }
 
     fn clear(&self, _frame: u64, _from: u64, _to: u64) {}
@@ -131,8 +135,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let at = map.vmalloc(0, &request)?;
     println!("{:?}", map.info(at).ok_or("no area there")?);
     let grown = map.vrealloc(0, at, 12 * PAGE_SIZE, Fill::Zeros)?;
-    println!("{at} grew to {} pages at {grown}, {} pages of the machine are left", 12, pages.free().len());
-    if grown != at || pages.free().len() as u64 != FRAMES - 12 {
+    println!(
+        "{at} grew to {} pages at {grown}, {} pages of the machine are left",
+        12,
+        pages.free_list().len()
+    );
+    if grown != at || pages.free_list().len() as u64 != FRAMES - 12 {
         return Err("an area with room to grow moved, or pages were lost".into());
     }
     // The same pages at a second address, in another order.
@@ -148,7 +156,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     map.vfree(grown)?;
     map.purge();
     println!("all back after {} flushes", port.flushes.load(Ordering::Relaxed));
-    if pages.free().len() as u64 != FRAMES || !pages.mapped().is_empty() {
+    if pages.free_list().len() as u64 != FRAMES || !pages.mapped().is_empty() {
         return Err("a page was not given back".into());
     }
     map.validate()?;

@@ -9,8 +9,8 @@
 //! | [`PageTable::map`] | none | yes | with what is done so far; smaller entries are tried for the rest, or it is undone |
 //! | [`PageTable::unmap`] | none, or one that lets a purge sleep | if that lock lets it | no |
 //! | [`PageTable::leaf`] | none | no | - |
-//! | [`PageSource::take`], [`PageSource::take_run`] | none | yes | with fewer pages, or none |
-//! | [`PageSource::give_back`], [`PageSource::clear`] | none | yes | no |
+//! | [`PageSource::alloc`], [`PageSource::alloc_run`] | none | yes | with fewer pages, or none |
+//! | [`PageSource::free`], [`PageSource::clear`] | none | yes | no |
 //! | [`PageSource::hide`], [`PageSource::set_direct`] | none | yes | no |
 //! | [`Machine::flush`](va_base::Machine::flush), [`wait`](va_base::Machine::wait) | none, besides those of a space | yes | no |
 //!
@@ -162,14 +162,14 @@ pub trait PageSource {
     const RESETS: bool = false;
 
     /// Takes pages for the core, as many as `frames` has places or fewer, and returns how many; 0 if there is none.
-    fn take(&self, frames: &mut [u64], request: PageRequest) -> usize;
+    fn alloc(&self, frames: &mut [u64], request: PageRequest) -> usize;
 
     /// Takes `2^pages_log2` pages of consecutive numbers, the first a multiple of that; `None` if there are none. They may come
     /// back one by one.
-    fn take_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64>;
+    fn alloc_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64>;
 
-    /// Takes pages back from the core.
-    fn give_back(&self, run: Run);
+    /// Frees pages of the core.
+    fn free(&self, run: Run);
 
     /// Makes zeros of the bytes `[from, to)` of a page.
     fn clear(&self, frame: u64, from: u64, to: u64);
@@ -209,16 +209,16 @@ impl<T: PageTable + ?Sized> PageTable for &T {
 impl<T: PageSource + ?Sized> PageSource for &T {
     const RESETS: bool = T::RESETS;
 
-    fn take(&self, frames: &mut [u64], request: PageRequest) -> usize {
-        (**self).take(frames, request)
+    fn alloc(&self, frames: &mut [u64], request: PageRequest) -> usize {
+        (**self).alloc(frames, request)
     }
 
-    fn take_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64> {
-        (**self).take_run(pages_log2, request)
+    fn alloc_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64> {
+        (**self).alloc_run(pages_log2, request)
     }
 
-    fn give_back(&self, run: Run) {
-        (**self).give_back(run);
+    fn free(&self, run: Run) {
+        (**self).free(run);
     }
 
     fn clear(&self, frame: u64, from: u64, to: u64) {

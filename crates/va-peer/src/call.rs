@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn both_policies_give_out_find_and_take_back() {
+    fn both_policies_alloc_find_and_free() {
         for policy in [Policy::Default, Policy::Linux] {
             let _turn = begin(policy, Work::Here, 2);
             let at = alloc(3 << 12, 1, 0, 0).unwrap();

@@ -174,22 +174,22 @@ mod tests {
         let heap = Heap::default();
         heap.limit(4096);
         let mut lookup = Lookup::new();
-        let mut twin = BTreeMap::new();
+        let mut model = BTreeMap::new();
         let mut state = 1u64;
         for step in 0..20_000u32 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let grain = (state >> 40) % 600 * 3;
-            if twin.contains_key(&grain) {
+            if model.contains_key(&grain) {
                 lookup.remove(grain, 3);
-                (grain..grain + 3).for_each(|grain| assert!(twin.remove(&grain).is_some()));
+                (grain..grain + 3).for_each(|grain| assert!(model.remove(&grain).is_some()));
             } else {
                 grown(&mut lookup, 3, &heap);
                 lookup.add(grain, 3, step);
-                twin.extend((grain..grain + 3).map(|grain| (grain, step)));
+                model.extend((grain..grain + 3).map(|grain| (grain, step)));
             }
-            assert_eq!(lookup.used() as usize, twin.len());
+            assert_eq!(lookup.used() as usize, model.len());
             if step % 97 == 0 {
-                assert!((0..1810).all(|grain| lookup.find(grain) == twin.get(&grain).copied()));
+                assert!((0..1810).all(|grain| lookup.find(grain) == model.get(&grain).copied()));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! One workload of per-CPU memory on one engine, to count instructions: no clock, and functions that stay apart.
 //!
 //! `cargo build --release -p va-sim --example percpu_calls`, then
-//! `valgrind --tool=callgrind --toggle-collect='*give_out*' target/release/examples/percpu_calls test runs`, or
-//! `*take_back*`. Workloads: `test`, `holes` and `small`, those that `vmlab bench percpu` calls pcpu_alloc_test, misaligned_holes and
+//! `valgrind --tool=callgrind --toggle-collect='*alloc_all*' target/release/examples/percpu_calls test runs`, or
+//! `*free_all*`. Workloads: `test`, `holes` and `small`, those that `vmlab bench percpu` calls pcpu_alloc_test, misaligned_holes and
 //! 16b_1M. Engines: `ours`, `runs`, `scan` and `linux612`.
 
 use va_base::Va;
@@ -16,7 +16,7 @@ type Space<C> = PercpuSpace<Bare, Numbers, C>;
 
 /// Allocates the requests, one after the other.
 #[inline(never)]
-fn give_out<C: Config>(space: &Space<C>, requests: &[(usize, usize)], objects: &mut Vec<Offset>) {
+fn alloc_all<C: Config>(space: &Space<C>, requests: &[(usize, usize)], objects: &mut Vec<Offset>) {
     for &(size, align) in requests {
         objects.extend(space.alloc(&Request::new(size, align)));
         if space.is_balance_due() {
@@ -26,7 +26,7 @@ fn give_out<C: Config>(space: &Space<C>, requests: &[(usize, usize)], objects: &
 }
 
 #[inline(never)]
-fn take_back<C: Config>(space: &Space<C>, objects: &[Offset]) -> usize {
+fn free_all<C: Config>(space: &Space<C>, objects: &[Offset]) -> usize {
     let mut freed = 0;
     for &object in objects {
         freed += usize::from(space.free(object).is_ok());
@@ -65,8 +65,8 @@ fn run<C: Config>(workload: &str) -> Result<(), Box<dyn std::error::Error>> {
         other => return Err(format!("no workload is called {other}").into()),
     };
     let mut objects = Vec::with_capacity(requests.len());
-    give_out(&space, &requests, &mut objects);
-    let freed = take_back(&space, &objects);
+    alloc_all(&space, &requests, &mut objects);
+    let freed = free_all(&space, &objects);
     println!("{workload}: {} asked for, {} given out, {freed} taken back", requests.len(), objects.len());
     Ok(())
 }

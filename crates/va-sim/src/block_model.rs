@@ -1,4 +1,4 @@
-//! The twin of blocks: every page of every block says what it is; searches look at each.
+//! A reference model of blocks: a state for every page of every block; a search looks at each.
 //!
 //! It says what [`Blocks`](va_block::Blocks) with policies `C` answers, address for address and refusal for refusal, when a
 //! collection and a purge are one slice and every flush ends at once. It knows no lanes.

@@ -1,7 +1,7 @@
 //! Calls to blocks: one language for property tests and fuzzing, and what runs them.
 //!
 //! # Theory
-//! There are two runs. [`beside_twin`] compares blocks with [`BlockModel`]: the same addresses, errors and counts.
+//! There are two runs. [`beside_model`] compares blocks with [`BlockModel`]: the same addresses, errors and counts.
 //! [`with_lanes`] has no model, since the model has no lanes, slices, late flushes and injected failures. It checks
 //! that nothing is allocated twice or too early, nothing is lost, and every wrong call fails. Both run on a machine
 //! that remembers stale translations. Policies are those of `va-block`, with blocks and thresholds so small that a few
@@ -195,32 +195,32 @@ fn blocks<C: Config>(machine: &SimMachine, pages: u64) -> Blocks<&SimMachine, C>
     made.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs calls on our policies and their twin, on a window of `pages` pages and `cpus` CPUs.
+/// Runs calls on our policies and their reference model, on a window of `pages` pages and `cpus` CPUs.
 ///
 /// # Panics
-/// As [`beside_twin`].
+/// As [`beside_model`].
 #[inline]
-pub fn twin_of_ours(pages: u64, cpus: u32, calls: &[Call]) {
+pub fn ours_beside_model(pages: u64, cpus: u32, calls: &[Call]) {
     let index = ModelIndex::new(window(pages), window(pages)).unwrap_or_else(|error| panic!("{error}"));
-    beside_twin::<Tiny, _>(pages, cpus, index, calls);
+    beside_model::<Tiny, _>(pages, cpus, index, calls);
 }
 
 /// Does the same with Linux's policies.
 ///
 /// # Panics
-/// As [`beside_twin`].
+/// As [`beside_model`].
 #[inline]
-pub fn twin_of_linux(pages: u64, cpus: u32, calls: &[Call]) {
-    beside_twin::<TinyLinux, _>(pages, cpus, linux::<TinySpaceLinux>(pages), calls);
+pub fn linux_beside_model(pages: u64, cpus: u32, calls: &[Call]) {
+    beside_model::<TinyLinux, _>(pages, cpus, linux::<TinySpaceLinux>(pages), calls);
 }
 
 /// Does the same with those that Linux had when one lock guarded the lookup.
 ///
 /// # Panics
-/// As [`beside_twin`].
+/// As [`beside_model`].
 #[inline]
-pub fn twin_of_one_map(pages: u64, cpus: u32, calls: &[Call]) {
-    beside_twin::<TinyOneMap, _>(pages, cpus, linux::<TinySpaceOneLock>(pages), calls);
+pub fn one_map_beside_model(pages: u64, cpus: u32, calls: &[Call]) {
+    beside_model::<TinyOneMap, _>(pages, cpus, linux::<TinySpaceOneLock>(pages), calls);
 }
 
 fn linux<C: va_space::Config>(pages: u64) -> C::Index<HeapPlatform> {
@@ -228,11 +228,11 @@ fn linux<C: va_space::Config>(pages: u64) -> C::Index<HeapPlatform> {
     index.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs calls on blocks and on their twin, whose space has the index `index`.
+/// Runs calls on blocks and on their reference model, whose space has the index `index`.
 ///
 /// # Panics
 /// At the first difference, broken invariant or address that comes back too early.
-pub fn beside_twin<C: Config, I: FreeIndex>(pages: u64, cpus: u32, index: I, calls: &[Call]) {
+pub fn beside_model<C: Config, I: FreeIndex>(pages: u64, cpus: u32, index: I, calls: &[Call]) {
     let machine = SimMachine::new(cpus);
     let blocks = blocks::<C>(&machine, pages);
     let mut model = BlockModel::<C, _>::new(SpaceModel::new(index, cpus), cpus);

@@ -28,7 +28,7 @@ fn space(selector: u8) -> Space {
     }
 }
 
-/// Decodes ops and compares every index with its twin.
+/// Decodes ops and compares every index with its reference model.
 ///
 /// # Panics
 /// At the first difference or broken invariant.
@@ -126,7 +126,7 @@ fn refused<I: FreeIndex>(index: I, space: &Space, platform: &FailingPlatform, by
     }
 }
 
-/// Decodes calls to blocks: beside their twin, or with lanes on a machine that refuses and flushes late.
+/// Decodes calls to blocks: beside their reference model, or with lanes on a machine that fails and flushes late.
 ///
 /// # Panics
 /// At the first difference, broken invariant or address that comes back too early.
@@ -138,9 +138,9 @@ pub fn block_ops(data: &[u8]) {
     // One run an input: each keeps tables for good.
     let cpus = 1 + u32::from(how >> 2 & 1);
     match how % 4 {
-        0 => block_run::twin_of_ours(pages, cpus, &calls),
-        1 => block_run::twin_of_linux(pages, cpus, &calls),
-        2 => block_run::twin_of_one_map(pages, cpus, &calls),
+        0 => block_run::ours_beside_model(pages, cpus, &calls),
+        1 => block_run::linux_beside_model(pages, cpus, &calls),
+        2 => block_run::one_map_beside_model(pages, cpus, &calls),
         _ => {
             let allocates = if how & 0x80 == 0 { u64::MAX } else { u64::from(how >> 3 & 15) };
             block_run::with_lanes(Conditions { pages, late: how & 4 != 0, allocates }, &calls);

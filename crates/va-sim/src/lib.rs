@@ -1,4 +1,4 @@
-//! Slow obvious twins, the `Op` language and platforms that can refuse: what tests and the laboratory are made of.
+//! Reference models, the `Op` language and platforms with fault injection, for tests and the laboratory.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -8,12 +8,12 @@
 //! | [`map_model`] | areas with pages behind them, byte by byte |
 //! | [`space_model`] | a space in its most obvious form |
 //! | [`block_model`] | small mappings in blocks, page by page |
-//! | [`block_run`] | calls to blocks, run beside that twin and without |
+//! | [`block_run`] | calls to blocks, run beside that model and without |
 //! | [`platform`] | a heap that allocates slabs and gets them back, and one that refuses when told |
 //! | [`model`] | the index of holes as a sorted list, and as a row of booleans |
 //! | [`op`] | one language for property tests, fuzzing and saved failures |
 //! | [`run`] | runs ops on two indexes and names the first difference |
-//! | [`percpu`] | the twin of per-CPU memory, and a backend that remembers and refuses |
+//! | [`percpu`] | a reference model of per-CPU memory, and a backend that records calls and injects faults |
 //! | [`soak`] | long random runs while memory fails for a time, then not |
 //! | [`strip`] | address spaces as strings: `"AA.B...CC"` |
 //! | [`small`] | policies of a space under which a few dozen pages reach every limit |

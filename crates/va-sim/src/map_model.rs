@@ -1,7 +1,7 @@
 //! Areas with pages behind them, in their most obvious form: a list of byte vectors.
 //!
 //! # Theory
-//! The twin does not choose addresses: it is told where each area came to lie, and refuses what cannot be. What it knows is
+//! The model does not choose addresses: it is told where each area came to lie, and refuses what cannot be. What it knows is
 //! what everybody may rely on: which bytes are there, and what they hold. Bytes that nobody wrote and nobody made zeros of are
 //! unknown. After each call the whole of the window is read through the map and compared, byte by byte.
 
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use va_base::{Machine, PAGE_SIZE, Pages, Va, VaRange};
 use va_map::{AreaRequest, Fill, Kind, MapSpace, Piece};
 
-/// An area, by the twin's account.
+/// An area, as the model has it.
 #[derive(Clone, Debug)]
 pub struct ModelArea {
     /// Its kind.

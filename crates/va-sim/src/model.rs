@@ -1,4 +1,4 @@
-//! The twins: the index of holes in its most obvious forms, to compare the fast ones with.
+//! Reference models of the index of holes, in the most obvious forms.
 //!
 //! [`ModelIndex`] is a sorted list of holes, searched from the front. [`PageIndex`] is one boolean a page. Both count areas
 //! out as the trait demands, and both know nothing of records, so they answer `NoMeta` to what no memory could ever pay for
@@ -111,7 +111,7 @@ impl FreeIndex for ModelIndex {
         self.cut(start, end).ok_or(AllocError::Occupied { range })
     }
 
-    fn give_back(&mut self, back: VaRange) -> Result<(), FreeError> {
+    fn free(&mut self, back: VaRange) -> Result<(), FreeError> {
         let bad = FreeError::BadRange { range: back, extent: self.extent() };
         let (start, end) = pages_of(self, back).ok_or(bad)?;
         if let Some(&(s, e)) = self.holes.iter().find(|&&(s, e)| s < end && start < e) {
@@ -129,19 +129,19 @@ impl FreeIndex for ModelIndex {
         }
         // FT6: one area less is out, and holes are never more than areas and one.
         if self.live == 0 || merged.len() as u64 > self.live {
-            return Err(FreeError::TooManyPieces { range: back, live: self.live });
+            return Err(FreeError::TooManySplits { range: back, live: self.live });
         }
         self.live -= 1;
         self.holes = merged;
         Ok(())
     }
 
-    fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError> {
+    fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
         self.live = more_pieces(self.live, pieces)?;
         Ok(())
     }
 
-    fn release_pieces(&mut self, pieces: u64) -> u64 {
+    fn release_splits(&mut self, pieces: u64) -> u64 {
         let mut released = 0;
         while released < pieces && self.live > 0 && self.holes.len() as u64 <= self.live {
             self.live -= 1;
@@ -238,7 +238,7 @@ impl FreeIndex for ModelIndex {
     }
 }
 
-/// One boolean a page, for small spaces: the twin's twin.
+/// One boolean a page, for small spaces: a model of the model.
 #[derive(Clone, Debug)]
 pub struct PageIndex {
     first: u64,
@@ -334,7 +334,7 @@ impl FreeIndex for PageIndex {
         })
     }
 
-    fn give_back(&mut self, range: VaRange) -> Result<(), FreeError> {
+    fn free(&mut self, range: VaRange) -> Result<(), FreeError> {
         let bad = FreeError::BadRange { range, extent: self.extent() };
         let (start, end) = pages_of(self, range).ok_or(bad)?;
         if let Some(hole) = self.runs().into_iter().find(|hole| hole.overlaps(range)) {
@@ -343,18 +343,18 @@ impl FreeIndex for PageIndex {
         self.set(start, end, true);
         if self.live == 0 || self.runs().len() as u64 > self.live {
             self.set(start, end, false);
-            return Err(FreeError::TooManyPieces { range, live: self.live });
+            return Err(FreeError::TooManySplits { range, live: self.live });
         }
         self.live -= 1;
         Ok(())
     }
 
-    fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError> {
+    fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
         self.live = more_pieces(self.live, pieces)?;
         Ok(())
     }
 
-    fn release_pieces(&mut self, pieces: u64) -> u64 {
+    fn release_splits(&mut self, pieces: u64) -> u64 {
         let spare = (self.live + 1).saturating_sub(self.hole_count()).min(self.live).min(pieces);
         self.live -= spare;
         spare

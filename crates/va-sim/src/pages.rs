@@ -330,7 +330,7 @@ impl<L: Ladder> PageTable for SimPages<'_, L> {
 impl<L: Ladder> PageSource for SimPages<'_, L> {
     const RESETS: bool = true;
 
-    fn take(&self, frames: &mut [u64], request: PageRequest) -> usize {
+    fn alloc(&self, frames: &mut [u64], request: PageRequest) -> usize {
         let zeroed = request.fill == Fill::Zeros;
         let mut state = self.state.lock();
         state.nodes.push(request.numa_id);
@@ -345,7 +345,7 @@ impl<L: Ladder> PageSource for SimPages<'_, L> {
         frames.len()
     }
 
-    fn take_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64> {
+    fn alloc_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64> {
         let zeroed = request.fill == Fill::Zeros;
         let mut state = self.state.lock();
         state.nodes.push(request.numa_id);
@@ -361,7 +361,7 @@ impl<L: Ladder> PageSource for SimPages<'_, L> {
         Some(first)
     }
 
-    fn give_back(&self, run: Run) {
+    fn free(&self, run: Run) {
         let mut state = self.state.lock();
         for frame in run.first..run.first + run.pages {
             if !state.allocated.remove(&frame) {

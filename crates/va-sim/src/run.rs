@@ -85,7 +85,7 @@ impl<I: FreeIndex> Driver<I> {
         if cut == 0 {
             return Outcome::Back(vec![self.free(start, size)]);
         }
-        match self.index.reserve_pieces(1) {
+        match self.index.reserve_splits(1) {
             Ok(()) => Outcome::Back(vec![self.free(start + cut, size - cut), self.free(start, cut)]),
             Err(error) => Outcome::At(Err(error)),
         }
@@ -98,7 +98,7 @@ impl<I: FreeIndex> Driver<I> {
             Some(&(next, next_size)) if next == start + size => {
                 let back = self.free(start, size + next_size);
                 if back.is_ok() {
-                    self.index.release_pieces(1);
+                    self.index.release_splits(1);
                 }
                 Outcome::Back(vec![back])
             }
@@ -118,7 +118,7 @@ impl<I: FreeIndex> Driver<I> {
     /// Gives a range back, and cuts it out of whatever was out.
     fn free(&mut self, start: u64, size: u64) -> Result<(), FreeError> {
         let range = VaRange::from_size(Va::new(start), size).unwrap_or_default();
-        self.index.give_back(range)?;
+        self.index.free(range)?;
         let end = start + size;
         let mut rest = Vec::new();
         self.out.retain(|&(other, other_size)| {

@@ -1,4 +1,4 @@
-//! The body of the fuzz target of spaces: any calls, on a space and its obvious twin, or on everything a space can meet.
+//! The body of the fuzz target of spaces: any calls, on a space and its reference model, or on everything a space can meet.
 //!
 //! The first byte chooses policies, CPUs and pages; four bytes more make a call: what, who, and two numbers.
 
@@ -66,7 +66,7 @@ impl Call {
 /// Decodes calls and makes them.
 ///
 /// # Panics
-/// At the first answer that is not the twin's, broken invariant, or address that comes back too early.
+/// At the first answer that is not the model's, broken invariant, or address that comes back too early.
 #[inline]
 pub fn space_ops(data: &[u8]) {
     let Some((&selector, bytes)) = data.split_first() else { return };
@@ -75,15 +75,15 @@ pub fn space_ops(data: &[u8]) {
     let extent = pages_of(FIRST, FIRST + pages);
     let exact = || fine(ModelIndex::new(extent, extent));
     match selector & 7 {
-        0 => twins::<Whole<Standard>, _>(extent, cpus, exact(), bytes),
-        1 => twins::<Whole<WithTrees<Standard>>, _>(extent, cpus, exact(), bytes),
-        2 => twins::<Whole<Linux69>, _>(
+        0 => beside_model::<Whole<Standard>, _>(extent, cpus, exact(), bytes),
+        1 => beside_model::<Whole<WithTrees<Standard>>, _>(extent, cpus, exact(), bytes),
+        2 => beside_model::<Whole<Linux69>, _>(
             extent,
             cpus,
             fine(Linux69::index(extent, extent, HeapPlatform::default())),
             bytes,
         ),
-        3 => twins::<Whole<OneLock52>, _>(
+        3 => beside_model::<Whole<OneLock52>, _>(
             extent,
             cpus,
             fine(OneLock52::index(extent, extent, HeapPlatform::default())),
@@ -96,8 +96,8 @@ pub fn space_ops(data: &[u8]) {
     }
 }
 
-/// A space and its twin: the same addresses, the same counts.
-fn twins<C: Config, I: FreeIndex>(extent: VaRange, cpus: u32, index: I, bytes: &[u8]) {
+/// A space beside its reference model: the same addresses, the same counts.
+fn beside_model<C: Config, I: FreeIndex>(extent: VaRange, cpus: u32, index: I, bytes: &[u8]) {
     let machine = SimMachine::new(cpus);
     let space = fine(VmapSpace::<_, C>::new(extent, extent, &machine));
     let mut model = SpaceModel::<C, I>::new(index, cpus);
@@ -257,16 +257,16 @@ impl<C: Config> Everything<'_, '_, C> {
                 self.out.push(area);
             }
             Err(SpaceError::Impossible { .. }) => {
-                let twin = fine(ModelIndex::new(extent, extent));
-                assert!(twin.would_fit(&request).is_err(), "{request:?} fits into the empty space");
+                let model = fine(ModelIndex::new(extent, extent));
+                assert!(model.would_fit(&request).is_err(), "{request:?} fits into the empty space");
                 assert_eq!(self.space.stats().busy_pages, busy, "SP4");
             }
             Err(SpaceError::NoSpace { cached, .. }) if self.plentiful => {
-                let mut twin = fine(ModelIndex::new(extent, extent));
+                let mut model = fine(ModelIndex::new(extent, extent));
                 for area in &self.out {
-                    fine(twin.take(area.range()));
+                    fine(model.take(area.range()));
                 }
-                let fits = twin.would_fit(&request).is_ok();
+                let fits = model.would_fit(&request).is_ok();
                 assert!(!fits || cached > Pages::new(0), "{request:?} fits, and nobody else has it");
                 assert_eq!(self.space.stats().busy_pages, busy, "SP4");
             }

@@ -1,4 +1,4 @@
-//! The twin of a space: who has what, in sorted maps and stacks, purged all at once.
+//! A reference model of a space: who has what, in sorted maps and stacks, purged all at once.
 //!
 //! It returns what a space with policies `C` returns, address for address, when a purge is one slice
 //! (`SLICE_AREAS == u64::MAX`) and every flush ends at once. Its index is the simplest one with the same search. For
@@ -157,7 +157,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
         if Va::from_page(cut) != at || page + pages <= cut {
             return false;
         }
-        if let Err(error) = self.index.reserve_pieces(1) {
+        if let Err(error) = self.index.reserve_splits(1) {
             panic!("the model's platform refused: {error}");
         }
         self.busy.insert(page, (cut - page, owner));
@@ -173,7 +173,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
             return false;
         }
         let Some((pages, _)) = self.busy.remove(&page) else { return false };
-        self.index.release_pieces(1);
+        self.index.release_splits(1);
         self.busy.insert(start, (below + pages, owner));
         true
     }
@@ -193,7 +193,7 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
             if self.index.take(tail).is_err() {
                 return false;
             }
-            self.index.release_pieces(1);
+            self.index.release_splits(1);
             self.busy.insert(page, (size, owner));
         }
         true
@@ -282,10 +282,10 @@ impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
     fn put_back(&mut self, runs: Vec<(u64, u64, u64)>) {
         for (page, end, areas) in runs {
             let range = VaRange::from_pages(page, end).unwrap_or_default();
-            if let Err(error) = self.index.give_back(range) {
+            if let Err(error) = self.index.free(range) {
                 panic!("the model gave back what was not out: {error}");
             }
-            self.index.release_pieces(areas - 1);
+            self.index.release_splits(areas - 1);
         }
     }
 

@@ -54,13 +54,13 @@ pub fn alloc(index: &mut impl FreeIndex, request: &Request) -> String {
 pub fn leave(index: &mut impl FreeIndex, holes: &[(u64, u64)]) {
     let all = index.extent();
     // What comes back between two holes, and what stays out between them.
-    let pieces = index.take(all).map(|_| index.reserve_pieces(2 * holes.len() as u64));
+    let pieces = index.take(all).map(|_| index.reserve_splits(2 * holes.len() as u64));
     if !matches!(pieces, Ok(Ok(()))) {
         panic!("cannot take {all}: {pieces:?}");
     }
     for &(first, end) in holes {
         let hole = VaRange::from_pages(first, end).unwrap_or_default();
-        if let Err(error) = index.give_back(hole) {
+        if let Err(error) = index.free(hole) {
             panic!("cannot leave {hole}: {error}");
         }
     }

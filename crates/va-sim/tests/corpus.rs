@@ -27,7 +27,7 @@ fn run(target: &str, body: fn(&[u8])) {
 }
 
 #[test]
-fn every_index_equals_its_twin_on_saved_inputs() {
+fn every_index_equals_its_model_on_saved_inputs() {
     run("index_ops", va_sim::fuzz::index_ops);
 }
 

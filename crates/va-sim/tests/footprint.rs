@@ -370,16 +370,16 @@ impl PageTable for Nothing {
 impl PageSource for Nothing {
     const RESETS: bool = true;
 
-    fn take(&self, frames: &mut [u64], _request: PageRequest) -> usize {
+    fn alloc(&self, frames: &mut [u64], _request: PageRequest) -> usize {
         frames.fill(1);
         frames.len()
     }
 
-    fn take_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
+    fn alloc_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
         None
     }
 
-    fn give_back(&self, _run: Run) {}
+    fn free(&self, _run: Run) {}
 
     fn clear(&self, _frame: u64, _from: u64, _to: u64) {}
 }

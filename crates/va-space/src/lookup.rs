@@ -77,7 +77,7 @@ pub trait Lookup<P: Machine>: Sized + Send + Sync {
     fn validate(&self) -> Result<(u64, u64), InvariantViolation>;
 
     /// Hands back what the machine allocated. It is not used afterwards.
-    fn hand_back(&mut self, machine: &P);
+    fn release_meta(&mut self, machine: &P);
 }
 
 /// The page map finds them; nothing is kept beside it.
@@ -121,7 +121,7 @@ impl<P: Machine> Lookup<P> for MapLookup {
         Ok((0, 0))
     }
 
-    fn hand_back(&mut self, _machine: &P) {}
+    fn release_meta(&mut self, _machine: &P) {}
 }
 
 /// In which order the nodes are asked for an address inside an area.
@@ -278,7 +278,7 @@ impl<P: Machine, Z: Zone, W: ScanOrder> Lookup<P> for TreeLookup<P, Z, W> {
         Ok((areas, promised))
     }
 
-    fn hand_back(&mut self, machine: &P) {
+    fn release_meta(&mut self, machine: &P) {
         for (_, branch) in self.table.each() {
             let mut tree = branch.tree.lock();
             if let Some(tree) = tree.get_mut() {
@@ -286,7 +286,7 @@ impl<P: Machine, Z: Zone, W: ScanOrder> Lookup<P> for TreeLookup<P, Z, W> {
             }
             *tree = Place::Empty;
         }
-        self.table.hand_back(machine);
+        self.table.release_meta(machine);
     }
 }
 

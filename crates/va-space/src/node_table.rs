@@ -108,7 +108,7 @@ impl<T: Table> NodeTable<T> {
     }
 
     /// Returns all tables to the machine; the value must not be used afterwards.
-    pub(crate) fn hand_back(&self, machine: &impl Machine) {
+    pub(crate) fn release_meta(&self, machine: &impl Machine) {
         for group in self.groups.iter().filter_map(OnceRef::get) {
             group.0.iter().filter_map(OnceRef::get).for_each(|node| machine.free_table(node));
             machine.free_table(group);

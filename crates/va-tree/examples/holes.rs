@@ -27,7 +27,7 @@ fn work(index: &mut impl FreeIndex) -> Result<Vec<Va>, Box<dyn std::error::Error
         pieces.push(VaRange::from_size(at, bytes).ok_or("past the last address")?);
     }
     for piece in pieces.iter().step_by(3) {
-        index.give_back(*piece)?;
+        index.free(*piece)?;
     }
     println!("{} holes, the largest of {} pages", index.hole_count(), index.largest_hole().get());
     // The lowest hole that holds each, whatever the alignment.
@@ -36,7 +36,7 @@ fn work(index: &mut impl FreeIndex) -> Result<Vec<Va>, Box<dyn std::error::Error
         found.push(index.alloc(&Request::new(pages * 4096, align_bytes)?)?);
     }
     // What was not taken cannot be given back, and nothing changes.
-    if index.give_back(VaRange::from_pages(0xff_0000, 0xff_0001).ok_or("no range")?).is_ok() {
+    if index.free(VaRange::from_pages(0xff_0000, 0xff_0001).ok_or("no range")?).is_ok() {
         return Err("a page was given back that nobody had".into());
     }
     index.validate()?;
@@ -46,10 +46,10 @@ fn work(index: &mut impl FreeIndex) -> Result<Vec<Va>, Box<dyn std::error::Error
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let space = VaRange::from_pages(0x100, 0x100_0000).ok_or("no range")?;
     let tree = work(&mut BTreeIndex::new(space, space, Heap)?)?;
-    let twin = work(&mut RbIndex::<Exact, _>::new(space, space, Heap)?)?;
+    let other = work(&mut RbIndex::<Exact, _>::new(space, space, Heap)?)?;
     println!("{tree:?}");
-    if tree != twin {
-        return Err(format!("the twin says {twin:?}").into());
+    if tree != other {
+        return Err(format!("the red-black tree returns {other:?}").into());
     }
     // Without memory for records an index has room for some holes inside itself, and then refuses: nothing has changed.
     let mut small = BTreeIndex::new(space, space, NoSlabs)?;

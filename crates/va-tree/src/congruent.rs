@@ -142,9 +142,9 @@ pub(crate) fn take_all<I: FreeIndex + ?Sized>(
     let base = find_base(index, request)?;
     // Each take adds an area and at worst a hole: two pieces each, paid for here, so that no take below is refused.
     let pieces = 2 * request.areas.len() as u64;
-    index.reserve_pieces(pieces)?;
+    index.reserve_splits(pieces)?;
     for &(offset, size) in request.areas {
-        index.release_pieces(2);
+        index.release_splits(2);
         let range = VaRange::from_size(Va::new(base.get() + offset), size);
         let taken = range.map(|range| index.take(range));
         // `find_base` saw every range free, and each is paid for.

@@ -118,23 +118,23 @@ pub trait FreeIndex {
     /// Frees `range`: one area, as it was taken. Merges it with the holes that it touches. O(log n).
     ///
     /// Allocates nothing and cannot fail for want of memory (SP3). An area may be freed in fragments only after
-    /// [`reserve_pieces`](Self::reserve_pieces), and several areas at once only with
-    /// [`release_pieces`](Self::release_pieces) after it.
+    /// [`reserve_splits`](Self::reserve_splits), and several areas at once only with
+    /// [`release_splits`](Self::release_splits) after it.
     ///
     /// # Errors
-    /// Only a caller's mistake: [`FreeError::BadRange`], [`FreeError::AlreadyFree`], [`FreeError::TooManyPieces`].
-    fn give_back(&mut self, range: VaRange) -> Result<(), FreeError>;
+    /// Only a caller's mistake: [`FreeError::BadRange`], [`FreeError::AlreadyFree`], [`FreeError::TooManySplits`].
+    fn free(&mut self, range: VaRange) -> Result<(), FreeError>;
 
     /// Counts `pieces` more live areas, and reserves records for their frees: an area is about to be freed in
     /// `pieces + 1` fragments. O(1), plus the time of the platform to allocate memory.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the platform has no memory.
-    fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError>;
+    fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError>;
 
     /// Counts `pieces` live areas less: `pieces + 1` neighbouring areas were freed as one range. Returns how many were
     /// released, which is less than `pieces` if the current holes still need them. O(1).
-    fn release_pieces(&mut self, pieces: u64) -> u64;
+    fn release_splits(&mut self, pieces: u64) -> u64;
 
     /// Returns the number of live areas, reserved fragments included, O(1).
     fn live(&self) -> u64;

@@ -83,7 +83,7 @@ fn a_million_areas_need_no_piece_above_a_page_and_the_memory_comes_back() {
         let full = index.memory().allocated_bytes;
         // As many holes as there can be: all that was reserved is used.
         for parity in [0, 1] {
-            (0..areas / 2).for_each(|n| index.give_back(pages(16 + 2 * n + parity, 1)).unwrap());
+            (0..areas / 2).for_each(|n| index.free(pages(16 + 2 * n + parity, 1)).unwrap());
             index.validate().unwrap();
         }
         while index.shrink(10_000) > 0 || index.memory().allocated_bytes > 8 * PAGE {}
@@ -157,7 +157,7 @@ fn operations() -> u64 {
 #[test]
 fn memory_fails_for_a_while_and_no_answer_differs() {
     fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I, heap: &Buddy, calm: impl Fn() -> I) {
-        let (mut index, mut twin) = (fresh(), calm());
+        let (mut index, mut model) = (fresh(), calm());
         let (mut rng, mut out, mut failed) = (Rng::new(11), Vec::new(), 0u64);
         let total = operations();
         let calm_until = |n: u64| n % 20_000 < 8_000;
@@ -189,7 +189,7 @@ fn memory_fails_for_a_while_and_no_answer_differs() {
                 match index.alloc(&request) {
                     Err(AllocError::NoMeta { .. }) => failed += 1,
                     answer => {
-                        assert_eq!(answer, twin.alloc(&request), "{name}: operation {n}");
+                        assert_eq!(answer, model.alloc(&request), "{name}: operation {n}");
                         out.extend(
                             answer.map(|at| {
                                 VaRange::from_size(at, request.size().get() * PAGE as u64).unwrap()
@@ -199,7 +199,7 @@ fn memory_fails_for_a_while_and_no_answer_differs() {
                 }
             } else {
                 let range = out.swap_remove((draw >> 20) as usize % out.len());
-                assert_eq!((index.give_back(range), twin.give_back(range)), (Ok(()), Ok(())), "{name}: {n}");
+                assert_eq!((index.free(range), model.free(range)), (Ok(()), Ok(())), "{name}: {n}");
             }
             if draw >> 60 == 0 {
                 index.shrink(draw as usize % 50);
@@ -208,7 +208,7 @@ fn memory_fails_for_a_while_and_no_answer_differs() {
                 index.validate().unwrap();
                 assert_eq!(
                     (index.live(), index.hole_count()),
-                    (twin.live(), twin.hole_count()),
+                    (model.live(), model.hole_count()),
                     "{name}: {n}"
                 );
             }
@@ -216,7 +216,7 @@ fn memory_fails_for_a_while_and_no_answer_differs() {
         assert!(failed > 0, "{name}: nothing failed");
         heap.0.nth.set(0);
         heap.0.limit.set(PAGE);
-        out.into_iter().for_each(|range| index.give_back(range).unwrap());
+        out.into_iter().for_each(|range| index.free(range).unwrap());
         while index.shrink(1000) > 0 || index.memory().allocated_bytes > 8 * PAGE {}
         index.validate().unwrap();
         assert_eq!(index.holes().collect::<Vec<_>>(), [index.extent()], "{name}");
@@ -274,7 +274,7 @@ fn a_shrink_needs_no_memory_where_the_inline_records_are_enough() {
     let heap = Buddy::new(usize::MAX);
     let mut index = RbIndex::<Linux, _>::new(all(), all(), heap.clone()).unwrap();
     (0..200).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
-    (0..200).for_each(|n| index.give_back(pages(16 + 2 * n, 1)).unwrap());
+    (0..200).for_each(|n| index.free(pages(16 + 2 * n, 1)).unwrap());
     heap.0.limit.set(0);
     while index.shrink(1000) > 0 {}
     assert_eq!(heap.0.out.get(), 0);

@@ -45,7 +45,7 @@ fn owner(at: NonNull<u8>) -> Result<&'static Vmalloc, FreeError> {
 
 /// # Safety
 /// If an area begins at `area`, it is the caller's, and nobody refers to it any more.
-unsafe fn give_back(what: &str, area: NonNull<u8>) {
+unsafe fn free_area(what: &str, area: NonNull<u8>) {
     let _keep = KeepErrno::new();
     let freed = owner(area).and_then(|memory| {
         // SAFETY: this function's contract.
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn vrealloc(area: *mut c_void, size: usize) -> *mut c_void
     let Some(area) = NonNull::new(area.cast::<u8>()) else { return vmalloc(size) };
     if size == 0 {
         // SAFETY: this function's contract.
-        unsafe { give_back("vrealloc", area) };
+        unsafe { free_area("vrealloc", area) };
         return null_mut();
     }
     // SAFETY: this function's contract.
@@ -140,7 +140,7 @@ unsafe fn resize(what: &str, area: NonNull<u8>, size: usize) -> *mut c_void {
 pub unsafe extern "C" fn vfree(area: *const c_void) {
     if let Some(area) = NonNull::new(area.cast::<u8>().cast_mut()) {
         // SAFETY: this function's contract.
-        unsafe { give_back("vfree", area) };
+        unsafe { free_area("vfree", area) };
     }
 }
 
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn kvfree(memory: *const c_void) {
     let Some(at) = NonNull::new(memory.cast::<u8>().cast_mut()) else { return };
     if owner(at).is_ok() {
         // SAFETY: this function's contract.
-        unsafe { give_back("kvfree", at) };
+        unsafe { free_area("kvfree", at) };
     } else {
         let _keep = KeepErrno::new();
         // SAFETY: this function's contract.

@@ -82,7 +82,7 @@ fn malloc_large(size: usize) -> *mut c_void {
 /// Asks for `size` bytes once more if there was no memory, a limit may be why, and the arena has addresses to leave.
 fn again(size: usize, ask: impl Fn() -> *mut c_void) -> *mut c_void {
     let given = ask();
-    if given.is_null() && large::give_back(size) { ask() } else { given }
+    if given.is_null() && large::release(size) { ask() } else { given }
 }
 
 /// The next `malloc`, known or not.

@@ -135,7 +135,7 @@ pub extern "C" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: changes no contents of memory.
     let lock = || unsafe { call(libc::SYS_mlockall, [flags.into(), 0, 0, 0, 0, 0]) };
     let mut answer = lock();
-    if answer < 0 && crate::large::give_back_addresses() {
+    if answer < 0 && crate::large::release_addresses() {
         answer = lock();
     }
     answer as c_int

@@ -279,10 +279,10 @@ impl Limit {
     }
 
     /// Leaves to others what it counts and nobody uses; `true` if that is more than before.
-    fn give_back(self) -> bool {
+    fn release(self) -> bool {
         let Some(memory) = get() else { return false };
         match self {
-            Self::Addresses => memory.give_back_addresses(),
+            Self::Addresses => memory.release_addresses(),
             Self::Data => memory.shut() > 0,
         }
     }
@@ -296,25 +296,25 @@ pub(crate) fn limit_changed(resource: c_int) {
     for limit in [Limit::Addresses, Limit::Data] {
         if resource == limit.number() && limit.is_above(0) {
             HOT.retry_small();
-            limit.give_back();
+            limit.release();
         }
     }
 }
 
 /// Leaves to others who found none what limits count and nobody uses; `true` if there may be `bytes` now.
 #[cold]
-pub(crate) fn give_back(bytes: usize) -> bool {
+pub(crate) fn release(bytes: usize) -> bool {
     let _keep = crate::words::KeepErrno::new();
     // What is larger than the limit will not be there afterwards either, and the arena would be closed for nothing.
-    let gives = |limit: Limit| limit.is_above(bytes) && limit.give_back();
+    let gives = |limit: Limit| limit.is_above(bytes) && limit.release();
     !vmalloc::is_plain() && (gives(Limit::Addresses) | gives(Limit::Data))
 }
 
 /// Leaves addresses to who is about to lock all of them; `true` if there are more of them than before.
 #[cold]
-pub(crate) fn give_back_addresses() -> bool {
+pub(crate) fn release_addresses() -> bool {
     let _keep = crate::words::KeepErrno::new();
-    Limit::Addresses.give_back()
+    Limit::Addresses.release()
 }
 
 /// Frees one large piece of the next `malloc`, untouched.

@@ -221,7 +221,7 @@ impl<O: Os> Home<O> {
     ///
     /// # Safety
     /// [`piece`](Self::piece) returned it for this layout, and nobody refers to it any more.
-    unsafe fn take_back(&self, piece: NonNull<u8>, layout: Layout) {
+    unsafe fn free_piece(&self, piece: NonNull<u8>, layout: Layout) {
         let Some(class) = class_of(layout) else { return };
         let mut chunks = self.chunks.lock();
         debug_assert_ne!(chunks.back[class], piece.addr().get(), "RC1: a piece came back twice");
@@ -281,7 +281,7 @@ impl<O: Os> Platform for Host<O> {
     fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
         let Ok(layout) = Layout::array::<T>(slab.len().max(1)) else { return };
         // SAFETY: `alloc_meta` allocated it for that layout; the borrow that comes back was the only one.
-        unsafe { self.home().take_back(NonNull::from(slab).cast(), layout) };
+        unsafe { self.home().free_piece(NonNull::from(slab).cast(), layout) };
     }
 
     fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
@@ -318,7 +318,7 @@ impl<O: Os> Machine for Host<O> {
         let place = with_exposed_provenance_mut::<u8>((&raw const *table).addr());
         let Some(place) = NonNull::new(place) else { return };
         // SAFETY: `alloc_table` allocated it for that layout, and the space keeps no reference to what it gives back.
-        unsafe { self.home().take_back(place, Layout::new::<T>()) };
+        unsafe { self.home().free_piece(place, Layout::new::<T>()) };
     }
 
     /// The pages went, and every CPU forgot them, before the range came to the space.
@@ -351,7 +351,7 @@ mod tests {
             add(piece.addr().get(), bytes);
             assert!(piece.addr().get().is_multiple_of(bytes.next_power_of_two().clamp(64, 4096)));
             // SAFETY: handed out for this layout a moment ago.
-            unsafe { host.home().take_back(piece, layout) };
+            unsafe { host.home().free_piece(piece, layout) };
             assert_eq!(host.home().piece(layout), Some(piece));
         }
         let zeros = host.alloc_zeroed::<crate::magazine::Magazine>(3).unwrap();

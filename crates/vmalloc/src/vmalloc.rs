@@ -490,7 +490,7 @@ impl Vmalloc {
     /// a process whose address space becomes short, or is locked. `false` in the hardened profile, and if it was done before.
     ///
     /// Cost: four system calls. Locks: those of the zones.
-    pub fn give_back_addresses(&self) -> bool {
+    pub fn release_addresses(&self) -> bool {
         match self.part() {
             Part::Ordinary(heap) => heap.close(),
             Part::Hardened(_) => false,

@@ -58,17 +58,17 @@ impl PageTable for Memory {
 }
 
 impl PageSource for Memory {
-    fn take(&self, frames: &mut [u64], _request: PageRequest) -> usize {
+    fn alloc(&self, frames: &mut [u64], _request: PageRequest) -> usize {
         let free = |frame: &usize| self.taken[*frame].swap(1, Ordering::Relaxed) == 0;
         let found = (0..FRAMES).filter(free);
         frames.iter_mut().zip(found).map(|(place, frame)| *place = frame as u64).count()
     }
 
-    fn take_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
+    fn alloc_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
         None
     }
 
-    fn give_back(&self, run: Run) {
+    fn free(&self, run: Run) {
         let came = self.taken.iter().skip(run.first as usize).take(run.pages as usize);
         came.for_each(|taken| taken.store(0, Ordering::Relaxed));
     }

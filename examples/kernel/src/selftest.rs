@@ -78,11 +78,11 @@ fn inline_only<I: FreeIndex>(index: Result<I, AllocError>) -> Result<(), Failed>
         return Err(3);
     }
     let three_pages = VaRange::from_size(low, 3 * PAGE_SIZE).ok_or(4)?;
-    index.give_back(three_pages).map_err(|_| 4)?;
-    if !matches!(index.give_back(three_pages), Err(FreeError::AlreadyFree { .. })) {
+    index.free(three_pages).map_err(|_| 4)?;
+    if !matches!(index.free(three_pages), Err(FreeError::AlreadyFree { .. })) {
         return Err(5);
     }
-    index.give_back(VaRange::from_size(high, PAGE_SIZE).ok_or(4)?).map_err(|_| 4)?;
+    index.free(VaRange::from_size(high, PAGE_SIZE).ok_or(4)?).map_err(|_| 4)?;
     // Single pages with a page between them, until a record is wanting.
     let mut taken = 0;
     let before = loop {
@@ -100,7 +100,7 @@ fn inline_only<I: FreeIndex>(index: Result<I, AllocError>) -> Result<(), Failed>
     index.validate().map_err(|_| 8)?;
     for n in 0..taken {
         let page = Va::new(extent.start().get() + (2 * n + 1) * PAGE_SIZE);
-        index.give_back(VaRange::from_size(page, PAGE_SIZE).ok_or(9)?).map_err(|_| 9)?;
+        index.free(VaRange::from_size(page, PAGE_SIZE).ok_or(9)?).map_err(|_| 9)?;
     }
     if (index.live(), index.hole_count(), index.free_pages()) != (0, 1, free) {
         return Err(9);
@@ -123,7 +123,7 @@ fn many<I: FreeIndex>(index: Result<I, AllocError>) -> Result<(), Failed> {
         VaRange::from_size(Va::new(start + pages_before * PAGE_SIZE), (1 + n % 4) * PAGE_SIZE)
     };
     for n in (1..AREAS).step_by(2) {
-        index.give_back(area(n).ok_or(3)?).map_err(|_| 3)?;
+        index.free(area(n).ok_or(3)?).map_err(|_| 3)?;
     }
     // Every second one, and what lies above them all, which the last one touches.
     if index.hole_count() != AREAS / 2 {
@@ -138,10 +138,10 @@ fn many<I: FreeIndex>(index: Result<I, AllocError>) -> Result<(), Failed> {
     }
     for &(offset, size_bytes) in chunk.areas() {
         let range = VaRange::from_size(Va::new(base.get() + offset), size_bytes);
-        index.give_back(range.ok_or(7)?).map_err(|_| 7)?;
+        index.free(range.ok_or(7)?).map_err(|_| 7)?;
     }
     for n in (0..AREAS).step_by(2) {
-        index.give_back(area(n).ok_or(8)?).map_err(|_| 8)?;
+        index.free(area(n).ok_or(8)?).map_err(|_| 8)?;
     }
     let whole = (index.live(), index.hole_count(), index.free_pages(), index.largest_hole());
     if whole != (0, 1, free, Pages::new(free.get())) {

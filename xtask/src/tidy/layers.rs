@@ -1,6 +1,6 @@
 //! A crate depends only on lower layers, by the table in ARCHITECTURE.md.
 //!
-//! Dependencies of tests are free: twins and platforms that refuse come from above.
+//! Dependencies of tests are free: models and platforms with fault injection come from above.
 
 use super::Report;
 use super::tree::Tree;

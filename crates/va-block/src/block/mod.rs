@@ -405,7 +405,7 @@ impl Block {
 
     /// Gives back the mapping of `pages` pages that starts at page `at`. Of two who do, one is refused.
     #[inline(always)]
-    pub(crate) fn give_back(&self, at: u32, pages: u64) -> Result<(), Refusal> {
+    pub(crate) fn free(&self, at: u32, pages: u64) -> Result<(), Refusal> {
         let (index, bit) = place_of(at);
         let strip = &self.strips[index];
         loop {
@@ -416,7 +416,7 @@ impl Block {
                 if strip.gone() == gone {
                     return Err(refusal);
                 }
-            } else if strip.give_back(gone, bit) {
+            } else if strip.mark_freed(gone, bit) {
                 return Ok(());
             }
         }
@@ -438,7 +438,7 @@ impl Block {
     /// examine it after this call.
     #[inline(always)]
     pub(crate) fn is_touched(&self) -> bool {
-        // SeqCst: see `Strip::give_back`.
+        // SeqCst: see `Strip::mark_freed`.
         self.touched.load(Ordering::SeqCst)
     }
 
@@ -529,14 +529,14 @@ mod tests {
         let (block, at) = filled(&[20, 1, 43, 64, 5, 31, 33]);
         for (&at, size) in at.iter().zip([20, 1, 43, 64, 5, 31, 33]) {
             for wrong in [0, size - 1, size + 1, size + (1 << 32), u64::MAX] {
-                assert_eq!(block.give_back(at, wrong), Err(Refusal::Size(size as u32)), "{at}: {wrong}");
+                assert_eq!(block.free(at, wrong), Err(Refusal::Size(size as u32)), "{at}: {wrong}");
             }
             for inside in at + 1..at + size as u32 {
-                assert_eq!(block.give_back(inside, 1), Err(Refusal::NoHead));
+                assert_eq!(block.free(inside, 1), Err(Refusal::NoHead));
                 assert_eq!(block.living_around(inside), Some((at, size as u32)));
             }
-            assert_eq!(block.give_back(at, size), Ok(()));
-            assert_eq!(block.give_back(at, size), Err(Refusal::Twice(size as u32)));
+            assert_eq!(block.free(at, size), Ok(()));
+            assert_eq!(block.free(at, size), Err(Refusal::Twice(size as u32)));
             assert_eq!(block.living_around(at), None);
         }
         assert!(block.is_dead() && !block.is_empty());
@@ -562,10 +562,10 @@ mod tests {
     fn an_ended_block_knows_nothing() {
         let (block, at) = filled(&[3, 40]);
         for (at, size) in at.iter().zip([3, 40]) {
-            block.give_back(*at, size).unwrap();
+            block.free(*at, size).unwrap();
         }
         block.end();
-        assert_eq!(block.give_back(at[1], 40), Err(Refusal::NoHead));
+        assert_eq!(block.free(at[1], 40), Err(Refusal::NoHead));
         block.begin(0, 128);
         assert_eq!((block.carve(64, 64), block.carve(65, 65), block.free_pages()), (Some(0), None, 64));
     }

@@ -182,17 +182,17 @@ mod tests {
         let (block, at) = filled(&[30, 10, 30]);
         let sizes = [30, 10, 30];
         let mut hull = Hull::EMPTY;
-        block.give_back(at[1], sizes[1]).unwrap();
+        block.free(at[1], sizes[1]).unwrap();
         block.note_flushed(&mut hull);
         // Dead, but after the flush began.
-        block.give_back(at[2], sizes[2]).unwrap();
+        block.free(at[2], sizes[2]).unwrap();
         assert_eq!((hull, block.recycle::<Standard>()), (Hull { low: 30, high: 40 }, 10));
-        assert_eq!(block.give_back(at[2], 30), Err(Refusal::Twice(30)));
+        assert_eq!(block.free(at[2], 30), Err(Refusal::Twice(30)));
         // "AAA...BBB" + 11 goes above, + 10 between.
         assert_eq!(block.carve_anywhere(11, 11, PAGES_MAX), Some(70));
         // The open run is the larger part; what is between stays for whoever fits only there.
         assert_eq!(block.carve(PAGES_MAX - 81, PAGES_MAX - 81), Some(81));
         assert_eq!(block.carve_anywhere(10, 10, PAGES_MAX), Some(30));
-        assert_eq!(block.give_back(30, 10), Ok(()));
+        assert_eq!(block.free(30, 10), Ok(()));
     }
 }

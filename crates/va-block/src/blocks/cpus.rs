@@ -77,7 +77,7 @@ impl<L: RawMutex + Send + Sync + 'static> Cpus<L> {
     }
 
     /// Returns all tables to the machine; the value must not be used afterwards.
-    pub(super) fn hand_back(&self, machine: &impl Machine) {
+    pub(super) fn release_meta(&self, machine: &impl Machine) {
         for (_, group) in self.groups() {
             group.0.iter().filter_map(OnceRef::get).for_each(|cpu| machine.free_table(cpu));
             machine.free_table(group);

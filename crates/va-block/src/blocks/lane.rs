@@ -236,7 +236,7 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
                 None => return self.blocks.free_large(context, at, pages),
             },
         };
-        self.blocks.give_back(context, block, page, at, pages, &self.freed)
+        self.blocks.free_mapping(context, block, page, at, pages, &self.freed)
     }
 
     /// Tells whether the lane has a block.

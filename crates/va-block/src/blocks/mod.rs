@@ -219,7 +219,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             return self.free_large(context, at, pages);
         };
         match self.made(cpu) {
-            Some(own) => self.give_back(context, block, page, at, pages, &own.freed),
+            Some(own) => self.free_mapping(context, block, page, at, pages, &own.freed),
             None => self.free_on_new(context, (block, page), at, pages),
         }
     }
@@ -234,7 +234,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         pages: u64,
     ) -> Result<(), UnmapError> {
         let freed = AtomicU64::new(0);
-        self.give_back(context, block, page, at, pages, &freed)?;
+        self.free_mapping(context, block, page, at, pages, &freed)?;
         self.freed.0.fetch_add(freed.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(())
     }
@@ -250,7 +250,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     /// Sets the bit, and tells the collection; `freed` counts for the caller.
     #[inline(always)]
-    fn give_back(
+    fn free_mapping(
         &self,
         context: Context,
         block: &'static Block,
@@ -259,7 +259,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         pages: u64,
         freed: &AtomicU64,
     ) -> Result<(), UnmapError> {
-        if let Err(refusal) = block.give_back(page, pages) {
+        if let Err(refusal) = block.free(page, pages) {
             return self.refused(context, block, page, refusal, at, pages);
         }
         if !block.is_touched() {
@@ -517,7 +517,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
 impl<P: Machine + Clone, C: Config> Drop for Blocks<P, C> {
     fn drop(&mut self) {
-        self.lookup.hand_back(&self.machine);
-        self.cpus.hand_back(&self.machine);
+        self.lookup.release_meta(&self.machine);
+        self.cpus.release_meta(&self.machine);
     }
 }

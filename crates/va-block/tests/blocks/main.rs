@@ -1,7 +1,7 @@
-//! Blocks of small mappings against their model: twins, stress, refusals.
+//! Blocks of small mappings against their reference model, under stress, with faults injected.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod faults;
+mod model;
 mod points;
 mod stress;
-mod twins;

@@ -51,17 +51,17 @@ impl PageTable for Watcher {
 }
 
 impl PageSource for Watcher {
-    fn take(&self, frames: &mut [u64], _request: PageRequest) -> usize {
+    fn alloc(&self, frames: &mut [u64], _request: PageRequest) -> usize {
         self.out.fetch_add(frames.len() as u64, Ordering::SeqCst);
         frames.fill_with(|| self.next.fetch_add(1, Ordering::SeqCst));
         frames.len()
     }
 
-    fn take_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
+    fn alloc_run(&self, _pages_log2: u32, _request: PageRequest) -> Option<u64> {
         None
     }
 
-    fn give_back(&self, run: Run) {
+    fn free(&self, run: Run) {
         assert!(self.out.fetch_sub(run.pages, Ordering::SeqCst) >= run.pages, "more came back than was out");
     }
 

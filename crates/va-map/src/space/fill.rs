@@ -108,7 +108,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         if how.leaves == Leaves::LargeWherePossible {
             let largest = ladder::rung(T::LEAF_SIZES, T::LEAF_SIZES.len() - 1, 0, pages);
             for top in (1..=largest).rev() {
-                if let Some(first) = self.pages().take_run(T::LEAF_SIZES[top], how.pages) {
+                if let Some(first) = self.pages().alloc_run(T::LEAF_SIZES[top], how.pages) {
                     return Supply { first: Some(Run { first, pages: 1 << T::LEAF_SIZES[top] }), top };
                 }
             }
@@ -119,7 +119,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
     /// Gives pages back that were taken for an area for which there are no addresses.
     pub(super) fn cancel(&self, supply: Supply) {
         if let Some(run) = supply.first {
-            self.pages().give_back(run);
+            self.pages().free(run);
         }
     }
 
@@ -149,7 +149,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
     /// Unmaps a range and gives the pages back that were behind it.
     fn unmap_pages(&self, range: VaRange) {
         // Pages of consecutive numbers go back together.
-        let mut joined = Joined::new(|run| self.pages().give_back(run));
+        let mut joined = Joined::new(|run| self.pages().free(run));
         self.pages().unmap(range, &mut |leaf| joined.push(leaf.run()));
         joined.end();
     }
@@ -173,7 +173,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         let mut joined = Joined::new(|run| {
             // A page without access cannot be translated: making it accessible needs no flush.
             _ = self.pages().set_direct(run, DirectAccess::Default);
-            self.pages().give_back(run);
+            self.pages().free(run);
         });
         self.pages().unmap(range, &mut |leaf| joined.push(leaf.run()));
         joined.end();
@@ -191,7 +191,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
             if rung == 0 {
                 let want = ladder::edge(sizes, 0, top, cursor.page, cursor.left());
                 self.fill_batch(cursor, want, how)?;
-            } else if let Some(first) = self.pages().take_run(sizes[rung], how.pages) {
+            } else if let Some(first) = self.pages().alloc_run(sizes[rung], how.pages) {
                 let run = Run { first, pages: 1 << sizes[rung] };
                 self.map_own(cursor, run, how.protection, &mut top)?;
             } else {
@@ -205,7 +205,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
     fn fill_batch(&self, cursor: &mut Cursor, want: u64, how: How) -> Result<(), Option<Refusal>> {
         let mut frames = [0; BATCH];
         let want = (BATCH as u64).min(want) as usize;
-        let got = self.pages().take(&mut frames[..want], how.pages);
+        let got = self.pages().alloc(&mut frames[..want], how.pages);
         if got == 0 {
             return Err(None);
         }
@@ -216,7 +216,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
             if let Err(why) = self.map_own(cursor, run, how.protection, &mut 0) {
                 frames[(place + run.pages) as usize..got]
                     .iter()
-                    .for_each(|&first| self.pages().give_back(Run { first, pages: 1 }));
+                    .for_each(|&first| self.pages().free(Run { first, pages: 1 }));
                 return Err(why);
             }
             place += run.pages;
@@ -237,7 +237,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         cursor.page += done;
         mapped.map_err(|Stopped { why, .. }| {
             if done < run.pages {
-                self.pages().give_back(Run { first: run.first + done, pages: run.pages - done });
+                self.pages().free(Run { first: run.first + done, pages: run.pages - done });
             }
             Some(why)
         })

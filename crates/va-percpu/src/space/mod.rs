@@ -160,7 +160,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             if let Some(class) = class
                 && let Some(slot) = self.take_slot(class, want, atomic)
             {
-                return Ok(self.give_out(request, slot.base, slot.off, bytes));
+                return Ok(self.publish(request, slot.base, slot.off, bytes));
             }
             let mut store = self.lock();
             let reserved = request.place == Place::Reserved && store.has_reserved();
@@ -180,11 +180,11 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 }
                 drop(store);
                 if missing {
-                    self.populate_or_give_back(request, want, taken)?;
+                    self.populate_or_free(request, want, taken)?;
                 } else if low {
                     self.call_for_balance();
                 }
-                return Ok(self.give_out(request, base, off, bytes));
+                return Ok(self.publish(request, base, off, bytes));
             }
             // Rather than fail or make a chunk: what slabs hold for requests to come, and then what is free among their slots.
             if !reserved && store.release_idle() > 0 {
@@ -235,16 +235,16 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
         drop(store);
         if taken.missing {
-            self.populate_or_give_back(&request, want, taken)?;
+            self.populate_or_free(&request, want, taken)?;
         }
         let base = Va::new(self.base_of(&self.lock(), taken.row));
-        self.give_out(&request, base, taken.at * BIT_BYTES, bytes);
+        self.publish(&request, base, taken.at * BIT_BYTES, bytes);
         Ok(())
     }
 
     /// Populates what is missing of an object, or takes it back: it was not given out.
     #[cold]
-    fn populate_or_give_back(&self, request: &Request, want: Want, taken: Taken) -> Result<(), AllocError> {
+    fn populate_or_free(&self, request: &Request, want: Want, taken: Taken) -> Result<(), AllocError> {
         let (first, end) = (taken.at / PAGE_BITS, (taken.at + want.bits).div_ceil(PAGE_BITS));
         let populated = self.populate(taken, first..end);
         let mut store = self.lock();
@@ -261,7 +261,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 
     /// Zeroes an object, tells of it, and says where it is.
     #[inline(always)]
-    fn give_out(&self, request: &Request, base: Va, off: u32, bytes: u32) -> Offset {
+    fn publish(&self, request: &Request, base: Va, off: u32, bytes: u32) -> Offset {
         self.backend.zero(base, off, bytes);
         let offset = Offset::between(self.geometry.base(), base.get() + u64::from(off));
         self.backend.event(Event::Alloc { request: *request, base, off, offset });

@@ -1,4 +1,4 @@
-//! The twin of per-CPU memory: a list of objects, a set of populated pages, and what must hold of them.
+//! A reference model of per-CPU memory: a list of objects, a set of populated pages, and what must hold of them.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! A space and its twin, side by side.
+//! A space beside its reference model.
 
 use super::SimChunks;
 use crate::machine::SimMachine;

@@ -122,22 +122,22 @@ mod tests {
     #[test]
     fn pm1_a_search_answers_as_a_row_of_booleans() {
         let bits = Bits::<3>::new();
-        let mut twin = [false; 192];
+        let mut model = [false; 192];
         let mut state = 1u64;
         for _ in 0..4000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let at = (state >> 33) as usize % 192;
-            twin[at] = state >> 60 < 3;
-            if twin[at] {
+            model[at] = state >> 60 < 3;
+            if model[at] {
                 bits.set(at);
             } else {
-                assert_eq!(bits.clear(at), !twin.contains(&true));
+                assert_eq!(bits.clear(at), !model.contains(&true));
             }
-            assert_eq!(bits.get(at), twin[at]);
+            assert_eq!(bits.get(at), model[at]);
             let from = (state >> 20) as usize % 192;
-            assert_eq!(bits.next(from), (from..192).find(|&at| twin[at]));
-            assert_eq!(bits.prev(from), (0..=from).rev().find(|&at| twin[at]));
-            assert_eq!(bits.check(), (true, twin.contains(&true)));
+            assert_eq!(bits.next(from), (from..192).find(|&at| model[at]));
+            assert_eq!(bits.prev(from), (0..=from).rev().find(|&at| model[at]));
+            assert_eq!(bits.check(), (true, model.contains(&true)));
         }
         assert_eq!(bits.next(192), None);
     }

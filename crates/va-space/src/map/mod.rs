@@ -185,7 +185,7 @@ impl PageMap {
                 true
             }
             None => {
-                far.hand_back(machine);
+                far.release_meta(machine);
                 machine.free_table(far);
                 false
             }
@@ -193,12 +193,12 @@ impl PageMap {
     }
 
     /// Hands every table back; the map must not be used afterwards.
-    pub(crate) fn hand_back(&self, machine: &impl Machine) {
+    pub(crate) fn release_meta(&self, machine: &impl Machine) {
         for sheet in self.sheets() {
             machine.free_table(sheet);
         }
         if let Some(far) = self.far {
-            far.hand_back(machine);
+            far.release_meta(machine);
             machine.free_table(far);
         }
     }

@@ -39,7 +39,7 @@ pub(crate) trait Subtree: Table {
     fn check(&self, first: u64) -> Result<bool, InvariantViolation>;
 
     /// Hands all tables below back, but for leaves.
-    fn hand_back(&self, machine: &impl Machine);
+    fn release_meta(&self, machine: &impl Machine);
 
     /// Tables below and this one, but for leaves.
     fn count(&self) -> u64;
@@ -168,7 +168,7 @@ impl<const W: usize, const N: usize> Subtree for Leaves<W, N> {
         Ok(any)
     }
 
-    fn hand_back(&self, _machine: &impl Machine) {}
+    fn release_meta(&self, _machine: &impl Machine) {}
 
     fn count(&self) -> u64 {
         1
@@ -331,9 +331,9 @@ impl<T: Subtree, const W: usize, const N: usize> Subtree for Branch<T, W, N> {
         Ok(any)
     }
 
-    fn hand_back(&self, machine: &impl Machine) {
+    fn release_meta(&self, machine: &impl Machine) {
         for child in self.children.iter().filter_map(OnceRef::get) {
-            child.hand_back(machine);
+            child.release_meta(machine);
             machine.free_table(child);
         }
     }

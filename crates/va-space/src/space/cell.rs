@@ -210,7 +210,7 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
     }
 
     /// Returns the memory of all cells. No magazine is left.
-    pub(super) fn hand_back(&self, machine: &impl Machine) {
+    pub(super) fn release_meta(&self, machine: &impl Machine) {
         let mut next = self.first.get();
         while let Some(cell) = next {
             next = cell.next.get();

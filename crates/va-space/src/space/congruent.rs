@@ -69,7 +69,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             if ready.is_ok() {
                 let word = Word::new(pages, None, self.map.last_generation(page) + 1, State::Busy);
                 self.map.begin(&mut heap.marker, page, pages, word);
-            } else if let Err(error) = heap.index.give_back(range_of(page, pages)) {
+            } else if let Err(error) = heap.index.free(range_of(page, pages)) {
                 self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
             }
         }

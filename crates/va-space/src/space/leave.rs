@@ -153,11 +153,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 _ => {
                     budget.spend(Cost::RUN);
                     let next = Some((seen.page, seen.page + seen.pages, 1));
-                    self.give_back_run(heap, core::mem::replace(&mut run, next));
+                    self.free_run(heap, core::mem::replace(&mut run, next));
                 }
             }
         }
-        self.give_back_run(heap, run);
+        self.free_run(heap, run);
         leaving.pages -= pages;
         if leaving.marked == 0 {
             leaving.from = u64::MAX;
@@ -167,15 +167,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Gives neighbouring areas back as one: first page, page after the last, and how many.
-    pub(super) fn give_back_run(
-        &self,
-        heap: &mut super::locks::Heap<C::Index<P>>,
-        run: Option<(u64, u64, u64)>,
-    ) {
+    pub(super) fn free_run(&self, heap: &mut super::locks::Heap<C::Index<P>>, run: Option<(u64, u64, u64)>) {
         let Some((page, end, count)) = run else { return };
-        if let Err(error) = heap.index.give_back(range_of(page, end - page)) {
+        if let Err(error) = heap.index.free(range_of(page, end - page)) {
             self.machine.bug(format_args!("the index refuses what was out: {error}"), None);
         }
-        let _released = heap.index.release_pieces(count - 1);
+        let _released = heap.index.release_splits(count - 1);
     }
 }

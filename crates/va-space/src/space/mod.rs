@@ -262,11 +262,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         (0..made).try_for_each(|node| self.ensure_node(node))
     }
 
-    fn hand_back(&mut self) {
-        self.map.hand_back(&self.machine);
-        self.lookup.hand_back(&self.machine);
-        self.table.hand_back(&self.machine);
-        self.cells.hand_back(&self.machine);
+    fn release_meta(&mut self) {
+        self.map.release_meta(&self.machine);
+        self.lookup.release_meta(&self.machine);
+        self.table.release_meta(&self.machine);
+        self.cells.release_meta(&self.machine);
     }
 
     /// Creates a space in which `busy` is taken already: areas that existed before there was an allocator. They have no
@@ -468,7 +468,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Frees in the index what was just taken from it.
     #[cold]
     fn put_back(&self, heap: &mut Heap<C::Index<P>>, range: VaRange) {
-        if let Err(error) = heap.index.give_back(range) {
+        if let Err(error) = heap.index.free(range) {
             self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
         }
     }
@@ -594,6 +594,6 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
 impl<P: Machine + Clone, C: Config> Drop for VmapSpace<P, C> {
     fn drop(&mut self) {
-        self.hand_back();
+        self.release_meta();
     }
 }

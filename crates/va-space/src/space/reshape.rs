@@ -172,7 +172,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             return Err(ReshapeError::NoMeta(error.into()));
         }
         let ready = self.lock_with_slots(|| core::iter::once(cut)).and_then(|mut heap| {
-            match heap.index.reserve_pieces(1) {
+            match heap.index.reserve_splits(1) {
                 Ok(_) => Ok(heap),
                 Err(error) => {
                     self.release_slots(&mut heap, core::iter::once(cut));
@@ -222,7 +222,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let heap = &mut *guard;
         self.map.end(&mut heap.marker, right.page);
         let word = self.resize_idle(&mut heap.marker, &left, pages);
-        let _forgotten = heap.index.release_pieces(1);
+        let _forgotten = heap.index.release_splits(1);
         drop(guard);
         self.lookup.release(at);
         self.settle_as(&left, pages, word);
@@ -274,7 +274,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             });
         }
         // The tail came out as an area of its own; it touches this one, so no hole needs it.
-        let _forgotten = heap.index.release_pieces(1);
+        let _forgotten = heap.index.release_splits(1);
         let word = self.resize_idle(&mut heap.marker, &seen, want);
         drop(guard);
         self.settle_as(&seen, want, word);

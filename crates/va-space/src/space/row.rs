@@ -26,9 +26,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let request = Request::pages(pages.checked_mul(count)?).ok()?;
         let others = count.checked_sub(1)?;
         let mut guard = self.lock_free();
-        guard.index.reserve_pieces(others).ok()?;
+        guard.index.reserve_splits(others).ok()?;
         let Ok(at) = guard.index.alloc(&request) else {
-            let _released = guard.index.release_pieces(others);
+            let _released = guard.index.release_splits(others);
             return None;
         };
         let first = at.page_floor();
@@ -42,10 +42,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             guard = ready.unwrap_or_else(|_| self.lock_free());
             guard.transit_pages -= pages * count;
             if !is_ready {
-                if let Err(error) = guard.index.give_back(range_of(first, pages * count)) {
+                if let Err(error) = guard.index.free(range_of(first, pages * count)) {
                     self.machine.bug(format_args!("giving back what was just taken: {error}"), None);
                 }
-                let _released = guard.index.release_pieces(others);
+                let _released = guard.index.release_splits(others);
                 drop(guard);
                 self.note_return();
                 return None;

@@ -214,7 +214,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 *count += 1;
                 continue;
             }
-            self.give_back_run(heap, run.take());
+            self.free_run(heap, run.take());
             let Some(area) = area else { return self.stop_if_lost() };
             self.map.end(&mut heap.marker, area.page);
             self.lookup.release(Va::from_page(area.page));

@@ -83,11 +83,11 @@ fn met<C: Config>(pages: u64, cpus: u32, magazines: usize, calls: &[Call]) -> Re
         match call {
             &Call::Alloc { caller, size, align, window } => {
                 let request = request(size, align, window);
-                let mut twin = ModelIndex::new(extent(pages), extent(pages)).unwrap();
+                let mut model = ModelIndex::new(extent(pages), extent(pages)).unwrap();
                 for area in &out {
-                    twin.take(area.range()).unwrap();
+                    model.take(area.range()).unwrap();
                 }
-                let fits = twin.would_fit(&request).is_ok();
+                let fits = model.would_fit(&request).is_ok();
                 let got = callers.alloc(caller, &request);
                 prop_assert_eq!(got.is_ok(), fits, "{:?}: {:?}", call, got);
                 if let Ok(area) = got {

@@ -1,4 +1,4 @@
-//! Spaces against their model: twins, scripts, stress, refusals, contexts, magazines.
+//! Spaces against their reference model: scripts, stress, injected faults, contexts, magazines.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod context;
@@ -6,6 +6,7 @@ mod faults;
 mod fit;
 mod leave;
 mod magazine;
+mod model;
 mod notes;
 mod points;
 mod refusal;
@@ -13,4 +14,3 @@ mod reshape;
 mod script;
 mod stress;
 mod supply;
-mod twins;

@@ -1,4 +1,4 @@
-//! Areas that change their shape, beside the twin of the space: the same answers, the same areas, nothing lost.
+//! Areas that change their shape, beside the reference model of the space: the same answers, the same areas, nothing lost.
 
 use proptest::prelude::*;
 use va_base::{Pages, Request, Va, VaRange};
@@ -122,7 +122,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_space_whose_areas_change_shape_answers_as_its_twin(
+    fn a_space_whose_areas_change_shape_answers_as_its_model(
         (size, calls) in (30..200u64).prop_flat_map(|size| (Just(size), prop::collection::vec(call(size), 1..200)))
     ) {
         compare::<Whole>(size, &calls)?;

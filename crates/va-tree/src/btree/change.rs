@@ -239,7 +239,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     #[inline]
     fn accept(&mut self, range: VaRange, merged: u64, pages: u64) -> Result<(), FreeError> {
         if !self.ledger.may_return(merged) {
-            return Err(FreeError::TooManyPieces { range, live: self.ledger.live });
+            return Err(FreeError::TooManySplits { range, live: self.ledger.live });
         }
         self.ledger.live -= 1;
         self.ledger.holes = self.ledger.holes + 1 - merged;

@@ -97,7 +97,7 @@ pub type BTreeIndex32<P> = BTree<u32, 32, P>;
 /// assert_eq!(at, Va::new(0x100_000));
 /// let aligned = index.alloc(&Request::new(4096, 64 * 4096)?)?;
 /// assert_eq!(aligned, Va::new(0x140_000));
-/// index.give_back(VaRange::from_size(at, 3 * 4096).unwrap()).unwrap();
+/// index.free(VaRange::from_size(at, 3 * 4096).unwrap()).unwrap();
 /// assert_eq!(index.hole_count(), 2);
 /// # Ok::<(), va_base::AllocError>(())
 /// ```
@@ -401,7 +401,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
     }
 
     #[inline]
-    fn give_back(&mut self, range: VaRange) -> Result<(), FreeError> {
+    fn free(&mut self, range: VaRange) -> Result<(), FreeError> {
         let Some((start, end)) = self.checked_pages(range) else {
             return Err(FreeError::BadRange { range, extent: self.extent() });
         };
@@ -410,14 +410,14 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         Ok(())
     }
 
-    fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError> {
+    fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
         let want = self.ledger.with_pieces(pieces).ok_or(AllocError::NoMeta { records: usize::MAX })?;
         self.pay(want.bound())?;
         self.ledger.live = want.live;
         Ok(())
     }
 
-    fn release_pieces(&mut self, pieces: u64) -> u64 {
+    fn release_splits(&mut self, pieces: u64) -> u64 {
         let released = pieces.min(self.ledger.releasable());
         self.ledger.live -= released;
         released

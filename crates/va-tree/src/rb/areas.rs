@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn at1_it_answers_as_a_sorted_map() {
-        let (mut tree, mut twin) = (AreaTree::new(), BTreeMap::new());
+        let (mut tree, mut model) = (AreaTree::new(), BTreeMap::new());
         let mut state = 1u64;
         for _ in 0..20_000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -220,25 +220,25 @@ mod tests {
             let at = Va::new(range.start().get() + (state >> 20) % 4096);
             if state >> 63 == 0 {
                 tree.reserve(tree.len() + 1, &Heap).unwrap();
-                let free = twin.range(..page + size).next_back().is_none_or(|(_, &end)| end <= page);
+                let free = model.range(..page + size).next_back().is_none_or(|(_, &end)| end <= page);
                 assert_eq!(tree.insert(range).is_ok(), size > 0 && free, "{range}");
                 if size > 0 && free {
-                    twin.insert(page, page + size);
+                    model.insert(page, page + size);
                 }
             } else {
-                assert_eq!(tree.remove(at).is_some(), at == range.start() && twin.contains_key(&page));
-                let want = twin.remove(&page).map(|end| pages(page, end));
+                assert_eq!(tree.remove(at).is_some(), at == range.start() && model.contains_key(&page));
+                let want = model.remove(&page).map(|end| pages(page, end));
                 let again = tree.remove(range.start());
                 assert!(again == want || (at == range.start() && again.is_none()));
             }
-            let inside = twin.range(..=page).next_back().filter(|(_, end)| **end > page);
+            let inside = model.range(..=page).next_back().filter(|(_, end)| **end > page);
             let inside = inside.map(|(&first, &end)| pages(first, end));
-            let above = inside.or_else(|| twin.range(page..).next().map(|(&first, &end)| pages(first, end)));
+            let above = inside.or_else(|| model.range(page..).next().map(|(&first, &end)| pages(first, end)));
             assert_eq!((tree.enclosing(at), tree.above(at)), (inside, above));
             assert_eq!(tree.find(at), inside.filter(|inside| inside.start() == at));
             if state.is_multiple_of(16) {
                 tree.validate().unwrap();
-                assert!(tree.areas().eq(twin.iter().map(|(&first, &end)| pages(first, end))));
+                assert!(tree.areas().eq(model.iter().map(|(&first, &end)| pages(first, end))));
             }
         }
         assert!(tree.len() > 64, "it outgrew its inline records: {}", tree.len());

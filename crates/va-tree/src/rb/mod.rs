@@ -245,7 +245,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
     #[inline]
     fn accept(&mut self, range: VaRange, merged: u64) -> Result<(), FreeError> {
         if !self.ledger.may_return(merged) {
-            return Err(FreeError::TooManyPieces { range, live: self.ledger.live });
+            return Err(FreeError::TooManySplits { range, live: self.ledger.live });
         }
         self.ledger.live -= 1;
         self.ledger.holes = self.ledger.holes + 1 - merged;
@@ -362,7 +362,7 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
     }
 
     #[inline]
-    fn give_back(&mut self, range: VaRange) -> Result<(), FreeError> {
+    fn free(&mut self, range: VaRange) -> Result<(), FreeError> {
         if !self.is_inside(range) {
             return Err(FreeError::BadRange { range, extent: self.extent });
         }
@@ -371,14 +371,14 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
         Ok(())
     }
 
-    fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError> {
+    fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
         let want = self.ledger.with_pieces(pieces).ok_or(AllocError::NoMeta { records: usize::MAX })?;
         self.pay(want.bound())?;
         self.ledger.live = want.live;
         Ok(())
     }
 
-    fn release_pieces(&mut self, pieces: u64) -> u64 {
+    fn release_splits(&mut self, pieces: u64) -> u64 {
         let released = pieces.min(self.ledger.releasable());
         self.ledger.live -= released;
         released

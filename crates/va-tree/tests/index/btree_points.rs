@@ -30,8 +30,8 @@ impl Pair {
         }
         pair.take(end, holes * STEP);
         // Areas here come back in parts.
-        pair.tree.reserve_pieces(holes).unwrap();
-        pair.model.reserve_pieces(holes).unwrap();
+        pair.tree.reserve_splits(holes).unwrap();
+        pair.model.reserve_splits(holes).unwrap();
         pair
     }
 
@@ -51,8 +51,8 @@ impl Pair {
 
     fn back(&mut self, from: u64, to: u64) {
         let range = VaRange::from_pages(from, to).unwrap();
-        assert_eq!(self.tree.give_back(range), Ok(()), "[{from}, {to})");
-        assert_eq!(self.model.give_back(range), Ok(()));
+        assert_eq!(self.tree.free(range), Ok(()), "[{from}, {to})");
+        assert_eq!(self.model.free(range), Ok(()));
         self.check();
     }
 
@@ -263,7 +263,7 @@ fn bt4_rows_that_are_always_kept_stay() {
         BTree::<u64, 8, _>::new(space, space, HeapPlatform::default()).unwrap().with_rows().unwrap();
     let range = |n| VaRange::from_pages(n * STEP, n * STEP + 1).unwrap();
     (1..200).for_each(|n| assert!(tree.take(range(n)).is_ok()));
-    (1..200).for_each(|n| assert!(tree.give_back(range(n)).is_ok()));
+    (1..200).for_each(|n| assert!(tree.free(range(n)).is_ok()));
     assert!(tree.has_rows());
     tree.validate().unwrap();
 }

@@ -1,10 +1,10 @@
-//! Indexes of free ranges against their models: worked examples, twins, refusals.
+//! Indexes of free ranges against their reference models: worked examples, random operations, injected faults.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod btree_model;
 mod btree_points;
-mod btree_twins;
 mod deterministic;
-mod rb_twins;
+mod rb_model;
 mod refusal;
 mod strips;
 mod vectors;

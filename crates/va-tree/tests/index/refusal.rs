@@ -49,7 +49,7 @@ fn sp3<I: FreeIndex>(fresh: impl Fn(FailingPlatform) -> I) {
         platform.set(Refuse::All);
         let first = index.extent().start().page_floor();
         for (step, n) in order.into_iter().enumerate() {
-            let back = index.give_back(VaRange::from_pages(first + n, first + n + 1).unwrap());
+            let back = index.free(VaRange::from_pages(first + n, first + n + 1).unwrap());
             assert_eq!(back, Ok(()), "{name}: area {n}");
             if step % 64 == 0 {
                 index.validate().unwrap();
@@ -81,13 +81,13 @@ fn sp3_pieces_are_paid_when_they_are_reserved() {
         let mut index = fresh(platform.clone());
         let all = index.extent();
         index.take(all).unwrap();
-        index.reserve_pieces(AREAS).unwrap();
+        index.reserve_splits(AREAS).unwrap();
         platform.set(Refuse::All);
         let (first, _) = all.whole_pages();
         // One area comes back page by page, every other page first.
         for parity in [0, 1] {
             for n in (parity..AREAS).step_by(2) {
-                index.give_back(VaRange::from_pages(first + n, first + n + 1).unwrap()).unwrap();
+                index.free(VaRange::from_pages(first + n, first + n + 1).unwrap()).unwrap();
             }
             index.validate().unwrap();
         }
@@ -118,7 +118,7 @@ fn script<I: FreeIndex>(index: &mut I, step: u64) -> Result<Option<Va>, AllocErr
             let at = 64 + 2 * AREAS - 3 * step;
             index.take(VaRange::from_pages(at, at + 1).unwrap()).map(|_| None)
         }
-        _ => index.reserve_pieces(step % 7).map(|()| None),
+        _ => index.reserve_splits(step % 7).map(|()| None),
     }
 }
 
@@ -218,11 +218,11 @@ fn sp4_more_pieces_than_there_can_be_are_refused() {
         index.alloc(&Request::pages(3).unwrap()).unwrap();
         let before = seen(&index);
         for pieces in [u64::MAX, u64::MAX - 1, 1 << 63, 1 << 52] {
-            assert!(matches!(index.reserve_pieces(pieces), Err(AllocError::NoMeta { .. })), "{pieces}");
+            assert!(matches!(index.reserve_splits(pieces), Err(AllocError::NoMeta { .. })), "{pieces}");
             assert_eq!(seen(&index), before);
         }
         let one = index.alloc(&Request::pages(1).unwrap()).unwrap();
-        index.give_back(VaRange::from_size(one, 4096).unwrap()).unwrap();
+        index.free(VaRange::from_size(one, 4096).unwrap()).unwrap();
         index.validate().unwrap();
     }
     let platform = || FailingPlatform::new(Refuse::Never);

@@ -55,7 +55,7 @@ impl<I: FreeIndex> Strip for I {
         FreeIndex::take(self, range(from, to))
     }
     fn back(&mut self, from: u64, to: u64) -> Result<(), FreeError> {
-        self.give_back(range(from, to))
+        self.free(range(from, to))
     }
     fn check(&self) {
         self.validate().unwrap();
@@ -158,7 +158,7 @@ fn what_is_free_is_not_given_back() {
 fn ft6_more_pieces_than_areas_are_refused() {
     each(".aaaaaa.", |index| {
         // One area out: it cannot come back as an island, which would leave three holes and no area.
-        assert_eq!(index.back(2, 3), Err(FreeError::TooManyPieces { range: range(2, 3), live: 1 }));
+        assert_eq!(index.back(2, 3), Err(FreeError::TooManySplits { range: range(2, 3), live: 1 }));
         assert_eq!(index.draw(), ".######.");
         assert_eq!(index.back(1, 7), Ok(()));
         assert_eq!(index.draw(), "........");

@@ -309,12 +309,12 @@ impl Granules {
     }
 
     /// Counts pages that the space has allocated.
-    pub(super) fn give_out<O: Os>(&mut self, window: &Window<O>, range: VaRange) {
+    pub(super) fn count_used<O: Os>(&mut self, window: &Window<O>, range: VaRange) {
         self.count(window, range, |word, pages| word + (pages << USED_AT));
     }
 
-    /// Counts those that it took back.
-    pub(super) fn take_back<O: Os>(&mut self, window: &Window<O>, range: VaRange) {
+    /// Counts pages that the space has freed.
+    pub(super) fn count_freed<O: Os>(&mut self, window: &Window<O>, range: VaRange) {
         self.count(window, range, |word, pages| word - (pages << USED_AT));
     }
 

@@ -243,7 +243,7 @@ impl<O: Os> Hard<O> {
         let markers = self.window.wall() == Wall::Markers;
         let counted = |range: &VaRange| {
             if markers {
-                granules.take_back(&self.window, *range);
+                granules.count_freed(&self.window, *range);
             }
         };
         places.give(ranges.inspect(counted));
@@ -270,7 +270,7 @@ impl<O: Os> Hard<O> {
         };
         let page = taken?;
         if let Some(range) = VaRange::from_pages(page - 1, page + pages + 1) {
-            granules.give_out(&self.window, range);
+            granules.count_used(&self.window, range);
         }
         Ok(page)
     }

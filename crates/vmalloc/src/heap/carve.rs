@@ -138,7 +138,7 @@ impl<O: Os> Central<O> {
             // For the next times as well, since to count is dear.
             self.gaps = self.space.stats().holes;
             let missing = (2 * self.gaps + 16).saturating_sub(self.spare);
-            self.dirty.reserve_pieces(missing).map_err(|_| AllocError::NoRecords)?;
+            self.dirty.reserve_splits(missing).map_err(|_| AllocError::NoRecords)?;
             self.spare += missing;
         }
         self.gaps += 1;
@@ -160,7 +160,7 @@ impl<O: Os> Central<O> {
         if self.spare > 4 * self.gaps + 64 {
             self.gaps = self.space.stats().holes;
             let excess = self.spare.saturating_sub(2 * self.gaps + 16);
-            self.spare -= self.dirty.release_pieces(excess);
+            self.spare -= self.dirty.release_splits(excess);
         }
     }
 
@@ -181,12 +181,12 @@ impl<O: Os> Central<O> {
 
     /// Pays for one more run, cut off from another.
     pub(super) fn part(&mut self) -> Result<(), AllocError> {
-        self.dirty.reserve_pieces(1).map_err(|_| AllocError::NoRecords)
+        self.dirty.reserve_splits(1).map_err(|_| AllocError::NoRecords)
     }
 
     /// Takes back what was paid for as many runs, which became parts of others.
     pub(super) fn unite(&mut self, runs: u64) {
-        self.spare += runs - self.dirty.release_pieces(runs);
+        self.spare += runs - self.dirty.release_splits(runs);
     }
 
     /// Adds a run to the dirty ones. Its return was paid for.
@@ -195,7 +195,7 @@ impl<O: Os> Central<O> {
     }
 
     pub(super) fn give_dirty(&mut self, range: VaRange) {
-        if let Err(error) = self.dirty.give_back(range) {
+        if let Err(error) = self.dirty.free(range) {
             abort_with(format_args!("a run that nobody had is dirty already: {error}"));
         }
         // It merged with its neighbours, so blocks at its ends may be whole now: CD1.

@@ -252,28 +252,28 @@ mod tests {
     fn cd2_the_coldest_is_the_one_that_a_plain_queue_has_first() {
         let mut cold = Cold::new(Host::open(Shim::default()).unwrap());
         assert!(cold.reserve(3000) && !cold.reserve(1 << 40));
-        let mut twin: Vec<(u64, u64)> = Vec::new();
+        let mut model: Vec<(u64, u64)> = Vec::new();
         let mut state = 3u64;
         for step in 0..20_000u64 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let block = (state >> 33) % 3000;
-            match twin.iter().position(|&(other, _)| other == block) {
+            match model.iter().position(|&(other, _)| other == block) {
                 Some(at) => {
                     assert!(cold.contains(block));
-                    twin.remove(at);
+                    model.remove(at);
                     cold.remove(block);
                 }
                 None => {
                     assert!(!cold.contains(block));
                     cold.remove(block);
-                    twin.push((block, cold.epoch()));
+                    model.push((block, cold.epoch()));
                     cold.add(block);
                 }
             }
             if step % 3 == 0
                 && let Some((block, epoch)) = cold.next_unmeasured()
             {
-                assert!(twin.contains(&(block, epoch)));
+                assert!(model.contains(&(block, epoch)));
                 // What was taken meanwhile is not noted, not even if it came back.
                 if step % 2 == 0 {
                     let (before, absent) = (cold.absent(), 1 + step % 512);
@@ -289,8 +289,8 @@ mod tests {
                 cold.pass(1);
             }
             let until = cold.epoch().saturating_sub(step % 7);
-            let want = twin.first().filter(|(_, epoch)| *epoch <= until).map(|&(block, _)| block);
-            assert_eq!((cold.coldest(until), cold.len()), (want, twin.len() as u64));
+            let want = model.first().filter(|(_, epoch)| *epoch <= until).map(|&(block, _)| block);
+            assert_eq!((cold.coldest(until), cold.len()), (want, model.len() as u64));
             if step % 100 == 0 {
                 assert_eq!(cold.validate(), Ok(()));
             }

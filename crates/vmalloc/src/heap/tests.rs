@@ -49,13 +49,13 @@ fn mappings(heap: &Owned<Shim>) -> usize {
 }
 
 /// A reference model of a heap: address to bytes, alignment and the byte that fills the area.
-pub(super) struct Twin {
+pub(super) struct Model {
     pub(super) heap: Owned<Shim>,
     pub(super) areas: BTreeMap<usize, (usize, usize, u8)>,
     state: u64,
 }
 
-impl Twin {
+impl Model {
     pub(super) fn new(heap: Owned<Shim>) -> Self {
         Self { heap, areas: BTreeMap::new(), state: 0x5eed }
     }
@@ -112,7 +112,7 @@ impl Twin {
     pub(super) fn free(&mut self, at: usize) {
         let (bytes, _, byte) = self.areas.remove(&at).unwrap();
         assert!(Self::is_marked(at, bytes, byte), "somebody else wrote here");
-        // SAFETY: the twin had it.
+        // SAFETY: the model had it.
         unsafe { self.heap.free(at) }.unwrap();
         // SAFETY: nothing is freed by this.
         let again = unsafe { self.heap.free(at) };
@@ -121,7 +121,7 @@ impl Twin {
 
     pub(super) fn resize(&mut self, at: usize, bytes: usize, fill: Fill) -> Result<usize, ResizeError> {
         let (before, align, byte) = self.areas[&at];
-        // SAFETY: the twin has it.
+        // SAFETY: the model has it.
         let to = unsafe { self.heap.resize(at, layout(bytes, align), fill) }?.addr().get();
         self.areas.remove(&at);
         assert!(Self::is_marked(to, before.min(bytes), byte));
@@ -199,18 +199,18 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
         if !moves {
             shim.fail(Call::Move, 0);
         }
-        let mut twin = Twin::new(heap_on(huge_pages, &shim, 1 << 32, kept));
+        let mut model = Model::new(heap_on(huge_pages, &shim, 1 << 32, kept));
         for step in 0..steps {
-            twin.step(16 * MIB).unwrap();
+            model.step(16 * MIB).unwrap();
             if step % 16 == 0 {
-                twin.check();
+                model.check();
             }
         }
-        let stats = twin.heap.stats();
+        let stats = model.heap.stats();
         assert!(stats.purged_bytes > 0, "{stats:?}");
         hits += stats.cache_hits;
         grown = (grown.0 + stats.grown_by_move, grown.1 + stats.grown_in_place);
-        twin.end();
+        model.end();
     }
     assert!(grown.0 > 0 && grown.1 > 0 && hits > 0, "{grown:?}, {hits}");
     assert!(shim.calls(Call::Move) > 0);
@@ -221,23 +221,23 @@ fn vm1_vm2_ar2_random_calls_lose_nothing_and_give_nothing_out_twice() {
 fn vm3_whatever_was_purged_in_between_is_paid_for() {
     let shim = Shim::default();
     for kept in [8 * MIB, 32 * MIB, 128 * MIB] {
-        let mut twin = Twin::new(heap(&shim, 1 << 36, kept));
+        let mut model = Model::new(heap(&shim, 1 << 36, kept));
         for step in 0..300 {
-            let cpu = twin.random(2);
+            let cpu = model.random(2);
             shim.on_cpu(cpu);
-            if twin.areas.len() >= 16 {
-                let at = twin.nth().unwrap();
-                twin.free(at);
+            if model.areas.len() >= 16 {
+                let at = model.nth().unwrap();
+                model.free(at);
             }
-            let bytes = (64 << 10) << twin.random(if step % 3 == 0 { 10 } else { 6 });
-            let bytes = bytes + twin.random(bytes);
-            twin.alloc(bytes, 1, Fill::Any).unwrap();
+            let bytes = (64 << 10) << model.random(if step % 3 == 0 { 10 } else { 6 });
+            let bytes = bytes + model.random(bytes);
+            model.alloc(bytes, 1, Fill::Any).unwrap();
             if step % 4 == 0 {
-                twin.check();
+                model.check();
             }
         }
-        assert!(twin.heap.stats().purged_bytes > 0);
-        twin.end();
+        assert!(model.heap.stats().purged_bytes > 0);
+        model.end();
     }
 }
 
@@ -258,7 +258,7 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
         for granted in 0..most {
             let shim = Shim::default();
             let huge_pages = if granted % 4 == 3 { HugePages::System } else { HugePages::Auto };
-            let mut twin = Twin::new(heap_on(huge_pages, &shim, 1 << 30, 4 * MIB));
+            let mut model = Model::new(heap_on(huge_pages, &shim, 1 << 30, 4 * MIB));
             // A mapping moves where pages do not.
             if matches!(call, Call::Remap | Call::Renew) {
                 shim.fail(Call::Move, 0);
@@ -269,8 +269,8 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
             let before = shim.calls(call);
             let largest = if steps == 300 { 24 * MIB } else { 4 * MIB };
             for _ in 0..steps {
-                let areas = twin.areas.clone();
-                if let Err(error) = twin.step(largest) {
+                let areas = model.areas.clone();
+                if let Err(error) = model.step(largest) {
                     failures += 1;
                     let refused = match error {
                         ResizeError::Alloc(AllocError::Refused { call, errno, bytes }) => {
@@ -280,19 +280,19 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
                         _ => false,
                     };
                     assert!(refused, "{call:?}: {error}");
-                    assert_eq!(twin.areas, areas);
-                    twin.check();
+                    assert_eq!(model.areas, areas);
+                    model.check();
                 }
             }
             let ran = shim.calls(call) - before;
             refusals += u64::from(ran > granted);
             shim.allow();
             for _ in 0..40 {
-                twin.step(4 * MIB).unwrap();
+                model.step(4 * MIB).unwrap();
             }
-            twin.check();
+            model.check();
             if call != Call::Renew {
-                twin.end();
+                model.end();
             }
         }
         assert!(refusals > 0, "{call:?} was never refused");
@@ -304,32 +304,33 @@ fn sp4_whatever_the_system_refuses_nothing_is_lost() {
 #[test]
 fn sp3_everything_can_be_freed_when_the_system_gives_nothing_any_more() {
     let shim = Shim::default();
-    let mut twin = Twin::new(heap(&shim, 1 << 32, 1 << 30));
-    while twin.areas.len() < 3000 {
-        let bytes = 1 + twin.random(9 * PAGE_BYTES);
-        twin.alloc(bytes, 1, Fill::Any).unwrap();
+    let mut model = Model::new(heap(&shim, 1 << 32, 1 << 30));
+    while model.areas.len() < 3000 {
+        let bytes = 1 + model.random(9 * PAGE_BYTES);
+        model.alloc(bytes, 1, Fill::Any).unwrap();
     }
     for call in [Call::Map, Call::Commit, Call::Discard, Call::Move, Call::Remap, Call::Renew] {
         shim.fail(call, 0);
     }
     // Every other one, so that no two merge; then the rest.
-    let (odd, even): (Vec<_>, Vec<_>) = twin.areas.keys().copied().enumerate().partition(|(n, _)| n % 2 == 1);
+    let (odd, even): (Vec<_>, Vec<_>) =
+        model.areas.keys().copied().enumerate().partition(|(n, _)| n % 2 == 1);
     for (_, at) in odd.into_iter().chain(even) {
-        twin.free(at);
+        model.free(at);
     }
-    twin.check();
+    model.check();
     shim.allow();
-    twin.end();
+    model.end();
 }
 
 #[test]
 fn a_full_arena_says_so_and_serves_again_when_something_was_freed() {
     let shim = Shim::default();
-    let mut twin = Twin::new(heap(&shim, 64 * MIB, 1 << 30));
-    let zones = [SMALL, HUGE].map(|zone| twin.heap.arena.extent(zone).len_bytes() as usize);
+    let mut model = Model::new(heap(&shim, 64 * MIB, 1 << 30));
+    let zones = [SMALL, HUGE].map(|zone| model.heap.arena.extent(zone).len_bytes() as usize);
     let mut last = Ok(0);
     while last.is_ok() {
-        last = twin.alloc(3 * MIB, 1, Fill::Any);
+        last = model.alloc(3 * MIB, 1, Fill::Any);
     }
     // The zone of small areas served as well, but for what is too short; the refusal tells of the larger rest.
     assert!(
@@ -338,52 +339,52 @@ fn a_full_arena_says_so_and_serves_again_when_something_was_freed() {
         "{last:?}"
     );
     let most = zones[0] / (3 * MIB) + zones[1] / (3 * MIB);
-    assert!((most - 1..=most).contains(&twin.areas.len()), "{} of {most}", twin.areas.len());
-    twin.check();
-    let whole = twin.alloc(2 * zones[1], 1, Fill::Any);
+    assert!((most - 1..=most).contains(&model.areas.len()), "{} of {most}", model.areas.len());
+    model.check();
+    let whole = model.alloc(2 * zones[1], 1, Fill::Any);
     assert!(matches!(whole, Err(AllocError::NoSpace { .. })), "{whole:?}");
     // All is kept in pieces of another size, in magazines of other CPUs: it merges when it must.
-    for (cpu, at) in twin.areas.keys().copied().collect::<Vec<_>>().into_iter().enumerate() {
+    for (cpu, at) in model.areas.keys().copied().collect::<Vec<_>>().into_iter().enumerate() {
         shim.on_cpu(cpu % 4);
-        twin.free(at);
+        model.free(at);
     }
-    let all = [zones[1], zones[0]].map(|bytes| twin.alloc(bytes, 1, Fill::Zero).unwrap());
-    assert!(twin.alloc(1, 1, Fill::Any).is_err());
-    all.into_iter().for_each(|at| twin.free(at));
-    twin.end();
+    let all = [zones[1], zones[0]].map(|bytes| model.alloc(bytes, 1, Fill::Zero).unwrap());
+    assert!(model.alloc(1, 1, Fill::Any).is_err());
+    all.into_iter().for_each(|at| model.free(at));
+    model.end();
 }
 
 #[test]
 fn a_free_of_what_is_no_area_says_why_and_changes_nothing() {
     let shim = Shim::default();
-    let mut twin = Twin::new(heap(&shim, 1 << 30, 64 * MIB));
-    let at = twin.alloc(10 * PAGE_BYTES, 1, Fill::Any).unwrap();
-    let first = address(&twin);
-    // SAFETY: no area begins at any of these but the last, which the twin gives up.
-    let free = |at: usize| unsafe { twin.heap.free(at) };
+    let mut model = Model::new(heap(&shim, 1 << 30, 64 * MIB));
+    let at = model.alloc(10 * PAGE_BYTES, 1, Fill::Any).unwrap();
+    let first = address(&model);
+    // SAFETY: no area begins at any of these but the last, which the model gives up.
+    let free = |at: usize| unsafe { model.heap.free(at) };
     assert_eq!(free(0), Err(FreeError::NotOurs { address: 0 }));
     assert_eq!(free(first - 1), Err(FreeError::NotOurs { address: first - 1 }));
     for inside in [at + 1, at + PAGE_BYTES, at + 9 * PAGE_BYTES, first + 512 * MIB, first + (1 << 30) - 1] {
         assert_eq!(free(inside), Err(FreeError::NoArea { address: inside }));
     }
-    assert_eq!(twin.heap.validate(), Ok(()));
+    assert_eq!(model.heap.validate(), Ok(()));
     assert_eq!(free(at), Ok(()));
     let again = FreeError::AlreadyFree { address: at, bytes: 10 * PAGE_BYTES };
     assert_eq!(free(at), Err(again));
     // Also once it has left the magazine, and once its pages have gone.
-    twin.heap.release_all();
+    model.heap.release_all();
     // SAFETY: it is freed, so nothing is freed by this.
-    let gone = unsafe { twin.heap.free(at) };
+    let gone = unsafe { model.heap.free(at) };
     assert!(matches!(gone, Err(FreeError::AlreadyFree { address, .. }) if address == at), "{gone:?}");
     // SAFETY: as before.
-    let resized = unsafe { twin.heap.resize(at, layout(1, 1), Fill::Any) };
+    let resized = unsafe { model.heap.resize(at, layout(1, 1), Fill::Any) };
     assert_eq!(resized, Err(ResizeError::Free(gone.unwrap_err())));
-    twin.areas.clear();
-    twin.end();
+    model.areas.clear();
+    model.end();
 }
 
-fn address(twin: &Twin) -> usize {
-    twin.heap.arena.whole().start().get() as usize
+fn address(model: &Model) -> usize {
+    model.heap.arena.whole().start().get() as usize
 }
 
 #[test]
@@ -413,7 +414,7 @@ fn vm1_threads_that_free_each_others_areas_lose_nothing() {
         if at != 0 {
             let at = at as usize;
             let bytes = heap.live(at).unwrap().requested_bytes();
-            assert!(Twin::is_marked(at, bytes, (at >> 12) as u8 | 1));
+            assert!(Model::is_marked(at, bytes, (at >> 12) as u8 | 1));
             // SAFETY: taken out of the shared places, so nobody else has it.
             unsafe { heap.free(at) }.unwrap();
         }
@@ -435,7 +436,7 @@ fn vm1_threads_that_free_each_others_areas_lose_nothing() {
                         at = to.unwrap().addr().get();
                     }
                     let bytes = heap.live(at).unwrap().requested_bytes();
-                    Twin::mark(at, bytes, (at >> 12) as u8 | 1);
+                    Model::mark(at, bytes, (at >> 12) as u8 | 1);
                     give(place.swap(at as u64, Ordering::AcqRel));
                     match step % 256 {
                         100 => _ = heap.release_all(),
@@ -482,27 +483,27 @@ fn what_nobody_needs_for_long_goes_back_and_what_is_needed_stays() {
     let shim = Shim::default();
     shim.on_cpu(0);
     let budget = 64 * MIB;
-    let mut twin = Twin::new(heap(&shim, 1 << 34, budget));
+    let mut model = Model::new(heap(&shim, 1 << 34, budget));
     // A burst: under the bound, dirty, never needed again.
-    let burst: Vec<_> = (0..28).map(|_| twin.alloc(MIB + PAGE_BYTES, 1, Fill::Any).unwrap()).collect();
-    burst.into_iter().for_each(|at| twin.free(at));
-    let after_burst = twin.heap.stats();
+    let burst: Vec<_> = (0..28).map(|_| model.alloc(MIB + PAGE_BYTES, 1, Fill::Any).unwrap()).collect();
+    burst.into_iter().for_each(|at| model.free(at));
+    let after_burst = model.heap.stats();
     assert_eq!(after_burst.purged_bytes, 0);
     // Then traffic that no magazine serves, for sizes never come again while they are there.
     for bytes in (0..12_000).map(|n| (17 + n % 300) * PAGE_BYTES) {
-        let at = twin.alloc(bytes, 1, Fill::Any).unwrap();
-        twin.free(at);
+        let at = model.alloc(bytes, 1, Fill::Any).unwrap();
+        model.free(at);
     }
-    let stats = twin.heap.stats();
+    let stats = model.heap.stats();
     assert!(stats.purged_bytes > 0, "{stats:?}");
     assert!(stats.dirty_bytes < after_burst.dirty_bytes / 2, "{stats:?}");
     // Far beyond the bound: no more than that stays.
-    let many: Vec<_> = (0..100).map(|_| twin.alloc(3 * MIB, 1, Fill::Any).unwrap()).collect();
-    many.into_iter().for_each(|at| twin.free(at));
-    let stats = twin.heap.stats();
+    let many: Vec<_> = (0..100).map(|_| model.alloc(3 * MIB, 1, Fill::Any).unwrap()).collect();
+    many.into_iter().for_each(|at| model.free(at));
+    let stats = model.heap.stats();
     let bound = budget + 4 * BIG_PAGES as usize * PAGE_BYTES;
     assert!(stats.dirty_bytes + stats.cached_bytes <= bound, "{stats:?}");
-    twin.end();
+    model.end();
 }
 
 #[test]
@@ -558,15 +559,15 @@ fn an_allocator_that_cannot_be_made_leaves_nothing() {
 fn the_list_of_areas_is_that_of_the_kernel() {
     let shim = Shim::default();
     shim.on_cpu(0);
-    let mut twin = Twin::new(heap(&shim, 1 << 30, 64 * MIB));
-    let areas: Vec<_> = (0..200).map(|n| twin.alloc((n + 1) * 1000, 1, Fill::Any).unwrap()).collect();
-    areas.iter().step_by(2).for_each(|&at| twin.free(at));
+    let mut model = Model::new(heap(&shim, 1 << 30, 64 * MIB));
+    let areas: Vec<_> = (0..200).map(|n| model.alloc((n + 1) * 1000, 1, Fill::Any).unwrap()).collect();
+    areas.iter().step_by(2).for_each(|&at| model.free(at));
     let mut text = String::new();
-    twin.heap.write_info(&mut text).unwrap();
+    model.heap.write_info(&mut text).unwrap();
     let live: Vec<_> = text.lines().filter(|line| line.ends_with(" vmalloc")).collect();
     assert_eq!(live.len(), 100);
     assert!(text.lines().any(|line| line.ends_with(" unpurged vm_area")));
-    let (at, &(bytes, ..)) = twin.areas.iter().next().unwrap();
+    let (at, &(bytes, ..)) = model.areas.iter().next().unwrap();
     let pages = bytes.div_ceil(PAGE_BYTES);
     let want = format!(
         "{at:#018x}-{:#018x} {:>7} pages={pages} vmalloc",
@@ -574,25 +575,25 @@ fn the_list_of_areas_is_that_of_the_kernel() {
         pages * PAGE_BYTES
     );
     assert!(live.contains(&want.as_str()), "{want}\n{text}");
-    twin.end();
+    model.end();
 }
 
 #[test]
 fn vm1_vm2_a_word_that_is_wrong_is_named() {
     let shim = Shim::default();
-    let mut twin = Twin::new(heap(&shim, 1 << 30, 64 * MIB));
-    let at = twin.alloc(10 * PAGE_BYTES, 1, Fill::Any).unwrap();
+    let mut model = Model::new(heap(&shim, 1 << 30, 64 * MIB));
+    let at = model.alloc(10 * PAGE_BYTES, 1, Fill::Any).unwrap();
     let page = (at / PAGE_BYTES) as u64;
-    let rule = |twin: &Twin, page, word| {
-        let before = twin.heap.arena.get(page);
-        twin.heap.arena.put(page, word);
-        let rule = twin.heap.validate().unwrap_err().rule;
-        twin.heap.arena.put(page, before);
+    let rule = |model: &Model, page, word| {
+        let before = model.heap.arena.get(page);
+        model.heap.arena.put(page, word);
+        let rule = model.heap.validate().unwrap_err().rule;
+        model.heap.arena.put(page, before);
         rule
     };
-    assert_eq!(rule(&twin, page, Word::from_bits(0)), "VM1");
-    assert_eq!(rule(&twin, page, Word::free(10)), "VM1");
-    assert_eq!(rule(&twin, page + 3, Word::live(1, 1)), "VM2");
-    twin.check();
-    twin.end();
+    assert_eq!(rule(&model, page, Word::from_bits(0)), "VM1");
+    assert_eq!(rule(&model, page, Word::free(10)), "VM1");
+    assert_eq!(rule(&model, page + 3, Word::live(1, 1)), "VM2");
+    model.check();
+    model.end();
 }

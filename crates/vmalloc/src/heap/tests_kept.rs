@@ -1,6 +1,6 @@
 //! Tests of what becomes of freed pages: ages, moves, the thread, and what is refused to each.
 
-use super::tests::{MIB, Twin, heap, heap_on, layout};
+use super::tests::{MIB, Model, heap, heap_on, layout};
 use super::*;
 use crate::arena::HUGE;
 use crate::magazine::Kinds;
@@ -26,24 +26,24 @@ fn heap_with_decay(shim: &Shim, cache_bytes_max: usize, decay: Duration) -> Owne
 fn cd1_a_block_that_is_listed_wrongly_or_not_at_all_is_seen() {
     let shim = Shim::default();
     shim.on_cpu(0);
-    let mut twin = Twin::new(heap(&shim, 1 << 32, 256 * MIB));
-    let areas: Vec<_> = (0..6).map(|_| twin.alloc(5 * MIB, 1, Fill::Any).unwrap()).collect();
-    areas.iter().skip(1).for_each(|&at| twin.free(at));
-    twin.heap.magazines.iter().for_each(|magazine| _ = twin.heap.drain(magazine, Kinds::All));
-    twin.check();
-    let coldest = twin.heap.zone(HUGE).cold.coldest(u64::MAX).unwrap();
+    let mut model = Model::new(heap(&shim, 1 << 32, 256 * MIB));
+    let areas: Vec<_> = (0..6).map(|_| model.alloc(5 * MIB, 1, Fill::Any).unwrap()).collect();
+    areas.iter().skip(1).for_each(|&at| model.free(at));
+    model.heap.magazines.iter().for_each(|magazine| _ = model.heap.drain(magazine, Kinds::All));
+    model.check();
+    let coldest = model.heap.zone(HUGE).cold.coldest(u64::MAX).unwrap();
     // Not in the list, though it is dirty.
-    twin.heap.zone(HUGE).cold.remove(coldest);
-    assert_eq!(twin.heap.validate().unwrap_err().rule, "CD1");
-    twin.heap.zone(HUGE).cold.add(coldest);
-    twin.check();
+    model.heap.zone(HUGE).cold.remove(coldest);
+    assert_eq!(model.heap.validate().unwrap_err().rule, "CD1");
+    model.heap.zone(HUGE).cold.add(coldest);
+    model.check();
     // In the list, though somebody has it.
-    let first = twin.heap.arena.extent(HUGE).start().page_floor();
+    let first = model.heap.arena.extent(HUGE).start().page_floor();
     let live = (areas[0] / PAGE_BYTES) as u64 - first;
-    twin.heap.zone(HUGE).cold.add(live / 512);
-    assert_eq!(twin.heap.validate().unwrap_err().rule, "CD1");
-    twin.heap.zone(HUGE).cold.remove(live / 512);
-    twin.end();
+    model.heap.zone(HUGE).cold.add(live / 512);
+    assert_eq!(model.heap.validate().unwrap_err().rule, "CD1");
+    model.heap.zone(HUGE).cold.remove(live / 512);
+    model.end();
 }
 
 /// Allocates that many areas and frees them all.
@@ -233,23 +233,23 @@ fn a_thread_that_could_not_be_made_is_made_later() {
 fn cold_pages_move_to_where_they_are_wanted_and_keep_no_secret_zeros() {
     let shim = Shim::default();
     shim.on_cpu(0);
-    let mut twin = Twin::new(heap(&shim, 1 << 34, 256 * MIB));
+    let mut model = Model::new(heap(&shim, 1 << 34, 256 * MIB));
     // Every other one, so that no two merge.
-    let areas: Vec<_> = (0..40).map(|_| twin.alloc(2 * MIB, 1, Fill::Any).unwrap()).collect();
-    areas.iter().step_by(2).for_each(|&at| twin.free(at));
-    let before = twin.heap.stats();
+    let areas: Vec<_> = (0..40).map(|_| model.alloc(2 * MIB, 1, Fill::Any).unwrap()).collect();
+    areas.iter().step_by(2).for_each(|&at| model.free(at));
+    let before = model.heap.stats();
     // It is marked, and would be found wrong if it were taken for zeros.
-    let at = twin.alloc(30 * MIB, 1, Fill::Zero).unwrap();
-    let stats = twin.heap.stats();
+    let at = model.alloc(30 * MIB, 1, Fill::Zero).unwrap();
+    let stats = model.heap.stats();
     if stats.refilled_bytes == 0 {
         // A kernel that moves nothing: faults it is, for as many pages given back.
         assert!(!shim.can_move() && stats.purged_bytes - before.purged_bytes >= 30 << 20);
         return;
     }
     assert_eq!(stats.refilled_bytes, 30 << 20, "{stats:?}");
-    twin.check();
-    twin.free(at);
-    twin.end();
+    model.check();
+    model.free(at);
+    model.end();
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_refill_that_is_refused_gives_back_and_comes_again_or_not() {
     for (errno, again) in passing.into_iter().chain([(libc::ENOSYS, false)]) {
         let shim = Shim::default();
         shim.on_cpu(0);
-        let mut twin = Twin::new(heap(&shim, 1 << 34, 1 << 30));
+        let mut model = Model::new(heap(&shim, 1 << 34, 1 << 30));
         if !shim.can_move() {
             return;
         }
@@ -270,25 +270,25 @@ fn a_refill_that_is_refused_gives_back_and_comes_again_or_not() {
         let mut before = 0;
         for round in 0..80 {
             // A hole of a block, and an area that needs more.
-            let hole = twin.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap();
-            let _wall = twin.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap();
-            twin.free(hole);
-            let _longer = twin.alloc(3 * MIB, 1, Fill::Zero).unwrap();
+            let hole = model.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap();
+            let _wall = model.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap();
+            model.free(hole);
+            let _longer = model.alloc(3 * MIB, 1, Fill::Zero).unwrap();
             if round == 0 {
                 before = shim.calls(Call::Move);
-                let stats = twin.heap.stats();
+                let stats = model.heap.stats();
                 assert_eq!((before, stats.refilled_bytes, stats.purged_bytes), (1, 0, 2 << 20));
             }
             if round % 20 == 0 {
-                twin.check();
+                model.check();
             }
         }
         let more = shim.calls(Call::Move) > before;
-        assert_eq!((more, twin.heap.stats().refilled_bytes > 0), (again, again), "{errno}");
+        assert_eq!((more, model.heap.stats().refilled_bytes > 0), (again, again), "{errno}");
         // A child tries anew.
-        twin.heap.forget(true);
-        assert_eq!(twin.heap.refill_pause.load(Ordering::Relaxed), 0);
-        twin.end();
+        model.heap.forget(true);
+        assert_eq!(model.heap.refill_pause.load(Ordering::Relaxed), 0);
+        model.end();
     }
 }
 
@@ -300,20 +300,20 @@ fn pages_that_cannot_move_are_given_back_for_those_that_come() {
         if !moves {
             shim.fail(Call::Move, 0);
         }
-        let mut twin = Twin::new(heap(&shim, 1 << 32, 512 * MIB));
+        let mut model = Model::new(heap(&shim, 1 << 32, 512 * MIB));
         // Pieces that are too short for what comes, with walls between them.
         let pieces: Vec<[usize; 2]> =
-            (0..8).map(|_| [8 * MIB, MIB].map(|bytes| twin.alloc(bytes, 1, Fill::Any).unwrap())).collect();
-        pieces.iter().for_each(|&[piece, _]| twin.free(piece));
-        let at = twin.alloc(40 * MIB, 1, Fill::Any).unwrap();
-        let stats = twin.heap.stats();
+            (0..8).map(|_| [8 * MIB, MIB].map(|bytes| model.alloc(bytes, 1, Fill::Any).unwrap())).collect();
+        pieces.iter().for_each(|&[piece, _]| model.free(piece));
+        let at = model.alloc(40 * MIB, 1, Fill::Any).unwrap();
+        let stats = model.heap.stats();
         let (moved, gone) = (stats.refilled_bytes as usize, stats.purged_bytes as usize);
         let (way, other) = if moves { (moved, gone) } else { (gone, moved) };
         assert!(way >= 32 * MIB && other == 0, "{stats:?}");
-        twin.free(at);
-        pieces.iter().for_each(|&[_, wall]| twin.free(wall));
-        twin.check();
-        twin.end();
+        model.free(at);
+        pieces.iter().for_each(|&[_, wall]| model.free(wall));
+        model.check();
+        model.end();
     }
 }
 
@@ -330,43 +330,43 @@ pub(super) fn resident_pages(at: usize, bytes: usize) -> usize {
 fn zeros_are_written_where_something_was_and_nowhere_else() {
     let shim = Shim::default();
     shim.on_cpu(0);
-    let mut twin = Twin::new(heap(&shim, 1 << 32, 64 * MIB));
+    let mut model = Model::new(heap(&shim, 1 << 32, 64 * MIB));
     // What is left of a block is dirty; the next area reaches down over it.
-    let wall = twin.alloc(3 * MIB, 1, Fill::Any).unwrap();
-    let at = twin.alloc(64 * MIB, 1, Fill::Zero).unwrap();
+    let wall = model.alloc(3 * MIB, 1, Fill::Any).unwrap();
+    let at = model.alloc(64 * MIB, 1, Fill::Zero).unwrap();
     assert_eq!(at, wall + 3 * MIB);
-    let fresh = twin.heap.alloc(layout(64 * MIB, 1), Fill::Zero).unwrap().addr().get();
+    let fresh = model.heap.alloc(layout(64 * MIB, 1), Fill::Zero).unwrap().addr().get();
     let base = fresh.next_multiple_of(2 * MIB);
     assert_eq!(resident_pages(base, 60 * MIB), 0, "somebody touched them");
     // SAFETY: the test has it.
-    unsafe { twin.heap.free(fresh) }.unwrap();
-    twin.free(at);
-    twin.free(wall);
-    twin.end();
+    unsafe { model.heap.free(fresh) }.unwrap();
+    model.free(at);
+    model.free(wall);
+    model.end();
 }
 
 #[test]
 fn what_is_large_beside_the_heap_is_not_kept_as_it_was() {
     let shim = Shim::default();
     shim.on_cpu(0);
-    let mut twin = Twin::new(heap(&shim, 1 << 36, 512 * MIB));
+    let mut model = Model::new(heap(&shim, 1 << 36, 512 * MIB));
     let sizes = [900, 800, 700, 600].map(|kib| kib << 10);
-    let set = |twin: &mut Twin| {
-        let areas = sizes.map(|bytes| twin.alloc(bytes, 1, Fill::Any).unwrap());
-        areas.into_iter().for_each(|at| twin.free(at));
-        twin.heap.stats().cached_bytes
+    let set = |model: &mut Model| {
+        let areas = sizes.map(|bytes| model.alloc(bytes, 1, Fill::Any).unwrap());
+        areas.into_iter().for_each(|at| model.free(at));
+        model.heap.stats().cached_bytes
     };
     // In a heap of some MiB only the place for what was freed last keeps one; in one of 256 MiB the sets do, too.
-    assert_eq!(set(&mut twin), sizes[3]);
-    let large = twin.alloc(256 * MIB, 1, Fill::Any).unwrap();
-    let kept = set(&mut twin);
+    assert_eq!(set(&mut model), sizes[3]);
+    let large = model.alloc(256 * MIB, 1, Fill::Any).unwrap();
+    let kept = set(&mut model);
     assert!(kept > sizes[3] && kept <= 2 * MIB + sizes[3], "{kept}");
-    let mut out = Out::new(twin.heap.arena.first());
-    twin.heap.magazines[0].drain(Kinds::Small, &twin.heap.big, &mut out);
+    let mut out = Out::new(model.heap.arena.first());
+    model.heap.magazines[0].drain(Kinds::Small, &model.heap.big, &mut out);
     assert!(!out.is_empty());
-    twin.heap.make_dirty(out);
-    twin.free(large);
-    twin.end();
+    model.heap.make_dirty(out);
+    model.free(large);
+    model.end();
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn small_areas_that_miss_leave_what_was_hardly_touched_dirty_and_ask_once() {
     let heap = heap_on(HugePages::Never, &shim, 1 << 32, 512 * MIB);
     let alloc = |bytes: usize, touched: usize| {
         let at = heap.alloc(layout(bytes, 2 * MIB), Fill::Any).unwrap();
-        Twin::bytes(at.addr().get(), touched)[0] = 7;
+        Model::bytes(at.addr().get(), touched)[0] = 7;
         at
     };
     // Holes of 2 MiB between live areas, too many for a magazine; one page of each was touched.
@@ -407,42 +407,42 @@ fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
         if !told {
             shim.fail(Call::Resident, 0);
         }
-        let mut twin = Twin::new(heap_on(HugePages::Never, &shim, 1 << 32, 512 * MIB));
-        // Of each, one byte is touched; the twin would touch all pages.
+        let mut model = Model::new(heap_on(HugePages::Never, &shim, 1 << 32, 512 * MIB));
+        // Of each, one byte is touched; the model would touch all pages.
         let holes: Vec<NonNull<u8>> = (0..6)
             .map(|_| {
-                let hole = twin.heap.alloc(layout(8 * MIB, 2 * MIB), Fill::Any).unwrap();
-                Twin::bytes(hole.addr().get(), 1)[0] = 7;
-                twin.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap();
+                let hole = model.heap.alloc(layout(8 * MIB, 2 * MIB), Fill::Any).unwrap();
+                Model::bytes(hole.addr().get(), 1)[0] = 7;
+                model.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap();
                 hole
             })
             .collect();
         for hole in &holes[1..] {
             // SAFETY: the test has it.
-            unsafe { twin.heap.free(hole.addr().get()) }.unwrap();
+            unsafe { model.heap.free(hole.addr().get()) }.unwrap();
         }
         // A magazine has the last one.
-        let again = twin.heap.alloc(layout(8 * MIB, 1), Fill::Zero).unwrap();
+        let again = model.heap.alloc(layout(8 * MIB, 1), Fill::Zero).unwrap();
         assert_eq!(again, holes[5]);
         let resident = resident_pages(again.addr().get(), 8 * MIB);
         assert_eq!(resident, if told { 0 } else { 2048 });
-        assert!(Twin::is_zero(again.addr().get(), 8 * MIB));
-        let before = twin.heap.stats();
-        let longer = twin.alloc(30 * MIB, 1, Fill::Zero).unwrap();
-        let after = twin.heap.stats();
+        assert!(Model::is_zero(again.addr().get(), 8 * MIB));
+        let before = model.heap.stats();
+        let longer = model.alloc(30 * MIB, 1, Fill::Zero).unwrap();
+        let after = model.heap.stats();
         let given_back = after.purged_bytes - before.purged_bytes;
         if told {
             assert_eq!((given_back, after.refilled_bytes), (30 << 20, 0), "{after:?}");
         } else if shim.can_move() {
             assert_eq!((given_back, after.refilled_bytes), (0, 30 << 20), "{after:?}");
         }
-        twin.free(longer);
+        model.free(longer);
         for at in [holes[0], again] {
             // SAFETY: the test has them.
-            unsafe { twin.heap.free(at.addr().get()) }.unwrap();
+            unsafe { model.heap.free(at.addr().get()) }.unwrap();
         }
-        twin.check();
-        twin.end();
+        model.check();
+        model.end();
     }
 }
 
@@ -463,21 +463,21 @@ fn what_is_freed_is_zeros_at_once_where_that_is_wanted() {
             background_thread: true,
             zero_on_free: true,
         };
-        let mut twin = Twin::new(Owned::new(shim.clone(), plan).unwrap());
+        let mut model = Model::new(Owned::new(shim.clone(), plan).unwrap());
         for step in 0..200 {
-            twin.step(8 * MIB).unwrap();
+            model.step(8 * MIB).unwrap();
             // Nobody marked what comes from a magazine or a dirty run, whatever its size.
             let bytes = [5000, 70_000, MIB, 6 * MIB][step % 4];
-            let area = twin.heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
-            let usable = twin.heap.live(area).unwrap().usable_bytes();
-            assert!(Twin::is_zero(area, usable), "step {step}");
-            Twin::mark(area, usable, 7);
+            let area = model.heap.alloc(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+            let usable = model.heap.live(area).unwrap().usable_bytes();
+            assert!(Model::is_zero(area, usable), "step {step}");
+            Model::mark(area, usable, 7);
             // SAFETY: the test has it.
-            unsafe { twin.heap.free(area) }.unwrap();
+            unsafe { model.heap.free(area) }.unwrap();
         }
-        assert!(twin.heap.stats().cache_hits > 0);
-        twin.check();
-        twin.end();
+        assert!(model.heap.stats().cache_hits > 0);
+        model.check();
+        model.end();
     }
 }
 
@@ -491,63 +491,63 @@ fn a_trim_and_a_budget_of_nothing_leave_no_page_of_what_every_other_free_left() 
     ] {
         let shim = Shim::default();
         shim.on_cpu(0);
-        let mut twin = Twin::new(heap_on(huge_pages, &shim, 1 << 32, budget));
-        let areas: Vec<_> = (0..200).map(|_| twin.alloc(bytes, 1, Fill::Any).unwrap()).collect();
-        areas.iter().for_each(|&at| Twin::bytes(at, bytes).fill(7));
-        twin.areas.values_mut().for_each(|(_, _, byte)| *byte = 7);
-        areas.iter().step_by(2).for_each(|&at| twin.free(at));
+        let mut model = Model::new(heap_on(huge_pages, &shim, 1 << 32, budget));
+        let areas: Vec<_> = (0..200).map(|_| model.alloc(bytes, 1, Fill::Any).unwrap()).collect();
+        areas.iter().for_each(|&at| Model::bytes(at, bytes).fill(7));
+        model.areas.values_mut().for_each(|(_, _, byte)| *byte = 7);
+        areas.iter().step_by(2).for_each(|&at| model.free(at));
         let resident = |at: &usize| resident_pages(*at, bytes.next_multiple_of(PAGE_BYTES));
         let left = |areas: &[usize]| areas.iter().step_by(2).map(resident).sum::<usize>();
         if budget == 0 {
             // What a magazine keeps is apart from the budget.
             assert!(left(&areas) * PAGE_BYTES <= 2 * MIB, "{} pages", left(&areas));
         }
-        let before = twin.heap.stats();
-        twin.heap.trim();
+        let before = model.heap.stats();
+        model.heap.trim();
         assert_eq!(left(&areas), 0, "{bytes}");
-        assert!(budget == 0 || twin.heap.stats().purged_bytes > before.purged_bytes);
-        twin.check();
+        assert!(budget == 0 || model.heap.stats().purged_bytes > before.purged_bytes);
+        model.check();
         // A second time there is nothing.
-        let before = twin.heap.stats().purged_bytes;
-        twin.heap.trim();
-        assert_eq!(twin.heap.stats().purged_bytes, before);
+        let before = model.heap.stats().purged_bytes;
+        model.heap.trim();
+        assert_eq!(model.heap.stats().purged_bytes, before);
         // What others have stays, and what was given back is given out again.
         assert_eq!(left(&areas[1..]), 100 * bytes.div_ceil(PAGE_BYTES));
         for _ in 0..100 {
-            twin.alloc(bytes, 1, Fill::Zero).unwrap();
+            model.alloc(bytes, 1, Fill::Zero).unwrap();
         }
-        twin.check();
-        twin.end();
+        model.check();
+        model.end();
     }
 }
 
 #[test]
 fn where_there_is_little_memory_a_quarter_of_it_is_kept() {
-    let kept = |twin: &Twin| {
-        let stats = twin.heap.stats();
+    let kept = |model: &Model| {
+        let stats = model.heap.stats();
         stats.cached_bytes + stats.dirty_bytes
     };
     for huge_pages in [HugePages::Never, HugePages::System] {
         let shim = Shim::default();
         shim.on_cpu(0);
         shim.fail(Call::Resident, 0);
-        let mut twin = Twin::new(heap_on(huge_pages, &shim, 1 << 32, 512 * MIB));
-        let burst = |twin: &mut Twin| {
-            let areas = [4 * MIB; 64].map(|bytes| twin.heap.alloc(layout(bytes, 1), Fill::Any).unwrap());
+        let mut model = Model::new(heap_on(huge_pages, &shim, 1 << 32, 512 * MIB));
+        let burst = |model: &mut Model| {
+            let areas = [4 * MIB; 64].map(|bytes| model.heap.alloc(layout(bytes, 1), Fill::Any).unwrap());
             // SAFETY: the test has them.
-            areas.iter().for_each(|area| unsafe { twin.heap.free(area.addr().get()) }.unwrap());
-            kept(twin)
+            areas.iter().for_each(|area| unsafe { model.heap.free(area.addr().get()) }.unwrap());
+            kept(model)
         };
-        assert_eq!(burst(&mut twin), 256 * MIB);
+        assert_eq!(burst(&mut model), 256 * MIB);
         // A quarter of 100 MiB and of what is kept, and what may be kept until the system is asked again.
         shim.set_available(100 << 20);
-        let pressed = burst(&mut twin);
+        let pressed = burst(&mut model);
         assert!((25 * MIB..130 * MIB).contains(&pressed), "{pressed}");
         shim.set_available(10 << 30);
         // It finds that out as some of it goes.
-        burst(&mut twin);
-        assert_eq!(burst(&mut twin), 256 * MIB);
-        twin.check();
-        twin.end();
+        burst(&mut model);
+        assert_eq!(burst(&mut model), 256 * MIB);
+        model.check();
+        model.end();
     }
 }

@@ -78,7 +78,7 @@ fn what_nobody_needs_goes_back_by_pairs_alone_and_a_call_gives_a_slice() {
 }
 
 #[test]
-fn after_a_rest_frees_give_back_a_slice_each_and_what_is_freed_then_stays() {
+fn after_a_rest_each_free_releases_a_slice_and_what_is_freed_then_stays() {
     let shim = Shim::default();
     shim.on_cpu(0);
     let heap = heap(&shim, HugePages::System, false, Some(DECAY));

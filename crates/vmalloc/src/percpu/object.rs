@@ -378,12 +378,12 @@ impl<T: Zeroable> Static<T> {
         // Acquire pairs with the release of who gave it out.
         match NonNull::new(self.first.load(Ordering::Acquire)) {
             Some(first) => Ok(View { hot: space.hot(), first, all: false }),
-            None => self.give_out(space),
+            None => self.alloc_view(space),
         }
     }
 
     #[cold]
-    fn give_out(&'static self, space: &'static Space) -> Result<View<'static, T>, Error> {
+    fn alloc_view(&'static self, space: &'static Space) -> Result<View<'static, T>, Error> {
         let (offset, first) = space.alloc_raw(Layout::new::<T>())?;
         let mut first = first.cast::<T>();
         let null = core::ptr::null_mut();

@@ -347,7 +347,7 @@ impl<V: MapOs> Core<V> {
 
 fn free_numbers<V: MapOs>(free: &mut BTreeIndex<Ground<V>>, first: u64, end: u64) {
     let range = VaRange::from_pages(first, end).unwrap_or_default();
-    if let Err(error) = free.give_back(range) {
+    if let Err(error) = free.free(range) {
         abort_with(format_args!("frames {first} to {end} were not out: {error}"));
     }
 }

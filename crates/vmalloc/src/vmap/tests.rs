@@ -225,21 +225,21 @@ fn views_alias_and_copies_are_exact_to_the_byte() {
     let frames = mappings.frames(2).unwrap();
     let ring = frames.vmap(&[0, 1, 0, 1], Protection::ReadWrite).unwrap();
     let half = ring.len() / 2;
-    let mut twin = vec![0u8; half];
+    let mut model = vec![0u8; half];
     for (round, (offset, len)) in
         [(0, 8192), (1, 1), (7, 2), (8, 8), (3, 21), (8190, 5), (8185, 7), (100, 0)].into_iter().enumerate()
     {
         let bytes: Vec<u8> = (0..len).map(|n| (n * 7 + round + 1) as u8).collect();
         ring.write(offset, &bytes).unwrap();
-        (0..len).for_each(|n| twin[(offset + n) % half] = bytes[n]);
+        (0..len).for_each(|n| model[(offset + n) % half] = bytes[n]);
         for start in [0, half, 3] {
             let mut seen = vec![0u8; half];
             ring.read(start, &mut seen).unwrap();
-            assert!((0..half).all(|n| seen[n] == twin[(start + n) % half]), "round {round}, from {start}");
+            assert!((0..half).all(|n| seen[n] == model[(start + n) % half]), "round {round}, from {start}");
         }
         let mut file = vec![0u8; half];
         frames.read(0, &mut file).unwrap();
-        assert!(file == twin);
+        assert!(file == model);
     }
     assert_eq!(ring.words().unwrap().len(), half / 4);
     let len = ring.len();

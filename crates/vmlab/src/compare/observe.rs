@@ -332,7 +332,7 @@ mod tests {
     use super::*;
     use va_sim::op::Rng;
 
-    /// The twin: all of them, sorted.
+    /// A reference model: all of them, sorted.
     fn percentile(sorted: &[u64], of_100: f64) -> u64 {
         let rank = (of_100 / 100.0 * sorted.len() as f64).ceil().max(1.0) as usize;
         sorted[rank - 1]

@@ -297,7 +297,7 @@ impl FreeIndex for ListIndex {
     }
 
     /// One area in O(log n), as it was; anything else by cutting it out of the areas that it lies in, O(n).
-    fn give_back(&mut self, range: VaRange) -> Result<(), FreeError> {
+    fn free(&mut self, range: VaRange) -> Result<(), FreeError> {
         if !self.is_inside(range) {
             return Err(FreeError::BadRange { range, extent: self.extent });
         }
@@ -318,7 +318,7 @@ impl FreeIndex for ListIndex {
             let merged = touches(self.hole_below(range.start()), VaRange::end, range.start())
                 + touches(self.hole_after(range.start()), VaRange::start, range.end());
             if self.live == 0 || self.hole_count() + 1 > self.live + merged {
-                return Err(FreeError::TooManyPieces { range, live: self.live });
+                return Err(FreeError::TooManySplits { range, live: self.live });
             }
             let cut: Vec<usize> = self
                 .by_start
@@ -343,12 +343,12 @@ impl FreeIndex for ListIndex {
         Ok(())
     }
 
-    fn reserve_pieces(&mut self, pieces: u64) -> Result<(), AllocError> {
+    fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
         self.live = self.live.saturating_add(pieces);
         Ok(())
     }
 
-    fn release_pieces(&mut self, pieces: u64) -> u64 {
+    fn release_splits(&mut self, pieces: u64) -> u64 {
         let released = pieces.min((self.live + 1).saturating_sub(self.hole_count()).min(self.live));
         self.live -= released;
         released
@@ -477,13 +477,13 @@ mod tests {
                     (Outcome::At(Ok(ours)), Outcome::At(Ok(lowest))) if size > 0 && ours != lowest => {
                         other += 1;
                         assert!(ours > lowest);
-                        model.index.give_back(VaRange::from_size(*lowest, size).unwrap()).unwrap();
+                        model.index.free(VaRange::from_size(*lowest, size).unwrap()).unwrap();
                         model.index.take(VaRange::from_size(*ours, size).unwrap()).unwrap();
                         model.out = list.out.clone();
                     }
                     (Outcome::At(Err(_)), Outcome::At(Ok(lowest))) if size > 0 => {
                         other += 1;
-                        model.index.give_back(VaRange::from_size(*lowest, size).unwrap()).unwrap();
+                        model.index.free(VaRange::from_size(*lowest, size).unwrap()).unwrap();
                         model.out = list.out.clone();
                     }
                     _ => {

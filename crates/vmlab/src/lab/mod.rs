@@ -86,7 +86,7 @@ mod tests {
                 let at = rng.below(out.len() as u64) as usize;
                 let (start, size) = out.swap_remove(at);
                 index.free(start, size);
-                model.give_back(VaRange::from_pages(start, start + size).unwrap()).unwrap();
+                model.free(VaRange::from_pages(start, start + size).unwrap()).unwrap();
             }
         }
     }

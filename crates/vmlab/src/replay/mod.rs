@@ -166,7 +166,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
             Event::Purge { purged } => {
                 if purged > 0 {
                     for (start, size) in std::mem::take(&mut self.lazy).into_iter().rev() {
-                        self.give_back(start, size);
+                        self.free(start, size);
                     }
                 }
             }
@@ -204,7 +204,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         if ours != kernel {
             self.differs(size, align, kernel, ours);
             if let Some(ours) = ours {
-                self.give_back(ours, size);
+                self.free(ours, size);
             }
             let taken = match kernel {
                 Some(kernel) => self.take_anyway(kernel, size),
@@ -234,7 +234,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
     fn take_anyway(&mut self, start: u64, size: u64) -> bool {
         let Some(range) = VaRange::from_size(Va::new(start), size) else { return false };
         for (start, size) in self.forget_overlaps(start, size) {
-            self.give_back(start, size);
+            self.free(start, size);
         }
         self.calls.push(Call::Take(range));
         self.index.take(range).is_ok()
@@ -256,11 +256,11 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         gone
     }
 
-    fn give_back(&mut self, start: u64, size: u64) {
+    fn free(&mut self, start: u64, size: u64) {
         if let Some(range) = VaRange::from_size(Va::new(start), size) {
             self.calls.push(Call::GiveBack(range));
             // Whatever the books hold was taken from the index: a refusal is a bug, and shows as a difference of counts.
-            let back = self.index.give_back(range);
+            let back = self.index.free(range);
             debug_assert!(back.is_ok(), "{back:?}");
         }
     }

@@ -46,7 +46,7 @@ fn call<I: FreeIndex>(index: &mut I, call: &Call) {
             let _ = black_box(index.take(*range));
         }
         Call::GiveBack(range) => {
-            let _ = black_box(index.give_back(*range));
+            let _ = black_box(index.free(*range));
         }
     }
 }

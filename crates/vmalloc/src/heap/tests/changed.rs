@@ -15,38 +15,38 @@ fn what_was_changed_is_mapped_anew_when_it_is_freed_and_nothing_else_is() {
             background_thread: true,
             zero_on_free: false,
         };
-        let mut twin = Twin::new(Owned::new(shim.clone(), plan).unwrap());
+        let mut model = Model::new(Owned::new(shim.clone(), plan).unwrap());
         for bytes in [5000, 300_000, 3 * MIB] {
-            let [below, at, above] = [0; 3].map(|_| twin.alloc(bytes, 1, Fill::Any).unwrap());
+            let [below, at, above] = [0; 3].map(|_| model.alloc(bytes, 1, Fill::Any).unwrap());
             let pages = bytes.next_multiple_of(PAGE_BYTES);
             // One byte of the last page, twice; nothing that is not live.
-            twin.heap.renew_at_free(at + pages - 1, 1);
-            twin.heap.renew_at_free(at, pages);
-            twin.heap.renew_at_free(0, PAGE_BYTES);
-            twin.heap.renew_at_free(usize::MAX, 9);
-            assert_eq!(twin.heap.stats().moved_areas, 1);
+            model.heap.renew_at_free(at + pages - 1, 1);
+            model.heap.renew_at_free(at, pages);
+            model.heap.renew_at_free(0, PAGE_BYTES);
+            model.heap.renew_at_free(usize::MAX, 9);
+            assert_eq!(model.heap.stats().moved_areas, 1);
             // It is so with another size, too: what it gives up is mapped anew at once.
             let renewals = shim.calls(Call::Renew);
-            let at = twin.resize(at, bytes - 4096, Fill::Any).unwrap();
+            let at = model.resize(at, bytes - 4096, Fill::Any).unwrap();
             assert_eq!(
-                (shim.calls(Call::Renew) - renewals, twin.heap.stats().moved_areas),
+                (shim.calls(Call::Renew) - renewals, model.heap.stats().moved_areas),
                 (1, u64::from(!guards))
             );
             for (at, more) in [(below, 0), (above, 0), (at, u64::from(!guards))] {
                 let renewals = shim.calls(Call::Renew);
-                twin.free(at);
+                model.free(at);
                 assert_eq!(shim.calls(Call::Renew) - renewals, more);
             }
-            assert_eq!(twin.heap.stats().moved_areas, 0);
+            assert_eq!(model.heap.stats().moved_areas, 0);
             // Several at once.
-            let ats = [0; 4].map(|_| twin.alloc(bytes, 1, Fill::Any).unwrap());
+            let ats = [0; 4].map(|_| model.alloc(bytes, 1, Fill::Any).unwrap());
             let (low, high) = (ats.iter().min().unwrap(), ats.iter().max().unwrap());
-            twin.heap.renew_at_free(low + 1, high - low);
-            assert_eq!(twin.heap.stats().moved_areas, 4);
-            ats.into_iter().for_each(|at| twin.free(at));
-            twin.check();
+            model.heap.renew_at_free(low + 1, high - low);
+            assert_eq!(model.heap.stats().moved_areas, 4);
+            ats.into_iter().for_each(|at| model.free(at));
+            model.check();
         }
-        twin.end();
+        model.end();
     }
 }
 
@@ -95,19 +95,19 @@ fn another_thread_may_say_that_all_is_changed_while_areas_are_freed_and_resized(
 #[test]
 fn a_changed_area_that_cannot_be_mapped_anew_is_nobodys_any_more() {
     let shim = Shim::default();
-    let mut twin = Twin::new(heap_on(HugePages::Never, &shim, 1 << 32, 64 * MIB));
-    let at = twin.alloc(MIB, 1, Fill::Any).unwrap();
-    twin.heap.renew_at_free(at, MIB);
+    let mut model = Model::new(heap_on(HugePages::Never, &shim, 1 << 32, 64 * MIB));
+    let at = model.alloc(MIB, 1, Fill::Any).unwrap();
+    model.heap.renew_at_free(at, MIB);
     shim.fail(Call::Renew, 0);
-    let at = twin.resize(at, MIB / 2, Fill::Any).unwrap();
-    assert_eq!(twin.heap.stats().retired_bytes, MIB / 2);
-    twin.free(at);
-    assert_eq!((twin.heap.stats().retired_bytes, twin.heap.stats().moved_areas), (MIB, 0));
+    let at = model.resize(at, MIB / 2, Fill::Any).unwrap();
+    assert_eq!(model.heap.stats().retired_bytes, MIB / 2);
+    model.free(at);
+    assert_eq!((model.heap.stats().retired_bytes, model.heap.stats().moved_areas), (MIB, 0));
     for _ in 0..64 {
-        let other = twin.alloc(MIB / 4, 1, Fill::Any).unwrap();
+        let other = model.alloc(MIB / 4, 1, Fill::Any).unwrap();
         assert!(!(at..at + MIB).contains(&other));
     }
     shim.allow();
-    twin.check();
-    twin.end();
+    model.check();
+    model.end();
 }

@@ -6,12 +6,12 @@ use super::*;
 fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot() {
     let shim = Shim::default();
     shim.on_cpu(0);
-    let mut twin = Twin::new(heap(&shim, 1 << 32, 0));
-    let at = twin.alloc(MIB, 1, Fill::Any).unwrap();
-    assert_eq!(twin.resize(at, 40 * MIB, Fill::Zero), Ok(at), "clean above");
-    assert_eq!(twin.resize(at, 8 * MIB, Fill::Any), Ok(at));
-    assert_eq!(twin.resize(at, 30 * MIB, Fill::Zero), Ok(at), "dirty above");
-    let grown = twin.heap.stats();
+    let mut model = Model::new(heap(&shim, 1 << 32, 0));
+    let at = model.alloc(MIB, 1, Fill::Any).unwrap();
+    assert_eq!(model.resize(at, 40 * MIB, Fill::Zero), Ok(at), "clean above");
+    assert_eq!(model.resize(at, 8 * MIB, Fill::Any), Ok(at));
+    assert_eq!(model.resize(at, 30 * MIB, Fill::Zero), Ok(at), "dirty above");
+    let grown = model.heap.stats();
     assert_eq!((grown.grown_in_place, grown.grown_by_move, grown.copies), (2, 0, 0));
     // Pages move where that is allowed, the mapping where it is not; and back and forth, in whatever state that left it.
     let (mut top, mut bytes) = (at, 30 * MIB);
@@ -27,30 +27,30 @@ fn an_area_grows_in_place_over_dirty_and_clean_pages_and_moves_where_it_cannot()
         if !moves {
             shim.fail(Call::Move, 0);
         }
-        let to = twin.resize(top, bytes + 3 * PAGE_BYTES, Fill::Any).unwrap();
+        let to = model.resize(top, bytes + 3 * PAGE_BYTES, Fill::Any).unwrap();
         assert_eq!(to, top, "clean above");
-        while twin.alloc(MIB, 1, Fill::Any).unwrap() < top {}
+        while model.alloc(MIB, 1, Fill::Any).unwrap() < top {}
         bytes += 10 * MIB;
-        let to = twin.resize(top, bytes, Fill::Zero).unwrap();
+        let to = model.resize(top, bytes, Fill::Zero).unwrap();
         assert_ne!(to, top);
-        let stats = twin.heap.stats();
+        let stats = model.heap.stats();
         assert_eq!((stats.moved_areas, stats.copies), (mappings, copies), "{stats:?}");
         assert_eq!(stats.grown_by_move, by_move);
         // Where it was is clean: zeros that nobody has to write.
-        let was = twin.alloc(20 * MIB, 1, Fill::Zero).unwrap();
-        twin.free(was);
-        twin.check();
+        let was = model.alloc(20 * MIB, 1, Fill::Zero).unwrap();
+        model.free(was);
+        model.check();
         top = to;
     }
     shim.allow();
     // Small ones are copied.
-    let copies = twin.heap.stats().copies;
-    let small = twin.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
-    let _wall = twin.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
-    assert_ne!(twin.resize(small, 3 * PAGE_BYTES, Fill::Any).unwrap(), small);
-    assert_eq!(twin.heap.stats().copies, copies + 1);
-    twin.free(top);
-    twin.end();
+    let copies = model.heap.stats().copies;
+    let small = model.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
+    let _wall = model.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
+    assert_ne!(model.resize(small, 3 * PAGE_BYTES, Fill::Any).unwrap(), small);
+    assert_eq!(model.heap.stats().copies, copies + 1);
+    model.free(top);
+    model.end();
 }
 
 #[test]
@@ -64,25 +64,25 @@ fn a_move_that_is_refused_becomes_a_copy_and_a_hole_is_mended() {
     for (errno, tears, again, retired) in cases {
         let shim = Shim::default();
         shim.on_cpu(0);
-        let mut twin = Twin::new(heap(&shim, 1 << 32, 64 * MIB));
-        let at = twin.alloc(40 * MIB, 1, Fill::Any).unwrap();
-        let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
+        let mut model = Model::new(heap(&shim, 1 << 32, 64 * MIB));
+        let at = model.alloc(40 * MIB, 1, Fill::Any).unwrap();
+        let _wall = model.alloc(MIB, 1, Fill::Any).unwrap();
         shim.fail_with(errno);
         shim.fail(Call::Move, 0);
         shim.tear(tears);
         shim.fail_some(Call::Remap, 0, 1);
-        let to = twin.resize(at, 50 * MIB, Fill::Zero).unwrap();
-        let stats = twin.heap.stats();
+        let to = model.resize(at, 50 * MIB, Fill::Zero).unwrap();
+        let stats = model.heap.stats();
         assert_eq!((stats.moved_areas, stats.copies, stats.retired_bytes), (0, 1, retired), "{errno}");
-        twin.check();
-        let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
-        let to = twin.resize(to, 60 * MIB, Fill::Zero).unwrap();
-        assert_eq!(twin.heap.remaps_off.load(Ordering::Relaxed), !again, "{errno}");
+        model.check();
+        let _wall = model.alloc(MIB, 1, Fill::Any).unwrap();
+        let to = model.resize(to, 60 * MIB, Fill::Zero).unwrap();
+        assert_eq!(model.heap.remaps_off.load(Ordering::Relaxed), !again, "{errno}");
         // All of it can be written, the part that was a hole too.
-        Twin::bytes(to, 60 * MIB).fill(0);
-        let (bytes, _, byte) = twin.areas[&to];
-        Twin::mark(to, bytes, byte);
-        twin.end();
+        Model::bytes(to, 60 * MIB).fill(0);
+        let (bytes, _, byte) = model.areas[&to];
+        Model::mark(to, bytes, byte);
+        model.end();
     }
 }
 
@@ -92,24 +92,24 @@ fn a_move_that_stops_half_way_loses_nothing() {
     for errno in [libc::EBUSY, libc::EAGAIN, libc::EINVAL, libc::EPERM] {
         let shim = Shim::default();
         shim.on_cpu(0);
-        let mut twin = Twin::new(heap(&shim, 1 << 32, 64 * MIB));
-        let at = twin.alloc(7 * MIB, 1, Fill::Any).unwrap();
-        let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
-        Twin::bytes(at, 7 * MIB).iter_mut().zip(0u32..).for_each(|(byte, n)| *byte = (n % 251) as u8);
+        let mut model = Model::new(heap(&shim, 1 << 32, 64 * MIB));
+        let at = model.alloc(7 * MIB, 1, Fill::Any).unwrap();
+        let _wall = model.alloc(MIB, 1, Fill::Any).unwrap();
+        Model::bytes(at, 7 * MIB).iter_mut().zip(0u32..).for_each(|(byte, n)| *byte = (n % 251) as u8);
         shim.fail_with(Errno(errno));
         shim.halve(true);
         shim.fail_some(Call::Move, 0, 1);
-        twin.areas.remove(&at);
-        // SAFETY: the twin's own.
-        let to = unsafe { twin.heap.resize(at, layout(9 * MIB, 1), Fill::Zero) }.unwrap().addr().get();
+        model.areas.remove(&at);
+        // SAFETY: the model's own.
+        let to = unsafe { model.heap.resize(at, layout(9 * MIB, 1), Fill::Zero) }.unwrap().addr().get();
         assert_ne!(to, at);
-        let bytes = Twin::bytes(to, 9 * MIB);
+        let bytes = Model::bytes(to, 9 * MIB);
         assert!(bytes[..7 * MIB].iter().zip(0u32..).all(|(&byte, n)| byte == (n % 251) as u8));
-        assert!(Twin::is_zero(to + 7 * MIB, 2 * MIB));
-        let stats = twin.heap.stats();
+        assert!(Model::is_zero(to + 7 * MIB, 2 * MIB));
+        let stats = model.heap.stats();
         assert_eq!((stats.grown_by_move, stats.moved_areas), (1, 0), "{stats:?}");
-        twin.enter(to, 9 * MIB, 1);
-        twin.end();
+        model.enter(to, 9 * MIB, 1);
+        model.end();
     }
 }
 
@@ -119,19 +119,19 @@ fn moved_areas_are_bounded_and_leave_no_mappings_behind() {
     shim.limit_mappings(8 * 10);
     shim.fail(Call::Move, 0);
     shim.on_cpu(0);
-    let mut twin = Twin::new(heap(&shim, 1 << 34, 64 * MIB));
-    let before = mappings(&twin.heap);
+    let mut model = Model::new(heap(&shim, 1 << 34, 64 * MIB));
+    let before = mappings(&model.heap);
     let mut areas = Vec::new();
     for _ in 0..30 {
-        let at = twin.alloc(2 * MIB, 1, Fill::Any).unwrap();
-        let _wall = twin.alloc(MIB, 1, Fill::Any).unwrap();
-        areas.push(twin.resize(at, 2 * MIB + 3 * PAGE_BYTES, Fill::Any).unwrap());
+        let at = model.alloc(2 * MIB, 1, Fill::Any).unwrap();
+        let _wall = model.alloc(MIB, 1, Fill::Any).unwrap();
+        areas.push(model.resize(at, 2 * MIB + 3 * PAGE_BYTES, Fill::Any).unwrap());
     }
-    let stats = twin.heap.stats();
+    let stats = model.heap.stats();
     assert_eq!((stats.moved_areas, stats.copies >= 20), (10, true), "{stats:?}");
-    areas.into_iter().for_each(|at| twin.free(at));
-    assert_eq!(twin.heap.stats().moved_areas, 0);
+    areas.into_iter().for_each(|at| model.free(at));
+    assert_eq!(model.heap.stats().moved_areas, 0);
     // The frontier has advanced, and what was mapped anew has merged with what is around it.
-    assert!(mappings(&twin.heap) <= before + 2, "{} mappings, {before} before", mappings(&twin.heap));
-    twin.end();
+    assert!(mappings(&model.heap) <= before + 2, "{} mappings, {before} before", mappings(&model.heap));
+    model.end();
 }

@@ -28,7 +28,7 @@ fn is_readable(at: usize) -> bool {
     count == 1
 }
 
-impl Twin {
+impl Model {
     /// Behind every area is a page that cannot be read.
     fn check_walls(&self) {
         for (&at, &(bytes, ..)) in &self.areas {
@@ -45,21 +45,21 @@ fn gp1_whatever_is_allocated_freed_and_resized_every_area_has_its_guard() {
         if !markers {
             shim.fail(Call::Guard, 0);
         }
-        let mut twin = Twin::new(guarded(&shim, kept));
+        let mut model = Model::new(guarded(&shim, kept));
         for step in 0..800 {
-            twin.step(2 * MIB).unwrap();
+            model.step(2 * MIB).unwrap();
             if step % 20 == 0 {
-                twin.check();
-                twin.check_walls();
+                model.check();
+                model.check_walls();
             }
         }
-        let stats = twin.heap.stats();
+        let stats = model.heap.stats();
         // Without a budget nothing is kept.
         assert_eq!(stats.cache_hits > 0, kept > 0, "{stats:?}");
         assert!(stats.purged_bytes > 0 && stats.unguarded_areas == 0, "{stats:?}");
-        assert!(stats.guards >= twin.areas.len() as u64);
+        assert!(stats.guards >= model.areas.len() as u64);
         assert_eq!(shim.calls(Call::Forbid) > 0, !markers);
-        twin.end();
+        model.end();
     }
 }
 
@@ -91,19 +91,19 @@ fn guards_that_split_mappings_are_bounded_and_areas_without_one_are_counted() {
     let shim = Shim::default();
     shim.fail(Call::Guard, 0);
     shim.limit_mappings(80);
-    let mut twin = Twin::new(guarded(&shim, MIB));
+    let mut model = Model::new(guarded(&shim, MIB));
     for _ in 0..15 {
-        twin.alloc(3000, 1, Fill::Zero).unwrap();
+        model.alloc(3000, 1, Fill::Zero).unwrap();
     }
-    assert_eq!((twin.heap.stats().guards, twin.heap.stats().unguarded_areas), (10, 5));
-    twin.check();
-    twin.end();
+    assert_eq!((model.heap.stats().guards, model.heap.stats().unguarded_areas), (10, 5));
+    model.check();
+    model.end();
     // Where that is refused, too, nobody has one.
     shim.fail(Call::Forbid, 0);
-    let mut twin = Twin::new(guarded(&shim, MIB));
-    twin.alloc(3000, 1, Fill::Any).unwrap();
-    assert_eq!((twin.heap.stats().guards, twin.heap.stats().unguarded_areas), (0, 1));
-    twin.end();
+    let mut model = Model::new(guarded(&shim, MIB));
+    model.alloc(3000, 1, Fill::Any).unwrap();
+    assert_eq!((model.heap.stats().guards, model.heap.stats().unguarded_areas), (0, 1));
+    model.end();
 }
 
 #[test]
@@ -111,16 +111,16 @@ fn sp4_a_guard_that_cannot_be_had_or_taken_away_loses_nothing() {
     for call in [Call::Guard, Call::Unguard, Call::Forbid, Call::Renew, Call::Commit, Call::Map] {
         for granted in 0..40 {
             let shim = Shim::default();
-            let mut twin = Twin::new(guarded(&shim, MIB));
+            let mut model = Model::new(guarded(&shim, MIB));
             shim.fail_some(call, granted, 1);
             for _ in 0..60 {
                 // Refusals are told; what they leave is checked below.
-                _ = twin.step(MIB / 2);
+                _ = model.step(MIB / 2);
             }
             shim.allow();
-            twin.check();
-            assert_eq!(twin.heap.stats().retired_bytes, 0);
-            twin.end();
+            model.check();
+            assert_eq!(model.heap.stats().retired_bytes, 0);
+            model.end();
         }
     }
 }
@@ -191,12 +191,12 @@ fn bad_frees_are_told_apart_in_constant_time_and_corrupt_nothing() {
 fn a_guard_takes_no_room_from_what_is_kept() {
     let shim = Shim::default();
     shim.on_cpu(0);
-    let mut twin = Twin::new(guarded(&shim, 8 * MIB));
+    let mut model = Model::new(guarded(&shim, 8 * MIB));
     for _ in 0..3 {
         // As much as one magazine may have in big items.
-        let at = twin.alloc(4 * MIB, PAGE_BYTES, Fill::Any).unwrap();
-        twin.free(at);
+        let at = model.alloc(4 * MIB, PAGE_BYTES, Fill::Any).unwrap();
+        model.free(at);
     }
-    assert_eq!((twin.heap.stats().cache_hits, shim.calls(Call::Guard)), (2, 1));
-    twin.end();
+    assert_eq!((model.heap.stats().cache_hits, shim.calls(Call::Guard)), (2, 1));
+    model.end();
 }

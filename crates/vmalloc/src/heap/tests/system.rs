@@ -2,32 +2,32 @@
 
 use super::*;
 
-fn zone_of(twin: &Twin, at: usize) -> usize {
-    twin.heap.arena.zone_of((at / PAGE_BYTES) as u64)
+fn zone_of(model: &Model, at: usize) -> usize {
+    model.heap.arena.zone_of((at / PAGE_BYTES) as u64)
 }
 
 #[test]
 fn areas_below_4_mib_are_among_the_small_ones_and_huge_ones_begin_at_huge_pages() {
     let shim = Shim::default();
     shim.on_cpu(0);
-    let mut twin = Twin::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
+    let mut model = Model::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
     for (bytes, zone) in
         [(PAGE_BYTES, SMALL), (4 * MIB - PAGE_BYTES, SMALL), (4 * MIB - 1, HUGE), (40 * MIB, HUGE)]
     {
-        let at = twin.alloc(bytes, 1, Fill::Any).unwrap();
-        assert_eq!(zone_of(&twin, at), zone, "{bytes}");
+        let at = model.alloc(bytes, 1, Fill::Any).unwrap();
+        assert_eq!(zone_of(&model, at), zone, "{bytes}");
     }
     // Whoever asks for huge pages has them, whatever a magazine keeps.
-    let aligned = twin.alloc(MIB, 2 * MIB, Fill::Any).unwrap();
-    twin.free(aligned);
+    let aligned = model.alloc(MIB, 2 * MIB, Fill::Any).unwrap();
+    model.free(aligned);
     for bytes in [PAGE_BYTES, MIB, 8 * MIB] {
-        let huge = twin.heap.alloc_huge(layout(bytes, 1), Fill::Any).unwrap().addr().get();
-        assert_eq!((zone_of(&twin, huge), huge % (2 * MIB)), (HUGE, 0));
+        let huge = model.heap.alloc_huge(layout(bytes, 1), Fill::Any).unwrap().addr().get();
+        assert_eq!((zone_of(&model, huge), huge % (2 * MIB)), (HUGE, 0));
         // SAFETY: the test has it.
-        unsafe { twin.heap.free(huge) }.unwrap();
+        unsafe { model.heap.free(huge) }.unwrap();
     }
-    twin.check();
-    twin.end();
+    model.check();
+    model.end();
 }
 
 #[test]
@@ -35,27 +35,27 @@ fn an_area_of_small_pages_grows_into_pages_that_were_kept() {
     let shim = Shim::default();
     shim.on_cpu(0);
     for fill in [Fill::Any, Fill::Zero] {
-        let mut twin = Twin::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
-        let at = twin.alloc(MIB / 2, 1, Fill::Any).unwrap();
-        let wall = twin.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
+        let mut model = Model::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
+        let at = model.alloc(MIB / 2, 1, Fill::Any).unwrap();
+        let wall = model.alloc(PAGE_BYTES, 1, Fill::Any).unwrap();
         // Six pieces that are too short for what comes, with walls between them.
         let pieces: Vec<[usize; 2]> = (0..6)
-            .map(|_| [MIB / 2, PAGE_BYTES].map(|bytes| twin.alloc(bytes, 1, Fill::Any).unwrap()))
+            .map(|_| [MIB / 2, PAGE_BYTES].map(|bytes| model.alloc(bytes, 1, Fill::Any).unwrap()))
             .collect();
-        pieces.iter().for_each(|&[piece, _]| twin.free(piece));
-        let before = twin.heap.stats();
-        let to = twin.resize(at, 2 * MIB, fill).unwrap();
-        let after = twin.heap.stats();
+        pieces.iter().for_each(|&[piece, _]| model.free(piece));
+        let before = model.heap.stats();
+        let to = model.resize(at, 2 * MIB, fill).unwrap();
+        let after = model.heap.stats();
         assert_ne!(to, at);
-        assert_eq!(zone_of(&twin, to), SMALL);
+        assert_eq!(zone_of(&model, to), SMALL);
         assert_eq!((after.grown_by_move, after.copies), (1, 0), "{after:?}");
         // All that it grew by was kept before.
         assert_eq!((after.refilled_bytes - before.refilled_bytes) as usize, 3 * MIB / 2, "{after:?}");
         // And on it grows where it is.
-        assert_eq!(twin.resize(to, 7 * MIB / 2, fill), Ok(to));
-        twin.check();
-        twin.free(wall);
-        twin.end();
+        assert_eq!(model.resize(to, 7 * MIB / 2, fill), Ok(to));
+        model.check();
+        model.free(wall);
+        model.end();
     }
 }
 
@@ -63,39 +63,39 @@ fn an_area_of_small_pages_grows_into_pages_that_were_kept() {
 fn what_grows_large_leaves_the_small_ones_with_its_pages() {
     let shim = Shim::default();
     shim.on_cpu(0);
-    let mut twin = Twin::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
-    let at = twin.alloc(3 * MIB, 1, Fill::Any).unwrap();
-    let to = twin.resize(at, 9 * MIB, Fill::Zero).unwrap();
-    assert_eq!((zone_of(&twin, at), zone_of(&twin, to)), (SMALL, HUGE));
-    let stats = twin.heap.stats();
+    let mut model = Model::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
+    let at = model.alloc(3 * MIB, 1, Fill::Any).unwrap();
+    let to = model.resize(at, 9 * MIB, Fill::Zero).unwrap();
+    assert_eq!((zone_of(&model, at), zone_of(&model, to)), (SMALL, HUGE));
+    let stats = model.heap.stats();
     assert_eq!((stats.grown_by_move, stats.copies), (1, 0), "{stats:?}");
-    twin.check();
-    twin.end();
+    model.check();
+    model.end();
 }
 
 #[test]
 fn clean_pages_of_a_heap_that_was_shut_have_no_access_until_somebody_has_them() {
     let shim = Shim::default();
-    let mut twin = Twin::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
-    let [low, middle, high] = [8 * MIB; 3].map(|bytes| twin.alloc(bytes, 1, Fill::Any).unwrap());
-    twin.free(middle);
-    let shut = twin.heap.shut() as usize * PAGE_BYTES;
+    let mut model = Model::new(heap_on(HugePages::System, &shim, 1 << 32, 64 * MIB));
+    let [low, middle, high] = [8 * MIB; 3].map(|bytes| model.alloc(bytes, 1, Fill::Any).unwrap());
+    model.free(middle);
+    let shut = model.heap.shut() as usize * PAGE_BYTES;
     assert!(shut >= 8 * MIB);
-    assert_eq!(twin.heap.shut(), 0, "a second time there is nothing");
+    assert_eq!(model.heap.shut(), 0, "a second time there is nothing");
     assert_eq!([low, middle, high].map(is_writable), [true, false, true]);
     // Where pages are refused then, nobody has them.
     shim.fail(Call::Commit, 0);
-    assert!(matches!(twin.alloc(8 * MIB, 1, Fill::Any), Err(AllocError::Refused { .. })));
+    assert!(matches!(model.alloc(8 * MIB, 1, Fill::Any), Err(AllocError::Refused { .. })));
     shim.allow();
     for step in 0..400 {
-        twin.step(16 * MIB).unwrap();
+        model.step(16 * MIB).unwrap();
         if step % 20 == 0 {
-            twin.check();
-            twin.heap.shut();
+            model.check();
+            model.heap.shut();
         }
     }
-    twin.check();
-    twin.end();
+    model.check();
+    model.end();
 }
 
 /// Tells whether a byte can be written, without touching it: the system tells what the mapping is.
@@ -112,16 +112,16 @@ fn is_writable(at: usize) -> bool {
 #[test]
 fn a_trim_counts_nothing_where_the_system_does_not_tell_what_is_resident() {
     let shim = Shim::default();
-    let mut twin = Twin::new(heap_on(HugePages::Never, &shim, 1 << 32, 64 * MIB));
-    let ats = [0; 9].map(|_| twin.alloc(5000, 1, Fill::Any).unwrap());
-    ats.iter().step_by(2).for_each(|&at| twin.free(at));
-    twin.heap.trim();
+    let mut model = Model::new(heap_on(HugePages::Never, &shim, 1 << 32, 64 * MIB));
+    let ats = [0; 9].map(|_| model.alloc(5000, 1, Fill::Any).unwrap());
+    ats.iter().step_by(2).for_each(|&at| model.free(at));
+    model.heap.trim();
     shim.fail(Call::Resident, 0);
-    let before = twin.heap.stats().purged_bytes;
-    twin.heap.trim();
-    twin.heap.trim();
-    assert_eq!(twin.heap.stats().purged_bytes, before);
+    let before = model.heap.stats().purged_bytes;
+    model.heap.trim();
+    model.heap.trim();
+    assert_eq!(model.heap.stats().purged_bytes, before);
     shim.allow();
-    twin.check();
-    twin.end();
+    model.check();
+    model.end();
 }

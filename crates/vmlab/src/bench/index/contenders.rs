@@ -33,7 +33,7 @@ impl<I: FreeIndex> Holes for OnIndex<I> {
 
     #[inline(always)]
     fn free(&mut self, start: u64, size: u64) {
-        let back = VaRange::from_pages(start, start + size).map(|range| self.index.give_back(range));
+        let back = VaRange::from_pages(start, start + size).map(|range| self.index.free(range));
         debug_assert!(matches!(back, Some(Ok(()))), "{back:?}");
     }
 

@@ -164,7 +164,7 @@ mod tests {
         let mut step = |index: &mut BTreeIndex<HeapPlatform>, op: &Op, window| {
             let (slot, size) = (op.slot as usize, u64::from(op.size));
             if op.align_log2 == FREE {
-                index.give_back(VaRange::from_pages(at[slot], at[slot] + size).unwrap()).unwrap();
+                index.free(VaRange::from_pages(at[slot], at[slot] + size).unwrap()).unwrap();
             } else {
                 let request = Request::pages(size).unwrap().within(window);
                 let before = std::mem::replace(&mut at[slot], index.alloc(&request).unwrap().page_floor());

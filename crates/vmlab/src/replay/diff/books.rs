@@ -239,13 +239,13 @@ impl<C: Config> Books<C> {
                 let pool = &mut self.pools[node as usize];
                 pool.entry(size / va_base::PAGE_SIZE).or_default().push_front(answer.start);
             }
-            None => self.give_back(answer.start, size),
+            None => self.free_range(answer.start, size),
         }
     }
 
-    fn give_back(&mut self, start: u64, size: u64) {
+    fn free_range(&mut self, start: u64, size: u64) {
         if let Some(range) = range(start, size) {
-            let back = self.index.give_back(range);
+            let back = self.index.free(range);
             // Whatever the books hold was taken from the index.
             debug_assert!(back.is_ok(), "{back:?}");
         }
@@ -276,16 +276,16 @@ impl<C: Config> Books<C> {
                 Place::Hole => break,
                 Place::Busy(at, busy) => {
                     self.busy.remove(&at);
-                    self.give_back(at, busy.size);
+                    self.free_range(at, busy.size);
                     gone += 1;
                 }
                 Place::Lazy(at, lazy) => {
                     self.lazy.remove(&at);
-                    self.give_back(at, lazy.size);
+                    self.free_range(at, lazy.size);
                 }
                 Place::Pooled(at, pooled) => {
                     self.unpool(at, pooled);
-                    self.give_back(at, pooled.size);
+                    self.free_range(at, pooled.size);
                 }
             }
         }
@@ -335,13 +335,13 @@ impl<C: Config> Books<C> {
             if by_address {
                 out.sort_unstable();
             }
-            self.give_back_all(out, by_address);
+            self.free_all(out, by_address);
         }
         if full {
             let unknown: Vec<u64> = self.pooled.keys().copied().collect();
             let out =
                 unknown.into_iter().filter_map(|at| Some((at, self.pooled.remove(&at)?.size))).collect();
-            self.give_back_all(out, true);
+            self.free_all(out, true);
         }
         let mut out: Vec<(u64, Lazy)> = std::mem::take(&mut self.lazy).into_iter().collect();
         if (out.len() as u64) > most {
@@ -375,7 +375,7 @@ impl<C: Config> Books<C> {
             Order::SliceByAddress => rest.sort_unstable(),
         }
         let join = C::ORDER == Order::SliceByAddress;
-        self.give_back_all(rest.into_iter().map(|(start, size, _)| (start, size)).collect(), join);
+        self.free_all(rest.into_iter().map(|(start, size, _)| (start, size)).collect(), join);
         count
     }
 
@@ -396,7 +396,7 @@ impl<C: Config> Books<C> {
         for node in 0..self.pools.len() {
             let mut out = self.decayed(node, true);
             out.sort_unstable();
-            self.give_back_all(out, true);
+            self.free_all(out, true);
         }
     }
 
@@ -416,7 +416,7 @@ impl<C: Config> Books<C> {
     }
 
     /// Gives areas back in this order; neighbours in it as one, if told.
-    fn give_back_all(&mut self, out: Vec<(u64, u64)>, join: bool) {
+    fn free_all(&mut self, out: Vec<(u64, u64)>, join: bool) {
         let mut run: Option<(u64, u64, u64)> = None;
         for (start, size) in out {
             match &mut run {
@@ -426,19 +426,19 @@ impl<C: Config> Books<C> {
                 }
                 _ => {
                     if let Some(run) = run.replace((start, size, 1)) {
-                        self.give_back_run(run);
+                        self.free_run(run);
                     }
                 }
             }
         }
         if let Some(run) = run {
-            self.give_back_run(run);
+            self.free_run(run);
         }
     }
 
-    fn give_back_run(&mut self, (start, size, count): (u64, u64, u64)) {
-        self.give_back(start, size);
-        let _released = self.index.release_pieces(count - 1);
+    fn free_run(&mut self, (start, size, count): (u64, u64, u64)) {
+        self.free_range(start, size);
+        let _released = self.index.release_splits(count - 1);
     }
 
     /// The highest base for a percpu chunk of this size.

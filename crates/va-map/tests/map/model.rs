@@ -1,4 +1,4 @@
-//! The map and its twin, side by side through random calls: areas, mappings, sizes, wrong calls, refusals.
+//! The map beside its reference model on random calls: areas, mappings, sizes, wrong calls, refusals.
 use proptest::prelude::*;
 use va_base::{Align, InvariantViolation, Va, VaRange};
 use va_map::{AreaRequest, Fill, FreeError, Guard, Kind, Leaves, MapSpace, Piece};

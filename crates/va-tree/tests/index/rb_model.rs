@@ -89,7 +89,7 @@ fn linuxs_search_is_the_lowest_fit_up_to_page_alignment() {
             assert!(ask.align > PAGE_SIZE, "{op}: {got:?}, lowest {want:?}");
             let Outcome::At(Ok(lowest)) = want else { panic!("{op}: {got:?} where nothing fits") };
             let lowest_range = VaRange::from_size(lowest, ask.size).unwrap();
-            exact.index.give_back(lowest_range).unwrap();
+            exact.index.free(lowest_range).unwrap();
             exact.out = linux.out.clone();
             if let Outcome::At(Ok(at)) = got {
                 assert!(at > lowest && at.get().is_multiple_of(ask.align));

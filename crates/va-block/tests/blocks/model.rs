@@ -1,4 +1,4 @@
-//! Blocks and their obvious twin, side by side on random calls: the same addresses, refusals and counts, and a machine that
+//! Blocks beside their reference model on random calls: the same addresses, refusals and counts, and a machine that
 //! sees any address that comes back too early.
 
 use proptest::prelude::*;
@@ -37,10 +37,10 @@ proptest! {
 
     /// Under our policies, Linux's, and Linux's with one map.
     #[test]
-    fn vb1_to_vb7_blocks_answer_as_their_twin((pages, calls) in calls(), cpus in 1..4u32) {
-        block_run::twin_of_ours(pages, cpus, &calls);
-        block_run::twin_of_linux(pages, cpus, &calls);
-        block_run::twin_of_one_map(pages, cpus, &calls);
+    fn vb1_to_vb7_blocks_answer_as_their_model((pages, calls) in calls(), cpus in 1..4u32) {
+        block_run::ours_beside_model(pages, cpus, &calls);
+        block_run::linux_beside_model(pages, cpus, &calls);
+        block_run::one_map_beside_model(pages, cpus, &calls);
     }
 
     /// Two lanes beside calls by CPU, in slices, flushes that end late, a machine that refuses.

@@ -1,4 +1,4 @@
-//! A space and its obvious twin, side by side on random calls: the same addresses, the same counts, and a machine that
+//! A space beside its reference model on random calls: the same addresses, the same counts, and a machine that
 //! sees any address that comes back too early.
 
 use proptest::prelude::*;
@@ -147,29 +147,29 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_default_space_answers_as_its_twin((pages, calls) in calls(), cpus in 1..5u32) {
+    fn the_default_space_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {
         compare::<TinyDefault, _>(pages, cpus, exact(pages), &calls)?;
     }
 
     #[test]
-    fn lk1_lk2_a_space_with_trees_answers_as_its_twin((pages, calls) in calls(), cpus in 1..5u32) {
+    fn lk1_lk2_a_space_with_trees_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {
         compare::<TinyTrees, _>(pages, cpus, exact(pages), &calls)?;
         compare::<TinyTreesUp, _>(pages, cpus, exact(pages), &calls)?;
     }
 
     #[test]
-    fn the_linux_space_answers_as_its_twin((pages, calls) in calls(), cpus in 1..5u32) {
+    fn the_linux_space_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {
         let index = TinyLinux::index(extent(pages), extent(pages), HeapPlatform::default()).unwrap();
         compare::<TinyLinux, _>(pages, cpus, index, &calls)?;
     }
 
     #[test]
-    fn the_one_lock_space_answers_as_its_twin((pages, calls) in calls(), cpus in 1..5u32) {
+    fn the_one_lock_space_answers_as_its_model((pages, calls) in calls(), cpus in 1..5u32) {
         let index = TinyOneLock::index(extent(pages), extent(pages), HeapPlatform::default()).unwrap();
         compare::<TinyOneLock, _>(pages, cpus, index, &calls)?;
     }
 
-    /// In slices the addresses may differ from the twin's; what must hold is everything else, and that a request succeeds
+    /// In slices the addresses may differ from the model's; what must hold is everything else, and that a request succeeds
     /// whenever all that is not busy holds a fit.
     #[test]
     fn a_sliced_space_gives_out_whatever_is_not_busy((pages, calls) in calls(), cpus in 1..5u32, magazines: bool) {
@@ -182,14 +182,14 @@ proptest! {
             match call {
                 &Call::Alloc { cpu, size, align, window } => {
                     let request = request(size, align, window);
-                    let mut twin = exact(pages);
+                    let mut model = exact(pages);
                     for area in &out {
-                        twin.take(area.range()).unwrap();
+                        model.take(area.range()).unwrap();
                     }
                     let got = if cpu % 2 == 0 && magazines { magazine.drain(); space.alloc(cpu, &request) } else { magazine.alloc(&request) };
-                    // A pool may have had a better place for another area: then what is busy is not what the twin would
-                    // have made busy, but the twin was told of that.
-                    prop_assert_eq!(got.is_ok(), twin.would_fit(&request).is_ok(), "{:?}", call);
+                    // A pool may have had a better place for another area: then what is busy is not what the model would
+                    // have made busy, but the model was told of that.
+                    prop_assert_eq!(got.is_ok(), model.would_fit(&request).is_ok(), "{:?}", call);
                     if let Ok(area) = got {
                         prop_assert_eq!(machine.map(area.range()), Ok(()));
                         prop_assert!(area.start().is_aligned(request.align()));
@@ -223,8 +223,8 @@ proptest! {
 }
 
 #[test]
-fn a_twin_with_another_decay_differs() {
-    // The comparison above can fail: a wrong rule in the twin shows within a few calls.
+fn a_model_with_another_decay_differs() {
+    // The comparison above can fail: a wrong rule in the model shows within a few calls.
     struct Wrong;
     impl Decay for Wrong {
         fn quota(len: u64) -> u64 {

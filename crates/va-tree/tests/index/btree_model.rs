@@ -1,4 +1,4 @@
-//! The B+tree and its twins give the same answers, whatever is asked of them.
+//! The B+tree and its reference models give the same answers, whatever is asked of them.
 
 use proptest::prelude::*;
 use va_base::{Va, VaRange};
@@ -91,11 +91,11 @@ fn in_a_space_with_ragged_ends() {
 }
 
 #[test]
-fn the_model_has_a_twin_too() {
+fn the_model_equals_a_slower_one() {
     for seed in 0..seeds() {
         for space in [pages(0, 50), pages(9, 400)] {
-            let twin = PageIndex::new(space.extent, space.default_window).unwrap();
-            assert_same(&space, twin, model(&space), Op::from_seed(&space, seed).take(2500), Walk::Always);
+            let slower = PageIndex::new(space.extent, space.default_window).unwrap();
+            assert_same(&space, slower, model(&space), Op::from_seed(&space, seed).take(2500), Walk::Always);
         }
     }
 }
