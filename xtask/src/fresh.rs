@@ -17,7 +17,7 @@
 //! the first process of a process namespace. So nothing of either is left after any end of the command.
 
 use crate::count::Tests;
-use crate::machine::{commit, duration, machine};
+use crate::machine::{duration, machine};
 use crate::not_run;
 use crate::sh::{Cmd, Ended, Show, on_path};
 use anyhow::{Context, Result, bail};
@@ -94,22 +94,23 @@ struct Ran {
 
 /// The step of `ci --full`.
 pub(crate) fn step(root: &Path, tests: &mut Tests) -> Result<()> {
-    let ran = run(root, &Args { command: None, minutes: 60, bare: false, keep: false })?;
+    let (commit, ran) = run(root, &Args { command: None, minutes: 60, bare: false, keep: false })?;
     ran.iter().for_each(|ran| *tests += ran.tests);
-    conclude(root, &ran)
+    conclude(root, &commit, &ran)
 }
 
 /// `cargo xtask fresh`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
-    let ran = run(root, args)?;
+    let (commit, ran) = run(root, args)?;
     if args.command.is_some() {
         return if ran.iter().all(|ran| ran.good) { Ok(()) } else { bail!("it failed in the new system") };
     }
-    conclude(root, &ran)
+    conclude(root, &commit, &ran)
 }
 
-/// Makes the system, runs the commands in it up to the first that fails, and removes it.
-fn run(root: &Path, args: &Args) -> Result<Vec<Ran>> {
+/// Makes the system, runs the commands in it up to the first that fails, and removes it. Returns the commit that was
+/// cloned there, and the outcomes.
+fn run(root: &Path, args: &Args) -> Result<(String, Vec<Ran>)> {
     tools(root)?;
     let dir = root.join("target/fresh");
     fs::create_dir_all(root.join("target"))?;
@@ -118,7 +119,7 @@ fn run(root: &Path, args: &Args) -> Result<Vec<Ran>> {
     remove(&dir)?;
     let system = dir.join("system");
     fs::create_dir_all(&system)?;
-    let outcome = make(root, &system).and_then(|()| {
+    let outcome = make(root, &system).and_then(|commit| {
         let install = (!args.bare).then(|| INSTALL.to_string());
         let commands = match &args.command {
             Some(command) => vec![command.clone()],
@@ -133,7 +134,7 @@ fn run(root: &Path, args: &Args) -> Result<Vec<Ran>> {
                 break;
             }
         }
-        Ok(all)
+        Ok((commit, all))
     });
     if args.keep {
         println!("the new system is in {}", system.display());
@@ -186,8 +187,8 @@ fn mounted_below(mounts: &str, dir: &Path) -> bool {
     mounts.lines().filter_map(|line| line.split(' ').nth(4)).any(|at| Path::new(at).starts_with(&dir))
 }
 
-/// Makes the system: packages, the host's ways to get more of them, the tree.
-fn make(root: &Path, system: &Path) -> Result<()> {
+/// Makes the system: packages, the host's ways to get more of them, the tree. Returns the commit of the tree.
+fn make(root: &Path, system: &Path) -> Result<String> {
     let Source { codename, mirror } = source(root)?;
     println!("making a minimal Debian {codename} in {}", system.display());
     // Its command line names the mirror, which nothing that is kept may name.
@@ -217,7 +218,8 @@ fn make(root: &Path, system: &Path) -> Result<()> {
         .run(Show::Failure)
         .context("cannot clone the tree")?;
     let head = Cmd::new(root, "git").args(["rev-parse", "HEAD"]).read()?;
-    Cmd::new(&tree, "git").args(["checkout", "--quiet", "--detach", head.trim()]).run(Show::Failure)
+    Cmd::new(&tree, "git").args(["checkout", "--quiet", "--detach", head.trim()]).run(Show::Failure)?;
+    Ok(head.trim()[..12].to_string())
 }
 
 /// Copies a file or a folder, if there is one.
@@ -337,8 +339,8 @@ fn sum(text: &str) -> Option<Tests> {
 }
 
 /// Writes `results/full.md`, and demands that every command held.
-fn conclude(root: &Path, ran: &[Ran]) -> Result<()> {
-    let page = page(&commit(root), &machine(root), ran)?;
+fn conclude(root: &Path, commit: &str, ran: &[Ran]) -> Result<()> {
+    let page = page(commit, &machine(root), ran)?;
     fs::create_dir_all(root.join("results"))?;
     fs::write(root.join("results/full.md"), &page)?;
     println!("\n{page}\nwritten to results/full.md");
