@@ -383,24 +383,16 @@ fn selections(core: &[String]) -> [Vec<&str>; 2] {
 /// The feature that has a test of its own. Documentation is tested with it as well, so that nothing is compiled again.
 const METRICS: &str = "vmalloc/metrics";
 
-/// The compiler arranges its fast paths, and the test profile is not what users build. So a program that depends on the
-/// crate is built with cargo's own release profile. Standard, with the program optimised as one, is that of `install` and
-/// `demo`.
+/// The compiler arranges its fast paths, and the test profile is not what users build: a program that depends on the
+/// crate is built with a release profile. What is optimised as one program is tested by `install`.
 fn release(root: &Path, tests: &mut Tests) -> Result<()> {
     // How much stack a call of the core takes is a property of optimised code; a million areas are too many for code that
     // walks its invariants after each operation.
     let core = "-p va-tree -p va-space -p va-percpu -p va-sim --test memory --test footprint";
     ["-p vmalloc --lib --tests", core].into_iter().try_for_each(|selection| {
         let cmd = Cmd::cargo(root).args(["test", "--quiet", "--locked", "--release"]);
-        counted(plain_release(cmd).args(selection.split(' ')), tests)
+        counted(cmd.args(selection.split(' ')), tests)
     })
-}
-
-/// Cargo's own release profile instead of ours, which links for long.
-pub(crate) fn plain_release(cmd: Cmd) -> Cmd {
-    cmd.env("CARGO_PROFILE_RELEASE_LTO", "false")
-        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
 }
 
 fn doctest(root: &Path, tests: &mut Tests) -> Result<()> {

@@ -25,8 +25,8 @@ mod told;
 mod turn;
 
 use crate::count::Tests;
+use crate::install;
 use crate::machine;
-use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
 use input::Scale;
 use page::Row;
@@ -212,13 +212,7 @@ fn wanted(name: &str, args: &Args) -> bool {
 fn columns(root: &Path, args: &Args) -> Result<Vec<Column>> {
     let library = match &args.preload {
         Some(path) => path.clone(),
-        None => {
-            Cmd::cargo(root)
-                .args(["build", "--release", "--quiet", "--locked", "--target-dir", "target"])
-                .args(["-p", "vmalloc-preload"])
-                .run(Show::Failure)?;
-            root.join("target/release/libvmalloc_preload.so")
-        }
+        None => install::preload(root)?,
     };
     let library =
         fs::canonicalize(&library).with_context(|| format!("no preload at {}", library.display()))?;

@@ -30,7 +30,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     // What pkg-config says must hold wherever it is asked.
     let prefix = std::path::absolute(&args.prefix)?;
     let version = build(root)?;
-    let built = root.join("target/release");
+    let built = root.join(BUILT);
     for path in place(root, &built, &prefix, &version)?.into_iter().chain(place_program(&built, &prefix)?) {
         println!("{}", path.display());
     }
@@ -40,7 +40,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
 /// Installs what `built` has, or what is built for it, below `prefix`.
 pub(crate) fn fill(root: &Path, prefix: &Path, built: Option<&Path>) -> Result<()> {
     let version = if built.is_some() { version(root)? } else { build(root)? };
-    let ours = root.join("target/release");
+    let ours = root.join(BUILT);
     let built = built.unwrap_or(&ours);
     place(root, built, prefix, &version)?;
     place_program(built, prefix)?;
@@ -49,15 +49,27 @@ pub(crate) fn fill(root: &Path, prefix: &Path, built: Option<&Path>) -> Result<(
 
 /// Builds both libraries and the laboratory; their version.
 pub(crate) fn build(root: &Path) -> Result<String> {
-    Cmd::cargo(root)
-        .args(["build", "--quiet", "--locked", "--release", "--target-dir", "target"])
-        .args(["-p", "vmalloc-capi", "-p", "vmalloc-preload"])
-        .run(Show::All)?;
+    dist(root, &["vmalloc-capi", "vmalloc-preload"])?;
     // By itself, so that what it needs of a crate changes no library.
-    Cmd::cargo(root)
-        .args(["build", "--quiet", "--locked", "--release", "--target-dir", "target", "-p", "vmlab"])
-        .run(Show::All)?;
+    dist(root, &["vmlab"])?;
     version(root)
+}
+
+/// The folder of what [`dist`] builds.
+pub(crate) const BUILT: &str = "target/dist";
+
+/// Builds packages as they are installed and measured: each program optimised as one.
+pub(crate) fn dist(root: &Path, packages: &[&str]) -> Result<()> {
+    Cmd::cargo(root)
+        .args(["build", "--quiet", "--locked", "--profile", "dist", "--target-dir", "target"])
+        .args(packages.iter().flat_map(|name| ["-p", name]))
+        .run(Show::All)
+}
+
+/// Builds the preload, and returns its path.
+pub(crate) fn preload(root: &Path) -> Result<PathBuf> {
+    dist(root, &["vmalloc-preload"])?;
+    Ok(root.join(BUILT).join("libvmalloc_preload.so"))
 }
 
 fn version(root: &Path) -> Result<String> {
@@ -147,8 +159,8 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
         fs::remove_dir_all(&work)?;
     }
     let version = build(root)?;
-    place(root, &root.join("target/release"), &prefix, &version)?;
-    let pages = place_program(&root.join("target/release"), &prefix)?;
+    place(root, &root.join(BUILT), &prefix, &version)?;
+    let pages = place_program(&root.join(BUILT), &prefix)?;
     if !pages.iter().any(|page| page.ends_with("man1/vmlab-bench-index.1")) {
         bail!("no manual page of `vmlab bench index`: {pages:?}");
     }
@@ -224,10 +236,7 @@ fn python(root: &Path, work: &Path, prefix: &Path) -> Result<()> {
 
 /// `vmlab run` with the preload as built.
 fn run(root: &Path, preload: &Path) -> Result<()> {
-    Cmd::cargo(root)
-        .args(["build", "--quiet", "--locked", "--release", "--target-dir", "target", "-p", "vmlab"])
-        .run(Show::All)?;
-    let said = Cmd::new(root, root.join("target/release/vmlab"))
+    let said = Cmd::new(root, root.join(BUILT).join("vmlab"))
         .args(["run", "--conf", "threshold:4K", "--lib"])
         .arg(preload)
         .args(["--", "sort", "CHANGELOG.md"])

@@ -27,7 +27,7 @@ pub(crate) fn run(root: &Path, tests: &mut Tests) -> Result<()> {
 
 fn cargo(root: &Path, command: &str) -> Cmd {
     // A folder of its own: the flag would otherwise rebuild everything, here and afterwards.
-    ci::plain_release(Cmd::cargo(root)).env("RUSTFLAGS", "--cfg loom").args([
+    Cmd::cargo(root).env("RUSTFLAGS", "--cfg loom").args([
         command,
         "--quiet",
         "--locked",

@@ -32,7 +32,7 @@ const EVERYWHERE: [&str; 5] = ["Cargo.toml", "Cargo.lock", "README.md", "LICENSE
 const HELD: [(&str, &[&str]); 4] = [
     ("vmalloc-capi", &["build.rs", "include/vmalloc.h", "vmalloc.3", "vmalloc.pc.in"]),
     ("vmalloc-preload", &["build.rs"]),
-    ("vmlab", &["data/README.md", "data/boot-smp1.ftrace.gz", "data/boot-smp1.vmallocinfo"]),
+    ("vmlab", &["build.rs", "data/README.md", "data/boot-smp1.ftrace.gz", "data/boot-smp1.vmallocinfo"]),
     ("va-sim", &["examples/compare.rs"]),
 ];
 

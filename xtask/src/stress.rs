@@ -6,6 +6,7 @@
 //! printed: the same seed runs the same program again.
 
 use crate::count::Tests;
+use crate::install;
 use crate::machine::{commit, machine};
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
@@ -84,19 +85,7 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
 }
 
 fn rounds(root: &Path, seed: u64, all: Duration, round: Duration) -> Result<[Sum; CONFS.len()]> {
-    Cmd::cargo(root)
-        .args([
-            "build",
-            "--quiet",
-            "--locked",
-            "--release",
-            "--target-dir",
-            "target",
-            "-p",
-            "vmalloc-preload",
-        ])
-        .run(Show::All)?;
-    let (program, library) = (compile(root)?, root.join("target/release/libvmalloc_preload.so"));
+    let (program, library) = (compile(root)?, install::preload(root)?);
     let (began, mut sums, mut seed) = (Instant::now(), [Sum::default(); CONFS.len()], seed);
     loop {
         for (conf, sum) in CONFS.iter().zip(&mut sums) {

@@ -22,8 +22,8 @@ mod page;
 mod run;
 
 use crate::count::Tests;
+use crate::install;
 use crate::not_run;
-use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
 use page::Line;
 use run::{Runner, WAYS};
@@ -74,7 +74,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     fs::create_dir_all(&target)?;
     let library = match &args.preload {
         Some(path) => path.clone(),
-        None => preload(root)?,
+        None => install::preload(root)?,
     };
     let library =
         fs::canonicalize(&library).with_context(|| format!("no preload at {}", library.display()))?;
@@ -120,20 +120,4 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
         return Ok(());
     }
     main(root, &Args { only: None, preload: None, limit: 120, out: false })
-}
-
-fn preload(root: &Path) -> Result<PathBuf> {
-    Cmd::cargo(root)
-        .args([
-            "build",
-            "--quiet",
-            "--locked",
-            "--release",
-            "--target-dir",
-            "target",
-            "-p",
-            "vmalloc-preload",
-        ])
-        .run(Show::All)?;
-    Ok(root.join("target/release/libvmalloc_preload.so"))
 }

@@ -1,6 +1,6 @@
 //! Measures the alloc and the free of a small mapping: the least and the median of many batches, one thread.
 //!
-//! Run: `cargo run --release -p va-sim --example block_pair`
+//! Run: `cargo run --profile dist -p va-sim --example block_pair`
 
 use std::hint::black_box;
 use std::time::Instant;

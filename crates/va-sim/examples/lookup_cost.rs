@@ -3,7 +3,7 @@
 //! Areas of 1 to 64 pages at random, every tenth freed again, so that there are holes. Then random starts, random
 //! addresses inside areas, the next area above a random address, and pairs of alloc and free of what is at hand.
 //!
-//! Run: `cargo run --release -p va-sim --example lookup_cost`
+//! Run: `cargo run --profile dist -p va-sim --example lookup_cost`
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! One workload of per-CPU memory on one engine, to count instructions: no clock, and functions that stay apart.
 //!
-//! `cargo build --release -p va-sim --example percpu_calls`, then
-//! `valgrind --tool=callgrind --toggle-collect='*alloc_all*' target/release/examples/percpu_calls test runs`, or
+//! `cargo build --profile dist -p va-sim --example percpu_calls`, then
+//! `valgrind --tool=callgrind --toggle-collect='*alloc_all*' target/dist/examples/percpu_calls test runs`, or
 //! `*free_all*`. Workloads: `test`, `holes` and `small`, those that `vmlab bench percpu` calls pcpu_alloc_test, misaligned_holes and
 //! 16b_1M. Engines: `ours`, `runs`, `scan` and `linux612`.
 

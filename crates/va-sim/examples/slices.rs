@@ -1,9 +1,9 @@
 //! The worst call of each kind that a purge can delay, for callgrind to count.
 //!
 //! ```sh
-//! cargo build --release -p va-sim --example slices
+//! cargo build --profile dist -p va-sim --example slices
 //! valgrind --tool=callgrind --callgrind-out-file=slices.%p --toggle-collect='*measured*' \
-//!   --dump-before=slices::measured --dump-after=slices::measured target/release/examples/slices CASE
+//!   --dump-before=slices::measured --dump-after=slices::measured target/dist/examples/slices CASE
 //! ```
 //!
 //! The options that dump take the plain name of a function, no pattern. Each call of `measured`

@@ -1,7 +1,7 @@
 //! Measures a request that cannot be met while 40,000 areas wait in magazines, pools and lazy lists: the first time,
 //! again, and if it is impossible.
 //!
-//! Run: `cargo run --release -p va-sim --example space_failure`
+//! Run: `cargo run --profile dist -p va-sim --example space_failure`
 
 use std::hint::black_box;
 use std::time::Instant;

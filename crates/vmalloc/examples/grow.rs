@@ -1,6 +1,6 @@
 //! Growth to 256 MiB by half each time, every page touched, here and with the system's allocator, side by side.
 //!
-//! `cargo run --release -p vmalloc --example grow` prints a table: milliseconds a growth from 64 KiB to 256 MiB, the least of
+//! `cargo run --profile dist -p vmalloc --example grow` prints a table: milliseconds a growth from 64 KiB to 256 MiB, the least of
 //! some rounds, and how areas grew. **alone** has nothing else; **walls** has somebody else allocate after each step; **two** grow
 //! by turns; **reused** grows into what an area of that size left behind. **faults** is a fresh mapping of as many bytes,
 //! touched once: what cannot be less. **zeros** is a pair of `alloc_zeroed` and a free, beside a `memset` of as many resident bytes.

@@ -1,6 +1,6 @@
 //! The cost of guards and of the hardened profile.
 //!
-//! `cargo run --release -p vmalloc --example hardened` prints two tables. The first has nanoseconds
+//! `cargo run --profile dist -p vmalloc --example hardened` prints two tables. The first has nanoseconds
 //! of CPU time for a pair of an allocation and a free, the least of some rounds. Its columns are
 //! the ordinary profile, that with guards, the hardened one, and the hardened one with walls by
 //! protection, which is the design of `MADV_DONTNEED` and `mprotect`. The second has a million

@@ -1,6 +1,6 @@
 //! Random sizes in a few live slots, one byte of every page touched: what an operation costs, at what resident memory.
 //!
-//! `cargo run --release -p vmalloc --example mix -- ours 64` runs ours with that many MiB kept; `-- system` runs the C library's
+//! `cargo run --profile dist -p vmalloc --example mix -- ours 64` runs ours with that many MiB kept; `-- system` runs the C library's
 //! allocator, or the one that `LD_PRELOAD` puts in its place. More arguments: the names of workloads. Prints processor time for
 //! an operation (a free and an allocation) and average and largest resident memory.
 

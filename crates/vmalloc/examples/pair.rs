@@ -1,6 +1,6 @@
 //! A pair of an allocation and a free, one byte touched in between, here and with the system's allocator, side by side.
 //!
-//! `cargo run --release -p vmalloc --example pair` prints a table: nanoseconds a pair, the least and the median of some
+//! `cargo run --profile dist -p vmalloc --example pair` prints a table: nanoseconds a pair, the least and the median of some
 //! rounds, which alternate between the two.
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,6 +1,6 @@
 //! Measures mapping and unmapping a list of frames, against plain `mmap` and `munmap` of a file in memory, in one run.
 //!
-//! `cargo run --release -p vmalloc --example vmap` prints the tables of `results/vmap.md`: nanoseconds a pair, minimum and median of
+//! `cargo run --profile dist -p vmalloc --example vmap` prints the tables of `results/vmap.md`: nanoseconds a pair, minimum and median of
 //! rounds taken in turn. Plain means what a program would write: one `mmap` for the range, one for each run of frames over it, one
 //! `munmap` for all. A guard page is part of the range where ours has one.
 

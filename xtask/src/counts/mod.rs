@@ -88,7 +88,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         Some(built) => built.canonicalize().with_context(|| format!("no folder {}", built.display()))?,
         None => {
             install::build(root)?;
-            root.join("target/release")
+            root.join(install::BUILT)
         }
     };
     let compiler = Cmd::new(root, "rustc").arg("--version").read()?.trim().to_string();

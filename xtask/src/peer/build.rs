@@ -79,12 +79,12 @@ fn make(root: &Path, peer: &Path, source: &Path, build: &Path) -> Result<Cmd> {
 fn library(root: &Path, dir: &Path, features: &[&str]) -> Result<PathBuf> {
     let built = dir.join("rust");
     Cmd::cargo(root)
-        .args(["build", "--quiet", "--release", "-p", "va-peer"])
+        .args(["build", "--quiet", "--profile", "dist", "-p", "va-peer"])
         .args(features)
         .arg("--target-dir")
         .arg(&built)
         .run(Show::Failure)?;
-    Ok(built.join("release/libva_peer.so"))
+    Ok(built.join("dist/libva_peer.so"))
 }
 
 #[cfg(test)]

@@ -94,6 +94,18 @@ pub(crate) fn build() -> &'static str {
     if cfg!(target_feature = "avx2") { "x86-64-v3" } else { "baseline" }
 }
 
+/// The profile that this was built with. Figures that are kept are of `dist`.
+const PROFILE: &str = env!("VMLAB_PROFILE");
+
+/// Returns the name of the profile, as tables state it.
+fn profile() -> String {
+    if PROFILE == "dist" {
+        "fat LTO".into()
+    } else {
+        format!("profile {PROFILE}, not optimised as one program")
+    }
+}
+
 /// Returns the output of a command, if it succeeds.
 fn output(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
@@ -131,11 +143,12 @@ pub(crate) fn header(rounds: usize) -> String {
     let args: Vec<String> =
         std::env::args().skip(1).map(|arg| arg.rsplit('/').next().unwrap_or("").to_string()).collect();
     format!(
-        "command: vmlab {}\ncommit: {commit}\nmachine: {model}{family}, {}, Linux {}\nbuild: {rustc}, {}, fat LTO\nrounds: {rounds} (fewer where a contender is slow), in turn, pinned to one CPU\n",
+        "command: vmlab {}\ncommit: {commit}\nmachine: {model}{family}, {}, Linux {}\nbuild: {rustc}, {}, {}\nrounds: {rounds} (fewer where a contender is slow), in turn, pinned to one CPU\n",
         args.join(" "),
         counted(cpus as u64, "CPU"),
         kernel.trim(),
-        build()
+        build(),
+        profile()
     )
 }
 
