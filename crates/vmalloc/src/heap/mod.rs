@@ -154,8 +154,8 @@ pub(crate) struct Heap<O: Os> {
     growth: Growth,
     /// Misses until pages are moved again.
     refill_pause: AtomicU64,
-    /// Misses until cold blocks are looked at again.
-    sparse_pause: AtomicU64,
+    /// Small misses until cold blocks are looked at again.
+    small_pause: AtomicU64,
     /// Pages that were kept when the system was asked last how much memory there is; about.
     asked: AtomicU64,
     /// Pages that were released since then because the answer was less than the budget; about.

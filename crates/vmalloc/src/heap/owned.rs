@@ -124,7 +124,7 @@ impl<O: Os> Heap<O> {
         remaps_off: AtomicBool::new(false),
         growth: Growth::new(),
         refill_pause: AtomicU64::new(0),
-        sparse_pause: AtomicU64::new(0),
+        small_pause: AtomicU64::new(0),
         asked: AtomicU64::new(0),
         released: AtomicU64::new(0),
         allowed: AtomicU64::new(0),

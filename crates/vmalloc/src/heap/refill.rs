@@ -11,7 +11,8 @@
 //!
 //! Sources of which hardly a page is resident are given back, too: to walk over what is not there costs as
 //! much as to move it. A run of up to 2 MiB leaves them dirty instead, and so do the next small ones, without
-//! another look at what is resident.
+//! another look at what is resident. The next few small ones after a move leave cold blocks dirty as well: the
+//! cache grows, within the budget, until a mix of sizes finds its runs there.
 //!
 //! The moves are made by one thread at a time, since each makes all CPUs that run this process
 //! forget addresses, and so that a fork finds none under way. So are the releases instead of moves:
@@ -39,18 +40,21 @@ use core::sync::atomic::{AtomicU64, Ordering};
 const SPARSE_SHARE: u64 = 4;
 /// Misses without a move after one was refused.
 const PAUSE: u64 = 64;
-/// Pages wanted for which sparse sources are not given back: 2 MiB. The calls of each such miss cost more than the few
-/// pages are worth, which stay within the budget.
-const SPARSE_PAGES_MAX: u64 = 512;
+/// Pages that a small miss wants at most: 2 MiB. The calls of each such miss cost more than the few pages of sparse
+/// sources are worth, which stay within the budget.
+const SMALL_PAGES_MAX: u64 = 512;
 /// Such misses that leave cold blocks alone after those that one found were all sparse.
 const SPARSE_PAUSE: u64 = 64;
+/// The same after one moved pages. A move adds no page to the cache. If each miss moved, the cache would stay too small
+/// for a mix of sizes, and a tenth of all allocs would miss for ever, at three system calls and a flush of all CPUs each.
+const DENSE_PAUSE: u64 = 4;
 
 impl<O: Os> Heap<O> {
     /// Moves cold pages into the clean blocks of a fresh run, whose word is there; gives the lock back meanwhile. What is left
     /// of the last block is dirty afterwards. Tells into how many pages something was moved: the first of the clean ones.
     pub(super) fn refill(&self, mut central: Held<'_, O>, fresh: &Fresh) -> u64 {
         let wanted = fresh.clean.len_bytes() / crate::PAGE_BYTES as u64;
-        if wanted <= SPARSE_PAGES_MAX && self.counts_down(&self.sparse_pause) {
+        if wanted <= SMALL_PAGES_MAX && self.counts_down(&self.small_pause) {
             central.give_rest(fresh);
             return 0;
         }
@@ -75,8 +79,10 @@ impl<O: Os> Heap<O> {
                 dense += 1;
             }
         }
-        if dense == 0 && wanted <= SPARSE_PAGES_MAX {
-            self.sparse_pause.store(SPARSE_PAUSE, Ordering::Relaxed);
+        if wanted <= SMALL_PAGES_MAX {
+            self.small_pause.store(if dense == 0 { SPARSE_PAUSE } else { DENSE_PAUSE }, Ordering::Relaxed);
+        }
+        if dense == 0 && wanted <= SMALL_PAGES_MAX {
             let mut central = self.zone_of(fresh.page);
             central.attach_dirty(sources);
             central.leaving -= end - rest;
