@@ -221,7 +221,7 @@ fn make() -> Option<&'static Vmalloc> {
         HOT.retry_small();
     }
     teach_next();
-    if hardened {
+    if hardened && !vmalloc::is_plain() {
         crate::fault::handle();
     }
     get()

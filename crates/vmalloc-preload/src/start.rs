@@ -105,14 +105,15 @@ extern "C" fn end() {
     if errors.is_none() && report.is_none() {
         return;
     }
-    if vmalloc::is_plain() {
-        // To ask what there is to tell may end the program: what needs no question is told.
+    // A handler of a signal may end the program in the midst of a call, which has locks.
+    let counted = large::get().map_or_else(|| Some(Default::default()), vmalloc::Vmalloc::try_stats);
+    let Some(stats) = counted.filter(|_| !vmalloc::is_plain()) else {
+        // To ask the system may end a program that confined itself: what needs no question is told.
         if let Some(&(errors, _)) = errors {
             say_to(errors, format_args!("served {}", large::counted(Event::Served)));
         }
         return;
-    }
-    let stats = large::get().map(vmalloc::Vmalloc::stats).unwrap_or_default();
+    };
     let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: writes a `rusage`.
     let _zeros_if_refused = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };

@@ -76,6 +76,11 @@ fn a_handler_of_a_signal_forks_in_the_midst_of_a_call() {
 }
 
 #[test]
+fn a_handler_of_a_signal_exits_in_the_midst_of_a_call() {
+    everywhere("forks.c", &["exit"], &["", "stats:true", "hardened:true,stats:true"]);
+}
+
+#[test]
 fn a_fork_beside_streams_that_are_flushed_and_read_ends() {
     everywhere("forks.c", &["streams"], &["", "hardened:true"]);
 }
@@ -123,7 +128,7 @@ fn limits_count_what_is_used_and_what_nobody_has_is_refused() {
     // Where all is promised to everybody, that is so with and without.
     let promises = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     if promises.trim() != "1" {
-        everywhere("limits.c", &["overcommit"], &[""]);
+        everywhere("limits.c", &["overcommit"], &["", "hardened:true"]);
     }
 }
 
@@ -156,6 +161,8 @@ fn what_nobody_has_cannot_be_touched_in_the_hardened_profile_and_costs_a_fork_li
     for conf in ["hardened:true,threshold:4K", "hardened:true,threshold:64K"] {
         run(preloaded(&program, conf).arg("fork"));
     }
+    // Neither is it written to a core file.
+    run(preloaded(&program, "hardened:true").arg("core").current_dir(dir.path()));
 }
 
 /// A control group of this process's own, with so many bytes of memory, if one can be made here.

@@ -24,7 +24,8 @@
 //! taken: whatever that one holds it goes on with, in the child, too. With more, those that it holds are left to it, and for the others
 //! the fork waits a while only; what it did not get stays taken in the child.
 //!
-//! **What is kept** goes back before the locks are taken, if it is more than a megabyte: to share it costs more than to fault it in again.
+//! **Cached pages** are hidden from the child before the locks are taken, if they are more than a megabyte. To share one
+//! costs an entry of a page table now, and a copy when it is used again (`heap/hidden.rs`).
 //!
 //! # Locking
 //! ```text
@@ -42,8 +43,11 @@ pub(crate) trait Hold {
     /// Tells whether the calling thread has one of the locks.
     fn is_mine(&self) -> bool;
 
-    /// Gives back what a child had better not share. Called before any lock is taken, and not by a handler of a signal.
+    /// Hides or releases what a child had better not share. Called before any lock is taken, and not by a handler of a signal.
     fn prepare(&self) {}
+
+    /// Ends what [`prepare`](Self::prepare) began, in the parent and in the child, after the locks are released.
+    fn resume(&self) {}
 
     /// Takes all locks; if the thread was `interrupted` with some, those that it has not and that it gets in a while.
     fn hold(&self, interrupted: bool);
@@ -126,6 +130,10 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 pub(crate) static MAKING: Mutex<()> = Mutex::new(());
 /// The thread that holds all locks for a fork; 0 for none.
 static FORKER: AtomicUsize = AtomicUsize::new(0);
+/// Forks by handlers of signals in the midst of that thread's fork: it goes on with all locks.
+static NESTED: AtomicU32 = AtomicU32::new(0);
+/// The thread that called [`Hold::prepare`] for a fork that is under way; 0 for none.
+static PREPARED: AtomicUsize = AtomicUsize::new(0);
 /// 0: the handlers are not registered. [`REGISTERED`]: they are. Otherwise the process that registers them.
 static HANDLERS: AtomicU32 = AtomicU32::new(0);
 const REGISTERED: u32 = u32::MAX;
@@ -197,6 +205,8 @@ fn for_each(list: &List, call: impl Fn(&dyn Hold)) {
 extern "C" fn before() {
     let me = thread_name();
     if FORKER.load(Ordering::Relaxed) == me {
+        // A handler of a signal that comes in the midst of a fork forks, too.
+        NESTED.fetch_add(1, Ordering::Relaxed);
         return;
     }
     if LIBC.is_alone() {
@@ -230,13 +240,29 @@ fn is_interrupted(list: &List) -> bool {
 fn prepare(list: &List, interrupted: bool) {
     if !interrupted {
         for_each(list, |member| member.prepare());
+        PREPARED.store(thread_name(), Ordering::Relaxed);
     }
 }
 
 extern "C" fn in_parent() {
     if FORKER.load(Ordering::Relaxed) == thread_name() {
+        if NESTED.load(Ordering::Relaxed) > 0 {
+            NESTED.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
         release_all();
         LIBC.streams(UNLOCK);
+    } else {
+        resume();
+    }
+}
+
+/// Ends what the calling thread prepared. Called while it holds the lock of the list, or is the only thread.
+fn resume() {
+    if PREPARED.load(Ordering::Relaxed) == thread_name() {
+        PREPARED.store(0, Ordering::Relaxed);
+        // SAFETY: nobody changes it; see above.
+        for_each(unsafe { &*LIST.data_ptr() }, |member| member.resume());
     }
 }
 
@@ -255,6 +281,7 @@ fn note_process() {
 extern "C" fn in_child() {
     note_process();
     let held = FORKER.load(Ordering::Relaxed) != 0;
+    NESTED.store(0, Ordering::Relaxed);
     // SAFETY: the thread that this one was forked from holds the lock since `before`, or is the only one there ever was.
     let list = unsafe { &*LIST.data_ptr() };
     for_each(list, |member| member.forget(held));
@@ -262,6 +289,8 @@ extern "C" fn in_child() {
         release_all();
         // Not given back: libc has made it anew if there were threads, and has not if there were none.
         LIBC.streams(RESET);
+    } else {
+        resume();
     }
 }
 
@@ -273,6 +302,7 @@ fn release_all() {
         // SAFETY: held since `before`.
         unsafe { member.release() };
     });
+    resume();
     // SAFETY: as before.
     unsafe { LIST.release() };
     // SAFETY: as before.

@@ -76,7 +76,9 @@
 //!   of [`LARGE_BYTES`] or more. Handlers registered later may.
 //! - **Signals**: a handler may call [`Vmalloc::contains`], [`Vmalloc::usable_bytes`] and [`Vmalloc::requested_bytes`], which
 //!   take no lock, and must not allocate or free.
-//! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit. Where overcommit is
+//! - **Descriptors**: a free that released much opens files of `/proc` and `/sys` for a moment. Each is at the lowest
+//!   free number for the time of one call, which an `open` of another thread may see.
+//! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit, which addresses count that areas had. Where overcommit is
 //!   denied (mode 2), and for `RLIMIT_DATA`, only memory below the frontier is charged, in steps of
 //!   2 MiB or more where those are granted. A step that fails is an error, after which all existing
 //!   memory serves on. A control group is charged for live and cached memory, so the budget belongs

@@ -18,7 +18,7 @@ static struct sock_filter rules[] = {
     BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
     ALLOW(read), ALLOW(write), ALLOW(exit_group), ALLOW(exit), ALLOW(mmap), ALLOW(munmap), ALLOW(mremap), ALLOW(brk),
     ALLOW(mprotect), ALLOW(madvise), ALLOW(futex), ALLOW(getrandom), ALLOW(rt_sigprocmask), ALLOW(wait4), ALLOW(clone),
-    ALLOW(set_robust_list), ALLOW(rseq), ALLOW(rt_sigaction),
+    ALLOW(set_robust_list), ALLOW(rseq),
     BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
 };
 

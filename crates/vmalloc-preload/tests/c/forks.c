@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -126,6 +127,33 @@ static long resident_kib(void) {
     return here * 4;
 }
 
+static void on_exit_signal(int number) {
+    (void)number;
+    exit(0);
+}
+
+// Children that are in the midst of calls when a handler ends them.
+static void exit_in_handler(void) {
+    for (int round = 0; round < 30; round++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            struct itimerval soon = {{0, 0}, {0, 2000 + 700 * round}};
+            signal(SIGALRM, on_exit_signal);
+            setitimer(ITIMER_REAL, &soon, 0);
+            for (;;)
+                churn(0);
+        }
+        int status = 1;
+        for (int turn = 0; turn < 4000 && waitpid(child, &status, WNOHANG) == 0; turn++)
+            usleep(2000);
+        if (status != 0) {
+            kill(child, SIGKILL);
+            CHECK(!"a child ended");
+        }
+    }
+}
+
 static void after_burst(void) {
     long before = resident_kib();
     char *pieces[64];
@@ -138,10 +166,28 @@ static void after_burst(void) {
         free(pieces[at]);
     pid_t child = fork();
     CHECK(child >= 0);
-    if (child == 0)
-        _exit(resident_kib() > before + 8192);
+    if (child == 0) {
+        CHECK(resident_kib() <= before + 8192);
+        // It serves there as before, and a calloc is zeros.
+        for (int at = 0; at < 64; at++) {
+            pieces[at] = at % 2 ? malloc(1 << 20) : calloc(1, 1 << 20);
+            for (int byte = 0; at % 2 == 0 && byte < 1 << 20; byte++)
+                CHECK(pieces[at][byte] == 0);
+            memset(pieces[at], 3, 1 << 20);
+        }
+        _exit(0);
+    }
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
+    // The parent has its cache as before.
+    struct rusage start, end;
+    getrusage(RUSAGE_SELF, &start);
+    for (int at = 0; at < 64; at++)
+        memset(pieces[at] = malloc(1 << 20), 2, 1 << 20);
+    getrusage(RUSAGE_SELF, &end);
+    const char *conf = getenv("VMALLOC_CONF");
+    if (getenv("LD_PRELOAD") && !(conf && *conf))
+        CHECK(end.ru_minflt - start.ru_minflt < 2048);
 }
 
 int main(int count, char **words) {
@@ -151,6 +197,7 @@ int main(int count, char **words) {
     case 'h': in_handler(0); break;
     case 't': in_handler(1); break;
     case 's': with_streams(); break;
+    case 'e': exit_in_handler(); break;
     default: after_burst();
     }
     return 0;

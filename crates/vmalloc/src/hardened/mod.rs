@@ -66,6 +66,7 @@ pub(crate) use owned::{Owned, Plan};
 
 use crate::PAGE_BYTES;
 use crate::error::{AllocError, FreeError, ResizeError};
+use crate::heap::probe;
 use crate::lock::Mutex;
 use crate::os::Os;
 use crate::records::Host;
@@ -145,6 +146,7 @@ impl<O: Os> Hard<O> {
             return Err(no_space(layout, extent));
         }
         let tag = Tag::live(layout.size(), layout.align());
+        probe(self.host.os(), tag.pages())?;
         let mut room = self.take_room(layout, tag.pages())?;
         let pattern = self.canary.of(room.page());
         self.window.fill(&mut room, tag, pattern);

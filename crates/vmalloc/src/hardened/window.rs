@@ -210,14 +210,15 @@ impl<O: Os> Window<O> {
         if wall.is_some() || self.wall == Wall::Protection {
             return Ok(());
         }
-        let probe = Span { at: address(self.first), bytes: PAGE_BYTES };
-        // SAFETY: nobody uses the window yet; its first page is never given out without another wall.
-        if unsafe { self.host.os().guard(probe) }.is_err() {
+        let (os, around) = (self.host.os(), self.granules_span(&(0..TABLE)));
+        // SAFETY: nobody uses the window yet, and no room is at its first page. Apart, since a core has all of a marked mapping.
+        let _apart = unsafe { os.commit(around) };
+        // SAFETY: as before.
+        if unsafe { os.guard(Span { bytes: PAGE_BYTES, ..around }) }.is_err() {
             self.wall = Wall::Protection;
         }
-        // What was marked is no longer like what is around it; if this is refused, it is two mappings more.
-        // SAFETY: as before.
-        let _as_before = unsafe { self.host.os().reset(self.granules_span(&(0..TABLE))) };
+        // SAFETY: as before. If it is refused, there are two mappings more.
+        let _as_before = unsafe { os.reset(around) };
         Ok(())
     }
 

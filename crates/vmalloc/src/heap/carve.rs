@@ -390,9 +390,7 @@ impl<O: Os> Heap<O> {
                 largest_bytes: extent as usize,
             });
         };
-        if pages >= PROBED_PAGES {
-            self.probe(pages)?;
-        }
+        probe(self.host.os(), pages)?;
         let once = |clean: bool| match self.carve_once(zone, &request, layout.size(), clean) {
             // A zone that is full does not keep anybody from the other one. The larger refusal tells more.
             Err(error @ AllocError::NoSpace { .. }) => {
@@ -409,17 +407,6 @@ impl<O: Os> Heap<O> {
             self.guard(&mut run);
             (run, used)
         })
-    }
-
-    /// Asks the system for as many pages as a mapping of their own. Pages that it never grants to such a call
-    /// it would not have either when they are touched.
-    #[cold]
-    fn probe(&self, pages: u64) -> Result<(), AllocError> {
-        let (os, bytes) = (self.host.os(), address(pages));
-        let at = os.map(bytes).map_err(|errno| AllocError::Refused { call: Call::Map, errno, bytes })?;
-        // SAFETY: mapped a moment ago, and nobody knows it.
-        unsafe { os.unmap(Span { at, bytes }) };
-        Ok(())
     }
 
     fn carve_once(
@@ -538,6 +525,21 @@ impl<O: Os> Heap<O> {
             central.add_dirty(run);
         }
     }
+}
+
+/// Asks the system for as many pages as a mapping of their own, if they are many. Pages that it never grants to
+/// such a call it would not have either when they are touched.
+#[inline]
+pub(crate) fn probe(os: &impl Os, pages: u64) -> Result<(), AllocError> {
+    if pages < PROBED_PAGES { Ok(()) } else { probe_many(os, address(pages)) }
+}
+
+#[cold]
+fn probe_many(os: &impl Os, bytes: usize) -> Result<(), AllocError> {
+    let at = os.map(bytes).map_err(|errno| AllocError::Refused { call: Call::Map, errno, bytes })?;
+    // SAFETY: mapped a moment ago, and nobody knows it.
+    unsafe { os.unmap(Span { at, bytes }) };
+    Ok(())
 }
 
 fn address_pages(bytes: u64) -> usize {

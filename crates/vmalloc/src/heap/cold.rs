@@ -174,7 +174,6 @@ impl<P: Platform> Cold<P> {
         (entry.epoch() <= until).then(|| u64::from(self.coldest) - 1)
     }
 
-    #[cfg(test)]
     pub(super) fn contains(&self, block: u64) -> bool {
         self.entry(block as u32 + 1).is_some_and(|entry| entry.age > 0)
     }

@@ -51,7 +51,7 @@
 //!
 //! # Locking
 //! ```text
-//!   purge  >  refill  >  { a magazine | a zone }  >  chunks of records
+//!   purge  >  refill  >  { a magazine | hidden runs  >  a zone }  >  chunks of records
 //! ```
 //! Magazines and zones never nest, except for the time of a fork, which takes all of them in this
 //! order. System calls happen under the lock of a zone for four reasons only. They move its
@@ -66,6 +66,7 @@ mod carve;
 mod changed;
 mod cold;
 mod guards;
+mod hidden;
 mod info;
 mod owned;
 mod purge;
@@ -82,6 +83,7 @@ mod time;
 mod vread;
 mod worker;
 
+pub(crate) use carve::probe;
 pub use info::Stats;
 pub(crate) use owned::{Owned, Plan};
 
@@ -100,6 +102,7 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use guards::Guards;
+use hidden::Hidden;
 use lock_api::MutexGuard;
 use relocate::Growth;
 use time::Time;
@@ -140,6 +143,7 @@ pub(crate) struct Heap<O: Os> {
     // Under their locks; see the lock order above.
     purge: Mutex<()>,
     refill: Mutex<()>,
+    hidden: Mutex<Hidden>,
     zones: [Zone<O>; ZONES],
     // Atomic, each alone.
     worker: Worker,
@@ -466,17 +470,18 @@ impl<O: Os> Hold for Heap<O> {
     fn is_mine(&self) -> bool {
         self.purge.is_mine()
             || self.refill.is_mine()
+            || self.hidden.is_mine()
             || self.magazines.iter().any(|magazine| magazine.lock().is_mine())
             || self.zones.iter().any(|zone| zone.central.is_mine())
             || self.host.is_mine()
     }
 
-    /// Releases cached pages if there are more than [`KEPT_PAGES`]. A child would share them, each
-    /// at the price of a page table entry now and of a copy when it is used again.
     fn prepare(&self) {
-        if self.dirty_hint() + self.big.pages() > KEPT_PAGES {
-            self.release_all();
-        }
+        self.hide();
+    }
+
+    fn resume(&self) {
+        self.show();
     }
 
     /// Takes every lock, for the time of a fork.

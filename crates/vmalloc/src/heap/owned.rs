@@ -1,6 +1,7 @@
 //! A heap that somebody owns: made in its own records, gone with its owner.
 
 use super::guards::Guards;
+use super::hidden::Hidden;
 use super::relocate::Growth;
 use super::{Heap, Zone, carve::Central, time::Time, worker::Worker};
 use crate::PAGE_BYTES;
@@ -114,6 +115,7 @@ impl<O: Os> Heap<O> {
         changed: AtomicU64::new(0),
         purge: Mutex::new(()),
         refill: Mutex::new(()),
+        hidden: Mutex::new(Hidden::NOTHING),
         #[cfg(not(loom))]
         zones: [const { Zone::EMPTY }; ZONES],
         #[cfg(loom)]

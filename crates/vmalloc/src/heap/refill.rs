@@ -46,7 +46,7 @@ const SMALL_PAGES_MAX: u64 = 512;
 /// Such misses that leave cold blocks alone after those that one found were all sparse.
 const SPARSE_PAUSE: u64 = 64;
 /// The same after one moved pages. A move adds no page to the cache. If each miss moved, the cache would stay too small
-/// for a mix of sizes, and a tenth of all allocs would miss for ever, at three system calls and a flush of all CPUs each.
+/// for a mix of sizes. Then a tenth of all allocs would miss for ever, at three system calls and a flush of all CPUs each.
 const DENSE_PAUSE: u64 = 4;
 
 impl<O: Os> Heap<O> {

@@ -400,29 +400,6 @@ fn small_areas_that_miss_leave_what_was_hardly_touched_dirty_and_ask_once() {
 }
 
 #[test]
-fn small_misses_move_pages_now_and_then_and_the_cache_grows_meanwhile() {
-    let shim = Shim::default();
-    shim.on_cpu(0);
-    let mut model = Model::new(heap_on(HugePages::Never, &shim, 1 << 34, 512 * MIB));
-    // Holes of 2 MiB between live areas; all pages of them were touched.
-    let areas: Vec<_> = (0..80).map(|_| model.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap()).collect();
-    areas.iter().step_by(2).for_each(|&at| model.free(at));
-    // At an alignment that no hole has: a miss each.
-    let mut moved = 0;
-    let missing = (0..20).map(|_| {
-        let before = model.heap.stats().refilled_bytes;
-        let at = model.alloc(MIB, 4 * MIB, Fill::Any).unwrap();
-        moved += u32::from(model.heap.stats().refilled_bytes > before);
-        at
-    });
-    let missing: Vec<_> = missing.collect();
-    assert_eq!(moved, if shim.can_move() { 4 } else { 0 });
-    missing.iter().chain(areas.iter().skip(1).step_by(2)).for_each(|&at| model.free(at));
-    model.check();
-    model.end();
-}
-
-#[test]
 fn what_was_hardly_touched_is_given_back_and_not_written_or_moved() {
     for told in [true, false] {
         let shim = Shim::default();

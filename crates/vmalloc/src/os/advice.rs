@@ -16,7 +16,7 @@ use super::plain::is_plain;
 use super::{Errno, Huge, Span};
 use core::ffi::{c_int, c_long};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// Names this process to `process_madvise` (`PIDFD_SELF_THREAD`), from Linux 6.14 on.
 const PIDFD_SELF: c_int = -10_000;
@@ -44,11 +44,17 @@ pub(super) struct Advisor {
     batches: AtomicU8,
     /// Whether pages can be made to fault: one of `UNKNOWN`, `YES`, `NO`.
     guards: AtomicU8,
+    /// The kernel did not hide pages from a child (before Linux 4.14).
+    inherits: AtomicBool,
 }
 
 impl Advisor {
     pub(super) const fn new() -> Self {
-        Self { batches: AtomicU8::new(BY_NAME), guards: AtomicU8::new(UNKNOWN) }
+        Self {
+            batches: AtomicU8::new(BY_NAME),
+            guards: AtomicU8::new(UNKNOWN),
+            inherits: AtomicBool::new(false),
+        }
     }
 
     /// Gives the pages of spans back; on an error tells how many spans were done.
@@ -59,6 +65,25 @@ impl Advisor {
         let next = self.discard_batches(spans);
         let mut rest = spans.iter().enumerate().skip(next);
         rest.try_for_each(|(at, &span)| discard_one(span).map_err(|error| (at, error)))
+    }
+
+    /// Whether pages can be hidden from a child, as far as is known.
+    pub(super) fn can_disinherit(&self) -> bool {
+        !self.inherits.load(Ordering::Relaxed) && !is_plain()
+    }
+
+    /// Advises whether a child of a fork has the pages of a span, or zeros.
+    ///
+    /// # Safety
+    /// As [`discard`](Self::discard).
+    pub(super) unsafe fn inherit(&self, span: Span, inherited: bool) -> Result<(), Errno> {
+        let advice = if inherited { libc::MADV_KEEPONFORK } else { libc::MADV_WIPEONFORK };
+        // SAFETY: the caller has it to himself.
+        let advised = unsafe { madvise(span, advice) };
+        if advised == Err(Errno(libc::EINVAL)) {
+            self.inherits.store(true, Ordering::Relaxed);
+        }
+        advised
     }
 
     /// Makes a span fault.

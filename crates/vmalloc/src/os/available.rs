@@ -10,7 +10,8 @@
 //! tasks lost more than a tenth of the last ten seconds to waiting for memory (`some avg10`). These
 //! are the tasks of a group, or those of the machine if less than a tenth of its memory is
 //! available. (A group that waits for its own limit counts as a task of the machine.) No descriptor
-//! is kept open, and a missing file has no effect.
+//! is kept open, and a missing file has no effect. While one of the three standard streams is closed, no file is
+//! opened: it would take its number.
 //! # Source
 //! `man 5 proc`, `man 7 cgroups`, kernel `Documentation/accounting/psi.rst`,
 //! `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.

@@ -12,7 +12,7 @@
 use super::advice::{Advisor, discard_one};
 use super::available::available;
 use super::plain::is_plain;
-use super::uffd::Mover;
+use super::uffd::{HIGH, Mover, mark};
 use super::{Entry, Errno, Huge, Os, Room, Span, Stopped, ThreadName, thread};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::with_exposed_provenance_mut;
@@ -125,6 +125,15 @@ impl Os for Linux {
     unsafe fn advise(&self, span: Span, huge: Huge) -> Result<(), Errno> {
         // SAFETY: this function's contract.
         unsafe { Advisor::advise(span, huge) }
+    }
+
+    unsafe fn inherit(&self, span: Span, inherited: bool) -> Result<(), Errno> {
+        // SAFETY: this function's contract.
+        unsafe { self.advisor.inherit(span, inherited) }
+    }
+
+    fn can_disinherit(&self) -> bool {
+        self.advisor.can_disinherit()
     }
 
     fn forget(&self) {
@@ -285,21 +294,51 @@ fn read_number(path: &CStr) -> Option<u64> {
     core::str::from_utf8(read_text(path, &mut text)?).ok()?.trim().parse().ok()
 }
 
+/// Whether the three standard streams are open. A program that closes one expects its number from its next `open`.
+fn has_standard_streams() -> bool {
+    // SAFETY: asks for flags.
+    (0..3).all(|file| unsafe { libc::fcntl(file, libc::F_GETFD) } >= 0)
+}
+
 /// The beginning of a file, as much as there is room for.
 ///
 /// By the numbers of the calls: the C library's functions are cancellation points, and a free is none.
 pub(super) fn read_text<'t>(path: &CStr, text: &'t mut [u8]) -> Option<&'t [u8]> {
-    let (place, how) = (libc::AT_FDCWD, libc::O_RDONLY | libc::O_CLOEXEC);
-    // SAFETY: a path that ends with 0.
-    let file = unsafe { libc::syscall(libc::SYS_openat, place, path.as_ptr(), how) };
-    if file < 0 {
-        return None;
-    }
+    let file = open_high(path)?;
     // SAFETY: writes at most as many bytes as there are.
     let count = unsafe { libc::syscall(libc::SYS_read, file, text.as_mut_ptr(), text.len()) };
-    // SAFETY: the file that was opened here.
-    let _closed = unsafe { libc::syscall(libc::SYS_close, file) };
+    close(file);
     text.get(..usize::try_from(count).ok()?)
+}
+
+/// Opens a file at a number that programs hardly use.
+///
+/// The kernel opens it at the lowest free one, which another thread may expect, or give to a file of its own. So it is
+/// there for the time of one call, and is left alone if another file has the number then.
+fn open_high(path: &CStr) -> Option<c_int> {
+    if !has_standard_streams() {
+        return None;
+    }
+    let (place, how) = (libc::AT_FDCWD, libc::O_RDONLY | libc::O_CLOEXEC);
+    // SAFETY: a path that ends with 0.
+    let low = unsafe { libc::syscall(libc::SYS_openat, place, path.as_ptr(), how) };
+    let low = c_int::try_from(low).ok().filter(|&low| low >= 0)?;
+    let high = HIGH.into_iter().find_map(|least| {
+        // SAFETY: makes a descriptor.
+        let high = unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, least) };
+        (high >= 0).then_some(high)
+    });
+    let Some(high) = high else { return Some(low) };
+    if mark(low) == mark(high) {
+        close(low);
+    }
+    Some(high)
+}
+
+/// Closes a descriptor that was opened here.
+fn close(file: c_int) {
+    // SAFETY: the caller's.
+    let _closed = unsafe { libc::syscall(libc::SYS_close, file) };
 }
 
 pub(super) fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Result<usize, Errno> {
@@ -424,6 +463,32 @@ pub(crate) fn abort_with(message: core::fmt::Arguments<'_>) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_file_is_opened_while_a_standard_stream_is_closed() {
+        // In a child: other tests have streams.
+        // SAFETY: the child makes system calls alone, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: nothing of the child uses it.
+            let closed = unsafe { libc::close(0) } == 0;
+            let opened = open_high(c"/proc/meminfo").is_some();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!closed || opened)) };
+        }
+        let mut status = 1;
+        // SAFETY: the child was made here.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+    }
+
+    #[test]
+    fn a_file_is_read_at_a_high_number() {
+        let file = open_high(c"/proc/meminfo").unwrap();
+        assert!(file >= HIGH[3], "{file}");
+        close(file);
+        assert_eq!(open_high(c"/proc/no such file"), None);
+    }
 
     #[test]
     fn a_thread_is_on_a_cpu_that_there_is_whoever_is_asked() {

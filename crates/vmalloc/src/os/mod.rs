@@ -211,6 +211,15 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// It is part of what `reserve` returned.
     unsafe fn advise(&self, span: Span, huge: Huge) -> Result<(), Errno>;
 
+    /// Advises whether a child of a fork has the pages of a span, or zeros.
+    ///
+    /// # Safety
+    /// They were committed, and nobody else refers to them.
+    unsafe fn inherit(&self, span: Span, inherited: bool) -> Result<(), Errno>;
+
+    /// Whether [`inherit`](Self::inherit) may succeed.
+    fn can_disinherit(&self) -> bool;
+
     /// Forgets what a child of a fork does not have. Called in the child, before anything else.
     fn forget(&self);
 

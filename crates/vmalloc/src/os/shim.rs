@@ -263,6 +263,16 @@ impl Os for Shim {
         unsafe { self.0.linux.advise(span, huge) }
     }
 
+    unsafe fn inherit(&self, span: Span, inherited: bool) -> Result<(), Errno> {
+        self.granted(Call::Advise)?;
+        // SAFETY: as this function's contract.
+        unsafe { self.0.linux.inherit(span, inherited) }
+    }
+
+    fn can_disinherit(&self) -> bool {
+        self.0.linux.can_disinherit()
+    }
+
     fn forget(&self) {
         self.0.linux.forget();
     }

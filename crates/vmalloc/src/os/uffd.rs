@@ -41,7 +41,7 @@ const FEATURE_MOVE: u64 = 1 << 16;
 /// `UFFDIO_REGISTER_MODE_MISSING`.
 const MODE_MISSING: u64 = 1;
 /// Descriptors that programs hardly count on, the best first.
-const HIGH: [c_int; 4] = [900, 200, 60, 10];
+pub(super) const HIGH: [c_int; 4] = [900, 200, 60, 10];
 /// `UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES`.
 const ALLOW_HOLES: u64 = 1 << 1;
 /// Times that a call is made again that moved nothing and returned "again".
@@ -123,7 +123,7 @@ impl Opened {
 
 /// Returns a number that tells the file of a descriptor from others. May be called in a child of a
 /// fork.
-fn mark(fd: c_int) -> Result<u32, Errno> {
+pub(super) fn mark(fd: c_int) -> Result<u32, Errno> {
     let mut about = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: writes what is known of a file.
     done(unsafe { libc::fstat(fd, about.as_mut_ptr()) })?;

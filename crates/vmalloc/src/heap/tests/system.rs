@@ -125,3 +125,60 @@ fn a_trim_counts_nothing_where_the_system_does_not_tell_what_is_resident() {
     model.check();
     model.end();
 }
+
+#[test]
+fn hidden_runs_are_in_no_index_until_the_fork_is_over() {
+    for refused in [false, true] {
+        let shim = Shim::default();
+        shim.on_cpu(0);
+        let mut model = Model::new(heap_on(HugePages::System, &shim, 1 << 34, 512 * MIB));
+        let areas: Vec<_> = (0..40).map(|_| model.alloc(MIB, 1, Fill::Any).unwrap()).collect();
+        areas[4..36].iter().for_each(|&at| model.free(at));
+        if refused {
+            shim.fail(Call::Advise, 0);
+        }
+        let before = model.heap.stats();
+        model.heap.hide();
+        // What a handler of another library allocates meanwhile is elsewhere, and may be freed beside a hidden run.
+        let meanwhile = [MIB, 3 * MIB, 64 * 1024].map(|bytes| model.alloc(bytes, 1, Fill::Zero).unwrap());
+        let inside = |at: usize| (areas[4]..areas[36]).contains(&at);
+        assert_eq!(meanwhile.iter().any(|&at| inside(at)), refused);
+        model.free(areas[3]);
+        model.free(areas[36]);
+        model.heap.hide();
+        model.heap.show();
+        assert!(refused || model.heap.stats().dirty_bytes > before.dirty_bytes, "{:?}", model.heap.stats());
+        model.check();
+        // What was hidden serves again.
+        let again = model.alloc(3 * MIB, 1, Fill::Any).unwrap();
+        assert!(refused || inside(again));
+        model.free(again);
+        areas[..3].iter().chain(&areas[37..]).chain(&meanwhile).for_each(|&at| model.free(at));
+        model.check();
+        model.end();
+    }
+}
+
+#[test]
+fn small_misses_move_pages_now_and_then_and_the_cache_grows_meanwhile() {
+    let shim = Shim::default();
+    shim.on_cpu(0);
+    let mut model = Model::new(heap_on(HugePages::Never, &shim, 1 << 34, 512 * MIB));
+    // Holes of 2 MiB between live areas; all pages of them were touched.
+    let areas: Vec<_> = (0..80).map(|_| model.alloc(2 * MIB, 2 * MIB, Fill::Any).unwrap()).collect();
+    areas.iter().step_by(2).for_each(|&at| model.free(at));
+    // At an alignment that no hole has: a miss each.
+    let mut moved = 0;
+    let missing = (0..20).map(|_| {
+        let before = shim.calls(Call::Move);
+        let at = model.alloc(MIB, 4 * MIB, Fill::Any).unwrap();
+        moved += u32::from(shim.calls(Call::Move) > before);
+        at
+    });
+    let missing: Vec<_> = missing.collect();
+    // A kernel that does not move one now is not asked again for a while.
+    assert!(if shim.can_move() { (1..=4).contains(&moved) } else { moved <= 1 }, "{moved}");
+    missing.iter().chain(areas.iter().skip(1).step_by(2)).for_each(|&at| model.free(at));
+    model.check();
+    model.end();
+}

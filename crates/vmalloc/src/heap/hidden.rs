@@ -1,0 +1,113 @@
+//! Cached pages that a child of a fork does not get, and that its parent keeps.
+//!
+//! # Theory
+//! A fork copies an entry of the page table for each page, and each of the two copies a page that it writes to
+//! next. For cached pages that work is useless. So before a fork the longest dirty runs leave the index, and the
+//! kernel is advised to give a child zeros instead (`MADV_WIPEONFORK`). Afterwards the runs return, in the parent
+//! with their pages and in the child without. Runs that are in no index are nobody's meanwhile, also for handlers
+//! of other libraries that allocate during the fork.
+//!
+//! Where the kernel does not take the advice, all cached pages are released before a fork.
+//! # Source
+//! `man 2 madvise`.
+
+use super::{BATCH, Heap, KEPT_PAGES};
+use crate::arena::{Run, ZONES};
+use crate::magazine::Kinds;
+use crate::os::{Os, abort_with};
+use crate::word::Word;
+use va_base::Pages;
+use va_tree::FreeIndex;
+
+/// The shortest runs that are hidden, one size after the other: 8 MiB, 1 MiB, 256 KiB. Those that are shorter are
+/// shared with the child.
+const LONG: [u64; 3] = [2048, 256, 64];
+
+/// The runs that are hidden at the moment.
+pub(super) struct Hidden {
+    runs: [Run; BATCH],
+    len: usize,
+}
+
+impl Hidden {
+    pub(super) const NOTHING: Self = Self { runs: [const { Run::NOTHING }; BATCH], len: 0 };
+}
+
+impl<O: Os> Heap<O> {
+    /// Hides the longest dirty runs from a child, if more than [`KEPT_PAGES`] are cached. Called under no lock but
+    /// those of a fork.
+    pub(super) fn hide(&self) {
+        if self.dirty_hint() + self.big.pages() <= KEPT_PAGES {
+            return;
+        }
+        if !self.host.os().can_disinherit() {
+            self.release_all();
+            return;
+        }
+        self.magazines.iter().for_each(|magazine| _ = self.drain(magazine, Kinds::All));
+        // A child of a fork that began in a handler may have it locked for ever.
+        let Some(mut hidden) = self.hidden.try_lock() else { return };
+        if hidden.len > 0 {
+            // A handler of a signal forks in the midst of a fork.
+            return;
+        }
+        let Hidden { runs, len } = &mut *hidden;
+        for (zone, long) in (0..ZONES).flat_map(|zone| LONG.map(|long| (zone, long))) {
+            *len += self.detach_long(zone, long, &mut runs[*len..]);
+        }
+        if runs[..*len].iter().any(|run| self.arena.inherit(run, false).is_err()) {
+            // The others are shared, as if they were shorter.
+            self.show_runs(&runs[..*len]);
+            *len = 0;
+        }
+    }
+
+    /// Returns the runs that [`hide`](Self::hide) took, in the parent and in the child.
+    pub(super) fn show(&self) {
+        let Some(mut hidden) = self.hidden.try_lock() else { return };
+        let len = core::mem::take(&mut hidden.len);
+        self.show_runs(&hidden.runs[..len]);
+    }
+
+    fn show_runs(&self, runs: &[Run]) {
+        for run in runs {
+            // Inherited as before, or not in the next fork either: the pages are nobody's.
+            let _inherited = self.arena.inherit(run, true);
+            let mut central = self.zone_of(run.page());
+            central.leaving -= run.pages();
+            let range = run.range();
+            if let Err(error) = central.dirty.free(range) {
+                abort_with(format_args!("a run that was hidden is dirty already: {error}"));
+            }
+            // It stayed in the list of cold blocks. Where it merged with a new neighbour, one at its ends may be whole now: CD1.
+            let Some(hole) = central.dirty.hole_below(range.start()) else { continue };
+            for page in [run.page(), run.end() - 1] {
+                let block = central.blocks_around(page, page + 1).start;
+                if hole.encloses(central.block(block)) && !central.cold.contains(block) {
+                    central.cold.add(block);
+                }
+            }
+        }
+    }
+
+    /// Takes dirty runs of at least `long` pages out of the index of a zone; returns how many. The first words tell
+    /// what they are (VM1). Their blocks stay in the list of cold ones, from which nothing can be taken meanwhile.
+    fn detach_long(&self, zone: usize, long: u64, runs: &mut [Run]) -> usize {
+        let (mut central, mut from, mut count) = (self.zone(zone), self.arena.extent(zone).end(), 0);
+        while count < runs.len()
+            && let Some(hole) = central.dirty.fit_below(from, Pages::new(long))
+        {
+            from = hole.start();
+            if central.dirty.take(hole).is_err() {
+                break;
+            }
+            let (page, end) = hole.whole_pages();
+            self.arena.put(page, Word::free(end - page));
+            central.leaving += end - page;
+            // SAFETY: it was dirty, so below the frontier, and is not any more.
+            runs[count] = unsafe { Run::claim(page, end - page) };
+            count += 1;
+        }
+        count
+    }
+}
