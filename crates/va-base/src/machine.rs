@@ -160,8 +160,8 @@ pub enum LockClass {
     Collect,
     /// The tree of busy areas of one node, if the space has such trees.
     Busy,
-    /// The areas of one node that are in flight to a flush.
-    Board,
+    /// The areas of one node that are in a flush batch.
+    Batched,
     /// A magazine or a lane, taken by its owner or by a caller that drains it.
     Owner,
     /// Small mappings of `va-map` that are being unmapped.

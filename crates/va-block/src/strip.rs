@@ -32,7 +32,7 @@ pub(crate) struct Strip {
     gone: AtomicU64,
     /// Pages that belong to no mapping and not to the open run. Owner only.
     free: AtomicU32,
-    /// Bits of `gone` that a flush covers that has begun. Under the queue lock; see `Block::flight`.
+    /// Bits of `gone` that a flush covers that has begun. Under the queue lock; see `Block::flush_state`.
     flushed: AtomicU32,
 }
 
@@ -129,8 +129,8 @@ impl Strip {
         let _done = self.gone.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
     }
 
-    /// Does as [`forget`](Self::forget) for all that was given back, where nothing lives: nobody can give back here, so it
-    /// takes no exchange.
+    /// Does as [`forget`](Self::forget) for all that was given back, where nothing lives: nobody can give back here, so
+    /// it takes no exchange.
     pub(crate) fn forget_all(&self) {
         let generation = self.gone.load(Ordering::Relaxed) >> STRIP_PAGES;
         self.gone.store(generation.wrapping_add(1) << STRIP_PAGES, Ordering::Release);

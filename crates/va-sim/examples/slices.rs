@@ -112,7 +112,8 @@ fn run(case: &str) {
                 black_box(measured(|| space.tick()));
             }
         }
-        // Rounds of a magazine with every size that has a list; beside it ("magazines") seven that sleep with full stocks.
+        // Rounds of a magazine with every size that has a list; beside it ("magazines") seven that sleep with full
+        // caches.
         "magazine" => magazine(&space, &machine, 0),
         "magazines" => magazine(&space, &machine, 7),
         _ => eprintln!("{CASES:?}"),

@@ -1,4 +1,4 @@
-//! The ranges that the next flush covers besides what is on board of it.
+//! The ranges that the next flush covers besides the areas in its batch.
 
 use va_base::VaRange;
 

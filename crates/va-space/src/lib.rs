@@ -14,7 +14,7 @@
 //! | [`EarlySpace`] | a place for a space, for a static; a call that comes too early fails |
 //! | [`Magazine`] | a cache of areas that its owner passes by `&mut`, and that any thread can drain ([`Drained`]) |
 //! | `map` | the page map: what starts at a page, read without a lock |
-//! | `list`, `flight` | lists without records, and the types that keep an unflushed range out of use (SP2) |
+//! | `list`, `flush_batch` | lists without records, and the types that keep an unflushed range out of use (SP2) |
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -28,7 +28,7 @@ pub mod decay;
 mod dirty;
 mod early;
 mod error;
-mod flight;
+mod flush_batch;
 pub mod lazy;
 mod list;
 pub mod lookup;

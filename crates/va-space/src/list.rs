@@ -11,7 +11,7 @@
 //!   Busy ----> AreaList<Unflushed> -------------------> AreaList<Flushed> ----> ...
 //! ```
 //! Pools, magazines and the index take [`Flushed`] areas only. The arrow in the middle is a
-//! function of `flight` alone, which asks the machine to flush and then whether it has. Leaving
+//! function of `flush_batch` alone, which asks the machine to flush and then whether it has. Leaving
 //! either out does not compile.
 //!
 //! A [`UnlinkedArea`] area is in no list: the thread that holds the value has the area to itself. It can
@@ -74,7 +74,8 @@ impl<S> UnlinkedArea<S> {
 
 /// A list of areas in one phase. Whoever can change the list has its areas to himself.
 ///
-/// It ends by its count: head, tail and the last area's link have no meaning beyond that, so an empty list is all zeros.
+/// It ends by its count: head, tail and the last area's link have no meaning beyond that, so an empty list is all
+/// zeros.
 #[must_use = "the areas of a list that is dropped are lost to the space"]
 pub(crate) struct AreaList<S> {
     head: u64,
@@ -223,7 +224,7 @@ impl<S> AreaList<S> {
         self.pages += other.pages;
     }
 
-    /// The same areas in another phase; only `flight` may say so.
+    /// The same areas in another phase; only `flush_batch` may say so.
     pub(crate) fn in_phase<T>(self) -> AreaList<T> {
         AreaList {
             head: self.head,

@@ -1,4 +1,4 @@
-//! Areas by exact size: the pool of a node, the stock of a magazine, what is lazy and what is in a purge.
+//! Areas by exact size: the pool of a node, the cache of a magazine, what is lazy and what is in a purge.
 //!
 //! # Theory
 //! An area of the right size that is flushed already costs neither the free index nor its lock. Up
@@ -6,8 +6,8 @@
 //! that are in use at the moment share [`LARGE_SIZES`] more, so a pair of 257 pages is no slower
 //! than one of 256.
 //!
-//! What is freed is sorted by size at once, while its slot is at hand. So a purge moves lists, not areas: lazy to flight
-//! to pool to stock, each in a few instructions for all areas of a size.
+//! What is freed is sorted by size at once, while its slot is at hand. So a purge moves lists, not areas: lazy to flush
+//! batch to pool to cache, each in a few instructions for all areas of a size.
 //!
 //! # Invariants
 //! - **PO1 exact** every area in the list of a size has that size.
@@ -17,7 +17,8 @@
 //! # Locking
 //! None here: the node has the lock, the magazine its owner.
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `node_pool_add_va`, `node_alloc`); the large sizes, and lists that move whole, are our own.
+//! Linux `mm/vmalloc.c` (6.12: `node_pool_add_va`, `node_alloc`); the large sizes, and lists that move whole, are our
+//! own.
 
 use crate::list::{AreaList, Flushed, UnlinkedArea};
 use crate::map::{PageMap, State};
@@ -43,7 +44,7 @@ fn exact_class(pages: u64) -> Option<usize> {
 }
 
 /// Areas of one phase, by size.
-pub(crate) struct Shelf<S> {
+pub(crate) struct SizeLists<S> {
     lists: [AreaList<S>; CLASSES],
     /// Size of the areas in each list of large areas; of any size while the list is empty.
     large: [u64; LARGE_SIZES],
@@ -54,9 +55,9 @@ pub(crate) struct Shelf<S> {
 }
 
 /// Flushed areas, ready to be given out.
-pub(crate) type Pool = Shelf<Flushed>;
+pub(crate) type Pool = SizeLists<Flushed>;
 
-impl<S> Shelf<S> {
+impl<S> SizeLists<S> {
     pub(crate) const fn new() -> Self {
         Self {
             lists: [const { AreaList::new() }; CLASSES],
@@ -217,7 +218,7 @@ impl<S> Shelf<S> {
         self.lists[class].areas()
     }
 
-    /// Checks PO1 to PO3 with a full walk; whatever guards the shelf is held.
+    /// Checks PO1 to PO3 with a full walk; whatever guards the lists is held.
     pub(crate) fn validate(&self, map: &PageMap) -> Result<(), InvariantViolation> {
         let (mut areas, mut pages, mut large_pages) = (0, 0, 0);
         for (class, list) in self.lists.iter().enumerate() {

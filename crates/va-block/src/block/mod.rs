@@ -5,25 +5,26 @@
 //!   |--mapping--|-gone-|--mapping--|......open run......|-gone-|--free--|
 //!                                  ^ cursor             ^ limit
 //! ```
-//! Pages are given out from the front of the **open run**, a moving cursor and no search. When it is too short for a request it
-//! is closed, and the lowest free run that is long enough is opened. A fresh block is one run, so there the cursor is
-//! Linux's bump pointer.
+//! Pages are given out from the front of the **open run**, a moving cursor and no search. When it is too short for a
+//! request it is closed, and the lowest free run that is long enough is opened. A fresh block is one run, so there the
+//! cursor is Linux's bump pointer.
 //!
-//! A block's record stays with its address for good: it lies in the lookup, and when the block goes back to the space only
-//! its contents end. So who looks an address up without a lock never holds a record that became another's.
+//! A block's record stays with its address for good: it lies in the lookup, and when the block goes back to the space
+//! only its contents end. So who looks an address up without a lock never holds a record that became another's.
 //!
 //! # Invariants
-//! - **VB1 whole** free pages, the open run, mappings that live and mappings given back make up the block, each page once.
+//! - **VB1 whole** free pages, the open run, mappings that live and mappings given back make up the block, each page
+//!   once.
 //! - **VB2 marked** each head has its tail before the next head; no tail is without a head.
 //! - **VB3 flushed** what a flush covers was given back, what was given back has a head.
 //! - **VB4 dead** the count of dead pages, where it is kept, is that of the mappings given back.
 //!
 //! # Locking
-//! The **owner** writes marks, free bits and the run: whoever holds the queue lock of the block's CPU, or the lane that the
-//! block was taken into. Giving back takes no lock. Reading is free to all.
+//! The **owner** writes marks, free bits and the run: whoever holds the queue lock of the block's CPU, or the lane that
+//! the block was taken into. Giving back takes no lock. Reading is free to all.
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `struct vmap_block`, `vb_alloc`, `vb_free`), where the lock of the block is taken once to
-//! give out and twice to give back, and where counts are believed.
+//! Linux `mm/vmalloc.c` (6.12: `struct vmap_block`, `vb_alloc`, `vb_free`), where the lock of the block is taken once
+//! to give out and twice to give back, and where counts are believed.
 
 mod reuse;
 
@@ -58,17 +59,17 @@ pub(crate) enum Place {
     Laned,
 }
 
-/// The progress of a flush for a block. Changed under the queue lock; a lane resets `Landed` to
+/// The progress of a flush for a block. Changed under the queue lock; a lane resets `Completed` to
 /// `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub(crate) enum Flight {
+pub(crate) enum FlushState {
     /// None, or none that ended unheard of.
     None,
-    /// It has begun: the block is in the collection's list of those that fly.
+    /// It has begun: the block is in the collection's list of those in flight.
     Begun,
     /// It has ended, and the lane that has the block is to put the pages back into use.
-    Landed,
+    Completed,
 }
 
 /// The list of the collection that a block is in.
@@ -80,7 +81,7 @@ pub(crate) enum List {
     /// Of blocks with dead pages that the next flush is to cover.
     Pending,
     /// Of blocks that the flush under way was begun for.
-    Flying,
+    InFlight,
 }
 
 /// The record of a block.
@@ -95,7 +96,7 @@ pub(crate) struct Block {
     is_rough: AtomicBool,
     // Under the queue lock.
     place: AtomicU32,
-    flight: AtomicU32,
+    flush_state: AtomicU32,
     cpu: AtomicU32,
     /// The list of the queue that an open block is in.
     class: AtomicU32,
@@ -123,7 +124,7 @@ impl Table for Block {
             fit: AtomicU32::new(0),
             is_rough: AtomicBool::new(false),
             place: AtomicU32::new(Place::Absent as u32),
-            flight: AtomicU32::new(Flight::None as u32),
+            flush_state: AtomicU32::new(FlushState::None as u32),
             cpu: AtomicU32::new(0),
             class: AtomicU32::new(0),
             index: AtomicU32::new(0),
@@ -194,23 +195,24 @@ impl Block {
         self.place.store(place as u32, Ordering::Release);
     }
 
-    pub(crate) fn flight(&self) -> Flight {
-        // Acquire pairs with the release in `set_flight`: of the lane that recycled, of the collection that landed.
-        match self.flight.load(Ordering::Acquire) {
-            1 => Flight::Begun,
-            2 => Flight::Landed,
-            _ => Flight::None,
+    pub(crate) fn flush_state(&self) -> FlushState {
+        // Acquire pairs with the release in `set_flush_state`: of the lane that recycled, of the collection that
+        // completed.
+        match self.flush_state.load(Ordering::Acquire) {
+            1 => FlushState::Begun,
+            2 => FlushState::Completed,
+            _ => FlushState::None,
         }
     }
 
-    pub(crate) fn set_flight(&self, flight: Flight) {
-        self.flight.store(flight as u32, Ordering::Release);
+    pub(crate) fn set_flush_state(&self, flush_state: FlushState) {
+        self.flush_state.store(flush_state as u32, Ordering::Release);
     }
 
     pub(crate) fn list(&self) -> List {
         match self.list.load(Ordering::Relaxed) {
             1 => List::Pending,
-            2 => List::Flying,
+            2 => List::InFlight,
             _ => List::None,
         }
     }
@@ -239,8 +241,8 @@ impl Block {
         open.max(self.fit.load(Ordering::Relaxed))
     }
 
-    /// Begins the life of a block of `pages` pages, all in the open run, for `cpu`. Nothing lives here; the caller has the
-    /// area, so nobody else begins it.
+    /// Begins the life of a block of `pages` pages, all in the open run, for `cpu`. Nothing lives here; the caller has
+    /// the area, so nobody else begins it.
     pub(crate) fn begin(&self, cpu: u32, pages: u32) {
         self.cpu.store(cpu, Ordering::Relaxed);
         self.cursor.store(0, Ordering::Relaxed);
@@ -260,7 +262,7 @@ impl Block {
         self.cursor.store(0, Ordering::Relaxed);
         self.limit.store(0, Ordering::Relaxed);
         self.set_fit(0);
-        self.set_flight(Flight::None);
+        self.set_flush_state(FlushState::None);
         self.set_place(Place::Absent);
     }
 
@@ -434,8 +436,8 @@ impl Block {
         if u64::from(size) == pages { Ok(()) } else { Err(Refusal::Size(size)) }
     }
 
-    /// Tells whether the block is on the stack of touched blocks, or with the collection that took it from there and will
-    /// examine it after this call.
+    /// Tells whether the block is on the stack of touched blocks, or with the collection that took it from there and
+    /// will examine it after this call.
     #[inline(always)]
     pub(crate) fn is_touched(&self) -> bool {
         // SeqCst: see `Strip::mark_freed`.

@@ -2,7 +2,7 @@
 
 use super::Balance;
 use super::Blocks;
-use crate::block::{Block, Flight, Hull, List, Place};
+use crate::block::{Block, FlushState, Hull, List, Place};
 use crate::config::{Config, Linux64, OneMap63, Standard};
 use va_base::VaRange;
 use va_base::sync::atomic::Ordering;
@@ -11,8 +11,8 @@ use va_space::VmapSpace;
 
 type Held<'m, C> = Blocks<&'m SimMachine, C>;
 
-/// On two CPUs, a block with mappings of 3 and of 40 pages, the second of which was given back; what `change` then makes of
-/// it must break `rule`.
+/// On two CPUs, a block with mappings of 3 and of 40 pages, the second of which was given back; what `change` then
+/// makes of it must break `rule`.
 fn broken<C: Config>(rule: &str, change: impl FnOnce(&Held<'_, C>, &'static Block)) {
     let machine = SimMachine::new(2);
     let window = VaRange::from_pages(0x10_0000, 0x20_0000).unwrap();
@@ -55,16 +55,16 @@ fn vb3_what_a_flush_covers_was_given_back_and_has_a_head() {
         let strip = &block.strips()[0];
         assert!(strip.mark_freed(strip.gone(), 1), "no mapping starts there");
     });
-    // Noted for a flush that no collection knows of is in order; a chain that leads to a block without a flight is not.
+    // Noted for a flush that no collection knows of is in order; a chain that leads to a block without a flush is not.
     broken::<Standard>("VB3", |blocks, block| {
         let mut hull = Hull::EMPTY;
         block.note_flushed(&mut hull);
         assert_eq!(hull, Hull { low: 3, high: 43 });
         assert_eq!(blocks.validate(), Ok(()));
-        block.set_flight(Flight::Begun);
-        blocks.collection.lock().pretend_flight(&blocks.lookup, block);
+        block.set_flush_state(FlushState::Begun);
+        blocks.collection.lock().pretend_in_flight(&blocks.lookup, block);
         assert_eq!(blocks.validate(), Ok(()));
-        block.set_flight(Flight::None);
+        block.set_flush_state(FlushState::None);
     });
     // It says that it is in a list, and is not.
     broken::<Standard>("VB3", |_, block| block.set_list(List::Pending));

@@ -1,9 +1,9 @@
 //! The collection: blocks in which nothing lives go back to the space, and one flush for the dead pages of all others.
 //!
 //! # Theory
-//! The first free in a block since it was last examined pushes the block on a stack: it is **touched**. So the stack has
-//! every block with something dead that is not known yet, full ones and those in lanes among them. Two things are done
-//! with it:
+//! The first free in a block since it was last examined pushes the block on a stack: it is **touched**. So the stack
+//! has every block with something dead that is not known yet, full ones and those in lanes among them. Two things are
+//! done with it:
 //!
 //! - **Reap**: take the stack and examine each block. One in which nothing lives goes back to the space as it is, as in
 //!   Linux: the space flushes it with all that is lazy there. Of the others those with dead pages are put on a list,
@@ -11,30 +11,30 @@
 //! - **Collect**: four steps.
 //!   - Reap.
 //!   - **Note** block by block what is dead, and cover it by a hull.
-//!   - **Flight**: one flush over the hull.
+//!   - **In flight**: one flush over the hull.
 //!   - **Settle**: block by block, what was noted is free again.
 //!
 //!   `unmap_aliases` has the space begin that flush, so that one covers what is dead in blocks and
 //!   what is lazy in the space. A collection is run when as many pages are dead in blocks as may be
 //!   lazy in a space.
 //!
-//! A CPU's current block outlasts its mappings while a quarter of it is unused; so does a block in a lane. They stay on the
-//! stack, to be examined again.
+//! A CPU's current block outlasts its mappings while a quarter of it is unused; so does a block in a lane. They stay on
+//! the stack, to be examined again.
 //!
-//! What a lane has is settled by its owner: the block is only told that its flight has landed. Until he looks, what
+//! What a lane has is settled by its owner: the block is only told that its flush is completed. Until he looks, what
 //! dies in it afterwards waits for another collection (a flush covers it nevertheless).
 //!
 //! Either is run in slices of [`Config::SLICE_BLOCKS`] blocks, each under one hold of the lock.
 //!
-//! Where dead pages are not reused, a block in which nothing lives and little is unused is given up, the dead pages of others
-//! are flushed once and noted.
+//! Where dead pages are not reused, a block in which nothing lives and little is unused is given up, the dead pages of
+//! others are flushed once and noted.
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `purge_fragmented_block`, `_vm_unmap_aliases`, `purge_fragmented_blocks_allcpus`).
 
 use super::lane::Lanes;
 use super::{Balance, Blocks};
-use crate::block::{Block, Flight, Hull, List, NIL, Place};
+use crate::block::{Block, FlushState, Hull, List, NIL, Place};
 use crate::config::Config;
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -79,7 +79,7 @@ enum Stage {
         low: u64,
         high: u64,
     },
-    Flight {
+    InFlight {
         epoch: Epoch,
     },
     Settle,
@@ -105,7 +105,7 @@ pub(super) struct Collection<O: 'static, L: 'static> {
     /// Blocks taken from the stack and not examined yet.
     rest: u32,
     pending: Ring<COLLECTED>,
-    flying: Ring<COLLECTED>,
+    in_flight: Ring<COLLECTED>,
     /// Collections ended.
     pub(super) done: u64,
     pub(super) flushes: u64,
@@ -125,7 +125,7 @@ impl<O: RawMutex, L: RawMutex> Collection<O, L> {
             stage: Stage::Idle,
             rest: NIL,
             pending: Ring::EMPTY,
-            flying: Ring::EMPTY,
+            in_flight: Ring::EMPTY,
             done: 0,
             flushes: 0,
             given_up: 0,
@@ -139,22 +139,22 @@ impl<O: RawMutex, L: RawMutex> Collection<O, L> {
 
     /// The lists of blocks, and what a block in them says of it.
     pub(super) fn lists(&self) -> [(Ring<COLLECTED>, List); 2] {
-        [(self.pending, List::Pending), (self.flying, List::Flying)]
+        [(self.pending, List::Pending), (self.in_flight, List::InFlight)]
     }
 
-    /// Lists a block as one that flies.
+    /// Lists a block as one in flight.
     #[cfg(test)]
     #[cfg(not(loom))]
-    pub(super) fn pretend_flight(&mut self, lookup: &Lookup, block: &'static Block) {
-        block.set_list(List::Flying);
-        self.flying.push(lookup, block);
+    pub(super) fn pretend_in_flight(&mut self, lookup: &Lookup, block: &'static Block) {
+        block.set_list(List::InFlight);
+        self.in_flight.push(lookup, block);
     }
 
     fn list(&mut self, list: List) -> Option<&mut Ring<COLLECTED>> {
         match list {
             List::None => None,
             List::Pending => Some(&mut self.pending),
-            List::Flying => Some(&mut self.flying),
+            List::InFlight => Some(&mut self.in_flight),
         }
     }
 }
@@ -162,8 +162,8 @@ impl<O: RawMutex, L: RawMutex> Collection<O, L> {
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Sees to it that no CPU translates any address that was given back before the call, in blocks or in the space.
     ///
-    /// Blocks with something dead are all visited, full ones too; those in which nothing lives go back to the space, but for
-    /// one of each CPU at most.
+    /// Blocks with something dead are all visited, full ones too; those in which nothing lives go back to the space,
+    /// but for one of each CPU at most.
     ///
     /// # Locks
     /// `Collect`, then those of a purge of the space.
@@ -179,8 +179,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         collected
     }
 
-    /// Gives every block back to the space in which nothing lives (`purge_fragmented_blocks_allcpus`), and has lanes put
-    /// theirs back. For a machine that is short of space; the hook [`Machine::reclaim`] may call it.
+    /// Gives every block back to the space in which nothing lives (`purge_fragmented_blocks_allcpus`), and has lanes
+    /// put theirs back. For a machine that is short of space; the hook [`Machine::reclaim`] may call it.
     ///
     /// # Locks
     /// `Collect`, and under it the others in turn, slice by slice.
@@ -243,8 +243,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         !waiting && !collection.is_idle()
     }
 
-    /// Ends what is under way and runs one collection from its beginning, slice by slice, unless a flush has to be waited
-    /// for. `flush` is called with no lock held for a range that a flush is to cover; it tells whether one did and has ended.
+    /// Ends what is under way and runs one collection from its beginning, slice by slice, unless a flush has to be
+    /// waited for. `flush` is called with no lock held for a range that a flush is to cover; it tells whether one did
+    /// and has ended.
     fn collect_whole(&self, mut flush: impl FnMut(VaRange) -> bool) -> Collected {
         let mut collection = self.lock_collection();
         let target = collection.done + 1 + u64::from(!collection.is_idle());
@@ -286,7 +287,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 return;
             }
             let collection = self.lock_collection();
-            let Stage::Flight { epoch } = collection.stage else { continue };
+            let Stage::InFlight { epoch } = collection.stage else { continue };
             drop(collection);
             self.machine.wait(epoch);
         }
@@ -322,15 +323,15 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 Stage::Noted { low, high } => {
                     collection.flushes += 1;
                     let epoch = self.machine.flush(&[hull_of(low, high)]);
-                    Stage::Flight { epoch }
+                    Stage::InFlight { epoch }
                 }
-                Stage::Flight { epoch } => {
+                Stage::InFlight { epoch } => {
                     if !self.machine.completed(epoch) {
                         return true;
                     }
                     Stage::Settle
                 }
-                Stage::Settle => match collection.flying.first(&self.lookup) {
+                Stage::Settle => match collection.in_flight.first(&self.lookup) {
                     Some(block) => {
                         budget -= 1;
                         self.settle(collection, block);
@@ -399,8 +400,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         } else {
             self.balance.0.fetch_sub(Balance::TOUCHED, Ordering::Relaxed);
         }
-        // One that flies is listed again when it has landed. An absent one was given up by the free of its last page, and
-        // may not have reached the space.
+        // One in flight is listed again when its flush is completed. An absent one was given up by the free of its last
+        // page, and may not have reached the space.
         if block.list() == List::None && (block.has_unflushed() || (place == Place::Absent && !C::REUSE)) {
             block.set_list(List::Pending);
             collection.pending.push(&self.lookup, block);
@@ -449,15 +450,15 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             hull = all;
         } else if !C::REUSE {
             block.note_flushed(&mut hull);
-        } else if block.flight() == Flight::None {
+        } else if block.flush_state() == FlushState::None {
             block.note_flushed(&mut hull);
             if !hull.is_empty() {
-                block.set_flight(Flight::Begun);
-                block.set_list(List::Flying);
-                collection.flying.push(&self.lookup, block);
+                block.set_flush_state(FlushState::Begun);
+                block.set_list(List::InFlight);
+                collection.in_flight.push(&self.lookup, block);
             }
         } else {
-            // In a lane that has not looked since its last flight landed: noted next time, flushed now.
+            // In a lane that has not looked since its last flush was completed: noted next time, flushed now.
             hull = all;
             if !block.is_touched() {
                 self.balance.0.fetch_add(Balance::TOUCHED, Ordering::Relaxed);
@@ -479,10 +480,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         self.forget(collection, block);
         let (mut queue, place) = self.lock_home(block);
         if place == Place::Laned {
-            block.set_flight(Flight::Landed);
+            block.set_flush_state(FlushState::Completed);
         } else {
             collection.recycled += u64::from(block.recycle::<C>());
-            block.set_flight(Flight::None);
+            block.set_flush_state(FlushState::None);
             if place == Place::Full {
                 block.measure(self.pages);
                 queue.push::<C>(&self.lookup, block);
@@ -490,7 +491,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 queue.sort::<C>(&self.lookup, block, self.pages);
             }
         }
-        // What was freed during the flight.
+        // What was freed during the flush.
         if block.has_unflushed() {
             block.set_list(List::Pending);
             collection.pending.push(&self.lookup, block);

@@ -1,23 +1,23 @@
 //! A lane: a block that one caller has to himself, so that his pairs take no lock.
 //!
 //! # Theory
-//! A caller that maps and unmaps all the time (a CPU, a thread) owns a lane and calls it instead of the blocks. The lane
-//! takes an open block out of the list of its CPU and gives out from it with plain stores. Others free as ever. When the
-//! block has no room, it goes back to the list and the lane takes another. A lane's own block is found without the lookup
-//! when the lane itself frees.
+//! A caller that maps and unmaps all the time (a CPU, a thread) owns a lane and calls it instead of the blocks. The
+//! lane takes an open block out of the list of its CPU and gives out from it with plain stores. Others free as ever.
+//! When the block has no room, it goes back to the list and the lane takes another. A lane's own block is found without
+//! the lookup when the lane itself frees.
 //!
-//! The block is noted in memory of the machine, under a lock ([`Machine::OwnerLock`]) that the owner takes to allocate. So
-//! another thread takes the block out of a lane whose owner sleeps: a request that lacks room, a shrinker, a CPU that
-//! goes offline. The owner holds the lock while it gives out from the block and never while it looks for another.
+//! The block is noted in memory of the machine, under a lock ([`Machine::OwnerLock`]) that the owner takes to allocate.
+//! So another thread takes the block out of a lane whose owner sleeps: a request that lacks room, a shrinker, a CPU
+//! that goes offline. The owner holds the lock while it gives out from the block and never while it looks for another.
 //!
 //! # Locking
-//! `Owner` for an alloc from the lane's block, one compare-exchange for a free of any. A drain holds `Collect`, and takes
-//! `Owner` by `try_lock`. Under `Owner` no lock is taken.
+//! `Owner` for an alloc from the lane's block, one compare-exchange for a free of any. A drain holds `Collect`, and
+//! takes `Owner` by `try_lock`. Under `Owner` no lock is taken.
 //! # Source
 //! Our own.
 
 use super::{Ask, Blocks};
-use crate::block::{Block, Flight, Place};
+use crate::block::{Block, FlushState, Place};
 use crate::config::Config;
 use crate::error::{BlockError, UnmapError};
 use va_base::sync::atomic::{AtomicU64, Ordering};
@@ -116,8 +116,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Ok(Lane { blocks: self, slot, cpu, block: None, first: 0, freed: AtomicU64::new(0) })
     }
 
-    /// Puts the blocks of lanes back into the lists of their CPUs: of the lanes of `cpu`, or of all. The owners go on with
-    /// other blocks. Returns how many. For a CPU that goes offline, and for a machine that is short of space.
+    /// Puts the blocks of lanes back into the lists of their CPUs: of the lanes of `cpu`, or of all. The owners go on
+    /// with other blocks. Returns how many. For a CPU that goes offline, and for a machine that is short of space.
     ///
     /// A lane whose owner is just allocating is passed over.
     ///
@@ -156,8 +156,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Puts a block that was taken out of a lane into the list of its CPU.
     fn park(&self, block: &'static Block) {
         let mut queue = self.lock_queue(self.cpu(block.cpu()));
-        // Under the lock: a collection that lands does this itself from here on.
-        recycle_landed::<C>(block);
+        // Under the lock: a collection that completes does this itself from here on.
+        recycle_completed::<C>(block);
         block.measure(self.pages);
         if block.room() == 0 {
             block.set_place(Place::Full);
@@ -260,7 +260,7 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
     fn find_room(&mut self, pages: u32, consumed: u32, context: Context) -> Result<Va, BlockError> {
         let mut held = self.lock();
         if let Some(block) = *held {
-            recycle_landed::<C>(block);
+            recycle_completed::<C>(block);
             if let Some(page) = block.carve_anywhere(pages, consumed, self.blocks.pages) {
                 return Ok(Va::from_page(self.first + u64::from(page)));
             }
@@ -292,10 +292,10 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
 }
 
 /// Puts the dead pages of a block back into use that a flush covered. Owner only.
-fn recycle_landed<C: Config>(block: &Block) {
-    if block.flight() == Flight::Landed {
+fn recycle_completed<C: Config>(block: &Block) {
+    if block.flush_state() == FlushState::Completed {
         block.recycle::<C>();
-        block.set_flight(Flight::None);
+        block.set_flush_state(FlushState::None);
     }
 }
 

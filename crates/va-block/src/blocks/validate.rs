@@ -182,14 +182,14 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         for (list, name) in collection.lists() {
             let mut left = self.lookup.each().filter(|block| block.list() == name).count();
             for block in list.each(&self.lookup) {
-                let flies = block.flight() == crate::block::Flight::Begun;
-                if left == 0 || block.list() != name || (name == List::Flying) != flies {
+                let in_flight = block.flush_state() == crate::block::FlushState::Begun;
+                if left == 0 || block.list() != name || (name == List::InFlight) != in_flight {
                     let at = self.va(block, 0);
                     return Err(InvariantViolation {
                         rule: "VB3",
                         at,
                         expected: 1,
-                        actual: block.flight() as u64,
+                        actual: block.flush_state() as u64,
                     });
                 }
                 left -= 1;

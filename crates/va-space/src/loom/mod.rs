@@ -1,7 +1,7 @@
 //! Interleavings, each small enough to try all of them (with at most three preemptions).
 //!
-//! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-space --lib loom`. The page map is small here (`map::shape`); which of two
-//! threads allocates a table is not modelled, so the slots are allocated before the threads begin.
+//! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-space --lib loom`. The page map is small here (`map::shape`); which of
+//! two threads allocates a table is not modelled, so the slots are allocated before the threads begin.
 
 mod find;
 mod leaf;
@@ -275,7 +275,8 @@ fn a_magazine_that_refills_against_a_shrinker() {
     });
 }
 
-/// A round is sealed while a purge boards, flushes and lands; what the magazine gives out then was flushed since it was freed.
+/// A round is sealed while a purge opens, flushes and completes a batch; what the magazine gives out then was flushed
+/// since it was freed.
 #[test]
 fn sp2_a_round_that_is_sealed_against_a_purge_is_flushed_before_reuse() {
     model(|| {
@@ -307,7 +308,7 @@ fn sp2_aliases_of_a_round_that_is_sealed_meanwhile_are_flushed() {
     model(|| {
         let (space, machine) = space_of::<Tight>(4, 1);
         let space = Arc::new(space);
-        // Something lazy in the node, so that the purge has a flight of its own.
+        // Something lazy in the node, so that the purge has a batch of its own.
         let lazy = alloc(&space, 0, 1);
         let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
         let Ok(early) = magazine.alloc(&ask(1)) else { panic!("no area") };
@@ -483,7 +484,8 @@ fn sp2_a_free_during_a_purge_is_not_given_out_before_a_flush_that_covers_it() {
 
 #[test]
 fn a_magazine_that_refills_against_one_that_is_drained() {
-    // With two, the memory that the test machine allocates and leaks comes to more than 20 GiB before all interleavings are tried.
+    // With two, the memory that the test machine allocates and leaks comes to more than 20 GiB before all interleavings
+    // are tried.
     model_within(1, || {
         let space = Arc::new(space(3, 1));
         let areas: Vec<Area> = (0..3).map(|_| alloc(&space, 0, 1)).collect();
@@ -498,13 +500,13 @@ fn a_magazine_that_refills_against_one_that_is_drained() {
         let theirs = space.clone();
         let other = spawn(move || {
             let Ok(mut magazine) = theirs.magazine(0) else { panic!("no magazine") };
-            // There are three areas and two are given out; the third may be in the other's stock, or on its way there.
+            // There are three areas and two are given out; the third may be in the other's cache, or on its way there.
             match magazine.alloc(&ask(1)) {
                 Ok(area) => assert!(magazine.free(area).is_ok()),
                 Err(SpaceError::NoSpace { cached, .. }) => assert!(cached <= Pages::new(2), "{cached}"),
                 Err(error) => panic!("{error}"),
             }
-            // Its stock goes to the index, what it took back to the node.
+            // Its cache goes to the index, what it took back to the node.
             magazine.drain();
         });
         let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };

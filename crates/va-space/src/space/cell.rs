@@ -2,20 +2,21 @@
 //!
 //! # Theory
 //! A magazine's areas are in a **cell**: memory from the machine, behind a lock that its owner takes twice a pair
-//! ([`Machine::OwnerLock`]). Any other thread that needs the areas of an idle magazine takes that lock by `try_lock`. It
-//! moves all areas to the node: flushed ones to the pool, freed ones to the lazy areas. So no request waits for a sleeping
-//! owner. If an owner is in the middle of a call, `try_lock` fails; the other thread continues and tries again.
+//! ([`Machine::OwnerLock`]). Any other thread that needs the areas of an idle magazine takes that lock by `try_lock`.
+//! It moves all areas to the node: flushed ones to the pool, freed ones to the lazy areas. So no request waits for a
+//! sleeping owner. If an owner is in the middle of a call, `try_lock` fails; the other thread continues and tries
+//! again.
 //!
-//! Cells form a list that only grows; a magazine takes the first free cell. So memory follows the number of magazines at a
-//! time, without a limit and without a table that fills.
+//! Cells form a list that only grows; a magazine takes the first free cell. So memory follows the number of magazines
+//! at a time, without a limit and without a table that fills.
 //!
 //! # Bounds
-//! All magazines together hold at most three eighths of the default window, and one area each. A magazine has a share of
-//! an eighth three times: for its stock, for sealed areas and for its round. A share shrinks when a magazine is added. Its
-//! owner follows at its next round, and the adding thread drains magazines that exceed the new share.
+//! All magazines together hold at most three eighths of the default window, and one area each. A magazine has a share
+//! of an eighth three times: for its cache, for sealed areas and for its round. A share shrinks when a magazine is
+//! added. Its owner follows at its next round, and the adding thread drains magazines that exceed the new share.
 //!
 //! # Invariants
-//! - **MG1 bounded** the stock is at most its share and [`STOCK_PAGES_MAX`] pages, or one area. A round is at most its
+//! - **MG1 bounded** the cache is at most its share and [`CACHE_PAGES_MAX`] pages, or one area. A round is at most its
 //!   share, [`ROUND_PAGES_MAX`] and one area. Both may be exceeded while the next free owes a step of `round`.
 //! - **MG2 told** the counts of a cell equal the pages that it holds, whenever no thread holds its lock.
 //!
@@ -23,21 +24,21 @@
 //! ```text
 //!   purge  >  a cell (Owner)  >  { pool of a node | lazy of a node | free }
 //! ```
-//! An owner waits for its cell's lock with no lock held; any other thread only tries it. Under it the machine is asked for
-//! nothing.
+//! An owner waits for its cell's lock with no lock held; any other thread only tries it. Under it the machine is asked
+//! for nothing.
 
 use super::purge::PurgeState;
 use super::{CachePadded, VmapSpace};
 use crate::config::{Config, Order};
-use crate::flight::{Amount, Hull, Rounds, Ticket};
+use crate::flush_batch::{Amount, BatchNumber, Hull, Rounds};
 use crate::list::AreaList;
 use crate::pool::{CLASSES, Pool};
 use va_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use va_base::sync::{Mutex, MutexGuard, OnceRef, RawMutex};
 use va_base::{InvariantViolation, LockClass, Machine, Pages, Table, Va, VaRange};
 
-/// Flushed pages that the stock of a magazine holds at most, whatever its share: 256 MiB of addresses.
-pub(super) const STOCK_PAGES_MAX: u64 = 1 << 16;
+/// Flushed pages that the cache of a magazine holds at most, whatever its share: 256 MiB of addresses.
+pub(super) const CACHE_PAGES_MAX: u64 = 1 << 16;
 /// Freed pages at which it ends a round, whatever its share.
 pub(super) const ROUND_PAGES_MAX: u64 = 1 << 15;
 /// Shares of the default window that magazines hold at most, for each of the three places in a magazine.
@@ -47,10 +48,10 @@ const LOOKED_AT_MAX: usize = 16;
 
 /// The areas of one magazine.
 pub(super) struct Contents {
-    pub(super) stock: Pool,
+    pub(super) cache: Pool,
     pub(super) rounds: Rounds,
     /// Areas that the next refill of each list brings: doubled by each, halved when the list gives way to others.
-    pub(super) batch: [u8; CLASSES],
+    pub(super) refill_areas: [u8; CLASSES],
     /// The list that gives way next.
     pub(super) victim: usize,
     /// Pages at which the round may end.
@@ -59,22 +60,22 @@ pub(super) struct Contents {
     pub(super) step_pages: u64,
     /// The round is being sealed.
     pub(super) ending: bool,
-    /// Pages that the stock may hold, and what is away.
-    pub(super) stock_pages_max: u64,
+    /// Pages that the cache may hold, and the sealed areas.
+    pub(super) cache_pages_max: u64,
 }
 
 impl Contents {
     /// All zeros, as an empty table is; a magazine begins with what `take_cell` writes.
     const fn new() -> Self {
         Self {
-            stock: Pool::new(),
+            cache: Pool::new(),
             rounds: Rounds::new(),
-            batch: [0; CLASSES],
+            refill_areas: [0; CLASSES],
             victim: 0,
             round_pages_max: 0,
             step_pages: 0,
             ending: false,
-            stock_pages_max: 0,
+            cache_pages_max: 0,
         }
     }
 
@@ -85,7 +86,7 @@ impl Contents {
     }
 
     fn is_empty(&self) -> bool {
-        self.stock.areas() + self.rounds.open().areas() + self.rounds.away().areas() == 0
+        self.cache.areas() + self.rounds.open().areas() + self.rounds.sealed().areas() == 0
     }
 }
 
@@ -98,9 +99,9 @@ pub(super) struct Cell<R: RawMutex + 'static> {
     // Published under the lock, read without it.
     cached_pages: AtomicU64,
     lazy_pages: AtomicU64,
-    /// Sealed pages: cached if their flight has landed, else lazy, and counted in the space.
-    away_pages: AtomicU64,
-    ticket: AtomicU64,
+    /// Sealed pages: cached if their batch is completed, else lazy, and counted in the space.
+    sealed_pages: AtomicU64,
+    batch_number: AtomicU64,
     /// The hull of the open round.
     pub(super) hull: Hull,
     /// Set once.
@@ -115,8 +116,8 @@ impl<R: RawMutex + Send + Sync + 'static> Table for Cell<R> {
             cpu: AtomicU32::new(0),
             cached_pages: AtomicU64::new(0),
             lazy_pages: AtomicU64::new(0),
-            away_pages: AtomicU64::new(0),
-            ticket: AtomicU64::new(0),
+            sealed_pages: AtomicU64::new(0),
+            batch_number: AtomicU64::new(0),
             hull: Hull::new(),
             next: OnceRef::new(),
         }
@@ -130,39 +131,39 @@ impl<R: RawMutex + 'static> Cell<R> {
         self.contents.lock()
     }
 
-    /// Publishes the pages of the stock.
+    /// Publishes the pages of the cache.
     #[inline(always)]
-    pub(super) fn tell_cached(&self, contents: &Contents) {
-        self.cached_pages.store(contents.stock.pages(), Ordering::Relaxed);
+    pub(super) fn publish_cached(&self, contents: &Contents) {
+        self.cached_pages.store(contents.cache.pages(), Ordering::Relaxed);
     }
 
     /// Publishes the pages of the open round.
     #[inline(always)]
-    pub(super) fn tell_lazy(&self, pages: u64) {
+    pub(super) fn publish_lazy(&self, pages: u64) {
         self.lazy_pages.store(pages, Ordering::Relaxed);
     }
 
-    /// Publishes the pages of what is away.
-    pub(super) fn tell_away(&self, contents: &Contents) {
-        self.away_pages.store(contents.rounds.away().pages(), Ordering::Relaxed);
-        self.ticket.store(contents.rounds.ticket().number(), Ordering::Relaxed);
+    /// Publishes the sealed pages, and the batch that they wait for.
+    pub(super) fn publish_sealed(&self, contents: &Contents) {
+        self.sealed_pages.store(contents.rounds.sealed().pages(), Ordering::Relaxed);
+        self.batch_number.store(contents.rounds.batch_number().get(), Ordering::Relaxed);
     }
 
     /// Publishes all counts, after a round ended or a part of one was sealed. The node covers the hull of that.
-    pub(super) fn tell_round(&self, contents: &Contents) {
+    pub(super) fn publish_round(&self, contents: &Contents) {
         if contents.rounds.open().areas() == 0 {
             self.hull.reset();
         }
-        self.tell_cached(contents);
-        self.tell_lazy(contents.rounds.open().pages());
-        self.tell_away(contents);
+        self.publish_cached(contents);
+        self.publish_lazy(contents.rounds.open().pages());
+        self.publish_sealed(contents);
     }
 
     /// Returns the pages that it holds, in whatever state.
     fn pages(&self) -> u64 {
         self.cached_pages.load(Ordering::Relaxed)
             + self.lazy_pages.load(Ordering::Relaxed)
-            + self.away_pages.load(Ordering::Relaxed)
+            + self.sealed_pages.load(Ordering::Relaxed)
     }
 }
 
@@ -219,7 +220,7 @@ impl<R: RawMutex + Send + Sync + 'static> Cells<R> {
     }
 }
 
-/// Pages that all magazines hold together, but for those that are sealed and have not landed.
+/// Pages that all magazines hold together, but for those that are sealed and wait for their batch.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Held {
     pub(super) cached_pages: u64,
@@ -298,7 +299,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             lock()
         };
         let Some(mut contents) = locked() else { return false };
-        if !contents.rounds.land(&self.landings) {
+        if !contents.rounds.poll_completed(&self.completed_batches) {
             // The order is the other way round.
             drop(contents);
             let mut state = self.lock_purge();
@@ -315,25 +316,26 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         cell.cpu.load(Ordering::Relaxed) % self.nodes.nodes()
     }
 
-    /// Gives what is away to the node, or to its flight if that is in the air. Nothing lands or boards meanwhile.
+    /// Moves the sealed areas to the node, or to their batch if that has taken them. No batch is opened or completed
+    /// meanwhile.
     fn unseal(&self, cell: &Cell<P::OwnerLock>, contents: &mut Contents, state: &mut PurgeState) {
         let rounds = &mut contents.rounds;
-        if rounds.land(&self.landings) {
+        if rounds.poll_completed(&self.completed_batches) {
             return;
         }
         let node = self.node(self.node_of(cell));
-        let boarded = rounds.unseal(&self.map, &mut self.lock_lazy(node));
-        if boarded && let Some(batch) = state.batch_mut() {
-            rounds.board(&self.map, batch, &mut self.lock_board(node));
+        let taken = rounds.unseal(&self.map, &mut self.lock_lazy(node));
+        if taken && let Some(areas) = state.batch_areas_mut() {
+            rounds.join_batch(&self.map, areas, &mut self.lock_batched(node));
         }
     }
 
-    /// Gives all that does not wait for a flight to the node.
+    /// Moves all that does not wait for a batch to the node.
     fn give_all(&self, cell: &Cell<P::OwnerLock>, contents: &mut Contents) {
         let (map, node) = (&self.map, self.node_of(cell));
-        let Contents { stock, rounds, .. } = contents;
-        let landed = rounds.land(&self.landings);
-        if stock.areas() > 0 || landed && rounds.away().areas() > 0 {
+        let Contents { cache, rounds, .. } = contents;
+        let completed = rounds.poll_completed(&self.completed_batches);
+        if cache.areas() > 0 || completed && rounds.sealed().areas() > 0 {
             let mut homeless = AreaList::new();
             let mut pool = self.lock_pool(node);
             let mut give = |size, list| {
@@ -341,11 +343,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     homeless.append(map, list);
                 }
             };
-            while landed && let Some(class) = rounds.away().next_class(0) {
-                give(rounds.away().size(class), rounds.take(map, &self.machine, class, u64::MAX));
+            while completed && let Some(class) = rounds.sealed().next_class(0) {
+                give(rounds.sealed().size(class), rounds.take(map, &self.machine, class, u64::MAX));
             }
-            while let Some(class) = stock.next_class(0) {
-                give(stock.size(class), stock.take_list(map, class, u64::MAX));
+            while let Some(class) = cache.next_class(0) {
+                give(cache.size(class), cache.take_list(map, class, u64::MAX));
             }
             drop(pool);
             self.stop_if_lost();
@@ -360,7 +362,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             rounds.hand_over(map, &mut self.lock_lazy(self.node(node)));
         }
         contents.begin_round();
-        cell.tell_round(contents);
+        cell.publish_round(contents);
     }
 
     /// Takes a cell for a magazine of `cpu`.
@@ -368,14 +370,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let cell = self.cells.take(&self.machine)?;
         cell.cpu.store(cpu, Ordering::Relaxed);
         self.cells.live.0.fetch_add(1, Ordering::Relaxed);
-        let stock = self.stock_share();
+        let share = self.cache_share();
         // The shares of all others are smaller now: what an idle one holds beyond its own goes back.
-        self.drain_cells(|other| other.pages() > 3 * stock);
+        self.drain_cells(|other| other.pages() > 3 * share);
         let mut contents = cell.lock();
         contents.rounds.begin();
-        contents.batch.fill(1);
+        contents.refill_areas.fill(1);
         contents.victim = 0;
-        (contents.stock_pages_max, contents.round_pages_max) = (stock, self.round_share(stock));
+        (contents.cache_pages_max, contents.round_pages_max) = (share, self.round_share(share));
         contents.begin_round();
         drop(contents);
         Some(cell)
@@ -393,26 +395,27 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.cells.live.0.load(Ordering::Relaxed)
     }
 
-    /// Pages that the stock of a magazine may hold: a share of the default window.
-    pub(super) fn stock_share(&self) -> u64 {
+    /// Pages that the cache of a magazine may hold: a share of the default window.
+    pub(super) fn cache_share(&self) -> u64 {
         let start = self.default_window.start().max(self.extent.start());
         let end = self.default_window.end().min(self.extent.end());
         let pages = end.page_floor().saturating_sub(start.page_ceil());
-        (pages / (SHARES * self.magazines().max(1) as u64)).clamp(1, STOCK_PAGES_MAX)
+        (pages / (SHARES * self.magazines().max(1) as u64)).clamp(1, CACHE_PAGES_MAX)
     }
 
-    /// Pages at which a round ends, for a share of the window. One magazine alone may hold all that may be lazy; many hold half
-    /// of it together.
-    pub(super) fn round_share(&self, stock: u64) -> u64 {
+    /// Pages at which a round ends, for a share of the window. One magazine alone may hold all that may be lazy; many
+    /// hold half of it together.
+    pub(super) fn round_share(&self, cache_share: u64) -> u64 {
         let max = self.lazy_max().get();
         let share = match self.magazines() {
             0 | 1 => (max + 1).saturating_sub(self.lazy_pages().get()).max(max / 16),
             many => max / (2 * many) as u64,
         };
-        share.clamp(1, ROUND_PAGES_MAX.min(stock))
+        share.clamp(1, ROUND_PAGES_MAX.min(cache_share))
     }
 
-    /// Pages that few magazines have not sealed; of many none are looked at, they hold at most half of what may be lazy.
+    /// Pages that few magazines have not sealed; of many none are looked at, they hold at most half of what may be
+    /// lazy.
     pub(super) fn unsealed(&self) -> u64 {
         if self.magazines() <= LOOKED_AT_MAX { self.held().lazy_pages } else { 0 }
     }
@@ -423,8 +426,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         for cell in self.cells.taken() {
             held.cached_pages += cell.cached_pages.load(Ordering::Relaxed);
             held.lazy_pages += cell.lazy_pages.load(Ordering::Relaxed);
-            let pages = cell.away_pages.load(Ordering::Relaxed);
-            if self.landings.have_reached(cell.ticket.load(Ordering::Relaxed)) {
+            let pages = cell.sealed_pages.load(Ordering::Relaxed);
+            if self.completed_batches.have_reached(cell.batch_number.load(Ordering::Relaxed)) {
                 held.cached_pages += pages;
             }
         }
@@ -435,9 +438,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn cached_areas(&self) -> u64 {
         let areas = |cell: &'static Cell<P::OwnerLock>| {
             let contents = cell.contents.try_lock()?;
-            let away = &contents.rounds;
-            let landed = self.landings.have_reached(away.ticket().number());
-            Some(contents.stock.areas() + if landed { away.away().areas() } else { 0 })
+            let rounds = &contents.rounds;
+            let completed = self.completed_batches.have_reached(rounds.batch_number().get());
+            Some(contents.cache.areas() + if completed { rounds.sealed().areas() } else { 0 })
         };
         self.cells.taken().filter_map(areas).sum()
     }
@@ -452,29 +455,29 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let [mut cached, mut lazy, mut sealed] = [Amount::NONE; 3];
         for cell in self.cells.each() {
             let Some(contents) = cell.contents.try_lock() else { continue };
-            let Contents { stock, rounds, stock_pages_max, round_pages_max, .. } = &*contents;
-            stock.validate(&self.map)?;
+            let Contents { cache, rounds, cache_pages_max, round_pages_max, .. } = &*contents;
+            cache.validate(&self.map)?;
             let broken =
                 |rule, want, got| Err(InvariantViolation { rule, at: Va::ZERO, expected: want, actual: got });
             let due = contents.step_pages == 0;
-            if stock.pages() > *stock_pages_max && stock.areas() > 1 && !due {
-                return broken("MG1", *stock_pages_max, stock.pages());
+            if cache.pages() > *cache_pages_max && cache.areas() > 1 && !due {
+                return broken("MG1", *cache_pages_max, cache.pages());
             }
             if rounds.open().pages() >= *round_pages_max && !contents.is_empty() && !due {
                 return broken("MG1", *round_pages_max, rounds.open().pages());
             }
-            let exact = [stock.pages(), rounds.open().pages(), rounds.away().pages()];
-            let told = [&cell.cached_pages, &cell.lazy_pages, &cell.away_pages]
+            let exact = [cache.pages(), rounds.open().pages(), rounds.sealed().pages()];
+            let published = [&cell.cached_pages, &cell.lazy_pages, &cell.sealed_pages]
                 .map(|pages| pages.load(Ordering::Relaxed));
-            if exact != told || !(cell.taken.load(Ordering::Relaxed) || contents.is_empty()) {
-                return broken("MG2", exact.iter().sum(), told.iter().sum());
+            if exact != published || !(cell.taken.load(Ordering::Relaxed) || contents.is_empty()) {
+                return broken("MG2", exact.iter().sum(), published.iter().sum());
             }
-            cached.add(Amount { areas: stock.areas(), pages: stock.pages() });
+            cached.add(Amount { areas: cache.areas(), pages: cache.pages() });
             lazy.add(Amount { areas: rounds.open().areas(), pages: rounds.open().pages() });
-            let away = Amount { areas: rounds.away().areas(), pages: rounds.away().pages() };
-            let landed =
-                rounds.ticket() == Ticket::USED || self.landings.have_reached(rounds.ticket().number());
-            if landed { cached.add(away) } else { sealed.add(away) }
+            let earlier = Amount { areas: rounds.sealed().areas(), pages: rounds.sealed().pages() };
+            let completed = rounds.batch_number() == BatchNumber::NONE
+                || self.completed_batches.have_reached(rounds.batch_number().get());
+            if completed { cached.add(earlier) } else { sealed.add(earlier) }
         }
         Ok([cached, lazy, sealed])
     }
@@ -490,7 +493,8 @@ mod tests {
 
     type Space = VmapSpace<&'static TestMachine, Standard>;
 
-    /// The rule that is named after `spoil`, in a space whose one magazine has some of two sizes in its stock and its round.
+    /// The rule that is named after `spoil`, in a space whose one magazine has some of two sizes in its cache and its
+    /// round.
     fn broken(spoil: impl FnOnce(&Cell<parking_lot::RawMutex>)) -> &'static str {
         let machine: &'static TestMachine = std::boxed::Box::leak(std::boxed::Box::default());
         let all = VaRange::from_pages(16, 1 << 16).unwrap();
@@ -513,16 +517,16 @@ mod tests {
 
     #[test]
     fn mg1_a_magazine_above_its_share_is_named() {
-        assert_eq!(broken(|cell| cell.lock().stock_pages_max = 2), "MG1");
+        assert_eq!(broken(|cell| cell.lock().cache_pages_max = 2), "MG1");
         assert_eq!(broken(|cell| cell.lock().round_pages_max = 25), "MG1");
         assert_eq!(broken(|cell| cell.lock().round_pages_max = 26), "nothing");
     }
 
     #[test]
     fn mg2_counts_that_are_not_what_a_magazine_holds_are_named() {
-        assert_eq!(broken(|cell| cell.tell_lazy(24)), "MG2");
+        assert_eq!(broken(|cell| cell.publish_lazy(24)), "MG2");
         assert_eq!(broken(|cell| _ = cell.cached_pages.fetch_add(1, Ordering::Relaxed)), "MG2");
-        assert_eq!(broken(|cell| _ = cell.away_pages.fetch_add(1, Ordering::Relaxed)), "MG2");
+        assert_eq!(broken(|cell| _ = cell.sealed_pages.fetch_add(1, Ordering::Relaxed)), "MG2");
         // Its magazine has ended, and it is not empty.
         assert_eq!(broken(|cell| cell.taken.store(false, Ordering::Relaxed)), "MG2");
     }

@@ -24,7 +24,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         AreaView::of(seen)
     }
 
-    /// The busy area that `at` is inside. Cost: a few words for each level of the page map, whatever the sizes; no lock.
+    /// The busy area that `at` is inside. Cost: a few words for each level of the page map, whatever the sizes; no
+    /// lock.
     #[inline(always)]
     pub fn find_enclosing(&self, at: Va) -> Option<AreaView> {
         if Self::TELLS {
@@ -92,15 +93,15 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `unpurged`. What magazines took back and have not handed over is left out.
     ///
     /// # Locks
-    /// `purge` throughout, under it `lazy` or `board` of one node after the other, under which `each` is called: it must not
-    /// call the space. Cost: O(lazy areas).
+    /// `purge` throughout, under it `lazy` or `batched` of one node after the other, under which `each` is called: it
+    /// must not call the space. Cost: O(lazy areas).
     pub fn for_each_lazy(&self, mut each: impl FnMut(VaRange)) {
         let mut each = |page, pages| each(range_of(page, pages));
         let purge = self.lock_purge();
         purge.each_unflushed(&self.map, &mut each);
         for (_, node) in self.each_node() {
-            if !purge.has_landed() {
-                self.lock_board(node).shelf().each(&self.map, &mut each);
+            if !purge.has_completed() {
+                self.lock_batched(node).lists().each(&self.map, &mut each);
             }
             let lazy = self.lock_lazy(node);
             lazy.sized.each(&self.map, &mut each);
@@ -113,9 +114,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
 /// Areas in address order, looked up one by one.
 ///
-/// **Consistency**: each was there, in the state told, at the moment it was looked up, and starts above the one before. What was out
-/// of the index from before the iteration until after it is met exactly once. What came or went meanwhile may be met or
-/// not, so two areas met may overlap only if the first went in between. No lock is held between two steps or in one.
+/// **Consistency**: each was there, in the state told, at the moment it was looked up, and starts above the one before.
+/// What was out of the index from before the iteration until after it is met exactly once. What came or went meanwhile
+/// may be met or not, so two areas met may overlap only if the first went in between. No lock is held between two steps
+/// or in one.
 pub struct Areas<'a, P: Machine + Clone, C: Config> {
     space: &'a VmapSpace<P, C>,
     page: u64,

@@ -9,7 +9,7 @@ use super::overflow::Failed;
 use super::purge::PurgeState;
 use crate::config::Config;
 use crate::error::SpaceError;
-use crate::flight::{LazyAreas, OnBoard};
+use crate::flush_batch::{Batched, LazyAreas};
 use crate::map::Marker;
 use crate::node::Zone;
 use crate::node_table::NODES_LIMIT;
@@ -25,7 +25,7 @@ pub(super) struct Node<R> {
     pub(super) lazy: Mutex<R, LazyAreas>,
     /// The areas that a purge took from the node. Locked by the holder of `purge`, so no thread
     /// ever waits for it.
-    pub(super) board: Mutex<R, OnBoard>,
+    pub(super) batched: Mutex<R, Batched>,
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Table for Node<R> {
@@ -33,15 +33,15 @@ impl<R: RawMutex + Send + Sync + 'static> Table for Node<R> {
         Self {
             pool: Mutex::new(Pool::new()),
             lazy: Mutex::new(LazyAreas::new()),
-            board: Mutex::new(OnBoard::new()),
+            batched: Mutex::new(Batched::new()),
         }
     }
 }
 
 /// The nodes that may have something in their pools: an empty pool need not be locked to be found empty.
 ///
-/// A node is put in under the lock of its pool when something comes into that, and taken out under it when nothing is there. So a
-/// bit changes in the order in which its pool is locked.
+/// A node is put in under the lock of its pool when something comes into that, and taken out under it when nothing is
+/// there. So a bit changes in the order in which its pool is locked.
 ///
 /// Reading a bit without that lock, relaxed, is right, though it may miss an area. A thread that
 /// knows of a put (by whatever orders the two) reads the bit of that put or a later one. An area
@@ -159,16 +159,17 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[cold]
     fn make_node(&self, node: u32) -> Result<(), SpaceError> {
         let made = self.table.ensure_with(node, &self.machine, |made| {
-            // Flights number tickets: none may be of a flight that never boards here. Held until the node is seen by all.
+            // Sealed areas wait for a batch by number: it must be of a batch that takes the areas here. Held until the
+            // node is seen by all.
             let state = self.lock_purge();
-            self.lock_lazy(made).begin_after(state.last_flight_before(node));
+            self.lock_lazy(made).begin_after(state.last_batch_before(node));
             state
         });
         made.map(|_| ()).ok_or(SpaceError::NoTable)
     }
 
-    /// The node in which an area without an owner waits when it is freed: that of its address, or, if that was never used,
-    /// the first.
+    /// The node in which an area without an owner waits when it is freed: that of its address, or, if that was never
+    /// used, the first.
     pub(super) fn zone_of(&self, page: u64) -> u32 {
         let node = C::Zone::node_of(&self.nodes, Va::from_page(page));
         if self.table.get(node).is_some() { node } else { 0 }
@@ -211,9 +212,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     #[inline(always)]
     #[track_caller]
-    pub(super) fn lock_board<'a>(&self, node: &'a Node<P::Lock>) -> MutexGuard<'a, P::Lock, OnBoard> {
-        self.machine.locking(LockClass::Board);
-        node.board.lock()
+    pub(super) fn lock_batched<'a>(&self, node: &'a Node<P::Lock>) -> MutexGuard<'a, P::Lock, Batched> {
+        self.machine.locking(LockClass::Batched);
+        node.batched.lock()
     }
 
     /// The first node at or above `node` that was made, or how many there can be.

@@ -1,42 +1,42 @@
 //! A magazine: areas cached by one owner, whose pairs take no shared lock.
 //!
 //! # Theory
-//! A caller that allocates and frees all the time (a CPU, a thread) owns a magazine and calls it instead of the space. The
-//! areas that it allocates were flushed. The areas that it frees are lazy, and count against the threshold of all.
+//! A caller that allocates and frees all the time (a CPU, a thread) owns a magazine and calls it instead of the space.
+//! The areas that it allocates were flushed. The areas that it frees are lazy, and count against the threshold of all.
 //!
-//! An area need not leave the magazine to be flushed. A **round** of freed areas is sealed with a ticket for the next
-//! flight (`flight`), and stays in the magazine. When that flight has landed, the lists of the round are stock again. Each
-//! list moves whole when an alloc requests its size.
+//! An area need not leave the magazine to be flushed. A **round** of freed areas is sealed with the number of the
+//! next flush batch (`flush_batch`), and stays in the magazine. When that batch is completed, its lists are cache
+//! again. Each list moves whole when an alloc requests its size.
 //!
 //! ```text
-//!          +--- landed ---  away  <--- seal: hull, ticket --- round <--- free ---+        node: lazy (hull, counts), pool
-//!          v               (sealed)                                              |
-//!        stock ------------------------------ alloc -----------------------> busy
+//!          +-- completed -- sealed <--- seal: hull, number -- round <--- free ---+        node: lazy (hull, counts), pool
+//!          v                                                                     |
+//!        cache ------------------------------ alloc -----------------------> busy
 //! ```
 //!
-//! So a steady load stays in its magazine, and takes a shared lock once a round. The stock is refilled from the node's pool
-//! (one area of a size at first, twice as many each time) or from the index. Its excess goes to the pool.
+//! So a steady load stays in its magazine, and takes a shared lock once a round. The cache is refilled from the node's
+//! pool (one area of a size at first, twice as many each time) or from the index. Its excess goes to the pool.
 //!
-//! The areas are in memory from the machine, under a lock of the magazine. A request that fails, a CPU that goes offline
-//! and a shrinker drain it even while its owner sleeps (`space::cell`, which has the invariants MG1 and MG2).
+//! The areas are in memory from the machine, under a lock of the magazine. A request that fails, a CPU that goes
+//! offline and a shrinker drain it even while its owner sleeps (`space::cell`, which has the invariants MG1 and MG2).
 //!
 //! # Locking
-//! The magazine's own lock ([`Machine::OwnerLock`]), once in an alloc and once in a free, uncontended. Under it a refill
-//! takes `pool` of its node, and the end of a round ([`round`](super::round)) takes `lazy`. Metadata memory, a search of
-//! the index and a purge happen with no lock of the magazine held.
+//! The magazine's own lock ([`Machine::OwnerLock`]), once in an alloc and once in a free, uncontended. Under it a
+//! refill takes `pool` of its node, and the end of a round ([`round`](super::round)) takes `lazy`. Metadata memory, a
+//! search of the index and a purge happen with no lock of the magazine held.
 //!
 //! A call for [`Context::Atomic`] takes one lock at a time. An alloc takes the magazine's, and other locks after its
-//! release. A free takes `lazy` of the area's node alone, so the magazine's lock need not be safe in interrupts. A round
-//! could not be sealed there and would grow.
+//! release. A free takes `lazy` of the area's node alone, so the magazine's lock need not be safe in interrupts. A
+//! round could not be sealed there and would grow.
 //! # Source
 //! Our own, after Bonwick's magazines and epochs; Linux takes the pool's lock and the busy lock at each call.
 
-use super::cell::{Cell, Contents, STOCK_PAGES_MAX};
+use super::cell::{CACHE_PAGES_MAX, Cell, Contents};
 use super::{Budget, Cost, VmapSpace};
 use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
-use crate::flight::Amount;
+use crate::flush_batch::Amount;
 use crate::list::{AreaList, Flushed, Unflushed, UnlinkedArea};
 use crate::pool::{EXACT, EXACT_PAGES_MAX};
 use va_base::sync::MutexGuard;
@@ -48,9 +48,10 @@ const REFILL_PAGES_MAX: u64 = 2048;
 /// Pages that a row from the index has at most.
 const ROW_PAGES_MAX: u64 = 256;
 const _: () = assert!(ROW_PAGES_MAX / 2 <= EXACT_PAGES_MAX);
-const _: () = assert!(REFILL_PAGES_MAX <= STOCK_PAGES_MAX);
+const _: () = assert!(REFILL_PAGES_MAX <= CACHE_PAGES_MAX);
 
-/// A cache of areas that its owner passes by `&mut`; see the module. A few words: the areas are in memory from the machine.
+/// A cache of areas that its owner passes by `&mut`; see the module. A few words: the areas are in memory from the
+/// machine.
 ///
 /// ```
 /// # use va_base::{Request, VaRange};
@@ -73,8 +74,8 @@ pub struct Magazine<'s, P: Machine + Clone, C: Config> {
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Creates a magazine for callers on CPU `cpu`. There is no limit but the machine's memory, of which each takes some
-    /// 26 KiB, for one magazine after another until the space ends.
+    /// Creates a magazine for callers on CPU `cpu`. There is no limit but the machine's memory, of which each takes
+    /// some 26 KiB, for one magazine after another until the space ends.
     ///
     /// # Errors
     /// [`SpaceError::NoTable`] if the machine has no memory for it.
@@ -104,7 +105,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// lazy, for up to eight slices; else as there. For [`Context::Atomic`] one at a time, and never `purge`.
     #[inline(always)]
     pub fn alloc(&mut self, request: &Request) -> Result<Area, SpaceError> {
-        // A size above what the stock may hold is in no list of it.
+        // A size above what the cache may hold is in no list of it.
         if self.space.is_tagged(request)
             && let Some(area) = self.take(request)
         {
@@ -114,9 +115,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         self.alloc_further(*request)
     }
 
-    /// Allocates an area from what is at hand: this magazine, the pool of its node, the index. Nothing is purged, drained
-    /// or waited for, so a kernel that owns the magazine while preemption is off can leave that section first, and then call
-    /// [`VmapSpace::alloc`].
+    /// Allocates an area from what is at hand: this magazine, the pool of its node, the index. Nothing is purged,
+    /// drained or waited for, so a kernel that owns the magazine while preemption is off can leave that section first,
+    /// and then call [`VmapSpace::alloc`].
     ///
     /// The machine may be asked for memory of records, with no lock of the magazine held; for a request for
     /// [`Context::Atomic`] it is not.
@@ -137,13 +138,13 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
     }
 
-    /// Takes an area from the stock.
+    /// Takes an area from the cache.
     #[inline(always)]
     fn take(&self, request: &Request) -> Option<Area> {
         let mut contents = self.lock();
         let (size, align) = (request.size().get(), request.align());
-        let area = contents.stock.take(&self.space.map, size, align, C::POOL_TRIES)?;
-        self.cell.tell_cached(&contents);
+        let area = contents.cache.take(&self.space.map, size, align, C::POOL_TRIES)?;
+        self.cell.publish_cached(&contents);
         drop(contents);
         Some(self.space.publish(area, Some(self.node)))
     }
@@ -160,7 +161,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
     }
 
-    /// Allocates what the stock does not have from the pool of the node or from the index.
+    /// Allocates what the cache does not have from the pool of the node or from the index.
     fn alloc_at_hand(&self, request: &Request) -> Result<Area, SpaceError> {
         self.space.stop_if_lost();
         let pages = request.size().get();
@@ -171,12 +172,12 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             return Err(error);
         }
         match self.space.owner_for(self.node, request) {
-            owner @ Some(_) if pages <= C::POOL_PAGES_MAX.min(STOCK_PAGES_MAX) => {
-                if let Some(area) = self.take_brought(request) {
+            owner @ Some(_) if pages <= C::POOL_PAGES_MAX.min(CACHE_PAGES_MAX) => {
+                if let Some(area) = self.take_refilled(request) {
                     return Ok(area);
                 }
                 self.space.stop_if_lost();
-                // Areas of this size that the stock had no room for are there.
+                // Areas of this size that the cache had no room for are there.
                 if let Some(area) = self.space.take_pooled(self.node, request, owner) {
                     return Ok(area);
                 }
@@ -209,14 +210,14 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         Ok(())
     }
 
-    /// Frees an area for a caller in `context`. For [`Context::Atomic`] it is [`VmapSpace::free_in`]: the area goes to its
-    /// node, not into the magazine.
+    /// Frees an area for a caller in `context`. For [`Context::Atomic`] it is [`VmapSpace::free_in`]: the area goes to
+    /// its node, not into the magazine.
     ///
     /// # Errors
     /// As [`free`](Self::free).
     /// # Locks
-    /// [`Context::Sleeping`]: as [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node, and before it `busy` of a
-    /// node under policies that find areas by trees. Cost: O(1).
+    /// [`Context::Sleeping`]: as [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node, and before it `busy` of
+    /// a node under policies that find areas by trees. Cost: O(1).
     #[inline]
     pub fn free_in(&mut self, context: Context, area: Area) -> Result<(), ReleaseError> {
         match context {
@@ -257,64 +258,65 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     /// Moves everything to the node: flushed areas to its pool, freed ones to its lazy areas.
     ///
     /// # Locks
-    /// The magazine's, and under it `pool` and `lazy` of the node, one after the other; `purge` before, if something waits
-    /// for a flight.
+    /// The magazine's, and under it `pool` and `lazy` of the node, one after the other; `purge` before, if something
+    /// waits for a batch.
     pub fn drain(&mut self) {
         self.space.empty_cell(self.cell, || Some(self.cell.lock()));
         self.space.after_drain();
     }
 
-    /// Takes an area of a size that the stock does not have, after what has landed of it, or some of the node's pool, is in
-    /// the stock. All under one hold of the lock. A caller that may not wait takes of what has landed, and no other lock.
-    fn take_brought(&self, request: &Request) -> Option<Area> {
+    /// Takes an area of a size that the cache does not have, after what is completed of it, or some of the node's pool,
+    /// is in the cache. All under one hold of the lock. A caller that may not wait takes of what is completed, and no
+    /// other lock.
+    fn take_refilled(&self, request: &Request) -> Option<Area> {
         let mut contents = self.lock();
         let pages = request.size().get();
         let area = if request.waits() {
-            if !self.bring_landed(&mut contents, pages) && !self.refill(&mut contents, pages) {
+            if !self.cache_completed_size(&mut contents, pages) && !self.refill(&mut contents, pages) {
                 return None;
             }
-            contents.stock.take(&self.space.map, pages, request.align(), C::POOL_TRIES)?
+            contents.cache.take(&self.space.map, pages, request.align(), C::POOL_TRIES)?
         } else {
-            self.take_landed(&mut contents, request)?
+            self.take_completed(&mut contents, request)?
         };
-        self.cell.tell_cached(&contents);
+        self.cell.publish_cached(&contents);
         drop(contents);
         Some(self.space.publish(area, Some(self.node)))
     }
 
-    /// Takes one area that has landed, as it is.
-    fn take_landed(&self, contents: &mut Contents, request: &Request) -> Option<UnlinkedArea<Flushed>> {
+    /// Takes one area of a completed batch, as it is.
+    fn take_completed(&self, contents: &mut Contents, request: &Request) -> Option<UnlinkedArea<Flushed>> {
         let (rounds, pages) = (&mut contents.rounds, request.size().get());
-        if request.align() > Align::PAGE || !rounds.land(&self.space.landings) {
+        if request.align() > Align::PAGE || !rounds.poll_completed(&self.space.completed_batches) {
             return None;
         }
-        let class = rounds.away().class(pages).filter(|&class| rounds.away().len(class) > 0)?;
+        let class = rounds.sealed().class(pages).filter(|&class| rounds.sealed().len(class) > 0)?;
         let area =
             rounds.take(&self.space.map, &self.space.machine, class, 1).pop_front(&self.space.map, pages);
-        self.cell.tell_away(contents);
+        self.cell.publish_sealed(contents);
         area
     }
 
-    /// Moves what has landed of one size into the stock, which has none that suits; returns whether there was any.
-    fn bring_landed(&self, contents: &mut Contents, pages: u64) -> bool {
+    /// Moves what is completed of one size into the cache, which has none that suits; returns whether there was any.
+    fn cache_completed_size(&self, contents: &mut Contents, pages: u64) -> bool {
         let rounds = &mut contents.rounds;
-        if rounds.away().areas() == 0 || !rounds.land(&self.space.landings) {
+        if rounds.sealed().areas() == 0 || !rounds.poll_completed(&self.space.completed_batches) {
             return false;
         }
-        let Some(class) = rounds.away().class(pages).filter(|&class| rounds.away().len(class) > 0) else {
+        let Some(class) = rounds.sealed().class(pages).filter(|&class| rounds.sealed().len(class) > 0) else {
             return false;
         };
         let list = rounds.take(&self.space.map, &self.space.machine, class, u64::MAX);
-        let brought = self.stock_or_pool(contents, pages, list);
-        self.cell.tell_away(contents);
+        let brought = self.cache_or_pool(contents, pages, list);
+        self.cell.publish_sealed(contents);
         brought
     }
 
-    /// Puts areas of one size into the stock, others give way; what it has no room or no list for goes into the pool or the
-    /// index. Returns whether it has some of them now.
-    fn stock_or_pool(&self, contents: &mut Contents, pages: u64, mut list: AreaList<Flushed>) -> bool {
+    /// Puts areas of one size into the cache, others give way; what it has no room or no list for goes into the pool or
+    /// the index. Returns whether it has some of them now.
+    fn cache_or_pool(&self, contents: &mut Contents, pages: u64, mut list: AreaList<Flushed>) -> bool {
         let map = &self.space.map;
-        let max = contents.stock_pages_max;
+        let max = contents.cache_pages_max;
         let mut rest = AreaList::new();
         if list.pages() > max {
             // Of a share that has become smaller than the list. Few stay, since many would be a long way to count.
@@ -323,8 +325,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             rest = core::mem::replace(&mut list, front);
         }
         let room = self.make_room(contents, list.pages(), &mut Budget::of_slice::<C>());
-        let list = if room { contents.stock.put_list(map, pages, list) } else { Err(list) };
-        let stocked = match list {
+        let list = if room { contents.cache.put_list(map, pages, list) } else { Err(list) };
+        let cached = match list {
             Ok(()) => true,
             Err(mut list) => {
                 list.append(map, rest);
@@ -332,7 +334,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 false
             }
         };
-        self.cell.tell_cached(contents);
+        self.cell.publish_cached(contents);
         if !rest.is_empty() {
             let rest = self.space.lock_pool(self.node).put_list(map, pages, rest);
             if let Err(list) = rest {
@@ -340,34 +342,34 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             }
             self.space.note_return();
         }
-        stocked
+        cached
     }
 
-    /// Moves areas of one size from the node's pool into the stock; returns whether there were any.
+    /// Moves areas of one size from the node's pool into the cache; returns whether there were any.
     fn refill(&self, contents: &mut Contents, pages: u64) -> bool {
         let map = &self.space.map;
         let Some(mut pool) = self.space.lock_filled_pool(self.node) else { return false };
         let Some(class) = pool.class(pages).filter(|&class| pool.len(class) > 0) else { return false };
-        let max = contents.stock_pages_max;
+        let max = contents.cache_pages_max;
         let limit = (REFILL_PAGES_MAX.min(max) / pages).clamp(1, REFILL_AREAS_MAX);
-        let mut want = u64::from(contents.batch[class]).min(limit).min(pool.len(class));
-        contents.batch[class] = (2 * want).min(limit) as u8;
+        let mut want = u64::from(contents.refill_areas[class]).min(limit).min(pool.len(class));
+        contents.refill_areas[class] = (2 * want).min(limit) as u8;
         if want == limit && pool.len(class) * pages <= max / 4 {
             want = pool.len(class);
         }
         let list = pool.take_list(map, class, want);
         drop(pool);
-        self.stock_or_pool(contents, pages, list)
+        self.cache_or_pool(contents, pages, list)
     }
 
-    /// Takes an area from the index, and a row of others like it for the stock if this size was asked for before.
+    /// Takes an area from the index, and a row of others like it for the cache if this size was asked for before.
     fn take_from_index(&self, request: &Request) -> Result<Area, SpaceError> {
         let pages = request.size().get();
         if let Some(class) = Some(pages as usize - 1).filter(|_| pages <= ROW_PAGES_MAX / 2) {
             let mut contents = self.lock();
-            let limit = (ROW_PAGES_MAX / pages).min(1 + contents.stock_pages_max / pages);
-            let count = u64::from(contents.batch[class]).min(limit);
-            contents.batch[class] = (2 * count).min(REFILL_AREAS_MAX) as u8;
+            let limit = (ROW_PAGES_MAX / pages).min(1 + contents.cache_pages_max / pages);
+            let count = u64::from(contents.refill_areas[class]).min(limit);
+            contents.refill_areas[class] = (2 * count).min(REFILL_AREAS_MAX) as u8;
             drop(contents);
             if count > 1
                 && request.waits()
@@ -375,51 +377,51 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
                 && C::ORDER == Order::SliceByAddress
                 && let Some((area, others)) = self.space.take_row(pages, count, self.node)
             {
-                self.stock_or_pool(&mut self.lock(), pages, others);
+                self.cache_or_pool(&mut self.lock(), pages, others);
                 return Ok(area);
             }
         }
         self.space.take_from_index(request, Some(self.node))
     }
 
-    /// Moves other sizes to the pool until there is room for more pages in the stock, or the budget ends; tells whether there
-    /// is room.
+    /// Moves other sizes to the pool until there is room for more pages in the cache, or the budget ends; tells whether
+    /// there is room.
     pub(super) fn make_room(&self, contents: &mut Contents, more: u64, budget: &mut Budget) -> bool {
         let map = &self.space.map;
-        let (stock, max) = (&mut contents.stock, contents.stock_pages_max);
+        let (cache, max) = (&mut contents.cache, contents.cache_pages_max);
         // Checks MG1.
-        if stock.pages() + more <= max {
+        if cache.pages() + more <= max {
             return true;
         }
         let mut pool = self.space.lock_pool(self.node);
         let mut homeless = AreaList::new();
-        while stock.pages() + more > max
+        while cache.pages() + more > max
             && budget.is_left()
-            && let Some(victim) = stock.next_class(contents.victim).or_else(|| stock.next_class(0))
+            && let Some(victim) = cache.next_class(contents.victim).or_else(|| cache.next_class(0))
         {
             budget.spend(Cost::LIST);
-            // No size loses all it has at once: half of a list stays, the last freed of it, or fewer of a long one, whose
-            // links are counted one by one.
-            let half = stock.len(victim) / 2;
-            let size = stock.size(victim);
+            // No size loses all it has at once: half of a list stays, the last freed of it, or fewer of a long one,
+            // whose links are counted one by one.
+            let half = cache.len(victim) / 2;
+            let size = cache.size(victim);
             let list = if victim < EXACT {
                 let keep = half.min(REFILL_AREAS_MAX);
                 budget.spend_each(Cost::LINK, keep);
-                stock.take_behind(map, victim, keep)
+                cache.take_behind(map, victim, keep)
             } else {
                 // The pool may have no list for them, and the index costs more.
-                stock.take_list(map, victim, (half + 1).min(budget.steps(Cost::AREA)))
+                cache.take_list(map, victim, (half + 1).min(budget.steps(Cost::AREA)))
             };
             if let Err(list) = pool.put_list(map, size, list) {
                 budget.spend_each(Cost::AREA, list.areas());
                 homeless.append(map, list);
             }
-            contents.batch[victim] = (contents.batch[victim] / 2).max(1);
+            contents.refill_areas[victim] = (contents.refill_areas[victim] / 2).max(1);
             contents.victim = victim + 1;
         }
         drop(pool);
-        let room = contents.stock.pages() + more <= max || contents.stock.areas() == 0;
-        self.cell.tell_cached(contents);
+        let room = contents.cache.pages() + more <= max || contents.cache.areas() == 0;
+        self.cell.publish_cached(contents);
         self.space.to_index(homeless, false, false);
         self.space.note_return();
         room
@@ -435,7 +437,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let mut contents = self.lock();
         match contents.rounds.put(freed, &self.cell.hull) {
             Ok(Amount { pages, .. }) => {
-                self.cell.tell_lazy(pages);
+                self.cell.publish_lazy(pages);
                 if pages >= contents.step_pages {
                     self.step(contents);
                 }

@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! ```text
-//!             alloc                        free                    purge: detach, flush, land
+//!             alloc                        free                    purge: detach, flush, settle
 //!   index ------------> busy (page map) --------> lazy (a node) ------------------------------> pool (a node) --> busy
 //!     ^                                                                          |                  |
 //!     +--------------------------------------------------------------------------+--- no list ------+--- decay
@@ -23,12 +23,13 @@
 //!
 //! # Locking
 //! ```text
-//!   purge (PurgeLock)  >  board of a node  >  { pool of a node | lazy of a node | free (index and start bits) }   (Lock)
+//!   purge (PurgeLock) > batched of a node > { pool of a node | lazy of a node | free (index and start bits) }   (Lock)
 //! ```
-//! The inner three never nest in each other; `board` is taken under `purge` alone. Lookups take none. A free takes one (lazy), an alloc one (pool) or two (pool,
-//! free). The machine is asked for slabs under `free`, for a flush under `purge`, for anything else under no lock.
+//! The inner three never nest in each other; `batched` is taken under `purge` alone. Lookups take none. A free takes
+//! one (lazy), an alloc one (pool) or two (pool, free). The machine is asked for slabs under `free`, for a flush under
+//! `purge`, for anything else under no lock.
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, `free_vmap_area_noflush`); differences: the table in [`config`](crate::config).
+//! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, `free_vmap_area_noflush`); see [`config`](crate::config).
 
 mod budget;
 mod busy;
@@ -59,7 +60,7 @@ pub use validate::Stats;
 use crate::area::{Area, range_of};
 use crate::config::{Config, Order};
 use crate::error::{ReleaseError, SpaceError};
-use crate::flight::Landings;
+use crate::flush_batch::CompletedBatches;
 use crate::list::{Flushed, Unflushed, UnlinkedArea};
 use crate::lookup::Lookup;
 use crate::map::{COVERED_PAGES, Marker, OWNERS_MAX, PageMap, Seen, Slot, State, Word};
@@ -125,8 +126,8 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
     returned: CachePadded<AtomicU64>,
     /// Which nodes have something in their pools.
     pooled: CachePadded<Pooled>,
-    /// Which flights have landed.
-    landings: Landings,
+    /// The flush batches that are completed.
+    completed_batches: CompletedBatches,
     /// The memory of magazines.
     cells: Cells<P::OwnerLock>,
     config: PhantomData<fn() -> C>,
@@ -135,8 +136,8 @@ pub struct VmapSpace<P: Machine + Clone, C: Config> {
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Creates a space of the whole pages of `extent`, all free.
     ///
-    /// Requests without a window, or with exactly this one, are met in `default_window`, and only their areas are pooled.
-    /// The machine is asked how many CPUs are possible, and for a node for each.
+    /// Requests without a window, or with exactly this one, are met in `default_window`, and only their areas are
+    /// pooled. The machine is asked how many CPUs are possible, and for a node for each.
     ///
     /// Stack: up to 24 KiB in release builds, since the value is moved; [`init`](Self::init) takes less than 4 KiB.
     ///
@@ -153,9 +154,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         /// Creates a space of no pages and no machine: a constant, for a `static` or for memory that the caller has.
         /// [`init`](Self::init) gives it both.
         ///
-        /// Before that nothing fits in it: requests fail as [`SpaceError::Impossible`] or by the index, frees find no area,
-        /// lookups find nothing, a purge has nothing to do. A caller that has little stack writes it where it is to be as
-        /// a constant, `const { VmapSpace::empty() }`.
+        /// Before that nothing fits in it: requests fail as [`SpaceError::Impossible`] or by the index, frees find no
+        /// area, lookups find nothing, a purge has nothing to do. A caller that has little stack writes it where it is
+        /// to be as a constant, `const { VmapSpace::empty() }`.
         ///
         /// ```
         /// use va_base::{Request, VaRange};
@@ -189,7 +190,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 drainer: AtomicU8::new(purge::UNASKED),
                 returned: CachePadded(AtomicU64::new(0)),
                 pooled: CachePadded(Pooled::new()),
-                landings: Landings::new(),
+                completed_batches: CompletedBatches::new(),
                 cells: Cells::new(),
                 config: PhantomData,
             }
@@ -256,8 +257,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         if !self.map.init(near, &self.machine) {
             return Err(SpaceError::NoTable);
         }
-        // Where the order in which areas come back depends on the node of their address, all are made now; else the first,
-        // which every address may fall back to, and each other one when its CPU first allocates.
+        // Where the order in which areas come back depends on the node of their address, all are made now; else the
+        // first, which every address may fall back to, and each other one when its CPU first allocates.
         let made = if C::ORDER == Order::SliceByAddress { 1 } else { count };
         (0..made).try_for_each(|node| self.ensure_node(node))
     }
@@ -270,11 +271,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Creates a space in which `busy` is taken already: areas that existed before there was an allocator. They have no
-    /// owner and are freed by their start. Stack: as [`new`](Self::new); [`init_with_busy`](Self::init_with_busy) takes less.
+    /// owner and are freed by their start. Less stack: [`init_with_busy`](Self::init_with_busy).
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`SpaceError::Index`] with [`AllocError::Occupied`](va_base::AllocError::Occupied) if two ranges overlap, with
-    /// [`AllocError::BadRange`](va_base::AllocError::BadRange) if one is empty, not whole pages, or not in the extent.
+    /// As [`new`](Self::new); [`SpaceError::Index`] with [`AllocError::Occupied`](va_base::AllocError::Occupied) if two
+    /// overlap, [`AllocError::BadRange`](va_base::AllocError::BadRange) if one is empty, outside, or not whole pages.
     pub fn with_busy(
         extent: VaRange,
         default_window: VaRange,
@@ -314,7 +315,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Allocates an area; `cpu` is the calling CPU, or any number that stands for it.
     ///
-    /// A request for [`Context::Atomic`] never blocks, flushes or waits, and asks the machine for nothing that may sleep.
+    /// A request for [`Context::Atomic`] never blocks, flushes or waits, and needs nothing that may sleep.
     ///
     /// # Errors
     /// [`SpaceError::Impossible`] at once for what could never fit. [`SpaceError::NoSpace`] after everything was purged
@@ -355,14 +356,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.free_in(Context::Sleeping, area)
     }
 
-    /// Frees an area for a caller in `context`. [`Context::Atomic`] suits an interrupt: the call never flushes, and never
-    /// takes the purge lock.
+    /// Frees an area for a caller in `context`. [`Context::Atomic`] suits an interrupt: the call never flushes, and
+    /// never takes the purge lock.
     ///
     /// # Errors
     /// As [`free`](Self::free).
     /// # Locks
-    /// [`Context::Sleeping`]: as [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node; and before it, where the
-    /// policy finds areas by trees, `busy` of one node. Cost: O(1).
+    /// [`Context::Sleeping`]: as [`free`](Self::free). [`Context::Atomic`]: `lazy` of one node; and before it, where
+    /// the policy finds areas by trees, `busy` of one node. Cost: O(1).
     #[inline]
     pub fn free_in(&self, context: Context, area: Area) -> Result<(), ReleaseError> {
         let freed = self.claim(&area)?;
@@ -507,7 +508,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     fn claim(&self, area: &Area) -> Result<UnlinkedArea<Unflushed>, ReleaseError> {
         let Some(slot) = self.map.slot(area.page) else { return Err(self.no_area_at(area.start())) };
         let word = slot.word();
-        // A handle of an area that is gone has an older generation than the one that is there, whatever page the slot is of.
+        // A handle of an area that is gone has an older generation than the one there, for any page of the slot.
         if word.is_of(area.pages, area.generation) {
             return self.win(area.page, area.pages, word, slot);
         }

@@ -2,9 +2,10 @@
 //!
 //! # Theory
 //! A pass has four stages. **Decay**: each pool gives a part (or, in a full pass, all) back to the index; its areas are
-//! flushed already. **Board**: the lazy lists of all nodes are taken, node by node, list by list. **Flight**: one flush over their
-//! hull; the pass waits, without holding anything up, until the machine says that it ended. **Settle**: each area goes to
-//! the pool of its owner, all of a size at once, or, in a full pass or if no list takes it, to the index.
+//! flushed already. **Batch**: the lazy lists of all nodes are taken, node by node, list by list. **In flight**: one
+//! flush over their hull; the pass waits, without holding anything up, until the machine says that it ended.
+//! **Settle**: each area goes to the pool of its owner, all of a size at once, or, in a full pass or if no list takes
+//! it, to the index.
 //!
 //! A pass is run in slices of bounded work ([`budget`](super::budget)), each under one hold of the
 //! purge lock and, at its end, one of `free`; between slices both are free. The machine chooses
@@ -19,12 +20,13 @@
 //! under one hold of the purge lock while the backlog is above the threshold.
 //!
 //! # Invariants
-//! - **PU1 bounded** the steps of a slice cost at most what `SLICE_AREAS` areas on their way to the index cost, and one step.
+//! - **PU1 bounded** the steps of a slice cost at most what `SLICE_AREAS` areas on their way to the index cost, and one
+//!   step.
 //! - **PU2 counted** `lazied - settled` is the pages in lazy lists, in flight, and flushed but not settled.
 //!
 //! # Locking
-//! `purge` for a slice; under it `pool`, `lazy` and `free`, one at a time. Whoever holds `purge` may change what is in it,
-//! so decay by a shrinker and refill by a purge never meet.
+//! `purge` for a slice; under it `pool`, `lazy` and `free`, one at a time. Whoever holds `purge` may change what is in
+//! it, so decay by a shrinker and refill by a purge never meet.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `__purge_vmap_area_lazy`, `purge_vmap_node`, `decay_va_pool_node`; the shrinker with the
 //! lock that it has had since 2026).
@@ -34,7 +36,7 @@ use super::budget::{Budget, Cost};
 use super::leave::Leaving;
 use crate::config::{Config, Order};
 use crate::dirty::Dirty;
-use crate::flight::{Amount, Batch, Boarding, Flight, Landed};
+use crate::flush_batch::{Amount, BatchAreas, CompletedBatch, FlushBatch, OpenBatch};
 use crate::map::PageMap;
 use va_base::sync::atomic::{Ordering, fence};
 use va_base::{Context, Drain, Epoch, LockClass, Machine, Pages, VaRange};
@@ -104,18 +106,18 @@ enum Stage {
         class: usize,
         left: Option<u64>,
     },
-    /// Lazy areas are taken on board, from this class of this node on.
-    Board {
-        boarding: Boarding,
+    /// Lazy areas are added to the batch, from this class of this node on.
+    Batch {
+        open_batch: OpenBatch,
         node: u32,
         class: usize,
     },
     /// Areas that leave go to the index: at the end of a pass, or while a flush is waited for.
-    Leave(Option<Flight>),
-    Flight(Flight),
-    /// The areas that landed are settled, and the next of those in the batch of a node by size.
+    Leave(Option<FlushBatch>),
+    InFlight(FlushBatch),
+    /// The areas of a completed batch are settled, and the next of those in the batch of a node by size.
     Settle {
-        landed: Landed,
+        completed: CompletedBatch,
         node: u32,
         class: usize,
     },
@@ -132,8 +134,8 @@ pub(super) struct PurgeState {
     full_passes: u64,
     /// The areas that a full pass returns to the index.
     pub(super) leaving: Leaving,
-    /// Number of the last flight.
-    flights: u64,
+    /// Number of the last flush batch.
+    last_batch: u64,
     /// The ranges that the next flush covers besides the areas in its batch.
     dirty: Dirty,
     pub(super) flushes: u64,
@@ -149,7 +151,7 @@ impl PurgeState {
             passes: 0,
             full_passes: 0,
             leaving: Leaving::new(),
-            flights: 0,
+            last_batch: 0,
             dirty: Dirty::new(),
             flushes: 0,
             areas: 0,
@@ -160,13 +162,13 @@ impl PurgeState {
         matches!(self.stage, Stage::Idle)
     }
 
-    /// Areas and pages that were lazy and are in the hands of the purge, but for those on board of nodes.
+    /// Areas and pages that were lazy and are in the hands of the purge, but for the batched ones in lists of nodes.
     pub(super) fn holds(&self) -> (u64, u64) {
         let Amount { areas, pages } = match &self.stage {
-            Stage::Settle { landed, .. } => landed.mixed(),
-            _ => self.batch().map_or(Amount::NONE, |batch| Amount {
-                areas: batch.mixed.areas(),
-                pages: batch.mixed.pages(),
+            Stage::Settle { completed, .. } => completed.mixed(),
+            _ => self.batch_areas().map_or(Amount::NONE, |areas| Amount {
+                areas: areas.mixed.areas(),
+                pages: areas.mixed.pages(),
             }),
         };
         let leaving = self.leaving.holds();
@@ -174,36 +176,36 @@ impl PurgeState {
     }
 
     /// Returns the flush batch that is open or in flight, if there is one.
-    fn batch(&self) -> Option<&Batch> {
+    fn batch_areas(&self) -> Option<&BatchAreas> {
         match &self.stage {
-            Stage::Board { boarding, .. } => Some(&boarding.batch),
-            Stage::Flight(flight) | Stage::Leave(Some(flight)) => Some(&flight.batch),
+            Stage::Batch { open_batch, .. } => Some(&open_batch.areas),
+            Stage::InFlight(batch) | Stage::Leave(Some(batch)) => Some(&batch.areas),
             Stage::Idle | Stage::Decay { .. } | Stage::Leave(None) | Stage::Settle { .. } => None,
         }
     }
 
-    /// Calls `each` for what is on board of a flight and in no node's list.
+    /// Calls `each` for what is in a flush batch and in no node's list.
     pub(super) fn each_unflushed(&self, map: &PageMap, each: impl FnMut(u64, u64)) {
-        if let Some(batch) = self.batch() {
-            batch.mixed.each(map, each);
+        if let Some(areas) = self.batch_areas() {
+            areas.mixed.each(map, each);
         }
     }
 
-    /// Tells whether what is on board of nodes was flushed already.
-    pub(super) fn has_landed(&self) -> bool {
+    /// Returns whether what is batched in lists of nodes was flushed already.
+    pub(super) fn has_completed(&self) -> bool {
         matches!(self.stage, Stage::Settle { .. })
     }
 
     /// Returns the amount that is flushed without being in a list of the purge.
     pub(super) fn sealed(&self) -> Amount {
-        self.batch().map_or(Amount::NONE, |batch| batch.sealed)
+        self.batch_areas().map_or(Amount::NONE, |areas| areas.sealed)
     }
 
     /// Returns the flush batch that is open or in flight, to be changed.
-    pub(super) fn batch_mut(&mut self) -> Option<&mut Batch> {
+    pub(super) fn batch_areas_mut(&mut self) -> Option<&mut BatchAreas> {
         match &mut self.stage {
-            Stage::Board { boarding, .. } => Some(&mut boarding.batch),
-            Stage::Flight(flight) | Stage::Leave(Some(flight)) => Some(&mut flight.batch),
+            Stage::Batch { open_batch, .. } => Some(&mut open_batch.areas),
+            Stage::InFlight(batch) | Stage::Leave(Some(batch)) => Some(&mut batch.areas),
             Stage::Idle | Stage::Decay { .. } | Stage::Leave(None) | Stage::Settle { .. } => None,
         }
     }
@@ -211,17 +213,17 @@ impl PurgeState {
     /// The moment at which the flush ends that the pass waits for.
     fn epoch(&self) -> Option<Epoch> {
         match &self.stage {
-            Stage::Flight(flight) => Some(flight.epoch()),
+            Stage::InFlight(batch) => Some(batch.epoch()),
             _ => None,
         }
     }
 
-    /// The number of the last flight that does not board at a node that is made now.
-    pub(super) fn last_flight_before(&self, made: u32) -> u64 {
+    /// The number of the last batch that takes nothing of a node that is made now.
+    pub(super) fn last_batch_before(&self, made: u32) -> u64 {
         match self.stage {
-            // It boards at the nodes in turn, and comes to what is above the one that it is at.
-            Stage::Board { node, .. } if made > node => self.flights - 1,
-            _ => self.flights,
+            // The batch takes the nodes in turn, and comes to what is above the one that it is at.
+            Stage::Batch { node, .. } if made > node => self.last_batch - 1,
+            _ => self.last_batch,
         }
     }
 
@@ -257,9 +259,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Purges as [`Purge::Aliases`] does, and has the caller's `dirty` ranges, in bytes, covered by the same flush.
     ///
-    /// Afterwards no CPU translates an address in `dirty`, nor that of any area that was freed before the call, whether it
-    /// waits in a node or in a magazine. What a magazine holds stays there, and lazy. If the answer says `waiting`, nothing
-    /// of this is certain yet: call again.
+    /// Afterwards no CPU translates an address in `dirty`, nor that of any area that was freed before the call, whether
+    /// it waits in a node or in a magazine. What a magazine holds stays there, and lazy. If the answer says `waiting`,
+    /// nothing of this is certain yet: call again.
     ///
     /// The machine gets a few ranges: the hull of what is lazy, that of each magazine's freed areas, and `dirty`; more
     /// than sixteen are joined with their neighbours.
@@ -274,8 +276,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Has the next flush that begins cover `dirty`, and what magazines hold in their open rounds.
     fn add_dirty(&self, dirty: &[VaRange]) {
-        // Hulls before the pass boards: a round that is sealed after this look is seen here, one sealed before it is
-        // covered by the lazy areas of its node, which board later.
+        // Hulls before the pass opens a batch: a round that is sealed after this look is seen here, one sealed before
+        // it is covered by the lazy areas of its node, which join later.
         let mut state = self.lock_purge();
         dirty.iter().for_each(|&range| state.dirty.add(range));
         self.each_hull(|range| state.dirty.add(range));
@@ -293,8 +295,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.purged(waiting)
     }
 
-    /// Purges until no pass is under way and no more is lazy than may be, or until a flush has to be waited for. For a worker
-    /// that was woken: what was drained by others in the meantime is not drained again.
+    /// Purges until no pass is under way and no more is lazy than may be, or until a flush has to be waited for. For a
+    /// worker that was woken: what was drained by others in the meantime is not drained again.
     ///
     /// # Locks
     /// `purge`, given back after each slice.
@@ -355,8 +357,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// The same at the end of a magazine's round: what others have in theirs counts, too. Tells whether the next free of
-    /// the magazine should call again: a round is many frees, so that one slice would let the purge fall behind.
+    /// The same at the end of a magazine's round: what others have in theirs counts, too. Tells whether the next free
+    /// of the magazine should call again: a round is many frees, so that one slice would let the purge fall behind.
     pub(super) fn after_round(&self) -> bool {
         let lazy = self.lazy_pages().get() + self.unsealed();
         let due = lazy > self.lazy_max().get() || self.purging.load(Ordering::Relaxed);
@@ -386,8 +388,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         due && !self.slice(&mut state, false) && !state.is_idle()
     }
 
-    /// Does a few slices for an alloc that may sleep and that its magazine's stock could not serve, if too
-    /// much is lazy. It does so even where a worker drains: the stock lacks what waits for the worker, and
+    /// Does a few slices for an alloc that may sleep and that its magazine's cache could not serve, if too
+    /// much is lazy. It does so even where a worker drains: the cache lacks what waits for the worker, and
     /// the index costs more.
     #[inline]
     pub(super) fn catch_up(&self) {
@@ -409,8 +411,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// The thread that drains: the machine's answer, asked for once a pass.
     fn drainer(&self) -> Drain {
-        // Pairs with the fence of `forget_drainer`: this call sees that the answer was forgotten, or the thread that forgot
-        // it sees what this one counted as lazy, and goes on.
+        // Pairs with the fence of `forget_drainer`: this call sees that the answer was forgotten, or the thread that
+        // forgot it sees what this one counted as lazy, and goes on.
         fence(Ordering::SeqCst);
         match self.drainer.load(Ordering::Relaxed) {
             HERE => return Drain::Here,
@@ -430,8 +432,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         answer
     }
 
-    /// Has the next free that finds too much lazy ask the machine again. Called before `lazied` is looked at for the last
-    /// time.
+    /// Has the next free that finds too much lazy ask the machine again. Called before `lazied` is looked at for the
+    /// last time.
     fn forget_drainer(&self) {
         self.drainer.store(UNASKED, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -449,8 +451,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             let waiting = self.slice(&mut state, full).then(|| state.epoch());
             mine += 1;
             if done(&state) >= target {
-                // Under the purge lock: pools that fill later do so in a slice that moves it. What came back meanwhile by any
-                // other way may have come behind the pass.
+                // Under the purge lock: pools that fill later do so in a slice that moves it. What came back meanwhile
+                // by any other way may have come behind the pass.
                 let returned = self.returned.0.load(Ordering::Acquire);
                 return Pass::Whole { returned: (returned == before + mine).then_some(returned) };
             }
@@ -506,56 +508,58 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     };
                 }
                 Stage::Decay { .. } => {
-                    let boarding = Boarding::new(&mut state.flights);
-                    state.stage = Stage::Board { boarding, node: 0, class: 0 };
+                    let open_batch = OpenBatch::new(&mut state.last_batch);
+                    state.stage = Stage::Batch { open_batch, node: 0, class: 0 };
                 }
-                Stage::Board { mut boarding, node, class } if node < self.nodes.nodes() => {
+                Stage::Batch { mut open_batch, node, class } if node < self.nodes.nodes() => {
                     budget.spend(Cost::NODE);
-                    state.stage = match self.board(&mut boarding, node, class, &mut budget) {
-                        Some(class) => Stage::Board { boarding, node, class },
-                        None => Stage::Board { boarding, node: self.next_node(node + 1), class: 0 },
+                    state.stage = match self.add_to_batch(&mut open_batch, node, class, &mut budget) {
+                        Some(class) => Stage::Batch { open_batch, node, class },
+                        None => Stage::Batch { open_batch, node: self.next_node(node + 1), class: 0 },
                     };
                 }
-                Stage::Board { boarding, .. } => {
-                    let Some(boarding) = boarding.unless_empty(&state.dirty, &self.landings) else {
+                Stage::Batch { open_batch, .. } => {
+                    let Some(open_batch) = open_batch.unless_empty(&state.dirty, &self.completed_batches)
+                    else {
                         state.stage = Stage::Leave(None);
                         continue;
                     };
                     state.flushes += 1;
-                    state.stage = Stage::Flight(Flight::begin(boarding, &mut state.dirty, &self.machine));
+                    state.stage =
+                        Stage::InFlight(FlushBatch::begin(open_batch, &mut state.dirty, &self.machine));
                 }
-                Stage::Flight(flight) => {
+                Stage::InFlight(batch) => {
                     let settled = |sealed: Amount| {
                         state.areas += sealed.areas;
                         self.settled.0.fetch_add(sealed.pages, Ordering::Release);
                     };
-                    match flight.land(&self.machine, &self.landings, settled) {
-                        Ok(landed) => state.stage = Stage::Settle { landed, node: 0, class: 0 },
+                    match batch.complete(&self.machine, &self.completed_batches, settled) {
+                        Ok(completed) => state.stage = Stage::Settle { completed, node: 0, class: 0 },
                         // What is flushed already need not wait.
-                        Err(flight) if !state.leaving.is_empty() => state.stage = Stage::Leave(Some(flight)),
-                        Err(flight) => {
-                            state.stage = Stage::Flight(flight);
+                        Err(batch) if !state.leaving.is_empty() => state.stage = Stage::Leave(Some(batch)),
+                        Err(batch) => {
+                            state.stage = Stage::InFlight(batch);
                             return true;
                         }
                     }
                 }
-                Stage::Leave(flight) if !state.leaving.is_empty() => {
+                Stage::Leave(batch) if !state.leaving.is_empty() => {
                     self.leave(state, &mut budget);
-                    state.stage = Stage::Leave(flight);
+                    state.stage = Stage::Leave(batch);
                 }
-                Stage::Leave(Some(flight)) => state.stage = Stage::Flight(flight),
+                Stage::Leave(Some(batch)) => state.stage = Stage::InFlight(batch),
                 Stage::Leave(None) => {
                     self.end_pass(state);
                     return false;
                 }
-                Stage::Settle { mut landed, mut node, mut class } => {
-                    self.settle_sized(state, &mut landed, &mut node, &mut class, &mut budget);
-                    landed.settle_mixed(&self.map, &self.machine, &mut budget);
-                    self.settle(state, &mut landed.mixed, &mut budget);
-                    state.stage = if node >= self.nodes.nodes() && landed.mixed().areas == 0 {
+                Stage::Settle { mut completed, mut node, mut class } => {
+                    self.settle_sized(state, &mut completed, &mut node, &mut class, &mut budget);
+                    completed.settle_mixed(&self.map, &self.machine, &mut budget);
+                    self.settle(state, &mut completed.mixed, &mut budget);
+                    state.stage = if node >= self.nodes.nodes() && completed.mixed().areas == 0 {
                         Stage::Leave(None)
                     } else {
-                        Stage::Settle { landed, node, class }
+                        Stage::Settle { completed, node, class }
                     };
                 }
                 Stage::Idle => return false,
@@ -572,16 +576,23 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.forget_drainer();
     }
 
-    /// Takes the lazy areas of `node` on board, from `class` on; returns the class to go on with, if the budget ends first.
-    fn board(&self, boarding: &mut Boarding, node: u32, class: usize, budget: &mut Budget) -> Option<usize> {
+    /// Adds the lazy areas of `node` to the batch, from `class` on; returns the class to go on with, if the budget ends
+    /// first.
+    fn add_to_batch(
+        &self,
+        open_batch: &mut OpenBatch,
+        node: u32,
+        class: usize,
+        budget: &mut Budget,
+    ) -> Option<usize> {
         let node = self.node(node);
-        let mut board = self.lock_board(node);
+        let mut batched = self.lock_batched(node);
         let mut lazy = self.lock_lazy(node);
         if C::ORDER == Order::NodeByAddress {
             lazy.mixed.sort(&self.map);
         }
-        let next = boarding.board(&self.map, &mut lazy, &mut board, class, budget);
-        drop((lazy, board));
+        let next = open_batch.add(&self.map, &mut lazy, &mut batched, class, budget);
+        drop((lazy, batched));
         self.stop_if_lost();
         next
     }

@@ -1,20 +1,22 @@
 //! The end of a magazine's round, in steps.
 //!
 //! # Theory
-//! A round may hold every size that has a list, 264 of them, and so may what is away when it has landed. To move them all, and
-//! to run a pass of the purge, is more than one free may be held up for. So the free that fills a round does a **step**, and so
-//! does each free after it, until nothing is left to do:
+//! A round may hold every size that has a list, 264 of them, and so may what is sealed when its batch is completed. To
+//! move them all, and to run a pass of the purge, is more than one free may be held up for. So the free that fills a
+//! round does a **step**, and so does each free after it, until nothing is left to do:
 //!
-//! 1. What landed and was asked for by no call in a whole round joins the stock, or the pool if the stock has no room.
-//! 2. The round is sealed: at once if nothing is away, else list by list into what is away or into the node's lists. Each part
-//!    that is sealed is complete, with its hull and its counts.
-//! 3. A slice of the purge is run, if one is due, and another by each of the next frees, as of frees without a magazine.
-//! 4. The shares are looked up anew. They may be smaller: then the stock gives way.
+//! 1. What is completed and was asked for by no call in a whole round joins the cache, or the pool if the cache has no
+//!    room.
+//! 2. The round is sealed: at once if nothing is sealed, else list by list into what is sealed or into the node's
+//!    lists. Each part that is sealed is complete, with its hull and its counts.
+//! 3. A slice of the purge is run, if one is due, and another by each of the next frees, as of frees without a
+//!    magazine.
+//! 4. The shares are looked up anew. They may be smaller: then the cache gives way.
 //!
-//! Each takes its cost off a budget, so that a free does no more than a slice and a half, whatever is in the magazine. Frees
-//! meanwhile still go into the round: a dozen, if it and the landed areas have all sizes. There may be many more if the
-//! machine hears of each settled area, or if no pool takes the landed ones. A round of twice its share is sealed meanwhile,
-//! part by part, into the node's lists.
+//! Each takes its cost off a budget, so that a free does no more than a slice and a half, whatever is in the magazine.
+//! Frees meanwhile still go into the round: a dozen, if it and the completed batch have all sizes. There may be many
+//! more if the machine hears of each settled area, or if no pool takes the flushed ones. A round of twice its share is
+//! sealed meanwhile, part by part, into the node's lists.
 //!
 //! # Locking
 //! The magazine's; under it `pool`, then `free`, then `lazy`, one after the other; none for the slice.
@@ -40,14 +42,14 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         contents.ending |= contents.rounds.open().pages() >= contents.round_pages_max;
         if contents.ending {
             let mut budget = Budget::of_slice::<C>();
-            // A round that grew to twice its share is sealed part by part beside what landed.
+            // A round that grew to twice its share is sealed part by part beside what is completed.
             let full = contents.rounds.open().pages() / 2 >= contents.round_pages_max;
-            let stocked = self.stock_landed(contents, &mut budget);
+            let cached = self.cache_completed(contents, &mut budget);
             if full {
                 budget = Budget::of_quarter::<C>();
             }
-            let sealed = (stocked || full) && self.seal(contents, &mut budget);
-            contents.ending = !(stocked && sealed);
+            let sealed = (cached || full) && self.seal(contents, &mut budget);
+            contents.ending = !(cached && sealed);
             if contents.ending || !budget.spares_a_slice::<C>() {
                 return;
             }
@@ -56,29 +58,29 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if space.after_round() {
             return;
         }
-        let stock = space.stock_share();
+        let share = space.cache_share();
         let mut contents = self.lock();
-        contents.round_pages_max = space.round_share(stock);
-        contents.stock_pages_max = stock;
+        contents.round_pages_max = space.round_share(share);
+        contents.cache_pages_max = share;
         if self.make_room(&mut contents, 0, &mut Budget::of_quarter::<C>()) {
             contents.begin_round();
         }
     }
 
-    /// Moves what landed, and was not asked for since, into the stock, or where that has no room into the pool; tells whether
-    /// nothing of it is left.
-    fn stock_landed(&self, contents: &mut Contents, budget: &mut Budget) -> bool {
+    /// Moves what is completed, and was not asked for since, into the cache, or where that has no room into the pool;
+    /// tells whether nothing of it is left.
+    fn cache_completed(&self, contents: &mut Contents, budget: &mut Budget) -> bool {
         let (space, map) = (self.space, &self.space.map);
-        let Contents { stock, rounds, stock_pages_max, .. } = contents;
-        if !rounds.land(&space.landings) || rounds.away().areas() == 0 {
+        let Contents { cache, rounds, cache_pages_max, .. } = contents;
+        if !rounds.poll_completed(&space.completed_batches) || rounds.sealed().areas() == 0 {
             return true;
         }
         let (mut pool, mut homeless) = (None, AreaList::new());
         while budget.is_left()
-            && let Some(class) = rounds.away().next_class(0)
+            && let Some(class) = rounds.sealed().next_class(0)
         {
             budget.spend(Cost::LIST);
-            let size = rounds.away().size(class);
+            let size = rounds.sealed().size(class);
             // Of a large size the pool may have no list, and the index costs more. A list comes in parts, too, if the
             // machine is told of each area.
             let most = if class < EXACT { u64::MAX } else { budget.steps(Cost::AREA) };
@@ -86,8 +88,8 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             if space.machine.hears_settled() {
                 budget.spend_each(Cost::SETTLED, list.areas());
             }
-            let fits = stock.pages() + list.pages() <= *stock_pages_max;
-            let rest = if fits { stock.put_list(map, size, list) } else { Err(list) };
+            let fits = cache.pages() + list.pages() <= *cache_pages_max;
+            let rest = if fits { cache.put_list(map, size, list) } else { Err(list) };
             let Err(rest) = rest else { continue };
             let pool = pool.get_or_insert_with(|| space.lock_pool(self.node));
             if let Err(rest) = pool.put_list(map, size, rest) {
@@ -97,9 +99,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         }
         let returned = pool.is_some();
         drop(pool);
-        let done = rounds.away().areas() == 0;
-        self.cell.tell_cached(contents);
-        self.cell.tell_away(contents);
+        let done = rounds.sealed().areas() == 0;
+        self.cell.publish_cached(contents);
+        self.cell.publish_sealed(contents);
         space.to_index(homeless, false, false);
         if returned {
             space.note_return();
@@ -111,11 +113,11 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     fn seal(&self, contents: &mut Contents, budget: &mut Budget) -> bool {
         let space = self.space;
         let mut lazy = space.lock_lazy(space.node(self.node));
-        let sealed = contents.rounds.seal(&space.map, &mut lazy, contents.stock_pages_max, budget);
-        // Before a flight boards them, so that nothing is ever settled that was not counted.
+        let sealed = contents.rounds.seal(&space.map, &mut lazy, contents.cache_pages_max, budget);
+        // Before a batch takes them, so that nothing is ever settled that was not counted.
         space.lazied.0.fetch_add(sealed, Ordering::Relaxed);
         drop(lazy);
-        self.cell.tell_round(contents);
+        self.cell.publish_round(contents);
         contents.rounds.open().areas() == 0
     }
 }
@@ -148,7 +150,7 @@ mod tests {
         let (first, second, third, mut more) = (take(SIZES), take(SIZES), take(SIZES), take(4 * SIZES));
         let lists = || {
             let contents = cell.lock();
-            [contents.rounds.open().areas(), contents.rounds.away().areas()]
+            [contents.rounds.open().areas(), contents.rounds.sealed().areas()]
         };
         // A round of all sizes ends with the next free, however long it may be.
         let end_next = || cell.lock().step_pages = u64::MAX;
@@ -161,11 +163,11 @@ mod tests {
             areas.into_iter().for_each(|area| magazine.free(area).unwrap());
             due();
         };
-        // Nothing is away: the round is sealed at once.
+        // Nothing is sealed: the round is sealed at once.
         free_all(&mut magazine, first);
         magazine.free(more.pop().unwrap()).unwrap();
         assert_eq!((lists(), cell.lock().ending), ([0, SIZES + 1], false));
-        // What is away has not boarded: this round joins it, and then one that landed becomes stock, in steps.
+        // No batch has taken what is sealed: this round joins it, and then a completed one becomes cache, in steps.
         free_all(&mut magazine, second);
         let mut steps = 0;
         while cell.lock().ending {

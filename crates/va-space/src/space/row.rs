@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   hole  |...................................|      one search, one cut
-//!   row   |=A=|=b=|=b=|=b=|...................|      A: busy, for the request; b: flushed, for the stock
+//!   row   |=A=|=b=|=b=|=b=|...................|      A: busy, for the request; b: flushed, for the cache
 //! ```
 //!
 //! Each comes back to the index for itself, so each is paid for as an area of its own (SP3) before anything is taken.
@@ -20,8 +20,8 @@ use va_base::{Machine, Request, Va};
 use va_tree::FreeIndex;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Takes `count` areas of `pages` pages, less than 2^23, for `owner`: the first busy, the others in a list. `None` if there is
-    /// no hole for all of them, or no memory; then nothing has changed.
+    /// Takes `count` areas of `pages` pages, less than 2^23, for `owner`: the first busy, the others in a list. `None`
+    /// if there is no hole for all of them, or no memory; then nothing has changed.
     pub(super) fn take_row(&self, pages: u64, count: u64, owner: u32) -> Option<(Area, AreaList<Flushed>)> {
         let request = Request::pages(pages.checked_mul(count)?).ok()?;
         let others = count.checked_sub(1)?;
@@ -65,8 +65,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Some((Area { page: first, pages, generation: word.generation() }, list))
     }
 
-    /// Readies areas of `pages` pages, which start at `page_of` each number, and takes `free` with their slots; the lookup keeps the
-    /// first, and a record for each of the others. After an error nothing is left behind.
+    /// Readies areas of `pages` pages, which start at `page_of` each number, and takes `free` with their slots; the
+    /// lookup keeps the first, and a record for each of the others. After an error nothing is left behind.
     pub(super) fn ready_slots(
         &self,
         count: u64,

@@ -7,7 +7,7 @@ use super::budget::{Budget, Cost};
 use super::purge::PurgeState;
 use crate::config::{Config, Order};
 use crate::decay::Decay;
-use crate::flight::Landed;
+use crate::flush_batch::CompletedBatch;
 use crate::list::{AreaList, Flushed};
 use crate::lookup::Lookup;
 use va_base::sync::atomic::Ordering;
@@ -64,8 +64,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Decayed { next, left, areas }
     }
 
-    /// Empties the pool of `node` into what leaves, list by list from `class` on; returns where to go on, if the budget ended
-    /// first.
+    /// Empties the pool of `node` into what leaves, list by list from `class` on; returns where to go on, if the budget
+    /// ended first.
     pub(super) fn empty_pool(
         &self,
         state: &mut PurgeState,
@@ -88,13 +88,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         None
     }
 
-    /// Puts the areas that landed by size into the pools of their nodes, from `class` of `node` on.
+    /// Puts the areas of a completed batch by size into the pools of their nodes, from `class` of `node` on.
     /// Those that the pools do not take, and in a full pass all, go to the end of the areas that
-    /// landed otherwise.
+    /// are not sorted by size.
     pub(super) fn settle_sized(
         &self,
         state: &mut PurgeState,
-        landed: &mut Landed,
+        completed: &mut CompletedBatch,
         node: &mut u32,
         class: &mut usize,
         budget: &mut Budget,
@@ -102,12 +102,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let mut pages = 0;
         while *node < self.nodes.nodes() && budget.is_left() {
             budget.spend(Cost::NODE);
-            let mut board = self.lock_board(self.node(*node));
-            if board.shelf().areas() > 0 {
+            let mut batched = self.lock_batched(self.node(*node));
+            if batched.lists().areas() > 0 {
                 let mut pool = self.lock_pool(*node);
                 while budget.is_left()
                     && let Some((next, size, list)) =
-                        landed.next(&self.map, &self.machine, &mut board, *class, budget)
+                        completed.next(&self.map, &self.machine, &mut batched, *class, budget)
                 {
                     // The same again, if only a part of it was taken.
                     *class = next;
@@ -122,10 +122,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                     let rest = if poolable { pool.put_list(&self.map, size, list) } else { Err(list) };
                     match rest {
                         Ok(()) => (state.areas, pages) = (state.areas + areas, pages + of_list),
-                        Err(list) => landed.mixed.append(&self.map, list),
+                        Err(list) => completed.mixed.append(&self.map, list),
                     }
                 }
-                if board.shelf().areas() > 0 {
+                if batched.lists().areas() > 0 {
                     break;
                 }
             }

@@ -122,9 +122,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             (listed, lazy_pages) = (listed + lazy.areas(), lazy_pages + lazy.pages());
             sealed.add(lazy.sealed);
             drop(lazy);
-            let board = self.lock_board(node);
-            board.shelf().validate(&self.map)?;
-            (listed, lazy_pages) = (listed + board.shelf().areas(), lazy_pages + board.shelf().pages());
+            let batched = self.lock_batched(node);
+            batched.lists().validate(&self.map)?;
+            (listed, lazy_pages) = (listed + batched.lists().areas(), lazy_pages + batched.lists().pages());
         }
         let heap = self.lock_free();
         heap.index.validate()?;
@@ -139,12 +139,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             }
         };
         let of = |state: State| areas[state as usize];
-        let [cached, lazy, away] = self.check_cells()?;
-        if away != sealed {
+        let [cached, lazy, sealed_in_cells] = self.check_cells()?;
+        if sealed_in_cells != sealed {
             return Err(InvariantViolation {
                 rule: "MG2",
                 at: Va::ZERO,
-                expected: away.pages,
+                expected: sealed_in_cells.pages,
                 actual: sealed.pages,
             });
         }

@@ -167,7 +167,7 @@ fn an_atomic_request_of_a_magazine_takes_one_lock_at_a_time() {
     let mut magazine = space.magazine(0).unwrap();
     let [owner, pool] = [LockClass::Owner, LockClass::Pool].map(|class| class as usize);
     let held = areas(&space, 40, 4);
-    // From what has landed in the magazine: that lock and no other, and the rest stays where it is.
+    // From what is completed in the magazine: that lock and no other, and the rest stays where it is.
     let freed = held.len() as u64;
     held.into_iter().for_each(|area| magazine.free(area).unwrap());
     while space.stats().lazy_pages > space.lazy_pages() {

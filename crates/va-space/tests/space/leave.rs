@@ -1,4 +1,5 @@
-//! The end of a full pass: what leaves is swept or sorted into the index, and does not wait for a flight that it is not on.
+//! The end of a full pass: what leaves is swept or sorted into the index, and does not wait for a batch that it is not
+//! in.
 
 use va_base::{Pages, Request, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
@@ -72,7 +73,7 @@ fn what_is_flushed_does_not_wait_for_the_flight_of_the_rest() {
     assert!(space.purge(Purge::Full).waiting);
     let stats = space.stats();
     assert_eq!((space.validate(), stats.pooled_areas, stats.lazy_pages), (Ok(()), 0, pages));
-    assert_eq!(stats.holes, 151, "149 areas and the one that flies part what came back");
+    assert_eq!(stats.holes, 151, "149 areas and the one in flight part what came back");
     machine.complete_flushes();
     assert!(!space.purge(Purge::Drain).waiting);
     assert_eq!((space.validate(), space.stats().lazy_pages), (Ok(()), Pages::new(0)));

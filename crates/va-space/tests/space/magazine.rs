@@ -55,7 +55,7 @@ fn mg1_mg2_what_it_holds_is_bounded_and_told() {
     let mut state = 1u64;
     let (mut out, mut most_cached, mut most_pooled) = (Vec::new(), 0, 0);
     for round in 0..8 {
-        // Ever more is out, so that more comes back than the stock may hold.
+        // Ever more is out, so that more comes back than the cache may hold.
         for _ in 0..8000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             if state >> 61 <= 2 + u64::from(out.len() < 100 * round) {
@@ -67,7 +67,7 @@ fn mg1_mg2_what_it_holds_is_bounded_and_told() {
             let stats = space.stats();
             most_cached = most_cached.max(stats.cached_pages.get());
             most_pooled = most_pooled.max(stats.pooled_pages.get());
-            // The stock, and what is away and has landed.
+            // The cache, and what is sealed and completed.
             assert!(stats.cached_pages.get() <= 2 << 16, "MG1: {stats:?}");
             // A round, and what is freed while it is sealed in steps.
             let open = stats.lazy_pages.get() - space.lazy_pages().get();
@@ -162,7 +162,7 @@ fn a_cpu_that_goes_offline_is_drained_alone() {
 #[test]
 fn sp2_what_is_drained_is_flushed_before_it_is_used_again() {
     // Open, sealed, or sealed and in flight when another thread drains the magazine.
-    for (count, boarded) in [(3, false), (41, false), (41, true)] {
+    for (count, in_flight) in [(3, false), (41, false), (41, true)] {
         let machine = SimMachine::new(1);
         machine.drain_elsewhere(true);
         let space = space(&machine, 1 << 22);
@@ -174,7 +174,7 @@ fn sp2_what_is_drained_is_flushed_before_it_is_used_again() {
             machine.unmap(area.range());
             magazine.free(area).unwrap();
         }
-        assert!(!boarded || space.drain().waiting);
+        assert!(!in_flight || space.drain().waiting);
         assert_eq!(space.drain_magazines().magazines, 1);
         assert_eq!((space.validate(), space.lazy_pages()), (Ok(()), Pages::new(count * 200)));
         for _ in 0..3 {
@@ -393,8 +393,8 @@ fn a_row_that_lacks_a_table_leaves_nothing_taken() {
 
 #[test]
 fn sp2_what_is_away_waits_for_its_flush_wherever_its_magazine_goes() {
-    // Whether the round has boarded when its magazine is dropped, or not yet.
-    for boarded in [false, true] {
+    // Whether the round is in flight when its magazine is dropped, or not yet.
+    for in_flight in [false, true] {
         let machine = SimMachine::new(1);
         machine.drain_elsewhere(true);
         let space = space(&machine, 1 << 22);
@@ -410,11 +410,15 @@ fn sp2_what_is_away_waits_for_its_flush_wherever_its_magazine_goes() {
         // 8200 pages are more than one CPU may leave lazy: the round is sealed.
         assert_eq!(space.lazy_pages(), Pages::new(8200));
         assert_eq!(space.validate(), Ok(()));
-        if boarded {
+        if in_flight {
             assert!(space.drain().waiting);
         }
         drop(magazine);
-        assert_eq!((space.validate(), space.lazy_pages()), (Ok(()), Pages::new(8200)), "boarded: {boarded}");
+        assert_eq!(
+            (space.validate(), space.lazy_pages()),
+            (Ok(()), Pages::new(8200)),
+            "in flight: {in_flight}"
+        );
         let mut other = space.magazine(0).unwrap();
         let early = other.alloc(&ask(200)).unwrap();
         machine.map(early.range()).unwrap();
@@ -423,7 +427,7 @@ fn sp2_what_is_away_waits_for_its_flush_wherever_its_magazine_goes() {
         space.purge(Purge::Drain);
         machine.complete_flushes();
         space.purge(Purge::Drain);
-        assert_eq!((space.validate(), space.lazy_pages()), (Ok(()), Pages::new(0)), "boarded: {boarded}");
+        assert_eq!((space.validate(), space.lazy_pages()), (Ok(()), Pages::new(0)), "in flight: {in_flight}");
         let late = other.alloc(&ask(200)).unwrap();
         machine.map(late.range()).unwrap();
         assert!(ranges.contains(&late.range()) && !ranges.contains(&early.range()));
@@ -467,14 +471,15 @@ fn an_alloc_that_may_sleep_catches_up_with_a_worker_that_does_not_run() {
     // A caller that may not sleep, or that asks for what is at hand, leaves it as it is.
     let held = [magazine.alloc(&ask(200).context(Context::Atomic)), magazine.try_alloc(&ask(200))];
     assert_eq!((machine.flushes(), space.lazy_pages()), (0, Pages::new(8200)));
-    let landed = magazine.alloc(&ask(200)).unwrap();
+    let completed = magazine.alloc(&ask(200)).unwrap();
     assert_eq!((machine.flushes(), space.lazy_pages()), (1, Pages::new(0)));
     assert_eq!(space.validate(), Ok(()));
     // It is one of those that were freed, and not a new one of the index.
-    assert!(held.into_iter().all(|area| area.unwrap().range().start() > landed.range().start()));
+    assert!(held.into_iter().all(|area| area.unwrap().range().start() > completed.range().start()));
 }
 
-/// A node that is made after flights have landed numbers its tickets from there on: no earlier flight covers what it seals.
+/// A node that is made after batches are completed numbers its batches from there on: no earlier batch covers what it
+/// seals.
 #[test]
 fn sp2_a_magazine_of_a_node_that_is_made_late_waits_for_a_flush_of_its_own() {
     let machine = SimMachine::new(8);

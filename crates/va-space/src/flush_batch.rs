@@ -1,31 +1,31 @@
 //! The only way from unflushed to flushed (SP2).
 //!
 //! ```text
-//!   lazy of a node --board--> on board --begin: flush--> in flight --land: completed--> landed, taken list by list
-//!   round of a magazine --seal: ticket------------------------------> landed up to it: taken by its owner
+//!   lazy of a node --add--> open batch --begin: flush--> in flight --complete--> completed, taken list by list
+//!   round of a magazine --seal: batch number--------------------> completed up to it: taken by its owner
 //! ```
 //! The rest of the crate cannot make an `AreaList<Flushed>` of an `AreaList<Unflushed>`. A purge
 //! collects the lazy areas of each node in a flush batch, and asks the machine once to flush the
-//! hull of all. When the machine reports that the epoch is completed, there is a [`Landed`],
+//! hull of all. When the machine reports that the epoch is completed, there is a [`CompletedBatch`],
 //! without which no area leaves the batch. There is one batch at a time, and no area joins it once
-//! its flush has begun: joining needs the [`Boarding`] that the flight is made of. Checks SP2:
+//! its flush has begun: joining needs the [`OpenBatch`] that the flush takes. Checks SP2:
 //! nothing else compiles.
 //!
-//! Areas that were freed into a magazine go by [`Ticket`]: flush batches have numbers, and a node
+//! Areas that were freed into a magazine go by [`BatchNumber`]: flush batches have numbers, and a node
 //! remembers the last that took its lazy areas. Under the lock of those areas, a magazine adds its
 //! hull to theirs and learns the number of the batch that will take them. The areas stay where they
 //! are, so a round of any number of sizes is sealed in a few instructions. When that batch is
-//! completed they are flushed ([`Landings`]).
+//! completed they are flushed ([`CompletedBatches`]).
 //!
-//! A flush serves callers too that hold unmapped pages of their own ([`Dirty`]): their ranges go to the machine beside the
-//! hull, in the flush of the next flight. The open round of a magazine is such a range. Its hull is published in [`Hull`],
-//! so that a purge reads it without the magazine's lock.
+//! A flush serves callers too that hold unmapped pages of their own ([`Dirty`]): their ranges go to the machine beside
+//! the hull, in the flush of the next batch. The open round of a magazine is such a range. Its hull is published in
+//! [`Hull`], so that a purge reads it without the magazine's lock.
 
 use crate::area::range_of;
 use crate::dirty::Dirty;
 use crate::list::{AreaList, Flushed, Unflushed, UnlinkedArea};
 use crate::map::PageMap;
-use crate::pool::Shelf;
+use crate::pool::SizeLists;
 use crate::space::{Budget, Cost};
 use va_base::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, Va, VaRange};
@@ -51,37 +51,37 @@ impl Amount {
     }
 }
 
-/// The number of the flight that something waits for.
+/// The number of the flush batch that sealed areas wait for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct BatchNumber(u64);
 
-impl Ticket {
-    /// For what waits for nothing.
-    pub(crate) const USED: Self = Self(0);
+impl BatchNumber {
+    /// Of areas that wait for no batch.
+    pub(crate) const NONE: Self = Self(0);
 
-    /// For a cell that tells of it.
-    pub(crate) fn number(self) -> u64 {
+    /// Returns the number, to be published in a cell.
+    pub(crate) fn get(self) -> u64 {
         self.0
     }
 }
 
-/// The number of the last flight that landed.
-pub(crate) struct Landings(AtomicU64);
+/// The number of the last flush batch that is completed.
+pub(crate) struct CompletedBatches(AtomicU64);
 
-impl Landings {
+impl CompletedBatches {
     va_base::const_fn! {
         pub(crate) fn new() -> Self {
             Self(AtomicU64::new(0))
         }
     }
 
-    /// Notes that everything up to the flight `number` has landed.
+    /// Notes that every batch up to `number` is completed.
     fn note(&self, number: u64) {
         // Pairs with `have_reached`: whoever sees the number comes after the flush.
         self.0.store(number, Ordering::Release);
     }
 
-    /// Tells whether the flight of this number has landed.
+    /// Returns whether the batch of this number is completed.
     #[inline]
     pub(crate) fn have_reached(&self, number: u64) -> bool {
         self.0.load(Ordering::Acquire) >= number
@@ -91,7 +91,7 @@ impl Landings {
 /// The hull of a magazine's open round, published by its owner; a purge that flushes aliases reads it.
 ///
 /// The owner stores each end when it grows, and resets both after the lazy areas of the node cover them. So whoever
-/// reads an end that was reset, or stored after that, finds the round before it covered by the node's next flight.
+/// reads an end that was reset, or stored after that, finds the round before it covered by the node's next batch.
 pub(crate) struct Hull {
     /// The lowest page, its bits inverted, so that none at all is 0.
     below: AtomicU64,
@@ -121,12 +121,12 @@ impl Hull {
 
 /// Freed areas, and the hull of all that were put in since it was last emptied: those of the node by size, and others.
 pub(crate) struct LazyAreas {
-    pub(crate) sized: Shelf<Unflushed>,
+    pub(crate) sized: SizeLists<Unflushed>,
     pub(crate) mixed: AreaList<Unflushed>,
     /// Sealed areas that stay in magazines of the node, to be flushed with the areas here.
     pub(crate) sealed: Amount,
-    /// The number of the last flight that boarded here.
-    boarded: u64,
+    /// The number of the last batch that took the areas here.
+    last_batch: u64,
     /// The lowest page, its bits inverted, so that none at all is 0.
     below: u64,
     high: u64,
@@ -135,12 +135,12 @@ pub(crate) struct LazyAreas {
 impl LazyAreas {
     pub(crate) const fn new() -> Self {
         let sealed = Amount::NONE;
-        Self { sized: Shelf::new(), mixed: AreaList::new(), sealed, boarded: 0, below: 0, high: 0 }
+        Self { sized: SizeLists::new(), mixed: AreaList::new(), sealed, last_batch: 0, below: 0, high: 0 }
     }
 
-    /// Begins as if the flight of this number had boarded here: what is sealed next flies with the one after it.
-    pub(crate) fn begin_after(&mut self, flight: u64) {
-        self.boarded = flight;
+    /// Begins as if the batch of this number had taken the areas here: what is sealed next joins the batch after it.
+    pub(crate) fn begin_after(&mut self, batch: u64) {
+        self.last_batch = batch;
     }
 
     /// Those that are in lists here.
@@ -194,11 +194,11 @@ fn step_of(machine: &impl Machine, budget: &mut Budget, areas: u64) -> u64 {
     count
 }
 
-/// Moves a shelf into another, list by list until the budget ends, and what finds no list there to the end of `rest`.
+/// Moves lists into others, one by one until the budget ends, and what finds no list there to the end of `rest`.
 fn move_lists(
     map: &PageMap,
-    from: &mut Shelf<Unflushed>,
-    to: &mut Shelf<Unflushed>,
+    from: &mut SizeLists<Unflushed>,
+    to: &mut SizeLists<Unflushed>,
     rest: &mut AreaList<Unflushed>,
     budget: &mut Budget,
 ) {
@@ -216,14 +216,14 @@ fn move_lists(
 }
 
 /// The areas of one node that are in the flush batch, by size.
-pub(crate) struct OnBoard(Shelf<Unflushed>);
+pub(crate) struct Batched(SizeLists<Unflushed>);
 
-impl OnBoard {
+impl Batched {
     pub(crate) const fn new() -> Self {
-        Self(Shelf::new())
+        Self(SizeLists::new())
     }
 
-    pub(crate) fn shelf(&self) -> &Shelf<Unflushed> {
+    pub(crate) fn lists(&self) -> &SizeLists<Unflushed> {
         &self.0
     }
 }
@@ -231,19 +231,19 @@ impl OnBoard {
 /// The areas that were freed into a magazine: the open round, and earlier rounds, which wait for
 /// their flush batch or are flushed.
 pub(crate) struct Rounds {
-    shelves: [Shelf<Unflushed>; 2],
-    /// The shelf that is filled; the other is away.
+    lists: [SizeLists<Unflushed>; 2],
+    /// The index of the lists that are filled; the others are sealed.
     open: usize,
     low: u64,
     high: u64,
-    ticket: Ticket,
+    batch_number: BatchNumber,
 }
 
 impl Rounds {
     pub(crate) const fn new() -> Self {
-        let shelves = [const { Shelf::new() }; 2];
+        let lists = [const { SizeLists::new() }; 2];
         // All zeros; see `begin`.
-        Self { shelves, open: 0, low: 0, high: 0, ticket: Ticket::USED }
+        Self { lists, open: 0, low: 0, high: 0, batch_number: BatchNumber::NONE }
     }
 
     /// Begins a round; nothing is open.
@@ -253,23 +253,23 @@ impl Rounds {
 
     /// Returns the areas that were freed and are not sealed.
     #[inline(always)]
-    pub(crate) fn open(&self) -> &Shelf<Unflushed> {
-        &self.shelves[self.open & 1]
+    pub(crate) fn open(&self) -> &SizeLists<Unflushed> {
+        &self.lists[self.open & 1]
     }
 
     /// Returns the sealed areas.
     #[inline(always)]
-    pub(crate) fn away(&self) -> &Shelf<Unflushed> {
-        &self.shelves[self.open & 1 ^ 1]
+    pub(crate) fn sealed(&self) -> &SizeLists<Unflushed> {
+        &self.lists[self.open & 1 ^ 1]
     }
 
-    /// Returns the ticket that the sealed areas wait for; used once the owner knows that it landed.
-    pub(crate) fn ticket(&self) -> Ticket {
-        self.ticket
+    /// Returns the batch that the sealed areas wait for; none once the owner has seen that it is completed.
+    pub(crate) fn batch_number(&self) -> BatchNumber {
+        self.batch_number
     }
 
-    fn both(&mut self) -> (&mut Shelf<Unflushed>, &mut Shelf<Unflushed>) {
-        let [first, second] = &mut self.shelves;
+    fn both(&mut self) -> (&mut SizeLists<Unflushed>, &mut SizeLists<Unflushed>) {
+        let [first, second] = &mut self.lists;
         if self.open & 1 == 0 { (first, second) } else { (second, first) }
     }
 
@@ -284,9 +284,9 @@ impl Rounds {
         hull: &Hull,
     ) -> Result<Amount, UnlinkedArea<Unflushed>> {
         let (page, end) = (area.page, area.end());
-        let shelf = &mut self.shelves[self.open & 1];
-        shelf.put(area)?;
-        let holds = Amount { areas: shelf.areas(), pages: shelf.pages() };
+        let lists = &mut self.lists[self.open & 1];
+        lists.put(area)?;
+        let holds = Amount { areas: lists.areas(), pages: lists.pages() };
         // Branches, since the hull seldom grows.
         if page < self.low {
             self.low = page;
@@ -299,16 +299,16 @@ impl Rounds {
         Ok(holds)
     }
 
-    /// Tells whether what is away has landed, and that its ticket is used.
+    /// Returns whether the batch of the sealed areas is completed, and forgets its number if so.
     #[inline]
-    pub(crate) fn land(&mut self, landings: &Landings) -> bool {
-        if self.ticket != Ticket::USED && landings.have_reached(self.ticket.0) {
-            self.ticket = Ticket::USED;
+    pub(crate) fn poll_completed(&mut self, completed_batches: &CompletedBatches) -> bool {
+        if self.batch_number != BatchNumber::NONE && completed_batches.have_reached(self.batch_number.0) {
+            self.batch_number = BatchNumber::NONE;
         }
-        self.ticket == Ticket::USED
+        self.batch_number == BatchNumber::NONE
     }
 
-    /// Takes up to `most` areas of a class that have landed; a few of them, if the machine is told of each.
+    /// Takes up to `most` areas of a class whose batch is completed; a few of them, if the machine is told of each.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -317,7 +317,7 @@ impl Rounds {
         class: usize,
         most: u64,
     ) -> AreaList<Flushed> {
-        if self.ticket != Ticket::USED {
+        if self.batch_number != BatchNumber::NONE {
             return AreaList::new();
         }
         let count = if machine.hears_settled() { most.min(SETTLED_RANGES as u64) } else { most };
@@ -336,19 +336,19 @@ impl Rounds {
         most: u64,
         budget: &mut Budget,
     ) -> u64 {
-        let next = Ticket(lazy.boarded + 1);
-        let (ticket, before, pages) = (self.ticket, self.away().pages(), self.open().pages());
-        // All of it, whatever part of it boards next.
+        let next = BatchNumber(lazy.last_batch + 1);
+        let (number, before, pages) = (self.batch_number, self.sealed().pages(), self.open().pages());
+        // All of it, whatever part of it the next batch takes.
         lazy.cover(self.low, self.high);
-        let (open, away) = self.both();
-        if ticket == Ticket::USED && before == 0 {
+        let (open, sealed) = self.both();
+        if number == BatchNumber::NONE && before == 0 {
             lazy.sealed.add(Amount { areas: open.areas(), pages });
-            self.ticket = next;
+            self.batch_number = next;
             self.open ^= 1;
-        } else if ticket == next && before + pages <= most {
-            let (areas, pages) = (away.areas(), away.pages());
-            move_lists(map, open, away, &mut lazy.mixed, budget);
-            lazy.sealed.add(Amount { areas: away.areas() - areas, pages: away.pages() - pages });
+        } else if number == next && before + pages <= most {
+            let (areas, pages) = (sealed.areas(), sealed.pages());
+            move_lists(map, open, sealed, &mut lazy.mixed, budget);
+            lazy.sealed.add(Amount { areas: sealed.areas() - areas, pages: sealed.pages() - pages });
         } else {
             move_lists(map, open, &mut lazy.sized, &mut lazy.mixed, budget);
         }
@@ -366,58 +366,59 @@ impl Rounds {
         move_lists(map, self.both().0, &mut lazy.sized, &mut lazy.mixed, &mut Budget::unbounded());
     }
 
-    /// Gives what is away to the node: to its lazy areas if it has not boarded. Under the purge lock, and not if it has landed.
-    /// Tells whether it has boarded and is still here.
+    /// Moves the sealed areas to the lazy areas of the node, if no batch has taken them. Under the purge lock, and not
+    /// if their batch is completed. Returns whether a batch has taken them: then they are still here.
     pub(crate) fn unseal(&mut self, map: &PageMap, lazy: &mut LazyAreas) -> bool {
-        if self.ticket.0 <= lazy.boarded {
+        if self.batch_number.0 <= lazy.last_batch {
             return true;
         }
-        self.ticket = Ticket::USED;
-        let away = self.both().1;
-        lazy.sealed.remove(Amount { areas: away.areas(), pages: away.pages() });
-        move_lists(map, away, &mut lazy.sized, &mut lazy.mixed, &mut Budget::unbounded());
+        self.batch_number = BatchNumber::NONE;
+        let sealed = self.both().1;
+        lazy.sealed.remove(Amount { areas: sealed.areas(), pages: sealed.pages() });
+        move_lists(map, sealed, &mut lazy.sized, &mut lazy.mixed, &mut Budget::unbounded());
         false
     }
 
-    /// Gives what is away to its flight. Under the purge lock, which keeps the flight in the air.
-    pub(crate) fn board(&mut self, map: &PageMap, batch: &mut Batch, board: &mut OnBoard) {
-        self.ticket = Ticket::USED;
-        let away = self.both().1;
-        batch.sealed.remove(Amount { areas: away.areas(), pages: away.pages() });
-        move_lists(map, away, &mut board.0, &mut batch.mixed, &mut Budget::unbounded());
+    /// Moves the sealed areas into their batch. Under the purge lock, so that it is not completed meanwhile.
+    pub(crate) fn join_batch(&mut self, map: &PageMap, areas: &mut BatchAreas, batched: &mut Batched) {
+        self.batch_number = BatchNumber::NONE;
+        let sealed = self.both().1;
+        areas.sealed.remove(Amount { areas: sealed.areas(), pages: sealed.pages() });
+        move_lists(map, sealed, &mut batched.0, &mut areas.mixed, &mut Budget::unbounded());
     }
 }
 
-/// Everything that one flush serves, but for what is on board of nodes.
-pub(crate) struct Batch {
+/// Everything that one flush serves, but for the areas in the lists of nodes ([`Batched`]).
+pub(crate) struct BatchAreas {
     pub(crate) mixed: AreaList<Unflushed>,
     /// Sealed areas that stay in magazines, and are in no list here.
     pub(crate) sealed: Amount,
 }
 
-/// A flight that has not begun.
-pub(crate) struct Boarding {
+/// A flush batch whose flush has not begun.
+pub(crate) struct OpenBatch {
     number: u64,
-    pub(crate) batch: Batch,
+    pub(crate) areas: BatchAreas,
     low: u64,
     high: u64,
 }
 
-impl Boarding {
-    /// Begins to board the flight after all others.
-    pub(crate) fn new(flights: &mut u64) -> Self {
-        *flights += 1;
-        let batch = Batch { mixed: AreaList::new(), sealed: Amount::NONE };
-        Self { number: *flights, batch, low: u64::MAX, high: 0 }
+impl OpenBatch {
+    /// Opens the batch after all others.
+    pub(crate) fn new(last_batch: &mut u64) -> Self {
+        *last_batch += 1;
+        let areas = BatchAreas { mixed: AreaList::new(), sealed: Amount::NONE };
+        Self { number: *last_batch, areas, low: u64::MAX, high: 0 }
     }
 
-    /// Takes `lazy` on board: what is sorted by size to the board of its node, from `class` on, then the rest after what is
-    /// there. Returns the class to go on with if the budget ends first; the node has boarded when it returns none.
-    pub(crate) fn board(
+    /// Adds `lazy`: what is sorted by size to the lists of its node, from `class` on, then the rest to the end of what
+    /// is there. Returns the class to go on with if the budget ends first; all of the node is added when it returns
+    /// none.
+    pub(crate) fn add(
         &mut self,
         map: &PageMap,
         lazy: &mut LazyAreas,
-        board: &mut OnBoard,
+        batched: &mut Batched,
         mut class: usize,
         budget: &mut Budget,
     ) -> Option<usize> {
@@ -429,67 +430,67 @@ impl Boarding {
             }
             budget.spend(Cost::LIST);
             let (size, list) = (lazy.sized.size(at), lazy.sized.take_list(map, at, u64::MAX));
-            if let Err(list) = board.0.put_list(map, size, list) {
-                self.batch.mixed.append(map, list);
+            if let Err(list) = batched.0.put_list(map, size, list) {
+                self.areas.mixed.append(map, list);
             }
             class = at + 1;
         }
-        // What was freed meanwhile into a class that had boarded flies with the next, and its hull with it.
+        // What was freed meanwhile into a class that was taken joins the next batch, and its hull with it.
         if lazy.sized.areas() == 0 {
             (lazy.below, lazy.high) = (0, 0);
         }
-        lazy.boarded = self.number;
-        self.batch.sealed.add(core::mem::replace(&mut lazy.sealed, Amount::NONE));
-        self.batch.mixed.append(map, core::mem::replace(&mut lazy.mixed, AreaList::new()));
+        lazy.last_batch = self.number;
+        self.areas.sealed.add(core::mem::replace(&mut lazy.sealed, Amount::NONE));
+        self.areas.mixed.append(map, core::mem::replace(&mut lazy.mixed, AreaList::new()));
         None
     }
 
-    /// Returns itself unless there is nothing to flush, in which case there is no flight.
-    pub(crate) fn unless_empty(self, dirty: &Dirty, landings: &Landings) -> Option<Self> {
+    /// Returns itself unless there is nothing to flush, in which case there is no batch.
+    pub(crate) fn unless_empty(self, dirty: &Dirty, completed_batches: &CompletedBatches) -> Option<Self> {
         // Whoever put an area in said what it covers.
         if self.high == 0 && dirty.ranges().is_empty() {
-            landings.note(self.number);
+            completed_batches.note(self.number);
             return None;
         }
         Some(self)
     }
 }
 
-/// Areas whose flush has begun.
-pub(crate) struct Flight {
+/// A flush batch whose flush has begun.
+pub(crate) struct FlushBatch {
     number: u64,
-    pub(crate) batch: Batch,
+    pub(crate) areas: BatchAreas,
     epoch: Epoch,
 }
 
-impl Flight {
-    /// Begins one flush over the hull of all on board, and over what callers added to `dirty`, which is empty afterwards.
+impl FlushBatch {
+    /// Begins one flush over the hull of the batch, and over what callers added to `dirty`, which is empty afterwards.
     ///
-    /// What was freed and unmapped before it became lazy is covered, since nobody boards any more.
-    pub(crate) fn begin(boarding: Boarding, dirty: &mut Dirty, machine: &impl Machine) -> Self {
-        let Boarding { number, batch, low, high } = boarding;
+    /// What was freed and unmapped before it became lazy is covered, since the batch is closed.
+    pub(crate) fn begin(open_batch: OpenBatch, dirty: &mut Dirty, machine: &impl Machine) -> Self {
+        let OpenBatch { number, areas, low, high } = open_batch;
         if high > 0 {
             dirty.add(VaRange::new(Va::from_page(low), Va::from_page(high)).unwrap_or(VaRange::ALL));
         }
         let epoch = machine.flush(dirty.ranges());
         dirty.clear();
-        Self { number, batch, epoch }
+        Self { number, areas, epoch }
     }
 
-    /// Returns what has landed if the flush has ended, or itself. Whoever waits for what is sealed sees it once `settled`
-    /// was told of it: what can be given out is never counted as lazy.
-    pub(crate) fn land(
+    /// Returns the completed batch if the flush has ended, or itself. Whoever waits for what is sealed sees it once
+    /// `settled` was told of it: what can be given out is never counted as lazy.
+    pub(crate) fn complete(
         self,
         machine: &impl Machine,
-        landings: &Landings,
+        completed_batches: &CompletedBatches,
         settled: impl FnOnce(Amount),
-    ) -> Result<Landed, Self> {
+    ) -> Result<CompletedBatch, Self> {
         if !machine.completed(self.epoch) {
             return Err(self);
         }
-        settled(self.batch.sealed);
-        landings.note(self.number);
-        Ok(Landed { unsettled: self.batch.mixed, mixed: AreaList::new() })
+        settled(self.areas.sealed);
+        completed_batches.note(self.number);
+        Ok(CompletedBatch { unsettled: self.areas.mixed, mixed: AreaList::new() })
     }
 
     /// The end of its flush.
@@ -498,15 +499,15 @@ impl Flight {
     }
 }
 
-/// The flush of all that is on board has ended.
-pub(crate) struct Landed {
+/// A flush batch whose flush has ended.
+pub(crate) struct CompletedBatch {
     /// Areas that are not sorted by size and have not changed their phase yet.
     unsettled: AreaList<Unflushed>,
     /// Flushed areas that are not sorted by size.
     pub(crate) mixed: AreaList<Flushed>,
 }
 
-impl Landed {
+impl CompletedBatch {
     /// Areas and pages that are not sorted by size.
     pub(crate) fn mixed(&self) -> Amount {
         let areas = self.unsettled.areas() + self.mixed.areas();
@@ -529,19 +530,19 @@ impl Landed {
         }
     }
 
-    /// Takes areas of the next class of one node that is on board: the class, the size, and the areas; all of them, unless
+    /// Takes areas of the next class of one node in the batch: the class, the size, and the areas; all of them, unless
     /// the machine is told of each.
     pub(crate) fn next(
         &self,
         map: &PageMap,
         machine: &impl Machine,
-        board: &mut OnBoard,
+        batched: &mut Batched,
         class: usize,
         budget: &mut Budget,
     ) -> Option<(usize, u64, AreaList<Flushed>)> {
-        let class = board.0.next_class(class)?;
-        let size = board.0.size(class);
-        let count = step_of(machine, budget, board.0.len(class));
-        Some((class, size, flushed(map, machine, board.0.take_list(map, class, count))))
+        let class = batched.0.next_class(class)?;
+        let size = batched.0.size(class);
+        let count = step_of(machine, budget, batched.0.len(class));
+        Some((class, size, flushed(map, machine, batched.0.take_list(map, class, count))))
     }
 }
