@@ -78,8 +78,8 @@ pub trait Config: 'static {
     const FIRST_FIT: bool;
     /// Blocks that one slice of a collection handles, at least 1.
     const SLICE_BLOCKS: u32;
-    /// Pages that one CPU frees before it tells the others.
-    const TELL_PAGES: u64;
+    /// Pages that one CPU frees before it adds them to the count of all CPUs.
+    const REPORT_PAGES: u64;
 
     /// Pages of a block: a power of two from 64 to 1024, with `cpus` CPUs possible.
     fn block_pages(cpus: u32) -> u64;
@@ -118,7 +118,7 @@ macro_rules! linux {
             const ROUND_UP: bool = true;
             const FIRST_FIT: bool = true;
             const SLICE_BLOCKS: u32 = u32::MAX;
-            const TELL_PAGES: u64 = 256;
+            const REPORT_PAGES: u64 = 256;
 
             /// As a kernel built for 256 CPUs.
             fn block_pages(_cpus: u32) -> u64 {
@@ -142,7 +142,7 @@ impl Config for Standard {
     const ROUND_UP: bool = false;
     const FIRST_FIT: bool = false;
     const SLICE_BLOCKS: u32 = 64;
-    const TELL_PAGES: u64 = 256;
+    const REPORT_PAGES: u64 = 256;
 
     fn block_pages(cpus: u32) -> u64 {
         bbmap_bits(cpus)

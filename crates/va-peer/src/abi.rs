@@ -1,7 +1,8 @@
-//! The C functions. Each turns pointers and integers into what [`call`] takes, and its answer back; nothing else is here.
+//! The C functions. Each turns pointers and integers into what [`call`] takes, and its answer back; nothing else is
+//! here.
 //!
-//! Their names, arguments and answers are those of the interface that Linux's allocator is measured by: an address or 0,
-//! 0 or -1. Behind a null pointer nothing is written.
+//! Their names, arguments and answers are those of the interface that Linux's allocator is measured by: an address or
+//! 0, 0 or -1. Behind a null pointer nothing is written.
 
 use crate::call::{self, How};
 use crate::host::{Lockings, Work};
@@ -59,7 +60,8 @@ pub struct KvStats {
     pub lock_yield: u64,
     /// Warnings.
     pub warns: u64,
-    /// Locks taken, by class: free, busy, lazy, pool, two of vmap blocks, percpu, the purge, others. Counting build only.
+    /// Locks taken, by class: free, busy, lazy, pool, two of vmap blocks, percpu, the purge, others. Counting build
+    /// only.
     pub lock_acq: [u64; 9],
     /// Height of the tree of holes.
     pub free_height: u64,
@@ -80,7 +82,7 @@ pub unsafe extern "C" fn kv_init(config: *const KvConfig) -> c_int {
     let work = match config.work_mode {
         0 => Work::Here,
         1 => Work::Helper,
-        2 => Work::WhenTold,
+        2 => Work::OnRequest,
         _ => return -1,
     };
     let Some(policy) = Policy::from_environment() else {
@@ -162,7 +164,7 @@ pub extern "C" fn kv_map_ram(pages: u32) -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_unmap_ram(addr: u64, pages: u32) {
     // There is nobody to tell.
-    let _told = call::unmap(Va::new(addr), u64::from(pages));
+    let _unmapped = call::unmap(Va::new(addr), u64::from(pages));
 }
 
 /// Counts.
@@ -184,7 +186,7 @@ pub unsafe extern "C" fn kv_stats(out: *mut KvStats) {
     out.purges = count.purges;
     out.purged_areas = count.purged;
     out.tlb_flush = flushes;
-    call::tell(flushes, lockings);
+    call::print_counts(flushes, lockings);
     let Lockings { pool, lazy, free, purge, queue, lookup, collect } = lockings;
     out.lock_acq = [free, 0, lazy, pool, queue, lookup, 0, purge, collect];
 }

@@ -288,10 +288,10 @@ pub fn purge(how: How) {
     }
 }
 
-/// Drains if that is due and waits to be told; tells whether it was.
+/// Drains if that is due and done on request; returns whether it was due.
 pub fn run_work() -> bool {
     let Some((peer, host)) = peer::current() else { return false };
-    let due = host.work() == Work::WhenTold && host.take_due();
+    let due = host.work() == Work::OnRequest && host.take_due();
     if due {
         peer.purge(Purge::Drain);
     }
@@ -324,7 +324,7 @@ pub fn count() -> Option<(Count, u64, Lockings)> {
 
 /// Prints what no field of the C interface has, if the environment asks for it (`VA_PEER_COUNTS`). Locks and frees are
 /// counted only with the feature `count`.
-pub fn tell(flushes: u64, lockings: Lockings) {
+pub fn print_counts(flushes: u64, lockings: Lockings) {
     if std::env::var_os("VA_PEER_COUNTS").is_some() {
         let Lockings { pool, lazy, free, purge, queue, lookup, collect } = lockings;
         let frees = FREES.load(Ordering::Relaxed);
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn nobody_drains_until_told() {
-        let _turn = begin(Policy::Linux, Work::WhenTold, 1);
+        let _turn = begin(Policy::Linux, Work::OnRequest, 1);
         for _ in 0..40 {
             let at = alloc(1 << 20, 1, 0, 0).unwrap();
             assert!(free(at));

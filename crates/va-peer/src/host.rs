@@ -2,8 +2,8 @@
 //! flushes.
 //!
 //! # Theory
-//! Nothing is mapped here, so a flush is a number, as it is in Linux's library beside which this one is measured. What a
-//! drain costs is not: who pays it is said by [`Work`], with the same three answers as there.
+//! Nothing is mapped here, so a flush is a number, as it is in Linux's library beside which this one is measured. What
+//! a drain costs is not: who pays it is said by [`Work`], with the same three answers as there.
 
 use parking_lot::RawMutex;
 use std::fmt;
@@ -20,8 +20,8 @@ pub enum Work {
     Here,
     /// A helper thread.
     Helper,
-    /// Whoever says so.
-    WhenTold,
+    /// A caller of [`run_work`](crate::call::run_work), on request.
+    OnRequest,
 }
 
 /// Locks taken so far, by class.
@@ -110,8 +110,8 @@ impl Host {
         self.0.held.load(Ordering::Relaxed) && self.0.held.swap(false, Ordering::Relaxed)
     }
 
-    /// Says who frees what he could do without when a request would fail. Only the first one is kept; he must not own the
-    /// host.
+    /// Says who frees what he could do without when a request would fail. Only the first one is kept; he must not own
+    /// the host.
     pub fn set_reclaim(&self, reclaim: impl Fn() -> u64 + Send + Sync + 'static) {
         let _kept = self.0.reclaim.set(Box::new(reclaim));
     }
@@ -160,7 +160,8 @@ impl Platform for Host {
     }
 
     fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        // SAFETY: every slab that comes back is one that `alloc_meta` made of a box, and this is the only reference to it.
+        // SAFETY: every slab that comes back is one that `alloc_meta` made of a box, and this is the only reference to
+        // it.
         drop(unsafe { Box::from_raw(slab) });
     }
 
@@ -218,7 +219,7 @@ impl Machine for Host {
                 Drain::Elsewhere
             }
             Work::Here => Drain::Here,
-            Work::Helper | Work::WhenTold => {
+            Work::Helper | Work::OnRequest => {
                 // Release pairs with `take_due`.
                 if !self.0.due.load(Ordering::Relaxed)
                     && !self.0.due.swap(true, Ordering::Release)
@@ -271,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_drain_is_due_once_however_often_it_is_asked_for() {
-        let host = Host::new(1, 1, Work::WhenTold);
+        let host = Host::new(1, 1, Work::OnRequest);
         assert_eq!([host.drain(), host.drain()], [Drain::Elsewhere; 2]);
         assert_eq!([host.take_due(), host.take_due()], [true, false]);
         assert_eq!(Host::new(1, 1, Work::Here).drain(), Drain::Here);

@@ -1,7 +1,7 @@
 //! The C functions of per-CPU memory. Each turns pointers and integers into what [`pcpu`] takes, and its answer back.
 //!
-//! Their names, arguments and answers are those of the interface that Linux's per-CPU allocator is measured by: what it calls a
-//! pointer is an offset, and 0 is none. Behind a null pointer nothing is written.
+//! Their names, arguments and answers are those of the interface that Linux's per-CPU allocator is measured by: what it
+//! calls a pointer is an offset, and 0 is none. Behind a null pointer nothing is written.
 
 use crate::host::Work;
 use crate::pcpu::{self, Settings};
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn kp_init(config: *const KpConfig) -> c_int {
     let work = match config.work_mode {
         0 => Work::Here,
         1 => Work::Helper,
-        2 => Work::WhenTold,
+        2 => Work::OnRequest,
         _ => return -1,
     };
     let or = |asked, usual| if asked == 0 { usual } else { asked };

@@ -19,11 +19,11 @@ pub(crate) struct Place {
     chunk: u32,
 }
 
-const NOBODY: u32 = u32::MAX;
+const NO_CHUNK: u32 = u32::MAX;
 
 impl Record for Place {
     // No address has this grain: so whoever finds a grain has found its chunk.
-    const EMPTY: Self = Self { grain: u64::MAX, chunk: NOBODY };
+    const EMPTY: Self = Self { grain: u64::MAX, chunk: NO_CHUNK };
 }
 
 /// The table.
@@ -50,7 +50,8 @@ impl Lookup {
         (want > self.size).then_some(want)
     }
 
-    /// Moves into `places` and returns the old ones. A platform may allocate more than asked for: a power of two is used.
+    /// Moves into `places` and returns the old ones. A platform may allocate more than asked for: a power of two is
+    /// used.
     pub(crate) fn move_to(&mut self, places: Table<Place>) -> Table<Place> {
         let old_size = self.size;
         self.size =
@@ -59,7 +60,7 @@ impl Lookup {
         let old = core::mem::replace(&mut self.places, places);
         for at in 0..old_size {
             let place = *old.one(at as u32);
-            if place.chunk != NOBODY {
+            if place.chunk != NO_CHUNK {
                 let at = self.end_of(place.grain);
                 *self.place_mut(at) = place;
             }
@@ -87,7 +88,7 @@ impl Lookup {
     fn end_of(&self, grain: u64) -> usize {
         let mask = self.size - 1;
         let mut at = self.home(grain) & mask;
-        while self.place(at).chunk != NOBODY && self.place(at).grain != grain {
+        while self.place(at).chunk != NO_CHUNK && self.place(at).grain != grain {
             at = (at + 1) & mask;
         }
         at
@@ -104,7 +105,7 @@ impl Lookup {
             if place.grain == grain {
                 return Some(place.chunk);
             }
-            if place.chunk == NOBODY {
+            if place.chunk == NO_CHUNK {
                 return None;
             }
             at = (at + 1) & mask;
@@ -125,11 +126,11 @@ impl Lookup {
         let mask = self.size - 1;
         for grain in first..first + u64::from(count) {
             let mut hole = self.end_of(grain);
-            self.used -= u32::from(self.place(hole).chunk != NOBODY);
+            self.used -= u32::from(self.place(hole).chunk != NO_CHUNK);
             let mut at = hole;
             loop {
                 at = (at + 1) & mask;
-                if self.place(at).chunk == NOBODY {
+                if self.place(at).chunk == NO_CHUNK {
                     break;
                 }
                 // What was put behind the hole because it was full moves into it.

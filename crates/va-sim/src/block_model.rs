@@ -1,7 +1,7 @@
 //! A reference model of blocks: a state for every page of every block; a search looks at each.
 //!
-//! It says what [`Blocks`](va_block::Blocks) with policies `C` answers, address for address and refusal for refusal, when a
-//! collection and a purge are one slice and every flush ends at once. It knows no lanes.
+//! It says what [`Blocks`](va_block::Blocks) with policies `C` answers, address for address and refusal for refusal,
+//! when a collection and a purge are one slice and every flush ends at once. It knows no lanes.
 
 use crate::space_model::SpaceModel;
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub struct BlockModel<C: Config, I> {
     /// Per CPU.
     current: Vec<Option<u64>>,
     freed: Vec<u64>,
-    told: u64,
+    reported: u64,
     /// In the order in which something was freed in them since they were last examined.
     touched: Vec<u64>,
     /// Those with dead pages, in the order in which they were examined.
@@ -88,7 +88,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             blocks: BTreeMap::new(),
             current: vec![None; cpus as usize],
             freed: vec![0; cpus as usize],
-            told: 0,
+            reported: 0,
             touched: Vec::new(),
             pending: Vec::new(),
             stamp: 0,
@@ -125,7 +125,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             if let Some(at) = self.search(cpu_index, pages) {
                 return Some(at);
             }
-            if C::REUSE && self.told >= C::dead_max(self.current.len() as u32).get() {
+            if C::REUSE && self.reported >= C::dead_max(self.current.len() as u32).get() {
                 self.collect();
                 if let Some(at) = self.search(cpu_index, pages) {
                     return Some(at);
@@ -325,8 +325,8 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         if C::REUSE {
             let freed = &mut self.freed[cpu as usize % self.current.len()];
             *freed += pages;
-            if *freed >= C::TELL_PAGES {
-                self.told += *freed;
+            if *freed >= C::REPORT_PAGES {
+                self.reported += *freed;
                 *freed = 0;
             }
         } else if block.count(Life::is_dead) == self.block_pages {
@@ -392,7 +392,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             let needed = (!C::REUSE || current) && !C::is_fragmented(free, self.block_pages);
             let gone = block.count(Life::is_dead);
             if dead && (all || !needed) {
-                self.told = self.told.saturating_sub(self.block_pages - free);
+                self.reported = self.reported.saturating_sub(self.block_pages - free);
                 self.give_up(start);
                 continue;
             }
@@ -411,7 +411,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
     }
 
     fn collect(&mut self) {
-        self.told = 0;
+        self.reported = 0;
         self.reap(false);
         let pending = core::mem::take(&mut self.pending);
         if !C::REUSE {

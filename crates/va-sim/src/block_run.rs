@@ -62,7 +62,7 @@ macro_rules! tiny {
             const ROUND_UP: bool = <$of as Config>::ROUND_UP;
             const FIRST_FIT: bool = <$of as Config>::FIRST_FIT;
             const SLICE_BLOCKS: u32 = $slice;
-            const TELL_PAGES: u64 = 5;
+            const REPORT_PAGES: u64 = 5;
             fn block_pages(_cpus: u32) -> u64 {
                 128
             }
@@ -315,7 +315,7 @@ type Lanes<'b, 'm> = [Option<Lane<'b, &'m SimMachine, Sliced>>; 2];
 pub struct Conditions {
     /// Pages of the window.
     pub pages: u64,
-    /// Flushes end when told.
+    /// Flushes end on request.
     pub late: bool,
     /// Slabs and tables that it allocates before it refuses.
     pub allocates: u64,
@@ -329,7 +329,7 @@ pub struct Conditions {
 pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
     let Conditions { pages: total, late, allocates } = conditions;
     let machine = SimMachine::new(3);
-    let flushing = if late { Flushing::WhenTold } else { Flushing::AtOnce };
+    let flushing = if late { Flushing::OnRequest } else { Flushing::AtOnce };
     machine.set_flushing(flushing);
     let blocks = blocks::<Sliced>(&machine, total);
     machine.fail_after(allocates, allocates);

@@ -26,7 +26,7 @@ pub enum Flushing {
     /// All of it, before the call returns.
     AtOnce,
     /// Nothing until [`SimMachine::complete_flushes`].
-    WhenTold,
+    OnRequest,
     /// Nothing, ever, while it says that it did: a fault, to see that the machine sees it.
     Never,
 }
@@ -168,8 +168,8 @@ impl SimMachine {
         *self.reclaim.lock() = reclaim;
     }
 
-    /// Sets what another CPU does right after each flush began, from now on: what it unmaps and frees, that flush does not
-    /// cover. It runs on the same stack, so it must not wait for anything that a purge holds; a free does not.
+    /// Sets what another CPU does right after each flush began, from now on: what it unmaps and frees, that flush does
+    /// not cover. It runs on the same stack, so it must not wait for anything that a purge holds; a free does not.
     pub fn on_flush(&self, meanwhile: Option<Meanwhile>) {
         *self.meanwhile.lock() = meanwhile;
     }
@@ -329,7 +329,7 @@ impl Machine for SimMachine {
         let begun = beliefs.clock;
         match beliefs.flushing {
             Flushing::AtOnce => beliefs.clear(begun, ranges),
-            Flushing::WhenTold => beliefs.pending.push((epoch, begun, ranges.to_vec())),
+            Flushing::OnRequest => beliefs.pending.push((epoch, begun, ranges.to_vec())),
             Flushing::Never => {}
         }
         drop(beliefs);
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn sp2_a_flush_that_began_before_the_unmap_does_not_count() {
         let machine = SimMachine::new(1);
-        machine.set_flushing(Flushing::WhenTold);
+        machine.set_flushing(Flushing::OnRequest);
         machine.map(pages(1, 2)).unwrap();
         let epoch = machine.flush(&[pages(0, 9)]);
         machine.unmap(pages(1, 2));

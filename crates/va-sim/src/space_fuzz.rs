@@ -1,6 +1,7 @@
-//! The body of the fuzz target of spaces: any calls, on a space and its reference model, or on everything a space can meet.
+//! The body of the fuzz target of spaces: any calls, on a space and its reference model, or on everything a space can
+//! meet.
 //!
-//! The first byte chooses policies, CPUs and pages; four bytes more make a call: what, who, and two numbers.
+//! The first byte chooses policies, CPUs and pages; four bytes more make a call: what, by whom, and two numbers.
 
 use crate::machine::{Flushing, SimMachine};
 use crate::model::ModelIndex;
@@ -32,7 +33,7 @@ fn pages_of(first: u64, end: u64) -> VaRange {
 /// A call as bytes say it.
 struct Call {
     what: u8,
-    who: u32,
+    caller: u32,
     low: u64,
     high: u64,
 }
@@ -41,7 +42,7 @@ impl Call {
     fn all(bytes: &[u8]) -> impl Iterator<Item = Self> + '_ {
         bytes.chunks_exact(4).take(CALLS_MAX).map(|bytes| Self {
             what: bytes[0],
-            who: u32::from(bytes[1]),
+            caller: u32::from(bytes[1]),
             low: u64::from(bytes[2]),
             high: u64::from(bytes[3]),
         })
@@ -53,7 +54,7 @@ impl Call {
             1 => 250 + self.high % 20,
             _ => 1 + self.high % 7,
         };
-        let align = Align::from_log2(12 + u32::from(self.what >> 6) * (self.who >> 5))?;
+        let align = Align::from_log2(12 + u32::from(self.what >> 6) * (self.caller >> 5))?;
         let request = Request::pages(size).ok()?.aligned(align);
         if !self.low.is_multiple_of(11) {
             return Some(request);
@@ -90,9 +91,9 @@ pub fn space_ops(data: &[u8]) {
             bytes,
         ),
         4 => Everything::<Sliced<Standard>>::run(extent, cpus, Flushing::AtOnce, bytes),
-        5 => Everything::<Sliced<Standard>>::run(extent, cpus, Flushing::WhenTold, bytes),
-        6 => Everything::<Sliced<WithTrees<Standard>>>::run(extent, cpus, Flushing::WhenTold, bytes),
-        _ => Everything::<Whole<Linux69>>::run(extent, cpus, Flushing::WhenTold, bytes),
+        5 => Everything::<Sliced<Standard>>::run(extent, cpus, Flushing::OnRequest, bytes),
+        6 => Everything::<Sliced<WithTrees<Standard>>>::run(extent, cpus, Flushing::OnRequest, bytes),
+        _ => Everything::<Whole<Linux69>>::run(extent, cpus, Flushing::OnRequest, bytes),
     }
 }
 
@@ -106,15 +107,15 @@ fn beside_model<C: Config, I: FreeIndex>(extent: VaRange, cpus: u32, index: I, b
     for call in Call::all(bytes) {
         let at = Va::new(
             Va::from_page(first + (call.low << 8 | call.high) % (end - first)).get()
-                + u64::from(call.who / 86),
+                + u64::from(call.caller / 86),
         );
         match call.what % 16 {
             0..8 => {
                 let Some(request) = call.request(end - first) else { continue };
-                let got = space.alloc(call.who, &request);
+                let got = space.alloc(call.caller, &request);
                 assert_eq!(
                     got.as_ref().ok().map(Area::start),
-                    model.alloc(call.who, &request),
+                    model.alloc(call.caller, &request),
                     "{request:?}"
                 );
                 if let Ok(area) = got {
@@ -136,7 +137,7 @@ fn beside_model<C: Config, I: FreeIndex>(extent: VaRange, cpus: u32, index: I, b
                 assert_eq!(space.free_at(at).ok(), model.free_at(at));
             }
             14 => {
-                let how = [Purge::Drain, Purge::Full, Purge::Aliases][call.who as usize % 3];
+                let how = [Purge::Drain, Purge::Full, Purge::Aliases][call.caller as usize % 3];
                 assert!(!space.purge(how).waiting);
                 model.purge(how);
             }
@@ -160,7 +161,7 @@ fn beside_model<C: Config, I: FreeIndex>(extent: VaRange, cpus: u32, index: I, b
     }
 }
 
-/// Magazines, refusals, flushes that end when told, wrong frees.
+/// Magazines, refusals, flushes that end on request, wrong frees.
 struct Everything<'s, 'm, C: Config> {
     machine: &'m SimMachine,
     space: &'s VmapSpace<&'m SimMachine, C>,
@@ -200,13 +201,13 @@ impl<C: Config> Everything<'_, '_, C> {
 
     fn step(&mut self, call: &Call, extent: VaRange) {
         let (first, end) = extent.whole_pages();
-        let who = call.who as usize % 5;
+        let owner = call.caller as usize % 5;
         match call.what % 32 {
             0..14 => self.alloc(call, extent),
             14..25 if !self.out.is_empty() => {
                 let area = self.out.swap_remove((call.low << 8 | call.high) as usize % self.out.len());
                 self.machine.unmap(area.range());
-                fine(match self.magazines.get_mut(who) {
+                fine(match self.magazines.get_mut(owner) {
                     Some(magazine) => magazine.free(area),
                     None => self.space.free(area),
                 });
@@ -214,14 +215,14 @@ impl<C: Config> Everything<'_, '_, C> {
             14..27 => {
                 let at = Va::new(
                     Va::from_page(first + (call.low << 8 | call.high) % (end - first)).get()
-                        + u64::from(call.who / 86),
+                        + u64::from(call.caller / 86),
                 );
                 if self.out.iter().any(|area| area.start() == at) {
                     return;
                 }
                 let inside = self.out.iter().map(Area::range).find(|range| range.contains(at));
                 let before = self.space.stats();
-                let got = match self.magazines.get_mut(who) {
+                let got = match self.magazines.get_mut(owner) {
                     Some(magazine) => magazine.free_at(at),
                     None => self.space.free_at(at),
                 };
@@ -243,11 +244,11 @@ impl<C: Config> Everything<'_, '_, C> {
     fn alloc(&mut self, call: &Call, extent: VaRange) {
         let (first, end) = extent.whole_pages();
         let Some(request) = call.request(end - first) else { return };
-        let who = call.who as usize % 5;
+        let owner = call.caller as usize % 5;
         let busy = self.space.stats().busy_pages;
-        let got = match self.magazines.get_mut(who) {
+        let got = match self.magazines.get_mut(owner) {
             Some(magazine) => magazine.alloc(&request),
-            None => self.space.alloc(call.who, &request),
+            None => self.space.alloc(call.caller, &request),
         };
         match got {
             Ok(area) => {

@@ -110,7 +110,8 @@ pub(crate) fn find_base<I: FreeIndex + ?Sized>(index: &I, request: &Congruent<'_
     // The highest base that keeps the last area inside the window.
     let high = high.align_down(request.align).get();
     let mut base = high.checked_sub(span).ok_or_else(none)?;
-    // How many areas in a row lie in holes at this base, and which is next: from the highest down, as the top falls first.
+    // How many areas in a row lie in holes at this base, and which is next: from the highest down, as the top falls
+    // first.
     let (mut settled, mut next) = (0, request.areas.len() - 1);
     while settled < request.areas.len() {
         if base < low.get() {
@@ -140,14 +141,14 @@ pub(crate) fn take_all<I: FreeIndex + ?Sized>(
     request: &Congruent<'_>,
 ) -> Result<Va, AllocError> {
     let base = find_base(index, request)?;
-    // Each take adds an area and at worst a hole: two pieces each, paid for here, so that no take below is refused.
+    // Each take adds an area and at worst a hole: two records each, reserved here, so that no take below fails.
     let pieces = 2 * request.areas.len() as u64;
     index.reserve_splits(pieces)?;
     for &(offset, size) in request.areas {
         index.release_splits(2);
         let range = VaRange::from_size(Va::new(base.get() + offset), size);
         let taken = range.map(|range| index.take(range));
-        // `find_base` saw every range free, and each is paid for.
+        // `find_base` saw every range free, and records for each are reserved.
         if !matches!(taken, Some(Ok(_))) {
             index.bug(format_args!("SP4: congruent area at {base} + {offset:#x}: {taken:?}"));
         }

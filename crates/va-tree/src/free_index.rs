@@ -32,7 +32,7 @@
 //! - **FT2 maximal** no two holes touch.
 //! - **FT4 inside** every hole lies in the extent and is not empty.
 //! - **FT5 counted** free pages and the number of holes are those that a walk finds.
-//! - **FT6 paid** `holes <= live + 1`, and records for `(live + holes + 1) / 2` holes are reserved.
+//! - **FT6 reserved** `holes <= live + 1`, and records for `(live + holes + 1) / 2` holes are reserved.
 //!
 //! # Locking
 //! None here: changes take `&mut self`.

@@ -1,8 +1,8 @@
 //! The counts of every index: live areas, holes, free pages, and the holes for which records are reserved (FT5, FT6).
 //!
 //! The arithmetic of SP3 (see `free_index`): with `live` areas and `holes` holes, frees alone can raise the number of
-//! holes to at most `(live + holes + 1) / 2`. [`Ledger::bound`] is that number. [`Ledger::paid_holes`] is the number of
-//! holes for which the structure has reserved records.
+//! holes to at most `(live + holes + 1) / 2`. [`Ledger::bound`] is that number. [`Ledger::reserved_holes`] is the
+//! number of holes for which the structure has reserved records.
 
 use va_base::InvariantViolation;
 use va_base::Va;
@@ -17,7 +17,7 @@ pub(crate) struct Ledger {
     /// Pages in them.
     pub(crate) free_pages: u64,
     /// Holes for which the structure has records, in every shape.
-    pub(crate) paid_holes: u64,
+    pub(crate) reserved_holes: u64,
 }
 
 impl Ledger {
@@ -64,12 +64,12 @@ impl Ledger {
                 actual: self.holes,
             });
         }
-        if self.bound() > self.paid_holes {
+        if self.bound() > self.reserved_holes {
             return Err(InvariantViolation {
                 rule: "FT6",
                 at: Va::ZERO,
                 expected: self.bound(),
-                actual: self.paid_holes,
+                actual: self.reserved_holes,
             });
         }
         Ok(())
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn ledger(live: u64, holes: u64) -> Ledger {
-        Ledger { live, holes, free_pages: 0, paid_holes: 0 }
+        Ledger { live, holes, free_pages: 0, reserved_holes: 0 }
     }
 
     /// Plays every sequence of frees on a row of areas and holes and compares the peak with the bound.

@@ -6,24 +6,24 @@
 //!     ^                                                                               |               |
 //!     +------------------- nothing lives in it and it is not needed -----------------+---------------+
 //! ```
-//! A CPU gives out from the block it used last. When that has no room, it takes the open block that fits best, then has the
-//! dead collected if there are many, then asks the space for another block.
+//! A CPU gives out from the block it used last. When that has no room, it takes the open block that fits best, then has
+//! the dead collected if there are many, then asks the space for another block.
 //!
 //! A block in which nothing lives goes back to the space, as in Linux, when a block is to begin and may not (VB8).
-//! In Linux a block's pages are given out once: a single page that lives long pins 4 MiB. Here the dead pages of a block in
-//! which others live come back into use when a flush has covered them.
-//! The flush is shared: it is begun when as many pages are dead, in all blocks, as may be lazy in a space, and covers all
-//! of them. So there is no more flushing than when blocks die whole (docs/decisions/0021-blocks-present.md).
+//! In Linux a block's pages are given out once: a single page that lives long pins 4 MiB. Here the dead pages of a
+//! block in which others live come back into use when a flush has covered them.
+//! The flush is shared: it is begun when as many pages are dead, in all blocks, as may be lazy in a space, and covers
+//! all of them. So there is no more flushing than when blocks die whole (docs/decisions/0021-blocks-present.md).
 //!
 //! # Invariants
 //! - **VB6 ours** each block that is present is a busy area of the space, of the block's size and aligned to it.
 //! - **VB7 listed** a block is in a list of its CPU exactly if it is open; a full one has no free page.
-//! - **VB8 bounded** where pages are reused, a block begins only while those present, in any state, are fewer than twice those
-//!   that hold a live page and two a CPU. What counts: a block that is not touched holds a live page.
+//! - **VB8 bounded** where pages are reused, a block begins only while those present, in any state, are fewer than
+//!   twice those that hold a live page and two a CPU. What counts: a block that is not touched holds a live page.
 //!
-//! Those of the space hold here too. SP2: pages that were given back are given out again after a flush that covers them, or
-//! after the block went back to the space, which sees to it. SP3: giving back sets a bit. SP4: errors change nothing. SP5:
-//! the same calls with the same CPU ids give the same addresses.
+//! Those of the space hold here too. SP2: pages that were given back are given out again after a flush that covers
+//! them, or after the block went back to the space, which sees to it. SP3: giving back sets a bit. SP4: errors change
+//! nothing. SP5: the same calls with the same CPU ids give the same addresses.
 //!
 //! # Locking
 //! ```text
@@ -36,7 +36,8 @@
 //! lock. To allocate a mapping takes the CPU's own `Queue`, or `Owner` of a [`Lane`]. To free one
 //! takes no lock, but `Queue` for the first free in a block since it was examined.
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `vm_map_ram`, `vm_unmap_ram`, `new_vmap_block`, `vb_alloc`, `vb_free`). Reuse and lanes are our own.
+//! Linux `mm/vmalloc.c` (6.12: `vm_map_ram`, `vm_unmap_ram`, `new_vmap_block`, `vb_alloc`, `vb_free`). Reuse and lanes
+//! are our own.
 
 mod begin;
 #[cfg(test)]
@@ -193,7 +194,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// What is larger than a block's share is an area of the space: any area of exactly that size that starts there.
     ///
     /// # Errors
-    /// [`UnmapError`] if nothing that is out starts there, or something of another size. Of two calls at a time, one gets it.
+    /// [`UnmapError`] if nothing that is out starts there, or something of another size. Of two calls at a time, one
+    /// gets it.
     /// # Locks
     /// None, but `Queue` of the block's CPU for the first free in a block since a collection
     /// examined it. Where blocks die with their last mapping, the free of that one takes `Queue`,
@@ -277,7 +279,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     #[inline(always)]
     fn note_freed(&self, freed: &AtomicU64, pages: u64) {
         let mut now = freed.load(Ordering::Relaxed) + pages;
-        if now >= C::TELL_PAGES {
+        if now >= C::REPORT_PAGES {
             self.freed.0.fetch_add(now, Ordering::Relaxed);
             now = 0;
         }
@@ -326,7 +328,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Ends a block in which nothing lives, if it is not in a lane; tells whether it did. Give it up next, without the lock.
+    /// Ends a block in which nothing lives, if it is not in a lane; tells whether it did. Give it up next, without the
+    /// lock.
     ///
     /// `place` is what [`lock_home`](Self::lock_home) told: one that was absent then may be anywhere by now.
     fn end(&self, queue: &mut Queue, block: &'static Block, place: Place) -> bool {
@@ -458,8 +461,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     /// Takes the lock that guards where a block is, and tells that.
     ///
-    /// A record lives again and again, each time with the CPU that begins it: the CPU is read anew once its lock is held. If
-    /// the block is in that CPU's list or was, it stays so until the lock is dropped.
+    /// A record lives again and again, each time with the CPU that begins it: the CPU is read anew once its lock is
+    /// held. If the block is in that CPU's list or was, it stays so until the lock is dropped.
     #[track_caller]
     fn lock_home(&self, block: &'static Block) -> (MutexGuard<'static, P::Lock, Queue>, Place) {
         loop {

@@ -1,7 +1,7 @@
 //! Interleavings, each small enough to try all of them (with at most two or three preemptions).
 //!
-//! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-block --lib loom`. Blocks have two strips here at most; which of two threads
-//! allocates a table is not modelled, so records and slots are allocated before the threads begin.
+//! Run: `RUSTFLAGS="--cfg loom" cargo test -p va-block --lib loom`. Blocks have two strips here at most; which of two
+//! threads allocates a table is not modelled, so records and slots are allocated before the threads begin.
 
 use crate::config::{Config, Hashed};
 use crate::{BlockError, Blocks, UnmapError};
@@ -81,7 +81,7 @@ macro_rules! tiny {
             const ROUND_UP: bool = false;
             const FIRST_FIT: bool = false;
             const SLICE_BLOCKS: u32 = 8;
-            const TELL_PAGES: u64 = 100;
+            const REPORT_PAGES: u64 = 100;
             fn block_pages(_cpus: u32) -> u64 {
                 4
             }

@@ -137,7 +137,7 @@ impl<C: Config> Soak for Run<'_, '_, C> {
         match rng.below(200) {
             2 => {
                 let late = rng.below(2) == 0;
-                self.machine.set_flushing(if late { Flushing::WhenTold } else { Flushing::AtOnce });
+                self.machine.set_flushing(if late { Flushing::OnRequest } else { Flushing::AtOnce });
             }
             3..=6 => self.machine.complete_flushes(),
             7 => _ = self.blocks.tick(),

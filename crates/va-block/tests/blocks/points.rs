@@ -161,7 +161,7 @@ fn one_flush_covers_what_died_in_all_blocks_and_none_is_asked_for_if_nothing_did
 #[test]
 fn sp2_dead_pages_wait_for_a_flush_that_ends_late() {
     let machine = SimMachine::new(1);
-    machine.set_flushing(Flushing::WhenTold);
+    machine.set_flushing(Flushing::OnRequest);
     // One block is all there is room for.
     let blocks = blocks::<Standard>(&machine, 1024);
     let out: Vec<Va> = (0..16).map(|_| blocks.alloc(0, 64).unwrap()).collect();

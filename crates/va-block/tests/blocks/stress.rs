@@ -27,7 +27,7 @@ impl Config for Small {
     const ROUND_UP: bool = false;
     const FIRST_FIT: bool = false;
     const SLICE_BLOCKS: u32 = 2;
-    const TELL_PAGES: u64 = 8;
+    const REPORT_PAGES: u64 = 8;
     fn block_pages(_cpus: u32) -> u64 {
         128
     }
@@ -300,8 +300,8 @@ fn sp1_to_sp4_hold_in_blocks_with_64_threads() {
 
 #[test]
 fn sp2_holds_in_blocks_while_flushes_end_late() {
-    stress::<Small>(4, 20_000, Flushing::WhenTold);
-    stress::<Linux64>(4, 4000, Flushing::WhenTold);
+    stress::<Small>(4, 20_000, Flushing::OnRequest);
+    stress::<Linux64>(4, 4000, Flushing::OnRequest);
 }
 
 /// Threads that each have one page out at most; each with a CPU id of its own, or all with one.

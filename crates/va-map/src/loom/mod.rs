@@ -97,7 +97,7 @@ impl va_block::Config for Tiny {
     const ROUND_UP: bool = false;
     const FIRST_FIT: bool = false;
     const SLICE_BLOCKS: u32 = 8;
-    const TELL_PAGES: u64 = 100;
+    const REPORT_PAGES: u64 = 100;
     fn block_pages(_cpus: u32) -> u64 {
         4
     }

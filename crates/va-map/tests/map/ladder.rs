@@ -1,4 +1,5 @@
-//! Entries of several sizes: how many are written, where areas with them begin, and that what is mapped is right after each change.
+//! Entries of several sizes: how many are written, where areas with them begin, and that what is mapped is right after
+//! each change.
 use va_base::{Align, Va, VaRange};
 use va_map::{AreaRequest, Fill, Kind, Leaves, MapSpace, PageList, PageTable, Protection, Run};
 use va_sim::machine::{Flushing, SimMachine};
@@ -10,7 +11,11 @@ type MapOf<'a, 'm, L> = MapSpace<&'a SimMachine, va_block::config::Standard, &'a
 
 const PAGE: u64 = va_base::PAGE_SIZE;
 
-fn rig<'a, 'm, L: Ladder>(machine: &'a SimMachine, pages: &'a SimPages<'m, L>, end: u64) -> MapOf<'a, 'm, L> {
+fn new_map<'a, 'm, L: Ladder>(
+    machine: &'a SimMachine,
+    pages: &'a SimPages<'m, L>,
+    end: u64,
+) -> MapOf<'a, 'm, L> {
     let window = VaRange::from_pages(0x10, end).unwrap();
     let space = VmapSpace::new(window, window, machine).unwrap();
     MapSpace::new(space, machine, pages).unwrap()
@@ -45,7 +50,7 @@ impl PageList for Follow {
 fn costs<L: Ladder>(list: &Follow) -> (u64, u64, u64, Va) {
     let machine = SimMachine::new(1);
     let pages = SimPages::<L>::with_ladder(&machine, 0);
-    let map = rig(&machine, &pages, 1 << 22);
+    let map = new_map(&machine, &pages, 1 << 22);
     // So that nothing is aligned by chance.
     let below = map.vmap(0, [FOREIGN + 1].as_slice(), Protection(0), 0).unwrap();
     let before = pages.written();
@@ -98,7 +103,7 @@ fn mp4_a_ladder_of_sizes_writes_fewer_entries_by_as_many_flushes() {
 fn mp4_an_area_of_several_sizes_is_right_when_it_is_cut_grows_moves_and_fails() {
     let machine = SimMachine::new(2);
     let pages = SimPages::<Arm>::with_ladder(&machine, 4096);
-    let map = rig(&machine, &pages, 0x4010);
+    let map = new_map(&machine, &pages, 0x4010);
     let mut model = MapModel::default();
     let large = AreaRequest {
         leaves: Leaves::LargeWherePossible,
@@ -129,7 +134,7 @@ fn mp4_an_area_of_several_sizes_is_right_when_it_is_cut_grows_moves_and_fails() 
     // It cannot grow there, so it moves, to where its entries can be as large.
     let wall = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0).unwrap();
     model.vmap(wall, Kind::Vmap, &[FOREIGN]).unwrap();
-    machine.set_flushing(Flushing::WhenTold);
+    machine.set_flushing(Flushing::OnRequest);
     let to = map.vrealloc(0, now, 1100 * PAGE, Fill::Any).unwrap();
     assert_ne!(to, now);
     model.vrealloc(now, to, 1100 * PAGE, Fill::Any, 1100 * PAGE).unwrap();
@@ -161,7 +166,7 @@ fn mp4_an_area_is_aligned_to_what_the_source_has_and_no_further() {
     for (frames, out, align) in [(4096, 0, 21), (1030, 1, 16)] {
         let machine = SimMachine::new(1);
         let pages = SimPages::<Arm>::with_ladder(&machine, frames);
-        let map = rig(&machine, &pages, 0x4010);
+        let map = new_map(&machine, &pages, 0x4010);
         let held: Vec<Va> = (0..out * 3).map(|_| map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap()).collect();
         // Pages 0, 1 and 2 are out, so no run of 512 begins at 0, and there is one at 512.
         if out > 0 {

@@ -23,7 +23,7 @@ enum Op {
     Stray { page: u64 },
     Flush { full: bool },
     Refuse { what: u8, after: u64 },
-    Flushing { when_told: bool },
+    Flushing { on_request: bool },
 }
 
 fn sizes() -> impl Strategy<Value = u64> {
@@ -50,7 +50,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..520u64).prop_map(|page| Op::Stray { page }),
         1 => any::<bool>().prop_map(|full| Op::Flush { full }),
         2 => (0..4u8, 0..6u64).prop_map(|(what, after)| Op::Refuse { what, after }),
-        1 => any::<bool>().prop_map(|when_told| Op::Flushing { when_told }),
+        1 => any::<bool>().prop_map(|on_request| Op::Flushing { on_request }),
     ]
 }
 
@@ -64,7 +64,7 @@ fn fill(zeroed: bool) -> Fill {
 
 type Map<'a, 'm, C, L> = MapSpace<&'a SimMachine, C, &'a SimPages<'m, L>>;
 
-struct Rig<'a, 'm, C: va_block::Config, L: Ladder> {
+struct Harness<'a, 'm, C: va_block::Config, L: Ladder> {
     machine: &'a SimMachine,
     pages: &'a SimPages<'m, L>,
     map: Map<'a, 'm, C, L>,
@@ -75,7 +75,7 @@ struct Rig<'a, 'm, C: va_block::Config, L: Ladder> {
     refusing: bool,
 }
 
-impl<C: va_block::Config, L: Ladder> Rig<'_, '_, C, L> {
+impl<C: va_block::Config, L: Ladder> Harness<'_, '_, C, L> {
     /// Accepts an error if the machine may fail: anything else fits in this window.
     fn excused(&mut self, error: &dyn std::fmt::Display) -> Result<(), String> {
         if self.refusing { Ok(()) } else { Err(format!("refused without a reason: {error}")) }
@@ -241,11 +241,11 @@ impl<C: va_block::Config, L: Ladder> Rig<'_, '_, C, L> {
                 self.refusing |= matches!(what, Ask::Pages | Ask::TablePage);
                 Ok(())
             }
-            Op::Flushing { when_told } => {
+            Op::Flushing { on_request } => {
                 self.machine.complete_flushes();
-                self.machine.set_flushing(if *when_told { Flushing::WhenTold } else { Flushing::AtOnce });
+                self.machine.set_flushing(if *on_request { Flushing::OnRequest } else { Flushing::AtOnce });
                 // What waits for a flush may be missing.
-                self.refusing |= *when_told;
+                self.refusing |= *on_request;
                 Ok(())
             }
         }
@@ -259,12 +259,12 @@ fn run<C: va_block::Config, L: Ladder>(ops: &[Op]) -> Result<(), String> {
     let space = VmapSpace::new(window, window, &machine).unwrap();
     let map = MapSpace::<_, C, _>::new(space, &machine, &pages).unwrap();
     let (model, deferred) = (MapModel::default(), Vec::new());
-    let mut rig = Rig { machine: &machine, pages: &pages, map, model, deferred, refusing: false };
+    let mut harness = Harness { machine: &machine, pages: &pages, map, model, deferred, refusing: false };
     for (at, op) in ops.iter().enumerate() {
-        let done = rig.call(op).and_then(|()| rig.model.compare(&rig.map, rig.pages));
+        let done = harness.call(op).and_then(|()| harness.model.compare(&harness.map, harness.pages));
         done.map_err(|error| format!("{error}, at {at}: {op:?}"))?;
     }
-    rig.free_all()
+    harness.free_all()
 }
 
 proptest! {
@@ -316,7 +316,7 @@ fn random_op(rng: &mut Rng) -> Op {
     }
 }
 
-impl<C: va_block::Config, L: Ladder> Soak for Rig<'_, '_, C, L> {
+impl<C: va_block::Config, L: Ladder> Soak for Harness<'_, '_, C, L> {
     /// An area at most for each ten of the source's pages.
     fn step(&mut self, rng: &mut Rng, fails: bool) {
         self.refusing = fails;
@@ -360,10 +360,10 @@ fn long_run<C: va_block::Config, L: Ladder>(seed: u64) {
     let space = VmapSpace::new(window, window, &machine).unwrap();
     let map = MapSpace::<_, C, _>::new(space, &machine, &pages).unwrap();
     let (model, deferred) = (MapModel::default(), Vec::new());
-    let mut rig = Rig { machine: &machine, pages: &pages, map, model, deferred, refusing: false };
-    soak::run(&mut rig, &machine, seed);
-    rig.free_all().unwrap();
-    drop(rig.map);
+    let mut harness = Harness { machine: &machine, pages: &pages, map, model, deferred, refusing: false };
+    soak::run(&mut harness, &machine, seed);
+    harness.free_all().unwrap();
+    drop(harness.map);
     assert_eq!(machine.allocated(), 0, "memory is lost");
 }
 

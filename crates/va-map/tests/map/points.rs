@@ -12,7 +12,7 @@ type Map<'a, 'm> = MapSpace<&'a SimMachine, va_block::config::Standard, &'a SimP
 
 const PAGE: u64 = va_base::PAGE_SIZE;
 
-fn rig<'a, 'm>(machine: &'a SimMachine, pages: &'a SimPages<'m>, end: u64) -> Map<'a, 'm> {
+fn new_map<'a, 'm>(machine: &'a SimMachine, pages: &'a SimPages<'m>, end: u64) -> Map<'a, 'm> {
     let window = VaRange::from_pages(0x10, end).unwrap();
     let space = VmapSpace::new(window, window, machine).unwrap();
     MapSpace::new(space, machine, pages).unwrap()
@@ -27,7 +27,7 @@ fn check(map: &Map<'_, '_>, pages: &SimPages<'_>) {
 fn mp2_the_three_sizes_are_kept_apart() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 100);
-    let map = rig(&machine, &pages, 0x1010);
+    let map = new_map(&machine, &pages, 0x1010);
     let request = AreaRequest { range_bytes: 10 * PAGE, caller: 42, ..AreaRequest::new(2 * PAGE + 1) };
     let at = map.vmalloc(0, &request).unwrap();
     let info = map.info(at).unwrap();
@@ -52,7 +52,7 @@ fn mp2_the_three_sizes_are_kept_apart() {
 fn mp1_no_guard_where_none_is_wanted() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 100);
-    let map = rig(&machine, &pages, 0x1010);
+    let map = new_map(&machine, &pages, 0x1010);
     let bare = AreaRequest { guard: Guard::None, ..AreaRequest::new(3 * PAGE) };
     let (low, high) = (map.vmalloc(0, &bare).unwrap(), map.vmalloc(0, &bare).unwrap());
     assert_eq!(high.get() - low.get(), 3 * PAGE);
@@ -74,7 +74,7 @@ fn mp4_large_entries_where_possible_and_small_ones_where_not() {
     ];
     for (refusal, leaves) in cases {
         let pages = SimPages::new(&machine, 100);
-        let map = rig(&machine, &pages, 0x1010);
+        let map = new_map(&machine, &pages, 0x1010);
         if let Some((what, after)) = refusal {
             pages.fail_after(what, after);
         }
@@ -111,7 +111,7 @@ fn mp4_large_entries_where_possible_and_small_ones_where_not() {
 fn mp6_what_was_given_up_is_flushed_before_it_is_mapped_again() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 100);
-    let map = rig(&machine, &pages, 0x1010);
+    let map = new_map(&machine, &pages, 0x1010);
     let at = map.vmalloc(0, &AreaRequest::new(9 * PAGE)).unwrap();
     map.vrealloc(0, at, 2 * PAGE, Fill::Any).unwrap();
     let flushes = machine.flushes();
@@ -120,7 +120,7 @@ fn mp6_what_was_given_up_is_flushed_before_it_is_mapped_again() {
     check(&map, &pages);
     // A flush that takes time is not waited for: the area moves.
     map.vrealloc(0, at, 2 * PAGE, Fill::Any).unwrap();
-    machine.set_flushing(Flushing::WhenTold);
+    machine.set_flushing(Flushing::OnRequest);
     let moved = map.vrealloc(0, at, 5 * PAGE, Fill::Any).unwrap();
     assert_ne!(moved, at);
     check(&map, &pages);
@@ -132,7 +132,7 @@ fn mp6_what_was_given_up_is_flushed_before_it_is_mapped_again() {
 fn an_area_that_cannot_grow_moves_with_its_pages_and_copies_nothing() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 100);
-    let map = rig(&machine, &pages, 0x1010);
+    let map = new_map(&machine, &pages, 0x1010);
     let at = map.vmalloc(0, &AreaRequest::new(4 * PAGE)).unwrap();
     let above = map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap();
     pages.write(Va::new(at.get() + 3 * PAGE), 9).unwrap();
@@ -165,7 +165,7 @@ fn an_area_that_cannot_grow_moves_with_its_pages_and_copies_nothing() {
 fn wrong_calls_are_told_and_change_nothing() {
     let machine = SimMachine::new(2);
     let pages = SimPages::new(&machine, 10);
-    let map = rig(&machine, &pages, 0x1010);
+    let map = new_map(&machine, &pages, 0x1010);
     let zero = MapError::BadRequest(RequestError::BadSize { size_bytes: 0 });
     assert_eq!(map.vmalloc(0, &AreaRequest::new(0)), Err(zero));
     assert!(matches!(map.vmalloc(0, &AreaRequest::new(u64::MAX)), Err(MapError::BadRequest(_))));
@@ -218,28 +218,28 @@ fn wrong_calls_are_told_and_change_nothing() {
 fn reading_tells_pages_and_holes_to_the_byte() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 10);
-    let map = rig(&machine, &pages, 0x1010);
+    let map = new_map(&machine, &pages, 0x1010);
     let at = map.vmap(0, [FOREIGN + 5, FOREIGN + 2].as_slice(), Protection(0), 0).unwrap();
     assert_eq!(at, Va::from_page(0x10));
-    let mut told = Vec::new();
+    let mut output = Vec::new();
     let range = VaRange::new(Va::new(at.get() - 100), Va::new(at.get() + 2 * PAGE + 50)).unwrap();
-    assert_eq!(map.read(range, |piece| told.push(piece)), 2 * PAGE);
+    assert_eq!(map.read(range, |piece| output.push(piece)), 2 * PAGE);
     let page = |frame, from, bytes| Piece::Page { frame: FOREIGN + frame, from, bytes };
     let (low, high) = (Piece::Hole { bytes: 100 }, Piece::Hole { bytes: 50 });
-    assert_eq!(told, [low, page(5, 0, PAGE), page(2, 0, PAGE), high]);
-    told.clear();
+    assert_eq!(output, [low, page(5, 0, PAGE), page(2, 0, PAGE), high]);
+    output.clear();
     let part = VaRange::from_size(Va::new(at.get() + 4000), 200).unwrap();
-    assert_eq!(map.read(part, |piece| told.push(piece)), 200);
-    assert_eq!(told, [page(5, 4000, 96), page(2, 0, 104)]);
+    assert_eq!(map.read(part, |piece| output.push(piece)), 200);
+    assert_eq!(output, [page(5, 4000, 96), page(2, 0, 104)]);
     // Small mappings in a block, with holes between.
     let small = map.vm_map_ram(0, [FOREIGN].as_slice(), Protection(0)).unwrap();
     let next = map.vm_map_ram(0, [FOREIGN + 1].as_slice(), Protection(0)).unwrap();
     map.vm_unmap_ram(0, small, 1).unwrap();
     let (low, high) = (small.min(next), small.max(next));
-    told.clear();
+    output.clear();
     let both = VaRange::new(low, Va::new(high.get() + PAGE)).unwrap();
-    assert_eq!(map.read(both, |piece| told.push(piece)), PAGE);
-    assert!(told.contains(&page(1, 0, PAGE)) && told.contains(&Piece::Hole { bytes: PAGE }));
+    assert_eq!(map.read(both, |piece| output.push(piece)), PAGE);
+    assert!(output.contains(&page(1, 0, PAGE)) && output.contains(&Piece::Hole { bytes: PAGE }));
     // All of it, though it is a hole.
     let bytes = |pieces: &[Piece]| {
         pieces
@@ -249,9 +249,9 @@ fn reading_tells_pages_and_holes_to_the_byte() {
             })
             .sum::<u64>()
     };
-    told.clear();
-    map.read(VaRange::ALL, |piece| told.push(piece));
-    assert_eq!(bytes(&told), VaRange::ALL.len_bytes());
+    output.clear();
+    map.read(VaRange::ALL, |piece| output.push(piece));
+    assert_eq!(bytes(&output), VaRange::ALL.len_bytes());
     check(&map, &pages);
 }
 
@@ -259,7 +259,7 @@ fn reading_tells_pages_and_holes_to_the_byte() {
 fn mp5_two_who_unmap_the_same_at_a_time_are_told_apart() {
     let machine = SimMachine::new(2);
     let pages = SimPages::new(&machine, 100);
-    let map = rig(&machine, &pages, 0x1010);
+    let map = new_map(&machine, &pages, 0x1010);
     for round in 0..200u64 {
         let (own, align) = (map.vmalloc(0, &AreaRequest::new(PAGE)).unwrap(), Align::PAGE);
         let small = map.vm_map_ram(0, [FOREIGN + round].as_slice(), Protection(0)).unwrap();
@@ -293,13 +293,13 @@ fn frames_of(map: &Map<'_, '_>, at: Va, count: u64) -> Vec<u64> {
 fn mp7_permissions_are_reset_by_one_flush_before_pages_are_used_again() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 100);
-    let map = rig(&machine, &pages, 0x1010);
+    let map = new_map(&machine, &pages, 0x1010);
     let text = AreaRequest {
         direct_map: DirectMap::ResetOnFree,
         leaves: Leaves::LargeWherePossible,
         ..AreaRequest::new(13 * PAGE)
     };
-    for flushing in [Flushing::AtOnce, Flushing::WhenTold] {
+    for flushing in [Flushing::AtOnce, Flushing::OnRequest] {
         machine.set_flushing(flushing);
         let at = map.vmalloc(0, &text).unwrap();
         frames_of(&map, at, 13).into_iter().for_each(|frame| pages.protect(frame));
@@ -342,7 +342,7 @@ fn mp7_permissions_are_reset_by_one_flush_before_pages_are_used_again() {
 fn pages_are_wanted_from_the_node_of_the_request() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 200);
-    let map = rig(&machine, &pages, 0x1010);
+    let map = new_map(&machine, &pages, 0x1010);
     for numa_id in [None, Some(0), Some(3)] {
         let request =
             AreaRequest { numa_id, leaves: Leaves::LargeWherePossible, ..AreaRequest::new(11 * PAGE) };
@@ -358,7 +358,7 @@ fn pages_are_wanted_from_the_node_of_the_request() {
 fn rd3_a_deferred_free_takes_one_lock_and_no_memory_and_is_ended_once() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 100);
-    let map = rig(&machine, &pages, 0x1010);
+    let map = new_map(&machine, &pages, 0x1010);
     let areas: Vec<Va> = (1..5).map(|n| map.vmalloc(0, &AreaRequest::new(n * PAGE)).unwrap()).collect();
     let foreign = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0).unwrap();
     machine.fail_after(0, 0);
@@ -394,7 +394,7 @@ fn rd3_a_deferred_free_takes_one_lock_and_no_memory_and_is_ended_once() {
 fn rd3_deferred_frees_and_workers_at_a_time_lose_nothing() {
     let machine = SimMachine::new(4);
     let pages = SimPages::new(&machine, 3000);
-    let map = rig(&machine, &pages, 0x8010);
+    let map = new_map(&machine, &pages, 0x8010);
     let ended: u64 = std::thread::scope(|scope| {
         let map = &map;
         let frees = |cpu: u32| {
@@ -423,7 +423,7 @@ fn rd3_deferred_frees_and_workers_at_a_time_lose_nothing() {
 fn every_lock_is_reported_by_its_class() {
     let machine = SimMachine::new(1);
     let pages = SimPages::new(&machine, 9);
-    let map = rig(&machine, &pages, 0x1010);
+    let map = new_map(&machine, &pages, 0x1010);
     let taken = |class: LockClass, call: &dyn Fn()| {
         let before = lockings()[class as usize];
         call();

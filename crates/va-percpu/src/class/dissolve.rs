@@ -1,5 +1,5 @@
-//! Room that slabs hold unused is bounded: sparse slabs become objects of the engine, and holes are filled before slabs are
-//! made.
+//! Room that slabs hold unused is bounded: sparse slabs become objects of the engine, and holes are filled before slabs
+//! are made.
 //!
 //! # Theory
 //! A slab with one slot in use keeps 63 from all other classes and from what is larger. To the
@@ -11,13 +11,14 @@
 //!   dissolved          . . M U . . . . M U . . . . . .       two marks, three runs of zeros
 //! ```
 //!
-//! Two sums say whether there is a need: bytes of slots not in use, and bytes of holes, which are free and in no wholly free page.
-//! Each is *much* if it is more than 1 in [`SHARE`] of the bytes of all chunks, and more than [`LITTLE`]. Before a slab is made, and
-//! before a chunk is:
+//! Two sums say whether there is a need: bytes of slots not in use, and bytes of holes, which are free and in no wholly
+//! free page. Each is *much* if it is more than 1 in [`SHARE`] of the bytes of all chunks, and more than [`LITTLE`].
+//! Before a slab is made, and before a chunk is:
 //!
 //! - if much is in slots not in use, sparse slabs are dissolved;
-//! - if much is in holes, no slab is made, and the object comes from the engine, the lowest hole first. If it finds no hole, so will
-//!   others of its size, and slabs are made again: one, then three, then seven, until an object finds a hole.
+//! - if much is in holes, no slab is made, and the object comes from the engine, the lowest hole first. If it finds no
+//!   hole, so will others of its size, and slabs are made again: one, then three, then seven, until an object finds a
+//!   hole.
 //!
 //! A hand goes round over the granules of all chunks. It dissolves slabs that are at least as free
 //! as the average slab, and whose runs of free slots are on average as long as what is asked for.
@@ -25,8 +26,8 @@
 //! many slabs that are made, up to 63.
 //!
 //! # Cost
-//! A call looks at no more than [`GRANULES_MOST`] granules and dissolves no more than [`SLABS_MOST`] slabs, each up to 32 changes
-//! of a page. For a chunk that is made, at most [`CHUNKS_MOST`] others are looked through.
+//! A call looks at no more than [`GRANULES_MOST`] granules and dissolves no more than [`SLABS_MOST`] slabs, each up to
+//! 32 changes of a page. For a chunk that is made, at most [`CHUNKS_MOST`] others are looked through.
 //!
 //! # Source
 //! None in Linux, whose per-CPU memory has no slabs; docs/decisions/0024-slabs-that-dissolve.md has the figures.
@@ -91,7 +92,8 @@ impl<C: Config> Store<C> {
         (room.slabs, room.first) = if taken.broke { longer(room.first) } else { (0, 0) };
     }
 
-    /// Dissolves sparse slabs, if much is in slots not in use. `looked` counts granules looked at for one request, from 0 on.
+    /// Dissolves sparse slabs, if much is in slots not in use. `looked` counts granules looked at for one request, from
+    /// 0 on.
     pub(crate) fn dissolve(&mut self, want: Want, looked: &mut u32) -> Dissolved {
         let (free, all) = (self.classes.unused_bytes(), self.classes.bytes());
         let granules = 1 << self.classes.shift;
@@ -102,7 +104,7 @@ impl<C: Config> Store<C> {
         let end = *looked + GRANULES_MOST;
         let mut count = 0;
         while *looked < end && count < SLABS_MOST {
-            let (row, granule) = self.classes.split(self.classes.hand);
+            let (row, granule) = self.classes.split(self.classes.cursor);
             let step = match self.slab_at(row, granule) {
                 None => granules - granule,
                 Some(Slab { class: 0, .. }) => 1,
@@ -116,8 +118,8 @@ impl<C: Config> Store<C> {
                 }
             };
             *looked += step;
-            let hand = self.classes.hand.saturating_add(step);
-            self.classes.hand = if self.classes.split(hand).0 < self.rows().end { hand } else { 0 };
+            let cursor = self.classes.cursor.saturating_add(step);
+            self.classes.cursor = if self.classes.split(cursor).0 < self.rows().end { cursor } else { 0 };
         }
         if count > 0 { Dissolved::Some } else { Dissolved::Searching }
     }

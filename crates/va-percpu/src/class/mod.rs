@@ -139,7 +139,7 @@ pub(crate) struct ClassCache {
     /// Slabs that are made before sparse ones are looked for again, and how many that were at first.
     pause: (u8, u8),
     /// The granule from which the next search for sparse slabs goes on: row and granule, as in the number of a slab.
-    hand: u32,
+    cursor: u32,
 }
 
 impl ClassCache {
@@ -156,7 +156,7 @@ impl ClassCache {
             used: [0; CLASSES],
             room: [Room { slabs: 0, first: 0 }; CLASSES],
             pause: (0, 0),
-            hand: 0,
+            cursor: 0,
         }
     }
 

@@ -88,7 +88,7 @@ impl<C: Config> Store<C> {
             self.totals.spare_pages -= empty;
         }
         self.move_to(row, self.slots.to_depopulate, End::Front);
-        self.tell_forest(row);
+        self.update_forest(row);
     }
 
     /// Counts on a chunk again.
@@ -101,7 +101,7 @@ impl<C: Config> Store<C> {
             self.totals.spare_pages += empty;
             self.settle();
             self.relocate_new(row);
-            self.tell_forest(row);
+            self.update_forest(row);
             self.memos.lower(row, 0);
         }
     }

@@ -11,14 +11,16 @@
 //!
 //! # Invariants
 //! - **PC1 bound**      the marks are the first bits of the live objects, of which there are as many as counted.
-//! - **PC2 slot**       each chunk stands in the list of its longest run, in that of nobody's reach if a search put it there, or in that of
-//!   those isolated.
+//! - **PC2 slot**       each chunk stands in the list of its longest run, in that of nobody's reach if a search put it
+//!   there, or in that of those isolated.
 //! - **PC3 free**       a chunk's count of free bits is that of its zeros; hidden bits are ones.
 //! - **PC4 empty**      a chunk's count of spare pages is that of its populated pages that are wholly free.
-//! - **PC5 populated**  a chunk's count of populated pages is that of its bits, and every live object lies in such pages.
+//! - **PC5 populated**  a chunk's count of populated pages is that of its bits, and every live object lies in such
+//!   pages.
 //! - **PC6 spare**      the spare pages counted on are those of all chunks but the reserved one and those isolated.
 //! - **PC7 leaving**    a chunk that the balance destroys holds nothing, stands in no list, and no address leads to it.
-//! - **PC8 room**       the free bits and the wholly free pages counted are those of all chunks in use but the reserved one.
+//! - **PC8 room**       the free bits and the wholly free pages counted are those of all chunks in use but the reserved
+//!   one.
 //!
 //! PC4 to PC6 hold when nobody is between taking and populating.
 //!
@@ -208,7 +210,7 @@ impl<C: Config> Store<C> {
         (self.totals.chunks, self.totals.chunks_max) = (1, 1);
         let slot = self.slot_of(FIRST);
         self.join(FIRST, slot, crate::chunk::End::Front);
-        self.tell_forest(FIRST);
+        self.update_forest(FIRST);
     }
 
     fn begin_part(&mut self, row: u32, part: Part) {
@@ -346,7 +348,8 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Makes a chunk whose first unit begins at `base`; what [`need`](Self::need) said has been allocated. It is in no list yet.
+    /// Makes a chunk whose first unit begins at `base`; what [`need`](Self::need) said has been allocated. It is in no
+    /// list yet.
     pub(crate) fn add(&mut self, base: Va) -> u32 {
         let row = if self.unused == NIL { self.begun } else { self.unused };
         if self.unused == NIL {
@@ -373,8 +376,8 @@ impl<C: Config> Store<C> {
         row
     }
 
-    /// Takes a chunk that holds nothing out of its list and out of the lookup: from now on no call finds it, whatever address or
-    /// offset it is given.
+    /// Takes a chunk that holds nothing out of its list and out of the lookup: from now on no call finds it, whatever
+    /// address or offset it is given.
     pub(crate) fn retire(&mut self, row: u32) {
         // A list or the forest may have to hear of it still, and would put it back later.
         self.settle();

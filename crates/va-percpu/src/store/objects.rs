@@ -21,7 +21,8 @@ impl<C: Config> Store<C> {
         Some(taken)
     }
 
-    /// Takes room for an object in any chunk but the reserved one. It is counted only in its chunk: whoever gives it out counts it.
+    /// Takes room for an object in any chunk but the reserved one. It is counted only in its chunk: whoever gives it
+    /// out counts it.
     #[inline]
     pub(crate) fn take_any(&mut self, want: Want, populated: bool) -> Option<Taken> {
         let slot = if C::Engine::BY_FITS {
@@ -151,13 +152,15 @@ impl<C: Config> Store<C> {
         self.count_taken(row, want.bits, pages);
     }
 
-    /// By what a chunk belongs where it does, before it changes; where it stands, in or out of reach, for engines that know no more.
+    /// By what a chunk belongs where it does, before it changes; where it stands, in or out of reach, for engines that
+    /// know no more.
     #[inline]
     pub(super) fn before(&self, row: u32) -> u32 {
         if C::Engine::BY_FITS { self.chunks.one(row).slot.into() } else { self.bits_of(row) }
     }
 
-    /// Puts a chunk that changed, and of which `before` was known, where it belongs. `given`: something was given back in it.
+    /// Puts a chunk that changed, and of which `before` was known, where it belongs. `given`: something was given back
+    /// in it.
     #[inline]
     pub(super) fn moved(&mut self, row: u32, before: u32, given: bool) {
         if !C::Engine::BY_FITS {
@@ -171,14 +174,15 @@ impl<C: Config> Store<C> {
         if (old == self.slots.free) == whole {
             return self.leave_unsettled(row, given);
         }
-        // It came into reach, or went out of it: those wholly free are known by their list at once, by the forest when somebody
-        // searches.
+        // It came into reach, or went out of it: those wholly free are known by their list at once, by the forest when
+        // somebody searches.
         self.leave_unsettled(row, true);
         self.relocate(row, old);
         self.memos.lower(row, 0);
     }
 
-    /// Leaves a chunk with a head that has not heard all; the forest may say that less fits than there is room for if `more`.
+    /// Leaves a chunk with a head that has not heard all; the forest may say that less fits than there is room for if
+    /// `more`.
     #[inline]
     pub(super) fn leave_unsettled(&mut self, row: u32, more: bool) {
         if !self.unsettled.add(row) {
@@ -196,7 +200,7 @@ impl<C: Config> Store<C> {
             C::Engine::settle(&mut self.view(row).0);
             // Where it stands: its head may have heard all already.
             self.relocate(row, self.chunk(row).slot);
-            self.tell_forest(row);
+            self.update_forest(row);
         }
     }
 
@@ -306,8 +310,8 @@ impl<C: Config> Store<C> {
         self.moved(row, before, true);
     }
 
-    /// Makes several objects of the one that starts at a bit: 64 parts of `bits` each, of which those in `free` are freed and every
-    /// other is an object. They are counted only in their chunk.
+    /// Makes several objects of the one that starts at a bit: 64 parts of `bits` each, of which those in `free` are
+    /// freed and every other is an object. They are counted only in their chunk.
     pub(crate) fn split_at(&mut self, row: u32, bit: u32, bits: u32, free: u64) {
         let before = self.before(row);
         let (mut view, marks) = self.view(row);
@@ -355,9 +359,9 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Tells the forest what became of a chunk.
+    /// Updates the forest's entry for a chunk.
     #[inline]
-    pub(super) fn tell_forest(&mut self, row: u32) {
+    pub(super) fn update_forest(&mut self, row: u32) {
         if C::Engine::BY_FITS {
             let fits = self.forest_fits(row);
             self.forest.put(row, fits);

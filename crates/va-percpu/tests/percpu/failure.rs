@@ -6,7 +6,7 @@ use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{AllocError, Config, Request, Sizes};
 use va_sim::machine::SimMachine;
 use va_sim::op::Rng;
-use va_sim::percpu::{Op, Rig, SIZES};
+use va_sim::percpu::{Harness, Op, SIZES};
 use va_sim::soak::{self, Soak};
 
 fn op(rng: &mut Rng) -> Op {
@@ -36,7 +36,7 @@ const SMALL: Sizes = Sizes { unit: 32 << 10, atom: 32 << 10, alloc: 64 << 10, ..
 const LIVE_MAX: usize = 600;
 
 struct Run<C: Config> {
-    rig: Rig<C, &'static SimMachine>,
+    harness: Harness<C, &'static SimMachine>,
     /// Requests that failed for want of memory.
     failed: u64,
 }
@@ -44,10 +44,10 @@ struct Run<C: Config> {
 impl<C: Config> Soak for Run<C> {
     fn step(&mut self, rng: &mut Rng, fails: bool) {
         let next = match op(rng) {
-            Op::Alloc { .. } if self.rig.live().len() > LIVE_MAX => Op::Free(rng.below(1 << 32) as u32),
+            Op::Alloc { .. } if self.harness.live().len() > LIVE_MAX => Op::Free(rng.below(1 << 32) as u32),
             next => next,
         };
-        match self.rig.apply(next) {
+        match self.harness.apply(next) {
             Some(
                 error @ (AllocError::NoMeta { .. }
                 | AllocError::NoChunk { .. }
@@ -68,36 +68,36 @@ impl<C: Config> Soak for Run<C> {
     }
 
     fn set_fails(&mut self, rng: &mut Rng, fails: bool) {
-        self.rig.space.backend().fail_after(if fails { rng.below(6) } else { u64::MAX });
+        self.harness.space.backend().fail_after(if fails { rng.below(6) } else { u64::MAX });
     }
 
     fn walk(&self) -> Result<(), InvariantViolation> {
-        self.rig.space.validate()
+        self.harness.space.validate()
     }
 }
 
 fn live<C: Config>(seed: u64) {
     let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
-    let mut run: Run<C> = Run { rig: Rig::on(machine, SMALL), failed: 0 };
-    let fresh = run.rig.space.stats();
+    let mut run: Run<C> = Run { harness: Harness::on(machine, SMALL), failed: 0 };
+    let fresh = run.harness.space.stats();
     soak::run(&mut run, machine, seed);
     assert!(run.failed > 0, "nothing failed");
-    let mut rig = run.rig;
+    let mut harness = run.harness;
     // All is served again, from new chunks if need be.
     for _ in 0..40 {
-        rig.alloc(&Request::new(32_768, 4096)).unwrap();
+        harness.alloc(&Request::new(32_768, 4096)).unwrap();
     }
-    while rig.live().next().is_some() {
-        rig.apply(Op::Free(0));
+    while harness.live().next().is_some() {
+        harness.apply(Op::Free(0));
     }
-    rig.apply(Op::Balance);
-    rig.space.validate().unwrap();
-    let stats = rig.space.stats();
+    harness.apply(Op::Balance);
+    harness.space.validate().unwrap();
+    let stats = harness.space.stats();
     assert!(stats.chunks <= 3 && stats.slabs == 0, "{stats:?}");
     // Each chunk is wholly free.
     let chunks = u64::from(stats.chunks - fresh.chunks) * u64::from(SMALL.unit);
     assert_eq!(stats.free_bytes, fresh.free_bytes + chunks, "{stats:?}");
-    drop(rig);
+    drop(harness);
     assert_eq!(machine.allocated(), 0, "memory is lost");
 }
 
@@ -125,32 +125,32 @@ fn linux_serves_afterwards_what_failed_for_a_while() {
     lives::<Linux612>();
 }
 
-/// One script, in which the calls to the backend or to the platform fail from that of a number on, for ten operations. Returns whether
-/// there were so many calls.
+/// One script, in which the calls to the backend or to the platform fail from that of a number on, for ten operations.
+/// Returns whether there were so many calls.
 fn fail_nth<C: Config>(nth: u64, platform: bool) -> bool {
     let mut rng = Rng::new(5);
-    let mut rig: Rig<C> = Rig::new();
+    let mut harness: Harness<C> = Harness::new();
     if platform {
-        rig.space.machine().fail_after(nth, u64::MAX);
+        harness.space.machine().fail_after(nth, u64::MAX);
     } else {
-        rig.space.backend().fail_after(nth);
+        harness.space.backend().fail_after(nth);
     }
     let mut left = 10;
     for _ in 0..1200 {
-        rig.apply(op(&mut rng));
+        harness.apply(op(&mut rng));
         let reached = match platform {
-            true => rig.space.machine().slabs_left() == 0,
-            false => rig.space.backend().asked() > nth,
+            true => harness.space.machine().slabs_left() == 0,
+            false => harness.space.backend().asked() > nth,
         };
         left -= u32::from(reached && left > 0);
         if reached && left > 0 {
-            rig.space.validate().unwrap();
+            harness.space.validate().unwrap();
         } else if left == 0 {
-            rig.space.machine().fail_after(u64::MAX, u64::MAX);
-            rig.space.backend().fail_after(u64::MAX);
+            harness.space.machine().fail_after(u64::MAX, u64::MAX);
+            harness.space.backend().fail_after(u64::MAX);
         }
     }
-    rig.space.validate().unwrap();
+    harness.space.validate().unwrap();
     left == 0
 }
 

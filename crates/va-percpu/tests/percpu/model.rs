@@ -2,7 +2,7 @@
 use proptest::prelude::*;
 use va_percpu::Config;
 use va_percpu::config::{Linux612, Runs, Scan, Standard};
-use va_sim::percpu::{Op, Rig};
+use va_sim::percpu::{Harness, Op};
 
 fn size() -> impl Strategy<Value = u32> {
     prop_oneof![
@@ -51,10 +51,10 @@ fn small() -> impl Strategy<Value = Op> {
 }
 
 fn holds<C: Config>(ops: &[Op]) {
-    let mut rig: Rig<C> = Rig::new();
+    let mut harness: Harness<C> = Harness::new();
     for &op in ops {
-        rig.apply(op);
-        rig.space.validate().unwrap();
+        harness.apply(op);
+        harness.space.validate().unwrap();
     }
 }
 

@@ -6,58 +6,59 @@ use va_percpu::{
     Sizes,
 };
 use va_sim::machine::SimMachine;
-use va_sim::percpu::{Op, Rig, SIZES, SimChunks};
+use va_sim::percpu::{Harness, Op, SIZES, SimChunks};
 
-fn kinds(rig: &Rig<Scan>) -> Vec<ChunkKind> {
+fn kinds(harness: &Harness<Scan>) -> Vec<ChunkKind> {
     let mut kinds = Vec::new();
-    rig.space.each_chunk(&mut |chunk| kinds.push(chunk.kind));
+    harness.space.each_chunk(&mut |chunk| kinds.push(chunk.kind));
     kinds
 }
 
 /// Fills the first chunk, so that what comes next needs another.
-fn beyond_the_first() -> Rig<Scan> {
+fn beyond_the_first() -> Harness<Scan> {
     filled()
 }
 
-fn filled<C: Config>() -> Rig<C> {
-    let mut rig = Rig::new();
-    rig.alloc(&Request::new(20_480, 4)).unwrap();
-    rig
+fn filled<C: Config>() -> Harness<C> {
+    let mut harness = Harness::new();
+    harness.alloc(&Request::new(20_480, 4)).unwrap();
+    harness
 }
 
 /// Refuses each chunk and each population of a script in turn.
 fn fail_each<C: Config>() {
-    // Three objects over pages that are not there, each with a hole before it: several populations, one after the other.
-    let script = |rig: &mut Rig<C>| {
+    // Three objects over pages that are not there, each with a hole before it: several populations, one after the
+    // other.
+    let script = |harness: &mut Harness<C>| {
         let mut refused = 0;
         for (size, align) in
             [(9000, 4), (32_768, 4096), (30_000, 4), (100, 4), (32_768, 4), (8, 8), (64, 64), (20, 4)]
         {
-            match rig.alloc(&Request::new(size, align)) {
+            match harness.alloc(&Request::new(size, align)) {
                 Ok(_) => {}
                 Err(AllocError::NotPopulated { pages, .. }) => refused += u32::from(pages > 0),
                 Err(AllocError::NoChunk { chunks }) => refused += u32::from(chunks > 0),
                 Err(error) => panic!("{error}"),
             }
-            rig.space.validate().unwrap();
-            rig.apply(Op::Balance);
-            rig.space.validate().unwrap();
+            harness.space.validate().unwrap();
+            harness.apply(Op::Balance);
+            harness.space.validate().unwrap();
         }
         refused
     };
-    let mut rig = filled::<C>();
-    assert_eq!(script(&mut rig), 0);
-    let asked = rig.space.backend().asked();
+    let mut harness = filled::<C>();
+    assert_eq!(script(&mut harness), 0);
+    let asked = harness.space.backend().asked();
     assert!(asked > 6, "{asked}");
     for after in 0..asked {
-        let mut rig = filled::<C>();
-        rig.space.backend().fail_after(after);
-        let refused = script(&mut rig);
+        let mut harness = filled::<C>();
+        harness.space.backend().fail_after(after);
+        let refused = script(&mut harness);
         // The balance may be what is refused.
         assert!(refused > 0 || after + 3 > asked, "{after} of {asked}");
-        rig.space.backend().fail_after(u64::MAX);
-        rig.alloc(&Request::new(32_768, 4096)).unwrap();
-        rig.space.validate().unwrap();
+        harness.space.backend().fail_after(u64::MAX);
+        harness.alloc(&Request::new(32_768, 4096)).unwrap();
+        harness.space.validate().unwrap();
     }
 }
 
@@ -120,27 +121,27 @@ fn whatever_the_platform_refuses_changes_nothing() {
 #[test]
 fn an_object_is_put_where_it_must_be_or_nothing_changes() {
     fn check<C: Config>() {
-        let mut rig: Rig<C> = filled();
-        let object = rig.alloc(&Request::new(4096, 4096)).unwrap();
+        let mut harness: Harness<C> = filled();
+        let object = harness.alloc(&Request::new(4096, 4096)).unwrap();
         let behind = Offset::new(object.get().wrapping_add(4096 * 3 + 8));
-        rig.space.alloc_at(behind, 5000).unwrap();
-        rig.space.validate().unwrap();
-        let before = rig.space.stats();
-        let error = rig.space.alloc_at(Offset::new(behind.get().wrapping_add(4)), 4).unwrap_err();
+        harness.space.alloc_at(behind, 5000).unwrap();
+        harness.space.validate().unwrap();
+        let before = harness.space.stats();
+        let error = harness.space.alloc_at(Offset::new(behind.get().wrapping_add(4)), 4).unwrap_err();
         assert!(matches!(error, AllocError::NotFree { bytes: 4, .. }), "{error}");
         // Over its end, in no chunk, at no word.
         for (offset, size) in
             [(behind.get().wrapping_sub(8), 12), (1 << 50, 4), (behind.get().wrapping_sub(2), 2)]
         {
-            assert!(rig.space.alloc_at(Offset::new(offset), size).is_err());
+            assert!(harness.space.alloc_at(Offset::new(offset), size).is_err());
         }
-        rig.space.backend().fail_after(0);
+        harness.space.backend().fail_after(0);
         let far = Offset::new(behind.get().wrapping_add(3 * 4096));
-        let error = rig.space.alloc_at(far, 4).unwrap_err();
+        let error = harness.space.alloc_at(far, 4).unwrap_err();
         assert!(matches!(error, AllocError::NotPopulated { pages: 1, .. }), "{error}");
-        assert_eq!(before, rig.space.stats());
-        rig.space.free(behind).unwrap();
-        rig.space.validate().unwrap();
+        assert_eq!(before, harness.space.stats());
+        harness.space.free(behind).unwrap();
+        harness.space.validate().unwrap();
     }
     check::<Scan>();
     check::<Runs>();
@@ -149,40 +150,40 @@ fn an_object_is_put_where_it_must_be_or_nothing_changes() {
 
 /// Chunks wholly free, and one with too much to spare; an object is placed after so many steps of the balance.
 fn place_after<C: Config>(steps: u32) -> bool {
-    let rig: Rig<C> = filled();
+    let harness: Harness<C> = filled();
     let page = Request::new(4096, 4096);
-    let objects: Vec<Offset> = (0..64).map(|_| rig.space.alloc(&page).unwrap()).collect();
+    let objects: Vec<Offset> = (0..64).map(|_| harness.space.alloc(&page).unwrap()).collect();
     for &object in objects[17..].iter().chain(&objects[1..8]) {
-        rig.space.free(object).unwrap();
+        harness.space.free(object).unwrap();
     }
     for _ in 0..steps {
-        let _more = rig.space.tick();
+        let _more = harness.space.tick();
     }
-    let (mut placed, ended) = (Vec::new(), rig.space.tick() == va_percpu::Progress::Done);
+    let (mut placed, ended) = (Vec::new(), harness.space.tick() == va_percpu::Progress::Done);
     for &object in objects[17..].iter().step_by(5).chain(&objects[2..4]) {
-        let chunk = rig.space.find(object);
-        match rig.space.alloc_at(object, 64) {
+        let chunk = harness.space.find(object);
+        match harness.space.alloc_at(object, 64) {
             Ok(()) => {
-                let found = rig.space.find(object).unwrap();
-                let there = rig.space.backend().is_populated(found.base, found.off..found.off + 64);
+                let found = harness.space.find(object).unwrap();
+                let there = harness.space.backend().is_populated(found.base, found.off..found.off + 64);
                 assert_eq!(there, Some(true), "{object} after {steps} steps");
                 placed.push(object);
             }
             Err(error) => {
                 assert!(matches!(error, AllocError::NotFree { .. }) && chunk.is_none(), "{error}");
-                assert!(matches!(rig.space.free(object), Err(FreeError::NoChunk { .. })));
+                assert!(matches!(harness.space.free(object), Err(FreeError::NoChunk { .. })));
             }
         }
-        rig.space.validate().unwrap();
+        harness.space.validate().unwrap();
     }
-    rig.space.balance();
-    rig.space.validate().unwrap();
-    assert_eq!(rig.space.stats().populated_pages, 6 + rig.space.backend().populated() as u64);
-    assert_eq!(rig.space.backend().stale(), 0);
-    placed.iter().for_each(|&object| rig.space.free(object).unwrap());
-    rig.space.balance();
-    rig.space.validate().unwrap();
-    assert_eq!(rig.space.stats().live, 11);
+    harness.space.balance();
+    harness.space.validate().unwrap();
+    assert_eq!(harness.space.stats().populated_pages, 6 + harness.space.backend().populated() as u64);
+    assert_eq!(harness.space.backend().stale(), 0);
+    placed.iter().for_each(|&object| harness.space.free(object).unwrap());
+    harness.space.balance();
+    harness.space.validate().unwrap();
+    assert_eq!(harness.space.stats().live, 11);
     ended
 }
 
@@ -200,110 +201,110 @@ fn pc7_an_object_is_placed_between_any_two_steps_of_the_balance_or_not_at_all() 
 
 #[test]
 fn cc3_slabs_that_hold_nothing_do_not_keep_chunks() {
-    let mut rig: Rig<Standard> = filled();
+    let mut harness: Harness<Standard> = filled();
     let objects: Vec<Offset> =
-        (0..40_000).map(|nth| rig.space.alloc(&Request::new(4 + nth % 61, 4)).unwrap()).collect();
-    rig.space.validate().unwrap();
-    let stats = rig.space.stats();
+        (0..40_000).map(|nth| harness.space.alloc(&Request::new(4 + nth % 61, 4)).unwrap()).collect();
+    harness.space.validate().unwrap();
+    let stats = harness.space.stats();
     assert!(stats.slabs > 400 && stats.chunks > 20, "{stats:?}");
     // All that is free in slabs is of the last ones.
     assert!(stats.slab_free_bytes < 64 * 4 * 17 * 9, "{stats:?}");
-    objects.iter().for_each(|&object| rig.space.free(object).unwrap());
-    rig.space.validate().unwrap();
-    assert!((1..=16).contains(&rig.space.stats().slabs), "{:?}", rig.space.stats());
-    rig.space.balance();
-    let stats = rig.space.stats();
+    objects.iter().for_each(|&object| harness.space.free(object).unwrap());
+    harness.space.validate().unwrap();
+    assert!((1..=16).contains(&harness.space.stats().slabs), "{:?}", harness.space.stats());
+    harness.space.balance();
+    let stats = harness.space.stats();
     assert_eq!(stats.slabs, 0);
     // The first, one wholly free, and one that became so while others were depopulated.
     assert!(stats.chunks <= 3, "{stats:?}");
     // A hot pair makes and unmakes none.
-    let _kept = rig.alloc(&Request::new(4096, 4096));
-    let asked = rig.space.backend().asked();
+    let _kept = harness.alloc(&Request::new(4096, 4096));
+    let asked = harness.space.backend().asked();
     for _ in 0..1000 {
-        let object = rig.space.alloc(&Request::new(16, 16)).unwrap();
-        rig.space.free(object).unwrap();
+        let object = harness.space.alloc(&Request::new(16, 16)).unwrap();
+        harness.space.free(object).unwrap();
     }
-    assert!(rig.space.backend().asked() <= asked + 2);
-    rig.space.validate().unwrap();
+    assert!(harness.space.backend().asked() <= asked + 2);
+    harness.space.validate().unwrap();
 }
 
 #[test]
 fn cc2_what_is_freed_inside_a_slab_is_told() {
-    let rig: Rig<Standard> = filled();
-    let [first, second] = [(); 2].map(|()| rig.space.alloc(&Request::new(24, 8)).unwrap());
+    let harness: Harness<Standard> = filled();
+    let [first, second] = [(); 2].map(|()| harness.space.alloc(&Request::new(24, 8)).unwrap());
     assert_eq!(second.get().wrapping_sub(first.get()), 24);
     let inside = Offset::new(first.get().wrapping_add(8));
-    assert_eq!(rig.space.free(inside), Err(FreeError::NoObject { offset: inside, inside: Some(first) }));
-    rig.space.free(first).unwrap();
-    assert_eq!(rig.space.free(first), Err(FreeError::NoObject { offset: first, inside: None }));
-    assert_eq!(rig.space.free(inside), Err(FreeError::NoObject { offset: inside, inside: None }));
-    rig.space.free(second).unwrap();
-    rig.space.validate().unwrap();
+    assert_eq!(harness.space.free(inside), Err(FreeError::NoObject { offset: inside, inside: Some(first) }));
+    harness.space.free(first).unwrap();
+    assert_eq!(harness.space.free(first), Err(FreeError::NoObject { offset: first, inside: None }));
+    assert_eq!(harness.space.free(inside), Err(FreeError::NoObject { offset: inside, inside: None }));
+    harness.space.free(second).unwrap();
+    harness.space.validate().unwrap();
 }
 
 #[test]
 fn who_cannot_wait_is_served_from_pages_kept_to_spare() {
-    let mut rig = beyond_the_first();
+    let mut harness = beyond_the_first();
     let atomic = Request::new(4096, 4096).context(Context::Atomic);
     // Nothing is populated but what is used.
-    assert!(matches!(rig.alloc(&atomic), Err(AllocError::NoneInReach { bytes: 4096, .. })));
-    assert!(rig.space.is_balance_due());
+    assert!(matches!(harness.alloc(&atomic), Err(AllocError::NoneInReach { bytes: 4096, .. })));
+    assert!(harness.space.is_balance_due());
     for round in 0..100 {
-        rig.apply(Op::Balance);
-        let spare = rig.space.stats().spare_pages;
+        harness.apply(Op::Balance);
+        let spare = harness.space.stats().spare_pages;
         assert!((4..=7).contains(&spare), "{spare} in round {round}");
         for _ in 0..4 {
-            rig.alloc(&atomic).unwrap();
+            harness.alloc(&atomic).unwrap();
         }
-        rig.space.validate().unwrap();
+        harness.space.validate().unwrap();
     }
-    let asked = rig.space.backend().asked();
+    let asked = harness.space.backend().asked();
     // Fewer than two to spare: it was called for each time.
     assert!(asked >= 100, "{asked}");
-    assert!(rig.space.backend().woken() >= 100);
+    assert!(harness.space.backend().woken() >= 100);
 }
 
 #[test]
 fn a_chunk_with_too_much_to_spare_is_depopulated_put_aside_and_used_again() {
-    let mut rig = beyond_the_first();
+    let mut harness = beyond_the_first();
     // Two chunks of sixteen pages.
-    let objects: Vec<Offset> = (0..32).map(|_| rig.alloc(&Request::new(4096, 4096)).unwrap()).collect();
-    assert_eq!(rig.space.stats().chunks, 3);
-    rig.apply(Op::Balance);
+    let objects: Vec<Offset> = (0..32).map(|_| harness.alloc(&Request::new(4096, 4096)).unwrap()).collect();
+    assert_eq!(harness.space.stats().chunks, 3);
+    harness.apply(Op::Balance);
     for &object in objects[1..16].iter().chain(&objects[17..32]) {
-        rig.space.free(object).unwrap();
+        harness.space.free(object).unwrap();
     }
-    assert!(kinds(&rig).contains(&ChunkKind::ToDepopulate));
-    let before = rig.space.backend().populated();
-    rig.space.balance();
-    rig.space.validate().unwrap();
-    assert!(kinds(&rig).contains(&ChunkKind::Sidelined));
-    let spare = rig.space.stats().spare_pages;
-    assert!(spare >= 4 && rig.space.backend().populated() + 8 < before, "{spare}");
-    assert_eq!(rig.space.backend().stale(), 0);
+    assert!(kinds(&harness).contains(&ChunkKind::ToDepopulate));
+    let before = harness.space.backend().populated();
+    harness.space.balance();
+    harness.space.validate().unwrap();
+    assert!(kinds(&harness).contains(&ChunkKind::Sidelined));
+    let spare = harness.space.stats().spare_pages;
+    assert!(spare >= 4 && harness.space.backend().populated() + 8 < before, "{spare}");
+    assert_eq!(harness.space.backend().stale(), 0);
 
     // Once the others are used up, it is taken from its list before a chunk is made.
-    let made = rig.space.stats().chunks_made;
-    while kinds(&rig).contains(&ChunkKind::Sidelined) {
-        rig.space.alloc(&Request::new(4096, 4096)).unwrap();
+    let made = harness.space.stats().chunks_made;
+    while kinds(&harness).contains(&ChunkKind::Sidelined) {
+        harness.space.alloc(&Request::new(4096, 4096)).unwrap();
     }
-    assert_eq!((rig.space.stats().chunks_made, rig.space.stats().isolated), (made, 0));
-    rig.space.validate().unwrap();
+    assert_eq!((harness.space.stats().chunks_made, harness.space.stats().isolated), (made, 0));
+    harness.space.validate().unwrap();
 }
 
 #[test]
 fn a_step_of_the_balance_asks_for_one_thing_at_a_time() {
-    let rig = beyond_the_first();
+    let harness = beyond_the_first();
     let objects: Vec<Offset> =
-        (0..160).map(|_| rig.space.alloc(&Request::new(4096, 4096)).unwrap()).collect();
-    objects.iter().for_each(|&object| rig.space.free(object).unwrap());
-    let backend = rig.space.backend();
+        (0..160).map(|_| harness.space.alloc(&Request::new(4096, 4096)).unwrap()).collect();
+    objects.iter().for_each(|&object| harness.space.free(object).unwrap());
+    let backend = harness.space.backend();
     let (mut steps, mut chunks) = (0, backend.chunks());
     assert!(chunks > 9);
-    while rig.space.is_balance_due() || steps > 0 {
+    while harness.space.is_balance_due() || steps > 0 {
         let (asked, populated) = (backend.asked(), backend.populated());
-        let progress = rig.space.tick();
-        rig.space.validate().unwrap();
+        let progress = harness.space.tick();
+        harness.space.validate().unwrap();
         assert!(backend.asked() <= asked + 1 && backend.chunks() + 1 >= chunks);
         assert!(backend.populated() + 16 >= populated);
         chunks = backend.chunks();
@@ -317,29 +318,29 @@ fn a_step_of_the_balance_asks_for_one_thing_at_a_time() {
 
 #[test]
 fn what_is_freed_wrongly_is_refused_in_numbers() {
-    let rig = beyond_the_first();
-    let object = rig.space.alloc(&Request::new(64, 64)).unwrap();
+    let harness = beyond_the_first();
+    let object = harness.space.alloc(&Request::new(64, 64)).unwrap();
     let inside = Offset::new(object.get().wrapping_add(12));
-    let error = rig.space.free(inside).unwrap_err();
+    let error = harness.space.free(inside).unwrap_err();
     assert_eq!(error, FreeError::NoObject { offset: inside, inside: Some(object) });
     let behind = Offset::new(object.get().wrapping_add(64));
-    assert_eq!(rig.space.free(behind), Err(FreeError::NoObject { offset: behind, inside: None }));
+    assert_eq!(harness.space.free(behind), Err(FreeError::NoObject { offset: behind, inside: None }));
     // The static part, where no bitmap is; and no chunk at all.
-    assert_eq!(rig.space.free(Offset::new(16)), Err(FreeError::NoChunk { offset: Offset::new(16) }));
+    assert_eq!(harness.space.free(Offset::new(16)), Err(FreeError::NoChunk { offset: Offset::new(16) }));
     let nowhere = Offset::new(1 << 50);
-    assert_eq!(rig.space.free(nowhere), Err(FreeError::NoChunk { offset: nowhere }));
-    rig.space.free(object).unwrap();
-    assert_eq!(rig.space.free(object), Err(FreeError::NoObject { offset: object, inside: None }));
+    assert_eq!(harness.space.free(nowhere), Err(FreeError::NoChunk { offset: nowhere }));
+    harness.space.free(object).unwrap();
+    assert_eq!(harness.space.free(object), Err(FreeError::NoObject { offset: object, inside: None }));
 }
 
 #[test]
 fn counts_are_shown_as_linux_shows_them() {
     let sizes = Sizes { fixed: 4096, reserved: 0, ..SIZES };
-    let mut rig: Rig<Scan> = Rig::of(sizes);
+    let mut harness: Harness<Scan> = Harness::of(sizes);
     let objects: Vec<Offset> =
-        [16, 20, 64, 16].map(|size| rig.alloc(&Request::new(size, 4)).unwrap()).to_vec();
-    rig.space.free(objects[1]).unwrap();
-    let text = rig.space.stats_text().to_string();
+        [16, 20, 64, 16].map(|size| harness.alloc(&Request::new(size, 4)).unwrap()).to_vec();
+    harness.space.free(objects[1]).unwrap();
+    let text = harness.space.stats_text().to_string();
     let expected = "Percpu Memory Statistics\nAllocation Info:\n\
         ----------------------------------------\n\
         \u{20} unit_size           :        65536\n\
@@ -382,24 +383,24 @@ fn the_first_chunk_stays_though_all_of_its_unit_is_free() {
         const UNIT: u32 = 32 << 10;
         // Nothing is before or behind the dynamic part.
         let sizes = Sizes { unit: UNIT, fixed: 0, reserved: 0, dynamic: UNIT, atom: UNIT, ..SIZES };
-        let rig: Rig<C> = Rig::of(sizes);
+        let harness: Harness<C> = Harness::of(sizes);
         let request = Request::new(object as usize, 4096);
         let count = 3 * UNIT / object;
-        let mut objects: Vec<Offset> = (0..count).map(|_| rig.space.alloc(&request).unwrap()).collect();
-        assert_eq!((rig.space.stats().chunks, objects[0]), (3, Offset::new(0)));
+        let mut objects: Vec<Offset> = (0..count).map(|_| harness.space.alloc(&request).unwrap()).collect();
+        assert_eq!((harness.space.stats().chunks, objects[0]), (3, Offset::new(0)));
         if backwards {
             objects.reverse();
         }
         // The chunk that is emptied last is at the front of those wholly free.
-        objects.iter().for_each(|&object| rig.space.free(object).unwrap());
-        rig.space.balance();
-        rig.space.validate().unwrap();
-        assert_eq!(rig.space.find(Offset::new(0)).map(|found| found.chunk), Some(0));
+        objects.iter().for_each(|&object| harness.space.free(object).unwrap());
+        harness.space.balance();
+        harness.space.validate().unwrap();
+        assert_eq!(harness.space.find(Offset::new(0)).map(|found| found.chunk), Some(0));
         // One more, whose pages are those to spare.
-        assert!(rig.space.backend().chunks() <= 1, "{:?}", rig.space.stats());
-        rig.space.alloc_at(Offset::new(0), 4096).unwrap();
-        rig.space.free(Offset::new(0)).unwrap();
-        rig.space.validate().unwrap();
+        assert!(harness.space.backend().chunks() <= 1, "{:?}", harness.space.stats());
+        harness.space.alloc_at(Offset::new(0), 4096).unwrap();
+        harness.space.free(Offset::new(0)).unwrap();
+        harness.space.validate().unwrap();
     }
     for (object, backwards) in [(4096, false), (4096, true), (32 << 10, false), (32 << 10, true)] {
         check::<Standard>(object, backwards);

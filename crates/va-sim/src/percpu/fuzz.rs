@@ -1,6 +1,6 @@
 //! The body of the fuzz target of per-CPU memory, also run as a test over its saved inputs.
 
-use super::{Op, Rig};
+use super::{Harness, Op};
 use va_percpu::Config;
 use va_percpu::config::{Linux612, Runs, Scan, Standard};
 
@@ -38,8 +38,8 @@ fn decode(code: &[u8]) -> Op {
     }
 }
 
-/// Decodes operations, runs them under every policy, and looks at everything as it goes. The first byte says how often every
-/// invariant is walked.
+/// Decodes operations, runs them under every policy, and looks at everything as it goes. The first byte says how often
+/// every invariant is walked.
 ///
 /// # Panics
 /// At the first broken promise or invariant.
@@ -48,19 +48,19 @@ pub fn percpu_ops(data: &[u8]) {
     let Some((&selector, bytes)) = data.split_first() else { return };
     let every = [1, 4, 16, 64][usize::from(selector % 4)];
     fn run<C: Config>(bytes: &[u8], every: usize) {
-        let mut rig: Rig<C> = Rig::new();
-        let walk = |rig: &Rig<C>| {
-            if let Err(broken) = rig.space.validate() {
+        let mut harness: Harness<C> = Harness::new();
+        let walk = |harness: &Harness<C>| {
+            if let Err(broken) = harness.space.validate() {
                 panic!("{broken}");
             }
         };
         for (nth, code) in bytes.chunks_exact(OP_BYTES).take(OPS_MAX).enumerate() {
-            rig.apply(decode(code));
+            harness.apply(decode(code));
             if nth % every == 0 {
-                walk(&rig);
+                walk(&harness);
             }
         }
-        walk(&rig);
+        walk(&harness);
     }
     run::<Standard>(bytes, every);
     run::<Runs>(bytes, every);

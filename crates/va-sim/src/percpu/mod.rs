@@ -5,18 +5,18 @@
 //! | [`SimChunks`] | a backend that remembers what is populated, objects to what must not be, and refuses when told |
 //! | [`Numbers`] | a backend whose chunks are numbers alone |
 //! | [`fuzz`] | the body of its fuzz target |
-//! | [`Rig`] | a space on it, its operations, and the objects that live, checked after each |
+//! | [`Harness`] | a space on it, its operations, and the objects that live, checked after each |
 
 mod chunks;
 pub mod fuzz;
+mod harness;
 mod numbers;
-mod rig;
 
 use crate::op::Rng;
 
 pub use chunks::SimChunks;
+pub use harness::{Harness, Live, Op, SIZES};
 pub use numbers::Numbers;
-pub use rig::{Live, Op, Rig, SIZES};
 
 /// Returns a request of a population of network filters and devices: size and alignment.
 pub fn netmix(rng: &mut Rng) -> (u32, u32) {

@@ -11,14 +11,15 @@ use crate::map::{PageMap, State};
 use va_base::{InvariantViolation, Machine, Va, VaRange};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Whether the lookup finds areas by itself, and so must be told of them.
-    pub(super) const TELLS: bool = <C::Lookup<P> as Lookup<P>>::FINDS;
+    /// Whether the lookup finds areas by itself, so that the space must notify it of them.
+    pub(super) const NOTIFIES_LOOKUP: bool = <C::Lookup<P> as Lookup<P>>::FINDS;
 
-    /// Readies what an area needs that was just taken from the index: a place for its slot, and its place in the lookup. The
-    /// slot itself is there from [`lock_with_slots`](Self::lock_with_slots) on.
+    /// Readies what an area needs that was just taken from the index: a place for its slot, and its place in the
+    /// lookup. The slot itself is there from [`lock_with_slots`](Self::lock_with_slots) on.
     ///
     /// # Errors
-    /// [`SpaceError::NoTable`], [`SpaceError::Index`] with `NoMeta`: the machine allocates nothing; nothing is left behind.
+    /// [`SpaceError::NoTable`], [`SpaceError::Index`] with `NoMeta`: the machine allocates nothing; nothing is left
+    /// behind.
     pub(super) fn ready(&self, page: u64, pages: u64) -> Result<(), SpaceError> {
         if !self.map.reserve(page, &self.machine) {
             return Err(SpaceError::NoTable);
@@ -26,8 +27,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(self.lookup.admit(range_of(page, pages), &self.machine)?)
     }
 
-    /// Takes `free` with slots for areas that start at `pages`, which have their places. An area begins at each of them before
-    /// the lock is let go, or [`release_slots`](Self::release_slots) is called.
+    /// Takes `free` with slots for areas that start at `pages`, which have their places. An area begins at each of them
+    /// before the lock is let go, or [`release_slots`](Self::release_slots) is called.
     ///
     /// # Errors
     /// [`SpaceError::NoTable`] if the machine allocates no leaf.
@@ -60,8 +61,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.lookup.release(start);
     }
 
-    /// Stops the machine if a list led to a page that is none of its areas (LI1). Called where a list came to its end, before
-    /// anything is made of that.
+    /// Stops the machine if a list led to a page that is none of its areas (LI1). Called where a list came to its end,
+    /// before anything is made of that.
     #[inline]
     pub(super) fn stop_if_lost(&self) {
         if let Some(page) = self.map.lost() {
@@ -90,7 +91,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Checks LK1 and LK2: the lookup has what the page map calls busy, and a record for all that is out of the index.
     pub(super) fn check_lookup(&self) -> Result<(), InvariantViolation> {
-        if !Self::TELLS {
+        if !Self::NOTIFIES_LOOKUP {
             return Ok(());
         }
         let (areas, promised) = self.lookup.validate()?;
@@ -125,7 +126,7 @@ mod tests {
 
     /// Returns the machine's report when three areas of one size are lazy or pooled, a link is
     /// spoilt, and `then` is done.
-    fn said<C: Config>(
+    fn panic_message<C: Config>(
         pooled: bool,
         spoil: impl Fn(&VmapSpace<&TestMachine, C>, &[u64]),
         then: impl Fn(&VmapSpace<&TestMachine, C>),
@@ -143,8 +144,8 @@ mod tests {
         }
         assert_eq!(space.validate(), Ok(()));
         spoil(&space, &starts);
-        let said = catch_unwind(AssertUnwindSafe(|| then(&space))).err()?;
-        Some(said.downcast_ref::<String>().cloned().unwrap_or_default())
+        let message = catch_unwind(AssertUnwindSafe(|| then(&space))).err()?;
+        Some(message.downcast_ref::<String>().cloned().unwrap_or_default())
     }
 
     /// Every area of the list leads to `page`: not to the busy one but to that.
@@ -160,24 +161,26 @@ mod tests {
         fn purges<C: Config>() {
             for page in WRONG {
                 for how in [Purge::Drain, Purge::Full] {
-                    let said = said::<C>(false, link_all(page), |space| _ = space.purge(how));
+                    let message = panic_message::<C>(false, link_all(page), |space| _ = space.purge(how));
                     let want = std::format!("page {page:#x}");
                     assert!(
-                        said.as_ref().is_some_and(|said| said.contains("LI1") && said.contains(&want)),
-                        "{said:?}"
+                        message
+                            .as_ref()
+                            .is_some_and(|message| message.contains("LI1") && message.contains(&want)),
+                        "{message:?}"
                     );
                 }
             }
-            assert_eq!(said::<C>(false, |_, _| {}, |space| _ = space.purge(Purge::Full)), None);
+            assert_eq!(panic_message::<C>(false, |_, _| {}, |space| _ = space.purge(Purge::Full)), None);
         }
         purges::<Linux69>();
         purges::<OneLock52>();
         for page in WRONG {
-            let stops = |said: Option<String>| {
-                assert!(said.as_ref().is_some_and(|said| said.contains("LI1")), "{said:?}");
+            let stops = |message: Option<String>| {
+                assert!(message.as_ref().is_some_and(|message| message.contains("LI1")), "{message:?}");
             };
-            stops(said::<Standard>(false, link_all(page), |space| _ = space.purge(Purge::Full)));
-            stops(said::<Standard>(true, link_all(page), |space| _ = space.shrink()));
+            stops(panic_message::<Standard>(false, link_all(page), |space| _ = space.purge(Purge::Full)));
+            stops(panic_message::<Standard>(true, link_all(page), |space| _ = space.shrink()));
             // The first area is right, what it leads to is not: no request gets that.
             let two = |space: &VmapSpace<&TestMachine, Standard>| {
                 for _ in 0..2 {
@@ -185,7 +188,7 @@ mod tests {
                     assert_ne!(area.start().page_floor(), 16, "a busy area was given out again");
                 }
             };
-            stops(said::<Standard>(true, link_all(page), two));
+            stops(panic_message::<Standard>(true, link_all(page), two));
             let drained = |space: &VmapSpace<&TestMachine, Standard>| {
                 // Dropped while the machine stops, it would find the same list again.
                 let mut magazine = ManuallyDrop::new(space.magazine(0).unwrap());
@@ -193,7 +196,7 @@ mod tests {
                     assert!(magazine.alloc(&Request::pages(2).unwrap()).is_ok());
                 }
             };
-            stops(said::<Standard>(true, link_all(page), drained));
+            stops(panic_message::<Standard>(true, link_all(page), drained));
         }
     }
 

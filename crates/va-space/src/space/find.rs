@@ -11,7 +11,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// The busy area that starts at `at`. Cost: O(1), no lock, by the page map.
     #[inline]
     pub fn find(&self, at: Va) -> Option<AreaView> {
-        if Self::TELLS {
+        if Self::NOTIFIES_LOOKUP {
             return self.lookup.find(at, &self.machine).map(|range| self.view_of(range));
         }
         let seen = self.map.at(at.page_floor()).filter(|seen| seen.word.is_busy())?;
@@ -28,7 +28,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// lock.
     #[inline(always)]
     pub fn find_enclosing(&self, at: Va) -> Option<AreaView> {
-        if Self::TELLS {
+        if Self::NOTIFIES_LOOKUP {
             return self.lookup.enclosing(at, &self.machine).map(|range| self.view_of(range));
         }
         let seen = self.map.covering(at.page_floor()).filter(|seen| seen.word.is_busy())?;
@@ -60,7 +60,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// (`find_vmap_area_exceed_addr_lock`). Cost: as [`find_enclosing`](Self::find_enclosing), and the areas out of use
     /// in between; no lock.
     pub fn find_above(&self, at: Va) -> Option<AreaView> {
-        if Self::TELLS {
+        if Self::NOTIFIES_LOOKUP {
             return self.lookup.above(at, &self.machine).map(|range| self.view_of(range));
         }
         if let Some(view) = self.find_enclosing(at) {

@@ -79,9 +79,9 @@ impl Pooled {
         &self.0[node as usize / 64 % POOLED_WORDS]
     }
 
-    /// Notes what `pool`, which the caller holds, is now.
+    /// Publishes whether `pool`, which the caller holds, has areas.
     #[inline]
-    fn tell(&self, node: u32, pool: &Pool) {
+    fn publish(&self, node: u32, pool: &Pool) {
         let any = pool.areas() > 0;
         if any != self.has(node) {
             let word = self.word(node);
@@ -118,7 +118,7 @@ impl<R: RawMutex> DerefMut for PoolGuard<'_, R> {
 impl<R: RawMutex> Drop for PoolGuard<'_, R> {
     fn drop(&mut self) {
         // The lock is let go after this.
-        self.pooled.tell(self.node, &self.pool);
+        self.pooled.publish(self.node, &self.pool);
     }
 }
 

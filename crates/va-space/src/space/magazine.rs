@@ -132,7 +132,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         {
             return Ok(area);
         }
-        match self.alloc_at_hand(request) {
+        match self.alloc_available(request) {
             Err(SpaceError::NoSpace { largest, .. }) => Err(self.space.no_space(request, largest)),
             done => done,
         }
@@ -155,14 +155,14 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if request.waits() {
             self.space.catch_up();
         }
-        match self.space.or_supplied(&request, owner, self.alloc_at_hand(&request)) {
+        match self.space.or_supplied(&request, owner, self.alloc_available(&request)) {
             Err(SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. }) => self.alloc_hard(&request),
             done => done,
         }
     }
 
     /// Allocates what the cache does not have from the pool of the node or from the index.
-    fn alloc_at_hand(&self, request: &Request) -> Result<Area, SpaceError> {
+    fn alloc_available(&self, request: &Request) -> Result<Area, SpaceError> {
         self.space.stop_if_lost();
         let pages = request.size().get();
         // Of others the space finds out, when the index has nothing.

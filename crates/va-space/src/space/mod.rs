@@ -483,7 +483,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         pages: u64,
         owner: Option<u32>,
     ) -> Result<Area, SpaceError> {
-        if Self::TELLS || !self.map.attach(&mut heap.marker, page) {
+        if Self::NOTIFIES_LOOKUP || !self.map.attach(&mut heap.marker, page) {
             self.release_slots(&mut heap, core::iter::once(page));
             heap.transit_pages += pages;
             drop(heap);

@@ -1,8 +1,8 @@
 //! The steps of an alloc before it fails.
 //!
 //! # Theory
-//! Holes that fit may exist in other nodes' pools, in magazines, among the lazy areas, and at the machine's clients. The
-//! steps, in this order:
+//! Holes that fit may exist in other nodes' pools, in magazines, among the lazy areas, and at the machine's clients.
+//! The steps, in this order:
 //!
 //! 1. Take an area of the exact size from another node's pool.
 //! 2. Drain every magazine, even while its owner sleeps.
@@ -11,10 +11,10 @@
 //! 4. Ask the machine's clients to free, and repeat. Linux frees its vmap blocks before the purge:
 //!    [`Config::RECLAIM_FIRST`].
 //!
-//! A request that this extent could never meet fails before any of this. A request fails at the first step if it asks for
-//! no less than one that failed, and nothing was freed since. So a caller that repeats a request in a full window pays for
-//! the steps once; later only the clients are asked, which report quickly that they have nothing new. (Linux empties every
-//! pool of every node at each failure.)
+//! A request that this extent could never meet fails before any of this. A request fails at the first step if it asks
+//! for no less than one that failed, and nothing was freed since. So a caller that repeats a request in a full window
+//! takes the steps once; later only the clients are asked, which report quickly that they have nothing new. (Linux
+//! empties every pool of every node at each failure.)
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, the label `overflow`).
@@ -73,12 +73,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Frees what could be for a request, until `steal` finds something in pools, or `attempt` has an answer. `steal` is asked
-    /// for the pools of other nodes, and after magazines were drained (`true`) for that of the request's own, too.
+    /// Frees what could be for a request, until `steal` finds something in pools, or `attempt` has an answer. `steal`
+    /// is asked for the pools of other nodes, and after magazines were drained (`true`) for that of the request's own,
+    /// too.
     ///
     /// # Errors
-    /// Nothing is left to free: the pages that had ever been freed before the last pass, and what `returned` was at its end, if
-    /// nothing came back beside it.
+    /// Nothing is left to free: the pages that had ever been freed before the last pass, and what `returned` was at its
+    /// end, if nothing came back beside it.
     #[cold]
     pub(super) fn make_space<T>(
         &self,
@@ -124,8 +125,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// The same for a request that may not wait: other pools are asked, and the error says whether a sleeping caller could
-    /// have more done.
+    /// The same for a request that may not wait: other pools are asked, and the error says whether a sleeping caller
+    /// could have more done.
     fn overflow_at_once(&self, request: &Request, owner: Option<u32>) -> Result<Area, SpaceError> {
         if let Some(area) = self.steal(request, owner) {
             return Ok(area);
@@ -169,8 +170,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.take_pooled(owner?, request, owner).or_else(|| self.steal(request, owner))
     }
 
-    /// The error of a request that could not be met even if the extent were all free, where the policy is to ask. Touches
-    /// nothing that changes.
+    /// The error of a request that could not be met even if the extent were all free, where the policy is to ask.
+    /// Touches nothing that changes.
     #[inline(never)]
     pub(super) fn impossible(&self, request: &Request) -> Option<SpaceError> {
         if !C::FAIL_FAST || !self.is_impossible(request) {
@@ -221,7 +222,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         self.lock_free().failed = Some(failed);
     }
 
-    /// Called after anything came back to the index or to pools otherwise than by a free: what failed before may succeed.
+    /// Called after anything came back to the index or to pools otherwise than by a free: what failed before may
+    /// succeed.
     pub(super) fn note_return(&self) {
         // Release pairs with the acquire loads of `overflow`: whoever reads the new number finds what came back.
         self.returned.0.fetch_add(1, Ordering::Release);

@@ -1,12 +1,12 @@
 //! Busy areas change their shape: taken at an address of the caller's choice, cut in two, made one, resized in place.
 //!
 //! # Theory
-//! A machine with memory behind its ranges keeps what was freed for a while, as pages that are still there, and gives parts
-//! of it to others without a flush. To the space all that stays busy. Only when pages are given back do their addresses
-//! return, and then the areas that were once taken no longer fit what returns: they are cut or joined first.
+//! A machine with memory behind its ranges keeps what was freed for a while, as pages that are still there, and gives
+//! parts of it to others without a flush. To the space all that stays busy. Only when pages are given back do their
+//! addresses return, and then the areas that were once taken no longer fit what returns: they are cut or joined first.
 //!
 //! ```text
-//!   split      |=========L=========|   ->  |====L====|====R====|        one area more is out, and paid for (SP3)
+//!   split      |=========L=========|   ->  |====L====|====R====|        one area more; its records are reserved (SP3)
 //!   join       |====L====|====R====|   ->  |=========L=========|        one less
 //!   grow       |====L====|  hole   |   ->  |=======L=======|   |        its tail leaves the index
 //!   shrink     |=======L=======|       ->  |====L====|~lazy~|           a split, and a free of the tail
@@ -102,7 +102,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Otherwise as [`alloc`](Self::alloc).
     /// # Locks
     /// `free`; all of them one after the other if part of the range is freed and not yet free.
-    /// Cost: O(log holes); O(1) for each area in the range that is not busy, up to the first that is; a purge if none is.
+    /// Cost: O(log holes); O(1) for each area in the range that is not busy, up to the first that is; a purge if none
+    /// is.
     pub fn alloc_at(&self, range: VaRange) -> Result<Area, SpaceError> {
         let (page, end) = range.whole_pages();
         let attempt = || {
@@ -198,7 +199,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok((low, high))
     }
 
-    /// Makes one of the busy area that starts at `at` and the busy area that ends there. It has the owner of the lower one.
+    /// Makes one of the busy area that starts at `at` and the busy area that ends there. It has the owner of the lower
+    /// one.
     ///
     /// # Errors
     /// [`ReshapeError::NoArea`], [`ReshapeError::NoNeighbour`], [`ReshapeError::NoMeta`].
@@ -229,12 +231,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(range_of(left.page, pages))
     }
 
-    /// Gives the busy area that starts at `at` another size without moving it. What it loses is freed; what it gains was
-    /// free, and no flush is due for it.
+    /// Gives the busy area that starts at `at` another size without moving it. What it loses is freed; what it gains
+    /// was free, and no flush is due for it.
     ///
     /// # Errors
-    /// [`ReshapeError::NoArea`], [`ReshapeError::BadSize`], [`ReshapeError::NoMeta`]; [`ReshapeError::Blocked`] if the pages
-    /// above it are not free (lazy ones are not: purge and try again).
+    /// [`ReshapeError::NoArea`], [`ReshapeError::BadSize`], [`ReshapeError::NoMeta`]; [`ReshapeError::Blocked`] if the
+    /// pages above it are not free (lazy ones are not: purge and try again).
     /// # Locks
     /// `free`, and those of the lookup; to shrink, also those of [`free`](Self::free).
     /// Cost: O(log holes).
@@ -367,7 +369,8 @@ mod tests {
         let other = space.alloc(0, &Request::pages(huge).unwrap()).unwrap();
         assert_eq!(space.free(area), Err(ReleaseError::Reused { handle }));
         assert_eq!((space.lazy_pages().get(), space.validate()), (0, Ok(())));
-        // A thread that read the word before both changes wins nothing with it, though size and generation are those again.
+        // A thread that read the word before both changes wins nothing with it, though size and generation are those
+        // again.
         space.free(other).unwrap();
         space.purge(Purge::Full);
         space.resize_at(start, Pages::new(2 * huge)).unwrap();

@@ -6,7 +6,8 @@
 //!   row   |=A=|=b=|=b=|=b=|...................|      A: busy, for the request; b: flushed, for the cache
 //! ```
 //!
-//! Each comes back to the index for itself, so each is paid for as an area of its own (SP3) before anything is taken.
+//! Each comes back to the index for itself, so records are reserved for each as for an area of its own (SP3) before
+//! anything is taken.
 
 use super::VmapSpace;
 use super::locks::HeapGuard;
@@ -33,7 +34,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         };
         let first = at.page_floor();
         let page_of = |n: u64| first + n * pages;
-        if Self::TELLS || !(0..count).all(|n| self.map.attach(&mut guard.marker, page_of(n))) {
+        if Self::NOTIFIES_LOOKUP || !(0..count).all(|n| self.map.attach(&mut guard.marker, page_of(n))) {
             self.release_slots(&mut guard, (0..count).map(page_of));
             guard.transit_pages += pages * count;
             drop(guard);

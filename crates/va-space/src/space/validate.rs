@@ -111,9 +111,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         for (number, node) in self.each_node() {
             let pool = self.lock_pool(number);
             pool.validate(&self.map)?;
-            let (any, told) = (u64::from(pool.areas() > 0), u64::from(self.pooled.0.has(number)));
-            if any != told {
-                return Err(InvariantViolation { rule: "PO4", at: Va::ZERO, expected: any, actual: told });
+            let (any, published) = (u64::from(pool.areas() > 0), u64::from(self.pooled.0.has(number)));
+            if any != published {
+                return Err(InvariantViolation {
+                    rule: "PO4",
+                    at: Va::ZERO,
+                    expected: any,
+                    actual: published,
+                });
             }
             (pooled, pooled_pages) = (pooled + pool.areas(), pooled_pages + pool.pages());
             drop(pool);

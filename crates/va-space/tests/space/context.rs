@@ -253,7 +253,7 @@ fn a_request_that_may_wait_waits_for_a_flush_that_ends_later() {
     fn waits<C: Config>() {
         let machine = SimMachine::new(2);
         let space = space::<C>(&machine, 64);
-        machine.set_flushing(Flushing::WhenTold);
+        machine.set_flushing(Flushing::OnRequest);
         for round in 1..=3 {
             let whole = space.alloc(0, &ask(64)).unwrap();
             machine.map(whole.range()).unwrap();
@@ -280,7 +280,7 @@ fn a_request_that_may_wait_waits_for_a_flush_that_ends_later() {
 fn a_purge_waits_for_its_flush_if_it_is_to() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 64);
-    machine.set_flushing(Flushing::WhenTold);
+    machine.set_flushing(Flushing::OnRequest);
     for how in [Purge::Drain, Purge::Full, Purge::Aliases] {
         let area = space.alloc(0, &ask(8)).unwrap();
         machine.map(area.range()).unwrap();

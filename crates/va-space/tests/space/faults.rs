@@ -83,9 +83,9 @@ impl<C: Config> Run<'_, '_, C> {
 
     fn alloc(&mut self, rng: &mut Rng, fails: bool) {
         let (request, cpu) = (request(rng), rng.below(6));
-        let at_hand = rng.below(8) == 0;
+        let only_try = rng.below(8) == 0;
         let got = match self.magazines.get_mut(cpu as usize) {
-            Some(Some(magazine)) if at_hand => magazine.try_alloc(&request),
+            Some(Some(magazine)) if only_try => magazine.try_alloc(&request),
             Some(Some(magazine)) => magazine.alloc(&request),
             Some(None) | None => self.space.alloc(cpu as u32 % CPUS, &request),
         };
@@ -94,7 +94,7 @@ impl<C: Config> Run<'_, '_, C> {
             Err(error) => {
                 // Linux's search may miss a hole for an aligned request, or one with a window.
                 let plain = request.align() == Align::PAGE && request.window().is_none();
-                let is_exact = (C::FAIL_FAST || plain) && request.waits() && !at_hand;
+                let is_exact = (C::FAIL_FAST || plain) && request.waits() && !only_try;
                 let full = is_exact && matches!(error, SpaceError::NoSpace { .. });
                 assert!(!full || !self.fits(&request), "{request:?} fits");
                 self.failed(error, request.waits(), fails);
@@ -211,7 +211,7 @@ impl<C: Config> Soak for Run<'_, '_, C> {
         match rng.below(200) {
             0 | 1 => {
                 let late = rng.below(2) == 0;
-                self.machine.set_flushing(if late { Flushing::WhenTold } else { Flushing::AtOnce });
+                self.machine.set_flushing(if late { Flushing::OnRequest } else { Flushing::AtOnce });
             }
             2..=7 => self.machine.complete_flushes(),
             8 | 9 => _ = self.space.tick(),

@@ -66,7 +66,7 @@ fn what_is_flushed_does_not_wait_for_the_flight_of_the_rest() {
     let space = space(&machine, 1 << 20);
     let areas = row(&space, 300);
     let mut kept = pool_every(&space, areas, 2);
-    machine.set_flushing(Flushing::WhenTold);
+    machine.set_flushing(Flushing::OnRequest);
     let lazy = kept.pop().unwrap();
     let pages = lazy.size();
     space.free(lazy).unwrap();

@@ -166,7 +166,7 @@ fn sp2_what_is_drained_is_flushed_before_it_is_used_again() {
         let machine = SimMachine::new(1);
         machine.drain_elsewhere(true);
         let space = space(&machine, 1 << 22);
-        machine.set_flushing(Flushing::WhenTold);
+        machine.set_flushing(Flushing::OnRequest);
         let mut magazine = space.magazine(0).unwrap();
         let areas: Vec<_> = (0..count).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
         for area in areas {
@@ -398,7 +398,7 @@ fn sp2_what_is_away_waits_for_its_flush_wherever_its_magazine_goes() {
         let machine = SimMachine::new(1);
         machine.drain_elsewhere(true);
         let space = space(&machine, 1 << 22);
-        machine.set_flushing(Flushing::WhenTold);
+        machine.set_flushing(Flushing::OnRequest);
         let mut magazine = space.magazine(0).unwrap();
         let areas: Vec<_> = (0..41).map(|_| magazine.alloc(&ask(200)).unwrap()).collect();
         let ranges: Vec<_> = areas.iter().map(Area::range).collect();

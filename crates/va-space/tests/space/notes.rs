@@ -137,7 +137,7 @@ fn notes_and_detached_areas_agree_with_a_map() {
 #[test]
 fn lazy_areas_are_met_until_their_flush_has_ended() {
     let machine = SimMachine::new(2);
-    machine.set_flushing(va_sim::machine::Flushing::WhenTold);
+    machine.set_flushing(va_sim::machine::Flushing::OnRequest);
     let extent = pages(FIRST, FIRST + 4096);
     let space = VmapSpace::<_, Standard>::new(extent, extent, &machine).unwrap();
     let window = pages(FIRST + 2000, FIRST + 2100);

@@ -45,7 +45,7 @@ fn sp2_a_freed_area_waits_for_its_epoch() {
     fn waits<C: Config>() {
         let machine = SimMachine::new(2);
         let space = space::<C>(&machine, 10);
-        machine.set_flushing(Flushing::WhenTold);
+        machine.set_flushing(Flushing::OnRequest);
         let area = space.alloc(0, &ask(10)).unwrap();
         machine.map(area.range()).unwrap();
         machine.unmap(area.range());
@@ -238,7 +238,8 @@ fn clients_are_asked_only_when_neither_a_pool_nor_a_purge_has_it() {
     // Lazy pages have it: one purge, nobody is asked.
     let purged = space.alloc(0, &ask(3)).unwrap();
     assert_eq!((purges(), asked.lock().unwrap().len()), (before + 1, 0));
-    // Only the client has it: he is asked after a purge that left nothing lazy and nothing pooled, and it is tried again.
+    // Only the client has it: he is asked after a purge that left nothing lazy and nothing pooled, and it is tried
+    // again.
     let got = space.alloc(0, &ask(4)).unwrap();
     assert_eq!(got.start(), held);
     assert_eq!(*asked.lock().unwrap(), [(before + 2, 0, 0)]);

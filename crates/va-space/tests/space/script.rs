@@ -1,6 +1,6 @@
-//! Long random scripts on one thread: every kind of call, magazines, refusals, and flushes that end late. SP1 to SP4 are
-//! checked throughout; the same seed gives the same addresses (SP5), so a failure replays to the letter: run again with
-//! the `VA_SCRIPT_SEED` that it prints.
+//! Long random scripts on one thread: every kind of call, magazines, refusals, and flushes that end late. SP1 to SP4
+//! are checked throughout; the same seed gives the same addresses (SP5), so a failure replays to the letter: run again
+//! with the `VA_SCRIPT_SEED` that it prints.
 
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
@@ -219,7 +219,7 @@ fn sp1_to_sp5_hold_in_a_script_of_everything() {
 
 #[test]
 fn sp1_to_sp5_hold_in_a_script_whose_flushes_end_late() {
-    scripts::<Standard>(3, Flushing::WhenTold, |story| story.waits > 50);
-    scripts::<Linux69>(0, Flushing::WhenTold, |story| story.waits > 50);
-    scripts::<WithTrees<Standard>>(2, Flushing::WhenTold, |story| story.waits > 50);
+    scripts::<Standard>(3, Flushing::OnRequest, |story| story.waits > 50);
+    scripts::<Linux69>(0, Flushing::OnRequest, |story| story.waits > 50);
+    scripts::<WithTrees<Standard>>(2, Flushing::OnRequest, |story| story.waits > 50);
 }

@@ -71,7 +71,8 @@ where
                     assert!(area.start().is_aligned(request.align()));
                     own.push(area);
                 }
-                // Full, or the machine allocates nothing: SP4, whatever else is out is still found (below), and all is whole at the end.
+                // Full, or the machine allocates nothing: SP4, whatever else is out is still found (below), and all is
+                // whole at the end.
                 Err(_) => refused += 1,
             }
         } else if what < 90 && !own.is_empty() {
@@ -200,6 +201,6 @@ fn sp1_to_sp4_hold_with_64_threads() {
 
 #[test]
 fn sp2_holds_while_flushes_end_late() {
-    stress::<Standard>(4, 6000, Flushing::WhenTold);
-    stress::<Linux69>(4, 3000, Flushing::WhenTold);
+    stress::<Standard>(4, 6000, Flushing::OnRequest);
+    stress::<Linux69>(4, 3000, Flushing::OnRequest);
 }

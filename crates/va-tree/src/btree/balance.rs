@@ -16,7 +16,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     const MIN: usize = min_fill(F);
 
     /// Takes a reserved record.
-    fn paid(&self, record: Option<u32>) -> u32 {
+    fn reserved(&self, record: Option<u32>) -> u32 {
         match record {
             Some(id) => id,
             None => {
@@ -27,21 +27,21 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
 
     pub(super) fn new_leaf(&mut self) -> u32 {
         let id = self.leaves.take();
-        let id = self.paid(id);
+        let id = self.reserved(id);
         *self.leaves.get_mut(id) = Leaf::EMPTY;
         id
     }
 
     pub(super) fn new_row(&mut self) -> u32 {
         let id = self.rows.take();
-        let id = self.paid(id);
+        let id = self.reserved(id);
         *self.rows.get_mut(id) = Row::EMPTY;
         id
     }
 
     fn new_inner(&mut self) -> u32 {
         let id = self.inners.take();
-        let id = self.paid(id);
+        let id = self.reserved(id);
         *self.inners.get_mut(id) = Inner::EMPTY;
         for class in self.kept.each() {
             self.inners.get_mut(id).row[class] = self.new_row();
@@ -205,7 +205,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     pub(super) fn drop_rows(&mut self) {
         self.rows.forget_all();
         self.kept = Classes::NONE;
-        self.count_paid();
+        self.count_reserved();
     }
 
     /// The row of a kept class of inner node `id`.

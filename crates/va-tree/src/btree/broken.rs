@@ -99,7 +99,7 @@ fn ft5_a_wrong_count_is_named() {
 
 #[test]
 fn ft6_holes_that_are_not_paid_are_named() {
-    assert_eq!(broken(|tree| tree.ledger.paid_holes = 199), "FT6");
+    assert_eq!(broken(|tree| tree.ledger.reserved_holes = 199), "FT6");
     assert_eq!(broken(|tree| tree.ledger.live = 1), "FT6");
 }
 

@@ -43,25 +43,25 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 
     /// Recomputes for how many holes the reserved records are enough, in every shape.
-    pub(super) fn count_paid(&mut self) {
+    pub(super) fn count_reserved(&mut self) {
         let mut inners = self.inners.capacity();
         if self.has_rows() {
             inners = inners.min(self.rows.capacity() / self.kept.count());
         }
         let leaves = cost::leaves_under(inners as u64, self.leaves.capacity() as u64, F);
         let leaves = leaves.min(cost::leaves_within_height(path::MAX_HEIGHT, F));
-        self.ledger.paid_holes = cost::holes(leaves, F);
+        self.ledger.reserved_holes = cost::holes(leaves, F);
     }
 
     /// Reserves records for `holes` holes, or fails and changes nothing that a caller could observe.
     #[inline]
-    pub(super) fn pay(&mut self, holes: u64) -> Result<(), AllocError> {
-        if holes <= self.ledger.paid_holes { Ok(()) } else { self.pay_slow(holes) }
+    pub(super) fn reserve_holes(&mut self, holes: u64) -> Result<(), AllocError> {
+        if holes <= self.ledger.reserved_holes { Ok(()) } else { self.reserve_holes_slow(holes) }
     }
 
     #[cold]
     #[inline(never)]
-    fn pay_slow(&mut self, holes: u64) -> Result<(), AllocError> {
+    fn reserve_holes_slow(&mut self, holes: u64) -> Result<(), AllocError> {
         let need = Self::need(holes)?;
         // Pieces got before a failure stay as spare capacity, and are counted.
         let got = self.leaves.reserve(need.leaves, &self.platform);
@@ -75,7 +75,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             }
             rows
         });
-        self.count_paid();
+        self.count_reserved();
         got.map_err(|records| AllocError::NoMeta { records })
     }
 
@@ -92,7 +92,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.build_rows(classes.without(self.kept));
         self.kept = all;
         self.rows_missed = self.rows_missed.without(all);
-        self.count_paid();
+        self.count_reserved();
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl<K: Key, const F: usize, P: Platform> Supplied for BTree<K, F, P> {
         // Each area may be one hole more, too.
         let ledger = self.ledger.with_pieces(areas.checked_mul(2)?)?;
         let missed = self.rows_missed.without(self.kept);
-        if ledger.bound() <= self.ledger.paid_holes && missed.is_empty() {
+        if ledger.bound() <= self.ledger.reserved_holes && missed.is_empty() {
             return None;
         }
         let need = Self::need(ledger.bound()).ok()?;
@@ -170,7 +170,7 @@ impl<K: Key, const F: usize, P: Platform> Supplied for BTree<K, F, P> {
             Of::Inners(supply) => self.inners.add(supply).map_err(Of::Inners),
             Of::Rows(supply) => self.rows.add(supply).map_err(Of::Rows),
         };
-        self.count_paid();
+        self.count_reserved();
         unused.map_err(BTreeSupply)
     }
 
@@ -200,7 +200,7 @@ impl<K: Key, const F: usize, P: Platform> Supplied for BTree<K, F, P> {
         while let Some(low) = self.inners.shrink_step(need.inners, &mut steps, &mut freed, &self.platform) {
             self.lower_inners(low);
         }
-        self.count_paid();
+        self.count_reserved();
         self.check();
         freed
     }

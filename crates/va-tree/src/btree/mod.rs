@@ -192,7 +192,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             longest: 0,
             last_end: 0,
             top_start: 0,
-            ledger: Ledger { live: 0, holes: 0, free_pages: 0, paid_holes: 0 },
+            ledger: Ledger { live: 0, holes: 0, free_pages: 0, reserved_holes: 0 },
         }
     }
 
@@ -217,7 +217,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.default_window = default_window;
         self.default_pages = self.clip(default_window);
         (self.ledger.holes, self.ledger.free_pages) = (1, end - first);
-        self.count_paid();
+        self.count_reserved();
         self.root = self.new_leaf();
         Ok(())
     }
@@ -365,7 +365,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
             if end > wanted.high.min(self.top_end()) {
                 return Err(self.no_space(request));
             }
-            self.pay(self.ledger.bound_after_take())?;
+            self.reserve_holes(self.ledger.bound_after_take())?;
             self.cut_top_edge(wanted.size);
             self.check();
             return Ok(self.va(at));
@@ -377,13 +377,13 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
             Search::NeedsRow => {
                 // First what could be refused for the area itself: a refusal must not leave rows behind.
                 let holes = self.ledger.bound_after_take();
-                self.pay(holes)?;
+                self.reserve_holes(holes)?;
                 // Without memory for the row the walk is long, and the answer the same.
                 let _ = self.keep_rows(wanted.class().map_or(Classes::NONE, Classes::only), holes);
                 self.find_lowest_patiently(&wanted, &mut path).ok_or_else(|| self.no_space(request))?
             }
         };
-        self.pay(self.ledger.bound_after_take())?;
+        self.reserve_holes(self.ledger.bound_after_take())?;
         self.cut(&found, &mut path, wanted.size);
         self.check();
         Ok(self.va(found.at))
@@ -394,7 +394,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
         let (start, end) = self.checked_pages(range).ok_or(bad)?;
         let mut path = Path::new();
         let found = self.find_enclosing(start, end, &mut path).ok_or(AllocError::Occupied { range })?;
-        self.pay(self.ledger.bound_after_take())?;
+        self.reserve_holes(self.ledger.bound_after_take())?;
         let fit = self.cut(&found, &mut path, end - start);
         self.check();
         Ok(fit)
@@ -412,7 +412,7 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
 
     fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
         let want = self.ledger.with_pieces(pieces).ok_or(AllocError::NoMeta { records: usize::MAX })?;
-        self.pay(want.bound())?;
+        self.reserve_holes(want.bound())?;
         self.ledger.live = want.live;
         Ok(())
     }

@@ -136,10 +136,10 @@ mod tests {
         for start in 0..70u64 {
             for size in 1..40 {
                 for class in 0..CLASSES {
-                    let by_hand = by_trying(start, start + size, class + 1);
+                    let expected = by_trying(start, start + size, class + 1);
                     assert_eq!(
                         usable(start + size, size, class),
-                        by_hand,
+                        expected,
                         "[{start}, +{size}) 2^{}",
                         class + 1
                     );

@@ -101,7 +101,7 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
             default_window: VaRange::EMPTY,
             platform,
             tree: Tree::new(),
-            ledger: Ledger { live: 0, holes: 0, free_pages: 0, paid_holes: INLINE_HOLES as u64 },
+            ledger: Ledger { live: 0, holes: 0, free_pages: 0, reserved_holes: INLINE_HOLES as u64 },
             search: PhantomData,
         }
     }
@@ -163,15 +163,15 @@ impl<S: Search, P: Platform> RbIndex<S, P> {
     }
 
     #[inline]
-    fn pay(&mut self, holes: u64) -> Result<(), AllocError> {
-        if holes <= self.ledger.paid_holes { Ok(()) } else { self.pay_slow(holes) }
+    fn reserve_holes(&mut self, holes: u64) -> Result<(), AllocError> {
+        if holes <= self.ledger.reserved_holes { Ok(()) } else { self.reserve_holes_slow(holes) }
     }
 
     #[cold]
-    fn pay_slow(&mut self, holes: u64) -> Result<(), AllocError> {
+    fn reserve_holes_slow(&mut self, holes: u64) -> Result<(), AllocError> {
         let want = usize::try_from(holes).map_err(|_| AllocError::NoMeta { records: usize::MAX })?;
         let allocated = self.tree.slab.reserve(want, &self.platform);
-        self.ledger.paid_holes = self.tree.slab.capacity() as u64;
+        self.ledger.reserved_holes = self.tree.slab.capacity() as u64;
         allocated.map_err(|records| AllocError::NoMeta { records })
     }
 
@@ -340,7 +340,7 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
         let Some((id, at)) = self.find(request) else {
             return Err(self.no_space(request));
         };
-        self.pay(self.ledger.bound_after_take())?;
+        self.reserve_holes(self.ledger.bound_after_take())?;
         // The search saw that this ends inside the hole.
         self.cut(id, at, at + request.size().get() * PAGE_SIZE);
         self.check();
@@ -355,7 +355,7 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
         if id == NIL || self.tree.get(id).end < range.end().get() {
             return Err(AllocError::Occupied { range });
         }
-        self.pay(self.ledger.bound_after_take())?;
+        self.reserve_holes(self.ledger.bound_after_take())?;
         let fit = self.cut(id, range.start().get(), range.end().get());
         self.check();
         Ok(fit)
@@ -373,7 +373,7 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
 
     fn reserve_splits(&mut self, pieces: u64) -> Result<(), AllocError> {
         let want = self.ledger.with_pieces(pieces).ok_or(AllocError::NoMeta { records: usize::MAX })?;
-        self.pay(want.bound())?;
+        self.reserve_holes(want.bound())?;
         self.ledger.live = want.live;
         Ok(())
     }
@@ -481,7 +481,7 @@ impl<S: Search, P: Platform> Supplied for RbIndex<S, P> {
     fn wanted(&self, areas: u64) -> Option<PieceWanted> {
         // Each area may be one hole more, too.
         let bound = self.ledger.with_pieces(areas.checked_mul(2)?)?.bound();
-        if bound <= self.ledger.paid_holes {
+        if bound <= self.ledger.reserved_holes {
             return None;
         }
         let next = self.tree.slab.next(usize::try_from(bound).ok()?)?;
@@ -497,7 +497,7 @@ impl<S: Search, P: Platform> Supplied for RbIndex<S, P> {
 
     fn donate(&mut self, supply: RbSupply) -> Result<(), RbSupply> {
         let unused = self.tree.slab.add(supply.0).map_err(RbSupply);
-        self.ledger.paid_holes = self.tree.slab.capacity() as u64;
+        self.ledger.reserved_holes = self.tree.slab.capacity() as u64;
         unused
     }
 
@@ -509,7 +509,7 @@ impl<S: Search, P: Platform> Supplied for RbIndex<S, P> {
         // What one more area could need stays, so that a shrinker and an alloc do not take turns.
         let Ok(need) = usize::try_from(self.ledger.bound_after_take()) else { return 0 };
         let freed = self.tree.shrink(need, steps, &self.platform);
-        self.ledger.paid_holes = self.tree.slab.capacity() as u64;
+        self.ledger.reserved_holes = self.tree.slab.capacity() as u64;
         self.check();
         freed
     }

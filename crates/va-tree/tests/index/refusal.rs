@@ -214,7 +214,7 @@ fn sp4_rows_for_ever_are_refused_without_a_trace() {
 
 #[test]
 fn sp4_more_pieces_than_there_can_be_are_refused() {
-    fn absurd<I: FreeIndex>(mut index: I) {
+    fn malformed<I: FreeIndex>(mut index: I) {
         index.alloc(&Request::pages(3).unwrap()).unwrap();
         let before = seen(&index);
         for pieces in [u64::MAX, u64::MAX - 1, 1 << 63, 1 << 52] {
@@ -226,11 +226,11 @@ fn sp4_more_pieces_than_there_can_be_are_refused() {
         index.validate().unwrap();
     }
     let platform = || FailingPlatform::new(Refuse::Never);
-    absurd(RbIndex::<Linux, _>::new(space(), space(), platform()).unwrap());
-    absurd(BTreeIndex::new(space(), space(), platform()).unwrap());
-    absurd(BTreeIndex32::new(space(), space(), platform()).unwrap().with_rows().unwrap());
-    absurd(ModelIndex::new(space(), space()).unwrap());
-    absurd(PageIndex::new(space(), space()).unwrap());
+    malformed(RbIndex::<Linux, _>::new(space(), space(), platform()).unwrap());
+    malformed(BTreeIndex::new(space(), space(), platform()).unwrap());
+    malformed(BTreeIndex32::new(space(), space(), platform()).unwrap().with_rows().unwrap());
+    malformed(ModelIndex::new(space(), space()).unwrap());
+    malformed(PageIndex::new(space(), space()).unwrap());
 }
 
 #[test]

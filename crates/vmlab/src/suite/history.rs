@@ -53,7 +53,7 @@ impl<S: va_space::Config, W: va_block::config::Spread> va_block::Config for Bloc
     const ROUND_UP: bool = <OneMap63 as va_block::Config>::ROUND_UP;
     const FIRST_FIT: bool = <OneMap63 as va_block::Config>::FIRST_FIT;
     const SLICE_BLOCKS: u32 = <OneMap63 as va_block::Config>::SLICE_BLOCKS;
-    const TELL_PAGES: u64 = <OneMap63 as va_block::Config>::TELL_PAGES;
+    const REPORT_PAGES: u64 = <OneMap63 as va_block::Config>::REPORT_PAGES;
 
     fn block_pages(cpus: u32) -> u64 {
         <OneMap63 as va_block::Config>::block_pages(cpus)

@@ -69,7 +69,7 @@ pub struct Live {
 
 /// A space with policies `C` on a machine `M`, and the objects that live.
 #[derive(Debug)]
-pub struct Rig<C: Config, M: Machine = SimMachine> {
+pub struct Harness<C: Config, M: Machine = SimMachine> {
     /// The space.
     pub space: PercpuSpace<M, SimChunks, C>,
     /// By address of the copy in the first unit.
@@ -80,7 +80,7 @@ pub struct Rig<C: Config, M: Machine = SimMachine> {
     dead: Vec<u64>,
 }
 
-impl<C: Config> Rig<C> {
+impl<C: Config> Harness<C> {
     /// A space of [`SIZES`].
     pub fn new() -> Self {
         Self::of(SIZES)
@@ -92,7 +92,7 @@ impl<C: Config> Rig<C> {
     }
 }
 
-impl<C: Config, M: Machine> Rig<C, M> {
+impl<C: Config, M: Machine> Harness<C, M> {
     /// A space of any sizes on a machine of the caller.
     pub fn on(machine: M, sizes: Sizes) -> Self {
         let geometry = Geometry::new(sizes, BASE).expect("sizes that go together");
@@ -208,7 +208,8 @@ impl<C: Config, M: Machine> Rig<C, M> {
         at
     }
 
-    /// Places an object, and checks that it succeeds exactly where all is free, as far as a walk over what lives can tell.
+    /// Places an object, and checks that it succeeds exactly where all is free, as far as a walk over what lives can
+    /// tell.
     fn place(&mut self, which: u32, behind: u32, size: u32) {
         let (Some(start), bytes) = (self.start_of(which), size.next_multiple_of(4)) else { return };
         let at = start + u64::from(behind);
@@ -248,7 +249,7 @@ impl<C: Config, M: Machine> Rig<C, M> {
         let live = self.live.remove(&at).expect("an object that lives");
         self.space.free(live.offset).expect("it lives");
         self.dead.push(at);
-        // Whoever gives back twice is told.
+        // A second free of the same object is an error.
         if !self.live.contains_key(&at) {
             assert!(self.space.free(live.offset).is_err());
         }
@@ -266,13 +267,16 @@ impl<C: Config, M: Machine> Rig<C, M> {
         let inside = self.live.range(..=at).next_back();
         let inside = inside.filter(|(start, live)| *start + u64::from(live.bytes.next_multiple_of(4)) > at);
         match self.space.free(offset) {
-            Err(FreeError::NoObject { inside: told, .. }) => {
+            Err(FreeError::NoObject { inside: reported, .. }) => {
                 // A slot may be longer than what lives in it: what is behind that is inside, too.
                 let slot = self.live.range(..=at).next_back().filter(|(start, _)| {
                     C::CLASS_WORDS > 0 && inside.is_none() && at - *start < u64::from(C::CLASS_WORDS * 4)
                 });
-                let told_slot = told.is_some() && told == slot.map(|(_, live)| live.offset);
-                assert!(told_slot || told == inside.map(|(_, live)| live.offset), "{offset}: {told:?}");
+                let reported_slot = reported.is_some() && reported == slot.map(|(_, live)| live.offset);
+                assert!(
+                    reported_slot || reported == inside.map(|(_, live)| live.offset),
+                    "{offset}: {reported:?}"
+                );
             }
             Err(FreeError::NoChunk { .. }) => assert!(inside.is_none(), "{offset}"),
             other => panic!("{offset}: {other:?}"),
@@ -292,7 +296,7 @@ impl<C: Config, M: Machine> Rig<C, M> {
     }
 }
 
-impl<C: Config> Default for Rig<C> {
+impl<C: Config> Default for Harness<C> {
     fn default() -> Self {
         Self::new()
     }
