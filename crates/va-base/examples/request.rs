@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     return Err(format!("{range} is not in {window}, or not aligned").into());
                 }
             }
-            Err(refused) => println!("{size_bytes} bytes, aligned to {align_bytes}: {refused}"),
+            Err(error) => println!("{size_bytes} bytes, aligned to {align_bytes}: {error}"),
         }
     }
     // An address is a number: it is compared and rounded, and never read.

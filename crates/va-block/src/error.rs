@@ -1,4 +1,4 @@
-//! Refusals, with their numbers. Whoever gets one finds the blocks as they were (SP4), but for caches emptied.
+//! Errors, with their numbers. A call that returns one has left the blocks as they were (SP4), but for caches emptied.
 
 use core::fmt;
 use va_base::{Pages, RequestError, Va, VaRange};
@@ -12,7 +12,8 @@ pub enum BlockError {
     BadRequest(RequestError),
     /// No block has room, and the space below has none for another (or for a request too large for a block).
     Space(SpaceError),
-    /// Nothing is at hand for a caller that may not sleep; one that may would have what was asked for, or another error.
+    /// Nothing is at hand for a caller that may not sleep; one that may would have what was asked for, or another
+    /// error.
     WouldBlock,
     /// The machine allocated no table for a block's record or for the lookup.
     NoTable,

@@ -100,7 +100,8 @@ impl Lookup {
         self.far.get()?.0.get(high)?.get()?.0.get(middle)?.get()?.0.get(low)?.get()
     }
 
-    /// The same, made now if it was not there; `None` if the machine refuses a table. What was allocated before a refusal stays.
+    /// The same, made now if it was not there; `None` if the machine allocates no table. What was allocated before a
+    /// failure stays.
     pub(crate) fn ensure(&self, index: u32, machine: &impl Machine) -> Option<&'static Block> {
         let (high, middle, low) = split(index);
         let leaf = if (index as usize) < LEAF {

@@ -1,6 +1,6 @@
-//! Refusals, with their numbers. Whoever gets one finds everything as it was (SP4), but for caches emptied.
+//! Errors, with their numbers. A call that returns one has left everything as it was (SP4), but for caches emptied.
 
-use crate::machine::Refusal;
+use crate::machine::PageTableError;
 use crate::record::Kind;
 use core::fmt;
 use va_base::{Pages, RequestError, Va, VaRange};
@@ -24,14 +24,14 @@ pub enum MapError {
         /// Pages allocated, and given back.
         got: Pages,
     },
-    /// The page table refused.
-    Refused {
+    /// The page table failed.
+    PageTable {
         /// Pages to be mapped.
         wanted: Pages,
         /// Pages that were mapped by then, and were unmapped.
         mapped: Pages,
         /// Why.
-        why: Refusal,
+        why: PageTableError,
     },
     /// The machine allocated no memory for this many records.
     NoRecords {
@@ -51,7 +51,7 @@ impl fmt::Display for MapError {
             Self::Space(error) => fmt::Display::fmt(error, f),
             Self::Block(error) => fmt::Display::fmt(error, f),
             Self::NoPages { wanted, got } => write!(f, "of {wanted} the source has {got}"),
-            Self::Refused { wanted, mapped, why } => {
+            Self::PageTable { wanted, mapped, why } => {
                 write!(f, "of {wanted} to be mapped {mapped} were, then: {why}")
             }
             Self::NoRecords { records } => {

@@ -1,8 +1,8 @@
 //! An area with pages behind it.
 //!
 //! The space says *where* an area is; a [`PageTable`] of the machine puts pages there, which a [`PageSource`] allocates
-//! ([`MapSpace::vmalloc`]) or a caller brings ([`MapSpace::vmap`], [`MapSpace::vm_map_ram`]). No memory is read here and none is
-//! allocated: a page is a number, and which pages lie behind an area is known by the page table alone.
+//! ([`MapSpace::vmalloc`]) or a caller brings ([`MapSpace::vmap`], [`MapSpace::vm_map_ram`]). No memory is read here
+//! and none is allocated: a page is a number, and which pages lie behind an area is known by the page table alone.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -33,8 +33,8 @@ mod space;
 pub use early::EarlyMap;
 pub use error::{FreeError, MapError};
 pub use machine::{
-    DirectAccess, Entries, LEAF_SIZES_MAX, Leaf, PageRequest, PageSource, PageTable, Protection, Refusal,
-    Run, Stopped,
+    DirectAccess, Entries, LEAF_SIZES_MAX, Leaf, PageRequest, PageSource, PageTable, PageTableError,
+    Protection, Run, Stopped,
 };
 pub use record::Kind;
 pub use request::{AreaRequest, DirectMap, Fill, Guard, Leaves, PageList};

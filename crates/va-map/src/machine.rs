@@ -1,8 +1,8 @@
 //! The porting contract of what is mapped: a page table, and where pages come from.
 //!
 //! # Theory
-//! A page is a number (a page frame, an offset in a file, a handle); pages of consecutive numbers lie side by side. The machine is
-//! asked for:
+//! A page is a number (a page frame, an offset in a file, a handle); pages of consecutive numbers lie side by side. The
+//! machine is asked for:
 //!
 //! | call | locks of the core held | may sleep | may fail |
 //! |---|---|---|---|
@@ -14,9 +14,9 @@
 //! | [`PageSource::hide`], [`PageSource::set_direct`] | none | yes | no |
 //! | [`Machine::flush`](va_base::Machine::flush), [`wait`](va_base::Machine::wait) | none, besides those of a space | yes | no |
 //!
-//! **Sizes of entries.** An entry maps `2^n` pages whose numbers follow each other, at an address and from a page number that are
-//! multiples of that. A machine has a ladder of such sizes ([`PageTable::LEAF_SIZES`]), and each entry written is as large as the
-//! address, the page numbers and the length allow:
+//! **Sizes of entries.** An entry maps `2^n` pages whose numbers follow each other, at an address and from a page
+//! number that are multiples of that. A machine has a ladder of such sizes ([`PageTable::LEAF_SIZES`]), and each entry
+//! written is as large as the address, the page numbers and the length allow:
 //!
 //! ```text
 //!   4 KiB pages           LEAF_SIZES        arm64: entries with the contiguous bit, blocks of 2 MiB and 1 GiB
@@ -28,9 +28,10 @@
 //!   entry    1   1 |    16    | 29 of 16  |     512     |
 //! ```
 //!
-//! **Stale translations.** After `unmap` CPUs may translate an address until a flush that covers it has ended. The pages of an area
-//! go back to the source before that, as in Linux: a caller that still uses a freed address reads or writes another's page. The
-//! pages of an area with [`DirectMap::ResetOnFree`](crate::DirectMap) go back after that flush.
+//! **Stale translations.** After `unmap` CPUs may translate an address until a flush that covers it has ended. The
+//! pages of an area go back to the source before that, as in Linux: a caller that still uses a freed address reads or
+//! writes another's page. The pages of an area with [`DirectMap::ResetOnFree`](crate::DirectMap) go back after that
+//! flush.
 
 use crate::request::Fill;
 use va_base::{Va, VaRange};
@@ -80,7 +81,8 @@ pub struct Entries {
 pub struct PageRequest {
     /// The contents of the pages.
     pub fill: Fill,
-    /// The NUMA node that the pages are wanted from; any if there is none. A wish: a source without pages there takes others.
+    /// The NUMA node that the pages are wanted from; any if there is none. A wish: a source without pages there takes
+    /// others.
     pub numa_id: Option<u32>,
 }
 
@@ -96,7 +98,7 @@ pub enum DirectAccess {
 /// Why a page table maps no more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum PageTableError {
     /// No memory for a part of the page table.
     NoMemory,
     /// No entry of this size here: by this protection, for these pages, or at all. Never for single pages.
@@ -112,7 +114,7 @@ pub enum Refusal {
     Other(i32),
 }
 
-impl core::fmt::Display for Refusal {
+impl core::fmt::Display for PageTableError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::NoMemory => f.write_str("no memory for the page table"),
@@ -129,23 +131,25 @@ pub struct Stopped {
     /// Pages of the beginning that are mapped now.
     pub pages_done: u64,
     /// Why the next one is not.
-    pub why: Refusal,
+    pub why: PageTableError,
 }
 
 /// The page table: puts pages at addresses. All ranges are whole pages inside the extent of a
 /// space.
 pub trait PageTable {
-    /// Sizes of entries: the binary logarithm of the pages that each maps, ascending, 0 first. At most [`LEAF_SIZES_MAX`] of them.
+    /// Sizes of entries: the binary logarithm of the pages that each maps, ascending, 0 first. At most
+    /// [`LEAF_SIZES_MAX`] of them.
     const LEAF_SIZES: &'static [u32];
 
     /// Maps pages at `at`, where nothing is mapped, by entries of one size. The address is a multiple of that size.
     ///
     /// # Errors
-    /// [`Stopped`], with whole entries done. What was done stays; the caller maps the rest by smaller entries, or unmaps it.
+    /// [`Stopped`], with whole entries done. What was done stays; the caller maps the rest by smaller entries, or
+    /// unmaps it.
     fn map(&self, at: Va, entries: Entries) -> Result<(), Stopped>;
 
-    /// Unmaps what is mapped in `range`, and reports every entry to `gone` in address order. No entry is cut. CPUs may translate
-    /// until the next flush.
+    /// Unmaps what is mapped in `range`, and reports every entry to `gone` in address order. No entry is cut. CPUs may
+    /// translate until the next flush.
     fn unmap(&self, range: VaRange, gone: &mut dyn FnMut(Leaf));
 
     /// The entry that maps `at`.
@@ -157,15 +161,15 @@ pub const LEAF_SIZES_MAX: usize = 8;
 
 /// The source of pages.
 pub trait PageSource {
-    /// Whether [`hide`](Self::hide) and [`set_direct`](Self::set_direct) are there: without them no area is made whose pages have
-    /// their permissions reset ([`DirectMap::ResetOnFree`](crate::DirectMap)).
+    /// Whether [`hide`](Self::hide) and [`set_direct`](Self::set_direct) are there: without them no area is made whose
+    /// pages have their permissions reset ([`DirectMap::ResetOnFree`](crate::DirectMap)).
     const RESETS: bool = false;
 
     /// Takes pages for the core, as many as `frames` has places or fewer, and returns how many; 0 if there is none.
     fn alloc(&self, frames: &mut [u64], request: PageRequest) -> usize;
 
-    /// Takes `2^pages_log2` pages of consecutive numbers, the first a multiple of that; `None` if there are none. They may come
-    /// back one by one.
+    /// Takes `2^pages_log2` pages of consecutive numbers, the first a multiple of that; `None` if there are none. They
+    /// may come back one by one.
     fn alloc_run(&self, pages_log2: u32, request: PageRequest) -> Option<u64>;
 
     /// Frees pages of the core.
@@ -174,16 +178,17 @@ pub trait PageSource {
     /// Makes zeros of the bytes `[from, to)` of a page.
     fn clear(&self, frame: u64, from: u64, to: u64);
 
-    /// Makes every entry of `range` inaccessible but for its page numbers, which [`PageTable::leaf`] and [`PageTable::unmap`] report
-    /// as before: entries that are not present, with the frame in them. CPUs may translate until the next flush.
+    /// Makes every entry of `range` inaccessible but for its page numbers, which [`PageTable::leaf`] and
+    /// [`PageTable::unmap`] report as before: entries that are not present, with the frame in them. CPUs may translate
+    /// until the next flush.
     ///
     /// The core has no memory for the list of an area's pages, and must know them after the flush.
     fn hide(&self, range: VaRange) {
         _ = range;
     }
 
-    /// Changes the access to pages in the direct map, and returns the addresses there that CPUs may translate as before until a
-    /// flush; an empty range where nothing changed.
+    /// Changes the access to pages in the direct map, and returns the addresses there that CPUs may translate as before
+    /// until a flush; an empty range where nothing changed.
     fn set_direct(&self, run: Run, access: DirectAccess) -> VaRange {
         _ = (run, access);
         VaRange::default()

@@ -18,12 +18,12 @@ use va_space::{Magazine, Purge, SpaceError};
 use va_tree::Congruent;
 
 /// A thread's cache of a space, so that its pairs touch no shared lock: areas, and a block to cut pages from.
-struct Kept<'s> {
+struct ThreadCache<'s> {
     magazine: Magazine<'s, Host, <Standard as Config>::Space>,
     lane: Lane<'s, Host, Standard>,
 }
 
-impl<'s> Kept<'s> {
+impl<'s> ThreadCache<'s> {
     fn new(space: &'s Space<Standard>, cpu: u32) -> Result<Self, SpaceError> {
         Ok(Self {
             magazine: space.magazine(cpu)?,
@@ -37,7 +37,7 @@ self_cell!(
     struct Own {
         owner: Arc<Space<Standard>>,
         #[not_covariant]
-        dependent: Kept,
+        dependent: ThreadCache,
     }
 );
 
@@ -110,7 +110,7 @@ impl Context {
             let (_, own) = parked.swap_remove(at);
             return Self::Magazine { own, parked, cpu };
         }
-        match Own::try_new(space.clone(), |space| Kept::new(space, cpu)) {
+        match Own::try_new(space.clone(), |space| ThreadCache::new(space, cpu)) {
             Ok(own) => Self::Magazine { own, parked, cpu },
             Err(_) => Self::Shared { space, cpu },
         }
@@ -128,7 +128,7 @@ impl Context {
     fn alloc(&mut self, request: &Request) -> Option<Va> {
         // One branch to the usual case, all else out of its way.
         let Self::Magazine { own, .. } = self else { return self.alloc_without(*request) };
-        match own.with_dependent_mut(|_, kept| kept.magazine.alloc(request)) {
+        match own.with_dependent_mut(|_, cache| cache.magazine.alloc(request)) {
             Ok(area) => Some(area.start()),
             Err(error) => self.alloc_after(*request, error),
         }
@@ -156,26 +156,26 @@ impl Context {
         if requested.get() > window.len_bytes() / PAGE_SIZE {
             return None;
         }
-        let holds = |own: &mut Own| own.with_dependent_mut(|_, kept| kept.lane.holds());
+        let holds = |own: &mut Own| own.with_dependent_mut(|_, cache| cache.lane.holds());
         let in_lanes = holds(own) || parked.iter_mut().any(|(_, own)| holds(own));
         if !in_lanes && (cached.get() == 0 || parked.is_empty()) {
             return None;
         }
-        own.with_dependent_mut(|_, kept| kept.lane.park());
+        own.with_dependent_mut(|_, cache| cache.lane.park());
         parked.iter_mut().for_each(|(_, own)| drain(own));
-        own.with_dependent_mut(|_, kept| kept.magazine.alloc(&request)).ok().map(|area| area.start())
+        own.with_dependent_mut(|_, cache| cache.magazine.alloc(&request)).ok().map(|area| area.start())
     }
 
     #[inline(always)]
     fn free(&mut self, at: Va) -> bool {
         let Self::Magazine { own, .. } = self else { return self.free_without(at) };
-        own.with_dependent_mut(|_, kept| kept.magazine.free_at(at)).is_ok()
+        own.with_dependent_mut(|_, cache| cache.magazine.free_at(at)).is_ok()
     }
 
     #[inline(always)]
     fn map(&mut self, pages: u64) -> Option<Va> {
         match self {
-            Self::Magazine { own, .. } => own.with_dependent_mut(|_, kept| kept.lane.alloc(pages)).ok(),
+            Self::Magazine { own, .. } => own.with_dependent_mut(|_, cache| cache.lane.alloc(pages)).ok(),
             Self::Shared { space, cpu } => space.blocks().alloc(*cpu, pages).ok(),
             Self::Linux { space, cpu } => {
                 let got = space.blocks().alloc(*cpu, pages).ok();
@@ -189,7 +189,9 @@ impl Context {
     #[inline(always)]
     fn unmap(&mut self, at: Va, pages: u64) -> bool {
         match self {
-            Self::Magazine { own, .. } => own.with_dependent_mut(|_, kept| kept.lane.free(at, pages)).is_ok(),
+            Self::Magazine { own, .. } => {
+                own.with_dependent_mut(|_, cache| cache.lane.free(at, pages)).is_ok()
+            }
             Self::Shared { space, cpu } => space.blocks().free(*cpu, at, pages).is_ok(),
             Self::Linux { space, cpu } => space.blocks().free(*cpu, at, pages).is_ok(),
             Self::Outside => false,
@@ -216,11 +218,11 @@ impl Context {
     }
 }
 
-/// Hands back what is kept.
+/// Frees what the thread's cache holds.
 fn drain(own: &mut Own) {
-    own.with_dependent_mut(|_, kept| {
-        kept.magazine.drain();
-        kept.lane.park();
+    own.with_dependent_mut(|_, cache| {
+        cache.magazine.drain();
+        cache.lane.park();
     });
 }
 

@@ -90,9 +90,9 @@ impl Host {
         self.0.work
     }
 
-    /// Says which thread to wake. Only the first one is kept.
+    /// Sets the thread to wake. Only the first call has an effect.
     pub fn set_helper(&self, thread: Thread) {
-        let _kept = self.0.helper.set(thread);
+        let _already_set = self.0.helper.set(thread);
     }
 
     /// Runs `body`. A drain that it makes due, and that is the caller's duty, waits for [`take_held`](Self::take_held).
@@ -113,7 +113,7 @@ impl Host {
     /// Says who frees what he could do without when a request would fail. Only the first one is kept; he must not own
     /// the host.
     pub fn set_reclaim(&self, reclaim: impl Fn() -> u64 + Send + Sync + 'static) {
-        let _kept = self.0.reclaim.set(Box::new(reclaim));
+        let _already_set = self.0.reclaim.set(Box::new(reclaim));
     }
 
     /// Tells whether a drain is due, and takes it upon the caller.

@@ -15,7 +15,7 @@ use va_base::Va;
 use va_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{
-    AllocError, Backend, Config, Context, Found, Geometry, Offset, PercpuSpace, Place, Refused, Request,
+    AllocError, Backend, BackendError, Config, Context, Found, Geometry, Offset, PercpuSpace, Place, Request,
     Sizes, Stats,
 };
 
@@ -73,13 +73,14 @@ impl Numbers {
 impl Backend for Numbers {
     const BY_PAGE: bool = true;
 
-    fn create(&self, _geometry: &Geometry) -> Result<Va, Refused> {
+    fn create(&self, _geometry: &Geometry) -> Result<Va, BackendError> {
         let mut places = self.places.lock();
         let place = places.0.pop_first().unwrap_or_else(|| {
             places.1 += 1;
             places.1
         });
-        let base = place.checked_mul(self.stride).and_then(|below| TOP.checked_sub(below)).ok_or(Refused)?;
+        let base =
+            place.checked_mul(self.stride).and_then(|below| TOP.checked_sub(below)).ok_or(BackendError)?;
         Ok(Va::new(base))
     }
 
@@ -88,7 +89,7 @@ impl Backend for Numbers {
         self.destroyed.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn populate(&self, geometry: &Geometry, _base: Va, pages: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, geometry: &Geometry, _base: Va, pages: Range<u32>) -> Result<(), BackendError> {
         let pages = u64::from(pages.end - pages.start) * u64::from(geometry.sizes().units);
         self.populated.fetch_add(pages, Ordering::Relaxed);
         Ok(())

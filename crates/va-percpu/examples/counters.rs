@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, Platform, Record, Table, Va, VaRange};
 use va_percpu::geometry::DYNAMIC_BYTES_MIN;
 use va_percpu::km::{Blocks, KmChunks};
-use va_percpu::{Geometry, Offset, PercpuSpace, Refused, Request, Sizes};
+use va_percpu::{BackendError, Geometry, Offset, PercpuSpace, Request, Sizes};
 
 const CPUS: u32 = 4;
 const UNIT_BYTES: u32 = 64 << 10;
@@ -16,7 +16,8 @@ const CHUNK_BYTES: u64 = UNIT_BYTES as u64 * CPUS as u64;
 /// The address that it begins at, in the eyes of the space: addresses are numbers.
 const BASE: u64 = 0x4000_0000;
 
-/// A machine of one process: records from the heap, locks of a library, and nothing to flush, since nothing is ever unmapped.
+/// A machine of one process: records from the heap, locks of a library, and nothing to flush, since nothing is ever
+/// unmapped.
 struct Port;
 
 impl Platform for Port {
@@ -55,7 +56,8 @@ impl Machine for Port {
     }
 }
 
-/// Contiguous memory for chunks, one behind the other. A chunk that came back is not allocated again: this is an example.
+/// Contiguous memory for chunks, one behind the other. A chunk that came back is not allocated again: this is an
+/// example.
 #[derive(Default)]
 struct Line {
     allocated: AtomicU64,
@@ -63,11 +65,11 @@ struct Line {
 }
 
 impl Blocks for &Line {
-    fn alloc(&self, bytes: u64) -> Result<Va, Refused> {
+    fn alloc(&self, bytes: u64) -> Result<Va, BackendError> {
         // The first chunk lies before them.
         let number = 1 + self.allocated.fetch_add(1, Ordering::Relaxed);
         if bytes != CHUNK_BYTES || number >= CHUNKS {
-            return Err(Refused);
+            return Err(BackendError);
         }
         Ok(Va::new(BASE + number * CHUNK_BYTES))
     }

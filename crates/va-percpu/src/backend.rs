@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //! A space says where; a backend makes it so. Linux has two, [`VmChunks`](crate::vm::VmChunks) takes congruent areas of
-//! address space and populates them page by page, [`KmChunks`](crate::km::KmChunks) contiguous blocks, whole, where nothing
-//! can be mapped. The contract:
+//! address space and populates them page by page, [`KmChunks`](crate::km::KmChunks) contiguous blocks, whole, where
+//! nothing can be mapped. The contract:
 //!
 //! | call | locks held | may fail |
 //! |---|---|---|
@@ -23,7 +23,7 @@ use va_base::Va;
 
 /// The failure of a backend. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refused;
+pub struct BackendError;
 
 /// An event, as Linux's trace events have it (`percpu:*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,8 +74,8 @@ pub trait Backend {
     /// Makes a chunk and returns where its first unit begins: at a multiple of the geometry's atom.
     ///
     /// # Errors
-    /// [`Refused`], and nothing has changed.
-    fn create(&self, geometry: &Geometry) -> Result<Va, Refused>;
+    /// [`BackendError`], and nothing has changed.
+    fn create(&self, geometry: &Geometry) -> Result<Va, BackendError>;
 
     /// Unmakes a chunk that [`create`](Self::create) made and whose pages have all been depopulated.
     fn destroy(&self, geometry: &Geometry, base: Va);
@@ -83,8 +83,8 @@ pub trait Backend {
     /// Populates pages of every unit, all or none.
     ///
     /// # Errors
-    /// [`Refused`], and nothing has changed.
-    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), Refused>;
+    /// [`BackendError`], and nothing has changed.
+    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), BackendError>;
 
     /// Takes populated pages away. Whoever still translates them is dealt with by [`flush`](Self::flush), or when the
     /// addresses of the chunk go back.
@@ -108,7 +108,7 @@ pub trait Backend {
 impl<B: Backend + ?Sized> Backend for &B {
     const BY_PAGE: bool = B::BY_PAGE;
 
-    fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
+    fn create(&self, geometry: &Geometry) -> Result<Va, BackendError> {
         (**self).create(geometry)
     }
 
@@ -116,7 +116,7 @@ impl<B: Backend + ?Sized> Backend for &B {
         (**self).destroy(geometry, base);
     }
 
-    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), BackendError> {
         (**self).populate(geometry, base, pages)
     }
 

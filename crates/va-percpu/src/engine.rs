@@ -44,7 +44,7 @@ pub enum Fit {
 
 /// The result of a free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Given {
+pub struct FreedBits {
     /// Pages that are wholly free now.
     pub pages: u32,
     /// Nothing fits below this page that did not fit before.
@@ -110,7 +110,8 @@ pub trait HintEngine: 'static {
     /// The head of no chunk.
     const HEAD: Self::Head;
 
-    /// The head tells exactly what fits in the chunk ([`fits`](Self::fits)), so that chunks are chosen by it, the lowest first.
+    /// The head tells exactly what fits in the chunk ([`fits`](Self::fits)), so that chunks are chosen by it, the
+    /// lowest first.
     const BY_FITS: bool = false;
 
     /// Returns what fits in the chunk, for each alignment.
@@ -130,8 +131,8 @@ pub trait HintEngine: 'static {
     /// Begins with a chunk whose bits are all clear.
     fn reset(view: &mut View<'_, Self>);
 
-    /// The longest run that the head admits to, in bits: it decides in which list the chunk stands. 0 only if the engine
-    /// would find nothing at all.
+    /// The longest run that the head admits to, in bits: it decides in which list the chunk stands. 0 only if the
+    /// engine would find nothing at all.
     fn longest(head: &Self::Head) -> u32;
 
     /// Finds room and sets its bits; with `populated`, only where every page is populated.
@@ -141,17 +142,17 @@ pub trait HintEngine: 'static {
     fn take_at(view: &mut View<'_, Self>, at: u32, bits: u32) -> u32;
 
     /// Clears the bits `[at, at + bits)`, all of them set.
-    fn give(view: &mut View<'_, Self>, at: u32, bits: u32) -> Given;
+    fn free(view: &mut View<'_, Self>, at: u32, bits: u32) -> FreedBits;
 
-    /// Finds the lowest room that begins in a page or behind it, and sets its bits. An engine may say no when it would have to look
-    /// far.
+    /// Finds the lowest room that begins in a page or behind it, and sets its bits. An engine may say no when it would
+    /// have to look far.
     #[inline]
     fn take_near(_view: &mut View<'_, Self>, _page: u32, _want: Want) -> Fit {
         Fit::Nowhere
     }
 
-    /// Tells whether the head knows all that happened. Until [`settle`](Self::settle) is called it may speak of how things were
-    /// before the last changes.
+    /// Tells whether the head knows all that happened. Until [`settle`](Self::settle) is called it may speak of how
+    /// things were before the last changes.
     #[inline]
     fn is_settled(_head: &Self::Head) -> bool {
         true

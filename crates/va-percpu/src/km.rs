@@ -6,7 +6,7 @@
 //! # Source
 //! Linux `mm/percpu-km.c` (6.12).
 
-use crate::backend::{Backend, Refused};
+use crate::backend::{Backend, BackendError};
 use crate::geometry::Geometry;
 use core::ops::Range;
 use va_base::Va;
@@ -16,8 +16,8 @@ pub trait Blocks {
     /// Allocates a block of so many bytes, a power of two, at a multiple of them.
     ///
     /// # Errors
-    /// [`Refused`].
-    fn alloc(&self, bytes: u64) -> Result<Va, Refused>;
+    /// [`BackendError`].
+    fn alloc(&self, bytes: u64) -> Result<Va, BackendError>;
 
     /// Frees a block.
     fn free(&self, at: Va, bytes: u64);
@@ -36,7 +36,7 @@ fn block_bytes(geometry: &Geometry) -> u64 {
 impl<M: Blocks> Backend for KmChunks<M> {
     const BY_PAGE: bool = false;
 
-    fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
+    fn create(&self, geometry: &Geometry) -> Result<Va, BackendError> {
         self.0.alloc(block_bytes(geometry))
     }
 
@@ -44,7 +44,7 @@ impl<M: Blocks> Backend for KmChunks<M> {
         self.0.free(base, block_bytes(geometry));
     }
 
-    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), BackendError> {
         Ok(())
     }
 

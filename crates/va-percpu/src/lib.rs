@@ -50,7 +50,7 @@ mod table;
 mod testing;
 pub mod vm;
 
-pub use backend::{Backend, Event, Refused};
+pub use backend::{Backend, BackendError, Event};
 pub use bitmap::{BIT_BYTES, PAGE_BITS, Word};
 pub use config::Config;
 pub use early::EarlyPercpu;

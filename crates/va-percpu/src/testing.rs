@@ -1,4 +1,4 @@
-//! For tests of this crate: memory for records that can be refused.
+//! For tests of this crate: memory for records that can fail.
 
 use std::vec::Vec;
 use va_base::sync::atomic::{AtomicU64, Ordering};

@@ -7,7 +7,7 @@
 //! # Source
 //! Linux `mm/percpu-vm.c` (6.12: `pcpu_populate_chunk`, `pcpu_create_chunk`).
 
-use crate::backend::{Backend, Refused};
+use crate::backend::{Backend, BackendError};
 use crate::geometry::Geometry;
 use core::ops::Range;
 use va_base::{Machine, PAGE_SIZE, RequestError, Va, VaRange};
@@ -20,8 +20,8 @@ pub trait Mapper {
     /// Lends pages near a CPU and maps them, all or none.
     ///
     /// # Errors
-    /// [`Refused`], and nothing has changed.
-    fn map(&self, cpu: u32, range: VaRange) -> Result<(), Refused>;
+    /// [`BackendError`], and nothing has changed.
+    fn map(&self, cpu: u32, range: VaRange) -> Result<(), BackendError>;
 
     /// Unmaps pages that were mapped and takes them back. CPUs may still translate them until [`flush`](Self::flush).
     fn unmap(&self, cpu: u32, range: VaRange);
@@ -77,8 +77,8 @@ impl<'a, P: Machine + Clone, C: Config, M: Mapper> VmChunks<'a, P, C, M> {
 impl<P: Machine + Clone, C: Config, M: Mapper> Backend for VmChunks<'_, P, C, M> {
     const BY_PAGE: bool = true;
 
-    fn create(&self, _geometry: &Geometry) -> Result<Va, Refused> {
-        self.space.alloc_congruent(&self.areas).map_err(|_| Refused)
+    fn create(&self, _geometry: &Geometry) -> Result<Va, BackendError> {
+        self.space.alloc_congruent(&self.areas).map_err(|_| BackendError)
     }
 
     fn destroy(&self, _geometry: &Geometry, base: Va) {
@@ -89,7 +89,7 @@ impl<P: Machine + Clone, C: Config, M: Mapper> Backend for VmChunks<'_, P, C, M>
         }
     }
 
-    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), BackendError> {
         for cpu in 0..self.units.len() {
             if self.mapper.map(cpu as u32, self.of_unit(base, cpu, &pages)).is_err() {
                 for done in 0..cpu {
@@ -99,7 +99,7 @@ impl<P: Machine + Clone, C: Config, M: Mapper> Backend for VmChunks<'_, P, C, M>
                     // They may be mapped again before the chunk goes.
                     self.flush(geometry, base, pages);
                 }
-                return Err(Refused);
+                return Err(BackendError);
             }
         }
         Ok(())

@@ -39,7 +39,7 @@ fn round(cpus: u32) -> [f64; 3] {
     let Ok(mut magazine) = space.magazine(0) else { panic!("no magazine") };
     for n in 0..PAGES >> 12 {
         let at = FIRST + (n << 12) + 2048;
-        let _kept = alloc(&mut magazine, &ask(1).within(VaRange::from_pages(at, at + 1).unwrap_or_default()));
+        let _area = alloc(&mut magazine, &ask(1).within(VaRange::from_pages(at, at + 1).unwrap_or_default()));
     }
     let mut areas: Vec<Area> = (0..AREAS).map(|n| alloc(&mut magazine, &ask(1 + n % 8))).collect();
     let mut random = 7u64;

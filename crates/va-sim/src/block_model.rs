@@ -1,6 +1,6 @@
 //! A reference model of blocks: a state for every page of every block; a search looks at each.
 //!
-//! It says what [`Blocks`](va_block::Blocks) with policies `C` answers, address for address and refusal for refusal,
+//! It says what [`Blocks`](va_block::Blocks) with policies `C` answers, address for address and error for error,
 //! when a collection and a purge are one slice and every flush ends at once. It knows no lanes.
 
 use crate::space_model::SpaceModel;
@@ -281,7 +281,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         }
     }
 
-    fn give_up(&mut self, start: u64) {
+    fn release(&mut self, start: u64) {
         self.unlink(start);
         self.blocks.remove(&start);
         self.pending.retain(|pending| *pending != start);
@@ -330,7 +330,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
                 *freed = 0;
             }
         } else if block.count(Life::is_dead) == self.block_pages {
-            self.give_up(start);
+            self.release(start);
         }
         Ok(())
     }
@@ -393,7 +393,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             let gone = block.count(Life::is_dead);
             if dead && (all || !needed) {
                 self.reported = self.reported.saturating_sub(self.block_pages - free);
-                self.give_up(start);
+                self.release(start);
                 continue;
             }
             if dead {

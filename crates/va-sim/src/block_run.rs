@@ -317,14 +317,14 @@ pub struct Conditions {
     pub pages: u64,
     /// Flushes end on request.
     pub late: bool,
-    /// Slabs and tables that it allocates before it refuses.
+    /// Slabs and tables that it allocates before it fails.
     pub allocates: u64,
 }
 
 /// Runs calls on blocks that are collected slice by slice, for two CPUs with a lane each and two that share a queue.
 ///
 /// # Panics
-/// When anything is given out twice or too early, is lost, or a wrong call is not refused.
+/// When anything is given out twice or too early, is lost, or a wrong call is not rejected.
 #[inline]
 pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
     let Conditions { pages: total, late, allocates } = conditions;
@@ -352,8 +352,8 @@ pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
                 machine.unmap(range(at, pages));
                 assert_eq!(free(&blocks, &mut lanes, cpu, at, pages), Ok(()));
                 let again = blocks.free(cpu, at, pages);
-                let refused = matches!(again, Err(UnmapError::Twice { .. } | UnmapError::NotMapped { .. }));
-                assert!(refused, "{again:?}");
+                let rejected = matches!(again, Err(UnmapError::Twice { .. } | UnmapError::NotMapped { .. }));
+                assert!(rejected, "{again:?}");
             }
             Call::Miscount { n, pages } if !out.is_empty() => {
                 let (at, right) = out[n % out.len()];
@@ -398,7 +398,7 @@ pub fn with_lanes(conditions: Conditions, calls: &[Call]) {
         }
         check(&blocks, &out);
     }
-    // All of it comes back, whatever the machine refuses, and the space is whole.
+    // All of it comes back, whatever the machine fails, and the space is whole.
     drop(lanes);
     machine.fail_after(0, 0);
     machine.set_flushing(Flushing::AtOnce);

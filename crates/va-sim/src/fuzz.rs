@@ -3,7 +3,7 @@
 use crate::block_run::{self, Call, Conditions};
 use crate::model::{ModelIndex, PageIndex};
 use crate::op::{Op, Space};
-use crate::platform::{FailingPlatform, HeapPlatform, Refuse};
+use crate::platform::{Fail, FailingPlatform, HeapPlatform};
 use crate::run::{Driver, Outcome, Walk, assert_same};
 use va_base::{AllocError, Va, VaRange};
 use va_tree::btree::BTree;
@@ -69,27 +69,27 @@ pub fn index_ops(data: &[u8]) {
     }
 }
 
-/// Decodes ops for a platform that refuses slabs: a refusal changes nothing (SP4), and giving back never needs one (SP3).
+/// Decodes ops for a platform that fails slabs: a failure changes nothing (SP4), and a free never needs a slab (SP3).
 ///
 /// # Panics
 /// When either does not hold.
 #[inline]
-pub fn slab_refusal(data: &[u8]) {
+pub fn slab_failure(data: &[u8]) {
     let [selector, granted, bytes @ ..] = data else { return };
     let space = space(*selector);
     let (extent, window) = (space.extent, space.default_window);
-    let refuse = Refuse::After(u64::from(*granted % 8));
-    let platform = FailingPlatform::new(refuse);
+    let fail = Fail::After(u64::from(*granted % 8));
+    let platform = FailingPlatform::new(fail);
     if let Ok(tree) = BTree::<u64, 8, _>::new(extent, window, platform.clone()) {
-        refused(tree, &space, &platform, bytes);
+        failing(tree, &space, &platform, bytes);
     }
-    platform.set(refuse);
+    platform.set(fail);
     if let Ok(tree) = RbIndex::<Exact, _>::new(extent, window, platform.clone()) {
-        refused(tree, &space, &platform, bytes);
+        failing(tree, &space, &platform, bytes);
     }
 }
 
-fn refused<I: FreeIndex>(index: I, space: &Space, platform: &FailingPlatform, bytes: &[u8]) {
+fn failing<I: FreeIndex>(index: I, space: &Space, platform: &FailingPlatform, bytes: &[u8]) {
     let mut driver = Driver::new(index);
     for op in Op::decode_all(space, bytes).take(400) {
         let state = |driver: &Driver<I>| {
@@ -98,17 +98,17 @@ fn refused<I: FreeIndex>(index: I, space: &Space, platform: &FailingPlatform, by
         };
         let before = state(&driver);
         let outcome = driver.run(&op);
-        let refusal = matches!(
+        let failed = matches!(
             outcome,
             Outcome::At(Err(AllocError::NoMeta { .. })) | Outcome::Cut(Err(AllocError::NoMeta { .. }))
         );
-        assert!(!refusal || state(&driver) == before, "SP4: {op} was refused and changed something");
+        assert!(!failed || state(&driver) == before, "SP4: {op} failed and changed something");
         if let Err(broken) = driver.index.validate() {
             panic!("in {space:?}, after {op}: {broken}");
         }
     }
-    // SP3: with every slab refused, each area goes back, in an order that leaves as many holes as possible.
-    platform.set(Refuse::All);
+    // SP3: while every slab fails, each area is freed, in an order that leaves as many holes as possible.
+    platform.set(Fail::All);
     let out = driver.out.clone();
     let odd = out.iter().skip(1).step_by(2);
     let ranges = out.iter().step_by(2).chain(odd);

@@ -2,14 +2,14 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`machine`] | a machine that remembers stale translations, and refuses the nth slab or table |
+//! | [`machine`] | a machine that remembers stale translations, and fails the nth slab or table |
 //! | [`bare`] | a machine that does as little as one can, with a watcher |
-//! | [`pages`] | a page table and pages with contents, of which the nth is refused |
+//! | [`pages`] | a page table and pages with contents, of which the nth fails |
 //! | [`map_model`] | areas with pages behind them, byte by byte |
 //! | [`space_model`] | a space in its most obvious form |
 //! | [`block_model`] | small mappings in blocks, page by page |
 //! | [`block_run`] | calls to blocks, run beside that model and without |
-//! | [`platform`] | a heap that allocates slabs and gets them back, and one that refuses when told |
+//! | [`platform`] | a heap that allocates slabs and gets them back, and one that fails on demand |
 //! | [`model`] | the index of holes as a sorted list, and as a row of booleans |
 //! | [`op`] | one language for property tests, fuzzing and saved failures |
 //! | [`run`] | runs ops on two indexes and names the first difference |
@@ -19,7 +19,8 @@
 //! | [`small`] | policies of a space under which a few dozen pages reach every limit |
 //! | [`fuzz`], [`space_fuzz`] | the bodies of the fuzz targets, also run as tests over a saved corpus |
 //!
-//! Functions that run every policy are `#[inline]`: programs that call them compile them, and this library's other users do not.
+//! Functions that run every policy are `#[inline]`: programs that call them compile them, and this library's other
+//! users do not.
 #![forbid(unsafe_code)]
 
 pub mod bare;

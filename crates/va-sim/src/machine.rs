@@ -1,4 +1,4 @@
-//! A simulated machine: it remembers stale translations, so that reuse without a flush is seen, and refuses when told.
+//! A simulated machine: it remembers stale translations, so that reuse without a flush is seen, and fails on demand.
 //!
 //! # Theory
 //! A client of a space that gets an area maps it; one that frees an area unmaps it first. The machine plays that part
@@ -107,7 +107,7 @@ pub fn lockings() -> [u64; LockClass::COUNT] {
 }
 
 impl SimMachine {
-    /// Creates a machine of `cpus` CPUs, all online, that flushes at once and refuses nothing.
+    /// Creates a machine of `cpus` CPUs, all online, that flushes at once and fails nothing.
     pub fn new(cpus: u32) -> Self {
         let beliefs =
             Beliefs { pages: BTreeMap::new(), clock: 0, pending: Vec::new(), flushing: Flushing::AtOnce };
@@ -137,7 +137,7 @@ impl SimMachine {
         self.beliefs.lock().flushing = flushing;
     }
 
-    /// Grants `slabs` slabs and `tables` tables more, and refuses the rest; `u64::MAX` refuses none.
+    /// Grants `slabs` slabs and `tables` tables more, and fails the rest; `u64::MAX` fails none.
     pub fn fail_after(&self, slabs: u64, tables: u64) {
         self.slabs_left.store(slabs, Ordering::Relaxed);
         self.tables_left.store(tables, Ordering::Relaxed);

@@ -1,9 +1,10 @@
 //! Areas with pages behind them, in their most obvious form: a list of byte vectors.
 //!
 //! # Theory
-//! The model does not choose addresses: it is told where each area came to lie, and refuses what cannot be. What it knows is
-//! what everybody may rely on: which bytes are there, and what they hold. Bytes that nobody wrote and nobody made zeros of are
-//! unknown. After each call the whole of the window is read through the map and compared, byte by byte.
+//! The model does not choose addresses: it is told where each area came to lie, and rejects what cannot be. What it
+//! knows is what everybody may rely on: which bytes are there, and what they hold. Bytes that nobody wrote and nobody
+//! made zeros of are unknown. After each call the whole of the window is read through the map and compared, byte by
+//! byte.
 
 use crate::pages::{Ladder, SimPages};
 use std::collections::BTreeMap;

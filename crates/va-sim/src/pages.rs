@@ -1,21 +1,24 @@
 //! Simulated pages: a page table on a [`SimMachine`], pages with contents, and failures.
 //!
 //! # Theory
-//! A page of the source is a number below how many there are; its bytes are garbage unless zeros were asked for, and become
-//! garbage again when it goes back. Every mapping is reported to the machine, which remembers what its CPUs may still believe,
-//! so that a mapping over a stale translation is seen (SP2). Every [`TABLE_PAGES`] pages of address space need a page of the page
-//! table, which stays once it is there. All numbers are small, so that a dozen calls reach every limit; a [`Ladder`] says which
-//! sizes entries have.
+//! A page of the source is a number below how many there are; its bytes are garbage unless zeros were asked for, and
+//! become garbage again when it goes back. Every mapping is reported to the machine, which remembers what its CPUs may
+//! still believe, so that a mapping over a stale translation is seen (SP2). Every [`TABLE_PAGES`] pages of address
+//! space need a page of the page table, which stays once it is there. All numbers are small, so that a dozen calls
+//! reach every limit; a [`Ladder`] says which sizes entries have.
 //!
-//! Every page lies in the direct map too, from [`DIRECT`] on, where a test may change its permissions. A page that goes back with
-//! other permissions than free pages have, or while a CPU may translate an address to it that it must not, is seen (MP7).
+//! Every page lies in the direct map too, from [`DIRECT`] on, where a test may change its permissions. A page that goes
+//! back with other permissions than free pages have, or while a CPU may translate an address to it that it must not, is
+//! seen (MP7).
 
 use crate::machine::{SimMachine, Violation};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use va_base::{PAGE_SIZE, Va, VaRange};
-use va_map::{DirectAccess, Entries, Fill, Leaf, PageRequest, PageSource, PageTable, Refusal, Run, Stopped};
+use va_map::{
+    DirectAccess, Entries, Fill, Leaf, PageRequest, PageSource, PageTable, PageTableError, Run, Stopped,
+};
 
 /// Pages that one page of the page table maps.
 pub const TABLE_PAGES: u64 = 16;
@@ -157,7 +160,7 @@ impl<'m, L: Ladder> SimPages<'m, L> {
         self.state.lock().leaves.iter().map(|(&page, &leaf)| (page, leaf)).collect()
     }
 
-    /// Grants `granted` more of a kind, and refuses the rest; `u64::MAX` refuses none.
+    /// Grants `granted` more of a kind, and fails the rest; `u64::MAX` fails none.
     pub fn fail_after(&self, what: Ask, granted: u64) {
         self.state.lock().left[what as usize] = granted;
     }
@@ -238,11 +241,11 @@ impl State {
     }
 
     /// Puts an entry in, if there is a page table for it.
-    fn put(&mut self, machine: &SimMachine, page: u64, leaf: Leaf) -> Result<(), Refusal> {
+    fn put(&mut self, machine: &SimMachine, page: u64, leaf: Leaf) -> Result<(), PageTableError> {
         let table = page / TABLE_PAGES;
         if !self.tables.contains(&table) {
             if !self.granted(Ask::TablePage) {
-                return Err(Refusal::NoMemory);
+                return Err(PageTableError::NoMemory);
             }
             self.tables.insert(table);
         }
@@ -283,7 +286,7 @@ impl<L: Ladder> PageTable for SimPages<'_, L> {
             state.wrong.push(format!("MP4: {entries:?} at {at}"));
         }
         if pages_log2 > 0 && !state.granted(Ask::HugeLeaf) {
-            return Err(Stopped { pages_done: 0, why: Refusal::NoLarge });
+            return Err(Stopped { pages_done: 0, why: PageTableError::NoLarge });
         }
         for done in (0..run.pages).step_by(size as usize) {
             let leaf = Leaf { first: run.first + done, pages_log2 };

@@ -1,4 +1,4 @@
-//! Platforms for tests and the laboratory: slabs from the heap, and slabs refused.
+//! Platforms for tests and the laboratory: slabs from the heap, and requests that fail.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -46,9 +46,9 @@ impl Platform for HeapPlatform {
     }
 }
 
-/// When a [`FailingPlatform`] says no.
+/// The requests that a [`FailingPlatform`] fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refuse {
+pub enum Fail {
     /// Never.
     Never,
     /// Every request from now on.
@@ -63,22 +63,22 @@ impl fmt::Debug for HeapPlatform {
     }
 }
 
-/// A [`HeapPlatform`] that refuses slabs when told. Clones share the switch.
+/// A [`HeapPlatform`] that fails requests for slabs on demand. Clones share the switch.
 #[derive(Clone, Debug)]
 pub struct FailingPlatform {
     heap: HeapPlatform,
-    state: Arc<Mutex<(Refuse, u64)>>,
+    state: Arc<Mutex<(Fail, u64)>>,
 }
 
 impl FailingPlatform {
-    /// Creates a platform that refuses as `refuse` says.
-    pub fn new(refuse: Refuse) -> Self {
-        Self { heap: HeapPlatform::default(), state: Arc::new(Mutex::new((refuse, 0))) }
+    /// Creates a platform that fails as `fail` says.
+    pub fn new(fail: Fail) -> Self {
+        Self { heap: HeapPlatform::default(), state: Arc::new(Mutex::new((fail, 0))) }
     }
 
-    /// Changes when it refuses; grants are counted from here on.
-    pub fn set(&self, refuse: Refuse) {
-        *lock(&self.state) = (refuse, 0);
+    /// Changes when it fails; grants are counted from here on.
+    pub fn set(&self, fail: Fail) {
+        *lock(&self.state) = (fail, 0);
     }
 
     /// Slabs granted since the last [`set`](Self::set).
@@ -90,12 +90,12 @@ impl FailingPlatform {
 impl Platform for FailingPlatform {
     fn alloc_meta<T: Record>(&self, min: usize) -> Option<&'static mut [T]> {
         let mut state = lock(&self.state);
-        let refused = match state.0 {
-            Refuse::Never => false,
-            Refuse::All => true,
-            Refuse::After(granted) => state.1 >= granted,
+        let fails = match state.0 {
+            Fail::Never => false,
+            Fail::All => true,
+            Fail::After(granted) => state.1 >= granted,
         };
-        if refused {
+        if fails {
             return None;
         }
         state.1 += 1;
@@ -130,12 +130,12 @@ mod tests {
 
     #[test]
     fn it_refuses_when_told() {
-        let platform = FailingPlatform::new(Refuse::After(1));
+        let platform = FailingPlatform::new(Fail::After(1));
         assert!(platform.alloc_meta::<Word>(1).is_some());
         assert!(platform.alloc_meta::<Word>(1).is_none());
-        platform.set(Refuse::Never);
+        platform.set(Fail::Never);
         assert!(platform.alloc_meta::<Word>(1).is_some());
-        platform.set(Refuse::All);
+        platform.set(Fail::All);
         assert!(platform.alloc_meta::<Word>(1).is_none());
         assert_eq!(platform.granted(), 0);
     }

@@ -15,7 +15,7 @@ pub enum Outcome {
     /// The result of each fragment that was freed.
     Back(Vec<Result<(), FreeError>>),
     /// The request could not even be made.
-    Refused,
+    Rejected,
     /// There was nothing to do it to.
     Nothing,
 }
@@ -38,7 +38,7 @@ impl<I: FreeIndex> Driver<I> {
     pub fn run(&mut self, op: &Op) -> Outcome {
         match op {
             Op::Alloc(ask) => {
-                let Some(request) = request(ask) else { return Outcome::Refused };
+                let Some(request) = request(ask) else { return Outcome::Rejected };
                 let at = request.and_then(|request| self.index.alloc(&request));
                 if let Ok(at) = at {
                     self.took(at.get(), ask.size);
@@ -46,11 +46,11 @@ impl<I: FreeIndex> Driver<I> {
                 Outcome::At(at)
             }
             Op::WouldFit(ask) => {
-                let Some(request) = request(ask) else { return Outcome::Refused };
+                let Some(request) = request(ask) else { return Outcome::Rejected };
                 Outcome::At(request.and_then(|request| self.index.would_fit(&request)))
             }
             &Op::Take { start, size } => {
-                let Some(range) = VaRange::from_size(Va::new(start), size) else { return Outcome::Refused };
+                let Some(range) = VaRange::from_size(Va::new(start), size) else { return Outcome::Rejected };
                 let fit = self.index.take(range);
                 if fit.is_ok() {
                     self.took(start, size);
@@ -58,7 +58,7 @@ impl<I: FreeIndex> Driver<I> {
                 Outcome::Cut(fit)
             }
             Op::Congruent { areas, align } => {
-                let Ok(request) = Congruent::new(areas, *align) else { return Outcome::Refused };
+                let Ok(request) = Congruent::new(areas, *align) else { return Outcome::Rejected };
                 let base = self.index.alloc_congruent(&request);
                 if let Ok(base) = base {
                     areas.iter().for_each(|&(offset, size)| self.took(base.get() + offset, size));
@@ -73,7 +73,7 @@ impl<I: FreeIndex> Driver<I> {
             &Op::FreeJoined(n) => self.free_joined(n),
             &Op::FreeRange { start, size } => match VaRange::from_size(Va::new(start), size) {
                 Some(_) => Outcome::Back(vec![self.free(start, size)]),
-                None => Outcome::Refused,
+                None => Outcome::Rejected,
             },
         }
     }
@@ -182,7 +182,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Runs `ops` on both indexes and compares every outcome, every count, and every hole. Checks SP5 where both are of one kind.
+/// Runs `ops` on both indexes and compares every outcome, every count, and every hole. Checks SP5 where both are of one
+/// kind.
 ///
 /// # Errors
 /// The first [`Difference`].

@@ -161,13 +161,13 @@ fn beside_model<C: Config, I: FreeIndex>(extent: VaRange, cpus: u32, index: I, b
     }
 }
 
-/// Magazines, refusals, flushes that end on request, wrong frees.
+/// Magazines, failures, flushes that end on request, wrong frees.
 struct Everything<'s, 'm, C: Config> {
     machine: &'m SimMachine,
     space: &'s VmapSpace<&'m SimMachine, C>,
     magazines: Vec<Magazine<'s, &'m SimMachine, C>>,
     out: Vec<Area>,
-    /// Nobody was refused memory, and flushes end at once: a request that fits must succeed.
+    /// No request for memory failed, and flushes end at once: a request that fits must succeed.
     plentiful: bool,
 }
 
@@ -188,7 +188,7 @@ impl<C: Config> Everything<'_, '_, C> {
             machine.unmap(area.range());
             fine(space.free(area));
         }
-        // SP3: what is left needs nothing of a machine that refuses everything.
+        // SP3: what is left needs nothing of a machine that fails everything.
         machine.fail_after(0, 0);
         while space.purge(Purge::Full).waiting {
             machine.complete_flushes();

@@ -6,7 +6,7 @@ use va_tree::FreeIndex;
 /// Takes everything that is not `.` in `strip`, each run of one letter as one area, from an index of that many pages.
 ///
 /// # Panics
-/// If the index refuses: the strip is then not one of a fresh index.
+/// If the index returns an error: the strip is then not one of a fresh index.
 pub fn lay(index: &mut impl FreeIndex, strip: &str) {
     let first = index.extent().start().page_floor();
     let pages: Vec<char> = strip.chars().collect();
@@ -50,7 +50,7 @@ pub fn alloc(index: &mut impl FreeIndex, request: &Request) -> String {
 /// Makes `holes` (in pages, given back in this order) the only holes of a fresh index.
 ///
 /// # Panics
-/// If the index refuses: the holes are then not disjoint ranges of it.
+/// If the index returns an error: the holes are then not disjoint ranges of it.
 pub fn leave(index: &mut impl FreeIndex, holes: &[(u64, u64)]) {
     let all = index.extent();
     // What comes back between two holes, and what stays out between them.

@@ -1,4 +1,5 @@
-//! Refusals of a space, with their numbers. Whoever gets one finds the space as it was (SP4), but for caches emptied.
+//! Errors of a space, with their numbers. A call that returns one has left the space as it was (SP4), but for caches
+//! emptied.
 
 use core::fmt;
 use va_base::{Align, AllocError, Pages, Va, VaRange};
@@ -23,8 +24,9 @@ pub enum SpaceError {
         /// or the request came from a call that only takes what is at hand.
         cached: Pages,
     },
-    /// Nothing fits at hand, and the caller of the request may not wait ([`Context::Atomic`](va_base::Context::Atomic)): pages
-    /// that are lazy or cached would have to be purged first. A caller that may sleep succeeds, or gets another error.
+    /// Nothing fits at hand, and the caller of the request may not wait
+    /// ([`Context::Atomic`](va_base::Context::Atomic)): pages that are lazy or cached would have to be purged first. A
+    /// caller that may sleep succeeds, or gets another error.
     WouldBlock {
         /// Pages asked for.
         requested: Pages,
@@ -40,7 +42,7 @@ pub enum SpaceError {
         /// Window of the request.
         window: VaRange,
     },
-    /// The index refused for another reason.
+    /// The index failed for another reason.
     Index(AllocError),
     /// The machine has no memory for a table of the page map, for a node or for a magazine.
     NoTable,

@@ -360,7 +360,7 @@ impl Rounds {
     }
 
     /// Ends the round and puts what it holds into the node's lists, under their lock.
-    pub(crate) fn hand_over(&mut self, map: &PageMap, lazy: &mut LazyAreas) {
+    pub(crate) fn move_open(&mut self, map: &PageMap, lazy: &mut LazyAreas) {
         lazy.cover(self.low, self.high);
         self.begin();
         move_lists(map, self.both().0, &mut lazy.sized, &mut lazy.mixed, &mut Budget::unbounded());

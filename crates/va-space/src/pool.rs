@@ -184,10 +184,10 @@ impl<S> SizeLists<S> {
         list
     }
 
-    /// Takes all areas of a class but the first `keep`. Cost: O(keep).
-    pub(crate) fn take_behind(&mut self, map: &PageMap, class: usize, keep: u64) -> AreaList<S> {
+    /// Takes all areas of a class but the first `count`. Cost: O(count).
+    pub(crate) fn take_behind(&mut self, map: &PageMap, class: usize, count: u64) -> AreaList<S> {
         let size = self.size(class);
-        let front = self.lists[class].split_front(map, keep, size);
+        let front = self.lists[class].split_front(map, count, size);
         let list = core::mem::replace(&mut self.lists[class], front);
         self.count_out(class, list.areas(), list.pages());
         list

@@ -51,13 +51,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if tree != other {
         return Err(format!("the red-black tree returns {other:?}").into());
     }
-    // Without memory for records an index has room for some holes inside itself, and then refuses: nothing has changed.
+    // Without memory for records an index has room for some holes inside itself, and then fails: nothing has changed.
     let mut small = BTreeIndex::new(space, space, NoSlabs)?;
     let mut every_other =
         (0x100..0x100_0000).step_by(2).filter_map(|page| VaRange::from_pages(page + 1, page + 2));
-    let refused =
+    let error =
         every_other.find_map(|page| small.take(page).err()).ok_or("holes without end in no memory")?;
-    println!("{} holes without memory to borrow, then: {refused}", small.hole_count());
+    println!("{} holes without memory to borrow, then: {error}", small.hole_count());
     small.validate()?;
     Ok(())
 }

@@ -145,7 +145,8 @@ fn every_nth_piece_may_fail_and_the_next_request_has_it() {
     each!(heap.clone(), check, &heap);
 }
 
-/// Operations of one run: few where each walks the whole index, more in release builds, ten million in `cargo xtask soak`.
+/// Operations of one run: few where each walks the whole index, more in release builds, ten million in `cargo xtask
+/// soak`.
 fn operations() -> u64 {
     match (std::env::var_os("VMALLOC_SOAK_SEEDS"), cfg!(debug_assertions)) {
         (Some(_), _) => 10_000_000,
@@ -302,6 +303,6 @@ fn rows_that_cannot_be_kept_are_not_wanted() {
     let mut index = BTreeIndex::new(all(), all(), NoSlabs).unwrap();
     (0..14).for_each(|n| assert!(index.take(pages(16 + 2 * n, 1)).is_ok()));
     assert_eq!(index.wanted(1), None);
-    assert!(index.always_keep_rows().is_err());
+    assert!(index.add_all_rows().is_err());
     assert_eq!(index.wanted(1), None);
 }

@@ -133,7 +133,8 @@ fn mappings(blocks: &Booted) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Single pages with a page between them until a record is wanting, which changes nothing; the request that was refused.
+/// Single pages with a page between them until a record is wanting, which changes nothing; the request that
+/// failed.
 fn out_of_records(blocks: &Booted) -> Result<Request, Failed> {
     let first = blocks.space().extent().start().page_floor() + 4096;
     for n in 0..2000 {
@@ -160,9 +161,9 @@ fn out_of_records(blocks: &Booted) -> Result<Request, Failed> {
 /// One page of 1,024 lasts, the others come and go: the blocks stay few.
 fn lasting_pages(blocks: &Booted) -> Result<(), Failed> {
     const LASTING: usize = 64;
-    let mut kept = [Va::ZERO; LASTING];
+    let mut lasting = [Va::ZERO; LASTING];
     let mut lane = blocks.lane(0).map_err(|_| 9)?;
-    for at in &mut kept {
+    for at in &mut lasting {
         *at = lane.alloc(1).map_err(|_| 9)?;
         for _ in 0..1023 {
             let short = lane.alloc(1).map_err(|_| 9)?;
@@ -172,7 +173,7 @@ fn lasting_pages(blocks: &Booted) -> Result<(), Failed> {
     if blocks.stats().blocks > 12 {
         return Err(9);
     }
-    for at in kept {
+    for at in lasting {
         lane.free(at, 1).map_err(|_| 9)?;
     }
     drop(lane);

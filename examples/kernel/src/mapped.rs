@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Va, VaRange};
 use va_block::config::Standard;
 use va_map::{
-    AreaRequest, Entries, Fill, Leaf, MapSpace, PageRequest, PageSource, PageTable, Piece, Protection,
-    Refusal, Run, Stopped,
+    AreaRequest, Entries, Fill, Leaf, MapSpace, PageRequest, PageSource, PageTable, PageTableError, Piece,
+    Protection, Run, Stopped,
 };
 
 /// The number of a check that does not hold.
@@ -35,7 +35,7 @@ impl PageTable for Memory {
 
     fn map(&self, at: Va, Entries { run, .. }: Entries) -> Result<(), Stopped> {
         for page in 0..run.pages {
-            let stopped = Stopped { pages_done: page, why: Refusal::NoMemory };
+            let stopped = Stopped { pages_done: page, why: PageTableError::NoMemory };
             let entry = self.entry(Va::from_page(at.page_floor() + page)).ok_or(stopped)?;
             entry.store(run.first + page + 1, Ordering::Relaxed);
         }

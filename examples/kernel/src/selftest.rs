@@ -1,5 +1,5 @@
-//! Tests the core here: allocate, free and merge, first from inline records alone, then from a static arena. The tests of a
-//! space and its blocks are in [`boot`], those of areas with pages in [`mapped`].
+//! Tests the core here: allocate, free and merge, first from inline records alone, then from a static arena. The tests
+//! of a space and its blocks are in [`boot`], those of areas with pages in [`mapped`].
 
 use crate::arena::Arena;
 use crate::{boot, mapped};
@@ -64,7 +64,7 @@ fn policies() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Few areas, many refusals: what must work before a kernel has memory, and that running out of records is an error
+/// Few areas, many failures: what must work before a kernel has memory, and that running out of records is an error
 /// that changes nothing.
 fn inline_only<I: FreeIndex>(index: Result<I, AllocError>) -> Result<(), Failed> {
     let mut index = index.map_err(|_| 1)?;

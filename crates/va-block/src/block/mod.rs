@@ -138,9 +138,9 @@ impl Table for Block {
     }
 }
 
-/// Why nothing was given back at a page of a block.
+/// The reason why nothing was freed at a page of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum WrongFree {
     /// No mapping starts there.
     NoHead,
     /// One does, of so many pages.
@@ -405,18 +405,18 @@ impl Block {
         None
     }
 
-    /// Gives back the mapping of `pages` pages that starts at page `at`. Of two who do, one is refused.
+    /// Frees the mapping of `pages` pages that starts at page `at`. Of two callers that do, one gets an error.
     #[inline(always)]
-    pub(crate) fn free(&self, at: u32, pages: u64) -> Result<(), Refusal> {
+    pub(crate) fn free(&self, at: u32, pages: u64) -> Result<(), WrongFree> {
         let (index, bit) = place_of(at);
         let strip = &self.strips[index];
         loop {
             // First: the exchange below fails if anything was recycled after this.
             let gone = strip.gone();
-            if let Err(refusal) = self.check(strip, gone, at, bit, pages) {
+            if let Err(wrong) = self.check(strip, gone, at, bit, pages) {
                 // What was read in between may be of two lives.
                 if strip.gone() == gone {
-                    return Err(refusal);
+                    return Err(wrong);
                 }
             } else if strip.mark_freed(gone, bit) {
                 return Ok(());
@@ -425,15 +425,15 @@ impl Block {
     }
 
     #[inline(always)]
-    fn check(&self, strip: &Strip, gone: Gone, at: u32, bit: u32, pages: u64) -> Result<(), Refusal> {
+    fn check(&self, strip: &Strip, gone: Gone, at: u32, bit: u32, pages: u64) -> Result<(), WrongFree> {
         if !strip.marks().has_head(bit) {
-            return Err(Refusal::NoHead);
+            return Err(WrongFree::NoHead);
         }
-        let Some(size) = self.size_from(at) else { return Err(Refusal::NoHead) };
+        let Some(size) = self.size_from(at) else { return Err(WrongFree::NoHead) };
         if gone.has(bit) {
-            return Err(Refusal::Twice(size));
+            return Err(WrongFree::Twice(size));
         }
-        if u64::from(size) == pages { Ok(()) } else { Err(Refusal::Size(size)) }
+        if u64::from(size) == pages { Ok(()) } else { Err(WrongFree::Size(size)) }
     }
 
     /// Tells whether the block is on the stack of touched blocks, or with the collection that took it from there and
@@ -531,14 +531,14 @@ mod tests {
         let (block, at) = filled(&[20, 1, 43, 64, 5, 31, 33]);
         for (&at, size) in at.iter().zip([20, 1, 43, 64, 5, 31, 33]) {
             for wrong in [0, size - 1, size + 1, size + (1 << 32), u64::MAX] {
-                assert_eq!(block.free(at, wrong), Err(Refusal::Size(size as u32)), "{at}: {wrong}");
+                assert_eq!(block.free(at, wrong), Err(WrongFree::Size(size as u32)), "{at}: {wrong}");
             }
             for inside in at + 1..at + size as u32 {
-                assert_eq!(block.free(inside, 1), Err(Refusal::NoHead));
+                assert_eq!(block.free(inside, 1), Err(WrongFree::NoHead));
                 assert_eq!(block.living_around(inside), Some((at, size as u32)));
             }
             assert_eq!(block.free(at, size), Ok(()));
-            assert_eq!(block.free(at, size), Err(Refusal::Twice(size as u32)));
+            assert_eq!(block.free(at, size), Err(WrongFree::Twice(size as u32)));
             assert_eq!(block.living_around(at), None);
         }
         assert!(block.is_dead() && !block.is_empty());
@@ -567,7 +567,7 @@ mod tests {
             block.free(*at, size).unwrap();
         }
         block.end();
-        assert_eq!(block.free(at[1], 40), Err(Refusal::NoHead));
+        assert_eq!(block.free(at[1], 40), Err(WrongFree::NoHead));
         block.begin(0, 128);
         assert_eq!((block.carve(64, 64), block.carve(65, 65), block.free_pages()), (Some(0), None, 64));
     }

@@ -1,9 +1,10 @@
 //! From given back to free again: what a flush is to cover is noted, and what it covered is recycled.
 //!
 //! # Theory
-//! Noting copies the bits of `gone` that no flush covers yet into `flushed`, before the flush begins; recycling clears the
-//! marks of those alone, after it has ended. What is given back in between has a bit in `gone` and none in `flushed`: it waits
-//! for the next. A block has one flush under way at most, so one word is enough (docs/decisions/0009-reuse-in-blocks.md).
+//! Noting copies the bits of `gone` that no flush covers yet into `flushed`, before the flush begins; recycling clears
+//! the marks of those alone, after it has ended. What is given back in between has a bit in `gone` and none in
+//! `flushed`: it waits for the next. A block has one flush under way at most, so one word is enough
+//! (docs/decisions/0009-reuse-in-blocks.md).
 //!
 //! A strip is recycled at once: mappings that end in it are found by carries ([`ends_inside`]), only the one that ends
 //! elsewhere is walked.
@@ -33,7 +34,8 @@ impl Hull {
 }
 
 impl Block {
-    /// Notes that a flush will cover what was given back by now and was not noted before, and adds it to `hull`. Queue lock.
+    /// Notes that a flush will cover what was given back by now and was not noted before, and adds it to `hull`. Queue
+    /// lock.
     pub(crate) fn note_flushed(&self, hull: &mut Hull) {
         for (index, strip) in self.strips.iter().enumerate() {
             let flushed = strip.flushed();
@@ -140,7 +142,7 @@ mod tests {
     use super::super::PAGES_MAX;
     use super::super::tests::filled;
     use super::*;
-    use crate::block::Refusal;
+    use crate::block::WrongFree;
     use crate::config::Standard;
 
     #[test]
@@ -187,7 +189,7 @@ mod tests {
         // Dead, but after the flush began.
         block.free(at[2], sizes[2]).unwrap();
         assert_eq!((hull, block.recycle::<Standard>()), (Hull { low: 30, high: 40 }, 10));
-        assert_eq!(block.free(at[2], 30), Err(Refusal::Twice(30)));
+        assert_eq!(block.free(at[2], 30), Err(WrongFree::Twice(30)));
         // "AAA...BBB" + 11 goes above, + 10 between.
         assert_eq!(block.carve_anywhere(11, 11, PAGES_MAX), Some(70));
         // The open run is the larger part; what is between stays for whoever fits only there.

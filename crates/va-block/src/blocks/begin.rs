@@ -21,7 +21,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     ///
     /// # Errors
     /// [`BlockError::TooWide`] if the window has more blocks than the lookup covers, [`BlockError::NoTable`] if the
-    /// machine refuses a table. The space is dropped with either.
+    /// machine allocates no table. The space is dropped with either.
     pub fn new(space: VmapSpace<P, C::Space>, machine: P) -> Result<Self, BlockError> {
         let cpus = machine.cpus_possible();
         Self::with_cpus(space, machine, cpus)
@@ -39,11 +39,11 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     va_base::const_fn! {
-        /// Creates blocks without a space and without a machine: a constant, for a `static` or for memory that the caller
-        /// has. [`init`](Self::init) makes both there.
+        /// Creates blocks without a space and without a machine: a constant, for a `static` or for memory that the
+        /// caller has. [`init`](Self::init) makes both there.
         ///
-        /// Before that nothing fits, and no mapping is found. A caller that has little stack writes it where it is to be as a
-        /// constant, `const { Blocks::empty() }`.
+        /// Before that nothing fits, and no mapping is found. A caller that has little stack writes it where it is to
+        /// be as a constant, `const { Blocks::empty() }`.
         pub fn empty() -> Self {
             Self {
                 space: VmapSpace::empty(),
@@ -66,13 +66,13 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Gives [`empty`](Self::empty) blocks a machine and a space over the whole pages of `extent`, of which `busy` is allocated
-    /// already, where they are; see [`VmapSpace::init_with_busy`] and [`new`](Self::new). Stack: less than 4 KiB in release
-    /// builds.
+    /// Gives [`empty`](Self::empty) blocks a machine and a space over the whole pages of `extent`, of which `busy` is
+    /// allocated already, where they are; see [`VmapSpace::init_with_busy`] and [`new`](Self::new). Stack: less than 4
+    /// KiB in release builds.
     ///
     /// # Errors
-    /// As there, after which the blocks are empty again and another call may try; [`SpaceError::AlreadyReady`](va_space::SpaceError::AlreadyReady) if there is a
-    /// space.
+    /// As there, after which the blocks are empty again and another call may try;
+    /// [`SpaceError::AlreadyReady`](va_space::SpaceError::AlreadyReady) if there is a space.
     pub fn init(&mut self, extent: VaRange, machine: P, busy: &[VaRange]) -> Result<(), BlockError> {
         self.space.init_with_busy(extent, extent, machine.clone(), busy)?;
         let cpus = machine.cpus_possible();

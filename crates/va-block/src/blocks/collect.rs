@@ -109,8 +109,8 @@ pub(super) struct Collection<O: 'static, L: 'static> {
     /// Collections ended.
     pub(super) done: u64,
     pub(super) flushes: u64,
-    /// Blocks given up.
-    pub(super) given_up: u64,
+    /// Blocks released to the space.
+    pub(super) released: u64,
     /// Pages put back into use.
     pub(super) recycled: u64,
 }
@@ -128,7 +128,7 @@ impl<O: RawMutex, L: RawMutex> Collection<O, L> {
             in_flight: Ring::EMPTY,
             done: 0,
             flushes: 0,
-            given_up: 0,
+            released: 0,
             recycled: 0,
         }
     }
@@ -206,10 +206,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         let (mut taken, mut blocks) = (false, 0);
         loop {
             let mut collection = self.lock_collection();
-            let before = collection.given_up;
+            let before = collection.released;
             let mut budget = C::SLICE_BLOCKS;
             let over = self.reap_slice(&mut collection, how, &mut taken, &mut budget);
-            blocks += collection.given_up - before;
+            blocks += collection.released - before;
             let enough = how == Reap::UntilBounded && self.balance().has_room(self.cpu_count);
             if over || enough {
                 return blocks;
@@ -223,10 +223,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// `Collect`, for one slice.
     pub fn tick(&self) -> Collected {
         let mut collection = self.lock_collection();
-        let before = collection.given_up;
+        let before = collection.released;
         let due = !collection.is_idle() || (C::REUSE && self.is_due());
         let waiting = due && self.slice(&mut collection, Until::Waiting);
-        Collected { blocks: collection.given_up - before, waiting }
+        Collected { blocks: collection.released - before, waiting }
     }
 
     /// Tells whether many pages are dead, or something was begun. A hint.
@@ -251,11 +251,11 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         let target = collection.done + 1 + u64::from(!collection.is_idle());
         let (mut blocks, mut waiting, mut asked) = (0, false, false);
         while collection.done < target && !waiting {
-            let before = collection.given_up;
+            let before = collection.released;
             let own = collection.done + 1 == target && !asked;
             let until = if own { Until::Noted } else { Until::Waiting };
             waiting = self.slice(&mut collection, until);
-            blocks += collection.given_up - before;
+            blocks += collection.released - before;
             let noted = match collection.stage {
                 Stage::Noted { low, high } if own => Some((low, high, collection.done)),
                 _ => None,
@@ -390,8 +390,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 self.balance.0.fetch_sub(Balance::PRESENT + Balance::TOUCHED, Ordering::Relaxed);
                 self.note_reaped(self.pages - left);
                 // Whoever reaps may sleep: the space may drain here.
-                self.give_up(Context::Sleeping, block);
-                collection.given_up += 1;
+                self.release(Context::Sleeping, block);
+                collection.released += 1;
                 return;
             }
         }

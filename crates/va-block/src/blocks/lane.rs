@@ -167,7 +167,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         drop(queue);
         // Its last page may have died while the lane had it.
         if !C::REUSE && block.dead_counted() == self.pages {
-            self.bury(Context::Sleeping, block);
+            self.release_dead(Context::Sleeping, block);
         }
     }
 }

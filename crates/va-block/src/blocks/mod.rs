@@ -53,7 +53,7 @@ pub use collect::Collected;
 pub use lane::Lane;
 pub use validate::Stats;
 
-use crate::block::{Block, Place, Refusal};
+use crate::block::{Block, Place, WrongFree};
 use crate::config::{Config, Spread};
 use crate::error::{BlockError, UnmapError};
 use crate::lookup::{COVERED, Lookup};
@@ -261,8 +261,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         pages: u64,
         freed: &AtomicU64,
     ) -> Result<(), UnmapError> {
-        if let Err(refusal) = block.free(page, pages) {
-            return self.refused(context, block, page, refusal, at, pages);
+        if let Err(wrong) = block.free(page, pages) {
+            return self.rejected(context, block, page, wrong, at, pages);
         }
         if !block.is_touched() {
             self.touch(block);
@@ -270,7 +270,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         if C::REUSE {
             self.note_freed(freed, pages);
         } else if block.count_dead(C::consumed(pages as u32)) == self.pages {
-            self.bury(context, block);
+            self.release_dead(context, block);
         }
         Ok(())
     }
@@ -315,21 +315,21 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         block.set_touched(true);
     }
 
-    /// Gives a block back to the space whose pages all died, unless it is in a lane, which does so itself.
+    /// Releases a block to the space whose pages all died, unless it is in a lane, which does so itself.
     #[cold]
-    fn bury(&self, context: Context, block: &'static Block) {
+    fn release_dead(&self, context: Context, block: &'static Block) {
         let (mut queue, place) = self.lock_home(block);
         // Asked under the lock: a purge may have been quicker, and another block may have begun here.
         if block.dead_counted() == self.pages && self.end(&mut queue, block, place) {
             drop(queue);
             // Its touch stays counted until a collection takes the block from the stack.
             self.balance.0.fetch_sub(Balance::PRESENT, Ordering::Relaxed);
-            self.give_up(context, block);
+            self.release(context, block);
         }
     }
 
-    /// Ends a block in which nothing lives, if it is not in a lane; tells whether it did. Give it up next, without the
-    /// lock.
+    /// Ends a block in which nothing lives, if it is not in a lane; returns whether it did. Release it next, without
+    /// the lock.
     ///
     /// `place` is what [`lock_home`](Self::lock_home) told: one that was absent then may be anywhere by now.
     fn end(&self, queue: &mut Queue, block: &'static Block, place: Place) -> bool {
@@ -342,8 +342,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         true
     }
 
-    /// Gives the area of an ended block back.
-    fn give_up(&self, context: Context, block: &Block) {
+    /// Frees the area of an ended block.
+    fn release(&self, context: Context, block: &Block) {
         *self.lock_present(block.index()) -= 1;
         if let Err(error) = self.space.free_at_in(context, self.va(block, 0)) {
             self.machine.bug(format_args!("the space does not know a block: {error}"), None);
@@ -388,14 +388,14 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Says why a block refused; an address whose block is gone may be in an area of the space.
+    /// Returns why a free was rejected; an address whose block is gone may be in an area of the space.
     #[cold]
-    fn refused(
+    fn rejected(
         &self,
         context: Context,
         block: &'static Block,
         page: u32,
-        refusal: Refusal,
+        wrong: WrongFree,
         at: Va,
         pages: u64,
     ) -> Result<(), UnmapError> {
@@ -406,10 +406,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             return Err(UnmapError::BadCount { pages });
         }
         let range = |size| self.range(block, page, u64::from(size));
-        Err(match refusal {
-            Refusal::NoHead => UnmapError::NotMapped { at, inside: self.find_enclosing(at) },
-            Refusal::Size(size) => UnmapError::WrongCount { range: range(size), pages: Pages::new(pages) },
-            Refusal::Twice(size) => UnmapError::Twice { range: range(size) },
+        Err(match wrong {
+            WrongFree::NoHead => UnmapError::NotMapped { at, inside: self.find_enclosing(at) },
+            WrongFree::Size(size) => UnmapError::WrongCount { range: range(size), pages: Pages::new(pages) },
+            WrongFree::Twice(size) => UnmapError::Twice { range: range(size) },
         })
     }
 

@@ -1,9 +1,10 @@
 //! Room for a request that the current block does not meet: other open blocks, a collection, a block of the space.
 //!
 //! # Theory
-//! The open block that fits best is tried, then the dead are collected if there are many, then a block begins, if one more
-//! may be present (VB8). If none may, the touched blocks are reaped, which needs no flush. If the space has none, all
-//! that blocks can do without goes back to it, and the request is tried again as long as blocks began or went back meanwhile.
+//! The open block that fits best is tried, then the dead are collected if there are many, then a block begins, if one
+//! more may be present (VB8). If none may, the touched blocks are reaped, which needs no flush. If the space has none,
+//! all that blocks can do without goes back to it, and the request is tried again as long as blocks began or went back
+//! meanwhile.
 
 use super::{Blocks, Found};
 use crate::block::{Block, Place};
@@ -34,10 +35,10 @@ impl Ask {
 
 /// Blocks that are present, in any state, in the lower half; touched blocks in the upper.
 ///
-/// A block that is not touched holds a live page: it began with one, or held one when it was last examined, and nothing was
-/// freed in it since. So the difference is a lower bound of the blocks that hold one, exact when every touched block was
-/// just examined. A page lives until the call that frees it has touched its block, and a block that is about to begin holds
-/// the page that it begins for.
+/// A block that is not touched holds a live page: it began with one, or held one when it was last examined, and nothing
+/// was freed in it since. So the difference is a lower bound of the blocks that hold one, exact when every touched
+/// block was just examined. A page lives until the call that frees it has touched its block, and a block that is about
+/// to begin holds the page that it begins for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Balance(pub(super) u64);
 
@@ -65,7 +66,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     #[cold]
     pub(super) fn find_room(&self, ask: Ask) -> Result<Found, BlockError> {
         self.ensure_cpu(ask.context, ask.cpu)?;
-        let mut refused = None;
+        let mut failed = None;
         loop {
             if let Some(found) = self.search(ask) {
                 return Ok(found);
@@ -95,10 +96,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             self.balance.0.fetch_sub(Balance::PRESENT, Ordering::Relaxed);
             let BlockError::Space(SpaceError::NoSpace { .. }) = error else { return Err(error) };
             // All was done, and no block began or went back to the space since.
-            if refused == Some(moves) {
+            if failed == Some(moves) {
                 return Err(error);
             }
-            refused = Some(moves);
+            failed = Some(moves);
             self.drain_lanes(None);
             self.shrink();
             if C::REUSE {

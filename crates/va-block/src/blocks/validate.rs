@@ -26,8 +26,8 @@ pub struct Stats {
     pub flushes: u64,
     /// Pages that they put back into use (lanes put back more).
     pub recycled_pages: Pages,
-    /// Blocks that they gave back to the space.
-    pub given_up: u64,
+    /// Blocks that they released to the space.
+    pub released: u64,
 }
 
 /// Pages of one block: free, live, dead.
@@ -45,7 +45,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             collections: collection.done,
             flushes: collection.flushes,
             recycled_pages: Pages::new(collection.recycled),
-            given_up: collection.given_up,
+            released: collection.released,
             ..Stats::default()
         };
         drop(collection);

@@ -244,7 +244,7 @@ fn a_request_of_the_space_gets_the_blocks_in_which_nothing_lives_any_more() {
     let all = Request::pages(4096).unwrap();
     for _ in 0..3 {
         let at = blocks.alloc(1, 7).unwrap();
-        // The second is refused without a purge, since the first was in vain.
+        // The second fails without a purge, since the first was in vain.
         assert!(blocks.space().alloc(0, &all).is_err() && blocks.space().alloc(0, &all).is_err());
         blocks.free(0, at, 7).unwrap();
         let area = blocks.space().alloc(0, &all).unwrap();
@@ -373,19 +373,19 @@ fn a_caller_that_may_not_sleep_never_flushes_and_its_debt_is_repaid() {
     let blocks = blocks::<Standard>(&machine, 1 << 16);
     let first = blocks.alloc(0, 1).unwrap();
     blocks.free(0, first, 1).unwrap();
-    let mut refused = 0;
+    let mut failed = 0;
     let locks = counted(|| {
         for _ in 0..10 * 1024 {
             match blocks.alloc_in(Context::Atomic, 0, 1) {
                 Ok(at) => blocks.free_in(Context::Atomic, 0, at, 1).unwrap(),
                 Err(error) => {
                     assert_eq!(error, BlockError::WouldBlock);
-                    refused += 1;
+                    failed += 1;
                 }
             }
         }
     });
-    assert!(refused > 1024 && blocks.present() <= 2, "{refused}, {}", blocks.present());
+    assert!(failed > 1024 && blocks.present() <= 2, "{failed}, {}", blocks.present());
     assert_eq!(
         (machine.flushes(), locks[LockClass::Collect as usize], locks[LockClass::Purge as usize]),
         (0, 0, 0)
@@ -484,13 +484,13 @@ fn sp4_blocks_that_cannot_begin_hand_everything_back() {
 fn sp4_a_refused_record_changes_nothing() {
     let machine = SimMachine::new(1);
     let blocks = blocks::<Standard>(&machine, 9000);
-    let mut refused = 0;
+    let mut failed = 0;
     for attempt in 0.. {
         assert!(attempt < 9);
         machine.fail_after(u64::MAX, attempt);
         match blocks.alloc(0, 1) {
             Ok(_) => break,
-            Err(BlockError::NoTable) => refused += 1,
+            Err(BlockError::NoTable) => failed += 1,
             // The space needed one of its own.
             Err(BlockError::Space(SpaceError::NoTable)) => {}
             Err(error) => panic!("{error}"),
@@ -499,5 +499,5 @@ fn sp4_a_refused_record_changes_nothing() {
         let busy = blocks.space().areas().filter(|seen| seen.state == State::Busy).count();
         assert_eq!((blocks.stats().blocks, busy, blocks.validate()), (0, 0, Ok(())));
     }
-    assert!(refused > 0);
+    assert!(failed > 0);
 }

@@ -66,7 +66,7 @@ struct World<'m, C: Config> {
     /// Most mappings that were out at a time.
     blocks_live_max: AtomicU64,
     threads: u64,
-    refused: AtomicU64,
+    failed: AtomicU64,
     running: AtomicU64,
 }
 
@@ -113,7 +113,7 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
                 self.own.push((at, pages));
             }
             Err(BlockError::NoTable | BlockError::WouldBlock | BlockError::Space(_)) => {
-                self.world.refused.fetch_add(1, Ordering::Relaxed);
+                self.world.failed.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => panic!("{error}"),
         }
@@ -148,7 +148,7 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
         (at < self.own.len()).then(|| self.own.swap_remove(at))
     }
 
-    /// One that lives, given back in every wrong way: all refused, and it lives on.
+    /// One that lives, freed in every wrong way: all are rejected, and it lives on.
     fn misuse(&mut self) {
         let Some(&(at, pages)) = self.own.last() else { return };
         for wrong in [0, pages - 1, pages + 1, u64::MAX] {
@@ -195,9 +195,9 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
 }
 
 fn seed() -> u64 {
-    let given = std::env::var("VA_STRESS_SEED").ok().and_then(|seed| seed.parse().ok());
+    let fixed_seed = std::env::var("VA_STRESS_SEED").ok().and_then(|seed| seed.parse().ok());
     let now = || std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64);
-    let seed = given.unwrap_or_else(now);
+    let seed = fixed_seed.unwrap_or_else(now);
     // Shown by the test harness only on failure.
     println!("VA_STRESS_SEED={seed}");
     seed
@@ -221,7 +221,7 @@ where
         unmapped: AtomicU64::new(0),
         blocks_live_max: AtomicU64::new(0),
         threads,
-        refused: AtomicU64::new(0),
+        failed: AtomicU64::new(0),
         running: AtomicU64::new(threads),
     };
     std::thread::scope(|scope| {

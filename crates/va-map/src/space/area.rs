@@ -43,7 +43,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
             window: request.window,
         };
         if let Err(error) = self.fill(entry.part(0, entry.mapped), how, supply) {
-            self.abandon(area);
+            self.cancel_area(area);
             return Err(error);
         }
         self.count(Kind::Vmalloc, entry.mapped, true);
@@ -64,8 +64,9 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         Ok(())
     }
 
-    /// Frees an area of [`vmalloc`](Self::vmalloc) later: for a caller that may not sleep, as in an interrupt. Returns how many areas wait
-    /// now, this one among them; at 1 the machine wakes a worker, which calls [`run_deferred`](Self::run_deferred). Asks for no memory.
+    /// Frees an area of [`vmalloc`](Self::vmalloc) later: for a caller that may not sleep, as in an interrupt. Returns
+    /// how many areas wait now, this one among them; at 1 the machine wakes a worker, which calls
+    /// [`run_deferred`](Self::run_deferred). Asks for no memory.
     ///
     /// # Errors
     /// As [`vfree`](Self::vfree), and [`FreeError::Deferred`] if it waits already. Nothing has changed.
@@ -83,8 +84,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         done.map(|()| waiting).map_err(|why| self.not_taken(at, why))
     }
 
-    /// Ends every area that [`vfree_atomic`](Self::vfree_atomic) left, and returns how many those were. Callers may sleep; several at a time
-    /// share the work.
+    /// Ends every area that [`vfree_atomic`](Self::vfree_atomic) left, and returns how many those were. Callers may
+    /// sleep; several at a time share the work.
     ///
     /// # Locks
     /// As [`vfree`](Self::vfree), for each area.
@@ -102,7 +103,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         }
     }
 
-    /// Has the permissions of an area's pages reset when it is freed, as if it had been asked for ([`DirectMap::ResetOnFree`]).
+    /// Has the permissions of an area's pages reset when it is freed, as if it had been asked for
+    /// ([`DirectMap::ResetOnFree`]).
     ///
     /// # Errors
     /// [`MapError::NoReset`], or [`MapError::NoArea`] if no area starts at `at`. Nothing has changed.
@@ -130,8 +132,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         self.release(entry);
     }
 
-    /// Finds addresses for an area whose largest entry is of a rung: at a multiple of its size, or of the largest smaller one for which
-    /// there is room.
+    /// Finds addresses for an area whose largest entry is of a rung: at a multiple of its size, or of the largest
+    /// smaller one for which there is room.
     pub(super) fn place(
         &self,
         cpu: u32,
@@ -162,7 +164,7 @@ impl Sizes {
             return Err(bad);
         }
         let range = usable.max(request.range_bytes.div_ceil(PAGE_SIZE)) + request.guard.pages();
-        // A range past any space is refused by the request for it.
+        // A range past any space is rejected by the request for it.
         Ok(Self { usable, range })
     }
 }

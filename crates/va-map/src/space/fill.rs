@@ -6,8 +6,9 @@
 //! address space. The same call does not try again a size that the source did not have, or the page
 //! table did not map. Another run of that size would be as hard to find.
 //!
-//! **Pages whose permissions are reset** ([`DirectMap::ResetOnFree`](crate::DirectMap)) go back only when no CPU can reach them by what they
-//! were. The entries stay, without access, since they are the only list of the pages that there is:
+//! **Pages whose permissions are reset** ([`DirectMap::ResetOnFree`](crate::DirectMap)) go back only when no CPU can
+//! reach them by what they were. The entries stay, without access, since they are the only list of the pages that there
+//! is:
 //!
 //! ```text
 //!   hide the area    no access in the direct map    one flush of both    unmap    default access in the direct map    to the source
@@ -17,7 +18,7 @@ use super::MapSpace;
 use crate::error::MapError;
 use crate::ladder;
 use crate::machine::{
-    DirectAccess, Entries, PageRequest, PageSource, PageTable, Protection, Refusal, Run, Stopped,
+    DirectAccess, Entries, PageRequest, PageSource, PageTable, PageTableError, Protection, Run, Stopped,
 };
 use crate::request::{AreaRequest, DirectMap, Leaves, PageList};
 use va_base::{Machine, Pages, Va, VaRange};
@@ -123,7 +124,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         }
     }
 
-    /// Takes pages for all of `range` and maps them; on an error nothing of it is mapped, and all pages were given back.
+    /// Takes pages for all of `range` and maps them; on an error nothing of it is mapped, and all pages were given
+    /// back.
     pub(super) fn fill(&self, range: VaRange, how: How, supply: Supply) -> Result<(), MapError> {
         let (first, end) = range.whole_pages();
         let mut cursor = Cursor { page: first, end };
@@ -132,13 +134,14 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
             self.unmap_pages(done);
             let (wanted, mapped) = (Pages::new(end - first), Pages::new(cursor.page - first));
             match why {
-                Some(why) => MapError::Refused { wanted, mapped, why },
+                Some(why) => MapError::PageTable { wanted, mapped, why },
                 None => MapError::NoPages { wanted, got: mapped },
             }
         })
     }
 
-    /// Unmaps a range of an area and gives the pages back that were behind it; where permissions are reset, after a flush.
+    /// Unmaps a range of an area and gives the pages back that were behind it; where permissions are reset, after a
+    /// flush.
     pub(super) fn retire(&self, range: VaRange, direct_map: DirectMap) {
         match direct_map {
             DirectMap::Unchanged => self.unmap_pages(range),
@@ -180,7 +183,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
     }
 
     /// On an error, the cursor tells what is mapped; `None` stands for a source without pages.
-    fn fill_from(&self, cursor: &mut Cursor, how: How, supply: Supply) -> Result<(), Option<Refusal>> {
+    fn fill_from(&self, cursor: &mut Cursor, how: How, supply: Supply) -> Result<(), Option<PageTableError>> {
         let sizes = T::LEAF_SIZES;
         let mut top = supply.top;
         if let Some(run) = supply.first {
@@ -202,7 +205,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
     }
 
     /// Takes `want` pages or fewer and maps them one by one.
-    fn fill_batch(&self, cursor: &mut Cursor, want: u64, how: How) -> Result<(), Option<Refusal>> {
+    fn fill_batch(&self, cursor: &mut Cursor, want: u64, how: How) -> Result<(), Option<PageTableError>> {
         let mut frames = [0; BATCH];
         let want = (BATCH as u64).min(want) as usize;
         let got = self.pages().alloc(&mut frames[..want], how.pages);
@@ -231,7 +234,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         run: Run,
         protection: Protection,
         top: &mut usize,
-    ) -> Result<(), Option<Refusal>> {
+    ) -> Result<(), Option<PageTableError>> {
         let mapped = self.map_run(cursor.page, run, protection, top);
         let done = mapped.map_or_else(|stopped| stopped.pages_done, |()| run.pages);
         cursor.page += done;
@@ -245,8 +248,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
 }
 
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
-    /// Maps a run at address page `page`, by entries up to rung `top` of the ladder and as large as they can be. A size that the page
-    /// table does not map is done without from then on.
+    /// Maps a run at address page `page`, by entries up to rung `top` of the ladder and as large as they can be. A size
+    /// that the page table does not map is done without from then on.
     ///
     /// # Errors
     /// As [`PageTable::map`]: not even single pages can be mapped.
@@ -293,7 +296,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
                 let done = VaRange::from_pages(first, first + mapped).unwrap_or_default();
                 self.forget(done);
                 let (wanted, mapped) = (Pages::new(count), Pages::new(mapped));
-                return Err(MapError::Refused { wanted, mapped, why: stopped.why });
+                return Err(MapError::PageTable { wanted, mapped, why: stopped.why });
             }
             place += run.pages;
         }

@@ -21,22 +21,26 @@
 //! comes to the space is unmapped, and the flush before its reuse covers that (SP2). Nothing in
 //! this asks for memory (SP3).
 //!
-//! **In an interrupt** an area is freed by [`vfree_atomic`](MapSpace::vfree_atomic), which marks its record, under one lock and without
-//! memory; a worker ends it by [`run_deferred`](MapSpace::run_deferred). Until then it is there, for lookups and reads, but no call can take it.
+//! **In an interrupt** an area is freed by [`vfree_atomic`](MapSpace::vfree_atomic), which marks its record, under one
+//! lock and without memory; a worker ends it by [`run_deferred`](MapSpace::run_deferred). Until then it is there, for
+//! lookups and reads, but no call can take it.
 //!
-//! Mappings of up to 64 pages by [`vm_map_ram`](MapSpace::vm_map_ram) are cut from blocks ([`va_block`]) and have no record.
+//! Mappings of up to 64 pages by [`vm_map_ram`](MapSpace::vm_map_ram) are cut from blocks ([`va_block`]) and have no
+//! record.
 //!
 //! # Invariants
-//! - **MP1 behind** behind an area lie pages from its first byte to its usable size, without a gap, and none in the rest of its range.
-//! - **MP2 sizes** 0 < requested <= usable, usable and the guard page fit in the range, and the requested bytes end in the last leaf.
-//! - **MP3 owned** a page that the source allocated is behind one address, until it is given back, once; a page that a caller brought is
-//!   never given back.
+//! - **MP1 behind** behind an area lie pages from its first byte to its usable size, without a gap, and none in the
+//!   rest of its range.
+//! - **MP2 sizes** 0 < requested <= usable, usable and the guard page fit in the range, and the requested bytes end in
+//!   the last leaf.
+//! - **MP3 owned** a page that the source allocated is behind one address, until it is given back, once; a page that a
+//!   caller brought is never given back.
 //! - **MP4 whole** an entry and its first page begin at multiples of its size, and it lies wholly inside one area.
 //! - **MP5 recorded** a record is that of a busy area of the same range.
-//! - **MP6 fresh** nothing is mapped where CPUs may still translate what was mapped before: what an area unmapped of itself is
-//!   flushed before it is mapped again.
-//! - **MP7 reset** the pages of an area whose permissions are reset go back after a flush that covers all their addresses, and accessible
-//!   as free pages are.
+//! - **MP6 fresh** nothing is mapped where CPUs may still translate what was mapped before: what an area unmapped of
+//!   itself is flushed before it is mapped again.
+//! - **MP7 reset** the pages of an area whose permissions are reset go back after a flush that covers all their
+//!   addresses, and accessible as free pages are.
 //!
 //! SP2, SP3 and SP4 are the house's (ARCHITECTURE.md).
 //!
@@ -45,10 +49,11 @@
 //!   closing: small mappings that are unmapped  >  the locks of blocks and of the space
 //!   records: under no other, and none under it
 //! ```
-//! The machine is asked to unmap a small mapping under `closing`, for anything else under no lock. Two calls for one area at a time: one of them finds it, unless both only read.
+//! The machine is asked to unmap a small mapping under `closing`, for anything else under no lock. Two calls for one
+//! area at a time: one of them finds it, unless both only read.
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `__vmalloc_node_range`, `__vmalloc_area_node`, `vfree`, `vrealloc`, `vmap`, `vunmap`, `vm_map_ram`,
-//! `vread_iter`); differences: `docs/kernel-map.md`.
+//! Linux `mm/vmalloc.c` (6.12: `__vmalloc_node_range`, `__vmalloc_area_node`, `vfree`, `vrealloc`, `vmap`, `vunmap`,
+//! `vm_map_ram`, `vread_iter`); differences: `docs/kernel-map.md`.
 
 mod area;
 mod fill;
@@ -127,11 +132,11 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     }
 
     va_base::const_fn! {
-        /// Creates a map without a space, a machine and a page table: a constant, for a `static` or for memory that the caller
-        /// has. [`init`](Self::init) gives it all three.
+        /// Creates a map without a space, a machine and a page table: a constant, for a `static` or for memory that the
+        /// caller has. [`init`](Self::init) gives it all three.
         ///
-        /// Before that nothing fits, and no area is found. A caller that has little stack writes it where it is to be as a
-        /// constant, `const { MapSpace::empty() }`.
+        /// Before that nothing fits, and no area is found. A caller that has little stack writes it where it is to be
+        /// as a constant, `const { MapSpace::empty() }`.
         pub fn empty() -> Self {
             const { assert!(ladder::is_ladder(T::LEAF_SIZES), "LEAF_SIZES begins with 0 and ascends") }
             Self {
@@ -146,8 +151,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         }
     }
 
-    /// Gives an [`empty`](Self::empty) map a machine, a page table and a space over the whole pages of `extent`, of which
-    /// `busy` is allocated already, where it is; see [`Blocks::init`]. Stack: less than 4 KiB in release builds.
+    /// Gives an [`empty`](Self::empty) map a machine, a page table and a space over the whole pages of `extent`, of
+    /// which `busy` is allocated already, where it is; see [`Blocks::init`]. Stack: less than 4 KiB in release builds.
     ///
     /// # Errors
     /// As there, after which the map is empty again and another call may try.
@@ -182,7 +187,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         self.space().extent()
     }
 
-    /// Has what was freed flushed, so that its addresses can be given out again; see [`VmapSpace::purge`]. Small mappings with it.
+    /// Has what was freed flushed, so that its addresses can be given out again; see [`VmapSpace::purge`]. Small
+    /// mappings with it.
     ///
     /// # Locks
     /// Those of a purge, one after the other.
@@ -199,8 +205,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         self.space().purge(Purge::Full)
     }
 
-    /// Frees the memory of records that no area needs, and returns how many pieces of at most a page that were: for a shrinker. Records
-    /// that go free most of it by themselves.
+    /// Frees the memory of records that no area needs, and returns how many pieces of at most a page that were: for a
+    /// shrinker. Records that go free most of it by themselves.
     ///
     /// # Locks
     /// `records`, again for each piece.
@@ -272,7 +278,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     }
 
     /// Frees the addresses of an area without a record, and drops the reservation of one.
-    fn abandon(&self, area: Area) {
+    fn cancel_area(&self, area: Area) {
         let range = area.range();
         if self.space().free(area).is_err() {
             self.broken("MP5", range);
@@ -285,7 +291,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         self.records().add(entry);
     }
 
-    /// Takes the record of the area of one kind that starts at `at`: no other caller finds it from here on. `reserved` keeps its room.
+    /// Takes the record of the area of one kind that starts at `at`: no other caller finds it from here on. `reserved`
+    /// keeps its room.
     fn claim(&self, at: Va, kind: Kind, reserved: bool) -> Result<Entry, FreeError> {
         let mut records = self.records();
         let taken = match at.is_aligned(Align::PAGE) {
@@ -356,7 +363,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
 }
 
 impl<P: Machine + Clone, C: Config, T> Drop for MapSpace<P, C, T> {
-    /// Frees the memory of the records. Areas, those whose free is deferred among them, stay mapped: no caller has the map any more.
+    /// Frees the memory of the records. Areas, those whose free is deferred among them, stay mapped: no caller has the
+    /// map any more.
     fn drop(&mut self) {
         self.records.lock().end(&self.machine);
     }

@@ -29,8 +29,8 @@ impl Entry {
 }
 
 impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T> {
-    /// Gives an area of [`vmalloc`](Self::vmalloc) another size, and returns where it is then. Its pages stay, wherever it is; nothing is
-    /// copied. With [`Fill::Zeros`] all bytes beyond those requested before are zeros.
+    /// Gives an area of [`vmalloc`](Self::vmalloc) another size, and returns where it is then. Its pages stay, wherever
+    /// it is; nothing is copied. With [`Fill::Zeros`] all bytes beyond those requested before are zeros.
     ///
     /// # Errors
     /// [`MapError`]. The area is as it was, but for its range, which stays larger if the machine has no memory.
@@ -60,17 +60,17 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         done.map(|()| entry.start())
     }
 
-    /// Gives up what is behind an area from page `need` on, but no part of a large entry.
+    /// Unmaps what is behind an area from page `need` on, but no part of a large entry.
     fn cut(&self, entry: &mut Entry, need: u64) {
-        let keep = match self.pages().leaf(entry.part(need - 1, need).start()) {
+        let remaining = match self.pages().leaf(entry.part(need - 1, need).start()) {
             Some(leaf) => (entry.page + need).next_multiple_of(1 << leaf.pages_log2) - entry.page,
             None => need,
         };
-        if keep < entry.mapped {
-            self.retire(entry.part(keep, entry.mapped), entry.direct_map);
-            self.count(Kind::Vmalloc, entry.mapped - keep, false);
+        if remaining < entry.mapped {
+            self.retire(entry.part(remaining, entry.mapped), entry.direct_map);
+            self.count(Kind::Vmalloc, entry.mapped - remaining, false);
             entry.stale = entry.stale.max(entry.mapped);
-            entry.mapped = keep;
+            entry.mapped = remaining;
         }
     }
 
@@ -110,8 +110,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         }
     }
 
-    /// Makes the range as large as it was. The space may need a table or a record for the old end. If the machine has no
-    /// memory for it, the range stays larger, and only addresses are lost until the free.
+    /// Makes the range as large as it was. The space may need a table or a record for the old end. If the machine has
+    /// no memory for it, the range stays larger, and only addresses are lost until the free.
     fn narrow(&self, entry: &mut Entry, pages: u64) {
         if pages < entry.pages && self.space().resize_at(entry.start(), Pages::new(pages)).is_ok() {
             entry.pages = pages;
@@ -119,7 +119,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         }
     }
 
-    /// Sees to it that no CPU translates what was mapped before in the pages that are to be mapped; `false` if that takes time. Checks MP6.
+    /// Sees to it that no CPU translates what was mapped before in the pages that are to be mapped; `false` if that
+    /// takes time. Checks MP6.
     fn freshen(&self, entry: &mut Entry, need: u64) -> bool {
         if entry.stale > entry.mapped {
             let part = entry.part(entry.mapped, entry.stale.max(need));
@@ -150,7 +151,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
                 .inspect_err(|_| self.forget(new.part(0, entry.mapped)))
         });
         if let Err(error) = moved {
-            self.abandon(area);
+            self.cancel_area(area);
             return Err(error);
         }
         // The reservation that came with the new addresses; the area has its own.
@@ -193,7 +194,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
                 let mapped = done + stopped.pages_done;
                 self.forget(new.part(0, mapped));
                 let (wanted, mapped) = (Pages::new(entry.mapped), Pages::new(mapped));
-                return Err(MapError::Refused { wanted, mapped, why: stopped.why });
+                return Err(MapError::PageTable { wanted, mapped, why: stopped.why });
             }
             done += run.pages;
         }

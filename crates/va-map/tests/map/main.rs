@@ -1,7 +1,7 @@
 //! Maps of pages against their reference model, with faults injected, and on the ladder of entry sizes.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod failure;
 mod ladder;
 mod model;
 mod points;
-mod refusal;

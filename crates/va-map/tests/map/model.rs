@@ -1,4 +1,4 @@
-//! The map beside its reference model on random calls: areas, mappings, sizes, wrong calls, refusals.
+//! The map beside its reference model on random calls: areas, mappings, sizes, wrong calls, failures.
 use proptest::prelude::*;
 use va_base::{Align, InvariantViolation, Va, VaRange};
 use va_map::{AreaRequest, Fill, FreeError, Guard, Kind, Leaves, MapSpace, Piece};
@@ -22,7 +22,7 @@ enum Op {
     Write { nth: usize, place: u64, byte: u8 },
     Stray { page: u64 },
     Flush { full: bool },
-    Refuse { what: u8, after: u64 },
+    FailAfter { what: u8, after: u64 },
     Flushing { on_request: bool },
 }
 
@@ -49,7 +49,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (0..9usize, any::<u64>(), any::<u8>()).prop_map(|(nth, place, byte)| Op::Write { nth, place, byte }),
         2 => (0..520u64).prop_map(|page| Op::Stray { page }),
         1 => any::<bool>().prop_map(|full| Op::Flush { full }),
-        2 => (0..4u8, 0..6u64).prop_map(|(what, after)| Op::Refuse { what, after }),
+        2 => (0..4u8, 0..6u64).prop_map(|(what, after)| Op::FailAfter { what, after }),
         1 => any::<bool>().prop_map(|on_request| Op::Flushing { on_request }),
     ]
 }
@@ -71,14 +71,14 @@ struct Harness<'a, 'm, C: va_block::Config, L: Ladder> {
     model: MapModel,
     /// Areas whose free is deferred.
     deferred: Vec<Va>,
-    /// Something may be refused.
-    refusing: bool,
+    /// Something may fail.
+    may_fail: bool,
 }
 
 impl<C: va_block::Config, L: Ladder> Harness<'_, '_, C, L> {
     /// Accepts an error if the machine may fail: anything else fits in this window.
     fn excused(&mut self, error: &dyn std::fmt::Display) -> Result<(), String> {
-        if self.refusing { Ok(()) } else { Err(format!("refused without a reason: {error}")) }
+        if self.may_fail { Ok(()) } else { Err(format!("failed without a reason: {error}")) }
     }
 
     /// Frees everything, and checks that all pages are the source's again.
@@ -233,19 +233,19 @@ impl<C: va_block::Config, L: Ladder> Harness<'_, '_, C, L> {
                 }
                 Ok(())
             }
-            Op::Refuse { what, after } => {
+            Op::FailAfter { what, after } => {
                 let what = [Ask::Pages, Ask::HugePage, Ask::TablePage, Ask::HugeLeaf][usize::from(*what)];
                 let after = if *after == 5 { u64::MAX } else { *after };
                 self.pages.fail_after(what, after);
                 // Huge pages can be done without.
-                self.refusing |= matches!(what, Ask::Pages | Ask::TablePage);
+                self.may_fail |= matches!(what, Ask::Pages | Ask::TablePage);
                 Ok(())
             }
             Op::Flushing { on_request } => {
                 self.machine.complete_flushes();
                 self.machine.set_flushing(if *on_request { Flushing::OnRequest } else { Flushing::AtOnce });
                 // What waits for a flush may be missing.
-                self.refusing |= *on_request;
+                self.may_fail |= *on_request;
                 Ok(())
             }
         }
@@ -259,7 +259,7 @@ fn run<C: va_block::Config, L: Ladder>(ops: &[Op]) -> Result<(), String> {
     let space = VmapSpace::new(window, window, &machine).unwrap();
     let map = MapSpace::<_, C, _>::new(space, &machine, &pages).unwrap();
     let (model, deferred) = (MapModel::default(), Vec::new());
-    let mut harness = Harness { machine: &machine, pages: &pages, map, model, deferred, refusing: false };
+    let mut harness = Harness { machine: &machine, pages: &pages, map, model, deferred, may_fail: false };
     for (at, op) in ops.iter().enumerate() {
         let done = harness.call(op).and_then(|()| harness.model.compare(&harness.map, harness.pages));
         done.map_err(|error| format!("{error}, at {at}: {op:?}"))?;
@@ -319,7 +319,7 @@ fn random_op(rng: &mut Rng) -> Op {
 impl<C: va_block::Config, L: Ladder> Soak for Harness<'_, '_, C, L> {
     /// An area at most for each ten of the source's pages.
     fn step(&mut self, rng: &mut Rng, fails: bool) {
-        self.refusing = fails;
+        self.may_fail = fails;
         let busy = self.model.starts(Kind::Vmalloc).len() + self.model.starts(Kind::Vmap).len();
         let op = match random_op(rng) {
             Op::Vmalloc { .. } | Op::Map { .. } | Op::Vrealloc { .. }
@@ -360,7 +360,7 @@ fn long_run<C: va_block::Config, L: Ladder>(seed: u64) {
     let space = VmapSpace::new(window, window, &machine).unwrap();
     let map = MapSpace::<_, C, _>::new(space, &machine, &pages).unwrap();
     let (model, deferred) = (MapModel::default(), Vec::new());
-    let mut harness = Harness { machine: &machine, pages: &pages, map, model, deferred, refusing: false };
+    let mut harness = Harness { machine: &machine, pages: &pages, map, model, deferred, may_fail: false };
     soak::run(&mut harness, &machine, seed);
     harness.free_all().unwrap();
     drop(harness.map);

@@ -1,8 +1,8 @@
 //! Single points of the map: sizes, guard pages, huge pages, growing in place, wrong calls, reading across holes.
 use va_base::{Align, LockClass, Pages, RequestError, Va, VaRange};
 use va_map::{
-    AreaRequest, DirectMap, Fill, FreeError, Guard, Kind, Leaves, MapError, MapSpace, Piece, Protection,
-    Refusal,
+    AreaRequest, DirectMap, Fill, FreeError, Guard, Kind, Leaves, MapError, MapSpace, PageTableError, Piece,
+    Protection,
 };
 use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_sim::pages::{Ask, FOREIGN, SimPages};
@@ -64,22 +64,22 @@ fn mp4_large_entries_where_possible_and_small_ones_where_not() {
     let machine = SimMachine::new(1);
     let huge = AreaRequest { leaves: Leaves::LargeWherePossible, ..AreaRequest::new(20 * PAGE) };
     // What fails, and how many entries of which how many large there are then: of 8 pages, of 2, and of one.
-    type Refused = Option<(Ask, u64)>;
-    let cases: [(Refused, (usize, usize)); 5] = [
+    type Failing = Option<(Ask, u64)>;
+    let cases: [(Failing, (usize, usize)); 5] = [
         (None, (2 + 2, 4)),
         (Some((Ask::HugePage, 2)), (2 + 4, 2)),
         (Some((Ask::HugePage, 1)), (1 + 12, 1)),
         (Some((Ask::HugePage, 0)), (20, 0)),
         (Some((Ask::HugeLeaf, 0)), (20, 0)),
     ];
-    for (refusal, leaves) in cases {
+    for (failing, leaves) in cases {
         let pages = SimPages::new(&machine, 100);
         let map = new_map(&machine, &pages, 0x1010);
-        if let Some((what, after)) = refusal {
+        if let Some((what, after)) = failing {
             pages.fail_after(what, after);
         }
         let at = map.vmalloc(0, &huge).unwrap();
-        assert_eq!((pages.leaves(), pages.allocated()), (leaves, 20), "{refusal:?}");
+        assert_eq!((pages.leaves(), pages.allocated()), (leaves, 20), "{failing:?}");
         // What is given up is whole leaves; the requested bytes are told as asked for.
         map.vrealloc(0, at, 3 * PAGE, Fill::Any).unwrap();
         let usable = if leaves.1 > 0 {
@@ -175,11 +175,11 @@ fn wrong_calls_are_told_and_change_nothing() {
     assert_eq!(many, Err(MapError::NoPages { wanted: Pages::new(11), got: Pages::new(10) }));
     pages.drop_tables();
     pages.fail_after(Ask::TablePage, 0);
-    let refused = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0);
+    let failed = map.vmap(0, [FOREIGN].as_slice(), Protection(0), 0);
     let none = Pages::new(0);
     assert_eq!(
-        refused,
-        Err(MapError::Refused { wanted: Pages::new(1), mapped: none, why: Refusal::NoMemory })
+        failed,
+        Err(MapError::PageTable { wanted: Pages::new(1), mapped: none, why: PageTableError::NoMemory })
     );
     pages.fail_after(Ask::TablePage, u64::MAX);
 

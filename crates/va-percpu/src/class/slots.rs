@@ -57,16 +57,17 @@ impl<C: Config> Store<C> {
         (!self.classes.holds(row)).then(|| self.classes.granules())
     }
 
-    /// Uses a row for the slabs of a chunk that holds something, and returns it if another caller brought one meanwhile.
+    /// Uses a row for the slabs of a chunk that holds something, and returns it if another caller brought one
+    /// meanwhile.
     pub(crate) fn put_slab_row(&mut self, row: u32, memory: Row<Slab>) -> Row<Slab> {
         if self.classes.holds(row) { memory } else { self.classes.put(row, memory) }
     }
 
-    /// Makes a slab of the room taken, all of whose pages are populated. If nothing is kept of its chunk, or its number would be too high,
-    /// the room goes back.
+    /// Makes a slab of the room taken, all of whose pages are populated. If nothing is kept of its chunk, or its number
+    /// would be too high, the room goes back.
     pub(crate) fn begin_slab(&mut self, class: Class, taken: Taken) -> bool {
         if !self.classes.holds(taken.row) {
-            self.give_at(taken.row, taken.at);
+            self.free_uncounted(taken.row, taken.at);
             return false;
         }
         let chunk = self.chunk_mut(taken.row);
@@ -75,15 +76,16 @@ impl<C: Config> Store<C> {
             self.classes.wipe(taken.row);
         }
         let Some(slab) = self.classes.begin(class, taken.row, taken.at / SLOTS) else {
-            self.give_at(taken.row, taken.at);
+            self.free_uncounted(taken.row, taken.at);
             return false;
         };
-        self.keep(class, slab);
+        self.cache_idle(class, slab);
         true
     }
 
-    /// Keeps a slab that is in its list and has no slot in use; the one kept so far, which somebody made meanwhile, goes back.
-    fn keep(&mut self, class: Class, slab: u32) {
+    /// Caches a slab that is in its list and has no slot in use; the one cached so far, which another thread made
+    /// meanwhile, is freed.
+    fn cache_idle(&mut self, class: Class, slab: u32) {
         let other = core::mem::replace(&mut self.classes.idle[class.at()], slab);
         let (row, _) = self.classes.split(slab);
         self.chunk_mut(row).idle += 1;
@@ -94,15 +96,15 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Gives the room of a slab back of which no slot is in use.
+    /// Frees the room of a slab of which no slot is in use.
     fn end_slab(&mut self, class: Class, slab: u32) -> bool {
         self.classes.end(class, slab);
         let (row, granule) = self.classes.split(slab);
-        self.give_at(row, granule * SLOTS);
+        self.free_uncounted(row, granule * SLOTS);
         self.after_free(row)
     }
 
-    /// Gives back every slab of which no slot is in use. Tells how many there were.
+    /// Frees every slab of which no slot is in use. Returns how many there were.
     pub(crate) fn release_idle(&mut self) -> u32 {
         let mut count = 0;
         for class in 1..=C::CLASS_WORDS {
@@ -165,13 +167,13 @@ impl<C: Config> Store<C> {
         FreeError::NoObject { offset, inside: lives.then_some(start) }
     }
 
-    /// Keeps or ends a slab without a slot in use. Returns whether the balance is due.
+    /// Caches or ends a slab without a slot in use. Returns whether the balance is due.
     fn ran_empty(&mut self, class: Class, slab: u32) -> bool {
         let of = self.classes.slab(slab);
         if (of.prev, of.next) != (NIL, NIL) {
             return self.end_slab(class, slab);
         }
-        self.keep(class, slab);
+        self.cache_idle(class, slab);
         let (row, _) = self.classes.split(slab);
         let chunk = self.chunk(row);
         // The chunk would be wholly free without such slabs, and another one is.

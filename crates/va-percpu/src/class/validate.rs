@@ -77,9 +77,9 @@ impl<C: Config> Store<C> {
                     || self.hides(row, end));
             InvariantViolation::check(whole, "CC1", at, end.into(), bit.into())?;
             let slab = row << self.classes.shift | granule;
-            let kept = self.classes.idle[class.at()] == slab;
-            InvariantViolation::check(kept == (of.free == ALL_FREE), "CC3", at, 0, u64::from(kept))?;
-            idle += u32::from(kept);
+            let is_idle = self.classes.idle[class.at()] == slab;
+            InvariantViolation::check(is_idle == (of.free == ALL_FREE), "CC3", at, 0, u64::from(is_idle))?;
+            idle += u32::from(is_idle);
             *slabs += 1;
             *used += u64::from(SLOTS - of.free.count_ones());
             room[class.at()] += u64::from(of.free != 0);

@@ -1,13 +1,13 @@
 //! Interleavings of alloc, free and the balance, each small enough to try all of them (with at most three preemptions).
 //!
-//! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p va-percpu --lib loom`. The backend objects to what must not be: to pages that
-//! are populated twice, to pages taken away that are not there. That nobody's pages are taken away is seen at the end: the pages
-//! that the space knows are those of the backend, and all that lives lies in them (PC5).
+//! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p va-percpu --lib loom`. The backend objects to what must not be:
+//! to pages that are populated twice, to pages taken away that are not there. That nobody's pages are taken away is
+//! seen at the end: the pages that the space knows are those of the backend, and all that lives lies in them (PC5).
 
 use crate::config::{Config, Runs, Scan, Standard};
 use crate::geometry::{Geometry, Sizes};
 use crate::request::{Context, Offset, Request};
-use crate::{AllocError, Backend, PercpuSpace, Refused};
+use crate::{AllocError, Backend, BackendError, PercpuSpace};
 use core::ops::Range;
 use loom::thread;
 use std::collections::BTreeSet;
@@ -51,7 +51,7 @@ impl Chunks {
 impl Backend for Chunks {
     const BY_PAGE: bool = true;
 
-    fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
+    fn create(&self, geometry: &Geometry) -> Result<Va, BackendError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.0 += 1;
         let base = (1 << 40) - state.0 * u64::from(geometry.unit_bytes());
@@ -66,7 +66,7 @@ impl Backend for Chunks {
         there.1.retain(|page| page.0 != base.get());
     }
 
-    fn populate(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, _geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), BackendError> {
         let stale = |page| self.there().1.contains(&page);
         self.each(base, pages, |pages, page| !stale(page) && pages.insert(page));
         Ok(())

@@ -29,14 +29,14 @@ const MASKS: [i16; LANES] = {
 };
 
 /// All ones where there is an alignment.
-pub(super) const KEEP: [i16; LANES] = {
-    let mut keep = [0; LANES];
+pub(super) const ALIGN_MASK: [i16; LANES] = {
+    let mut mask = [0; LANES];
     let mut lane = 0;
     while lane < ALIGNS {
-        keep[lane] = -1;
+        mask[lane] = -1;
         lane += 1;
     }
-    keep
+    mask
 };
 
 const fn only(lane: usize) -> [i16; LANES] {
@@ -81,7 +81,7 @@ impl Fits {
         // Only alignments: the other lanes are the caller's.
         Self(lanes(|lane| {
             let aligned = start.wrapping_add(MASKS[lane]) & !MASKS[lane];
-            end.wrapping_sub(aligned).max(0) & KEEP[lane]
+            end.wrapping_sub(aligned).max(0) & ALIGN_MASK[lane]
         }))
     }
 
@@ -102,7 +102,7 @@ impl Fits {
         let last = right.0[RIGHT].saturating_add(more).min(CAP);
         Self(lanes(|lane| {
             let across = (ends & !MASKS[lane]).saturating_add(begins);
-            let fits = left.0[lane].max(right.0[lane]).max(across).min(CAP) & KEEP[lane];
+            let fits = left.0[lane].max(right.0[lane]).max(across).min(CAP) & ALIGN_MASK[lane];
             fits | (first & ONLY_LEFT[lane]) | (last & ONLY_RIGHT[lane])
         }))
     }
@@ -116,14 +116,14 @@ impl Fits {
     /// Without the edges.
     #[inline(always)]
     pub(crate) fn alignments(self) -> Self {
-        Self(lanes(|lane| self.0[lane] & KEEP[lane]))
+        Self(lanes(|lane| self.0[lane] & ALIGN_MASK[lane]))
     }
 
     /// The other lanes alone.
     #[cfg(test)]
     #[cfg(not(loom))]
     pub(crate) fn without_alignments(self) -> Self {
-        Self(lanes(|lane| self.0[lane] & !KEEP[lane]))
+        Self(lanes(|lane| self.0[lane] & !ALIGN_MASK[lane]))
     }
 
     /// The run at the left edge.
@@ -149,7 +149,7 @@ impl Fits {
         let (first, second) = (first as i16, second as i16);
         // Lane by lane: a vector of which single numbers are stored is slow to load again.
         Self(lanes(|lane| {
-            (self.0[lane] & KEEP[lane]) | (first & ONLY_LEFT[lane]) | (second & ONLY_RIGHT[lane])
+            (self.0[lane] & ALIGN_MASK[lane]) | (first & ONLY_LEFT[lane]) | (second & ONLY_RIGHT[lane])
         }))
     }
 }

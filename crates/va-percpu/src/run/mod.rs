@@ -41,7 +41,7 @@ mod tree;
 pub use fits::Fits;
 
 use crate::bitmap::{self, BIT_BYTES, PAGE_BITS};
-use crate::engine::{Fit, Given, HintEngine, View, Want, Wrong};
+use crate::engine::{Fit, FreedBits, HintEngine, View, Want, Wrong};
 use crate::geometry::UNIT_BYTES_MIN;
 use tree::{Tree, WINDOW};
 
@@ -74,28 +74,28 @@ impl View<'_, RunIndex> {
 
     /// Clears bits of pages.
     #[inline]
-    fn give_bits(&mut self, at: u32, end: u32) -> Given {
+    fn clear_bits(&mut self, at: u32, end: u32) -> FreedBits {
         bitmap::clear(self.map, at, end);
         let (leaves, first, last) = (tree::leaves(self.pages), at / PAGE_BITS, (end - 1) / PAGE_BITS);
-        let mut given = Given { pages: 0, from_page: first };
+        let mut freed = FreedBits { pages: 0, from_page: first };
         for page in first..=last {
             let base = page * PAGE_BITS;
             let (from, to) = (at.max(base) - base, (end - base).min(PAGE_BITS));
-            let now = page::give(self.map, base, self.tree().rest(page), from, to);
-            given.pages += u32::from(now.0.left() == PAGE_BITS as i16);
+            let now = page::freed(self.map, base, self.tree().rest(page), from, to);
+            freed.pages += u32::from(now.0.left() == PAGE_BITS as i16);
             if page == first && now.0.left() as u32 >= to {
                 // It may go on in the pages before: as far as an object can lie across the edge.
-                given.from_page = first.saturating_sub(OBJECT_PAGES);
+                freed.from_page = first.saturating_sub(OBJECT_PAGES);
             }
             tree::put(self.blocks, leaves, page, now);
         }
         self.note(first, last, true);
-        given
+        freed
     }
 
     /// Notes pages of which the tree has not heard; what it need not hear at once are those of one window.
     #[inline]
-    fn note(&mut self, first: u32, last: u32, given: bool) {
+    fn note(&mut self, first: u32, last: u32, freed: bool) {
         let window = first / WINDOW;
         if self.head.news != 0 && self.head.window != window {
             RunIndex::settle(self);
@@ -108,7 +108,7 @@ impl View<'_, RunIndex> {
         }
         let pages = u64::MAX >> (WINDOW - 1 - (last - first)) << (first % WINDOW);
         (self.head.window, self.head.news) = (window, self.head.news | pages);
-        self.head.given |= given;
+        self.head.freed |= freed;
     }
 }
 
@@ -122,14 +122,14 @@ pub struct Head {
     /// The pages of a window whose news the tree has not heard.
     news: u64,
     window: u32,
-    /// Something was given back in them: more may fit than the tree says.
-    given: bool,
+    /// Something was freed in them: more may fit than the tree says.
+    freed: bool,
 }
 
 impl Head {
     /// It has heard all.
     const fn settled(fits: Fits) -> Self {
-        Self { fits, news: 0, window: 0, given: false }
+        Self { fits, news: 0, window: 0, freed: false }
     }
 }
 
@@ -165,7 +165,7 @@ impl HintEngine for RunIndex {
 
     #[inline]
     fn take(view: &mut View<'_, Self>, want: Want, populated: bool) -> Fit {
-        if populated || view.head.given {
+        if populated || view.head.freed {
             Self::settle(view);
         }
         let mut from = 0;
@@ -231,8 +231,8 @@ impl HintEngine for RunIndex {
     }
 
     #[inline]
-    fn give(view: &mut View<'_, Self>, at: u32, bits: u32) -> Given {
-        view.give_bits(at, at + bits)
+    fn free(view: &mut View<'_, Self>, at: u32, bits: u32) -> FreedBits {
+        view.clear_bits(at, at + bits)
     }
 
     #[inline]

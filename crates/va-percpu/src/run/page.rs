@@ -1,22 +1,24 @@
 //! One page: its longest run, and a bound on all the others.
 //!
 //! # Theory
-//! To know what fits after a change, one would look at every run of the page; there may be 512. Instead the page remembers where
-//! its longest run is, and for each alignment the best of all others, the `rest`:
+//! To know what fits after a change, one would look at every run of the page; there may be 512. Instead the page
+//! remembers where its longest run is, and for each alignment the best of all others, the `rest`:
 //!
 //! ```text
 //!   U..UU.UUUU..................UU.U     best = [10, 28)     rest = what fits the runs [1,3) [5,6) [30,31)
 //! ```
 //!
-//! What is taken from the best run leaves two pieces: the longer is the best from now on, the other joins the rest. What is
-//! taken from the rest may have been its best for some alignment: that one is tainted, a bound and no longer a fact. It does
-//! not matter while the best run holds more; when it does not, the page is read again.
+//! What is taken from the best run leaves two pieces: the longer is the best from now on, the other joins the rest.
+//! What is taken from the rest may have been its best for some alignment: that one is tainted, a bound and no longer a
+//! fact. It does not matter while the best run holds more; when it does not, the page is read again.
 //!
 //! # Invariants
-//! - **PR1 page-exact**  for each alignment, the better of the best run and the rest is what fits in the page, and both edges are exact.
-//! - **PR2 rest-bounds**  the rest is at least what fits the runs other than the best, and exactly that where it is not tainted.
+//! - **PR1 page-exact**  for each alignment, the better of the best run and the rest is what fits in the page, and both
+//!   edges are exact.
+//! - **PR2 rest-bounds**  the rest is at least what fits the runs other than the best, and exactly that where it is not
+//!   tainted.
 
-use super::fits::{ALIGNS, CAP, Fits, KEEP, LANES, lanes};
+use super::fits::{ALIGN_MASK, ALIGNS, CAP, Fits, LANES, lanes};
 use crate::bitmap::{self, PAGE_BITS, WORD_BITS, Word};
 
 const BEST_START: usize = ALIGNS;
@@ -62,15 +64,15 @@ impl Rest {
 
     /// The rest without the runs that `gone` is the better of, and with those that `come` is.
     ///
-    /// Where what is gone was as good as all the rest, nobody knows what is left: it is tainted, until something comes that is
-    /// as good.
+    /// Where what is gone was as good as all the rest, nobody knows what is left: it is tainted, until something comes
+    /// that is as good.
     #[inline(always)]
     fn changed(self, gone: Fits, come: Fits) -> Fits {
         let lanes = lanes(|lane| {
             let (gone, come) = (gone.0[lane], come.0[lane]);
             let known = self.0.0[lane] & !TAINT;
             let taint = if gone > 0 && gone == known { TAINT } else { self.0.0[lane] & TAINT };
-            (if come > 0 && come >= known { come } else { known | taint }) & KEEP[lane]
+            (if come > 0 && come >= known { come } else { known | taint }) & ALIGN_MASK[lane]
         });
         Fits(lanes)
     }
@@ -151,9 +153,9 @@ pub(super) fn take(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) ->
     finish(map, base, rest.changed(Fits::of_run(from, to), pieces), best)
 }
 
-/// The page after `[start, end)` of it was given back; its bits are clear already.
+/// The page after `[start, end)` of it was freed; its bits are clear already.
 #[inline]
-pub(super) fn give(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) -> (Fits, Rest) {
+pub(super) fn freed(map: &[Word], base: u32, rest: Rest, start: u32, end: u32) -> (Fits, Rest) {
     let (from, to) = around(map, base, start, end);
     if to - from == PAGE_BITS {
         return whole();
@@ -225,7 +227,8 @@ fn lowest_in_words(map: &[Word], base: u32, bits: u32, align: u32) -> Option<u32
     None
 }
 
-/// Whether what a page keeps is right: Checks PR1, PR2. The rule broken, with what is wanted and found for an alignment.
+/// Whether what a page keeps is right: Checks PR1, PR2. The rule broken, with what is wanted and found for an
+/// alignment.
 pub(super) fn check(
     map: &[Word],
     base: u32,

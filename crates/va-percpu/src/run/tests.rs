@@ -96,7 +96,7 @@ fn walk(pages: u32, seed: u64, steps: u32) {
             }
         } else {
             let (at, bits) = live.swap_remove(numbers.below(live.len() as u32) as usize);
-            RunIndex::give(&mut chunk.view(), at, bits);
+            RunIndex::free(&mut chunk.view(), at, bits);
             fill |= live.len() < 4;
         }
         if numbers.below(100) == 0 {

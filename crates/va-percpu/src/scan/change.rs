@@ -18,7 +18,8 @@ impl Hints {
         let run = end.saturating_sub(start);
         self.first_free = self.first_free.min(start);
         if end < start {
-            // What Linux has here is a negative length, which is less than any hint, so that these two are all that happens.
+            // What Linux has here is a negative length, which is less than any hint, so that these two are all that
+            // happens.
             return;
         }
         if start == 0 {
@@ -32,7 +33,7 @@ impl Hints {
                 // The old one comes after the new one now.
                 self.scan = 0;
             } else if self.contig > self.scan {
-                self.keep::<R>(self.contig_start, self.contig);
+                self.set_scan::<R>(self.contig_start, self.contig);
             } else if start < self.scan_start {
                 // It was as long as the old one and lies behind the new one.
                 self.scan = 0;
@@ -46,17 +47,17 @@ impl Hints {
                     self.scan = 0;
                 }
             } else if start > self.scan_start || self.contig > self.scan {
-                self.keep::<R>(start, run);
+                self.set_scan::<R>(start, run);
             }
         } else if start < self.contig_start
             && (run > self.scan || (run == self.scan && start > self.scan_start))
         {
-            self.keep::<R>(start, run);
+            self.set_scan::<R>(start, run);
         }
     }
 
-    fn keep<R: Rules>(&mut self, start: u32, run: u32) {
-        if R::KEEP_SCAN {
+    fn set_scan<R: Rules>(&mut self, start: u32, run: u32) {
+        if R::TRACK_SCAN {
             (self.scan_start, self.scan) = (start, run);
         }
     }
@@ -209,7 +210,7 @@ impl<R: Rules> View<'_, ScanHints<R>> {
     }
 
     /// Clears `[at, at + bits)` and says how many pages are wholly free now.
-    pub(super) fn give_bits(&mut self, at: u32, bits: u32) -> u32 {
+    pub(super) fn clear_bits(&mut self, at: u32, bits: u32) -> u32 {
         bitmap::clear(self.map, at, at + bits);
         self.head.first_free = self.head.first_free.min(at);
         let (first, last) = (at / PAGE_BITS, (at + bits - 1) / PAGE_BITS);

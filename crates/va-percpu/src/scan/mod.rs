@@ -16,26 +16,27 @@
 //! hints of the chunk are made of those of its pages, so that a run is put together from a
 //! `right_free`, wholly free pages and a `left_free`.
 //!
-//! Hints may understate: a fit is missed and nothing else. They never overstate, or a search would find nothing where one was
-//! promised.
+//! Hints may understate: a fit is missed and nothing else. They never overstate, or a search would find nothing where
+//! one was promised.
 //!
 //! # Invariants
 //! - **PH1 contig-free**  `contig` bits from `contig_start` on are free.
 //! - **PH2 scan-free**    `scan` bits from `scan_start` on are free.
-//! - **PH3 edges-free**   the first `left_free` and the last `right_free` bits are free; of a page, a 0 in `left_free` says that its first bit is used.
+//! - **PH3 edges-free**   the first `left_free` and the last `right_free` bits are free; of a page, a 0 in `left_free`
+//!   says that its first bit is used.
 //! - **PH4 first-low**    nothing below `first_free` is free.
 //!
-//! Starts mean nothing where the size is 0; Linux compares them even so, and the same is done here, since it decides where the
-//! next object goes.
+//! Starts mean nothing where the size is 0; Linux compares them even so, and the same is done here, since it decides
+//! where the next object goes.
 //!
 //! # Cost
-//! Taking: pages of the chunk (the search, and the hints of the chunk when its longest run is broken) and the words of two
-//! pages. Giving: the words of two pages; pages of the chunk if a page became free.
+//! Taking: pages of the chunk (the search, and the hints of the chunk when its longest run is broken) and the words of
+//! two pages. Giving: the words of two pages; pages of the chunk if a page became free.
 //!
 //! # Source
 //! Linux `mm/percpu.c` (6.12: `pcpu_block_update`, `pcpu_block_update_hint_alloc`, `pcpu_block_update_hint_free`,
-//! `pcpu_find_block_fit`, `pcpu_alloc_area`) and the series "introduce percpu block scan_hint" of 2019 that made it. The name
-//! of each patch's part is in docs/kernel-map.md.
+//! `pcpu_find_block_fit`, `pcpu_alloc_area`) and the series "introduce percpu block scan_hint" of 2019 that made it.
+//! The name of each patch's part is in docs/kernel-map.md.
 
 mod change;
 mod search;
@@ -45,18 +46,18 @@ mod tests;
 mod validate;
 
 use crate::bitmap::PAGE_BITS;
-use crate::engine::{Fit, Given, HintEngine, View, Want, Wrong};
+use crate::engine::{Fit, FreedBits, HintEngine, View, Want, Wrong};
 use core::marker::PhantomData;
 use va_base::Record;
 
 /// The rules of Linux's engine that are in use. Each can be switched off apart, to see what it is
 /// worth.
 pub trait Rules: 'static {
-    /// The hint of the chunk is raised by what is freed in any page. Linux from 5.2 to 6.12 computes the end of the freed run
-    /// from the beginning of its page instead of the chunk's, so that only the first page raises it.
+    /// The hint of the chunk is raised by what is freed in any page. Linux from 5.2 to 6.12 computes the end of the
+    /// freed run from the beginning of its page instead of the chunk's, so that only the first page raises it.
     const EXACT_CHUNK_HINT: bool = true;
-    /// A run before the longest is kept (patch 7).
-    const KEEP_SCAN: bool = true;
+    /// A run before the longest is recorded as `scan` (patch 7).
+    const TRACK_SCAN: bool = true;
     /// The longest run that a search skipped is remembered (patch 8).
     const LEARN: bool = true;
     /// A search begins behind the run that is too small (patch 9).
@@ -108,7 +109,8 @@ impl Hints {
         }
     }
 
-    /// Makes all free, as Linux does it to a page inside what is freed or to a new chunk: the start of an empty `scan` stays.
+    /// Makes all free, as Linux does it to a page inside what is freed or to a new chunk: the start of an empty `scan`
+    /// stays.
     fn make_whole(&mut self) {
         let scan_start = self.scan_start;
         *self = Self { scan_start, ..Self::whole(self.bits) };
@@ -154,8 +156,8 @@ impl<R: Rules> HintEngine for ScanHints<R> {
         view.take_bits(at, bits)
     }
 
-    fn give(view: &mut View<'_, Self>, at: u32, bits: u32) -> Given {
-        Given { pages: view.give_bits(at, bits), from_page: 0 }
+    fn free(view: &mut View<'_, Self>, at: u32, bits: u32) -> FreedBits {
+        FreedBits { pages: view.clear_bits(at, bits), from_page: 0 }
     }
 
     #[inline]

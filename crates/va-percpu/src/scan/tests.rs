@@ -41,8 +41,8 @@ impl<R: Rules> Chunk<R> {
         pages
     }
 
-    fn give(&mut self, at: u32, bits: u32) -> u32 {
-        let pages = ScanHints::<R>::give(&mut self.view(), at, bits).pages;
+    fn free(&mut self, at: u32, bits: u32) -> u32 {
+        let pages = ScanHints::<R>::free(&mut self.view(), at, bits).pages;
         self.check();
         pages
     }
@@ -74,11 +74,11 @@ fn ph1_hints_follow_the_rules_step_by_step() {
     assert_eq!((edges(&chunk.blocks[0]), spare), ((0, 1008, 16), 7));
     assert_eq!((runs(&chunk.head), chunk.head.first_free), ((8176, 16, None), 16));
 
-    spare += chunk.give(4, 4) as i32;
+    spare += chunk.free(4, 4) as i32;
     assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].first_free), ((1008, 16, Some((4, 4))), 4));
     assert_eq!((runs(&chunk.head), chunk.head.first_free), ((8176, 16, Some((4, 4))), 4));
 
-    spare += chunk.give(12, 4) as i32;
+    spare += chunk.free(12, 4) as i32;
     assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].right_free), ((1012, 12, None), 1012));
     assert_eq!(runs(&chunk.head), (8176, 16, Some((1012, 12))));
 
@@ -99,11 +99,11 @@ fn ph1_hints_follow_the_rules_step_by_step() {
     assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].right_free), ((2, 6, None), 0));
     assert_eq!((runs(&chunk.head), spare), ((7092, 1100, None), 6));
 
-    spare += chunk.give(1000, 100) as i32;
+    spare += chunk.free(1000, 100) as i32;
     assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].right_free), ((24, 1000, Some((2, 6))), 24));
     assert_eq!((runs(&chunk.blocks[1]), runs(&chunk.head), spare), ((1024, 0, None), (7192, 1000, None), 7));
 
-    spare += chunk.give(20, 980) as i32;
+    spare += chunk.free(20, 980) as i32;
     assert_eq!((runs(&chunk.blocks[0]), chunk.blocks[0].right_free), ((1004, 20, None), 1004));
     // The longest run has 8172: one that spans pages is put together anew only when a page becomes free.
     assert_eq!((runs(&chunk.head), spare), ((7192, 1000, Some((1004, 20))), 7));
@@ -117,7 +117,7 @@ fn full_but_24_bits<R: Rules>() -> u32 {
     }
     assert_eq!(ScanHints::<R>::longest(&chunk.head), 0);
     for at in (3 * PAGE_BITS + 100..3 * PAGE_BITS + 124).step_by(4) {
-        chunk.give(at, 4);
+        chunk.free(at, 4);
     }
     ScanHints::<R>::longest(&chunk.head)
 }
@@ -135,7 +135,7 @@ fn parts_that_are_switched_off_find_the_same_room_later() {
             impl Rules for $name { $(const $off: bool = false;)* }
         };
     }
-    rules!(NoScan, KEEP_SCAN, LEARN, FORWARD);
+    rules!(NoScan, TRACK_SCAN, LEARN, FORWARD);
     rules!(NoLearning, LEARN);
     rules!(NoForward, FORWARD);
     fn fills<R: Rules>() -> u32 {
@@ -170,7 +170,7 @@ fn ph1_a_longest_run_that_is_used_is_seen() {
 fn ph2_a_run_before_it_that_is_used_is_seen() {
     let mut chunk = Chunk::<Corrected>::new();
     chunk.take(0, 30);
-    chunk.give(4, 4);
+    chunk.free(4, 4);
     chunk.blocks[0].scan = 5;
     assert_eq!(chunk.broken(), "PH2");
 }

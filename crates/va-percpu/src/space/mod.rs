@@ -11,7 +11,7 @@
 //! ```text
 //!   alloc   chunks: take --- all pages there? ---yes---> done
 //!                                |no
-//!                              grow: populate what is missing, chunk by chunk of pages; if refused, free and say so
+//!                              grow: populate what is missing, chunk by chunk of pages; if that fails, free and say so
 //!
 //!   tick    grow: one of   destroy a chunk that nobody needs
 //!                          depopulate a run of spare pages of a chunk with too many
@@ -25,7 +25,8 @@
 //! `grow` > `chunks`. No call to the backend or the platform is made under `chunks`; [`Backend::event`] neither.
 //!
 //! # Source
-//! Linux `mm/percpu.c` (6.12: `pcpu_alloc_noprof`, `free_percpu`, `pcpu_balance_workfn`); differences: docs/kernel-map.md.
+//! Linux `mm/percpu.c` (6.12: `pcpu_alloc_noprof`, `free_percpu`, `pcpu_balance_workfn`); differences:
+//! docs/kernel-map.md.
 
 mod balance;
 mod stats;
@@ -62,7 +63,7 @@ pub struct PercpuSpace<P: Machine, B: Backend, C: Config = Linux612> {
     // Atomic, each alone: hints for the balance.
     /// The balance has something to do.
     due: AtomicBool,
-    /// Somebody who cannot wait was refused.
+    /// A request that cannot wait failed.
     failed: AtomicBool,
 }
 
@@ -80,8 +81,8 @@ pub struct Found {
 impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Creates a space whose first chunk is there already, populated as far as `geometry` says.
     ///
-    /// Stack: up to 12 KiB in release builds, since the value is moved; [`EarlyPercpu::init`](crate::EarlyPercpu::init) takes
-    /// less than 4 KiB.
+    /// Stack: up to 12 KiB in release builds, since the value is moved; [`EarlyPercpu::init`](crate::EarlyPercpu::init)
+    /// takes less than 4 KiB.
     ///
     /// # Errors
     /// [`NewError::NoMeta`] if the platform allocates no records.
@@ -146,7 +147,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Gives out an object: `size` bytes at a multiple of `align`, zeroed by the backend on every CPU.
     ///
     /// # Errors
-    /// What was wrong with the request, or who refused; nothing has changed.
+    /// A bad request, or a failure of the machine or the backend; nothing has changed.
     /// # Locks
     /// `chunks`; if the caller can wait and pages or a chunk are missing, `grow`.
     /// Cost: the engine's; with `grow`, the backend's.
@@ -186,7 +187,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                 }
                 return Ok(self.publish(request, base, off, bytes));
             }
-            // Rather than fail or make a chunk: what slabs hold for requests to come, and then what is free among their slots.
+            // Rather than fail or make a chunk: what slabs hold for requests to come, and then what is free among their
+            // slots.
             if !reserved && store.release_idle() > 0 {
                 continue;
             }
@@ -209,7 +211,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                     Err(error) => error,
                 }
             };
-            return Err(self.refuse(request, error));
+            return Err(self.note_failure(request, error));
         }
     }
 
@@ -217,7 +219,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// allocator did.
     ///
     /// # Errors
-    /// [`AllocError::NotFree`] if they are not all free, or not in one chunk; a bad size; who refused. Nothing has changed.
+    /// [`AllocError::NotFree`] if they are not all free, or not in one chunk; a bad size; a failure of the machine.
+    /// Nothing has changed.
     /// # Locks
     /// As [`alloc`](Self::alloc). Cost: the engine's.
     pub fn alloc_at(&self, offset: Offset, size: usize) -> Result<(), AllocError> {
@@ -228,7 +231,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         let taken = store.take_exact(offset.at(self.geometry.base()).get(), want.bits);
         let Some(taken) = taken else {
             drop(store);
-            return Err(self.refuse(&request, AllocError::NotFree { offset, bytes }));
+            return Err(self.note_failure(&request, AllocError::NotFree { offset, bytes }));
         };
         if !taken.missing {
             store.totals.count(want);
@@ -251,9 +254,9 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         match populated {
             Ok(()) => store.totals.count(want),
             Err(error) => {
-                store.give_at(taken.row, taken.at);
+                store.free_uncounted(taken.row, taken.at);
                 drop(store);
-                return Err(self.refuse(request, error));
+                return Err(self.note_failure(request, error));
             }
         }
         Ok(())
@@ -295,7 +298,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             let memory = Row::alloc(len, &self.machine);
             store = self.lock();
             let Some(memory) = memory else {
-                store.give_at(taken.row, taken.at);
+                store.free_uncounted(taken.row, taken.at);
                 return false;
             };
             let unused = store.put_slab_row(taken.row, memory);
@@ -310,7 +313,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             let populated = self.populate(taken, first..end);
             store = self.lock();
             if populated.is_err() {
-                store.give_at(taken.row, taken.at);
+                store.free_uncounted(taken.row, taken.at);
                 return false;
             }
         }
@@ -323,8 +326,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         made
     }
 
-    /// Dissolves sparse slabs until there may be room, in steps between which the lock is released; one step for a caller that cannot
-    /// wait. Returns the lock if there is nothing to gain.
+    /// Dissolves sparse slabs until there may be room, in steps between which the lock is released; one step for a
+    /// caller that cannot wait. Returns the lock if there is nothing to gain.
     #[cold]
     fn dissolve<'a>(
         &'a self,
@@ -350,8 +353,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Notes a refusal.
-    fn refuse(&self, request: &Request, error: AllocError) -> AllocError {
+    /// Notes a failure.
+    fn note_failure(&self, request: &Request, error: AllocError) -> AllocError {
         if request.context == Context::Atomic {
             self.failed.store(true, Ordering::Relaxed);
             self.call_for_balance();
@@ -360,7 +363,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         error
     }
 
-    /// Populates what is missing of what was taken. If that is refused, whoever took it gives it back.
+    /// Populates what is missing of what was taken. If that fails, the caller that took it frees it.
     #[cold]
     fn populate(&self, taken: Taken, pages: core::ops::Range<u32>) -> Result<(), AllocError> {
         let mut grow = self.lock_grow();

@@ -159,10 +159,10 @@ impl<C: Config> Store<C> {
         if C::Engine::BY_FITS { self.chunks.one(row).slot.into() } else { self.bits_of(row) }
     }
 
-    /// Puts a chunk that changed, and of which `before` was known, where it belongs. `given`: something was given back
+    /// Puts a chunk that changed, and of which `before` was known, where it belongs. `freed`: something was freed
     /// in it.
     #[inline]
-    pub(super) fn moved(&mut self, row: u32, before: u32, given: bool) {
+    pub(super) fn moved(&mut self, row: u32, before: u32, freed: bool) {
         if !C::Engine::BY_FITS {
             if self.bits_of(row) != before {
                 self.relocate(row, self.slots.of(before * BIT_BYTES));
@@ -172,7 +172,7 @@ impl<C: Config> Store<C> {
         let old = before as u8;
         let whole = self.chunks.one(row).free_bits == self.geometry.unit_bits();
         if (old == self.slots.free) == whole {
-            return self.leave_unsettled(row, given);
+            return self.leave_unsettled(row, freed);
         }
         // It came into reach, or went out of it: those wholly free are known by their list at once, by the forest when
         // somebody searches.
@@ -289,23 +289,23 @@ impl<C: Config> Store<C> {
     /// Takes the object back that starts at a bit.
     #[inline]
     pub(crate) fn free_at(&mut self, row: u32, bit: u32) {
-        self.give_at(row, bit);
+        self.free_uncounted(row, bit);
         self.totals.frees += 1;
     }
 
     /// The same, for what is counted only in its chunk.
-    pub(crate) fn give_at(&mut self, row: u32, bit: u32) {
+    pub(crate) fn free_uncounted(&mut self, row: u32, bit: u32) {
         let before = self.before(row);
         // What is hidden behind the part is used and begins no object.
         let hidden = self.chunk(row).hidden_after;
         let (mut view, marks) = self.view(row);
         let end = bitmap::next_clear_or_marked(view.map, marks, bit + 1, view.bits() - hidden);
         bitmap::clear(marks, bit, bit + 1);
-        let given = C::Engine::give(&mut view, bit, end - bit);
+        let freed = C::Engine::free(&mut view, bit, end - bit);
         self.chunks.one_mut(row).live -= 1;
-        self.count_freed(row, end - bit, given.pages);
+        self.count_freed(row, end - bit, freed.pages);
         if C::Engine::BY_FITS {
-            self.memos.lower(row, given.from_page);
+            self.memos.lower(row, freed.from_page);
         }
         self.moved(row, before, true);
     }
@@ -326,8 +326,8 @@ impl<C: Config> Store<C> {
                 continue;
             }
             bitmap::clear(marks, at, at + 1);
-            let given = C::Engine::give(&mut view, at, run * bits);
-            (pages, from_page) = (pages + given.pages, from_page.min(given.from_page));
+            let freed = C::Engine::free(&mut view, at, run * bits);
+            (pages, from_page) = (pages + freed.pages, from_page.min(freed.from_page));
             part += run;
         }
         let chunk = self.chunks.one_mut(row);

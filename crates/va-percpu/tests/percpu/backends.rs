@@ -6,7 +6,7 @@ use va_base::{Va, VaRange};
 use va_percpu::config::Standard;
 use va_percpu::km::{Blocks, KmChunks};
 use va_percpu::vm::{Groups, Mapper, VmChunks};
-use va_percpu::{AllocError, Context, Geometry, PercpuSpace, Refused, Request, Sizes};
+use va_percpu::{AllocError, BackendError, Context, Geometry, PercpuSpace, Request, Sizes};
 use va_sim::machine::SimMachine;
 use va_space::VmapSpace;
 use va_space::config::Standard as SpaceDefault;
@@ -32,8 +32,8 @@ struct Pages<'a> {
 }
 
 impl Mapper for Pages<'_> {
-    fn map(&self, cpu: u32, range: VaRange) -> Result<(), Refused> {
-        self.left.set(self.left.get().checked_sub(1).ok_or(Refused)?);
+    fn map(&self, cpu: u32, range: VaRange) -> Result<(), BackendError> {
+        self.left.set(self.left.get().checked_sub(1).ok_or(BackendError)?);
         let (first, end) = range.whole_pages();
         assert!(first < end);
         self.machine.map(range).unwrap();
@@ -81,7 +81,7 @@ fn chunks_of_congruent_areas_are_mapped_on_every_cpu_and_go_back() {
     }
     percpu.validate().unwrap();
 
-    // Refused on the third CPU: the first two are unmapped again.
+    // Failed on the third CPU: the first two are unmapped again.
     percpu.balance();
     let before = percpu.backend().mapper().mapped.lock().len();
     percpu.backend().mapper().left.set(2);
@@ -99,9 +99,9 @@ fn chunks_of_congruent_areas_are_mapped_on_every_cpu_and_go_back() {
     let stats = percpu.stats();
     assert!(stats.chunks <= 3 && stats.spare_pages >= 2, "{stats:?}");
     // What is left is what the chunks hold that are kept; the others' areas are lazy or free again.
-    let kept = u64::from(stats.chunks - 1) * 2;
+    let expected = u64::from(stats.chunks - 1) * 2;
     let busy = space.areas().filter(|seen| seen.state == va_space::State::Busy).count() as u64;
-    assert_eq!(busy, kept);
+    assert_eq!(busy, expected);
     assert!(space.stats().holes >= holes);
     space.validate().unwrap();
 }
@@ -166,9 +166,9 @@ struct Numbers {
 }
 
 impl Blocks for &Numbers {
-    fn alloc(&self, bytes: u64) -> Result<Va, Refused> {
+    fn alloc(&self, bytes: u64) -> Result<Va, BackendError> {
         if let Some(left) = self.left.get() {
-            self.left.set(Some(left.checked_sub(1).ok_or(Refused)?));
+            self.left.set(Some(left.checked_sub(1).ok_or(BackendError)?));
         }
         assert!(bytes.is_power_of_two());
         let mut allocated = self.allocated.lock();

@@ -32,7 +32,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(which, behind, size)| Op::Place { which, behind, size }),
         3 => Just(Op::Tick),
         1 => Just(Op::Balance),
-        1 => prop_oneof![0..=6u8, Just(255)].prop_map(Op::Refuse),
+        1 => prop_oneof![0..=6u8, Just(255)].prop_map(Op::FailAfter),
     ]
 }
 
@@ -46,7 +46,7 @@ fn small() -> impl Strategy<Value = Op> {
         12 => any::<u32>().prop_map(Op::Free),
         4 => (any::<u32>(), 0..=80u32).prop_map(|(which, behind)| Op::Wrong(which, behind)),
         1 => Just(Op::Balance),
-        1 => prop_oneof![0..=6u8, Just(255)].prop_map(Op::Refuse),
+        1 => prop_oneof![0..=6u8, Just(255)].prop_map(Op::FailAfter),
     ]
 }
 

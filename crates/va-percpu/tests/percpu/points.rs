@@ -1,4 +1,4 @@
-//! Per-CPU memory, point by point: refusals, spare pages, what becomes of pages that nobody needs.
+//! Per-CPU memory, point by point: failures, spare pages, what becomes of pages that nobody needs.
 use va_base::Va;
 use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{
@@ -25,26 +25,26 @@ fn filled<C: Config>() -> Harness<C> {
     harness
 }
 
-/// Refuses each chunk and each population of a script in turn.
+/// Fails each chunk and each population of a script in turn.
 fn fail_each<C: Config>() {
     // Three objects over pages that are not there, each with a hole before it: several populations, one after the
     // other.
     let script = |harness: &mut Harness<C>| {
-        let mut refused = 0;
+        let mut failed = 0;
         for (size, align) in
             [(9000, 4), (32_768, 4096), (30_000, 4), (100, 4), (32_768, 4), (8, 8), (64, 64), (20, 4)]
         {
             match harness.alloc(&Request::new(size, align)) {
                 Ok(_) => {}
-                Err(AllocError::NotPopulated { pages, .. }) => refused += u32::from(pages > 0),
-                Err(AllocError::NoChunk { chunks }) => refused += u32::from(chunks > 0),
+                Err(AllocError::NotPopulated { pages, .. }) => failed += u32::from(pages > 0),
+                Err(AllocError::NoChunk { chunks }) => failed += u32::from(chunks > 0),
                 Err(error) => panic!("{error}"),
             }
             harness.space.validate().unwrap();
             harness.apply(Op::Balance);
             harness.space.validate().unwrap();
         }
-        refused
+        failed
     };
     let mut harness = filled::<C>();
     assert_eq!(script(&mut harness), 0);
@@ -53,9 +53,9 @@ fn fail_each<C: Config>() {
     for after in 0..asked {
         let mut harness = filled::<C>();
         harness.space.backend().fail_after(after);
-        let refused = script(&mut harness);
-        // The balance may be what is refused.
-        assert!(refused > 0 || after + 3 > asked, "{after} of {asked}");
+        let failed = script(&mut harness);
+        // The balance may be what fails.
+        assert!(failed > 0 || after + 3 > asked, "{after} of {asked}");
         harness.space.backend().fail_after(u64::MAX);
         harness.alloc(&Request::new(32_768, 4096)).unwrap();
         harness.space.validate().unwrap();
@@ -70,7 +70,7 @@ fn whatever_the_backend_refuses_changes_nothing() {
     fail_each::<Linux612>();
 }
 
-/// Refuses each slab in turn; the first chunk needs so many.
+/// Fails each slab in turn; the first chunk needs so many.
 fn fail_slabs<C: Config>(first: u64) {
     let geometry = Geometry::new(SIZES, Va::new(1 << 36)).unwrap();
     for slabs in 0..40 {
@@ -218,7 +218,7 @@ fn cc3_slabs_that_hold_nothing_do_not_keep_chunks() {
     // The first, one wholly free, and one that became so while others were depopulated.
     assert!(stats.chunks <= 3, "{stats:?}");
     // A hot pair makes and unmakes none.
-    let _kept = harness.alloc(&Request::new(4096, 4096));
+    let _object = harness.alloc(&Request::new(4096, 4096));
     let asked = harness.space.backend().asked();
     for _ in 0..1000 {
         let object = harness.space.alloc(&Request::new(16, 16)).unwrap();

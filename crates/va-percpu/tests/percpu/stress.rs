@@ -1,5 +1,6 @@
-//! Many threads on one per-CPU space: nobody is given what another has, wrong frees are refused, and every invariant holds at
-//! the end. One thread does the balance, step by step, while the others allocate and free; now and then the backend refuses.
+//! Many threads on one per-CPU space: nobody is given what another has, wrong frees are rejected, and every invariant
+//! holds at the end. One thread does the balance, step by step, while the others allocate and free; now and then the
+//! backend fails.
 //!
 //! What goes wrong is printed with the seed; which calls meet is up to the scheduler.
 
@@ -26,7 +27,7 @@ impl Owners {
         owners.insert(at, bytes);
     }
 
-    fn give(&self, at: u64) {
+    fn release(&self, at: u64) {
         assert!(self.0.lock().remove(&at).is_some());
     }
 }
@@ -59,12 +60,12 @@ fn live<C: Config>(space: &PercpuSpace<&SimMachine, SimChunks, C>, owners: &Owne
             let offset = own.swap_remove(rng.below(own.len() as u64) as usize);
             // Nobody can begin an object one byte behind.
             assert!(space.free(Offset::new(offset.get().wrapping_add(1))).is_err());
-            owners.give(offset.at(BASE).get());
+            owners.release(offset.at(BASE).get());
             space.free(offset).unwrap();
         }
     }
     for offset in own {
-        owners.give(offset.at(BASE).get());
+        owners.release(offset.at(BASE).get());
         space.free(offset).unwrap();
     }
     served

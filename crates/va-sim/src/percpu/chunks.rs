@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::Va;
-use va_percpu::{Backend, Geometry, Refused};
+use va_percpu::{Backend, BackendError, Geometry};
 
 /// End of chunks.
 const TOP: u64 = 0x7000_0000_0000;
@@ -41,12 +41,12 @@ impl Default for SimChunks {
 }
 
 impl SimChunks {
-    /// Grants `count` chunks and populations more, and refuses the rest; `u64::MAX` refuses none.
+    /// Grants `count` chunks and populations more, and fails the rest; `u64::MAX` fails none.
     pub fn fail_after(&self, count: u64) {
         self.left.store(count, Ordering::Relaxed);
     }
 
-    /// Chunks and populations that were asked for so far, refused ones too.
+    /// Chunks and populations that were asked for so far, failed ones too.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
@@ -78,11 +78,11 @@ impl SimChunks {
         self.chunks.lock().values().map(|chunk| chunk.stale.len()).sum()
     }
 
-    fn grant(&self) -> Result<(), Refused> {
+    fn grant(&self) -> Result<(), BackendError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let left = self.left.load(Ordering::Relaxed);
         if left != u64::MAX {
-            self.left.store(left.checked_sub(1).ok_or(Refused)?, Ordering::Relaxed);
+            self.left.store(left.checked_sub(1).ok_or(BackendError)?, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl SimChunks {
 impl Backend for SimChunks {
     const BY_PAGE: bool = true;
 
-    fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
+    fn create(&self, geometry: &Geometry) -> Result<Va, BackendError> {
         self.grant()?;
         let stride =
             u64::from(geometry.unit_bytes()).max(u64::from(geometry.sizes().atom)).next_power_of_two();
@@ -109,7 +109,7 @@ impl Backend for SimChunks {
         assert!(gone.is_some_and(|chunk| chunk.populated.is_empty()), "{base} was destroyed populated");
     }
 
-    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, geometry: &Geometry, base: Va, pages: Range<u32>) -> Result<(), BackendError> {
         self.grant()?;
         assert!(pages.start < pages.end && pages.end <= geometry.unit_pages());
         let mut chunks = self.chunks.lock();

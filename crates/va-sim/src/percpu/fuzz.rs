@@ -34,7 +34,7 @@ fn decode(code: &[u8]) -> Op {
         12 => Op::Wrong(word, u32::from(shape)),
         13 => Op::Tick,
         14 => Op::Balance,
-        _ => Op::Refuse(if shape < 200 { shape % 8 } else { u8::MAX }),
+        _ => Op::FailAfter(if shape < 200 { shape % 8 } else { u8::MAX }),
     }
 }
 

@@ -54,8 +54,8 @@ pub enum Op {
     Tick,
     /// The balance, to its end.
     Balance,
-    /// The backend grants so many more, and refuses after them; from 200 on it refuses nothing.
-    Refuse(u8),
+    /// The backend fails after so many more requests; from 200 on it never fails.
+    FailAfter(u8),
 }
 
 /// An object that lives.
@@ -138,7 +138,7 @@ impl<C: Config, M: Machine> Harness<C, M> {
                 self.space.balance();
                 self.after_balance();
             }
-            Op::Refuse(after) => {
+            Op::FailAfter(after) => {
                 let count = if after < 200 { after.into() } else { u64::MAX };
                 self.space.backend().fail_after(count);
             }
@@ -154,7 +154,7 @@ impl<C: Config, M: Machine> Harness<C, M> {
         failed
     }
 
-    /// Asks for an object, and checks that nobody else has what is given out, or that a refusal changed nothing.
+    /// Asks for an object, and checks that it overlaps no other object, or that a failure changed nothing.
     ///
     /// # Errors
     /// The space's.
@@ -183,9 +183,9 @@ impl<C: Config, M: Machine> Harness<C, M> {
             }
             Err(error) => {
                 let after = self.space.stats();
-                // Pages populated before the one that was refused stay, and a chunk made for it.
-                let kept = |stats: va_percpu::Stats| (stats.allocs, stats.frees, stats.live, stats.bytes);
-                assert_eq!(kept(before), kept(after), "{error}");
+                // Pages populated before the one that failed stay, and a chunk made for it.
+                let counts = |stats: va_percpu::Stats| (stats.allocs, stats.frees, stats.live, stats.bytes);
+                assert_eq!(counts(before), counts(after), "{error}");
                 if before.chunks == after.chunks {
                     // Slabs that held nothing may be free by now.
                     assert!(before.free_bytes <= after.free_bytes, "{error}");

@@ -2,7 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`SimChunks`] | a backend that remembers what is populated, objects to what must not be, and refuses when told |
+//! | [`SimChunks`] | a backend that remembers what is populated, objects to what must not be, and fails on demand |
 //! | [`Numbers`] | a backend whose chunks are numbers alone |
 //! | [`fuzz`] | the body of its fuzz target |
 //! | [`Harness`] | a space on it, its operations, and the objects that live, checked after each |

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use va_base::Va;
-use va_percpu::{Backend, Geometry, Refused};
+use va_percpu::{Backend, BackendError, Geometry};
 
 /// Creates chunks at equal distances, and never the same twice.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Numbers {
 impl Backend for Numbers {
     const BY_PAGE: bool = true;
 
-    fn create(&self, _geometry: &Geometry) -> Result<Va, Refused> {
+    fn create(&self, _geometry: &Geometry) -> Result<Va, BackendError> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let base = *next;
         *next = base.wrapping_add_signed(self.step);
@@ -31,7 +31,7 @@ impl Backend for Numbers {
 
     fn destroy(&self, _geometry: &Geometry, _base: Va) {}
 
-    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), BackendError> {
         Ok(())
     }
 

@@ -143,11 +143,11 @@ fn sp1_alloc_and_free_against_a_purge() {
         let theirs = space.clone();
         let purger = spawn(move || theirs.purge(Purge::Drain));
         let mine = alloc(&space, 0, 1);
-        let kept = alloc(&space, 0, 1);
-        assert_ne!(mine.start(), kept.start());
+        let other = alloc(&space, 0, 1);
+        assert_ne!(mine.start(), other.start());
         free(&space, mine);
         assert!(purger.join().is_ok_and(|purged| !purged.waiting));
-        assert_eq!(space.find(kept.start()).map(|seen| seen.state), Some(State::Busy));
+        assert_eq!(space.find(other.start()).map(|seen| seen.state), Some(State::Busy));
         assert_eq!(space.validate(), Ok(()));
     });
 }

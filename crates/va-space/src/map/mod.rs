@@ -94,7 +94,8 @@ pub(crate) const COVERED_PAGES: u64 = 1 << Far::LOG2;
 #[cfg(not(loom))]
 const _: () = assert!(Far::LOG2 == u64::BITS - va_base::PAGE_SHIFT);
 
-/// The right to change start bits and the places of leaves; there is one in each space, under the lock of the free index.
+/// The right to change start bits and the places of leaves; there is one in each space, under the lock of the free
+/// index.
 pub(crate) struct Marker {
     /// The last shape of a huge area; see [`Word`].
     shape: u32,
@@ -234,15 +235,15 @@ impl PageMap {
         self.place(page)?.load()
     }
 
-    /// The slot of a page, if a leaf serves it: as long as an area starts there, and it may serve another page at any moment
-    /// if none does.
+    /// The slot of a page, if a leaf serves it: as long as an area starts there, and it may serve another page at any
+    /// moment if none does.
     #[inline(always)]
     pub(crate) fn slot(&self, page: u64) -> Option<&'static Slot> {
         Some(self.leaf(page)?.slot(page))
     }
 
-    /// Does what reads leaves until none of them can have left its place meanwhile. Lookups do it once in place, since a closure
-    /// that is called in two places is inlined in none.
+    /// Does what reads leaves until none of them can have left its place meanwhile. Lookups do it once in place, since
+    /// a closure that is called in two places is inlined in none.
     pub(crate) fn steady<T>(&self, look: impl Fn() -> T) -> T {
         loop {
             let before = self.moves();
@@ -256,8 +257,9 @@ impl PageMap {
     /// Returns the number of times that a leaf left its place.
     #[inline(always)]
     fn moves(&self) -> u64 {
-        // Acquire pairs with `move_to`: whoever sees the move does not meet the leaf in its old place. And what was written to a
-        // leaf in a new place was written after the move was counted, and read by an acquire: whoever read it sees the count.
+        // Acquire pairs with `move_to`: whoever sees the move does not meet the leaf in its old place. And what was
+        // written to a leaf in a new place was written after the move was counted, and read by an acquire: whoever read
+        // it sees the count.
         self.moves.load(Ordering::Acquire)
     }
 
@@ -268,7 +270,7 @@ impl PageMap {
         if nth < self.near.len() as u64 { self.near.first() } else { None }
     }
 
-    /// Makes sure that there is a place for the leaf of `page`; `false` if the machine refuses a table.
+    /// Makes sure that there is a place for the leaf of `page`; `false` if the machine allocates no table.
     #[inline]
     pub(crate) fn reserve(&self, page: u64, machine: &impl Machine) -> bool {
         self.place(page).is_some() || self.far.is_some_and(|far| far.reserve(page, machine))
@@ -388,7 +390,8 @@ impl PageMap {
         }
     }
 
-    /// The generation at which the last area here ended; meaningful while no area starts at `page` and its leaf is there.
+    /// The generation at which the last area here ended; meaningful while no area starts at `page` and its leaf is
+    /// there.
     pub(crate) fn last_generation(&self, page: u64) -> u32 {
         self.link(page) as u32
     }
@@ -410,7 +413,8 @@ impl PageMap {
 
     /// The same with its slot, if its word `suits`, for a caller that compares and exchanges the word, or owns the
     /// area alone. So the place itself shows whether the leaf was there: a reader of a word that was written in another
-    /// place finds the leaf gone from this one. If it returned meanwhile, the word is another one, since generations go on.
+    /// place finds the leaf gone from this one. If it returned meanwhile, the word is another one, since generations go
+    /// on.
     #[inline(always)]
     pub(crate) fn seen_slot(&self, page: u64, suits: impl Fn(Word) -> bool) -> Option<(Seen, &'static Slot)> {
         let place = self.place(page)?;
@@ -504,8 +508,8 @@ impl PageMap {
 
     #[inline(always)]
     fn covering_once(&self, page: u64) -> Option<Seen> {
-        // The bits first, even of the page itself: the slot of a page inside an area is one that nobody else ever touches, so
-        // not in any cache.
+        // The bits first, even of the page itself: the slot of a page inside an area is one that nobody else ever
+        // touches, so not in any cache.
         let (start, leaf) = self.prev_start(page)?;
         match Self::at_leaf(start, leaf) {
             // Areas are disjoint: what starts lower ends before this one starts.

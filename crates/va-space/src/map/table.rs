@@ -1,8 +1,8 @@
 //! The tables of the page map above its leaves ([`leaf`](super::leaf)).
 //!
-//! A table is allocated by the machine the first time an area starts in it and stays until the space is dropped. It is set
-//! once ([`OnceRef`]); of two that race to set it, one hands its table back. The lowest tables refer to leaves, which change
-//! their places.
+//! A table is allocated by the machine the first time an area starts in it and stays until the space is dropped. It is
+//! set once ([`OnceRef`]); of two that race to set it, one hands its table back. The lowest tables refer to leaves,
+//! which change their places.
 
 use super::bits::Bits;
 use super::leaf::{Leaf, SLOTS};
@@ -17,7 +17,7 @@ pub(crate) trait Subtree: Table {
     /// The reference to the leaf of a page, if the tables above were allocated.
     fn place(&'static self, at: u64) -> Option<&'static AtomicRef<Leaf>>;
 
-    /// Makes sure that there is a place for the leaf of a page; `false` if the machine refuses a table.
+    /// Makes sure that there is a place for the leaf of a page; `false` if the machine allocates no table.
     fn reserve(&self, at: u64, machine: &impl Machine) -> bool;
 
     /// Sets the start bit of a page whose leaf is there, under the lock of the free index.
@@ -213,7 +213,7 @@ impl<T: Subtree, const W: usize, const N: usize> Branch<T, W, N> {
         }
     }
 
-    /// The child, allocated now if it was not there; `None` if the machine refuses.
+    /// The child, allocated now if it was not there; `None` if the machine allocates none.
     pub(crate) fn ensure(&self, index: usize, machine: &impl Machine) -> Option<&'static T> {
         let cell = self.children.get(index)?;
         if let Some(child) = cell.get() {

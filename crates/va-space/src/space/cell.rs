@@ -307,7 +307,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             contents = retaken;
             self.unseal(cell, &mut contents, &mut state);
         }
-        self.give_all(cell, &mut contents);
+        self.drain_all(cell, &mut contents);
         true
     }
 
@@ -331,23 +331,23 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Moves all that does not wait for a batch to the node.
-    fn give_all(&self, cell: &Cell<P::OwnerLock>, contents: &mut Contents) {
+    fn drain_all(&self, cell: &Cell<P::OwnerLock>, contents: &mut Contents) {
         let (map, node) = (&self.map, self.node_of(cell));
         let Contents { cache, rounds, .. } = contents;
         let completed = rounds.poll_completed(&self.completed_batches);
         if cache.areas() > 0 || completed && rounds.sealed().areas() > 0 {
             let mut homeless = AreaList::new();
             let mut pool = self.lock_pool(node);
-            let mut give = |size, list| {
+            let mut to_pool = |size, list| {
                 if let Err(list) = pool.put_list(map, size, list) {
                     homeless.append(map, list);
                 }
             };
             while completed && let Some(class) = rounds.sealed().next_class(0) {
-                give(rounds.sealed().size(class), rounds.take(map, &self.machine, class, u64::MAX));
+                to_pool(rounds.sealed().size(class), rounds.take(map, &self.machine, class, u64::MAX));
             }
             while let Some(class) = cache.next_class(0) {
-                give(cache.size(class), cache.take_list(map, class, u64::MAX));
+                to_pool(cache.size(class), cache.take_list(map, class, u64::MAX));
             }
             drop(pool);
             self.stop_if_lost();
@@ -359,7 +359,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         let pages = rounds.open().pages();
         if pages > 0 {
             self.lazied.0.fetch_add(pages, Ordering::Relaxed);
-            rounds.hand_over(map, &mut self.lock_lazy(self.node(node)));
+            rounds.move_open(map, &mut self.lock_lazy(self.node(node)));
         }
         contents.begin_round();
         cell.publish_round(contents);
@@ -384,7 +384,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 
     /// Releases the cell of a magazine that ends, which is empty.
-    pub(super) fn give_up_cell(&self, cell: &Cell<P::OwnerLock>) {
+    pub(super) fn release_cell(&self, cell: &Cell<P::OwnerLock>) {
         self.cells.live.0.fetch_sub(1, Ordering::Relaxed);
         // Release pairs with the acquire of `Cells::take`.
         cell.taken.store(false, Ordering::Release);

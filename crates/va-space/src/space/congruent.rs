@@ -1,8 +1,8 @@
 //! Several areas at fixed distances from one base, for a copy of the same thing on each CPU or memory node.
 //!
 //! They are cut top down, away from where single areas grow, so that the distances can be met again and again. All are
-//! taken under one hold of the lock of the index, and become busy once the machine allocated what their slots need; else all
-//! go back.
+//! taken under one hold of the lock of the index, and become busy once the machine allocated what their slots need;
+//! else all go back.
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `pcpu_get_vm_areas`).
@@ -16,9 +16,11 @@ use va_base::{AllocError, Machine, Va, VaRange};
 use va_tree::{Congruent, FreeIndex};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Gives out several areas at fixed distances from one base, the highest possible, all or none (`pcpu_get_vm_areas`).
+    /// Gives out several areas at fixed distances from one base, the highest possible, all or none
+    /// (`pcpu_get_vm_areas`).
     ///
-    /// The areas lie at `base + offset` in the order of `areas`, have no owner, and are freed one by one by their start.
+    /// The areas lie at `base + offset` in the order of `areas`, have no owner, and are freed one by one by their
+    /// start.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc) for a caller that may sleep.
@@ -44,7 +46,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 },
             );
         }
-        let base = got.map_err(|error| self.refused(error))?;
+        let base = got.map_err(|error| self.space_error(error))?;
         let pages_of = |&(offset, size): &(u64, u64)| {
             let range = VaRange::from_size(Va::new(base.get() + offset), size).unwrap_or_default();
             let (page, end) = range.whole_pages();
@@ -58,7 +60,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             Ok(())
         });
         let slots = ready.and_then(|()| self.lock_with_slots(|| parts().map(|(page, _)| page)));
-        let ready = slots.as_ref().map(|_| ()).map_err(|&refusal| refusal);
+        let ready = slots.as_ref().map(|_| ()).map_err(|&error| error);
         if ready.is_err() {
             parts().take(readied).for_each(|(page, _)| self.unready(page));
         }

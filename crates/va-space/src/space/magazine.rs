@@ -206,7 +206,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     #[inline]
     pub fn free(&mut self, area: Area) -> Result<(), ReleaseError> {
         let freed = self.space.claim(&area)?;
-        self.keep(freed);
+        self.put_freed(freed);
         Ok(())
     }
 
@@ -236,7 +236,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
     pub fn free_at(&mut self, at: Va) -> Result<VaRange, ReleaseError> {
         let freed = self.space.claim_at(at)?;
         let range = range_of(freed.page, freed.pages);
-        self.keep(freed);
+        self.put_freed(freed);
         Ok(range)
     }
 
@@ -405,9 +405,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
             let half = cache.len(victim) / 2;
             let size = cache.size(victim);
             let list = if victim < EXACT {
-                let keep = half.min(REFILL_AREAS_MAX);
-                budget.spend_each(Cost::LINK, keep);
-                cache.take_behind(map, victim, keep)
+                let stay = half.min(REFILL_AREAS_MAX);
+                budget.spend_each(Cost::LINK, stay);
+                cache.take_behind(map, victim, stay)
             } else {
                 // The pool may have no list for them, and the index costs more.
                 cache.take_list(map, victim, (half + 1).min(budget.steps(Cost::AREA)))
@@ -429,7 +429,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 
     /// Puts a freed area into the round, if it is of this node.
     #[inline(always)]
-    fn keep(&mut self, freed: UnlinkedArea<Unflushed>) {
+    fn put_freed(&mut self, freed: UnlinkedArea<Unflushed>) {
         if freed.word.owner() != Some(self.node) || C::ORDER != Order::SliceByAddress {
             self.send_home(freed);
             return;
@@ -460,6 +460,6 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 impl<P: Machine + Clone, C: Config> Drop for Magazine<'_, P, C> {
     fn drop(&mut self) {
         self.drain();
-        self.space.give_up_cell(self.cell);
+        self.space.release_cell(self.cell);
     }
 }

@@ -21,8 +21,8 @@ const RECORD_BYTES_MIN: usize = 32;
 const STEPS: usize = 32;
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Allocates the index memory that `areas` more areas need, so that taking them asks the machine for none under a lock,
-    /// unless other callers use it up. Rows that aligned requests miss are among it.
+    /// Allocates the index memory that `areas` more areas need, so that taking them asks the machine for none under a
+    /// lock, unless other callers use it up. Rows that aligned requests miss are among it.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the machine has none. What it had stays.
@@ -41,16 +41,16 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Tries a request again that may block and found no memory under `free`: what is missing is allocated with no lock held,
-    /// once. `refused` is returned if there is none there either.
+    /// Tries a request again that may block and found no memory under `free`: what is missing is allocated with no lock
+    /// held, once. `failure` is returned if there is none there either.
     #[cold]
     pub(super) fn alloc_supplied(
         &self,
         request: &Request,
         owner: Option<u32>,
-        refused: SpaceError,
+        failure: SpaceError,
     ) -> Result<Area, SpaceError> {
-        self.supply(1).map_err(|_| refused)?;
+        self.supply(1).map_err(|_| failure)?;
         self.take_from_index(request, owner)
     }
 
@@ -63,8 +63,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         got: Result<Area, SpaceError>,
     ) -> Result<Area, SpaceError> {
         match got {
-            Err(refused @ SpaceError::Index(AllocError::NoMeta { .. })) if request.waits() => {
-                self.alloc_supplied(request, owner, refused)
+            Err(failure @ SpaceError::Index(AllocError::NoMeta { .. })) if request.waits() => {
+                self.alloc_supplied(request, owner, failure)
             }
             got => got,
         }
@@ -81,11 +81,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Frees index memory that is not needed, in at most `steps` steps of O(log n); returns the bytes. For a shrinker, which
-    /// repeats it: one call may prepare what a later one frees.
+    /// Frees index memory that is not needed, in at most `steps` steps of O(log n); returns the bytes. For a shrinker,
+    /// which repeats it: one call may prepare what a later one frees.
     ///
-    /// The leaves of the page map are not among it: lookups read them without a lock, so nobody knows when the last reader
-    /// of one is gone. Those in which no area starts serve other places, so there are as many as were needed at a time.
+    /// The leaves of the page map are not among it: lookups read them without a lock, so nobody knows when the last
+    /// reader of one is gone. Those in which no area starts serve other places, so there are as many as were needed at
+    /// a time.
     ///
     /// # Locks
     /// `free`, for 32 steps at a time. The machine's `free_meta` is called under it.

@@ -143,7 +143,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     ///
     /// # Errors
     /// [`SpaceError::Index`] if there is no whole page in `extent`, [`SpaceError::TooHigh`] if the page map does not
-    /// cover it, [`SpaceError::NoTable`] if the machine refuses one.
+    /// cover it, [`SpaceError::NoTable`] if the machine allocates none.
     pub fn new(extent: VaRange, default_window: VaRange, machine: P) -> Result<Self, SpaceError> {
         let mut space = va_base::constant!(Self::empty());
         space.init(extent, default_window, machine)?;
@@ -441,10 +441,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     #[inline(always)]
     fn publish(&self, area: UnlinkedArea<Flushed>, owner: Option<u32>) -> Area {
         let word = area.word.again(owner);
-        let given = Area { page: area.page, pages: area.pages, generation: word.generation() };
-        self.lookup.insert(given.range(), &self.machine);
+        let handle = Area { page: area.page, pages: area.pages, generation: word.generation() };
+        self.lookup.insert(handle.range(), &self.machine);
         area.become_busy(word);
-        given
+        handle
     }
 
     #[inline]
@@ -488,14 +488,14 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             heap.transit_pages += pages;
             drop(heap);
             let ready = self.ready_slots(1, |_| page, pages);
-            let refusal = ready.as_ref().err().copied();
+            let error = ready.as_ref().err().copied();
             heap = ready.unwrap_or_else(|_| self.lock_free());
             heap.transit_pages -= pages;
-            if let Some(refusal) = refusal {
+            if let Some(error) = error {
                 self.put_back(&mut heap, range_of(page, pages));
                 drop(heap);
                 self.note_return();
-                return Err(refusal);
+                return Err(error);
             }
         }
         let word = Word::new(pages, owner, self.map.last_generation(page) + 1, State::Busy);

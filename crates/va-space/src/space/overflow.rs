@@ -232,12 +232,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn no_space(&self, request: &Request, largest: Pages) -> SpaceError {
         let window = request.window().unwrap_or(self.default_window);
         let (requested, align) = (request.size(), request.align());
-        self.refused(AllocError::NoSpace { requested, align, window, largest })
+        self.space_error(AllocError::NoSpace { requested, align, window, largest })
     }
 
     /// Converts an error of the index, with the numbers that only the space knows.
     #[cold]
-    pub(super) fn refused(&self, error: AllocError) -> SpaceError {
+    pub(super) fn space_error(&self, error: AllocError) -> SpaceError {
         let held = self.held();
         let (lazy, cached) = (self.lazy_pages(), Pages::new(held.uncounted()));
         match Self::not_yet(error) {

@@ -183,10 +183,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         });
         let mut guard = match ready {
             Ok(guard) => guard,
-            Err(refusal) => {
+            Err(error) => {
                 self.unready(cut);
                 self.settle_as(&left, left.pages, left.word);
-                return Err(ReshapeError::NoMeta(refusal));
+                return Err(ReshapeError::NoMeta(error));
             }
         };
         let heap = &mut *guard;

@@ -85,9 +85,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Readies each area of a row, or none; the lookup keeps the first, and a record for each of the others.
     fn ready_row(&self, count: u64, page_of: impl Fn(u64) -> u64, pages: u64) -> Result<(), SpaceError> {
         for n in 0..count {
-            if let Err(refusal) = self.ready(page_of(n), pages) {
+            if let Err(error) = self.ready(page_of(n), pages) {
                 self.unready_row(n, &page_of);
-                return Err(refusal);
+                return Err(error);
             }
             if n > 0 {
                 self.lookup.remove(Va::from_page(page_of(n)), &self.machine);

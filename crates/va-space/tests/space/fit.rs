@@ -1,5 +1,5 @@
-//! A request succeeds whenever what is free, pooled, lazy and cached together holds a fit, in its first call, though another
-//! caller that holds it sleeps.
+//! A request succeeds whenever what is free, pooled, lazy and cached together holds a fit, in its first call, though
+//! another caller that holds it sleeps.
 
 use proptest::prelude::*;
 use va_base::{Align, Request, VaRange};
@@ -72,12 +72,13 @@ impl<C: Config> Callers<'_, '_, C> {
     }
 }
 
-/// Each request succeeds in its first call exactly if it fits beside the areas that are out, whatever idle callers hold.
+/// Each request succeeds in its first call exactly if it fits beside the areas that are out, whatever idle callers
+/// hold.
 fn met<C: Config>(pages: u64, cpus: u32, magazines: usize, calls: &[Call]) -> Result<(), TestCaseError> {
     let machine = SimMachine::new(cpus);
     let space = VmapSpace::<_, C>::new(extent(pages), extent(pages), &machine).unwrap();
-    let kept = (0..magazines).map(|cpu| space.magazine(cpu as u32).unwrap()).collect();
-    let mut callers = Callers { space: &space, magazines: kept };
+    let created = (0..magazines).map(|cpu| space.magazine(cpu as u32).unwrap()).collect();
+    let mut callers = Callers { space: &space, magazines: created };
     let mut out: Vec<Area> = Vec::new();
     for call in calls {
         match call {

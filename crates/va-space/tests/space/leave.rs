@@ -20,9 +20,9 @@ fn row(space: &VmapSpace<&SimMachine, Standard>, count: u64) -> Vec<Area> {
 
 /// Every `step`th area from the first on goes into the pool, in no order; the others are returned.
 fn pool_every(space: &VmapSpace<&SimMachine, Standard>, areas: Vec<Area>, step: usize) -> Vec<Area> {
-    let (mut freed, mut kept) = (Vec::new(), Vec::new());
+    let (mut freed, mut busy) = (Vec::new(), Vec::new());
     for (n, area) in areas.into_iter().enumerate() {
-        if n % step == 0 { freed.push(area) } else { kept.push(area) }
+        if n % step == 0 { freed.push(area) } else { busy.push(area) }
     }
     let len = freed.len();
     let mut freed: Vec<Option<Area>> = freed.into_iter().map(Some).collect();
@@ -35,7 +35,7 @@ fn pool_every(space: &VmapSpace<&SimMachine, Standard>, areas: Vec<Area>, step: 
     assert!(freed.iter().all(Option::is_none));
     space.purge(Purge::Drain);
     assert_eq!(space.stats().pooled_areas, len as u64);
-    kept
+    busy
 }
 
 #[test]
@@ -45,14 +45,14 @@ fn whether_swept_or_sorted_all_comes_back_and_neighbours_merge() {
         let machine = SimMachine::new(1);
         let space = space(&machine, 1 << 20);
         let areas = row(&space, 1000);
-        let kept = pool_every(&space, areas, step);
+        let busy = pool_every(&space, areas, step);
         let before = space.stats();
         space.purge(Purge::Full);
         let stats = space.stats();
         assert_eq!((space.validate(), stats.holes, stats.pooled_areas), (Ok(()), holes, 0), "each {step}th");
         assert_eq!(stats.busy_pages, before.busy_pages);
-        assert_eq!(stats.areas, kept.len() as u64);
-        for area in kept {
+        assert_eq!(stats.areas, busy.len() as u64);
+        for area in busy {
             space.free(area).unwrap();
         }
         space.purge(Purge::Full);
@@ -65,9 +65,9 @@ fn what_is_flushed_does_not_wait_for_the_flight_of_the_rest() {
     let machine = SimMachine::new(1);
     let space = space(&machine, 1 << 20);
     let areas = row(&space, 300);
-    let mut kept = pool_every(&space, areas, 2);
+    let mut busy = pool_every(&space, areas, 2);
     machine.set_flushing(Flushing::OnRequest);
-    let lazy = kept.pop().unwrap();
+    let lazy = busy.pop().unwrap();
     let pages = lazy.size();
     space.free(lazy).unwrap();
     assert!(space.purge(Purge::Full).waiting);
@@ -85,8 +85,8 @@ fn pu1_a_slice_of_a_sweep_is_as_short_as_any() {
     machine.drain_elsewhere(true);
     let space = space(&machine, 1 << 20);
     let areas = row(&space, 2000);
-    let kept = pool_every(&space, areas, 1);
-    assert!(kept.is_empty());
+    let busy = pool_every(&space, areas, 1);
+    assert!(busy.is_empty());
     // One that cannot be met begins a full pass; what stops it early leaves the rest to ticks.
     let low = VaRange::from_pages(FIRST, FIRST + 1000).unwrap();
     let early = space.alloc(0, &Request::pages(900).unwrap().within(low)).unwrap();

@@ -230,10 +230,10 @@ fn a_failure_is_not_remembered_past_a_return() {
     space.free(three).unwrap();
     let meanwhile = Mutex::new((magazine, None));
     let once = std::sync::atomic::AtomicBool::new(false);
-    let kept: &'static _ = Box::leak(Box::new(meanwhile));
+    let shared: &'static _ = Box::leak(Box::new(meanwhile));
     machine.on_flush(Some(Box::new(move || {
         if !once.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            let (magazine, held) = &mut *kept.lock().unwrap();
+            let (magazine, held) = &mut *shared.lock().unwrap();
             *held = magazine.alloc(&ask(1)).ok();
             magazine.drain();
         }
@@ -241,7 +241,7 @@ fn a_failure_is_not_remembered_past_a_return() {
     let two_aligned = Request::new(2 << 12, 2 << 12).unwrap();
     assert_eq!(two_aligned.align(), Align::new(2 << 12).unwrap());
     let early = space.alloc(1, &two_aligned);
-    assert_eq!(kept.lock().unwrap().1.as_ref().map(Area::start), Some(Va::from_page(FIRST + 1)));
+    assert_eq!(shared.lock().unwrap().1.as_ref().map(Area::start), Some(Va::from_page(FIRST + 1)));
     let late = space.alloc(1, &two_aligned);
     let got = early.or(late).map(|area| area.start());
     assert_eq!(got, Ok(Va::from_page(FIRST + 2)), "{:?}", space.stats());

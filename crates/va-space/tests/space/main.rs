@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod context;
+mod failure;
 mod faults;
 mod fit;
 mod leave;
@@ -9,7 +10,6 @@ mod magazine;
 mod model;
 mod notes;
 mod points;
-mod refusal;
 mod reshape;
 mod script;
 mod stress;

@@ -1,4 +1,4 @@
-//! Single calls at the limits of a space: refusals, epochs, overflow, boot, wrong frees.
+//! Single calls at the limits of a space: failures, epochs, overflow, boot, wrong frees.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use va_base::{Align, AllocError, Context, LockClass, PAGE_SIZE, Pages, Request, Va, VaRange};
@@ -222,8 +222,8 @@ fn clients_are_asked_only_when_neither_a_pool_nor_a_purge_has_it() {
         // What the space had done by then, and what the one client gives: all on the first call, nothing more later.
         let stats = space.stats();
         theirs.lock().unwrap().push((stats.purges, stats.lazy_pages.get(), stats.pooled_areas));
-        let mut gives = client.lock().unwrap();
-        gives.take().map_or(0, |at| space.free_at(at).unwrap().len_bytes() / PAGE_SIZE)
+        let mut to_free = client.lock().unwrap();
+        to_free.take().map_or(0, |at| space.free_at(at).unwrap().len_bytes() / PAGE_SIZE)
     })));
     let pooled = space.alloc(1, &ask(4)).unwrap();
     let lazy = space.alloc(0, &ask(4)).unwrap();

@@ -1,4 +1,5 @@
-//! Areas that change their shape, beside the reference model of the space: the same answers, the same areas, nothing lost.
+//! Areas that change their shape, beside the reference model of the space: the same answers, the same areas, nothing
+//! lost.
 
 use proptest::prelude::*;
 use va_base::{Pages, Request, Va, VaRange};
@@ -155,19 +156,19 @@ fn sp4_a_shape_that_is_refused_changes_nothing() {
     machine.fail_after(0, 0);
     let seen = |space: &VmapSpace<_, _>| (space.find(start), space.stats());
     // Far from the start, in tables that were never allocated; then near it, until the index wants records.
-    let mut refused = Vec::new();
+    let mut failed = Vec::new();
     for page in [size / 2].into_iter().chain(1..3000) {
         let before = seen(&space);
         match space.split(at(page)) {
             Ok(_) => {}
             Err(error) => {
                 assert_eq!(seen(&space), before);
-                refused.push(error);
+                failed.push(error);
             }
         }
-        assert!(refused.len() < 5000);
+        assert!(failed.len() < 5000);
     }
-    assert!(refused.contains(&ReshapeError::NoMeta(SpaceError::NoTable)), "{refused:?}");
+    assert!(failed.contains(&ReshapeError::NoMeta(SpaceError::NoTable)), "{failed:?}");
     machine.fail_after(u64::MAX, u64::MAX);
     assert_eq!(space.validate(), Ok(()));
     let unchanged = |error: ReshapeError| (error, space.validate()).1 == Ok(());

@@ -1,4 +1,4 @@
-//! Long random scripts on one thread: every kind of call, magazines, refusals, and flushes that end late. SP1 to SP4
+//! Long random scripts on one thread: every kind of call, magazines, failures, and flushes that end late. SP1 to SP4
 //! are checked throughout; the same seed gives the same addresses (SP5), so a failure replays to the letter: run again
 //! with the `VA_SCRIPT_SEED` that it prints.
 
@@ -91,15 +91,15 @@ impl<C: Config> Script<'_, '_, C> {
                 self.story.starts.push(area.start());
                 self.out.push(area);
             }
-            Err(refused) => {
-                match refused {
+            Err(error) => {
+                match error {
                     SpaceError::NoSpace { .. } | SpaceError::Impossible { .. } => self.story.full += 1,
                     SpaceError::NoTable => self.story.no_table += 1,
                     SpaceError::Index(AllocError::NoMeta { .. }) => self.story.no_records += 1,
                     other => panic!("{other}"),
                 }
                 // SP4: caches may be empty now, but nothing else has changed, and no page is lost.
-                assert_eq!(self.space.stats().busy_pages, before.busy_pages, "SP4: {refused}");
+                assert_eq!(self.space.stats().busy_pages, before.busy_pages, "SP4: {error}");
                 self.check();
             }
         }
@@ -156,12 +156,12 @@ fn run<C: Config>(seed: u64, steps: u64, magazines: u32, flushing: Flushing) -> 
     machine.set_online(1);
     machine.set_flushing(flushing);
     let space = VmapSpace::<_, C>::new(extent(), extent(), &machine).unwrap();
-    let kept = (0..magazines).map(|cpu| space.magazine(cpu).unwrap()).collect();
+    let created = (0..magazines).map(|cpu| space.magazine(cpu).unwrap()).collect();
     let mut script = Script {
         random: Random(seed),
         machine: &machine,
         space: &space,
-        magazines: kept,
+        magazines: created,
         out: Vec::new(),
         story: Story::default(),
     };
@@ -177,7 +177,7 @@ fn run<C: Config>(seed: u64, steps: u64, magazines: u32, flushing: Flushing) -> 
         machine.unmap(area.range());
         space.free(area).unwrap();
     }
-    // SP3: what is left needs nothing from a machine that refuses everything.
+    // SP3: what is left needs nothing from a machine that fails everything.
     machine.fail_after(0, 0);
     while space.purge(Purge::Full).waiting {
         machine.complete_flushes();
@@ -191,8 +191,8 @@ fn run<C: Config>(seed: u64, steps: u64, magazines: u32, flushing: Flushing) -> 
 
 /// Runs each seed twice; what all of them came across must satisfy `seen`, unless one seed was asked for.
 fn scripts<C: Config>(magazines: u32, flushing: Flushing, seen: impl Fn(&Story) -> bool) {
-    let given: Option<u64> = std::env::var("VA_SCRIPT_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = given.map_or(1..=6, |seed| seed..=seed);
+    let fixed_seed: Option<u64> = std::env::var("VA_SCRIPT_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seeds = fixed_seed.map_or(1..=6, |seed| seed..=seed);
     let mut all = Story::default();
     for seed in seeds {
         // Shown by the test harness only on failure; the last one is the one that failed.
@@ -206,7 +206,7 @@ fn scripts<C: Config>(magazines: u32, flushing: Flushing, seen: impl Fn(&Story) 
         all.waits += story.waits;
         all.flushes += story.flushes;
     }
-    assert!(given.is_some() || (all.wrong_frees > 50 && all.flushes > 20 && seen(&all)), "{all:?}");
+    assert!(fixed_seed.is_some() || (all.wrong_frees > 50 && all.flushes > 20 && seen(&all)), "{all:?}");
 }
 
 #[test]

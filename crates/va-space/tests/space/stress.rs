@@ -35,14 +35,14 @@ impl Random {
 
 type Shared<'a, C> = VmapSpace<&'a SimMachine, C>;
 
-/// One thread's life; returns how many requests were refused.
+/// One thread's life; returns how many requests failed.
 fn live<C: Config>(space: &Shared<'_, C>, machine: &SimMachine, cpu: u32, seed: u64, calls: u64) -> u64
 where
     for<'a> Shared<'a, C>: Sync,
 {
     let mut random = Random(seed | 1);
     let mut own: Vec<Area> = Vec::new();
-    let mut refused = 0;
+    let mut failed = 0;
     // Three of four have a magazine.
     let mut magazine = (cpu % 4 != 3).then(|| space.magazine(cpu).unwrap());
     for call in 0..calls {
@@ -73,7 +73,7 @@ where
                 }
                 // Full, or the machine allocates nothing: SP4, whatever else is out is still found (below), and all is
                 // whole at the end.
-                Err(_) => refused += 1,
+                Err(_) => failed += 1,
             }
         } else if what < 90 && !own.is_empty() {
             let area = own.swap_remove(random.below(own.len() as u64) as usize);
@@ -116,7 +116,7 @@ where
         machine.unmap(area.range());
         space.free(area).unwrap();
     }
-    refused
+    failed
 }
 
 /// Counts a thread as one that has ended, by a panic, too: the others and the test end then.
@@ -146,15 +146,15 @@ where
     // The memory of all magazines: later ones need none.
     let magazines: Vec<_> = (0..threads).map(|cpu| space.magazine(cpu as u32).unwrap()).collect();
     drop(magazines);
-    let refused = AtomicU64::new(0);
+    let failed = AtomicU64::new(0);
     let running = AtomicU64::new(threads);
     std::thread::scope(|scope| {
         for cpu in 0..threads {
-            let (space, machine, refused, running) = (&space, &machine, &refused, &running);
+            let (space, machine, failed, running) = (&space, &machine, &failed, &running);
             scope.spawn(move || {
                 let _ends = Ends(running);
                 let seed = seed.wrapping_add(cpu).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                refused.fetch_add(live(space, machine, cpu as u32, seed, calls), Ordering::Relaxed);
+                failed.fetch_add(live(space, machine, cpu as u32, seed, calls), Ordering::Relaxed);
             });
         }
         // Flushes that end later end here.
@@ -174,8 +174,8 @@ where
     let stats = space.stats();
     assert_eq!((stats.areas, stats.holes, stats.free_pages.get()), (0, 1, PAGES), "{stats:?}");
     assert_eq!(machine.unclean(extent()), 0);
-    let refused = refused.into_inner();
-    assert!(stats.flushes > 0 && stats.purged_areas > calls / 8, "{refused} refused, {stats:?}");
+    let failed = failed.into_inner();
+    assert!(stats.flushes > 0 && stats.purged_areas > calls / 8, "{failed} failed, {stats:?}");
 }
 
 #[test]

@@ -74,15 +74,15 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
         areas.push(got.unwrap_or_else(|error| panic!("area {n}: {error}")));
     }
     // One that may not block has what is there, and nothing is fetched for it.
-    let mut refused = false;
+    let mut failed = false;
     for _ in 0..3000 {
         machine.holds.store(0, Ordering::Relaxed);
         match space.alloc(0, &large.context(Context::Atomic)) {
             Ok(area) => areas.push(area),
-            Err(_) => refused = true,
+            Err(_) => failed = true,
         }
     }
-    assert!(refused);
+    assert!(failed);
     machine.holds.store(2, Ordering::Relaxed);
     areas.into_iter().for_each(|area| space.free(area).unwrap());
     drop(magazine);

@@ -43,14 +43,14 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         let id = self.inners.take();
         let id = self.reserved(id);
         *self.inners.get_mut(id) = Inner::EMPTY;
-        for class in self.kept.each() {
+        for class in self.row_classes.each() {
             self.inners.get_mut(id).row[class] = self.new_row();
         }
         id
     }
 
     fn drop_inner(&mut self, id: u32) {
-        for class in self.kept.each() {
+        for class in self.row_classes.each() {
             let row = self.inners.get(id).row[class];
             self.rows.put(row);
         }
@@ -66,7 +66,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         };
         let inner = self.inners.get_mut(parent);
         inner.gap[slot] = gap;
-        for class in self.kept.each() {
+        for class in self.row_classes.each() {
             let usable = if level == 0 {
                 let leaf = self.leaves.get(child);
                 usable_in_leaf(&leaf.end, &leaf.size, class)
@@ -119,7 +119,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         let old_sep = inner.sep[slot];
         inner.insert(slot + 1, old_sep, K::ZERO, right);
         inner.sep[slot] = sep;
-        for class in self.kept.each() {
+        for class in self.row_classes.each() {
             insert_at(self.row_mut(parent, class), slot + 1, K::ZERO);
         }
         self.resummarize(parent, slot, level - 1);
@@ -138,7 +138,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         move_tail(&mut inner.child, half, F, &mut upper.child, 0, NIL);
         // The separator of the last child on the left moves up.
         let sep = core::mem::replace(&mut inner.sep[half - 1], K::MAX);
-        for class in self.kept.each() {
+        for class in self.row_classes.each() {
             let mut tail = [K::ZERO; F];
             move_tail(self.row_mut(left, class), half, F, &mut tail, 0, K::ZERO);
             *self.row_mut(right, class) = tail;
@@ -204,7 +204,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// Drops all rows. O(1).
     pub(super) fn drop_rows(&mut self) {
         self.rows.forget_all();
-        self.kept = Classes::NONE;
+        self.row_classes = Classes::NONE;
         self.count_reserved();
     }
 
@@ -234,17 +234,17 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         let total = a_len + b_len;
         let joined = total <= 2 * Self::MIN;
         // How many entries the left one ends up with.
-        let keep = if joined { total } else { total / 2 };
+        let left_target = if joined { total } else { total / 2 };
         let sep = match level {
-            0 => self.share_leaves(a, b, a_len, b_len, keep),
-            _ => self.share_inners(a, b, a_len, b_len, keep, sep),
+            0 => self.share_leaves(a, b, a_len, b_len, left_target),
+            _ => self.share_inners(a, b, a_len, b_len, left_target, sep),
         };
         let inner = self.inners.get_mut(parent);
         if joined {
             // The joined node ends where the right one ended.
             inner.sep[left] = inner.sep[left + 1];
             inner.remove(left + 1);
-            for class in self.kept.each() {
+            for class in self.row_classes.each() {
                 remove_at(self.row_mut(parent, class), left + 1, K::ZERO);
             }
             match level {
@@ -259,28 +259,28 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         joined
     }
 
-    /// Moves holes between neighbouring leaves until `a` has `keep`; returns the separator between them.
-    fn share_leaves(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, keep: usize) -> K {
+    /// Moves holes between neighbouring leaves until `a` has `left_target`; returns the separator between them.
+    fn share_leaves(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, left_target: usize) -> K {
         let (mut left, mut right) = (*self.leaves.get(a), *self.leaves.get(b));
-        share(&mut left.end, &mut right.end, a_len, b_len, keep, K::MAX);
-        share(&mut left.size, &mut right.size, a_len, b_len, keep, K::ZERO);
+        share(&mut left.end, &mut right.end, a_len, b_len, left_target, K::MAX);
+        share(&mut left.size, &mut right.size, a_len, b_len, left_target, K::ZERO);
         *self.leaves.get_mut(a) = left;
         *self.leaves.get_mut(b) = right;
-        left.end[keep - 1]
+        left.end[left_target - 1]
     }
 
-    /// Moves children between neighbouring inner nodes until `a` has `keep`; returns the separator between them.
-    fn share_inners(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, keep: usize, sep: K) -> K {
+    /// Moves children between neighbouring inner nodes until `a` has `left_target`; returns the separator between them.
+    fn share_inners(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, left_target: usize, sep: K) -> K {
         let (mut left, mut right) = (*self.inners.get(a), *self.inners.get(b));
         // What bounded the left node from above bounds its last child; the parent will have the new bound.
         left.sep[a_len - 1] = sep;
-        share(&mut left.sep, &mut right.sep, a_len, b_len, keep, K::MAX);
-        share(&mut left.gap, &mut right.gap, a_len, b_len, keep, K::ZERO);
-        share(&mut left.child, &mut right.child, a_len, b_len, keep, NIL);
-        let sep = core::mem::replace(&mut left.sep[keep - 1], K::MAX);
-        for class in self.kept.each() {
+        share(&mut left.sep, &mut right.sep, a_len, b_len, left_target, K::MAX);
+        share(&mut left.gap, &mut right.gap, a_len, b_len, left_target, K::ZERO);
+        share(&mut left.child, &mut right.child, a_len, b_len, left_target, NIL);
+        let sep = core::mem::replace(&mut left.sep[left_target - 1], K::MAX);
+        for class in self.row_classes.each() {
             let (mut lower, mut upper) = (*self.row(a, class), *self.row(b, class));
-            share(&mut lower, &mut upper, a_len, b_len, keep, K::ZERO);
+            share(&mut lower, &mut upper, a_len, b_len, left_target, K::ZERO);
             *self.row_mut(a, class) = lower;
             *self.row_mut(b, class) = upper;
         }
@@ -290,23 +290,23 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 }
 
-/// Moves elements over the seam between two neighbouring arrays until the left one has `keep`.
+/// Moves elements over the seam between two neighbouring arrays until the left one has `left_target`.
 fn share<T: Copy, const F: usize>(
     left: &mut [T; F],
     right: &mut [T; F],
     left_len: usize,
     right_len: usize,
-    keep: usize,
+    left_target: usize,
     unused: T,
 ) {
-    if keep >= left_len {
-        let moved = keep - left_len;
-        left[left_len..keep].copy_from_slice(&right[..moved]);
+    if left_target >= left_len {
+        let moved = left_target - left_len;
+        left[left_len..left_target].copy_from_slice(&right[..moved]);
         right.copy_within(moved..right_len, 0);
         right[right_len - moved..right_len].fill(unused);
     } else {
-        let moved = left_len - keep;
+        let moved = left_len - left_target;
         right.copy_within(..right_len, moved);
-        move_tail(left, keep, left_len, right, 0, unused);
+        move_tail(left, left_target, left_len, right, 0, unused);
     }
 }

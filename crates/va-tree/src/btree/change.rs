@@ -318,7 +318,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             }
             *gap = size;
         }
-        for class in self.kept.each() {
+        for class in self.row_classes.each() {
             self.raised_row(path, class, rows::usable(end, size, class));
         }
     }
@@ -326,18 +326,18 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     #[inline]
     fn raised_row(&mut self, path: &Path, class: usize, usable: K) {
         for level in 1..self.height + 1 {
-            let kept = &mut self.row_mut(path.node(level), class)[path.slot(level)];
-            if *kept >= usable {
+            let largest = &mut self.row_mut(path.node(level), class)[path.slot(level)];
+            if *largest >= usable {
                 return;
             }
-            *kept = usable;
+            *largest = usable;
         }
     }
 
     /// Updates the summaries above the leaf of `path` for a hole `(end, size)` that is gone, or is now shorter.
     #[inline]
     fn lowered(&mut self, path: &Path, end: K, size: K) {
-        for class in self.kept.each() {
+        for class in self.row_classes.each() {
             self.lowered_row(path, class, rows::usable(end, size, class));
         }
         self.lowered_gap(path, size);

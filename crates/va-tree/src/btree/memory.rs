@@ -46,7 +46,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     pub(super) fn count_reserved(&mut self) {
         let mut inners = self.inners.capacity();
         if self.has_rows() {
-            inners = inners.min(self.rows.capacity() / self.kept.count());
+            inners = inners.min(self.rows.capacity() / self.row_classes.count());
         }
         let leaves = cost::leaves_under(inners as u64, self.leaves.capacity() as u64, F);
         let leaves = leaves.min(cost::leaves_within_height(path::MAX_HEIGHT, F));
@@ -67,9 +67,9 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         let got = self.leaves.reserve(need.leaves, &self.platform);
         let got = got.and_then(|()| self.inners.reserve(need.inners, &self.platform));
         let got = got.and_then(|()| {
-            let rows = self.rows.reserve(need.inners * self.kept.count(), &self.platform);
+            let rows = self.rows.reserve(need.inners * self.row_classes.count(), &self.platform);
             if rows.is_err() && !self.rows_always {
-                self.rows_missed = self.kept;
+                self.rows_missed = self.row_classes;
                 self.drop_rows();
                 return Ok(());
             }
@@ -79,18 +79,18 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         got.map_err(|records| AllocError::NoMeta { records })
     }
 
-    /// Keeps the rows of `classes`, in a tree with reserved records for `holes` holes.
+    /// Adds the rows of `classes`, in a tree with reserved records for `holes` holes.
     #[cold]
     #[inline(never)]
-    pub(super) fn keep_rows(&mut self, classes: Classes, holes: u64) -> Result<(), AllocError> {
-        let all = self.kept.with(classes);
+    pub(super) fn add_rows(&mut self, classes: Classes, holes: u64) -> Result<(), AllocError> {
+        let all = self.row_classes.with(classes);
         let want = Self::need(holes)?.inners * all.count();
         if let Err(records) = self.rows.reserve(want, &self.platform) {
             self.rows_missed = self.rows_missed.with(classes);
             return Err(AllocError::NoMeta { records });
         }
-        self.build_rows(classes.without(self.kept));
-        self.kept = all;
+        self.build_rows(classes.without(self.row_classes));
+        self.row_classes = all;
         self.rows_missed = self.rows_missed.without(all);
         self.count_reserved();
         Ok(())
@@ -141,12 +141,12 @@ impl<K: Key, const F: usize, P: Platform> Supplied for BTree<K, F, P> {
     fn wanted(&self, areas: u64) -> Option<PieceWanted> {
         // Each area may be one hole more, too.
         let ledger = self.ledger.with_pieces(areas.checked_mul(2)?)?;
-        let missed = self.rows_missed.without(self.kept);
+        let missed = self.rows_missed.without(self.row_classes);
         if ledger.bound() <= self.ledger.reserved_holes && missed.is_empty() {
             return None;
         }
         let need = Self::need(ledger.bound()).ok()?;
-        let rows = need.inners * self.kept.with(missed).count();
+        let rows = need.inners * self.row_classes.with(missed).count();
         let leaves =
             self.leaves.next(need.leaves).map(|next| (Table::Leaves, next, next.bytes::<Leaf<K, F>>()));
         let inners =

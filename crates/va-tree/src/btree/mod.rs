@@ -119,7 +119,7 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     inners: Slab<Inner<K, F>, INLINE_INNERS>,
     rows: Slab<Row<K, F>, 0>,
     /// The alignment classes that have rows (BT4).
-    kept: Classes,
+    row_classes: Classes,
     /// Classes that a request would have had rows for, had there been memory.
     rows_missed: Classes,
     /// Whether they stay when the tree is small.
@@ -184,7 +184,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             leaves: Slab::new(),
             inners: Slab::new(),
             rows: Slab::new(),
-            kept: Classes::NONE,
+            row_classes: Classes::NONE,
             rows_missed: Classes::NONE,
             rows_always: false,
             root: 0,
@@ -229,33 +229,33 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         }
     }
 
-    /// Returns the same index with [`always_keep_rows`](Self::always_keep_rows). For a new index: a failure drops it.
+    /// Returns the same index with [`add_all_rows`](Self::add_all_rows). For a new index: a failure drops it.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the platform has no memory.
     pub fn with_rows(mut self) -> Result<Self, AllocError> {
-        self.always_keep_rows()?;
+        self.add_all_rows()?;
         Ok(self)
     }
 
-    /// Keeps the alignment rows of every class from now on, for any number of holes. O(n) now, O(1) for a young space;
+    /// Adds the alignment rows of every class, for any number of holes. O(n) now, O(1) for a young space;
     /// no later request builds a row.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the platform has no memory; nothing has changed.
-    pub fn always_keep_rows(&mut self) -> Result<(), AllocError> {
+    pub fn add_all_rows(&mut self) -> Result<(), AllocError> {
         let missed = self.rows_missed;
-        let kept = self.keep_rows(Classes::ALL, self.ledger.bound());
-        self.rows_always |= kept.is_ok();
-        if kept.is_err() {
+        let added = self.add_rows(Classes::ALL, self.ledger.bound());
+        self.rows_always |= added.is_ok();
+        if added.is_err() {
             self.rows_missed = missed;
         }
-        kept
+        added
     }
 
     /// Returns true if the index has alignment rows of any class.
     pub fn has_rows(&self) -> bool {
-        !self.kept.is_empty()
+        !self.row_classes.is_empty()
     }
 
     /// End of the extent, relative.
@@ -375,11 +375,11 @@ impl<K: Key, const F: usize, P: Platform> FreeIndex for BTree<K, F, P> {
             Search::Found(found) => found,
             Search::Nothing => return Err(self.no_space(request)),
             Search::NeedsRow => {
-                // First what could be refused for the area itself: a refusal must not leave rows behind.
+                // First what could fail for the area itself: a failure must not leave rows behind.
                 let holes = self.ledger.bound_after_take();
                 self.reserve_holes(holes)?;
                 // Without memory for the row the walk is long, and the answer the same.
-                let _ = self.keep_rows(wanted.class().map_or(Classes::NONE, Classes::only), holes);
+                let _ = self.add_rows(wanted.class().map_or(Classes::NONE, Classes::only), holes);
                 self.find_lowest_patiently(&wanted, &mut path).ok_or_else(|| self.no_space(request))?
             }
         };
@@ -494,7 +494,7 @@ impl<K: Key, const F: usize, P: Platform> fmt::Debug for BTree<K, F, P> {
             .field("free_pages", &self.ledger.free_pages)
             .field("largest_hole", &self.largest_hole())
             .field("height", &self.height)
-            .field("rows", &self.kept)
+            .field("rows", &self.row_classes)
             .finish_non_exhaustive()
     }
 }

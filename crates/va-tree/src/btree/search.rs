@@ -67,7 +67,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     /// an aligned search ends with [`Search::NeedsRow`] after a constant number of leaves.
     #[inline]
     pub(super) fn find_lowest(&self, wanted: &Wanted, path: &mut Path) -> Search {
-        let rowless = wanted.class().is_some_and(|class| !self.kept.has(class));
+        let rowless = wanted.class().is_some_and(|class| !self.row_classes.has(class));
         self.find_within(wanted, path, if rowless { Self::ROWLESS_LEAVES } else { usize::MAX })
     }
 
@@ -108,7 +108,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     fn first_promise(&self, node: &Inner<K, F>, from: usize, wanted: &Wanted) -> Option<usize> {
         // The size is at most `longest`, a key.
         let size = K::of(wanted.size);
-        match wanted.class().filter(|&class| self.kept.has(class)) {
+        match wanted.class().filter(|&class| self.row_classes.has(class)) {
             Some(class) => node::first_promise(&self.rows.get(node.row[class]).0, from, size),
             None => node::first_promise(&node.gap, from, size),
         }

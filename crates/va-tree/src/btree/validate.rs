@@ -44,7 +44,7 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         self.ledger.validate()?;
         want("SL1", at, walk.leaves, self.leaves.used() as u64)?;
         want("SL1", at, walk.inners, self.inners.used() as u64)?;
-        want("SL1", at, walk.inners * self.kept.count() as u64, self.rows.used() as u64)?;
+        want("SL1", at, walk.inners * self.row_classes.count() as u64, self.rows.used() as u64)?;
         for (nth, conserved) in
             [self.leaves.is_conserved(), self.inners.is_conserved(), self.rows.is_conserved()]
                 .into_iter()
@@ -96,15 +96,15 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
             truth.gap = truth.gap.max(below.gap);
             for (class, &exact) in below.row.iter().enumerate() {
                 truth.row[class] = truth.row[class].max(exact);
-                if self.kept.has(class) {
-                    let kept = self.row(node, class)[slot];
-                    want("BT4", self.va(low), exact.get(), kept.get())?;
+                if self.row_classes.has(class) {
+                    let stored = self.row(node, class)[slot];
+                    want("BT4", self.va(low), exact.get(), stored.get())?;
                 }
             }
             low = child_high;
         }
         if self.has_rows() {
-            for class in self.kept.each() {
+            for class in self.row_classes.each() {
                 let unused = self.row(node, class)[len..].iter().all(|&row| row == K::ZERO);
                 ensure("BT4", at, 0, class as u64, unused)?;
             }

@@ -4,7 +4,7 @@
 mod btree_model;
 mod btree_points;
 mod deterministic;
+mod failure;
 mod rb_model;
-mod refusal;
 mod strips;
 mod vectors;

@@ -1,4 +1,4 @@
-//! Small spaces drawn as strips, on every index: four fits, merges, refusals. `.` free, `#` out, `a` what was given.
+//! Small spaces drawn as strips, on every index: four fits, merges, failures. `.` free, `#` out, `a` what was given.
 
 use va_base::{Align, AllocError, FreeError, Request, VaRange};
 use va_sim::platform::HeapPlatform;

@@ -37,7 +37,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use lock_api::{GuardSend, RawMutex};
 use va_base::{Epoch, InvariantViolation, Machine, Platform, Record, Table, Va, VaRange};
 use va_percpu::config::{Config, Standard};
-use va_percpu::{AllocError, Backend, Geometry, Offset, PercpuSpace, Refused, Request, Sizes, Stats};
+use va_percpu::{AllocError, Backend, BackendError, Geometry, Offset, PercpuSpace, Request, Sizes, Stats};
 
 /// Standard; who populates costs nothing, so no page is kept ready for who cannot wait.
 pub(super) enum InProcess {}
@@ -391,8 +391,8 @@ impl<O: Os> Chunks<O> {
 impl<O: Os> Backend for Chunks<O> {
     const BY_PAGE: bool = true;
 
-    fn create(&self, _geometry: &Geometry) -> Result<Va, Refused> {
-        self.map().map(|at| Va::new(at as u64)).map_err(|_| Refused)
+    fn create(&self, _geometry: &Geometry) -> Result<Va, BackendError> {
+        self.map().map(|at| Va::new(at as u64)).map_err(|_| BackendError)
     }
 
     fn destroy(&self, _geometry: &Geometry, base: Va) {
@@ -401,7 +401,7 @@ impl<O: Os> Backend for Chunks<O> {
     }
 
     /// Nothing: pages come when they are touched.
-    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), BackendError> {
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use crate::os::Errno;
 use core::fmt;
 use va_base::AllocError;
 use va_block::BlockError;
-use va_map::{MapError, Refusal};
+use va_map::{MapError, PageTableError};
 use va_space::SpaceError;
 
 /// Why there is no mapping, or no frames.
@@ -95,10 +95,10 @@ impl VmapError {
     pub(super) fn of(error: MapError, pages: u64) -> Self {
         match error {
             MapError::BadRequest(_) if pages == 0 => Self::Nothing,
-            MapError::Refused { why: Refusal::Limit { wanted, limit }, .. } => {
+            MapError::PageTable { why: PageTableError::Limit { wanted, limit }, .. } => {
                 Self::TooManyMappings { wanted, limit }
             }
-            MapError::Refused { why: Refusal::Other(number), .. } => {
+            MapError::PageTable { why: PageTableError::Other(number), .. } => {
                 Self::Refused { call: VmapCall::Map, errno: Errno(number) }
             }
             MapError::NoRecords { .. }

@@ -84,7 +84,7 @@ use os::{Linux, MapOs};
 use table::Table;
 use va_base::{AllocError, Pages, Request, Va, VaRange};
 use va_block::config::Standard as Policies;
-use va_map::{Kind, MapError, MapSpace, PageList, Piece, Refusal};
+use va_map::{Kind, MapError, MapSpace, PageList, PageTableError, Piece};
 use va_space::VmapSpace;
 use va_tree::{BTreeIndex, FreeIndex};
 
@@ -275,7 +275,7 @@ impl<V: MapOs> Core<V> {
     fn insist(&self, pages: u64, call: impl Fn() -> Result<Va, MapError>) -> Result<usize, VmapError> {
         let done = match call() {
             Err(
-                MapError::Refused { why: Refusal::Limit { .. } | Refusal::Other(_), .. }
+                MapError::PageTable { why: PageTableError::Limit { .. } | PageTableError::Other(_), .. }
                 | MapError::Space(_)
                 | MapError::Block(_),
             ) => {

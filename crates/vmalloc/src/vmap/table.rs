@@ -33,7 +33,7 @@ use core::ops::Range;
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use va_base::{Va, VaRange};
-use va_map::{Entries, Leaf, PageTable, Protection, Refusal, Stopped};
+use va_map::{Entries, Leaf, PageTable, PageTableError, Protection, Stopped};
 
 /// Runs that wait at most: a batch that is still in the caches of the processor costs the kernel less (`results/vmap.md`).
 const STALE_RUNS_MAX: u64 = 64;
@@ -288,7 +288,10 @@ impl<V: MapOs> PageTable for Table<V> {
         let before = self.edges(&places, |place| self.word(place));
         let count = held.count + self.edges(&places, new) - before;
         if count > self.limit {
-            return Err(Stopped { pages_done: 0, why: Refusal::Limit { wanted: count, limit: self.limit } });
+            return Err(Stopped {
+                pages_done: 0,
+                why: PageTableError::Limit { wanted: count, limit: self.limit },
+            });
         }
         let offset = run.first * PAGE_BYTES as u64;
         // SAFETY: a part of the window that the space gave to this caller alone, behind which nothing is (SP2).
@@ -296,7 +299,7 @@ impl<V: MapOs> PageTable for Table<V> {
         if let Err(errno) = mapped {
             // SAFETY: as before.
             unsafe { self.os.mend(self.span(&places)) };
-            return Err(Stopped { pages_done: 0, why: Refusal::Other(errno.0) });
+            return Err(Stopped { pages_done: 0, why: PageTableError::Other(errno.0) });
         }
         held.count = count;
         for place in places.clone() {

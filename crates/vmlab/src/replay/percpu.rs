@@ -22,7 +22,9 @@ use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use va_base::{PAGE_SIZE, Va};
-use va_percpu::{Backend, Config, Context, Geometry, Offset, PercpuSpace, Place, Refused, Request, Sizes};
+use va_percpu::{
+    Backend, BackendError, Config, Context, Geometry, Offset, PercpuSpace, Place, Request, Sizes,
+};
 
 /// Size of Linux's reserved section for modules, and of its own addition behind it.
 const RESERVED_BYTES: u32 = 8 << 10;
@@ -125,7 +127,7 @@ impl Bases {
 impl Backend for Bases {
     const BY_PAGE: bool = true;
 
-    fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
+    fn create(&self, geometry: &Geometry) -> Result<Va, BackendError> {
         let bytes = u64::from(geometry.unit_bytes());
         if let Some(base) = self.coming.lock().pop_front()
             && self.claim(base, bytes)
@@ -135,19 +137,19 @@ impl Backend for Bases {
         let step = bytes.next_power_of_two();
         for _ in 0..1 << 16 {
             let nth = self.made.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
-            let base = nth.checked_mul(step).ok_or(Refused)?;
+            let base = nth.checked_mul(step).ok_or(BackendError)?;
             if self.claim(base, bytes) {
                 return Ok(Va::new(base));
             }
         }
-        Err(Refused)
+        Err(BackendError)
     }
 
     fn destroy(&self, _geometry: &Geometry, base: Va) {
         self.taken.lock().remove(&base.get());
     }
 
-    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), BackendError> {
         Ok(())
     }
 

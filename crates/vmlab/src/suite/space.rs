@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use va_base::{PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_block::{Blocks, Config as BlockConfig, Lane};
-use va_percpu::{Backend, Config as PercpuConfig, Geometry, Offset, PercpuSpace, Refused, Sizes};
+use va_percpu::{Backend, BackendError, Config as PercpuConfig, Geometry, Offset, PercpuSpace, Sizes};
 use va_space::{Config as SpaceConfig, Magazine, Purge, VmapSpace};
 use va_tree::Congruent;
 
@@ -271,10 +271,10 @@ fn groups(geometry: &Geometry) -> [(u64, u64); 1] {
 impl<L: Watch, B: BlockConfig> Backend for Source<L, B> {
     const BY_PAGE: bool = true;
 
-    fn create(&self, geometry: &Geometry) -> Result<Va, Refused> {
+    fn create(&self, geometry: &Geometry) -> Result<Va, BackendError> {
         let groups = groups(geometry);
-        let areas = Congruent::new(&groups, ATOM.into()).map_err(|_| Refused)?;
-        let at = self.0.blocks.space().alloc_congruent(&areas).map_err(|_| Refused)?;
+        let areas = Congruent::new(&groups, ATOM.into()).map_err(|_| BackendError)?;
+        let at = self.0.blocks.space().alloc_congruent(&areas).map_err(|_| BackendError)?;
         self.0.pages.fetch_add(groups[0].1 / PAGE_SIZE, Ordering::Relaxed);
         Ok(at)
     }
@@ -285,7 +285,7 @@ impl<L: Watch, B: BlockConfig> Backend for Source<L, B> {
         self.0.pages.fetch_sub(groups(geometry)[0].1 / PAGE_SIZE, Ordering::Relaxed);
     }
 
-    fn populate(&self, _: &Geometry, _: Va, _: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, _: &Geometry, _: Va, _: Range<u32>) -> Result<(), BackendError> {
         Ok(())
     }
 

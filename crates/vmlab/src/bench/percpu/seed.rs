@@ -56,9 +56,9 @@ pub(super) struct No8;
 pub(super) struct No9;
 
 rules! {
-    Bare { KEEP_SCAN = false, LEARN = false, FORWARD = false }
+    Bare { TRACK_SCAN = false, LEARN = false, FORWARD = false }
     Whole {}
-    No7 { KEEP_SCAN = false }
+    No7 { TRACK_SCAN = false }
     No8 { LEARN = false }
     No9 { FORWARD = false }
 }

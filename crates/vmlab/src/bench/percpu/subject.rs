@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use va_base::Va;
 use va_base::sync::atomic::{AtomicU64, Ordering};
-use va_percpu::{Backend, Config, Context, Geometry, Offset, PercpuSpace, Refused, Request, Sizes};
+use va_percpu::{Backend, BackendError, Config, Context, Geometry, Offset, PercpuSpace, Request, Sizes};
 
 /// The size of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,18 +126,18 @@ const TOP: u64 = 0xffff_e8ff_0000_0000;
 impl Backend for Numbers {
     const BY_PAGE: bool = true;
 
-    fn create(&self, _geometry: &Geometry) -> Result<Va, Refused> {
+    fn create(&self, _geometry: &Geometry) -> Result<Va, BackendError> {
         let place = self.free.lock().pop_first();
         let place = place.unwrap_or_else(|| self.used.fetch_add(1, Ordering::Relaxed) + 1);
-        let below = place.checked_mul(self.stride).ok_or(Refused)?;
-        TOP.checked_sub(below).map(Va::new).ok_or(Refused)
+        let below = place.checked_mul(self.stride).ok_or(BackendError)?;
+        TOP.checked_sub(below).map(Va::new).ok_or(BackendError)
     }
 
     fn destroy(&self, _geometry: &Geometry, base: Va) {
         self.free.lock().insert((TOP - base.get()) / self.stride);
     }
 
-    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), BackendError> {
         Ok(())
     }
 

@@ -27,7 +27,7 @@ use std::ops::Range;
 use va_base::Va;
 use va_percpu::config::{Linux612, Runs};
 use va_percpu::{
-    BIT_BYTES, Backend, Config, Context, Geometry, Offset, PercpuSpace, Refused, Request, Sizes,
+    BIT_BYTES, Backend, BackendError, Config, Context, Geometry, Offset, PercpuSpace, Request, Sizes,
 };
 
 /// Largest end of an object that is believed, in bytes: units of machines are smaller.
@@ -274,13 +274,13 @@ struct OneChunk;
 impl Backend for OneChunk {
     const BY_PAGE: bool = true;
 
-    fn create(&self, _geometry: &Geometry) -> Result<Va, Refused> {
-        Err(Refused)
+    fn create(&self, _geometry: &Geometry) -> Result<Va, BackendError> {
+        Err(BackendError)
     }
 
     fn destroy(&self, _geometry: &Geometry, _base: Va) {}
 
-    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), Refused> {
+    fn populate(&self, _geometry: &Geometry, _base: Va, _pages: Range<u32>) -> Result<(), BackendError> {
         Ok(())
     }
 

@@ -45,7 +45,7 @@ fn sp3_a_free_and_its_purge_need_nothing_from_the_machine() {
 
 #[test]
 fn sp4_a_refused_table_or_slab_changes_nothing() {
-    fn refused<C: Config>(slabs: u64, tables: u64) -> SpaceError {
+    fn failed<C: Config>(slabs: u64, tables: u64) -> SpaceError {
         let machine = SimMachine::new(2);
         let space = space::<C>(&machine, 1 << 30);
         // Far apart, so that each needs tables and the index many holes.
@@ -62,14 +62,14 @@ fn sp4_a_refused_table_or_slab_changes_nothing() {
         assert_eq!(again, Ok(windows(3999).start()), "the refusal left the place as it was");
         error.unwrap()
     }
-    assert_eq!(refused::<Standard>(u64::MAX, 3), SpaceError::NoTable);
-    assert_eq!(refused::<Linux69>(u64::MAX, 0), SpaceError::NoTable);
-    assert!(matches!(refused::<Standard>(0, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
+    assert_eq!(failed::<Standard>(u64::MAX, 3), SpaceError::NoTable);
+    assert_eq!(failed::<Linux69>(u64::MAX, 0), SpaceError::NoTable);
+    assert!(matches!(failed::<Standard>(0, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
     assert!(matches!(
-        refused::<WithTrees<Standard>>(0, u64::MAX),
+        failed::<WithTrees<Standard>>(0, u64::MAX),
         SpaceError::Index(AllocError::NoMeta { .. })
     ));
-    assert!(matches!(refused::<Linux69>(1, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
+    assert!(matches!(failed::<Linux69>(1, u64::MAX), SpaceError::Index(AllocError::NoMeta { .. })));
 }
 
 #[test]
@@ -118,7 +118,8 @@ fn sp4_a_node_that_cannot_be_made_leaves_the_space_as_it_was_and_is_made_later()
 
 #[test]
 fn sp4_a_lookup_without_a_record_leaves_nothing_behind() {
-    // Room for 16 areas in each node's tree without a piece of memory; the index itself has all it needs for the areas side by side.
+    // Room for 16 areas in each node's tree without a piece of memory; the index itself has all it needs for the areas
+    // side by side.
     let machine = SimMachine::new(1);
     let space = space::<WithTrees<Standard>>(&machine, 1 << 20);
     machine.fail_after(0, u64::MAX);
@@ -130,8 +131,8 @@ fn sp4_a_lookup_without_a_record_leaves_nothing_behind() {
     space.free(areas.into_iter().next_back().unwrap()).unwrap();
     space.purge(Purge::Full);
     assert_eq!(space.stats().areas, 15);
-    let refused = space.alloc_congruent(&va_tree::Congruent::new(&parts, va_base::PAGE_SIZE).unwrap());
-    assert!(matches!(refused, Err(SpaceError::Index(AllocError::NoMeta { .. }))), "{refused:?}");
+    let failed = space.alloc_congruent(&va_tree::Congruent::new(&parts, va_base::PAGE_SIZE).unwrap());
+    assert!(matches!(failed, Err(SpaceError::Index(AllocError::NoMeta { .. }))), "{failed:?}");
     assert_eq!(space.validate(), Ok(()));
     assert_eq!((space.stats().areas, space.stats().holes), (15, before.holes));
     let _again = space.alloc(0, &ask(3)).unwrap();

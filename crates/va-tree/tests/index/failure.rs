@@ -1,14 +1,14 @@
-//! A platform that refuses slabs: giving back never needs one (SP3), and a refusal changes nothing (SP4).
+//! A platform that fails slabs: a free never needs one (SP3), and a failure changes nothing (SP4).
 
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_sim::model::{ModelIndex, PageIndex};
 use va_sim::op::Rng;
-use va_sim::platform::{FailingPlatform, Refuse};
+use va_sim::platform::{Fail, FailingPlatform};
 use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
 use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex};
 
-/// Areas that are out before everything is refused: enough for three levels at fanout 16.
+/// Areas that are out before everything fails: enough for three levels at fanout 16.
 const AREAS: u64 = 3000;
 
 fn space() -> VaRange {
@@ -38,15 +38,15 @@ fn orders() -> Vec<(&'static str, Vec<u64>)> {
     ]
 }
 
-/// Takes areas of one page, refuses every slab, and gives them back in every order.
+/// Takes areas of one page, fails every slab, and frees them in every order.
 fn sp3<I: FreeIndex>(fresh: impl Fn(FailingPlatform) -> I) {
     for (name, order) in orders() {
-        let platform = FailingPlatform::new(Refuse::Never);
+        let platform = FailingPlatform::new(Fail::Never);
         let mut index = fresh(platform.clone());
         for _ in 0..AREAS {
             index.alloc(&Request::pages(1).unwrap()).unwrap();
         }
-        platform.set(Refuse::All);
+        platform.set(Fail::All);
         let first = index.extent().start().page_floor();
         for (step, n) in order.into_iter().enumerate() {
             let back = index.free(VaRange::from_pages(first + n, first + n + 1).unwrap());
@@ -77,12 +77,12 @@ fn sp3_giving_back_never_needs_a_slab() {
 #[test]
 fn sp3_pieces_are_paid_when_they_are_reserved() {
     fn pieces<I: FreeIndex>(fresh: impl Fn(FailingPlatform) -> I) {
-        let platform = FailingPlatform::new(Refuse::Never);
+        let platform = FailingPlatform::new(Fail::Never);
         let mut index = fresh(platform.clone());
         let all = index.extent();
         index.take(all).unwrap();
         index.reserve_splits(AREAS).unwrap();
-        platform.set(Refuse::All);
+        platform.set(Fail::All);
         let (first, _) = all.whole_pages();
         // One area comes back page by page, every other page first.
         for parity in [0, 1] {
@@ -126,40 +126,40 @@ fn script<I: FreeIndex>(index: &mut I, step: u64) -> Result<Option<Va>, AllocErr
 /// it the same operation succeeds, and everything is as if nothing had failed.
 fn sp4<I: FreeIndex>(name: &str, fresh: impl Fn(FailingPlatform) -> I) {
     const STEPS: u64 = 1500;
-    let mut calm = fresh(FailingPlatform::new(Refuse::Never));
+    let mut calm = fresh(FailingPlatform::new(Fail::Never));
     let answers: Vec<_> = (0..STEPS).map(|step| script(&mut calm, step)).collect();
-    assert!(answers.iter().all(Result::is_ok), "{name}: the script fails without refusals");
-    let mut refusals = 0;
+    assert!(answers.iter().all(Result::is_ok), "{name}: the script fails without failures of the platform");
+    let mut failures = 0;
     for granted in 0.. {
-        let platform = FailingPlatform::new(Refuse::After(granted));
+        let platform = FailingPlatform::new(Fail::After(granted));
         let mut index = fresh(platform.clone());
-        let mut refused = false;
+        let mut failed = false;
         for step in 0..STEPS {
             let before = seen(&index);
             let mut answer = script(&mut index, step);
             if let Err(AllocError::NoMeta { records }) = answer {
                 assert!(records > 0);
-                assert!(!refused, "{name}: only one refusal was planned");
+                assert!(!failed, "{name}: only one failure was planned");
                 assert_eq!(
                     seen(&index),
                     before,
-                    "{name}: step {step} was refused slab {granted} and changed something"
+                    "{name}: step {step} got no slab {granted} and changed something"
                 );
                 index.validate().unwrap();
-                refused = true;
-                platform.set(Refuse::Never);
+                failed = true;
+                platform.set(Fail::Never);
                 answer = script(&mut index, step);
             }
-            assert_eq!(answer, answers[step as usize], "{name}: step {step}, slab {granted} refused");
+            assert_eq!(answer, answers[step as usize], "{name}: step {step}, slab {granted} failed");
         }
         index.validate().unwrap();
-        assert_eq!(seen(&index), seen(&calm), "{name}: slab {granted} refused");
-        if !refused {
+        assert_eq!(seen(&index), seen(&calm), "{name}: slab {granted} failed");
+        if !failed {
             break;
         }
-        refusals += 1;
+        failures += 1;
     }
-    assert!(refusals >= 2, "{name}: {refusals} slabs were ever asked for");
+    assert!(failures >= 2, "{name}: {failures} slabs were ever asked for");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn sp4_a_refused_slab_changes_nothing() {
 
 #[test]
 fn sp4_rows_that_are_refused_are_no_rows() {
-    let platform = FailingPlatform::new(Refuse::Never);
+    let platform = FailingPlatform::new(Fail::Never);
     let mut index = BTreeIndex::new(space(), space(), platform.clone()).unwrap();
     for n in 0..AREAS {
         let at = 64 + 2 * n;
@@ -182,13 +182,13 @@ fn sp4_rows_that_are_refused_are_no_rows() {
     // Odd pages are free; an even one is looked for in vain, which without rows takes too long.
     let aligned = Request::pages(1).unwrap().aligned(Align::new(2 << 12).unwrap());
     let before = seen(&index);
-    platform.set(Refuse::All);
+    platform.set(Fail::All);
     // No memory for a row: the search is long, and its answer the same.
     assert!(matches!(index.alloc(&aligned), Err(AllocError::NoSpace { .. })));
     assert!(!index.has_rows());
     assert_eq!(seen(&index), before);
     index.validate().unwrap();
-    platform.set(Refuse::Never);
+    platform.set(Fail::Never);
     // A row that was built stays, and says so at once the next time; nothing else has changed.
     assert!(matches!(index.alloc(&aligned), Err(AllocError::NoSpace { .. })));
     assert!(index.has_rows());
@@ -198,16 +198,16 @@ fn sp4_rows_that_are_refused_are_no_rows() {
 
 #[test]
 fn sp4_rows_for_ever_are_refused_without_a_trace() {
-    let platform = FailingPlatform::new(Refuse::Never);
+    let platform = FailingPlatform::new(Fail::Never);
     let mut index = BTreeIndex::new(space(), space(), platform.clone()).unwrap();
     (0..AREAS)
         .for_each(|n| assert!(index.take(VaRange::from_pages(64 + 2 * n, 65 + 2 * n).unwrap()).is_ok()));
-    platform.set(Refuse::All);
+    platform.set(Fail::All);
     let before = seen(&index);
-    assert!(matches!(index.always_keep_rows(), Err(AllocError::NoMeta { .. })));
+    assert!(matches!(index.add_all_rows(), Err(AllocError::NoMeta { .. })));
     assert_eq!(seen(&index), before);
-    platform.set(Refuse::Never);
-    index.always_keep_rows().unwrap();
+    platform.set(Fail::Never);
+    index.add_all_rows().unwrap();
     assert!(index.has_rows());
     index.validate().unwrap();
 }
@@ -225,7 +225,7 @@ fn sp4_more_pieces_than_there_can_be_are_refused() {
         index.free(VaRange::from_size(one, 4096).unwrap()).unwrap();
         index.validate().unwrap();
     }
-    let platform = || FailingPlatform::new(Refuse::Never);
+    let platform = || FailingPlatform::new(Fail::Never);
     malformed(RbIndex::<Linux, _>::new(space(), space(), platform()).unwrap());
     malformed(BTreeIndex::new(space(), space(), platform()).unwrap());
     malformed(BTreeIndex32::new(space(), space(), platform()).unwrap().with_rows().unwrap());

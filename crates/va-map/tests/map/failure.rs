@@ -22,7 +22,7 @@ fn look(map: &Map<'_, '_>, pages: &SimPages<'_>) -> (Vec<AreaInfo>, Vec<Piece>, 
     (map.areas().filter(|area| area.kind != Kind::Block).collect(), pieces, pages.allocated())
 }
 
-fn refuse(machine: &SimMachine, pages: &SimPages<'_>, what: usize, after: u64) {
+fn fail_one(machine: &SimMachine, pages: &SimPages<'_>, what: usize, after: u64) {
     match what {
         0 => pages.fail_after(Ask::Pages, after),
         1 => pages.fail_after(Ask::TablePage, after),
@@ -33,7 +33,7 @@ fn refuse(machine: &SimMachine, pages: &SimPages<'_>, what: usize, after: u64) {
     }
 }
 
-/// Calls with the nth of one thing refused, for every n, until it is not missed.
+/// Calls with the nth request for one thing failing, for every n, until it is not missed.
 fn at_every_n(
     what: usize,
     setup: impl Fn(&Map<'_, '_>) -> Va,
@@ -48,9 +48,9 @@ fn at_every_n(
         let at = setup(&map);
         pages.drop_tables();
         let before = look(&map, &pages);
-        refuse(&machine, &pages, what, n);
+        fail_one(&machine, &pages, what, n);
         let got = call(&map, at);
-        refuse(&machine, &pages, what, u64::MAX);
+        fail_one(&machine, &pages, what, u64::MAX);
         let Err(error) = got else {
             look(&map, &pages);
             return n;

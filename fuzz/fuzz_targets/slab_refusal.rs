@@ -1,4 +1,0 @@
-//! Any sequence of operations, on a platform that refuses slabs.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| va_sim::fuzz::slab_refusal(data));
