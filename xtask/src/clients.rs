@@ -1,9 +1,9 @@
 //! Real programs with the preload and without, in turns: equal answers, time, peak memory.
 //!
 //! # Theory
-//! In each turn every column runs once: the C library's own allocator ("plain"), the preload, and whoever else is asked for.
-//! The order goes round from turn to turn. What counts is CPU time, which a busy machine disturbs less than wall time, and the ratio
-//! within a turn (see [`ratio`]). `--control` runs the plain program twice in each turn: how far that ratio is from 1 is what the
+//! In each trial every column runs once: the C library's own allocator ("plain"), the preload, and whoever else is asked for.
+//! The order goes round from trial to trial. What counts is CPU time, which a busy machine disturbs less than wall time, and the ratio
+//! within a trial (see [`ratio`]). `--control` runs the plain program twice in each trial: how far that ratio is from 1 is what the
 //! machine's noise is worth.
 //!
 //! | module | what it is |
@@ -11,32 +11,32 @@
 //! | [`table`] | the clients, and what they run |
 //! | [`suites`] | their makers' tests |
 //! | [`place`], [`input`] | where they come from and what they work on |
-//! | [`turn`] | one run |
+//! | [`trial`] | one run |
 //! | [`ratio`] | a ratio and its interval |
-//! | [`page`], [`told`] | `results/clients.md` and `.csv`, in figures and in words |
+//! | [`page`], [`notes`] | `results/clients.md` and `.csv`, in figures and in words |
 
 mod input;
+mod notes;
 mod page;
 mod place;
 mod ratio;
 mod suites;
 mod table;
-mod told;
-mod turn;
+mod trial;
 
 use crate::count::Tests;
 use crate::install;
 use crate::machine;
 use anyhow::{Context, Result, bail};
 use input::Scale;
+use notes::Notes;
 use page::Row;
 use place::Place;
 use std::fs;
 use std::path::{Path, PathBuf};
 use suites::SUITES;
 use table::{CLIENTS, Client};
-use told::Told;
-use turn::{Column, Turn};
+use trial::{Column, Trial};
 
 /// The name of the preload's column.
 const OURS: &str = "vmalloc";
@@ -115,14 +115,14 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let columns = columns(root, args)?;
     let pairs = if args.quick { 1 } else { args.pairs };
     let (mut skipped, mut failed) = (Vec::new(), Vec::new());
-    let (mut rows, mut told) = kept(root, args)?;
+    let (mut rows, mut notes) = kept(root, args)?;
     let before = rows.len();
     for client in CLIENTS.iter().filter(|client| chosen(client, args)) {
         let (scene, version) = match place.set_up(client) {
             Ok(there) => there,
             Err(error) => {
                 crate::not_run::add(root, &format!("{} under the preload: {error:#}", client.name));
-                told.absent(client.name, &format!("{error:#}"));
+                notes.absent(client.name, &format!("{error:#}"));
                 skipped.push(format!("{}: {error:#}", client.name));
                 continue;
             }
@@ -140,16 +140,16 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
                         .collect::<String>()
                 );
                 failed.extend(row.unequal.iter().map(|what| format!("{}: {what}", row.name)));
-                told.ran(&row.name);
+                notes.ran(&row.name);
                 rows.push(row);
                 // What was measured stays, should a later client take the machine down.
                 if let Some(dir) = &args.out {
-                    write(root, args, dir, &mut rows, &told)?;
+                    write(root, args, dir, &mut rows, &notes)?;
                 }
             }
             Err(error) => {
                 println!("{}: FAILED: {error:#}", client.name);
-                told.absent(client.name, &format!("FAILED: {error:#}"));
+                notes.absent(client.name, &format!("FAILED: {error:#}"));
                 failed.push(format!("{}: {error:#}", client.name));
             }
         }
@@ -163,12 +163,12 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
             let outcome = ended.as_deref().map_or_else(|error| format!("FAILED: {error:#}"), str::to_string);
             println!("{}: {}: {outcome}", suite.client, suite.what);
             failed.extend(ended.err().map(|error| format!("tests of {}: {error:#}", suite.client)));
-            told.suite(suite.client, suite.what, &outcome);
+            notes.suite(suite.client, suite.what, &outcome);
             tested += 1;
         }
     }
     let ran = rows.len() - before;
-    if ran == 0 && failed.is_empty() && told.no_suites() {
+    if ran == 0 && failed.is_empty() && notes.no_suites() {
         println!("clients: nothing was run: {}", skipped.join("; "));
         return Ok(());
     }
@@ -176,7 +176,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         println!("\n{}\n{}", page::goals(&rows), floor());
     }
     if let Some(dir) = &args.out {
-        write(root, args, dir, &mut rows, &told)?;
+        write(root, args, dir, &mut rows, &notes)?;
     }
     if !failed.is_empty() {
         bail!("{}", failed.join("; "));
@@ -187,8 +187,8 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
 }
 
 /// Reads the earlier measurements and results of applications that are not run now.
-fn kept(root: &Path, args: &Args) -> Result<(Vec<Row>, Told)> {
-    let (Some(dir), true) = (&args.out, args.keep) else { return Ok((Vec::new(), Told::default())) };
+fn kept(root: &Path, args: &Args) -> Result<(Vec<Row>, Notes)> {
+    let (Some(dir), true) = (&args.out, args.keep) else { return Ok((Vec::new(), Notes::default())) };
     let path = root.join(dir).join("clients.csv");
     let text = fs::read_to_string(&path).with_context(|| format!("nothing to keep: {}", path.display()))?;
     let mut rows = page::read_csv(&text).with_context(|| path.display().to_string())?;
@@ -197,7 +197,7 @@ fn kept(root: &Path, args: &Args) -> Result<(Vec<Row>, Told)> {
     if page.contains(CONF_MARK) {
         bail!("{} was measured under other settings", path.display());
     }
-    Ok((rows, Told::read(&page)))
+    Ok((rows, Notes::read(&page)))
 }
 
 fn chosen(client: &Client, args: &Args) -> bool {
@@ -227,35 +227,36 @@ fn columns(root: &Path, args: &Args) -> Result<Vec<Column>> {
     Ok(columns)
 }
 
-/// Runs a client's turns.
+/// Runs a client's trials.
 fn measure(
     client: &Client,
-    scene: &turn::Scene,
+    scene: &trial::Scene,
     columns: &[Column],
     pairs: u32,
     version: String,
 ) -> Result<Row> {
-    let mut turns: Vec<Vec<Turn>> = vec![Vec::new(); columns.len()];
+    let mut trials: Vec<Vec<Trial>> = vec![Vec::new(); columns.len()];
     let mut unequal = Vec::new();
-    // The first turn fills the caches of the system. It does not count, but in a run of one turn it is all there is.
+    // The first trial fills the caches of the system. It does not count, but in a run of one trial it is all there is.
     let first = u32::from(pairs == 1);
-    for turn in first..=pairs {
+    for trial in first..=pairs {
         for step in 0..columns.len() {
-            let at = (step + turn as usize) % columns.len();
-            let (Some(column), Some(list)) = (columns.get(at), turns.get_mut(at)) else { continue };
-            let ran = turn::turn(client, scene, column).with_context(|| format!("turn {turn}"))?;
-            if turn > 0 {
+            let at = (step + trial as usize) % columns.len();
+            let (Some(column), Some(list)) = (columns.get(at), trials.get_mut(at)) else { continue };
+            let ran = trial::run_trial(client, scene, column).with_context(|| format!("turn {trial}"))?;
+            if trial > 0 {
                 list.push(ran);
             }
         }
     }
-    let expected = turns.first().and_then(|list| list.first()).map(|turn| turn.answer).context("no turn")?;
-    for (column, list) in columns.iter().zip(&turns) {
-        for (at, turn) in list.iter().enumerate().filter(|(_, turn)| turn.answer != expected) {
+    let expected =
+        trials.first().and_then(|list| list.first()).map(|trial| trial.answer).context("no turn")?;
+    for (column, list) in columns.iter().zip(&trials) {
+        for (at, trial) in list.iter().enumerate().filter(|(_, trial)| trial.answer != expected) {
             unequal.push(format!(
                 "{} answered {:?} in turn {}, not {expected:?}",
                 column.name,
-                turn.answer,
+                trial.answer,
                 at + 1
             ));
         }
@@ -264,7 +265,7 @@ fn measure(
         unequal.push("no answer".to_string());
     }
     let ours = columns.iter().find(|column| column.name == OURS).context("no preload")?;
-    let served = turn::served(client, scene, ours).context("the run that counts")?;
+    let served = trial::served(client, scene, ours).context("the run that counts")?;
     if client.quick && served == 0 {
         bail!("the preload served nothing");
     }
@@ -272,13 +273,13 @@ fn measure(
         name: client.name.to_string(),
         what: client.what.to_string(),
         version,
-        columns: columns.iter().map(|column| column.name.clone()).zip(turns).collect(),
+        columns: columns.iter().map(|column| column.name.clone()).zip(trials).collect(),
         served,
         unequal,
     })
 }
 
-fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], told: &Told) -> Result<()> {
+fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], notes: &Notes) -> Result<()> {
     let dir = root.join(dir);
     rows.sort_by_key(|row| CLIENTS.iter().position(|client| client.name == row.name));
     let rows = &*rows;
@@ -301,7 +302,7 @@ fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], told: &Told) ->
     // Behind a table, of which it is no row.
     text += "\n";
     text += &floor();
-    text += &told.page();
+    text += &notes.page();
     fs::write(dir.join("clients.md"), text)?;
     fs::write(dir.join("clients.csv"), page::csv(rows))?;
     println!("written: {}", dir.join("clients.md").display());
@@ -310,7 +311,7 @@ fn write(root: &Path, args: &Args, dir: &Path, rows: &mut [Row], told: &Told) ->
 
 /// Returns the lower bound of each peak of this run.
 fn floor() -> String {
-    turn::floor_bytes().map_or_else(
+    trial::floor_bytes().map_or_else(
         || "How much of each peak is this program's own is not known here.\n".to_string(),
         |bytes| {
             format!(

@@ -3,7 +3,7 @@
 //! `cargo run -p vmlab --example replay` takes the boot of a Linux 6.12 that comes with this crate.
 
 use va_tree::FreeIndex;
-use vmlab::kind::{IndexKind, Visitor};
+use vmlab::index_kind::{IndexKind, Visitor};
 use vmlab::replay::{Replay, Tally, default_window, kernel_extent};
 use vmlab::shipped::TRACES;
 use vmlab::trace::Trace;

@@ -5,7 +5,7 @@
 //! | [`trace`] | reads event traces (ftrace, trace-cmd, perf text; plain, gzip, zstd) and `/proc/vmallocinfo` |
 //! | [`replay`] | runs a trace through an index and compares every address |
 //! | [`mod@convert`] | traces in other forms |
-//! | [`kind`] | the indexes, by name |
+//! | [`index_kind`] | the indexes, by name |
 //! | [`machine`] | this process as the machine of a space |
 //! | [`map`] | the address space at a moment as a picture |
 //! | [`report`] | one self-contained HTML file to look at |
@@ -19,7 +19,7 @@ pub mod cli;
 pub mod compare;
 pub mod convert;
 mod doctor;
-pub mod kind;
+pub mod index_kind;
 pub mod lab;
 pub mod machine;
 pub mod map;

@@ -1,6 +1,6 @@
 //! One trace on one index: what comes out, as a row.
 
-use crate::kind::{IndexKind, Visitor};
+use crate::index_kind::{IndexKind, Visitor};
 use crate::replay::timing::{Budget, each_call, per_call};
 use crate::replay::{Replay, Tally, default_window, kernel_extent};
 use crate::trace::Trace;

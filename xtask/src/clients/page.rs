@@ -2,21 +2,21 @@
 
 use super::ratio::{Ratio, Verdict, median};
 use super::table::CLIENTS;
-use super::turn::{Answer, Turn};
+use super::trial::{Answer, Trial};
 use anyhow::{Context, Result, bail};
 use std::fmt::Write;
 
-/// A client's turns under every column; all columns have as many.
+/// A client's trials under every column; all columns have as many.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) what: String,
     pub(crate) version: String,
     /// The plain column first.
-    pub(crate) columns: Vec<(String, Vec<Turn>)>,
+    pub(crate) columns: Vec<(String, Vec<Trial>)>,
     /// Large allocations that the preload served in one run.
     pub(crate) served: u64,
-    /// Applications whose answer differs from that of the first turn.
+    /// Applications whose answer differs from that of the first trial.
     pub(crate) unequal: Vec<String>,
 }
 
@@ -44,26 +44,26 @@ impl Beside {
 }
 
 impl Row {
-    /// The answer of the plain column's first turn.
+    /// The answer of the plain column's first trial.
     pub(crate) fn answer(&self) -> Option<Answer> {
-        self.columns.first().and_then(|(_, turns)| turns.first()).map(|turn| turn.answer)
+        self.columns.first().and_then(|(_, trials)| trials.first()).map(|trial| trial.answer)
     }
 
     /// Every other column beside the first.
     pub(crate) fn beside(&self) -> Vec<Beside> {
         let Some(((_, base), others)) = self.columns.split_first() else { return Vec::new() };
-        others.iter().map(|(column, turns)| compare(column, base, turns)).collect()
+        others.iter().map(|(column, trials)| compare(column, base, trials)).collect()
     }
 }
 
-fn compare(column: &str, base: &[Turn], turns: &[Turn]) -> Beside {
-    let pick = |turns: &[Turn], of: fn(&Turn) -> f64| turns.iter().map(of).collect::<Vec<_>>();
-    let both = |of: fn(&Turn) -> f64| (pick(base, of), pick(turns, of));
+fn compare(column: &str, base: &[Trial], trials: &[Trial]) -> Beside {
+    let pick = |trials: &[Trial], of: fn(&Trial) -> f64| trials.iter().map(of).collect::<Vec<_>>();
+    let both = |of: fn(&Trial) -> f64| (pick(base, of), pick(trials, of));
     let (cpu, wall, peak) =
-        (both(|turn| turn.cpu_seconds), both(|turn| turn.wall_seconds), both(|turn| turn.peak_bytes));
+        (both(|trial| trial.cpu_seconds), both(|trial| trial.wall_seconds), both(|trial| trial.peak_bytes));
     Beside {
         column: column.to_string(),
-        pairs: base.len().min(turns.len()),
+        pairs: base.len().min(trials.len()),
         cpu: Ratio::of(&cpu.0, &cpu.1),
         wall: Ratio::of(&wall.0, &wall.1),
         cpu_seconds: [median(&cpu.0), median(&cpu.1)],
@@ -103,17 +103,17 @@ pub(crate) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The first line of the table of turns.
+/// The first line of the table of trials.
 const CSV_HEAD: &str =
     "client,under,turn,cpu_seconds,wall_seconds,peak_bytes,answer_bytes,answer_crc32,served,version";
 
-/// Every turn, for a spreadsheet, and to be read again by [`read_csv`].
+/// Every trial, for a spreadsheet, and to be read again by [`read_csv`].
 pub(crate) fn csv(rows: &[Row]) -> String {
     let mut text = format!("{CSV_HEAD}\n");
     for row in rows {
-        for (column, turns) in &row.columns {
-            for (at, turn) in turns.iter().enumerate() {
-                let Turn { cpu_seconds, wall_seconds, peak_bytes, answer } = turn;
+        for (column, trials) in &row.columns {
+            for (at, trial) in trials.iter().enumerate() {
+                let Trial { cpu_seconds, wall_seconds, peak_bytes, answer } = trial;
                 let _to_a_string = writeln!(
                     text,
                     "{},{column},{at},{cpu_seconds:.6},{wall_seconds:.6},{peak_bytes:.0},{},{:08x},{},{}",
@@ -146,8 +146,8 @@ fn add_line(rows: &mut Vec<Row>, line: &str) -> Result<()> {
     let seconds = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
     let number = |text: &str| seconds(text).with_context(|| format!("{text} is no number"));
     let answer = Answer { bytes: bytes.parse()?, crc: u32::from_str_radix(crc, 16)? };
-    let turn =
-        Turn { cpu_seconds: number(cpu)?, wall_seconds: number(wall)?, peak_bytes: number(peak)?, answer };
+    let trial =
+        Trial { cpu_seconds: number(cpu)?, wall_seconds: number(wall)?, peak_bytes: number(peak)?, answer };
     if rows.last().is_none_or(|row| row.name != name) {
         let client = CLIENTS.iter().find(|client| client.name == name).context("no such client")?;
         rows.push(Row {
@@ -164,8 +164,8 @@ fn add_line(rows: &mut Vec<Row>, line: &str) -> Result<()> {
         row.unequal.push(format!("{column} answered {answer:?} in turn {at}"));
     }
     match row.columns.last_mut() {
-        Some((last, turns)) if last == column => turns.push(turn),
-        _ => row.columns.push((column.to_string(), vec![turn])),
+        Some((last, trials)) if last == column => trials.push(trial),
+        _ => row.columns.push((column.to_string(), vec![trial])),
     }
     Ok(())
 }
@@ -225,15 +225,15 @@ mod tests {
     use super::*;
 
     fn row(name: &str, times: f64, peak: f64) -> Row {
-        let turn = |cpu_seconds, peak_bytes| Turn {
+        let trial = |cpu_seconds, peak_bytes| Trial {
             cpu_seconds,
             wall_seconds: cpu_seconds,
             peak_bytes,
             answer: Answer { bytes: 1, crc: 7 },
         };
         let wobble = |at: usize| 1.0 + at as f64 / 10_000.0;
-        let plain = (0..15).map(|at| turn(2.0 * wobble(at), 1e6)).collect();
-        let ours = (0..15).map(|at| turn(2.0 / times * wobble(15 - at), peak)).collect();
+        let plain = (0..15).map(|at| trial(2.0 * wobble(at), 1e6)).collect();
+        let ours = (0..15).map(|at| trial(2.0 / times * wobble(15 - at), peak)).collect();
         Row {
             name: name.to_string(),
             what: "works".to_string(),

@@ -10,7 +10,7 @@
 use super::input::{self, Scale};
 use super::suites::Suite;
 use super::table::Client;
-use super::turn::{Scene, exists};
+use super::trial::{Scene, exists};
 use crate::sh::{Cmd, Show, on_path};
 use anyhow::{Context, Result, bail};
 use std::fs;

@@ -1,7 +1,7 @@
 //! A ratio of times, and its bounds.
 //!
 //! # Theory
-//! Two programs take turns, and the times of one turn make one ratio: a disturbance of a minute affects both of a turn.
+//! Two programs take turns, and the times of one trial make one ratio: a disturbance of a minute affects both of a trial.
 //! Ratios multiply, so their logarithms add and have a symmetric spread. The mean of the logarithms is the logarithm of
 //! the ratio. Student's t with the spread of the logarithms gives the bounds: 95 of 100 such intervals contain the
 //! ratio.

@@ -7,7 +7,7 @@
 
 use super::place::Place;
 use super::table::as_postgres;
-use super::turn::{Column, last_lines};
+use super::trial::{Column, last_lines};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fs;

@@ -14,7 +14,7 @@ pub(crate) struct Client {
     pub(crate) programs: &'static [(&'static str, &'static str)],
     /// Modules of Python, by the name of their package.
     pub(crate) modules: &'static [&'static str],
-    /// Run once, before all turns.
+    /// Run once, before all trials.
     pub(crate) set_up: &'static str,
     /// The measured command. Its output is compared, unless there is `beside`.
     pub(crate) run: &'static str,

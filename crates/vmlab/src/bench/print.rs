@@ -155,7 +155,7 @@ pub(crate) fn header(rounds: usize) -> String {
 /// Makes the folder, and sees that files can be written there, before anything is measured.
 pub(crate) fn prepare(dir: &Path, name: &str) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    crate::cli::FileToBe::open(&dir.join(name)).map(drop)
+    crate::cli::OutputFile::open(&dir.join(name)).map(drop)
 }
 
 /// Writes a file of results, and says so.

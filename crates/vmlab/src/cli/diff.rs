@@ -2,7 +2,7 @@
 
 use super::input::stem;
 use super::table::{align, plain};
-use super::{FileToBe, ReplayArgs, offsets, out, say};
+use super::{OutputFile, ReplayArgs, offsets, out, say};
 use crate::replay::diff::cause::{CAUSES, Cause};
 use crate::replay::diff::recording::{Areas, Recording};
 use crate::replay::diff::{Divergence, Options, Report, run};
@@ -94,9 +94,9 @@ pub(super) fn replay(args: &ReplayArgs, keep: Keep) -> Result<()> {
     short.map_or(Ok(()), |why| bail!("{why}"))
 }
 
-fn page_file(dir: &Path, name: &str) -> Result<FileToBe> {
+fn page_file(dir: &Path, name: &str) -> Result<OutputFile> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    FileToBe::open(&dir.join(format!("{name}.md")))
+    OutputFile::open(&dir.join(format!("{name}.md")))
 }
 
 /// Reads a recording, and the tables beside it unless they are inside.
@@ -281,7 +281,7 @@ fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
         counted(report.purged, "area"),
         grouped(report.purged_books),
         counted(report.frees_unknown, "free"),
-        counted(report.absurd, "event")
+        counted(report.malformed, "event")
     ));
     if report.chunks > 0 {
         notes.push(format!(

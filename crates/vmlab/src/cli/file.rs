@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 /// A file that can be written, and still holds what it held. Dropped unwritten, it leaves nothing behind.
 #[derive(Debug)]
-pub(crate) struct FileToBe {
+pub(crate) struct OutputFile {
     path: PathBuf,
     file: File,
     /// Whether there was none before.
     made: bool,
 }
 
-impl FileToBe {
+impl OutputFile {
     /// Opens or creates the file.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl FileToBe {
     }
 }
 
-impl Drop for FileToBe {
+impl Drop for OutputFile {
     fn drop(&mut self) {
         if self.made {
             // An empty file in the way is a nuisance, not an error.
@@ -75,14 +75,14 @@ mod tests {
     fn a_file_keeps_what_it_holds_until_it_is_written_and_none_is_left_unwritten() {
         let dir = tempfile::TempDir::new().unwrap();
         let path = dir.path().join("r");
-        drop(FileToBe::open(&path).unwrap());
+        drop(OutputFile::open(&path).unwrap());
         assert!(!path.exists());
-        assert_eq!(FileToBe::open(&path).unwrap().write("long text").unwrap(), path);
-        drop(FileToBe::open(&path).unwrap());
+        assert_eq!(OutputFile::open(&path).unwrap().write("long text").unwrap(), path);
+        drop(OutputFile::open(&path).unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "long text");
-        FileToBe::open(&path).unwrap().write("short").unwrap();
+        OutputFile::open(&path).unwrap().write("short").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "short");
-        let error = FileToBe::open(&dir.path().join("no/r")).unwrap_err().to_string();
+        let error = OutputFile::open(&dir.path().join("no/r")).unwrap_err().to_string();
         assert!(error.starts_with("cannot write ") && error.ends_with("no/r"), "{error}");
     }
 }

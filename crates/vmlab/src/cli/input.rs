@@ -97,8 +97,8 @@ pub(super) fn inferred(tally: &Tally) -> Vec<String> {
             counted(silent, "area")
         ));
     }
-    if tally.absurd > 0 {
-        notes.push(format!("{} with numbers that no allocator accepts", counted(tally.absurd, "event")));
+    if tally.malformed > 0 {
+        notes.push(format!("{} with numbers that no allocator accepts", counted(tally.malformed, "event")));
     }
     notes
 }

@@ -1,7 +1,7 @@
 //! `vmlab map`: the address space at a moment as a picture.
 
 use super::input::{Input, beside};
-use super::{FileToBe, out, say, table};
+use super::{OutputFile, out, say, table};
 use crate::map::blocks::{Look, Style, draw};
 use crate::map::fold::Part;
 use crate::map::process::Mappings;
@@ -96,8 +96,8 @@ fn window(text: &str) -> Result<Part, String> {
 /// Draws what was asked for.
 pub(super) fn run(args: &Args) -> Result<()> {
     // Whatever cannot be written is told before the work is done.
-    let svg = args.svg.as_deref().map(FileToBe::open).transpose()?;
-    let html = args.html.as_deref().map(FileToBe::open).transpose()?;
+    let svg = args.svg.as_deref().map(OutputFile::open).transpose()?;
+    let html = args.html.as_deref().map(OutputFile::open).transpose()?;
     let picture = match (&args.trace, args.pid) {
         (Some(trace), _) => of_trace(args, trace)?,
         (None, Some(pid)) => of_process(args, pid)?,

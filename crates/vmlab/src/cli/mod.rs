@@ -13,10 +13,10 @@ mod space;
 mod table;
 mod test;
 
-pub(crate) use file::FileToBe;
+pub(crate) use file::OutputFile;
 pub(crate) use table::plain;
 
-use crate::kind::{ALL, IndexKind};
+use crate::index_kind::{ALL, IndexKind};
 use crate::replay::timing::Budget;
 
 use crate::run::{Options, Outcome};
@@ -266,7 +266,7 @@ pub fn main(cli: &Cli) -> Result<()> {
 }
 
 fn demo(report: &Path) -> Result<()> {
-    let report = FileToBe::open(report)?;
+    let report = OutputFile::open(report)?;
     let inputs = TRACES.iter().map(Input::shipped).collect::<Result<Vec<_>>>()?;
     let outcomes = run_all(&inputs, &ALL, true)?;
     table::print(&outcomes)?;
@@ -284,7 +284,7 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     if let Some(keep) = args.diff {
         return diff::replay(args, keep);
     }
-    let report = args.report.as_deref().map(FileToBe::open).transpose()?;
+    let report = args.report.as_deref().map(OutputFile::open).transpose()?;
     let read = |file: &PathBuf| Input::read(file, args.vmallocinfo.as_deref());
     let inputs = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
     if args.space {

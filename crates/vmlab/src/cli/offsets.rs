@@ -63,7 +63,7 @@ fn notes(offsets: &[&Offsets]) -> Vec<String> {
             counted(first.frees_before, "free"),
             grouped(first.frees_unseen),
             counted(first.taken_twice, "place"),
-            counted(first.absurd, "event")
+            counted(first.malformed, "event")
         ),
     ]
 }

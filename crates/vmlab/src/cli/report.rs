@@ -1,8 +1,8 @@
 //! `vmlab report`: one page of whatever it is given.
 
 use super::input::{self, Input};
-use super::{FileToBe, out, run_all};
-use crate::kind::ALL;
+use super::{OutputFile, out, run_all};
+use crate::index_kind::ALL;
 use crate::report::film::Film;
 use crate::report::sheet::Sheet;
 use crate::report::{Chapter, Map, Part, Picture, page};
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.inputs.is_empty() {
         bail!("nothing to draw: name a trace, a vmallocinfo, or a CSV or JSON file that a benchmark wrote");
     }
-    let file = FileToBe::open(&args.output)?;
+    let file = OutputFile::open(&args.output)?;
     let read = |path: &PathBuf| read(path, args.vmallocinfo.as_deref());
     let all = args.inputs.iter().map(read).collect::<Result<Vec<_>>>()?;
     let (mut traces, mut order) = (Vec::new(), Vec::new());
@@ -85,7 +85,7 @@ fn short_list(names: &[String]) -> String {
 
 /// Writes the report of a replay, and tells where it is.
 pub(super) fn replayed(
-    file: FileToBe,
+    file: OutputFile,
     title: &str,
     inputs: &[Input],
     outcomes: Vec<Outcome>,

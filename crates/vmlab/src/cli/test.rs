@@ -156,8 +156,8 @@ fn run_cold(args: &Args, entries: &[Entry]) -> Result<()> {
 fn setup(args: &Args, cpus: u32) -> Setup {
     Setup {
         cpus: cpus.min(va_space::NODES_LIMIT),
-        kern: args.kern.clone(),
-        kern_percpu: args.kern_percpu.clone(),
+        kernel_lib: args.kern.clone(),
+        kernel_lib_percpu: args.kern_percpu.clone(),
     }
 }
 

@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn ways() -> Ways {
-        let setup = Setup { cpus: 2, kern: None, kern_percpu: None };
+        let setup = Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None };
         let mut entries = targets();
         entries.push(Entry { name: "less", about: "has no per-CPU memory", make: make_less });
         Ways { rounds: 1, limit: Duration::from_secs(60), cpus: 2, seed: 1, setup, entries }

@@ -260,8 +260,8 @@ mod tests {
     fn tf2_an_instance_goes_with_its_owner_or_is_left_until_it_is_not_read() {
         // One recorder at a time: the next would remove what is left here. The tests of the program take this lock, too.
         let path = std::env::temp_dir().join("vmlab-record-tests");
-        let turn = fs::File::open(&path).or_else(|_| fs::File::create(&path)).unwrap();
-        turn.lock().unwrap();
+        let lock = fs::File::open(&path).or_else(|_| fs::File::create(&path)).unwrap();
+        lock.lock().unwrap();
         let Ok(instance) = Instance::make() else {
             eprintln!("SKIPPED: no tracefs that may be used here");
             return;

@@ -72,7 +72,7 @@ pub struct Tally {
     /// Of the chunks: those whose base is the one that the index finds, too.
     pub chunks_equal: u64,
     /// Events whose numbers no allocator would accept (sizes that are not pages, windows upside down).
-    pub absurd: u64,
+    pub malformed: u64,
     /// The answers that differ, the first few: all of `lower`, `higher` and `failed_differs`, if there is room.
     pub first_differences: Vec<Differs>,
 }
@@ -179,7 +179,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
     fn alloc(&mut self, addr: u64, size: u64, align: u64, (vstart, vend): (u64, u64), failed: bool) {
         let window = VaRange::new(Va::new(vstart), Va::new(vend));
         let (Ok(request), Some(window)) = (Request::new(size, align), window) else {
-            self.tally.absurd += 1;
+            self.tally.malformed += 1;
             // The index would refuse it too.
             if failed {
                 self.tally.failed_both += 1;
@@ -211,7 +211,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
                 None => return,
             };
             if !taken {
-                self.tally.absurd += 1;
+                self.tally.malformed += 1;
                 return;
             }
         } else if ours.is_some() {
@@ -281,7 +281,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         if self.take_anyway(base, size) {
             self.busy.insert(base, size);
         } else {
-            self.tally.absurd += 1;
+            self.tally.malformed += 1;
         }
     }
 
@@ -311,7 +311,7 @@ pub fn largest_in(index: &impl FreeIndex, window: VaRange) -> u64 {
 /// Replays a fuzzer's trace on every production index and space, and checks that the books close (RP1).
 pub fn fuzz(trace: &Trace, table: &Table) {
     struct Check<'a>(&'a Trace, &'a Table, VaRange);
-    impl crate::kind::Visitor for Check<'_> {
+    impl crate::index_kind::Visitor for Check<'_> {
         type Out = ();
         fn visit<I: FreeIndex>(self, make: impl Fn() -> Result<I, va_base::AllocError>) {
             let Ok(index) = make() else { return };
@@ -326,7 +326,7 @@ pub fn fuzz(trace: &Trace, table: &Table) {
         }
     }
     let window = default_window(trace);
-    for kind in crate::kind::ALL {
+    for kind in crate::index_kind::ALL {
         kind.visit(kernel_extent(), window, Check(trace, table, window));
     }
     space::fuzz(trace, table);
@@ -367,7 +367,7 @@ mod tests {
         .concat();
         let (tally, _) = replayed(&text, &Table::default());
         assert_eq!((tally.equal, tally.lower, tally.higher), (2, 1, 0));
-        assert_eq!((tally.failed_both, tally.failed_differs, tally.absurd), (1, 2, 1));
+        assert_eq!((tally.failed_both, tally.failed_differs, tally.malformed), (1, 2, 1));
         // One that no allocator accepts is named with the others.
         let named: Vec<_> = tally.first_differences.iter().map(|d| (d.number, d.line)).collect();
         assert_eq!(named, [(2, Some(2)), (4, Some(4)), (6, Some(7))]);
@@ -396,6 +396,6 @@ mod tests {
         assert_eq!((tally.equal, tally.higher), (1, 1));
         let info = "0x200000-0x201000 4096 pcpu_get_vm_areas+0x0/0x1 vmalloc\n";
         let (tally, _) = replayed(chunk, &Table::read(info.as_bytes()));
-        assert_eq!((tally.chunks, tally.chunks_guessed, tally.absurd), (1, 0, 0));
+        assert_eq!((tally.chunks, tally.chunks_guessed, tally.malformed), (1, 0, 0));
     }
 }

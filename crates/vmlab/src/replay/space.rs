@@ -236,7 +236,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
     fn alloc(&mut self, event: &Event, cpu: u16) {
         if request_of(event).is_none() {
             // No allocator accepts that: there is nothing to go on with.
-            self.tally.absurd += 1;
+            self.tally.malformed += 1;
             self.compare(event, cpu, self.allocs, None);
             return;
         }
@@ -340,7 +340,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             self.ours.busy.0.insert(ours, size);
         }
         let possible = VaRange::from_size(Va::new(addr), size).is_some();
-        self.tally.absurd += u64::from(!failed && !possible);
+        self.tally.malformed += u64::from(!failed && !possible);
         if failed || !possible {
             if let Some(ours) = ours {
                 self.free_ours(ours);
@@ -404,7 +404,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         self.tally.chunks += 1;
         self.tally.chunks_guessed += u64::from(known.is_none());
         if VaRange::from_size(Va::new(base), size).is_none() {
-            self.tally.absurd += 1;
+            self.tally.malformed += 1;
             return;
         }
         let areas = [(0, size)];
@@ -413,7 +413,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             .ok()
             .and_then(|request| self.space.alloc_congruent(&request.within(window)).ok());
         let Some(mut at) = found.map(Va::get) else {
-            self.tally.absurd += 1;
+            self.tally.malformed += 1;
             return;
         };
         self.ours.busy.0.insert(at, size);

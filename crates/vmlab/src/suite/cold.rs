@@ -26,8 +26,9 @@ const TARGETS: [&str; 5] = ["space", "one-lock", "hashed", "nodes", "linux"];
 /// # Errors
 /// If a target cannot be made.
 pub(crate) fn measure(entries: &[Entry], setup: &Setup, params: &Params, seed: u64) -> Result<Captioned> {
-    let wanted =
-        |entry: &&Entry| TARGETS.contains(&entry.name) && (entry.name != "linux" || setup.kern.is_some());
+    let wanted = |entry: &&Entry| {
+        TARGETS.contains(&entry.name) && (entry.name != "linux" || setup.kernel_lib.is_some())
+    };
     let entries: Vec<&Entry> = entries.iter().filter(wanted).collect();
     let mut table = Table::new();
     let names = entries.iter().map(|entry| entry.name);

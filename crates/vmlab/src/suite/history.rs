@@ -126,7 +126,8 @@ mod tests {
 
     /// Returns the addresses of a time for sizes in a row. All areas in between that `kept` does not name are freed.
     fn places(era: Era) -> Vec<u64> {
-        let target = era.make::<WatchedSpin>(&Setup { cpus: 2, kern: None, kern_percpu: None }).unwrap();
+        let target =
+            era.make::<WatchedSpin>(&Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None }).unwrap();
         let mut worker = target.worker(0);
         let mut at = |pages: u64| worker.vmalloc(&Ask::bytes(pages << 12)).unwrap() >> 12;
         let got: Vec<u64> = [1, 3, 1, 3].map(&mut at).to_vec();

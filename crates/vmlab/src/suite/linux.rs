@@ -1,17 +1,17 @@
 //! Linux's own code as a target, from C libraries that the user names.
 //!
 //! # Theory
-//! The libraries export the C functions that [`crate::bench::space::kern`] and [`crate::bench::percpu::kern`] state; what they were
+//! The libraries export the C functions that [`crate::bench::space::kernel_lib`] and [`crate::bench::percpu::kernel_lib`] state; what they were
 //! built from is the user's affair. There are addresses only. An area is asked for with its guard page, and grows by another area, as
 //! in a kernel. A library has one space, so there is one such target at a time.
 
 use super::case::Case;
 use super::space::request;
 use super::target::{Ask, Ram, Setup, Target, Unsettled, Worker};
-use crate::bench::percpu::kern::Kern as PercpuKern;
+use crate::bench::percpu::kernel_lib::KernelLib as PercpuKernelLib;
 use crate::bench::percpu::subject::{Subject as _, USUAL};
-use crate::bench::space::kern::{Kern, KernHand};
-use crate::bench::space::subject::{Hand as _, Setup as SpaceSetup, Subject as _};
+use crate::bench::space::kernel_lib::{KernelDriver, KernelLib};
+use crate::bench::space::subject::{Driver as _, Setup as SpaceSetup, Subject as _};
 use anyhow::{Result, bail};
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{PAGE_SIZE, Va};
@@ -22,21 +22,21 @@ const WORKERS_MAX: u32 = 1000;
 
 /// The target.
 struct Linux {
-    space: Kern,
-    percpu: Option<PercpuKern>,
+    space: KernelLib,
+    percpu: Option<PercpuKernelLib>,
     /// Areas and per-CPU objects that are out.
     out: AtomicU64,
 }
 
 /// The target `linux`.
 pub(super) fn make(setup: &Setup) -> Result<Box<dyn Target>> {
-    let Some(path) = &setup.kern else {
+    let Some(path) = &setup.kernel_lib else {
         bail!("the target linux needs a library: --kern FILE");
     };
     let cpus = setup.cpus.clamp(1, va_space::config::Linux69::NODES_MAX);
-    let space = Kern::load(path)?.begin(&SpaceSetup::alone(cpus))?;
-    let percpu = match &setup.kern_percpu {
-        Some(path) => Some(PercpuKern::load(path)?.begin(USUAL, cpus)?),
+    let space = KernelLib::load(path)?.begin(&SpaceSetup::alone(cpus))?;
+    let percpu = match &setup.kernel_lib_percpu {
+        Some(path) => Some(PercpuKernelLib::load(path)?.begin(USUAL, cpus)?),
         None => None,
     };
     Ok(Box::new(Linux { space, percpu, out: AtomicU64::new(0) }))
@@ -47,7 +47,7 @@ impl Target for Linux {
         if let Some(percpu) = &self.percpu {
             percpu.stand_for(cpu);
         }
-        Box::new(LinuxWorker { target: self, hand: self.space.hand(cpu), out: 0 })
+        Box::new(LinuxWorker { target: self, driver: self.space.driver(cpu), out: 0 })
     }
 
     fn supports(&self, case: Case) -> bool {
@@ -73,7 +73,7 @@ impl Target for Linux {
 /// A thread's way to it.
 struct LinuxWorker<'t> {
     target: &'t Linux,
-    hand: KernHand<'t>,
+    driver: KernelDriver<'t>,
     /// Objects that it has allocated and not freed.
     out: u64,
 }
@@ -90,14 +90,14 @@ impl Drop for LinuxWorker<'_> {
 impl Worker for LinuxWorker<'_> {
     #[inline]
     fn vmalloc(&mut self, ask: &Ask) -> Option<u64> {
-        let at = self.hand.alloc(&request(ask)?)?.get();
+        let at = self.driver.alloc(&request(ask)?)?.get();
         self.out += 1;
         Some(at)
     }
 
     #[inline]
     fn vfree(&mut self, at: u64) {
-        self.hand.free(Va::new(at));
+        self.driver.free(Va::new(at));
         self.out -= 1;
     }
 
@@ -120,7 +120,7 @@ impl Worker for LinuxWorker<'_> {
 
     fn pages(&mut self, count: u64) -> Option<Box<dyn Ram + '_>> {
         let count = u32::try_from(count).ok()?;
-        Some(Box::new(LinuxRam { hand: &mut self.hand, count }))
+        Some(Box::new(LinuxRam { driver: &mut self.driver, count }))
     }
 
     fn pcpu_alloc(&mut self, bytes: u64, align: u64) -> Option<u64> {
@@ -140,15 +140,15 @@ impl Worker for LinuxWorker<'_> {
 
 /// Pages that have no contents, so only their number counts.
 struct LinuxRam<'w, 't> {
-    hand: &'w mut KernHand<'t>,
+    driver: &'w mut KernelDriver<'t>,
     count: u32,
 }
 
 impl Ram for LinuxRam<'_, '_> {
     #[inline]
     fn map_write_unmap(&mut self, _: u8) -> bool {
-        let Some(at) = self.hand.map_ram(self.count) else { return false };
-        self.hand.unmap_ram(at, self.count);
+        let Some(at) = self.driver.map_ram(self.count) else { return false };
+        self.driver.unmap_ram(at, self.count);
         true
     }
 }

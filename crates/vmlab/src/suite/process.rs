@@ -9,7 +9,7 @@
 
 use super::case::Case;
 use super::target::{Ask, Ram, Setup, Target, Unsettled, Worker};
-use crate::bench::memory::hand::{Held, Make};
+use crate::bench::memory::driver::{Held, Make};
 use anyhow::{Context as _, Result};
 use std::alloc::Layout;
 use std::sync::atomic::{AtomicU64, Ordering};

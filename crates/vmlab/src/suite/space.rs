@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn ts1_what_is_not_given_back_is_counted_until_it_is() {
-        let target = make(&Setup { cpus: 2, kern: None, kern_percpu: None }).unwrap();
+        let target = make(&Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None }).unwrap();
         let mut worker = target.worker(1);
         let areas = [1, 5000].map(|bytes| worker.vmalloc(&Ask::bytes(bytes)).unwrap());
         let objects: Vec<u64> = (0..500).map(|_| worker.pcpu_alloc(1024, 2048).unwrap()).collect();
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn an_area_grows_in_place_where_it_can_and_moves_where_it_cannot() {
-        let target = make(&Setup { cpus: 2, kern: None, kern_percpu: None }).unwrap();
+        let target = make(&Setup { cpus: 2, kernel_lib: None, kernel_lib_percpu: None }).unwrap();
         let mut worker = target.worker(0);
         let at = worker.vmalloc(&Ask::bytes(9 << 30)).unwrap();
         assert_eq!(worker.vrealloc(at, 9 << 30, 10 << 30), Some(at), "nothing is above it");

@@ -125,9 +125,9 @@ pub struct Setup {
     /// CPUs, possible and online: workers stand for the numbers below.
     pub cpus: u32,
     /// A library with the C functions of a kernel's space (`kv_*`).
-    pub kern: Option<PathBuf>,
+    pub kernel_lib: Option<PathBuf>,
     /// A library with those of a kernel's per-CPU memory (`kp_*`).
-    pub kern_percpu: Option<PathBuf>,
+    pub kernel_lib_percpu: Option<PathBuf>,
 }
 
 /// A target by name.

@@ -1,6 +1,6 @@
 //! Destinations of recordings and conversions: a file or standard output, plain or gzip, by the name.
 
-use crate::cli::FileToBe;
+use crate::cli::OutputFile;
 use anyhow::{Context, Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -35,7 +35,7 @@ impl Sink {
         let raw: Box<dyn Write> = if path == Path::new("-") {
             Box::new(io::stdout())
         } else {
-            Box::new(FileToBe::open(path)?.stream()?)
+            Box::new(OutputFile::open(path)?.stream()?)
         };
         let gzip = end.is_some_and(|end| end.eq_ignore_ascii_case("gz"));
         Ok(Self { path: path.to_path_buf(), out: Out::new(raw, gzip) })

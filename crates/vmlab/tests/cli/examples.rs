@@ -185,9 +185,9 @@ fn judge(line: &str, how: Option<How>) -> Verdict {
         Some(With(word, other)) => line.replace(word, other),
         _ => line.to_string(),
     };
-    let turn = matches!(how, Some(Kernel)).then(super::record::turn);
+    let lock = matches!(how, Some(Kernel)).then(super::record::recorder_lock);
     let output = run(&run_as);
-    drop(turn);
+    drop(lock);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let refused = err.lines().count() == 1 && err.starts_with("vmlab: ") && output.status.code() == Some(1);
     // What is told goes to stdout, or into a file that the line names; a filter may find nothing.

@@ -48,7 +48,7 @@ fn the_exact_indexes_answer_alike_and_only_they_find_what_linux_misses() {
 #[test]
 fn the_exact_indexes_give_the_same_address_each_time_and_the_kernels_up_to_page_alignment() {
     use va_base::{AllocError, PAGE_SIZE, VaRange};
-    use vmlab::kind::{IndexKind, Visitor};
+    use vmlab::index_kind::{IndexKind, Visitor};
     use vmlab::replay::{Call, Differs, Replay, default_window, kernel_extent};
     use vmlab::trace::{Trace, open, vmallocinfo::Table};
 

@@ -7,9 +7,9 @@ use std::fs::File;
 use std::process::{Child, Command as Process, Output};
 use std::time::{Duration, Instant};
 
-/// The turn of one recorder among all tests of this machine, while the file is there: each recorder removes what killed ones
+/// Locks the file that lets one test of this machine record at a time: each recorder removes what killed ones
 /// left, and changes `kptr_restrict` for a moment.
-pub(super) fn turn() -> File {
+pub(super) fn recorder_lock() -> File {
     let path = std::env::temp_dir().join("vmlab-record-tests");
     // Whose it is does not matter: it is never written.
     let file = File::open(&path).or_else(|_| File::create(&path)).unwrap();
@@ -17,7 +17,7 @@ pub(super) fn turn() -> File {
     file
 }
 
-/// A turn, if the kernel can be recorded here; says so if not.
+/// Returns the lock if the kernel can be recorded here, and reports it otherwise.
 fn can_record() -> Option<File> {
     let told: Value =
         serde_json::from_slice(&vmlab().args(["doctor", "--json"]).assert().success().get_output().stdout)
@@ -26,7 +26,7 @@ fn can_record() -> Option<File> {
     if !can {
         super::not_run("recordings: tracefs is not there, or not for this user (vmlab doctor)");
     }
-    can.then(turn)
+    can.then(recorder_lock)
 }
 
 /// Returns the prefix of the names of a recorder's instances.
@@ -93,7 +93,7 @@ fn told(child: &mut Child) -> String {
 
 #[test]
 fn a_recording_of_this_kernel_is_whole_and_replayed_and_leaves_nothing() {
-    let Some(_turn) = can_record() else { return };
+    let Some(_lock) = can_record() else { return };
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("r.jsonl.gz");
     let restrict = std::fs::read_to_string("/proc/sys/kernel/kptr_restrict").unwrap();
@@ -148,7 +148,7 @@ fn a_recording_of_this_kernel_is_whole_and_replayed_and_leaves_nothing() {
 
 #[test]
 fn a_signal_ends_a_recording_in_order() {
-    let Some(_turn) = can_record() else { return };
+    let Some(_lock) = can_record() else { return };
     let dir = TempDir::new().unwrap();
     for (signal, name) in [(Signal::INT, "int.jsonl"), (Signal::TERM, "term.jsonl")] {
         let path = dir.path().join(name);
@@ -162,7 +162,7 @@ fn a_signal_ends_a_recording_in_order() {
 
 #[test]
 fn what_a_killed_recorder_leaves_is_removed_by_the_next_and_its_file_can_be_read() {
-    let Some(_turn) = can_record() else { return };
+    let Some(_lock) = can_record() else { return };
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("killed.jsonl");
     let mut child = started(&path, &[]);
@@ -177,7 +177,7 @@ fn what_a_killed_recorder_leaves_is_removed_by_the_next_and_its_file_can_be_read
 
 #[test]
 fn what_was_lost_is_counted_and_said() {
-    let Some(_turn) = can_record() else { return };
+    let Some(_lock) = can_record() else { return };
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("small.jsonl");
     let load = "i=0; while [ $i -lt 300 ]; do unshare -n true & unshare -n true; i=$((i+20)); done; wait";
@@ -194,7 +194,7 @@ fn what_was_lost_is_counted_and_said() {
 
 #[test]
 fn bounds_and_failures_are_told() {
-    let Some(_turn) = can_record() else { return };
+    let Some(_lock) = can_record() else { return };
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("r.jsonl");
     let path = path.to_str().unwrap();

@@ -2,11 +2,11 @@
 
 use super::{ALONE, Needs, Row, dump, each, mark, pairs};
 use crate::bench::contender::{Contender, Home, Runner};
-use crate::bench::memory::hand::{Hand as Memory, Malloc};
+use crate::bench::memory::driver::{Driver as Memory, Malloc};
 use crate::bench::percpu::subject::{Standard as Percpu, Subject as Objects, USUAL};
+use crate::bench::space::contenders::SpaceContender;
 use crate::bench::space::patterns;
-use crate::bench::space::subject::{Hand, Setup, Subject, Visitor};
-use crate::bench::space::who::Who;
+use crate::bench::space::subject::{Driver, Setup, Subject, Visitor};
 use crate::bench::workload::Workload;
 use crate::bench::{index, space};
 use crate::machine::{LabMachine, PlainLock, Work};
@@ -22,7 +22,7 @@ use vmalloc::percpu::{Options, Space, Word};
 
 /// Pairs in a row, and before that to become as it stays.
 const PAIRS: usize = 10_000;
-const WARM: usize = 50_000;
+const WARM_UP: usize = 50_000;
 /// Pairs of a stream in a row: of fewer, one that happens to be slow would count too much.
 const STREAM: usize = 20_000;
 
@@ -38,19 +38,19 @@ pub(super) fn all() -> Vec<Row> {
             rows.push(row(format!("index/{index}/{stream}"), move || on_index(index, stream)));
         }
     }
-    rows.push(row("pair/magazine", || on_space(&Who::Standard, 2, Pair(2))));
-    rows.push(row("pair/pool", || on_space(&Who::OursBare, 2, Pair(2))));
+    rows.push(row("pair/magazine", || on_space(&SpaceContender::Standard, 2, Pair(2))));
+    rows.push(row("pair/pool", || on_space(&SpaceContender::OursBare, 2, Pair(2))));
     // More than pools take.
-    rows.push(row("pair/index", || on_space(&Who::OursBare, 2, Pair(300))));
+    rows.push(row("pair/index", || on_space(&SpaceContender::OursBare, 2, Pair(300))));
     for (at, spec) in patterns::all(2).iter().enumerate() {
         rows.push(row(format!("space/{}", spec.name), move || on_pattern(at)));
     }
     rows.push(row("blocks/lane", || on_blocks(true)));
     rows.push(row("blocks/block", || on_blocks(false)));
-    rows.push(row("free-slice", || on_space(&Who::OursBare, SLICE_NODES, FreeSlice)));
-    rows.push(row("purge-1000", || on_space(&Who::OursBare, 1, Purge)));
-    rows.push(row("find/start", || on_space(&Who::Standard, 128, Find { inside: false })));
-    rows.push(row("find/inside", || on_space(&Who::Standard, 128, Find { inside: true })));
+    rows.push(row("free-slice", || on_space(&SpaceContender::OursBare, SLICE_NODES, FreeSlice)));
+    rows.push(row("purge-1000", || on_space(&SpaceContender::OursBare, 1, Purge)));
+    rows.push(row("find/start", || on_space(&SpaceContender::Standard, 128, Find { inside: false })));
+    rows.push(row("find/inside", || on_space(&SpaceContender::Standard, 128, Find { inside: true })));
     for (name, size, align) in [("8", 8, 8), ("16", 16, 16), ("64", 64, 64), ("2048-aligned", 2048, 2048)] {
         rows.push(row(format!("percpu/{name}"), move || on_percpu(size, align, false)));
     }
@@ -110,11 +110,11 @@ fn on_index(index: &str, name: &str) -> Result<()> {
 
 fn on_pattern(at: usize) -> Result<()> {
     let specs = patterns::all(2);
-    let workload = patterns::make(&specs[at], space::patterns::WARM, 1);
-    on_contender(&Who::Standard.contender(Setup::alone(2)), &workload)
+    let workload = patterns::make(&specs[at], space::patterns::WARM_UP, 1);
+    on_contender(&SpaceContender::Standard.contender(Setup::alone(2)), &workload)
 }
 
-fn on_space(who: &Who, nodes: u32, visitor: impl Visitor<Out = Result<()>>) -> Result<()> {
+fn on_space(who: &SpaceContender, nodes: u32, visitor: impl Visitor<Out = Result<()>>) -> Result<()> {
     who.visit::<PlainLock, _>(&Setup::alone(nodes), visitor)?
 }
 
@@ -125,13 +125,13 @@ impl Visitor for Pair {
     type Out = Result<()>;
 
     fn visit<S: Subject>(self, subject: S) -> Result<()> {
-        let (mut hand, request) = (subject.hand(0), Request::pages(self.0)?);
+        let (mut driver, request) = (subject.driver(0), Request::pages(self.0)?);
         let mut failed = 0;
-        let mut pair = || match hand.alloc(black_box(&request)) {
-            Some(at) => hand.free(at),
+        let mut pair = || match driver.alloc(black_box(&request)) {
+            Some(at) => driver.free(at),
             None => failed += 1,
         };
-        (0..WARM).for_each(|_| pair());
+        (0..WARM_UP).for_each(|_| pair());
         pairs(PAIRS, pair)?;
         none(failed)
     }
@@ -142,8 +142,8 @@ fn none(failed: u64) -> Result<()> {
 }
 
 /// Allocates `count` areas.
-fn areas(hand: &mut impl Hand, count: u64, request: &Request) -> Result<Vec<Va>> {
-    (0..count).map(|_| hand.alloc(request).context("no space")).collect()
+fn areas(driver: &mut impl Driver, count: u64, request: &Request) -> Result<Vec<Va>> {
+    (0..count).map(|_| driver.alloc(request).context("no space")).collect()
 }
 
 /// A free that purges a slice: too much is lazy, and the flush has ended. No pool takes the size, so each area is
@@ -159,16 +159,16 @@ impl Visitor for FreeSlice {
     type Out = Result<()>;
 
     fn visit<S: Subject>(self, subject: S) -> Result<()> {
-        let mut hand = subject.hand(0);
+        let mut driver = subject.driver(0);
         let lazy = va_space::lazy::lazy_max_pages(SLICE_NODES).get();
-        let all = areas(&mut hand, 6 * lazy / SLICE_PAGES, &Request::pages(SLICE_PAGES)?)?;
+        let all = areas(&mut driver, 6 * lazy / SLICE_PAGES, &Request::pages(SLICE_PAGES)?)?;
         // Every second one, so that nothing merges.
         let mut freed = all.iter().step_by(2);
         // What follows a flush is the slices that take what it flushed to the index, one a free.
         while subject.drained().flushes < 2 {
-            hand.free(*freed.next().context("no flush after so many frees")?);
+            driver.free(*freed.next().context("no flush after so many frees")?);
         }
-        each(ALONE, || freed.next().context("no more areas"), |&at| hand.free(at))
+        each(ALONE, || freed.next().context("no more areas"), |&at| driver.free(at))
     }
 }
 
@@ -179,20 +179,20 @@ impl Visitor for Purge {
     type Out = Result<()>;
 
     fn visit<S: Subject>(self, subject: S) -> Result<()> {
-        let mut hand = subject.hand(0);
+        let mut driver = subject.driver(0);
         // Warm, and once more for each time: what stays keeps holes apart.
-        let prepare = |hand: &mut S::Hand<'_>| -> Result<()> {
-            let all = areas(hand, 2_000, &Request::pages(1)?)?;
-            all.iter().step_by(2).for_each(|&at| hand.free(at));
+        let prepare = |driver: &mut S::Driver<'_>| -> Result<()> {
+            let all = areas(driver, 2_000, &Request::pages(1)?)?;
+            all.iter().step_by(2).for_each(|&at| driver.free(at));
             Ok(())
         };
-        prepare(&mut hand)?;
-        hand.purge();
+        prepare(&mut driver)?;
+        driver.purge();
         let mut times = 0;
         while times < 4 {
-            prepare(&mut hand)?;
+            prepare(&mut driver)?;
             mark::start();
-            hand.purge();
+            driver.purge();
             mark::stop();
             times += 1;
         }
@@ -211,8 +211,8 @@ impl Visitor for Find {
     fn visit<S: Subject>(self, subject: S) -> Result<()> {
         const AREAS: u64 = 4096;
         const PAGES: u64 = 513;
-        let (mut hand, mut rng, request) = (subject.hand(0), Rng::new(1), Request::pages(PAGES)?);
-        let all: Option<Vec<Va>> = (0..AREAS).map(|_| hand.alloc(&request)).collect();
+        let (mut driver, mut rng, request) = (subject.driver(0), Rng::new(1), Request::pages(PAGES)?);
+        let all: Option<Vec<Va>> = (0..AREAS).map(|_| driver.alloc(&request)).collect();
         let all = all.context("no space")?;
         let mut asked = Vec::new();
         for _ in 0..PAIRS + ALONE {
@@ -223,7 +223,7 @@ impl Visitor for Find {
         let (mut asked, mut failed) = (asked.iter(), 0);
         pairs(PAIRS, || {
             if let Some(&(start, at)) = asked.next() {
-                failed += u64::from(hand.find(at) != Some(start));
+                failed += u64::from(driver.find(at) != Some(start));
             }
         })?;
         none(failed)
@@ -246,14 +246,14 @@ fn on_blocks(lane: bool) -> Result<()> {
             let pair = lane.alloc(1).ok().and_then(|at| lane.free(at, 1).ok());
             failed += u64::from(pair.is_none());
         };
-        (0..WARM).for_each(|_| pair());
+        (0..WARM_UP).for_each(|_| pair());
         pairs(PAIRS, pair)?;
     } else {
         let mut pair = || {
             let pair = blocks.alloc(0, 1).ok().and_then(|at| blocks.free(0, at, 1).ok());
             failed += u64::from(pair.is_none());
         };
-        (0..WARM).for_each(|_| pair());
+        (0..WARM_UP).for_each(|_| pair());
         pairs(PAIRS, pair)?;
     }
     none(failed)
@@ -268,7 +268,7 @@ fn on_percpu(size: u32, align: u32, atomic: bool) -> Result<()> {
         failed += u64::from(at == 0);
         subject.free(at);
     };
-    (0..WARM).for_each(|_| pair());
+    (0..WARM_UP).for_each(|_| pair());
     pairs(PAIRS, pair)?;
     none(failed)
 }

@@ -1,7 +1,7 @@
 //! Measures indexes of holes.
 
 pub(super) mod contenders;
-mod kern;
+mod kernel_lib;
 mod peers;
 mod print;
 pub(super) mod workloads;
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
     pin();
     let mut contenders = contenders::all();
     if let Some(path) = &args.kern {
-        contenders.push(kern::contender(path)?);
+        contenders.push(kernel_lib::contender(path)?);
     }
     if let Some(unknown) = args.indexes.iter().find(|name| contenders.iter().all(|c| c.name != name.as_str()))
     {

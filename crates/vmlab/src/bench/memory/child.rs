@@ -6,9 +6,9 @@
 //! line, as JSON. Then another stretch of the same work is timed call by call. The clock costs more than a cached pair,
 //! so it is kept out of the first.
 
-use super::hand::{Hand, Held, Kvs, Malloc, Mmap};
-use super::jobs::{Calloc, Exchange, Grow, Job, Memset, Mix, Pair, Producer, Sizes, consume};
+use super::driver::{Driver, Held, Kvs, Malloc, Mmap};
 use super::measure::Resident;
+use super::ops::{Calloc, Exchange, Grow, Memset, Mix, Pair, Producer, Sizes, ThreadOps, consume};
 use super::sys;
 use super::task::{How, Measured, Said, Task, Touch, Ways, Work};
 use crate::bench::{pin, pin_apart};
@@ -78,32 +78,34 @@ fn meet(line: &str) -> Result<()> {
     Ok(())
 }
 
-/// Does a task's work with a hand.
-fn work<H: Hand>(hand: &H, task: &Task) -> Result<Said> {
+/// Does a task's work with a driver.
+fn work<H: Driver>(driver: &H, task: &Task) -> Result<Said> {
     let touch = task.touch;
     let seed = |thread: usize| task.seed.wrapping_mul(1000).wrapping_add(thread as u64);
     match task.work {
-        Work::Pair { bytes } => many(task, 2, |_| Pair { hand, bytes, align: None, touch }),
-        Work::Aligned { bytes, align } => many(task, 2, |_| Pair { hand, bytes, align: Some(align), touch }),
-        Work::Mix { low, high, live } => {
-            many(task, 4 * live as u64, |thread| Mix::new(hand, touch, (low, high), live, seed(thread)))
+        Work::Pair { bytes } => many(task, 2, |_| Pair { driver, bytes, align: None, touch }),
+        Work::Aligned { bytes, align } => {
+            many(task, 2, |_| Pair { driver, bytes, align: Some(align), touch })
         }
-        Work::Calloc { bytes } => many(task, 2, |_| Calloc { hand, bytes }),
-        Work::Memset { bytes } => many(task, 2, |_| Memset::new(hand, bytes)),
-        Work::Grow { low, high } => many(task, 1, |_| Grow { hand, low, high }),
-        Work::Many { count, bytes } => hoard(hand, count, bytes),
-        Work::Flow { bytes } => flow(hand, bytes, task),
+        Work::Mix { low, high, live } => {
+            many(task, 4 * live as u64, |thread| Mix::new(driver, touch, (low, high), live, seed(thread)))
+        }
+        Work::Calloc { bytes } => many(task, 2, |_| Calloc { driver, bytes }),
+        Work::Memset { bytes } => many(task, 2, |_| Memset::new(driver, bytes)),
+        Work::Grow { low, high } => many(task, 1, |_| Grow { driver, low, high }),
+        Work::Many { count, bytes } => hoard(driver, count, bytes),
+        Work::Flow { bytes } => flow(driver, bytes, task),
         Work::Exchange { low, high, live } => {
-            let places: Vec<_> = (0..live).map(|_| Mutex::new(None)).collect();
+            let slots: Vec<_> = (0..live).map(|_| Mutex::new(None)).collect();
             many(task, 2 * live as u64, |thread| Exchange {
-                hand,
+                driver,
                 touch,
                 sizes: Sizes::new((low, high), seed(thread)),
-                places: &places,
+                slots: &slots,
             })
         }
         Work::Burst { count, bytes, idle_ms } => {
-            burst(hand, (count, bytes), touch, Duration::from_millis(idle_ms))
+            burst(driver, (count, bytes), touch, Duration::from_millis(idle_ms))
         }
     }
 }
@@ -111,13 +113,13 @@ fn work<H: Hand>(hand: &H, task: &Task) -> Result<Said> {
 /// Number of allocations on their path from one thread to the other.
 const ON_THE_WAY: usize = 16;
 
-fn flow<H: Hand>(hand: &H, bytes: usize, task: &Task) -> Result<Said> {
+fn flow<H: Driver>(driver: &H, bytes: usize, task: &Task) -> Result<Said> {
     let (to, from) = std::sync::mpsc::sync_channel::<Held<H>>(ON_THE_WAY);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             // Left to the scheduler, both may share a core for as long as this lasts, and others not.
             pin_apart();
-            consume(hand, &from);
+            consume(driver, &from);
         });
         let to = Mutex::new(Some(to));
         let alone = Task { threads: 1, ..task.clone() };
@@ -125,7 +127,7 @@ fn flow<H: Hand>(hand: &H, bytes: usize, task: &Task) -> Result<Said> {
             // One thread makes one producer, so it is there; without one, the consumer ends at once, and so does that.
             let to = to.lock().ok().and_then(|mut to| to.take());
             let to = to.unwrap_or_else(|| std::sync::mpsc::sync_channel(1).0);
-            Producer { hand, bytes, touch: task.touch, to }
+            Producer { driver, bytes, touch: task.touch, to }
         })
     })
 }
@@ -168,32 +170,32 @@ impl Times {
 /// The data that threads share.
 struct Crowd<'a> {
     task: &'a Task,
-    warm_ops: u64,
+    warm_up_ops: u64,
     meeting: Barrier,
     ops: AtomicU64,
     refused: AtomicBool,
     times: Mutex<Times>,
 }
 
-/// A number of threads, of which this is one, with a job each.
-fn many<J: Job>(task: &Task, warm_ops: u64, job: impl Fn(usize) -> J + Sync) -> Result<Said> {
+/// Runs so many threads, of which this is one, each with operations of its own.
+fn many<J: ThreadOps>(task: &Task, warm_up_ops: u64, thread_ops: impl Fn(usize) -> J + Sync) -> Result<Said> {
     if task.threads == 1 {
         pin();
     }
     let crowd = Crowd {
         task,
-        warm_ops,
+        warm_up_ops,
         meeting: Barrier::new(task.threads),
         ops: AtomicU64::new(0),
         refused: AtomicBool::new(false),
         times: Mutex::new(Times::new()),
     };
-    let (crowd, job) = (&crowd, &job);
+    let (crowd, thread_ops) = (&crowd, &thread_ops);
     let measured = std::thread::scope(|scope| {
         for thread in 1..task.threads {
-            scope.spawn(move || crowd.run(job(thread), None, |_| Ok(())));
+            scope.spawn(move || crowd.run(thread_ops(thread), None, |_| Ok(())));
         }
-        crowd.lead(job(0))
+        crowd.lead(thread_ops(0))
     })?;
     if crowd.refused.load(Ordering::Relaxed) {
         return Ok(Said::Refused);
@@ -229,19 +231,19 @@ impl Average {
 /// When a thread meets the others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    Warm,
+    WarmUp,
     Measured,
 }
 
 impl Crowd<'_> {
     /// The first thread, which speaks for all.
-    fn lead(&self, job: impl Job) -> Result<Measured> {
+    fn lead(&self, thread_ops: impl ThreadOps) -> Result<Measured> {
         let mut before = (Instant::now(), 0, 0);
         let mut measured = None;
         let mut statm = Average::new()?;
-        self.run(job, Some(&mut statm), |stage| {
+        self.run(thread_ops, Some(&mut statm), |stage| {
             match stage {
-                Stage::Warm => {
+                Stage::WarmUp => {
                     meet(GO)?;
                     before = (Instant::now(), sys::process_cpu_ns(), sys::faults());
                 }
@@ -270,16 +272,16 @@ impl Crowd<'_> {
     /// Any thread. Whatever fails, it meets the others, who would wait for ever.
     fn run(
         &self,
-        mut job: impl Job,
+        mut thread_ops: impl ThreadOps,
         memory: Option<&mut Average>,
         mut alone: impl FnMut(Stage) -> Result<()>,
     ) -> Result<()> {
         let time = Duration::from_millis(self.task.ms);
-        self.for_a_while(&mut job, time / 8, self.warm_ops);
+        self.for_a_while(&mut thread_ops, time / 8, self.warm_up_ops);
         self.meeting.wait();
-        let mut told = alone(Stage::Warm);
+        let mut told = alone(Stage::WarmUp);
         self.meeting.wait();
-        let ops = self.for_a_while(&mut job, time, 1);
+        let ops = self.for_a_while(&mut thread_ops, time, 1);
         self.ops.fetch_add(ops, Ordering::Relaxed);
         self.meeting.wait();
         if told.is_ok() {
@@ -288,26 +290,26 @@ impl Crowd<'_> {
         self.meeting.wait();
         // Where calls are that long, the others have told enough.
         if ops >= 8 {
-            self.time_calls(&mut job, time / 4);
+            self.time_calls(&mut thread_ops, time / 4);
         }
         if self.task.same_ops > 0 {
-            self.same_ops(&mut job, memory);
+            self.same_ops(&mut thread_ops, memory);
         }
-        job.finish();
+        thread_ops.finish();
         told
     }
 
     /// Does what every contender does then, and averages what is resident: a slow one has done fewer operations before,
     /// and by chance smaller ones, or larger.
-    fn same_ops(&self, job: &mut impl Job, mut memory: Option<&mut Average>) {
+    fn same_ops(&self, thread_ops: &mut impl ThreadOps, mut memory: Option<&mut Average>) {
         self.meeting.wait();
-        job.restart();
+        thread_ops.restart();
         self.meeting.wait();
-        for op in 0..self.task.same_ops + self.warm_ops {
-            if self.ended(job) {
+        for op in 0..self.task.same_ops + self.warm_up_ops {
+            if self.ended(thread_ops) {
                 break;
             }
-            if let Some(memory) = memory.as_mut().filter(|_| op >= self.warm_ops) {
+            if let Some(memory) = memory.as_mut().filter(|_| op >= self.warm_up_ops) {
                 memory.add();
             }
         }
@@ -315,8 +317,8 @@ impl Crowd<'_> {
         self.meeting.wait();
     }
 
-    fn ended(&self, job: &mut impl Job) -> bool {
-        if self.refused.load(Ordering::Relaxed) || !job.step() {
+    fn ended(&self, thread_ops: &mut impl ThreadOps) -> bool {
+        if self.refused.load(Ordering::Relaxed) || !thread_ops.step() {
             self.refused.store(true, Ordering::Relaxed);
             return true;
         }
@@ -324,7 +326,7 @@ impl Crowd<'_> {
     }
 
     /// Works until a time has passed and so many operations were done; returns how many.
-    fn for_a_while(&self, job: &mut impl Job, time: Duration, least: u64) -> u64 {
+    fn for_a_while(&self, thread_ops: &mut impl ThreadOps, time: Duration, least: u64) -> u64 {
         let end = Instant::now() + time;
         let (mut ops, mut batch) = (0, 1u64);
         loop {
@@ -333,7 +335,7 @@ impl Crowd<'_> {
                 return ops;
             }
             for _ in 0..batch {
-                if self.ended(job) {
+                if self.ended(thread_ops) {
                     return ops;
                 }
             }
@@ -348,11 +350,11 @@ impl Crowd<'_> {
         }
     }
 
-    fn time_calls(&self, job: &mut impl Job, time: Duration) {
+    fn time_calls(&self, thread_ops: &mut impl ThreadOps, time: Duration) {
         let mut times = Times::new();
         let mut now = Instant::now();
         let end = now + time;
-        while now < end && !self.ended(job) {
+        while now < end && !self.ended(thread_ops) {
             let then = Instant::now();
             times.add(then - now);
             now = then;
@@ -364,21 +366,26 @@ impl Crowd<'_> {
 }
 
 /// Fills, frees and idles. What is resident at the end is what it is about.
-fn burst<H: Hand>(hand: &H, (count, bytes): (usize, usize), touch: Touch, idle: Duration) -> Result<Said> {
+fn burst<H: Driver>(
+    driver: &H,
+    (count, bytes): (usize, usize),
+    touch: Touch,
+    idle: Duration,
+) -> Result<Said> {
     let mut times = Times::new();
     let mut held = Vec::with_capacity(count);
     meet(GO)?;
     let (started, cpu_ns, faults) = (Instant::now(), sys::process_cpu_ns(), sys::faults());
     for _ in 0..count {
         let now = Instant::now();
-        let Some(mut more) = hand.alloc(bytes) else {
+        let Some(mut more) = driver.alloc(bytes) else {
             return Ok(Said::Refused);
         };
         more.touch(touch);
         held.push(more);
         times.add(now.elapsed());
     }
-    held.drain(..).for_each(|held| hand.free(held));
+    held.drain(..).for_each(|held| driver.free(held));
     let wall_ns = started.elapsed().as_nanos() as u64;
     std::thread::sleep(idle);
     // What goes back meanwhile is part of the cost.
@@ -389,12 +396,12 @@ fn burst<H: Hand>(hand: &H, (count, bytes): (usize, usize), touch: Touch, idle: 
 }
 
 /// Allocates many, and frees them when somebody has looked.
-fn hoard<H: Hand>(hand: &H, count: usize, bytes: usize) -> Result<Said> {
+fn hoard<H: Driver>(driver: &H, count: usize, bytes: usize) -> Result<Said> {
     let mut held = Vec::with_capacity(count);
     meet(GO)?;
     let (started, cpu_ns, faults) = (Instant::now(), sys::process_cpu_ns(), sys::faults());
     for _ in 0..count {
-        let Some(more) = hand.alloc(bytes) else {
+        let Some(more) = driver.alloc(bytes) else {
             return Ok(Said::Refused);
         };
         held.push(more);
@@ -402,7 +409,7 @@ fn hoard<H: Hand>(hand: &H, count: usize, bytes: usize) -> Result<Said> {
     let wall_ns = started.elapsed().as_nanos() as u64;
     let (cpu_ns, faults) = (sys::process_cpu_ns() - cpu_ns, sys::faults() - faults);
     meet(END)?;
-    held.drain(..).for_each(|held| hand.free(held));
+    held.drain(..).for_each(|held| driver.free(held));
     let p99_ns = wall_ns / count.max(1) as u64;
     Ok(Said::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults, rss_same: None }))
 }

@@ -1,10 +1,10 @@
 //! The goals, and whether the measurements meet them.
 
+use super::contenders::{Contender, GLIBC, GUARDS, KV, MMAP, OURS};
 use super::results::{Point, Results, Summary, at_equal_memory};
 use super::task::{
     CALLOCS, CROWD, FLOWS, GUARDED, HARDLY, MAPPED_MAX, MIXES, PAIRS, exchange_name, mix_name, size,
 };
-use super::who::{Contender, GLIBC, GUARDS, KV, MMAP, OURS};
 
 /// A goal.
 pub(super) struct Goal {

@@ -1,8 +1,8 @@
 //! Runs a child and looks at it from outside.
 
 use super::child::{END, GO};
+use super::contenders::{Contender, said};
 use super::task::{Said, Spec, Task};
-use super::who::{Contender, said};
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

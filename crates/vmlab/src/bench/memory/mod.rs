@@ -15,23 +15,23 @@
 //! then.
 
 pub(crate) mod child;
+mod contenders;
+pub(crate) mod driver;
 mod goals;
-pub(crate) mod hand;
-mod jobs;
 mod measure;
+mod ops;
 mod print;
 mod results;
 pub(crate) mod sys;
 mod task;
-mod who;
 
 use super::print::{prepare, tables_to_terminal};
 use crate::cli::{out, say};
 use anyhow::{Result, bail};
+use contenders::{Named, Wanted};
 use measure::Failure;
 use results::{Results, Row, Stopped};
 use std::path::{Path, PathBuf};
-use who::{Named, Wanted};
 
 /// Options of `vmlab bench memory`.
 #[derive(clap::Args, Debug, Clone)]
@@ -93,7 +93,8 @@ pub fn run(args: &Args) -> Result<()> {
         prepare(dir, &format!("{}.csv", args.stem()))?;
     }
     let header = print::header(rounds, ms);
-    let (contenders, missing) = who::all(&Wanted { peers: &args.peer, huge: args.thp, quick: args.quick })?;
+    let (contenders, missing) =
+        contenders::all(&Wanted { peers: &args.peer, huge: args.thp, quick: args.quick })?;
     for family in &missing {
         say(&format!("{family} is not here, and is left out"));
     }
@@ -115,7 +116,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn measure_all(mut results: Results, rounds: usize, ms: u64) -> Results {
     for (at, spec) in results.specs.iter().enumerate() {
         say(&format!("{} ...", spec.name));
-        let runs = |&who: &usize| results.contenders[who].runs(spec);
+        let runs = |&contenders: &usize| results.contenders[contenders].runs(spec);
         let row = |contender| Row { spec: at, contender, rounds: Vec::new(), stopped: None };
         let mut rows: Vec<Row> = (0..results.contenders.len()).filter(runs).map(row).collect();
         for round in 0..rounds.min(spec.rounds_max) {

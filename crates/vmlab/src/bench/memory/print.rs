@@ -1,9 +1,9 @@
 //! Tables, CSV, charts and the page of the allocators of a process.
 
+use super::contenders::{KV, MMAP};
 use super::goals::{self, Goal};
 use super::results::{Results, Summary};
 use super::task::{CROWD, MIXES, Scope, Spec, Touch, Work, mix_name};
-use super::who::{KV, MMAP};
 use crate::bench::print::{Captioned, comments, right, write_chart, write_file};
 use crate::report::chart::{Chart, Scale};
 use anyhow::Result;

@@ -1,8 +1,8 @@
 //! The results of all rounds together, and the comparison at equal memory.
 
+use super::contenders::Contender;
 use super::measure::Sample;
 use super::task::Spec;
-use super::who::Contender;
 
 /// A contender's rounds of one workload.
 pub(super) struct Row {

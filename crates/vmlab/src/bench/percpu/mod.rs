@@ -1,7 +1,7 @@
 //! Measures per-CPU memory: ours under its policies, a C library that stands for a kernel's, and per-CPU data of a process.
 
 mod clock;
-pub(crate) mod kern;
+pub(crate) mod kernel_lib;
 mod print;
 mod process;
 pub(crate) mod seed;
@@ -14,7 +14,7 @@ use super::{ROUNDS_MAX, pin};
 use crate::cli::{out, say};
 use anyhow::{Result, bail};
 use clap::builder::RangedU64ValueParser;
-use kern::Kern;
+use kernel_lib::KernelLib;
 use std::path::{Path, PathBuf};
 use subject::{Counts, Shape, Standard};
 use va_percpu::config::{Linux612, Runs, Scan, Standard as Slabs};
@@ -55,7 +55,7 @@ impl Args {
 
 /// A contender.
 #[derive(Clone)]
-enum Who {
+enum PercpuContender {
     /// Exact runs, small objects from slabs.
     Standard,
     /// Exact runs alone.
@@ -65,17 +65,17 @@ enum Who {
     /// Linux's hints.
     Linux612,
     /// A C library.
-    Kern(Kern),
+    KernelLib(KernelLib),
 }
 
-impl Who {
+impl PercpuContender {
     fn name(&self) -> &'static str {
         match self {
             Self::Standard => "ours",
             Self::Runs => "runs",
             Self::Scan => "scan",
             Self::Linux612 => "linux612",
-            Self::Kern(_) => "kern",
+            Self::KernelLib(_) => "kern",
         }
     }
 
@@ -86,10 +86,10 @@ impl Who {
             Self::Runs => workload.round(&Standard::<Runs>::new(shape)?),
             Self::Scan => workload.round(&Standard::<Scan>::new(shape)?),
             Self::Linux612 => workload.round(&Standard::<Linux612>::new(shape)?),
-            Self::Kern(kern) => {
-                let kern = kern.begin(shape, subject::UNITS)?;
-                kern.stand_for(0);
-                workload.round(&kern)
+            Self::KernelLib(kernel_lib) => {
+                let kernel_lib = kernel_lib.begin(shape, subject::UNITS)?;
+                kernel_lib.stand_for(0);
+                workload.round(&kernel_lib)
             }
         })
     }
@@ -114,7 +114,7 @@ struct Measured {
 
 /// One workload on all, round by round in turn, each time in a fresh space. Every second round goes the other way: who comes behind one
 /// that used other memory finds the caches cold, and should not do so in each.
-fn measure(workload: &'static Workload, who: &[Who], rounds: usize) -> Result<Vec<Taken>> {
+fn measure(workload: &'static Workload, who: &[PercpuContender], rounds: usize) -> Result<Vec<Taken>> {
     let mut taken: Vec<Vec<Round>> = vec![Vec::new(); who.len()];
     for round in 0..rounds {
         for at in 0..who.len() {
@@ -126,7 +126,7 @@ fn measure(workload: &'static Workload, who: &[Who], rounds: usize) -> Result<Ve
             taken[at].push(ran);
         }
     }
-    let of = |(who, rounds): (&Who, Vec<Round>)| {
+    let of = |(who, rounds): (&PercpuContender, Vec<Round>)| {
         let figure = |nth: usize| -> Option<(f64, f64)> {
             let mut ns: Vec<f64> = rounds.iter().filter_map(|round| round.ns[nth]).collect();
             ns.sort_by(f64::total_cmp);
@@ -157,9 +157,14 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(dir) = args.files() {
         prepare(dir, print::CSV)?;
     }
-    let mut who = vec![Who::Standard, Who::Runs, Who::Scan, Who::Linux612];
+    let mut who = vec![
+        PercpuContender::Standard,
+        PercpuContender::Runs,
+        PercpuContender::Scan,
+        PercpuContender::Linux612,
+    ];
     if let Some(path) = &args.kern {
-        who.push(Who::Kern(Kern::load(path)?));
+        who.push(PercpuContender::KernelLib(KernelLib::load(path)?));
     }
     let mut measured = Measured::default();
     // Before this thread, and with it those it begins, are tied to one CPU.
@@ -169,7 +174,7 @@ pub fn run(args: &Args) -> Result<()> {
         measured.process = Some(process::measure(rounds, calls)?);
     }
     pin();
-    kern::keep_memory();
+    kernel_lib::keep_memory();
     static LONG: [Workload; 1] = [workloads::CHUNKS];
     static ALL: [Workload; 14] = workloads::ALL;
     for workload in ALL.iter().chain(LONG.iter().filter(|_| !args.quick)).filter(|row| args.wants(row.name)) {
@@ -178,11 +183,15 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.wants("seed") {
         say("seed ...");
-        let kern = who.iter().find_map(|who| match who {
-            Who::Kern(kern) => Some(kern),
-            Who::Standard | Who::Runs | Who::Scan | Who::Linux612 => None,
+        let kernel_lib = who.iter().find_map(|who| match who {
+            PercpuContender::KernelLib(kernel_lib) => Some(kernel_lib),
+            PercpuContender::Standard
+            | PercpuContender::Runs
+            | PercpuContender::Scan
+            | PercpuContender::Linux612 => None,
         });
-        measured.seed = seed::measure(if args.quick { ACTIONS / 20 } else { ACTIONS }, rounds.min(3), kern)?;
+        measured.seed =
+            seed::measure(if args.quick { ACTIONS / 20 } else { ACTIONS }, rounds.min(3), kernel_lib)?;
     }
     if args.wants("zero") {
         measured.zero = zero::measure(rounds);

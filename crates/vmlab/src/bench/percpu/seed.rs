@@ -17,7 +17,7 @@
 //! and how much slower that machine was, follows from two of its figures; the third is then told by ours.
 
 use super::clock::Moment;
-use super::kern::Kern;
+use super::kernel_lib::KernelLib;
 use super::subject::{Shape, Standard, Subject, UNITS, USUAL};
 use anyhow::Result;
 use va_percpu::Config;
@@ -158,7 +158,7 @@ pub(crate) fn three(count: usize, rounds: usize) -> Result<[f64; 3]> {
 }
 
 /// The three figures of the series, in its order, and others.
-pub(super) fn measure(count: usize, rounds: usize, kern: Option<&Kern>) -> Result<Vec<Ran>> {
+pub(super) fn measure(count: usize, rounds: usize, kernel_lib: Option<&KernelLib>) -> Result<Vec<Ran>> {
     let (wide, narrow, packed) = (Asked::Actions { align: 16 }, Asked::Actions { align: 8 }, Asked::Packed);
     let mut ran = vec![
         run::<HintsOff>("hints off", wide, count, rounds)?,
@@ -175,12 +175,12 @@ pub(super) fn measure(count: usize, rounds: usize, kern: Option<&Kern>) -> Resul
         run::<Without8>("without 8", wide, count, rounds)?,
         run::<Without9>("without 9", wide, count, rounds)?,
     ];
-    if let Some(kern) = kern {
+    if let Some(kernel_lib) = kernel_lib {
         for asked in [wide, packed, narrow, Asked::Plain] {
             ran.push(run_on("kern", asked, count, rounds, || {
-                let kern = kern.begin(SHAPE, UNITS)?;
-                kern.stand_for(0);
-                Ok(kern)
+                let kernel_lib = kernel_lib.begin(SHAPE, UNITS)?;
+                kernel_lib.stand_for(0);
+                Ok(kernel_lib)
             })?);
         }
     }

@@ -1,8 +1,8 @@
 //! Cases in which Linux's cost is not flat: single calls whose cost grows with the rest of the space.
 
+use super::contenders::SpaceContender;
 use super::ours::window;
-use super::subject::{Hand, Setup, Subject, Visitor};
-use super::who::Who;
+use super::subject::{Driver, Setup, Subject, Visitor};
 use crate::machine::PlainLock;
 use anyhow::Result;
 use std::time::Instant;
@@ -118,7 +118,7 @@ pub(super) struct Taken {
 }
 
 /// Measures a case on all, round by round in turn, each time in a fresh space. Who does not offer it is left out.
-pub(super) fn measure(case: &'static Case, who: &[Who], rounds: usize) -> Result<Vec<Taken>> {
+pub(super) fn measure(case: &'static Case, who: &[SpaceContender], rounds: usize) -> Result<Vec<Taken>> {
     let setup = Setup { nodes: case.nodes, cpus: case.cpus, helper: false };
     let mut times = vec![Vec::new(); who.len()];
     for round in 0..rounds {
@@ -126,7 +126,7 @@ pub(super) fn measure(case: &'static Case, who: &[Who], rounds: usize) -> Result
             times.extend(who.visit::<PlainLock, _>(&setup, Once(case, round as u64))?);
         }
     }
-    let taken = |(who, mut times): (&Who, Vec<f64>)| {
+    let taken = |(who, mut times): (&SpaceContender, Vec<f64>)| {
         times.sort_by(f64::total_cmp);
         let &min = times.first()?;
         let rounds = times.len();
@@ -144,13 +144,13 @@ impl Visitor for Once {
 
     fn visit<S: Subject>(self, subject: S) -> Option<f64> {
         let Self(case, seed) = self;
-        let (mut hand, mut rng) = (subject.hand(0), Rng::new(seed));
+        let (mut driver, mut rng) = (subject.driver(0), Rng::new(seed));
         match case.what {
-            What::Fail { fits_nowhere, again } => fail_once(&mut hand, &mut rng, fits_nowhere, again),
-            What::ExactWindow { aligned } => exact_window(&mut hand, aligned),
-            What::Find { inside } => find_one(&mut hand, &mut rng, inside),
-            What::SlowestFree { in_order } => slowest_free(&mut hand, &mut rng, case.cpus, in_order),
-            What::Congruent => congruent(&mut hand),
+            What::Fail { fits_nowhere, again } => fail_once(&mut driver, &mut rng, fits_nowhere, again),
+            What::ExactWindow { aligned } => exact_window(&mut driver, aligned),
+            What::Find { inside } => find_one(&mut driver, &mut rng, inside),
+            What::SlowestFree { in_order } => slowest_free(&mut driver, &mut rng, case.cpus, in_order),
+            What::Congruent => congruent(&mut driver),
         }
     }
 }
@@ -188,49 +188,49 @@ fn shuffle(areas: &mut [Va], rng: &mut Rng) {
     }
 }
 
-fn fail_once(hand: &mut impl Hand, rng: &mut Rng, fits_nowhere: Nowhere, again: bool) -> Option<f64> {
+fn fail_once(driver: &mut impl Driver, rng: &mut Rng, fits_nowhere: Nowhere, again: bool) -> Option<f64> {
     // Two pages that stay, for a window that is taken.
-    let kept = hand.alloc(&pages(2)?)?;
+    let kept = driver.alloc(&pages(2)?)?;
     let mut areas = Vec::new();
     for n in 0..40_000u32 {
-        hand.move_to(n % 16);
-        areas.push(hand.alloc(&pages(u64::from(1 + n % 8))?)?);
+        driver.move_to(n % 16);
+        areas.push(driver.alloc(&pages(u64::from(1 + n % 8))?)?);
     }
     shuffle(&mut areas, rng);
-    areas.into_iter().for_each(|at| hand.free(at));
+    areas.into_iter().for_each(|at| driver.free(at));
     let request = match fits_nowhere {
         Nowhere::Impossible => Request::new(1 << 46, PAGE_SIZE).ok()?,
         Nowhere::Taken => pages(2)?.within(VaRange::from_size(kept, 2 * PAGE_SIZE)?),
     };
-    let (got, first) = timed(|| hand.alloc(&request));
+    let (got, first) = timed(|| driver.alloc(&request));
     if got.is_some() {
         return None;
     }
-    if again { repeated(CALLS, || hand.alloc(&request).is_some()) } else { Some(first) }
+    if again { repeated(CALLS, || driver.alloc(&request).is_some()) } else { Some(first) }
 }
 
-fn exact_window(hand: &mut impl Hand, aligned: bool) -> Option<f64> {
+fn exact_window(driver: &mut impl Driver, aligned: bool) -> Option<f64> {
     // So that what follows starts on odd pages, and each hole of two is misaligned.
-    hand.alloc(&pages(3)?)?;
+    driver.alloc(&pages(3)?)?;
     let mut holes = Vec::new();
     for _ in 0..64_000 {
-        holes.push(hand.alloc(&pages(2)?)?);
-        hand.alloc(&pages(2)?)?;
+        holes.push(driver.alloc(&pages(2)?)?);
+        driver.alloc(&pages(2)?)?;
     }
-    holes.into_iter().for_each(|at| hand.free(at));
-    hand.purge();
+    holes.into_iter().for_each(|at| driver.free(at));
+    driver.purge();
     let taken = VaRange::from_size(window().start(), 2 * PAGE_SIZE)?;
     let align = if aligned { Align::new(2 * PAGE_SIZE)? } else { Align::PAGE };
     let request = pages(2)?.aligned(align).within(taken);
-    repeated(CALLS, || hand.alloc(&request).is_some())
+    repeated(CALLS, || driver.alloc(&request).is_some())
 }
 
-fn find_one(hand: &mut impl Hand, rng: &mut Rng, inside: bool) -> Option<f64> {
+fn find_one(driver: &mut impl Driver, rng: &mut Rng, inside: bool) -> Option<f64> {
     const AREAS: u64 = 4096;
     const PAGES: u64 = 513;
     let mut areas = Vec::new();
     for _ in 0..AREAS {
-        areas.push(hand.alloc(&pages(PAGES)?)?);
+        areas.push(driver.alloc(&pages(PAGES)?)?);
     }
     let mut asked = Vec::new();
     for _ in 0..20_000 {
@@ -238,23 +238,23 @@ fn find_one(hand: &mut impl Hand, rng: &mut Rng, inside: bool) -> Option<f64> {
         let offset = if inside { rng.below(PAGES - 1) * PAGE_SIZE } else { 0 };
         asked.push((start, start.checked_add(offset)?));
     }
-    let (right, time) = timed(|| asked.iter().filter(|&&(start, at)| hand.find(at) == Some(start)).count());
+    let (right, time) = timed(|| asked.iter().filter(|&&(start, at)| driver.find(at) == Some(start)).count());
     (right == asked.len()).then(|| time / asked.len() as f64)
 }
 
-fn slowest_free(hand: &mut impl Hand, rng: &mut Rng, cpus: u32, in_order: bool) -> Option<f64> {
+fn slowest_free(driver: &mut impl Driver, rng: &mut Rng, cpus: u32, in_order: bool) -> Option<f64> {
     // One page more than may be lazy.
     let frees = va_space::lazy::lazy_max_pages(cpus).get() + 1;
     let mut areas = Vec::new();
     for n in 0..2 * frees {
-        hand.move_to((n % u64::from(cpus)) as u32);
-        areas.push(hand.alloc(&pages(1)?)?);
+        driver.move_to((n % u64::from(cpus)) as u32);
+        areas.push(driver.alloc(&pages(1)?)?);
     }
     if !in_order {
         // A random half: nothing merges.
         shuffle(&mut areas, rng);
     }
-    let slowest = areas.into_iter().take(frees as usize).map(|at| timed_once(|| hand.free(at)));
+    let slowest = areas.into_iter().take(frees as usize).map(|at| timed_once(|| driver.free(at)));
     slowest.max_by(f64::total_cmp)
 }
 
@@ -265,23 +265,23 @@ fn timed_once(call: impl FnOnce()) -> f64 {
     begun.elapsed().as_nanos() as f64
 }
 
-fn congruent(hand: &mut impl Hand) -> Option<f64> {
+fn congruent(driver: &mut impl Driver) -> Option<f64> {
     let (_, top) = window().whole_pages();
     for n in 0..32_000 {
         let at = top - 2 * n - 2;
-        hand.alloc(&pages(1)?.within(VaRange::from_pages(at, at + 1)?))?;
+        driver.alloc(&pages(1)?.within(VaRange::from_pages(at, at + 1)?))?;
     }
     let areas = [0u64, 1, 2, 3].map(|n| (n * (4 << 20), 2 << 20));
     let request = Congruent::new(&areas, 2 << 20).ok()?.within(window());
     let mut total = 0.0;
     for _ in 0..CALLS {
-        let (base, time) = timed(|| hand.congruent(&request));
+        let (base, time) = timed(|| driver.congruent(&request));
         let base = base?;
         total += time;
         for (offset, _) in areas {
-            hand.free(base.checked_add(offset)?);
+            driver.free(base.checked_add(offset)?);
         }
-        hand.purge();
+        driver.purge();
     }
     Some(total / f64::from(CALLS))
 }
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn every_case_is_met_by_every_policy() {
-        let who = Who::all(&[]).unwrap();
+        let who = SpaceContender::all(&[]).unwrap();
         for case in &ALL {
             let taken = measure(case, &who, 1).unwrap();
             let names: Vec<_> = taken.iter().map(|taken| taken.contender).collect();

@@ -1,26 +1,26 @@
 //! Measures whole spaces: ours under three policies, and C libraries that stand for a kernel's.
 
 mod cases;
-pub(crate) mod kern;
+pub(super) mod contenders;
+pub(crate) mod kernel_lib;
 mod ours;
 pub(super) mod patterns;
 mod print;
 pub(crate) mod subject;
 mod threads;
-pub(super) mod who;
 
 use super::print::{header, prepare, tables_to_terminal};
 use super::{Cell, ROUNDS_MAX, measure, pin};
 use crate::cli::{out, say};
 use anyhow::{Result, bail};
 use clap::builder::RangedU64ValueParser;
+use contenders::SpaceContender;
 pub(super) use ours::window;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use subject::Setup;
 use threads::Crowd;
 use va_space::NODES_LIMIT;
-use who::Who;
 
 /// Options of `vmlab bench space`.
 #[derive(clap::Args, Debug, Clone)]
@@ -103,7 +103,7 @@ pub fn run(args: &Args) -> Result<()> {
         prepare(dir, &print::csv_name())?;
     }
     let libraries = [("kern", args.kern.clone()), ("kern-count", args.kern_count.clone())];
-    let mut who = Who::all(&libraries)?;
+    let mut who = SpaceContender::all(&libraries)?;
     if let Some(unknown) =
         args.contenders.iter().find(|name| who.iter().all(|who| who.name() != name.as_str()))
     {
@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> Result<()> {
         let contenders: Vec<_> = who.iter().map(|who| who.contender(Setup::alone(nodes))).collect();
         for spec in patterns::all(u64::from(nodes)).iter().filter(|spec| args.wants(spec.name)) {
             say(&format!("{}, {nodes} nodes ...", spec.name));
-            let cells = measure(&patterns::make(spec, patterns::WARM, rounds), &contenders, rounds)?;
+            let cells = measure(&patterns::make(spec, patterns::WARM_UP, rounds), &contenders, rounds)?;
             measured.rows.extend(cells.into_iter().map(|cell| Row { nodes, cell }));
         }
     }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn every_policy_runs_every_pattern_and_says_how_often_it_purged() {
-        let who = Who::all(&[]).unwrap();
+        let who = SpaceContender::all(&[]).unwrap();
         let contenders: Vec<_> = who.iter().map(|who| who.contender(Setup::alone(2))).collect();
         for spec in patterns::all(2) {
             let cells = measure(&patterns::make(&spec, 1, 1), &contenders, 1).unwrap();

@@ -1,6 +1,6 @@
 //! Spaces of the library as subjects, with a magazine and without.
 
-use super::subject::{Hand, Setup, Subject};
+use super::subject::{Driver, Setup, Subject};
 use crate::lab::Drained;
 use crate::machine::{LabMachine, LockStats, Watch, Work, take_lock_stats};
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl<L: Watch, C: Config> Magazines<L, C> {
     }
 }
 
-pub(super) struct BareHand<'a, L: Watch, C: Config> {
+pub(super) struct BareDriver<'a, L: Watch, C: Config> {
     space: &'a Space<L, C>,
     cpu: u32,
 }
@@ -59,10 +59,10 @@ impl<L: Watch, C: Config> Subject for Bare<L, C>
 where
     C::Index<LabMachine<L>>: Send,
 {
-    type Hand<'a> = BareHand<'a, L, C>;
+    type Driver<'a> = BareDriver<'a, L, C>;
 
-    fn hand(&self, cpu: u32) -> Self::Hand<'_> {
-        BareHand { space: &self.space, cpu }
+    fn driver(&self, cpu: u32) -> Self::Driver<'_> {
+        BareDriver { space: &self.space, cpu }
     }
 
     fn drained(&self) -> Drained {
@@ -84,7 +84,7 @@ where
     }
 }
 
-impl<L: Watch, C: Config> Hand for BareHand<'_, L, C> {
+impl<L: Watch, C: Config> Driver for BareDriver<'_, L, C> {
     fn move_to(&mut self, cpu: u32) {
         self.cpu = cpu;
     }
@@ -115,7 +115,7 @@ impl<L: Watch, C: Config> Hand for BareHand<'_, L, C> {
 }
 
 /// A thread's magazine, and those of the other CPUs that it stood for.
-pub(super) struct MagazineHand<'a, L: Watch, C: Config> {
+pub(super) struct MagazineDriver<'a, L: Watch, C: Config> {
     space: &'a Space<L, C>,
     /// `None` when all that a space can have are out.
     own: Option<Magazine<'a, LabMachine<L>, C>>,
@@ -127,11 +127,11 @@ impl<L: Watch, C: Config> Subject for Magazines<L, C>
 where
     C::Index<LabMachine<L>>: Send,
 {
-    type Hand<'a> = MagazineHand<'a, L, C>;
+    type Driver<'a> = MagazineDriver<'a, L, C>;
 
-    fn hand(&self, cpu: u32) -> Self::Hand<'_> {
+    fn driver(&self, cpu: u32) -> Self::Driver<'_> {
         let space = &self.0.space;
-        MagazineHand { space, own: space.magazine(cpu).ok(), cpu, parked: Vec::new() }
+        MagazineDriver { space, own: space.magazine(cpu).ok(), cpu, parked: Vec::new() }
     }
 
     fn drained(&self) -> Drained {
@@ -143,7 +143,7 @@ where
     }
 }
 
-impl<L: Watch, C: Config> Hand for MagazineHand<'_, L, C> {
+impl<L: Watch, C: Config> Driver for MagazineDriver<'_, L, C> {
     fn move_to(&mut self, cpu: u32) {
         if cpu == self.cpu {
             return;

@@ -37,13 +37,13 @@ pub(super) fn shared(n: u64) -> [Spec; 3] {
 }
 
 /// Rounds that are run before any is timed, so that pools and magazines hold what the pattern wants.
-pub(in crate::bench) const WARM: usize = 8;
+pub(in crate::bench) const WARM_UP: usize = 8;
 
-/// Makes the stream for so many rounds, after `warm` more in the setup.
-pub(in crate::bench) fn make(spec: &Spec, warm: usize, rounds: usize) -> Workload {
-    let mut workload = spec.make(warm + rounds);
-    let warm = workload.rounds.drain(..warm).flatten();
-    workload.setup.extend(warm);
+/// Makes the stream for so many rounds, after `warm_up` more in the setup.
+pub(in crate::bench) fn make(spec: &Spec, warm_up: usize, rounds: usize) -> Workload {
+    let mut workload = spec.make(warm_up + rounds);
+    let warm_up = workload.rounds.drain(..warm_up).flatten();
+    workload.setup.extend(warm_up);
     workload
 }
 

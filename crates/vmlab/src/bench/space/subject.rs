@@ -25,11 +25,11 @@ impl Setup {
 /// A space that threads share.
 pub(crate) trait Subject: Sync + 'static {
     /// The handle by which a thread calls it.
-    type Hand<'a>: Hand
+    type Driver<'a>: Driver
     where
         Self: 'a;
-    /// A hand of a thread that stands for a CPU.
-    fn hand(&self, cpu: u32) -> Self::Hand<'_>;
+    /// Returns the driver of a thread that stands for a CPU.
+    fn driver(&self, cpu: u32) -> Self::Driver<'_>;
     /// Purges and flushes so far.
     fn drained(&self) -> Drained;
     /// Drains, again and again, until `done` answers yes; returns what this thread saw of locks.
@@ -50,7 +50,7 @@ pub(crate) struct OwnLock {
 }
 
 /// One thread's way to a space. Addresses are bytes.
-pub(crate) trait Hand {
+pub(crate) trait Driver {
     /// The thread stands for another CPU from now on.
     fn move_to(&mut self, cpu: u32);
     fn alloc(&mut self, request: &Request) -> Option<Va>;
@@ -69,15 +69,15 @@ pub(crate) trait Visitor {
     fn visit<S: Subject>(self, subject: S) -> Self::Out;
 }
 
-/// A hand as what streams run on.
+/// A driver, as what streams run on.
 pub(crate) struct Stream<'a, S: Subject> {
     subject: &'a S,
-    hand: S::Hand<'a>,
+    driver: S::Driver<'a>,
 }
 
 impl<'a, S: Subject> Stream<'a, S> {
     pub(crate) fn new(subject: &'a S, cpu: u32) -> Self {
-        Self { subject, hand: subject.hand(cpu) }
+        Self { subject, driver: subject.driver(cpu) }
     }
 }
 
@@ -85,12 +85,12 @@ impl<S: Subject> Holes for Stream<'_, S> {
     #[inline(always)]
     fn alloc(&mut self, size: u64, align_log2: u32, _: (u64, u64)) -> Option<u64> {
         let align = Align::from_log2(align_log2 + PAGE_SHIFT)?;
-        self.hand.alloc(&Request::pages(size).ok()?.aligned(align)).map(Va::page_floor)
+        self.driver.alloc(&Request::pages(size).ok()?.aligned(align)).map(Va::page_floor)
     }
 
     #[inline(always)]
     fn free(&mut self, start: u64, _: u64) {
-        self.hand.free(Va::from_page(start));
+        self.driver.free(Va::from_page(start));
     }
 
     fn drained(&self) -> Option<Drained> {

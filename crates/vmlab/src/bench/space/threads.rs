@@ -6,9 +6,9 @@
 //! time. Every contender runs once before any runs again. Statistics of locks are taken in a separate run, since
 //! counting costs.
 
+use super::contenders::SpaceContender;
 use super::patterns;
 use super::subject::{OwnLock, Setup, Stream, Subject, Visitor};
-use super::who::Who;
 use crate::bench::contender::{Runner, Work};
 use crate::lab::Drained;
 use crate::machine::{LockStats, PlainLock, WatchedLock, take_lock_stats};
@@ -65,7 +65,7 @@ pub(super) fn name(pattern: usize) -> &'static str {
 }
 
 /// Measures a crowd on all contenders in turn.
-pub(super) fn measure(crowd: Crowd<'_>, who: &[Who], rounds: usize) -> Result<Vec<Shared>> {
+pub(super) fn measure(crowd: Crowd<'_>, who: &[SpaceContender], rounds: usize) -> Result<Vec<Shared>> {
     let setup = Setup { nodes: crowd.threads, cpus: crowd.threads, helper: true };
     let mut runs: Vec<Vec<Run>> = who.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn two_threads_run_on_every_policy_and_their_locks_are_counted() {
-        let who = Who::all(&[]).unwrap();
+        let who = SpaceContender::all(&[]).unwrap();
         for pattern in 0..3 {
             let crowd = Crowd { pattern, threads: 2, time: Duration::from_millis(2), cores: &[] };
             let measured = measure(crowd, &who, 1).unwrap();

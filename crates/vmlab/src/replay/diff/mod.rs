@@ -299,7 +299,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         let Event::Alloc { addr, size, align, vstart, vend, failed } = *event else { return };
         self.report.allocs += 1;
         let request = request_of(event);
-        self.report.absurd += u64::from(request.is_none());
+        self.report.malformed += u64::from(request.is_none());
         let kernel = (!failed).then_some(addr);
         let answer = request.and_then(|request| self.policy.alloc(step.cpu, &request));
         let ours = answer.map(|answer| answer.start);
@@ -380,7 +380,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         let (Some(request), Some(kernel)) = (request, kernel) else { return };
         let owner = self.kernel.owner_for(step.cpu, &request);
         if self.kernel.put(kernel, size, owner).is_none() {
-            self.report.absurd += 1;
+            self.report.malformed += 1;
             return;
         }
         // Whatever was here before is gone without an event.
@@ -410,7 +410,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         if self.kernel.put(base, size, Owner::Nobody).is_none()
             || self.policy.put(base, size, Owner::Nobody).is_none()
         {
-            self.report.absurd += 1;
+            self.report.malformed += 1;
         }
     }
 

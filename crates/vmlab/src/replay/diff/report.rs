@@ -84,7 +84,8 @@ pub struct Report {
     /// Of those that are equal, those that came from a pool.
     pub equal_from_pool: u64,
     /// Events whose numbers no allocator accepts; allocations among them count as failed on both sides, or on one.
-    pub absurd: u64,
+    #[serde(rename = "absurd")]
+    pub malformed: u64,
     /// Frees of areas that nobody knew.
     pub frees_unknown: u64,
     /// Purges that returned something, and areas that they returned by the events and by the books.

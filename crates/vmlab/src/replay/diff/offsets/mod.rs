@@ -142,7 +142,8 @@ pub struct Offsets {
     /// Places given out while an object stood there by the events: it was freed without one, or by one that stands later.
     pub taken_twice: u64,
     /// Events with numbers that no chunk has, or in more chunks than are compared.
-    pub absurd: u64,
+    #[serde(rename = "absurd")]
+    pub malformed: u64,
     /// Number of differences of each cause.
     pub causes: BTreeMap<OffsetCause, u64>,
     /// The first of them.
@@ -193,7 +194,7 @@ struct Life {
 pub fn run(recording: &Recording, linux: bool, keep: usize) -> Result<Offsets> {
     let mut report = Offsets { policy: if linux { "linux" } else { "runs" }, ..Offsets::default() };
     let mut looks = LOOKS_MAX;
-    for life in lives(recording, &mut report.absurd) {
+    for life in lives(recording, &mut report.malformed) {
         report.chunks += 1;
         report.chunks_new += u64::from(life.is_new);
         if linux {
@@ -211,7 +212,7 @@ pub fn run(recording: &Recording, linux: bool, keep: usize) -> Result<Offsets> {
 }
 
 /// The chunks of a recording, in the order in which they are first named.
-fn lives(recording: &Recording, absurd: &mut u64) -> Vec<Life> {
+fn lives(recording: &Recording, malformed: &mut u64) -> Vec<Life> {
     let mut lives: Vec<Life> = Vec::new();
     let mut now: BTreeMap<u64, usize> = BTreeMap::new();
     for step in &recording.steps {
@@ -223,7 +224,7 @@ fn lives(recording: &Recording, absurd: &mut u64) -> Vec<Life> {
             }
             What::Percpu(event) => {
                 let Some((base, touch)) = touch_of(&event) else {
-                    *absurd += 1;
+                    *malformed += 1;
                     continue;
                 };
                 (base, Some(touch), false)
@@ -233,7 +234,7 @@ fn lives(recording: &Recording, absurd: &mut u64) -> Vec<Life> {
         let at = match now.get(&base) {
             Some(&at) if !is_new => at,
             _ if lives.len() == CHUNKS_MAX => {
-                *absurd += 1;
+                *malformed += 1;
                 continue;
             }
             _ => {

@@ -1,7 +1,7 @@
 //! The allocation calls of a child: the same on `malloc` and its relatives, on ours, and on plain mappings.
 //!
 //! # Theory
-//! Allocated memory is owned by a [`Held`], which has the type of its hand and is taken by value when it is freed. So
+//! Allocated memory is owned by a [`Held`], which has the type of its driver and is taken by value when it is freed. So
 //! safe code here stays safe for every workload. It does not free itself, since the free is measured.
 
 use super::task::Touch;
@@ -13,7 +13,7 @@ use vmalloc::{LargeAlloc, Vmalloc};
 
 const PAGE_BYTES: usize = 4096;
 
-/// An allocation of a hand of type `H`: `bytes` bytes, which are the holder's alone.
+/// An allocation of a driver of type `H`: `bytes` bytes, which are the holder's alone.
 #[derive(Debug)]
 pub(crate) struct Held<H> {
     at: NonNull<u8>,
@@ -22,11 +22,11 @@ pub(crate) struct Held<H> {
     of: PhantomData<fn() -> H>,
 }
 
-// SAFETY: it owns its bytes, and every hand frees what another thread allocated.
+// SAFETY: it owns its bytes, and every driver frees what another thread allocated.
 unsafe impl<H> Send for Held<H> {}
 
 impl<H> Held<H> {
-    /// For hands, which have allocated that much there.
+    /// For drivers, which have allocated that much there.
     fn new(at: *mut u8, bytes: usize, align: usize) -> Option<Self> {
         Some(Self { at: NonNull::new(black_box(at))?, bytes, align, of: PhantomData })
     }
@@ -74,7 +74,7 @@ impl<H> Held<H> {
 }
 
 /// Allocates and frees. `None` if there is no such memory.
-pub(in crate::bench) trait Hand: Sync + Sized {
+pub(in crate::bench) trait Driver: Sync + Sized {
     fn alloc(&self, bytes: usize) -> Option<Held<Self>>;
     fn aligned(&self, bytes: usize, align: usize) -> Option<Held<Self>>;
     fn zeroed(&self, bytes: usize) -> Option<Held<Self>>;
@@ -94,7 +94,7 @@ fn layout(bytes: usize, align: usize) -> Option<Layout> {
 #[derive(Debug)]
 pub(in crate::bench) struct Malloc;
 
-impl Hand for Malloc {
+impl Driver for Malloc {
     #[inline(always)]
     fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
         // SAFETY: any size may be asked for.
@@ -129,7 +129,7 @@ impl Hand for Malloc {
 }
 
 /// Standard.
-impl Hand for Vmalloc {
+impl Driver for Vmalloc {
     #[inline(always)]
     fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
         self.aligned(bytes, ALIGN)
@@ -222,7 +222,7 @@ impl Held<Vmalloc> {
     /// Gives it back.
     #[inline]
     pub(crate) fn end(self, memory: &Vmalloc) {
-        Hand::free(memory, self);
+        Driver::free(memory, self);
     }
 }
 
@@ -238,7 +238,7 @@ impl Kvs {
     }
 }
 
-impl Hand for Kvs {
+impl Driver for Kvs {
     #[inline(always)]
     fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
         self.aligned(bytes, ALIGN)
@@ -276,7 +276,7 @@ impl Hand for Kvs {
 /// A mapping each, as those do who have no allocator.
 pub(super) struct Mmap;
 
-impl Hand for Mmap {
+impl Driver for Mmap {
     #[inline(always)]
     fn alloc(&self, bytes: usize) -> Option<Held<Self>> {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -312,27 +312,27 @@ impl Hand for Mmap {
 mod tests {
     use super::*;
 
-    fn all_calls(hand: &impl Hand) {
+    fn all_calls(driver: &impl Driver) {
         for bytes in [1, 5000, 100_000, 3 << 20] {
-            let mut held = hand.alloc(bytes).unwrap();
+            let mut held = driver.alloc(bytes).unwrap();
             held.touch(Touch::Pages);
             held.write(bytes - 1);
-            let mut held = hand.resize(held, 2 * bytes).unwrap();
+            let mut held = driver.resize(held, 2 * bytes).unwrap();
             held.touch_from(bytes);
             held.write(2 * bytes - 1);
-            hand.free(held);
-            let mut zeros = hand.zeroed(bytes).unwrap();
+            driver.free(held);
+            let mut zeros = driver.zeroed(bytes).unwrap();
             assert!(zeros.is_zero());
             zeros.touch(Touch::Byte);
             assert!(!zeros.is_zero());
             zeros.fill();
             assert!(zeros.is_zero());
-            hand.free(zeros);
-            let aligned = hand.aligned(bytes, 4096).unwrap();
+            driver.free(zeros);
+            let aligned = driver.aligned(bytes, 4096).unwrap();
             assert_eq!(aligned.at.addr().get() % 4096, 0);
-            hand.free(aligned);
+            driver.free(aligned);
         }
-        assert!(hand.alloc(1 << 60).is_none());
+        assert!(driver.alloc(1 << 60).is_none());
     }
 
     #[test]

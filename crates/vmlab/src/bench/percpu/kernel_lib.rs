@@ -45,7 +45,7 @@ type StatsOf = unsafe extern "C" fn(*mut Stats);
 
 /// The functions of a library. Each is called with what the interface above asks for, and no other way.
 #[derive(Clone)]
-pub(crate) struct Kern {
+pub(crate) struct KernelLib {
     init: Init,
     thread_init: ThreadInit,
     thread_exit: ThreadExit,
@@ -74,7 +74,7 @@ pub(super) fn keep_memory() {
     }
 }
 
-impl Kern {
+impl KernelLib {
     /// Loads the library at `path`.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let shown = path.display();
@@ -119,7 +119,7 @@ impl Kern {
     }
 }
 
-impl Subject for Kern {
+impl Subject for KernelLib {
     #[inline(always)]
     fn alloc(&self, size: u32, align: u32) -> u64 {
         // SAFETY: the function is loaded, the allocator begun by this thread, and all it takes are numbers.

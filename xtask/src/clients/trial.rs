@@ -45,7 +45,7 @@ impl Column {
 
 /// The cost of a run, and a checksum of its answers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct Trial {
     pub(crate) cpu_seconds: f64,
     pub(crate) wall_seconds: f64,
     pub(crate) peak_bytes: f64,
@@ -100,7 +100,7 @@ impl Scene {
 ///
 /// # Errors
 /// If it, or what drives it, fails; the error ends with what it said last.
-pub(crate) fn turn(client: &Client, scene: &Scene, column: &Column) -> Result<Turn> {
+pub(crate) fn run_trial(client: &Client, scene: &Scene, column: &Column) -> Result<Trial> {
     let said = scene.dir.join("stderr.txt");
     let mut command = scene.shell(client.run);
     let port = free_port()?.to_string();
@@ -121,7 +121,7 @@ pub(crate) fn turn(client: &Client, scene: &Scene, column: &Column) -> Result<Tu
     }
     let answer = answer.with_context(|| format!("{}: {}", column.name, told()))?;
     let cpu = used.rusage.utime + used.rusage.stime;
-    Ok(Turn { cpu_seconds: cpu.as_secs_f64(), wall_seconds, peak_bytes: used.rusage.maxrss as f64, answer })
+    Ok(Trial { cpu_seconds: cpu.as_secs_f64(), wall_seconds, peak_bytes: used.rusage.maxrss as f64, answer })
 }
 
 /// Least peak that a program started from here can have: it shares this one's memory until it begins, and the system counts that.
@@ -136,7 +136,7 @@ pub(crate) fn floor_bytes() -> Option<u64> {
 pub(crate) fn served(client: &Client, scene: &Scene, column: &Column) -> Result<u64> {
     let mut column = column.clone();
     column.conf = Some(column.conf.map_or("stats:true".to_string(), |conf| format!("{conf},stats:true")));
-    turn(client, scene, &column)?;
+    run_trial(client, scene, &column)?;
     let said = fs::read_to_string(scene.dir.join("stderr.txt")).unwrap_or_default();
     if let Some(line) = said.lines().find(|line| line.starts_with("vmalloc: VMALLOC_CONF: ")) {
         bail!("{line}");
@@ -220,9 +220,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let client =
             Client { run: "echo $WORD; i=0; while [ $i -lt 2000 ]; do i=$((i + 1)); done", ..Client::EMPTY };
-        let turn = turn(&client, &scene(dir.path()), &plain()).unwrap();
-        assert_eq!(turn.answer, Answer { bytes: 6, crc: crc32fast::hash(b"hello\n") });
-        assert!(turn.cpu_seconds > 0.0 && turn.wall_seconds > 0.0 && turn.peak_bytes > 100_000.0, "{turn:?}");
+        let trial = run_trial(&client, &scene(dir.path()), &plain()).unwrap();
+        assert_eq!(trial.answer, Answer { bytes: 6, crc: crc32fast::hash(b"hello\n") });
+        assert!(
+            trial.cpu_seconds > 0.0 && trial.wall_seconds > 0.0 && trial.peak_bytes > 100_000.0,
+            "{trial:?}"
+        );
         assert!(floor_bytes().is_some_and(|bytes| bytes > 100_000));
     }
 
@@ -245,7 +248,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let client = Client { run: "echo \"$VMALLOC_CONF\" | tee /dev/stderr", ..Client::EMPTY };
         let column = Column { conf: Some("threshold:1M".to_string()), ..plain() };
-        let ran = turn(&client, &scene(dir.path()), &column).unwrap();
+        let ran = run_trial(&client, &scene(dir.path()), &column).unwrap();
         assert_eq!(ran.answer.crc, crc32fast::hash(b"threshold:1M\n"));
         assert_eq!(served(&client, &scene(dir.path()), &column).unwrap(), 0);
         let said = fs::read_to_string(dir.path().join("stderr.txt")).unwrap();
@@ -260,7 +263,7 @@ mod tests {
     fn a_client_that_fails_is_an_error_with_its_last_words() {
         let dir = tempfile::tempdir().unwrap();
         let client = Client { run: "echo one; echo no memory >&2; exit 3", ..Client::EMPTY };
-        let error = format!("{:#}", turn(&client, &scene(dir.path()), &plain()).unwrap_err());
+        let error = format!("{:#}", run_trial(&client, &scene(dir.path()), &plain()).unwrap_err());
         assert!(error.contains("no memory") && error.contains('3'), "{error}");
     }
 
@@ -269,12 +272,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let client = Client { run: "exec sleep 600", beside: Some("echo lost >&2; exit 1"), ..Client::EMPTY };
         let started = Instant::now();
-        let error = format!("{:#}", turn(&client, &scene(dir.path()), &plain()).unwrap_err());
+        let error = format!("{:#}", run_trial(&client, &scene(dir.path()), &plain()).unwrap_err());
         assert!(error.contains("plain"), "{error}");
         assert!(started.elapsed().as_secs() < 500, "it was waited for");
         let client = Client { run: "sleep 0.01", beside: Some("echo answers"), ..Client::EMPTY };
-        let turn = turn(&client, &scene(dir.path()), &plain()).unwrap();
-        assert_eq!(turn.answer.bytes, 8);
+        let trial = run_trial(&client, &scene(dir.path()), &plain()).unwrap();
+        assert_eq!(trial.answer.bytes, 8);
     }
 
     #[test]

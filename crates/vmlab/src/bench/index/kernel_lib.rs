@@ -21,7 +21,7 @@ type Init = unsafe extern "C" fn(u64, u64) -> i32;
 type Alloc = unsafe extern "C" fn(u64, u64, u64, u64) -> u64;
 type Free = unsafe extern "C" fn(u64, u64) -> i32;
 
-struct Kern {
+struct KernelLib {
     alloc: Alloc,
     free: Free,
     /// Keeps the code of the two in memory.
@@ -31,7 +31,7 @@ struct Kern {
 /// The space begins here, since address 0 means that nothing fits.
 const BASE: u64 = 1 << 40;
 
-impl Holes for Kern {
+impl Holes for KernelLib {
     #[inline(always)]
     fn alloc(&mut self, size: u64, align_log2: u32, (low, high): (u64, u64)) -> Option<u64> {
         let (low, high) = (BASE + low * PAGE_SIZE, BASE + high * PAGE_SIZE);
@@ -61,8 +61,8 @@ pub(super) fn contender(path: &Path) -> Result<Contender> {
     let make = move |workload: &Workload| -> Option<Box<dyn Runner>> {
         // SAFETY: the function is loaded (`library`), and one benchmark at a time uses its space.
         let ready = unsafe { init(BASE, BASE + workload.pages * PAGE_SIZE) };
-        let kern = Kern { alloc, free, _library: Arc::clone(&library) };
-        (ready == 0).then(|| Box::new(Work::new(kern, workload)) as Box<dyn Runner>)
+        let kernel_lib = KernelLib { alloc, free, _library: Arc::clone(&library) };
+        (ready == 0).then(|| Box::new(Work::new(kernel_lib, workload)) as Box<dyn Runner>)
     };
     Ok(Contender {
         name: "kern",

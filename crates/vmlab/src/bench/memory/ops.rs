@@ -1,12 +1,12 @@
-//! The work of a thread of a child, an operation at a time.
+//! The operations of a thread of a child, one at a time.
 
-use super::hand::{Hand, Held};
+use super::driver::{Driver, Held};
 use super::task::Touch;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 
-/// The work of one thread.
-pub(super) trait Job {
+/// The operations of one thread.
+pub(super) trait ThreadOps {
     /// One operation; `false` if the allocator has no such memory.
     fn step(&mut self) -> bool;
     /// Begins anew, with nothing held, so that the next operations are the same whatever was done before.
@@ -66,22 +66,22 @@ impl Sizes {
 
 /// Allocates, touches and frees one size, aligned or not.
 pub(super) struct Pair<'a, H> {
-    pub(super) hand: &'a H,
+    pub(super) driver: &'a H,
     pub(super) bytes: usize,
     pub(super) align: Option<usize>,
     pub(super) touch: Touch,
 }
 
-impl<H: Hand> Job for Pair<'_, H> {
+impl<H: Driver> ThreadOps for Pair<'_, H> {
     #[inline(always)]
     fn step(&mut self) -> bool {
         let held = match self.align {
-            None => self.hand.alloc(self.bytes),
-            Some(align) => self.hand.aligned(self.bytes, align),
+            None => self.driver.alloc(self.bytes),
+            Some(align) => self.driver.aligned(self.bytes, align),
         };
         let Some(mut held) = held else { return false };
         held.touch(self.touch);
-        self.hand.free(held);
+        self.driver.free(held);
         true
     }
 
@@ -90,90 +90,90 @@ impl<H: Hand> Job for Pair<'_, H> {
 
 /// Replaces one of its allocations, drawn at random, by one of another size.
 pub(super) struct Mix<'a, H> {
-    hand: &'a H,
+    driver: &'a H,
     touch: Touch,
     sizes: Sizes,
     seed: u64,
     slots: Vec<Option<Held<H>>>,
 }
 
-impl<'a, H: Hand> Mix<'a, H> {
-    pub(super) fn new(hand: &'a H, touch: Touch, range: (usize, usize), live: usize, seed: u64) -> Self {
+impl<'a, H: Driver> Mix<'a, H> {
+    pub(super) fn new(driver: &'a H, touch: Touch, range: (usize, usize), live: usize, seed: u64) -> Self {
         let slots = (0..live).map(|_| None).collect();
-        Self { hand, touch, sizes: Sizes::new(range, seed), seed, slots }
+        Self { driver, touch, sizes: Sizes::new(range, seed), seed, slots }
     }
 }
 
-impl<H: Hand> Job for Mix<'_, H> {
+impl<H: Driver> ThreadOps for Mix<'_, H> {
     #[inline(always)]
     fn step(&mut self) -> bool {
         let bytes = self.sizes.next();
         let at = self.sizes.index(self.slots.len());
         if let Some(held) = self.slots[at].take() {
-            self.hand.free(held);
+            self.driver.free(held);
         }
-        let Some(mut held) = self.hand.alloc(bytes) else { return false };
+        let Some(mut held) = self.driver.alloc(bytes) else { return false };
         held.touch(self.touch);
         self.slots[at] = Some(held);
         true
     }
 
     fn restart(&mut self) {
-        self.slots.iter_mut().filter_map(Option::take).for_each(|held| self.hand.free(held));
+        self.slots.iter_mut().filter_map(Option::take).for_each(|held| self.driver.free(held));
         self.sizes.random = Random::new(self.seed);
     }
 
     fn finish(self) {
-        self.slots.into_iter().flatten().for_each(|held| self.hand.free(held));
+        self.slots.into_iter().flatten().for_each(|held| self.driver.free(held));
     }
 }
 
-/// Places that all threads put allocations in.
-pub(super) type Places<H> = [Mutex<Option<Held<H>>>];
+/// Slots that all threads put allocations in.
+pub(super) type Slots<H> = [Mutex<Option<Held<H>>>];
 
-/// Puts an allocation in a place that is drawn at random, and frees what any thread had put there.
+/// Puts an allocation in a slot that is drawn at random, and frees what any thread had put there.
 pub(super) struct Exchange<'a, H> {
-    pub(super) hand: &'a H,
+    pub(super) driver: &'a H,
     pub(super) touch: Touch,
     pub(super) sizes: Sizes,
-    pub(super) places: &'a Places<H>,
+    pub(super) slots: &'a Slots<H>,
 }
 
-impl<H: Hand> Job for Exchange<'_, H> {
+impl<H: Driver> ThreadOps for Exchange<'_, H> {
     #[inline(always)]
     fn step(&mut self) -> bool {
-        let Some(mut held) = self.hand.alloc(self.sizes.next()) else { return false };
+        let Some(mut held) = self.driver.alloc(self.sizes.next()) else { return false };
         held.touch(self.touch);
-        let at = self.sizes.index(self.places.len());
+        let at = self.sizes.index(self.slots.len());
         // No thread panics with the lock held.
-        let old = self.places[at].lock().map(|mut place| place.replace(held));
+        let old = self.slots[at].lock().map(|mut slot| slot.replace(held));
         if let Ok(Some(old)) = old {
-            self.hand.free(old);
+            self.driver.free(old);
         }
         true
     }
 
     fn finish(self) {
-        let all = self.places.iter().filter_map(|place| place.lock().ok()?.take());
-        all.for_each(|held| self.hand.free(held));
+        let all = self.slots.iter().filter_map(|slot| slot.lock().ok()?.take());
+        all.for_each(|held| self.driver.free(held));
     }
 }
 
-/// Empty turns before a thread sleeps until the other has something for it.
+/// Attempts before a thread sleeps until the other has something for it.
 const SPINS: usize = 200;
 
 /// Allocates, touches and sends.
 pub(super) struct Producer<'a, H> {
-    pub(super) hand: &'a H,
+    pub(super) driver: &'a H,
     pub(super) bytes: usize,
     pub(super) touch: Touch,
     pub(super) to: SyncSender<Held<H>>,
 }
 
-impl<H: Hand> Job for Producer<'_, H> {
+impl<H: Driver> ThreadOps for Producer<'_, H> {
     #[inline(always)]
     fn step(&mut self) -> bool {
-        let Some(mut held) = self.hand.alloc(self.bytes) else { return false };
+        let Some(mut held) = self.driver.alloc(self.bytes) else { return false };
         held.touch(self.touch);
         for _ in 0..SPINS {
             match self.to.try_send(held) {
@@ -190,12 +190,12 @@ impl<H: Hand> Job for Producer<'_, H> {
 }
 
 /// Frees what comes, until nothing more can come.
-pub(super) fn consume<H: Hand>(hand: &H, from: &Receiver<Held<H>>) {
+pub(super) fn consume<H: Driver>(driver: &H, from: &Receiver<Held<H>>) {
     'all: loop {
         for _ in 0..SPINS {
             match from.try_recv() {
                 Ok(held) => {
-                    hand.free(held);
+                    driver.free(held);
                     continue 'all;
                 }
                 Err(TryRecvError::Empty) => std::hint::spin_loop(),
@@ -203,7 +203,7 @@ pub(super) fn consume<H: Hand>(hand: &H, from: &Receiver<Held<H>>) {
             }
         }
         match from.recv() {
-            Ok(held) => hand.free(held),
+            Ok(held) => driver.free(held),
             Err(_) => return,
         }
     }
@@ -211,17 +211,17 @@ pub(super) fn consume<H: Hand>(hand: &H, from: &Receiver<Held<H>>) {
 
 /// Allocates zeros, touches and frees.
 pub(super) struct Calloc<'a, H> {
-    pub(super) hand: &'a H,
+    pub(super) driver: &'a H,
     pub(super) bytes: usize,
 }
 
-impl<H: Hand> Job for Calloc<'_, H> {
+impl<H: Driver> ThreadOps for Calloc<'_, H> {
     #[inline(always)]
     fn step(&mut self) -> bool {
-        let Some(mut held) = self.hand.zeroed(self.bytes) else { return false };
+        let Some(mut held) = self.driver.zeroed(self.bytes) else { return false };
         assert!(held.is_zero(), "zeros were asked for");
         held.touch(Touch::Pages);
-        self.hand.free(held);
+        self.driver.free(held);
         true
     }
 
@@ -230,17 +230,17 @@ impl<H: Hand> Job for Calloc<'_, H> {
 
 /// Fills one allocation with zeros, which are resident then, and touches it as `Calloc` does.
 pub(super) struct Memset<'a, H> {
-    hand: &'a H,
+    driver: &'a H,
     held: Option<Held<H>>,
 }
 
-impl<'a, H: Hand> Memset<'a, H> {
-    pub(super) fn new(hand: &'a H, bytes: usize) -> Self {
-        Self { hand, held: hand.alloc(bytes) }
+impl<'a, H: Driver> Memset<'a, H> {
+    pub(super) fn new(driver: &'a H, bytes: usize) -> Self {
+        Self { driver, held: driver.alloc(bytes) }
     }
 }
 
-impl<H: Hand> Job for Memset<'_, H> {
+impl<H: Driver> ThreadOps for Memset<'_, H> {
     #[inline(always)]
     fn step(&mut self) -> bool {
         let Some(held) = &mut self.held else { return false };
@@ -252,33 +252,33 @@ impl<H: Hand> Job for Memset<'_, H> {
 
     fn finish(self) {
         if let Some(held) = self.held {
-            self.hand.free(held);
+            self.driver.free(held);
         }
     }
 }
 
 /// Grows an allocation by half at a time.
 pub(super) struct Grow<'a, H> {
-    pub(super) hand: &'a H,
+    pub(super) driver: &'a H,
     pub(super) low: usize,
     pub(super) high: usize,
 }
 
-impl<H: Hand> Job for Grow<'_, H> {
+impl<H: Driver> ThreadOps for Grow<'_, H> {
     fn step(&mut self) -> bool {
         let mut bytes = self.low;
-        let Some(mut held) = self.hand.alloc(bytes) else { return false };
+        let Some(mut held) = self.driver.alloc(bytes) else { return false };
         held.touch(Touch::Pages);
         while bytes < self.high {
             let more = (bytes + bytes / 2).min(self.high);
-            match self.hand.resize(held, more) {
+            match self.driver.resize(held, more) {
                 Some(grown) => held = grown,
                 None => return false,
             }
             held.touch_from(bytes);
             bytes = more;
         }
-        self.hand.free(held);
+        self.driver.free(held);
         true
     }
 
@@ -287,7 +287,7 @@ impl<H: Hand> Job for Grow<'_, H> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hand::Malloc;
+    use super::super::driver::Malloc;
     use super::*;
 
     #[test]
@@ -307,23 +307,23 @@ mod tests {
         (0..100).for_each(|_| assert!(mix.step()));
         assert!(mix.slots.iter().all(Option::is_some));
         mix.finish();
-        let mut grow = Grow { hand: &Malloc, low: 1000, high: 100_000 };
+        let mut grow = Grow { driver: &Malloc, low: 1000, high: 100_000 };
         assert!(grow.step());
     }
 
     #[test]
     fn an_exchange_leaves_one_in_each_place_and_frees_all_at_its_end() {
-        let places: Vec<_> = (0..4).map(|_| Mutex::new(None)).collect();
-        let mut job = Exchange {
-            hand: &Malloc,
+        let slots: Vec<_> = (0..4).map(|_| Mutex::new(None)).collect();
+        let mut ops = Exchange {
+            driver: &Malloc,
             touch: Touch::Byte,
             sizes: Sizes::new((1 << 10, 1 << 12), 3),
-            places: &places,
+            slots: &slots,
         };
-        (0..100).for_each(|_| assert!(job.step()));
-        assert!(places.iter().all(|place| place.lock().unwrap().is_some()));
-        job.finish();
-        assert!(places.iter().all(|place| place.lock().unwrap().is_none()));
+        (0..100).for_each(|_| assert!(ops.step()));
+        assert!(slots.iter().all(|slot| slot.lock().unwrap().is_some()));
+        ops.finish();
+        assert!(slots.iter().all(|slot| slot.lock().unwrap().is_none()));
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
         let (to, from) = std::sync::mpsc::sync_channel(4);
         std::thread::scope(|scope| {
             let consumer = scope.spawn(move || consume(&Malloc, &from));
-            let mut producer = Producer { hand: &Malloc, bytes: 70_000, touch: Touch::Byte, to };
+            let mut producer = Producer { driver: &Malloc, bytes: 70_000, touch: Touch::Byte, to };
             (0..1000).for_each(|_| assert!(producer.step()));
             producer.finish();
             // It ends by itself, or this waits for ever.

@@ -1,6 +1,6 @@
 //! The list of contenders.
 
-use super::kern::Kern;
+use super::kernel_lib::KernelLib;
 use super::ours::{Bare, Magazines};
 use super::subject::{Setup, Stream, Subject, Visitor};
 use crate::bench::contender::{Contender, Exactness, Home, Make, Runner, Work};
@@ -12,7 +12,7 @@ use va_space::config::{Linux69, OneLock52, Standard};
 
 /// One who is measured.
 #[derive(Clone)]
-pub(in crate::bench) enum Who {
+pub(in crate::bench) enum SpaceContender {
     /// Our policies, each caller with a magazine.
     Standard,
     /// Our policies alone.
@@ -22,16 +22,16 @@ pub(in crate::bench) enum Who {
     /// Linux's of 5.2 to 6.8.
     OneLock52,
     /// A C library, and what it is called.
-    Kern(&'static str, Kern),
+    KernelLib(&'static str, KernelLib),
 }
 
-impl Who {
+impl SpaceContender {
     /// All of them, in the order of the tables.
     pub(super) fn all(libraries: &[(&'static str, Option<PathBuf>)]) -> Result<Vec<Self>> {
         let mut all = vec![Self::Standard, Self::OursBare, Self::Linux69, Self::OneLock52];
         for (name, path) in libraries {
             if let Some(path) = path {
-                all.push(Self::Kern(name, Kern::load(path)?));
+                all.push(Self::KernelLib(name, KernelLib::load(path)?));
             }
         }
         Ok(all)
@@ -43,18 +43,18 @@ impl Who {
             Self::OursBare => "ours-bare",
             Self::Linux69 => "linux69",
             Self::OneLock52 => "onelock52",
-            Self::Kern(name, _) => name,
+            Self::KernelLib(name, _) => name,
         }
     }
 
-    /// Makes an empty space with locks of make `L`, which a library does not let one choose, and hands it to `visitor`.
+    /// Makes an empty space with locks of make `L`, which a library does not let one choose, and calls `visitor` with it.
     pub(in crate::bench) fn visit<L: Watch, V: Visitor>(&self, setup: &Setup, visitor: V) -> Result<V::Out> {
         Ok(match self {
             Self::Standard => visitor.visit(Magazines::<L, Standard>::new(setup)?),
             Self::OursBare => visitor.visit(Bare::<L, Standard>::new(setup)?),
             Self::Linux69 => visitor.visit(Bare::<L, Linux69>::new(setup)?),
             Self::OneLock52 => visitor.visit(Bare::<L, OneLock52>::new(setup)?),
-            Self::Kern(_, kern) => visitor.visit(kern.begin(setup)?),
+            Self::KernelLib(_, kernel_lib) => visitor.visit(kernel_lib.begin(setup)?),
         })
     }
 
@@ -73,7 +73,7 @@ impl Who {
 
 /// One who is measured, with a setup.
 struct Player {
-    who: Who,
+    who: SpaceContender,
     setup: Setup,
 }
 

@@ -16,7 +16,7 @@
 //! ```
 //! Sizes and addresses are bytes. A library has one space: the latest. What it was built from is the user's affair.
 
-use super::subject::{Hand, OwnLock, Setup, Subject};
+use super::subject::{Driver, OwnLock, Setup, Subject};
 use crate::lab::Drained;
 use crate::machine::LockStats;
 use anyhow::{Context, Result, bail};
@@ -85,7 +85,7 @@ type Areas = unsafe extern "C" fn(*const u64, *const u64, i32, u64, *mut u64) ->
 
 /// The functions of a library. Each is called with what the interface above asks for, and no other way.
 #[derive(Clone)]
-pub(crate) struct Kern {
+pub(crate) struct KernelLib {
     init: Init,
     thread_init: ThreadInit,
     thread_exit: ThreadExit,
@@ -107,7 +107,7 @@ fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
     found.map(|found| *found).with_context(|| format!("no {name}"))
 }
 
-impl Kern {
+impl KernelLib {
     /// Loads the library at `path`.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let shown = path.display();
@@ -132,7 +132,7 @@ impl Kern {
         load().with_context(|| shown.to_string())
     }
 
-    /// Begins anew. The space of before is gone, and its hands with it.
+    /// Begins anew. The space of before is gone, and its drivers with it.
     pub(crate) fn begin(&self, setup: &Setup) -> Result<Self> {
         let work = u32::from(setup.helper);
         let config = KvConfig { start: 0, end: 0, cpus: setup.cpus, nodes: setup.nodes, work };
@@ -162,14 +162,14 @@ impl Kern {
     }
 }
 
-pub(crate) struct KernHand<'a>(&'a Kern);
+pub(crate) struct KernelDriver<'a>(&'a KernelLib);
 
-impl Subject for Kern {
-    type Hand<'a> = KernHand<'a>;
+impl Subject for KernelLib {
+    type Driver<'a> = KernelDriver<'a>;
 
-    fn hand(&self, cpu: u32) -> KernHand<'_> {
+    fn driver(&self, cpu: u32) -> KernelDriver<'_> {
         self.stand_for(cpu);
-        KernHand(self)
+        KernelDriver(self)
     }
 
     fn drained(&self) -> Drained {
@@ -197,7 +197,7 @@ impl Subject for Kern {
     }
 }
 
-impl Hand for KernHand<'_> {
+impl Driver for KernelDriver<'_> {
     fn move_to(&mut self, cpu: u32) {
         self.0.stand_for(cpu);
     }
@@ -244,7 +244,7 @@ impl Hand for KernHand<'_> {
     }
 }
 
-impl KernHand<'_> {
+impl KernelDriver<'_> {
     /// Maps so many pages for a short time.
     #[inline(always)]
     pub(crate) fn map_ram(&mut self, pages: u32) -> Option<u64> {
@@ -264,7 +264,7 @@ impl KernHand<'_> {
     }
 }
 
-impl Drop for KernHand<'_> {
+impl Drop for KernelDriver<'_> {
     fn drop(&mut self) {
         // SAFETY: the function is loaded, and this thread will not call before it says again which CPU it stands for.
         unsafe { (self.0.thread_exit)() };

@@ -57,9 +57,9 @@ impl Contender {
         let mut command = Command::new(program);
         command.args(["bench", "memory-child", text]);
         for (name, _) in std::env::vars_os() {
-            let known = name.to_string_lossy();
+            let variable = name.to_string_lossy();
             let prefixes = ["LD_", "MALLOC_", "GLIBC_", "MIMALLOC_", "TCMALLOC_", "TBB_", "JE_"];
-            if prefixes.iter().any(|prefix| known.starts_with(prefix)) {
+            if prefixes.iter().any(|prefix| variable.starts_with(prefix)) {
                 command.env_remove(name);
             }
         }
@@ -73,7 +73,7 @@ impl Contender {
 }
 
 /// A peer that may be found as a library.
-struct Known {
+struct PeerLibrary {
     family: &'static str,
     files: &'static [&'static str],
     /// With transparent huge pages on.
@@ -83,7 +83,7 @@ struct Known {
 }
 
 /// Glibc, which is always there.
-const LIBC: Known = Known {
+const LIBC: PeerLibrary = PeerLibrary {
     family: GLIBC,
     files: &[],
     huge: &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")],
@@ -99,8 +99,8 @@ const MIMALLOC_HUGE: &[(&str, &str)] =
     &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1"), ("MIMALLOC_LARGE_OS_PAGES", "1"), ("MIMALLOC_ALLOW_THP", "1")];
 
 /// Debian's packages, and what `cargo xtask peers` builds.
-const LIBRARIES: [Known; 7] = [
-    Known {
+const LIBRARIES: [PeerLibrary; 7] = [
+    PeerLibrary {
         family: "jemalloc",
         files: &["libjemalloc.so.2", "libjemalloc.so"],
         huge: &[("MALLOC_CONF", "thp:always")],
@@ -111,7 +111,7 @@ const LIBRARIES: [Known; 7] = [
             ("decay-off", &[("MALLOC_CONF", "dirty_decay_ms:-1")]),
         ],
     },
-    Known {
+    PeerLibrary {
         family: "mimalloc",
         files: &["libmimalloc.so.2", "libmimalloc.so.2.0", "libmimalloc.so"],
         huge: MIMALLOC_HUGE,
@@ -121,21 +121,21 @@ const LIBRARIES: [Known; 7] = [
             ("purge-1000", &[("MIMALLOC_PURGE_DELAY", "1000"), ("MIMALLOC_DECOMMIT_DELAY", "1000")]),
         ],
     },
-    Known {
+    PeerLibrary {
         family: "tcmalloc",
         files: &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so"],
         huge: &[],
         knobs: &[("release-10", &[("TCMALLOC_RELEASE_RATE", "10")])],
     },
-    Known {
+    PeerLibrary {
         family: "tbbmalloc",
         files: &["libtbbmalloc_proxy.so.2", "libtbbmalloc_proxy.so"],
         huge: &[("TBB_MALLOC_USE_HUGE_PAGES", "1")],
         knobs: &[],
     },
-    Known { family: "snmalloc", files: &["libpeer_snmalloc.so"], huge: &[], knobs: &[] },
-    Known { family: "rpmalloc", files: &["libpeer_rpmalloc.so"], huge: &[], knobs: &[] },
-    Known {
+    PeerLibrary { family: "snmalloc", files: &["libpeer_snmalloc.so"], huge: &[], knobs: &[] },
+    PeerLibrary { family: "rpmalloc", files: &["libpeer_rpmalloc.so"], huge: &[], knobs: &[] },
+    PeerLibrary {
         family: "mimalloc3",
         files: &["libpeer_mimalloc3.so"],
         huge: MIMALLOC_HUGE,
@@ -206,7 +206,7 @@ pub(super) struct Wanted<'a> {
 pub(super) fn all(wanted: &Wanted<'_>) -> Result<(Vec<Contender>, Vec<&'static str>)> {
     let mut all = ours(wanted.quick);
     let mut missing = Vec::new();
-    let families = LIBRARIES.iter().map(|known| known.family).chain([GLIBC, MMAP]);
+    let families = LIBRARIES.iter().map(|peer| peer.family).chain([GLIBC, MMAP]);
     let families: Vec<_> = families.collect();
     for Named { name, path } in wanted.peers {
         if !families.contains(&name.as_str()) && path.is_none() {
@@ -224,28 +224,32 @@ pub(super) fn all(wanted: &Wanted<'_>) -> Result<(Vec<Contender>, Vec<&'static s
     if is_wanted(GLIBC) {
         add(&mut all, &LIBC, None, wanted)?;
     }
-    for known in &LIBRARIES {
-        let named = wanted.peers.iter().find(|named| named.name == known.family);
-        if !is_wanted(known.family) || named.is_some_and(|named| named.path.is_some()) {
+    for peer in &LIBRARIES {
+        let named = wanted.peers.iter().find(|named| named.name == peer.family);
+        if !is_wanted(peer.family) || named.is_some_and(|named| named.path.is_some()) {
             continue;
         }
-        match find(known.files) {
-            Some(library) => add(&mut all, known, Some(library), wanted)?,
+        match find(peer.files) {
+            Some(library) => add(&mut all, peer, Some(library), wanted)?,
             None if named.is_some() => {
-                bail!("{} is not installed here: {}=PATH names a library", known.family, known.family)
+                bail!("{} is not installed here: {}=PATH names a library", peer.family, peer.family)
             }
-            None => missing.push(known.family),
+            None => missing.push(peer.family),
         }
     }
     for Named { name, path } in wanted.peers {
         let Some(path) = path else { continue };
         let library = path.canonicalize().with_context(|| format!("no library {}", path.display()))?;
-        let known = LIBRARIES.iter().find(|known| known.family == name);
+        let peer = LIBRARIES.iter().find(|peer| peer.family == name);
         // Contenders live as long as the program, as do the names of those that it knows.
-        let unknown =
-            || Known { family: Box::leak(name.clone().into_boxed_str()), files: &[], huge: &[], knobs: &[] };
-        match known {
-            Some(known) => add(&mut all, known, Some(library), wanted)?,
+        let unknown = || PeerLibrary {
+            family: Box::leak(name.clone().into_boxed_str()),
+            files: &[],
+            huge: &[],
+            knobs: &[],
+        };
+        match peer {
+            Some(peer) => add(&mut all, peer, Some(library), wanted)?,
             None => add(&mut all, &unknown(), Some(library), wanted)?,
         }
     }
@@ -298,18 +302,23 @@ fn ours(quick: bool) -> Vec<Contender> {
 }
 
 /// Adds a peer and its settings.
-fn add(all: &mut Vec<Contender>, known: &Known, library: Option<PathBuf>, wanted: &Wanted<'_>) -> Result<()> {
+fn add(
+    all: &mut Vec<Contender>,
+    peer: &PeerLibrary,
+    library: Option<PathBuf>,
+    wanted: &Wanted<'_>,
+) -> Result<()> {
     let set = |pairs: &[(&'static str, &str)]| -> Vec<(&'static str, String)> {
         pairs.iter().map(|&(name, value)| (name, value.to_string())).collect()
     };
-    let huge = if wanted.huge { known.huge } else { &[] };
-    let mut default = Contender { library, env: set(huge), ..plain(known.family, How::Malloc) };
+    let huge = if wanted.huge { peer.huge } else { &[] };
+    let mut default = Contender { library, env: set(huge), ..plain(peer.family, How::Malloc) };
     default.version = version(&default)?;
-    let knobs = if wanted.quick { &[] } else { known.knobs };
+    let knobs = if wanted.quick { &[] } else { peer.knobs };
     let others = knobs.iter().map(|(setting, pairs)| {
         let mut env = set(huge);
         for (name, value) in set(pairs) {
-            match env.iter_mut().find(|(known, _)| *known == name) {
+            match env.iter_mut().find(|(key, _)| *key == name) {
                 // One variable holds all: glibc separates by colons, jemalloc by commas.
                 Some((_, all)) => {
                     *all = format!("{all}{}{value}", if name == "MALLOC_CONF" { ',' } else { ':' });
@@ -317,7 +326,7 @@ fn add(all: &mut Vec<Contender>, known: &Known, library: Option<PathBuf>, wanted
                 None => env.push((name, value)),
             }
         }
-        Contender { name: format!("{} {setting}", known.family), env, is_default: false, ..default.clone() }
+        Contender { name: format!("{} {setting}", peer.family), env, is_default: false, ..default.clone() }
     });
     let others: Vec<_> = others.collect();
     all.push(default);

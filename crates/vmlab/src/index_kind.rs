@@ -41,7 +41,7 @@ impl IndexKind {
         }
     }
 
-    /// Hands `visitor` a way to make this index for a space.
+    /// Calls `visitor` with a function that makes this index for a space.
     pub fn visit<V: Visitor>(self, extent: VaRange, window: VaRange, visitor: V) -> V::Out {
         // One heap for all rounds: its slabs are reused, so that rounds do not pay for memory.
         let heap = HeapPlatform::default();

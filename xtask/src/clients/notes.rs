@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 /// Lines of two tables, each by the client's name.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Notes {
     /// Client, what was run, outcome.
     suites: Vec<[String; 3]>,
     /// Client, why.
@@ -16,7 +16,7 @@ pub(crate) struct Told {
 const SUITES_HEAD: &str = "| makers' tests of | what | outcome |\n|---|---|---|\n";
 const ABSENT_HEAD: &str = "| not run | why |\n|---|---|\n";
 
-impl Told {
+impl Notes {
     /// The outcome of a suite, in place of an older one.
     pub(crate) fn suite(&mut self, client: &str, what: &str, outcome: &str) {
         self.suites.retain(|line| line[0] != client);
@@ -38,7 +38,7 @@ impl Told {
         self.suites.is_empty()
     }
 
-    /// Reads what [`Told::page`] wrote, anywhere in a page.
+    /// Reads what [`Notes::page`] wrote, anywhere in a page.
     pub(crate) fn read(page: &str) -> Self {
         fn table<const N: usize>(page: &str, head: &str) -> Vec<[String; N]> {
             let rest = page.split_once(head).map_or("", |(_, rest)| rest);
@@ -82,15 +82,15 @@ mod tests {
 
     #[test]
     fn what_is_on_the_page_is_read_from_it_and_replaced_by_name() {
-        let mut told = Told::default();
-        assert_eq!((told.page().as_str(), told.no_suites()), ("", true));
-        told.suite("git", "its tests", "3 passed");
-        told.suite("xz", "its tests", "FAILED: a | b\nc");
-        told.absent("nginx", "not installed: nginx");
-        let page = format!("# Page\n{}\n| other | table |\n", told.page());
+        let mut notes = Notes::default();
+        assert_eq!((notes.page().as_str(), notes.no_suites()), ("", true));
+        notes.suite("git", "its tests", "3 passed");
+        notes.suite("xz", "its tests", "FAILED: a | b\nc");
+        notes.absent("nginx", "not installed: nginx");
+        let page = format!("# Page\n{}\n| other | table |\n", notes.page());
         assert!(page.contains("| xz | its tests | FAILED: a / b c |\n"), "{page}");
-        let mut again = Told::read(&page);
-        assert_eq!(again, told);
+        let mut again = Notes::read(&page);
+        assert_eq!(again, notes);
         again.suite("git", "its tests", "4 passed");
         again.ran("nginx");
         let page = again.page();
