@@ -67,8 +67,8 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         None => make(root, &dir)?,
     };
     let mut browser = Browser::start(&program, &dir.join("profile"))?;
-    let said = check::page(&mut browser, &report)?;
-    println!("{}: {said}", report.display());
+    let message = check::page(&mut browser, &report)?;
+    println!("{}: {message}", report.display());
     broken(&mut browser, &report, &dir)?;
     if let Some(shots) = &args.shots {
         fs::create_dir_all(shots)?;
@@ -107,11 +107,11 @@ fn broken(browser: &mut Browser, report: &Path, dir: &Path) -> Result<()> {
         match check::page(browser, &broken) {
             Ok(_) => bail!("a page on which {what} was found good"),
             Err(error) => {
-                let said = format!("{error:#}");
-                if !said.contains(wanted) {
-                    bail!("a page on which {what} was refused for another reason: {said}");
+                let message = format!("{error:#}");
+                if !message.contains(wanted) {
+                    bail!("a page on which {what} was refused for another reason: {message}");
                 }
-                println!("broken on purpose, {what}: {said}");
+                println!("broken on purpose, {what}: {message}");
             }
         }
     }

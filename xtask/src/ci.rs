@@ -190,15 +190,15 @@ fn two_lanes(root: &Path, steps: &[&Step]) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Adds what the second lane says of itself. What it says nothing of has failed.
+/// Adds what the second lane reports. A step that it does not report has failed.
 fn take_in(outcome: &mut Outcome, text: &str, ended: Result<()>) {
-    let mut told = 0;
+    let mut reported = 0;
     for line in text.lines().filter_map(|line| line.strip_prefix("==== ")) {
         for name in BESIDE {
             let Some(verdict) = line.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")) else {
                 continue;
             };
-            told += 1;
+            reported += 1;
             if !verdict.starts_with("ok") {
                 outcome.failed.push((name.to_string(), "see the second lane".to_string()));
             }
@@ -206,7 +206,7 @@ fn take_in(outcome: &mut Outcome, text: &str, ended: Result<()>) {
     }
     outcome.table.extend(text.lines().filter(|line| is_row(line)).map(str::to_string));
     text.lines().for_each(|line| outcome.tests.read(line));
-    if told != BESIDE.len() || (ended.is_err() && outcome.failed.is_empty()) {
+    if reported != BESIDE.len() || (ended.is_err() && outcome.failed.is_empty()) {
         let why = ended.err().map_or("it told too little".to_string(), |error| format!("{error:#}"));
         outcome.failed.push((BESIDE.join(","), format!("the second lane: {why}")));
     }

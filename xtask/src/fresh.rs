@@ -419,8 +419,8 @@ mod tests {
     #[test]
     fn a_text_is_quoted_for_a_shell() {
         let text = "it's $HOME \"x\"";
-        let said = Cmd::new(Path::new("."), "sh").args(["-c", &format!("printf %s {}", quoted(text))]);
-        assert_eq!(said.read().unwrap().trim_end(), text);
+        let cmd = Cmd::new(Path::new("."), "sh").args(["-c", &format!("printf %s {}", quoted(text))]);
+        assert_eq!(cmd.read().unwrap().trim_end(), text);
     }
 
     #[test]

@@ -170,11 +170,11 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     let mut flags = vec!["-I".to_string() + &prefix.join("include").to_string_lossy()];
     flags.extend(["-L".to_string() + &prefix.join("lib").to_string_lossy(), "-lvmalloc".to_string()]);
     if on_path("pkg-config") {
-        let said = Cmd::new(&work, "pkg-config")
+        let output = Cmd::new(&work, "pkg-config")
             .args(["--cflags", "--libs", "vmalloc"])
             .env("PKG_CONFIG_PATH", pkgconfig)
             .read()?;
-        flags = said.split_whitespace().map(str::to_string).collect();
+        flags = output.split_whitespace().map(str::to_string).collect();
     } else {
         println!("install: no pkg-config here, so its file is not tried");
     }
@@ -189,12 +189,12 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
     // Under the preload, a program that knows nothing of it.
     let preload = prefix.join("lib/libvmalloc_preload.so");
     check_size(&work, &preload)?;
-    let said = Cmd::new(&work, "sort")
+    let output = Cmd::new(&work, "sort")
         .arg(root.join("CHANGELOG.md"))
         .env("LD_PRELOAD", &preload)
         .env("VMALLOC_CONF", "threshold:4K,stats:true")
         .read()?;
-    let Some(line) = said.lines().find(|line| line.starts_with("vmalloc: served ")) else {
+    let Some(line) = output.lines().find(|line| line.starts_with("vmalloc: served ")) else {
         bail!("the preload says nothing at the end of sort")
     };
     if line.starts_with("vmalloc: served 0 ") {
@@ -226,9 +226,9 @@ fn python(root: &Path, work: &Path, prefix: &Path) -> Result<()> {
     }
     let [_, rest @ ..] = &lines[..] else { bail!("the README has no lines for Python") };
     let script = rest.join("\n").replace("$PWD/DIR", &prefix.to_string_lossy());
-    let said = Cmd::new(work, "sh").args(["-c", &script]).read()?;
-    if !said.lines().any(|line| line == "419430400") || served(&said) < 100 {
-        bail!("the README's lines for Python say {said:?}");
+    let output = Cmd::new(work, "sh").args(["-c", &script]).read()?;
+    if !output.lines().any(|line| line == "419430400") || served(&output) < 100 {
+        bail!("the README's lines for Python say {output:?}");
     }
     println!("install: the README's lines for Python work");
     Ok(())
@@ -236,13 +236,13 @@ fn python(root: &Path, work: &Path, prefix: &Path) -> Result<()> {
 
 /// `vmlab run` with the preload as built.
 fn run(root: &Path, preload: &Path) -> Result<()> {
-    let said = Cmd::new(root, root.join(BUILT).join("vmlab"))
+    let output = Cmd::new(root, root.join(BUILT).join("vmlab"))
         .args(["run", "--conf", "threshold:4K", "--lib"])
         .arg(preload)
         .args(["--", "sort", "CHANGELOG.md"])
         .read()?;
     let line =
-        said.lines().find(|line| line.starts_with("vmlab: ") && line.contains(" allocations served, "));
+        output.lines().find(|line| line.starts_with("vmlab: ") && line.contains(" allocations served, "));
     match line.map(|line| line.split(' ').nth(1).and_then(|number| number.parse::<u64>().ok())) {
         Some(Some(1..)) => Ok(()),
         _ => bail!("vmlab run tells nothing of sort: {line:?}"),
@@ -250,8 +250,8 @@ fn run(root: &Path, preload: &Path) -> Result<()> {
 }
 
 /// Returns the number of allocations in the statistics of the preload.
-fn served(said: &str) -> u64 {
-    let numbers = said.lines().filter_map(|line| line.strip_prefix("vmalloc: served ")?.split(' ').next());
+fn served(output: &str) -> u64 {
+    let numbers = output.lines().filter_map(|line| line.strip_prefix("vmalloc: served ")?.split(' ').next());
     numbers.filter_map(|number| number.parse::<u64>().ok()).sum()
 }
 

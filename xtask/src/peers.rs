@@ -178,8 +178,8 @@ mod tests {
             {"manifest_path":"/a/rpmalloc-sys-0.2.4/Cargo.toml"},
             {"name":"rpmalloc-sys","manifest_path":"/b/rpmalloc-sys-0.2.3+b097fd0/Cargo.toml","x":1}]}"#;
         assert_eq!(folder(metadata, package, version).unwrap(), Path::new("/b/rpmalloc-sys-0.2.3+b097fd0"));
-        let told = folder("{}", package, version).unwrap_err().to_string();
-        assert_eq!(told, "cargo fetched no rpmalloc-sys 0.2.3+b097fd0");
+        let message = folder("{}", package, version).unwrap_err().to_string();
+        assert_eq!(message, "cargo fetched no rpmalloc-sys 0.2.3+b097fd0");
     }
 
     #[test]
@@ -198,8 +198,8 @@ mod tests {
     fn a_source_that_does_not_compile_is_told_and_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let peer = Peer { source: "no-such.c", ..PEERS[1] };
-        let told = build(dir.path(), dir.path(), dir.path(), &peer).unwrap_err().to_string();
-        assert!(told.contains("no-such.c"), "{told}");
+        let message = build(dir.path(), dir.path(), dir.path(), &peer).unwrap_err().to_string();
+        assert!(message.contains("no-such.c"), "{message}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

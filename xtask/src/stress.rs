@@ -93,20 +93,21 @@ fn rounds(root: &Path, seed: u64, all: Duration, round: Duration) -> Result<[Sum
                 return Ok(sums);
             }
             let milliseconds = round.as_millis().to_string();
-            let said = Cmd::new(root, &program)
+            let output = Cmd::new(root, &program)
                 .args([&seed.to_string(), &milliseconds])
                 .env("LD_PRELOAD", &library)
                 .env("VMALLOC_CONF", format!("{conf},stats:true"))
                 .read()
                 .with_context(|| format!("seed {seed} under {conf} fails"))?;
-            let one = told(&said).with_context(|| format!("seed {seed} under {conf} says {said:?}"))?;
+            let one =
+                parse_round(&output).with_context(|| format!("seed {seed} under {conf} says {output:?}"))?;
             if one.served == 0 {
                 bail!("seed {seed} under {conf}: the preload served nothing");
             }
             if one.live > LIVE_BYTES_MAX {
                 bail!("seed {seed} under {conf}: all was freed, and {} bytes are live", one.live);
             }
-            println!("stress: seed {seed} {conf}: {}", said.lines().next().unwrap_or_default());
+            println!("stress: seed {seed} {conf}: {}", output.lines().next().unwrap_or_default());
             *sum = sum.and(one);
             seed += 1;
         }
@@ -142,13 +143,13 @@ impl Sum {
 
 /// Parses the output of a round, and that of the preload at its end. Children end by `_exit`, so there is one line of
 /// each.
-fn told(said: &str) -> Option<Sum> {
-    let line = said.lines().find(|line| line.starts_with("operations "))?;
+fn parse_round(output: &str) -> Option<Sum> {
+    let line = output.lines().find(|line| line.starts_with("operations "))?;
     let number = |line: &str, key: &str| {
         let mut words = line.split_ascii_whitespace().skip_while(|word| *word != key).skip(1);
         words.next()?.parse::<u64>().ok()
     };
-    let ours = said.lines().find(|line| line.starts_with("vmalloc: served "))?;
+    let ours = output.lines().find(|line| line.starts_with("vmalloc: served "))?;
     Some(Sum {
         rounds: 1,
         operations: number(line, "operations")?,
@@ -191,13 +192,13 @@ mod tests {
 
     #[test]
     fn what_a_round_printed_is_read_and_what_lacks_a_number_is_not() {
-        let said = "operations 12 threads 3 forks 2 resident before 100 after 90 KiB\nvmalloc: served 7 freed 7; bytes live 4096 kept 0\n";
-        let sum = told(said).unwrap();
+        let output = "operations 12 threads 3 forks 2 resident before 100 after 90 KiB\nvmalloc: served 7 freed 7; bytes live 4096 kept 0\n";
+        let sum = parse_round(output).unwrap();
         assert_eq!((sum.operations, sum.threads, sum.forks, sum.served, sum.kib_more), (12, 3, 2, 7, -10));
         assert_eq!(sum.live, 4096);
-        assert!(told(&said.replace("after 90", "after x")).is_none());
-        assert!(told(&said.replace("live 4096", "live")).is_none());
-        assert!(told("operations 12 threads 3 forks 2 resident before 1 after 2\n").is_none());
+        assert!(parse_round(&output.replace("after 90", "after x")).is_none());
+        assert!(parse_round(&output.replace("live 4096", "live")).is_none());
+        assert!(parse_round("operations 12 threads 3 forks 2 resident before 1 after 2\n").is_none());
         let both = sum.and(Sum { kib_more: 5, ..sum });
         assert_eq!((both.rounds, both.served, both.kib_more), (2, 14, 5));
     }

@@ -8,7 +8,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // One line, causes included.
-            vmlab::cli::say(&format!("{error:#}"));
+            vmlab::cli::print_note(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }

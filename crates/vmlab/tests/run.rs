@@ -20,10 +20,10 @@ fn harmless() -> Option<PathBuf> {
 
 fn refused(args: &[&str], why: &str) {
     let output = vmlab(args);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
-    assert!(said.starts_with("vmlab: ") && said.contains(why), "{args:?}: {said}");
-    assert_eq!((said.lines().count(), output.stdout.len()), (1, 0), "{args:?}: {said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+    assert!(stderr.starts_with("vmlab: ") && stderr.contains(why), "{args:?}: {stderr}");
+    assert_eq!((stderr.lines().count(), output.stdout.len()), (1, 0), "{args:?}: {stderr}");
 }
 
 #[test]
@@ -68,10 +68,13 @@ fn the_status_and_the_output_are_the_programs() {
         let output = vmlab(&["--lib", lib, "--conf", "stats:true", "--", "sh", "-c", script]);
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert_eq!(output.stdout, b"out\n");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.starts_with("vmlab: no process told anything") && said.lines().count() == 1, "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            stderr.starts_with("vmlab: no process told anything") && stderr.lines().count() == 1,
+            "{stderr}"
+        );
     }
     let output = vmlab(&["--lib", lib, "--conf", "a:b", "--", "sh", "-c", "echo $VMALLOC_CONF $LD_PRELOAD"]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.starts_with("a:b ") && said.contains("libc.so.6"), "{said}");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.starts_with("a:b ") && stdout.contains("libc.so.6"), "{stdout}");
 }

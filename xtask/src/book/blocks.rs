@@ -64,21 +64,21 @@ pub(super) fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// Whether `said` is what is shown, `...` standing for anything, lines included.
-pub(super) fn matches(shown: &str, said: &str) -> bool {
-    let (shown, mut said) = (shown.trim_end(), said.trim_end());
+/// Whether `printed` is what is shown, `...` standing for anything, lines included.
+pub(super) fn matches(shown: &str, printed: &str) -> bool {
+    let (shown, mut printed) = (shown.trim_end(), printed.trim_end());
     let mut parts = shown.split("...");
-    let Some(rest) = parts.next().and_then(|first| said.strip_prefix(first)) else { return false };
-    said = rest;
+    let Some(rest) = parts.next().and_then(|first| printed.strip_prefix(first)) else { return false };
+    printed = rest;
     let parts: Vec<&str> = parts.collect();
-    let Some((last, middle)) = parts.split_last() else { return said.is_empty() };
+    let Some((last, middle)) = parts.split_last() else { return printed.is_empty() };
     for part in middle {
-        match said.find(part) {
-            Some(at) => said = &said[at + part.len()..],
+        match printed.find(part) {
+            Some(at) => printed = &printed[at + part.len()..],
             None => return false,
         }
     }
-    said.ends_with(last)
+    printed.ends_with(last)
 }
 
 #[cfg(test)]
@@ -98,19 +98,19 @@ mod tests {
 
     #[test]
     fn dots_stand_for_anything_and_all_else_for_itself() {
-        for (shown, said) in [
+        for (shown, printed) in [
             ("a\nb", "a\nb\n"),
             ("a...c", "a b c"),
             ("...", ""),
             ("...\nb", "x\ny\nb"),
             ("a...b...", "axbyb"),
         ] {
-            assert!(matches(shown, said), "{shown:?} {said:?}");
+            assert!(matches(shown, printed), "{shown:?} {printed:?}");
         }
-        for (shown, said) in
+        for (shown, printed) in
             [("a", "a\nb"), ("a...c", "a b"), ("b...", "ab"), ("a...b...c", "acb"), ("a", "")]
         {
-            assert!(!matches(shown, said), "{shown:?} {said:?}");
+            assert!(!matches(shown, printed), "{shown:?} {printed:?}");
         }
     }
 }

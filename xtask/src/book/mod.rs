@@ -117,9 +117,9 @@ fn run_block(root: &Path, prefix: &Path, dir: &Path, block: &Block) -> Result<us
         bail!("a console block without a command");
     }
     for (command, shown) in &commands {
-        let said = run_command(prefix, dir, command)?;
-        if !shown.trim().is_empty() && !matches(shown, &said) {
-            bail!("`{command}` prints\n{said}\nand the book shows\n{shown}");
+        let printed = run_command(prefix, dir, command)?;
+        if !shown.trim().is_empty() && !matches(shown, &printed) {
+            bail!("`{command}` prints\n{printed}\nand the book shows\n{shown}");
         }
     }
     Ok(commands.len())
@@ -130,18 +130,18 @@ fn run_command(prefix: &Path, dir: &Path, command: &str) -> Result<String> {
     let mut path = prefix.join("bin").into_os_string();
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
-    let mut said = String::new();
+    let mut printed = String::new();
     let ended = Cmd::new(dir, "sh")
         .args(["-c", command])
         .env("PATH", path)
         .env("PREFIX", prefix)
         .env("COLUMNS", "120")
         .lines(Show::Nothing, |line| {
-            said.push_str(line.trim_end());
-            said.push('\n');
+            printed.push_str(line.trim_end());
+            printed.push('\n');
         })?;
-    ended.success().with_context(|| said.clone())?;
-    Ok(said)
+    ended.success().with_context(|| printed.clone())?;
+    Ok(printed)
 }
 
 #[cfg(test)]

@@ -74,16 +74,16 @@ pub(super) fn page(browser: &mut Browser, file: &Path) -> Result<String> {
         bail!("the last moment does not look as it did before, so that steps do not add up");
     }
 
-    // What lies under the pointer is told.
+    // What lies under the pointer is shown.
     let probe = format!("{film}.querySelector('.probe').textContent");
-    let mut told = Vec::new();
+    let mut shown = Vec::new();
     for share in [0.3, 0.5, 0.7] {
         let at = (canvas.x + canvas.width * share, canvas.y + canvas.height * share);
         mouse(browser, "mouseMoved", at)?;
-        told.push(text(browser, &probe)?);
+        shown.push(text(browser, &probe)?);
     }
-    if !told.iter().all(|text| text.starts_with("0x")) || told[0] == told[2] {
-        bail!("the pointer is told {told:?}");
+    if !shown.iter().all(|text| text.starts_with("0x")) || shown[0] == shown[2] {
+        bail!("the pointer is told {shown:?}");
     }
 
     // The button plays, and stops.

@@ -192,8 +192,8 @@ pub(crate) fn run(place: &Place, suite: &Suite, plain: &Column, ours: &Column) -
         fs::write(scene.dir.join(format!("{}-stderr.txt", column.name)), &output.stderr)?;
         let outcomes = outcomes(&String::from_utf8_lossy(&output.stdout));
         if outcomes.is_empty() || !output.status.success() {
-            let said = last_lines(&String::from_utf8_lossy(&output.stderr));
-            bail!("{}: {} tests ran, then {said} ({})", column.name, outcomes.len(), output.status);
+            let printed = last_lines(&String::from_utf8_lossy(&output.stderr));
+            bail!("{}: {} tests ran, then {printed} ({})", column.name, outcomes.len(), output.status);
         }
         Ok(outcomes)
     };
@@ -206,9 +206,9 @@ pub(crate) fn run(place: &Place, suite: &Suite, plain: &Column, ours: &Column) -
 }
 
 /// The tests by name, and whether each passed every time that it ran.
-fn outcomes(said: &str) -> BTreeMap<String, bool> {
+fn outcomes(printed: &str) -> BTreeMap<String, bool> {
     let mut outcomes = BTreeMap::new();
-    for line in said.lines() {
+    for line in printed.lines() {
         let (name, passed) = match line.split_once(' ') {
             Some(("PASS", name)) => (name.trim(), true),
             Some(("FAIL", name)) => (name.trim(), false),
@@ -278,12 +278,12 @@ mod tests {
         let plain = outcomes("PASS a\nPASS b\nFAIL c\nFAIL d\n");
         let good = compare(&plain, &outcomes("PASS a\nPASS b\nFAIL c\nPASS d\n")).unwrap();
         assert_eq!(good, "3 passed, 1 failed the same without us");
-        for (said, named) in [
+        for (printed, named) in [
             ("PASS a\nFAIL b\nFAIL c\n", "1 failed that pass without us: b"),
             ("PASS a\nFAIL c\nFAIL d\n", "b (did not end)"),
             ("PASS a\nPASS b\nFAIL new\n", "new"),
         ] {
-            let error = compare(&plain, &outcomes(said)).unwrap_err().to_string();
+            let error = compare(&plain, &outcomes(printed)).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
         }
     }

@@ -99,12 +99,12 @@ impl Scene {
 /// Runs a client once.
 ///
 /// # Errors
-/// If it, or what drives it, fails; the error ends with what it said last.
+/// If it, or what drives it, fails; the error ends with the last lines that it printed.
 pub(crate) fn run_trial(client: &Client, scene: &Scene, column: &Column) -> Result<Trial> {
-    let said = scene.dir.join("stderr.txt");
+    let stderr = scene.dir.join("stderr.txt");
     let mut command = scene.shell(client.run);
     let port = free_port()?.to_string();
-    command.env("PORT", &port).stderr(File::create(&said)?);
+    command.env("PORT", &port).stderr(File::create(&stderr)?);
     column.dress(&mut command);
     command.stdout(if client.beside.is_some() { Stdio::null() } else { Stdio::piped() });
     let started = Instant::now();
@@ -115,11 +115,11 @@ pub(crate) fn run_trial(client: &Client, scene: &Scene, column: &Column) -> Resu
     };
     let used = child.wait4().context("cannot wait for it")?;
     let wall_seconds = started.elapsed().as_secs_f64();
-    let told = || last_lines(&fs::read_to_string(&said).unwrap_or_default());
+    let errors = || last_lines(&fs::read_to_string(&stderr).unwrap_or_default());
     if !used.status.success() {
-        bail!("{}: {} ({})", column.name, told(), used.status);
+        bail!("{}: {} ({})", column.name, errors(), used.status);
     }
-    let answer = answer.with_context(|| format!("{}: {}", column.name, told()))?;
+    let answer = answer.with_context(|| format!("{}: {}", column.name, errors()))?;
     let cpu = used.rusage.utime + used.rusage.stime;
     Ok(Trial { cpu_seconds: cpu.as_secs_f64(), wall_seconds, peak_bytes: used.rusage.maxrss as f64, answer })
 }
@@ -137,15 +137,16 @@ pub(crate) fn served(client: &Client, scene: &Scene, column: &Column) -> Result<
     let mut column = column.clone();
     column.conf = Some(column.conf.map_or("stats:true".to_string(), |conf| format!("{conf},stats:true")));
     run_trial(client, scene, &column)?;
-    let said = fs::read_to_string(scene.dir.join("stderr.txt")).unwrap_or_default();
-    if let Some(line) = said.lines().find(|line| line.starts_with("vmalloc: VMALLOC_CONF: ")) {
+    let stderr = fs::read_to_string(scene.dir.join("stderr.txt")).unwrap_or_default();
+    if let Some(line) = stderr.lines().find(|line| line.starts_with("vmalloc: VMALLOC_CONF: ")) {
         bail!("{line}");
     }
-    Ok(count_served(&said))
+    Ok(count_served(&stderr))
 }
 
-fn count_served(said: &str) -> u64 {
-    said.split("vmalloc: served ")
+fn count_served(stderr: &str) -> u64 {
+    stderr
+        .split("vmalloc: served ")
         .skip(1)
         .filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
         .sum()
@@ -159,8 +160,8 @@ fn drive(scene: &Scene, script: &str, port: &str, server: &Child) -> Result<Answ
         let answer = answer(&mut child.stdout.take().context("no pipe")?);
         let status = child.wait()?;
         if !status.success() {
-            let said = fs::read_to_string(scene.dir.join("driver.txt")).unwrap_or_default();
-            bail!("its driver: {} ({status})", last_lines(&said));
+            let stderr = fs::read_to_string(scene.dir.join("driver.txt")).unwrap_or_default();
+            bail!("its driver: {} ({status})", last_lines(&stderr));
         }
         answer
     });
@@ -251,8 +252,8 @@ mod tests {
         let ran = run_trial(&client, &scene(dir.path()), &column).unwrap();
         assert_eq!(ran.answer.crc, crc32fast::hash(b"threshold:1M\n"));
         assert_eq!(served(&client, &scene(dir.path()), &column).unwrap(), 0);
-        let said = fs::read_to_string(dir.path().join("stderr.txt")).unwrap();
-        assert_eq!(said, "threshold:1M,stats:true\n");
+        let stderr = fs::read_to_string(dir.path().join("stderr.txt")).unwrap();
+        assert_eq!(stderr, "threshold:1M,stats:true\n");
         let client =
             Client { run: "echo 'vmalloc: VMALLOC_CONF: \"x\" has no known key' >&2; echo", ..client };
         let error = served(&client, &scene(dir.path()), &column).unwrap_err().to_string();

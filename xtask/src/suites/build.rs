@@ -70,24 +70,24 @@ impl Build {
     }
 
     fn compile(&self, from: &[PathBuf], to: &[&str], last: &[&str]) -> Result<(), String> {
-        let mut told = String::new();
+        let mut output = String::new();
         let cmd = Cmd::new(&self.dir, self.compiler).args(&self.flags).args(to).args(from).args(last);
         let ended = cmd.lines(crate::sh::Show::Nothing, |line| {
-            told.push_str(line);
-            told.push('\n');
+            output.push_str(line);
+            output.push('\n');
         });
         match ended.and_then(|ended| ended.success()) {
             Ok(()) => Ok(()),
-            Err(_) if !told.is_empty() => Err(complaint(&told)),
+            Err(_) if !output.is_empty() => Err(complaint(&output)),
             Err(error) => Err(format!("{error:#}")),
         }
     }
 }
 
 /// Returns a compiler's first error, without the place.
-fn complaint(told: &str) -> String {
-    let line = told.lines().find(|line| line.contains("error: ") || line.contains("undefined reference"));
-    let line = line.or_else(|| told.lines().next()).unwrap_or_default();
+fn complaint(output: &str) -> String {
+    let line = output.lines().find(|line| line.contains("error: ") || line.contains("undefined reference"));
+    let line = line.or_else(|| output.lines().next()).unwrap_or_default();
     let line = line.split_once("error: ").map_or(line, |(_, rest)| rest);
     let line = line.rfind("undefined reference").map_or(line, |at| line.get(at..).unwrap_or(line));
     line.replace(['`', '\'', '‘', '’', '|'], "")
@@ -113,11 +113,11 @@ mod tests {
 
     #[test]
     fn the_first_complaint_is_told_without_its_place() {
-        let told = "/a/b.c: In function 'f':\n/a/b.c:3:4: fatal error: x.h: No such file or directory\n";
-        assert_eq!(complaint(told), "x.h: No such file or directory");
-        let told =
+        let output = "/a/b.c: In function 'f':\n/a/b.c:3:4: fatal error: x.h: No such file or directory\n";
+        assert_eq!(complaint(output), "x.h: No such file or directory");
+        let output =
             "/usr/bin/ld: /tmp/a.o: in function `main':\na.c:(.text+0x1): undefined reference to `f@V_1'\n";
-        assert_eq!(complaint(told), "undefined reference to f@V_1");
+        assert_eq!(complaint(output), "undefined reference to f@V_1");
         assert_eq!(complaint("cc: killed | again\n"), "cc: killed  again");
     }
 

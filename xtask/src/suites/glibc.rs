@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn a_missing_package_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let told = archive_in(&dir.path().join("none")).unwrap_err().to_string();
-        assert!(told.contains("apt-get install glibc-source"), "{told}");
+        let message = archive_in(&dir.path().join("none")).unwrap_err().to_string();
+        assert!(message.contains("apt-get install glibc-source"), "{message}");
         fs::write(dir.path().join("glibc-2.36.tar.gz"), "").unwrap();
         assert!(archive_in(dir.path()).is_err());
         fs::write(dir.path().join("glibc-2.36.tar.xz"), "").unwrap();

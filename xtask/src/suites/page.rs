@@ -102,12 +102,12 @@ impl Line {
 pub(crate) fn alike(lines: &[Line]) -> String {
     let mut suites: Vec<&str> = lines.iter().map(|line| line.suite).collect();
     suites.dedup();
-    let told = suites.iter().map(|suite| {
+    let counts = suites.iter().map(|suite| {
         let ran: Vec<&Line> = lines.iter().filter(|line| line.suite == *suite && line.ran()).collect();
         let same = ran.iter().filter(|line| line.differing().is_empty()).count();
         format!("{suite} {same} of {}", ran.len())
     });
-    format!("alike in all: {}", told.collect::<Vec<_>>().join(", "))
+    format!("alike in all: {}", counts.collect::<Vec<_>>().join(", "))
 }
 
 /// Returns the whole page.
@@ -139,12 +139,12 @@ pub(crate) fn page(root: &Path, limit: u32, lines: &[Line], fetched: &[Fetched])
     }
     text += "\n## Causes\n\n";
     for line in lines {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for way in line.differing() {
             match causes::of(line.suite, &line.name, way) {
-                Some(cause) if told.contains(&cause.why) => {}
+                Some(cause) if reported.contains(&cause.why) => {}
                 Some(cause) => {
-                    told.push(cause.why);
+                    reported.push(cause.why);
                     text +=
                         &wrapped(&format!("- **{}** ({}): {}", line.name, cause.ways.join("; "), cause.why));
                 }

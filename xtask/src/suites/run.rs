@@ -101,8 +101,8 @@ impl Runner {
         let began = Instant::now();
         let status = command.status().context("cannot run timeout")?;
         let seconds = began.elapsed().as_secs_f64();
-        let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
-        let (cases_passed, cases_failed) = cases(&said);
+        let output = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+        let (cases_passed, cases_failed) = cases(&output);
         let late = seconds >= f64::from(self.limit);
         let end = match (status.code(), status.signal()) {
             _ if late => End::Late,
@@ -111,7 +111,7 @@ impl Runner {
             (Some(code), _) => End::Code(code),
             (None, signal) => End::Signal(signal.unwrap_or(0)),
         };
-        Ok(Outcome { end, cases_passed, cases_failed, seconds, served: served(&said) })
+        Ok(Outcome { end, cases_passed, cases_failed, seconds, served: served(&output) })
     }
 
     /// Returns the variables as words for `env`, which itself runs without them.
@@ -129,17 +129,17 @@ impl Runner {
 }
 
 /// Counts the cases in the output of frameworks that print a line for each.
-fn cases(said: &str) -> (u32, u32) {
+fn cases(output: &str) -> (u32, u32) {
     let count = |first: &str, last: &str| {
-        let lines = said.lines().map(str::trim_end);
+        let lines = output.lines().map(str::trim_end);
         lines.filter(|line| line.starts_with(first) || line.ends_with(last)).count() as u32
     };
     (count("PASS: ", "): pass"), count("FAIL: ", "): fail"))
 }
 
 /// Adds the statistics of all processes of a run.
-fn served(said: &str) -> u64 {
-    let lines = said.split("vmalloc: served ").skip(1);
+fn served(output: &str) -> u64 {
+    let lines = output.split("vmalloc: served ").skip(1);
     lines.filter_map(|rest| rest.split_ascii_whitespace().next()?.parse::<u64>().ok()).sum()
 }
 

@@ -16,7 +16,7 @@ pub(crate) mod print;
 pub mod space;
 mod workload;
 
-use crate::cli::say;
+use crate::cli::print_note;
 use crate::lab::Drained;
 use anyhow::{Result, bail};
 use contender::{Contender, Home, Runner};
@@ -89,7 +89,7 @@ fn measure(workload: &Workload, contenders: &[Contender], rounds: usize) -> Resu
             running.push(Running { contender, runner, before, times: Vec::new(), spent: Duration::ZERO });
         } else {
             let why = format!("filling the space takes over {SETUP_BUDGET:?}");
-            say(&format!("{} without {}: {why}", workload.name, contender.name));
+            print_note(&format!("{} without {}: {why}", workload.name, contender.name));
         }
     }
     let mut harness = Duration::MAX;

@@ -2,7 +2,7 @@
 
 use super::input::stem;
 use super::table::{align, plain};
-use super::{OutputFile, ReplayArgs, offsets, out, say};
+use super::{OutputFile, ReplayArgs, offsets, out, print_note};
 use crate::replay::diff::cause::{CAUSES, Cause};
 use crate::replay::diff::recording::{Areas, Recording};
 use crate::replay::diff::{Divergence, Options, Report, run};
@@ -82,8 +82,8 @@ pub(super) fn replay(args: &ReplayArgs, keep: Keep) -> Result<()> {
         }
         if let Some(page) = page {
             let path = page.write(&markdown(&name, &recording, &reports))?;
-            let told = format!("written: {}", path.display());
-            if args.json { say(&told) } else { out(&told)? }
+            let written = format!("written: {}", path.display());
+            if args.json { print_note(&written) } else { out(&written)? }
         }
         if let Some(why) = recording.cut_short {
             short.get_or_insert(format!(
@@ -104,13 +104,13 @@ fn read(args: &ReplayArgs, file: &Path) -> Result<Recording> {
     let mut recording = Recording::read(open(file)?);
     let shown = file.display();
     if recording.lost > 0 {
-        say(&format!(
+        print_note(&format!(
             "{shown}: the recorder lost {}, so that answers after that mean little",
             counted(recording.lost, "event")
         ));
     }
     if recording.bad > 0 {
-        say(&format!("{shown}: {} cannot be read", counted(recording.bad, "line")));
+        print_note(&format!("{shown}: {} cannot be read", counted(recording.bad, "line")));
     }
     if let Some(path) = args.before.clone().or_else(|| beside(file, "before.vmallocinfo")) {
         recording.begin = Some(table(&path)?);

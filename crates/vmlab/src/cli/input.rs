@@ -1,6 +1,6 @@
 //! The input of a replay: a trace, the table of areas beside it, and the notes about both.
 
-use super::say;
+use super::print_note;
 use crate::replay::Tally;
 use crate::run::{counted, grouped};
 use crate::shipped::Shipped;
@@ -41,15 +41,18 @@ impl Input {
         let shown = file.display();
         refuse(&trace).with_context(|| shown.to_string())?;
         if trace.lost > 0 {
-            say(&format!(
+            print_note(&format!(
                 "{shown}: the recorder lost {}, so that answers after that mean little; use a larger buffer",
                 counted(trace.lost, "event")
             ));
         }
         if trace.bad > 0 {
-            say(&format!("{shown}: {} cannot be read, the first of them:", counted(trace.bad, "event line")));
+            print_note(&format!(
+                "{shown}: {} cannot be read, the first of them:",
+                counted(trace.bad, "event line")
+            ));
             for (number, text) in &trace.bad_lines {
-                say(&format!("{shown}: line {number}: {text}"));
+                print_note(&format!("{shown}: line {number}: {text}"));
             }
         }
         let table = match vmallocinfo.map(Path::to_path_buf).or_else(|| beside(file)) {
@@ -136,7 +139,10 @@ pub(super) fn read_table(path: &Path) -> Result<Table> {
     let shown = path.display();
     let table = Table::read(open(path).with_context(|| format!("cannot read {shown}"))?);
     if table.bad > 0 {
-        say(&format!("{shown}: not of vmallocinfo, or without addresses: {}", counted(table.bad, "line")));
+        print_note(&format!(
+            "{shown}: not of vmallocinfo, or without addresses: {}",
+            counted(table.bad, "line")
+        ));
     }
     Ok(table)
 }

@@ -1,7 +1,7 @@
 //! `vmlab map`: the address space at a moment as a picture.
 
 use super::input::{Input, beside};
-use super::{OutputFile, out, say, table};
+use super::{OutputFile, out, print_note, table};
 use crate::map::blocks::{Look, Style, draw};
 use crate::map::fold::Part;
 use crate::map::process::Mappings;
@@ -124,7 +124,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     for path in written {
         let shown = format!("picture: {}", path.canonicalize().unwrap_or(path).display());
         // With --json and --csv, stdout is for the numbers alone.
-        if args.json || args.csv { say(&shown) } else { out(&shown)? }
+        if args.json || args.csv { print_note(&shown) } else { out(&shown)? }
     }
     Ok(())
 }
@@ -181,14 +181,14 @@ fn kernel_title() -> String {
 
 fn complain(text: &Text, shown: &str) {
     if let Some((number, line)) = text.bad_lines.first() {
-        say(&format!(
+        print_note(&format!(
             "{shown}: {} cannot be read, the first: line {number}: {line}",
             counted(text.bad, "line")
         ));
     }
     if text.hidden > 0 {
         let hidden = counted(text.hidden, "area");
-        say(&format!("{shown}: the kernel hid the addresses of {hidden}: {HIDDEN}"));
+        print_note(&format!("{shown}: the kernel hid the addresses of {hidden}: {HIDDEN}"));
     }
 }
 

@@ -299,9 +299,9 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     }
     let outcomes = run_all(&inputs, &kinds, report.is_some())?;
     // With --json, stdout is for the objects alone.
-    let tell = |line: &str| {
+    let print = |line: &str| {
         if args.json {
-            say(line);
+            print_note(line);
             Ok(())
         } else {
             out(line)
@@ -316,11 +316,11 @@ fn replay(args: &ReplayArgs) -> Result<()> {
         table::print_differences(&outcomes)?;
     }
     for note in notes(&inputs, &outcomes) {
-        tell(&note)?;
+        print(&note)?;
     }
     if let Some(report) = report {
         let shown = report::replayed(report, "vmalloc: replay", &inputs, outcomes)?;
-        tell(&format!("report: {shown}"))?;
+        print(&format!("report: {shown}"))?;
     }
     ends_early(&inputs)
 }
@@ -379,7 +379,7 @@ pub(crate) fn out(line: &str) -> Result<()> {
     }
 }
 
-/// Prints a line on stderr, under the program's name. Where that cannot be written there is nobody to tell.
-pub fn say(line: &str) {
+/// Prints a line on stderr, under the program's name. A failure to write it is ignored.
+pub fn print_note(line: &str) {
     let _ = writeln!(std::io::stderr(), "vmlab: {line}");
 }

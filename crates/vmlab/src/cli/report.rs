@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_title_names_few() {
         let names = ["a", "b", "c", "d"].map(String::from);
-        let said = [1, 2, 3, 4].map(|count| short_list(&names[..count]));
-        assert_eq!(said, ["a", "a and b", "a, b and 1 more", "a, b and 2 more"]);
+        let lists = [1, 2, 3, 4].map(|count| short_list(&names[..count]));
+        assert_eq!(lists, ["a", "a and b", "a, b and 1 more", "a, b and 2 more"]);
     }
 }

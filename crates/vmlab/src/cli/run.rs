@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let wall = began.elapsed();
     let text = BufReader::new(File::open(report.path()).context("the file of reports is gone")?);
     for line in Report::read(text)?.lines(wall) {
-        super::say(&line);
+        super::print_note(&line);
     }
     drop(report);
     match code(status) {

@@ -2,7 +2,7 @@
 
 use super::input::{Input, inferred};
 use super::table::{align, differences, plain};
-use super::{out, say};
+use super::{out, print_note};
 use crate::replay::space::Reasons;
 use crate::run::counted;
 use crate::run_space::{Policy, SpaceOutcome, nodes_of, run};
@@ -33,7 +33,7 @@ pub(super) fn replay(inputs: &[Input], policy: Policy, nodes: Option<u32>, json:
         for note in inferred(&outcome.tally) {
             let note = format!("{}: {note}", input.name);
             // With --json, stdout is for the objects alone.
-            if json { say(&note) } else { out(&note)? }
+            if json { print_note(&note) } else { out(&note)? }
         }
     }
     Ok(())
@@ -106,9 +106,9 @@ mod tests {
 
     #[test]
     fn reasons_are_told_by_weight_and_those_that_are_none_are_not() {
-        let told = why(&Reasons { pool: 1, earlier: 1200, ..Reasons::default() });
-        assert_eq!(told.len(), 2);
-        assert!(told[0].starts_with("1,200 differences: the range of one is somebody else's"), "{told:?}");
-        assert!(told[1].starts_with("1 difference: one side took"), "{told:?}");
+        let lines = why(&Reasons { pool: 1, earlier: 1200, ..Reasons::default() });
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].starts_with("1,200 differences: the range of one is somebody else's"), "{lines:?}");
+        assert!(lines[1].starts_with("1 difference: one side took"), "{lines:?}");
     }
 }

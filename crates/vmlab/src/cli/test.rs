@@ -1,6 +1,6 @@
 //! `vmlab test`: the kernel's test suite, on targets.
 
-use super::{out, say};
+use super::{out, print_note};
 use crate::bench::print::{header, page, prepare, tables_to_terminal, write_file};
 use crate::compare::{self, Wanted};
 use crate::suite::case::Suite;
@@ -95,7 +95,7 @@ fn run_until(
         prepare(dir, PAGE)?;
     }
     if !driver::has_cycles() {
-        say("this processor has no time stamp counter: a cycle is a nanosecond");
+        print_note("this processor has no time stamp counter: a cycle is a nanosecond");
     }
     let setup = setup(args, cpus);
     let mut runs: Vec<(&str, Ran)> = Vec::new();
@@ -106,7 +106,7 @@ fn run_until(
             bail!("{} can do none of the tests that run_test_mask={mask} selects", entry.name);
         };
         if args.table {
-            say(&format!("{} ...", entry.name));
+            print_note(&format!("{} ...", entry.name));
         } else {
             if chosen.len() > 1 {
                 show(&format!("Target: {}", entry.name))?;
@@ -184,7 +184,7 @@ fn supported(name: &str, target: &dyn Target, params: Params) -> Option<Params> 
         if target.supports(case) {
             mask |= case.bit();
         } else {
-            say(&format!("{name} has nothing for {}, which is left out", case.name()));
+            print_note(&format!("{name} has nothing for {}, which is left out", case.name()));
         }
     }
     match mask {

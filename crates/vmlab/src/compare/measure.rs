@@ -8,7 +8,7 @@
 //! a lower bound, and it is not run again in later rounds.
 
 use super::observe::{Look, Observed, Seen};
-use crate::cli::say;
+use crate::cli::print_note;
 use crate::machine::WatchedSpin;
 use crate::suite::case::Case;
 use crate::suite::driver::{self, Ran};
@@ -97,7 +97,10 @@ pub(super) fn common(scenario: Scenario, ways: &Ways) -> Result<Scenario> {
         driver::admit(&*target, &scenario.params).with_context(|| format!("{}: {name}", scenario.name))?;
         for case in scenario.params.cases().filter(|&case| !target.supports(case)) {
             let test = case.name();
-            say(&format!("{}: {name} has nothing for {test}, which is left out for all", scenario.name));
+            print_note(&format!(
+                "{}: {name} has nothing for {test}, which is left out for all",
+                scenario.name
+            ));
             mask &= !case.bit();
         }
     }
@@ -149,7 +152,7 @@ pub(super) fn measure(scenario: &Scenario, ways: &Ways) -> Result<Vec<Measured>>
             let looked = run(scenario, name, ways, look, 0)?;
             if looked.as_ref().is_some_and(|(ran, _)| ran.interrupted) {
                 let what = if look == Look::Locks { "locks counted" } else { "calls clocked" };
-                say(&format!(
+                print_note(&format!(
                     "{}: {name}: the run with {what} was stopped, so it is not shown",
                     scenario.name
                 ));

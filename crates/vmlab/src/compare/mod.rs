@@ -20,7 +20,7 @@ mod scenario;
 mod tables;
 
 use crate::bench::print::{header, prepare, tables_to_terminal};
-use crate::cli::{out, say};
+use crate::cli::{out, print_note};
 use crate::suite::params::Params;
 use crate::suite::target::{Entry, Setup};
 use anyhow::{Result, bail};
@@ -121,12 +121,12 @@ pub fn run(args: &Args, wanted: &Wanted<'_>) -> Result<()> {
     let scenarios = scenarios.collect::<Result<Vec<_>>>()?;
     let mut compared = Compared { parts: Vec::new(), hints: None, cpus, clock_ns: observe::clock_ns() };
     for scenario in scenarios {
-        say(&format!("{}: {} ...", scenario.name, scenario.params));
+        print_note(&format!("{}: {} ...", scenario.name, scenario.params));
         let measured = measure::measure(&scenario, &ways)?;
         compared.parts.push(Part { scenario, measured });
     }
     if scenario::is_usual(params) {
-        say("per-CPU objects of traffic control ...");
+        print_note("per-CPU objects of traffic control ...");
         compared.hints = Some(Hints::measure(params, args.rounds.min(3) as usize)?);
     }
     tables_to_terminal(tables::all(&compared))?;

@@ -42,8 +42,8 @@ pub(super) fn all(params: &Params, cpus: u32, names: &[String]) -> Vec<Scenario>
         return vec![Scenario { name: "yours", params: *params, targets: targets(&WHOLE) }];
     }
     let loops = match params.test_loop_count {
-        unsaid if unsaid == Params::new(params.suite).test_loop_count => LOOPS,
-        said => said,
+        unset if unset == Params::new(params.suite).test_loop_count => LOOPS,
+        set => set,
     };
     let one = Params { run_test_mask: EIGHT, test_loop_count: loops, sequential_test_order: true, ..*params };
     let every = Params { nr_threads: cpus, sequential_test_order: false, ..one };

@@ -10,7 +10,7 @@ mod text;
 
 pub use fuzz::fuzz;
 
-use crate::cli::say;
+use crate::cli::print_note;
 use crate::run::counted;
 use crate::trace::jsonl::{Item, When};
 use crate::trace::{Census, Next, Sink, decompress, items};
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let census = convert(input, form, &stop)?;
     bar.finish_and_clear();
     if census.bad > 0 {
-        say(&format!("{shown}: {} cannot be read, and not converted", counted(census.bad, "line")));
+        print_note(&format!("{shown}: {} cannot be read, and not converted", counted(census.bad, "line")));
     }
     if stop.load(Ordering::Relaxed) {
         bail!("{shown}: stopped by a signal after {}, which are converted", counted(census.lines, "line"));

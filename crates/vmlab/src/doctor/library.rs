@@ -134,10 +134,10 @@ mod tests {
     fn each_refusal_is_one_line_that_says_the_other_way() {
         let all = vmalloc::machine().unwrap();
         let mut cases = Vec::new();
-        let mut case = |name, verdict, said, change: fn(&mut Machine)| {
+        let mut case = |name, verdict, means, change: fn(&mut Machine)| {
             let mut machine = all;
             change(&mut machine);
-            cases.push((name, verdict, said, machine));
+            cases.push((name, verdict, means, machine));
         };
         case("rseq", Less, "sched_getcpu", |machine| {
             (machine.rseq, machine.concurrency_ids) = (false, false);
@@ -161,10 +161,10 @@ mod tests {
         });
         case("madvise", Missing, "stays resident", |machine| machine.discard = Err(Errno(1)));
         case("reserve, commit", Missing, "no allocator", |machine| machine.commit = Err(Errno(12)));
-        for (name, verdict, said, machine) in cases {
+        for (name, verdict, means, machine) in cases {
             let facts = facts(Ok(machine));
             let fact = of(&facts, name);
-            assert!(fact.verdict == verdict && fact.means.contains(said), "{fact:?}");
+            assert!(fact.verdict == verdict && fact.means.contains(means), "{fact:?}");
             assert_eq!(facts.len(), 8);
         }
         let none = facts(Err(Errno(12)));

@@ -108,7 +108,7 @@ impl<L> Platform for LabMachine<L> {
 
     fn bug(&self, what: fmt::Arguments<'_>, broken: Option<InvariantViolation>) -> ! {
         let why = broken.map_or(String::new(), |broken| format!(": {broken}"));
-        crate::cli::say(&format!("a bug of the space: {what}{why}"));
+        crate::cli::print_note(&format!("a bug of the space: {what}{why}"));
         std::process::abort()
     }
 }

@@ -85,7 +85,7 @@ fn add(builder: &mut Builder, row: &Row<'_>) {
 pub fn caller(words: &str) -> &str {
     const BEHIND: [&str; 9] =
         ["vmalloc", "vmap", "ioremap", "user", "dma-coherent", "vpages", "sparse", "vm_map_ram", "vm_area"];
-    let tells = |word: &str| {
+    let describes = |word: &str| {
         let numbered = ["pages=", "phys=", "requested="].iter().any(|key| word.starts_with(key));
         numbered || BEHIND.contains(&word)
     };
@@ -93,7 +93,7 @@ pub fn caller(words: &str) -> &str {
     let mut at = 0;
     for word in words.split_whitespace() {
         let Some(start) = words[at..].find(word).map(|found| at + found) else { break };
-        if tells(word) {
+        if describes(word) {
             end = start;
             break;
         }
@@ -166,8 +166,8 @@ mod tests {
         let text = Text::read(text.as_bytes(), None);
         assert_eq!((text.lines, text.hidden, text.bad), (4, 1, 1));
         assert_eq!(text.bad_lines, [(6, "hello".to_string())]);
-        let told: Vec<_> = text.listing.areas.iter().map(|area| (area.part.start, area.state)).collect();
-        assert_eq!(told, [(0x1000, State::Busy), (0x3000, State::Lazy), (0x9000, State::Busy)]);
+        let areas: Vec<_> = text.listing.areas.iter().map(|area| (area.part.start, area.state)).collect();
+        assert_eq!(areas, [(0x1000, State::Busy), (0x3000, State::Lazy), (0x9000, State::Busy)]);
         assert_eq!(text.listing.overlapping, 1);
     }
 

@@ -48,8 +48,8 @@ pub struct Replayed {
 /// Returns the number of events until a time, in nanoseconds; `None` if the trace has no times.
 pub fn events_until(trace: &Trace, ns: u64) -> Option<usize> {
     // Events of several CPUs may be a little out of order: the last that is not later counts, with all before it.
-    let told = trace.times_ns.iter().any(|&time| time > 0);
-    told.then(|| trace.times_ns.iter().rposition(|&time| time <= ns).map_or(0, |at| at + 1))
+    let has_times = trace.times_ns.iter().any(|&time| time > 0);
+    has_times.then(|| trace.times_ns.iter().rposition(|&time| time <= ns).map_or(0, |at| at + 1))
 }
 
 /// Replays the events, and lists what is out then.
@@ -170,10 +170,10 @@ mod tests {
         let ask = Ask { trace: &trace, table: &table, text: &text, events, policy: Policy::Linux, nodes: 2 };
         let listing = replay(ask).unwrap().listing;
         assert_eq!(listing.windows, [Part { start: 0x10_0000, end: 0x1ff_f000 }]);
-        let tell = |area: &super::super::listing::Area| {
+        let row = |area: &super::super::listing::Area| {
             (area.part.start, area.state, listing.caller(area).to_string())
         };
-        listing.areas.iter().map(tell).collect()
+        listing.areas.iter().map(row).collect()
     }
 
     #[test]

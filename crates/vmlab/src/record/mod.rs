@@ -15,7 +15,7 @@ mod pipe;
 pub(crate) mod snapshot;
 pub(crate) mod tracefs;
 
-use crate::cli::say;
+use crate::cli::print_note;
 use crate::run::{counted, grouped};
 use crate::trace::Sink;
 use crate::trace::jsonl::{AreaLine, Header, Item, Number, StatsLine, Summary, VERSION, When};
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let status = recorder.record(args, &stop)?;
     let (counts, summary) = recorder.end(&instance)?;
     let shown = args.output.display();
-    say(&format!(
+    print_note(&format!(
         "{} in {:.1} s, ended by {}: {shown}",
         counted(counts.events, "event"),
         Duration::from_nanos(summary.took_ns.0).as_secs_f64(),
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ));
     match summary.lost.0 {
         0 => {}
-        lost => say(&format!(
+        lost => print_note(&format!(
             "{} lost, since the buffers were full: more --buffer-kib than {} helps",
             counted(lost, "event"),
             args.buffer_kib
@@ -149,10 +149,12 @@ impl Recorder {
         }
         let table = Tables::read(instance, When::Begin)?;
         if table.hashed {
-            say("addresses of /proc/vmallocinfo are hashes here, so that areas cannot be told from it");
+            print_note(
+                "addresses of /proc/vmallocinfo are hashes here, so that areas cannot be told from it",
+            );
         }
         if let Some(why) = &table.no_stats {
-            say(why);
+            print_note(why);
         }
         // Not before all that may be refused was granted: the file that is there is replaced now.
         let mut sink = Sink::create(&args.output)?;
@@ -187,7 +189,7 @@ impl Recorder {
             }
             break;
         }
-        child.tell()?;
+        child.ask_to_end()?;
         // What a command does until it has ended belongs to the recording, and the buffers must not run over with it.
         while child.lives()? {
             if !self.pipe.step(&mut self.sink)? {
@@ -315,41 +317,41 @@ pub(crate) fn count_listed(text: &str) -> u64 {
 /// A command that may be running.
 struct Running {
     child: Option<Child>,
-    /// When it was told to end.
-    told: Option<Instant>,
+    /// When it was asked to end.
+    asked_to_end: Option<Instant>,
 }
 
 impl Running {
     /// Starts the command, if there is one. What it prints does not get between the lines of a recording on stdout.
     fn start(command: &[String], to_stdout: bool) -> Result<Self> {
         let Some((program, words)) = command.split_first() else {
-            return Ok(Self { child: None, told: None });
+            return Ok(Self { child: None, asked_to_end: None });
         };
         let stdout = if to_stdout { Stdio::from(std::io::stderr()) } else { Stdio::inherit() };
         let child = Command::new(program).args(words).stdout(stdout).spawn();
-        Ok(Self { child: Some(child.with_context(|| format!("cannot run {program}"))?), told: None })
+        Ok(Self { child: Some(child.with_context(|| format!("cannot run {program}"))?), asked_to_end: None })
     }
 
-    /// Whether there is a command that has not ended. One that was told to longer than [`GRACE`] ago is killed.
+    /// Whether there is a command that has not ended. One that was asked to longer than [`GRACE`] ago is killed.
     fn lives(&mut self) -> Result<bool> {
         let Some(child) = &mut self.child else { return Ok(false) };
         if child.try_wait().context("cannot wait for the command")?.is_some() {
             return Ok(false);
         }
-        if self.told.is_some_and(|told| told.elapsed() >= GRACE) {
+        if self.asked_to_end.is_some_and(|asked_to_end| asked_to_end.elapsed() >= GRACE) {
             child.kill().context("cannot kill the command")?;
         }
         Ok(true)
     }
 
-    /// Tells the command to end, if it has not, and does not wait.
-    fn tell(&mut self) -> Result<()> {
+    /// Asks the command to end, if it has not, and does not wait.
+    fn ask_to_end(&mut self) -> Result<()> {
         if self.lives()?
             && let Some(child) = &self.child
         {
             // It may have ended in this moment.
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
-            self.told = Some(Instant::now());
+            self.asked_to_end = Some(Instant::now());
         }
         Ok(())
     }
@@ -364,7 +366,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // An error ends the recording; the command must not outlive it.
-        let _ = self.tell();
+        let _ = self.ask_to_end();
         while let Ok(true) = self.lives() {
             std::thread::sleep(PAUSE);
         }
@@ -395,9 +397,9 @@ mod tests {
 
         let command = ["sleep", "600"].map(str::to_string);
         let mut running = Running::start(&command, false).unwrap();
-        assert!(running.lives().unwrap() && running.told.is_none());
-        running.tell().unwrap();
-        assert!(running.told.is_some());
+        assert!(running.lives().unwrap() && running.asked_to_end.is_none());
+        running.ask_to_end().unwrap();
+        assert!(running.asked_to_end.is_some());
         while running.lives().unwrap() {
             std::thread::sleep(PAUSE);
         }
@@ -408,8 +410,8 @@ mod tests {
         while running.lives().unwrap() {
             std::thread::sleep(PAUSE);
         }
-        running.tell().unwrap();
-        assert!(running.told.is_none(), "it had ended by itself");
+        running.ask_to_end().unwrap();
+        assert!(running.asked_to_end.is_none(), "it had ended by itself");
         assert_eq!(running.status().unwrap().unwrap().code(), Some(3));
     }
 

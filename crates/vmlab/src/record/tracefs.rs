@@ -160,7 +160,7 @@ impl Drop for Instance {
                 _ => return,
             }
         }
-        crate::cli::say(&format!(
+        crate::cli::print_note(&format!(
             "{} is in use and stays; the next recording removes it",
             self.path.display()
         ));
@@ -235,8 +235,8 @@ mod tests {
             (Errno::NOSYS, "mount -t tracefs"),
             (Errno::NOMEM, "cannot be: "),
         ] {
-            let said = why_unmounted("tracefs", errno).to_string();
-            assert!(said.contains(what) && said.lines().count() == 1, "{said}");
+            let message = why_unmounted("tracefs", errno).to_string();
+            assert!(message.contains(what) && message.lines().count() == 1, "{message}");
         }
     }
 

@@ -151,14 +151,14 @@ fn largest(html: &mut String, moments: &[Moment]) {
 
 fn latency(html: &mut String, outcomes: &[Outcome]) {
     let mut lines = Vec::new();
-    let mut said = Vec::new();
+    let mut phrases = Vec::new();
     for outcome in outcomes {
         let mut ns = outcome.latency.clone();
         ns.sort_unstable();
         let at = |share: f64| ns.get(((ns.len() as f64 * share) as usize).min(ns.len().saturating_sub(1)));
         if let (Some(half), Some(most), Some(worst)) = (at(0.5), at(0.99), ns.last()) {
             let [half, most, worst] = [half, most, worst].map(|&ns| grouped(u64::from(ns)));
-            said.push(format!("{} {half} / {most} / {worst}", outcome.row.index));
+            phrases.push(format!("{} {half} / {most} / {worst}", outcome.row.index));
         }
         lines.push((outcome.row.index.clone(), histogram(&ns)));
     }
@@ -174,7 +174,7 @@ fn latency(html: &mut String, outcomes: &[Outcome]) {
     };
     let caption = format!(
         "Each call timed on its own, once: half of the calls, 99 % of them and all take at most (ns): {}.",
-        said.join("; ")
+        phrases.join("; ")
     );
     figure(html, &chart, &caption);
 }

@@ -173,33 +173,34 @@ fn plot(html: &mut String, grid: &Grid, title: &str) {
     rows.truncate(ROWS_SHOWN);
     let title = format!("{title}, beside {}", grid.who[base]);
     let axis = format!("times what {} has: left of 1x is less", grid.who[base]);
-    let mut said = said_of(&rows, &who);
+    let mut caption = ratios_in_words(&rows, &who);
     if all > rows.len() {
-        let _ = write!(said, " The first {} of {all} rows are drawn.", rows.len());
+        let _ = write!(caption, " The first {} of {all} rows are drawn.", rows.len());
     }
     if grid.who.len() > who.len() {
-        let _ = write!(said, " The first {} of {} are drawn.", who.len(), grid.who.len());
+        let _ = write!(caption, " The first {} of {} are drawn.", who.len(), grid.who.len());
     }
     let svg = Dots { title: &title, axis: &axis, who: &who, rows }.svg();
-    let _ = write!(html, "<figure class=\"wide\">{svg}<figcaption>{}</figcaption></figure>", escape(&said));
+    let _ =
+        write!(html, "<figure class=\"wide\">{svg}<figcaption>{}</figcaption></figure>", escape(&caption));
 }
 
 /// Describes the comparison with the others, each in a few words.
-fn said_of(rows: &[(String, Vec<Option<f64>>)], who: &[String]) -> String {
-    let mut said = Vec::new();
+fn ratios_in_words(rows: &[(String, Vec<Option<f64>>)], who: &[String]) -> String {
+    let mut phrases = Vec::new();
     for (at, name) in who.iter().enumerate().skip(1) {
         let mut factors: Vec<f64> = rows.iter().filter_map(|(_, factors)| factors[at]).collect();
         factors.sort_by(f64::total_cmp);
         let (Some(least), Some(most)) = (factors.first(), factors.last()) else { continue };
         let middle = factors[factors.len() / 2];
-        said.push(format!(
+        phrases.push(format!(
             "{name} {} in the middle ({} to {})",
             factor_text(middle),
             factor_text(*least),
             factor_text(*most)
         ));
     }
-    format!("{}.", said.join("; "))
+    format!("{}.", phrases.join("; "))
 }
 
 fn table(html: &mut String, grid: &Grid, unit: &str) {
@@ -364,7 +365,7 @@ fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, fn(&st
         let scale =
             |spread: f64| if spread.is_finite() && spread > 20.0 { Scale::Log } else { Scale::Linear };
         let (x_scale, y_scale) = (scale(spread(|point| point.0)), scale(spread(|point| point.1)));
-        let said = match left_out {
+        let caption = match left_out {
             0 => ends(&lines),
             more => format!("{} {more} more are not drawn.", ends(&lines)),
         };
@@ -378,8 +379,12 @@ fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, fn(&st
             about: &[],
             size: (460.0, 260.0),
         };
-        let _ =
-            write!(html, "<figure>{}<figcaption>{}</figcaption></figure>", chart.svg(false), escape(&said));
+        let _ = write!(
+            html,
+            "<figure>{}<figcaption>{}</figcaption></figure>",
+            chart.svg(false),
+            escape(&caption)
+        );
     }
     html.push_str("</div>");
     if all > CURVES_SHOWN {

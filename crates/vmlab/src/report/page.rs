@@ -225,11 +225,11 @@ fn write_table(html: &mut String, outcomes: &[Outcome]) {
 fn verdict(outcomes: &[Outcome]) -> String {
     let (same, differ): (Vec<&Outcome>, Vec<&Outcome>) =
         outcomes.iter().partition(|outcome| alike(&outcome.row) == outcome.row.allocs);
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     if !same.is_empty() {
         let names: Vec<&str> = same.iter().map(|outcome| outcome.row.index.as_str()).collect();
         let verb = if names.len() == 1 { "answers" } else { "answer" };
-        said.push(format!("{} {verb} every request as the kernel did.", listed(&names)));
+        sentences.push(format!("{} {verb} every request as the kernel did.", listed(&names)));
     }
     // Indexes that differ alike share a sentence.
     let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
@@ -247,9 +247,9 @@ fn verdict(outcomes: &[Outcome]) -> String {
     }
     for (text, names) in groups {
         let verb = if names.len() == 1 { "differs" } else { "differ" };
-        said.push(format!("{} {verb} in {text}.", listed(&names)));
+        sentences.push(format!("{} {verb} in {text}.", listed(&names)));
     }
-    said.join(" ")
+    sentences.join(" ")
 }
 
 /// `a`, `a and b`, `a, b and c`.

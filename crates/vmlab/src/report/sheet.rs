@@ -105,16 +105,16 @@ impl Sheet {
     /// Whether a line is the head of a CSV file of measurements.
     pub fn is_csv_head(line: &str) -> bool {
         let columns: Vec<&str> = line.split(',').map(str::trim).collect();
-        Self::tells(&columns) && columns.iter().any(|column| role(column) == Role::Number)
+        Self::is_measurement(&columns) && columns.iter().any(|column| role(column) == Role::Number)
     }
 
     /// Whether a line is a measurement as JSON.
     pub fn is_json_row(line: &str) -> bool {
         let Ok(Value::Object(object)) = serde_json::from_str(line) else { return false };
-        Self::tells(&object.keys().map(String::as_str).collect::<Vec<_>>())
+        Self::is_measurement(&object.keys().map(String::as_str).collect::<Vec<_>>())
     }
 
-    fn tells(columns: &[&str]) -> bool {
+    fn is_measurement(columns: &[&str]) -> bool {
         let has = |wanted: Role| columns.iter().any(|column| role(column) == wanted);
         has(Role::Who) && has(Role::Name)
     }

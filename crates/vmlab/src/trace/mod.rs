@@ -285,12 +285,12 @@ impl Trace {
         }
     }
 
-    /// CPUs that there can be: as many as a recording's head tells, or the last that an event names, and one, if that is
+    /// CPUs that there can be: as many as a recording's head states, or the last that an event names, and one, if that is
     /// more. Costs a look at each event.
     pub fn cpu_count(&self) -> u32 {
         let last = self.cpus.iter().copied().max().unwrap_or(0);
-        let told = self.recording.as_ref().map_or(0, |recording| recording.header.cpus.0);
-        u32::try_from(told).unwrap_or(u32::MAX).max(u32::from(last) + 1)
+        let recorded = self.recording.as_ref().map_or(0, |recording| recording.header.cpus.0);
+        u32::try_from(recorded).unwrap_or(u32::MAX).max(u32::from(last) + 1)
     }
 
     /// Allocations, failed attempts included.

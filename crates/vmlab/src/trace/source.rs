@@ -74,7 +74,7 @@ impl<R: BufRead> Frames<R> {
     fn end(&mut self) -> io::Result<()> {
         self.open = false;
         match (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum()) {
-            (Some(told), Some(seen)) if told != seen => Err(invalid("the zstd checksum differs")),
+            (Some(stored), Some(seen)) if stored != seen => Err(invalid("the zstd checksum differs")),
             _ => self.begin(),
         }
     }

@@ -190,13 +190,13 @@ mod tests {
                     0x7000-0x9000 8192 vm_map_ram\n0x9000-0xb000 8192\n0xb000-0xd000 8192 pages=1 vmalloc\n\
                     0xd000-0xf000 8192 kernel_clone+0xd0/0x430 vmalloc\n";
         let table = Table::read(text.as_bytes());
-        let told = |listed: &Listed| (table.callers()[listed.caller as usize].as_str(), listed.lazy);
-        let told: Vec<_> = table.listed().map(told).collect();
+        let row = |listed: &Listed| (table.callers()[listed.caller as usize].as_str(), listed.lazy);
+        let rows: Vec<_> = table.listed().map(row).collect();
         let nobody = "(nobody named)";
         let want = ["kernel_clone", "[0xff]x", "(lazy)", "vm_map_ram", nobody, nobody, "kernel_clone"];
-        assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), want);
+        assert_eq!(rows.iter().map(|row| row.0).collect::<Vec<_>>(), want);
         assert_eq!(
-            told.iter().map(|told| told.1).collect::<Vec<_>>(),
+            rows.iter().map(|row| row.1).collect::<Vec<_>>(),
             [0, 0, 1, 0, 0, 0, 0].map(|lazy| lazy == 1)
         );
         let many: String = (0..CALLERS_MAX as u64 + 9)

@@ -30,14 +30,14 @@ fn a_folder_that_cannot_be_written_is_told_before_anything_is_measured() {
 
 #[test]
 fn rounds_have_bounds_and_quick_has_its_own() {
-    for (args, says) in [
+    for (args, expected) in [
         (&["--rounds", "0"][..], "0 is not in 1..=1000"),
         (&["--rounds", "1001"], "1001 is not in 1..=1000"),
         (&["--rounds", "99999999999999999999"], "invalid value"),
         (&["--quick", "--rounds", "3"], "cannot be used with"),
     ] {
         let assert = vmlab().args(SMALL_RUN).args(args).assert().failure().code(2);
-        assert!(stderr_of(&assert).contains(says), "{}", stderr_of(&assert));
+        assert!(stderr_of(&assert).contains(expected), "{}", stderr_of(&assert));
     }
 }
 

@@ -56,7 +56,7 @@ fn a_part_of_the_measurements_writes_no_files_unless_told() {
 
 #[test]
 fn each_kind_of_work_is_done_by_ours_and_by_plain_mappings() {
-    for (filter, says) in [
+    for (filter, expected) in [
         ("pair-64K-pages-2t", "mmap"),
         ("crowd", "64 threads"),
         ("flow-64K", "one allocated by a thread and freed by another"),
@@ -67,7 +67,7 @@ fn each_kind_of_work_is_done_by_ours_and_by_plain_mappings() {
     ] {
         let args = ["bench", "memory", "--rounds", "1", "--ms", "1", "--peer", "mmap", "--filter", filter];
         let assert = vmlab().args(args).assert().success();
-        assert!(stdout_of(&assert).contains(says), "{filter}: {}", stdout_of(&assert));
+        assert!(stdout_of(&assert).contains(expected), "{filter}: {}", stdout_of(&assert));
     }
 }
 
@@ -75,7 +75,7 @@ fn each_kind_of_work_is_done_by_ours_and_by_plain_mappings() {
 fn mistakes_are_told_in_one_line() {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("no-library.so"), "").unwrap();
-    for (args, says) in [
+    for (args, expected) in [
         (&["--filter", "no-such-thing"][..], "no workload's name contains \"no-such-thing\""),
         (&["--peer", "no-such-peer"], "no peer is called no-such-peer"),
         (&["--peer", "mine=no-such-file.so"], "no library no-such-file.so"),
@@ -83,8 +83,8 @@ fn mistakes_are_told_in_one_line() {
         (&["--peer", "mine=no-library.so"], "provides no malloc"),
     ] {
         let assert = vmlab().args(SMALL_RUN).args(args).current_dir(&dir).assert().failure().code(1);
-        let said = stderr_of(&assert);
-        assert!(said.contains(says) && said.lines().count() == 1, "{args:?}: {said}");
+        let stderr = stderr_of(&assert);
+        assert!(stderr.contains(expected) && stderr.lines().count() == 1, "{args:?}: {stderr}");
     }
     for args in [&["--rounds", "0"][..], &["--ms", "0"], &["--peer", ""], &["--quick", "--ms", "3"]] {
         vmlab().args(["bench", "memory"]).args(args).assert().failure().code(2);
@@ -111,9 +111,12 @@ fn a_child_that_crashes_is_told_and_the_others_are_measured() {
     assert!(built.success());
     let args = ["--peer", "crashes=crashes.so", "--filter", "pair-1M-byte", "--out", "here"];
     let assert = vmlab().args(SMALL_RUN).args(args).current_dir(&dir).assert().failure().code(1);
-    let said = stderr_of(&assert);
-    let last = said.lines().last().unwrap();
-    assert!(last.starts_with("vmlab: crashes on pair-1M-byte-1t: the child ended with signal: 6"), "{said}");
+    let stderr = stderr_of(&assert);
+    let last = stderr.lines().last().unwrap();
+    assert!(
+        last.starts_with("vmlab: crashes on pair-1M-byte-1t: the child ended with signal: 6"),
+        "{stderr}"
+    );
     let csv = std::fs::read_to_string(dir.path().join("here/memory.csv")).unwrap();
     let families: Vec<_> = rows_of(&csv).into_iter().map(|row| row[1].clone()).collect();
     assert_eq!(families, ["ours", "ours-kv", "ours-guards", "glibc"]);

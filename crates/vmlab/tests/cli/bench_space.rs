@@ -9,7 +9,7 @@ const SMALL_RUN: [&str; 9] =
 fn a_quick_run_shows_pairs_purges_threads_and_locks_and_writes_them_where_it_is_told() {
     let dir = TempDir::new().unwrap();
     let assert = vmlab().args(SMALL_RUN).current_dir(&dir).assert().success();
-    let said = stdout_of(&assert);
+    let stdout = stdout_of(&assert);
     for text in [
         "Nanoseconds a pair of one thread",
         "Purges / flushes in all rounds together",
@@ -21,7 +21,7 @@ fn a_quick_run_shows_pairs_purges_threads_and_locks_and_writes_them_where_it_is_
         "free_vmap_area_lock",
         "wrote here/space-",
     ] {
-        assert!(said.contains(text), "{text:?} in {said}");
+        assert!(stdout.contains(text), "{text:?} in {stdout}");
     }
     let files = std::fs::read_dir(dir.path().join("here")).unwrap();
     let csv =
@@ -55,7 +55,7 @@ fn a_part_of_the_measurements_writes_files_only_where_it_is_told() {
 fn what_cannot_be_measured_is_told_in_one_line() {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("no.so"), "no library").unwrap();
-    for (args, code, says) in [
+    for (args, code, expected) in [
         (&["--contenders", "nobody"][..], 1, "no contender is called nobody"),
         (&["--quick", "--filter", "nothing"], 1, "no pattern's or case's name contains \"nothing\""),
         (&["--kern", "no.so"], 1, "cannot load no.so"),
@@ -66,7 +66,7 @@ fn what_cannot_be_measured_is_told_in_one_line() {
     ] {
         let assert = vmlab().args(["bench", "space", "--out", "here"]).args(args).current_dir(&dir).assert();
         let assert = assert.failure().code(code);
-        assert!(stderr_of(&assert).contains(says), "{args:?}: {}", stderr_of(&assert));
+        assert!(stderr_of(&assert).contains(expected), "{args:?}: {}", stderr_of(&assert));
         assert!(code == 2 || stderr_of(&assert).lines().count() == 1, "{}", stderr_of(&assert));
     }
 }
@@ -76,12 +76,12 @@ fn a_library_without_the_functions_is_told_which_is_missing() {
     // The C library is always there, and has none of them.
     for name in ["libc.so.6", "libm.so.6"] {
         let assert = vmlab().args(["bench", "space", "--quick", "--kern", name]).assert();
-        let said = stderr_of(&assert);
-        if said.contains("cannot load") {
+        let stderr = stderr_of(&assert);
+        if stderr.contains("cannot load") {
             continue;
         }
         assert.failure().code(1);
-        assert!(said.contains(&format!("{name}: no kv_init")), "{said}");
+        assert!(stderr.contains(&format!("{name}: no kv_init")), "{stderr}");
         return;
     }
 }

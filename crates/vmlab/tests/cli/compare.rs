@@ -37,9 +37,9 @@ fn figures(csv: &str) -> Figures {
 fn a_comparison_of_two_targets_has_figures_that_add_up() {
     let dir = TempDir::new().unwrap();
     let assert = vmlab().args(SMALL).args(["--out", "here"]).current_dir(&dir).assert().success();
-    let said = stdout_of(&assert);
+    let stdout = stdout_of(&assert);
     for text in ["ratio to the first", "p99.9", "waiting for locks", "con-bounces", "free_vmap_area_lock:"] {
-        assert!(said.contains(text), "{text:?} in {said}");
+        assert!(stdout.contains(text), "{text:?} in {stdout}");
     }
     let read = |name: &str| std::fs::read_to_string(dir.path().join("here").join(name)).unwrap();
     let figures = figures(&read("test-compare.csv"));
@@ -99,15 +99,15 @@ fn a_run_that_takes_too_long_is_stopped_and_its_time_a_bound() {
     let arguments = ["test", "--compare=space,list", "--limit", "1", "--rounds", "2"];
     let assert =
         vmlab().args(arguments).args(["run_test_mask=1", "test_loop_count=2147483647"]).assert().success();
-    let said = stdout_of(&assert);
+    let stdout = stdout_of(&assert);
     let bound = regex::Regex::new(r"> \d").unwrap();
-    assert!(said.contains("stopped") && bound.is_match(&said), "{said}");
-    assert!(!said.contains("p50 │ 0"), "{said}");
+    assert!(stdout.contains("stopped") && bound.is_match(&stdout), "{stdout}");
+    assert!(!stdout.contains("p50 │ 0"), "{stdout}");
 }
 
 #[test]
 fn what_cannot_be_compared_is_told_in_one_line() {
-    for (arguments, code, says) in [
+    for (arguments, code, expected) in [
         (&["--compare", "nobody"][..], 1, "no target is called nobody (there are space, "),
         (&["--compare", "--rounds", "0"], 2, "--rounds"),
         (&["--rounds", "2"], 2, "--compare"),
@@ -116,6 +116,6 @@ fn what_cannot_be_compared_is_told_in_one_line() {
         (&["--compare", "list", "nr_threads=0"], 1, "value is not correct: nr_threads=0"),
         (&["--compare", "run_test_mask=8192"], 1, "selects none of the tests"),
     ] {
-        vmlab().arg("test").args(arguments).assert().code(code).stdout("").stderr(contains(says));
+        vmlab().arg("test").args(arguments).assert().code(code).stdout("").stderr(contains(expected));
     }
 }

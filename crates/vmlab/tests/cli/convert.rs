@@ -137,7 +137,7 @@ fn mistakes_are_one_line_each() {
     let path = dir.path().join("a.jsonl");
     std::fs::write(&path, "free_vmap_area_noflush: va_start=0x1000\n").unwrap();
     let path = path.to_str().unwrap();
-    for (args, said) in [
+    for (args, expected) in [
         (vec!["convert", path, "--to", "csv", "-o", path], "read and written at once"),
         (vec!["convert", path, "--to", "csv", "-o", "/tmp/a.zst"], "zstd is read, but not written"),
         (vec!["convert", "/no/such/file", "--to", "csv"], "cannot read"),
@@ -145,7 +145,7 @@ fn mistakes_are_one_line_each() {
     ] {
         let output = vmlab().args(&args).assert().failure();
         let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
-        assert!(text.contains(said) && text.lines().count() == 1, "{args:?}: {text}");
+        assert!(text.contains(expected) && text.lines().count() == 1, "{args:?}: {text}");
     }
     let half = "free_vmap_area_noflush: va_start=0x1000\n{\"event\":\"free_vmap_area_noflush\",\"va_st";
     vmlab()
@@ -202,8 +202,8 @@ fn a_trace_without_end_streams_in_constant_memory_and_a_signal_leaves_a_whole_fi
     while input.write_all(block.as_bytes()).is_ok() {}
     drop(input);
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && said.contains("stopped by a signal"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && stderr.contains("stopped by a signal"), "{stderr}");
     let file = std::fs::File::open(&path).unwrap();
     let json: Value = serde_json::from_reader(std::io::BufReader::new(decompress(file).unwrap())).unwrap();
     assert!(json["traceEvents"].as_array().unwrap().len() > 1000);

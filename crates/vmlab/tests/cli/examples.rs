@@ -190,8 +190,8 @@ fn judge(line: &str, how: Option<How>) -> Verdict {
     drop(lock);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let refused = err.lines().count() == 1 && err.starts_with("vmlab: ") && output.status.code() == Some(1);
-    // What is told goes to stdout, or into a file that the line names; a filter may find nothing.
-    let told =
+    // Reports go to stdout, or into a file that the line names; a filter may find nothing.
+    let reported =
         !out.is_empty() || !err.is_empty() || [" > ", " -o ", "| jq "].iter().any(|by| line.contains(by));
     if let Some(NeedsPeer(_, peer)) = how
         && refused
@@ -202,10 +202,10 @@ fn judge(line: &str, how: Option<How>) -> Verdict {
     let good = match how {
         Some(Needs(file) | NeedsPeer(file, _)) => refused && err.contains(file),
         Some(Installed) => {
-            (output.status.success() && told) || (refused && err.contains("libvmalloc_preload.so"))
+            (output.status.success() && reported) || (refused && err.contains("libvmalloc_preload.so"))
         }
-        Some(Kernel) => (output.status.success() && told) || refused,
-        _ => output.status.success() && told && !err.contains("panicked"),
+        Some(Kernel) => (output.status.success() && reported) || refused,
+        _ => output.status.success() && reported && !err.contains("panicked"),
     };
     if good { Verdict::Works } else { Verdict::Wrong(format!("$ {run_as}\n{}\n{out}{err}", output.status)) }
 }
@@ -262,8 +262,8 @@ fn an_example_that_does_not_work_is_seen() {
 #[test]
 fn an_example_of_a_tool_that_is_not_there_is_not_run_and_says_so() {
     // No system has an allocator of that name, and vmlab says of it what it says of one that is not installed.
-    let says = |text: &str| format!("echo 'vmlab: {text}' >&2; exit 1");
-    let of = |text: &str| judge(&says(text), Some(NeedsPeer("libx.so", "xmalloc")));
+    let fail_with = |text: &str| format!("echo 'vmlab: {text}' >&2; exit 1");
+    let of = |text: &str| judge(&fail_with(text), Some(NeedsPeer("libx.so", "xmalloc")));
     assert_eq!(
         of("xmalloc is not installed here: xmalloc=PATH names a library"),
         Verdict::NotRun("xmalloc is not installed".to_string())

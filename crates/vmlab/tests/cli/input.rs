@@ -8,7 +8,7 @@ fn unusable_input_is_one_line_on_stderr_and_a_failure() {
     let garbage: Vec<u8> = (0..40_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let mut flipped = gzip(SMALL.repeat(500).as_bytes());
     flipped.truncate(40);
-    for (name, bytes, says) in [
+    for (name, bytes, expected) in [
         ("garbage", &garbage[..], "no vmalloc event"),
         ("empty", b"", "it is empty"),
         ("empty.gz", &gzip(b""), "it is empty"),
@@ -27,17 +27,17 @@ fn unusable_input_is_one_line_on_stderr_and_a_failure() {
         let assert = replayed(&dir, name, bytes, &[]).failure().code(1);
         let stderr = stderr_of(&assert);
         assert_eq!(stderr.lines().count(), 1, "{name}: {stderr}");
-        assert!(stderr.starts_with("vmlab: ") && stderr.contains(says), "{name}: {stderr}");
+        assert!(stderr.starts_with("vmlab: ") && stderr.contains(expected), "{name}: {stderr}");
         assert!(stderr.contains(name), "{stderr}");
         assert_eq!(stdout_of(&assert), "", "{name}");
     }
-    for (path, says) in
+    for (path, expected) in
         [(dir.path().join("missing"), "No such file"), (dir.path().to_path_buf(), "directory")]
     {
         let assert = vmlab().arg("replay").arg(&path).assert().failure().code(1);
         let stderr = stderr_of(&assert);
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
-        assert!(stderr.contains(says) && stderr.contains(&*path.to_string_lossy()), "{stderr}");
+        assert!(stderr.contains(expected) && stderr.contains(&*path.to_string_lossy()), "{stderr}");
     }
 }
 
@@ -65,10 +65,10 @@ fn lines_that_cannot_be_read_are_counted_and_named_by_number() {
     );
     let assert = replayed(&dir, "t", text.as_bytes(), &[]).success();
     let stderr = stderr_of(&assert);
-    for says in
+    for expected in
         ["2 event lines cannot be read", "line 4: a-1 [000] 1.2: alloc_vmap_area: va_start: many", "line 8: "]
     {
-        assert!(stderr.contains(says), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
     }
     assert_eq!(number(&rows(&stdout_of(&assert))[0], "events"), 4);
 }

@@ -34,9 +34,9 @@ fn a_shipped_table_has_the_areas_that_its_lines_say() {
     for trace in TRACES {
         let name = format!("{trace}.vmallocinfo");
         let value = json(&[&path(&name)]);
-        let told = |key: &str| (number(&value[key], "areas"), number(&value[key], "bytes"));
-        assert_eq!(told("busy"), counted(&name, |line| !line.contains("unpurged")), "{trace}");
-        assert_eq!(told("lazy"), counted(&name, |line| line.contains("unpurged")), "{trace}");
+        let counts = |key: &str| (number(&value[key], "areas"), number(&value[key], "bytes"));
+        assert_eq!(counts("busy"), counted(&name, |line| !line.contains("unpurged")), "{trace}");
+        assert_eq!(counts("lazy"), counted(&name, |line| line.contains("unpurged")), "{trace}");
         for row in value["callers"].as_array().unwrap() {
             let caller = row["name"].as_str().unwrap();
             if !caller.starts_with('(') {

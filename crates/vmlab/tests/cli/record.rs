@@ -19,10 +19,10 @@ pub(super) fn recorder_lock() -> File {
 
 /// Returns the lock if the kernel can be recorded here, and reports it otherwise.
 fn can_record() -> Option<File> {
-    let told: Value =
+    let doctor: Value =
         serde_json::from_slice(&vmlab().args(["doctor", "--json"]).assert().success().get_output().stdout)
             .unwrap();
-    let can = told["can_record"] == true;
+    let can = doctor["can_record"] == true;
     if !can {
         super::not_run("recordings: tracefs is not there, or not for this user (vmlab doctor)");
     }
@@ -57,10 +57,10 @@ fn recorded(args: &[&str]) -> (bool, String) {
 
 /// Returns the doctor's report of a thing.
 fn fact(name: &str) -> Value {
-    let told: Value =
+    let doctor: Value =
         serde_json::from_slice(&vmlab().args(["doctor", "--json"]).assert().success().get_output().stdout)
             .unwrap();
-    told["facts"].as_array().unwrap().iter().find(|fact| fact["name"] == name).unwrap().clone()
+    doctor["facts"].as_array().unwrap().iter().find(|fact| fact["name"] == name).unwrap().clone()
 }
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -85,10 +85,10 @@ fn started(path: &Path, args: &[&str]) -> Child {
     child
 }
 
-fn told(child: &mut Child) -> String {
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    said
+fn read_stderr(child: &mut Child) -> String {
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    stderr
 }
 
 #[test]
@@ -98,8 +98,8 @@ fn a_recording_of_this_kernel_is_whole_and_replayed_and_leaves_nothing() {
     let path = dir.path().join("r.jsonl.gz");
     let restrict = std::fs::read_to_string("/proc/sys/kernel/kptr_restrict").unwrap();
     let load = "for i in 1 2 3 4 5 6 7 8; do (true); done";
-    let (good, said) = recorded(&["-o", path.to_str().unwrap(), "--", "sh", "-c", load]);
-    assert!(good && said.contains("ended by command"), "{said}");
+    let (good, stderr) = recorded(&["-o", path.to_str().unwrap(), "--", "sh", "-c", load]);
+    assert!(good && stderr.contains("ended by command"), "{stderr}");
 
     let lines = lines(&path);
     let header = &lines[0]["vmlab"];
@@ -154,7 +154,7 @@ fn a_signal_ends_a_recording_in_order() {
         let path = dir.path().join(name);
         let mut child = started(&path, &[]);
         kill_process(Pid::from_child(&child), signal).unwrap();
-        assert!(child.wait().unwrap().success(), "{}", told(&mut child));
+        assert!(child.wait().unwrap().success(), "{}", read_stderr(&mut child));
         assert_eq!(lines(&path).last().unwrap()["summary"]["ended"], "signal");
         assert!(!is_left(&instances(&child)));
     }
@@ -184,10 +184,10 @@ fn what_was_lost_is_counted_and_said() {
     let output = vmlab()
         .args(["record", "--buffer-kib", "4", "-o", path.to_str().unwrap(), "--", "sh", "-c", load])
         .assert();
-    let said = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    let stderr = String::from_utf8(output.get_output().stderr.clone()).unwrap();
     let lost = lines(&path).last().unwrap()["summary"]["lost"].as_u64().unwrap();
-    assert_eq!(lost > 0, said.contains("since the buffers were full"), "{said}");
-    assert!(lost > 0, "a buffer of a page holds so many events? {said}");
+    assert_eq!(lost > 0, stderr.contains("since the buffers were full"), "{stderr}");
+    assert!(lost > 0, "a buffer of a page holds so many events? {stderr}");
     let trace = vmlab::trace::Trace::read(vmlab::trace::open(&path).unwrap());
     assert_eq!(trace.lost, lost);
 }
@@ -198,7 +198,7 @@ fn bounds_and_failures_are_told() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("r.jsonl");
     let path = path.to_str().unwrap();
-    for (args, succeeds, says) in [
+    for (args, succeeds, expected) in [
         (&["-o", path, "--seconds", "1"][..], true, "ended by seconds"),
         // The head and the first tables are more than that.
         (&["-o", path, "--max-bytes", "1K", "--", "sleep", "60"], true, "ended by bytes"),
@@ -210,8 +210,8 @@ fn bounds_and_failures_are_told() {
             "the command failed (exit status: 3); the recording is whole",
         ),
     ] {
-        let (good, said) = recorded(args);
-        assert!(good == succeeds && said.contains(says), "{args:?}: {said}");
+        let (good, stderr) = recorded(args);
+        assert!(good == succeeds && stderr.contains(expected), "{args:?}: {stderr}");
     }
     assert_eq!(lines(Path::new(path)).last().unwrap()["summary"]["ended"], "command");
 }
@@ -229,13 +229,13 @@ fn without_root_one_line_says_what_to_do() {
     } else {
         Process::new(vmlab).args(words).output()
     };
-    let said =
+    let stderr =
         output.as_ref().map_or(String::new(), |output| String::from_utf8_lossy(&output.stderr).into_owned());
-    if output.is_err() || said.starts_with("setpriv:") {
-        eprintln!("SKIPPED: nobody cannot run programs here: {said}");
+    if output.is_err() || stderr.starts_with("setpriv:") {
+        eprintln!("SKIPPED: nobody cannot run programs here: {stderr}");
         return;
     }
     let output = output.unwrap();
-    assert!(!output.status.success() && said.lines().count() == 1 && said.contains("root"), "{said}");
+    assert!(!output.status.success() && stderr.lines().count() == 1 && stderr.contains("root"), "{stderr}");
     assert!(!path.exists(), "nothing is written");
 }

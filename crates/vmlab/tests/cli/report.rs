@@ -159,7 +159,7 @@ fn a_report_of_nothing_or_of_what_cannot_be_read_is_one_line() {
     let hidden = file("hidden", "0x(____ptrval____)-0x(____ptrval____)    8192 f+0x1/0x2 vmalloc\n");
     let other = file("other", "a,b\n1,2\n");
     let out = dir.path().join("r.html");
-    for (inputs, says) in [
+    for (inputs, expected) in [
         (&[][..], "nothing to draw"),
         (&["/nowhere/at/all".to_string()], "cannot read /nowhere/at/all: "),
         (&[dir.path().display().to_string()], "directory"),
@@ -170,7 +170,7 @@ fn a_report_of_nothing_or_of_what_cannot_be_read_is_one_line() {
         let assert = vmlab().arg("report").args(inputs).arg("-o").arg(&out).assert().failure().code(1);
         let stderr = stderr_of(&assert);
         assert_eq!((stderr.lines().count(), stdout_of(&assert).as_str()), (1, ""), "{stderr}");
-        assert!(stderr.starts_with("vmlab: ") && stderr.contains(says), "{stderr}");
+        assert!(stderr.starts_with("vmlab: ") && stderr.contains(expected), "{stderr}");
         assert!(!out.exists(), "nothing is left behind");
     }
     let assert = vmlab().args(["report", "x", "-o", "/nowhere/r.html"]).assert().failure().code(1);

@@ -49,21 +49,21 @@ fn rp2_what_cannot_agree_without_pools_or_with_others_is_counted_by_reason() {
 fn the_table_names_the_differences_and_why() {
     let file = shipped("fork-netns-smp4.ftrace.gz");
     let assert = vmlab().args(["replay", "--space", "--policy", "one-lock"]).arg(file).assert().success();
-    let said = stdout_of(&assert);
+    let stdout = stdout_of(&assert);
     for text in [
         "408 answers differ from the kernel's, the first:",
         "allocation 148, line 652: size 20480 align 16384: kernel 0xffa00000003d8000, one-lock ",
         "fork-netns-smp4: 1 percpu chunk inferred",
         ": the range of one is somebody else's on the other side, from an earlier difference",
     ] {
-        assert!(said.contains(text), "{text:?} in {said}");
+        assert!(stdout.contains(text), "{text:?} in {stdout}");
     }
 }
 
 #[test]
 fn options_of_a_space_are_checked() {
     let file = shipped("boot-smp1.ftrace.gz");
-    for (args, says) in [
+    for (args, expected) in [
         (&["--space", "--nodes", "0"][..], "0 is not in 1..=4096"),
         (&["--space", "--nodes", "4097"], "4097 is not in 1..=4096"),
         (&["--space", "--policy", "x"], "invalid value 'x'"),
@@ -72,7 +72,7 @@ fn options_of_a_space_are_checked() {
         (&["--nodes", "2"], "--space"),
     ] {
         let assert = vmlab().arg("replay").args(args).arg(&file).assert().failure().code(2);
-        assert!(stderr_of(&assert).contains(says), "{args:?}: {}", stderr_of(&assert));
+        assert!(stderr_of(&assert).contains(expected), "{args:?}: {}", stderr_of(&assert));
     }
 }
 

@@ -121,14 +121,14 @@ fn an_interrupt_ends_it_with_the_summaries_so_far() {
     assert_eq!(rest.iter().filter(|line| summary.is_match(line)).count(), 4, "{rest:#?}");
     assert_eq!(rest.iter().filter(|line| took.is_match(line)).count(), 2);
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    let mut told = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-    assert_eq!(told, "vmlab: space: interrupted; what is shown is of what ran until then\n");
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(stderr, "vmlab: space: interrupted; what is shown is of what ran until then\n");
 }
 
 #[test]
 fn mistakes_are_one_line_and_run_nothing() {
-    for (arguments, told) in [
+    for (arguments, expected) in [
         (&["nr_threads=0"][..], "value is not correct: nr_threads=0"),
         (&["fast"], "\"fast\" is neither performance, stress, smoke nor key=value"),
         (&["smoke", "nr_pages=2"], "smoke takes no other arguments"),
@@ -137,7 +137,8 @@ fn mistakes_are_one_line_and_run_nothing() {
         (&["--target", "linux", "--kern", "no.so"], "cannot load no.so"),
         (&["--table", "--out", "/proc/no", "test_loop_count=1"], "/proc/no"),
     ] {
-        let assert = vmlab().arg("test").args(arguments).assert().code(1).stdout("").stderr(contains(told));
+        let assert =
+            vmlab().arg("test").args(arguments).assert().code(1).stdout("").stderr(contains(expected));
         let stderr = String::from_utf8(assert.get_output().stderr.clone()).unwrap();
         assert!(stderr.starts_with("vmlab: ") && stderr.lines().count() == 1, "{stderr}");
     }

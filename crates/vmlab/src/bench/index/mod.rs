@@ -8,7 +8,7 @@ pub(super) mod workloads;
 
 use super::print::{header, prepare, tables_to_terminal};
 use super::{ROUNDS_MAX, measure, pin, workload};
-use crate::cli::{out, say};
+use crate::cli::{out, print_note};
 use anyhow::{Result, bail};
 use clap::builder::RangedU64ValueParser;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut cells = Vec::new();
     for spec in workloads {
         let workload = spec.make(rounds);
-        say(&format!("{} ...", workload.name));
+        print_note(&format!("{} ...", workload.name));
         cells.extend(measure(&workload, &contenders, rounds)?);
     }
     tables_to_terminal(print::tables(&cells))?;

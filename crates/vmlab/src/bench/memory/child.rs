@@ -1,4 +1,4 @@
-//! The child: does one task with one allocator, and says what it took.
+//! The child: does one task with one allocator, and reports what it took.
 //!
 //! # Theory
 //! A child prints `go` when it has warmed up and waits for a line. Then it measures, prints `end` and waits again. So
@@ -10,7 +10,7 @@ use super::driver::{Driver, Held, Kvs, Malloc, Mmap};
 use super::measure::Resident;
 use super::ops::{Calloc, Exchange, Grow, Memset, Mix, Pair, Producer, Sizes, ThreadOps, consume};
 use super::sys;
-use super::task::{How, Measured, Said, Task, Touch, Ways, Work};
+use super::task::{ChildReport, How, Measured, Task, Touch, Ways, Work};
 use crate::bench::{pin, pin_apart};
 use anyhow::{Context, Result, bail};
 use std::io::Write;
@@ -34,7 +34,7 @@ pub(crate) fn main(text: &str) -> Result<()> {
     if text == WHO {
         let library = sys::malloc_library().context("malloc is nowhere")?;
         let version = sys::version().or_else(sys::libc_version).unwrap_or_default();
-        return say(&format!("{}\n{version}", library.display()));
+        return print_line(&format!("{}\n{version}", library.display()));
     }
     let task: Task = serde_json::from_str(text).context("no task")?;
     if let Some(library) = &task.library {
@@ -44,7 +44,7 @@ pub(crate) fn main(text: &str) -> Result<()> {
             bail!("malloc comes from {}, not from {}", real.display(), library.display());
         }
     }
-    let said = match task.how {
+    let report = match task.how {
         How::Malloc => work(&Malloc, &task),
         How::LargeAlloc => work(&Kvs, &task),
         How::Mmap => work(&Mmap, &task),
@@ -59,17 +59,17 @@ pub(crate) fn main(text: &str) -> Result<()> {
             work(&Vmalloc::new(options)?, &task)
         }
     }?;
-    say(&serde_json::to_string(&said)?)
+    print_line(&serde_json::to_string(&report)?)
 }
 
-fn say(line: &str) -> Result<()> {
+fn print_line(line: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{line}").and_then(|()| stdout.flush()).context("nobody listens")
 }
 
-/// Says a line and waits for one.
+/// Prints a line and waits for one.
 fn meet(line: &str) -> Result<()> {
-    say(line)?;
+    print_line(line)?;
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer).context("nobody answers")?;
     if read == 0 {
@@ -79,7 +79,7 @@ fn meet(line: &str) -> Result<()> {
 }
 
 /// Does a task's work with a driver.
-fn work<H: Driver>(driver: &H, task: &Task) -> Result<Said> {
+fn work<H: Driver>(driver: &H, task: &Task) -> Result<ChildReport> {
     let touch = task.touch;
     let seed = |thread: usize| task.seed.wrapping_mul(1000).wrapping_add(thread as u64);
     match task.work {
@@ -113,7 +113,7 @@ fn work<H: Driver>(driver: &H, task: &Task) -> Result<Said> {
 /// Number of allocations on their path from one thread to the other.
 const ON_THE_WAY: usize = 16;
 
-fn flow<H: Driver>(driver: &H, bytes: usize, task: &Task) -> Result<Said> {
+fn flow<H: Driver>(driver: &H, bytes: usize, task: &Task) -> Result<ChildReport> {
     let (to, from) = std::sync::mpsc::sync_channel::<Held<H>>(ON_THE_WAY);
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -178,7 +178,11 @@ struct Crowd<'a> {
 }
 
 /// Runs so many threads, of which this is one, each with operations of its own.
-fn many<J: ThreadOps>(task: &Task, warm_up_ops: u64, thread_ops: impl Fn(usize) -> J + Sync) -> Result<Said> {
+fn many<J: ThreadOps>(
+    task: &Task,
+    warm_up_ops: u64,
+    thread_ops: impl Fn(usize) -> J + Sync,
+) -> Result<ChildReport> {
     if task.threads == 1 {
         pin();
     }
@@ -198,9 +202,9 @@ fn many<J: ThreadOps>(task: &Task, warm_up_ops: u64, thread_ops: impl Fn(usize) 
         crowd.lead(thread_ops(0))
     })?;
     if crowd.refused.load(Ordering::Relaxed) {
-        return Ok(Said::Refused);
+        return Ok(ChildReport::Refused);
     }
-    Ok(Said::Measured(measured))
+    Ok(ChildReport::Measured(measured))
 }
 
 /// Mean RSS over operations.
@@ -279,13 +283,13 @@ impl Crowd<'_> {
         let time = Duration::from_millis(self.task.ms);
         self.for_a_while(&mut thread_ops, time / 8, self.warm_up_ops);
         self.meeting.wait();
-        let mut told = alone(Stage::WarmUp);
+        let mut result = alone(Stage::WarmUp);
         self.meeting.wait();
         let ops = self.for_a_while(&mut thread_ops, time, 1);
         self.ops.fetch_add(ops, Ordering::Relaxed);
         self.meeting.wait();
-        if told.is_ok() {
-            told = alone(Stage::Measured);
+        if result.is_ok() {
+            result = alone(Stage::Measured);
         }
         self.meeting.wait();
         // Where calls are that long, the others have told enough.
@@ -296,7 +300,7 @@ impl Crowd<'_> {
             self.same_ops(&mut thread_ops, memory);
         }
         thread_ops.finish();
-        told
+        result
     }
 
     /// Does what every contender does then, and averages what is resident: a slow one has done fewer operations before,
@@ -371,7 +375,7 @@ fn burst<H: Driver>(
     (count, bytes): (usize, usize),
     touch: Touch,
     idle: Duration,
-) -> Result<Said> {
+) -> Result<ChildReport> {
     let mut times = Times::new();
     let mut held = Vec::with_capacity(count);
     meet(GO)?;
@@ -379,7 +383,7 @@ fn burst<H: Driver>(
     for _ in 0..count {
         let now = Instant::now();
         let Some(mut more) = driver.alloc(bytes) else {
-            return Ok(Said::Refused);
+            return Ok(ChildReport::Refused);
         };
         more.touch(touch);
         held.push(more);
@@ -392,17 +396,17 @@ fn burst<H: Driver>(
     let (cpu_ns, faults) = (sys::process_cpu_ns() - cpu_ns, sys::faults() - faults);
     let p99_ns = times.p99().unwrap_or_default();
     meet(END)?;
-    Ok(Said::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults, rss_same: None }))
+    Ok(ChildReport::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults, rss_same: None }))
 }
 
 /// Allocates many, and frees them when somebody has looked.
-fn hoard<H: Driver>(driver: &H, count: usize, bytes: usize) -> Result<Said> {
+fn hoard<H: Driver>(driver: &H, count: usize, bytes: usize) -> Result<ChildReport> {
     let mut held = Vec::with_capacity(count);
     meet(GO)?;
     let (started, cpu_ns, faults) = (Instant::now(), sys::process_cpu_ns(), sys::faults());
     for _ in 0..count {
         let Some(more) = driver.alloc(bytes) else {
-            return Ok(Said::Refused);
+            return Ok(ChildReport::Refused);
         };
         held.push(more);
     }
@@ -411,7 +415,7 @@ fn hoard<H: Driver>(driver: &H, count: usize, bytes: usize) -> Result<Said> {
     meet(END)?;
     held.drain(..).for_each(|held| driver.free(held));
     let p99_ns = wall_ns / count.max(1) as u64;
-    Ok(Said::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults, rss_same: None }))
+    Ok(ChildReport::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults, rss_same: None }))
 }
 
 #[cfg(test)]

@@ -340,7 +340,7 @@ fn version(contender: &Contender) -> Result<String> {
         contender.command(WHO)?.output().with_context(|| format!("cannot run {}", contender.name))?;
     let name = &contender.name;
     if !output.status.success() {
-        bail!("{name} does not run ({}){}", output.status, said(&output.stderr));
+        bail!("{name} does not run ({}){}", output.status, last_line(&output.stderr));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let mut lines = text.lines();
@@ -349,24 +349,24 @@ fn version(contender: &Contender) -> Result<String> {
         return Ok(lines.next().unwrap_or_default().to_string());
     };
     if from.canonicalize().ok().as_ref() != Some(library) {
-        let why = said(&output.stderr);
+        let why = last_line(&output.stderr);
         bail!("{name}: {} provides no malloc, it comes from {}{why}", library.display(), from.display());
     }
-    let told = lines.next().filter(|told| !told.is_empty() && !is_libc(told));
-    Ok(told
+    let reported = lines.next().filter(|reported| !reported.is_empty() && !is_libc(reported));
+    Ok(reported
         .map(str::to_string)
         .or_else(|| beside(library))
         .or_else(|| package(library))
         .unwrap_or("?".into()))
 }
 
-/// A child of an allocator that says nothing of itself tells the C library's version.
+/// Whether a child reported the C library's version, since its allocator has no version function.
 fn is_libc(version: &str) -> bool {
     super::sys::libc_version().is_some_and(|libc| libc == version)
 }
 
 /// The last line that was written to stderr.
-pub(super) fn said(stderr: &[u8]) -> String {
+pub(super) fn last_line(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     text.lines().rfind(|line| !line.trim().is_empty()).map_or(String::new(), |line| format!(": {line}"))
 }

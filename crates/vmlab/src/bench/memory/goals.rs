@@ -112,7 +112,7 @@ struct Beside<'a> {
 
 impl Beside<'_> {
     /// The figure, and whether the ratio is as asked.
-    fn told(&self, asked: f64) -> (String, bool) {
+    fn judge(&self, asked: f64) -> (String, bool) {
         match self.ratio {
             Some(ratio) => (format!("{ratio:.2}x {}", self.peer.name), ratio >= asked),
             None => (
@@ -144,10 +144,10 @@ fn mixes(results: &Results, name: &str, beats_glibc: bool) -> Vec<Goal> {
     let only = |families: &[&str], asked: f64| {
         let of = |family: &str| beside.iter().find(|one| one.peer.is_default && one.peer.family == family);
         let found: Option<Vec<_>> = families.iter().map(|family| of(family)).collect();
-        Some(worst(found?.into_iter())?.told(asked))
+        Some(worst(found?.into_iter())?.judge(asked))
     };
     let at = format!("{name}, equal memory");
-    let every = worst(beside.iter()).map(|one| one.told(1.0));
+    let every = worst(beside.iter()).map(|one| one.judge(1.0));
     let mut goals = vec![goal(&*at, "every point of every peer: >= 1x", every)];
     if beats_glibc {
         let asked = format!("glibc: >= {GLIBC_RATIO}x");
@@ -183,8 +183,8 @@ fn best(results: &Results, name: &str) -> Goal {
 fn hardly(results: &Results, name: &str, ratio_max: f64, memory: bool) -> Goal {
     let figure = with_best(results, name, |one| one.cpu_ns).map(|(ours, (peer, best))| {
         let ratio = ours.cpu_ns / best.cpu_ns;
-        let told = |one: &Summary| format!("{:.0} ns, {:.1} MiB", one.cpu_ns, one.rss_mean / MIB);
-        let text = format!("{ratio:.2} of {} ({}; {})", peer.name, told(&ours), told(&best));
+        let shown = |one: &Summary| format!("{:.0} ns, {:.1} MiB", one.cpu_ns, one.rss_mean / MIB);
+        let text = format!("{ratio:.2} of {} ({}; {})", peer.name, shown(&ours), shown(&best));
         (text, ratio <= ratio_max && (!memory || ours.rss_mean <= best.rss_mean))
     });
     let less = if memory { ", at no more memory" } else { "" };
@@ -297,7 +297,7 @@ mod tests {
     }
 
     /// Figures and verdicts of what was measured.
-    fn told(results: &Results) -> Vec<(String, Verdict)> {
+    fn verdicts(results: &Results) -> Vec<(String, Verdict)> {
         let known = all(results).into_iter().filter(|goal| goal.met != Verdict::Unknown);
         known.map(|goal| (goal.figure, goal.met)).collect()
     }
@@ -311,20 +311,20 @@ mod tests {
             ("jemalloc", "jemalloc", 70.0, 80.0),
             ("mimalloc", "mimalloc", 200.0, 12.0),
         ];
-        let seen = told(&results("mix-1M-16M-pages-1t", &points));
+        let seen = verdicts(&results("mix-1M-16M-pages-1t", &points));
         let (met, missed) = (Verdict::Met, Verdict::Missed);
         // Of the two, mimalloc comes off better.
         let wanted = [("1.20x mimalloc", met), ("10.00x glibc", met), ("1.20x mimalloc", missed)];
         assert_eq!(seen, wanted.map(|(figure, met)| (figure.to_string(), met)));
         // Another setting of a peer counts for the first goal only.
         points.push(("jemalloc decay-0", "jemalloc", 40.0, 1e9));
-        let seen = told(&results("mix-1M-16M-pages-1t", &points));
+        let seen = verdicts(&results("mix-1M-16M-pages-1t", &points));
         assert_eq!(seen[0], ("none of ours has as little as jemalloc decay-0 (40.0 MiB)".into(), missed));
         assert_eq!((seen[1].1, seen[2].1), (met, missed));
         // Without one of the two, nobody knows the better.
-        let seen = told(&results("mix-1M-16M-pages-1t", &points[..4]));
+        let seen = verdicts(&results("mix-1M-16M-pages-1t", &points[..4]));
         assert_eq!(seen.len(), 2);
-        assert!(told(&results("mix-1M-16M-pages-1t", &points[2..])).is_empty(), "ours is not there");
+        assert!(verdicts(&results("mix-1M-16M-pages-1t", &points[2..])).is_empty(), "ours is not there");
     }
 
     #[test]
@@ -368,9 +368,9 @@ mod tests {
         ] {
             let points = points.map(|(family, mib, ns)| (family, family, mib, ns));
             let verdict = if met { Verdict::Met } else { Verdict::Missed };
-            assert_eq!(told(&results(spec, &points)), [(figure.to_string(), verdict)], "{spec}");
+            assert_eq!(verdicts(&results(spec, &points)), [(figure.to_string(), verdict)], "{spec}");
         }
         // One size of many is no answer.
-        assert!(told(&results("pair-1M-byte-1t", &[("ours", "ours", 1.0, 1.0)])).is_empty());
+        assert!(verdicts(&results("pair-1M-byte-1t", &[("ours", "ours", 1.0, 1.0)])).is_empty());
     }
 }

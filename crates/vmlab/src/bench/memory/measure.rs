@@ -1,8 +1,8 @@
 //! Runs a child and looks at it from outside.
 
 use super::child::{END, GO};
-use super::contenders::{Contender, said};
-use super::task::{Said, Spec, Task};
+use super::contenders::{Contender, last_line};
+use super::task::{ChildReport, Spec, Task};
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -179,8 +179,8 @@ fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
             (stage, line) => {
                 let unknown = || format!("a child says {line:?}");
                 let measured = match serde_json::from_str(line).with_context(unknown)? {
-                    Said::Refused => return Err(Failure::Refused),
-                    Said::Measured(measured) => measured,
+                    ChildReport::Refused => return Err(Failure::Refused),
+                    ChildReport::Measured(measured) => measured,
                 };
                 let &Stage::Ended { rss_end, rss_ever, mappings } = stage else {
                     return Err(Failure::InvariantViolation(anyhow!(
@@ -236,7 +236,7 @@ fn ended(child: &mut Child) -> Failure {
         if let Some(stderr) = &mut child.stderr {
             stderr.read_to_end(&mut text)?;
         }
-        bail!("the child ended with {status}{}", said(&text))
+        bail!("the child ended with {status}{}", last_line(&text))
     };
     Failure::InvariantViolation(broken(child).err().unwrap_or_else(|| anyhow!("the child ended")))
 }
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_process_that_is_not_there_is_told() {
-        let told = Resident::of(0).err().unwrap();
-        assert!(told.to_string().contains("/proc/0/statm"), "{told}");
+        let error = Resident::of(0).err().unwrap();
+        assert!(error.to_string().contains("/proc/0/statm"), "{error}");
     }
 }

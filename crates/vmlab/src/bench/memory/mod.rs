@@ -26,7 +26,7 @@ pub(crate) mod sys;
 mod task;
 
 use super::print::{prepare, tables_to_terminal};
-use crate::cli::{out, say};
+use crate::cli::{out, print_note};
 use anyhow::{Result, bail};
 use contenders::{Named, Wanted};
 use measure::Failure;
@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (contenders, missing) =
         contenders::all(&Wanted { peers: &args.peer, huge: args.thp, quick: args.quick })?;
     for family in &missing {
-        say(&format!("{family} is not here, and is left out"));
+        print_note(&format!("{family} is not here, and is left out"));
     }
     let results =
         measure_all(Results { specs, contenders, missing, rows: Vec::new(), broken: Vec::new() }, rounds, ms);
@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// Every workload on every contender that runs it, round by round in turn.
 fn measure_all(mut results: Results, rounds: usize, ms: u64) -> Results {
     for (at, spec) in results.specs.iter().enumerate() {
-        say(&format!("{} ...", spec.name));
+        print_note(&format!("{} ...", spec.name));
         let runs = |&contenders: &usize| results.contenders[contenders].runs(spec);
         let row = |contender| Row { spec: at, contender, rounds: Vec::new(), stopped: None };
         let mut rows: Vec<Row> = (0..results.contenders.len()).filter(runs).map(row).collect();
@@ -125,9 +125,9 @@ fn measure_all(mut results: Results, rounds: usize, ms: u64) -> Results {
                     Ok(sample) => row.rounds.push(sample),
                     Err(Failure::Refused) => row.stopped = Some(Stopped::Refused),
                     Err(Failure::InvariantViolation(error)) => {
-                        let told = format!("{error:#}");
-                        say(&told);
-                        results.broken.push(told);
+                        let message = format!("{error:#}");
+                        print_note(&message);
+                        results.broken.push(message);
                         row.stopped = Some(Stopped::Crashed);
                     }
                 }

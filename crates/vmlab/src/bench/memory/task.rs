@@ -96,7 +96,7 @@ pub(super) struct Measured {
 
 /// The last line of a child that did not fail.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
-pub(super) enum Said {
+pub(super) enum ChildReport {
     Measured(Measured),
     /// The allocator has no such memory to give.
     Refused,

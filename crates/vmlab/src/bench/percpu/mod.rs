@@ -11,7 +11,7 @@ mod zero;
 
 use super::print::{header, prepare, tables_to_terminal};
 use super::{ROUNDS_MAX, pin};
-use crate::cli::{out, say};
+use crate::cli::{out, print_note};
 use anyhow::{Result, bail};
 use clap::builder::RangedU64ValueParser;
 use kernel_lib::KernelLib;
@@ -169,7 +169,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut measured = Measured::default();
     // Before this thread, and with it those it begins, are tied to one CPU.
     if args.wants("process") {
-        say("process ...");
+        print_note("process ...");
         let (rounds, calls) = if args.quick { (3, 40_000) } else { (21, 400_000) };
         measured.process = Some(process::measure(rounds, calls)?);
     }
@@ -178,11 +178,11 @@ pub fn run(args: &Args) -> Result<()> {
     static LONG: [Workload; 1] = [workloads::CHUNKS];
     static ALL: [Workload; 14] = workloads::ALL;
     for workload in ALL.iter().chain(LONG.iter().filter(|_| !args.quick)).filter(|row| args.wants(row.name)) {
-        say(&format!("{} ...", workload.name));
+        print_note(&format!("{} ...", workload.name));
         measured.rows.push((workload, measure(workload, &who, rounds)?));
     }
     if args.wants("seed") {
-        say("seed ...");
+        print_note("seed ...");
         let kernel_lib = who.iter().find_map(|who| match who {
             PercpuContender::KernelLib(kernel_lib) => Some(kernel_lib),
             PercpuContender::Standard

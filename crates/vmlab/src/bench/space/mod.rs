@@ -11,7 +11,7 @@ mod threads;
 
 use super::print::{header, prepare, tables_to_terminal};
 use super::{Cell, ROUNDS_MAX, measure, pin};
-use crate::cli::{out, say};
+use crate::cli::{out, print_note};
 use anyhow::{Result, bail};
 use clap::builder::RangedU64ValueParser;
 use contenders::SpaceContender;
@@ -120,7 +120,7 @@ pub fn run(args: &Args) -> Result<()> {
         if !args.wants(&name) {
             continue;
         }
-        say(&format!("{name} ..."));
+        print_note(&format!("{name} ..."));
         for &threads in threads {
             let time = if args.quick { CROWD_TIME / 5 } else { CROWD_TIME };
             let crowd = Crowd { pattern, threads, time, cores: &cores };
@@ -131,13 +131,13 @@ pub fn run(args: &Args) -> Result<()> {
     for &nodes in nodes {
         let contenders: Vec<_> = who.iter().map(|who| who.contender(Setup::alone(nodes))).collect();
         for spec in patterns::all(u64::from(nodes)).iter().filter(|spec| args.wants(spec.name)) {
-            say(&format!("{}, {nodes} nodes ...", spec.name));
+            print_note(&format!("{}, {nodes} nodes ...", spec.name));
             let cells = measure(&patterns::make(spec, patterns::WARM_UP, rounds), &contenders, rounds)?;
             measured.rows.extend(cells.into_iter().map(|cell| Row { nodes, cell }));
         }
     }
     for case in cases::ALL.iter().filter(|case| args.wants(case.name)) {
-        say(&format!("{} ...", case.name));
+        print_note(&format!("{} ...", case.name));
         measured.cases.extend(cases::measure(case, &who, fresh)?);
     }
     if measured.rows.is_empty() && measured.cases.is_empty() && measured.shared.is_empty() {

@@ -68,8 +68,8 @@ fn me1_numbers_are_those_of_a_count_page_by_page() {
         let (listing, windows) = some(&mut rng, first);
         let numbers = Numbers::of(&listing);
         let all: u64 = windows.iter().map(|(_, pages)| pages.len() as u64 * PAGE).sum();
-        let told = numbers.busy.bytes + numbers.lazy.bytes + numbers.pooled.bytes + numbers.holes.bytes;
-        assert_eq!(told, all, "ME1");
+        let sum = numbers.busy.bytes + numbers.lazy.bytes + numbers.pooled.bytes + numbers.holes.bytes;
+        assert_eq!(sum, all, "ME1");
         let holes: Vec<(u64, u64)> = windows
             .iter()
             .flat_map(|(start, pages)| {
@@ -136,9 +136,9 @@ fn the_example_of_the_module_head() {
         builder.add(Part { start: start * PAGE, end: (start + 1) * PAGE }, State::Busy, name);
     }
     let numbers = Numbers::of(&builder.finish(None));
-    let told: Vec<(&str, u64)> =
+    let callers: Vec<(&str, u64)> =
         numbers.by_keeps_apart().iter().map(|row| (row.name.as_str(), row.keeps_apart / PAGE)).collect();
-    assert_eq!(told, [("A", 4), ("B", 2)]);
+    assert_eq!(callers, [("A", 4), ("B", 2)]);
     assert_eq!(numbers.largest_holes, [6 * PAGE, 3 * PAGE]);
 }
 

@@ -99,14 +99,14 @@ fn thumbnails(html: &mut String, film: &Film, moving: bool) {
     for at in strip::chosen(film) {
         let moment = &film.moments[at];
         let Some(uri) = strip::png_uri(film, moment) else { continue };
-        let said = if moving {
+        let label = if moving {
             format!("event {}{}", grouped(moment.event as u64), time(moment))
         } else {
             String::new()
         };
         let _ = write!(
             html,
-            "<button type=\"button\" data-at=\"{at}\"><img alt=\"{}\" src=\"{uri}\"><span>{said}</span></button>",
+            "<button type=\"button\" data-at=\"{at}\"><img alt=\"{}\" src=\"{uri}\"><span>{label}</span></button>",
             escape(&what(moment))
         );
     }
@@ -115,7 +115,7 @@ fn thumbnails(html: &mut String, film: &Film, moving: bool) {
 
 fn caption(html: &mut String, film: &Film, all: usize) {
     let row = size(film.row_pages());
-    let mut said = format!(
+    let mut text = format!(
         "Addresses upwards from left to right and from row to row, {row} a row, the same scale everywhere; a part begins a \
          row, and what lies between two parts is folded away."
     );
@@ -123,33 +123,33 @@ fn caption(html: &mut String, film: &Film, all: usize) {
     if moments > 1 {
         if film.events > moments {
             let _ = write!(
-                said,
+                text,
                 " The film has {} of {}, evenly: what came and went between two of them is not seen.",
                 counted(moments as u64, "moment"),
                 counted(film.events as u64, "event")
             );
         }
         if moments < all {
-            let _ = write!(said, " It was thinned from {all} moments, for its size.");
+            let _ = write!(text, " It was thinned from {all} moments, for its size.");
         }
-        said.push_str(
+        text.push_str(
             " Busy and lazy areas are the kernel's, as its events tell. Whose an area is tells vmallocinfo, if it was there in \
              the end; else the task is named that asked for it.",
         );
     }
     if film.pooled {
-        said.push_str(
+        text.push_str(
             " No event tells of pools: what is pooled is so in a space that replays the trace with Linux's policy.",
         );
     }
     if film.together_pages > 1 {
         let _ = write!(
-            said,
+            text,
             " Areas of less than {} are drawn together, as what most of them are.",
             size(film.together_pages)
         );
     }
-    let _ = write!(html, "<p class=\"dim note\">{said}</p>");
+    let _ = write!(html, "<p class=\"dim note\">{text}</p>");
 }
 
 fn holders(html: &mut String, film: &Film) {
