@@ -173,7 +173,7 @@ fn two_lanes(root: &Path, steps: &[&Step]) -> Result<Outcome> {
     let here: Vec<&Step> = steps.iter().copied().filter(|step| !BESIDE.contains(&step.name)).collect();
     println!("in a second lane, shown at the end: {}", BESIDE.join(", "));
     let program = std::env::current_exe().context("which program this is")?;
-    let beside = not_run::hand(root, Cmd::new(root, program).args(["ci", "--only", &BESIDE.join(",")]));
+    let beside = not_run::with_list(root, Cmd::new(root, program).args(["ci", "--only", &BESIDE.join(",")]));
     let mut other = String::new();
     let (mut outcome, ended) = std::thread::scope(|scope| {
         let lane = scope.spawn(|| {
@@ -342,7 +342,7 @@ fn run_tests(root: &Path, args: &[&str], tests: &mut Tests) -> Result<()> {
     };
     // The same cases for the same code: what holds here holds where it lands. `soak` draws others.
     let cmd = cmd.env("PROPTEST_RNG_SEED", SEED).env("VA_STRESS_SEED", SEED);
-    counted(not_run::hand(root, cmd.env("CARGO_TERM_COLOR", "never")), tests)?;
+    counted(not_run::with_list(root, cmd.env("CARGO_TERM_COLOR", "never")), tests)?;
     if tests.passed == before {
         bail!("no test was run");
     }

@@ -115,7 +115,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let columns = columns(root, args)?;
     let pairs = if args.quick { 1 } else { args.pairs };
     let (mut skipped, mut failed) = (Vec::new(), Vec::new());
-    let (mut rows, mut notes) = kept(root, args)?;
+    let (mut rows, mut notes) = read_earlier(root, args)?;
     let before = rows.len();
     for client in CLIENTS.iter().filter(|client| chosen(client, args)) {
         let (scene, version) = match place.set_up(client) {
@@ -187,7 +187,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
 }
 
 /// Reads the earlier measurements and results of applications that are not run now.
-fn kept(root: &Path, args: &Args) -> Result<(Vec<Row>, Notes)> {
+fn read_earlier(root: &Path, args: &Args) -> Result<(Vec<Row>, Notes)> {
     let (Some(dir), true) = (&args.out, args.keep) else { return Ok((Vec::new(), Notes::default())) };
     let path = root.join(dir).join("clients.csv");
     let text = fs::read_to_string(&path).with_context(|| format!("nothing to keep: {}", path.display()))?;

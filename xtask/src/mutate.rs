@@ -231,7 +231,7 @@ fn one_line(text: &str) -> String {
 /// Makes `to` hold the files of `from` that git does not ignore. What is equal is left alone, so that cargo rebuilds
 /// little; what is gone is removed.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
-    let mut kept = BTreeSet::new();
+    let mut present = BTreeSet::new();
     for (path, file) in crate::tidy::tree::walk(from)? {
         let target = to.join(&path);
         let bytes = fs::read(&file)?;
@@ -241,10 +241,10 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
             }
             fs::write(&target, bytes)?;
         }
-        kept.insert(path);
+        present.insert(path);
     }
     for (path, file) in crate::tidy::tree::walk(to)? {
-        if !kept.contains(&path) {
+        if !present.contains(&path) {
             fs::remove_file(file)?;
         }
     }

@@ -34,8 +34,8 @@ pub(crate) fn begin(root: &Path) {
     }
 }
 
-/// Hands the list to a command, whose tests add to it.
-pub(crate) fn hand(root: &Path, cmd: Cmd) -> Cmd {
+/// Sets the variable that names the list, for the tests of a command.
+pub(crate) fn with_list(root: &Path, cmd: Cmd) -> Cmd {
     cmd.env(VARIABLE, file(root))
 }
 
@@ -78,6 +78,6 @@ mod tests {
     #[test]
     fn a_command_finds_the_list() {
         let cmd = Cmd::new(Path::new("."), "sh").args(["-c", "echo $XTASK_NOT_RUN"]);
-        assert!(hand(Path::new("/tree"), cmd).read().unwrap().trim().ends_with(".txt"));
+        assert!(with_list(Path::new("/tree"), cmd).read().unwrap().trim().ends_with(".txt"));
     }
 }

@@ -285,10 +285,10 @@ mod tests {
         };
         fs::create_dir_all(target.join("debug")).unwrap();
         let old = folder("-0123/a-1.0.0");
-        let kept = ["-0123/a-2.0.0", "-0123/b-1.0.0", "host-4567/a-1.0.0"].map(folder);
+        let others = ["-0123/a-2.0.0", "-0123/b-1.0.0", "host-4567/a-1.0.0"].map(folder);
         forget(&target, &home, &[package("a")]).unwrap();
         assert!(!old.exists() && !target.exists());
-        assert!(kept.iter().all(|folder| folder.exists()));
+        assert!(others.iter().all(|folder| folder.exists()));
         // There is nothing to forget on a fresh machine.
         forget(&target, &root.path().join("none"), &[package("a")]).unwrap();
     }

@@ -79,20 +79,20 @@ impl Cmd {
         // Our own ends of the pipe go with the command, else reading would never end.
         drop(self.inner);
         let mut reader = BufReader::new(reader);
-        let (mut kept, mut line) = (String::new(), Vec::new());
+        let (mut buffered, mut line) = (String::new(), Vec::new());
         while reader.read_until(b'\n', &mut line)? > 0 {
             let text = String::from_utf8_lossy(&line);
             each(text.trim_end_matches(['\n', '\r']));
             match show {
                 Show::All => print!("{text}"),
-                Show::Failure => kept.push_str(&text),
+                Show::Failure => buffered.push_str(&text),
                 Show::Nothing => {}
             }
             line.clear();
         }
         let status = child.wait()?;
         if show == Show::Failure && !status.success() {
-            print!("$ {what}\n{kept}");
+            print!("$ {what}\n{buffered}");
         }
         Ok(Ended { what, code: status.code(), status: status.to_string() })
     }

@@ -169,16 +169,16 @@ fn one(
     test: &str,
     options: &[(&str, u32)],
 ) -> Result<Option<Run>> {
-    let given = |name: &str| options.iter().any(|&(option, _)| option == name);
+    let has_option = |name: &str| options.iter().any(|&(option, _)| option == name);
     let program = peers.programs.join("bench_va");
-    let mut cmd = if given("threads") {
+    let mut cmd = if has_option("threads") {
         Cmd::new(root, program)
     } else {
         let last = std::thread::available_parallelism().map_or(1, usize::from) - 1;
         Cmd::new(root, "taskset").args(["-c", &last.to_string()]).arg(program)
     };
     cmd = cmd.env("VA_PEER_COUNTS", "1").arg("--lib").arg(library).args(["--test", test]);
-    if !given("nodes") {
+    if !has_option("nodes") {
         cmd = cmd.args(["--nodes", "2", "--cpus", "2"]);
     }
     for (name, value) in options {

@@ -164,10 +164,10 @@ mod tests {
 
     #[test]
     fn the_least_of_what_there_is_is_kept() {
-        let mut kept = None;
+        let mut smallest = None;
         for number in [None, Some(3.0), Some(2.0), None, Some(4.0)] {
-            least(&mut kept, number);
+            least(&mut smallest, number);
         }
-        assert_eq!(kept, Some(2.0));
+        assert_eq!(smallest, Some(2.0));
     }
 }

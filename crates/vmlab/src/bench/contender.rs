@@ -36,14 +36,14 @@ impl<F: Fn(&Workload) -> Option<Box<dyn Runner>>> Make for F {
 pub(super) struct Home(OnceCell<Box<dyn Any>>);
 
 impl Home {
-    /// Keeps the one thing that a home is for.
-    pub(super) fn keep<T: Any>(&self, thing: T) -> Option<&T> {
+    /// Stores the one value that a home is for.
+    pub(super) fn store<T: Any>(&self, thing: T) -> Option<&T> {
         self.0.set(Box::new(thing)).ok()?;
         self.0.get()?.downcast_ref()
     }
 }
 
-/// One who is measured.
+/// A measured implementation.
 pub(super) struct Contender {
     pub(super) name: &'static str,
     /// Whether it takes alignments.

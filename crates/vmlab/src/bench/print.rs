@@ -178,8 +178,8 @@ mod tests {
     fn the_commit_tells_of_changes_other_than_results() {
         let dir = tempfile::TempDir::new().unwrap();
         let git = |args: &[&str]| {
-            let who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];
-            output(Command::new("git").arg("-C").arg(dir.path()).args(who).args(args)).unwrap()
+            let config = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];
+            output(Command::new("git").arg("-C").arg(dir.path()).args(config).args(args)).unwrap()
         };
         let (code, results) = (dir.path().join("crates"), dir.path().join("results"));
         git(&["init", "-q"]);

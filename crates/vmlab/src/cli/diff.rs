@@ -17,22 +17,22 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use va_space::NODES_LIMIT;
 
-/// The number of differences to list.
+/// The most differences to list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Keep(usize);
+pub(super) struct ListedMax(usize);
 
-/// Most that are kept of one replay, some 200 bytes each.
-const KEEP_MAX: usize = 1 << 20;
+/// The most that one replay lists, some 200 bytes each.
+const LISTED_LIMIT: usize = 1 << 20;
 
-impl FromStr for Keep {
+impl FromStr for ListedMax {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
-            "all" => Ok(Self(KEEP_MAX)),
+            "all" => Ok(Self(LISTED_LIMIT)),
             _ => text
                 .parse()
-                .map(|count: usize| Self(count.min(KEEP_MAX)))
+                .map(|count: usize| Self(count.min(LISTED_LIMIT)))
                 .map_err(|_| format!("{text} is neither a number nor all")),
         }
     }
@@ -49,7 +49,7 @@ struct Row<'a> {
 }
 
 /// Replays every recording under every policy asked for.
-pub(super) fn replay(args: &ReplayArgs, keep: Keep) -> Result<()> {
+pub(super) fn replay(args: &ReplayArgs, differences: ListedMax) -> Result<()> {
     let policies = args.policy.map_or(Policy::ALL.to_vec(), |policy| vec![policy]);
     let mut short = None;
     for file in &args.files {
@@ -62,7 +62,7 @@ pub(super) fn replay(args: &ReplayArgs, keep: Keep) -> Result<()> {
         let options = Options {
             resync: !args.no_resync,
             cpus: args.nodes.unwrap_or(recording.cpus).clamp(1, NODES_LIMIT),
-            keep: keep.0,
+            differences_max: differences.0,
             since_616: since_616(args.kernel.as_deref().unwrap_or(&recording.kernel))?,
         };
         let reports =
@@ -279,7 +279,7 @@ fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
         "{} returned {} by the events, {} by the books; {} of what nobody knew; {} with numbers that no allocator accepts",
         counted(report.purges, "purge"),
         counted(report.purged, "area"),
-        grouped(report.purged_books),
+        grouped(report.purged_ledger),
         counted(report.frees_unknown, "free"),
         counted(report.malformed, "event")
     ));
@@ -295,7 +295,7 @@ fn notes(recording: &Recording, reports: &[Report]) -> Vec<String> {
             "of {} in the table after, {} stand so in the books of the kernel, and {} in these alone",
             counted(end.areas, "area"),
             grouped(end.agree),
-            grouped(end.only_in_books)
+            grouped(end.only_in_ledger)
         ));
     }
     if recording.lost > 0 {
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn so_many_differences_or_all() {
-        assert_eq!(["0", "7", "all"].map(|text| text.parse::<Keep>().unwrap().0), [0, 7, KEEP_MAX]);
-        assert!("some".parse::<Keep>().is_err());
+        assert_eq!(["0", "7", "all"].map(|text| text.parse::<ListedMax>().unwrap().0), [0, 7, LISTED_LIMIT]);
+        assert!("some".parse::<ListedMax>().is_err());
     }
 }

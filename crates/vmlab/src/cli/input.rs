@@ -39,7 +39,7 @@ impl Input {
     /// The same, of a trace that was read.
     pub(super) fn of(file: &Path, trace: Trace, vmallocinfo: Option<&Path>) -> Result<Self> {
         let shown = file.display();
-        refuse(&trace).with_context(|| shown.to_string())?;
+        check_replayable(&trace).with_context(|| shown.to_string())?;
         if trace.lost > 0 {
             print_note(&format!(
                 "{shown}: the recorder lost {}, so that answers after that mean little; use a larger buffer",
@@ -106,8 +106,8 @@ pub(super) fn inferred(tally: &Tally) -> Vec<String> {
     notes
 }
 
-/// Refuses a trace that cannot be replayed: without an event, or with too many.
-fn refuse(trace: &Trace) -> Result<()> {
+/// Fails for a trace that cannot be replayed: without an event, or with too many.
+fn check_replayable(trace: &Trace) -> Result<()> {
     if trace.too_many {
         bail!(
             "more than {} vmalloc events, the most that one replay takes; give it a part of the trace",
@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn a_trace_of_too_many_events_is_refused_in_one_line() {
         let event = "free_vmap_area_noflush: va_start=0x1000\n".repeat(4);
-        assert!(refuse(&Trace::read_at_most(event.as_bytes(), 4)).is_ok());
-        let error = refuse(&Trace::read_at_most(event.as_bytes(), 3)).unwrap_err().to_string();
+        assert!(check_replayable(&Trace::read_at_most(event.as_bytes(), 4)).is_ok());
+        let error = check_replayable(&Trace::read_at_most(event.as_bytes(), 3)).unwrap_err().to_string();
         assert!(error.starts_with("more than 3 vmalloc events") && error.lines().count() == 1, "{error}");
     }
 

@@ -166,7 +166,7 @@ struct ReplayArgs {
     /// given, or all). Percpu offsets too, chunk by chunk, as far as the events prove which places were free
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10", require_equals = true, group = "whole",
         conflicts_with_all = ["index", "report", "space", "percpu"])]
-    diff: Option<diff::Keep>,
+    diff: Option<diff::ListedMax>,
     /// After a difference let each side go on with what it gave out, instead of putting the policy right
     #[arg(long, requires = "diff")]
     no_resync: bool,
@@ -281,8 +281,8 @@ fn replay(args: &ReplayArgs) -> Result<()> {
     if args.percpu {
         return percpu::replay(&args.files, args.vmallocinfo.as_deref(), args.json);
     }
-    if let Some(keep) = args.diff {
-        return diff::replay(args, keep);
+    if let Some(differences) = args.diff {
+        return diff::replay(args, differences);
     }
     let report = args.report.as_deref().map(OutputFile::open).transpose()?;
     let read = |file: &PathBuf| Input::read(file, args.vmallocinfo.as_deref());

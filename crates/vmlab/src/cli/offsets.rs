@@ -34,7 +34,7 @@ fn cells(offsets: &Offsets) -> [String; 9] {
         grouped(offsets.equal),
         grouped(offsets.lower),
         grouped(offsets.higher),
-        grouped(offsets.refused),
+        grouped(offsets.failed),
         grouped(offsets.alone),
         grouped(offsets.unknowable()),
         share,

@@ -89,7 +89,7 @@ fn table(rows: &[Row]) -> Result<()> {
             Cell::new(tally.lower),
             Cell::new(tally.higher),
             Cell::new(tally.elsewhere),
-            Cell::new(tally.refused),
+            Cell::new(tally.failed),
             Cell::new(tally.first),
             Cell::new(tally.first_equal),
             Cell::new(tally.frees_unknown),

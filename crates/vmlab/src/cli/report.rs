@@ -42,7 +42,7 @@ enum Kind {
 }
 
 /// A file that was read.
-enum Given {
+enum InputFile {
     Trace(Box<Input>),
     Other(Box<Part>),
 }
@@ -57,11 +57,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let (mut traces, mut order) = (Vec::new(), Vec::new());
     for one in all {
         match one {
-            Given::Trace(input) => {
+            InputFile::Trace(input) => {
                 traces.push(*input);
                 order.push(None);
             }
-            Given::Other(part) => order.push(Some(*part)),
+            InputFile::Other(part) => order.push(Some(*part)),
         }
     }
     let mut chapters = chapters(&traces, run_all(&traces, &ALL, true)?)?.into_iter();
@@ -113,7 +113,7 @@ fn chapters(inputs: &[Input], outcomes: Vec<Outcome>) -> Result<Vec<Part>> {
     Ok(chapters)
 }
 
-fn read(path: &Path, vmallocinfo: Option<&Path>) -> Result<Given> {
+fn read(path: &Path, vmallocinfo: Option<&Path>) -> Result<InputFile> {
     let shown = path.display();
     let unreadable = || format!("cannot read {shown}");
     let mut input = open(path).with_context(unreadable)?;
@@ -124,7 +124,7 @@ fn read(path: &Path, vmallocinfo: Option<&Path>) -> Result<Given> {
     let whole = Cursor::new(head).chain(input);
     let name = input::stem(path);
     Ok(match kind {
-        Kind::Trace => Given::Trace(Box::new(Input::of(path, Trace::read(whole), vmallocinfo)?)),
+        Kind::Trace => InputFile::Trace(Box::new(Input::of(path, Trace::read(whole), vmallocinfo)?)),
         Kind::Listing => {
             let table = Table::read(whole);
             if table.areas == 0 {
@@ -134,12 +134,12 @@ fn read(path: &Path, vmallocinfo: Option<&Path>) -> Result<Given> {
             if table.bad > 0 {
                 notes.push(format!("{} could not be read.", counted(table.bad, "line")));
             }
-            Given::Other(Box::new(Part::Map(Map { name, film: Film::of_table(&table), notes })))
+            InputFile::Other(Box::new(Part::Map(Map { name, film: Film::of_table(&table), notes })))
         }
-        Kind::Csv => Given::Other(Box::new(Part::Sheet(
+        Kind::Csv => InputFile::Other(Box::new(Part::Sheet(
             Sheet::of_csv(&name, whole).with_context(|| shown.to_string())?,
         ))),
-        Kind::Json => Given::Other(Box::new(Part::Sheet(
+        Kind::Json => InputFile::Other(Box::new(Part::Sheet(
             Sheet::of_json(&name, whole).with_context(|| shown.to_string())?,
         ))),
     })

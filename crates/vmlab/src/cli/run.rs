@@ -183,7 +183,7 @@ struct Report {
     resized: u64,
     passed_on: u64,
     nanoseconds: u64,
-    given_back: u64,
+    purged_bytes: u64,
     peak_kib: u64,
     faults: u64,
 }
@@ -209,7 +209,7 @@ impl Report {
                     "resized" => all.resized = all.resized.saturating_add(value),
                     "passed_on" => all.passed_on = all.passed_on.saturating_add(value),
                     "nanoseconds" => all.nanoseconds = all.nanoseconds.saturating_add(value),
-                    "given_back" => all.given_back = all.given_back.saturating_add(value),
+                    "given_back" => all.purged_bytes = all.purged_bytes.saturating_add(value),
                     "faults" => all.faults = all.faults.saturating_add(value),
                     "peak_kib" => all.peak_kib = all.peak_kib.max(value),
                     _ => {}
@@ -240,7 +240,7 @@ impl Report {
             format!(
                 "peak resident memory of a process {:.1} MiB; {:.1} MiB purged; {} page faults",
                 self.peak_kib as f64 / 1024.0,
-                mib(self.given_back),
+                mib(self.purged_bytes),
                 self.faults
             ),
         ]

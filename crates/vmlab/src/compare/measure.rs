@@ -272,8 +272,8 @@ mod tests {
     #[test]
     fn more_workers_than_linux_has_nodes_run_and_more_than_a_target_takes_are_an_error() {
         let many = scenario(Case::FixSize.bit(), 131);
-        let refused = format!("{:#}", common(many.clone(), &ways()).unwrap_err());
-        assert_eq!(refused, "yours: less: at most 2 workers (nr_threads), not 131");
+        let message = format!("{:#}", common(many.clone(), &ways()).unwrap_err());
+        assert_eq!(message, "yours: less: at most 2 workers (nr_threads), not 131");
         let alone = Scenario { targets: vec!["space".to_string()], ..many };
         assert_eq!(measure(&alone, &ways()).unwrap()[0].ran.workers.len(), 131);
     }

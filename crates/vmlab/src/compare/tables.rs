@@ -30,7 +30,7 @@ pub(super) fn ratio(of: &Measured, first: &Measured) -> String {
     }
 }
 
-fn whose(part: &Part, measured: &Measured) -> [String; 3] {
+fn labels(part: &Part, measured: &Measured) -> [String; 3] {
     [part.scenario.name.to_string(), part.scenario.params.nr_threads.to_string(), measured.target.clone()]
 }
 
@@ -55,7 +55,7 @@ fn runs(compared: &Compared) -> Captioned {
             let slowest = measured.rounds.iter().max().copied().unwrap_or_default().as_secs_f64();
             let time = measured.wall().as_secs_f64();
             let bound = measured.is_bound();
-            let mut row = whose(part, measured).to_vec();
+            let mut row = labels(part, measured).to_vec();
             row.push(if bound {
                 format!("> {}", seconds(measured.wall()))
             } else {
@@ -92,7 +92,7 @@ fn tests(compared: &Compared) -> Captioned {
         for case in part.scenario.params.cases() {
             let first = part.measured.first().and_then(|first| first.loop_ns(case));
             for measured in &part.measured {
-                let [scenario, workers, target] = whose(part, measured);
+                let [scenario, workers, target] = labels(part, measured);
                 let ns = measured.loop_ns(case);
                 let ratio = ns.zip(first).map(|(ns, first)| format!("{:.3}", ns / first));
                 table.add_row([
@@ -122,7 +122,7 @@ fn latencies(compared: &Compared) -> Captioned {
             if latency.calls() == 0 {
                 continue;
             }
-            let mut row = whose(part, measured).to_vec();
+            let mut row = labels(part, measured).to_vec();
             row.extend([call.name().to_string(), latency.calls().to_string()]);
             row.extend([50.0, 99.0, 99.9].map(|of_100| latency.percentile(of_100).to_string()));
             row.push(latency.worst().to_string());
@@ -159,7 +159,7 @@ fn waits(compared: &Compared) -> Captioned {
     ]);
     for (part, measured) in each(compared) {
         let Some((seen, share)) = measured.counted.as_ref().zip(waiting(measured)) else { continue };
-        let mut row = whose(part, measured).to_vec();
+        let mut row = labels(part, measured).to_vec();
         row.extend([
             seconds(Duration::from_nanos(seen.cpu_ns)),
             format!("{:.2} %", 100.0 * share),
@@ -180,9 +180,9 @@ fn waits(compared: &Compared) -> Captioned {
 pub(super) fn csv(compared: &Compared) -> String {
     let mut lines = String::from("scenario,workers,target,of,figure,value\n");
     for (part, measured) in each(compared) {
-        let whose = whose(part, measured).join(",");
+        let labels = labels(part, measured).join(",");
         let mut line = |of: &str, figure: &str, value: String| {
-            lines.push_str(&format!("{whose},{of},{figure},{value}\n"));
+            lines.push_str(&format!("{labels},{of},{figure},{value}\n"));
         };
         line("run", "seconds", format!("{:.6}", measured.wall().as_secs_f64()));
         line("run", "stopped", u8::from(measured.is_bound()).to_string());

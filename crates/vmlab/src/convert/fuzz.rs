@@ -12,15 +12,15 @@ use std::sync::atomic::AtomicBool;
 
 /// Bytes that are still there when the sink is gone.
 #[derive(Clone, Default)]
-pub(super) struct Kept(Rc<RefCell<Vec<u8>>>);
+pub(super) struct SharedBuffer(Rc<RefCell<Vec<u8>>>);
 
-impl Kept {
+impl SharedBuffer {
     pub(super) fn take(&self) -> Vec<u8> {
         self.0.take()
     }
 }
 
-impl Write for Kept {
+impl Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.borrow_mut().write(bytes)
     }
@@ -35,10 +35,10 @@ impl Write for Kept {
 /// # Errors
 /// Those of the form.
 pub(super) fn converted(input: impl Read, to: To) -> Result<Vec<u8>> {
-    let kept = Kept::default();
-    let form: Box<dyn Form> = to.form(Sink::to(kept.clone(), "memory"))?;
+    let buffer = SharedBuffer::default();
+    let form: Box<dyn Form> = to.form(Sink::to(buffer.clone(), "memory"))?;
     convert(input, form, &AtomicBool::new(false))?;
-    Ok(kept.take())
+    Ok(buffer.take())
 }
 
 /// The items of an input, as the lines that they are in a recording.

@@ -14,12 +14,12 @@ pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
         Ok(machine) => machine,
         Err(errno) => {
             let means = "no allocator can be made: look at the limits above".to_string();
-            return vec![fact("reserve", Missing, refused(errno), means)];
+            return vec![fact("reserve", Missing, error_text(errno), means)];
         }
     };
     let way = |name, answer: Answer, good: &str, less: &str| match answer {
         Ok(()) => fact(name, Good, "works".to_string(), good.to_string()),
-        Err(errno) => fact(name, Less, refused(errno), less.to_string()),
+        Err(errno) => fact(name, Less, error_text(errno), less.to_string()),
     };
     let mut facts = vec![match machine.commit {
         Ok(()) => fact(
@@ -29,7 +29,7 @@ pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
             "one arena, used from below as far as needed".to_string(),
         ),
         Err(errno) => {
-            fact("reserve, commit", Missing, refused(errno), "no allocator can be made".to_string())
+            fact("reserve, commit", Missing, error_text(errno), "no allocator can be made".to_string())
         }
     }];
     facts.push(match (machine.rseq, machine.concurrency_ids) {
@@ -110,7 +110,7 @@ pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
         (Err(errno), _) => fact(
             "madvise",
             Missing,
-            refused(errno),
+            error_text(errno),
             "what is kept cannot be given back: it stays resident until it is used again".to_string(),
         ),
     });
@@ -118,7 +118,7 @@ pub(super) fn facts(machine: Result<Machine, Errno>) -> Vec<Fact> {
 }
 
 /// Returns the system's error, by the name that programs use.
-fn refused(errno: Errno) -> String {
+fn error_text(errno: Errno) -> String {
     format!("refused: {}", std::io::Error::from_raw_os_error(errno.0))
 }
 

@@ -73,7 +73,7 @@ impl<L> LabMachine<L> {
 
     /// Says which thread to wake when a drain is due. The first one is kept.
     pub fn set_helper(&self, thread: Thread) {
-        let _kept = self.0.helper.set(thread);
+        let _first = self.0.helper.set(thread);
     }
 
     /// Tells whether a drain is due, and takes it upon the caller.

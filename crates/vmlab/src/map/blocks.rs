@@ -86,8 +86,8 @@ fn draw_line(
         }
     }
     if style != Style::Colour {
-        let kept = text.trim_end_matches(' ').len().max(start);
-        text.truncate(kept);
+        let len = text.trim_end_matches(' ').len().max(start);
+        text.truncate(len);
     }
     text.push('\n');
 }

@@ -10,7 +10,7 @@ use crate::trace::vmallocinfo::{Row, Unreadable, parse};
 use std::io::{BufReader, Read};
 
 /// Number of unreadable lines that are remembered.
-const BAD_KEPT: usize = 4;
+const BAD_LINES_MAX: usize = 4;
 
 /// The content of a text.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +60,7 @@ impl Text {
                 Err(Unreadable::Hidden) => text.hidden += 1,
                 Err(Unreadable::Malformed) => {
                     text.bad += 1;
-                    if text.bad_lines.len() < BAD_KEPT {
+                    if text.bad_lines.len() < BAD_LINES_MAX {
                         text.bad_lines.push((number, trimmed.chars().take(100).collect()));
                     }
                 }
@@ -120,8 +120,8 @@ fn symbol(name: &str) -> Option<&str> {
 pub fn fuzz(data: &[u8]) {
     let text = Text::read(data, None);
     let listing = &text.listing;
-    let kept = listing.areas.len() as u64 + listing.overlapping + listing.beyond;
-    assert!(kept <= text.lines, "{kept} areas of {} lines", text.lines);
+    let areas = listing.areas.len() as u64 + listing.overlapping + listing.beyond;
+    assert!(areas <= text.lines, "{areas} areas of {} lines", text.lines);
     assert!(listing.areas.windows(2).all(|pair| pair[0].part.end <= pair[1].part.start), "ML1");
     super::fuzz_draw(listing);
     let mappings = super::process::Mappings::read(data, None);

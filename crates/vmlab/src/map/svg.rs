@@ -28,7 +28,7 @@ const LEGEND_ROW: f64 = 17.0;
 /// Longest name of the legend, in characters.
 const NAME: usize = 25;
 
-/// Whether each area says who has it when a pointer rests on it.
+/// Whether each area names its holder when a pointer rests on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Titles {
     /// It does: for a page, which has the picture's title itself.
@@ -251,12 +251,12 @@ fn title(picture: &Picture, strip: &Strip) -> String {
         return format!("{} areas, {} together", grouped(strip.areas), bytes(strip.bytes));
     };
     let Part { start, end } = area.part;
-    let who = match area.state {
+    let holder = match area.state {
         State::Busy => picture.listing.caller(area),
         State::Lazy => "lazy: freed, not purged",
         State::Pooled => "pooled: purged, kept for its size",
     };
-    format!("{who}\n{} at {start:#x}-{end:#x}", bytes(area.part.bytes()))
+    format!("{holder}\n{} at {start:#x}-{end:#x}", bytes(area.part.bytes()))
 }
 
 fn shortened(name: &str, most: usize) -> String {

@@ -75,18 +75,18 @@ impl<R: Read> Pipe<R> {
             if self.rest.is_empty() {
                 self.line(line, sink)?;
             } else {
-                self.keep(line);
+                self.append(line);
                 let line = std::mem::take(&mut self.rest);
                 self.line(&line, sink)?;
             }
             bytes = after;
         }
-        self.keep(bytes);
+        self.append(bytes);
         Ok(())
     }
 
-    /// Keeps part of a line, as far as a line is looked at.
-    fn keep(&mut self, part: &[u8]) {
+    /// Appends part of a line, as far as a line is looked at.
+    fn append(&mut self, part: &[u8]) {
         let room = LINE_MAX - self.rest.len().min(LINE_MAX);
         self.rest.extend_from_slice(&part[..part.len().min(room)]);
     }

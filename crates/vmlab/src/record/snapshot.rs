@@ -22,7 +22,7 @@ const TABLE: &str = "/proc/vmallocinfo";
 pub(crate) struct Paths {
     pub(crate) table: PathBuf,
     pub(crate) restrict: PathBuf,
-    pub(crate) kept: PathBuf,
+    pub(crate) saved: PathBuf,
 }
 
 impl Default for Paths {
@@ -30,7 +30,7 @@ impl Default for Paths {
         Self {
             table: TABLE.into(),
             restrict: "/proc/sys/kernel/kptr_restrict".into(),
-            kept: "/run/vmlab.kptr_restrict".into(),
+            saved: "/run/vmlab.kptr_restrict".into(),
         }
     }
 }
@@ -47,7 +47,7 @@ pub(crate) struct Vmallocinfo {
 /// If it cannot be read.
 pub(crate) fn vmallocinfo(paths: &Paths) -> Result<Vmallocinfo> {
     // Left by who died, or another recorder's at this moment: then its turn is waited for.
-    let pending = paths.kept.exists();
+    let pending = paths.saved.exists();
     let text = read(&paths.table)?;
     if !pending && !hashed(&text) {
         return Ok(Vmallocinfo { text, hashed: false });
@@ -94,24 +94,24 @@ struct Unrestricted<'a> {
     /// The earlier value.
     before: String,
     /// Locked: `before` while this is there.
-    kept: File,
+    saved: File,
 }
 
 impl<'a> Unrestricted<'a> {
     fn new(paths: &'a Paths) -> io::Result<Self> {
-        let mut kept = locked(&paths.kept)?;
+        let mut saved = locked(&paths.saved)?;
         let mut before = String::new();
-        kept.read_to_string(&mut before)?;
+        saved.read_to_string(&mut before)?;
         let now = restriction(paths)?;
-        // What was kept says something while its 1 is still there; since then somebody may have set another.
+        // The saved value counts while the 1 is still there; otherwise another process has set a value since.
         if now != "1" || !matches!(before.as_str(), "0" | "2") {
             before = now;
-            kept.set_len(0)?;
-            kept.rewind()?;
-            kept.write_all(before.as_bytes())?;
+            saved.set_len(0)?;
+            saved.rewind()?;
+            saved.write_all(before.as_bytes())?;
         }
         // From here on a crash leaves what it was; dropping puts it back.
-        let changed = Self { paths, before, kept };
+        let changed = Self { paths, before, saved };
         fs::write(&paths.restrict, "1")?;
         Ok(changed)
     }
@@ -122,8 +122,8 @@ impl Drop for Unrestricted<'_> {
         // Checks KP1. The file goes before its lock does, so that whoever waits for the lock opens another.
         let restored = fs::write(&self.paths.restrict, &self.before).is_ok();
         if restored || restriction(self.paths).is_ok_and(|now| now == self.before) {
-            let _ = self.kept.set_len(0);
-            let _ = fs::remove_file(&self.paths.kept);
+            let _ = self.saved.set_len(0);
+            let _ = fs::remove_file(&self.paths.saved);
         }
     }
 }
@@ -170,10 +170,10 @@ mod tests {
     const HASHED: &str = "0x00000000a3eb8df1-0x0000000040ab02d3   20480 irq_init+0xca/0x100 vmap\n";
 
     fn paths(dir: &TempDir, table: &str, restrict: &str) -> Paths {
-        let [table_at, restrict_at, kept] = ["table", "restrict", "kept"].map(|name| dir.path().join(name));
+        let [table_at, restrict_at, saved] = ["table", "restrict", "kept"].map(|name| dir.path().join(name));
         fs::write(&table_at, table).unwrap();
         fs::write(&restrict_at, restrict).unwrap();
-        Paths { table: table_at, restrict: restrict_at, kept }
+        Paths { table: table_at, restrict: restrict_at, saved }
     }
 
     #[test]
@@ -201,41 +201,41 @@ mod tests {
         let hidden = paths(&dir, HASHED, "0\n");
         assert!(vmallocinfo(&hidden).unwrap().hashed, "this table is a file");
         assert_eq!(fs::read_to_string(&hidden.restrict).unwrap(), "0");
-        assert!(!hidden.kept.exists());
+        assert!(!hidden.saved.exists());
 
         // One that died while it was 1: what it was is in the file, and what is there now is not believed.
         let open = Unrestricted::new(&hidden).unwrap();
         assert_eq!(fs::read_to_string(&hidden.restrict).unwrap(), "1");
-        open.kept.unlock().unwrap();
+        open.saved.unlock().unwrap();
         std::mem::forget(open);
         drop(Unrestricted::new(&hidden).unwrap());
         assert_eq!(fs::read_to_string(&hidden.restrict).unwrap(), "0");
-        assert!(!hidden.kept.exists());
+        assert!(!hidden.saved.exists());
     }
 
     #[test]
     fn kp1_a_crash_is_mended_although_addresses_are_shown_meanwhile() {
         let dir = TempDir::new().unwrap();
         let paths = paths(&dir, RAW, "1\n");
-        fs::write(&paths.kept, "0").unwrap();
+        fs::write(&paths.saved, "0").unwrap();
         assert!(!vmallocinfo(&paths).unwrap().hashed);
         assert_eq!(fs::read_to_string(&paths.restrict).unwrap(), "0");
-        assert!(!paths.kept.exists());
+        assert!(!paths.saved.exists());
     }
 
     #[test]
     fn kp1_what_was_kept_is_not_believed_once_the_value_is_another() {
         let dir = TempDir::new().unwrap();
         let stale = paths(&dir, HASHED, "2\n");
-        fs::write(&stale.kept, "0").unwrap();
+        fs::write(&stale.saved, "0").unwrap();
         drop(Unrestricted::new(&stale).unwrap());
         assert_eq!(fs::read_to_string(&stale.restrict).unwrap(), "2");
-        assert!(!stale.kept.exists());
+        assert!(!stale.saved.exists());
 
         // A value that is refused was never changed, and nothing is left to put back. Nobody may write this file.
-        let refused = Paths { restrict: "/proc/version".into(), ..stale };
-        assert!(Unrestricted::new(&refused).is_err());
-        assert!(!refused.kept.exists());
+        let unwritable = Paths { restrict: "/proc/version".into(), ..stale };
+        assert!(Unrestricted::new(&unwritable).is_err());
+        assert!(!unwritable.saved.exists());
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub struct Differs {
 }
 
 /// Number of differences that are kept.
-const DIFFERENCES_KEPT: usize = 32;
+const FIRST_DIFFERENCES_MAX: usize = 32;
 
 /// A call on the index, as the replay made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,8 +104,8 @@ pub enum Call {
     Alloc(Request),
     /// Take exactly this.
     Take(VaRange),
-    /// Give this back.
-    GiveBack(VaRange),
+    /// Free this.
+    Free(VaRange),
 }
 
 /// A replay in progress.
@@ -224,7 +224,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
 
     /// Notes that the answers to the present allocation differ.
     fn differs(&mut self, size: u64, align: u64, kernel: Option<u64>, ours: Option<u64>) {
-        if self.tally.first_differences.len() < DIFFERENCES_KEPT {
+        if self.tally.first_differences.len() < FIRST_DIFFERENCES_MAX {
             let number = self.allocs;
             self.tally.first_differences.push(Differs { number, line: None, size, align, kernel, ours });
         }
@@ -240,7 +240,7 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
         self.index.take(range).is_ok()
     }
 
-    /// Removes from our books what overlaps a range that the kernel hands out anew; returns it.
+    /// Removes our areas that overlap a range that the kernel allocates again; returns them.
     fn forget_overlaps(&mut self, start: u64, size: u64) -> Vec<(u64, u64)> {
         let end = start.saturating_add(size);
         let mut gone = Vec::new();
@@ -258,8 +258,8 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
 
     fn free(&mut self, start: u64, size: u64) {
         if let Some(range) = VaRange::from_size(Va::new(start), size) {
-            self.calls.push(Call::GiveBack(range));
-            // Whatever the books hold was taken from the index: a refusal is a bug, and shows as a difference of counts.
+            self.calls.push(Call::Free(range));
+            // Whatever this side holds was taken from the index: a failure is a bug, and shows as a difference of counts.
             let back = self.index.free(range);
             debug_assert!(back.is_ok(), "{back:?}");
         }
@@ -308,7 +308,7 @@ pub fn largest_in(index: &impl FreeIndex, window: VaRange) -> u64 {
     largest
 }
 
-/// Replays a fuzzer's trace on every production index and space, and checks that the books close (RP1).
+/// Replays a fuzzer's trace on every production index and space, and checks that the counts add up (RP1).
 pub fn fuzz(trace: &Trace, table: &Table) {
     struct Check<'a>(&'a Trace, &'a Table, VaRange);
     impl crate::index_kind::Visitor for Check<'_> {

@@ -46,7 +46,8 @@ pub struct PercpuTally {
     /// In another chunk.
     pub elsewhere: u64,
     /// Standard found nothing, or would not look for such a thing.
-    pub refused: u64,
+    #[serde(rename = "refused")]
+    pub failed: u64,
     /// Of the allocations, those that the kernel served from the first chunk; and of these, the equal ones.
     pub first: u64,
     /// See `first`.
@@ -259,7 +260,7 @@ impl<C: Config> Replay<C> {
         let found = ours.and_then(|ours| self.space.find(ours));
         let tally = &mut self.tally;
         match found {
-            None => tally.refused += 1,
+            None => tally.failed += 1,
             Some(found) if found.base.get().wrapping_add(found.off.into()) == kernel => {
                 tally.equal += 1;
                 tally.first_equal += u64::from(of_first);
@@ -283,11 +284,11 @@ impl<C: Config> Replay<C> {
     }
 }
 
-/// Replays a fuzzer's trace under every policy, and checks that the books close.
+/// Replays a fuzzer's trace under every policy, and checks that the counts add up.
 pub fn fuzz(trace: &PercpuTrace, table: &Table) {
     fn check<C: Config>(trace: &PercpuTrace, table: &Table) {
         let Ok(tally) = replay::<C>(trace, table) else { return };
-        let sum = tally.equal + tally.lower + tally.higher + tally.elsewhere + tally.refused;
+        let sum = tally.equal + tally.lower + tally.higher + tally.elsewhere + tally.failed;
         assert_eq!(sum, tally.allocs, "RP3");
     }
     check::<va_percpu::config::Linux612>(trace, table);
@@ -331,10 +332,10 @@ mod tests {
             alloc(64, 4, 4),
         ];
         let tally = replay::<Linux612>(&trace(&events), &Table::default()).unwrap();
-        assert_eq!((tally.allocs, tally.equal, tally.lower, tally.refused), (6, 3, 1, 2));
+        assert_eq!((tally.allocs, tally.equal, tally.lower, tally.failed), (6, 3, 1, 2));
         assert_eq!((tally.first, tally.frees_unknown, tally.assumed_bytes), (6, 1, 64));
         assert_eq!(tally.not_placed, 1, "{tally:?}");
-        let sum = tally.equal + tally.lower + tally.higher + tally.elsewhere + tally.refused;
+        let sum = tally.equal + tally.lower + tally.higher + tally.elsewhere + tally.failed;
         assert_eq!(sum, tally.allocs);
         fuzz(&trace(&events), &Table::default());
     }

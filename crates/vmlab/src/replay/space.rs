@@ -17,7 +17,7 @@
 //! As for an index, except for areas that the kernel allocates while the trace has them busy. They were freed without
 //! an event, at the latest when a purge last returned something, and they are freed here at that moment.
 
-use super::{CHUNK_BYTES, DIFFERENCES_KEPT, Differs, Tally};
+use super::{CHUNK_BYTES, Differs, FIRST_DIFFERENCES_MAX, Tally};
 use crate::machine::{LabMachine, PlainLock};
 use crate::map::listing::State;
 use crate::trace::vmallocinfo::Table;
@@ -83,9 +83,9 @@ impl Ranges {
     }
 }
 
-/// One side's books: what is out of its index.
+/// The areas of one side that are out of its index.
 #[derive(Default)]
-struct Books {
+struct SideAreas {
     busy: Ranges,
     lazy: Ranges,
     /// Here: what is in pools. There: what was purged whole, may be in one, and was not handed out since; nothing if the
@@ -113,8 +113,8 @@ pub struct SpaceReplay<'a, C: Config> {
     window: VaRange,
     /// The kernel's areas, and the address of ours; `None` if ours failed.
     held: BTreeMap<u64, Option<u64>>,
-    ours: Books,
-    theirs: Books,
+    ours: SideAreas,
+    theirs: SideAreas,
     /// Whether the kernel has pools.
     pools_there: bool,
     /// By CPU.
@@ -132,8 +132,8 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             table,
             window,
             held: BTreeMap::new(),
-            ours: Books::default(),
-            theirs: Books::default(),
+            ours: SideAreas::default(),
+            theirs: SideAreas::default(),
             pools_there: false,
             failed: BTreeMap::new(),
             allocs: 0,
@@ -159,7 +159,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             watch(at, &self.ours.pooled.0);
         }
         for cpu in self.failed.keys().copied().collect::<Vec<_>>() {
-            self.give_up(cpu);
+            self.conclude_failed(cpu);
         }
         for differs in &mut self.tally.first_differences {
             differs.line = trace.alloc_line(differs.number);
@@ -175,7 +175,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
 
     /// Visits what is out of our index: first address, bytes, and whether it is busy, lazy or in a pool.
     pub fn visit(&self, mut visit: impl FnMut(u64, u64, State)) {
-        let Books { busy, lazy, pooled } = &self.ours;
+        let SideAreas { busy, lazy, pooled } = &self.ours;
         for (ranges, state) in [(busy, State::Busy), (lazy, State::Lazy), (pooled, State::Pooled)] {
             for (&start, &bytes) in &ranges.0 {
                 visit(start, bytes, state);
@@ -188,7 +188,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             Event::Alloc { failed, .. } => {
                 self.allocs += 1;
                 if self.failed.get(&cpu).is_some_and(|before| !same_request(&before.event, event)) {
-                    self.give_up(cpu);
+                    self.conclude_failed(cpu);
                 }
                 if failed && request_of(event).is_some() && !self.failed.contains_key(&cpu) {
                     let before = Failed { event: *event, number: self.allocs, purged: false };
@@ -224,12 +224,12 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         }
     }
 
-    /// A failed attempt that was not followed by another.
-    fn give_up(&mut self, cpu: u16) {
+    /// Compares a failed attempt that was not followed by another.
+    fn conclude_failed(&mut self, cpu: u16) {
         if let Some(Failed { event, number, purged }) = self.failed.remove(&cpu) {
             let ours = self.ask(&event, cpu, Some(purged)).0;
             self.compare(&event, cpu, number, ours);
-            self.keep(&event, ours);
+            self.record_areas(&event, ours);
         }
     }
 
@@ -250,7 +250,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             // That answer was not given: the second one is.
         }
         self.compare(event, cpu, self.allocs, ours);
-        self.keep(event, ours);
+        self.record_areas(event, ours);
     }
 
     /// Asks the space; tells whether it had everything purged for that, and has it purged if the kernel had after an
@@ -288,7 +288,7 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
             (Some(_), None) | (None, Some(_)) => tally.failed_differs += 1,
         }
         if ours != kernel {
-            if tally.first_differences.len() < DIFFERENCES_KEPT {
+            if tally.first_differences.len() < FIRST_DIFFERENCES_MAX {
                 tally.first_differences.push(Differs { number, line: None, size, align, kernel, ours });
             }
             *self.reason(cpu, (size, align), ours, kernel) += 1;
@@ -303,8 +303,8 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         ours: Option<u64>,
         kernel: Option<u64>,
     ) -> &mut u64 {
-        let here = |books: &Ranges| kernel.is_some_and(|at| books.overlaps(at, size));
-        let there = |books: &Ranges| ours.is_some_and(|at| books.overlaps(at, size));
+        let here = |ranges: &Ranges| kernel.is_some_and(|at| ranges.overlaps(at, size));
+        let there = |ranges: &Ranges| ours.is_some_and(|at| ranges.overlaps(at, size));
         let from_pool = ours.is_some_and(|at| self.ours.pooled.0.contains_key(&at));
         let node = u32::from(cpu) % self.space.nodes();
         // Only there: to look for what starts above an address may take long.
@@ -332,8 +332,8 @@ impl<'a, C: Config> SpaceReplay<'a, C> {
         }
     }
 
-    /// Notes what both sides gave out.
-    fn keep(&mut self, event: &Event, ours: Option<u64>) {
+    /// Records what both sides allocated.
+    fn record_areas(&mut self, event: &Event, ours: Option<u64>) {
         let Event::Alloc { addr, size, failed, .. } = *event else { return };
         if let Some(ours) = ours {
             self.ours.pooled.0.remove(&ours);
@@ -480,7 +480,7 @@ fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
     silent
 }
 
-/// Replays a fuzzer's trace under every policy and checks that the books close (RP1, RP2) and the space holds.
+/// Replays a fuzzer's trace under every policy and checks that the counts add up (RP1, RP2) and the space holds.
 pub fn fuzz(trace: &Trace, table: &Table) {
     use crate::run_space::{Policy, run};
     for policy in [Policy::Linux, Policy::Default, Policy::OneLock] {

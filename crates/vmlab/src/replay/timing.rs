@@ -45,7 +45,7 @@ fn call<I: FreeIndex>(index: &mut I, call: &Call) {
         Call::Take(range) => {
             let _ = black_box(index.take(*range));
         }
-        Call::GiveBack(range) => {
+        Call::Free(range) => {
             let _ = black_box(index.free(*range));
         }
     }

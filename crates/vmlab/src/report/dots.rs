@@ -8,8 +8,8 @@ pub(super) struct Dots<'a> {
     pub(super) title: &'a str,
     /// Label of the axis.
     pub(super) axis: &'a str,
-    /// Whoever is compared, in the order of the legend.
-    pub(super) who: &'a [String],
+    /// The contenders, in the order of the legend.
+    pub(super) contenders: &'a [String],
     /// Name of each row, and a factor for each of those compared.
     pub(super) rows: Vec<(String, Vec<Option<f64>>)>,
 }
@@ -30,7 +30,7 @@ impl Dots<'_> {
             let share = (factor.clamp(low, high) / low).ln() / (high / low).ln();
             LABEL + share * (WIDTH - LABEL - 16.0)
         };
-        let legend_rows = self.who.len().div_ceil(6) as f64;
+        let legend_rows = self.contenders.len().div_ceil(6) as f64;
         let top = 30.0 + legend_rows * 17.0;
         let bottom = top + self.rows.len() as f64 * ROW;
         let mut svg = String::new();
@@ -73,10 +73,10 @@ impl Dots<'_> {
                     escape(&shortened(name))
                 )?;
                 // The first one is drawn last, on top.
-                for (who, factor) in factors.iter().enumerate().rev() {
+                for (contender, factor) in factors.iter().enumerate().rev() {
                     let Some(factor) = *factor else { continue };
-                    write!(svg, "<g><title>{}: {}</title>", escape(&self.who[who]), factor_text(factor))?;
-                    mark(&mut svg, who, (across(factor), y))?;
+                    write!(svg, "<g><title>{}: {}</title>", escape(&self.contenders[contender]), factor_text(factor))?;
+                    mark(&mut svg, contender, (across(factor), y))?;
                     svg.push_str("</g>");
                 }
             }
@@ -87,21 +87,21 @@ impl Dots<'_> {
     }
 
     fn legend(&self, svg: &mut String) -> std::fmt::Result {
-        for (at, who) in self.who.iter().enumerate() {
+        for (at, contender) in self.contenders.iter().enumerate() {
             let (x, y) = ((at % 6) as f64 * (WIDTH / 6.0) + 6.0, 32.0 + (at / 6) as f64 * 17.0);
             mark(svg, at, (x, y - 4.0))?;
-            write!(svg, "<text x=\"{:.1}\" y=\"{y:.1}\">{}</text>", x + 10.0, escape(&shortened(who)))?;
+            write!(svg, "<text x=\"{:.1}\" y=\"{y:.1}\">{}</text>", x + 10.0, escape(&shortened(contender)))?;
         }
         Ok(())
     }
 }
 
 /// A mark of its own for each: colour and shape, for print without colours.
-fn mark(svg: &mut String, who: usize, (x, y): (f64, f64)) -> std::fmt::Result {
-    let colour = COLOURS[who % COLOURS.len()];
+fn mark(svg: &mut String, contender: usize, (x, y): (f64, f64)) -> std::fmt::Result {
+    let colour = COLOURS[contender % COLOURS.len()];
     // The page's own colours are for light and dark.
-    let fill = format!("style=\"fill:var(--c{who},{colour})\"");
-    match who % 4 {
+    let fill = format!("style=\"fill:var(--c{contender},{colour})\"");
+    match contender % 4 {
         0 => write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.6\" {fill}/>"),
         1 => write!(svg, "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"8\" height=\"8\" {fill}/>", x - 4.0, y - 4.0),
         2 => write!(svg, "<path d=\"M{:.1} {:.1}l5 9h-10z\" {fill}/>", x, y - 5.5),
@@ -138,13 +138,13 @@ mod tests {
 
     #[test]
     fn every_factor_has_a_dot_and_nothing_is_nan() {
-        let who = ["ours", "a<b"].map(String::from);
+        let contenders = ["ours", "a<b"].map(String::from);
         let rows = vec![
             ("r&1".to_string(), vec![Some(1.0), Some(39.0)]),
             ("r2".to_string(), vec![Some(1.0), None]),
             ("r3".to_string(), vec![Some(1e-12), Some(1e12)]),
         ];
-        let svg = Dots { title: "t", axis: "x", who: &who, rows }.svg();
+        let svg = Dots { title: "t", axis: "x", contenders: &contenders, rows }.svg();
         assert_eq!(svg.matches("<g>").count(), 5);
         assert!(svg.contains("a&lt;b: 39x") && svg.contains("r&amp;1"), "{svg}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

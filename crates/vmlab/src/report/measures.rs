@@ -6,13 +6,13 @@ use super::sheet::{Row, Sheet};
 use crate::run::counted;
 use std::fmt::Write;
 
-/// Rows of a plot or a table, at most: nobody reads more.
+/// Rows of a plot or a table, at most.
 const ROWS_SHOWN: usize = 80;
-/// Whoever is drawn, at most.
-const WHO_SHOWN: usize = 12;
+/// Contenders that are drawn, at most.
+const CONTENDERS_SHOWN: usize = 12;
 /// Rows and columns of a table that are looked at, at most.
 const NAMES_MAX: usize = 2000;
-const WHO_MAX: usize = 64;
+const CONTENDERS_MAX: usize = 64;
 /// Growth curves of a file, at most.
 const CURVES_SHOWN: usize = 24;
 
@@ -49,7 +49,7 @@ const SHARES: [(f64, &[&str]); 4] = [
 /// A table for a reader: rows of one thing, in the order of the file.
 struct Grid {
     names: Vec<String>,
-    who: Vec<String>,
+    contenders: Vec<String>,
     cells: Vec<Vec<Option<f64>>>,
 }
 
@@ -76,31 +76,31 @@ impl Grid {
         let several = (differ(|row| row.nodes), differ(|row| row.threads));
         // Nodes that go with the threads need not be named.
         let several = (several.0 && rows.iter().any(|row| row.nodes != row.threads), several.1);
-        let mut grid = Self { names: Vec::new(), who: Vec::new(), cells: Vec::new() };
+        let mut grid = Self { names: Vec::new(), contenders: Vec::new(), cells: Vec::new() };
         for row in rows {
             let Some(value) = row.values[column] else { continue };
             let name = place(&mut grid.names, &full_name(row, several));
-            let who = place(&mut grid.who, &row.who);
+            let contender = place(&mut grid.contenders, &row.contender);
             grid.names.truncate(NAMES_MAX);
-            grid.who.truncate(WHO_MAX);
-            if name >= NAMES_MAX || who >= WHO_MAX {
+            grid.contenders.truncate(CONTENDERS_MAX);
+            if name >= NAMES_MAX || contender >= CONTENDERS_MAX {
                 continue;
             }
             grid.cells.resize(grid.names.len(), Vec::new());
-            if grid.cells[name].len() <= who {
-                grid.cells[name].resize(who + 1, None);
+            if grid.cells[name].len() <= contender {
+                grid.cells[name].resize(contender + 1, None);
             }
-            grid.cells[name][who] = Some(value);
+            grid.cells[name][contender] = Some(value);
         }
         for cells in &mut grid.cells {
-            cells.resize(grid.who.len(), None);
+            cells.resize(grid.contenders.len(), None);
         }
         grid
     }
 
-    /// Whom the others are compared with: ours if there, else the first.
+    /// The contender that the others are compared with: ours if there, else the first.
     fn base(&self) -> usize {
-        self.who.iter().position(|who| who == "ours" || who == "btree").unwrap_or(0)
+        self.contenders.iter().position(|contender| contender == "ours" || contender == "btree").unwrap_or(0)
     }
 }
 
@@ -145,7 +145,7 @@ fn ratios(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
         if grid.names.is_empty() {
             continue;
         }
-        if grid.who.len() > 1 {
+        if grid.contenders.len() > 1 {
             plot(html, &grid, title);
         }
         table(html, &grid, &sheet.columns[column]);
@@ -154,14 +154,16 @@ fn ratios(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
 
 fn plot(html: &mut String, grid: &Grid, title: &str) {
     let base = grid.base();
-    let mut order: Vec<usize> = (0..grid.who.len()).collect();
-    order.sort_by_key(|&who| who != base);
-    order.truncate(WHO_SHOWN);
+    let mut order: Vec<usize> = (0..grid.contenders.len()).collect();
+    order.sort_by_key(|&contender| contender != base);
+    order.truncate(CONTENDERS_SHOWN);
     let mut rows = Vec::new();
     for (name, cells) in grid.names.iter().zip(&grid.cells) {
         let Some(one) = cells[base].filter(|&one| one > 0.0) else { continue };
-        let factors: Vec<Option<f64>> =
-            order.iter().map(|&who| cells[who].filter(|&cell| cell > 0.0).map(|cell| cell / one)).collect();
+        let factors: Vec<Option<f64>> = order
+            .iter()
+            .map(|&contender| cells[contender].filter(|&cell| cell > 0.0).map(|cell| cell / one))
+            .collect();
         if factors.iter().flatten().count() > 1 {
             rows.push((name.clone(), factors));
         }
@@ -169,26 +171,27 @@ fn plot(html: &mut String, grid: &Grid, title: &str) {
     if rows.is_empty() {
         return;
     }
-    let (all, who) = (rows.len(), order.iter().map(|&who| grid.who[who].clone()).collect::<Vec<_>>());
+    let (all, contenders) =
+        (rows.len(), order.iter().map(|&contender| grid.contenders[contender].clone()).collect::<Vec<_>>());
     rows.truncate(ROWS_SHOWN);
-    let title = format!("{title}, beside {}", grid.who[base]);
-    let axis = format!("times what {} has: left of 1x is less", grid.who[base]);
-    let mut caption = ratios_in_words(&rows, &who);
+    let title = format!("{title}, beside {}", grid.contenders[base]);
+    let axis = format!("times what {} has: left of 1x is less", grid.contenders[base]);
+    let mut caption = ratios_in_words(&rows, &contenders);
     if all > rows.len() {
         let _ = write!(caption, " The first {} of {all} rows are drawn.", rows.len());
     }
-    if grid.who.len() > who.len() {
-        let _ = write!(caption, " The first {} of {} are drawn.", who.len(), grid.who.len());
+    if grid.contenders.len() > contenders.len() {
+        let _ = write!(caption, " The first {} of {} are drawn.", contenders.len(), grid.contenders.len());
     }
-    let svg = Dots { title: &title, axis: &axis, who: &who, rows }.svg();
+    let svg = Dots { title: &title, axis: &axis, contenders: &contenders, rows }.svg();
     let _ =
         write!(html, "<figure class=\"wide\">{svg}<figcaption>{}</figcaption></figure>", escape(&caption));
 }
 
 /// Describes the comparison with the others, each in a few words.
-fn ratios_in_words(rows: &[(String, Vec<Option<f64>>)], who: &[String]) -> String {
+fn ratios_in_words(rows: &[(String, Vec<Option<f64>>)], contenders: &[String]) -> String {
     let mut phrases = Vec::new();
-    for (at, name) in who.iter().enumerate().skip(1) {
+    for (at, name) in contenders.iter().enumerate().skip(1) {
         let mut factors: Vec<f64> = rows.iter().filter_map(|(_, factors)| factors[at]).collect();
         factors.sort_by(f64::total_cmp);
         let (Some(least), Some(most)) = (factors.first(), factors.last()) else { continue };
@@ -209,8 +212,8 @@ fn table(html: &mut String, grid: &Grid, unit: &str) {
         "<details><summary>{} in numbers</summary><div class=\"scroll\"><table><thead><tr><th></th>",
         escape(unit)
     );
-    for who in &grid.who {
-        let _ = write!(html, "<th>{}</th>", escape(who));
+    for contender in &grid.contenders {
+        let _ = write!(html, "<th>{}</th>", escape(contender));
     }
     html.push_str("</tr></thead><tbody>");
     for (name, cells) in grid.names.iter().zip(&grid.cells).take(ROWS_SHOWN) {
@@ -251,10 +254,10 @@ fn size_in(name: &str) -> Option<(String, f64)> {
 /// Lines of one chart, each a name and its points.
 type Lines = Vec<(String, Vec<(f64, f64)>)>;
 
-fn add(lines: &mut Lines, who: &str, point: (f64, f64)) {
-    match lines.iter_mut().find(|(name, _)| name == who) {
+fn add(lines: &mut Lines, contender: &str, point: (f64, f64)) {
+    match lines.iter_mut().find(|(name, _)| name == contender) {
         Some((_, points)) => points.push(point),
-        None => lines.push((who.to_string(), vec![point])),
+        None => lines.push((contender.to_string(), vec![point])),
     }
 }
 
@@ -268,7 +271,7 @@ fn growth(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
             families.push((family, Vec::new()));
             families.len() - 1
         });
-        add(&mut families[at].1, &row.who, (size, value));
+        add(&mut families[at].1, &row.contender, (size, value));
     }
     families.retain(|(_, lines)| lines.iter().any(|(_, points)| points.len() >= 3));
     let title = |family: &str| format!("Growth: {family}");
@@ -305,7 +308,7 @@ fn contention(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
                 charts.push((title, Vec::new()));
                 charts.len() - 1
             });
-            add(&mut charts[at].1, &row.who, (x, value));
+            add(&mut charts[at].1, &row.contender, (x, value));
         }
     }
     charts.retain(|(_, lines)| lines.iter().any(|(_, points)| points.len() >= 3));
@@ -330,7 +333,7 @@ fn latencies(html: &mut String, sheet: &Sheet, rows: &[&Row]) {
         });
         for (place, &(_, column)) in shares.iter().enumerate() {
             if let Some(value) = row.values[column] {
-                add(&mut charts[at].1, &row.who, (place as f64, value));
+                add(&mut charts[at].1, &row.contender, (place as f64, value));
             }
         }
     }
@@ -356,8 +359,8 @@ fn curves(html: &mut String, charts: Vec<(String, Lines)>, (x, y): (&str, fn(&st
         }
         // Standard comes first, in the first colour.
         lines.sort_by_key(|(name, _)| name != "ours");
-        let left_out = lines.len().saturating_sub(WHO_SHOWN);
-        lines.truncate(WHO_SHOWN);
+        let left_out = lines.len().saturating_sub(CONTENDERS_SHOWN);
+        lines.truncate(CONTENDERS_SHOWN);
         let spread = |of: fn(&(f64, f64)) -> f64| {
             let all = || lines.iter().flat_map(|(_, points)| points).map(of);
             all().fold(0.0, f64::max) / all().fold(f64::INFINITY, f64::min)

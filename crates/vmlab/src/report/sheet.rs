@@ -6,7 +6,7 @@
 //!
 //! | part | columns |
 //! |---|---|
-//! | who | `contender`, `allocator`, `target`, `index`, `policy`; and a `setting` |
+//! | contender | `contender`, `allocator`, `target`, `index`, `policy`; and a `setting` |
 //! | on what | `workload`, `name`, `test`, `trace`, `of`, of one `kind` or `scenario` |
 //! | with how many | `nodes`, `threads` |
 //! | numbers | whatever else is a number |
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::io::Read;
 
 /// Names of the column of contenders.
-const WHO: [&str; 5] = ["contender", "allocator", "target", "index", "policy"];
+const CONTENDER: [&str; 5] = ["contender", "allocator", "target", "index", "policy"];
 /// On what.
 const NAME: [&str; 5] = ["workload", "name", "test", "trace", "of"];
 /// Rows that are read, at most, and numbers of each; our largest file has some 500, and 20 of them.
@@ -59,7 +59,7 @@ pub struct Row {
     /// On what.
     pub name: String,
     /// The contender.
-    pub who: String,
+    pub contender: String,
     /// With how many nodes.
     pub nodes: Option<f64>,
     /// With how many threads.
@@ -71,7 +71,7 @@ pub struct Row {
 /// The role of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
-    Who,
+    Contender,
     Setting,
     Name,
     Kind,
@@ -82,7 +82,7 @@ enum Role {
 
 fn role(column: &str) -> Role {
     match column {
-        _ if WHO.contains(&column) => Role::Who,
+        _ if CONTENDER.contains(&column) => Role::Contender,
         _ if NAME.contains(&column) => Role::Name,
         "setting" => Role::Setting,
         "kind" | "scenario" => Role::Kind,
@@ -116,13 +116,13 @@ impl Sheet {
 
     fn is_measurement(columns: &[&str]) -> bool {
         let has = |wanted: Role| columns.iter().any(|column| role(column) == wanted);
-        has(Role::Who) && has(Role::Name)
+        has(Role::Contender) && has(Role::Name)
     }
 
     /// Reads CSV. Comments begin with `#`.
     ///
     /// # Errors
-    /// If it cannot be read, has no columns of who was measured and on what, or no row.
+    /// If it cannot be read, has no columns of contenders and workloads, or no row.
     pub fn of_csv(name: &str, input: impl Read) -> Result<Self> {
         let text = whole(input)?;
         let mut sheet = Self { name: cut(name), ..Self::default() };
@@ -197,7 +197,7 @@ impl Sheet {
         let (mut row, mut setting, mut numbers) = (Row::default(), String::new(), Vec::new());
         for (column, cell) in cells {
             match role(column) {
-                Role::Who => row.who = cut(&cell),
+                Role::Contender => row.contender = cut(&cell),
                 Role::Setting => setting = cut(&cell),
                 Role::Name => row.name = cut(&cell),
                 Role::Kind => row.kind = cut(&cell),
@@ -206,12 +206,12 @@ impl Sheet {
                 Role::Number => numbers.extend(number(&cell).map(|value| (column, value))),
             }
         }
-        if row.who.is_empty() || row.name.is_empty() {
+        if row.contender.is_empty() || row.name.is_empty() {
             self.bad += 1;
             return;
         }
         if !setting.is_empty() {
-            row.who = format!("{} {setting}", row.who);
+            row.contender = format!("{} {setting}", row.contender);
         }
         self.rows.push(row);
         for (column, value) in numbers {
@@ -272,7 +272,10 @@ mod tests {
         let sheet = Sheet::of_csv("s", text.as_bytes()).unwrap();
         assert_eq!((sheet.rows.len(), sheet.bad, sheet.facts.len()), (2, 2, 2), "SH1");
         let row = &sheet.rows[0];
-        assert_eq!((row.kind.as_str(), row.name.as_str(), row.who.as_str()), ("pattern", "fix", "ours"));
+        assert_eq!(
+            (row.kind.as_str(), row.name.as_str(), row.contender.as_str()),
+            ("pattern", "fix", "ours")
+        );
         assert_eq!((row.nodes, row.threads, row.values[0]), (Some(1.0), Some(2.0), Some(10.5)));
         assert_eq!((sheet.rows[1].nodes, sheet.rows[1].values[0]), (None, None));
         assert_eq!(sheet.columns, ["ns_min"], "a column without a number is none");
@@ -291,7 +294,7 @@ mod tests {
         assert_eq!((sheet.rows.len(), sheet.bad), (2, 2), "SH1");
         assert_eq!(sheet.columns, ["loop_ns", "p99_ns"]);
         let row = &sheet.rows[0];
-        assert_eq!((row.kind.as_str(), row.name.as_str(), row.who.as_str()), ("one", "fix", "list"));
+        assert_eq!((row.kind.as_str(), row.name.as_str(), row.contender.as_str()), ("one", "fix", "list"));
         assert_eq!((row.threads, &row.values[..]), (Some(2.0), &[Some(5.0), Some(7.0)][..]));
         assert_eq!(sheet.rows[1].values, [Some(3.0), None]);
     }
@@ -315,7 +318,7 @@ mod tests {
     fn a_setting_is_part_of_who() {
         let text = "workload,allocator,setting,p99_ns\nmix,ours,2M,5\nmix,ours,,6\n";
         let sheet = Sheet::of_csv("s", text.as_bytes()).unwrap();
-        let who: Vec<&str> = sheet.rows.iter().map(|row| row.who.as_str()).collect();
-        assert_eq!(who, ["ours 2M", "ours"]);
+        let contenders: Vec<&str> = sheet.rows.iter().map(|row| row.contender.as_str()).collect();
+        assert_eq!(contenders, ["ours 2M", "ours"]);
     }
 }

@@ -157,19 +157,19 @@ impl Body<'_> {
     fn full_fit(&mut self) -> Ended {
         // As many as are lazy before a purge: 32 MiB for each binary digit of the number of CPUs.
         let count = (u32::BITS - self.cpus.leading_zeros()) as usize * (32 << 20) / PAGE_SIZE as usize;
-        self.with_pointers(count, |body, kept| {
+        self.with_pointers(count, |body, live| {
             let ended = body.with_pointers(count, |body, junk| {
                 for _ in 0..count {
                     if body.stopped() {
                         return Ended::Early;
                     }
-                    kept.push(body.worker.vmalloc(&pages(1)));
+                    live.push(body.worker.vmalloc(&pages(1)));
                     junk.push(body.worker.vmalloc(&pages(1)));
                 }
                 junk.drain(..).flatten().for_each(|at| body.worker.vfree(at));
                 body.pairs(|_| pages(1), Some(1))
             });
-            kept.drain(..).flatten().for_each(|at| body.worker.vfree(at));
+            live.drain(..).flatten().for_each(|at| body.worker.vfree(at));
             ended
         })
     }

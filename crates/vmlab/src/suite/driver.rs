@@ -109,7 +109,7 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
     admit(target, params)?;
     let epochs = Epochs::new(params.nr_threads as usize);
     let begun = Instant::now();
-    let (gate, given_up) = (RwLock::new(()), AtomicBool::new(false));
+    let (gate, aborted) = (RwLock::new(()), AtomicBool::new(false));
     let work = |number: u32| -> Found {
         let mut worker = target.worker(number % cpus);
         // Seeds that differ little would give sequences that differ little.
@@ -120,7 +120,7 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
         let mut counts = [Counts::default(); Case::ALL.len()];
         drop(gate.read());
         let start = cycles(begun);
-        if !given_up.load(Ordering::Relaxed) {
+        if !aborted.load(Ordering::Relaxed) {
             for case in order {
                 counts[case.index()] = repeat(&mut body, case);
             }
@@ -138,7 +138,7 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
             match Builder::new().name(name).spawn_scoped(scope, move || work(number)) {
                 Ok(handle) => handles.push(handle),
                 Err(error) => {
-                    given_up.store(true, Ordering::Relaxed);
+                    aborted.store(true, Ordering::Relaxed);
                     return Err(error).with_context(|| format!("cannot start worker {number}"));
                 }
             }

@@ -87,8 +87,8 @@ impl<'a> Entry<'a> {
         let (name, fields) = split(line).or_else(|| mark(line))?;
         let happening = Happening::from_fields(name, fields)?;
         let head = line[..line.len() - fields.len()].trim_end().strip_suffix(':')?.strip_suffix(name)?;
-        let (who, rest) = at_cpu(head);
-        let (task, pid) = task(who);
+        let (task_text, rest) = at_cpu(head);
+        let (task, pid) = task(task_text);
         let cpu = rest.and_then(|rest| rest[1..].split_once(']')?.0.parse().ok());
         let ns = head.split_whitespace().rev().find_map(|word| nanoseconds(word.strip_suffix(':')?));
         Some(Self { task: task.map(Cow::Borrowed), pid, cpu, ns, happening })
@@ -114,15 +114,15 @@ fn at_cpu(head: &str) -> (&str, Option<&str>) {
 }
 
 /// `NAME-PID`, `NAME-PID (TGID)` or `NAME PID`.
-fn task(who: &str) -> (Option<&str>, Option<u32>) {
-    let mut who = who.trim();
-    if let Some((before, tgid)) = who.rsplit_once('(')
+fn task(task_text: &str) -> (Option<&str>, Option<u32>) {
+    let mut task_text = task_text.trim();
+    if let Some((before, tgid)) = task_text.rsplit_once('(')
         && tgid.ends_with(')')
         && tgid.trim_end_matches(')').trim().chars().all(|c| c.is_ascii_digit() || c == '-')
     {
-        who = before.trim_end();
+        task_text = before.trim_end();
     }
-    match who.rsplit_once(['-', ' ', '\t']) {
+    match task_text.rsplit_once(['-', ' ', '\t']) {
         Some((name, pid)) if pid.bytes().all(|byte| byte.is_ascii_digit()) => match pid.parse() {
             Ok(pid) => (Some(name.trim_end()).filter(|name| !name.is_empty()), Some(pid)),
             Err(_) => (None, None),
@@ -387,13 +387,13 @@ mod tests {
 
     prop_compose! {
         fn entry()(
-            who in proptest::option::of(("[a-zA-Z][a-zA-Z0-9/:_. \\[\\]()\"-]{0,14}[a-z]", any::<u32>())),
+            task_and_pid in proptest::option::of(("[a-zA-Z][a-zA-Z0-9/:_. \\[\\]()\"-]{0,14}[a-z]", any::<u32>())),
             cpu in proptest::option::of(any::<u16>()),
             ns in proptest::option::of(any::<u64>()),
             happening in happening(),
         ) -> Entry<'static> {
-            let (task, pid) = who.map_or((None, None), |(task, pid)| (Some(Cow::Owned(task)), Some(pid)));
-            // Text tells who ran by the CPU that stands behind.
+            let (task, pid) = task_and_pid.map_or((None, None), |(task, pid)| (Some(Cow::Owned(task)), Some(pid)));
+            // Text tells named ran by the CPU that stands behind.
             let cpu = if task.is_some() { cpu.or(Some(0)) } else { cpu };
             Entry { task, pid, cpu, ns, happening }
         }

@@ -16,16 +16,18 @@ pub fn time_ns(line: &str) -> u64 {
 pub fn task(line: &str) -> &str {
     let Some(head) = head(line) else { return "" };
     // The CPU follows, in brackets; the name may hold blanks and brackets of its own.
-    let Some((who, _)) = head.rsplit_once('[') else { return "" };
-    let who = who.trim();
+    let Some((task_text, _)) = head.rsplit_once('[') else { return "" };
+    let task_text = task_text.trim();
     // tracefs prints the thread group too, where it is asked for: `bash-77 (    77)`.
-    let who =
-        who.strip_suffix(')').and_then(|who| who.rsplit_once('(')).map_or(who, |(who, _)| who.trim_end());
+    let task_text = task_text
+        .strip_suffix(')')
+        .and_then(|task_text| task_text.rsplit_once('('))
+        .map_or(task_text, |(task_text, _)| task_text.trim_end());
     let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     // perf prints the number after a blank, the others after a dash.
-    match who.rsplit_once(['-', ' ', '\t']) {
+    match task_text.rsplit_once(['-', ' ', '\t']) {
         Some((name, pid)) if number(pid) && !name.trim().is_empty() => name.trim(),
-        _ => who,
+        _ => task_text,
     }
 }
 

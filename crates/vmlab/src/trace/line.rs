@@ -131,8 +131,8 @@ pub(super) fn split(line: &str) -> Option<(&'static str, &str)> {
 /// `# entries-in-buffer/entries-written: 10/14`: a ring buffer that was full lost the difference.
 fn overwritten(line: &str) -> Option<u64> {
     let counts = line.strip_prefix('#')?.trim_start().strip_prefix("entries-in-buffer/entries-written:")?;
-    let (kept, written) = counts.split_whitespace().next()?.split_once('/')?;
-    let lost = written.parse::<u64>().ok()?.checked_sub(kept.parse().ok()?)?;
+    let (in_buffer, written) = counts.split_whitespace().next()?.split_once('/')?;
+    let lost = written.parse::<u64>().ok()?.checked_sub(in_buffer.parse().ok()?)?;
     (lost > 0).then_some(lost)
 }
 

@@ -43,7 +43,7 @@ pub const TABLE_BYTES_MAX: usize = 64 << 20;
 const TASKS_MAX: usize = 4096;
 const TASK_CHARS: usize = 64;
 /// Number of unreadable lines that are remembered by number.
-const BAD_KEPT: usize = 8;
+const BAD_LINES_MAX: usize = 8;
 
 /// The content of a recording besides its events.
 #[derive(Clone, Debug, Default)]
@@ -61,8 +61,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Keeps what is no event.
-    fn keep(&mut self, item: Item<'_>) {
+    /// Records what is no event.
+    fn record(&mut self, item: Item<'_>) {
         match item {
             Item::Header(header) => self.header = *header,
             Item::Summary(summary) => self.summary = Some(*summary),
@@ -196,7 +196,7 @@ impl Trace {
             }
             Line::Bad => {
                 self.bad += 1;
-                if self.bad_lines.len() < BAD_KEPT {
+                if self.bad_lines.len() < BAD_LINES_MAX {
                     self.bad_lines.push((self.lines, text.trim().chars().take(120).collect()));
                 }
             }
@@ -225,7 +225,7 @@ impl Trace {
                 if let Item::Summary(summary) = &item {
                     self.lost = self.lost.max(summary.lost.0);
                 }
-                self.recording.get_or_insert_default().keep(item);
+                self.recording.get_or_insert_default().record(item);
                 Line::Comment
             }
             Ok(None) => Line::Other,

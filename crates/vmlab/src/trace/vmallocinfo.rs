@@ -192,8 +192,8 @@ mod tests {
         let table = Table::read(text.as_bytes());
         let row = |listed: &Listed| (table.callers()[listed.caller as usize].as_str(), listed.lazy);
         let rows: Vec<_> = table.listed().map(row).collect();
-        let nobody = "(nobody named)";
-        let want = ["kernel_clone", "[0xff]x", "(lazy)", "vm_map_ram", nobody, nobody, "kernel_clone"];
+        let unnamed = "(nobody named)";
+        let want = ["kernel_clone", "[0xff]x", "(lazy)", "vm_map_ram", unnamed, unnamed, "kernel_clone"];
         assert_eq!(rows.iter().map(|row| row.0).collect::<Vec<_>>(), want);
         assert_eq!(
             rows.iter().map(|row| row.1).collect::<Vec<_>>(),

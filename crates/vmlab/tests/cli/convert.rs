@@ -17,8 +17,9 @@ fn sample(name: &str) -> String {
     let whole = text_of(name);
     let rare = ["failed=1", "purge_vmap_area_lazy", "percpu_create_chunk", "percpu_alloc_percpu_fail"];
     let lines = whole.lines().enumerate();
-    let kept = lines.filter(|(number, line)| *number < 3000 || rare.iter().any(|word| line.contains(word)));
-    kept.map(|(_, line)| format!("{line}\n")).collect()
+    let selected =
+        lines.filter(|(number, line)| *number < 3000 || rare.iter().any(|word| line.contains(word)));
+    selected.map(|(_, line)| format!("{line}\n")).collect()
 }
 
 #[test]

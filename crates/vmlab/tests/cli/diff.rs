@@ -39,7 +39,7 @@ fn df2_linux_answers_as_the_running_kernel_did_and_what_differs_has_a_cause() {
         assert_eq!(row["causes"].get("unexplained"), None);
         assert_eq!((&row["known"]["pools"], number(&row["known"], "lazy")), (&Value::Bool(true), 2626));
     }
-    // The books of the kernel hold what its own table shows at the end.
+    // The kernel's ledger holds what its own table shows at the end.
     let end = &rows[0]["end"];
     let agree = ["areas", "agree", "only_in_books"].map(|field| number(end, field));
     assert_eq!(agree, [2833, 2833, 0]);
@@ -78,17 +78,17 @@ fn what_cannot_be_compared_is_refused_in_a_line() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("t.ftrace");
     std::fs::write(&file, "x-1 [000] 1.0: free_vmap_area_noflush: va_start=0x1000\n").unwrap();
-    let refused = |args: &[&str], why: &str| {
+    let fails_with = |args: &[&str], why: &str| {
         vmlab().arg("replay").args(args).arg(&file).assert().failure().stderr(contains(why));
     };
-    refused(&["--diff"], "no allocation among its events");
-    refused(&["--diff=few"], "few is neither a number nor all");
-    refused(&["--no-resync"], "--diff");
+    fails_with(&["--diff"], "no allocation among its events");
+    fails_with(&["--diff=few"], "few is neither a number nor all");
+    fails_with(&["--no-resync"], "--diff");
     std::fs::write(&file, text_of("boot-smp1")).unwrap();
-    refused(&["--diff", "--kernel", "new"], "new is no release of a kernel");
+    fails_with(&["--diff", "--kernel", "new"], "new is no release of a kernel");
     let hashed = dir.path().join("t.before.vmallocinfo");
     std::fs::write(hashed, "0x00000000a3eb8df1-0x0000000040ab02d3   20480 f+0x1/0x2 vmap\n").unwrap();
-    refused(&["--diff"], "no address that can be used");
+    fails_with(&["--diff"], "no address that can be used");
 }
 
 #[test]

@@ -189,22 +189,22 @@ fn judge(line: &str, how: Option<How>) -> Verdict {
     let output = run(&run_as);
     drop(lock);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let refused = err.lines().count() == 1 && err.starts_with("vmlab: ") && output.status.code() == Some(1);
+    let failed = err.lines().count() == 1 && err.starts_with("vmlab: ") && output.status.code() == Some(1);
     // Reports go to stdout, or into a file that the line names; a filter may find nothing.
     let reported =
         !out.is_empty() || !err.is_empty() || [" > ", " -o ", "| jq "].iter().any(|by| line.contains(by));
     if let Some(NeedsPeer(_, peer)) = how
-        && refused
+        && failed
         && err.contains(&format!("{peer} is not installed"))
     {
         return Verdict::NotRun(format!("{peer} is not installed"));
     }
     let good = match how {
-        Some(Needs(file) | NeedsPeer(file, _)) => refused && err.contains(file),
+        Some(Needs(file) | NeedsPeer(file, _)) => failed && err.contains(file),
         Some(Installed) => {
-            (output.status.success() && reported) || (refused && err.contains("libvmalloc_preload.so"))
+            (output.status.success() && reported) || (failed && err.contains("libvmalloc_preload.so"))
         }
-        Some(Kernel) => (output.status.success() && reported) || refused,
+        Some(Kernel) => (output.status.success() && reported) || failed,
         _ => output.status.success() && reported && !err.contains("panicked"),
     };
     if good { Verdict::Works } else { Verdict::Wrong(format!("$ {run_as}\n{}\n{out}{err}", output.status)) }

@@ -114,8 +114,8 @@ fn on_pattern(at: usize) -> Result<()> {
     on_contender(&SpaceContender::Standard.contender(Setup::alone(2)), &workload)
 }
 
-fn on_space(who: &SpaceContender, nodes: u32, visitor: impl Visitor<Out = Result<()>>) -> Result<()> {
-    who.visit::<PlainLock, _>(&Setup::alone(nodes), visitor)?
+fn on_space(contender: &SpaceContender, nodes: u32, visitor: impl Visitor<Out = Result<()>>) -> Result<()> {
+    contender.visit::<PlainLock, _>(&Setup::alone(nodes), visitor)?
 }
 
 /// A pair of so many pages, nothing else out.

@@ -101,7 +101,7 @@ mod tests {
             let exact: Vec<_> = contenders::all().into_iter().filter(|c| c.exact(&workload)).collect();
             assert!(exact.iter().any(|c| c.name == "btree") && exact.len() >= 8, "{}", workload.name);
             let cells = measure(&workload, &exact, ROUNDS).unwrap();
-            // Only who ran every round was compared.
+            // Only contenders that ran every round were compared.
             assert_eq!(cells.len(), exact.len(), "{}", workload.name);
             assert!(cells.iter().all(|cell| cell.rounds == ROUNDS), "{}", workload.name);
             assert!(cells.iter().all(|cell| cell.min.is_finite() && cell.min <= cell.median));

@@ -24,14 +24,14 @@ pub(super) const GO: &str = "go";
 pub(super) const END: &str = "end";
 
 /// Asks only which allocator it is.
-pub(super) const WHO: &str = "who";
+pub(super) const IDENTIFY: &str = "who";
 
 /// Runs a task, or tells the version of the allocator.
 ///
 /// # Errors
 /// If the text is no task, `malloc` is not the library's, ours cannot be made, or nobody listens.
 pub(crate) fn main(text: &str) -> Result<()> {
-    if text == WHO {
+    if text == IDENTIFY {
         let library = sys::malloc_library().context("malloc is nowhere")?;
         let version = sys::version().or_else(sys::libc_version).unwrap_or_default();
         return print_line(&format!("{}\n{version}", library.display()));
@@ -173,7 +173,7 @@ struct Crowd<'a> {
     warm_up_ops: u64,
     meeting: Barrier,
     ops: AtomicU64,
-    refused: AtomicBool,
+    failed: AtomicBool,
     times: Mutex<Times>,
 }
 
@@ -191,7 +191,7 @@ fn many<J: ThreadOps>(
         warm_up_ops,
         meeting: Barrier::new(task.threads),
         ops: AtomicU64::new(0),
-        refused: AtomicBool::new(false),
+        failed: AtomicBool::new(false),
         times: Mutex::new(Times::new()),
     };
     let (crowd, thread_ops) = (&crowd, &thread_ops);
@@ -201,8 +201,8 @@ fn many<J: ThreadOps>(
         }
         crowd.lead(thread_ops(0))
     })?;
-    if crowd.refused.load(Ordering::Relaxed) {
-        return Ok(ChildReport::Refused);
+    if crowd.failed.load(Ordering::Relaxed) {
+        return Ok(ChildReport::AllocFailed);
     }
     Ok(ChildReport::Measured(measured))
 }
@@ -317,13 +317,13 @@ impl Crowd<'_> {
                 memory.add();
             }
         }
-        // Nobody gives memory back before all are done.
+        // No thread frees memory before all are done.
         self.meeting.wait();
     }
 
     fn ended(&self, thread_ops: &mut impl ThreadOps) -> bool {
-        if self.refused.load(Ordering::Relaxed) || !thread_ops.step() {
-            self.refused.store(true, Ordering::Relaxed);
+        if self.failed.load(Ordering::Relaxed) || !thread_ops.step() {
+            self.failed.store(true, Ordering::Relaxed);
             return true;
         }
         false
@@ -383,7 +383,7 @@ fn burst<H: Driver>(
     for _ in 0..count {
         let now = Instant::now();
         let Some(mut more) = driver.alloc(bytes) else {
-            return Ok(ChildReport::Refused);
+            return Ok(ChildReport::AllocFailed);
         };
         more.touch(touch);
         held.push(more);
@@ -399,14 +399,14 @@ fn burst<H: Driver>(
     Ok(ChildReport::Measured(Measured { ops: count as u64, cpu_ns, wall_ns, p99_ns, faults, rss_same: None }))
 }
 
-/// Allocates many, and frees them when somebody has looked.
+/// Allocates many, and frees them when the parent has looked.
 fn hoard<H: Driver>(driver: &H, count: usize, bytes: usize) -> Result<ChildReport> {
     let mut held = Vec::with_capacity(count);
     meet(GO)?;
     let (started, cpu_ns, faults) = (Instant::now(), sys::process_cpu_ns(), sys::faults());
     for _ in 0..count {
         let Some(more) = driver.alloc(bytes) else {
-            return Ok(ChildReport::Refused);
+            return Ok(ChildReport::AllocFailed);
         };
         held.push(more);
     }

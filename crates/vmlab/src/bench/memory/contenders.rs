@@ -1,6 +1,6 @@
 //! The allocators that are measured, and where they are found.
 
-use super::child::WHO;
+use super::child::IDENTIFY;
 use super::task::{How, Scope, Spec, Touch, Ways, Work};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -290,12 +290,12 @@ fn ours(quick: bool) -> Vec<Contender> {
         all.push(Contender { name, is_default: false, ..plain(OURS, how) });
     };
     for mib in BUDGETS_MIB {
-        let kept = mib << 20;
-        if kept != default && (!quick || mib == 32) {
-            point(format!("{OURS} {mib}M"), of(Some(kept), Ways::Default));
+        let budget = mib << 20;
+        if budget != default && (!quick || mib == 32) {
+            point(format!("{OURS} {mib}M"), of(Some(budget), Ways::Default));
         }
         if [32, 128].contains(&mib) && !quick {
-            point(format!("{OURS} {mib}M small pages"), of(Some(kept), Ways::SmallPages));
+            point(format!("{OURS} {mib}M small pages"), of(Some(budget), Ways::SmallPages));
         }
     }
     all
@@ -337,7 +337,7 @@ fn add(
 /// Asks a child which allocator it has, and refuses one that has another than it should.
 fn version(contender: &Contender) -> Result<String> {
     let output =
-        contender.command(WHO)?.output().with_context(|| format!("cannot run {}", contender.name))?;
+        contender.command(IDENTIFY)?.output().with_context(|| format!("cannot run {}", contender.name))?;
     let name = &contender.name;
     if !output.status.success() {
         bail!("{name} does not run ({}){}", output.status, last_line(&output.stderr));

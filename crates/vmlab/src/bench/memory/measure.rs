@@ -40,8 +40,8 @@ pub(super) struct Sample {
 /// Why there is no sample.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The allocator said no: a result.
-    Refused,
+    /// The allocator has no such memory: a result.
+    AllocFailed,
     /// It crashed, hangs or says what it should not: not a result.
     InvariantViolation(anyhow::Error),
 }
@@ -116,7 +116,7 @@ pub(super) fn run(contender: &Contender, spec: &Spec, ms: u64, seed: u64) -> Res
         Failure::InvariantViolation(error) => {
             Failure::InvariantViolation(error.context(format!("{} on {}", contender.name, spec.name)))
         }
-        Failure::Refused => Failure::Refused,
+        Failure::AllocFailed => Failure::AllocFailed,
     })
 }
 
@@ -179,7 +179,7 @@ fn watch(child: &mut Child, time: Duration) -> Result<Sample, Failure> {
             (stage, line) => {
                 let unknown = || format!("a child says {line:?}");
                 let measured = match serde_json::from_str(line).with_context(unknown)? {
-                    ChildReport::Refused => return Err(Failure::Refused),
+                    ChildReport::AllocFailed => return Err(Failure::AllocFailed),
                     ChildReport::Measured(measured) => measured,
                 };
                 let &Stage::Ended { rss_end, rss_ever, mappings } = stage else {

@@ -116,14 +116,14 @@ pub fn run(args: &Args) -> Result<()> {
 fn measure_all(mut results: Results, rounds: usize, ms: u64) -> Results {
     for (at, spec) in results.specs.iter().enumerate() {
         print_note(&format!("{} ...", spec.name));
-        let runs = |&contenders: &usize| results.contenders[contenders].runs(spec);
+        let runs = |&contender: &usize| results.contenders[contender].runs(spec);
         let row = |contender| Row { spec: at, contender, rounds: Vec::new(), stopped: None };
         let mut rows: Vec<Row> = (0..results.contenders.len()).filter(runs).map(row).collect();
         for round in 0..rounds.min(spec.rounds_max) {
             for row in rows.iter_mut().filter(|row| row.stopped.is_none()) {
                 match measure::run(&results.contenders[row.contender], spec, ms, round as u64) {
                     Ok(sample) => row.rounds.push(sample),
-                    Err(Failure::Refused) => row.stopped = Some(Stopped::Refused),
+                    Err(Failure::AllocFailed) => row.stopped = Some(Stopped::AllocFailed),
                     Err(Failure::InvariantViolation(error)) => {
                         let message = format!("{error:#}");
                         print_note(&message);

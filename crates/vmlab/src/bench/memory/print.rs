@@ -16,10 +16,10 @@ const MIB: f64 = (1 << 20) as f64;
 /// Returns the description of the machine and the run.
 pub(super) fn header(rounds: usize, ms: u64) -> String {
     let header = crate::bench::print::header(rounds);
-    let kept: String =
+    let common: String =
         header.lines().filter(|line| !line.starts_with("rounds:")).map(|line| format!("{line}\n")).collect();
     format!(
-        "{kept}rounds: {rounds} of {ms} ms (mixes longer, slow workloads fewer), in turn, a process each\n"
+        "{common}rounds: {rounds} of {ms} ms (mixes longer, slow workloads fewer), in turn, a process each\n"
     )
 }
 
@@ -243,14 +243,14 @@ fn csv(results: &Results) -> String {
     for row in &results.rows {
         let (spec, one) = (&results.specs[row.spec], &results.contenders[row.contender]);
         let setting = one.name.strip_prefix(one.family).unwrap_or_default().trim();
-        let whose = format!("{},{},{setting},{}", spec.name, one.family, one.version.replace(',', " "));
+        let labels = format!("{},{},{setting},{}", spec.name, one.family, one.version.replace(',', " "));
         let Some(all) = row.summary() else { continue };
         let Summary { cpu_ns, cpu_ns_min, wall_ns, wall_ns_min, p99_ns, faults, .. } = all;
         let Summary { rss_mean, rss_same, rss_peak, rss_end, rss_ever, mappings, .. } = all;
         // Writing to a String cannot fail.
         let _ = writeln!(
             csv,
-            "{whose},{},{},{cpu_ns:.2},{cpu_ns_min:.2},{wall_ns:.2},{wall_ns_min:.2},{p99_ns:.0},{faults:.3},{rss_mean:.0},{rss_same:.0},{rss_peak:.0},{rss_end:.0},{rss_ever:.0},{mappings:.0}",
+            "{labels},{},{},{cpu_ns:.2},{cpu_ns_min:.2},{wall_ns:.2},{wall_ns_min:.2},{p99_ns:.0},{faults:.3},{rss_mean:.0},{rss_same:.0},{rss_peak:.0},{rss_end:.0},{rss_ever:.0},{mappings:.0}",
             spec.threads,
             row.rounds.len(),
         );

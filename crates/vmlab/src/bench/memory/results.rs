@@ -18,7 +18,7 @@ pub(super) struct Row {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stopped {
     /// It has no such memory.
-    Refused,
+    AllocFailed,
     /// It crashed, or hung.
     Crashed,
 }
@@ -26,7 +26,7 @@ pub(super) enum Stopped {
 impl Stopped {
     pub(super) fn text(self) -> &'static str {
         match self {
-            Self::Refused => "refused",
+            Self::AllocFailed => "refused",
             Self::Crashed => "crashed",
         }
     }

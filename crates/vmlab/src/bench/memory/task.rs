@@ -98,8 +98,9 @@ pub(super) struct Measured {
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 pub(super) enum ChildReport {
     Measured(Measured),
-    /// The allocator has no such memory to give.
-    Refused,
+    /// The allocator has no such memory.
+    #[serde(rename = "Refused")]
+    AllocFailed,
 }
 
 /// Which contenders run a workload.

@@ -63,10 +63,10 @@ fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
     found.map(|found| *found).with_context(|| format!("no {name}"))
 }
 
-/// Makes malloc keep freed memory, so that after the first round no contender waits for the system to supply pages for
+/// Makes malloc cache freed memory, so that after the first round no contender waits for the system to supply pages for
 /// records. That holds for ours, which come from malloc, and for those of a library. In a kernel, too, memory for
 /// records is available.
-pub(super) fn keep_memory() {
+pub(super) fn cache_freed_memory() {
     // The most that glibc takes for the one, and never for the other.
     for (what, bytes) in [(libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, 1 << 30)] {
         // SAFETY: two numbers; what is not understood is refused.

@@ -97,7 +97,7 @@ impl PercpuContender {
 
 /// The cost of one contender on one workload: the fastest and the median round of each figure.
 struct Taken {
-    who: &'static str,
+    contender: &'static str,
     min: [Option<f64>; 2],
     median: [Option<f64>; 2],
     counts: Counts,
@@ -112,21 +112,21 @@ struct Measured {
     process: Option<process::InProcess>,
 }
 
-/// One workload on all, round by round in turn, each time in a fresh space. Every second round goes the other way: who comes behind one
-/// that used other memory finds the caches cold, and should not do so in each.
-fn measure(workload: &'static Workload, who: &[PercpuContender], rounds: usize) -> Result<Vec<Taken>> {
-    let mut taken: Vec<Vec<Round>> = vec![Vec::new(); who.len()];
+/// One workload on all, round by round in turn, each time in a fresh space. Every second round goes the other way: the
+/// contender behind one that used other memory finds the caches cold, and should not do so in each round.
+fn measure(workload: &'static Workload, contenders: &[PercpuContender], rounds: usize) -> Result<Vec<Taken>> {
+    let mut taken: Vec<Vec<Round>> = vec![Vec::new(); contenders.len()];
     for round in 0..rounds {
-        for at in 0..who.len() {
-            let at = if round % 2 == 0 { at } else { who.len() - 1 - at };
-            let (who, ran) = (&who[at], who[at].round(workload)?);
-            if ran.refused > 0 {
-                bail!("{}: {} refused {} requests", workload.name, who.name(), ran.refused);
+        for at in 0..contenders.len() {
+            let at = if round % 2 == 0 { at } else { contenders.len() - 1 - at };
+            let (contender, ran) = (&contenders[at], contenders[at].round(workload)?);
+            if ran.failed > 0 {
+                bail!("{}: {} refused {} requests", workload.name, contender.name(), ran.failed);
             }
             taken[at].push(ran);
         }
     }
-    let of = |(who, rounds): (&PercpuContender, Vec<Round>)| {
+    let of = |(contender, rounds): (&PercpuContender, Vec<Round>)| {
         let figure = |nth: usize| -> Option<(f64, f64)> {
             let mut ns: Vec<f64> = rounds.iter().filter_map(|round| round.ns[nth]).collect();
             ns.sort_by(f64::total_cmp);
@@ -135,13 +135,13 @@ fn measure(workload: &'static Workload, who: &[PercpuContender], rounds: usize) 
         let both = [figure(0), figure(1)];
         let counts = rounds.last().map_or(Counts::default(), |round| round.counts);
         Taken {
-            who: who.name(),
+            contender: contender.name(),
             min: both.map(|figure| figure.map(|(min, _)| min)),
             median: both.map(|figure| figure.map(|(_, median)| median)),
             counts,
         }
     };
-    Ok(who.iter().zip(taken).map(of).collect())
+    Ok(contenders.iter().zip(taken).map(of).collect())
 }
 
 /// Actions of the seed's workload.
@@ -157,14 +157,14 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(dir) = args.files() {
         prepare(dir, print::CSV)?;
     }
-    let mut who = vec![
+    let mut contenders = vec![
         PercpuContender::Standard,
         PercpuContender::Runs,
         PercpuContender::Scan,
         PercpuContender::Linux612,
     ];
     if let Some(path) = &args.kern {
-        who.push(PercpuContender::KernelLib(KernelLib::load(path)?));
+        contenders.push(PercpuContender::KernelLib(KernelLib::load(path)?));
     }
     let mut measured = Measured::default();
     // Before this thread, and with it those it begins, are tied to one CPU.
@@ -174,16 +174,16 @@ pub fn run(args: &Args) -> Result<()> {
         measured.process = Some(process::measure(rounds, calls)?);
     }
     pin();
-    kernel_lib::keep_memory();
+    kernel_lib::cache_freed_memory();
     static LONG: [Workload; 1] = [workloads::CHUNKS];
     static ALL: [Workload; 14] = workloads::ALL;
     for workload in ALL.iter().chain(LONG.iter().filter(|_| !args.quick)).filter(|row| args.wants(row.name)) {
         print_note(&format!("{} ...", workload.name));
-        measured.rows.push((workload, measure(workload, &who, rounds)?));
+        measured.rows.push((workload, measure(workload, &contenders, rounds)?));
     }
     if args.wants("seed") {
         print_note("seed ...");
-        let kernel_lib = who.iter().find_map(|who| match who {
+        let kernel_lib = contenders.iter().find_map(|contender| match contender {
             PercpuContender::KernelLib(kernel_lib) => Some(kernel_lib),
             PercpuContender::Standard
             | PercpuContender::Runs

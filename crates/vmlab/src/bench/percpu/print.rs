@@ -58,8 +58,8 @@ fn grid(
     cell: impl Fn(&Taken) -> String,
 ) -> Table {
     let mut table = Table::new();
-    let who = measured.rows.first().map_or(&[][..], |(_, taken)| taken);
-    table.set_header(head.iter().copied().chain(who.iter().map(|taken| taken.who)));
+    let first = measured.rows.first().map_or(&[][..], |(_, taken)| taken);
+    table.set_header(head.iter().copied().chain(first.iter().map(|taken| taken.contender)));
     for (at, (_, taken)) in measured.rows.iter().enumerate() {
         table.add_row(label(at).into_iter().chain(taken.iter().map(&cell)));
     }
@@ -205,10 +205,10 @@ fn csv(measured: &Measured) -> String {
     let shown = |ns: Option<f64>| ns.map_or(String::new(), |ns| format!("{ns:.2}"));
     // Writing to a String cannot fail.
     for (workload, taken) in &measured.rows {
-        for Taken { who, min, median, counts } in taken {
+        for Taken { contender, min, median, counts } in taken {
             let _ = writeln!(
                 csv,
-                "workload,{},{who},{},{},{},{},{},{},{}",
+                "workload,{},{contender},{},{},{},{},{},{},{}",
                 workload.name,
                 shown(min[0]),
                 shown(median[0]),

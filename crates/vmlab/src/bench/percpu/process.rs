@@ -64,9 +64,11 @@ impl InProcess {
 
     /// The header of all, with the rounds of these figures.
     pub(super) fn header(&self, of_all: &str) -> String {
-        let kept = of_all.lines().filter(|line| !line.starts_with("rounds:")).map(|line| format!("{line}\n"));
+        let common =
+            of_all.lines().filter(|line| !line.starts_with("rounds:")).map(|line| format!("{line}\n"));
         let (rounds, calls) = self.rounds;
-        kept.chain([format!("rounds: {rounds} of {calls} calls, all contenders in turn, not pinned\n")])
+        common
+            .chain([format!("rounds: {rounds} of {calls} calls, all contenders in turn, not pinned\n")])
             .collect()
     }
 }

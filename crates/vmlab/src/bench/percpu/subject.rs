@@ -44,7 +44,7 @@ pub(crate) trait Subject {
     /// An object; 0 is none.
     fn alloc(&self, size: u32, align: u32) -> u64;
 
-    /// The same for a caller who cannot wait.
+    /// The same for a caller that cannot wait.
     fn alloc_atomic(&self, size: u32, align: u32) -> u64;
 
     /// Takes one back.

@@ -139,8 +139,8 @@ pub(super) const CHUNKS: Workload = row(
 pub(super) struct Round {
     pub(super) ns: [Option<f64>; 2],
     pub(super) counts: Counts,
-    /// Requests that were refused.
-    pub(super) refused: u64,
+    /// Requests that failed.
+    pub(super) failed: u64,
 }
 
 /// Nanoseconds each of `count` calls took together.
@@ -160,22 +160,22 @@ fn fill_and_free<S: Subject>(subject: &S, count: usize, mut next: impl FnMut() -
         }
     });
     let counts = subject.counts();
-    let refused = objects.iter().filter(|&&object| object == 0).count() as u64;
+    let failed = objects.iter().filter(|&&object| object == 0).count() as u64;
     let free = timed(count, || objects.iter().for_each(|&object| subject.free(object)));
-    Round { ns: [alloc, free], counts, refused }
+    Round { ns: [alloc, free], counts, failed }
 }
 
 /// Pairs of one size.
 fn pairs<S: Subject>(subject: &S, count: usize, size: u32, align: u32) -> Round {
-    let mut refused = 0;
+    let mut failed = 0;
     let pair = timed(count, || {
         for _ in 0..count {
             let object = subject.alloc(size, align);
-            refused += u64::from(object == 0);
+            failed += u64::from(object == 0);
             subject.free(object);
         }
     });
-    Round { ns: [pair, None], counts: subject.counts(), refused }
+    Round { ns: [pair, None], counts: subject.counts(), failed }
 }
 
 impl Workload {
@@ -209,13 +209,13 @@ impl Workload {
                 pairs(subject, 20_000, 40, 64)
             }
             What::Atomic => {
-                let mut refused = 0;
+                let mut failed = 0;
                 let alloc = timed(200_000, || {
                     for _ in 0..200_000 {
-                        refused += u64::from(subject.alloc_atomic(16, 16) == 0);
+                        failed += u64::from(subject.alloc_atomic(16, 16) == 0);
                     }
                 });
-                Round { ns: [alloc, None], counts: subject.counts(), refused }
+                Round { ns: [alloc, None], counts: subject.counts(), failed }
             }
             What::Pair { crowded } => {
                 if crowded {
@@ -273,28 +273,28 @@ fn replace<S: Subject>(subject: &S) -> Round {
         subject.alloc(size, align)
     };
     let mut live: Vec<u64> = (0..100_000).map(|_| ask(&mut rng)).collect();
-    let mut refused = 0;
+    let mut failed = 0;
     let pair = timed(PAIRS, || {
         for _ in 0..PAIRS {
             let which = rng.below(100_000) as usize;
             subject.free(live[which]);
             live[which] = ask(&mut rng);
-            refused += u64::from(live[which] == 0);
+            failed += u64::from(live[which] == 0);
         }
     });
-    Round { ns: [pair, None], counts: subject.counts(), refused }
+    Round { ns: [pair, None], counts: subject.counts(), failed }
 }
 
 /// Two counters for each of 100,000 rules, in and out; every second time the larger ones, and out at random.
 fn batches<S: Subject>(subject: &S) -> Round {
     const RULES: usize = 100_000;
-    let (mut rng, mut counts, mut refused) = (Rng::new(7), Counts::default(), 0);
+    let (mut rng, mut counts, mut failed) = (Rng::new(7), Counts::default(), 0);
     let mut objects = vec![[0; 2]; RULES];
     let pair = timed(8 * RULES, || {
         for round in 0..4 {
             for rule in &mut objects {
                 *rule = [subject.alloc(16, 8), subject.alloc(if round % 2 == 1 { 64 } else { 16 }, 16)];
-                refused += u64::from(rule.contains(&0));
+                failed += u64::from(rule.contains(&0));
             }
             if round == 3 {
                 counts = subject.counts();
@@ -310,5 +310,5 @@ fn batches<S: Subject>(subject: &S) -> Round {
             }
         }
     });
-    Round { ns: [pair, None], counts, refused }
+    Round { ns: [pair, None], counts, failed }
 }

@@ -117,23 +117,27 @@ pub(super) struct Taken {
     pub(super) rounds: usize,
 }
 
-/// Measures a case on all, round by round in turn, each time in a fresh space. Who does not offer it is left out.
-pub(super) fn measure(case: &'static Case, who: &[SpaceContender], rounds: usize) -> Result<Vec<Taken>> {
+/// Measures a case on all, round by round in turn, each time in a fresh space. A contender without it is left out.
+pub(super) fn measure(
+    case: &'static Case,
+    contenders: &[SpaceContender],
+    rounds: usize,
+) -> Result<Vec<Taken>> {
     let setup = Setup { nodes: case.nodes, cpus: case.cpus, helper: false };
-    let mut times = vec![Vec::new(); who.len()];
+    let mut times = vec![Vec::new(); contenders.len()];
     for round in 0..rounds {
-        for (who, times) in who.iter().zip(&mut times) {
-            times.extend(who.visit::<PlainLock, _>(&setup, Once(case, round as u64))?);
+        for (contender, times) in contenders.iter().zip(&mut times) {
+            times.extend(contender.visit::<PlainLock, _>(&setup, Once(case, round as u64))?);
         }
     }
-    let taken = |(who, mut times): (&SpaceContender, Vec<f64>)| {
+    let taken = |(contender, mut times): (&SpaceContender, Vec<f64>)| {
         times.sort_by(f64::total_cmp);
         let &min = times.first()?;
         let rounds = times.len();
         let mean = times.iter().sum::<f64>() / rounds as f64;
-        Some(Taken { case, contender: who.name(), min, median: times[rounds / 2], mean, rounds })
+        Some(Taken { case, contender: contender.name(), min, median: times[rounds / 2], mean, rounds })
     };
-    Ok(who.iter().zip(times).filter_map(taken).collect())
+    Ok(contenders.iter().zip(times).filter_map(taken).collect())
 }
 
 /// One round of a case.
@@ -190,7 +194,7 @@ fn shuffle(areas: &mut [Va], rng: &mut Rng) {
 
 fn fail_once(driver: &mut impl Driver, rng: &mut Rng, fits_nowhere: Nowhere, again: bool) -> Option<f64> {
     // Two pages that stay, for a window that is taken.
-    let kept = driver.alloc(&pages(2)?)?;
+    let occupied = driver.alloc(&pages(2)?)?;
     let mut areas = Vec::new();
     for n in 0..40_000u32 {
         driver.move_to(n % 16);
@@ -200,7 +204,7 @@ fn fail_once(driver: &mut impl Driver, rng: &mut Rng, fits_nowhere: Nowhere, aga
     areas.into_iter().for_each(|at| driver.free(at));
     let request = match fits_nowhere {
         Nowhere::Impossible => Request::new(1 << 46, PAGE_SIZE).ok()?,
-        Nowhere::Taken => pages(2)?.within(VaRange::from_size(kept, 2 * PAGE_SIZE)?),
+        Nowhere::Taken => pages(2)?.within(VaRange::from_size(occupied, 2 * PAGE_SIZE)?),
     };
     let (got, first) = timed(|| driver.alloc(&request));
     if got.is_some() {
@@ -292,9 +296,9 @@ mod tests {
 
     #[test]
     fn every_case_is_met_by_every_policy() {
-        let who = SpaceContender::all(&[]).unwrap();
+        let contenders = SpaceContender::all(&[]).unwrap();
         for case in &ALL {
-            let taken = measure(case, &who, 1).unwrap();
+            let taken = measure(case, &contenders, 1).unwrap();
             let names: Vec<_> = taken.iter().map(|taken| taken.contender).collect();
             assert_eq!(names, ["ours", "ours-bare", "linux69", "onelock52"], "{}", case.name);
             assert!(

@@ -10,7 +10,7 @@ use anyhow::Result;
 use std::path::PathBuf;
 use va_space::config::{Linux69, OneLock52, Standard};
 
-/// One who is measured.
+/// A measured space.
 #[derive(Clone)]
 pub(in crate::bench) enum SpaceContender {
     /// Our policies, each caller with a magazine.
@@ -66,20 +66,20 @@ impl SpaceContender {
             aligns: true,
             windows: false,
             exactness: Exactness::Never,
-            make: Box::new(Player { who: self.clone(), setup }),
+            make: Box::new(Player { contender: self.clone(), setup }),
         }
     }
 }
 
-/// One who is measured, with a setup.
+/// A measured space, with a setup.
 struct Player {
-    who: SpaceContender,
+    contender: SpaceContender,
     setup: Setup,
 }
 
 impl Make for Player {
     fn make<'a>(&self, workload: &Workload, home: &'a Home) -> Option<Box<dyn Runner + 'a>> {
-        self.who.visit::<PlainLock, _>(&self.setup, Run { workload, home }).ok()?
+        self.contender.visit::<PlainLock, _>(&self.setup, Run { workload, home }).ok()?
     }
 }
 
@@ -92,7 +92,7 @@ struct Run<'w, 'a> {
 impl<'a> Visitor for Run<'_, 'a> {
     type Out = Option<Box<dyn Runner + 'a>>;
     fn visit<S: Subject>(self, subject: S) -> Self::Out {
-        let stream = Stream::new(self.home.keep(subject)?, 0);
+        let stream = Stream::new(self.home.store(subject)?, 0);
         Some(Box::new(Work::new(stream, self.workload)))
     }
 }

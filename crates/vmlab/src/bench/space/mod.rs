@@ -103,13 +103,17 @@ pub fn run(args: &Args) -> Result<()> {
         prepare(dir, &print::csv_name())?;
     }
     let libraries = [("kern", args.kern.clone()), ("kern-count", args.kern_count.clone())];
-    let mut who = SpaceContender::all(&libraries)?;
-    if let Some(unknown) =
-        args.contenders.iter().find(|name| who.iter().all(|who| who.name() != name.as_str()))
+    let mut contenders = SpaceContender::all(&libraries)?;
+    if let Some(unknown) = args
+        .contenders
+        .iter()
+        .find(|name| contenders.iter().all(|contender| contender.name() != name.as_str()))
     {
         bail!("no contender is called {unknown}");
     }
-    who.retain(|who| args.contenders.is_empty() || args.contenders.iter().any(|name| name == who.name()));
+    contenders.retain(|contender| {
+        args.contenders.is_empty() || args.contenders.iter().any(|name| name == contender.name())
+    });
     let (nodes, threads) =
         if args.quick { (&[2][..], &[1, 2][..]) } else { (&args.nodes[..], &args.threads[..]) };
     let mut measured = Measured::default();
@@ -124,21 +128,22 @@ pub fn run(args: &Args) -> Result<()> {
         for &threads in threads {
             let time = if args.quick { CROWD_TIME / 5 } else { CROWD_TIME };
             let crowd = Crowd { pattern, threads, time, cores: &cores };
-            measured.shared.extend(threads::measure(crowd, &who, fresh)?);
+            measured.shared.extend(threads::measure(crowd, &contenders, fresh)?);
         }
     }
     pin();
     for &nodes in nodes {
-        let contenders: Vec<_> = who.iter().map(|who| who.contender(Setup::alone(nodes))).collect();
+        let streams: Vec<_> =
+            contenders.iter().map(|contender| contender.contender(Setup::alone(nodes))).collect();
         for spec in patterns::all(u64::from(nodes)).iter().filter(|spec| args.wants(spec.name)) {
             print_note(&format!("{}, {nodes} nodes ...", spec.name));
-            let cells = measure(&patterns::make(spec, patterns::WARM_UP, rounds), &contenders, rounds)?;
+            let cells = measure(&patterns::make(spec, patterns::WARM_UP, rounds), &streams, rounds)?;
             measured.rows.extend(cells.into_iter().map(|cell| Row { nodes, cell }));
         }
     }
     for case in cases::ALL.iter().filter(|case| args.wants(case.name)) {
         print_note(&format!("{} ...", case.name));
-        measured.cases.extend(cases::measure(case, &who, fresh)?);
+        measured.cases.extend(cases::measure(case, &contenders, fresh)?);
     }
     if measured.rows.is_empty() && measured.cases.is_empty() && measured.shared.is_empty() {
         bail!("no pattern's or case's name contains {:?}", args.filter.as_deref().unwrap_or_default());
@@ -156,10 +161,11 @@ mod tests {
 
     #[test]
     fn every_policy_runs_every_pattern_and_says_how_often_it_purged() {
-        let who = SpaceContender::all(&[]).unwrap();
-        let contenders: Vec<_> = who.iter().map(|who| who.contender(Setup::alone(2))).collect();
+        let contenders = SpaceContender::all(&[]).unwrap();
+        let streams: Vec<_> =
+            contenders.iter().map(|contender| contender.contender(Setup::alone(2))).collect();
         for spec in patterns::all(2) {
-            let cells = measure(&patterns::make(&spec, 1, 1), &contenders, 1).unwrap();
+            let cells = measure(&patterns::make(&spec, 1, 1), &streams, 1).unwrap();
             let names: Vec<_> = cells.iter().map(|cell| cell.contender).collect();
             assert_eq!(names, ["ours", "ours-bare", "linux69", "onelock52"], "{}", spec.name);
             for cell in &cells {

@@ -11,7 +11,7 @@ use va_tree::Congruent;
 
 /// Range of areas, as in Linux on x86-64: its last byte is left out.
 const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
-/// A helper that nobody wakes looks by itself this often.
+/// A helper that is not woken looks this often.
 const NAP: Duration = Duration::from_millis(5);
 
 type Space<L, C> = VmapSpace<LabMachine<L>, C>;

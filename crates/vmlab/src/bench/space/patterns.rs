@@ -73,13 +73,13 @@ fn full_fit(maker: &mut Maker, cpus: u64) {
     pairs(maker, 2 * n, |_| (2, 0));
 }
 
-fn keep_list(maker: &mut Maker) {
+fn fill_list(maker: &mut Maker) {
     maker.workload.setup.extend((0..BUSY_LIST).map(|slot| alloc(slot, 2, 0)));
 }
 
 /// 100 pages and one in turn above 15,000 areas of a page.
 fn long_busy_list(maker: &mut Maker, _: u64) {
-    keep_list(maker);
+    fill_list(maker);
     let (large, small) = (BUSY_LIST, BUSY_LIST + 1);
     maker.rounds(PAIRS, |_, ops| {
         // Two pairs at a time.
@@ -91,7 +91,7 @@ fn long_busy_list(maker: &mut Maker, _: u64) {
 
 /// The bodies of Linux's test module at random, and a thread's stack now and then, above 15,000 areas.
 fn suite_mix(maker: &mut Maker, _: u64) {
-    keep_list(maker);
+    fill_list(maker);
     pairs(maker, BUSY_LIST, |rng| {
         let r = rng.below(256);
         match rng.below(6) {

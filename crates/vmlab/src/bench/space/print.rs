@@ -243,8 +243,8 @@ fn locks(shared: &[Shared]) -> Captioned {
         }
         classes.sort_by_key(|&(contentions, _)| std::cmp::Reverse(contentions));
         for (_, columns) in classes {
-            let whose = [row.pattern.to_string(), row.threads.to_string(), row.contender.to_string()];
-            table.add_row(whose.into_iter().chain(columns));
+            let labels = [row.pattern.to_string(), row.threads.to_string(), row.contender.to_string()];
+            table.add_row(labels.into_iter().chain(columns));
         }
     }
     right(&mut table, 4);

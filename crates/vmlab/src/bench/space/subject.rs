@@ -16,7 +16,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// A node for each CPU, and nobody who helps.
+    /// A node for each CPU, and no helper.
     pub(crate) const fn alone(nodes: u32) -> Self {
         Self { nodes, cpus: nodes, helper: false }
     }

@@ -65,23 +65,23 @@ pub(super) fn name(pattern: usize) -> &'static str {
 }
 
 /// Measures a crowd on all contenders in turn.
-pub(super) fn measure(crowd: Crowd<'_>, who: &[SpaceContender], rounds: usize) -> Result<Vec<Shared>> {
+pub(super) fn measure(crowd: Crowd<'_>, contenders: &[SpaceContender], rounds: usize) -> Result<Vec<Shared>> {
     let setup = Setup { nodes: crowd.threads, cpus: crowd.threads, helper: true };
-    let mut runs: Vec<Vec<Run>> = who.iter().map(|_| Vec::new()).collect();
+    let mut runs: Vec<Vec<Run>> = contenders.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
-        for (who, runs) in who.iter().zip(&mut runs) {
-            runs.push(who.visit::<PlainLock, _>(&setup, crowd)?);
+        for (contender, runs) in contenders.iter().zip(&mut runs) {
+            runs.push(contender.visit::<PlainLock, _>(&setup, crowd)?);
         }
     }
     let mut measured = Vec::new();
-    for (who, runs) in who.iter().zip(runs) {
-        let counted = who.visit::<WatchedLock, _>(&setup, crowd)?;
+    for (contender, runs) in contenders.iter().zip(runs) {
+        let counted = contender.visit::<WatchedLock, _>(&setup, crowd)?;
         let mut times: Vec<f64> = runs.iter().map(Run::pair_ns).collect();
         times.sort_by(f64::total_cmp);
         measured.push(Shared {
             pattern: name(crowd.pattern),
             threads: crowd.threads,
-            contender: who.name(),
+            contender: contender.name(),
             min: times[0],
             median: times[rounds / 2],
             mean: times.iter().sum::<f64>() / rounds as f64,
@@ -191,7 +191,7 @@ impl Crowd<'_> {
 }
 
 impl Run {
-    /// Takings of shared locks a pair; `None` where nobody counted.
+    /// Takings of shared locks a pair; `None` where they were not counted.
     pub(super) fn locks_a_pair(&self) -> Option<f64> {
         let takings = match &self.own_locks {
             Some(own) => own.iter().map(|lock| lock.acquisitions).sum::<Option<u64>>()?,
@@ -208,10 +208,10 @@ mod tests {
 
     #[test]
     fn two_threads_run_on_every_policy_and_their_locks_are_counted() {
-        let who = SpaceContender::all(&[]).unwrap();
+        let contenders = SpaceContender::all(&[]).unwrap();
         for pattern in 0..3 {
             let crowd = Crowd { pattern, threads: 2, time: Duration::from_millis(2), cores: &[] };
-            let measured = measure(crowd, &who, 1).unwrap();
+            let measured = measure(crowd, &contenders, 1).unwrap();
             assert_eq!(measured.len(), 4);
             for shared in &measured {
                 assert!(shared.min > 0.0 && shared.pairs > 0, "{}", shared.contender);

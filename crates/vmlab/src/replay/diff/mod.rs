@@ -4,8 +4,8 @@
 //! ```text
 //!   table before ---> busy, lazy            event ---> the policy answers
 //!   mark "drained" -> pools are empty                  the kernel's answer, from the trace
-//!                                                      not the same? one cause, from both books; then the policy's
-//!                                                      books get the kernel's answer, unless told otherwise
+//!                                                      not the same? one cause, from both ledgers; then the policy's
+//!                                                      ledger gets the kernel's answer, unless `resync` is off
 //! ```
 //! The state before the trace comes from `vmallocinfo`: busy areas are where they are, and lazy ones wait in the node
 //! whose list shows them. Facts that it does not have are reported, counted and a separate cause. They are pools
@@ -19,8 +19,8 @@
 //! - **DF2 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both and
 //!   failed-differs.
 
-pub mod books;
 pub mod cause;
+pub mod ledger;
 pub mod offsets;
 pub mod recording;
 mod report;
@@ -28,7 +28,7 @@ mod why;
 
 pub use report::{Divergence, EndCheck, Known, Report};
 
-use self::books::{Answer, Books, Owner};
+use self::ledger::{Answer, Owner, SpaceLedger};
 use self::recording::{Area, Recording, Step, What};
 use self::why::{Lesson, Why};
 use crate::replay::{CHUNK_BYTES, kernel_extent};
@@ -67,12 +67,12 @@ impl Config for Linux616 {
 /// The options of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Put the policy's books right after each difference.
+    /// Correct the policy's ledger after each difference.
     pub resync: bool,
     /// CPUs that the machine had: nodes of the kernel, and of the policy.
     pub cpus: u32,
-    /// Number of differences to keep.
-    pub keep: usize,
+    /// The most differences to list.
+    pub differences_max: usize,
     /// Whether the kernel is 6.16 or newer.
     pub since_616: bool,
 }
@@ -80,7 +80,7 @@ pub struct Options {
 /// Replays a recording under a policy.
 ///
 /// # Errors
-/// If the books cannot be made, or do not close at the end.
+/// If a ledger cannot be made, or breaks its invariants at the end.
 pub fn run(recording: &Recording, policy: Policy, options: Options) -> Result<Report> {
     let name = policy.name();
     let report = match (policy, options.since_616) {
@@ -98,8 +98,9 @@ pub fn run(recording: &Recording, policy: Policy, options: Options) -> Result<Re
         Policy::Default => Some(false),
         Policy::OneLock => None,
     };
-    let offsets =
-        linux.filter(|_| recording.has_percpu()).map(|linux| offsets::run(recording, linux, options.keep));
+    let offsets = linux
+        .filter(|_| recording.has_percpu())
+        .map(|linux| offsets::run(recording, linux, options.differences_max));
     report.offsets = offsets.transpose().with_context(|| format!("percpu offsets under {name}"))?;
     Ok(report)
 }
@@ -128,8 +129,8 @@ fn run_on<C: Config, K: Config>(
 struct Diff<'a, C: Config, K: Config> {
     recording: &'a Recording,
     options: Options,
-    policy: Books<C>,
-    kernel: Books<K>,
+    policy: SpaceLedger<C>,
+    kernel: SpaceLedger<K>,
     /// The policy's address of an area that differs from the kernel's; `None` if it has none.
     elsewhere: BTreeMap<u64, Option<u64>>,
     /// CPUs whose last attempt failed.
@@ -164,8 +165,8 @@ fn request_of(event: &Event) -> Option<Request> {
 impl<'a, C: Config, K: Config> Diff<'a, C, K> {
     fn new(recording: &'a Recording, options: Options) -> Result<Self> {
         let window = default_window(recording);
-        let policy = Books::new(kernel_extent(), window, options.cpus)?;
-        let kernel = Books::new(kernel_extent(), window, options.cpus)?;
+        let policy = SpaceLedger::new(kernel_extent(), window, options.cpus)?;
+        let kernel = SpaceLedger::new(kernel_extent(), window, options.cpus)?;
         let report = Report { nodes: policy.nodes(), resync: options.resync, ..Report::default() };
         let (elsewhere, failed) = (BTreeMap::new(), BTreeSet::new());
         Ok(Self {
@@ -230,7 +231,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         let nodes = nodes_of_lazy(&table.areas, self.kernel.nodes());
         let window = default_window(self.recording);
         for (&Area { start, size, lazy }, node) in table.areas.iter().zip(nodes) {
-            let free = self.kernel.place(start, size) == books::Place::Hole;
+            let free = self.kernel.place(start, size) == ledger::Place::Hole;
             let busy = match touched.get(&start) {
                 // Given out meanwhile: not there before.
                 Some(true) => continue,
@@ -240,7 +241,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             let owner = match node {
                 Some(node) => Owner::Node(node),
                 // Chunks, modules and the like are nobody's.
-                None if !window.contains(Va::new(start)) => Owner::Nobody,
+                None if !window.contains(Va::new(start)) => Owner::NoNode,
                 None => Owner::Unknown,
             };
             let put = free
@@ -286,7 +287,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
                 self.report.purges += u64::from(purged > 0);
                 self.report.purged = self.report.purged.saturating_add(purged);
                 if purged > 0 || full {
-                    self.report.purged_books += self.kernel.purge(full, most);
+                    self.report.purged_ledger += self.kernel.purge(full, most);
                     self.policy.purge(full, most);
                 }
             }
@@ -319,7 +320,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             if let Some(answer) = answer {
                 self.policy.undo(answer);
             }
-            let wanted = self.report.divergences.len() < self.options.keep;
+            let wanted = self.report.divergences.len() < self.options.differences_max;
             let Why { cause, lesson, words } = self.why(at, step, event, answer);
             let why = wanted.then(words);
             self.learn(lesson);
@@ -346,10 +347,10 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         } else {
             self.failed.remove(&step.cpu);
         }
-        self.keep(step, request, kernel, answer, size);
+        self.record_areas(step, request, kernel, answer, size);
     }
 
-    /// Puts right what the books had wrong, so that it shows once.
+    /// Corrects an error of the ledgers, so that it shows once.
     fn learn(&mut self, lesson: Lesson) {
         match lesson {
             Lesson::None => {}
@@ -368,8 +369,8 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         }
     }
 
-    /// Notes what both sides gave out.
-    fn keep(
+    /// Records what both sides allocated.
+    fn record_areas(
         &mut self,
         step: &Step,
         request: Option<Request>,
@@ -393,7 +394,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         }
         let owner = self.policy.owner_for(step.cpu, &request);
         if self.options.resync {
-            // Its books were put back as they were, and now hold what the kernel's do.
+            // Its ledger was restored, and now agrees with the kernel's.
             self.policy.put(kernel, size, owner);
         } else {
             if let Some(ours) = ours {
@@ -407,8 +408,8 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         let size = self.chunk_bytes(base);
         self.report.chunks += 1;
         self.report.chunks_equal += u64::from(self.policy.find_chunk(size) == Some(base));
-        if self.kernel.put(base, size, Owner::Nobody).is_none()
-            || self.policy.put(base, size, Owner::Nobody).is_none()
+        if self.kernel.put(base, size, Owner::NoNode).is_none()
+            || self.policy.put(base, size, Owner::NoNode).is_none()
         {
             self.report.malformed += 1;
         }
@@ -421,7 +422,7 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
         areas.find(|area| area.start == base).map_or(CHUNK_BYTES, |area| area.size)
     }
 
-    /// Compares the kernel's books with the table after; what events change while it is read is left out.
+    /// Compares the kernel's ledger with the table after; what events change while it is read is left out.
     fn end_check(&mut self, at: usize) {
         let Some(table) = &self.recording.end else { return };
         let mut moving = BTreeSet::new();
@@ -446,9 +447,9 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
             };
             check.agree += u64::from(agrees);
         }
-        let books = self.kernel.busy().keys().chain(self.kernel.lazy().keys());
-        check.only_in_books =
-            books.filter(|&start| !seen.contains(start) && !moving.contains(start)).count() as u64;
+        let ledger = self.kernel.busy().keys().chain(self.kernel.lazy().keys());
+        check.only_in_ledger =
+            ledger.filter(|&start| !seen.contains(start) && !moving.contains(start)).count() as u64;
         self.report.end = Some(check);
     }
 }
@@ -475,14 +476,14 @@ fn nodes_of_lazy(areas: &[Area], nodes: u32) -> Vec<Option<u32>> {
     of
 }
 
-/// Replays a fuzzer's recording under every policy, with and without resynchronising, and checks that the books close.
+/// Replays a fuzzer's recording under every policy, with and without resynchronising, and checks the ledgers.
 ///
 /// # Panics
 /// If they do not, or the columns do not add up.
 pub fn fuzz(recording: &Recording) {
     for (policy, resync) in Policy::ALL.into_iter().flat_map(|policy| [(policy, true), (policy, false)]) {
-        let options = Options { resync, cpus: 3, keep: 4, since_616: true };
-        // Of the whole extent books can be made, so that every error is a broken rule.
+        let options = Options { resync, cpus: 3, differences_max: 4, since_616: true };
+        // A ledger of the whole extent can be made, so that every error is a broken rule.
         if let Err(error) = run(recording, policy, options) {
             panic!("{error:#}");
         }

@@ -54,10 +54,11 @@ pub struct Known {
 pub struct EndCheck {
     /// Areas of the table.
     pub areas: u64,
-    /// Of these, those that the books hold, of that size and as busy or lazy as the table has them.
+    /// Of these, those that the ledger holds, of that size and as busy or lazy as the table has them.
     pub agree: u64,
-    /// Areas in the books of which the table knows nothing.
-    pub only_in_books: u64,
+    /// Areas in the ledger that the table does not have.
+    #[serde(rename = "only_in_books")]
+    pub only_in_ledger: u64,
 }
 
 /// The outcome. DF2: `allocs` is the sum of the five that follow it.
@@ -67,7 +68,7 @@ pub struct Report {
     pub policy: &'static str,
     /// Nodes that it had.
     pub nodes: u32,
-    /// Whether its books were put right after each difference.
+    /// Whether its ledger was corrected after each difference.
     pub resync: bool,
     /// Allocations compared.
     pub allocs: u64,
@@ -86,14 +87,15 @@ pub struct Report {
     /// Events whose numbers no allocator accepts; allocations among them count as failed on both sides, or on one.
     #[serde(rename = "absurd")]
     pub malformed: u64,
-    /// Frees of areas that nobody knew.
+    /// Frees of areas that the ledger does not hold.
     pub frees_unknown: u64,
-    /// Purges that returned something, and areas that they returned by the events and by the books.
+    /// Purges that returned something, and areas that they returned by the events and by the ledger.
     pub purges: u64,
     /// See `purges`.
     pub purged: u64,
     /// See `purges`.
-    pub purged_books: u64,
+    #[serde(rename = "purged_books")]
+    pub purged_ledger: u64,
     /// Percpu chunks, and those whose base the top-down search finds.
     pub chunks: u64,
     /// See `chunks`.

@@ -1,4 +1,4 @@
-//! Each cause in a trace where it is the cause by construction; and the books beside a whole space.
+//! Each cause in a trace where it is the cause by construction; and the ledger beside a whole space.
 
 use super::cause::Cause;
 use super::recording::Areas;
@@ -40,7 +40,7 @@ fn mark(text: &str) -> String {
 }
 
 fn options(cpus: u32) -> Options {
-    Options { resync: true, cpus, keep: 100, since_616: true }
+    Options { resync: true, cpus, differences_max: 100, since_616: true }
 }
 
 fn recorded(lines: &[String]) -> Recording {
@@ -215,16 +215,16 @@ fn unexplained() {
 
 /// Linux's policy as the kernel of a recording. Nothing is free below the window, or the search would go there first.
 struct Kernel {
-    books: Books<Linux616>,
+    ledger: SpaceLedger<Linux616>,
     lines: Vec<String>,
 }
 
 impl std::default::Default for Kernel {
     fn default() -> Self {
         let window = VaRange::new(Va::new(BASE), Va::new(0x10ff_ffff)).unwrap();
-        let mut books = Books::new(kernel_extent(), window, 1).unwrap();
-        books.put(P, BASE - P, Owner::Nobody).unwrap();
-        Self { books, lines: Vec::new() }
+        let mut ledger = SpaceLedger::new(kernel_extent(), window, 1).unwrap();
+        ledger.put(P, BASE - P, Owner::NoNode).unwrap();
+        Self { ledger, lines: Vec::new() }
     }
 }
 
@@ -232,7 +232,7 @@ impl Kernel {
     fn ask(&mut self, cpu: u16, pages: u64, align: u64) -> u64 {
         let window = VaRange::new(Va::new(BASE), Va::new(0x10ff_ffff)).unwrap();
         let request = Request::new(pages * P, align).unwrap().within(window);
-        self.books.alloc(cpu, &request).unwrap().start
+        self.ledger.alloc(cpu, &request).unwrap().start
     }
 
     fn alloc(&mut self, cpu: u16, pages: u64, align: u64) -> u64 {
@@ -242,7 +242,7 @@ impl Kernel {
     }
 
     fn free(&mut self, start: u64) {
-        self.books.free(start);
+        self.ledger.free(start);
         self.lines.push(free((start - BASE) / P));
     }
 
@@ -254,7 +254,7 @@ impl Kernel {
         for &start in &starts {
             self.free(start);
         }
-        self.books.purge(false, count);
+        self.ledger.purge(false, count);
         self.lines.push(purge(count));
         // So that they are holes under every policy.
         self.lines.push(mark("pools drained"));
@@ -357,7 +357,7 @@ fn what_happens_while_the_table_is_read_is_left_to_the_events() {
     let known = report.known;
     assert_eq!((known.busy, known.lazy, known.pools, known.table), (2, 1, true, true));
     assert_eq!((report.allocs, report.equal), (2, 1));
-    assert_eq!(report.end, Some(EndCheck { areas: 3, agree: 2, only_in_books: 1 }), "{report:?}");
+    assert_eq!(report.end, Some(EndCheck { areas: 3, agree: 2, only_in_ledger: 1 }), "{report:?}");
 }
 
 #[test]
@@ -372,14 +372,14 @@ fn the_lists_of_lazy_areas_tell_their_nodes_if_there_are_as_many() {
     assert_eq!(nodes_of_lazy(&table.areas, 3), [None; 4]);
 }
 
-/// The books and a whole space are asked the same; each goes on with its own answers, which must be the same.
+/// The ledger and a whole space get the same requests; each goes on with its own answers, which must be the same.
 fn bk1_beside_a_space<C: Config>(name: &str) {
     let shipped = TRACES.iter().find(|shipped| shipped.name == name).unwrap();
     let trace = Trace::read(decompress(shipped.trace).unwrap());
     let window = crate::replay::default_window(&trace);
     let machine = LabMachine::<PlainLock>::new(4, u32::MAX, Work::Elsewhere);
     let space = VmapSpace::<_, C>::new(kernel_extent(), window, machine).unwrap();
-    let mut books = Books::<C>::new(kernel_extent(), window, 4).unwrap();
+    let mut ledger = SpaceLedger::<C>::new(kernel_extent(), window, 4).unwrap();
     let mut out: BTreeMap<u64, u64> = BTreeMap::new();
     let mut from_pools = 0;
     for (event, &cpu) in trace.events.iter().zip(&trace.cpus) {
@@ -387,32 +387,32 @@ fn bk1_beside_a_space<C: Config>(name: &str) {
             Event::Alloc { addr, failed: false, .. } => {
                 let Some(request) = request_of(event) else { continue };
                 let theirs = space.alloc(cpu.into(), &request).unwrap().start().get();
-                assert_eq!(books.peek(cpu, &request).map(|ours| ours.start), Some(theirs), "{event:?}");
-                let ours = books.alloc(cpu, &request).unwrap();
+                assert_eq!(ledger.peek(cpu, &request).map(|ours| ours.start), Some(theirs), "{event:?}");
+                let ours = ledger.alloc(cpu, &request).unwrap();
                 assert_eq!(ours.start, theirs, "{event:?}");
                 from_pools += u64::from(ours.pool.is_some());
                 if let Some(stale) = out.insert(addr, theirs) {
                     space.free_at(Va::new(stale)).unwrap();
-                    assert!(books.free(stale));
+                    assert!(ledger.free(stale));
                 }
             }
             Event::Free { addr } => {
                 if let Some(theirs) = out.remove(&addr) {
                     space.free_at(Va::new(theirs)).unwrap();
-                    assert!(books.free(theirs));
+                    assert!(ledger.free(theirs));
                 }
             }
             Event::Purge { .. } => {
                 space.purge(Purge::Drain);
-                books.purge(false, u64::MAX);
-                books.validate().unwrap();
+                ledger.purge(false, u64::MAX);
+                ledger.validate().unwrap();
             }
             _ => {}
         }
     }
     space.validate().unwrap();
     assert!(from_pools > 0 || C::POOL_PAGES_MAX == 0, "or pools were not compared");
-    assert_eq!(space.stats().pooled_areas, books.pooled() as u64);
+    assert_eq!(space.stats().pooled_areas, ledger.pooled() as u64);
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! From two sets of books to one cause. The rules are tried in this order.
+//! From two ledgers to one cause. The rules are tried in this order.
 
-use super::books::{Answer, Busy, Lazy, Owner, Place, Pooled};
 use super::cause::Cause;
+use super::ledger::{Answer, Busy, Lazy, Owner, Place, Pooled};
 use super::recording::{Step, What};
 use super::{Diff, pages, request_of};
 use crate::trace::Event;
@@ -43,14 +43,14 @@ fn why<'a>(cause: Cause, words: impl Fn() -> String + 'a) -> Why<'a> {
 }
 
 impl<C: Config, K: Config> Diff<'_, C, K> {
-    /// Why the kernel's answer to an event is not the policy's. The books are as before it.
+    /// Why the kernel's answer to an event is not the policy's. The ledgers are as before it.
     pub(super) fn why(&self, at: usize, step: &Step, event: &Event, answer: Option<Answer>) -> Why<'_> {
         let Event::Alloc { addr, size, failed, .. } = *event else {
             return why(Cause::Unexplained, String::new);
         };
         let (Some(request), Some(answer), false) = (request_of(event), answer, failed) else {
-            let who = if failed { "the kernel" } else { "the policy" };
-            return why(Cause::Failed, move || format!("{who} found nothing"));
+            let side = if failed { "the kernel" } else { "the policy" };
+            return why(Cause::Failed, move || format!("{side} found nothing"));
         };
         let (kernel, ours) = (addr, answer.start);
         if !self.options.resync && self.parted(kernel, ours, size) {
@@ -58,7 +58,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
                 "one side gave it to somebody else after an earlier difference".into()
             });
         }
-        // What Linux would answer by the kernel's books.
+        // What Linux would answer by the kernel's ledger.
         let linux = self.kernel.peek(step.cpu, &request);
         match self.kernel.place(kernel, size) {
             Place::Busy(start, Busy { size, .. }) => why(Cause::FreeUnseen, move || {
@@ -163,7 +163,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         why(Cause::OwnSearch, move || format!("the policy finds [{:#x}, {:#x})", left.0, left.1))
     }
 
-    /// The kernel searched, by the books, and did not find what Linux would answer.
+    /// The kernel searched, by its ledger, and did not find what Linux would answer.
     fn not_known(
         &self,
         at: usize,
@@ -228,7 +228,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             };
             kind(self.policy.place(at, size)) == kind(self.kernel.place(at, size))
         };
-        // The books differ there, and not because the policies would have it so: a hole is one in both only before any difference.
+        // The ledgers differ there, and not because the policies would have it so: a hole is one in both only before any difference.
         !self.elsewhere.is_empty() && (busy_here || busy_there) && !(same(kernel) && same(ours))
     }
 
@@ -290,7 +290,7 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
         None
     }
 
-    /// The hole around an address, by the kernel's books.
+    /// The hole around an address, by the kernel's ledger.
     fn hole(&self, at: u64) -> (u64, u64) {
         let hole = self.kernel.index().hole_after(Va::new(at));
         hole.map_or((at, at), |hole| (hole.start().get(), hole.end().get()))

@@ -93,7 +93,7 @@ impl Step {
             let code = match area.state {
                 State::Lazy => 0,
                 State::Pooled => 1,
-                State::Busy(who) => u64::from(who) + 2,
+                State::Busy(holder) => u64::from(holder) + 2,
             };
             // Areas that are put together may begin inside the one before.
             let gap = from as i64 - last as i64;

@@ -1,4 +1,4 @@
-//! Whoever holds areas, by name, each once: the callers of a table first, in its order, then tasks as they come.
+//! The holders of areas, by name, each once: the callers of a table first, in its order, then tasks as they come.
 
 use crate::trace::vmallocinfo::Table;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ impl Names {
         number
     }
 
-    /// The number of whoever places percpu chunks.
+    /// The number of the holder of percpu chunks.
     pub(super) fn chunk(&mut self) -> u32 {
         if let Some(known) = self.chunk {
             return known;

@@ -48,7 +48,7 @@ const MOMENTS: usize = 240;
 const AREAS_MAX: usize = 8192;
 /// Cells of the line in which they are.
 const CELLS: u64 = 4096;
-/// Whoever is told apart by a colour; all others share one.
+/// Holders with a colour of their own; all others share one.
 pub const COLOURED: usize = 9;
 /// Parts of the line, at most: each begins a row.
 const PARTS: usize = 12;
@@ -62,7 +62,7 @@ pub enum State {
     Lazy,
     /// Purged, kept for its size in a pool of a node.
     Pooled,
-    /// In use, by whom: a place in the names of the film.
+    /// In use; the number of its holder in the names of the film.
     Busy(u32),
 }
 
@@ -93,7 +93,7 @@ pub struct Moment {
     pub count: usize,
 }
 
-/// Somebody who holds areas.
+/// A holder of areas.
 #[derive(Clone, Debug)]
 pub struct Holder {
     /// A caller, or the task that asked.
@@ -113,7 +113,7 @@ pub struct Film {
     pub fold: Fold,
     /// The use of each part of the line.
     pub labels: Vec<&'static str>,
-    /// Whoever holds areas; the most first.
+    /// The holders of areas; the largest first.
     pub holders: Vec<Holder>,
     /// The moments.
     pub moments: Vec<Moment>,
@@ -126,7 +126,7 @@ pub struct Film {
 }
 
 impl Film {
-    /// Makes the film of a trace; the table tells the size of percpu chunks, and who has what is there in the end.
+    /// Makes the film of a trace. The table has the size of percpu chunks, and the holders at the end.
     ///
     /// # Errors
     /// If the space that replays it cannot be made.
@@ -148,8 +148,8 @@ impl Film {
         let timed = trace.times_ns.iter().any(|&ns| ns > 0);
         let mut moments = Vec::with_capacity(count);
         crate::run_space::watch(trace, table, |at, pooled| {
-            let who = owners.get(&at).copied().unwrap_or_else(|| scene.names.task(trace.task_at(at)));
-            scene.step(at, &trace.events[at], who);
+            let holder = owners.get(&at).copied().unwrap_or_else(|| scene.names.task(trace.task_at(at)));
+            scene.step(at, &trace.events[at], holder);
             // The moments lie after events e(1) to e(count), evenly.
             if count > 0 && (at + 1) * count / events > moments.len() {
                 let time_ns = timed.then(|| trace.times_ns[at].saturating_sub(start_ns));
@@ -174,7 +174,7 @@ impl Film {
         film
     }
 
-    /// Counts who holds what, and numbers the holders anew, the most first.
+    /// Counts what each holder has, and numbers the holders anew, the most first.
     fn settle(&mut self, names: Vec<String>) {
         self.pooled = self.moments.iter().any(|moment| moment.pages[2] > 0);
         let mut holders: Vec<Holder> = names
@@ -184,8 +184,8 @@ impl Film {
         for moment in &self.moments {
             let mut held = vec![(0, 0); holders.len()];
             for area in moment.areas.values() {
-                if let State::Busy(who) = area.state {
-                    let held = &mut held[who as usize];
+                if let State::Busy(holder) = area.state {
+                    let held = &mut held[holder as usize];
                     *held = (held.0 + area.pages, held.1 + 1);
                 }
             }
@@ -203,8 +203,8 @@ impl Film {
             place[old] = new as u32;
         }
         for area in self.moments.iter_mut().flat_map(|moment| moment.areas.values_mut()) {
-            if let State::Busy(who) = &mut area.state {
-                *who = place[*who as usize];
+            if let State::Busy(holder) = &mut area.state {
+                *holder = place[*holder as usize];
             }
         }
         self.holders =

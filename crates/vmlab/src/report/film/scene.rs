@@ -21,7 +21,7 @@ struct Held {
 /// The kernel's areas.
 pub(super) struct Scene<'a> {
     held: BTreeMap<u64, Held>,
-    /// Whoever holds some.
+    /// The holders.
     pub(super) names: Names,
     table: &'a Table,
 }
@@ -83,9 +83,9 @@ impl<'a> Scene<'a> {
     }
 
     /// Takes an event; tells the area that it brought.
-    pub(super) fn step(&mut self, at: usize, event: &Event, who: u32) -> Option<(u64, u64)> {
-        let (start, size, who) = match *event {
-            Event::Alloc { addr, size, failed: false, .. } => (addr, size, who),
+    pub(super) fn step(&mut self, at: usize, event: &Event, holder: u32) -> Option<(u64, u64)> {
+        let (start, size, holder) = match *event {
+            Event::Alloc { addr, size, failed: false, .. } => (addr, size, holder),
             Event::ChunkCreate { base } => {
                 (base, self.table.chunk_bytes(base).unwrap_or(CHUNK_BYTES), self.names.chunk())
             }
@@ -107,7 +107,7 @@ impl<'a> Scene<'a> {
         if size == 0 || start.checked_add(size).is_none() {
             return None;
         }
-        self.insert(start, Held { size, state: State::Busy(who), born: at });
+        self.insert(start, Held { size, state: State::Busy(holder), born: at });
         Some((start, size))
     }
 
@@ -193,7 +193,7 @@ fn together(all: &[(u64, u64, State)], cell_pages: u64) -> Areas {
 }
 
 impl Watched {
-    /// Whoever brought what is there in the end, by event, as far as the table lists it. What was freed before the end may
+    /// The holder of what is there in the end, by event, as far as the table lists it. What was freed before the end may
     /// have been of others.
     pub(super) fn owners(&self, table: &Table) -> HashMap<usize, u32> {
         let listed: HashMap<(u64, u64), u32> =

@@ -59,7 +59,7 @@ pub(super) fn png_uri(film: &Film, moment: &Moment) -> Option<String> {
         let [r, g, b] = match area.state {
             State::Lazy => LAZY,
             State::Pooled => POOLED,
-            State::Busy(who) => HOLDERS[(who as usize).min(COLOURED)],
+            State::Busy(holder) => HOLDERS[(holder as usize).min(COLOURED)],
         };
         let end = (from - start + area.pages).min(pages);
         fill(&mut pixels, (from - start, end), row_pages, top, [r, g, b, 0xff]);

@@ -71,7 +71,7 @@ fn carried(film: &Film) -> Vec<BTreeMap<u64, (u64, u64)>> {
     let code = |state| match state {
         State::Lazy => 0,
         State::Pooled => 1,
-        State::Busy(who) => u64::from(who) + 2,
+        State::Busy(holder) => u64::from(holder) + 2,
     };
     let list = |moment: &Moment| {
         let areas = moment.areas.iter();

@@ -124,7 +124,8 @@ pub struct Offsets {
     /// A higher one.
     pub higher: u64,
     /// The policy found none.
-    pub refused: u64,
+    #[serde(rename = "refused")]
+    pub failed: u64,
     /// Chunks, counted each time that they were made.
     pub chunks: u64,
     /// Of these, those made in the recording; and allocations in these, and the equal ones and those without another place of them.
@@ -153,7 +154,7 @@ pub struct Offsets {
 impl Offsets {
     /// Offsets that differ.
     pub fn differ(&self) -> u64 {
-        self.lower + self.higher + self.refused
+        self.lower + self.higher + self.failed
     }
 
     /// Allocations of which nothing can be known: those with no other place, and those with a cause outside the recording.
@@ -191,16 +192,16 @@ struct Life {
 ///
 /// # Errors
 /// If a model cannot be made, or the columns do not add up.
-pub fn run(recording: &Recording, linux: bool, keep: usize) -> Result<Offsets> {
+pub fn run(recording: &Recording, linux: bool, differences_max: usize) -> Result<Offsets> {
     let mut report = Offsets { policy: if linux { "linux" } else { "runs" }, ..Offsets::default() };
     let mut looks = LOOKS_MAX;
     for life in lives(recording, &mut report.malformed) {
         report.chunks += 1;
         report.chunks_new += u64::from(life.is_new);
         if linux {
-            compare::<Linux612>(&life, &mut report, keep, &mut looks)?;
+            compare::<Linux612>(&life, &mut report, differences_max, &mut looks)?;
         } else {
-            compare::<Runs>(&life, &mut report, keep, &mut looks)?;
+            compare::<Runs>(&life, &mut report, differences_max, &mut looks)?;
         }
     }
     // Checks DF3.
@@ -320,8 +321,8 @@ impl<C: Config> Chunk<C> {
         }
     }
 
-    /// Gives the piece back that begins here.
-    fn give(&mut self, at: u32) -> Option<u32> {
+    /// Frees the piece that begins here.
+    fn free(&mut self, at: u32) -> Option<u32> {
         let end = self.pieces.remove(&at)?;
         let freed = self.space.free(Offset::new(u64::from(at * BIT_BYTES)));
         debug_assert!(freed.is_ok(), "{freed:?}");
@@ -331,7 +332,7 @@ impl<C: Config> Chunk<C> {
     /// Makes `[at, end)` free; what else the pieces there held stays taken.
     fn clear(&mut self, at: u32, end: u32) {
         while let Some((&from, &to)) = self.pieces.range(..end).next_back().filter(|&(_, &to)| to > at) {
-            self.give(from);
+            self.free(from);
             if to > end {
                 self.take(end, to);
             }
@@ -373,7 +374,12 @@ impl<C: Config> Chunk<C> {
 }
 
 /// One life of a chunk under a policy, beside the lowest fits.
-fn compare<C: Config>(life: &Life, report: &mut Offsets, keep: usize, looks: &mut u64) -> Result<()> {
+fn compare<C: Config>(
+    life: &Life,
+    report: &mut Offsets,
+    differences_max: usize,
+    looks: &mut u64,
+) -> Result<()> {
     let ends = life.touches.iter().map(|touched| match touched.touch {
         Touch::Alloc { end, .. } => end,
         Touch::Free { at } => at + 1,
@@ -384,8 +390,8 @@ fn compare<C: Config>(life: &Life, report: &mut Offsets, keep: usize, looks: &mu
     let mut lowest = Chunk::<Runs>::new(bits)?;
     let mut linux = Chunk::<Linux612>::new(bits)?;
     let mut objects: BTreeMap<u32, u32> = BTreeMap::new();
-    // Of each bit, whether an event gave it out.
-    let mut given = vec![false; bits as usize];
+    // Of each bit, whether an event allocated it.
+    let mut allocated = vec![false; bits as usize];
     if !life.is_new {
         let free = before::free_before(&life.touches, bits);
         let mut at = 0;
@@ -403,7 +409,7 @@ fn compare<C: Config>(life: &Life, report: &mut Offsets, keep: usize, looks: &mu
         match touched.touch {
             Touch::Free { at } => {
                 let end = objects.remove(&at);
-                match (end, given[at as usize]) {
+                match (end, allocated[at as usize]) {
                     (Some(_), _) => {}
                     (None, true) => report.frees_unseen += 1,
                     (None, false) => report.frees_before += 1,
@@ -426,9 +432,9 @@ fn compare<C: Config>(life: &Life, report: &mut Offsets, keep: usize, looks: &mu
                     lowest.undo(place);
                 }
                 objects.insert(at, end);
-                given[at as usize..end as usize].fill(true);
+                allocated[at as usize..end as usize].fill(true);
                 let answers = Answers { ours, by_linux, lowest: fits, other };
-                let cause = note(life, number, &answers, report, keep, looks);
+                let cause = note(life, number, &answers, report, differences_max, looks);
                 let teaches = matches!(cause, Some(OffsetCause::Unseen | OffsetCause::Unexplained));
                 if let Some(place) = ours.filter(|&ours| teaches && ours < at) {
                     let end = (place + end - at).min(at);
@@ -460,7 +466,7 @@ fn note(
     number: usize,
     answers: &Answers,
     report: &mut Offsets,
-    keep: usize,
+    differences_max: usize,
     looks: &mut u64,
 ) -> Option<OffsetCause> {
     let Touched { line, touch: Touch::Alloc { at, end, align, .. }, .. } = life.touches[number] else {
@@ -480,14 +486,14 @@ fn note(
         }
         Some(ours) if ours < at => report.lower += 1,
         Some(_) => report.higher += 1,
-        None => report.refused += 1,
+        None => report.failed += 1,
     }
     if ours == Some(at) {
         return None;
     }
     let cause = cause_of(life, number, answers, looks);
     *report.causes.entry(cause).or_default() += 1;
-    if report.divergences.len() < keep {
+    if report.divergences.len() < differences_max {
         let bytes = |bit: u32| u64::from(bit) * u64::from(BIT_BYTES);
         report.divergences.push(Elsewhere {
             line,

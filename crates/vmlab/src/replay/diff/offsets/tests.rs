@@ -155,8 +155,8 @@ fn df3_holds_whatever_a_recording_says() {
             let report = run(&of(steps.iter().copied()), by_linux, 0).unwrap();
             assert_eq!(report.equal + report.alone + report.differ(), report.allocs, "DF3");
             assert_eq!(
-                (report.higher, report.refused),
-                if by_linux { (report.higher, report.refused) } else { (0, 0) }
+                (report.higher, report.failed),
+                if by_linux { (report.higher, report.failed) } else { (0, 0) }
             );
         }
     }

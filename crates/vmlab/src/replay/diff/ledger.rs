@@ -20,14 +20,14 @@ use va_space::node::{NodeMap, Zone};
 use va_space::pool::{EXACT_PAGES_MAX, LARGE_PAGES_MAX, LARGE_SIZES};
 use va_tree::{Congruent, FreeIndex};
 
-/// To whose pool an area goes.
+/// The node whose pool an area goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// To this node's.
+    /// This node.
     Node(u32),
-    /// To none.
-    Nobody,
-    /// It was given out before the trace: to some node's.
+    /// No node.
+    NoNode,
+    /// Some node: the area was allocated before the trace.
     Unknown,
 }
 
@@ -58,7 +58,7 @@ pub struct Lazy {
 pub struct Pooled {
     /// Bytes.
     pub size: u64,
-    /// Whose pool; `None` if nobody knows whose.
+    /// Whose pool; `None` if it is not known.
     pub node: Option<u32>,
 }
 
@@ -84,8 +84,8 @@ pub struct Answer {
     pub pool: Option<u32>,
 }
 
-/// Books under the policies `C`.
-pub struct Books<C: Config> {
+/// The ledger of a space under the policies `C`.
+pub struct SpaceLedger<C: Config> {
     index: C::Index<LabMachine<PlainLock>>,
     nodes: NodeMap,
     window: VaRange,
@@ -111,7 +111,7 @@ fn overlapping<T: Copy>(
     (at.saturating_add(size_of(held)) > start).then_some((at, held))
 }
 
-impl<C: Config> Books<C> {
+impl<C: Config> SpaceLedger<C> {
     /// Begins with an empty space of so many CPUs.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl<C: Config> Books<C> {
         if self.has_pools() && request.window().is_none_or(|window| window == self.window) {
             Owner::Node(u32::from(cpu) % self.nodes())
         } else {
-            Owner::Nobody
+            Owner::NoNode
         }
     }
 
@@ -177,7 +177,7 @@ impl<C: Config> Books<C> {
         let size = request.size().get() * va_base::PAGE_SIZE;
         let from_pool = match owner {
             Owner::Node(node) => self.take_pooled(node, request),
-            Owner::Nobody | Owner::Unknown => None,
+            Owner::NoNode | Owner::Unknown => None,
         };
         let answer = match from_pool {
             Some(start) => Answer { start, pool: self.pooled.remove(&start)?.node },
@@ -246,7 +246,7 @@ impl<C: Config> Books<C> {
     fn free_range(&mut self, start: u64, size: u64) {
         if let Some(range) = range(start, size) {
             let back = self.index.free(range);
-            // Whatever the books hold was taken from the index.
+            // Whatever the ledger holds was taken from the index.
             debug_assert!(back.is_ok(), "{back:?}");
         }
     }
@@ -266,8 +266,8 @@ impl<C: Config> Books<C> {
         }
     }
 
-    /// Makes exactly this range busy, whoever has it; what is only partly in it goes back to the index. `None` if it is no range of the
-    /// extent, otherwise how many areas were busy there.
+    /// Makes exactly this range busy, whatever its state; what is only partly in it goes to the index. `None` if it is
+    /// no range of the extent, otherwise how many areas were busy there.
     pub fn put(&mut self, start: u64, size: u64, owner: Owner) -> Option<u64> {
         let whole = range(start, size)?;
         let mut gone = 0;
@@ -290,7 +290,7 @@ impl<C: Config> Books<C> {
             }
         }
         self.index.take(whole).ok()?;
-        let owner = if self.has_pools() { owner } else { Owner::Nobody };
+        let owner = if self.has_pools() { owner } else { Owner::NoNode };
         self.busy.insert(start, Busy { size, owner });
         Some(gone)
     }
@@ -314,12 +314,12 @@ impl<C: Config> Books<C> {
         self.free(start)
     }
 
-    /// Gives the area that starts here back; `false` if there is none.
+    /// Frees the area that starts here; `false` if there is none.
     pub fn free(&mut self, start: u64) -> bool {
         let Some(Busy { size, owner }) = self.busy.remove(&start) else { return false };
         let node = match owner {
             Owner::Node(node) => node,
-            Owner::Nobody | Owner::Unknown => C::Zone::node_of(&self.nodes, Va::new(start)),
+            Owner::NoNode | Owner::Unknown => C::Zone::node_of(&self.nodes, Va::new(start)),
         };
         self.clock += 1;
         self.lazy.insert(start, Lazy { size, owner, node, freed: self.clock });
@@ -365,7 +365,7 @@ impl<C: Config> Books<C> {
                 Owner::Unknown if !full && pages <= C::POOL_PAGES_MAX => {
                     self.pooled.insert(start, Pooled { size: lazy.size, node: None });
                 }
-                Owner::Node(_) | Owner::Unknown | Owner::Nobody => rest.push((start, lazy.size, lazy.node)),
+                Owner::Node(_) | Owner::Unknown | Owner::NoNode => rest.push((start, lazy.size, lazy.node)),
             }
         }
         match C::ORDER {
@@ -391,7 +391,7 @@ impl<C: Config> Books<C> {
         pages <= C::POOL_PAGES_MAX && held + pages <= LARGE_PAGES_MAX && has_list
     }
 
-    /// Gives every pool back to the index, as a shrinker does.
+    /// Moves every pool to the index, as a shrinker does.
     pub fn drain_pools(&mut self) {
         for node in 0..self.pools.len() {
             let mut out = self.decayed(node, true);
@@ -415,7 +415,7 @@ impl<C: Config> Books<C> {
         out
     }
 
-    /// Gives areas back in this order; neighbours in it as one, if told.
+    /// Frees areas in this order, and neighbours in it as one if `join` is set.
     fn free_all(&mut self, out: Vec<(u64, u64)>, join: bool) {
         let mut run: Option<(u64, u64, u64)> = None;
         for (start, size) in out {
