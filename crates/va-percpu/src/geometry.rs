@@ -136,6 +136,12 @@ pub(crate) struct Part {
 }
 
 impl Geometry {
+    /// No units: the geometry of a store that does not know its own yet.
+    pub(crate) const NONE: Self = Self {
+        sizes: Sizes { unit: 0, fixed: 0, reserved: 0, dynamic: 0, atom: 0, alloc: 0, units: 0 },
+        base: Va::ZERO,
+    };
+
     /// Checks sizes; the first unit of the first chunk begins at `base`.
     ///
     /// # Errors
@@ -249,6 +255,9 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
+    /// The lists of a store without a geometry.
+    pub(crate) const NONE: Self = Self { unit: 0, sidelined: 0, free: 0, to_depopulate: 0 };
+
     fn new(unit: u32) -> Self {
         let sidelined = Self::by_size(unit) + 1;
         Self { unit, sidelined, free: sidelined + 1, to_depopulate: sidelined + 2 }

@@ -143,21 +143,24 @@ pub(crate) struct ClassCache {
 }
 
 impl ClassCache {
-    /// No slabs, in units of so many bytes.
-    #[inline(always)]
-    pub(crate) fn new(unit_bytes: u32) -> Self {
+    /// No slabs, in units of one granule.
+    pub(crate) const EMPTY: Self = Self {
+        rows: Rows::new(1),
+        shift: 0,
+        first: [NIL; CLASSES],
+        idle: [NIL; CLASSES],
+        slabs: [0; CLASSES],
+        used: [0; CLASSES],
+        room: [Room { slabs: 0, first: 0 }; CLASSES],
+        pause: (0, 0),
+        cursor: 0,
+    };
+
+    /// Sets the bytes of a unit, before there are slabs.
+    pub(crate) fn init(&mut self, unit_bytes: u32) {
         let granules = unit_bytes / GRANULE_BYTES;
-        Self {
-            rows: Rows::new(granules),
-            shift: granules.next_power_of_two().trailing_zeros(),
-            first: [NIL; CLASSES],
-            idle: [NIL; CLASSES],
-            slabs: [0; CLASSES],
-            used: [0; CLASSES],
-            room: [Room { slabs: 0, first: 0 }; CLASSES],
-            pause: (0, 0),
-            cursor: 0,
-        }
+        self.rows = Rows::new(granules);
+        self.shift = granules.next_power_of_two().trailing_zeros();
     }
 
     /// Tells whether there is memory for the slabs of a chunk.

@@ -92,7 +92,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         Ok(space)
     }
 
-    /// Creates a space without its first chunk. Inlined, and its large parts constants: so it takes little stack.
+    /// Creates a space without its first chunk. Inlined, and its large part a constant: so it takes little stack.
     #[inline(always)]
     pub(crate) fn unbegun(geometry: Geometry, machine: P, backend: B) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             machine,
             backend,
             grow: Mutex::new(Work::Idle),
-            chunks: Mutex::new(Store::new(geometry, B::BY_PAGE)),
+            chunks: va_base::constant!(Mutex::new(Store::EMPTY)),
             due: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
@@ -110,6 +110,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     #[inline(never)]
     pub(crate) fn begin(&self) -> Result<(), NewError> {
         let mut store = self.lock();
+        store.init(self.geometry, B::BY_PAGE);
         let more = store.need().alloc(&self.machine).ok_or(NewError::NoMeta)?;
         store.grow(more).free(&self.machine);
         store.begin();

@@ -24,11 +24,13 @@ pub(crate) struct Memos {
 }
 
 impl Memos {
-    /// Nothing is known. A unit has so many pages.
-    #[inline(always)]
-    pub(crate) fn new(unit_pages: u32) -> Self {
-        let page_bits = unit_pages.next_power_of_two().trailing_zeros();
-        Self { wants: [Want { bits: 0, align: 0 }; MEMOS], marks: [0; MEMOS], page_bits }
+    /// Nothing is known, of units of one page.
+    pub(crate) const EMPTY: Self =
+        Self { wants: [Want { bits: 0, align: 0 }; MEMOS], marks: [0; MEMOS], page_bits: 0 };
+
+    /// Sets the pages of a unit, before anything is known.
+    pub(crate) fn init(&mut self, unit_pages: u32) {
+        self.page_bits = unit_pages.next_power_of_two().trailing_zeros();
     }
 
     /// A row and a page of it; rows too high for that have none.

@@ -90,7 +90,7 @@ pub(crate) struct Freed {
 }
 
 /// Counts over all chunks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Totals {
     pub(crate) allocs: u64,
     /// Bytes of these.
@@ -115,6 +115,23 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// Nothing yet.
+    pub(crate) const NONE: Self = Self {
+        allocs: 0,
+        bytes: 0,
+        frees: 0,
+        live_max: 0,
+        chunks: 0,
+        chunks_max: 0,
+        size_min: 0,
+        size_max: 0,
+        spare_pages: 0,
+        populated: 0,
+        made: 0,
+        free_bits: 0,
+        whole_pages: 0,
+    };
+
     /// Objects that live.
     #[inline(always)]
     pub(crate) fn live(&self) -> u64 {
@@ -159,32 +176,50 @@ pub(crate) struct Store<C: Config> {
 }
 
 impl<C: Config> Store<C> {
-    /// A store without chunks; [`begin`](Self::begin) makes the first.
-    #[inline(always)]
-    pub(crate) fn new(geometry: Geometry, by_page: bool) -> Self {
+    /// A store without chunks and without a geometry: a constant, since the value is too large to pass through a stack.
+    /// [`init`](Self::init) gives it a geometry where it is.
+    pub(crate) const EMPTY: Self = Self {
+        geometry: Geometry::NONE,
+        slots: Slots::NONE,
+        lists: Lists::EMPTY,
+        chunks: Table::new(),
+        words: Rows::new(1),
+        blocks: Rows::new(1),
+        lookup: Lookup::new(),
+        forest: Forest::new(),
+        memos: Memos::EMPTY,
+        classes: ClassCache::EMPTY,
+        unsettled: Unsettled::NONE,
+        grain_shift: 0,
+        by_page: false,
+        unused: NIL,
+        begun: 0,
+        room: 0,
+        totals: Totals::NONE,
+    };
+
+    /// Gives an [`EMPTY`](Self::EMPTY) store its geometry; [`begin`](Self::begin) makes the first chunk.
+    pub(crate) fn init(&mut self, geometry: Geometry, by_page: bool) {
         let bits = geometry.unit_bits();
+        self.geometry = geometry;
+        self.slots = geometry.slots();
         // The bits of objects, where they begin, the pages populated.
-        let words = 2 * words_for(bits) + words_for(geometry.unit_pages());
-        let totals = Totals { size_min: geometry.unit_bytes(), ..Totals::default() };
-        Self {
-            geometry,
-            slots: geometry.slots(),
-            lists: Lists::EMPTY,
-            chunks: Table::new(),
-            words: Rows::new(words),
-            blocks: Rows::new(C::Engine::blocks_for(geometry.unit_pages())),
-            lookup: Lookup::new(),
-            forest: Forest::new(),
-            memos: Memos::new(geometry.unit_pages()),
-            classes: ClassCache::new(geometry.unit_bytes()),
-            unsettled: Unsettled::NONE,
-            grain_shift: geometry.grain_shift(),
-            by_page,
-            unused: NIL,
-            begun: 0,
-            room: 0,
-            totals,
-        }
+        self.words = Rows::new(2 * words_for(bits) + words_for(geometry.unit_pages()));
+        self.blocks = Rows::new(C::Engine::blocks_for(geometry.unit_pages()));
+        self.memos.init(geometry.unit_pages());
+        self.classes.init(geometry.unit_bytes());
+        self.grain_shift = geometry.grain_shift();
+        self.by_page = by_page;
+        self.totals.size_min = geometry.unit_bytes();
+    }
+
+    /// A store with a geometry, as a value.
+    #[cfg(test)]
+    #[cfg(not(loom))]
+    pub(crate) fn new(geometry: Geometry, by_page: bool) -> Self {
+        let mut store = Self::EMPTY;
+        store.init(geometry, by_page);
+        store
     }
 
     /// Grains of a unit.
