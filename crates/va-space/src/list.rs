@@ -256,7 +256,7 @@ impl<S> AreaList<S> {
                 run = merge(map, core::mem::replace(bin, NIL), run);
             }
         }
-        self.head = bins.into_iter().fold(NIL, |all, run| merge(map, run, all));
+        self.head = bins.iter().fold(NIL, |all, &run| merge(map, run, all));
         self.tail = (1..self.areas).fold(self.head, |at, _| map.link(at));
     }
 }

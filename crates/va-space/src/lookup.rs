@@ -201,7 +201,7 @@ impl<P: Machine, Z: Zone, W: ScanOrder> Lookup<P> for TreeLookup<P, Z, W> {
         let branch = self.table.ensure(node, machine).ok_or(AllocError::NoMeta { records: 1 })?;
         let mut tree = self.lock(branch, machine);
         if tree.get().is_none() {
-            tree.put(const { AreaTree::new() });
+            *tree = va_base::constant!(Place::Full(AreaTree::new()));
         }
         let tree = tree.get_mut().ok_or(AllocError::NoMeta { records: 1 })?;
         // Keeps LK2: who reads a number too high, since another just gives up a promise, reserves one too many.

@@ -127,25 +127,40 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
     }
 
     /// Splits the full inner node of `path` at `level` in halves; returns where its slot of the path is now.
+    ///
+    /// It calls itself for each level whose node is full, so it has no node on its stack.
     fn split_inner(&mut self, path: &Path, level: usize) -> (u32, usize) {
         let (left, slot) = (path.node(level), path.slot(level));
         let right = self.new_inner();
-        let mut upper = Inner { row: self.inners.get(right).row, ..Inner::EMPTY };
-        let inner = self.inners.get_mut(left);
+        let sep = self.halve_inner(left, right);
+        self.add_child(path, level + 1, sep, right);
         let half = F / 2;
-        move_tail(&mut inner.sep, half, F, &mut upper.sep, 0, K::MAX);
-        move_tail(&mut inner.gap, half, F, &mut upper.gap, 0, K::ZERO);
-        move_tail(&mut inner.child, half, F, &mut upper.child, 0, NIL);
+        if slot < half { (left, slot) } else { (right, slot - half) }
+    }
+
+    /// Moves the upper half of the full inner node `left` to `right`, which is empty; returns the separator between them.
+    /// Array by array, so that a node is never on the stack.
+    #[inline(never)]
+    fn halve_inner(&mut self, left: u32, right: u32) -> K {
+        let half = F / 2;
+        let mut tail = [K::MAX; F];
+        let lower = self.inners.get_mut(left);
+        move_tail(&mut lower.sep, half, F, &mut tail, 0, K::MAX);
         // The separator of the last child on the left moves up.
-        let sep = core::mem::replace(&mut inner.sep[half - 1], K::MAX);
+        let sep = core::mem::replace(&mut lower.sep[half - 1], K::MAX);
+        self.inners.get_mut(right).sep = tail;
+        tail.fill(K::ZERO);
+        move_tail(&mut self.inners.get_mut(left).gap, half, F, &mut tail, 0, K::ZERO);
+        self.inners.get_mut(right).gap = tail;
+        let mut children = [NIL; F];
+        move_tail(&mut self.inners.get_mut(left).child, half, F, &mut children, 0, NIL);
+        self.inners.get_mut(right).child = children;
         for class in self.row_classes.each() {
-            let mut tail = [K::ZERO; F];
+            // What is beyond the half is zeros still.
             move_tail(self.row_mut(left, class), half, F, &mut tail, 0, K::ZERO);
             *self.row_mut(right, class) = tail;
         }
-        *self.inners.get_mut(right) = upper;
-        self.add_child(path, level + 1, sep, right);
-        if slot < half { (left, slot) } else { (right, slot - half) }
+        sep
     }
 
     /// Puts a new root above the old one and its new right sibling.
@@ -259,33 +274,43 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         joined
     }
 
-    /// Moves holes between neighbouring leaves until `a` has `left_target`; returns the separator between them.
-    fn share_leaves(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, left_target: usize) -> K {
-        let (mut left, mut right) = (*self.leaves.get(a), *self.leaves.get(b));
-        share(&mut left.end, &mut right.end, a_len, b_len, left_target, K::MAX);
-        share(&mut left.size, &mut right.size, a_len, b_len, left_target, K::ZERO);
-        *self.leaves.get_mut(a) = left;
-        *self.leaves.get_mut(b) = right;
-        left.end[left_target - 1]
+    /// Moves holes between neighbouring leaves until `a` has `keep`; returns the separator between them.
+    /// Array by array, so that a node is never on the stack.
+    #[inline(never)]
+    fn share_leaves(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, keep: usize) -> K {
+        let mut upper = self.leaves.get(b).end;
+        let lower = &mut self.leaves.get_mut(a).end;
+        share(lower, &mut upper, a_len, b_len, keep, K::MAX);
+        let sep = lower[keep - 1];
+        self.leaves.get_mut(b).end = upper;
+        upper = self.leaves.get(b).size;
+        share(&mut self.leaves.get_mut(a).size, &mut upper, a_len, b_len, keep, K::ZERO);
+        self.leaves.get_mut(b).size = upper;
+        sep
     }
 
-    /// Moves children between neighbouring inner nodes until `a` has `left_target`; returns the separator between them.
-    fn share_inners(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, left_target: usize, sep: K) -> K {
-        let (mut left, mut right) = (*self.inners.get(a), *self.inners.get(b));
+    /// Moves children between neighbouring inner nodes until `a` has `keep`; returns the separator between them. As
+    /// [`share_leaves`](Self::share_leaves).
+    #[inline(never)]
+    fn share_inners(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, keep: usize, sep: K) -> K {
+        let mut upper = self.inners.get(b).sep;
+        let lower = &mut self.inners.get_mut(a).sep;
         // What bounded the left node from above bounds its last child; the parent will have the new bound.
-        left.sep[a_len - 1] = sep;
-        share(&mut left.sep, &mut right.sep, a_len, b_len, left_target, K::MAX);
-        share(&mut left.gap, &mut right.gap, a_len, b_len, left_target, K::ZERO);
-        share(&mut left.child, &mut right.child, a_len, b_len, left_target, NIL);
-        let sep = core::mem::replace(&mut left.sep[left_target - 1], K::MAX);
+        lower[a_len - 1] = sep;
+        share(lower, &mut upper, a_len, b_len, keep, K::MAX);
+        let sep = core::mem::replace(&mut lower[keep - 1], K::MAX);
+        self.inners.get_mut(b).sep = upper;
+        upper = self.inners.get(b).gap;
+        share(&mut self.inners.get_mut(a).gap, &mut upper, a_len, b_len, keep, K::ZERO);
+        self.inners.get_mut(b).gap = upper;
+        let mut children = self.inners.get(b).child;
+        share(&mut self.inners.get_mut(a).child, &mut children, a_len, b_len, keep, NIL);
+        self.inners.get_mut(b).child = children;
         for class in self.row_classes.each() {
-            let (mut lower, mut upper) = (*self.row(a, class), *self.row(b, class));
-            share(&mut lower, &mut upper, a_len, b_len, left_target, K::ZERO);
-            *self.row_mut(a, class) = lower;
+            upper = *self.row(b, class);
+            share(self.row_mut(a, class), &mut upper, a_len, b_len, keep, K::ZERO);
             *self.row_mut(b, class) = upper;
         }
-        *self.inners.get_mut(a) = left;
-        *self.inners.get_mut(b) = right;
         sep
     }
 }
