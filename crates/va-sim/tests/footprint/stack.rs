@@ -1,0 +1,102 @@
+//! The stack of a call: how deep it goes, and whether it fits.
+
+use std::alloc::Layout;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+/// Stack of an entry point in optimised code, in bytes.
+const STACK_MAX: usize = 4096;
+
+const PAINT: u8 = 0xa5;
+const STACK_BYTES: usize = 512 << 10;
+
+extern "C" fn trampoline(call: *mut c_void) -> *mut c_void {
+    // SAFETY: `depth` passes it and waits for the thread.
+    let call = unsafe { &mut *call.cast::<&mut dyn FnMut()>() };
+    call();
+    null_mut()
+}
+
+/// Bytes of stack down to the lowest that `call` and its thread wrote.
+fn raw_depth(call: &mut dyn FnMut()) -> usize {
+    let Ok(layout) = Layout::from_size_align(STACK_BYTES, 4096) else { panic!("layout") };
+    // SAFETY: the size is not 0.
+    let stack = unsafe { std::alloc::alloc(layout) };
+    assert!(!stack.is_null());
+    // SAFETY: the memory is of that size.
+    unsafe { stack.write_bytes(PAINT, STACK_BYTES) };
+    let mut call = call;
+    let argument = (&raw mut call).cast::<c_void>();
+    let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let attributes = attributes.as_mut_ptr();
+    // SAFETY: a place for attributes.
+    assert_eq!(unsafe { libc::pthread_attr_init(attributes) }, 0);
+    // SAFETY: initialised above; the stack is ours until the thread has ended.
+    assert_eq!(unsafe { libc::pthread_attr_setstack(attributes, stack.cast(), STACK_BYTES) }, 0);
+    let mut thread = 0;
+    // SAFETY: the attributes are initialised, and the argument outlives the thread, which is joined below.
+    assert_eq!(unsafe { libc::pthread_create(&raw mut thread, attributes, trampoline, argument) }, 0);
+    // SAFETY: made above, and joined once.
+    assert_eq!(unsafe { libc::pthread_join(thread, null_mut()) }, 0);
+    // SAFETY: initialised above, and used no more.
+    assert_eq!(unsafe { libc::pthread_attr_destroy(attributes) }, 0);
+    // SAFETY: the thread has ended; every byte was painted.
+    let bytes = unsafe { std::slice::from_raw_parts(stack, STACK_BYTES) };
+    let lowest = bytes.iter().position(|&byte| byte != PAINT).unwrap_or(STACK_BYTES);
+    // SAFETY: allocated above with that layout, and used no more.
+    unsafe { std::alloc::dealloc(stack, layout) };
+    STACK_BYTES - lowest
+}
+
+/// The stack of one call.
+pub(crate) struct Row {
+    pub(crate) policy: &'static str,
+    /// The entry point, and after a comma the case.
+    pub(crate) name: &'static str,
+    pub(crate) depth: usize,
+    pub(crate) most: usize,
+}
+
+/// The stack of each entry point.
+pub(crate) struct Depths {
+    /// The stack of the thread itself.
+    pub(crate) empty: usize,
+    /// The policy of the rows that follow.
+    pub(crate) policy: &'static str,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Depths {
+    pub(crate) fn new() -> Self {
+        Self { empty: raw_depth(&mut || ()), policy: "", rows: Vec::new() }
+    }
+
+    pub(crate) fn row(&mut self, name: &'static str, call: impl FnMut()) {
+        self.row_within(name, STACK_MAX, call);
+    }
+
+    /// A row with a bound of its own: a constructor that returns its value.
+    pub(crate) fn row_within(&mut self, name: &'static str, most: usize, mut call: impl FnMut()) {
+        let depth = raw_depth(&mut call).saturating_sub(self.empty);
+        self.rows.push(Row { policy: self.policy, name, depth, most });
+    }
+}
+
+/// Runs `call` on a thread with so much stack, and no more.
+pub(crate) fn on_stack_of(bytes: usize, mut call: impl FnMut()) {
+    let mut call: &mut dyn FnMut() = &mut call;
+    let argument = (&raw mut call).cast::<c_void>();
+    let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let attributes = attributes.as_mut_ptr();
+    // SAFETY: a place for attributes.
+    assert_eq!(unsafe { libc::pthread_attr_init(attributes) }, 0);
+    // SAFETY: initialised above.
+    assert_eq!(unsafe { libc::pthread_attr_setstacksize(attributes, bytes) }, 0);
+    let mut thread = 0;
+    // SAFETY: the attributes are initialised, and the argument outlives the thread, which is joined below.
+    assert_eq!(unsafe { libc::pthread_create(&raw mut thread, attributes, trampoline, argument) }, 0);
+    // SAFETY: made above, and joined once.
+    assert_eq!(unsafe { libc::pthread_join(thread, null_mut()) }, 0);
+    // SAFETY: initialised above, and used no more.
+    assert_eq!(unsafe { libc::pthread_attr_destroy(attributes) }, 0);
+}
