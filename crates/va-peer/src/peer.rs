@@ -151,7 +151,6 @@ pub(crate) fn settle() {
 fn new_space<C>(window: VaRange, host: &Host, cpus: u32) -> Result<Arc<Space<C>>, BlockError>
 where
     C: Config,
-    Space<C>: Send + Sync,
 {
     // As Linux has it: all there is but the first page and the last byte.
     let extent = VaRange::new(Va::new(1), Va::MAX).unwrap_or(VaRange::ALL);

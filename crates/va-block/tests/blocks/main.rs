@@ -4,4 +4,5 @@
 mod faults;
 mod model;
 mod points;
+mod shared;
 mod stress;

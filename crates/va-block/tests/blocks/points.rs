@@ -203,10 +203,7 @@ fn an_unforced_purge_takes_dead_blocks_that_are_mostly_used_up() {
 
 #[test]
 fn under_linux_policies_blocks_go_back_before_the_purge_and_under_ours_after_it() {
-    fn lazy_when_asked<C: Config>() -> Vec<bool>
-    where
-        Blocks<&'static SimMachine, C>: Send + Sync,
-    {
+    fn lazy_when_asked<C: Config>() -> Vec<bool> {
         let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(1)));
         let blocks = Arc::new(blocks::<C>(machine, 4096));
         let (theirs, seen) = (Arc::downgrade(&blocks), Arc::new(Mutex::new(Vec::new())));

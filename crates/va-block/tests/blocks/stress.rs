@@ -203,10 +203,7 @@ fn seed() -> u64 {
     seed
 }
 
-fn stress<C: Config>(threads: u64, calls: u64, flushing: Flushing)
-where
-    for<'m> Shared<'m, C>: Sync,
-{
+fn stress<C: Config>(threads: u64, calls: u64, flushing: Flushing) {
     let seed = seed();
     let machine = SimMachine::new(threads.min(8) as u32);
     // A low threshold, so that there are many collections and purges.

@@ -5,3 +5,4 @@ mod failure;
 mod ladder;
 mod model;
 mod points;
+mod shared;

@@ -6,4 +6,5 @@ mod failure;
 mod fragmentation;
 mod model;
 mod points;
+mod shared;
 mod stress;

@@ -71,10 +71,7 @@ fn live<C: Config>(space: &PercpuSpace<&SimMachine, SimChunks, C>, owners: &Owne
     served
 }
 
-fn stress<C: Config>(seed: u64)
-where
-    for<'a> PercpuSpace<&'a SimMachine, SimChunks, C>: Sync,
-{
+fn stress<C: Config>(seed: u64) {
     println!("seed {seed}");
     let machine = SimMachine::new(2);
     let geometry = Geometry::new(SIZES, BASE).unwrap();

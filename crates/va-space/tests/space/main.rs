@@ -12,5 +12,6 @@ mod notes;
 mod points;
 mod reshape;
 mod script;
+mod shared;
 mod stress;
 mod supply;

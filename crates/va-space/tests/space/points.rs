@@ -69,10 +69,7 @@ fn sp2_a_freed_area_waits_for_its_epoch() {
 /// Areas that another CPU frees between the beginning of a flush and its end wait for the next one.
 #[test]
 fn sp2_what_is_freed_during_a_flush_waits_for_the_next() {
-    fn waits<C: Config>()
-    where
-        for<'a> VmapSpace<&'a SimMachine, C>: Sync,
-    {
+    fn waits<C: Config>() {
         let machine: &SimMachine = Box::leak(Box::new(SimMachine::new(1)));
         let space: &VmapSpace<_, C> = Box::leak(Box::new(space::<C>(machine, 100)));
         let [first, second] = [0, 1].map(|_| space.alloc(0, &ask(4)).unwrap());

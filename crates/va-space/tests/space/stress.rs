@@ -36,10 +36,7 @@ impl Random {
 type Shared<'a, C> = VmapSpace<&'a SimMachine, C>;
 
 /// One thread's life; returns how many requests failed.
-fn live<C: Config>(space: &Shared<'_, C>, machine: &SimMachine, cpu: u32, seed: u64, calls: u64) -> u64
-where
-    for<'a> Shared<'a, C>: Sync,
-{
+fn live<C: Config>(space: &Shared<'_, C>, machine: &SimMachine, cpu: u32, seed: u64, calls: u64) -> u64 {
     let mut random = Random(seed | 1);
     let mut own: Vec<Area> = Vec::new();
     let mut failed = 0;
@@ -128,11 +125,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn stress<C: Config>(threads: u64, calls: u64, flushing: Flushing)
-where
-    <C as Config>::Index<&'static SimMachine>: Send,
-    for<'a> Shared<'a, C>: Sync,
-{
+fn stress<C: Config>(threads: u64, calls: u64, flushing: Flushing) {
     let seed = std::env::var("VA_STRESS_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed: u64 =
         seed.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64));

@@ -274,41 +274,41 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         joined
     }
 
-    /// Moves holes between neighbouring leaves until `a` has `keep`; returns the separator between them.
+    /// Moves holes between neighbouring leaves until `a` has `left_target`; returns the separator between them.
     /// Array by array, so that a node is never on the stack.
     #[inline(never)]
-    fn share_leaves(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, keep: usize) -> K {
+    fn share_leaves(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, left_target: usize) -> K {
         let mut upper = self.leaves.get(b).end;
         let lower = &mut self.leaves.get_mut(a).end;
-        share(lower, &mut upper, a_len, b_len, keep, K::MAX);
-        let sep = lower[keep - 1];
+        share(lower, &mut upper, a_len, b_len, left_target, K::MAX);
+        let sep = lower[left_target - 1];
         self.leaves.get_mut(b).end = upper;
         upper = self.leaves.get(b).size;
-        share(&mut self.leaves.get_mut(a).size, &mut upper, a_len, b_len, keep, K::ZERO);
+        share(&mut self.leaves.get_mut(a).size, &mut upper, a_len, b_len, left_target, K::ZERO);
         self.leaves.get_mut(b).size = upper;
         sep
     }
 
-    /// Moves children between neighbouring inner nodes until `a` has `keep`; returns the separator between them. As
+    /// Moves children between neighbouring inner nodes until `a` has `left_target`; returns the separator between them. As
     /// [`share_leaves`](Self::share_leaves).
     #[inline(never)]
-    fn share_inners(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, keep: usize, sep: K) -> K {
+    fn share_inners(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, left_target: usize, sep: K) -> K {
         let mut upper = self.inners.get(b).sep;
         let lower = &mut self.inners.get_mut(a).sep;
         // What bounded the left node from above bounds its last child; the parent will have the new bound.
         lower[a_len - 1] = sep;
-        share(lower, &mut upper, a_len, b_len, keep, K::MAX);
-        let sep = core::mem::replace(&mut lower[keep - 1], K::MAX);
+        share(lower, &mut upper, a_len, b_len, left_target, K::MAX);
+        let sep = core::mem::replace(&mut lower[left_target - 1], K::MAX);
         self.inners.get_mut(b).sep = upper;
         upper = self.inners.get(b).gap;
-        share(&mut self.inners.get_mut(a).gap, &mut upper, a_len, b_len, keep, K::ZERO);
+        share(&mut self.inners.get_mut(a).gap, &mut upper, a_len, b_len, left_target, K::ZERO);
         self.inners.get_mut(b).gap = upper;
         let mut children = self.inners.get(b).child;
-        share(&mut self.inners.get_mut(a).child, &mut children, a_len, b_len, keep, NIL);
+        share(&mut self.inners.get_mut(a).child, &mut children, a_len, b_len, left_target, NIL);
         self.inners.get_mut(b).child = children;
         for class in self.row_classes.each() {
             upper = *self.row(b, class);
-            share(self.row_mut(a, class), &mut upper, a_len, b_len, keep, K::ZERO);
+            share(self.row_mut(a, class), &mut upper, a_len, b_len, left_target, K::ZERO);
             *self.row_mut(b, class) = upper;
         }
         sep

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use va_base::{PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_block::{Blocks, Config as BlockConfig, Lane};
 use va_percpu::{Backend, BackendError, Config as PercpuConfig, Geometry, Offset, PercpuSpace, Sizes};
-use va_space::{Config as SpaceConfig, Magazine, Purge, VmapSpace};
+use va_space::{Magazine, Purge, VmapSpace};
 use va_tree::Congruent;
 
 /// Range of areas, as in Linux on x86-64: its last byte is left out.
@@ -110,11 +110,7 @@ pub(super) fn make(setup: &Setup) -> Result<Box<dyn Target>> {
     Ok(Box::new(Standard::new(setup, Manner::Standard)?))
 }
 
-impl<L: Watch, B: BlockConfig, C: PercpuConfig> Target for SpaceTarget<L, B, C>
-where
-    <B::Space as SpaceConfig>::Index<LabMachine<L>>: Send,
-    Self: Sync,
-{
+impl<L: Watch, B: BlockConfig, C: PercpuConfig> Target for SpaceTarget<L, B, C> {
     fn worker(&self, cpu: u32) -> Box<dyn Worker + '_> {
         // A worker for which there is no memory goes without.
         let magazine = (self.manner == Manner::Standard).then(|| self.space().magazine(cpu).ok()).flatten();

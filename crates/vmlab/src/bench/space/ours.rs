@@ -55,10 +55,7 @@ pub(super) struct BareDriver<'a, L: Watch, C: Config> {
     cpu: u32,
 }
 
-impl<L: Watch, C: Config> Subject for Bare<L, C>
-where
-    C::Index<LabMachine<L>>: Send,
-{
+impl<L: Watch, C: Config> Subject for Bare<L, C> {
     type Driver<'a> = BareDriver<'a, L, C>;
 
     fn driver(&self, cpu: u32) -> Self::Driver<'_> {
@@ -123,10 +120,7 @@ pub(super) struct MagazineDriver<'a, L: Watch, C: Config> {
     parked: Vec<(u32, Magazine<'a, LabMachine<L>, C>)>,
 }
 
-impl<L: Watch, C: Config> Subject for Magazines<L, C>
-where
-    C::Index<LabMachine<L>>: Send,
-{
+impl<L: Watch, C: Config> Subject for Magazines<L, C> {
     type Driver<'a> = MagazineDriver<'a, L, C>;
 
     fn driver(&self, cpu: u32) -> Self::Driver<'_> {
