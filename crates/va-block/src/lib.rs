@@ -31,6 +31,8 @@ mod loom;
 mod queue;
 mod ring;
 mod strip;
+#[cfg(all(test, not(loom)))]
+mod testing;
 
 pub use blocks::{Blocks, CPUS_MAX, Collected, Lane, Stats};
 pub use config::Config;

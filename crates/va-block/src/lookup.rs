@@ -88,6 +88,8 @@ impl Lookup {
     /// The record of block `index`, if there ever was one there.
     #[inline(always)]
     pub(crate) fn find(&self, index: u32) -> Option<&'static Block> {
+        #[cfg(all(test, not(loom)))]
+        crate::testing::look();
         if (index as usize) < LEAF {
             return self.near.get()?.0.get(index as usize)?.get();
         }

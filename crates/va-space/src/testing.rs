@@ -110,3 +110,22 @@ impl Machine for TestMachine {
         if self.elsewhere { Drain::Elsewhere } else { Drain::Here }
     }
 }
+
+#[cfg(not(loom))]
+std::thread_local! {
+    static LOOKS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+}
+
+/// Counts a leaf of the page map that was read, or the way to one.
+#[cfg(not(loom))]
+pub(crate) fn look() {
+    LOOKS.set(LOOKS.get() + 1);
+}
+
+/// Returns how many leaves `call` reads, and ways to leaves it goes: how long it takes depends on the machine.
+#[cfg(not(loom))]
+pub(crate) fn looks_of<T>(call: impl FnOnce() -> T) -> (u64, T) {
+    let before = LOOKS.get();
+    let got = call();
+    (LOOKS.get() - before, got)
+}

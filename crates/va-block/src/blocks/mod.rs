@@ -47,6 +47,9 @@ mod collect;
 mod cpus;
 mod lane;
 mod room;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod steps;
 mod validate;
 
 pub use collect::Collected;

@@ -223,6 +223,8 @@ impl PageMap {
     /// Returns the reference to the leaf of a page, if the tables for it were allocated.
     #[inline(always)]
     fn place(&self, page: u64) -> Option<&'static AtomicRef<Leaf>> {
+        #[cfg(all(test, not(loom)))]
+        crate::testing::look();
         match self.near(page) {
             Some(near) => near.place(page & ((1 << Top::LOG2) - 1)),
             None => self.far?.place(page),

@@ -132,3 +132,34 @@ impl<P: Machine + Clone, C: Config> Iterator for Areas<'_, P, C> {
         AreaView::of(seen)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::config::Standard;
+    use crate::testing::{TestMachine, looks_of};
+    use std::vec::Vec;
+    use va_base::Request;
+
+    #[test]
+    fn find_above_passes_idle_areas_a_leaf_at_a_time() {
+        const IDLE: u64 = 60_000;
+        /// Pages that a leaf serves.
+        const LEAF: u64 = 64;
+        // Frees leave the areas lazy.
+        let machine = TestMachine { elsewhere: true, ..TestMachine::default() };
+        let all = VaRange::from_pages(LEAF, 1 << 20).unwrap();
+        let space = VmapSpace::<_, Standard>::new(all, all, &machine).unwrap();
+        let page = Request::pages(1).unwrap();
+        let areas: Vec<_> = (0..IDLE).map(|_| space.alloc(0, &page).unwrap()).collect();
+        let above = space.alloc(0, &page).unwrap();
+        areas.into_iter().for_each(|area| space.free(area).unwrap());
+        assert_eq!(space.lazy_pages().get(), IDLE, "nothing was purged");
+        let (looks, seen) = looks_of(|| space.find_above(all.start()));
+        assert_eq!(seen.map(|seen| seen.range), Some(above.range()));
+        assert!(looks <= IDLE / LEAF + 32, "{looks} looks");
+        // One by one they are more, so the looks are counted.
+        let (looks, areas) = looks_of(|| space.areas().count() as u64);
+        assert!(areas > IDLE && looks > IDLE, "{looks} looks");
+    }
+}

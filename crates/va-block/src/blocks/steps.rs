@@ -1,0 +1,55 @@
+//! Slow paths, in steps.
+
+use super::Blocks;
+use crate::config::{Config, Standard};
+use crate::testing::looks_of;
+use va_base::{LockClass, VaRange};
+use va_sim::machine::{SimMachine, lockings};
+use va_space::VmapSpace;
+
+type Held<'m, C> = Blocks<&'m SimMachine, C>;
+
+/// Blocks on one CPU, with room for many.
+fn blocks<C: Config>(machine: &SimMachine) -> Held<'_, C> {
+    let window = VaRange::from_pages(1 << 20, 1 << 24).unwrap();
+    Held::new(VmapSpace::new(window, window, machine).unwrap(), machine).unwrap()
+}
+
+#[test]
+fn a_request_passes_over_the_blocks_without_room_for_it() {
+    const BLOCKS: u64 = 4_000;
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Standard>(&machine);
+    for _ in 0..BLOCKS {
+        // Together a block less a page.
+        for _ in 1..blocks.block_pages().get() / 64 {
+            blocks.alloc(0, 64).unwrap();
+        }
+        blocks.alloc(0, 63).unwrap();
+    }
+    assert_eq!(blocks.present(), BLOCKS);
+    let (looks, _) = looks_of(|| blocks.alloc(0, 2).unwrap());
+    assert_eq!(blocks.present(), BLOCKS + 1);
+    assert!(looks <= 16, "{looks} blocks looked up");
+    // Who walks the lists looks up each.
+    assert!(looks_of(|| blocks.validate().unwrap()).0 >= BLOCKS);
+}
+
+#[test]
+fn shrink_holds_its_lock_for_a_slice_at_a_time() {
+    const BLOCKS: u64 = 40 * Standard::SLICE_BLOCKS as u64 + 1;
+    let machine = SimMachine::new(1);
+    let blocks = blocks::<Standard>(&machine);
+    let mut mapped = std::vec::Vec::new();
+    while blocks.present() < BLOCKS {
+        mapped.push(blocks.alloc(0, 64).unwrap());
+    }
+    mapped.into_iter().for_each(|at| blocks.free(0, at, 64).unwrap());
+    let [collect, queue] = [LockClass::Collect, LockClass::Queue].map(|class| class as usize);
+    let before = lockings();
+    assert_eq!(blocks.shrink().blocks, BLOCKS);
+    let after = lockings();
+    // One for the lanes, and one for each slice; each block takes the queue once.
+    assert_eq!(after[queue] - before[queue], BLOCKS);
+    assert_eq!(after[collect] - before[collect], 1 + 41);
+}

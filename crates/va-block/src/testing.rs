@@ -1,0 +1,19 @@
+//! Counts steps, for tests of slow paths: how long one takes depends on the machine, how many steps does not.
+
+use core::cell::Cell;
+
+std::thread_local! {
+    static LOOKS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts a block that was looked up.
+pub(crate) fn look() {
+    LOOKS.set(LOOKS.get() + 1);
+}
+
+/// Returns how many blocks `call` looks up.
+pub(crate) fn looks_of<T>(call: impl FnOnce() -> T) -> (u64, T) {
+    let before = LOOKS.get();
+    let got = call();
+    (LOOKS.get() - before, got)
+}
