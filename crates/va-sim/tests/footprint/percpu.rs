@@ -6,7 +6,8 @@ use std::fmt::Write;
 use va_base::{Va, VaRange};
 use va_percpu::vm::{Groups, Mapper, VmChunks};
 use va_percpu::{
-    Backend, Config, Context, EarlyPercpu, Geometry, Offset, PercpuSpace, Place, Progress, Refused, Request,
+    Backend, BackendError, Config, Context, EarlyPercpu, Geometry, Offset, PercpuSpace, Place, Progress,
+    Request,
 };
 use va_sim::percpu::SimChunks;
 use va_space::VmapSpace;
@@ -15,7 +16,7 @@ use va_space::VmapSpace;
 struct Nothing;
 
 impl Mapper for Nothing {
-    fn map(&self, _cpu: u32, _range: VaRange) -> Result<(), Refused> {
+    fn map(&self, _cpu: u32, _range: VaRange) -> Result<(), BackendError> {
         Ok(())
     }
 
