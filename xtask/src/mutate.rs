@@ -3,7 +3,7 @@
 //! A test that never failed proves little. Each entry of `xtask/mutations.toml` names a line, its replacement, and the
 //! tests that must fail then. The tree is copied to `target/mutate`, so the working tree is not touched. A mutation is
 //! *caught* under three conditions. The unbroken code passes the very same tests, the broken code still compiles, and
-//! the tests fail, or exceed the time limit.
+//! the tests fail, or exceed the time limit. `cargo xtask tidy` checks that each entry still applies to its file.
 
 use crate::count::Tests;
 use crate::machine::{commit, duration, machine};
@@ -17,12 +17,12 @@ use std::time::Instant;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Only mutations whose name contains this
-    filter: Option<String>,
+    /// Only mutations whose name contains one of these
+    filter: Vec<String>,
     /// Print the mutations and do nothing
     #[arg(long)]
     list: bool,
-    /// Seconds that tests may take before they count as never ending
+    /// Seconds that tests may run before they count as never ending; building them is not limited
     #[arg(long, default_value_t = 240)]
     seconds: u64,
 }
@@ -37,24 +37,34 @@ pub(crate) struct MutantsArgs {
 /// The list of mutations.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-struct List {
-    mutation: Vec<Mutation>,
+pub(crate) struct List {
+    pub(crate) mutation: Vec<Mutation>,
+}
+
+impl List {
+    /// Reads the text of `xtask/mutations.toml`.
+    pub(crate) fn read(text: &str) -> Result<Self, toml::de::Error> {
+        toml::from_str(text)
+    }
 }
 
 /// One way to break the code.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-struct Mutation {
+pub(crate) struct Mutation {
     /// Description of the fault.
-    name: String,
+    pub(crate) name: String,
     /// The file, from the root of the tree.
-    file: String,
+    pub(crate) file: String,
     /// The text to replace: it is in the file exactly once.
     find: String,
     /// The replacement.
     replace: String,
     /// Arguments of `cargo test` that select the tests which must notice.
     test: Vec<String>,
+    /// The tests are models of interleavings, which are built with `--cfg loom`.
+    #[serde(default)]
+    loom: bool,
 }
 
 /// The result of one mutation.
@@ -74,9 +84,9 @@ enum Verdict {
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let text =
         fs::read_to_string(root.join("xtask/mutations.toml")).context("cannot read xtask/mutations.toml")?;
-    let mut list: List = toml::from_str(&text).context("xtask/mutations.toml")?;
-    if let Some(filter) = &args.filter {
-        list.mutation.retain(|mutation| mutation.name.contains(filter));
+    let mut list = List::read(&text).context("xtask/mutations.toml")?;
+    if !args.filter.is_empty() {
+        list.mutation.retain(|mutation| args.filter.iter().any(|part| mutation.name.contains(part)));
     }
     if list.mutation.is_empty() {
         bail!("no such mutation");
@@ -90,10 +100,15 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     copy_tree(root, &work)?;
     let bench = Bench { tree: work, build: root.join("target/mutate/build"), seconds: args.seconds };
     // Tests that fail anyway notice nothing.
-    let commands: BTreeSet<_> = list.mutation.iter().map(|mutation| &mutation.test).collect();
-    for test in commands {
-        let passed = bench.passes(test)?;
-        println!("unbroken: {passed} tests pass: cargo test {}", test.join(" "));
+    let commands: BTreeSet<_> =
+        list.mutation.iter().map(|mutation| (mutation.loom, &mutation.test)).collect();
+    for (loom, test) in commands {
+        let passed = bench.passes(test, loom)?;
+        println!(
+            "unbroken: {passed} tests pass: {}cargo test {}",
+            if loom { "loom: " } else { "" },
+            test.join(" ")
+        );
     }
     let mut rows = String::new();
     let mut escaped = 0;
@@ -111,7 +126,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         rows += &format!("| {} | `{}` | {diff} | {shown} |\n", mutation.name, mutation.file);
     }
     println!("{} of {} mutations caught", list.mutation.len() as u32 - escaped, list.mutation.len());
-    if args.filter.is_none() {
+    if args.filter.is_empty() {
         let page = format!(
             "# Code broken on purpose\n\n- command: `cargo xtask mutate`\n- commit: {}\n- machine: {}\n- time: {}\n\n\
              | what is broken | file | how | outcome |\n|---|---|---|---|\n{rows}",
@@ -146,9 +161,10 @@ struct Bench {
 
 impl Bench {
     /// Runs tests on the unbroken code; how many there are.
-    fn passes(&self, test: &[String]) -> Result<u64> {
+    fn passes(&self, test: &[String], loom: bool) -> Result<u64> {
         let mut tests = Tests::default();
-        self.cargo_test(test).lines(Show::Failure, |line| tests.read(line))?.success()?;
+        self.build(test, loom).lines(Show::Failure, |_| {})?.success()?;
+        self.run(test, loom).lines(Show::Failure, |line| tests.read(line))?.success()?;
         if tests.passed == 0 {
             bail!("cargo test {} selects no test", test.join(" "));
         }
@@ -171,12 +187,13 @@ impl Bench {
     }
 
     fn judge_broken(&self, mutation: &Mutation) -> Result<Verdict> {
-        let built = self.cargo_test(&mutation.test).arg("--no-run").lines(Show::Nothing, |_| {})?;
+        let Mutation { test, loom, .. } = mutation;
+        let built = self.build(test, *loom).lines(Show::Nothing, |_| {})?;
         if built.code != Some(0) {
             return Ok(Verdict::Wrong("it does not compile".to_string()));
         }
         let mut failed = Vec::new();
-        let ended = self.cargo_test(&mutation.test).lines(Show::Nothing, |line| {
+        let ended = self.run(test, *loom).lines(Show::Nothing, |line| {
             if let Some(name) = failed_test(line) {
                 failed.push(name.to_string());
             }
@@ -189,19 +206,33 @@ impl Bench {
         })
     }
 
-    fn cargo_test(&self, test: &[String]) -> Cmd {
+    /// Builds tests.
+    fn build(&self, test: &[String], loom: bool) -> Cmd {
+        // What follows `--` selects tests, which is not for cargo.
+        let (cargo, _) = test.split_at(test.iter().position(|part| part == "--").unwrap_or(test.len()));
+        self.cargo_test(Cmd::new(&self.tree, "cargo"), cargo, loom).arg("--no-run")
+    }
+
+    /// Runs tests that were built.
+    fn run(&self, test: &[String], loom: bool) -> Cmd {
         // `timeout` ends the test binary as well as cargo, since both are in its process group.
-        Cmd::new(&self.tree, "timeout")
-            .arg("--kill-after=5")
-            .arg(self.seconds.to_string())
-            .args(["cargo", "test", "--locked"])
-            .args(test)
-            .env("CARGO_TARGET_DIR", &self.build)
+        let timeout = Cmd::new(&self.tree, "timeout").arg("--kill-after=5").arg(self.seconds.to_string());
+        self.cargo_test(timeout.arg("cargo"), test, loom)
+    }
+
+    fn cargo_test(&self, cmd: Cmd, test: &[String], loom: bool) -> Cmd {
+        let cmd = cmd.args(["test", "--locked"]);
+        if !loom {
+            return cmd.args(test).env("CARGO_TARGET_DIR", &self.build);
+        }
+        // As `cargo xtask loom`, in a folder of its own: the flag would otherwise rebuild everything each time.
+        let cmd = cmd.arg("--release").args(test).env("RUSTFLAGS", "--cfg loom");
+        cmd.env("CARGO_TARGET_DIR", self.build.join("loom"))
     }
 }
 
 /// Breaks `text`, or tells why this is not possible.
-fn apply(text: &str, mutation: &Mutation) -> Result<String, String> {
+pub(crate) fn apply(text: &str, mutation: &Mutation) -> Result<String, String> {
     match text.matches(&mutation.find).count() {
         _ if mutation.find == mutation.replace => Err("it changes nothing".to_string()),
         1 => Ok(text.replacen(&mutation.find, &mutation.replace, 1)),
@@ -263,6 +294,7 @@ mod tests {
             find: text(find),
             replace: text(replace),
             test: vec![text("--lib")],
+            loom: false,
         }
     }
 
@@ -320,21 +352,33 @@ mod tests {
     #[test]
     fn what_a_test_looks_at_is_caught_and_what_none_looks_at_is_missed() {
         let (_dir, bench) = planted();
-        assert_eq!(bench.passes(&["--lib".to_string()]).unwrap(), 1);
-        assert!(bench.passes(&["--lib".to_string(), "no_such_test".to_string()]).is_err());
+        let passes =
+            |test: &str| bench.passes(&test.split(' ').map(str::to_string).collect::<Vec<_>>(), false);
+        assert_eq!((passes("--lib").unwrap(), passes("--lib -- looks").unwrap()), (1, 1));
+        assert!(passes("--lib no_such_test").is_err() && passes("--lib -- no_such_test").is_err());
         let judge = |find, replace| bench.judge(&mutation(find, replace)).unwrap();
         assert_eq!(judge("{ 1 }", "{ 3 }"), Verdict::Caught(vec!["looks".to_string()]));
         assert_eq!(judge("{ 2 }", "{ 3 }"), Verdict::Missed);
         assert_eq!(judge("{ 2 }", "{ nonsense }"), Verdict::Wrong("it does not compile".to_string()));
         // Each is undone before the next.
-        assert_eq!(bench.passes(&["--lib".to_string()]).unwrap(), 1);
+        assert_eq!(passes("--lib").unwrap(), 1);
+    }
+
+    #[test]
+    fn a_model_is_built_with_its_flag() {
+        let (_dir, bench) = planted();
+        let code =
+            "pub fn seen() -> u32 { 1 }\n#[cfg(loom)]\n#[test]\nfn models() { assert_eq!(seen(), 1); }\n";
+        fs::write(bench.tree.join("src/lib.rs"), code).unwrap();
+        let modelled = Mutation { loom: true, ..mutation("{ 1 }", "{ 3 }") };
+        assert_eq!(bench.passes(&modelled.test, true).unwrap(), 1);
+        assert!(bench.passes(&modelled.test, false).is_err());
+        assert_eq!(bench.judge(&modelled).unwrap(), Verdict::Caught(vec!["models".to_string()]));
     }
 
     #[test]
     fn a_test_that_never_ends_is_caught() {
         let (_dir, bench) = planted();
-        // Builds first: the limit is for running.
-        bench.passes(&["--lib".to_string()]).unwrap();
         let bench = Bench { seconds: 3, ..bench };
         assert_eq!(bench.judge(&mutation("{ 1 }", "{ loop {} }")).unwrap(), Verdict::NeverEnded);
     }

@@ -10,6 +10,7 @@
 //! | `sync-facade` | atomics of `va-*` come from `crates/va-base/src/sync.rs` |
 //! | `hygiene` | no paths of somebody's machine, no notes to oneself, no file too long, no test switched off without a reason |
 //! | `manifests` | every package has the workspace's licence, edition and lints |
+//! | `mutations` | each entry of `xtask/mutations.toml` still applies to its file |
 //! | `prose` | pages have short sentences and lines and the words of `docs/glossary.md`; doc comments begin with a fact |
 //!
 //! The rules look at the files of the tree that git does not ignore, committed or not, so the answer does not depend on
@@ -20,6 +21,7 @@ mod hygiene;
 mod invariants;
 mod layers;
 mod manifests;
+mod mutations;
 mod paths;
 mod prose;
 mod source;
@@ -62,7 +64,7 @@ struct Rule {
     check: fn(&Tree, &mut Report),
 }
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     Rule { name: "layers", check: layers::check },
     Rule { name: "heads", check: heads::check },
     Rule { name: "unsafe-list", check: unsafe_list::check },
@@ -71,6 +73,7 @@ const RULES: [Rule; 9] = [
     Rule { name: "sync-facade", check: sync_facade::check },
     Rule { name: "hygiene", check: hygiene::check },
     Rule { name: "manifests", check: manifests::check },
+    Rule { name: "mutations", check: mutations::check },
     Rule { name: "prose", check: prose::check },
 ];
 
