@@ -10,7 +10,7 @@ use crate::machine::{commit, duration, machine};
 use crate::sh::{Cmd, Show};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -19,6 +19,9 @@ use std::time::Instant;
 pub(crate) struct Args {
     /// Only mutations whose name contains one of these
     filter: Vec<String>,
+    /// Write the outcomes to results/mutation.md, and keep there those of mutations that were not tried
+    #[arg(long)]
+    update: bool,
     /// Print the mutations and do nothing
     #[arg(long)]
     list: bool,
@@ -85,6 +88,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
     let text =
         fs::read_to_string(root.join("xtask/mutations.toml")).context("cannot read xtask/mutations.toml")?;
     let mut list = List::read(&text).context("xtask/mutations.toml")?;
+    let all: Vec<_> = list.mutation.iter().map(described).collect();
     if !args.filter.is_empty() {
         list.mutation.retain(|mutation| args.filter.iter().any(|part| mutation.name.contains(part)));
     }
@@ -96,7 +100,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         return Ok(());
     }
     let started = Instant::now();
-    let work = root.join("target/mutate/tree");
+    let (commit, work) = (commit(root), root.join("target/mutate/tree"));
     copy_tree(root, &work)?;
     let bench = Bench { tree: work, build: root.join("target/mutate/build"), seconds: args.seconds };
     // Tests that fail anyway notice nothing.
@@ -110,7 +114,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
             test.join(" ")
         );
     }
-    let mut rows = String::new();
+    let mut rows = BTreeMap::new();
     let mut escaped = 0;
     for mutation in &list.mutation {
         let verdict = bench.judge(mutation)?;
@@ -122,20 +126,23 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         };
         escaped += u32::from(matches!(verdict, Verdict::Missed | Verdict::Wrong(_)));
         println!("{}: {shown}", mutation.name);
-        let diff = format!("`{}` -> `{}`", one_line(&mutation.find), one_line(&mutation.replace));
-        rows += &format!("| {} | `{}` | {diff} | {shown} |\n", mutation.name, mutation.file);
+        rows.insert(described(mutation), format!("{shown} | {commit}"));
     }
     println!("{} of {} mutations caught", list.mutation.len() as u32 - escaped, list.mutation.len());
-    if args.filter.is_empty() {
+    if args.filter.is_empty() || args.update {
+        let file = root.join("results/mutation.md");
+        let before = if args.update { fs::read_to_string(&file).unwrap_or_default() } else { String::new() };
+        let table = table(&all, &rows, &before);
         let page = format!(
-            "# Code broken on purpose\n\n- command: `cargo xtask mutate`\n- commit: {}\n- machine: {}\n- time: {}\n\n\
-             | what is broken | file | how | outcome |\n|---|---|---|---|\n{rows}",
-            commit(root),
+            "# Code broken on purpose\n\n- command: `cargo xtask mutate`; each row has the commit at which it was tried\n\
+             - commit: {commit}\n- machine: {}\n- time: {}, for {} of {}\n\n{table}",
             machine(root),
-            duration(started.elapsed().as_secs_f64())
+            duration(started.elapsed().as_secs_f64()),
+            rows.len(),
+            all.len(),
         );
         fs::create_dir_all(root.join("results"))?;
-        fs::write(root.join("results/mutation.md"), page)?;
+        fs::write(file, page)?;
         println!("written to results/mutation.md");
     }
     if escaped > 0 {
@@ -255,6 +262,27 @@ fn some_of(tests: &[String]) -> String {
     }
 }
 
+/// The first columns of a mutation's row: what is broken, where and how.
+fn described(mutation: &Mutation) -> String {
+    let diff = format!("`{}` -> `{}`", one_line(&mutation.find), one_line(&mutation.replace));
+    format!("| {} | `{}` | {diff} |", mutation.name, mutation.file)
+}
+
+/// The table of all mutations: outcomes of those tried now, and of others that the page had before.
+fn table(all: &[String], tried: &BTreeMap<String, String>, before: &str) -> String {
+    let mut table = "| what is broken | file | how | outcome | commit |\n|---|---|---|---|---|\n".to_string();
+    for row in all {
+        let kept = || before.lines().find_map(|line| line.strip_prefix(row)?.strip_suffix(" |"));
+        let outcome = match (tried.get(row), kept()) {
+            (Some(now), _) => now,
+            (None, Some(kept)) => kept.trim_start(),
+            (None, None) => "not tried yet | -",
+        };
+        table += &format!("{row} {outcome} |\n");
+    }
+    table
+}
+
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
@@ -304,6 +332,23 @@ mod tests {
         assert!(apply("a + b + c", &mutation("+", "-")).unwrap_err().contains("2 times"));
         assert!(apply("a * b", &mutation("+", "-")).unwrap_err().contains("0 times"));
         assert!(apply("a + b", &mutation("+", "+")).is_err());
+    }
+
+    #[test]
+    fn outcomes_are_kept_until_a_mutation_is_tried_again_or_changes() {
+        let rows = |mutations: &[Mutation]| mutations.iter().map(described).collect::<Vec<_>>();
+        let named = |name: &str, find| Mutation { name: name.to_string(), ..mutation(find, "x | y") };
+        let (one, two) = (named("one", "a"), named("two", "b"));
+        let all = rows(&[one, two]);
+        let tried = |row: &String, outcome: &str| BTreeMap::from([(row.clone(), outcome.to_string())]);
+        let first = table(&all, &tried(&all[0], "caught | 12ab"), "");
+        assert!(first.contains("| one | `src/lib.rs` | `a` -> `x \\| y` | caught | 12ab |\n"), "{first}");
+        assert!(first.contains("| not tried yet | - |\n"), "{first}");
+        let second = table(&all, &tried(&all[1], "**missed** | 34cd"), &first);
+        assert!(second.contains("caught | 12ab |") && second.contains("**missed** | 34cd |"), "{second}");
+        // Changed, its outcome is not that of before.
+        let third = table(&rows(&[named("one", "c"), named("two", "b")]), &BTreeMap::new(), &second);
+        assert!(!third.contains("12ab") && third.contains("34cd"), "{third}");
     }
 
     #[test]

@@ -1,14 +1,26 @@
 //! Metadata that a space fetches with no lock held when it has none under one, and that a shrinker gets back.
 
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use va_base::{Context, Epoch, LockClass, Machine, Platform, Record, Request, Table, VaRange};
+use va_base::{Context, Epoch, LockClass, Machine, Platform, Record, Request, Table, Va, VaRange};
 use va_sim::machine::SimMachine;
-use va_space::{Purge, VmapSpace, config};
+use va_space::{Purge, SpaceError, VmapSpace, config};
+
+/// A call that is made in place of the next table.
+type Instead = Option<Box<dyn FnOnce() + Send>>;
 
 /// A machine that has no memory for what a call asks in its first hold of `free`.
 struct Strict {
     sim: SimMachine,
     holds: AtomicU64,
+    instead: Mutex<Instead>,
+}
+
+impl Strict {
+    /// With memory for every call, until `holds` is 0.
+    fn new() -> Self {
+        Self { sim: SimMachine::new(1), holds: AtomicU64::new(2), instead: Mutex::new(None) }
+    }
 }
 
 impl Platform for Strict {
@@ -35,6 +47,11 @@ impl Machine for Strict {
     }
 
     fn alloc_table<T: Table>(&self) -> Option<&'static T> {
+        let instead = self.instead.lock().take();
+        if let Some(happens) = instead {
+            happens();
+            return None;
+        }
         self.sim.alloc_table()
     }
 
@@ -63,7 +80,7 @@ fn window() -> VaRange {
 
 #[test]
 fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
-    let machine = Strict { sim: SimMachine::new(1), holds: AtomicU64::new(2) };
+    let machine = Strict::new();
     let space = VmapSpace::<_, config::Standard>::new(window(), window(), &machine).unwrap();
     let mut magazine = space.magazine(0).unwrap();
     let large = Request::pages(300).unwrap();
@@ -85,6 +102,30 @@ fn an_alloc_that_may_block_fetches_metadata_with_no_lock_held() {
     assert!(failed);
     machine.holds.store(2, Ordering::Relaxed);
     areas.into_iter().for_each(|area| space.free(area).unwrap());
+    drop(magazine);
+    space.validate().unwrap();
+}
+
+/// A request fails while another holds all of the space, which gives it back for want of a table.
+#[test]
+fn a_failure_is_not_remembered_past_what_was_put_back() {
+    type Space = VmapSpace<&'static Strict, config::Standard>;
+    let machine: &'static Strict = Box::leak(Box::new(Strict::new()));
+    let all = VaRange::from_pages(16, 80).unwrap();
+    let space: &'static Space = Box::leak(Box::new(Space::new(all, all, machine).unwrap()));
+    let ask = |pages| Request::pages(pages).unwrap();
+    *machine.instead.lock() = Some(Box::new(move || {
+        let failed = space.alloc(0, &ask(62));
+        assert!(matches!(failed, Err(SpaceError::NoSpace { .. })), "{failed:?}");
+    }));
+    assert_eq!(space.alloc(0, &ask(64)), Err(SpaceError::NoTable));
+    assert!(machine.instead.lock().is_none());
+    // A single page, then a row of two, of which one goes to the pool: nothing was freed since the failure.
+    let mut magazine = space.magazine(0).unwrap();
+    let _held = [(); 2].map(|()| magazine.alloc(&ask(1)).unwrap());
+    magazine.drain();
+    assert_eq!(space.stats().pooled_areas, 1);
+    assert_eq!(space.alloc(0, &ask(62)).map(|area| area.range().start()), Ok(Va::from_page(18)));
     drop(magazine);
     space.validate().unwrap();
 }
