@@ -306,7 +306,8 @@ fn sp2_a_round_that_is_sealed_against_a_purge_is_flushed_before_reuse() {
 #[test]
 fn sp2_aliases_of_a_round_that_is_sealed_meanwhile_are_flushed() {
     model(|| {
-        let (space, machine) = space_of::<Tight>(4, 1);
+        // A share of 16 pages is two: a round of one page stays open.
+        let (space, machine) = space_of::<Tight>(16, 1);
         let space = Arc::new(space);
         // Something lazy in the node, so that the purge has a batch of its own.
         let lazy = alloc(&space, 0, 1);
@@ -317,8 +318,9 @@ fn sp2_aliases_of_a_round_that_is_sealed_meanwhile_are_flushed() {
         machine.unmap(early.range());
         free(&space, lazy);
         let range = early.range();
-        // One page is what may be lazy: the round is open until the next free.
+        // The round is open until the next free.
         assert!(magazine.free(early).is_ok());
+        assert_eq!(space.lazy_pages(), Pages::new(1));
         let theirs = space.clone();
         let other = spawn(move || {
             theirs.purge(Purge::Aliases);
