@@ -202,26 +202,26 @@ fn pc7_an_object_is_placed_between_any_two_steps_of_the_balance_or_not_at_all() 
 #[test]
 fn a_chunk_in_which_an_object_is_placed_is_depopulated_no_further() {
     fn check<C: Config>() {
-        let rig: Rig<C> = filled();
+        let harness: Harness<C> = filled();
         let page = Request::new(4096, 4096);
-        let objects: Vec<Offset> = (0..32).map(|_| rig.space.alloc(&page).unwrap()).collect();
+        let objects: Vec<Offset> = (0..32).map(|_| harness.space.alloc(&page).unwrap()).collect();
         // One chunk is wholly free, and every other page of the one before it.
         let odd: Vec<Offset> = objects[..16].iter().copied().skip(1).step_by(2).collect();
-        objects[16..].iter().chain(&odd).for_each(|&object| rig.space.free(object).unwrap());
+        objects[16..].iter().chain(&odd).for_each(|&object| harness.space.free(object).unwrap());
         let is_populated = |&object: &Offset| {
-            let found = rig.space.find(object).unwrap();
-            rig.space.backend().is_populated(found.base, found.off..found.off + 4096) == Some(true)
+            let found = harness.space.find(object).unwrap();
+            harness.space.backend().is_populated(found.base, found.off..found.off + 4096) == Some(true)
         };
         assert_eq!(odd.iter().filter(|&object| is_populated(object)).count(), 8);
         while odd.iter().all(is_populated) {
-            assert_eq!(rig.space.tick(), va_percpu::Progress::More);
+            assert_eq!(harness.space.tick(), va_percpu::Progress::More);
         }
         let rest: Vec<Offset> = odd.into_iter().filter(is_populated).collect();
         assert_eq!(rest.len(), 7);
-        rig.space.alloc_at(rest[0], 64).unwrap();
-        rig.space.balance();
+        harness.space.alloc_at(rest[0], 64).unwrap();
+        harness.space.balance();
         assert!(rest.iter().all(is_populated));
-        rig.space.validate().unwrap();
+        harness.space.validate().unwrap();
     }
     check::<Runs>();
     check::<Standard>();
