@@ -1,45 +1,210 @@
-//! Long runs: fuzz targets and property tests for minutes or hours, and a page in `results/` that says what came of it.
+//! Long runs: random operations on every structure while memory fails for a time, then fuzz targets and property tests, and
+//! a page in `results/` that says what came of it.
 
 use crate::count::Tests;
 use crate::machine::{commit, duration, machine};
-use crate::sh::Cmd;
+use crate::sh::{Cmd, Show};
 use crate::{ci, fuzz};
 use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Cases asked of each property test; one that fixes its own number keeps it.
 const CASES: u64 = 1024;
 
+/// Operations of one seed of `va_sim::soak`. The tests themselves count what they do.
+const SEED_OPERATIONS: u64 = 50_000;
+
+/// The tests of random operations while memory fails for a time: package, program of tests, test.
+const STRUCTURES: [(&str, &str, &str); 17] = [
+    ("va-tree", "memory", "memory_that_fails_for_a_while_leaves_btree_as_its_model"),
+    ("va-tree", "memory", "memory_that_fails_for_a_while_leaves_btree32_as_its_model"),
+    ("va-tree", "memory", "memory_that_fails_for_a_while_leaves_rb_exact_as_its_model"),
+    ("va-tree", "memory", "memory_that_fails_for_a_while_leaves_rb_linux_as_it_is_with_memory"),
+    ("va-space", "space", "faults::memory_that_fails_for_a_while_leaves_ours_whole"),
+    ("va-space", "space", "faults::memory_that_fails_for_a_while_leaves_ours_with_trees_whole"),
+    ("va-space", "space", "faults::memory_that_fails_for_a_while_leaves_nodes_whole"),
+    ("va-space", "space", "faults::memory_that_fails_for_a_while_leaves_one_lock_whole"),
+    ("va-block", "blocks", "faults::memory_that_fails_for_a_while_leaves_reused_blocks_whole"),
+    ("va-block", "blocks", "faults::memory_that_fails_for_a_while_leaves_dying_blocks_whole"),
+    ("va-block", "blocks", "faults::memory_that_fails_for_a_while_leaves_blocks_of_one_map_whole"),
+    ("va-map", "map", "model::sp4_random_calls_while_memory_fails_for_a_while"),
+    ("va-map", "map", "model::sp4_random_calls_while_memory_fails_for_a_while_under_policies_of_linux"),
+    ("va-percpu", "percpu", "failure::ours_serves_afterwards_what_failed_for_a_while"),
+    ("va-percpu", "percpu", "failure::runs_serve_afterwards_what_failed_for_a_while"),
+    ("va-percpu", "percpu", "failure::a_scan_serves_afterwards_what_failed_for_a_while"),
+    ("va-percpu", "percpu", "failure::linux_serves_afterwards_what_failed_for_a_while"),
+];
+
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// For how long, about: half of it fuzzing, half of it property tests
+    /// For how long, about: half of it fuzzing, half of it property tests; 0 leaves both out
     #[arg(long, default_value_t = 60)]
     minutes: u64,
+    /// Random operations on each structure while memory fails for a time; 0 leaves them out
+    #[arg(long, default_value_t = 10_000_000)]
+    operations: u64,
+    /// Structures at a time; one for each core if not named
+    #[arg(long)]
+    jobs: Option<usize>,
+}
+
+/// A section of the page: one part of the run, with the command and the commit that it is of. It is written again after each
+/// row, and leaves the other section as it is.
+struct Section<'a> {
+    root: &'a Path,
+    title: &'static str,
+    command: String,
+    started: Instant,
+    commit: String,
+    machine: String,
+    rows: String,
+}
+
+impl<'a> Section<'a> {
+    fn new(root: &'a Path, title: &'static str, command: String) -> Self {
+        let (commit, machine) = (commit(root), machine(root));
+        Self { root, title, command, started: Instant::now(), commit, machine, rows: String::new() }
+    }
+
+    fn text(&self) -> String {
+        let Self { title, command, commit, machine, rows, .. } = self;
+        let time = duration(self.started.elapsed().as_secs_f64());
+        format!(
+            "## {title}\n\n- command: `{command}`\n- commit: {commit}\n- machine: {machine}\n- time: {time}\n\n\
+             | what | how much | time | outcome |\n|---|---|---|---|\n{rows}"
+        )
+    }
+
+    fn add(&mut self, row: &str) -> Result<()> {
+        self.rows.push_str(row);
+        let path = self.root.join(PAGE);
+        let page = with_section(&fs::read_to_string(&path).unwrap_or_default(), self.title, &self.text());
+        fs::create_dir_all(self.root.join("results"))?;
+        Ok(fs::write(path, page)?)
+    }
+}
+
+const PAGE: &str = "results/soak.md";
+const RANDOM: &str = "Random operations while memory fails for a time, in release builds without `validate`";
+const FUZZED: &str = "Fuzz targets and property tests";
+
+/// Returns a page whose section of that title is `text`. The sections are in the order of the program.
+fn with_section(page: &str, title: &str, text: &str) -> String {
+    let mut result = "# Long runs\n".to_string();
+    for name in [RANDOM, FUZZED] {
+        let old = page.split("\n## ").skip(1).find(|section| section.lines().next() == Some(name));
+        match (name == title, old) {
+            (true, _) => _ = write!(result, "\n{text}"),
+            (false, Some(old)) => _ = writeln!(result, "\n## {}", old.trim_end()),
+            (false, None) => {}
+        }
+    }
+    result
+}
+
+/// The end of one of those tests, from the lines that it printed.
+#[derive(PartialEq, Eq, Debug, Default)]
+struct Soaked {
+    structure: String,
+    counts: String,
+    operations: u64,
+}
+
+impl Soaked {
+    /// Reads `soak: STRUCTURE: N operations, ...`, which may stand behind what the test's program prints.
+    fn read(line: &str) -> Option<Self> {
+        let (_, said) = line.split_once("soak: ")?;
+        let (structure, counts) = said.split_once(": ")?;
+        let operations = counts.split_once(" operations")?.0.parse().ok()?;
+        Some(Self { structure: structure.to_string(), counts: counts.to_string(), operations })
+    }
+}
+
+/// The arguments of cargo for the tests of some packages.
+fn release_tests<'a>(packages: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<&'a str> {
+    let these = packages.flat_map(|(package, program)| ["-p", package, "--test", program]);
+    ["test", "--quiet", "--locked", "--release"].into_iter().chain(these).collect()
+}
+
+/// Runs each test of [`STRUCTURES`] for so many operations. Returns whether all of them passed.
+fn structures(root: &Path, args: &Args) -> Result<bool> {
+    let wanted = args.operations;
+    let command = format!("cargo xtask soak --operations {wanted} --minutes 0");
+    let section = Section::new(root, RANDOM, command);
+    let seeds = wanted.div_ceil(SEED_OPERATIONS);
+    let mut programs: Vec<_> = STRUCTURES.iter().map(|&(package, program, _)| (package, program)).collect();
+    programs.dedup();
+    let build = release_tests(programs.into_iter());
+    Cmd::cargo(root).args(build).arg("--no-run").run(Show::All)?;
+    let (next, passed, section) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(section));
+    let worker = || -> Result<()> {
+        while let Some(&(package, program, test)) = STRUCTURES.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (started, mut soaked) = (Instant::now(), None);
+            let cmd = Cmd::cargo(root)
+                .env("VMALLOC_SOAK_SEEDS", seeds.to_string())
+                .args(release_tests([(package, program)].into_iter()))
+                .args(["--", "--exact", "--nocapture", test]);
+            let ended = cmd.lines(Show::All, |line| soaked = Soaked::read(line).or(soaked.take()))?;
+            let has_passed = ended.code == Some(0);
+            let Soaked { structure, counts, operations } = soaked.unwrap_or_default();
+            let is_clean = has_passed && operations >= wanted;
+            let outcome = if is_clean { "nothing found" } else { "**FAILED**" };
+            passed.fetch_add(usize::from(is_clean), Ordering::Relaxed);
+            let what = if structure.is_empty() { format!("`{package}`: `{test}`") } else { structure };
+            let time = duration(started.elapsed().as_secs_f64());
+            let row = format!("| {what} | {counts} | {time} | {outcome} |\n");
+            section.lock().unwrap_or_else(PoisonError::into_inner).add(&row)?;
+        }
+        Ok(())
+    };
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = args.jobs.unwrap_or_else(cores).max(1);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(worker)).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")))
+    })?;
+    Ok(passed.into_inner() == STRUCTURES.len())
 }
 
 /// `cargo xtask soak`.
 pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
-    let started = Instant::now();
-    let (commit, machine) = (commit(root), machine(root));
+    let mut is_clean = args.operations == 0 || structures(root, args)?;
+    if args.minutes > 0 {
+        is_clean &= fuzz_and_test(root, args)?;
+    }
+    println!("\n{}\nwritten to {PAGE}", fs::read_to_string(root.join(PAGE)).unwrap_or_default());
+    if !is_clean {
+        bail!("something was found: see above");
+    }
+    Ok(())
+}
+
+/// Runs the fuzz targets and the tests of the core for the minutes. Returns whether nothing was found.
+fn fuzz_and_test(root: &Path, args: &Args) -> Result<bool> {
+    let command = format!("cargo xtask soak --operations 0 --minutes {}", args.minutes);
+    let mut section = Section::new(root, FUZZED, command);
     let (targets, core) = (fuzz::targets(root)?, crate::core_crates(root)?);
     let seconds = (args.minutes * 30 / targets.len() as u64).max(1);
     fuzz::build(root)?;
-    let mut rows = String::new();
     let mut clean = true;
     for target in &targets {
         let fuzzed = fuzz::run(root, target, seconds)?;
         clean &= fuzzed.clean;
         let outcome = if fuzzed.clean { "nothing found" } else { "**FAILED**" };
         let (executed, time) = (fuzzed.executed, duration(fuzzed.seconds));
-        writeln!(rows, "| fuzz target `{target}` | {executed} inputs | {time} | {outcome} |")?;
+        section.add(&format!("| fuzz target `{target}` | {executed} inputs | {time} | {outcome} |\n"))?;
     }
     // Property tests draw fresh cases each round; the long runs have numbered seeds, twice as many each round. So a round
     // takes at most about twice as long as the last: one that would end too late is not begun.
     let tests_started = Instant::now();
-    let (mut tests, mut rounds, mut seeds, mut last) = (Tests::default(), 0, 8, 0.0);
+    let (mut tests, mut rounds, mut seeds, mut last) = (Tests::default(), 0, 2, 0.0);
     while rounds == 0
         || (tests.failed == 0
             && tests_started.elapsed().as_secs_f64() + 2.0 * last < (args.minutes * 30) as f64)
@@ -63,24 +228,48 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<()> {
         duration(tests_started.elapsed().as_secs_f64()),
         if tests.failed == 0 { "all passed" } else { "**FAILED**" },
     );
-    writeln!(
-        rows,
+    section.add(&format!(
         "| tests of the core, invariants walked | {} tests passed, {} failed (rounds: {rounds}), \
-         {seeds} seeds in the last, {CASES} cases of each property | {time} | {outcome} |",
+         {seeds} seeds in the last, {CASES} cases of each property | {time} | {outcome} |\n",
         tests.passed, tests.failed
-    )?;
-    let minutes = args.minutes;
-    let page = format!(
-        "# Long runs\n\n\
-         - command: `cargo xtask soak --minutes {minutes}`\n- commit: {commit}\n- machine: {machine}\n- time: {}\n\n\
-         | what | how much | time | outcome |\n|---|---|---|---|\n{rows}",
-        duration(started.elapsed().as_secs_f64())
-    );
-    fs::create_dir_all(root.join("results"))?;
-    fs::write(root.join("results/soak.md"), &page)?;
-    println!("\n{page}\nwritten to results/soak.md");
-    if !clean {
-        bail!("something was found: see above");
+    ))?;
+    Ok(clean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_a_test_is_read_wherever_it_stands() {
+        let counts = "200 operations, 3 shortages, 4 failed requests, 5 walks";
+        let said =
+            Soaked { structure: "space, Linux69".to_string(), counts: counts.to_string(), operations: 200 };
+        let line = format!("test a ... soak: space, Linux69: {counts}");
+        assert_eq!(Soaked::read(&line), Some(said));
+        assert_eq!(Soaked::read("soak: nothing"), None);
+        assert_eq!(Soaked::read("test result: ok. 12 passed"), None);
     }
-    Ok(())
+
+    #[test]
+    fn a_section_is_replaced_and_the_other_stays() {
+        let first = with_section("# Long runs\n\n| old | page |\n", FUZZED, "## fuzzed\n");
+        assert_eq!(first, "# Long runs\n\n## fuzzed\n");
+        let fuzzed = format!("## {FUZZED}\n\n| a |\n");
+        let random = format!("## {RANDOM}\n\n| b |\n");
+        let both = with_section(&with_section("", FUZZED, &fuzzed), RANDOM, &random);
+        assert_eq!(both, format!("# Long runs\n\n{random}\n{fuzzed}"));
+        assert_eq!(with_section(&both, FUZZED, &fuzzed), both);
+    }
+
+    #[test]
+    fn each_test_of_a_structure_is_there() {
+        for (package, program, test) in STRUCTURES {
+            let (module, name) = test.split_once("::").unwrap_or(("", test));
+            let dir = crate::root().join("crates").join(package).join("tests");
+            let file = if module.is_empty() { dir.join(program) } else { dir.join(program).join(module) };
+            let text = fs::read_to_string(file.with_extension("rs")).unwrap();
+            assert!(text.contains(&format!("fn {name}()")), "{test} of {package}");
+        }
+    }
 }

@@ -13,10 +13,13 @@
 //! remembered too long. At the end there is enough again: the run frees everything, and the machine has all its memory.
 //!
 //! A seed is [`OPS`] operations: two hundred seeds are ten million. A test runs a few, and
-//! `VMALLOC_SOAK_SEEDS` names another number (`cargo xtask soak`).
+//! `VMALLOC_SOAK_SEEDS` names another number (`cargo xtask soak`). An operation is a call to the structure: a step
+//! that only changed the machine, or found nothing to free, is not counted.
 
 use crate::machine::SimMachine;
 use crate::op::Rng;
+use std::fmt;
+use std::ops::AddAssign;
 use va_base::{InvariantViolation, PIECE_BYTES};
 
 /// Operations of one seed.
@@ -34,7 +37,11 @@ pub fn seeds(few: u64) -> u64 {
 /// A structure, and what is allocated from it.
 pub trait Soak {
     /// Does one random operation and checks its result. A failure for want of memory is right only if `fails`.
-    fn step(&mut self, rng: &mut Rng, fails: bool);
+    /// Returns whether the structure was called.
+    fn step(&mut self, rng: &mut Rng, fails: bool) -> bool;
+
+    /// Returns how many requests failed for want of memory so far.
+    fn failures(&self) -> u64;
 
     /// Begins or ends a failure of memory that is not the machine's: of a backend, of a source of pages.
     fn set_fails(&mut self, _rng: &mut Rng, _fails: bool) {}
@@ -46,27 +53,73 @@ pub trait Soak {
     fn walk(&self) -> Result<(), InvariantViolation>;
 }
 
+/// Counts of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Calls to the structure.
+    pub operations: u64,
+    /// Times that memory began to fail.
+    pub shortages: u64,
+    /// Requests that failed for want of memory.
+    pub failures: u64,
+    /// Walks of all invariants.
+    pub walks: u64,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.shortages += other.shortages;
+        self.failures += other.failures;
+        self.walks += other.walks;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operations, shortages, failures, walks } = self;
+        write!(f, "{operations} operations, {shortages} shortages, {failures} failed requests, {walks} walks")
+    }
+}
+
+/// Runs `few` seeds, or as many as the environment names, and prints a line that `cargo xtask soak` reads.
+///
+/// # Panics
+/// If nothing failed for want of memory: the run shows nothing then.
+pub fn all(structure: &str, few: u64, one: impl FnMut(u64) -> Tally) {
+    let mut tally = Tally::default();
+    (0..seeds(few)).map(one).for_each(|seed| tally += seed);
+    println!("soak: {structure}: {tally}");
+    assert!(tally.failures > 0, "{structure}: nothing failed");
+}
+
 /// Runs one seed. Memory is there at the end; the caller frees what is allocated and checks [`SimMachine::allocated`].
 ///
 /// # Panics
 /// At the first wrong result or broken invariant.
-pub fn run(soak: &mut impl Soak, machine: &SimMachine, seed: u64) {
+pub fn run(soak: &mut impl Soak, machine: &SimMachine, seed: u64) -> Tally {
     let mut rng = Rng::new(seed);
+    let mut tally = Tally::default();
     let mut fails = false;
-    for op in 0..OPS {
+    while tally.operations < OPS {
         if rng.below(CHANGE_EVERY) == 0 {
-            let change = rng.below(4);
+            let (change, failed) = (rng.below(4), fails);
             fails = change == 0 || (change == 1 && !fails);
+            tally.shortages += u64::from(fails && !failed);
             let mut left = || if fails { rng.below(4) } else { u64::MAX };
             machine.fail_after(left(), left());
             machine.limit_slabs(if change == 2 { PIECE_BYTES } else { usize::MAX });
             soak.set_fails(&mut rng, fails);
         }
-        soak.step(&mut rng, fails);
-        if op % WALK_EVERY == 0
-            && let Err(broken) = soak.walk()
-        {
-            panic!("seed {seed}, operation {op}: {broken}");
+        if !soak.step(&mut rng, fails) {
+            continue;
+        }
+        tally.operations += 1;
+        if tally.operations.is_multiple_of(WALK_EVERY) {
+            tally.walks += 1;
+            if let Err(broken) = soak.walk() {
+                panic!("seed {seed}, operation {}: {broken}", tally.operations);
+            }
         }
     }
     machine.fail_after(u64::MAX, u64::MAX);
@@ -74,5 +127,67 @@ pub fn run(soak: &mut impl Soak, machine: &SimMachine, seed: u64) {
     soak.set_fails(&mut rng, false);
     if let Err(broken) = soak.walk() {
         panic!("seed {seed}, at the end: {broken}");
+    }
+    tally.walks += 1;
+    tally.failures = soak.failures();
+    tally
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use va_base::{Platform, Record};
+
+    #[derive(Clone, Copy)]
+    struct Word;
+    impl Record for Word {
+        const EMPTY: Self = Self;
+    }
+
+    /// A structure that allocates and frees one word by turns.
+    struct One<'m> {
+        machine: &'m SimMachine,
+        calls: u64,
+        failures: u64,
+        is_told: bool,
+    }
+
+    impl Soak for One<'_> {
+        fn step(&mut self, rng: &mut Rng, fails: bool) -> bool {
+            assert_eq!(self.is_told, fails);
+            if rng.below(3) == 0 {
+                return false;
+            }
+            self.calls += 1;
+            match self.machine.alloc_meta::<Word>(1) {
+                Some(word) => self.machine.free_meta(word),
+                None => self.failures += 1,
+            }
+            assert!(fails || self.failures == 0 || self.machine.slabs_left() == u64::MAX, "memory is there");
+            true
+        }
+
+        fn failures(&self) -> u64 {
+            self.failures
+        }
+
+        fn set_fails(&mut self, _rng: &mut Rng, fails: bool) {
+            self.is_told = fails;
+        }
+
+        fn walk(&self) -> Result<(), InvariantViolation> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_seed_counts_calls_and_memory_is_there_at_its_end() {
+        let machine = SimMachine::new(1);
+        let mut one = One { machine: &machine, calls: 0, failures: 0, is_told: false };
+        let tally = run(&mut one, &machine, 3);
+        assert_eq!((tally.operations, tally.failures), (one.calls, one.failures));
+        assert_eq!((tally.operations, tally.walks), (OPS, OPS / WALK_EVERY + 1));
+        assert!(tally.shortages > 10 && tally.failures > tally.shortages, "{tally}");
+        assert_eq!((machine.slabs_left(), one.is_told), (u64::MAX, false));
     }
 }

@@ -3,12 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::cell::Cell;
+use std::fmt::Debug;
 use std::rc::Rc;
-use va_base::{Align, AllocError, NoSlabs, Platform, Record, Request, VaRange};
+use va_base::{Align, AllocError, InvariantViolation, NoSlabs, Platform, Record, Request, VaRange};
+use va_sim::machine::SimMachine;
 use va_sim::op::Rng;
+use va_sim::platform::HeapPlatform;
+use va_sim::soak::{self, Soak};
 use va_tree::btree::BTree;
 use va_tree::rb::{Exact, Linux};
-use va_tree::{BTreeIndex, BTreeIndex32, FreeIndex, RbIndex, Supplied};
+use va_tree::{BTreeIndex, BTreeIndex32, Congruent, FreeIndex, RbIndex, Supplied};
 
 /// Has pieces of at most `limit` bytes, fails every `nth` request, and counts the bytes that are out.
 #[derive(Clone)]
@@ -145,109 +149,177 @@ fn every_nth_piece_may_fail_and_the_next_request_has_it() {
     each!(heap.clone(), check, &heap);
 }
 
-/// Operations of one run: few where each walks the whole index, more in release builds, ten million in `cargo xtask
-/// soak`.
-fn operations() -> u64 {
-    match (std::env::var_os("VMALLOC_SOAK_SEEDS"), cfg!(debug_assertions)) {
-        (Some(_), _) => 10_000_000,
-        (None, true) => 60_000,
-        (None, false) => 2_000_000,
+/// Two areas at a fixed distance: offsets and bytes.
+const PARTS: [(u64, u64); 2] = [(0, 8 * PAGE as u64), (64 * PAGE as u64, 4 * PAGE as u64)];
+
+/// An index on a machine whose memory fails for a time, beside a reference model that always has memory: an index of
+/// another kind where one gives the same addresses.
+struct Run<'m, I, M> {
+    machine: &'m SimMachine,
+    index: I,
+    model: M,
+    /// Areas that are allocated.
+    out: Vec<VaRange>,
+    /// The areas that the run grows or shrinks to.
+    aim: usize,
+    failures: u64,
+}
+
+impl<I: Supplied, M: FreeIndex> Run<'_, I, M> {
+    /// Compares two results, unless the first is a want of memory. Returns the address, if there is one.
+    fn same<T: PartialEq + Debug>(
+        &mut self,
+        fails: bool,
+        got: Result<T, AllocError>,
+        model: impl FnOnce(&mut M) -> Result<T, AllocError>,
+    ) -> Option<T> {
+        if let Err(AllocError::NoMeta { .. }) = got {
+            assert!(fails, "memory is there");
+            self.failures += 1;
+            return None;
+        }
+        assert_eq!(got, model(&mut self.model));
+        got.ok()
+    }
+
+    fn alloc(&mut self, rng: &mut Rng, fails: bool) {
+        let mut request = Request::pages(1 + rng.below(9)).unwrap();
+        if rng.below(2) == 0 {
+            request = request.aligned(Align::new((PAGE as u64) << rng.below(6)).unwrap());
+        }
+        if rng.below(8) == 0 {
+            request = request.within(pages(16 + rng.below(1 << 15), 1 + rng.below(200)));
+        }
+        let got = self.index.alloc(&request);
+        if let Some(at) = self.same(fails, got, |model| model.alloc(&request)) {
+            self.out.push(VaRange::from_size(at, request.size().get() * PAGE as u64).unwrap());
+        }
+    }
+
+    fn take(&mut self, rng: &mut Rng, fails: bool) {
+        let range = pages(16 + rng.below(1 << 16), 1 + rng.below(20));
+        let got = self.index.take(range);
+        if self.same(fails, got, |model| model.take(range)).is_some() {
+            self.out.push(range);
+        }
+    }
+
+    fn alloc_congruent(&mut self, fails: bool) {
+        let areas = Congruent::new(&PARTS, 4 * PAGE as u64).unwrap();
+        let got = self.index.alloc_congruent(&areas);
+        if let Some(base) = self.same(fails, got, |model| model.alloc_congruent(&areas)) {
+            self.out.extend(
+                PARTS.map(|(at, bytes)| VaRange::from_size(base.checked_add(at).unwrap(), bytes).unwrap()),
+            );
+        }
+    }
+
+    /// Frees an area, at times in two fragments; that succeeds whatever memory does (SP3).
+    fn free(&mut self, rng: &mut Rng, fails: bool) -> bool {
+        if self.out.is_empty() {
+            return false;
+        }
+        let range = self.out.swap_remove(rng.below(self.out.len() as u64) as usize);
+        let (first, end) = range.whole_pages();
+        let is_split = end - first > 1 && rng.below(10) == 0 && {
+            let got = self.index.reserve_splits(1);
+            self.same(fails, got, |model| model.reserve_splits(1)).is_some()
+        };
+        let cut = if is_split { first + 1 + rng.below(end - first - 1) } else { end };
+        for (first, end) in [(first, cut), (cut, end)] {
+            if first < end {
+                let fragment = pages(first, end - first);
+                assert_eq!((self.index.free(fragment), self.model.free(fragment)), (Ok(()), Ok(())));
+            }
+        }
+        true
     }
 }
 
-#[test]
-fn memory_fails_for_a_while_and_no_answer_differs() {
-    fn check<I: Supplied>(name: &str, fresh: impl Fn() -> I, heap: &Buddy, calm: impl Fn() -> I) {
-        let (mut index, mut model) = (fresh(), calm());
-        let (mut rng, mut out, mut failed) = (Rng::new(11), Vec::new(), 0u64);
-        let total = operations();
-        let calm_until = |n: u64| n % 20_000 < 8_000;
-        for n in 0..total {
-            // Pieces of a page, larger ones, every fifth, none.
-            heap.0.nth.set(if calm_until(n) { 0 } else { 5 });
-            heap.0.limit.set(match n / 4000 % 5 {
-                0 | 1 => PAGE,
-                2 => 1 << 20,
-                3 => 8 * PAGE,
-                _ => {
-                    if calm_until(n) {
-                        PAGE
-                    } else {
-                        0
-                    }
-                }
-            });
-            let draw = rng.next_u64();
-            // It grows and shrinks by turns.
-            let grow = if n / 15_000 % 2 == 0 { 5 } else { 2 };
-            if draw % 7 < grow || out.is_empty() {
-                let align = if draw & 256 == 0 {
-                    Align::PAGE
-                } else {
-                    Align::new(PAGE as u64 * (1 << ((draw >> 9) % 6))).unwrap()
-                };
-                let request = Request::pages(1 + (draw >> 20) % 9).unwrap().aligned(align);
-                match index.alloc(&request) {
-                    Err(AllocError::NoMeta { .. }) => failed += 1,
-                    answer => {
-                        assert_eq!(answer, model.alloc(&request), "{name}: operation {n}");
-                        out.extend(
-                            answer.map(|at| {
-                                VaRange::from_size(at, request.size().get() * PAGE as u64).unwrap()
-                            }),
-                        );
-                    }
-                }
-            } else {
-                let range = out.swap_remove((draw >> 20) as usize % out.len());
-                assert_eq!((index.free(range), model.free(range)), (Ok(()), Ok(())), "{name}: {n}");
-            }
-            if draw >> 60 == 0 {
-                index.shrink(draw as usize % 50);
-            }
-            if n % (total / 40) == 0 {
-                index.validate().unwrap();
-                assert_eq!(
-                    (index.live(), index.hole_count()),
-                    (model.live(), model.hole_count()),
-                    "{name}: {n}"
-                );
-            }
+impl<I: Supplied, M: FreeIndex> Soak for Run<'_, I, M> {
+    fn step(&mut self, rng: &mut Rng, fails: bool) -> bool {
+        if rng.below(1000) == 0 {
+            self.aim = rng.below(some_of(5000)) as usize;
         }
-        assert!(failed > 0, "{name}: nothing failed");
-        heap.0.nth.set(0);
-        heap.0.limit.set(PAGE);
+        match rng.below(100) {
+            0..4 => _ = self.index.shrink(rng.below(50) as usize),
+            4 => {
+                let got = self.index.supply(rng.below(100), &self.machine);
+                self.same(fails, got, |_| Ok(()));
+            }
+            5 | 6 => self.take(rng, fails),
+            7 => self.alloc_congruent(fails),
+            way if way < if self.out.len() < self.aim { 75 } else { 35 } => self.alloc(rng, fails),
+            _ => return self.free(rng, fails),
+        }
+        true
+    }
+
+    fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// An index that begins without spare records needs memory soon.
+    fn set_fails(&mut self, rng: &mut Rng, fails: bool) {
+        if fails && rng.below(2) == 0 {
+            while self.index.shrink(1000) > 0 {}
+        }
+    }
+
+    fn walk(&self) -> Result<(), InvariantViolation> {
+        let counts = (self.index.live(), self.index.hole_count(), self.index.free_pages());
+        assert_eq!(counts, (self.model.live(), self.model.hole_count(), self.model.free_pages()));
+        assert!(self.index.holes().eq(self.model.holes()), "other holes than the model's");
+        self.model.validate()?;
+        self.index.validate()
+    }
+}
+
+/// Random operations while memory fails for a time, then not, beside the model. `va_sim::soak` has the driver.
+fn soaks<I: Supplied, M: FreeIndex>(
+    name: &str,
+    fresh: impl Fn(&'static SimMachine) -> I,
+    model: impl Fn() -> M,
+) {
+    soak::all(name, 1, |seed| {
+        let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(1)));
+        let mut run =
+            Run { machine, index: fresh(machine), model: model(), out: Vec::new(), aim: 0, failures: 0 };
+        let tally = soak::run(&mut run, machine, seed);
+        let Run { mut index, out, .. } = run;
         out.into_iter().for_each(|range| index.free(range).unwrap());
         while index.shrink(1000) > 0 || index.memory().allocated_bytes > 8 * PAGE {}
         index.validate().unwrap();
-        assert_eq!(index.holes().collect::<Vec<_>>(), [index.extent()], "{name}");
-    }
-    let heap = Buddy::new(PAGE);
-    let rich = || Buddy::new(usize::MAX);
-    check(
-        "btree",
-        || BTreeIndex::new(all(), all(), heap.clone()).unwrap(),
-        &heap,
-        || BTreeIndex::new(all(), all(), rich()).unwrap(),
-    );
-    check(
-        "btree32",
-        || BTreeIndex32::new(all(), all(), heap.clone()).unwrap(),
-        &heap,
-        || BTreeIndex32::new(all(), all(), rich()).unwrap(),
-    );
-    check(
-        "rb-linux",
-        || RbIndex::<Linux, _>::new(all(), all(), heap.clone()).unwrap(),
-        &heap,
-        || RbIndex::<Linux, _>::new(all(), all(), rich()).unwrap(),
-    );
-    check(
-        "rb-exact",
-        || RbIndex::<Exact, _>::new(all(), all(), heap.clone()).unwrap(),
-        &heap,
-        || RbIndex::<Exact, _>::new(all(), all(), rich()).unwrap(),
-    );
+        assert!(index.holes().eq([index.extent()]), "{name}, seed {seed}: a hole is lost");
+        drop(index);
+        assert_eq!(machine.allocated(), 0, "{name}, seed {seed}: memory is lost");
+        tally
+    });
+}
+
+#[test]
+fn memory_that_fails_for_a_while_leaves_btree_as_its_model() {
+    let model = || RbIndex::<Exact, _>::new(all(), all(), HeapPlatform::default()).unwrap();
+    soaks("index, btree", |machine| BTreeIndex::new(all(), all(), machine).unwrap(), model);
+}
+
+#[test]
+fn memory_that_fails_for_a_while_leaves_btree32_as_its_model() {
+    let model = || RbIndex::<Exact, _>::new(all(), all(), HeapPlatform::default()).unwrap();
+    soaks("index, btree32", |machine| BTreeIndex32::new(all(), all(), machine).unwrap(), model);
+}
+
+#[test]
+fn memory_that_fails_for_a_while_leaves_rb_exact_as_its_model() {
+    let model = || BTreeIndex::new(all(), all(), HeapPlatform::default()).unwrap();
+    soaks("index, rb-exact", |machine| RbIndex::<Exact, _>::new(all(), all(), machine).unwrap(), model);
+}
+
+/// Linux's search misses holes in its own way, so that no other kind is its model.
+#[test]
+fn memory_that_fails_for_a_while_leaves_rb_linux_as_it_is_with_memory() {
+    let model = || RbIndex::<Linux, _>::new(all(), all(), HeapPlatform::default()).unwrap();
+    soaks("index, rb-linux", |machine| RbIndex::<Linux, _>::new(all(), all(), machine).unwrap(), model);
 }
 
 #[test]

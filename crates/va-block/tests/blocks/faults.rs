@@ -7,7 +7,7 @@ use va_block::{BlockError, Blocks, Config, Lane, UnmapError};
 use va_sim::block_run::{Sliced, TinyLinux, TinyOneMap};
 use va_sim::machine::{Flushing, SimMachine};
 use va_sim::op::Rng;
-use va_sim::soak::{self, Soak};
+use va_sim::soak::{self, Soak, Tally};
 use va_space::{Purge, SpaceError, VmapSpace};
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
@@ -96,8 +96,8 @@ impl<C: Config> Run<'_, '_, C> {
         Some((at, pages))
     }
 
-    fn free(&mut self, rng: &mut Rng) {
-        let Some((at, pages)) = self.take(rng) else { return };
+    fn free(&mut self, rng: &mut Rng) -> bool {
+        let Some((at, pages)) = self.take(rng) else { return false };
         let (context, cpu, lane) = (any_context(rng), any_cpu(rng), rng.below(4) as usize);
         // A free succeeds whatever memory does (SP3); another one is an error.
         for is_first in [true, false] {
@@ -111,6 +111,7 @@ impl<C: Config> Run<'_, '_, C> {
                 Err(other) => panic!("{other}"),
             }
         }
+        true
     }
 
     fn lane(&mut self, rng: &mut Rng, fails: bool) {
@@ -132,14 +133,18 @@ impl<C: Config> Run<'_, '_, C> {
 }
 
 impl<C: Config> Soak for Run<'_, '_, C> {
-    fn step(&mut self, rng: &mut Rng, fails: bool) {
+    fn step(&mut self, rng: &mut Rng, fails: bool) -> bool {
         self.met.out = self.met.out.max(self.out.len() as u64);
         match rng.below(200) {
             2 => {
                 let late = rng.below(2) == 0;
                 self.machine.set_flushing(if late { Flushing::OnRequest } else { Flushing::AtOnce });
+                return false;
             }
-            3..=6 => self.machine.complete_flushes(),
+            3..=6 => {
+                self.machine.complete_flushes();
+                return false;
+            }
             7 => _ = self.blocks.tick(),
             8 => _ = self.blocks.shrink(),
             9 => _ = self.blocks.unmap_aliases(),
@@ -152,8 +157,13 @@ impl<C: Config> Soak for Run<'_, '_, C> {
             12 => self.lane(rng, fails),
             // In turns, more and less is out.
             way if way % 100 < 50 + self.wave() => self.alloc(rng, fails),
-            _ => self.free(rng),
+            _ => return self.free(rng),
         }
+        true
+    }
+
+    fn failures(&self) -> u64 {
+        self.met.no_memory
     }
 
     fn walk(&self) -> Result<(), InvariantViolation> {
@@ -161,7 +171,7 @@ impl<C: Config> Soak for Run<'_, '_, C> {
     }
 }
 
-fn run<C: Config>(seed: u64, elsewhere: bool) -> Met {
+fn run<C: Config>(seed: u64, elsewhere: bool) -> (Met, Tally) {
     let machine = SimMachine::new(CPUS);
     machine.drain_elsewhere(elsewhere);
     machine.set_online(1);
@@ -169,10 +179,10 @@ fn run<C: Config>(seed: u64, elsewhere: bool) -> Met {
     let space = VmapSpace::new(extent, extent, &machine).unwrap();
     let blocks = Blocks::<_, C>::new(space, &machine).unwrap();
     machine.set_online(CPUS);
-    let met = {
+    let ended = {
         let (machine, blocks) = (&machine, &blocks);
         let mut run = Run { machine, blocks, lanes: [None, None], out: Vec::new(), met: Met::default() };
-        soak::run(&mut run, machine, seed);
+        let tally = soak::run(&mut run, machine, seed);
         while !run.out.is_empty() {
             run.free(&mut Rng::new(seed));
         }
@@ -181,37 +191,38 @@ fn run<C: Config>(seed: u64, elsewhere: bool) -> Met {
         assert_eq!((blocks.stats().blocks, blocks.present(), blocks.validate()), (0, 0, Ok(())));
         let all = blocks.space().alloc(0, &Request::pages(PAGES).unwrap()).unwrap();
         assert_eq!((all.range(), machine.map(extent)), (extent, Ok(())));
-        run.met
+        (run.met, tally)
     };
     drop(blocks);
     assert_eq!(machine.allocated(), 0, "memory is lost");
-    met
+    ended
 }
 
-fn runs<C: Config>(first: u64) {
+fn runs<C: Config>(name: &str, first: u64) {
     let mut met = Met::default();
-    for seed in 0..soak::seeds(4).div_ceil(3) {
-        let one = run::<C>(first + 3 * seed, seed % 2 == 1);
+    soak::all(name, 2, |seed| {
+        let (one, tally) = run::<C>(first + 3 * seed, seed % 2 == 1);
         met.no_memory += one.no_memory;
         met.would_block += one.would_block;
         met.no_space += one.no_space;
         met.out = met.out.max(one.out);
-    }
+        tally
+    });
     println!("{met:?}");
     assert!(met.no_memory.min(met.would_block).min(met.no_space) > 0, "{met:?}");
 }
 
 #[test]
 fn memory_that_fails_for_a_while_leaves_reused_blocks_whole() {
-    runs::<Sliced>(1);
+    runs::<Sliced>("blocks, Standard", 1);
 }
 
 #[test]
 fn memory_that_fails_for_a_while_leaves_dying_blocks_whole() {
-    runs::<TinyLinux>(2);
+    runs::<TinyLinux>("blocks, Linux64", 2);
 }
 
 #[test]
 fn memory_that_fails_for_a_while_leaves_blocks_of_one_map_whole() {
-    runs::<TinyOneMap>(3);
+    runs::<TinyOneMap>("blocks, Linux64 with one map", 3);
 }

@@ -6,7 +6,7 @@ use va_sim::machine::{Flushing, SimMachine};
 use va_sim::map_model::MapModel;
 use va_sim::op::Rng;
 use va_sim::pages::{Arm, Ask, FOREIGN, Ladder, One, Short, SimPages};
-use va_sim::soak::{self, Soak};
+use va_sim::soak::{self, Soak, Tally};
 use va_space::VmapSpace;
 
 #[derive(Clone, Debug)]
@@ -73,11 +73,14 @@ struct Harness<'a, 'm, C: va_block::Config, L: Ladder> {
     deferred: Vec<Va>,
     /// Something may fail.
     may_fail: bool,
+    /// Requests that were.
+    failures: u64,
 }
 
 impl<C: va_block::Config, L: Ladder> Harness<'_, '_, C, L> {
     /// Accepts an error if the machine may fail: anything else fits in this window.
     fn excused(&mut self, error: &dyn std::fmt::Display) -> Result<(), String> {
+        self.failures += 1;
         if self.may_fail { Ok(()) } else { Err(format!("failed without a reason: {error}")) }
     }
 
@@ -259,7 +262,8 @@ fn run<C: va_block::Config, L: Ladder>(ops: &[Op]) -> Result<(), String> {
     let space = VmapSpace::new(window, window, &machine).unwrap();
     let map = MapSpace::<_, C, _>::new(space, &machine, &pages).unwrap();
     let (model, deferred) = (MapModel::default(), Vec::new());
-    let mut harness = Harness { machine: &machine, pages: &pages, map, model, deferred, may_fail: false };
+    let mut harness =
+        Harness { machine: &machine, pages: &pages, map, model, deferred, may_fail: false, failures: 0 };
     for (at, op) in ops.iter().enumerate() {
         let done = harness.call(op).and_then(|()| harness.model.compare(&harness.map, harness.pages));
         done.map_err(|error| format!("{error}, at {at}: {op:?}"))?;
@@ -318,16 +322,24 @@ fn random_op(rng: &mut Rng) -> Op {
 
 impl<C: va_block::Config, L: Ladder> Soak for Harness<'_, '_, C, L> {
     /// An area at most for each ten of the source's pages.
-    fn step(&mut self, rng: &mut Rng, fails: bool) {
+    fn step(&mut self, rng: &mut Rng, fails: bool) -> bool {
         self.may_fail = fails;
-        let busy = self.model.starts(Kind::Vmalloc).len() + self.model.starts(Kind::Vmap).len();
+        let [own, foreign, block] =
+            [Kind::Vmalloc, Kind::Vmap, Kind::Block].map(|kind| self.model.starts(kind).len());
         let op = match random_op(rng) {
             Op::Vmalloc { .. } | Op::Map { .. } | Op::Vrealloc { .. }
-                if busy > 60 || self.pages.allocated() > 700 =>
+                if own + foreign > 60 || self.pages.allocated() > 700 =>
             {
                 Op::Vfree { nth: rng.below(1 << 30) as usize }
             }
             op => op,
+        };
+        let called = match &op {
+            Op::Vmalloc { .. } | Op::Map { .. } | Op::RunDeferred | Op::Flush { .. } => true,
+            Op::Vfree { .. } | Op::VfreeAtomic { .. } | Op::Protect { .. } | Op::Vrealloc { .. } => own > 0,
+            Op::Unmap { kind: Kind::Vmap, .. } => foreign > 0,
+            Op::Unmap { .. } => block > 0,
+            Op::Write { .. } | Op::Stray { .. } | Op::Refuse { .. } | Op::Flushing { .. } => false,
         };
         if let Err(wrong) = self.call(&op) {
             panic!("{wrong}: {op:?}");
@@ -335,6 +347,11 @@ impl<C: va_block::Config, L: Ladder> Soak for Harness<'_, '_, C, L> {
         if rng.below(1000) == 0 {
             self.map.shrink();
         }
+        called
+    }
+
+    fn failures(&self) -> u64 {
+        self.failures
     }
 
     fn set_fails(&mut self, rng: &mut Rng, fails: bool) {
@@ -353,26 +370,28 @@ impl<C: va_block::Config, L: Ladder> Soak for Harness<'_, '_, C, L> {
 }
 
 /// Random calls while memory, pages and page tables fail for a time, then not.
-fn long_run<C: va_block::Config, L: Ladder>(seed: u64) {
+fn long_run<C: va_block::Config, L: Ladder>(seed: u64) -> Tally {
     let machine = SimMachine::new(2);
     let pages = SimPages::<L>::with_ladder(&machine, 2000);
     let window = VaRange::from_pages(0x10, 0x2010).unwrap();
     let space = VmapSpace::new(window, window, &machine).unwrap();
     let map = MapSpace::<_, C, _>::new(space, &machine, &pages).unwrap();
     let (model, deferred) = (MapModel::default(), Vec::new());
-    let mut harness = Harness { machine: &machine, pages: &pages, map, model, deferred, may_fail: false };
-    soak::run(&mut harness, &machine, seed);
+    let mut harness =
+        Harness { machine: &machine, pages: &pages, map, model, deferred, may_fail: false, failures: 0 };
+    let tally = soak::run(&mut harness, &machine, seed);
     harness.free_all().unwrap();
     drop(harness.map);
     assert_eq!(machine.allocated(), 0, "memory is lost");
+    tally
 }
 
 #[test]
 fn sp4_random_calls_while_memory_fails_for_a_while() {
-    (0..soak::seeds(2).div_ceil(2)).for_each(long_run::<va_block::config::Standard, Short>);
+    soak::all("map, Standard", 1, long_run::<va_block::config::Standard, Short>);
 }
 
 #[test]
 fn sp4_random_calls_while_memory_fails_for_a_while_under_policies_of_linux() {
-    (0..soak::seeds(2).div_ceil(2)).for_each(long_run::<va_block::config::Linux64, Arm>);
+    soak::all("map, Linux64", 1, long_run::<va_block::config::Linux64, Arm>);
 }

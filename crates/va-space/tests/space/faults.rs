@@ -7,7 +7,7 @@ use va_sim::machine::{Flushing, SimMachine};
 use va_sim::model::ModelIndex;
 use va_sim::op::Rng;
 use va_sim::small::Small;
-use va_sim::soak::{self, Soak};
+use va_sim::soak::{self, Soak, Tally};
 use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, ReshapeError, SpaceError, State, VmapSpace};
 use va_tree::{Congruent, FreeIndex};
@@ -139,8 +139,8 @@ impl<C: Config> Run<'_, '_, C> {
         (!self.areas.is_empty()).then(|| rng.below(self.areas.len() as u64) as usize)
     }
 
-    fn reshape(&mut self, rng: &mut Rng, fails: bool) {
-        let Some(at) = self.pick(rng) else { return };
+    fn reshape(&mut self, rng: &mut Rng, fails: bool) -> bool {
+        let Some(at) = self.pick(rng) else { return false };
         let range = self.areas[at].0;
         let (first, end) = range.whole_pages();
         let done = match rng.below(3) {
@@ -171,17 +171,19 @@ impl<C: Config> Run<'_, '_, C> {
             Err(ReshapeError::NoMeta(error)) => self.failed(error, true, fails),
             Err(other) => panic!("{other}"),
         }
+        true
     }
 
     /// Frees an area; that succeeds whatever memory does (SP3).
-    fn free(&mut self, rng: &mut Rng) {
-        let Some(at) = self.pick(rng) else { return };
+    fn free(&mut self, rng: &mut Rng) -> bool {
+        let Some(at) = self.pick(rng) else { return false };
         let (range, handle) = self.areas.swap_remove(at);
         let (context, cpu) = (context(rng), rng.below(6) as usize);
         if rng.below(16) == 0 {
             let detached = self.space.detach(range.start()).unwrap();
             self.machine.unmap(range);
-            return self.space.release(context, detached);
+            self.space.release(context, detached);
+            return true;
         }
         self.machine.unmap(range);
         match (self.magazines.get_mut(cpu), handle.filter(|_| rng.below(2) == 0)) {
@@ -192,6 +194,7 @@ impl<C: Config> Run<'_, '_, C> {
             (_, Some(area)) => self.space.free_in(context, area).unwrap(),
             (_, None) => assert_eq!(self.space.free_at_in(context, range.start()), Ok(range)),
         }
+        true
     }
 
     fn magazine(&mut self, rng: &mut Rng, fails: bool) {
@@ -207,13 +210,17 @@ impl<C: Config> Run<'_, '_, C> {
 }
 
 impl<C: Config> Soak for Run<'_, '_, C> {
-    fn step(&mut self, rng: &mut Rng, fails: bool) {
+    fn step(&mut self, rng: &mut Rng, fails: bool) -> bool {
         match rng.below(200) {
             0 | 1 => {
                 let late = rng.below(2) == 0;
                 self.machine.set_flushing(if late { Flushing::OnRequest } else { Flushing::AtOnce });
+                return false;
             }
-            2..=7 => self.machine.complete_flushes(),
+            2..=7 => {
+                self.machine.complete_flushes();
+                return false;
+            }
             8 | 9 => _ = self.space.tick(),
             10 | 11 => _ = self.space.drain(),
             12 | 13 => {
@@ -231,11 +238,19 @@ impl<C: Config> Soak for Run<'_, '_, C> {
             18 | 19 => self.magazine(rng, fails),
             20 | 21 => self.alloc_at(rng, fails),
             22 => self.alloc_congruent(fails),
-            23..=28 => self.reshape(rng, fails),
-            29 if rng.below(8) == 0 => self.grows = !self.grows,
+            23..=28 => return self.reshape(rng, fails),
+            29 if rng.below(8) == 0 => {
+                self.grows = !self.grows;
+                return false;
+            }
             way if way < if self.grows { 130 } else { 100 } => self.alloc(rng, fails),
-            _ => self.free(rng),
+            _ => return self.free(rng),
         }
+        true
+    }
+
+    fn failures(&self) -> u64 {
+        self.met.no_memory
     }
 
     fn walk(&self) -> Result<(), InvariantViolation> {
@@ -247,58 +262,59 @@ impl<C: Config> Soak for Run<'_, '_, C> {
     }
 }
 
-fn run<C: Config>(seed: u64, elsewhere: bool) -> Met {
+fn run<C: Config>(seed: u64, elsewhere: bool) -> (Met, Tally) {
     let machine = SimMachine::new(CPUS);
     machine.drain_elsewhere(elsewhere);
     let extent = VaRange::from_pages(FIRST, FIRST + PAGES).unwrap();
     let space = VmapSpace::<_, C>::new(extent, extent, &machine).unwrap();
-    let met = {
+    let ended = {
         let (magazines, areas) = ([const { None }; 3], Vec::new());
         let (machine, space, met) = (&machine, &space, Met::default());
         let mut run = Run { machine, space, magazines, areas, grows: true, met };
-        soak::run(&mut run, machine, seed);
+        let tally = soak::run(&mut run, machine, seed);
         while !run.areas.is_empty() {
             run.free(&mut Rng::new(seed));
         }
         let all = space.alloc(0, &Request::pages(PAGES).unwrap()).unwrap();
         assert_eq!((all.range(), machine.map(extent)), (extent, Ok(())));
         assert_eq!((space.validate(), space.lazy_pages()), (Ok(()), Pages::new(0)));
-        run.met
+        (run.met, tally)
     };
     drop(space);
     assert_eq!(machine.allocated(), 0, "memory is lost");
-    met
+    ended
 }
 
-fn runs<C: Config>(first: u64) {
+fn runs<C: Config>(name: &str, first: u64) {
     let mut met = Met::default();
-    for seed in 0..soak::seeds(4).div_ceil(4) {
-        let one = run::<C>(first + 4 * seed, seed % 2 == 1);
+    soak::all(name, 1, |seed| {
+        let (one, tally) = run::<C>(first + 4 * seed, seed % 2 == 1);
         met.no_memory += one.no_memory;
         met.would_block += one.would_block;
         met.no_space += one.no_space;
         met.occupied += one.occupied;
-    }
+        tally
+    });
     println!("{met:?}");
     assert!(met.no_memory.min(met.would_block).min(met.no_space).min(met.occupied) > 0, "{met:?}");
 }
 
 #[test]
 fn memory_that_fails_for_a_while_leaves_ours_whole() {
-    runs::<Small<Standard, 300, 3>>(1);
+    runs::<Small<Standard, 300, 3>>("space, Standard", 1);
 }
 
 #[test]
 fn memory_that_fails_for_a_while_leaves_ours_with_trees_whole() {
-    runs::<Small<WithTrees<Standard>, 1000, 1>>(2);
+    runs::<Small<WithTrees<Standard>, 1000, 1>>("space, Standard with trees", 2);
 }
 
 #[test]
 fn memory_that_fails_for_a_while_leaves_nodes_whole() {
-    runs::<Small<Linux69, 300, { u64::MAX }>>(3);
+    runs::<Small<Linux69, 300, { u64::MAX }>>("space, Linux69", 3);
 }
 
 #[test]
 fn memory_that_fails_for_a_while_leaves_one_lock_whole() {
-    runs::<Small<OneLock52, 300, { u64::MAX }>>(4);
+    runs::<Small<OneLock52, 300, { u64::MAX }>>("space, OneLock52", 4);
 }
