@@ -192,6 +192,8 @@ impl<K: Key, const F: usize, P: Platform> Supplied for BTree<K, F, P> {
             steps -= 1;
         }
         if !self.has_rows() {
+            // Memory that was supplied for rows, or reserved before the rest failed, holds none yet.
+            self.rows.forget_all();
             freed += self.rows.free_pieces(&mut steps, &self.platform);
         }
         while let Some(low) = self.leaves.shrink_step(need.leaves, &mut steps, &mut freed, &self.platform) {
