@@ -339,7 +339,7 @@ impl<C: va_block::Config, L: Ladder> Soak for Harness<'_, '_, C, L> {
             Op::Vfree { .. } | Op::VfreeAtomic { .. } | Op::Protect { .. } | Op::Vrealloc { .. } => own > 0,
             Op::Unmap { kind: Kind::Vmap, .. } => foreign > 0,
             Op::Unmap { .. } => block > 0,
-            Op::Write { .. } | Op::Stray { .. } | Op::Refuse { .. } | Op::Flushing { .. } => false,
+            Op::Write { .. } | Op::Stray { .. } | Op::FailAfter { .. } | Op::Flushing { .. } => false,
         };
         if let Err(wrong) = self.call(&op) {
             panic!("{wrong}: {op:?}");

@@ -6,7 +6,7 @@ use va_percpu::config::{Linux612, Runs, Scan, Standard};
 use va_percpu::{AllocError, Config, Request, Sizes};
 use va_sim::machine::SimMachine;
 use va_sim::op::Rng;
-use va_sim::percpu::{Op, Harness, SIZES};
+use va_sim::percpu::{Harness, Op, SIZES};
 use va_sim::soak::{self, Soak, Tally};
 
 fn op(rng: &mut Rng) -> Op {
