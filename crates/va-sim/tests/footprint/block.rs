@@ -21,7 +21,7 @@ fn blocks<C: Config>(arena: &'static Arena, extent: VaRange) -> &'static Held<C>
 fn free_some<C: Config>(blocks: &Held<C>, count: u64) {
     let mapped: Vec<_> =
         (0..count).map(|nth| (fine(blocks.alloc(0, 1 + nth % LARGEST)), 1 + nth % LARGEST)).collect();
-    let last = |nth: &usize| nth % 7 == 0;
+    let last = |nth: &usize| nth.is_multiple_of(7);
     let each = |nth: usize| fine(blocks.free(1, mapped[nth].0, mapped[nth].1));
     (0..mapped.len()).filter(|nth| !last(nth)).for_each(each);
     let _ = blocks.tick();
