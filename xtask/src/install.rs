@@ -6,7 +6,7 @@
 //!   DIR/include/vmalloc.h         DIR/lib/pkgconfig/vmalloc.pc                DIR/share/man/man3/vmalloc.3
 //!   DIR/bin/vmlab                 DIR/share/man/man1/vmlab*.1                 completions of bash, zsh, fish below DIR/share
 //! ```
-//! In CI a prefix under `target` is filled, and the README's C program and lines for Python are run from it, and `vmlab run` with it.
+//! In CI a prefix under `target` is filled. The README's C program and its shell lines, and `vmlab run`, are run with it.
 
 use crate::count::Tests;
 use crate::sh::{Cmd, Show, on_path};
@@ -201,7 +201,7 @@ pub(crate) fn step(root: &Path, _: &mut Tests) -> Result<()> {
         bail!("the preload served nothing to sort: {line}");
     }
     println!("install: shared, static and preload work; sort: {line}");
-    python(root, &work, &prefix)?;
+    shell(root, &work, &prefix)?;
     run(root, &preload)
 }
 
@@ -217,20 +217,24 @@ fn check_size(work: &Path, preload: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The README's lines for Python, but for the first, which is what was done here.
-fn python(root: &Path, work: &Path, prefix: &Path) -> Result<()> {
-    let lines = shell_lines(&fs::read_to_string(root.join("README.md"))?)?;
-    if !on_path("python3") {
-        crate::not_run::add(root, "the README's lines for Python: there is no python3");
-        return Ok(());
+/// Runs the README's shell lines as they are: builds and runs the C program, then Python under the preload.
+fn shell(root: &Path, work: &Path, prefix: &Path) -> Result<()> {
+    let readme = fs::read_to_string(root.join("README.md"))?;
+    let lines = shell_lines(&readme)?;
+    let (c, python) = lines.split_at_checked(2).context("the README has no lines for Python")?;
+    fs::write(work.join("hello.c"), c_lines(&readme)?)?;
+    for (tool, lines) in [("pkg-config", c), ("python3", python)] {
+        if !on_path(tool) {
+            crate::not_run::add(root, &format!("the README's lines for {tool}: it is not installed"));
+            continue;
+        }
+        let script = format!("set -e\n{}\n", lines.join("\n")).replace("$PWD/DIR", &prefix.to_string_lossy());
+        let output = Cmd::new(work, "sh").args(["-c", &script]).read()?;
+        if tool == "python3" && (!output.lines().any(|line| line == "419430400") || served(&output) < 100) {
+            bail!("the README's lines for {tool} print {output:?}");
+        }
+        println!("install: the README's lines for {tool} work");
     }
-    let [_, rest @ ..] = &lines[..] else { bail!("the README has no lines for Python") };
-    let script = rest.join("\n").replace("$PWD/DIR", &prefix.to_string_lossy());
-    let output = Cmd::new(work, "sh").args(["-c", &script]).read()?;
-    if !output.lines().any(|line| line == "419430400") || served(&output) < 100 {
-        bail!("the README's lines for Python say {output:?}");
-    }
-    println!("install: the README's lines for Python work");
     Ok(())
 }
 
@@ -255,12 +259,11 @@ fn served(output: &str) -> u64 {
     numbers.filter_map(|number| number.parse::<u64>().ok()).sum()
 }
 
-/// The README's lines for Python: the block of the shell that installs first.
+/// Returns the README's shell lines that use what was installed: the block that begins with `cc`.
 fn shell_lines(readme: &str) -> Result<Vec<String>> {
-    let (_, rest) =
-        readme.split_once("```sh\ncargo xtask install").context("README.md has no lines for Python")?;
-    let (rest, _) = rest.split_once("```").context("the README's lines for Python have no end")?;
-    Ok(format!("cargo xtask install{rest}").lines().map(str::to_string).collect())
+    let (_, rest) = readme.split_once("```sh\ncc ").context("README.md has no shell lines with cc")?;
+    let (rest, _) = rest.split_once("```").context("the README's shell lines have no end")?;
+    Ok(format!("cc {rest}").lines().map(str::to_string).collect())
 }
 
 /// The README's C program: its fenced lines of C, as they stand there.
@@ -334,17 +337,19 @@ mod tests {
         let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
         assert_eq!(c_lines(&readme).unwrap().lines().count(), 3);
         let lines = shell_lines(&readme).unwrap();
-        assert_eq!(lines.len(), 3);
+        assert_eq!(lines.len(), 4);
+        assert!(readme.contains("```sh\ncargo xtask install --prefix DIR\n```"));
+        assert!(lines[0].starts_with("cc hello.c ") && lines[1].starts_with("LD_LIBRARY_PATH=$PWD/DIR/"));
         assert!(
-            lines[1].starts_with("LD_PRELOAD=$PWD/DIR/")
-                && lines[1].ends_with('\\')
-                && lines[2].starts_with("python3 "),
+            lines[2].starts_with("LD_PRELOAD=$PWD/DIR/")
+                && lines[2].ends_with('\\')
+                && lines[3].starts_with("python3 "),
             "{lines:?}"
         );
         // Run with the other examples, as a doctest of vmalloc-book.
         let (_, rust) = readme.split_once("```rust\n#[global_allocator]").unwrap();
         assert_eq!(rust.split_once("```").unwrap().0.lines().count(), 3);
-        assert!(shell_lines("a").is_err() && shell_lines("```sh\ncargo xtask install\n").is_err());
+        assert!(shell_lines("a").is_err() && shell_lines("```sh\ncc a.c\n").is_err());
         assert_eq!(served("vmalloc: served 3 freed\nx\nvmalloc: served 4 freed\n"), 7);
     }
 
