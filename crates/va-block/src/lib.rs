@@ -38,3 +38,8 @@ pub use blocks::{Blocks, CPUS_MAX, Collected, Lane, Stats};
 pub use config::Config;
 pub use early::EarlyBlocks;
 pub use error::{BlockError, UnmapError};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -39,3 +39,8 @@ pub use machine::{
 pub use record::Kind;
 pub use request::{AreaRequest, DirectMap, Fill, Guard, Leaves, PageList};
 pub use space::{AreaInfo, MapSpace, Piece, RAM_PAGES_MAX, Stats};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -58,3 +58,8 @@ pub use error::{AllocError, FreeError, NewError};
 pub use geometry::{Geometry, GeometryError, Sizes};
 pub use request::{Context, Offset, Place, Request};
 pub use space::{ChunkKind, ChunkStats, Found, PercpuSpace, Progress, Stats, StatsText};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -40,3 +40,8 @@ pub mod soak;
 pub mod space_fuzz;
 pub mod space_model;
 pub mod strip;
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -49,3 +49,8 @@ pub use error::{ReleaseError, SpaceError};
 pub use map::State;
 pub use node_table::NODES_LIMIT;
 pub use space::{Areas, Drained, Magazine, Purge, Purged, ReshapeError, Stats, VmapSpace};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
