@@ -1,4 +1,4 @@
-//! A platform as a kernel has it at boot: a fixed piece of memory, allocated out from the bottom up.
+//! A platform as a kernel has it at boot: a fixed piece of memory, allocated from the bottom up and never freed.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ static MEMORY: Memory = Memory(UnsafeCell::new([0; ARENA_BYTES]));
 /// Bytes allocated so far. It only grows, which is what makes each slab exclusive.
 static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Lends slabs from a static piece of memory and keeps none that comes back.
+/// Allocates metadata memory from a static piece of memory, and reuses none that is freed.
 #[derive(Clone, Copy)]
 pub(crate) struct Arena;
 
@@ -26,7 +26,7 @@ impl Arena {
         ALLOCATED_BYTES.load(Ordering::Relaxed)
     }
 
-    /// Room for `count` values, aligned, and nobody else's from now on.
+    /// Returns room for `count` values, aligned, which no other call returns.
     fn carve<T>(count: usize) -> Option<*mut T> {
         let size_bytes = count.checked_mul(size_of::<T>())?;
         if align_of::<T>() > 4096 {
@@ -48,11 +48,12 @@ impl Arena {
         Some(unsafe { MEMORY.0.get().cast::<u8>().add(start) }.cast::<T>())
     }
 
-    /// Lends a table for good.
+    /// Allocates a table that is never freed.
     pub(crate) fn table<T: Table>() -> Option<&'static T> {
         let at = Self::carve::<T>(1)?;
-        // SAFETY: room for one, aligned, and nobody else's: `carve` says so.
-        unsafe { at.write(T::empty()) };
+        // A constant is copied to its place. `T::empty()` would put up to 32 KiB on the stack of a kernel.
+        // SAFETY: room for one, aligned, which no other call returns (`carve`).
+        unsafe { at.write(T::EMPTY) };
         // SAFETY: written just now, never written through again, and the memory is static.
         Some(unsafe { &*at })
     }
@@ -64,7 +65,7 @@ impl Platform for Arena {
         for i in 0..min {
             // SAFETY: `i < min`, and `carve` found room for `min` records.
             let at = unsafe { first.add(i) };
-            // SAFETY: inside the memory, aligned, and nobody else's: `carve` says so.
+            // SAFETY: inside the memory, aligned, and returned by no other call (`carve`).
             unsafe { at.write(T::EMPTY) };
         }
         // SAFETY: `min` records, aligned, written just now, allocated to nobody else, and the memory is static.
