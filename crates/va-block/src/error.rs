@@ -1,10 +1,11 @@
-//! Errors, with their numbers. A call that returns one has left the blocks as they were (SP4), but for caches emptied.
+//! The errors of blocks, with their numbers. A call that fails leaves the blocks as they were (SP4), except that caches
+//! may be empty.
 
 use core::fmt;
 use va_base::{Pages, RequestError, Va, VaRange};
 use va_space::{ReleaseError, SpaceError};
 
-/// Why no addresses were given out.
+/// The reason why no addresses were allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BlockError {
@@ -12,8 +13,7 @@ pub enum BlockError {
     BadRequest(RequestError),
     /// No block has room, and the space below has none for another (or for a request too large for a block).
     Space(SpaceError),
-    /// Nothing is at hand for a caller that may not sleep; one that may would have what was asked for, or another
-    /// error.
+    /// No room is ready for a caller that may not sleep. A caller that may sleep succeeds, or gets another error.
     WouldBlock,
     /// The machine allocated no table for a block's record or for the lookup.
     NoTable,
@@ -52,7 +52,7 @@ impl From<RequestError> for BlockError {
     }
 }
 
-/// Why nothing was taken back: always a caller's mistake. Nothing has changed.
+/// The reason why nothing was freed: always a caller's mistake. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum UnmapError {

@@ -1,16 +1,16 @@
 //! Small, short-lived mappings, cut from blocks of address space that belong to a CPU (`vm_map_ram`).
 //!
-//! A space is asked for a whole block, now and then. The pages of a mapping are cut from it without
-//! the space, without a record, and freed by address and count. [`Blocks`] does that for all CPUs,
-//! [`Lane`] for the only caller of its lane, without a lock. Addresses are numbers: a caller that
-//! maps something there unmaps it before it frees the pages.
+//! The blocks come from a space, one whole block at a time. The pages of a mapping are cut from a block without a call of
+//! the space and without a record, and are freed by address and count. [`Blocks`] serves all CPUs. A [`Lane`] serves one
+//! owner, under a lock that other threads only try. Addresses are numbers: a caller that maps pages there unmaps them
+//! before it frees the addresses.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`Blocks`] | alloc, free, unmap_aliases, shrink; the life of a block and the lock order |
 //! | [`EarlyBlocks`] | a place for blocks, for a static |
 //! | [`config`] | the policies: Linux up to 6.3, Linux 6.4 to 6.12, ours |
-//! | `block`, `strip` | how one block is divided (VB1), and given back without a lock |
+//! | `block`, `strip` | how one block is divided (VB1), and freed without a lock |
 //! | `lookup` | from an address to its block, hashed over possible CPUs or with one lock |
 //! | `queue`, `ring` | the open blocks of a CPU, by the pages that they have in one piece |
 

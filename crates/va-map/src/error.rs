@@ -1,4 +1,5 @@
-//! Errors, with their numbers. A call that returns one has left everything as it was (SP4), but for caches emptied.
+//! The errors of a map, with their numbers. A call that fails leaves the map as it was (SP4), except that caches may be
+//! empty.
 
 use crate::machine::PageTableError;
 use crate::record::Kind;
@@ -7,7 +8,7 @@ use va_base::{Pages, RequestError, Va, VaRange};
 use va_block::{BlockError, UnmapError};
 use va_space::SpaceError;
 
-/// Why nothing was mapped, or an area did not get another size.
+/// The reason why nothing was mapped, or why an area keeps its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MapError {
@@ -21,16 +22,16 @@ pub enum MapError {
     NoPages {
         /// Pages needed.
         wanted: Pages,
-        /// Pages allocated, and given back.
+        /// Pages allocated, and freed again.
         got: Pages,
     },
-    /// The page table failed.
+    /// The page table failed to map the pages.
     PageTable {
         /// Pages to be mapped.
         wanted: Pages,
         /// Pages that were mapped by then, and were unmapped.
         mapped: Pages,
-        /// Why.
+        /// The reason.
         why: PageTableError,
     },
     /// The machine allocated no memory for this many records.
@@ -40,7 +41,7 @@ pub enum MapError {
     },
     /// The source cannot reset the permissions of pages ([`PageSource::RESETS`](crate::PageSource::RESETS)).
     NoReset,
-    /// There is no such area to be given another size.
+    /// There is no such area to resize.
     NoArea(FreeError),
 }
 

@@ -3,12 +3,12 @@
 use crate::map::{Seen, State};
 use va_base::{Pages, Va, VaRange};
 
-/// A range of addresses that nobody else was given.
+/// The handle of a busy area: a range of addresses that no other area overlaps.
 ///
-/// It does **not** mean that anything is mapped there. Dropping it leaks the range; give it back with `free`. Its
-/// addresses may also be given back by their start alone (`free_at`), after which this handle frees nothing any more.
+/// It does **not** mean that anything is mapped there. Dropping it leaks the range: free it with `free`. The area can also
+/// be freed by its first address alone (`free_at`); a free of this handle then fails.
 #[derive(PartialEq, Eq, Debug)]
-#[must_use = "an area that is dropped is never given back"]
+#[must_use = "an area that is dropped is never freed"]
 pub struct Area {
     pub(crate) page: u64,
     pub(crate) pages: u64,
@@ -35,7 +35,7 @@ impl Area {
     }
 }
 
-/// An area that is neither found nor free: its owner has it, and releases it.
+/// The handle of a detached area: lookups no longer find it, and its owner releases it.
 ///
 /// Dropping it leaks the range.
 #[derive(PartialEq, Eq, Debug)]

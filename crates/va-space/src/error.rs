@@ -1,43 +1,42 @@
-//! Errors of a space, with their numbers. A call that returns one has left the space as it was (SP4), but for caches
-//! emptied.
+//! The errors of a space, with their numbers. A call that fails leaves the space as it was (SP4), except that caches
+//! may be empty.
 
 use core::fmt;
 use va_base::{Align, AllocError, Pages, Va, VaRange};
 
-/// Why no area was given out.
+/// The reason why no area was allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SpaceError {
-    /// Nothing fits, though everything that could be was purged.
+    /// Nothing fits, although all lazy areas were purged.
     NoSpace {
-        /// Pages asked for.
+        /// Pages requested.
         requested: Pages,
-        /// Alignment asked for.
+        /// Alignment requested.
         align: Align,
         /// Window of the request.
         window: VaRange,
         /// Largest hole anywhere, in pages.
         largest: Pages,
-        /// Pages freed whose flush has not ended: they may come back without anybody freeing anything.
+        /// Pages that were freed and whose flush has not ended. They become usable without another free.
         lazy: Pages,
-        /// Pages in magazines, flushed or not, that were not drained. Their owners were in a call,
-        /// or the request came from a call that only takes what is at hand.
+        /// Pages in magazines, flushed or not, that were not drained. Their owners were in a call, or
+        /// the failing call drains none.
         cached: Pages,
     },
-    /// Nothing fits at hand, and the caller of the request may not wait
-    /// ([`Context::Atomic`](va_base::Context::Atomic)): pages that are lazy or cached would have to be purged first. A
-    /// caller that may sleep succeeds, or gets another error.
+    /// No ready area fits, and the caller may not wait ([`Context::Atomic`](va_base::Context::Atomic)). Lazy or cached
+    /// pages would have to be purged first. A caller that may sleep succeeds, or gets another error.
     WouldBlock {
-        /// Pages asked for.
+        /// Pages requested.
         requested: Pages,
-        /// Pages freed whose flush has not begun or not ended.
+        /// Pages that were freed and whose flush has not begun or not ended.
         lazy: Pages,
     },
-    /// Nothing like this could fit even if the whole extent were free. Nothing was purged for it.
+    /// The request would not fit even if the whole extent were free. Nothing was purged for it.
     Impossible {
-        /// Pages asked for.
+        /// Pages requested.
         requested: Pages,
-        /// Alignment asked for.
+        /// Alignment requested.
         align: Align,
         /// Window of the request.
         window: VaRange,
@@ -51,7 +50,8 @@ pub enum SpaceError {
         /// The extent.
         extent: VaRange,
     },
-    /// There is no space yet: [`EarlySpace::ready`](crate::EarlySpace::ready) was not called.
+    /// There is no space yet: neither [`EarlySpace::init`](crate::EarlySpace::init) nor
+    /// [`EarlySpace::ready`](crate::EarlySpace::ready) was called.
     NotReady,
     /// There is a space already, and it stays.
     AlreadyReady,
@@ -89,7 +89,7 @@ impl From<AllocError> for SpaceError {
     }
 }
 
-/// Why nothing was given back: always a caller's mistake. Nothing has changed.
+/// The reason why nothing was freed: always a caller's mistake. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReleaseError {
@@ -100,7 +100,7 @@ pub enum ReleaseError {
         /// The busy area that the address is inside, if it is.
         inside: Option<VaRange>,
     },
-    /// The handle is of an area that was freed by its address; another starts there now.
+    /// The area of the handle was freed by its address before, and another area starts there now.
     Reused {
         /// The range that the handle names.
         handle: VaRange,

@@ -1,19 +1,19 @@
 //! The number of freed pages that may wait before a purge.
 //!
 //! # Theory
-//! An address may be used again only after every CPU has forgotten its old translation, and telling all CPUs is dear, so
-//! freed areas wait and are told of together. The more CPUs, the dearer one telling and the more frees come in, but memory
-//! that waits is memory lost: the threshold grows with the logarithm.
+//! An address may be used again only after every CPU has dropped its old translation. A flush interrupts all CPUs, so freed
+//! areas wait, and one flush serves many. More CPUs make a flush more expensive and free more areas meanwhile. But areas
+//! that wait occupy addresses and memory, so the threshold grows with the logarithm of the number of CPUs.
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `lazy_max_pages`).
 
 use va_base::{PAGE_SIZE, Pages};
 
-/// Bytes that may wait for each bit of the number of CPUs.
+/// Bytes that may wait, for each bit of the number of CPUs.
 const BYTES_A_BIT: u64 = 32 << 20;
 
-/// Most pages that may wait in a system of `cpus` CPUs online.
+/// Returns the most pages that may wait in a system with `cpus` CPUs online.
 ///
 /// ```
 /// assert_eq!(va_space::lazy::lazy_max_pages(16).get(), 40_960);

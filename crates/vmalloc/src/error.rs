@@ -1,9 +1,10 @@
-//! Refusals, with their numbers. Whoever gets one finds the allocator as it was (SP4), but for caches emptied.
+//! The errors of an allocator, with their numbers. A call that fails leaves the allocator as it was (SP4), except that
+//! caches may be empty.
 
 use crate::os::{Call, Errno};
 use core::fmt;
 
-/// Why there is no allocator.
+/// The reason why there is no allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CreateError {
@@ -41,13 +42,13 @@ impl fmt::Display for CreateError {
 
 impl core::error::Error for CreateError {}
 
-/// Why no area was given out.
+/// The reason why no area was allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AllocError {
     /// A size of 0: there is nothing to point to.
     ZeroSize,
-    /// Nothing fits, though all that was kept was given back.
+    /// Nothing fits, although all cached memory was released.
     NoSpace {
         /// Bytes asked for.
         requested_bytes: usize,
@@ -113,7 +114,7 @@ impl fmt::Display for AllocError {
 
 impl core::error::Error for AllocError {}
 
-/// Why nothing was taken back: always a caller's mistake. Nothing has changed.
+/// The reason why nothing was freed: always a caller's mistake. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FreeError {
@@ -150,7 +151,7 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// Why an area keeps its size. It is as it was.
+/// The reason why an area keeps its size. It is as it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ResizeError {

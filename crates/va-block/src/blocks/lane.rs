@@ -1,14 +1,14 @@
-//! A lane: a block that one caller has to himself, so that his pairs take no lock.
+//! A lane: a block that one owner allocates from, under a lock of its own that other threads only try.
 //!
 //! # Theory
 //! A caller that maps and unmaps all the time (a CPU, a thread) owns a lane and calls it instead of the blocks. The
-//! lane takes an open block out of the list of its CPU and gives out from it with plain stores. Others free as ever.
-//! When the block has no room, it goes back to the list and the lane takes another. A lane's own block is found without
-//! the lookup when the lane itself frees.
+//! lane takes an open block out of the list of its CPU and allocates from it with plain stores. Other callers free as
+//! before. When the block has no room, it returns to the list and the lane takes another. A free by the lane itself
+//! finds the lane's block without the lookup.
 //!
 //! The block is noted in memory of the machine, under a lock ([`Machine::OwnerLock`]) that the owner takes to allocate.
 //! So another thread takes the block out of a lane whose owner sleeps: a request that lacks room, a shrinker, a CPU
-//! that goes offline. The owner holds the lock while it gives out from the block and never while it looks for another.
+//! that goes offline. The owner holds the lock while it allocates from the block, and never while it looks for another.
 //!
 //! # Locking
 //! `Owner` for an alloc from the lane's block, one compare-exchange for a free of any. A drain holds `Collect`, and

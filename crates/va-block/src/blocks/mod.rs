@@ -1,19 +1,19 @@
-//! Blocks: mappings of a few pages, given out and taken back without the space.
+//! Blocks: mappings of a few pages, allocated and freed without a call of the space.
 //!
 //! # Theory
 //! ```text
-//!   space --a block, aligned--> open list of a CPU --cut--> mapping --given back--> dead --flush--> free --cut--> ...
+//!   space --a block, aligned--> open list of a CPU --cut--> mapping --freed-------> dead --flush--> free --cut--> ...
 //!     ^                                                                               |               |
 //!     +------------------- nothing lives in it and it is not needed -----------------+---------------+
 //! ```
-//! A CPU gives out from the block it used last. When that has no room, it takes the open block that fits best, then has
-//! the dead collected if there are many, then asks the space for another block.
+//! A CPU allocates from the block that it used last. If that has no room, the CPU takes the open block that fits best.
+//! Else it collects the dead pages if there are many, and then allocates another block from the space.
 //!
-//! A block in which nothing lives goes back to the space, as in Linux, when a block is to begin and may not (VB8).
-//! In Linux a block's pages are given out once: a single page that lives long pins 4 MiB. Here the dead pages of a
-//! block in which others live come back into use when a flush has covered them.
-//! The flush is shared: it is begun when as many pages are dead, in all blocks, as may be lazy in a space, and covers
-//! all of them. So there is no more flushing than when blocks die whole (docs/decisions/0021-blocks-present.md).
+//! A block without live pages is freed to the space, as in Linux, when a block would begin and may not (VB8). In Linux
+//! the pages of a block are allocated once, so one long-lived page pins 4 MiB. Here dead pages are used again after a
+//! flush that covers them, although other pages of the block are live. The flush is shared: it is begun when as many
+//! pages are dead, in all blocks, as may be lazy in a space, and covers all of them. So there is no more flushing than
+//! when blocks die whole (docs/decisions/0021-blocks-present.md).
 //!
 //! # Invariants
 //! - **VB6 ours** each block that is present is a busy area of the space, of the block's size and aligned to it.
@@ -21,9 +21,9 @@
 //! - **VB8 bounded** where pages are reused, a block begins only while those present, in any state, are fewer than
 //!   twice those that hold a live page and two a CPU. What counts: a block that is not touched holds a live page.
 //!
-//! Those of the space hold here too. SP2: pages that were given back are given out again after a flush that covers
-//! them, or after the block went back to the space, which sees to it. SP3: giving back sets a bit. SP4: errors change
-//! nothing. SP5: the same calls with the same CPU ids give the same addresses.
+//! Those of the space hold here too. SP2: freed pages are allocated again after a flush that covers them, or after the
+//! block was freed to the space, which then flushes. SP3: a free sets a bit. SP4: errors change nothing. SP5: the same
+//! calls with the same CPU ids return the same addresses.
 //!
 //! # Locking
 //! ```text
@@ -123,9 +123,9 @@ pub struct Blocks<P: Machine + Clone, C: Config> {
     touched: CachePadded<AtomicU32>,
     /// Blocks present, and touched blocks above: see [`Balance`].
     balance: CachePadded<AtomicU64>,
-    /// Moves when a block begins, and when one goes back to the space.
+    /// Moves when a block begins, and when one is freed to the space.
     moves: AtomicU64,
-    /// Pages given back since the last collection, as far as CPUs told.
+    /// Pages freed since the last collection, as far as CPUs have published their counts.
     freed: CachePadded<AtomicU64>,
     /// A collection was begun and is not finished: a hint.
     collecting: AtomicBool,

@@ -10,13 +10,13 @@
 //! and what the **address range** is. An area grows within its pages without a call to the machine,
 //! and within its range by mapping more pages. Beyond its range it grows by a larger range if the
 //! one above is free. Else its pages are mapped at another range, and nothing is copied. It shrinks
-//! by giving up the pages that it does not need, those of a large entry only together.
+//! by freeing the pages that it does not need, those of a large entry only together.
 //!
-//! **Making** an area: room for its record is reserved, the space allocates addresses, the source
-//! pages in batches, the page table maps them. The record is added last, so that no area is found
-//! that is half made. When a step fails, the steps before it are undone.
+//! **Alloc:** room for the record is reserved, the space allocates addresses, the source allocates
+//! pages in batches, and the page table maps them. The record is added last, so that lookups find no
+//! incomplete area. If a step fails, the steps before it are undone.
 //!
-//! **Ending** it: the record is taken, by one of all callers that try. Then the area is unmapped,
+//! **Free:** the record is taken, by one of all callers that try. Then the area is unmapped,
 //! its pages are returned to the source, and last its addresses to the space. So every address that
 //! comes to the space is unmapped, and the flush before its reuse covers that (SP2). Nothing in
 //! this asks for memory (SP3).
@@ -42,15 +42,15 @@
 //! - **MP7 reset** the pages of an area whose permissions are reset go back after a flush that covers all their
 //!   addresses, and accessible as free pages are.
 //!
-//! SP2, SP3 and SP4 are the house's (ARCHITECTURE.md).
+//! SP2, SP3 and SP4 are the workspace's (ARCHITECTURE.md).
 //!
 //! # Locking
 //! ```text
 //!   closing: small mappings that are unmapped  >  the locks of blocks and of the space
 //!   records: under no other, and none under it
 //! ```
-//! The machine is asked to unmap a small mapping under `closing`, for anything else under no lock. Two calls for one
-//! area at a time: one of them finds it, unless both only read.
+//! A small mapping is unmapped under `closing`; all other calls of the machine are made under no lock. Of two
+//! concurrent calls for one area one finds it, unless both only read.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `__vmalloc_node_range`, `__vmalloc_area_node`, `vfree`, `vrealloc`, `vmap`, `vunmap`,
 //! `vm_map_ram`, `vread_iter`); differences: `docs/kernel-map.md`.

@@ -1,4 +1,4 @@
-//! A space: the holder of each range, and until when.
+//! A space: the state of each range, and the time at which it may be reused.
 //!
 //! # Theory
 //! ```text
@@ -25,9 +25,10 @@
 //! ```text
 //!   purge (PurgeLock) > batched of a node > { pool of a node | lazy of a node | free (index and start bits) }   (Lock)
 //! ```
-//! The inner three never nest in each other; `batched` is taken under `purge` alone. Lookups take none. A free takes
-//! one (lazy), an alloc one (pool) or two (pool, free). The machine is asked for slabs under `free`, for a flush under
-//! `purge`, for anything else under no lock.
+//! The inner three never nest in each other. `batched` is taken under `purge`, or under the lock of a magazine when a
+//! batch of its areas leaves it. Lookups take none. A free takes one (lazy), an alloc one (pool) or two (pool, free).
+//! The space calls `alloc_meta` under `free`, `flush` and `completed` under `purge`, `settled` and `locking` under any,
+//! the others under none.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, `free_vmap_area_noflush`); see [`config`](crate::config).
 
@@ -344,10 +345,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Takes an area back. Its addresses are given out again after a flush.
+    /// Frees an area. Its addresses are allocated again only after a flush that covers them.
     ///
     /// # Errors
-    /// [`ReleaseError`] if the area was given back by its address before.
+    /// [`ReleaseError`] if the area was freed before by its address.
     /// # Locks
     /// `lazy` of one node, then `purge` and all below it if this call does a slice of a purge.
     /// Cost: O(1), and at most one slice.
@@ -372,10 +373,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(())
     }
 
-    /// Takes back the area that starts at `at`, and tells its addresses.
+    /// Frees the area that starts at `at`, and returns its range.
     ///
     /// # Errors
-    /// [`ReleaseError::NoArea`] if no busy area starts there; of two frees at a time, one gets it.
+    /// [`ReleaseError::NoArea`] if no busy area starts there. Of two concurrent frees one succeeds.
     /// # Locks
     /// As [`free`](Self::free). Cost: O(1), and at most one slice.
     #[inline]
