@@ -131,7 +131,7 @@ macro_rules! linux {
 linux!(OneMap63, OneLock52, OneMap);
 linux!(Linux64, Linux69, Hashed);
 
-/// Standard.
+/// The policies of this project: dead pages are reused after a flush, and requests are not rounded up.
 #[derive(Clone, Copy, Debug)]
 pub struct Standard;
 

@@ -118,7 +118,7 @@ pub extern "C" fn kv_alloc(size: u64, align: u64, vstart: u64, vend: u64) -> u64
     call::alloc(size, align, vstart, vend).map_or(0, Va::get)
 }
 
-/// Takes an area back: 0, or -1 if none starts there.
+/// Frees an area. Returns 0, or -1 if none starts there.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_free(addr: u64) -> c_int {
     status(call::free(Va::new(addr)))

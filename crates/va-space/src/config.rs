@@ -1,5 +1,4 @@
-//! The policies of a space, bundled: what differs between Linux's ways and ours is a type or a number here, never an `if`
-//! on a name in a mechanism.
+//! The policies of a space, as bundles of types and numbers. A mechanism has no `if` that asks for a policy by name.
 //!
 //! | | [`OneLock52`] | [`Linux69`] | [`Standard`] |
 //! |---|---|---|---|
@@ -23,7 +22,7 @@ use va_base::{AllocError, Machine, Pages, Platform, VaRange};
 use va_tree::rb::Linux;
 use va_tree::{BTreeIndex, InPlace, RbIndex, Supplied};
 
-/// In which order flushed areas go back to the index.
+/// The order in which flushed areas are freed to the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// Newest first, one by one.
@@ -128,7 +127,7 @@ impl Config for Linux69 {
     const RECLAIM_FIRST: bool = true;
 }
 
-/// Standard.
+/// The policies of this project: an exact index, pools of all sizes, purges in slices. See the table of the module.
 #[derive(Clone, Copy, Debug)]
 pub struct Standard;
 

@@ -1,17 +1,18 @@
 /*
- * libvmalloc: large memory for a program, kept resident between uses and given out without system calls.
+ * libvmalloc: large memory for a program, kept resident between uses and reused without system calls.
  *
  * Link with -lvmalloc, or with what pkg-config says of "vmalloc". See vmalloc(3).
  *
  * Every function may be called from any thread, and in the child of a fork, and never calls malloc for
- * memory of its own, but once when a thread is started that gives back what nobody needs; the kv functions
- * give small sizes to malloc. None may be called from a signal
- * handler but is_vmalloc_addr and vmalloc_usable_size.
+ * memory of its own. The exception is the start of a thread that releases unused cached memory. The kv
+ * functions pass small sizes to malloc. In a signal handler, only is_vmalloc_addr and vmalloc_usable_size
+ * may be called.
  *
- * Functions that allocate return NULL and set errno on failure. What is freed, resized or unmapped and is not
- * what it should be (freed before, not the beginning of an area, or nobody's) stops the program by abort, with
- * a line on stderr that names it. Of frames it is checked that somebody has them, not who; of what vmap is told,
- * only that there can be such frames. Pointers to per-CPU words are not checked. Freeing keeps errno.
+ * Functions that allocate return NULL and set errno on failure. A pointer that is wrong to free, resize or unmap
+ * (freed before, not the beginning of an area, or outside all areas) stops the program by abort, with a line on
+ * stderr that names it. Of frames that are freed, only that the frames are allocated is checked, not by which
+ * caller. Of the numbers that vmap takes, only that such frames can exist is checked. Pointers to per-CPU words
+ * are not checked. Functions that free preserve errno.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -44,35 +45,35 @@ struct vmalloc_counts {
      */
     uint64_t arena_bytes;
     /**
-     * Of it, readable and writable.
+     * Bytes of it that are readable and writable.
      */
     uint64_t committed_bytes;
     /**
-     * Whole pages of areas that callers have.
+     * Bytes of live areas, in whole pages.
      */
     uint64_t live_bytes;
     /**
-     * Freed and kept as they were, for the next of that size.
+     * Freed bytes that are cached whole, for an allocation of the same size.
      */
     uint64_t cached_bytes;
     /**
-     * Freed and kept, merged with their neighbours.
+     * Freed bytes that are cached, merged with their neighbours.
      */
     uint64_t dirty_bytes;
     /**
-     * Mapped for the records of the allocator.
+     * Bytes mapped for the records of the allocator.
      */
     uint64_t record_bytes;
     /**
-     * Given back to the system, ever.
+     * Bytes released to the system since start.
      */
     uint64_t purged_bytes;
     /**
-     * Areas handed out again as they were, ever.
+     * Allocations served from the cache since start.
      */
     uint64_t cache_hits;
     /**
-     * Areas that were copied to grow, ever.
+     * Areas that were copied to grow, since start.
      */
     uint64_t copies;
 };
@@ -93,12 +94,12 @@ struct vm_frames {
 };
 
 /**
- * A signed counter of which each CPU keeps a part. percpu_counter_init makes one of any bytes, percpu_counter_destroy ends it; between
- * them it must not be copied or moved.
+ * A signed counter with a delta on each CPU. percpu_counter_init initialises it, whatever its bytes are, and
+ * percpu_counter_destroy ends it. Between the two it must not be copied or moved.
  */
 struct percpu_counter {
     /**
-     * Nobody's but the functions'.
+     * Private.
      */
     uint64_t held[16];
 };
@@ -154,7 +155,7 @@ void *vrealloc(void *area, size_t size);
  * Frees an area. NULL is nothing to free.
  *
  * The caller promises:
- * `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that nobody uses any more.
+ * `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no thread uses any more.
  */
 void vfree(const void *area);
 
@@ -179,7 +180,7 @@ void *kvzalloc(size_t size);
  * NULL with errno ENOMEM if there is no memory: what was there is as it was.
  *
  * The caller promises:
- * `memory` is NULL or of kvmalloc, kvzalloc or kvrealloc, and nobody uses it meanwhile.
+ * `memory` is NULL or of kvmalloc, kvzalloc or kvrealloc, and no other thread uses it meanwhile.
  */
 void *kvrealloc(void *memory, size_t size);
 
@@ -189,7 +190,7 @@ void *kvrealloc(void *memory, size_t size);
  * An address outside the arena is taken for one of malloc's.
  *
  * The caller promises:
- * `memory` is NULL or of kvmalloc, kvzalloc, kvrealloc, or an area, and nobody uses it any more.
+ * `memory` is NULL or of kvmalloc, kvzalloc, kvrealloc, or an area, and no thread uses it any more.
  */
 void kvfree(const void *memory);
 
@@ -211,10 +212,10 @@ size_t vmalloc_usable_size(const void *area);
 size_t vmalloc_trim(void);
 
 /**
- * Writes the counts to `counts`, all 0 while nothing was ever allocated. `size` is sizeof(struct vmalloc_counts): a program built with
- * an older, shorter one gets as many bytes as it knows of; what this library does not know is 0.
+ * Writes the counts to `counts`, all 0 before the first allocation. `size` is sizeof(struct vmalloc_counts). A program that was
+ * built with a shorter struct gets its first bytes. Fields of a longer one that this library does not have are 0.
  *
- * 0, or -1 with errno EINVAL if `counts` is NULL.
+ * Returns 0, or -1 with errno EINVAL if `counts` is NULL.
  *
  * The caller promises:
  * `counts` is NULL or points to `size` bytes to write to, aligned for such a struct.
@@ -248,16 +249,16 @@ const char *vmalloc_version(void);
 int vm_alloc_frames(struct vm_frames *frames, size_t count);
 
 /**
- * Frees frames, and makes the struct one of none. NULL and none are nothing to free; in the child of a fork frames are the parent's,
- * and stay.
+ * Frees frames, and makes the struct one of no frames. NULL and a struct of no frames are ignored. In the child of a fork the
+ * frames are the parent's, and stay.
  *
  * The caller promises:
- * `frames` is NULL or what vm_alloc_frames wrote, and no mapping of the frames is there any more.
+ * `frames` is NULL or what vm_alloc_frames wrote, and the frames are not mapped any more.
  */
 void vm_free_frames(struct vm_frames *frames);
 
 /**
- * Maps frames by their numbers one behind the other, a frame as often as it is in the list, and a guard page behind the last.
+ * Maps frames by their numbers contiguously, a frame as often as it is in the list, and a guard page behind the last.
  * `protection` is PROT_READ or PROT_READ | PROT_WRITE of <sys/mman.h>.
  *
  * NULL with errno EINVAL if there is no frame in the list, one that is none, or another
@@ -283,7 +284,7 @@ void *vm_map_ram(const uint64_t *frames, size_t count, int protection);
  * Ends a mapping of vmap. NULL is nothing to end.
  *
  * The caller promises:
- * `mapping` is NULL or of vmap, and nobody uses it any more.
+ * `mapping` is NULL or of vmap, and no thread uses it any more.
  */
 void vunmap(const void *mapping);
 
@@ -291,15 +292,14 @@ void vunmap(const void *mapping);
  * Ends a mapping of vm_map_ram of `count` frames. NULL is nothing to end.
  *
  * The caller promises:
- * `mapping` is NULL or of vm_map_ram with as many frames, and nobody uses it any more.
+ * `mapping` is NULL or of vm_map_ram with as many frames, and no thread uses it any more.
  */
 void vm_unmap_ram(const void *mapping, size_t count);
 
 /**
- * Allocates `size` bytes, zeros, in each unit, of which there is one for each CPU that can be. The
- * size is at most 32 KiB; the object is aligned to `align`, a power of two up to 4096. Returns the
- * address of the copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of any member
- * in it.
+ * Allocates `size` bytes, zeros, in each unit. There is one unit for each possible CPU. The size is at
+ * most 32 KiB; the object is aligned to `align`, a power of two up to 4096. Returns the address of the
+ * copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of any member in it.
  *
  * NULL with errno EINVAL for another size or alignment, ENOMEM if there is no memory.
  */
@@ -309,7 +309,7 @@ void *alloc_percpu(size_t size, size_t align);
  * Frees an object of alloc_percpu, with all its copies. NULL is nothing to free.
  *
  * The caller promises:
- * `object` is NULL or of alloc_percpu, and nobody uses it any more.
+ * `object` is NULL or of alloc_percpu, and no thread uses it any more.
  */
 void free_percpu(void *object);
 
@@ -388,7 +388,7 @@ uint64_t this_cpu_xchg_8(uint64_t *word, uint64_t value);
 uint64_t this_cpu_cmpxchg_8(uint64_t *word, uint64_t old, uint64_t value);
 
 /**
- * The sum of the 8 bytes at `word` over all units, wrapping: exact if nobody changes them meanwhile.
+ * Returns the wrapping sum of the 8 bytes at `word` over all units: exact if no thread changes them meanwhile.
  *
  * The caller promises:
  * As this_cpu_add_8.
@@ -409,7 +409,7 @@ int percpu_counter_init(struct percpu_counter *counter, int64_t amount);
  * Ends a counter. NULL is nothing to end.
  *
  * The caller promises:
- * `counter` is NULL or a counter that nobody uses any more.
+ * `counter` is NULL or a counter that no thread uses any more.
  */
 void percpu_counter_destroy(struct percpu_counter *counter);
 
@@ -454,15 +454,15 @@ void percpu_counter_dec(struct percpu_counter *counter);
 bool percpu_counter_limited_add(struct percpu_counter *counter, int64_t limit, int64_t amount);
 
 /**
- * Makes it another number, while nobody else uses it.
+ * Sets the counter, while no other thread uses it.
  *
  * The caller promises:
- * `counter` is a counter that nobody uses meanwhile.
+ * `counter` is a counter that no other thread uses meanwhile.
  */
 void percpu_counter_set(struct percpu_counter *counter, int64_t amount);
 
 /**
- * About what it holds, by one load: what the CPUs have not handed in is missing.
+ * Returns an approximate value, by one load: the deltas that the CPUs still hold are missing.
  *
  * The caller promises:
  * `counter` is a counter.

@@ -44,7 +44,7 @@ fn owner(at: NonNull<u8>) -> Result<&'static Vmalloc, FreeError> {
 }
 
 /// # Safety
-/// If an area begins at `area`, it is the caller's, and nobody refers to it any more.
+/// If an area begins at `area`, it is the caller's, and no thread refers to it any more.
 unsafe fn free_area(what: &str, area: NonNull<u8>) {
     let _keep = KeepErrno::new();
     let freed = owner(area).and_then(|memory| {
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn vrealloc(area: *mut c_void, size: usize) -> *mut c_void
 }
 
 /// # Safety
-/// If an area begins at `area`, it is the caller's, and nobody uses it meanwhile.
+/// If an area begins at `area`, it is the caller's, and no other thread uses it meanwhile.
 unsafe fn resize(what: &str, area: NonNull<u8>, size: usize) -> *mut c_void {
     let keep = KeepErrno::new();
     let memory = match owner(area) {
@@ -135,7 +135,7 @@ unsafe fn resize(what: &str, area: NonNull<u8>, size: usize) -> *mut c_void {
 /// Frees an area. NULL is nothing to free.
 ///
 /// # Safety
-/// `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that nobody uses any more.
+/// `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfree(area: *const c_void) {
     if let Some(area) = NonNull::new(area.cast::<u8>().cast_mut()) {
@@ -183,7 +183,7 @@ fn kv_allocate(size: usize, fill: Fill) -> *mut c_void {
 /// NULL with errno ENOMEM if there is no memory: what was there is as it was.
 ///
 /// # Safety
-/// `memory` is NULL or of kvmalloc, kvzalloc or kvrealloc, and nobody uses it meanwhile.
+/// `memory` is NULL or of kvmalloc, kvzalloc or kvrealloc, and no other thread uses it meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrealloc(memory: *mut c_void, size: usize) -> *mut c_void {
     let Some(at) = NonNull::new(memory.cast::<u8>()) else { return kvmalloc(size) };
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn kvrealloc(memory: *mut c_void, size: usize) -> *mut c_v
             // SAFETY: this function's contract; the address is not ours, so malloc gave it.
             return unsafe { libc::realloc(memory, size) };
         }
-        // Half of the boundary, so that nobody goes to and fro.
+        // Half of the boundary, so that small changes of size do not move it back and forth.
         Ok(_) if size >= LARGE_BYTES / 2 => {
             // SAFETY: this function's contract.
             return unsafe { resize("kvrealloc", at, size) };
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn kvrealloc(memory: *mut c_void, size: usize) -> *mut c_v
 /// An address outside the arena is taken for one of malloc's.
 ///
 /// # Safety
-/// `memory` is NULL or of kvmalloc, kvzalloc, kvrealloc, or an area, and nobody uses it any more.
+/// `memory` is NULL or of kvmalloc, kvzalloc, kvrealloc, or an area, and no thread uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvfree(memory: *const c_void) {
     let Some(at) = NonNull::new(memory.cast::<u8>().cast_mut()) else { return };
@@ -265,28 +265,28 @@ pub extern "C" fn vmalloc_trim() -> usize {
 pub struct vmalloc_counts {
     /// Address space reserved for areas.
     pub arena_bytes: u64,
-    /// Of it, readable and writable.
+    /// Bytes of it that are readable and writable.
     pub committed_bytes: u64,
-    /// Whole pages of areas that callers have.
+    /// Bytes of live areas, in whole pages.
     pub live_bytes: u64,
-    /// Freed and kept as they were, for the next of that size.
+    /// Freed bytes that are cached whole, for an allocation of the same size.
     pub cached_bytes: u64,
-    /// Freed and kept, merged with their neighbours.
+    /// Freed bytes that are cached, merged with their neighbours.
     pub dirty_bytes: u64,
-    /// Mapped for the records of the allocator.
+    /// Bytes mapped for the records of the allocator.
     pub record_bytes: u64,
-    /// Given back to the system, ever.
+    /// Bytes released to the system since start.
     pub purged_bytes: u64,
-    /// Areas handed out again as they were, ever.
+    /// Allocations served from the cache since start.
     pub cache_hits: u64,
-    /// Areas that were copied to grow, ever.
+    /// Areas that were copied to grow, since start.
     pub copies: u64,
 }
 
-/// Writes the counts to `counts`, all 0 while nothing was ever allocated. `size` is sizeof(struct vmalloc_counts): a program built with
-/// an older, shorter one gets as many bytes as it knows of; what this library does not know is 0.
+/// Writes the counts to `counts`, all 0 before the first allocation. `size` is sizeof(struct vmalloc_counts). A program that was
+/// built with a shorter struct gets its first bytes. Fields of a longer one that this library does not have are 0.
 ///
-/// 0, or -1 with errno EINVAL if `counts` is NULL.
+/// Returns 0, or -1 with errno EINVAL if `counts` is NULL.
 ///
 /// # Safety
 /// `counts` is NULL or points to `size` bytes to write to, aligned for such a struct.

@@ -57,11 +57,11 @@ pub unsafe extern "C" fn vm_alloc_frames(frames: *mut vm_frames, count: usize) -
     }
 }
 
-/// Frees frames, and makes the struct one of none. NULL and none are nothing to free; in the child of a fork frames are the parent's,
-/// and stay.
+/// Frees frames, and makes the struct one of no frames. NULL and a struct of no frames are ignored. In the child of a fork the
+/// frames are the parent's, and stay.
 ///
 /// # Safety
-/// `frames` is NULL or what vm_alloc_frames wrote, and no mapping of the frames is there any more.
+/// `frames` is NULL or what vm_alloc_frames wrote, and the frames are not mapped any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vm_free_frames(frames: *mut vm_frames) {
     let Some(at) = NonNull::new(frames) else { return };
@@ -102,7 +102,7 @@ unsafe fn map(frames: *const u64, count: usize, bits: c_int, by: Map) -> *mut c_
     }
 }
 
-/// Maps frames by their numbers one behind the other, a frame as often as it is in the list, and a guard page behind the last.
+/// Maps frames by their numbers contiguously, a frame as often as it is in the list, and a guard page behind the last.
 /// `protection` is PROT_READ or PROT_READ | PROT_WRITE of <sys/mman.h>.
 ///
 /// NULL with errno EINVAL if there is no frame in the list, one that is none, or another
@@ -140,7 +140,7 @@ fn ended(what: &str, at: *const c_void, gone: Result<(), VmapError>) {
 /// Ends a mapping of vmap. NULL is nothing to end.
 ///
 /// # Safety
-/// `mapping` is NULL or of vmap, and nobody uses it any more.
+/// `mapping` is NULL or of vmap, and no thread uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vunmap(mapping: *const c_void) {
     let Some(at) = NonNull::new(mapping.cast::<u8>().cast_mut()) else { return };
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn vunmap(mapping: *const c_void) {
 /// Ends a mapping of vm_map_ram of `count` frames. NULL is nothing to end.
 ///
 /// # Safety
-/// `mapping` is NULL or of vm_map_ram with as many frames, and nobody uses it any more.
+/// `mapping` is NULL or of vm_map_ram with as many frames, and no thread uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vm_unmap_ram(mapping: *const c_void, count: usize) {
     let Some(at) = NonNull::new(mapping.cast::<u8>().cast_mut()) else { return };

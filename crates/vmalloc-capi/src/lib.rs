@@ -9,19 +9,19 @@
 //!
 //! For little-endian processors: a part of a per-CPU word is found by its address ([`percpu`]).
 //!
-//! `malloc` is never defined here; `vmalloc-preload` does that. The `kv` functions give what is smaller than
-//! [`vmalloc::LARGE_BYTES`] to whatever `malloc` the program has, and tell by the address whose memory it is.
+//! `malloc` is never defined here; `vmalloc-preload` does that. The `kv` functions pass sizes below
+//! [`vmalloc::LARGE_BYTES`] to the `malloc` of the program, and select the allocator by the address.
 //!
 //! # Invariants
 //! - **CA1 no-unwind** no panic leaves a function: each is `extern "C"`, which stops the program instead.
-//! - **CA2 errno** a function that succeeds or frees leaves `errno` as it was; one that returns `NULL` for a failure says why in it.
+//! - **CA2 errno** a function that succeeds or frees leaves `errno` as it was; one that returns `NULL` for a failure sets it.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`abi`] | the C functions of areas; with the next two, what `include/vmalloc.h` is made of |
 //! | [`frames`] | those of chosen pages in one range |
 //! | [`percpu`] | those of per-CPU memory and counters |
-//! | `answer` | refusals as `errno`, mistakes as the end of the program |
+//! | `answer` | errors as `errno`, mistakes as the end of the program |
 //! # Source
 //! Linux `include/linux/vmalloc.h`, `mm/vmalloc.c`, `mm/slub.c` for names and behaviour.
 

@@ -16,10 +16,9 @@ fn space(what: &str) -> &'static Space {
     Space::global().unwrap_or_else(|error| bad_pointer(what, &error))
 }
 
-/// Allocates `size` bytes, zeros, in each unit, of which there is one for each CPU that can be. The
-/// size is at most 32 KiB; the object is aligned to `align`, a power of two up to 4096. Returns the
-/// address of the copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of any member
-/// in it.
+/// Allocates `size` bytes, zeros, in each unit. There is one unit for each possible CPU. The size is at
+/// most 32 KiB; the object is aligned to `align`, a power of two up to 4096. Returns the address of the
+/// copy of unit 0: this_cpu_* and per_cpu_ptr take it, and the address of any member in it.
 ///
 /// NULL with errno EINVAL for another size or alignment, ENOMEM if there is no memory.
 #[unsafe(no_mangle)]
@@ -41,7 +40,7 @@ pub extern "C" fn alloc_percpu(size: usize, align: usize) -> *mut c_void {
 /// Frees an object of alloc_percpu, with all its copies. NULL is nothing to free.
 ///
 /// # Safety
-/// `object` is NULL or of alloc_percpu, and nobody uses it any more.
+/// `object` is NULL or of alloc_percpu, and no thread uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_percpu(object: *mut c_void) {
     let Some(at) = NonNull::new(object.cast::<u8>()) else { return };
@@ -103,7 +102,7 @@ unsafe fn word(what: &str, inside: *mut u8) -> (Local<'static>, u32) {
     }
 }
 
-/// Changes a part of a word: tried until nobody came between.
+/// Changes a part of a word: tried until no other thread changed it meanwhile.
 #[inline(always)]
 fn change(local: &Local<'_>, shift: u32, mask: u64, part: impl Fn(u64) -> u64) {
     let mut old = 0;
@@ -195,7 +194,7 @@ pub unsafe extern "C" fn this_cpu_cmpxchg_8(word: *mut u64, old: u64, value: u64
     local.compare_exchange(old, value).unwrap_or_else(|found| found)
 }
 
-/// The sum of the 8 bytes at `word` over all units, wrapping: exact if nobody changes them meanwhile.
+/// Returns the wrapping sum of the 8 bytes at `word` over all units: exact if no thread changes them meanwhile.
 ///
 /// # Safety
 /// As this_cpu_add_8.
@@ -206,12 +205,12 @@ pub unsafe extern "C" fn percpu_sum_8(word: *mut u64) -> u64 {
     local.sum()
 }
 
-/// A signed counter of which each CPU keeps a part. percpu_counter_init makes one of any bytes, percpu_counter_destroy ends it; between
-/// them it must not be copied or moved.
+/// A signed counter with a delta on each CPU. percpu_counter_init initialises it, whatever its bytes are, and
+/// percpu_counter_destroy ends it. Between the two it must not be copied or moved.
 #[derive(Debug)]
 #[repr(C)]
 pub struct percpu_counter {
-    /// Nobody's but the functions'.
+    /// Private.
     pub held: [u64; 16],
 }
 
@@ -253,7 +252,7 @@ pub unsafe extern "C" fn percpu_counter_init(counter: *mut percpu_counter, amoun
 /// Ends a counter. NULL is nothing to end.
 ///
 /// # Safety
-/// `counter` is NULL or a counter that nobody uses any more.
+/// `counter` is NULL or a counter that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percpu_counter_destroy(counter: *mut percpu_counter) {
     let Some(at) = NonNull::new(counter.cast::<Held>()) else { return };
@@ -316,17 +315,17 @@ pub unsafe extern "C" fn percpu_counter_limited_add(
     unsafe { held(counter) }.limited_add(limit, amount)
 }
 
-/// Makes it another number, while nobody else uses it.
+/// Sets the counter, while no other thread uses it.
 ///
 /// # Safety
-/// `counter` is a counter that nobody uses meanwhile.
+/// `counter` is a counter that no other thread uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percpu_counter_set(counter: *mut percpu_counter, amount: i64) {
     // SAFETY: this function's contract.
     unsafe { &mut *counter.cast::<Held>() }.set(amount);
 }
 
-/// About what it holds, by one load: what the CPUs have not handed in is missing.
+/// Returns an approximate value, by one load: the deltas that the CPUs still hold are missing.
 ///
 /// # Safety
 /// `counter` is a counter.

@@ -44,7 +44,7 @@ const _: (Start, extern "C" fn()) = (start, end);
 /// # Safety
 /// `environment` is null, or an array of strings with a null at its end.
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
-    // A program that runs with rights that its user has not takes no wishes of him.
+    // A set-user-ID program (AT_SECURE) ignores the environment of its user.
     // SAFETY: asks for a number.
     let trusted = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
     if trusted {

@@ -27,33 +27,33 @@
 //! | bytes that free themselves | [`Buffer`] |
 //! | every large allocation of a program | [`LargeAlloc`] as `#[global_allocator]` |
 //! | collections of `allocator-api2` | `&Vmalloc`, feature `allocator-api2` |
-//! | chosen page frames in one range, a frame as often as one likes | [`Mappings`], [`Frames`], [`Mapping`] |
-//! | bytes that may be gone, without a fault | [`Vmalloc::vread`], [`Mappings::vread`] |
+//! | chosen page frames in one range, a frame any number of times | [`Mappings`], [`Frames`], [`Mapping`] |
+//! | reads of memory that may be unmapped, without a fault | [`Vmalloc::vread`], [`Mappings::vread`] |
 //! | a copy of data for each CPU | [`percpu`], [`per_cpu!`] |
 //! | gauges and counters of the crate `metrics` | [`Vmalloc`]'s `publish_metrics`, feature `metrics` |
-//! | what this machine offers, and which ways are taken for it | [`machine()`] |
-//! | what there is | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
+//! | the features of this system, and the code paths that use them | [`machine()`] |
+//! | counts and areas | [`Vmalloc::stats`], [`Vmalloc::vmallocinfo`] |
 //! | guard pages; mistakes that fault or abort | [`Options::guards`], [`Options::profile`], [`Profile::Hardened`] |
 //!
-//! # What holds
-//! - **Sizes.** What was requested ([`Vmalloc::requested_bytes`]), what can be used ([`Vmalloc::usable_bytes`], whole
-//!   pages) and what is occupied are kept apart. Any power of two is an alignment.
-//! - **Errors** are typed, tell their numbers and change nothing. Freeing twice, or what is no area, is found in O(1) and is
-//!   such an error ([`LargeAlloc`] and the collections, which cannot tell, abort with a message).
-//! - **Memory kept** after it was freed is bounded by [`Options::cache_bytes_max`], what magazines of CPUs
-//!   keep among it. Parts of a huge page that others use stay. It goes back by demand (the longest unused
-//!   first), after about [`Options::decay`] in which nobody needed it, where the system is short of memory,
-//!   or by [`Vmalloc::trim`]. For the second there is a thread, if it is wanted, and not before 16 MiB are
-//!   kept; all signals are blocked in it, and it ends with its allocator. While it sleeps, one area of less
-//!   than 2 MiB a CPU may stay: a free in the fast way wakes nobody. Where there is no thread, the program's
-//!   own calls do it, and a program that makes none keeps what it has. What a resize gives up counts as
-//!   freed.
-//! - **Huge pages** are behind areas from 64 KiB on, if the system has any, as [`Options::huge_pages`] says; neighbours share one. The
-//!   first byte touched of a fresh one makes 2 MiB resident: `HugePages::Never` is for large areas of which little is touched,
-//!   `HugePages::System` for programs as they are.
-//! - **Guards**, where asked for: a page behind every area that nobody may touch. A million of them make a handful of mappings (Linux
-//!   6.13); before that there are an eighth of `vm.max_map_count`, and areas beyond have none.
-//! - **Hardened**, where asked for: a byte past the end faults if the alignment lets the area end
+//! # Guarantees
+//! - **Sizes.** The requested size ([`Vmalloc::requested_bytes`]), the usable size ([`Vmalloc::usable_bytes`], whole pages)
+//!   and the occupied size are three numbers. Any power of two is an alignment.
+//! - **Errors** are typed, carry their numbers and change nothing. A double free, or a free of an address where no area
+//!   begins, is found in O(1) and is such an error. [`LargeAlloc`] and the collections cannot return one, and abort with a
+//!   message.
+//! - **Cached memory** is freed memory that stays resident. It is bounded by [`Options::cache_bytes_max`], the magazines of
+//!   CPUs included. Parts of a huge page that other areas use stay. It is released on demand (the longest unused first),
+//!   after about [`Options::decay`] without use, when the system is short of memory, or by [`Vmalloc::trim`]. A thread
+//!   does the second, if [`Options::background_thread`] is set and 16 MiB are cached. All signals are blocked in it, and
+//!   it ends with its allocator. While it sleeps, one area of less than 2 MiB a CPU may stay, since a fast free does not
+//!   wake it. Without a thread the program's own calls do it, and a program that makes none keeps its cache. The pages
+//!   that a resize frees count as freed.
+//! - **Huge pages** are behind areas from 64 KiB on, if the system has any, by [`Options::huge_pages`]. Neighbours share
+//!   one. The first byte touched of a fresh one makes 2 MiB resident. `HugePages::Never` suits large areas of which little
+//!   is touched, `HugePages::System` unmodified programs.
+//! - **Guards** ([`Options::guards`]): an inaccessible page behind each area. A million of them are a few mappings (Linux
+//!   6.13). Before that there are at most an eighth of `vm.max_map_count`, and areas beyond have none.
+//! - **Hardened** ([`Profile::Hardened`]): a byte past the end faults if the alignment lets the area end
 //!   with its page, and else aborts at the free. Freed memory cannot be read by any caller. It
 //!   faults until others get its addresses, which is after 1 GiB of frees or 16,384 of them. Areas
 //!   are zeros. A small area is at one of 2^21.6 places or more. Bad and double frees abort with a
@@ -65,8 +65,8 @@
 //! - **Growth**: in place where the addresses above are free; else the pages move to where twice as
 //!   much fits, by `UFFDIO_MOVE` or `mremap`. What is below 2 MiB, and the last 2 MiB of what is
 //!   larger, is copied. [`Stats`] counts each of these.
-//! - **fork**: the child allocates and frees, whatever other threads were doing. What those had in
-//!   hand at that moment stays theirs, as their areas do. Each process has its own copy of an area.
+//! - **fork**: the child can allocate and free, whatever other threads were doing. Areas that these
+//!   were allocating or freeing at that moment stay allocated in the child. Each process has its own copy of an area.
 //!   `vfork`, `clone` and `_Fork`, which call no handlers, must be followed by `exec` or the end.
 //!   Cached memory beyond a megabyte is released before a fork, which would share it. A handler of
 //!   a signal may fork in the midst of a call of its thread, and the list of libc's streams is held

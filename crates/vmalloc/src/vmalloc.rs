@@ -32,9 +32,9 @@ pub struct Options {
     /// quarter of what the system and its control groups have left. That is asked from 32 MiB on; the hardened profile
     /// does not ask. It trades resident memory against page faults: `docs/decisions/0014-two-zones.md`.
     pub cache_bytes_max: usize,
-    /// Whether each area is followed by a guard page, so that an access past the end of its pages faults. Costs a page
+    /// If true, each area is followed by a guard page, so that an access past the end of its pages faults. Costs a page
     /// of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while
-    /// it is used again. An area that gets another number of pages is copied then. Before Linux 6.13 there are no more
+    /// it is reused. An area that is resized to another number of pages is copied then. Before Linux 6.13 there are no more
     /// than an eighth of `vm.max_map_count`; areas beyond have none, and [`crate::Stats::unguarded_areas`] counts them.
     /// `false` by default; the hardened profile always has guards.
     pub guards: bool,
@@ -47,22 +47,23 @@ pub struct Options {
     /// the program's calls, 8 MiB at a time. These are frees that find a place taken, areas that shrink, and one cached
     /// allocation of 128. A program that makes none of them keeps its cache. Not in the hardened profile.
     pub decay: Option<Duration>,
-    /// Whether a thread sees to [`decay`](Self::decay), so that an idle process keeps nothing: `true` by default. It is started when 16 MiB are
-    /// kept. A process with a thread may not call `unshare(CLONE_NEWUSER)` and the like any more: it does before, or goes without.
+    /// If true, a thread applies [`decay`](Self::decay), so that an idle process caches nothing. `true` by default. It starts
+    /// when 16 MiB are cached. `unshare(CLONE_NEWUSER)` and the like fail in a process with threads: call them before, or
+    /// run without this thread.
     pub background_thread: bool,
-    /// Whether the caller of each area is recorded for [`Vmalloc::vmallocinfo`]: the location of the call in the
+    /// If true, the caller of each area is recorded for [`Vmalloc::vmallocinfo`]: the location of the call in the
     /// source, or the text given to [`Vmalloc::alloc_tagged`]. Costs a few nanoseconds an allocation, eight bytes of
     /// address range a page of the arena, and memory in steps of 256 KiB. That is one step for each 128 MiB in which
     /// areas begin; nothing where it is off. A library that allocated must not be unloaded when its areas are listed:
     /// its texts and locations are read. Not in the hardened profile. `false` by default.
     pub caller_tags: bool,
-    /// Whether freed memory is zeros at once, so that nobody is given what another wrote: else [`Vmalloc::alloc`] gives out what is there, be it
-    /// another thread's. Costs as much as writing each area does, or, where hardly any of it is there, what giving it back costs. The
-    /// hardened profile does so always. `false` by default.
+    /// If true, freed memory is zeroed at once, so that no caller reads what another wrote. Otherwise [`Vmalloc::alloc`] returns
+    /// memory with its old contents, also of other threads. Costs as much as writing each area, or as its release if little
+    /// of it is resident. The hardened profile always does so. `false` by default.
     pub zero_on_free: bool,
 }
 
-/// Which areas are on transparent huge pages, where the system has those.
+/// The areas that are on transparent huge pages, if the system has those.
 ///
 /// The first byte that is touched of a fresh huge page makes all of it resident, 2 MiB, which areas below that size
 /// share. A program that touches little of large areas has more memory resident. But there is one page fault where
@@ -75,8 +76,8 @@ pub enum HugePages {
     /// Those of 64 KiB and more.
     #[default]
     Auto,
-    /// Those that the system or the program itself want to be: nobody is advised. What is smaller than 4 MiB is kept, moved and given back
-    /// by 64 KiB, so that a program has hardly more resident than it uses.
+    /// Those that the settings of the system choose: no madvise() call. Areas below 4 MiB are cached, moved and released by
+    /// 64 KiB, so that hardly more is resident than the program uses.
     System,
     /// All.
     Always,
@@ -102,7 +103,7 @@ impl Default for Options {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Profile {
-    /// A bad free is a typed error. Whoever writes where he must not is not found out.
+    /// A bad free is a typed error. Writes outside an area are not detected.
     #[default]
     Ordinary,
     /// Overflows and uses after free fault, bad frees abort, addresses cannot be guessed: at the cost of some system calls for each area.
@@ -145,10 +146,10 @@ pub enum Walls {
     Protection,
 }
 
-/// An allocator of large memory: whole pages, kept resident between uses, given out without a system call.
+/// An allocator of large memory: whole pages, cached between uses, reused without system calls.
 ///
-/// An area is whole pages, aligned to a page at least. It may be freed from any thread. Areas that nobody frees go when
-/// the allocator is dropped.
+/// An area is whole pages, aligned to a page at least. It may be freed from any thread. Areas that are still live when
+/// the allocator is dropped are unmapped.
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -167,7 +168,7 @@ pub struct Vmalloc {
     kind: Kind,
 }
 
-/// By profile, and whether callers are kept. What is not ordinary is told apart behind the same branch.
+/// The allocator by profile, with or without recorded callers. One branch selects the ordinary one.
 enum Kind {
     Ordinary(Owned<Linux>),
     Hardened(hardened::Owned<Linux>),
@@ -189,7 +190,7 @@ fn stop(fault: &Fault) -> ! {
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// The allocator of the process, once somebody asked for it. It stays.
+/// The allocator of the process, made on first use and never dropped.
 static GLOBAL: AtomicPtr<Vmalloc> = AtomicPtr::new(null_mut());
 
 impl Vmalloc {
@@ -312,14 +313,14 @@ impl Vmalloc {
         }
     }
 
-    /// Takes an area back.
+    /// Frees an area.
     ///
-    /// Cost: as an alloc; O(1) to find out that it is none.
+    /// Cost: as an alloc; O(1) if no area begins there.
     ///
     /// # Errors
     /// [`FreeError`] if no live area begins there. Nothing has changed.
     /// # Safety
-    /// If an area begins at `area`, it is the caller's, and nobody refers to it any more.
+    /// If an area begins at `area`, it is the caller's, and no reference to it is used any more.
     pub unsafe fn free(&self, area: NonNull<u8>) -> Result<(), FreeError> {
         match &self.kind {
             // SAFETY: this function's contract.

@@ -16,7 +16,7 @@ use va_space::{NODES_LIMIT, Stats, VmapSpace};
 pub enum Policy {
     /// Linux 6.9 to 6.12: nodes and pools
     Linux,
-    /// Standard: exact lowest fit, pools of all sizes
+    /// This project's: exact lowest fit, pools of all sizes
     Default,
     /// Linux 5.2 to 6.8: one lock, no pools
     OneLock,

@@ -53,7 +53,7 @@ fn what_cannot_be_preloaded_is_one_line_before_anything_runs() {
     head[64] = 3;
     std::fs::write(&path, &head).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).unwrap();
-    fails_with(&["--lib", lib, "--", name], "rights that its user has not");
+    fails_with(&["--lib", lib, "--", name], "set-user-ID");
     let colon = dir.path().join("a:b.so");
     std::fs::write(&colon, "").unwrap();
     fails_with(&["--lib", colon.to_str().unwrap(), "--", "true"], "no name with a colon");

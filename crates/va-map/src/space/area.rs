@@ -51,7 +51,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable + PageSource> MapSpace<P, C, T>
         Ok(entry.start())
     }
 
-    /// Takes an area back that [`vmalloc`](Self::vmalloc) gave out. Its addresses are given out again after a flush.
+    /// Frees an area of [`vmalloc`](Self::vmalloc). Its addresses are allocated again after a flush.
     ///
     /// # Errors
     /// [`FreeError`], if no area of that kind starts at `at`. Nothing has changed.

@@ -344,8 +344,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Purged { areas: self.lock_purge().areas, left: self.lazy_pages(), waiting }
     }
 
+    /// Returns the number of pages that may be lazy before a purge is due, with the CPUs that are online now.
     #[inline]
-    pub(super) fn lazy_max(&self) -> Pages {
+    pub fn lazy_max(&self) -> Pages {
         C::lazy_max(self.machine.cpus_online())
     }
 

@@ -7,8 +7,6 @@ use va_space::{Area, Config, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
 
 const FIRST: u64 = 0xf_ffc9_0000_0000;
-/// Pages that one CPU may leave lazy.
-const LAZY_MAX: u64 = 8192;
 
 fn space<C: Config>(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, C> {
     let extent = VaRange::from_pages(FIRST, FIRST + size).unwrap();
@@ -106,7 +104,8 @@ fn a_free_in_an_interrupt_takes_the_lazy_lock_alone() {
     fn takes<C: Config>(locks: &[LockClass], by_address: bool) {
         let machine = SimMachine::new(1);
         let space = space::<C>(&machine, 1 << 20);
-        for area in areas(&space, 5 * LAZY_MAX / 256, 256) {
+        let lazy_max = space.lazy_max().get();
+        for area in areas(&space, 5 * lazy_max / 256, 256) {
             let taken = locks_of(|| {
                 if by_address {
                     let range = area.range();
@@ -118,12 +117,12 @@ fn a_free_in_an_interrupt_takes_the_lazy_lock_alone() {
             let want: Vec<_> = locks.iter().map(|&class| (class as usize, 1)).collect();
             assert_eq!(taken, want);
         }
-        assert_eq!((machine.flushes(), space.lazy_pages()), (0, Pages::new(5 * LAZY_MAX)));
+        assert_eq!((machine.flushes(), space.lazy_pages()), (0, Pages::new(5 * lazy_max)));
         assert_eq!(machine.drains(), 1, "the machine is asked once a pass");
         // The next callers that may wait do what was left.
         let last = areas(&space, 200, 1);
         last.into_iter().for_each(|area| space.free(area).unwrap());
-        assert!(machine.flushes() > 0 && space.lazy_pages().get() <= LAZY_MAX);
+        assert!(machine.flushes() > 0 && space.lazy_pages().get() <= lazy_max);
         assert_eq!(space.validate(), Ok(()));
     }
     for by_address in [false, true] {
@@ -136,10 +135,11 @@ fn a_free_in_an_interrupt_takes_the_lazy_lock_alone() {
 fn a_free_in_an_interrupt_leaves_the_magazine_alone() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 1 << 20);
+    let lazy_max = space.lazy_max().get();
     let mut magazine = space.magazine(0).unwrap();
     for by_address in [false, true] {
         // More than any round may hold.
-        for area in areas(&space, 5 * LAZY_MAX / 256, 256) {
+        for area in areas(&space, 5 * lazy_max / 256, 256) {
             let taken = locks_of(|| {
                 if by_address {
                     let range = area.range();
@@ -151,7 +151,7 @@ fn a_free_in_an_interrupt_leaves_the_magazine_alone() {
             assert_eq!(taken, [(LockClass::Lazy as usize, 1)]);
         }
     }
-    assert_eq!((machine.flushes(), space.lazy_pages()), (0, Pages::new(10 * LAZY_MAX)));
+    assert_eq!((machine.flushes(), space.lazy_pages()), (0, Pages::new(10 * lazy_max)));
     let (first, second) = (magazine.alloc(&ask(1)).unwrap(), magazine.alloc(&ask(1)).unwrap());
     let taken = locks_of(|| magazine.free_in(Context::Sleeping, first).unwrap());
     assert_eq!(taken, [(LockClass::Owner as usize, 1)]);
@@ -231,13 +231,14 @@ fn a_worker_is_woken_once_a_pass_and_no_free_does_its_work() {
         let machine = SimMachine::new(1);
         machine.drain_elsewhere(true);
         let space = space::<C>(&machine, 1 << 20);
+        let lazy_max = space.lazy_max().get();
         for pass in 1..=3 {
-            for area in areas(&space, 30 * LAZY_MAX / 256, 256) {
+            for area in areas(&space, 30 * lazy_max / 256, 256) {
                 let taken = locks_of(|| space.free(area).unwrap());
                 assert!(taken.iter().all(|&(class, _)| class != LockClass::Purge as usize), "{taken:?}");
             }
             // As long as the worker does not run, all of it waits: that is the bound.
-            assert_eq!((machine.flushes(), space.lazy_pages().get()), (pass - 1, 30 * LAZY_MAX));
+            assert_eq!((machine.flushes(), space.lazy_pages().get()), (pass - 1, 30 * lazy_max));
             assert_eq!(machine.drains(), pass, "one wake a pass");
             assert_eq!((space.drain().left, machine.flushes()), (Pages::new(0), pass));
             assert_eq!(space.validate(), Ok(()));

@@ -1,4 +1,4 @@
-/* Linked to the library itself: prints whether the system takes it for a program with rights that its user has not. */
+/* Linked to the library itself: prints if it is a set-user-ID program to the system (AT_SECURE). */
 #include "check.h"
 
 #include <string.h>

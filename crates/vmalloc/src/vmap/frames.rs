@@ -1,4 +1,4 @@
-//! Frames: pages of memory that are nowhere until they are mapped, in as many places as one likes.
+//! Frames: pages of memory without an address, which can be mapped any number of times.
 
 use super::error::VmapError;
 use super::mapping::Mapping;

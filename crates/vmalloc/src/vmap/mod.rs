@@ -1,8 +1,8 @@
-//! Chosen pages, mapped one behind the other.
+//! Chosen pages, mapped contiguously.
 //!
 //! # Theory
-//! [`Frames`] are pages of a memory file, which are nowhere at first. A [`Mapping`] shows some of
-//! them, in any order, a frame as often as the caller likes, in the address range of [`Mappings`].
+//! [`Frames`] are pages of a memory file, without an address. A [`Mapping`] maps some of them
+//! contiguously, in any order, a frame any number of times, in the address range of [`Mappings`].
 //! Examples are a ring buffer whose end is its beginning, and a view of scattered pages as one
 //! range.
 //!

@@ -35,7 +35,7 @@ pub(super) struct Args {
     /// Replay the trace up to this time of its clock, seconds (default: to its end)
     #[arg(long, value_name = "TIME", requires = "trace", value_parser = seconds)]
     at: Option<u64>,
-    /// Whose ways the space has: which of what was freed is lazy, and which pooled
+    /// Policy of the space: it decides which freed areas are lazy, and which are pooled
     #[arg(long, value_enum, value_name = "NAME", default_value = "linux", requires = "trace")]
     policy: Policy,
     /// Nodes of the space (default: a node for each CPU of the trace)

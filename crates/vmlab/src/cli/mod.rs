@@ -30,7 +30,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The laboratory of vmalloc: what real kernels did to their address space, replayed, compared, timed, drawn.
+/// The laboratory of vmalloc: replays, compares, times and draws the address spaces of real kernels.
 #[derive(Parser, Debug)]
 #[command(
     name = "vmlab",
@@ -74,18 +74,18 @@ enum Command {
     #[command(after_help = "Examples:\n  \
         vmlab map                                    the running kernel, as root with kernel.kptr_restrict=1\n  \
         vmlab map saved.vmallocinfo --html map.html  a page to look at\n  \
-        vmlab map --trace trace.gz --at 12.5         what was out then, lazy and pooled areas too\n  \
+        vmlab map --trace trace.gz --at 12.5         the areas at that time, lazy and pooled ones too\n  \
         vmlab map --pid 4242                         the mappings of a process\n\n\
-        The areas of a process of ours: have it write what Vmalloc::vmallocinfo, or the C function\n\
-        vmallocinfo, tells to a file, and give that file.")]
+        The areas of a process that uses vmalloc: have it write the text of Vmalloc::vmallocinfo, or of the C\n\
+        function vmallocinfo, to a file, and name that file.")]
     Map(map::Args),
     /// Record what the running kernel does to its address space and its per-CPU memory (root)
     #[command(after_help = "Examples:\n  \
         vmlab record -- unshare -n true\n  \
         vmlab record -o boot.jsonl.gz --seconds 3\n  \
         vmlab replay vmlab.jsonl.gz --space\n\n\
-        The form is described in docs/formats.md. What a recording changes is put back: an instance of tracefs, gone with it, \
-        and kernel.kptr_restrict, which is 1 while /proc/vmallocinfo is read.")]
+        The form is described in docs/formats.md. A recording removes its instance of tracefs when it ends, and restores \
+        kernel.kptr_restrict, which is 1 while /proc/vmallocinfo is read.")]
     Record(crate::record::Args),
     /// Write a trace in another form: JSON lines, CSV, Perfetto, ftrace text
     #[command(after_help = "Examples:\n  \
@@ -95,13 +95,13 @@ enum Command {
         vmlab convert vmlab.jsonl.gz --to vmallocinfo -o end.vmallocinfo\n\n\
         docs/formats.md describes the forms.")]
     Convert(crate::convert::Args),
-    /// Run a program as it is, its large memory from libvmalloc_preload.so, and tell what came of it
+    /// Run an unmodified program with libvmalloc_preload.so, and print statistics of its large memory
     #[command(after_help = "Examples:\n  \
         vmlab run -- python3 program.py\n  \
         vmlab run --conf threshold:64K,decay:1s -- sort big.txt\n\n\
         The exit status is the program's. The keys of --conf are in vmalloc(3).")]
     Run(run::Args),
-    /// Tell what this machine offers, and which ways the library and the recorder take for it
+    /// List the features of this system, and the code paths of the library and the recorder that use them
     #[command(after_help = "Examples:\n  \
         vmlab doctor\n  \
         vmlab doctor --json | jq -r '.facts[] | select(.verdict != \"good\") | .name'\n\n\
@@ -118,7 +118,7 @@ enum Command {
         vmlab test run_test_mask=1024 nr_pages=5 --target linux --kern libkvmalloc.so\n  \
         vmlab test --compare --out results\n  \
         vmlab test --compare list,nodes,space nr_threads=4 test_loop_count=1000\n\n\
-        Lines are those that the kernel's module prints. The exit status is not 0 if a test failed that should not have. ^C ends the run\n\
+        Lines are those that the kernel's module prints. The exit status is not 0 if a test failed unexpectedly. ^C ends the run\n\
         with the summaries so far.")]
     Test(test::Args),
     /// Print shell completions
@@ -167,7 +167,7 @@ struct ReplayArgs {
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10", require_equals = true, group = "whole",
         conflicts_with_all = ["index", "report", "space", "percpu"])]
     diff: Option<diff::ListedMax>,
-    /// After a difference let each side go on with what it gave out, instead of putting the policy right
+    /// After a difference, continue each side with its own addresses, instead of correcting the policy's
     #[arg(long, requires = "diff")]
     no_resync: bool,
     /// The machine's /proc/vmallocinfo before the trace (default: NAME.before.vmallocinfo beside it, or in the recording)
@@ -179,17 +179,17 @@ struct ReplayArgs {
     /// Write what was found to NAME.md in this directory
     #[arg(long, value_name = "DIR", requires = "diff")]
     out: Option<PathBuf>,
-    /// Replay what happened inside percpu chunks instead: offsets, under each of the policies that search as Linux does
+    /// Replay the allocations inside percpu chunks instead: offsets, under each policy that searches as Linux does
     #[arg(long, conflicts_with_all = ["index", "report", "space"])]
     percpu: bool,
-    /// Whose ways the space has (default: linux; with --diff all, one after the other)
+    /// Policy of the space (default: linux; with --diff all, one after the other)
     #[arg(long, value_enum, value_name = "NAME", requires = "whole")]
     policy: Option<Policy>,
     /// Nodes of the space (default: a node for each CPU of the trace)
     #[arg(long, value_name = "N", requires = "whole",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(va_space::NODES_LIMIT)))]
     nodes: Option<u32>,
-    /// The machine's /proc/vmallocinfo, which tells the size of percpu chunks (2 MiB without it); for every trace
+    /// The machine's /proc/vmallocinfo, which has the size of percpu chunks (2 MiB without it); for every trace
     #[arg(long, value_name = "FILE")]
     vmallocinfo: Option<PathBuf>,
 }
@@ -207,13 +207,13 @@ enum BenchCommand {
         vmlab bench space --kern libkvmalloc.so --kern-count libkvmalloc-count.so\n  \
         vmlab bench space --filter threads --threads 1,2,4,8,16 --out threads")]
     Space(crate::bench::space::Args),
-    /// Per-CPU memory: what programs ask for, what Linux's is slow at, what each patch of its hints is worth
+    /// Per-CPU memory: requests of programs, cases in which Linux is slow, and the effect of each patch of its hints
     #[command(after_help = "Examples:\n  \
         vmlab bench percpu --quick\n  \
         vmlab bench percpu --kern libkpercpu.so\n  \
         vmlab bench percpu --filter seed --out seed")]
     Percpu(crate::bench::percpu::Args),
-    /// Allocators of a process: ours, the C library's, and whichever others are installed
+    /// Allocators of a process: ours, the C library's, and other installed ones
     #[command(after_help = "Examples:\n  \
         vmlab bench memory --quick\n  \
         vmlab bench memory --peer mmap --filter pair\n  \
@@ -371,7 +371,7 @@ fn notes(inputs: &[Input], outcomes: &[Outcome]) -> Vec<String> {
     notes.into_iter().map(line).collect()
 }
 
-/// Prints a line on stdout. A reader that went away is no error of ours, and no reason to leave work undone.
+/// Prints a line on stdout. A closed pipe is no error, and does not end the work.
 pub(crate) fn out(line: &str) -> Result<()> {
     match writeln!(std::io::stdout(), "{line}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -379,7 +379,7 @@ pub(crate) fn out(line: &str) -> Result<()> {
     }
 }
 
-/// Prints a line on stderr, under the program's name. A failure to write it is ignored.
+/// Prints a line on stderr, under the program's name. An error of that write is ignored.
 pub fn print_note(line: &str) {
     let _ = writeln!(std::io::stderr(), "vmlab: {line}");
 }

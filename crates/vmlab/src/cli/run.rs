@@ -1,4 +1,4 @@
-//! `vmlab run -- PROGRAM`: a program as it is, its large memory from `libvmalloc_preload.so`, and what came of it.
+//! `vmlab run -- PROGRAM`: an unmodified program with `libvmalloc_preload.so`, and statistics of its large memory.
 //!
 //! # Theory
 //! ```text
@@ -139,7 +139,7 @@ fn check(path: &Path, interpreters: u32) -> Result<()> {
     }
     if mode & 0o6000 != 0 {
         bail!(
-            "{} runs with rights that its user has not: the dynamic linker takes no preload for it",
+            "{} is a set-user-ID or set-group-ID program: the dynamic linker ignores LD_PRELOAD for it",
             path.display()
         );
     }

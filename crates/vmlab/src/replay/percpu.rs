@@ -45,7 +45,7 @@ pub struct PercpuTally {
     pub higher: u64,
     /// In another chunk.
     pub elsewhere: u64,
-    /// Standard found nothing, or would not look for such a thing.
+    /// The policy found no room, or does not accept such a request.
     #[serde(rename = "refused")]
     pub failed: u64,
     /// Of the allocations, those that the kernel served from the first chunk; and of these, the equal ones.
