@@ -14,7 +14,7 @@ const VARIABLE: &str = "XTASK_NOT_RUN";
 /// Begins each line of the file.
 const MARK: &str = "NOT RUN: ";
 
-/// Whether a missing tool is a failure: `.ci/run`, which sets `CI`, installs what its steps need.
+/// Returns true if a missing tool is a failure: `.ci/run`, which sets `CI`, installs what its steps need.
 pub(crate) fn must_run() -> bool {
     std::env::var("CI").is_ok_and(|ci| ci == "true")
 }

@@ -12,7 +12,7 @@ pub(crate) struct Cmd {
     shown: Vec<String>,
 }
 
-/// Whether to show what a command prints.
+/// The choice of what is shown of the output of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Show {
     /// Every line as it comes.

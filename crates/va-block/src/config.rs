@@ -70,11 +70,11 @@ pub trait Config: 'static {
     /// The locks of the lookup.
     type Spread: Spread;
 
-    /// Whether dead pages are used again once flushed. If not, a block goes back to the space with its last mapping.
+    /// True if dead pages are used again once flushed. If not, a block goes back to the space with its last mapping.
     const REUSE: bool;
-    /// Whether a request uses up the next power of two of pages, or exactly those that it asks for.
+    /// True if a request uses the next power of two of pages; otherwise it uses the requested pages.
     const ROUND_UP: bool;
-    /// Whether each request begins with the oldest block that has room.
+    /// True if each request begins with the oldest block that has room.
     const FIRST_FIT: bool;
     /// Blocks that one slice of a collection handles, at least 1.
     const SLICE_BLOCKS: u32;
@@ -95,7 +95,7 @@ pub trait Config: 'static {
         lazy_max_pages(cpus)
     }
 
-    /// Whether an unforced purge takes a block in which nothing lives, if `free` of its `pages` were never used.
+    /// Returns true if an unforced purge takes a block without live pages, of whose `pages` `free` were never used.
     fn is_fragmented(free: u64, pages: u64) -> bool {
         free < pages / 4
     }

@@ -95,7 +95,7 @@ pub enum DirectAccess {
     Default,
 }
 
-/// Why a page table maps no more.
+/// The reason why a page table maps no more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum PageTableError {
@@ -130,7 +130,7 @@ impl core::fmt::Display for PageTableError {
 pub struct Stopped {
     /// Pages of the beginning that are mapped now.
     pub pages_done: u64,
-    /// Why the next one is not.
+    /// The reason why the next one is not mapped.
     pub why: PageTableError,
 }
 
@@ -161,7 +161,7 @@ pub const LEAF_SIZES_MAX: usize = 8;
 
 /// The source of pages.
 pub trait PageSource {
-    /// Whether [`hide`](Self::hide) and [`set_direct`](Self::set_direct) are there: without them no area is made whose
+    /// True if [`hide`](Self::hide) and [`set_direct`](Self::set_direct) are there: without them no area is made whose
     /// pages have their permissions reset ([`DirectMap::ResetOnFree`](crate::DirectMap)).
     const RESETS: bool = false;
 

@@ -219,7 +219,7 @@ impl Memory {
     }
 }
 
-/// Why no record was taken.
+/// The reason why no record was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotTaken {
     /// No area starts there.

@@ -20,7 +20,7 @@ pub enum Work {
     Here,
     /// A helper thread.
     Helper,
-    /// A caller of [`run_work`](crate::call::run_work), on request.
+    /// The caller of [`run_work`](crate::call::run_work) that requests it.
     OnRequest,
 }
 

@@ -9,7 +9,7 @@ pub(crate) const NIL: u32 = u32::MAX;
 /// The chunk is in no list.
 pub(crate) const NO_SLOT: u8 = u8::MAX;
 
-/// Whether a row holds a chunk, and whether callers may have it.
+/// The state of a row: free, or in use, and if callers may allocate from its chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// No chunk has the row.
@@ -38,7 +38,7 @@ pub(crate) struct Chunk<E: HintEngine> {
     pub(crate) isolated: bool,
     /// It is the first or the reserved one, and is never depopulated.
     pub(crate) immutable: bool,
-    /// Whether the row is in use.
+    /// The state of the row.
     pub(crate) state: State,
     /// Its row of granules is filled in: until a slab is made here, nobody reads it.
     pub(crate) sliced: bool,

@@ -72,7 +72,7 @@ impl<E: HintEngine + ?Sized> View<'_, E> {
         self.pages * PAGE_BITS
     }
 
-    /// Whether some page around `[at, at + bits)` is not populated.
+    /// Returns true if some page around `[at, at + bits)` is not populated.
     #[inline]
     pub(crate) fn misses_pages(&self, at: u32, bits: u32) -> bool {
         let end = (at + bits).div_ceil(PAGE_BITS);
@@ -119,7 +119,7 @@ pub trait HintEngine: 'static {
         Fits::NONE
     }
 
-    /// Whether it is worth looking into the chunk: `false` only if [`take`](Self::take) would answer [`Fit::Nowhere`].
+    /// Returns true if it is worth looking into the chunk: `false` only if [`take`](Self::take) would answer [`Fit::Nowhere`].
     #[inline]
     fn may_hold(_head: &Self::Head, _want: Want) -> bool {
         true

@@ -5,7 +5,7 @@ use crate::request::Offset;
 use core::fmt;
 use va_base::PAGE_SIZE;
 
-/// Why no offset was given out.
+/// The reason why no offset was allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -87,7 +87,7 @@ impl fmt::Display for AllocError {
 
 impl core::error::Error for AllocError {}
 
-/// Why an offset was not taken back: always a caller's mistake. Nothing has changed.
+/// The reason why an offset was not freed: always a caller's mistake. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FreeError {
@@ -119,7 +119,7 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// Why there is no space.
+/// The reason why there is no space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum NewError {

@@ -49,7 +49,7 @@ pub struct Sizes {
     pub units: u32,
 }
 
-/// Why sizes do not go together.
+/// The reason why sizes are inconsistent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum GeometryError {

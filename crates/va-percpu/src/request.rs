@@ -92,7 +92,7 @@ impl Request {
         (self.size, self.align)
     }
 
-    /// Whether the caller can wait.
+    /// Returns true if the caller can wait.
     pub const fn waits(&self) -> bool {
         matches!(self.context, Context::Sleeping)
     }

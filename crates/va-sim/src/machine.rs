@@ -158,7 +158,7 @@ impl SimMachine {
         self.slabs_out.load(Ordering::Relaxed) + self.tables()
     }
 
-    /// Whether too many lazy pages are somebody else's work.
+    /// Sets whether a worker drains; otherwise the freeing thread does.
     pub fn drain_elsewhere(&self, elsewhere: bool) {
         self.drains_elsewhere.store(elsewhere, Ordering::Relaxed);
     }

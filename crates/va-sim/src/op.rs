@@ -202,7 +202,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// Why a line is not an op.
+/// The reason why a line is not an op.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadOp(pub String);
 

@@ -266,7 +266,7 @@ impl State {
         self.contents.insert(frame, vec![fill; PAGE_SIZE as usize]);
     }
 
-    /// Whether a page is behind an address.
+    /// Returns true if a page is behind an address.
     fn is_mapped(&self, frame: u64) -> bool {
         let holds = |leaf: &Leaf| leaf.first <= frame && frame < leaf.first + (1 << leaf.pages_log2);
         self.leaves.values().any(holds)

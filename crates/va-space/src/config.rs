@@ -47,22 +47,22 @@ pub trait Config: 'static {
 
     /// Most nodes, at least 1 and at most [`NODES_LIMIT`](crate::NODES_LIMIT).
     const NODES_MAX: u32;
-    /// Whether a space with one node has a pool.
+    /// True if a space with one node has a pool.
     const POOL_ON_ONE_NODE: bool;
     /// Largest size that is pooled, in pages; 0 for no pools. At most [`EXACT_PAGES_MAX`](crate::pool::EXACT_PAGES_MAX)
     /// sizes have lists of their own; what is larger shares a few.
     const POOL_PAGES_MAX: u64;
     /// Pooled areas that an aligned request looks at.
     const POOL_TRIES: u32;
-    /// Whether a request takes from other nodes' pools before it has everything purged.
+    /// True if a request takes from other nodes' pools before it has everything purged.
     const STEAL: bool;
     /// Order of what goes back to the index.
     const ORDER: Order;
     /// Areas that one slice of a purge frees in the index, at most; other work is measured by that.
     const SLICE_AREAS: u64;
-    /// Whether impossible requests, and repeats of one that failed, fail without a purge.
+    /// True if impossible requests, and repeats of one that failed, fail without a purge.
     const FAIL_FAST: bool;
-    /// Whether a failing request has the machine's clients free what they could do without before everything is purged, or
+    /// True if a failing request has the machine's clients free what they could do without before everything is purged, or
     /// only after a purge that did not help.
     const RECLAIM_FIRST: bool = false;
 

@@ -37,7 +37,7 @@ use va_tree::rb::AreaTree;
 
 /// Finds busy areas of a space on machine `P`.
 pub trait Lookup<P: Machine>: Sized + Send + Sync {
-    /// Whether it finds by itself. If not, the page map is asked and nothing below is called but [`init`](Self::init).
+    /// True if it finds by itself. If not, the page map is asked and nothing below is called but [`init`](Self::init).
     const FINDS: bool;
 
     /// One without areas, of a space without an extent.

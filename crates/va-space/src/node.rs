@@ -68,7 +68,7 @@ pub enum Walk {
     Down,
 }
 
-/// Why flags name no owner.
+/// The reason why flags name no owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoOwner {
     /// The area has none: it did not come through a node.

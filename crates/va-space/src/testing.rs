@@ -38,7 +38,7 @@ impl TestMachine {
         self.stale.lock().unwrap_or_else(PoisonError::into_inner).extend(first..end);
     }
 
-    /// Whether anything in an area may still be translated (SP2 is broken if it was just given out).
+    /// Returns true if anything in an area may still be translated (SP2 is broken if it was just given out).
     pub(crate) fn is_stale(&self, range: VaRange) -> bool {
         let (first, end) = range.whole_pages();
         self.stale.lock().unwrap_or_else(PoisonError::into_inner).range(first..end).next().is_some()

@@ -30,7 +30,7 @@ pub use free_index::{Fit, FreeIndex, IndexMemory};
 pub use rb::RbIndex;
 pub use supply::{InPlace, PieceWanted, Supplied};
 
-/// Whether each operation of an index walks all of its invariants (feature `validate`): tests of many areas take fewer
+/// True if each operation of an index walks all of its invariants (feature `validate`): tests of many areas take fewer
 /// then.
 pub const WALKS_INVARIANTS: bool = cfg!(feature = "validate");
 

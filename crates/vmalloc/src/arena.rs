@@ -261,7 +261,7 @@ impl<O: Os> Arena<O> {
         let _refused = unsafe { self.host.os().advise(span, huge) };
     }
 
-    /// Whether huge pages are wanted in a zone.
+    /// Returns true if huge pages are wanted in a zone.
     pub(crate) fn has_huge_pages(&self, zone: usize) -> bool {
         zone == HUGE && self.huge_pages != HugePages::Never
     }
@@ -464,7 +464,7 @@ impl<O: Os> Arena<O> {
         moved.map_err(|stopped| ((stopped.bytes / PAGE_BYTES) as u64, stopped.errno))
     }
 
-    /// Whether less than one in `share` of a run's pages is resident. `false` if the system does not tell.
+    /// Returns true if less than one in `share` of a run's pages is resident. `false` if the system does not tell.
     pub(crate) fn is_sparse(&self, run: &Run, share: u64) -> bool {
         self.resident_pages(run, run.pages.div_ceil(share)).is_some_and(|pages| pages * share < run.pages)
     }
@@ -488,7 +488,7 @@ impl<O: Os> Arena<O> {
         Some(resident)
     }
 
-    /// Whether [`move_pages`](Self::move_pages) may succeed.
+    /// Returns true if [`move_pages`](Self::move_pages) may succeed.
     pub(crate) fn can_move(&self) -> bool {
         self.host.os().can_move()
     }

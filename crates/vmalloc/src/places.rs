@@ -26,7 +26,7 @@ impl Config for Process {
     const SLICE_AREAS: u64 = u64::MAX;
     const FAIL_FAST: bool = true;
 
-    /// Whoever frees here purges when he has freed all.
+    /// No limit: the code that frees here purges after its last free.
     fn lazy_max(_cpus: u32) -> Pages {
         Pages::new(1 << 40)
     }

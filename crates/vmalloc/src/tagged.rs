@@ -143,7 +143,7 @@ impl Tags {
         (place < self.words.bytes).then_some(place)
     }
 
-    /// Whether the word of a page can be read and written.
+    /// Returns true if the word of a page can be read and written.
     fn has(&self, page: u64) -> bool {
         let Some(step) = self.place(page).map(|place| place / STEP_BYTES) else { return false };
         // Acquire pairs with `commit`.

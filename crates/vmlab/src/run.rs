@@ -60,7 +60,7 @@ pub struct Outcome {
 pub struct Options {
     /// Rounds of timing.
     pub budget: Budget,
-    /// Whether to time each call on its own.
+    /// True if each call is timed on its own.
     pub latency: bool,
 }
 

@@ -61,7 +61,7 @@ pub struct SpaceRow {
     pub failed_differs: u64,
     /// Facts that events do not report and that were inferred.
     pub inferred: u64,
-    /// Why answers differ; together as many as do.
+    /// The reason why answers differ; together as many as do.
     pub why: Reasons,
     /// Passes of the purge.
     pub purges: u64,

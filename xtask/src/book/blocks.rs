@@ -64,7 +64,7 @@ pub(super) fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// Whether `printed` is what is shown, `...` standing for anything, lines included.
+/// Returns true if `printed` is what is shown, `...` standing for anything, lines included.
 pub(super) fn matches(shown: &str, printed: &str) -> bool {
     let (shown, mut printed) = (shown.trim_end(), printed.trim_end());
     let mut parts = shown.split("...");

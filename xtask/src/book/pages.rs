@@ -1,4 +1,4 @@
-//! Whether the pages of the book hang together: the summary, links, what is included, functions that are named.
+//! The checks of the pages of the book: the summary, links, what is included, functions that are named.
 
 use anyhow::{Context, Result, bail};
 use pulldown_cmark::{Event, Parser, Tag};

@@ -23,7 +23,7 @@ impl Notes {
         self.suites.push([client, what, outcome].map(cell));
     }
 
-    /// Why a client was not run.
+    /// Records the reason why a client was not run.
     pub(crate) fn absent(&mut self, client: &str, why: &str) {
         self.ran(client);
         self.absent.push([client, why].map(cell));

@@ -48,7 +48,7 @@ pub(super) fn compare(root: &Path, peers: &Peers, seeds: u32) -> Result<Vec<Repl
     Ok(replayed)
 }
 
-/// Whether a library exports a function: its name stands in the table of names.
+/// Returns true if a library exports a function: its name is in the table of names.
 fn exports(library: &Path, name: &str) -> Result<bool> {
     let bytes = fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;
     let wanted = [b"\0", name.as_bytes(), b"\0"].concat();

@@ -13,7 +13,7 @@ const WORDS_MAX: usize = 30;
 const COLUMNS_MAX: usize = 120;
 
 /// A doc comment states what the item is or does.
-const OPENINGS: [&str; 4] = ["What", "Who", "Where", "How"];
+const OPENINGS: [&str; 8] = ["What", "Who", "Where", "How", "Why", "Whether", "Whose", "Whoever"];
 
 /// Phrases without a clear agent or meaning, and the words of the project's past that `docs/glossary.md` replaces.
 /// Each stands in small letters, and is looked for as whole words outside code.
@@ -278,6 +278,9 @@ mod tests {
         assert_eq!(faults.len(), 2);
         assert!(faults[0].0 == 3 && faults[0].1.starts_with("a sentence of 31 words"), "{faults:?}");
         assert!(faults[1].0 == 5 && faults[1].1.contains("\"How\""), "{faults:?}");
+        for word in OPENINGS {
+            assert_eq!(doc_faults(&format!("/// {word} it is.\nfn a() {{}}\n")).len(), 1, "{word}");
+        }
     }
 
     #[test]

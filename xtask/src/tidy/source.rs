@@ -84,7 +84,7 @@ impl Source {
         &self.comments
     }
 
-    /// Why the file has no tokens.
+    /// Returns the reason why the file has no tokens.
     pub(crate) fn unreadable(&self) -> Option<&str> {
         self.unreadable.as_deref()
     }

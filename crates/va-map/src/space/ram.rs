@@ -89,7 +89,7 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         })
     }
 
-    /// Whether a mapping is cut from a block.
+    /// Returns true if a mapping is cut from a block.
     fn is_small(&self, pages: u64) -> bool {
         pages <= RAM_PAGES_MAX.min(self.blocks.block_pages().get())
     }

@@ -89,7 +89,7 @@ impl<C: Config> Store<C> {
         InvariantViolation::check(counted == idle, "CC3", Va::new(base), idle.into(), counted.into())
     }
 
-    /// Whether a bit lies behind the part of a chunk.
+    /// Returns true if a bit lies behind the part of a chunk.
     fn hides(&self, row: u32, bit: u32) -> bool {
         let chunk = self.chunk(row);
         bit >= chunk.pages * bitmap::PAGE_BITS - chunk.hidden_after

@@ -227,8 +227,7 @@ fn lowest_in_words(map: &[Word], base: u32, bits: u32, align: u32) -> Option<u32
     None
 }
 
-/// Whether what a page keeps is right: Checks PR1, PR2. The rule broken, with what is wanted and found for an
-/// alignment.
+/// Checks PR1 and PR2 of the summary of a page. Returns the broken rule, with the expected and the actual value.
 pub(super) fn check(
     map: &[Word],
     base: u32,

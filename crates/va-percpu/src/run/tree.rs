@@ -146,7 +146,7 @@ impl<'a> Tree<'a> {
         page::lowest(map, base, self.rest(page), want.bits, want.align).map(|at| base + at)
     }
 
-    /// Whether every node is what its children make of it: the first that is not.
+    /// Returns the first node that does not follow from its children.
     pub(super) fn first_wrong(&self) -> Option<u32> {
         let mut level = 0;
         let mut first = self.leaves;

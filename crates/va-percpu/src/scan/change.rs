@@ -4,7 +4,7 @@ use super::{Hints, Rules, ScanHints};
 use crate::bitmap::{self, PAGE_BITS};
 use crate::engine::View;
 
-/// Whether `[a, a + len)` and `[from, end)` meet.
+/// Returns true if `[a, a + len)` and `[from, end)` meet.
 #[inline]
 fn meets(a: u32, len: u32, from: u32, end: u32) -> bool {
     a < end && from < a + len
@@ -78,7 +78,7 @@ impl Hints {
         (self.scan, self.contig, self.left_free, self.right_free) = (0, 0, 0, 0);
     }
 
-    /// Whether what is between `from` and `end` was part of the longest run, or of `scan`, which ends.
+    /// Returns true if `[from, end)` was part of the longest run, or of `scan`, which ends.
     fn breaks(&mut self, from: u32, end: u32) -> bool {
         if meets(self.scan_start, self.scan, from, end) {
             self.scan = 0;

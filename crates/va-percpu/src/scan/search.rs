@@ -12,7 +12,7 @@ fn waste(at: u32, align: u32) -> u32 {
 }
 
 impl Hints {
-    /// Whether the longest run holds it, once aligned.
+    /// Returns true if the longest run holds it, once aligned.
     #[inline]
     pub(super) fn holds(&self, want: Want) -> bool {
         waste(self.contig_start, want.align) + want.bits <= self.contig

@@ -32,7 +32,7 @@ use core::ops::Range;
 use va_base::sync::atomic::Ordering;
 use va_base::{Machine, PAGE_SIZE, Va};
 
-/// Whether there is more to do.
+/// The progress of the balance: done, or more to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// Call again.

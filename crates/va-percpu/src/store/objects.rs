@@ -121,7 +121,7 @@ impl<C: Config> Store<C> {
         self.take_in(RESERVED, want, populated).ok()
     }
 
-    /// Whether there is a reserved part.
+    /// Returns true if there is a reserved part.
     pub(crate) fn has_reserved(&self) -> bool {
         self.chunk(RESERVED).is_in_use()
     }
@@ -204,7 +204,7 @@ impl<C: Config> Store<C> {
         }
     }
 
-    /// Whether a chunk is one that a search for the lowest fit looks into.
+    /// Returns true if a chunk is one that a search for the lowest fit looks into.
     #[inline]
     pub(super) fn in_reach(&self, row: u32) -> bool {
         let chunk = self.chunks.one(row);
@@ -247,7 +247,7 @@ impl<C: Config> Store<C> {
         Ok(Freed { base, off, balance: self.after_free(row) })
     }
 
-    /// Whether an object begins at a bit.
+    /// Returns true if an object begins at a bit.
     #[inline(always)]
     fn is_marked(&self, row: u32, bit: u32) -> bool {
         let marks = words_for(self.geometry.unit_bits());
@@ -270,7 +270,7 @@ impl<C: Config> Store<C> {
         FreeError::NoObject { offset, inside }
     }
 
-    /// Whether a chunk in which something was freed calls for the balance.
+    /// Returns true if a chunk in which something was freed calls for the balance.
     #[inline]
     pub(crate) fn after_free(&mut self, row: u32) -> bool {
         let (chunk, whole) = (self.chunks.one(row), self.geometry.unit_bits());
@@ -340,7 +340,7 @@ impl<C: Config> Store<C> {
         self.moved(row, before, true);
     }
 
-    /// Whether enough of a chunk is populated for nothing that it should be depopulated.
+    /// Returns true if enough of a chunk is populated for nothing that it should be depopulated.
     pub(super) fn should_reclaim(&self, row: u32) -> bool {
         let chunk = self.chunk(row);
         let (empty, spare) = (i64::from(chunk.empty), self.totals.spare_pages);

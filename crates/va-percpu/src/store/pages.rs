@@ -41,7 +41,7 @@ impl<C: Config> Store<C> {
         self.count_empty(row, -(count as i32));
     }
 
-    /// Whether a page is populated and wholly free.
+    /// Returns true if a page is populated and wholly free.
     pub(crate) fn is_spare(&mut self, row: u32, page: u32) -> bool {
         let (view, _) = self.view(row);
         C::Engine::is_free(&view, page) && bitmap::is_set(view.populated, page)

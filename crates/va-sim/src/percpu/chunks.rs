@@ -66,7 +66,7 @@ impl SimChunks {
         self.chunks.lock().values().map(|chunk| chunk.populated.len()).sum()
     }
 
-    /// Whether every page of the bytes is populated, in a chunk that this made; `None` if it made none there.
+    /// Returns true if every page of the bytes is populated, or `None` if there is no chunk of this backend.
     pub fn is_populated(&self, base: Va, bytes: Range<u32>) -> Option<bool> {
         let chunks = self.chunks.lock();
         let chunk = chunks.get(&base.get())?;

@@ -105,7 +105,7 @@ impl<C: Config, M: Machine> Harness<C, M> {
         self.live.values()
     }
 
-    /// Whether `bytes` from an address on meet an object.
+    /// Returns true if `bytes` from an address on meet an object.
     fn meets(&self, at: u64, bytes: u32) -> bool {
         let before = self.live.range(..at).next_back();
         before.is_some_and(|(start, live)| start + u64::from(live.bytes) > at)

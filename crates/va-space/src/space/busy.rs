@@ -11,7 +11,7 @@ use crate::map::{PageMap, State};
 use va_base::{InvariantViolation, Machine, Va, VaRange};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Whether the lookup finds areas by itself, so that the space must notify it of them.
+    /// True if the lookup finds areas by itself, so that each change is reported to it.
     pub(super) const NOTIFIES_LOOKUP: bool = <C::Lookup<P> as Lookup<P>>::FINDS;
 
     /// Readies what an area needs that was just taken from the index: a place for its slot, and its place in the

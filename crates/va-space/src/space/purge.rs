@@ -78,7 +78,7 @@ const DRAIN_SLICES: u32 = if cfg!(loom) { 1 } else { 36 };
 /// Slices that an alloc does under one hold of the purge lock when the purge has fallen behind.
 const CATCH_UP_SLICES: u32 = if cfg!(loom) { 1 } else { 8 };
 
-/// Whether a pass waits for a flush that has not ended.
+/// The wait of a pass for a flush that has not ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wait {
     /// It waits, with no lock held.

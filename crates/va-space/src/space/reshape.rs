@@ -32,7 +32,7 @@ use core::fmt;
 use va_base::{AllocError, Machine, Pages, Va, VaRange};
 use va_tree::FreeIndex;
 
-/// Why an area keeps its shape. Nothing has changed.
+/// The reason why an area keeps its shape. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReshapeError {

@@ -122,7 +122,7 @@ pub struct BTree<K: Key, const F: usize, P: Platform> {
     row_classes: Classes,
     /// Classes that a request would have had rows for, had there been memory.
     rows_missed: Classes,
-    /// Whether they stay when the tree is small.
+    /// True if they stay when the tree is small.
     rows_always: bool,
     root: u32,
     /// Levels of inner nodes above the leaves.

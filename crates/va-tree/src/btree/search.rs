@@ -38,7 +38,7 @@ pub(super) enum Search {
 /// The path to it is in the argument that the search filled. A copy here would be read in wide loads right after its
 /// narrow stores, and wait for them.
 pub(super) struct Found {
-    /// Whether it is the top hole; else it is at step 0 of the path.
+    /// True if it is the top hole; else it is at step 0 of the path.
     pub(super) top: bool,
     pub(super) start: u64,
     pub(super) end: u64,

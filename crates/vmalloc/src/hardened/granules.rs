@@ -156,7 +156,7 @@ impl Granules {
         Self { bundles: [Bundle { first: 0, count: 0, drawn: 0 }; BUNDLES_MAX], edges: 0, edges_max }
     }
 
-    /// Whether more edges had better not be.
+    /// Returns true if more edges had better not be.
     pub(super) fn is_crowded(&self) -> bool {
         self.edges >= self.edges_max
     }

@@ -26,7 +26,7 @@ use crate::records::{Host, empty_value};
 use va_base::{Align, AllocError, Request, Va, VaRange};
 use va_space::{Purge, SpaceError, VmapSpace};
 
-/// Why there is no place.
+/// The reason why there is no place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NoPlace {
     /// Nothing fits; the largest hole.

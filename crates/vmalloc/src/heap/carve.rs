@@ -31,7 +31,7 @@ const PROBED_PAGES: u64 = 1 << 18;
 
 /// The state that the lock of a zone guards.
 pub(super) struct Central<O: Os> {
-    /// Whose addresses are whose; what is free in it is clean, and whole blocks.
+    /// The addresses of areas. The free ones are clean, and whole blocks.
     pub(super) space: VmapSpace<Host<O>, Process>,
     /// Dirty runs, as holes.
     pub(super) dirty: BTreeIndex<Host<O>>,
@@ -349,7 +349,7 @@ impl<O: Os> Central<O> {
         })
     }
 
-    /// Whether pages became clean since the last time.
+    /// Returns true if pages became clean since the last time.
     pub(super) fn has_cleaned(&mut self) -> bool {
         core::mem::take(&mut self.cleaned) > 0
     }

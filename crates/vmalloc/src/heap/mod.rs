@@ -317,7 +317,7 @@ impl<O: Os> Heap<O> {
         self.keep(run);
     }
 
-    /// Whether what is freed becomes zeros.
+    /// Returns true if what is freed becomes zeros.
     pub(super) fn wipes(&self) -> bool {
         self.closer == Word::closer(true)
     }
@@ -419,7 +419,7 @@ impl<O: Os> Heap<O> {
         self.give_up(run, Word::from_bits(word));
     }
 
-    /// Why nothing is freed at an address.
+    /// Returns the reason why nothing is freed at an address.
     #[cold]
     fn refusal(&self, at: usize) -> FreeError {
         match self.arena.locate(at) {

@@ -178,7 +178,7 @@ impl<O: Os> Heap<O> {
         Some((unsafe { Run::claim(fresh.page, pages) }, used))
     }
 
-    /// Whether the mapping of an area may move to one of so many pages. An area that was moved and
+    /// Returns true if the mapping of an area may move to one of so many pages. An area that was moved and
     /// grew has two mappings. A kernel from 6.17 on may move the first and fail for the second, and
     /// then no caller could tell which pages are where.
     fn can_remap(&self, word: Word, pages: u64) -> bool {

@@ -42,7 +42,7 @@ pub(super) struct Advisor {
     // Atomic, hint only.
     /// The method that releases many spans: one of `BY_NAME`, `BY_DESCRIPTOR`, `ONE_BY_ONE`.
     batches: AtomicU8,
-    /// Whether pages can be made to fault: one of `UNKNOWN`, `YES`, `NO`.
+    /// Support for guards (pages that fault): one of `UNKNOWN`, `YES`, `NO`.
     guards: AtomicU8,
     /// The kernel did not hide pages from a child (before Linux 4.14).
     inherits: AtomicBool,

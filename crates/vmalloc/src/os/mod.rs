@@ -99,7 +99,7 @@ pub enum Call {
     Advise,
 }
 
-/// Whether huge pages are to be behind a span.
+/// The advice on huge pages for a span.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Huge {
     /// Huge pages, where whole ones fit.
@@ -113,7 +113,7 @@ pub(crate) enum Huge {
 pub(crate) struct Stopped {
     /// Whole pages that were moved before, in bytes: they are there, and no longer here.
     pub(crate) bytes: usize,
-    /// Why.
+    /// The reason.
     pub(crate) errno: Errno,
 }
 
@@ -178,7 +178,7 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// Both are committed, apart, and in one reservation; nobody else refers to either.
     unsafe fn move_pages(&self, from: Span, to: usize) -> Result<(), Stopped>;
 
-    /// Whether [`move_pages`](Self::move_pages) may succeed: nobody refused it for good yet.
+    /// Returns true if [`move_pages`](Self::move_pages) may succeed: nobody refused it for good yet.
     fn can_move(&self) -> bool;
 
     /// Moves `from` to `to` as a mapping of its own; what was there is dropped. `from` reads as zeros afterwards. On an error,
@@ -202,7 +202,7 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// As [`guard`](Self::guard).
     unsafe fn unguard(&self, span: Span) -> Result<(), Errno>;
 
-    /// Whether [`guard`](Self::guard) may succeed: asks the kernel once.
+    /// Returns true if [`guard`](Self::guard) may succeed: asks the kernel once.
     fn can_guard(&self) -> bool;
 
     /// Says whether huge pages are to be behind a span. Another answer than its neighbours' makes it a mapping of its own.

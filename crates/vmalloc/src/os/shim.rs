@@ -83,12 +83,12 @@ impl Shim {
         self.0.errno.store(errno.0, Ordering::Relaxed);
     }
 
-    /// Whether a refused remap leaves a hole where it was to go.
+    /// Sets whether a failed remap leaves a hole at its target.
     pub(crate) fn tear(&self, tears: bool) {
         self.0.tears.store(tears, Ordering::Relaxed);
     }
 
-    /// Whether a refused move has done half.
+    /// Sets whether a failed move has moved half.
     pub(crate) fn halve(&self, halves: bool) {
         self.0.halves.store(halves, Ordering::Relaxed);
     }

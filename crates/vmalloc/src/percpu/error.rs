@@ -3,7 +3,7 @@
 use crate::os::{Call, Errno};
 use core::fmt;
 
-/// Why there is no space, or no object.
+/// The reason why there is no space, or no object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Error {

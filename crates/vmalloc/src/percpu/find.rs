@@ -58,12 +58,12 @@ pub(super) fn area(index: Index) -> Option<(Area, Index)> {
     }
 }
 
-/// Whether there are sections: libc registered an area.
+/// Returns true if there are sections: libc registered an area.
 pub(crate) fn has_sections() -> bool {
     area(Index::Cpu).is_some()
 }
 
-/// Whether the kernel keeps concurrency ids in the area.
+/// Returns true if the kernel keeps concurrency ids in the area.
 pub(crate) fn has_concurrency_ids() -> bool {
     area(Index::ConcurrencyId).is_some_and(|(_, index)| index == Index::ConcurrencyId)
 }
@@ -76,7 +76,7 @@ const REGISTER_ALL: i64 = 1 << 4;
 #[cfg(not(loom))]
 const FENCE_ALL: i64 = 1 << 3;
 
-/// Whether [`end_sections`] works, from now on and in children. Who is told so may be refused later, by a filter of system calls that
+/// Returns true if [`end_sections`] works, from now on and in children. Who is told so may be refused later, by a filter of system calls that
 /// came between.
 pub(crate) fn can_end_sections() -> bool {
     static CAN: Once = Once::new();

@@ -48,7 +48,7 @@ pub(crate) trait Units {
     fn take_all(&self) -> i64;
 }
 
-/// Why a call was refused. Nothing has changed.
+/// The reason why a call was refused. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RefError {
@@ -96,7 +96,7 @@ pub(crate) struct Counted<U, K> {
     count: AtomicI64,
     /// `OPEN`, or bits. Written under the lock.
     gate: AtomicU64,
-    /// Whether it stays atomic though it is live. Read and written under the lock.
+    /// True if it stays atomic though it is live. Read and written under the lock.
     forced: AtomicBool,
     /// It may be that of others, too: nobody takes two, and nobody who is called back is called under it.
     lock: K,
@@ -400,17 +400,17 @@ impl<'s, R: Fn()> PerCpuRef<'s, R> {
         self.counted.switch_to_percpu(self.by_unit());
     }
 
-    /// Whether it was killed.
+    /// Returns true if it was killed.
     pub fn is_dying(&self) -> bool {
         self.counted.is_dying()
     }
 
-    /// Whether there is no reference; `false` while units count.
+    /// Returns true if there is no reference; `false` while units count.
     pub fn is_zero(&self) -> bool {
         self.counted.is_zero()
     }
 
-    /// Whether units count.
+    /// Returns true if units count.
     pub fn is_percpu(&self) -> bool {
         self.counted.is_percpu()
     }

@@ -178,7 +178,7 @@ impl Space {
         self.hot().index
     }
 
-    /// Whether operations are restartable sequences; else they are atomic operations.
+    /// Returns true if operations are restartable sequences; else they are atomic operations.
     pub fn is_restartable(&self) -> bool {
         self.hot().at.is_some()
     }

@@ -8,7 +8,7 @@ use va_block::BlockError;
 use va_map::{MapError, PageTableError};
 use va_space::SpaceError;
 
-/// Why there is no mapping, or no frames.
+/// The reason why there is no mapping, or no frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum VmapError {
@@ -57,7 +57,7 @@ pub enum VmapError {
     Refused {
         /// Which.
         call: VmapCall,
-        /// Why.
+        /// The reason.
         errno: Errno,
     },
     /// They belong to the process that this one was forked from.

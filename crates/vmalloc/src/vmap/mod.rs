@@ -208,7 +208,7 @@ impl<V: MapOs> Core<V> {
         (&raw const *self.base.0.table).addr()
     }
 
-    /// Whether this is the process that made it.
+    /// Checks that this is the process that made it.
     fn own(&self) -> Result<(), VmapError> {
         if process_id() == self.process { Ok(()) } else { Err(VmapError::OtherProcess) }
     }

@@ -217,12 +217,12 @@ impl<V: MapOs> Table<V> {
         }
     }
 
-    /// Whether so many mappings wait that the kernel is slowed down by them.
+    /// Returns true if so many mappings wait that the kernel is slowed down by them.
     pub(super) fn is_due(&self) -> bool {
         self.mappings.lock().stale_runs >= STALE_RUNS_MAX
     }
 
-    /// Whether every flush so far was granted; tries once more if not.
+    /// Returns true if every flush so far was granted; tries once more if not.
     pub(super) fn flushed(&self) -> bool {
         if self.failed.swap(false, Ordering::Relaxed) {
             self.flush(self.extent());
@@ -261,7 +261,7 @@ impl<V: MapOs> Table<V> {
     }
 }
 
-/// Whether two neighbours are one mapping.
+/// Returns true if two neighbours are one mapping.
 fn continues(left: u64, right: u64) -> bool {
     let access = WRITABLE | PRESENT;
     match (left, right) {

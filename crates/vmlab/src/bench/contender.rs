@@ -46,16 +46,16 @@ impl Home {
 /// A measured implementation.
 pub(super) struct Contender {
     pub(super) name: &'static str,
-    /// Whether it takes alignments.
+    /// True if it takes alignments.
     pub(super) aligns: bool,
-    /// Whether it takes windows.
+    /// True if it takes windows.
     pub(super) windows: bool,
     pub(super) exactness: Exactness,
     pub(super) make: Box<dyn Make>,
 }
 
 impl Contender {
-    /// Whether its addresses on `workload` must be the lowest fits.
+    /// Returns true if its addresses on `workload` must be the lowest fits.
     pub(super) fn exact(&self, workload: &Workload) -> bool {
         match self.exactness {
             Exactness::Always => true,

@@ -24,7 +24,7 @@ pub(super) struct Workload {
     pub(super) rounds: Vec<Vec<Op>>,
     /// Pairs (or what the workload calls one) in each round.
     pub(super) pairs: usize,
-    /// Whether it asks for alignments.
+    /// True if it asks for alignments.
     pub(super) aligned: bool,
     /// Window of the allocations of rounds, if there is one.
     pub(super) window: Option<(u64, u64)>,
@@ -35,7 +35,7 @@ pub(super) struct Spec {
     pub(super) name: &'static str,
     /// Areas that are out, or holes for the adversary: the x of growth plots.
     pub(super) n: u64,
-    /// Whether it is part of a quick run.
+    /// True if it is part of a quick run.
     pub(super) quick: bool,
     fill: fn(&mut Maker, u64),
 }

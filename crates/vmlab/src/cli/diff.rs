@@ -137,7 +137,7 @@ fn table(path: &Path) -> Result<Areas> {
     Ok(Areas::read(open(path).with_context(|| path.display().to_string())?))
 }
 
-/// Whether a release is 6.16 or later; the empty one is not.
+/// Returns true if a release is 6.16 or later; the empty one is not.
 fn since_616(release: &str) -> Result<bool> {
     if release.is_empty() {
         return Ok(false);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct OutputFile {
     path: PathBuf,
     file: File,
-    /// Whether there was none before.
+    /// True if there was none before.
     made: bool,
 }
 

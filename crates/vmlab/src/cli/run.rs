@@ -157,7 +157,7 @@ fn interpreter(head: &[u8]) -> Option<PathBuf> {
     (!name.is_empty()).then(|| OsString::from_vec(name.to_vec()).into())
 }
 
-/// Whether an ELF file of 64 bits names a dynamic linker; `None` if it is none.
+/// Returns true if an ELF file of 64 bits names a dynamic linker, or `None` if it is no such file.
 fn is_dynamic(head: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
     // 64 bits, least byte first.

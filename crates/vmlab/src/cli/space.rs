@@ -84,7 +84,7 @@ fn table(outcomes: &[SpaceOutcome]) -> Result<()> {
     out(&table.to_string())
 }
 
-/// Why answers differ, the most frequent reason first.
+/// Returns the reasons why answers differ, the most frequent first.
 fn why(reasons: &Reasons) -> Vec<String> {
     let Reasons { pool, other_cpu, purge_time, aligned, earlier, holes } = *reasons;
     let mut why = [

@@ -68,7 +68,7 @@ impl Measured {
         self.time
     }
 
-    /// Whether it was stopped.
+    /// Returns true if it was stopped.
     pub(super) fn is_bound(&self) -> bool {
         self.ran.interrupted
     }

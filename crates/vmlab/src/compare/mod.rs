@@ -51,7 +51,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether targets are to be compared; then the names among what was given, and the parameters among it.
+    /// Returns the names and the parameters among the arguments, if targets are to be compared.
     pub fn wanted(&self) -> Option<(Vec<String>, Vec<String>)> {
         let given = self.compare.as_ref()?;
         // An optional value takes what follows it, be it a parameter.

@@ -25,7 +25,7 @@ const RAM: u32 = 1024;
 /// The targets of `one` and `all`, of `crowd`, and of `ram`.
 const WHOLE: [&str; 5] = ["list", "one-lock", "hashed", "nodes", "space"];
 
-/// Whether nobody chose tests or workers.
+/// Returns true if nobody chose tests or workers.
 pub(super) fn is_usual(params: &Params) -> bool {
     let usual = Params::new(params.suite);
     let Params { test_repeat_count, test_loop_count, nr_pcpu_objects, .. } = *params;

@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Whether two paths are one file.
+/// Returns true if two paths are one file.
 fn same(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         // A device such as /dev/null may be both.

@@ -1,4 +1,4 @@
-//! Whether the kernel can be recorded here.
+//! The features of this system that a recording of the kernel needs.
 
 use super::{Fact, Verdict};
 use crate::record::snapshot;
@@ -16,9 +16,9 @@ pub(super) struct Probe {
     /// Groups of events that it has.
     vmalloc: bool,
     percpu: bool,
-    /// Whether there is `percpu_stats`.
+    /// The outcome of reading `percpu_stats`.
     stats: Result<()>,
-    /// Whether the table's addresses are hashes, as it is read without asking for more.
+    /// True if the table's addresses are hashes when it is read with the current settings.
     table: Result<bool>,
     restrict: Option<String>,
     root: bool,

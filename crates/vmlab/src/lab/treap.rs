@@ -12,9 +12,9 @@ use std::marker::PhantomData;
 
 /// The differences between variants.
 pub trait Variant {
-    /// Whether shrinking leaves maxima as they are.
+    /// True if shrinking leaves maxima as they are.
     const LAZY: bool;
-    /// Whether the last hole is tried first.
+    /// True if the last hole is tried first.
     const CACHED: bool;
 }
 

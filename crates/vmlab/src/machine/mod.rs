@@ -37,7 +37,7 @@ const TABLES_BYTES_MAX: u64 = 1 << 30;
 pub enum Work {
     /// The call that freed too much.
     Here,
-    /// Whoever asks [`LabMachine::take_due`], be it a thread that is woken or nobody.
+    /// A thread that calls [`LabMachine::take_due`], if there is one.
     Elsewhere,
 }
 

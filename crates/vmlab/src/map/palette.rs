@@ -83,7 +83,7 @@ impl Palette {
         self.colours.len()
     }
 
-    /// Whether none has.
+    /// Returns true if none has.
     pub fn is_empty(&self) -> bool {
         self.colours.is_empty()
     }
@@ -100,7 +100,7 @@ impl Palette {
     }
 }
 
-/// Whether a caller stands for areas that nobody has.
+/// Returns true if a caller stands for areas that nobody has.
 pub fn is_state(name: &str) -> bool {
     matches!(name, "(lazy)" | "(pooled)")
 }

@@ -25,7 +25,7 @@ pub struct Text {
     pub bad: u64,
     /// The first of those: number, from 1, and text, cut short.
     pub bad_lines: Vec<(u64, String)>,
-    /// Why reading ended early, if it did.
+    /// The reason why reading ended early, if it did.
     pub cut_short: Option<String>,
 }
 

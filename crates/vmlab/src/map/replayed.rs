@@ -30,7 +30,7 @@ pub struct Ask<'a> {
     pub text: &'a Text,
     /// Number of events to replay.
     pub events: usize,
-    /// Whose ways the space has.
+    /// The policy of the space.
     pub policy: Policy,
     /// Its nodes.
     pub nodes: u32,

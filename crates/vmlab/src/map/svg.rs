@@ -28,7 +28,7 @@ const LEGEND_ROW: f64 = 17.0;
 /// Longest name of the legend, in characters.
 const NAME: usize = 25;
 
-/// Whether each area names its holder when a pointer rests on it.
+/// The choice of titles: with one for each area, a pointer that rests on it shows the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Titles {
     /// It does: for a page, which has the picture's title itself.

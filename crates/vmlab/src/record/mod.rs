@@ -332,7 +332,8 @@ impl Running {
         Ok(Self { child: Some(child.with_context(|| format!("cannot run {program}"))?), asked_to_end: None })
     }
 
-    /// Whether there is a command that has not ended. One that was asked to longer than [`GRACE`] ago is killed.
+    /// Returns true if there is a command that has not ended. One that got a signal longer than [`GRACE`] ago is
+    /// killed.
     fn lives(&mut self) -> Result<bool> {
         let Some(child) = &mut self.child else { return Ok(false) };
         if child.try_wait().context("cannot wait for the command")?.is_some() {

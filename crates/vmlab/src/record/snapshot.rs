@@ -70,7 +70,7 @@ fn read(path: &Path) -> Result<String> {
     }
 }
 
-/// Whether the addresses of a table are hashes, or hidden: the ends of its areas do not lie as far apart as they are large.
+/// Returns true if the addresses of a table are hashes, or hidden: the distance of two ends is not the size of the area.
 pub(crate) fn hashed(text: &str) -> bool {
     let honest = |line: &str| {
         let (range, rest) = line.split_once(' ')?;

@@ -32,7 +32,7 @@ use va_tree::Congruent;
 /// Largest size that Linux pools, in pages.
 const POOLED_PAGES_MAX: u64 = 256;
 
-/// Why answers differ from the kernel's. RP2: their sum is the number of those that do.
+/// The reason why answers differ from the kernel's. RP2: their sum is the number of those that do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reasons {
     /// One side took an area from a pool and the other did not, or took another area of the same pool. Pools depend on
@@ -107,7 +107,7 @@ pub struct SpaceReplay<'a, C: Config> {
     pub space: VmapSpace<LabMachine<PlainLock>, C>,
     /// The comparison of results.
     pub tally: Tally,
-    /// Why some differ.
+    /// The reason why some differ.
     pub reasons: Reasons,
     table: &'a Table,
     window: VaRange,
@@ -115,7 +115,7 @@ pub struct SpaceReplay<'a, C: Config> {
     held: BTreeMap<u64, Option<u64>>,
     ours: SideAreas,
     theirs: SideAreas,
-    /// Whether the kernel has pools.
+    /// True if the kernel has pools.
     pools_there: bool,
     /// By CPU.
     failed: BTreeMap<u16, Failed>,
@@ -441,7 +441,7 @@ fn request_of(event: &Event) -> Option<Request> {
     Some(Request::new(size, align).ok()?.within(window))
 }
 
-/// Whether a second attempt may follow a first one.
+/// Returns true if a second attempt may follow a first one.
 fn same_request(one: &Event, other: &Event) -> bool {
     request_of(one) == request_of(other)
 }

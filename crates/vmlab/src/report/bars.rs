@@ -19,7 +19,7 @@ pub(crate) struct Bars<'a> {
     /// Names of the series.
     pub(crate) names: &'a [&'a str],
     pub(crate) groups: Vec<Group>,
-    /// Whether y runs in equal factors; what is 0 has no bar then.
+    /// True if y runs in equal factors; what is 0 has no bar then.
     pub(crate) log: bool,
     /// Which colour the first series has.
     pub(crate) first_colour: usize,

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 /// Rows of a plot or a table, at most.
 const ROWS_SHOWN: usize = 80;
-/// Contenders that are drawn, at most.
+/// The most contenders that are drawn.
 const CONTENDERS_SHOWN: usize = 12;
 /// Rows and columns of a table that are looked at, at most.
 const NAMES_MAX: usize = 2000;

@@ -102,13 +102,13 @@ fn number(text: &str) -> Option<f64> {
 }
 
 impl Sheet {
-    /// Whether a line is the head of a CSV file of measurements.
+    /// Returns true if a line is the head of a CSV file of measurements.
     pub fn is_csv_head(line: &str) -> bool {
         let columns: Vec<&str> = line.split(',').map(str::trim).collect();
         Self::is_measurement(&columns) && columns.iter().any(|column| role(column) == Role::Number)
     }
 
-    /// Whether a line is a measurement as JSON.
+    /// Returns true if a line is a measurement as JSON.
     pub fn is_json_row(line: &str) -> bool {
         let Ok(Value::Object(object)) = serde_json::from_str(line) else { return false };
         Self::is_measurement(&object.keys().map(String::as_str).collect::<Vec<_>>())

@@ -94,7 +94,7 @@ impl Case {
         }
     }
 
-    /// Whether it may fail without being counted as failed, in a suite that knows of such.
+    /// Returns true if it may fail without being counted as failed, in a suite that knows of such.
     pub const fn may_fail(self) -> bool {
         matches!(self, Self::AlignShift | Self::NoBlock)
     }
@@ -125,7 +125,7 @@ impl Suite {
         }
     }
 
-    /// Whether failures that are expected are counted apart.
+    /// Returns true if failures that are expected are counted apart.
     pub const fn xfails(self) -> bool {
         matches!(self, Self::V7_1)
     }

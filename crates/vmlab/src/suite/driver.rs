@@ -62,7 +62,7 @@ pub struct Ran {
     pub params: Params,
     /// Of each worker.
     pub workers: Vec<Found>,
-    /// Whether it was interrupted.
+    /// True if it was interrupted.
     pub interrupted: bool,
     /// The target's report after all was freed.
     pub settled: Result<(), Unsettled>,
@@ -80,7 +80,7 @@ impl Ran {
     }
 }
 
-/// Whether cycles are those of a time stamp counter.
+/// Returns true if cycles are those of a time stamp counter.
 pub fn has_cycles() -> bool {
     sys::cycles().is_some()
 }
@@ -90,7 +90,7 @@ fn cycles(begun: Instant) -> u64 {
     sys::cycles().unwrap_or_else(|| begun.elapsed().as_nanos() as u64)
 }
 
-/// Whether a target can have as many workers as `params` asks for.
+/// Checks that a target can have as many workers as `params` requests.
 ///
 /// # Errors
 /// If not.

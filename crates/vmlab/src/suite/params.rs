@@ -21,7 +21,7 @@ pub struct Params {
     pub test_loop_count: u32,
     /// Pages of `fix_size_alloc_test`, `vm_map_ram_test` and `no_block_alloc_test`.
     pub nr_pages: u32,
-    /// Whether `fix_size_alloc_test` asks for huge pages.
+    /// True if `fix_size_alloc_test` asks for huge pages.
     pub use_huge: bool,
     /// The tests, by their bits.
     pub run_test_mask: u32,

@@ -83,7 +83,7 @@ impl Epochs {
     }
 }
 
-/// Whether the caller of a deferred free may sleep.
+/// The caller of a deferred free, which may sleep or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caller {
     /// `kvfree_rcu_mightsleep(p)`: one argument.

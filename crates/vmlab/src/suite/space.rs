@@ -32,7 +32,7 @@ const ATOM: u32 = 2 << 20;
 /// Address of the first chunk, which is not taken from the space.
 const FIRST_CHUNK: Va = Va::new(0xffff_8880_4000_0000);
 
-/// Whose ways a target has.
+/// The policy of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Manner {
     /// Standard: each worker keeps a magazine and a lane, and areas grow in place where they can.

@@ -49,7 +49,7 @@ pub trait Target: Sync {
     /// Makes what a thread calls it by, on that thread; the thread stands for CPU `cpu`.
     fn worker(&self, cpu: u32) -> Box<dyn Worker + '_>;
 
-    /// Whether it can run a test.
+    /// Returns true if it can run a test.
     fn supports(&self, case: Case) -> bool;
 
     /// The most workers that it can have at a time.
@@ -64,7 +64,7 @@ pub trait Target: Sync {
     fn settle(&self) -> Result<(), Unsettled>;
 }
 
-/// Why a target is not as it should be when all is freed.
+/// The reason why a target is not as it should be when all is freed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unsettled {
     /// A rule of the target does not hold.
@@ -97,7 +97,7 @@ pub trait Worker {
     /// Writes the first byte.
     fn write(&mut self, at: u64, byte: u8);
 
-    /// Whether the first byte is what was written there.
+    /// Returns true if the first byte is what was written there.
     fn holds(&mut self, at: u64, byte: u8) -> bool;
 
     /// Makes `bytes` of an allocation that has `had` bytes. On `None` it is as it was.

@@ -25,7 +25,7 @@ pub struct Census {
     pub others: u64,
     /// Lines of our events, or of a recording, that are not understood.
     pub bad: u64,
-    /// Why reading ended early, if it did.
+    /// The reason why reading ended early, if it did.
     pub cut_short: Option<String>,
 }
 

@@ -103,7 +103,7 @@ pub struct Summary {
     pub lost: Number,
     /// Lines of the kernel's that are no events of ours, and were left out.
     pub left_out: Number,
-    /// Why recording ended: `command`, `seconds`, `bytes`, `signal`.
+    /// The reason why recording ended: `command`, `seconds`, `bytes`, `signal`.
     pub ended: String,
     /// Nanoseconds from the beginning to the end.
     pub took_ns: Number,

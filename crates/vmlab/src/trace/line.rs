@@ -17,7 +17,7 @@ pub enum Event {
         vstart: u64,
         /// Address after its last; need not be page-aligned.
         vend: u64,
-        /// Whether the attempt failed.
+        /// True if the attempt failed.
         failed: bool,
     },
     /// An area became lazy (`free_vmap_area_noflush`).

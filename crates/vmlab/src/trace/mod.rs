@@ -54,7 +54,7 @@ pub struct Recording {
     pub begin: String,
     /// The same before it ended.
     pub end: String,
-    /// Whether lines of these are missing here, since there are more than [`TABLE_BYTES_MAX`].
+    /// True if lines of these are missing here, since there are more than [`TABLE_BYTES_MAX`].
     pub tables_cut: bool,
     /// The end of the recording; none if it was not ended in order.
     pub summary: Option<Summary>,
@@ -138,9 +138,9 @@ pub struct Trace {
     pub lost: u64,
     /// The description in a recording, and the tables in it.
     pub recording: Option<Box<Recording>>,
-    /// Why reading ended early, if it did.
+    /// The reason why reading ended early, if it did.
     pub cut_short: Option<String>,
-    /// Whether reading ended because there were more than [`EVENTS_MAX`] events.
+    /// True if reading ended because there were more than [`EVENTS_MAX`] events.
     pub too_many: bool,
 }
 

@@ -53,7 +53,7 @@ pub struct PercpuTrace {
     pub areas: String,
     /// Lines of such events that cannot be understood.
     pub bad: u64,
-    /// Why reading ended early, if it did.
+    /// The reason why reading ended early, if it did.
     pub cut_short: Option<String>,
 }
 

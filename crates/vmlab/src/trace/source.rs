@@ -39,7 +39,7 @@ pub fn decompress<'a>(input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
 struct Frames<R> {
     input: R,
     decoder: FrameDecoder,
-    /// Whether a frame is begun and not yet read to its end.
+    /// True if a frame is begun and not yet read to its end.
     open: bool,
 }
 

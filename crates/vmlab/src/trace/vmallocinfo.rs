@@ -22,7 +22,7 @@ pub struct Listed {
     pub size: u64,
     /// A place in [`Table::callers`].
     pub caller: u32,
-    /// Whether it was freed and waits for a purge.
+    /// True if it was freed and waits for a purge.
     pub lazy: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct Row<'a> {
     pub words: &'a str,
 }
 
-/// Why a line tells no area.
+/// The reason why a line describes no area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unreadable {
     /// It has the form of one, but its addresses are zeros, hashes or placeholders: the kernel hid them.
@@ -124,7 +124,7 @@ impl Table {
         self.listed.iter()
     }
 
-    /// Whoever has areas, each once.
+    /// Returns the callers that have areas, each once.
     pub fn callers(&self) -> &[String] {
         &self.callers
     }

@@ -34,7 +34,7 @@ fn instances(child: &Child) -> String {
     format!("vmlab-{}-", child.id())
 }
 
-/// Whether something of a recorder is left. Others may be left by others.
+/// Returns true if something of a recorder is left. Others may be left by others.
 fn is_left(instances: &str) -> bool {
     fact("left behind")["found"].as_str().unwrap().contains(instances)
 }

@@ -37,7 +37,7 @@ pub(super) struct Sample {
     pub(super) mappings: f64,
 }
 
-/// Why there is no sample.
+/// The reason why there is no sample.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The allocator has no such memory: a result.
@@ -228,7 +228,7 @@ fn answer(stdin: &mut ChildStdin, child: &mut Child) -> Result<(), Failure> {
     writeln!(stdin).map_err(|_| ended(child))
 }
 
-/// Why a child ended that should not have.
+/// Returns the reason why a child ended that should not have.
 fn ended(child: &mut Child) -> Failure {
     let broken = |child: &mut Child| -> Result<()> {
         let status = child.wait().context("no child to wait for")?;

@@ -10,11 +10,11 @@ pub(super) struct Row {
     pub(super) spec: usize,
     pub(super) contender: usize,
     pub(super) rounds: Vec<Sample>,
-    /// Why there are no more.
+    /// The reason why there are no more.
     pub(super) stopped: Option<Stopped>,
 }
 
-/// Why a contender does not go on.
+/// The reason why a contender does not go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stopped {
     /// It has no such memory.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Whose memory a child uses.
+/// The allocator that a child uses.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
     /// An allocator of ours, which may keep that many bytes; `None` as many as by default.

@@ -25,7 +25,7 @@ enum What {
     Congruent,
 }
 
-/// Why a request fails.
+/// The reason why a request fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nowhere {
     /// The space is smaller.

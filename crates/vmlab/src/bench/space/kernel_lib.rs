@@ -144,7 +144,7 @@ impl KernelLib {
         Ok(self.clone())
     }
 
-    /// Whether it has small mappings.
+    /// Returns true if it has small mappings.
     pub(crate) fn has_ram(&self) -> bool {
         self.ram.is_some()
     }

@@ -11,7 +11,7 @@ pub(crate) struct Setup {
     pub(crate) nodes: u32,
     /// CPUs online, which decide how much may be lazy.
     pub(crate) cpus: u32,
-    /// Whether a helper thread drains; else the call that freed too much.
+    /// True if a helper thread drains; else the call that freed too much.
     pub(crate) helper: bool,
 }
 

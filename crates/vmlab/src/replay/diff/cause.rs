@@ -1,4 +1,4 @@
-//! Why the kernel's answer and a policy's are not the same.
+//! The reason why the kernel's answer and a policy's are not the same.
 //!
 //! # Theory
 //! There are two ledgers beside the trace. That of the kernel has nodes and pools by Linux's rules, as far as events
@@ -107,7 +107,7 @@ impl Cause {
         }
     }
 
-    /// Whether it is a difference of policy, which would show in any recording; otherwise it is something that the
+    /// Returns true if it is a difference of policy, which would show in any recording; otherwise it is something that the
     /// recording does not know. What is unexplained is neither.
     pub fn is_policy(self) -> bool {
         match self {
@@ -133,7 +133,7 @@ impl Cause {
         }
     }
 
-    /// Whether it is something that a recording cannot know.
+    /// Returns true if it is something that a recording cannot know.
     pub fn is_unknowable(self) -> bool {
         !self.is_policy() && self != Self::Unexplained
     }

@@ -58,7 +58,7 @@ pub struct Lazy {
 pub struct Pooled {
     /// Bytes.
     pub size: u64,
-    /// Whose pool; `None` if it is not known.
+    /// The node of the pool; `None` if it is unknown.
     pub node: Option<u32>,
 }
 
@@ -157,7 +157,7 @@ impl<C: Config> SpaceLedger<C> {
         self.pooled.len()
     }
 
-    /// Whether areas have owners.
+    /// Returns true if areas have owners.
     fn has_pools(&self) -> bool {
         C::POOL_PAGES_MAX > 0 && (C::POOL_ON_ONE_NODE || self.nodes() > 1)
     }
@@ -202,7 +202,7 @@ impl<C: Config> SpaceLedger<C> {
         self.index.would_fit(request).ok().map(|start| Answer { start: start.get(), pool: None })
     }
 
-    /// Whose pool they are in is not known any more: the areas of a size that stand in a pool before `until`, or all.
+    /// Marks the node of areas as unknown: of those of a size that are in a pool before `until`, or of all.
     pub fn forget(&mut self, node: u32, size: u64, until: Option<u64>) {
         let Some(list) = self.pools[node as usize].get_mut(&(size / va_base::PAGE_SIZE)) else { return };
         while let Some(start) = list.pop_front_if(|&mut start| Some(start) != until) {
@@ -379,7 +379,7 @@ impl<C: Config> SpaceLedger<C> {
         count
     }
 
-    /// Whether a pool has a list for areas of this size.
+    /// Returns true if a pool has a list for areas of this size.
     fn pool_takes(&self, node: u32, pages: u64) -> bool {
         if pages <= EXACT_PAGES_MAX.min(C::POOL_PAGES_MAX) {
             return true;

@@ -73,7 +73,7 @@ pub struct Options {
     pub cpus: u32,
     /// The most differences to list.
     pub differences_max: usize,
-    /// Whether the kernel is 6.16 or newer.
+    /// True if the kernel is 6.16 or newer.
     pub since_616: bool,
 }
 

@@ -113,7 +113,7 @@ pub struct Recording {
     pub bad: u64,
     /// Events that the recorder says it lost.
     pub lost: u64,
-    /// Why reading ended early, if it did.
+    /// The reason why reading ended early, if it did.
     pub cut_short: Option<String>,
 }
 
@@ -150,7 +150,7 @@ impl Recording {
         self.steps.iter().filter(is_alloc).count() as u64
     }
 
-    /// Whether there are allocations in percpu chunks.
+    /// Returns true if there are allocations in percpu chunks.
     pub fn has_percpu(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.what, What::Percpu(PercpuEvent::Alloc { .. })))
     }

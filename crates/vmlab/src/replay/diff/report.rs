@@ -26,7 +26,7 @@ pub struct Divergence {
     pub kernel: Option<u64>,
     /// The policy's.
     pub policy: Option<u64>,
-    /// Why.
+    /// The reason.
     pub cause: Cause,
     /// The same in words, with the numbers.
     pub why: String,
@@ -35,7 +35,7 @@ pub struct Divergence {
 /// The facts that were known at the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Known {
-    /// Whether there was a table before; without one the space begins empty.
+    /// True if there was a table before; without one the space begins empty.
     pub table: bool,
     /// Busy areas of it.
     pub busy: u64,
@@ -45,7 +45,7 @@ pub struct Known {
     pub lazy_with_node: u64,
     /// Lines that could not be used: overlapping, or not understood.
     pub unusable: u64,
-    /// Whether a mark says that the pools were empty.
+    /// True if a mark says that the pools were empty.
     pub pools: bool,
 }
 
@@ -68,7 +68,7 @@ pub struct Report {
     pub policy: &'static str,
     /// Nodes that it had.
     pub nodes: u32,
-    /// Whether its ledger was corrected after each difference.
+    /// True if its ledger was corrected after each difference.
     pub resync: bool,
     /// Allocations compared.
     pub allocs: u64,

@@ -43,7 +43,7 @@ fn why<'a>(cause: Cause, words: impl Fn() -> String + 'a) -> Why<'a> {
 }
 
 impl<C: Config, K: Config> Diff<'_, C, K> {
-    /// Why the kernel's answer to an event is not the policy's. The ledgers are as before it.
+    /// Returns the reason why the kernel's answer to an event is not the policy's. The ledgers are as before it.
     pub(super) fn why(&self, at: usize, step: &Step, event: &Event, answer: Option<Answer>) -> Why<'_> {
         let Event::Alloc { addr, size, failed, .. } = *event else {
             return why(Cause::Unexplained, String::new);

@@ -48,7 +48,7 @@ const MOMENTS: usize = 240;
 const AREAS_MAX: usize = 8192;
 /// Cells of the line in which they are.
 const CELLS: u64 = 4096;
-/// Holders with a colour of their own; all others share one.
+/// The number of holders with a colour of their own; all others share one.
 pub const COLOURED: usize = 9;
 /// Parts of the line, at most: each begins a row.
 const PARTS: usize = 12;
@@ -113,7 +113,7 @@ pub struct Film {
     pub fold: Fold,
     /// The use of each part of the line.
     pub labels: Vec<&'static str>,
-    /// The holders of areas; the largest first.
+    /// The holders of areas, those with the most first.
     pub holders: Vec<Holder>,
     /// The moments.
     pub moments: Vec<Moment>,
@@ -121,7 +121,7 @@ pub struct Film {
     pub events: usize,
     /// Areas smaller than so many pages are drawn together; 0 if none are.
     pub together_pages: u64,
-    /// Whether anything of it was pooled.
+    /// True if anything of it was pooled.
     pub pooled: bool,
 }
 

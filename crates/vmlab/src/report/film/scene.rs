@@ -21,7 +21,7 @@ struct Held {
 /// The kernel's areas.
 pub(super) struct Scene<'a> {
     held: BTreeMap<u64, Held>,
-    /// The holders.
+    /// The names of the holders.
     pub(super) names: Names,
     table: &'a Table,
 }
@@ -193,7 +193,8 @@ fn together(all: &[(u64, u64, State)], cell_pages: u64) -> Areas {
 }
 
 impl Watched {
-    /// The holder of what is there in the end, by event, as far as the table lists it. What was freed before the end may
+    /// Returns the caller of each area that is live at the end, by event, as far as the table lists it. What was freed
+    /// before the end may
     /// have been of others.
     pub(super) fn owners(&self, table: &Table) -> HashMap<usize, u32> {
         let listed: HashMap<(u64, u64), u32> =

@@ -43,7 +43,7 @@ const LOOKS_MAX: u64 = 1 << 28;
 /// Most events of a chunk between two whose order may be the other one.
 const NEAR: usize = 16;
 
-/// Why an offset differs.
+/// The reason why an offset differs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OffsetCause {
@@ -104,7 +104,7 @@ pub struct Elsewhere {
     pub kernel: u64,
     /// The policy's, if it found one.
     pub policy: Option<u64>,
-    /// Why.
+    /// The reason.
     pub cause: OffsetCause,
 }
 
