@@ -9,7 +9,7 @@ pub(crate) const NIL: u32 = u32::MAX;
 /// The chunk is in no list.
 pub(crate) const NO_SLOT: u8 = u8::MAX;
 
-/// The state of a row: free, or in use, and if callers may allocate from its chunk.
+/// The state of a row of the table of chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// No chunk has the row.

@@ -16,7 +16,7 @@ pub struct Area {
 }
 
 impl Area {
-    /// First address.
+    /// Returns the first address.
     #[inline]
     pub fn start(&self) -> Va {
         Va::from_page(self.page)
@@ -28,7 +28,7 @@ impl Area {
         Pages::new(self.pages)
     }
 
-    /// The addresses.
+    /// Returns the range of addresses.
     #[inline]
     pub fn range(&self) -> VaRange {
         range_of(self.page, self.pages)

@@ -115,7 +115,7 @@ impl fmt::Display for ReleaseError {
                 write!(f, "no area starts at {at}, which is inside the area {range}")
             }
             Self::Reused { handle } => {
-                write!(f, "the area {handle} was given back before, another starts there now")
+                write!(f, "the area {handle} was freed before, and another starts there now")
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Freed areas by exact size, a shelf of them for each CPU: what an alloc and a free touch in most cases.
+//! The magazine: a cache of freed areas by exact size for each CPU, which serves most allocs and frees.
 //!
 //! # Theory
-//! Whoever frees an area mostly asks for its size again soon. A magazine keeps freed areas as they are: mapped, resident,
-//! busy in the space. Taking one is a search among at most eight of its set; no address is chosen and no page is asked for.
+//! A program that frees an area mostly requests its size again soon. A magazine caches freed areas as they are: mapped,
+//! resident, busy in the space. An alloc searches at most eight areas of one set. It chooses no address and requests no page.
 //!
 //! ```text
 //!   magazine of CPU 3    set(16 pages)   | 16 | 16 |    |    |    |    |    |    |     newest last, taken first

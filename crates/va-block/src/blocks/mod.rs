@@ -133,12 +133,12 @@ pub struct Blocks<P: Machine + Clone, C: Config> {
 }
 
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
-    /// The space below.
+    /// Returns the space below.
     pub fn space(&self) -> &VmapSpace<P, C::Space> {
         &self.space
     }
 
-    /// Pages of a block.
+    /// Returns the number of pages of a block.
     pub fn block_pages(&self) -> Pages {
         Pages::new(u64::from(self.pages))
     }

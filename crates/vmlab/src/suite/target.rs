@@ -5,9 +5,9 @@
 //! only it needs (a magazine, a lane, the list of its areas). A worker frees what it allocated: the suite never passes
 //! an allocation to another thread, and defers a free by epochs of its own ([`super::rcu`]).
 //!
-//! Whether there is memory behind an allocation is the target's affair. Where there is, every page of it is written to when it is
-//! allocated, since a kernel's `vmalloc` returns with pages behind every byte. Where there are only addresses, [`Worker::write`] does
-//! nothing and [`Worker::holds`] answers yes.
+//! A target may have memory behind its allocations, or only addresses. With memory, every page is written when it is
+//! allocated, since a kernel's `vmalloc` returns with pages behind every byte. Without, [`Worker::write`] does nothing and
+//! [`Worker::holds`] returns true.
 //!
 //! To add a target, add an [`Entry`] to [`targets`].
 
