@@ -10,9 +10,9 @@ use va_base::{Align, Machine, PAGE_SIZE, Request, Va};
 use va_block::Config;
 
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
-    /// Maps pages of the caller's one behind the other, a page as often as it is in the list, with a guard page behind
-    /// the last. They stay the caller's. Pages of consecutive numbers are mapped by entries as large as their numbers
-    /// allow, and the mapping is aligned for that if there is room.
+    /// Maps pages of the caller contiguously, a page as often as it is in the list, with a guard page behind the last.
+    /// They stay the caller's. Pages of consecutive numbers are mapped by entries as large as their numbers allow, and
+    /// the mapping is aligned for that if there is room.
     ///
     /// # Errors
     /// [`MapError`]. What was mapped by then was unmapped.

@@ -30,7 +30,7 @@
 //! - **HD3 tiling** every range that the space has allocated is that of a live area or a warm room, in quarantine,
 //!   retired, or in use by a call.
 //!
-//! SP3 and SP4 are the house's (ARCHITECTURE.md). What a mistake of the caller's leads to is not an error here.
+//! SP3 and SP4 are the workspace's (ARCHITECTURE.md). A caller's mistake ends the program here, and is not an error.
 //!
 //! # Locking
 //! One lock, for the addresses. System calls are made without it where a pair takes its usual path. Under it granules

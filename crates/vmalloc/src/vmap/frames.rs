@@ -45,7 +45,7 @@ impl<'m> Frames<'m> {
         (nth < self.len()).then_some(Frame { number, home: self.core.home(), of: PhantomData })
     }
 
-    /// Maps frames of these, by their numbers, one behind the other, a frame as often as it is in the list. Frames that follow each
+    /// Maps frames of these contiguously, by their numbers, a frame as often as it is in the list. Frames that follow each
     /// other are one mapping of the system.
     ///
     /// # Errors

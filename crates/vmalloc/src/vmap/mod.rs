@@ -424,7 +424,7 @@ impl Mappings {
         Frames::new(&self.0, count)
     }
 
-    /// Maps frames one behind the other, of one [`Frames`] or several, a frame as often as it is in the list, and a guard page
+    /// Maps frames of one [`Frames`] or several contiguously, a frame as often as it is in the list, and a guard page
     /// behind the last.
     ///
     /// Cost: a call of the system for each run of frames that follow each other.

@@ -47,7 +47,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// Maps frames one behind the other, as [`vmap`](Self::vmap) does.
+    /// Maps frames contiguously, as [`vmap`](Self::vmap) does.
     ///
     /// # Errors
     /// As [`vmap`](Self::vmap); [`VmapError::BadFrame`] for a number that the file of the frames does not have.
