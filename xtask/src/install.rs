@@ -6,7 +6,8 @@
 //!   DIR/include/vmalloc.h         DIR/lib/pkgconfig/vmalloc.pc                DIR/share/man/man3/vmalloc.3
 //!   DIR/bin/vmlab                 DIR/share/man/man1/vmlab*.1                 completions of bash, zsh, fish below DIR/share
 //! ```
-//! In CI a prefix under `target` is filled. The README's C program and its shell lines, and `vmlab run`, are run with it.
+//! In CI a prefix under `target` is filled. The README's C program and its shell lines, and `vmlab run`, are run with
+//! it.
 
 use crate::count::Tests;
 use crate::sh::{Cmd, Show, on_path};

@@ -187,10 +187,10 @@ pub trait Machine: Platform + Send + Sync {
     type PurgeLock: RawMutex + Send + Sync + 'static;
     /// The lock of a cache that has one owner: a magazine of a space, a lane of blocks.
     ///
-    /// The core calls `lock` for the owner alone, never from two threads at a time. The owner of a magazine takes it for
-    /// each alloc and each free, the owner of a lane for each alloc. Other callers use `try_lock`, and only when memory
-    /// or space is short. So a platform may make it asymmetric: a store and a load for the owner, and a barrier on all
-    /// CPUs for `try_lock`. Any lock is correct.
+    /// The core calls `lock` for the owner alone, never from two threads at a time. The owner of a magazine takes it
+    /// for each alloc and each free, the owner of a lane for each alloc. Other callers use `try_lock`, and only when
+    /// memory or space is short. So a platform may make it asymmetric: a store and a load for the owner, and a barrier
+    /// on all CPUs for `try_lock`. Any lock is correct.
     type OwnerLock: RawMutex + Send + Sync + 'static;
 
     /// Returns the number of possible CPUs, which bounds the number of nodes. Called once, when a space is created.

@@ -119,7 +119,8 @@ pub trait HintEngine: 'static {
         Fits::NONE
     }
 
-    /// Returns true if it is worth looking into the chunk: `false` only if [`take`](Self::take) would answer [`Fit::Nowhere`].
+    /// Returns true if it is worth looking into the chunk: `false` only if [`take`](Self::take) would answer
+    /// [`Fit::Nowhere`].
     #[inline]
     fn may_hold(_head: &Self::Head, _want: Want) -> bool {
         true

@@ -5,8 +5,8 @@ use va_base::{Pages, Va, VaRange};
 
 /// The handle of a busy area: a range of addresses that no other area overlaps.
 ///
-/// It does **not** mean that anything is mapped there. Dropping it leaks the range: free it with `free`. The area can also
-/// be freed by its first address alone (`free_at`); a free of this handle then fails.
+/// It does **not** mean that anything is mapped there. Dropping it leaks the range: free it with `free`. The area can
+/// also be freed by its first address alone (`free_at`); a free of this handle then fails.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "an area that is dropped is never freed"]
 pub struct Area {

@@ -62,8 +62,8 @@ pub trait Config: 'static {
     const SLICE_AREAS: u64;
     /// True if impossible requests, and repeats of one that failed, fail without a purge.
     const FAIL_FAST: bool;
-    /// True if a failing request has the machine's clients free what they could do without before everything is purged, or
-    /// only after a purge that did not help.
+    /// True if a failing request has the machine's clients free what they could do without before everything is purged,
+    /// or only after a purge that did not help.
     const RECLAIM_FIRST: bool = false;
 
     /// Pages that may be lazy before a purge is due, with `cpus` CPUs online.

@@ -1,9 +1,9 @@
 //! The number of freed pages that may wait before a purge.
 //!
 //! # Theory
-//! An address may be used again only after every CPU has dropped its old translation. A flush interrupts all CPUs, so freed
-//! areas wait, and one flush serves many. More CPUs make a flush more expensive and free more areas meanwhile. But areas
-//! that wait occupy addresses and memory, so the threshold grows with the logarithm of the number of CPUs.
+//! An address may be used again only after every CPU has dropped its old translation. A flush interrupts all CPUs, so
+//! freed areas wait, and one flush serves many. More CPUs make a flush more expensive and free more areas meanwhile.
+//! But areas that wait occupy addresses and memory, so the threshold grows with the logarithm of the number of CPUs.
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `lazy_max_pages`).

@@ -155,7 +155,8 @@ void *vrealloc(void *area, size_t size);
  * Frees an area. NULL is nothing to free.
  *
  * The caller promises:
- * `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no thread uses any more.
+ * `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no thread uses any
+ * more.
  */
 void vfree(const void *area);
 
@@ -212,8 +213,9 @@ size_t vmalloc_usable_size(const void *area);
 size_t vmalloc_trim(void);
 
 /**
- * Writes the counts to `counts`, all 0 before the first allocation. `size` is sizeof(struct vmalloc_counts). A program that was
- * built with a shorter struct gets its first bytes. Fields of a longer one that this library does not have are 0.
+ * Writes the counts to `counts`, all 0 before the first allocation. `size` is sizeof(struct vmalloc_counts). A program
+ * that was built with a shorter struct gets its first bytes. Fields of a longer one that this library does not have
+ * are 0.
  *
  * Returns 0, or -1 with errno EINVAL if `counts` is NULL.
  *
@@ -249,8 +251,8 @@ const char *vmalloc_version(void);
 int vm_alloc_frames(struct vm_frames *frames, size_t count);
 
 /**
- * Frees frames, and makes the struct one of no frames. NULL and a struct of no frames are ignored. In the child of a fork the
- * frames are the parent's, and stay.
+ * Frees frames, and makes the struct one of no frames. NULL and a struct of no frames are ignored. In the child of a
+ * fork the frames are the parent's, and stay.
  *
  * The caller promises:
  * `frames` is NULL or what vm_alloc_frames wrote, and the frames are not mapped any more.

@@ -135,7 +135,8 @@ unsafe fn resize(what: &str, area: NonNull<u8>, size: usize) -> *mut c_void {
 /// Frees an area. NULL is nothing to free.
 ///
 /// # Safety
-/// `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no thread uses any more.
+/// `area` is NULL or an area of vmalloc, vzalloc, vrealloc, vmalloc_aligned or vmalloc_huge that no thread uses any
+/// more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfree(area: *const c_void) {
     if let Some(area) = NonNull::new(area.cast::<u8>().cast_mut()) {
@@ -283,8 +284,9 @@ pub struct vmalloc_counts {
     pub copies: u64,
 }
 
-/// Writes the counts to `counts`, all 0 before the first allocation. `size` is sizeof(struct vmalloc_counts). A program that was
-/// built with a shorter struct gets its first bytes. Fields of a longer one that this library does not have are 0.
+/// Writes the counts to `counts`, all 0 before the first allocation. `size` is sizeof(struct vmalloc_counts). A program
+/// that was built with a shorter struct gets its first bytes. Fields of a longer one that this library does not have
+/// are 0.
 ///
 /// Returns 0, or -1 with errno EINVAL if `counts` is NULL.
 ///

@@ -57,8 +57,8 @@ pub unsafe extern "C" fn vm_alloc_frames(frames: *mut vm_frames, count: usize) -
     }
 }
 
-/// Frees frames, and makes the struct one of no frames. NULL and a struct of no frames are ignored. In the child of a fork the
-/// frames are the parent's, and stay.
+/// Frees frames, and makes the struct one of no frames. NULL and a struct of no frames are ignored. In the child of a
+/// fork the frames are the parent's, and stay.
 ///
 /// # Safety
 /// `frames` is NULL or what vm_alloc_frames wrote, and the frames are not mapped any more.

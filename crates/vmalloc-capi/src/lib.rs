@@ -14,7 +14,8 @@
 //!
 //! # Invariants
 //! - **CA1 no-unwind** no panic leaves a function: each is `extern "C"`, which stops the program instead.
-//! - **CA2 errno** a function that succeeds or frees leaves `errno` as it was; one that returns `NULL` for a failure sets it.
+//! - **CA2 errno** a function that succeeds or frees leaves `errno` as it was; one that returns `NULL` for a failure
+//!   sets it.
 //!
 //! | module | what it is |
 //! |---|---|

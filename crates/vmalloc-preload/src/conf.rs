@@ -15,7 +15,8 @@
 //! | `calls` | `plain`: no calls of the system but those of the C library's malloc, for programs under a filter that kills; `all` | `all` |
 //! | `stats` | `true`: a line at the end that says what was done | `false` |
 //!
-//! Sizes are bytes, or have a K, M or G behind them. Times are numbers of `ms` or `s`, an hour at most. An invalid key is reported on standard error and ignored.
+//! Sizes are bytes, or have a K, M or G behind them. Times are numbers of `ms` or `s`, an hour at most. An invalid key
+//! is reported on standard error and ignored.
 
 use core::fmt;
 use core::time::Duration;

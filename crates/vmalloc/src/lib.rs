@@ -36,23 +36,23 @@
 //! | guard pages; mistakes that fault or abort | [`Options::guards`], [`Options::profile`], [`Profile::Hardened`] |
 //!
 //! # Guarantees
-//! - **Sizes.** The requested size ([`Vmalloc::requested_bytes`]), the usable size ([`Vmalloc::usable_bytes`], whole pages)
-//!   and the occupied size are three numbers. Any power of two is an alignment.
+//! - **Sizes.** The requested size ([`Vmalloc::requested_bytes`]), the usable size ([`Vmalloc::usable_bytes`], whole
+//!   pages) and the occupied size are three numbers. Any power of two is an alignment.
 //! - **Errors** are typed, carry their numbers and change nothing. A double free, or a free of an address where no area
-//!   begins, is found in O(1) and is such an error. [`LargeAlloc`] and the collections cannot return one, and abort with a
-//!   message.
-//! - **Cached memory** is freed memory that stays resident. It is bounded by [`Options::cache_bytes_max`], the magazines of
-//!   CPUs included. Parts of a huge page that other areas use stay. It is released on demand (the longest unused first),
-//!   after about [`Options::decay`] without use, when the system is short of memory, or by [`Vmalloc::trim`]. A thread
-//!   does the second, if [`Options::background_thread`] is set and 16 MiB are cached. All signals are blocked in it, and
-//!   it ends with its allocator. While it sleeps, one area of less than 2 MiB a CPU may stay, since a fast free does not
-//!   wake it. Without a thread the program's own calls do it, and a program that makes none keeps its cache. The pages
-//!   that a resize frees count as freed.
-//! - **Huge pages** are behind areas from 64 KiB on, if the system has any, by [`Options::huge_pages`]. Neighbours share
-//!   one. The first byte touched of a fresh one makes 2 MiB resident. `HugePages::Never` suits large areas of which little
-//!   is touched, `HugePages::System` unmodified programs.
-//! - **Guards** ([`Options::guards`]): an inaccessible page behind each area. A million of them are a few mappings (Linux
-//!   6.13). Before that there are at most an eighth of `vm.max_map_count`, and areas beyond have none.
+//!   begins, is found in O(1) and is such an error. [`LargeAlloc`] and the collections cannot return one, and abort
+//!   with a message.
+//! - **Cached memory** is freed memory that stays resident. It is bounded by [`Options::cache_bytes_max`], the
+//!   magazines of CPUs included. Parts of a huge page that other areas use stay. It is released on demand (the longest
+//!   unused first), after about [`Options::decay`] without use, when the system is short of memory, or by
+//!   [`Vmalloc::trim`]. A thread does the second, if [`Options::background_thread`] is set and 16 MiB are cached. All
+//!   signals are blocked in it, and it ends with its allocator. While it sleeps, one area of less than 2 MiB a CPU may
+//!   stay, since a fast free does not wake it. Without a thread the program's own calls do it, and a program that makes
+//!   none keeps its cache. The pages that a resize frees count as freed.
+//! - **Huge pages** are behind areas from 64 KiB on, if the system has any, by [`Options::huge_pages`]. Neighbours
+//!   share one. The first byte touched of a fresh one makes 2 MiB resident. `HugePages::Never` suits large areas of
+//!   which little is touched, `HugePages::System` unmodified programs.
+//! - **Guards** ([`Options::guards`]): an inaccessible page behind each area. A million of them are a few mappings
+//!   (Linux 6.13). Before that there are at most an eighth of `vm.max_map_count`, and areas beyond have none.
 //! - **Hardened** ([`Profile::Hardened`]): a byte past the end faults if the alignment lets the area end
 //!   with its page, and else aborts at the free. Freed memory cannot be read by any caller. It
 //!   faults until others get its addresses, which is after 1 GiB of frees or 16,384 of them. Areas
@@ -60,8 +60,8 @@
 //!   diagnosis of the address. A child of a fork leaves behind what other threads were using in
 //!   calls at that moment. An allocator that is made under `mlockall(MCL_FUTURE)` has walls by
 //!   protection; `MCL_CURRENT` without `MCL_ONFAULT`, later, would populate its whole window.
-//! - **Records** never come from the global allocator, which this may be. No thread-local variable has a destructor: threads
-//!   may come and go, and free what others allocated.
+//! - **Records** never come from the global allocator, which this may be. No thread-local variable has a destructor:
+//!   threads may come and go, and free what others allocated.
 //! - **Growth**: in place where the addresses above are free; else the pages move to where twice as
 //!   much fits, by `UFFDIO_MOVE` or `mremap`. What is below 2 MiB, and the last 2 MiB of what is
 //!   larger, is copied. [`Stats`] counts each of these.
@@ -74,16 +74,15 @@
 //!   that was registered before the first allocator was made is called after ours. It must neither
 //!   allocate from one nor free to it: it would wait for its own thread. With [`LargeAlloc`] that is memory
 //!   of [`LARGE_BYTES`] or more. Handlers registered later may.
-//! - **Signals**: a handler may call [`Vmalloc::contains`], [`Vmalloc::usable_bytes`] and [`Vmalloc::requested_bytes`], which
-//!   take no lock, and must not allocate or free.
+//! - **Signals**: a handler may call [`Vmalloc::contains`], [`Vmalloc::usable_bytes`] and [`Vmalloc::requested_bytes`],
+//!   which take no lock, and must not allocate or free.
 //! - **Descriptors**: a free that released much opens files of `/proc` and `/sys` for a moment. Each is at the lowest
 //!   free number for the time of one call, which an `open` of another thread may see.
-//! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit, which addresses count that areas had. Where overcommit is
-//!   denied (mode 2), and for `RLIMIT_DATA`, only memory below the frontier is charged, in steps of
-//!   2 MiB or more where those are granted. A step that fails is an error, after which all existing
-//!   memory serves on. A control group is charged for live and cached memory, so the budget belongs
-//!   well below its limit. `mlockall` populates the memory below the frontier; locked memory is
-//!   released all the same (Linux 5.18).
+//! - **Limits**: with `RLIMIT_AS` the arena is at most half of the limit, which addresses count that areas had. Where
+//!   overcommit is denied (mode 2), and for `RLIMIT_DATA`, only memory below the frontier is charged, in steps of 2 MiB
+//!   or more where those are granted. A step that fails is an error, after which all existing memory serves on. A
+//!   control group is charged for live and cached memory, so the budget belongs well below its limit. `mlockall`
+//!   populates the memory below the frontier; locked memory is released all the same (Linux 5.18).
 //! - **Kernels and profiles** that lack or deny `userfaultfd`, `process_madvise`, `rseq`, guards,
 //!   huge pages or `mremap` are detected at the first call. Then other calls do the work, with the
 //!   same results. The program may close the userfaultfd that is kept open, and the file that has

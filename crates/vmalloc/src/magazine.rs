@@ -2,7 +2,8 @@
 //!
 //! # Theory
 //! A program that frees an area mostly requests its size again soon. A magazine caches freed areas as they are: mapped,
-//! resident, busy in the space. An alloc searches at most eight areas of one set. It chooses no address and requests no page.
+//! resident, busy in the space. An alloc searches at most eight areas of one set. It chooses no address and requests no
+//! page.
 //!
 //! ```text
 //!   magazine of CPU 3    set(16 pages)   | 16 | 16 |    |    |    |    |    |    |     newest last, taken first

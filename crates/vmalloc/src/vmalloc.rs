@@ -34,9 +34,9 @@ pub struct Options {
     pub cache_bytes_max: usize,
     /// If true, each area is followed by a guard page, so that an access past the end of its pages faults. Costs a page
     /// of addresses an area, and a system call when an area is carved and when it leaves the magazines; nothing while
-    /// it is reused. An area that is resized to another number of pages is copied then. Before Linux 6.13 there are no more
-    /// than an eighth of `vm.max_map_count`; areas beyond have none, and [`crate::Stats::unguarded_areas`] counts them.
-    /// `false` by default; the hardened profile always has guards.
+    /// it is reused. An area that is resized to another number of pages is copied then. Before Linux 6.13 there are no
+    /// more than an eighth of `vm.max_map_count`; areas beyond have none, and [`crate::Stats::unguarded_areas`] counts
+    /// them. `false` by default; the hardened profile always has guards.
     pub guards: bool,
     /// The handling of mistakes with memory.
     pub profile: Profile,
@@ -47,9 +47,9 @@ pub struct Options {
     /// the program's calls, 8 MiB at a time. These are frees that find a place taken, areas that shrink, and one cached
     /// allocation of 128. A program that makes none of them keeps its cache. Not in the hardened profile.
     pub decay: Option<Duration>,
-    /// If true, a thread applies [`decay`](Self::decay), so that an idle process caches nothing. `true` by default. It starts
-    /// when 16 MiB are cached. `unshare(CLONE_NEWUSER)` and the like fail in a process with threads: call them before, or
-    /// run without this thread.
+    /// If true, a thread applies [`decay`](Self::decay), so that an idle process caches nothing. `true` by default. It
+    /// starts when 16 MiB are cached. `unshare(CLONE_NEWUSER)` and the like fail in a process with threads: call them
+    /// before, or run without this thread.
     pub background_thread: bool,
     /// If true, the caller of each area is recorded for [`Vmalloc::vmallocinfo`]: the location of the call in the
     /// source, or the text given to [`Vmalloc::alloc_tagged`]. Costs a few nanoseconds an allocation, eight bytes of
@@ -57,9 +57,9 @@ pub struct Options {
     /// areas begin; nothing where it is off. A library that allocated must not be unloaded when its areas are listed:
     /// its texts and locations are read. Not in the hardened profile. `false` by default.
     pub caller_tags: bool,
-    /// If true, freed memory is zeroed at once, so that no caller reads what another wrote. Otherwise [`Vmalloc::alloc`] returns
-    /// memory with its old contents, also of other threads. Costs as much as writing each area, or as its release if little
-    /// of it is resident. The hardened profile always does so. `false` by default.
+    /// If true, freed memory is zeroed at once, so that no caller reads what another wrote. Otherwise
+    /// [`Vmalloc::alloc`] returns memory with its old contents, also of other threads. Costs as much as writing each
+    /// area, or as its release if little of it is resident. The hardened profile always does so. `false` by default.
     pub zero_on_free: bool,
 }
 
@@ -76,8 +76,8 @@ pub enum HugePages {
     /// Those of 64 KiB and more.
     #[default]
     Auto,
-    /// Those that the settings of the system choose: no madvise() call. Areas below 4 MiB are cached, moved and released by
-    /// 64 KiB, so that hardly more is resident than the program uses.
+    /// Those that the settings of the system choose: no madvise() call. Areas below 4 MiB are cached, moved and
+    /// released by 64 KiB, so that hardly more is resident than the program uses.
     System,
     /// All.
     Always,

@@ -67,7 +67,8 @@ impl<C: Config> Store<C> {
         bytes > LITTLE && bytes * SHARE > self.bytes()
     }
 
-    /// Returns true if a slab of a class should be made, since none has room; otherwise the engine allocates the object.
+    /// Returns true if a slab of a class should be made, since none has room; otherwise the engine allocates the
+    /// object.
     pub(crate) fn wants_slab(&mut self, class: Class, want: Want) -> bool {
         if self.is_much(self.classes.unused_bytes()) {
             let (left, first) = self.classes.pause;

@@ -25,10 +25,10 @@
 //! ```text
 //!   purge (PurgeLock) > batched of a node > { pool of a node | lazy of a node | free (index and start bits) }   (Lock)
 //! ```
-//! The inner three never nest in each other. `batched` is taken under `purge`, or under the lock of a magazine when a
-//! batch of its areas leaves it. Lookups take none. A free takes one (lazy), an alloc one (pool) or two (pool, free).
-//! The space calls `alloc_meta` under `free`, `flush` and `completed` under `purge`, `settled` and `locking` under any,
-//! the others under none.
+//! The inner three never nest. `batched` is taken under `purge`, or under the lock of a magazine that a batch of areas
+//! leaves. Lookups take none. A free takes one (lazy), an alloc one (pool) or two (pool, free). The space calls
+//! `alloc_meta` under `free`, `flush` and `completed` under `purge`, `settled` and `locking` under any, the others
+//! under none.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `alloc_vmap_area`, `free_vmap_area_noflush`); see [`config`](crate::config).
 
@@ -198,8 +198,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         }
     }
 
-    /// Gives an [`empty`](Self::empty) space its extent and its machine, where it is. Stack: less than 4 KiB in release
-    /// builds.
+    /// Gives an [`empty`](Self::empty) space its extent and machine, in place. Stack: below 4 KiB in release builds.
     ///
     /// # Errors
     /// As [`new`](Self::new), after which the space is empty again and another call may try;

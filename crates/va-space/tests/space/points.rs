@@ -337,8 +337,8 @@ fn congruent_areas_are_taken_all_or_none() {
 fn pu1_no_free_does_more_than_one_slice() {
     let machine = SimMachine::new(1);
     let space = space::<Standard>(&machine, 1 << 20);
-    // As many areas of a page wait as the threshold allows, and then the purge begins. In a window of their own they have
-    // no owner, so each is freed to the index by itself.
+    // As many areas of a page wait as the threshold allows, and then the purge begins. In a window of their own they
+    // have no owner, so each is freed to the index by itself.
     let max = space.lazy_max().get();
     let request = ask(1).within(pages(1, 1 << 19));
     let areas: Vec<_> = (0..20_000).map(|_| space.alloc(0, &request).unwrap()).collect();

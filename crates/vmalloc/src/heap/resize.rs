@@ -136,8 +136,8 @@ impl<O: Os> Heap<O> {
         Ok(true)
     }
 
-    /// Returns true if an area of so many pages is in its zone at a page. What has become large leaves the zone of small pages once,
-    /// while it is small: later its pages would be so for good, at a page fault each.
+    /// Returns true if an area of so many pages is in its zone at a page. What has become large leaves the zone of
+    /// small pages once, while it is small: later its pages would be so for good, at a page fault each.
     fn may_stay(&self, page: u64, pages: u64) -> bool {
         self.arena.zone_of(page) >= self.arena.zone_for(pages)
     }

@@ -67,7 +67,7 @@ impl Advisor {
         rest.try_for_each(|(at, &span)| discard_one(span).map_err(|error| (at, error)))
     }
 
-    /// Whether pages can be hidden from a child, as far as is known.
+    /// Returns true if pages can be hidden from a child, as far as is known.
     pub(super) fn can_disinherit(&self) -> bool {
         !self.inherits.load(Ordering::Relaxed) && !is_plain()
     }

@@ -294,7 +294,7 @@ fn read_number(path: &CStr) -> Option<u64> {
     core::str::from_utf8(read_text(path, &mut text)?).ok()?.trim().parse().ok()
 }
 
-/// Whether the three standard streams are open. A program that closes one expects its number from its next `open`.
+/// Returns true if the three standard streams are open. A program that closes one expects its number from its next `open`.
 fn has_standard_streams() -> bool {
     // SAFETY: asks for flags.
     (0..3).all(|file| unsafe { libc::fcntl(file, libc::F_GETFD) } >= 0)

@@ -217,7 +217,7 @@ pub(crate) trait Os: Send + Sync + 'static {
     /// They were committed, and nobody else refers to them.
     unsafe fn inherit(&self, span: Span, inherited: bool) -> Result<(), Errno>;
 
-    /// Whether [`inherit`](Self::inherit) may succeed.
+    /// Returns true if [`inherit`](Self::inherit) may succeed.
     fn can_disinherit(&self) -> bool;
 
     /// Forgets what a child of a fork does not have. Called in the child, before anything else.

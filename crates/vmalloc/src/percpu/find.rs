@@ -76,8 +76,8 @@ const REGISTER_ALL: i64 = 1 << 4;
 #[cfg(not(loom))]
 const FENCE_ALL: i64 = 1 << 3;
 
-/// Returns true if [`end_sections`] works, from now on and in children. Who is told so may be refused later, by a filter of system calls that
-/// came between.
+/// Returns true if [`end_sections`] works, from now on and in children. Who is told so may be refused later, by a
+/// filter of system calls that came between.
 pub(crate) fn can_end_sections() -> bool {
     static CAN: Once = Once::new();
     CAN.get(|| u32::from(membarrier(REGISTER) && membarrier(FENCE))) == 1

@@ -45,8 +45,8 @@ impl<'m> Frames<'m> {
         (nth < self.len()).then_some(Frame { number, home: self.core.home(), of: PhantomData })
     }
 
-    /// Maps frames of these contiguously, by their numbers, a frame as often as it is in the list. Frames that follow each
-    /// other are one mapping of the system.
+    /// Maps frames of these contiguously, by their numbers, a frame as often as it is in the list. Frames that follow
+    /// each other are one mapping of the system.
     ///
     /// # Errors
     /// [`VmapError`].

@@ -70,7 +70,8 @@ fn read(path: &Path) -> Result<String> {
     }
 }
 
-/// Returns true if the addresses of a table are hashes, or hidden: the distance of two ends is not the size of the area.
+/// Returns true if the addresses of a table are hashes, or hidden: the distance of two ends is not the size of the
+/// area.
 pub(crate) fn hashed(text: &str) -> bool {
     let honest = |line: &str| {
         let (range, rest) = line.split_once(' ')?;

@@ -6,8 +6,8 @@
 //! an allocation to another thread, and defers a free by epochs of its own ([`super::rcu`]).
 //!
 //! A target may have memory behind its allocations, or only addresses. With memory, every page is written when it is
-//! allocated, since a kernel's `vmalloc` returns with pages behind every byte. Without, [`Worker::write`] does nothing and
-//! [`Worker::holds`] returns true.
+//! allocated, since a kernel's `vmalloc` returns with pages behind every byte. Without, [`Worker::write`] does nothing
+//! and [`Worker::holds`] returns true.
 //!
 //! To add a target, add an [`Entry`] to [`targets`].
 

@@ -360,7 +360,7 @@ fn version(contender: &Contender) -> Result<String> {
         .unwrap_or("?".into()))
 }
 
-/// Whether a child reported the C library's version, since its allocator has no version function.
+/// Returns true if a child reported the C library's version, since its allocator has no version function.
 fn is_libc(version: &str) -> bool {
     super::sys::libc_version().is_some_and(|libc| libc == version)
 }

@@ -107,8 +107,8 @@ impl Cause {
         }
     }
 
-    /// Returns true if it is a difference of policy, which would show in any recording; otherwise it is something that the
-    /// recording does not know. What is unexplained is neither.
+    /// Returns true if it is a difference of policy, which would show in any recording; otherwise it is something that
+    /// the recording does not know. What is unexplained is neither.
     pub fn is_policy(self) -> bool {
         match self {
             Self::KernelPool

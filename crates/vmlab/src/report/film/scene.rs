@@ -194,8 +194,7 @@ fn together(all: &[(u64, u64, State)], cell_pages: u64) -> Areas {
 
 impl Watched {
     /// Returns the caller of each area that is live at the end, by event, as far as the table lists it. What was freed
-    /// before the end may
-    /// have been of others.
+    /// before the end may have been of others.
     pub(super) fn owners(&self, table: &Table) -> HashMap<usize, u32> {
         let listed: HashMap<(u64, u64), u32> =
             table.listed().map(|listed| ((listed.start, listed.size), listed.caller)).collect();
