@@ -176,8 +176,8 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         let block = &mut self.blocks[page as usize];
         let whole = block.contig == PAGE_BITS;
         if block.breaks(from, from + bits) {
-            if from == 0 {
-                block.left_free = 0;
+            if from == 0 || R::EXACT_EDGES {
+                block.left_free = block.left_free.min(from);
             }
             self.refresh_page(page);
         } else {

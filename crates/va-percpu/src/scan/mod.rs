@@ -23,7 +23,7 @@
 //! - **PH1 contig-free**  `contig` bits from `contig_start` on are free.
 //! - **PH2 scan-free**    `scan` bits from `scan_start` on are free.
 //! - **PH3 edges-free**   the first `left_free` and the last `right_free` bits are free; of a page, a 0 in `left_free`
-//!   says that its first bit is used.
+//!   says that its first bit is used. Under [`AsInLinux`] `left_free` may overstate (`Rules::EXACT_EDGES`).
 //! - **PH4 first-low**    nothing below `first_free` is free.
 //!
 //! Starts mean nothing where the size is 0; Linux compares them even so, and the same is done here, since it decides
@@ -56,6 +56,9 @@ pub trait Rules: 'static {
     /// The hint of the chunk is raised by what is freed in any page. Linux from 5.2 to 6.12 computes the end of the
     /// freed run from the beginning of its page instead of the chunk's, so that only the first page raises it.
     const EXACT_CHUNK_HINT: bool = true;
+    /// The free bits at the beginning of a page are counted anew if their run is broken behind its first bit. Linux from
+    /// 5.2 to 6.12 does so only if it reads the page from there on. It reads from a later run on if that is as long.
+    const EXACT_EDGES: bool = true;
     /// A run before the longest is recorded as `scan` (patch 7).
     const TRACK_SCAN: bool = true;
     /// The longest run that a search skipped is remembered (patch 8).
@@ -64,7 +67,7 @@ pub trait Rules: 'static {
     const FORWARD: bool = true;
 }
 
-/// Linux's rules, with the chunk hint corrected.
+/// Linux's rules, with the chunk hint and the edges of pages corrected.
 #[derive(Debug)]
 pub enum Corrected {}
 impl Rules for Corrected {}
@@ -74,6 +77,7 @@ impl Rules for Corrected {}
 pub enum AsInLinux {}
 impl Rules for AsInLinux {
     const EXACT_CHUNK_HINT: bool = false;
+    const EXACT_EDGES: bool = false;
 }
 
 /// The hints about the free runs of a page, or of a chunk. Bits.

@@ -189,6 +189,25 @@ fn ph3_edges_that_are_used_are_seen() {
     assert_eq!(chunk.broken(), "PH3");
 }
 
+/// The longest run is at the beginning of a page, one that is as long follows, and something is taken from its middle.
+fn cut_the_left_edge<R: Rules>() -> (u32, u32, u32) {
+    let mut chunk = Chunk::<R>::new();
+    chunk.take(8, 8);
+    chunk.take(24, 1000);
+    let hints = &chunk.blocks[0];
+    assert_eq!((hints.contig, hints.contig_start, hints.scan, hints.scan_start), (8, 0, 8, 16));
+    chunk.take(4, 2);
+    let hints = &chunk.blocks[0];
+    (hints.contig, hints.contig_start, hints.left_free)
+}
+
+#[test]
+fn ph3_the_left_edge_of_a_page_is_cut_also_where_a_run_as_long_follows() {
+    assert_eq!(cut_the_left_edge::<Corrected>(), (8, 16, 4));
+    // Linux reads the page from the other run on, and keeps 8.
+    assert_eq!(cut_the_left_edge::<AsInLinux>(), (8, 16, 8));
+}
+
 #[test]
 fn ph4_something_free_below_the_first_free_is_seen() {
     let mut chunk = Chunk::<Corrected>::new();

@@ -33,7 +33,7 @@ fn runs<R: Rules>(view: &View<'_, ScanHints<R>>, base: u32, hints: &Hints) -> Re
 
 fn edges<R: Rules>(view: &View<'_, ScanHints<R>>, base: u32, block: &Hints) -> Result<(), Wrong> {
     let left = bitmap::next_set(view.map, base, base + PAGE_BITS) - base;
-    let sound = block.left_free <= left && (block.left_free > 0 || left == 0);
+    let sound = (block.left_free <= left || !R::EXACT_EDGES) && (block.left_free > 0 || left == 0);
     Wrong::unless(sound, "PH3", base, left, block.left_free)?;
     let right = base + PAGE_BITS - bitmap::after_last_set(view.map, base, base + PAGE_BITS);
     Wrong::unless(block.right_free <= right, "PH3", base + PAGE_BITS, right, block.right_free)
