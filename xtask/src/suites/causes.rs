@@ -15,8 +15,8 @@ const SMALL: &[&str] = &["threshold:4K", "hardened, 4K"];
 
 /// The two tests differ in the call that forks.
 const FORKS: &str = "it is slow, and does not hang: `tst-mallocfork2` ended after 109 s when it was let. The test forks in each of \
-                     thousands of signals, and a fork takes 2.8 ms here (`strace -c`). Areas of the hardened profile lie far \
-                     apart, so each has page tables of its own, which a fork copies.";
+                     thousands of signals, and a fork takes 2.8 ms here (`strace -c`). The hardened profile spreads areas \
+                     over more page tables, which a fork copies.";
 
 pub(crate) const CAUSES: [Cause; 4] = [
     Cause {
