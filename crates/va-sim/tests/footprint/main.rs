@@ -51,15 +51,17 @@ fn rows() -> Depths {
 
 #[test]
 fn every_entry_point_fits_in_a_page_of_stack() {
+    if cfg!(debug_assertions) {
+        // Code that is not optimised takes as much stack as it likes, and one that walks its invariants takes minutes.
+        return;
+    }
     let table = rows();
     println!("{:>8} bytes for the thread itself", table.empty);
     let line =
         |Row { policy, name, depth, most }: &Row| format!("{depth:>8} of {most:>6}  {policy:<9}  {name}");
     table.rows.iter().for_each(|row| println!("{}", line(row)));
-    if !cfg!(debug_assertions) {
-        let over: Vec<_> = table.rows.iter().filter(|row| row.depth > row.most).map(line).collect();
-        assert!(over.is_empty(), "{over:#?}");
-    }
+    let over: Vec<_> = table.rows.iter().filter(|row| row.depth > row.most).map(line).collect();
+    assert!(over.is_empty(), "{over:#?}");
     assert_eq!(complete::missing(&table.rows), [""; 0], "without a row, or no entry point");
 }
 
