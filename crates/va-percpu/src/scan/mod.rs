@@ -16,14 +16,15 @@
 //! hints of the chunk are made of those of its pages, so that a run is put together from a
 //! `right_free`, wholly free pages and a `left_free`.
 //!
-//! Hints may understate: a fit is missed and nothing else. They never overstate, or a search would find nothing where
-//! one was promised.
+//! Hints may understate: a fit is missed and nothing else. But for PH3 under Linux's rules they never overstate, or a
+//! search would find nothing where one was promised.
 //!
 //! # Invariants
 //! - **PH1 contig-free**  `contig` bits from `contig_start` on are free.
 //! - **PH2 scan-free**    `scan` bits from `scan_start` on are free.
 //! - **PH3 edges-free**   the first `left_free` and the last `right_free` bits are free; of a page, a 0 in `left_free`
-//!   says that its first bit is used. Under [`AsInLinux`] `left_free` may overstate (`Rules::EXACT_EDGES`).
+//!   says that its first bit is used. Under [`AsInLinux`] `left_free` may overstate, and so may
+//!   the two runs of the chunk (`Rules::EXACT_EDGES`). A search then finds less than was promised, and goes on.
 //! - **PH4 first-low**    nothing below `first_free` is free.
 //!
 //! Starts mean nothing where the size is 0; Linux compares them even so, and the same is done here, since it decides

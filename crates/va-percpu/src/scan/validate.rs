@@ -10,22 +10,26 @@ pub(super) fn check<R: Rules>(view: &View<'_, ScanHints<R>>) -> Result<(), Wrong
         let base = page * PAGE_BITS;
         let block = &view.blocks[page as usize];
         Wrong::unless(block.bits == PAGE_BITS, "PH1", base, PAGE_BITS, block.bits)?;
-        runs(view, base, block)?;
+        runs(view, base, block, true)?;
         edges(view, base, block)?;
     }
     // What the head keeps of the edges of a chunk nobody reads.
-    runs(view, 0, view.head)
+    // Its runs are put together from those edges.
+    runs(view, 0, view.head, R::EXACT_EDGES)
 }
 
-fn runs<R: Rules>(view: &View<'_, ScanHints<R>>, base: u32, hints: &Hints) -> Result<(), Wrong> {
+/// Checks the runs, if they are `exact`, and `first_free`.
+fn runs<R: Rules>(view: &View<'_, ScanHints<R>>, base: u32, hints: &Hints, exact: bool) -> Result<(), Wrong> {
     let free = |rule, start: u32, size: u32| {
         let inside = size == 0 || start + size <= hints.bits;
         Wrong::unless(inside, rule, base + start, hints.bits, start + size)?;
         let used = bitmap::next_set(view.map, base + start, base + start + size);
         Wrong::unless(size == 0 || used == base + start + size, rule, base + start, size, used)
     };
-    free("PH1", hints.contig_start, hints.contig)?;
-    free("PH2", hints.scan_start, hints.scan)?;
+    if exact {
+        free("PH1", hints.contig_start, hints.contig)?;
+        free("PH2", hints.scan_start, hints.scan)?;
+    }
     let first = bitmap::next_clear(view.map, base, base + hints.bits) - base;
     // A page that something covers whole keeps its `first_free`; nobody looks for room in it.
     Wrong::unless(hints.first_free <= first, "PH4", base, first, hints.first_free)
