@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(c_lines(&readme).unwrap().lines().count(), 3);
         let lines = shell_lines(&readme).unwrap();
         assert_eq!(lines.len(), 4);
-        assert!(readme.contains("```sh\ncargo xtask install --prefix DIR\n```"));
+        assert!(readme.contains("`cargo xtask install --prefix DIR`"));
         assert!(lines[0].starts_with("cc hello.c ") && lines[1].starts_with("LD_LIBRARY_PATH=$PWD/DIR/"));
         assert!(
             lines[2].starts_with("LD_PRELOAD=$PWD/DIR/")
