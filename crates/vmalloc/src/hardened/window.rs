@@ -211,7 +211,7 @@ impl<O: Os> Window<O> {
             return Ok(());
         }
         let (os, around) = (self.host.os(), self.granules_span(&(0..TABLE)));
-        // SAFETY: nobody uses the window yet, and no room is at its first page. Apart, since a core has all of a marked mapping.
+        // SAFETY: no room is at the first page, nor made yet. Apart, since a core file has all of a marked mapping.
         let _apart = unsafe { os.commit(around) };
         // SAFETY: as before.
         if unsafe { os.guard(Span { bytes: PAGE_BYTES, ..around }) }.is_err() {

@@ -195,16 +195,21 @@ impl<O: Os> Central<O> {
     }
 
     pub(super) fn give_dirty(&mut self, range: VaRange) {
-        if let Err(error) = self.dirty.free(range) {
-            abort_with(format_args!("a run that nobody had is dirty already: {error}"));
-        }
         // It merged with its neighbours, so blocks at its ends may be whole now: CD1.
-        let Some(hole) = self.dirty.hole_below(range.start()) else { return };
+        let Some(hole) = self.free_dirty(range) else { return };
         let ((start, end), (low, high)) = (range.whole_pages(), hole.whole_pages());
         let (around, inside) = (self.blocks_around(start, end), self.blocks_inside(low, high));
         for block in around.start.max(inside.start)..around.end.min(inside.end) {
             self.cold.add(block);
         }
+    }
+
+    /// Adds pages to the index of dirty ones, and returns the run that they are part of then.
+    pub(super) fn free_dirty(&mut self, range: VaRange) -> Option<VaRange> {
+        if let Err(error) = self.dirty.free(range) {
+            abort_with(format_args!("a run that nobody had is dirty already: {error}"));
+        }
+        self.dirty.hole_below(range.start())
     }
 
     /// The lowest dirty pages that fit.

@@ -4,8 +4,8 @@
 //! A fork copies an entry of the page table for each page, and each of the two copies a page that it writes to
 //! next. For cached pages that work is useless. So before a fork the longest dirty runs leave the index, and the
 //! kernel is advised to give a child zeros instead (`MADV_WIPEONFORK`). Afterwards the runs return, in the parent
-//! with their pages and in the child without. Runs that are in no index are nobody's meanwhile, also for handlers
-//! of other libraries that allocate during the fork.
+//! with their pages and in the child without. Meanwhile nothing is allocated from them, not even by handlers of
+//! other libraries during the fork.
 //!
 //! Where the kernel does not take the advice, all cached pages are released before a fork.
 //! # Source
@@ -14,13 +14,12 @@
 use super::{BATCH, Heap, KEPT_PAGES};
 use crate::arena::{Run, ZONES};
 use crate::magazine::Kinds;
-use crate::os::{Os, abort_with};
-use crate::word::Word;
+use crate::os::Os;
 use va_base::Pages;
 use va_tree::FreeIndex;
 
-/// The shortest runs that are hidden, one size after the other: 8 MiB, 1 MiB, 256 KiB. Those that are shorter are
-/// shared with the child.
+/// The shortest runs that are hidden, one size after the other in each zone: 8 MiB, 1 MiB, 256 KiB. Those that are
+/// shorter are shared with the child.
 const LONG: [u64; 3] = [2048, 256, 64];
 
 /// The runs that are hidden at the moment.
@@ -71,16 +70,13 @@ impl<O: Os> Heap<O> {
 
     fn show_runs(&self, runs: &[Run]) {
         for run in runs {
-            // Inherited as before, or not in the next fork either: the pages are nobody's.
+            // If this fails, the next child does not inherit them either: they hold nothing that a caller has.
             let _inherited = self.arena.inherit(run, true);
             let mut central = self.zone_of(run.page());
             central.leaving -= run.pages();
-            let range = run.range();
-            if let Err(error) = central.dirty.free(range) {
-                abort_with(format_args!("a run that was hidden is dirty already: {error}"));
-            }
-            // It stayed in the list of cold blocks. Where it merged with a new neighbour, one at its ends may be whole now: CD1.
-            let Some(hole) = central.dirty.hole_below(range.start()) else { continue };
+            // Its blocks stayed in the list of cold ones. Where it merged with a new neighbour, those at its ends may be
+            // whole now: CD1.
+            let Some(hole) = central.free_dirty(run.range()) else { continue };
             for page in [run.page(), run.end() - 1] {
                 let block = central.blocks_around(page, page + 1).start;
                 if hole.encloses(central.block(block)) && !central.cold.contains(block) {
@@ -90,8 +86,8 @@ impl<O: Os> Heap<O> {
         }
     }
 
-    /// Takes dirty runs of at least `long` pages out of the index of a zone; returns how many. The first words tell
-    /// what they are (VM1). Their blocks stay in the list of cold ones, from which nothing can be taken meanwhile.
+    /// Takes dirty runs of at least `long` pages out of the index of a zone; returns how many. Their blocks stay in the
+    /// list of cold ones, from which nothing can be taken meanwhile.
     fn detach_long(&self, zone: usize, long: u64, runs: &mut [Run]) -> usize {
         let (mut central, mut from, mut count) = (self.zone(zone), self.arena.extent(zone).end(), 0);
         while count < runs.len()
@@ -101,11 +97,7 @@ impl<O: Os> Heap<O> {
             if central.dirty.take(hole).is_err() {
                 break;
             }
-            let (page, end) = hole.whole_pages();
-            self.arena.put(page, Word::free(end - page));
-            central.leaving += end - page;
-            // SAFETY: it was dirty, so below the frontier, and is not any more.
-            runs[count] = unsafe { Run::claim(page, end - page) };
+            runs[count] = self.claim_dirty(&mut central, hole);
             count += 1;
         }
         count

@@ -145,11 +145,7 @@ impl<O: Os> Heap<O> {
                 from = hole.end();
                 // It stays as it is for want of records.
                 if central.take_dirty_at(hole) {
-                    let (page, end) = hole.whole_pages();
-                    self.arena.put(page, Word::free(end - page));
-                    central.leaving += end - page;
-                    // SAFETY: it was dirty, so below the frontier, and is not any more.
-                    batch[count] = unsafe { Run::claim(page, end - page) };
+                    batch[count] = self.claim_dirty(&mut central, hole);
                     count += 1;
                 }
             }
@@ -277,14 +273,21 @@ impl<O: Os> Heap<O> {
                 central.give_dirty(range);
                 break;
             }
-            self.arena.put(page, Word::free(end - page));
-            central.leaving += end - page;
             left = left.saturating_sub(end - page);
-            // SAFETY: it was dirty, so below the frontier, and is not any more.
-            batch[count] = unsafe { Run::claim(page, end - page) };
+            batch[count] = self.claim_dirty(central, range);
             count += 1;
         }
         count
+    }
+
+    /// Claims pages that were taken out of the index of dirty ones. Until they return to an index, the word of the first
+    /// says what they are (VM1).
+    pub(super) fn claim_dirty(&self, central: &mut Central<O>, range: VaRange) -> Run {
+        let (page, end) = range.whole_pages();
+        self.arena.put(page, Word::free(end - page));
+        central.leaving += end - page;
+        // SAFETY: it was dirty, so below the frontier, and is not any more.
+        unsafe { Run::claim(page, end - page) }
     }
 }
 
