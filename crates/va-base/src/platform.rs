@@ -9,8 +9,8 @@
 //! | [`Platform::free_meta`] | the core owned the slab | the platform owns it again | no |
 //! | [`Platform::bug`] | an invariant is broken | never returns | - |
 //!
-//! The index itself holds no lock. The code that wraps it in a lock decides whether `alloc_meta` may sleep. `alloc_meta`
-//! must not call back into the same index.
+//! The index itself holds no lock. The code that wraps it in a lock decides whether `alloc_meta` may sleep.
+//! `alloc_meta` must not call back into the same index.
 
 use crate::InvariantViolation;
 use core::fmt;

@@ -1,6 +1,7 @@
 //! Small mappings that come and go all the time, cut from blocks of the CPU that asks.
 //!
-//! `cargo run -p va-block --example small` prints how often the space was asked for a block, and how often CPUs were flushed.
+//! `cargo run -p va-block --example small` prints how often the space was asked for a block, and how often CPUs were
+//! flushed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, Platform, Record, Table, VaRange};

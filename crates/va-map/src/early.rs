@@ -1,7 +1,7 @@
 //! A map before there is one, in a static: a caller that comes too early gets a typed error.
 //!
-//! A kernel names its map in a static long before it knows its memory. [`EarlyMap::new`] is a constant without a map, all zeros;
-//! [`EarlyMap::init`] makes one there. Areas that exist by then are imported as busy. It is to a map what
+//! A kernel names its map in a static long before it knows its memory. [`EarlyMap::new`] is a constant without a map,
+//! all zeros; [`EarlyMap::init`] makes one there. Areas that exist by then are imported as busy. It is to a map what
 //! [`EarlySpace`](va_space::EarlySpace) is to a space.
 //!
 //! # Locking
@@ -51,8 +51,8 @@ impl<P: Machine + Clone + 'static, C: Config + 'static, T: PageTable + 'static> 
     /// [`MapSpace::init`].
     ///
     /// # Errors
-    /// [`SpaceError::AlreadyReady`] if a map is there, or is being made; it stays. Else as [`MapSpace::init`], after which
-    /// another call may try again.
+    /// [`SpaceError::AlreadyReady`] if a map is there, or is being made; it stays. Else as [`MapSpace::init`], after
+    /// which another call may try again.
     /// # Locks
     /// The lock of the place, which is only tried. Stack: less than 4 KiB in release builds.
     pub fn init(

@@ -1,9 +1,9 @@
 //! The size of each entry: as large as address, page numbers and length allow.
 //!
 //! # Theory
-//! Sizes are binary logarithms of pages, ascending, the first 0; a *rung* is a place among them. An entry of rung `r` begins at an
-//! address page and at a page number that are both multiples of `2^sizes[r]`. So a run can have one only if page number and address
-//! page are congruent modulo that, and then it can have one for every whole block inside.
+//! Sizes are binary logarithms of pages, ascending, the first 0; a *rung* is a place among them. An entry of rung `r`
+//! begins at an address page and at a page number that are both multiples of `2^sizes[r]`. So a run can have one only
+//! if page number and address page are congruent modulo that, and then it can have one for every whole block inside.
 //!
 //! ```text
 //!   sizes [0, 2, 4]      page numbers 35 ..       congruent modulo 16:

@@ -32,8 +32,8 @@
 //! # Locking
 //! None here: `&mut self`.
 //! # Source
-//! Linux has `struct vm_struct`, from the slab, by a pointer in its `struct vmap_area` (`include/linux/vmalloc.h`, 6.12), and
-//! `struct vfree_deferred`, whose list goes through the freed memory itself (`mm/vmalloc.c`).
+//! Linux has `struct vm_struct`, from the slab, by a pointer in its `struct vmap_area` (`include/linux/vmalloc.h`,
+//! 6.12), and `struct vfree_deferred`, whose list goes through the freed memory itself (`mm/vmalloc.c`).
 
 use crate::machine::Protection;
 use crate::request::{DirectMap, Guard, Leaves};
@@ -338,7 +338,8 @@ impl Records {
         Ok(entry)
     }
 
-    /// Marks the record of an area of [`Kind::Vmalloc`], which begins with a page, as one whose free is deferred. Needs no memory.
+    /// Marks the record of an area of [`Kind::Vmalloc`], which begins with a page, as one whose free is deferred. Needs
+    /// no memory.
     pub(crate) fn defer(&mut self, page: u64) -> Result<(), NotTaken> {
         let first = self.deferred;
         let slot = self.find(page).and_then(|number| self.slots.get_mut(number)).ok_or(NotTaken::None)?;
@@ -371,8 +372,8 @@ impl Records {
         slot.map(|slot| change(&mut slot.entry)).is_some()
     }
 
-    /// Takes memory out that is not needed, at most one piece of each array. A piece to `spare` stays, so that a load at the edge of
-    /// a piece does not ask for it again and again.
+    /// Takes memory out that is not needed, at most one piece of each array. A piece to `spare` stays, so that a load
+    /// at the edge of a piece does not ask for it again and again.
     pub(crate) fn excess(&mut self, spare: bool) -> Memory {
         let need = self.live as usize + self.reserved as usize;
         let least = |piece: usize| need + if spare { piece } else { 0 };
@@ -385,8 +386,8 @@ impl Records {
         }
     }
 
-    /// Merges buckets until there is one for each record, so that [`excess`](Self::excess) finds the most. O(1); `true` if it is to be
-    /// called again.
+    /// Merges buckets until there is one for each record, so that [`excess`](Self::excess) finds the most. O(1); `true`
+    /// if it is to be called again.
     pub(crate) fn compact(&mut self) -> bool {
         if self.buckets > self.live {
             self.merge();

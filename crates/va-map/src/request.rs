@@ -49,7 +49,8 @@ pub enum DirectMap {
     /// The same as while they were out: nobody changed them.
     #[default]
     Unchanged,
-    /// To be reset before the pages are used again, since the area was made read-only or executable (`VM_FLUSH_RESET_PERMS`).
+    /// To be reset before the pages are used again, since the area was made read-only or executable
+    /// (`VM_FLUSH_RESET_PERMS`).
     ResetOnFree,
 }
 

@@ -1,7 +1,7 @@
 //! Bits of a chunk in words of 64: search, set and clear runs. One bit stands for [`BIT_BYTES`] bytes.
 //!
-//! Positions are numbers of bits from the beginning of the slice; ranges are half-open. A search that finds nothing answers
-//! its end. Every function walks words, not bits: O(range / 64).
+//! Positions are numbers of bits from the beginning of the slice; ranges are half-open. A search that finds nothing
+//! answers its end. Every function walks words, not bits: O(range / 64).
 
 use va_base::Record;
 

@@ -1,7 +1,7 @@
 //! Per-CPU memory before there is any, in a static: a caller that comes too early gets a typed error.
 //!
-//! A kernel names its per-CPU memory in a static long before it knows how large its units are. [`EarlyPercpu::new`] is a
-//! constant without a space, all zeros; [`EarlyPercpu::init`] makes one there.
+//! A kernel names its per-CPU memory in a static long before it knows how large its units are. [`EarlyPercpu::new`] is
+//! a constant without a space, all zeros; [`EarlyPercpu::init`] makes one there.
 //!
 //! # Locking
 //! One atomic reference, set once. The lock of the place is taken by the first `init` that succeeds and stays taken.
@@ -47,8 +47,8 @@ impl<P: Machine + 'static, B: Backend + 'static, C: Config> EarlyPercpu<P, B, C>
     /// Makes a space here, for good; see [`PercpuSpace::new`].
     ///
     /// # Errors
-    /// [`NewError::AlreadyReady`] if one is there, or is being made; it stays. [`NewError::NoMeta`] if the platform allocates no
-    /// records, after which another call may try again.
+    /// [`NewError::AlreadyReady`] if one is there, or is being made; it stays. [`NewError::NoMeta`] if the platform
+    /// allocates no records, after which another call may try again.
     /// # Locks
     /// The lock of the place, which is only tried. Stack: less than 4 KiB in release builds.
     pub fn init(

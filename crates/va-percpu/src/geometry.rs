@@ -1,8 +1,8 @@
 //! Sizes: units, the parts of the first chunk, lists of chunks.
 //!
 //! # Theory
-//! A unit is one CPU's copy of a chunk; the first chunk begins with the static data of the program, then the reserved part, then
-//! the dynamic one:
+//! A unit is one CPU's copy of a chunk; the first chunk begins with the static data of the program, then the reserved
+//! part, then the dynamic one:
 //!
 //! ```text
 //!   first chunk   | static | reserved | dynamic |  unused to the end of the unit

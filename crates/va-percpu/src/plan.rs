@@ -69,8 +69,8 @@ pub struct Plan {
 
 /// Says for each CPU in which group it is and which unit it has, both counted from 0; CPUs are as many as places.
 ///
-/// Groups lie one behind the other here: group `g` begins with the lowest unit of its CPUs and holds its CPUs in ascending
-/// order, padded to whole allocations. `local` tells whether one CPU is as near to another as to itself.
+/// Groups lie one behind the other here: group `g` begins with the lowest unit of its CPUs and holds its CPUs in
+/// ascending order, padded to whole allocations. `local` tells whether one CPU is as near to another as to itself.
 ///
 /// # Errors
 /// [`PlanError`]; what the places hold is unspecified then.

@@ -1,8 +1,8 @@
 //! Reference models of the index of holes, in the most obvious forms.
 //!
-//! [`ModelIndex`] is a sorted list of holes, searched from the front. [`PageIndex`] is one boolean a page. Both count areas
-//! out as the trait demands, and both know nothing of records, so they answer `NoMeta` to what no memory could ever pay for
-//! alone.
+//! [`ModelIndex`] is a sorted list of holes, searched from the front. [`PageIndex`] is one boolean a page. Both count
+//! areas out as the trait demands, and both know nothing of records, so they answer `NoMeta` to what no memory could
+//! ever pay for alone.
 
 use va_base::{AllocError, FreeError, InvariantViolation, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_tree::{Congruent, Fit, FreeIndex, IndexMemory};

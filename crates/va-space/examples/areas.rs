@@ -1,6 +1,7 @@
 //! Areas that threads take and give back, on a machine that is written out in full.
 //!
-//! `cargo run -p va-space --example areas` prints how many pairs went by, and for how many of them CPUs had to be flushed.
+//! `cargo run -p va-space --example areas` prints how many pairs went by, and for how many of them CPUs had to be
+//! flushed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Epoch, Machine, Platform, Record, Request, Table, Va, VaRange};

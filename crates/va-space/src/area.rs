@@ -67,7 +67,8 @@ pub struct AreaView {
     pub range: VaRange,
     /// Its state at that moment.
     pub state: State,
-    /// The node that allocated it; `None` for one outside the default window, one taken at boot, and in a space without pools.
+    /// The node that allocated it; `None` for one outside the default window, one taken at boot, and in a space without
+    /// pools.
     pub owner: Option<u32>,
     /// Its note ([`note`](crate::VmapSpace::note)): of an area that is found as busy, at the moment
     /// that its word was read. An iteration over all areas leaves it out.

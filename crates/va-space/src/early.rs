@@ -1,8 +1,8 @@
 //! A space before there is one, in a static: a caller that comes too early gets a typed error, not a crash.
 //!
-//! A kernel names its space in a static long before it knows its memory. [`EarlySpace::new`] is a constant without a space;
-//! [`EarlySpace::init`] copies an empty one there, also a constant, and gives it machine and extent in place. Areas that exist by then are imported as busy.
-//! Until then every use is an error.
+//! A kernel names its space in a static long before it knows its memory. [`EarlySpace::new`] is a constant without a
+//! space; [`EarlySpace::init`] copies an empty one there, also a constant, and gives it machine and extent in place.
+//! Areas that exist by then are imported as busy. Until then every use is an error.
 //!
 //! # Locking
 //! One atomic reference, set once. The lock of the place is taken by the first `init` and stays taken while there is a

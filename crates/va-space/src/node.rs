@@ -13,11 +13,12 @@
 //! nodes in turn. The owner's zone is at or *below* the address, so going down ([`Walk::Down`])
 //! meets it sooner than going up, as Linux did at first.
 //!
-//! Zones that repeat have a resonance: areas aligned to `zone * N` pages all start in node 0 (2 MiB-aligned ones with any
-//! power of two of nodes up to 32). [`HashedZones`] takes the node from a multiplicative hash of the zone instead.
+//! Zones that repeat have a resonance: areas aligned to `zone * N` pages all start in node 0 (2 MiB-aligned ones with
+//! any power of two of nodes up to 32). [`HashedZones`] takes the node from a multiplicative hash of the zone instead.
 //!
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `addr_to_node_id`, `encode_vn_id`, `decode_vn_id`, `find_vmap_area`; later releases walk down).
+//! Linux `mm/vmalloc.c` (6.12: `addr_to_node_id`, `encode_vn_id`, `decode_vn_id`, `find_vmap_area`; later releases walk
+//! down).
 
 use va_base::{PAGE_SIZE, Pages, Va};
 
@@ -86,8 +87,8 @@ impl NodeMap {
     /// One node, to which every address belongs.
     pub(crate) const ONE: Self = Self { nodes: 1, zone: Pages::new(16) };
 
-    /// Creates the map of `nodes` nodes with zones of `zone` pages; `None` if either is zero, or a tag or a zone's bytes
-    /// would not fit.
+    /// Creates the map of `nodes` nodes with zones of `zone` pages; `None` if either is zero, or a tag or a zone's
+    /// bytes would not fit.
     pub const fn new(nodes: u32, zone: Pages) -> Option<Self> {
         if nodes == 0
             || nodes >= 1 << (u32::BITS - KIND_BITS)

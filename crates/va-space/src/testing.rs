@@ -1,5 +1,5 @@
-//! The machine of this crate's own tests: it allocates what is asked, and its flush ends at once. It remembers what was unmapped
-//! and not flushed since, for those who tell it.
+//! The machine of this crate's own tests: it allocates what is asked, and its flush ends at once. It remembers what was
+//! unmapped and not flushed since, for those who tell it.
 
 use std::boxed::Box;
 use std::collections::BTreeSet;

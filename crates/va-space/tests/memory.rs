@@ -1,4 +1,5 @@
-//! The memory of a space's metadata: supplied from outside the lock, freed by a shrinker, leaves of the page map in use again.
+//! The memory of a space's metadata: supplied from outside the lock, freed by a shrinker, leaves of the page map in use
+//! again.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -93,7 +94,8 @@ fn a_handle_outlives_the_leaf_of_its_page_and_frees_nothing() {
     let machine = SimMachine::new(1);
     let all = pages(16, 1 << 31);
     let space = VmapSpace::<_, config::Standard>::new(all, all, &machine).unwrap();
-    // Leaves come three at a time, and the one that is empty longest moves: with a fourth place, each time to another one.
+    // Leaves come three at a time, and the one that is empty longest moves: with a fourth place, each time to another
+    // one.
     let places = [12, 20, 26, 30].map(|log2| pages(1 << log2, 2));
     let mut handles = [const { None }; 4];
     for round in 0..20 {

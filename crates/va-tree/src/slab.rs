@@ -408,8 +408,8 @@ impl<T: Linked, const N: usize, const FLAT: usize> Slab<T, N, FLAT> {
         self.array.remove_last()
     }
 
-    /// Records that there is memory for without the last piece; `None` if there is no piece. A flat beginning becomes as
-    /// short as `need` allows at once, since the inline records need no memory, and a page may be all that there is.
+    /// Records that there is memory for without the last piece; `None` if there is no piece. A flat beginning becomes
+    /// as short as `need` allows at once, since the inline records need no memory, and a page may be all that there is.
     fn without_last(&self, need: usize) -> Option<usize> {
         if let Some(len) = self.array.len_without_last() {
             return Some(if FLAT > 0 { self.before_array() + len } else { len.max(N) });

@@ -89,8 +89,9 @@ pub trait Supplied: FreeIndex {
     fn free_supply(supply: Self::Supply, platform: &impl Platform);
 
     /// Frees memory that the index does not need, in at most `steps` steps: a step moves one record, O(log n), or frees
-    /// one piece. Returns the freed bytes. Repeat until [`IndexMemory::allocated_bytes`](crate::IndexMemory::allocated_bytes)
-    /// stops falling: one call may move records and free nothing yet.
+    /// one piece. Returns the freed bytes. Repeat until
+    /// [`IndexMemory::allocated_bytes`](crate::IndexMemory::allocated_bytes) stops falling: one call may move records
+    /// and free nothing yet.
     fn shrink(&mut self, steps: usize) -> usize;
 
     /// Allocates and donates all memory that is missing for `areas` more areas, from `platform`.

@@ -1,4 +1,5 @@
-//! The laboratory: replays what real kernels did to their address space, measures indexes side by side, draws what it saw.
+//! The laboratory: replays what real kernels did to their address space, measures indexes side by side, draws what it
+//! saw.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -99,8 +99,8 @@ pub fn run(name: &str, trace: &Trace, table: &Table, policy: Policy, nodes: u32)
     .with_context(|| format!("{name} on {nodes} nodes, policy {}", policy.name()))
 }
 
-/// Replays `trace` on a space with Linux's policy and a node for each CPU, and shows after each event, by its place, what
-/// lies in pools: start to size.
+/// Replays `trace` on a space with Linux's policy and a node for each CPU, and shows after each event, by its place,
+/// what lies in pools: start to size.
 ///
 /// # Errors
 /// If the space cannot be made.

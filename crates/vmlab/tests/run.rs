@@ -1,5 +1,5 @@
-//! `vmlab run`: what it refuses in one line, and whose status it has. What the preload tells is tried with the preload itself, by
-//! `cargo xtask ci --only install`.
+//! `vmlab run`: what it refuses in one line, and whose status it has. What the preload tells is tried with the preload
+//! itself, by `cargo xtask ci --only install`.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

@@ -512,7 +512,8 @@ impl Next {
     }
 }
 
-/// Asks `platform` for a slab of at least `len` records, and one. `None` if it has none: a slab that is shorter goes back.
+/// Asks `platform` for a slab of at least `len` records, and one. `None` if it has none: a slab that is shorter goes
+/// back.
 pub fn alloc_exact<T: Record>(platform: &impl Platform, len: usize) -> Option<&'static mut [T]> {
     let slab = platform.alloc_meta::<T>(len)?;
     if slab.len() < len || slab.is_empty() {

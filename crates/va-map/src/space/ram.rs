@@ -41,13 +41,14 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         Ok(at)
     }
 
-    /// Ends a mapping of `pages` pages that [`vm_map_ram`](Self::vm_map_ram) made. Its addresses are given out again after a flush.
+    /// Ends a mapping of `pages` pages that [`vm_map_ram`](Self::vm_map_ram) made. Its addresses are given out again
+    /// after a flush.
     ///
     /// # Errors
     /// [`FreeError`], if no such mapping of that size starts at `at`. Nothing has changed.
     /// # Locks
-    /// `closing`, and under it those of a free of a block; for more than [`RAM_PAGES_MAX`] pages as [`vunmap`](Self::vunmap).
-    /// Cost: O(1) and the pages.
+    /// `closing`, and under it those of a free of a block; for more than [`RAM_PAGES_MAX`] pages as
+    /// [`vunmap`](Self::vunmap). Cost: O(1) and the pages.
     pub fn vm_unmap_ram(&self, cpu: u32, at: Va, pages: u64) -> Result<(), FreeError> {
         if pages == 0 || !self.is_small(pages) {
             let area = self.record_around(at).filter(|entry| entry.start() == at && entry.kind == Kind::Ram);
@@ -57,8 +58,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
             }
             return self.unmap_area(at, Kind::Ram);
         }
-        // A block knows no state between mapped and given back, and what is given back may be mapped for another at once after
-        // a flush: of two who unmap the same, the second must find that out before it unmaps anything.
+        // A block knows no state between mapped and given back, and what is given back may be mapped for another at
+        // once after a flush: of two who unmap the same, the second must find that out before it unmaps anything.
         self.machine.locking(LockClass::Closing);
         let _closing = self.closing[(at.page_floor() / RAM_PAGES_MAX) as usize % CLOSINGS].lock();
         let Some(range) = VaRange::from_size(at, pages * va_base::PAGE_SIZE) else {

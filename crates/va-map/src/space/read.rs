@@ -80,10 +80,12 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         })
     }
 
-    /// Tells what lies behind `range`, piece by piece in address order, and returns how many bytes of it are mapped. Free and freed
-    /// addresses, guard pages, room to grow and what is being made are holes. The pieces are as many bytes as the range.
+    /// Tells what lies behind `range`, piece by piece in address order, and returns how many bytes of it are mapped.
+    /// Free and freed addresses, guard pages, room to grow and what is being made are holes. The pieces are as many
+    /// bytes as the range.
     ///
-    /// An area may go while it is told: whoever copies must be ready for pages that went. No lock is held while `visit` runs.
+    /// An area may go while it is told: whoever copies must be ready for pages that went. No lock is held while `visit`
+    /// runs.
     ///
     /// # Locks
     /// `records`, again for each area.

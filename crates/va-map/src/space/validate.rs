@@ -43,7 +43,8 @@ impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
         }
     }
 
-    /// Checks MP1, MP2, MP4, MP5 and what the space and the records say of themselves, with full walks. Call it when nobody else calls.
+    /// Checks MP1, MP2, MP4, MP5 and what the space and the records say of themselves, with full walks. Call it when
+    /// nobody else calls.
     ///
     /// # Errors
     /// The first rule that does not hold.

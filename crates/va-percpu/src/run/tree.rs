@@ -62,8 +62,8 @@ impl<'a> Tree<'a> {
         Fits::join(&self.nodes[2 * node as usize], &self.nodes[2 * node as usize + 1], bits, bits)
     }
 
-    /// The same as [`lowest`](Self::lowest) for the few pages from `page` on, read one by one: they know all that happened. `None` if
-    /// it fits in none of them, or lies across more.
+    /// The same as [`lowest`](Self::lowest) for the few pages from `page` on, read one by one: they know all that
+    /// happened. `None` if it fits in none of them, or lies across more.
     #[inline]
     pub(super) fn lowest_near(&self, map: &[Word], page: u32, pages: u32, want: Want) -> Option<u32> {
         let (bits, lane) = (want.bits as i16, want.align.trailing_zeros() as usize);
@@ -83,8 +83,8 @@ impl<'a> Tree<'a> {
         None
     }
 
-    /// The lowest bit at or behind page `from` where `want` fits. Where nodes have not heard what was taken, it may be told of a place
-    /// that is not free, or `None`; nothing below that place fits.
+    /// The lowest bit at or behind page `from` where `want` fits. Where nodes have not heard what was taken, it may be
+    /// told of a place that is not free, or `None`; nothing below that place fits.
     pub(super) fn lowest(&self, map: &[Word], from: u32, want: Want) -> Option<u32> {
         let (bits, lane) = (want.bits as i16, want.align.trailing_zeros() as usize);
         let mask = !(want.align as i16 - 1);

@@ -57,8 +57,9 @@ pub trait Rules: 'static {
     /// The hint of the chunk is raised by what is freed in any page. Linux from 5.2 to 6.12 computes the end of the
     /// freed run from the beginning of its page instead of the chunk's, so that only the first page raises it.
     const EXACT_CHUNK_HINT: bool = true;
-    /// The free bits at the beginning of a page are counted anew if their run is broken behind its first bit. Linux from
-    /// 5.2 to 6.12 does so only if it reads the page from there on. It reads from a later run on if that is as long.
+    /// The free bits at the beginning of a page are counted anew if their run is broken behind its first bit. Linux
+    /// from 5.2 to 6.12 does so only if it reads the page from there on. It reads from a later run on if that is as
+    /// long.
     const EXACT_EDGES: bool = true;
     /// A run before the longest is recorded as `scan` (patch 7).
     const TRACK_SCAN: bool = true;

@@ -42,7 +42,8 @@ impl<R: Rules> View<'_, ScanHints<R>> {
         }
     }
 
-    /// The next place at or after `from` where `want` fits, by the hints of the pages, and how far from there it may lie.
+    /// The next place at or after `from` where `want` fits, by the hints of the pages, and how far from there it may
+    /// lie.
     fn next_fit(&self, from: u32, want: Want) -> Option<(u32, u32)> {
         let first = (from / PAGE_BITS) as usize;
         let mut seen = from % PAGE_BITS;

@@ -12,16 +12,17 @@
 //! 3. pages are populated, lowest first in the fullest chunk that has some to populate, until there are four to spare;
 //! 4. chunks wholly free without a populated page are destroyed, all but the first.
 //!
-//! Between two steps no lock is held and everything may change; a step looks anew at what it finds. Two things are noted before the
-//! backend is asked, so that [`alloc_at`](PercpuSpace::alloc_at), which may name any address, meets them in the state of the chunk:
+//! Between two steps no lock is held and everything may change; a step looks anew at what it finds. Two things are
+//! noted before the backend is asked, so that [`alloc_at`](PercpuSpace::alloc_at), which may name any address, meets
+//! them in the state of the chunk:
 //!
 //! - a chunk that is to be destroyed is *leaving*: no address leads to it any more (PC7);
-//! - pages that are to be depopulated are not populated: an object placed there waits for `grow` and has them populated again, after a
-//!   flush. Its chunk is counted on again, and the balance leaves it.
+//! - pages that are to be depopulated are not populated: an object placed there waits for `grow` and has them populated
+//!   again, after a flush. Its chunk is counted on again, and the balance leaves it.
 //!
 //! # Source
-//! Linux `mm/percpu.c` (6.12: `pcpu_balance_free`, `pcpu_reclaim_populated`, `pcpu_balance_populated`). There a pass is one
-//! hold of the mutex.
+//! Linux `mm/percpu.c` (6.12: `pcpu_balance_free`, `pcpu_reclaim_populated`, `pcpu_balance_populated`). There a pass is
+//! one hold of the mutex.
 
 use super::PercpuSpace;
 use crate::backend::{Backend, Event};
@@ -192,8 +193,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
         let (mut page, mut end, mut short) = (below, 0, false);
         while page > 0 {
-            // Looked at anew for each page, though only a run depopulated changes it: as Linux has it, a run that is open
-            // when there is too little to spare stays.
+            // Looked at anew for each page, though only a run depopulated changes it: as Linux has it, a run that is
+            // open when there is too little to spare stays.
             if store.chunk(row).empty == 0 {
                 end = 0;
                 break;
@@ -213,7 +214,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
         if end > 0 {
             let run = page..end;
-            // Noted before the lock is released: an object placed there from now on finds its pages missing and waits for `grow`.
+            // Noted before the lock is released: an object placed there from now on finds its pages missing and waits
+            // for `grow`.
             store.note_depopulated(row, run.clone());
             drop(store);
             self.backend.depopulate(&self.geometry, base, run.clone());
@@ -244,8 +246,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         }
     }
 
-    /// Flushes what a chunk lost that is being depopulated, before some of it is populated again: a CPU that translates the old
-    /// page still would read and write there. The caller holds `grow`.
+    /// Flushes what a chunk lost that is being depopulated, before some of it is populated again: a CPU that translates
+    /// the old page still would read and write there. The caller holds `grow`.
     pub(super) fn flush_before_populating(&self, work: &mut Work, row: u32, base: Va) {
         if let Work::Depopulate(look) = work
             && look.row == row

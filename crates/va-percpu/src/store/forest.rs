@@ -1,7 +1,8 @@
 //! Which chunk is the lowest that holds something: a tree over chunks, of what fits in each.
 //!
-//! For engines whose heads are exact ([`HintEngine::BY_FITS`](crate::engine::HintEngine::BY_FITS)). A chunk that is wholly free,
-//! isolated, or the reserved one counts as full here: the first two are tried last, in this order reversed, from their lists.
+//! For engines whose heads are exact ([`HintEngine::BY_FITS`](crate::engine::HintEngine::BY_FITS)). A chunk that is
+//! wholly free, isolated, or the reserved one counts as full here: the first two are tried last, in this order
+//! reversed, from their lists.
 //!
 //! # Invariants
 //! - **PF1 forest-exact**  a leaf is what fits in its chunk, or nothing; a node is the better of its halves.

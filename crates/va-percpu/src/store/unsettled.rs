@@ -1,8 +1,8 @@
 //! Chunks of which the forest and the lists have not heard all.
 //!
-//! Bringing news of a chunk to them costs more than to give an object back, and news of several changes cost no more than of one. So
-//! they wait until somebody must know, or until there are too many. What was only taken need not be known to a search: it finds a
-//! chunk that promises too much and looks again.
+//! Bringing news of a chunk to them costs more than to give an object back, and news of several changes cost no more
+//! than of one. So they wait until somebody must know, or until there are too many. What was only taken need not be
+//! known to a search: it finds a chunk that promises too much and looks again.
 
 /// The most chunks that may wait: they bound what one caller does for others.
 const MOST: usize = 8;

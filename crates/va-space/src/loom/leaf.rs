@@ -1,4 +1,5 @@
-//! Interleavings of lookups with a leaf of the page map that serves another place (`map::leaf`). Leaves have 8 slots here.
+//! Interleavings of lookups with a leaf of the page map that serves another place (`map::leaf`). Leaves have 8 slots
+//! here.
 
 use super::{model, spawn};
 use crate::State;
@@ -19,8 +20,8 @@ fn begin(map: &PageMap, marker: &mut Marker, page: u64) -> Word {
     word
 }
 
-/// A map with places for pages up to 31 and one empty leaf, which serves pages 8 to 15 and before them an area at 11, whose word is
-/// returned.
+/// A map with places for pages up to 31 and one empty leaf, which serves pages 8 to 15 and before them an area at 11,
+/// whose word is returned.
 fn map() -> (Arc<PageMap>, Marker, Word) {
     let machine = TestMachine::default();
     let Some((map, mut marker)) = PageMap::new(0, &machine) else { panic!("refused") };

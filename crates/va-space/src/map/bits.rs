@@ -25,7 +25,8 @@ impl<const W: usize> Bits<W> {
         }
     }
 
-    /// Sets a bit. The caller holds the lock, so a load and a store are enough; `Release` publishes what the bit leads to.
+    /// Sets a bit. The caller holds the lock, so a load and a store are enough; `Release` publishes what the bit leads
+    /// to.
     pub(crate) fn set(&self, at: usize) {
         let word = &self.words[at / WORD_BITS];
         word.store(word.load(Ordering::Relaxed) | 1 << (at % WORD_BITS), Ordering::Release);

@@ -143,7 +143,8 @@ impl Leaf {
         &self.slots[page as usize % SLOTS]
     }
 
-    /// The size that [`set_huge_pages`](Self::set_huge_pages) wrote, if the word is the same after this as it was before.
+    /// The size that [`set_huge_pages`](Self::set_huge_pages) wrote, if the word is the same after this as it was
+    /// before.
     pub(crate) fn huge_pages(&self) -> u64 {
         self.huge_pages.load(Ordering::Acquire)
     }

@@ -11,8 +11,8 @@ use va_base::sync::atomic::Ordering;
 pub(crate) struct Allocated(&'static Sheet);
 
 impl PageMap {
-    /// Makes sure that a leaf serves `page`; `false` if it has no place or none is empty. The leaf is out of the list of the
-    /// empty: an area begins in it before the lock is let go, or the caller [`release`](Self::release)s it.
+    /// Makes sure that a leaf serves `page`; `false` if it has no place or none is empty. The leaf is out of the list
+    /// of the empty: an area begins in it before the lock is let go, or the caller [`release`](Self::release)s it.
     #[inline]
     pub(crate) fn attach(&self, marker: &mut Marker, page: u64) -> bool {
         let Some(place) = self.place(page) else { return false };

@@ -21,8 +21,8 @@
 pub enum State {
     /// Allocated.
     Busy = 1,
-    /// Freed, and in a list: of the lazy, of a purge, of a pool or of a magazine. Which of them only the list knows, so that
-    /// a list of any length moves without a look at its areas.
+    /// Freed, and in a list: of the lazy, of a purge, of a pool or of a magazine. Which of them only the list knows, so
+    /// that a list of any length moves without a look at its areas.
     Idle = 2,
     /// Taken out of reach of lookups and frees by its owner, who has it ([`detach`](crate::VmapSpace::detach)).
     Detached = 3,
@@ -114,8 +114,8 @@ impl Word {
         self.0 & 3 == State::Busy as u64
     }
 
-    /// Tells whether the area is busy and nobody is about to change its word: whoever frees it, cuts it or notes something
-    /// of it begins from there.
+    /// Tells whether the area is busy and nobody is about to change its word: whoever frees it, cuts it or notes
+    /// something of it begins from there.
     #[inline(always)]
     pub(crate) const fn is_steady(self) -> bool {
         self.0 & STATE_MASK == State::Busy as u64
@@ -166,7 +166,8 @@ impl Word {
         Self(self.0 >> PAGES_AT << PAGES_AT | generation | owner << OWNER_AT | State::Busy as u64)
     }
 
-    /// Tells whether this is the word of a busy area of `pages` pages, less than escape, that a handle of that generation is of.
+    /// Tells whether this is the word of a busy area of `pages` pages, less than escape, that a handle of that
+    /// generation is of.
     #[inline(always)]
     pub(crate) const fn is_of(self, pages: u64, generation: u32) -> bool {
         let handle = Self::new(pages, None, generation, State::Busy);

@@ -12,7 +12,8 @@
 //!   map     |A|B|xx|C|D|E|......|F|            sweep: [A B] [C D E] [F] go to the index; x is in use, and passed
 //! ```
 //!
-//! A sweep passes what is in use, too. Where that would be most of the way, the areas are sorted instead, a slice at a time.
+//! A sweep passes what is in use, too. Where that would be most of the way, the areas are sorted instead, a slice at a
+//! time.
 //!
 //! # Cost
 //! O(1) an area that leaves, and O(1) an area in between, at most [`PASSED_MAX`] times as many.

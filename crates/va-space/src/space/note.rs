@@ -18,7 +18,8 @@
 //! # Locking
 //! None for a note; that of the lookup to detach; those of a free to release.
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `find_unlink_vmap_area`, `remove_vm_area`, `free_unmap_vmap_area`; `va->vm` is the note).
+//! Linux `mm/vmalloc.c` (6.12: `find_unlink_vmap_area`, `remove_vm_area`, `free_unmap_vmap_area`; `va->vm` is the
+//! note).
 
 use super::VmapSpace;
 use crate::area::DetachedArea;
@@ -30,9 +31,9 @@ use crate::map::{Seen, Slot, State, Word};
 use va_base::{Context, Machine, Va};
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Notes a number of the caller with the busy area that starts at `at`, in place of one that is there. Lookups return it
-    /// from now on, until the area is freed; one at the same moment may return none. An area that is cut keeps it for its
-    /// lower part, one that is joined to another has that of the lower.
+    /// Notes a number of the caller with the busy area that starts at `at`, in place of one that is there. Lookups
+    /// return it from now on, until the area is freed; one at the same moment may return none. An area that is cut
+    /// keeps it for its lower part, one that is joined to another has that of the lower.
     ///
     /// # Errors
     /// [`ReleaseError::NoArea`] if no busy area starts there, or another call changes it. Nothing has changed.
@@ -47,8 +48,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(())
     }
 
-    /// Takes the busy area that starts at `at` out of reach: it is found and freed by nobody else, and its addresses are
-    /// not allocated, until the caller releases it. A handle of it frees nothing any more.
+    /// Takes the busy area that starts at `at` out of reach: it is found and freed by nobody else, and its addresses
+    /// are not allocated, until the caller releases it. A handle of it frees nothing any more.
     ///
     /// # Errors
     /// [`ReleaseError::NoArea`] if no busy area starts there; of two calls at a time, one gets it. Nothing has changed.

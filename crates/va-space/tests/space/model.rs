@@ -169,13 +169,14 @@ proptest! {
         compare::<TinyOneLock, _>(pages, cpus, index, &calls)?;
     }
 
-    /// In slices the addresses may differ from the model's; what must hold is everything else, and that a request succeeds
-    /// whenever all that is not busy holds a fit.
+    /// In slices the addresses may differ from the model's; what must hold is everything else, and that a request
+    /// succeeds whenever all that is not busy holds a fit.
     #[test]
     fn a_sliced_space_gives_out_whatever_is_not_busy((pages, calls) in calls(), cpus in 1..5u32, magazines: bool) {
         let machine = SimMachine::new(cpus);
         let space = VmapSpace::<_, SlicedDefault>::new(extent(pages), extent(pages), &machine).unwrap();
-        // Even CPUs call for themselves, odd ones through the one magazine, which answers for them all when it is asked.
+        // Even CPUs call for themselves, odd ones through the one magazine, which answers for them all when it is
+        // asked.
         let mut magazine = space.magazine(cpus / 2).unwrap();
         let mut out: Vec<va_space::Area> = Vec::new();
         for call in &calls {
@@ -187,8 +188,8 @@ proptest! {
                         model.take(area.range()).unwrap();
                     }
                     let got = if cpu % 2 == 0 && magazines { magazine.drain(); space.alloc(cpu, &request) } else { magazine.alloc(&request) };
-                    // A pool may have had a better place for another area: then what is busy is not what the model would
-                    // have made busy, but the model was told of that.
+                    // A pool may have had a better place for another area: then what is busy is not what the model
+                    // would have made busy, but the model was told of that.
                     prop_assert_eq!(got.is_ok(), model.would_fit(&request).is_ok(), "{:?}", call);
                     if let Ok(area) = got {
                         prop_assert_eq!(machine.map(area.range()), Ok(()));

@@ -138,8 +138,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         if slot < half { (left, slot) } else { (right, slot - half) }
     }
 
-    /// Moves the upper half of the full inner node `left` to `right`, which is empty; returns the separator between them.
-    /// Array by array, so that a node is never on the stack.
+    /// Moves the upper half of the full inner node `left` to `right`, which is empty; returns the separator between
+    /// them. Array by array, so that a node is never on the stack.
     #[inline(never)]
     fn halve_inner(&mut self, left: u32, right: u32) -> K {
         let half = F / 2;
@@ -289,8 +289,8 @@ impl<K: Key, const F: usize, P: Platform> BTree<K, F, P> {
         sep
     }
 
-    /// Moves children between neighbouring inner nodes until `a` has `left_target`; returns the separator between them. As
-    /// [`share_leaves`](Self::share_leaves).
+    /// Moves children between neighbouring inner nodes until `a` has `left_target`; returns the separator between them.
+    /// As [`share_leaves`](Self::share_leaves).
     #[inline(never)]
     fn share_inners(&mut self, a: u32, b: u32, a_len: usize, b_len: usize, left_target: usize, sep: K) -> K {
         let mut upper = self.inners.get(b).sep;

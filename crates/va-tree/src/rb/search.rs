@@ -117,8 +117,9 @@ fn linux_lowest(tree: &Tree, wanted: &Wanted, length: u64) -> Option<u32> {
             if wanted.fits_in(hole, low) {
                 return Some(id);
             }
-            // One that starts at `low` was not entered on its left, so this is the way back from its right side. And one
-            // more than its start afterwards, so that no later step enters its left side, or what lies before it, again.
+            // One that starts at `low` was not entered on its left, so this is the way back from its right side. And
+            // one more than its start afterwards, so that no later step enters its left side, or what lies before it,
+            // again.
             if low < hole.start
                 && let Some(right) = promising(holes, hole.right(), length)
             {

@@ -84,7 +84,8 @@ fn point_1_a_cut_of_a_leafs_first_hole_makes_a_smaller_end() {
 
 #[test]
 fn point_2_an_end_grows_past_its_separator() {
-    // Of every hole, so of the last of every leaf, and of subtrees of every height; up to the next hole and then into it.
+    // Of every hole, so of the last of every leaf, and of subtrees of every height; up to the next hole and then into
+    // it.
     for n in 0..HOLES - 1 {
         let mut pair = Pair::new(HOLES);
         pair.back(n * STEP + 10, n * STEP + 19);
@@ -94,7 +95,8 @@ fn point_2_an_end_grows_past_its_separator() {
 
 #[test]
 fn point_2_a_start_falls_below_a_separator_that_was_raised() {
-    // An end grows up to the next hole and shrinks again, which leaves its separator high; then the next hole grows down.
+    // An end grows up to the next hole and shrinks again, which leaves its separator high; then the next hole grows
+    // down.
     for n in 0..HOLES - 1 {
         let mut pair = Pair::new(HOLES);
         pair.back(n * STEP + 10, n * STEP + 19);

@@ -4,7 +4,8 @@ use anyhow::{Context, Result};
 use clap::Command;
 use std::path::Path;
 
-/// Writes a page for the program and one for each command that is not hidden below `dir`: `vmlab.1`, `vmlab-bench-index.1`.
+/// Writes a page for the program and one for each command that is not hidden below `dir`: `vmlab.1`,
+/// `vmlab-bench-index.1`.
 ///
 /// # Errors
 /// If `dir` cannot be made or written to.

@@ -26,7 +26,8 @@ const ROWS: usize = 20;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Text in the format of /proc/vmallocinfo, plain, gzip or zstd; - is standard input (default: the running kernel's)
+    /// Text in the format of /proc/vmallocinfo, plain, gzip or zstd; - is standard input (default: the running
+    /// kernel's)
     #[arg(value_name = "FILE", conflicts_with_all = ["trace", "pid"])]
     file: Option<PathBuf>,
     /// Show what a trace leaves instead, replayed through a space

@@ -170,7 +170,8 @@ struct ReplayArgs {
     /// After a difference, continue each side with its own addresses, instead of correcting the policy's
     #[arg(long, requires = "diff")]
     no_resync: bool,
-    /// The machine's /proc/vmallocinfo before the trace (default: NAME.before.vmallocinfo beside it, or in the recording)
+    /// The machine's /proc/vmallocinfo before the trace (default: NAME.before.vmallocinfo beside it, or in the
+    /// recording)
     #[arg(long, value_name = "FILE", requires = "diff")]
     before: Option<PathBuf>,
     /// Release of the kernel, whose pools changed with 6.16 (default: as the recording says, or 6.12)

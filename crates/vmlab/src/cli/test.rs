@@ -17,8 +17,8 @@ use std::sync::atomic::AtomicBool;
 /// Options of `vmlab test`.
 #[derive(clap::Args, Debug, Clone)]
 pub(super) struct Args {
-    /// performance, stress or smoke; or key=value: nr_threads, sequential_test_order, test_repeat_count, test_loop_count, nr_pages,
-    /// use_huge, run_test_mask, nr_pcpu_objects
+    /// performance, stress or smoke; or key=value: nr_threads, sequential_test_order, test_repeat_count,
+    /// test_loop_count, nr_pages, use_huge, run_test_mask, nr_pcpu_objects
     #[arg(value_name = "MODE|KEY=VALUE")]
     arguments: Vec<String>,
     /// Targets to test; `all` is every target that can be made
@@ -39,12 +39,14 @@ pub(super) struct Args {
     /// Print a table of all targets instead of the kernel's lines
     #[arg(long, group = "page")]
     table: bool,
-    /// Measure cold starts: one execution of each test at loop counts from 1 to 10,000, from the construction of a target on
+    /// Measure cold starts: one execution of each test at loop counts from 1 to 10,000, from the construction of a
+    /// target on
     #[arg(long, group = "page")]
     cold: bool,
     #[command(flatten)]
     compare: compare::Args,
-    /// Write the table to test-suite.md in this directory, or to cold.md, or what --compare found to test-compare.md, .csv and .svg
+    /// Write the table to test-suite.md in this directory, or to cold.md, or what --compare found to test-compare.md,
+    /// .csv and .svg
     #[arg(long, value_name = "DIR", requires = "page")]
     out: Option<PathBuf>,
 }
@@ -234,7 +236,8 @@ mod tests {
     use std::cell::RefCell;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A target that has addresses for so many allocations, never for more than a page, and does not take the last one back.
+    /// A target that has addresses for so many allocations, never for more than a page, and does not take the last one
+    /// back.
     struct Poor(AtomicU64);
 
     impl Target for Poor {

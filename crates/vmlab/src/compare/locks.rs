@@ -1,4 +1,5 @@
-//! Locks in the form of `lock_stat`: a line for each class, then where it was waited for, then where it was held meanwhile.
+//! Locks in the form of `lock_stat`: a line for each class, then where it was waited for, then where it was held
+//! meanwhile.
 
 use super::{Compared, Measured, Part};
 use crate::machine::{ContendedAt, LockStat, LockStats};

@@ -1,8 +1,9 @@
 //! Scenarios, and their measurement: targets in turn, round by round, each time on an empty target.
 //!
 //! # Method
-//! Rounds are timed with the usual locks and with nothing looked at; a target's figure is its fastest round. Then each target runs
-//! once with every call clocked, and once with spin locks that count. All runs of a round have the same random numbers.
+//! Rounds are timed with the usual locks and with nothing looked at; a target's figure is its fastest round. Then each
+//! target runs once with every call clocked, and once with spin locks that count. All runs of a round have the same
+//! random numbers.
 //!
 //! A run that does not end in time is stopped. It shows only that the whole takes longer than the limit. So its time is
 //! a lower bound, and it is not run again in later rounds.

@@ -1,4 +1,5 @@
-//! Targets side by side on the kernel's test suite: ratios, latencies, locks, and the figures of the documents that this began with.
+//! Targets side by side on the kernel's test suite: ratios, latencies, locks, and the figures of the documents that
+//! this began with.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -35,8 +36,8 @@ use std::time::Duration;
 #[derive(clap::Args, Debug, Clone)]
 #[group(id = "comparison")]
 pub struct Args {
-    /// Compare targets side by side, ratios to the first; the figures of the patches beside them (default: list, one-lock,
-    /// hashed, nodes, space). With parameters that select tests or workers, on these alone
+    /// Compare targets side by side, ratios to the first; the figures of the patches beside them (default: list,
+    /// one-lock, hashed, nodes, space). With parameters that select tests or workers, on these alone
     #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 0..=1, group = "page",
         conflicts_with = "target")]
     compare: Option<Vec<String>>,

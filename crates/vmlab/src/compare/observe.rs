@@ -1,8 +1,9 @@
 //! A target that is looked at: how long each call takes, or which locks it waits for.
 //!
 //! # Theory
-//! Each worker keeps its own figures and hands them over when it goes, so that looking shares nothing. Looking costs: two looks at
-//! the clock a call, whose price [`clock_ns`] tells, or the counting of locks. So what is looked at is not timed as a whole.
+//! Each worker keeps its own figures and hands them over when it goes, so that looking shares nothing. Looking costs:
+//! two looks at the clock a call, whose price [`clock_ns`] tells, or the counting of locks. So what is looked at is not
+//! timed as a whole.
 //!
 //! Latencies are counted in buckets that grow with the value, three digits exact. So a worst case is not lost, and a
 //! billion calls take no more memory than a thousand.

@@ -1,4 +1,5 @@
-//! Which tests, workers and targets are compared where nobody says: what the patches and the talk measured, in fewer loops.
+//! Which tests, workers and targets are compared where nobody says: what the patches and the talk measured, in fewer
+//! loops.
 //!
 //! | scenario | tests | workers | from |
 //! |---|---|---|---|

@@ -6,8 +6,8 @@
 //! is under the function of the table, or else under the task that ran. The order of lines has no meaning in this
 //! format. Live areas are kept in memory: an area is known from its allocation until its free.
 //!
-//! An area that was there when recording began has a slice from the first event on. A table is read while events happen: an area
-//! that stands in it and is allocated again by an event was the same one.
+//! An area that was there when recording began has a slice from the first event on. A table is read while events
+//! happen: an area that stands in it and is allocated again by an event was the same one.
 
 use super::Form;
 use crate::trace::jsonl::{AreaLine, Header, Item, When};

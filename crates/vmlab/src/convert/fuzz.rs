@@ -51,8 +51,8 @@ pub(super) fn lines(input: impl Read) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// The body of the fuzz target `convert`: whatever the bytes are, every form is written, and a recording that was written is read
-/// again as the same items.
+/// The body of the fuzz target `convert`: whatever the bytes are, every form is written, and a recording that was
+/// written is read again as the same items.
 ///
 /// # Panics
 /// If a form cannot be written into memory, or a recording is read as something else.

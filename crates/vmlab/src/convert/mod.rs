@@ -1,7 +1,7 @@
 //! `vmlab convert`: a trace in another form.
 //!
-//! Lines go through one by one; what is kept is what a form needs, and no more than is out at a time (`chrome`). So the size of a
-//! trace does not matter, and one that is stopped has a file that can be read.
+//! Lines go through one by one; what is kept is what a form needs, and no more than is out at a time (`chrome`). So the
+//! size of a trace does not matter, and one that is stopped has a file that can be read.
 
 mod chrome;
 mod csv;
@@ -80,7 +80,8 @@ impl To {
 /// Converts, and says what could not be read.
 ///
 /// # Errors
-/// If the input cannot be read or holds nothing, the output cannot be written, or a signal came; what was read until then is written.
+/// If the input cannot be read or holds nothing, the output cannot be written, or a signal came; what was read until
+/// then is written.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

@@ -1,7 +1,7 @@
 //! `vmlab doctor`: the features of this system, and the code paths of the library and the recorder that use them.
 //!
-//! A fact is what was found, and what follows from it. What the library does is asked of the library ([`vmalloc::machine()`]), which
-//! takes each way once; nothing is guessed from versions.
+//! A fact is what was found, and what follows from it. What the library does is asked of the library
+//! ([`vmalloc::machine()`]), which takes each way once; nothing is guessed from versions.
 
 mod library;
 mod recording;

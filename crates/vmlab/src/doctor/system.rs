@@ -120,7 +120,8 @@ fn sizes(system: &System, dir: &str) -> Vec<(u64, String)> {
     sizes
 }
 
-/// Sizes below that of a huge page (mTHP). Pages that are registered to be moved have none of them, so it matters how long they are.
+/// Sizes below that of a huge page (mTHP). Pages that are registered to be moved have none of them, so it matters how
+/// long they are.
 fn several_sizes(system: &System) -> Fact {
     let mode = |size: &str| {
         let text = system.text(&format!("{HUGE}/{size}/enabled"))?;

@@ -1,8 +1,8 @@
 //! A treap of holes in three variants, to see what two ideas bring on one and the same tree.
 //!
 //! - [`Eager`]: every maximum is right after every change, as in Linux's tree. The yardstick.
-//! - [`Lazy`]: a hole that shrinks tells nobody. Maxima are upper bounds; a search that one misled sets it right. ("lazy
-//!   fix-ups")
+//! - [`Lazy`]: a hole that shrinks tells nobody. Maxima are upper bounds; a search that one misled sets it right.
+//!   ("lazy fix-ups")
 //! - [`Cached`]: eager, and the hole that served last is tried first if nothing below it can have come to fit since.
 //!   ("cache last accessed node")
 

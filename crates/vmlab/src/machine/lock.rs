@@ -1,16 +1,17 @@
 //! A lock that says how often it was waited for, for how long, and where, by class: what a kernel's `lock_stat` tells.
 //!
 //! # Theory
-//! A space tells its machine the class of a lock just before it takes it ([`Machine::locking`](va_base::Machine::locking)).
-//! The machine notes it for the thread, with the place in the code, and the lock that is taken next reads the note. Each
-//! thread counts for itself, so that counting shares nothing; [`take`] hands out what it counted.
+//! A space tells its machine the class of a lock just before it takes it
+//! ([`Machine::locking`](va_base::Machine::locking)). The machine notes it for the thread, with the place in the code,
+//! and the lock that is taken next reads the note. Each thread counts for itself, so that counting shares nothing;
+//! [`take`] hands out what it counted.
 //!
-//! The columns are the kernel's: a *contention* is a taking that found the lock held; it *bounces* if the last holder was on
-//! another CPU, and so does an acquisition. Of a contention two places count: where the lock was wanted, and where it was
-//! held. A failed attempt to take without waiting counts nowhere, as there.
+//! The columns are the kernel's: a *contention* is a taking that found the lock held; it *bounces* if the last holder
+//! was on another CPU, and so does an acquisition. Of a contention two places count: where the lock was wanted, and
+//! where it was held. A failed attempt to take without waiting counts nowhere, as there.
 //!
-//! A kernel's spin lock burns its CPU while it waits, which is what a profile sees. [`WatchedSpin`] does so too, and its wait
-//! is told in time of the CPU as well; [`WatchedLock`] parks, as locks of a process do.
+//! A kernel's spin lock burns its CPU while it waits, which is what a profile sees. [`WatchedSpin`] does so too, and
+//! its wait is told in time of the CPU as well; [`WatchedLock`] parks, as locks of a process do.
 //!
 //! Clocks are read at each taking, so times of a space under these locks are not to be compared with others.
 
@@ -233,8 +234,8 @@ mod tests {
 
     const WAIT_NS: u64 = 2_000_000;
 
-    /// This thread, on CPU 2, holds a lock until another, on `waiter`, has waited for it for [`WAIT_NS`]. What both saw, where
-    /// the other waited, and the two places.
+    /// This thread, on CPU 2, holds a lock until another, on `waiter`, has waited for it for [`WAIT_NS`]. What both
+    /// saw, where the other waited, and the two places.
     fn one_waits(waiter: u32) -> (LockStat, LockStat, Vec<ContendedAt>, [&'static Location<'static>; 2]) {
         let lock = Gated::INIT;
         stand_for(2);

@@ -1,7 +1,7 @@
 //! Memory allocated without a lifetime, and taken back.
 //!
-//! A benchmark makes hundreds of spaces, some with a hundred nodes: what each of them was allocated must come back when it is
-//! dropped.
+//! A benchmark makes hundreds of spaces, some with a hundred nodes: what each of them was allocated must come back when
+//! it is dropped.
 
 use std::ptr::with_exposed_provenance_mut;
 use va_base::{Record, Table};
@@ -24,7 +24,8 @@ pub(super) unsafe fn free_meta<T: Record>(slab: &'static mut [T]) {
 pub(super) fn alloc_table<T: Table>() -> &'static T {
     let table = Box::into_raw(Box::new(T::empty()));
     let _address = table.expose_provenance();
-    // SAFETY: it was a box a moment ago, and stays where it is until it is taken back, when nobody refers to it any more.
+    // SAFETY: it was a box a moment ago, and stays where it is until it is taken back, when nobody refers to it any
+    // more.
     unsafe { &*table }
 }
 

@@ -102,7 +102,8 @@ impl<L> Platform for LabMachine<L> {
     }
 
     fn free_meta<T: Record>(&self, slab: &'static mut [T]) {
-        // SAFETY: what comes back is what `alloc_meta` allocated, and this is the only reference to it, both by the contract.
+        // SAFETY: what comes back is what `alloc_meta` allocated, and this is the only reference to it, both by the
+        // contract.
         unsafe { memory::free_meta(slab) };
     }
 
@@ -135,7 +136,8 @@ impl<L: Watch> Machine for LabMachine<L> {
 
     fn free_table<T: Table>(&self, table: &'static T) {
         self.0.tables_bytes.fetch_sub(size_of::<T>() as u64, Ordering::Relaxed);
-        // SAFETY: what comes back is what `alloc_table` allocated, and the space keeps no reference, both by the contract.
+        // SAFETY: what comes back is what `alloc_table` allocated, and the space keeps no reference, both by the
+        // contract.
         unsafe { memory::free_table(table) };
     }
 

@@ -16,7 +16,8 @@ const SPINS: u32 = 256;
 #[derive(Debug)]
 pub struct SpinLock(AtomicBool);
 
-// SAFETY: whoever takes the lock is the one whose exchange found it free, and it is free again only by the holder's store.
+// SAFETY: whoever takes the lock is the one whose exchange found it free, and it is free again only by the holder's
+// store.
 unsafe impl RawMutex for SpinLock {
     const INIT: Self = Self(AtomicBool::new(false));
     type GuardMarker = GuardNoSend;

@@ -1,9 +1,9 @@
 //! A line of addresses with its long empty stretches folded away.
 //!
 //! # Theory
-//! A kernel's space is 32 TiB and more, of which some MiB are used, in a few places. Drawn to scale nothing is seen; drawn
-//! area by area the distances are lost. So the line is cut where nothing is for long, and what remains, the parts, is drawn
-//! to scale, with a mark at each cut:
+//! A kernel's space is 32 TiB and more, of which some MiB are used, in a few places. Drawn to scale nothing is seen;
+//! drawn area by area the distances are lost. So the line is cut where nothing is for long, and what remains, the
+//! parts, is drawn to scale, with a mark at each cut:
 //!
 //! ```text
 //!   given   |AA.BBB..............................................CC.C...........................D|
@@ -15,7 +15,8 @@
 //!
 //! # Invariants
 //! - **FD1 covered** every byte that was given lies in exactly one part.
-//! - **FD2 apart** parts are not empty, ascend, and do not touch: between two of them lies a fold, in which nothing was given.
+//! - **FD2 apart** parts are not empty, ascend, and do not touch: between two of them lies a fold, in which nothing was
+//!   given.
 //! - **FD3 linear** on a [`Line`], equally many bytes of any parts take equally much width.
 
 /// Addresses `[start, end)`.
@@ -64,7 +65,8 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// Folds the line on which `given` lies: ranges in any order, which may touch or overlap; empty ones count for nothing.
+    /// Folds the line on which `given` lies: ranges in any order, which may touch or overlap; empty ones count for
+    /// nothing.
     ///
     /// Costs O(n log n) for n ranges.
     pub fn of(given: impl IntoIterator<Item = Part>, rule: Rule) -> Self {
@@ -133,8 +135,8 @@ impl Fold {
         (self.parts.get(number)?.start <= address).then_some(number)
     }
 
-    /// The parts side by side on `width` units, and folds of `fold` units between them. Where folds would take more than a
-    /// third of the width they are narrower.
+    /// The parts side by side on `width` units, and folds of `fold` units between them. Where folds would take more
+    /// than a third of the width they are narrower.
     pub fn line(&self, width: f64, fold: f64) -> Line<'_> {
         let folds = self.parts.len().saturating_sub(1) as f64;
         let fold = if folds * fold > width / 3.0 { width / 3.0 / folds } else { fold };
@@ -251,7 +253,8 @@ mod tests {
     #[test]
     fn a_gap_is_folded_if_it_is_long_beside_what_is_drawn() {
         let mib = |start: u64, end: u64| part(start << 20, end << 20);
-        // The gap of 60 TiB goes first; of what remains, 23 MiB, that of 10 is too much; that of 1 MiB is below the least.
+        // The gap of 60 TiB goes first; of what remains, 23 MiB, that of 10 is too much; that of 1 MiB is below the
+        // least.
         let given = [mib(0, 5), mib(6, 8), mib(18, 21), mib(21, 22), mib(60 << 20, (60 << 20) + 1)];
         let rule = Rule { bytes_min: 2 << 20, ..Rule::default() };
         let fold = Fold::of(given, rule);

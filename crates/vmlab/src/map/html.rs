@@ -1,4 +1,5 @@
-//! The picture as a page of its own: the SVG, where each area says who has it, and the numbers as tables. No script, no network.
+//! The picture as a page of its own: the SVG, where each area says who has it, and the numbers as tables. No script, no
+//! network.
 
 use super::Picture;
 use super::measure::CallerRow;

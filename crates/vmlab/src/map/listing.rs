@@ -1,7 +1,8 @@
 //! The areas at a moment, in address order, each with its state and its caller.
 //!
 //! # Invariants
-//! - **ML1 ordered** areas are not empty, in address order, and do not overlap; what overlaps one before it is left out and counted.
+//! - **ML1 ordered** areas are not empty, in address order, and do not overlap; what overlaps one before it is left out
+//!   and counted.
 
 use super::fold::Part;
 use std::collections::HashMap;
@@ -175,7 +176,8 @@ impl Listing {
         self.areas.get(first..end).unwrap_or(&[])
     }
 
-    /// Visits every window from its begin to its end: what is there, a hole or an area cut to the window, in address order.
+    /// Visits every window from its begin to its end: what is there, a hole or an area cut to the window, in address
+    /// order.
     pub fn walk(&self, mut visit: impl FnMut(Part, Option<&Area>)) {
         for window in &self.windows {
             let mut at = window.start;

@@ -1,4 +1,5 @@
-//! The numbers of a picture: how much is what, the largest hole for each alignment, who has most, who keeps holes apart.
+//! The numbers of a picture: how much is what, the largest hole for each alignment, who has most, who keeps holes
+//! apart.
 //!
 //! # Theory
 //! **Largest hole for an alignment**: the most bytes that a request aligned so could get, over all holes of all windows.
@@ -13,11 +14,12 @@
 //!                                                the middle B keeps 2 apart (of 6, 2)
 //! ```
 //!
-//! A hole counts for each caller beside it, so the sum over callers may be more than all holes. What is lazy is a caller of its
-//! own, `(lazy)`, and so is what is pooled: their number tells what a purge would bring together.
+//! A hole counts for each caller beside it, so the sum over callers may be more than all holes. What is lazy is a
+//! caller of its own, `(lazy)`, and so is what is pooled: their number tells what a purge would bring together.
 //!
 //! # Invariants
-//! - **ME1 whole** the windows' bytes are those of holes, busy, lazy and pooled areas together, as far as they lie in windows.
+//! - **ME1 whole** the windows' bytes are those of holes, busy, lazy and pooled areas together, as far as they lie in
+//!   windows.
 
 use super::fold::Part;
 use super::listing::{Area, Listing, State};
@@ -224,8 +226,8 @@ impl Group {
     }
 }
 
-/// Fills in what each caller keeps apart. Between two groups of neighbours of one caller lies an area of another, so no hole
-/// is in two groups of one caller, and one walk finds all groups.
+/// Fills in what each caller keeps apart. Between two groups of neighbours of one caller lies an area of another, so no
+/// hole is in two groups of one caller, and one walk finds all groups.
 fn keeps_apart(listing: &Listing, callers: &mut [CallerRow]) {
     let (mut group, mut window, mut before) = (Group::default(), 0, 0);
     listing.walk(|part, area| {

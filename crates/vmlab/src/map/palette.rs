@@ -1,7 +1,7 @@
 //! Which colour a caller has.
 //!
-//! A name chooses its colour, so that a caller looks the same in two pictures. Of the callers with most bytes that choose the same one
-//! all but the first take the next that is free; callers that are not among them share a grey.
+//! A name chooses its colour, so that a caller looks the same in two pictures. Of the callers with most bytes that
+//! choose the same one all but the first take the next that is free; callers that are not among them share a grey.
 
 use super::listing::{Area, State};
 use super::measure::Numbers;

@@ -1,7 +1,8 @@
-//! A listing from text in the format of `/proc/vmallocinfo`: a kernel's own, or what `Vmalloc::vmallocinfo` and the C function
-//! `vmallocinfo` write.
+//! A listing from text in the format of `/proc/vmallocinfo`: a kernel's own, or what `Vmalloc::vmallocinfo` and the C
+//! function `vmallocinfo` write.
 //!
-//! Text may be hostile: a line is cut at 16 KiB, areas and callers have a limit (`super::listing`), what cannot be read is counted.
+//! Text may be hostile: a line is cut at 16 KiB, areas and callers have a limit (`super::listing`), what cannot be read
+//! is counted.
 
 use super::fold::Part;
 use super::listing::{Builder, Listing, State};

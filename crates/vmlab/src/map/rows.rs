@@ -10,8 +10,8 @@
 //!   ffd1ffffffc00000  |EEEEEEEEEEEEEEEEEEEEEEE|
 //! ```
 //!
-//! All parts have rows of as many bytes, but for those too small to fill one, which have smaller rows: their scale is told.
-//! What is smaller than a cell shares it with its neighbours and is painted as what most of it is.
+//! All parts have rows of as many bytes, but for those too small to fill one, which have smaller rows: their scale is
+//! told. What is smaller than a cell shares it with its neighbours and is painted as what most of it is.
 //!
 //! # Invariants
 //! - **RO1 all-rows** the rows of a part cover it, each once, upwards.
@@ -43,8 +43,8 @@ impl Row {
     }
 }
 
-/// Wraps the parts of a fold into about `rows_max` rows: as few bytes a row as allow that. Parts have a row each at least,
-/// and two where an address that is a multiple of their size lies inside.
+/// Wraps the parts of a fold into about `rows_max` rows: as few bytes a row as allow that. Parts have a row each at
+/// least, and two where an address that is a multiple of their size lies inside.
 pub fn wrap(fold: &Fold, rows_max: usize) -> Vec<Row> {
     let count = |part: &Part, bytes: u64| {
         let bytes = scale(part, bytes);
@@ -90,8 +90,8 @@ pub struct Strip {
     pub alone: Option<usize>,
 }
 
-/// Paints a row of `cells` cells: an area of a cell and more by itself, smaller ones together with others of their cell. At most
-/// two strips a cell, and so no more than a picture can show, however many areas there are.
+/// Paints a row of `cells` cells: an area of a cell and more by itself, smaller ones together with others of their
+/// cell. At most two strips a cell, and so no more than a picture can show, however many areas there are.
 pub fn paint(row: Row, fold: &Fold, listing: &Listing, palette: &Palette, cells: usize) -> Vec<Strip> {
     let range = row.range(fold);
     let scale = cells as f64 / row.bytes as f64;

@@ -227,7 +227,8 @@ impl Recorder {
         table.write(When::End, &mut self.sink)?;
         let summary = Summary {
             events: Number(counts.events),
-            // The counters of the kernel know of losses behind the last event; the text of those before a counter wrapped.
+            // The counters of the kernel know of losses behind the last event; the text of those before a counter
+            // wrapped.
             lost: Number(instance.lost()?.max(counts.lost)),
             left_out: Number(counts.left_out),
             ended: self.ended.to_string(),

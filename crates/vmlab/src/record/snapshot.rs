@@ -1,10 +1,11 @@
 //! `/proc/vmallocinfo` and `percpu_stats`, with addresses that can be compared.
 //!
 //! # Theory
-//! Newer kernels print addresses there as hashes, to root too, unless `kernel.kptr_restrict` is 1 at that moment. So it is 1
-//! while the table is read, some milliseconds, and then again what it was. Who dies between leaves what it was in a file,
-//! and the next recording puts that back, unless somebody set another value since. The file is also the lock of recorders: without one, the second of two would take
-//! the 1 of the first for what was there before. Nothing is written where addresses are printed as they are and no such file waits.
+//! Newer kernels print addresses there as hashes, to root too, unless `kernel.kptr_restrict` is 1 at that moment. So it
+//! is 1 while the table is read, some milliseconds, and then again what it was. Who dies between leaves what it was in
+//! a file, and the next recording puts that back, unless somebody set another value since. The file is also the lock of
+//! recorders: without one, the second of two would take the 1 of the first for what was there before. Nothing is
+//! written where addresses are printed as they are and no such file waits.
 //!
 //! # Invariants
 //! - **KP1 restored** `kptr_restrict` is what it was once the reader is dropped, or another one was made after a crash.
@@ -41,7 +42,8 @@ pub(crate) struct Vmallocinfo {
     pub(crate) hashed: bool,
 }
 
-/// Reads the table. Its addresses are hashes only if they could not be had otherwise. Puts back what a crash left changed.
+/// Reads the table. Its addresses are hashes only if they could not be had otherwise. Puts back what a crash left
+/// changed.
 ///
 /// # Errors
 /// If it cannot be read.

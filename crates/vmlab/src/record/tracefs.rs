@@ -1,14 +1,15 @@
 //! The kernel's tracing file system, and an instance of our own in it.
 //!
 //! # Theory
-//! An instance has events, buffers and a clock of its own, so that whatever else traces this machine is not disturbed and
-//! does not disturb. Where tracefs is mounted nowhere, it is mounted without a place: the mount hangs on a file of this
-//! process alone and goes with it, however it ends. An instance does not go by itself. It is named by its process,
-//! `vmlab-PID-START` (START is when the process began, since numbers come again), and the next recording removes those whose
-//! process is gone. The kernel refuses to remove one that is being read, whatever its name says.
+//! An instance has events, buffers and a clock of its own, so that whatever else traces this machine is not disturbed
+//! and does not disturb. Where tracefs is mounted nowhere, it is mounted without a place: the mount hangs on a file of
+//! this process alone and goes with it, however it ends. An instance does not go by itself. It is named by its process,
+//! `vmlab-PID-START` (START is when the process began, since numbers come again), and the next recording removes those
+//! whose process is gone. The kernel refuses to remove one that is being read, whatever its name says.
 //!
 //! # Invariants
-//! - **TF1 own-instance**  nothing in tracefs is written or removed but instances named so, whose process is this one or gone.
+//! - **TF1 own-instance**  nothing in tracefs is written or removed but instances named so, whose process is this one
+//!   or gone.
 //! - **TF2 none-left**     an instance is removed when its recording is dropped, on whatever way, or by the next one.
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -191,7 +192,8 @@ fn started(pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Checks TF1: whether the recorder that an instance is named by is gone. Names that are not a recorder's belong to somebody else.
+/// Checks TF1: whether the recorder that an instance is named by is gone. Names that are not a recorder's belong to
+/// somebody else.
 fn is_left(name: &str, started: impl Fn(u32) -> Option<u64>) -> bool {
     let parts = || {
         let (pid, start) = name.strip_prefix(PREFIX)?.split_once('-')?;
@@ -258,7 +260,8 @@ mod tests {
 
     #[test]
     fn tf2_an_instance_goes_with_its_owner_or_is_left_until_it_is_not_read() {
-        // One recorder at a time: the next would remove what is left here. The tests of the program take this lock, too.
+        // One recorder at a time: the next would remove what is left here. The tests of the program take this lock,
+        // too.
         let path = std::env::temp_dir().join("vmlab-record-tests");
         let lock = fs::File::open(&path).or_else(|_| fs::File::create(&path)).unwrap();
         lock.lock().unwrap();

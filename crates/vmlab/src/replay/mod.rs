@@ -1,17 +1,17 @@
 //! Runs the events of a trace through an index and says, address by address, whether it answers as the kernel did.
 //!
 //! # Rules
-//! The space begins empty, all of `[1, 2^64 - 1)`, as Linux's does. An allocation is asked of the index with the kernel's
-//! size, alignment and window. Where the answers differ, ours is given back and the kernel's range is taken instead, so that
-//! one difference does not cause the next.
+//! The space begins empty, all of `[1, 2^64 - 1)`, as Linux's does. An allocation is asked of the index with the
+//! kernel's size, alignment and window. Where the answers differ, ours is given back and the kernel's range is taken
+//! instead, so that one difference does not cause the next.
 //!
 //! A freed area becomes lazy and keeps its range. A purge frees all lazy ranges, from the highest down: the kernel
 //! walks them upward and puts each before the last. (The order cannot change which ranges are free, but it shapes a
 //! tree, and with it Linux's aligned addresses.)
 //!
 //! # Invariants
-//! - **RP1 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both and
-//!   failed-differs, whatever the trace holds.
+//! - **RP1 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both
+//!   and failed-differs, whatever the trace holds.
 //!
 //! # Inference
 //! What events do not tell is inferred, and each inference is counted:
@@ -259,7 +259,8 @@ impl<'a, I: FreeIndex> Replay<'a, I> {
     fn free(&mut self, start: u64, size: u64) {
         if let Some(range) = VaRange::from_size(Va::new(start), size) {
             self.calls.push(Call::Free(range));
-            // Whatever this side holds was taken from the index: a failure is a bug, and shows as a difference of counts.
+            // Whatever this side holds was taken from the index: a failure is a bug, and shows as a difference of
+            // counts.
             let back = self.index.free(range);
             debug_assert!(back.is_ok(), "{back:?}");
         }

@@ -1,10 +1,10 @@
-//! Runs the percpu events of a trace through per-CPU memory of ours, and says object by object whether it lies where the kernel
-//! put it.
+//! Runs the percpu events of a trace through per-CPU memory of ours, and says object by object whether it lies where
+//! the kernel put it.
 //!
 //! # Rules
-//! The first chunk and the others lie where the kernel's do, so that addresses are compared as they are. Where the answers differ, ours
-//! is given back and the kernel's place taken instead, so that one difference does not cause the next. What is due of the
-//! balance is done after each event; the kernel's worker did it a little later.
+//! The first chunk and the others lie where the kernel's do, so that addresses are compared as they are. Where the
+//! answers differ, ours is given back and the kernel's place taken instead, so that one difference does not cause the
+//! next. What is due of the balance is done after each event; the kernel's worker did it a little later.
 //!
 //! # What the trace cannot know
 //! Some objects were allocated before the first event, in the first chunk. Everything below the first address seen is

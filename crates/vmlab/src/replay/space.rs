@@ -2,9 +2,9 @@
 //! with the kernel's, and why the others cannot.
 //!
 //! # Rules
-//! An allocation is asked of the space for the CPU of its event. A free makes an area lazy in its node; each purge of the
-//! trace is a drain, and drains happen nowhere else: the threshold is out of reach. A failed attempt, the kernel's purge
-//! after it, and its second attempt are one request of the space, which does the same three things inside.
+//! An allocation is asked of the space for the CPU of its event. A free makes an area lazy in its node; each purge of
+//! the trace is a drain, and drains happen nowhere else: the threshold is out of reach. A failed attempt, the kernel's
+//! purge after it, and its second attempt are one request of the space, which does the same three things inside.
 //!
 //! Where the answers differ ours is kept beside the kernel's, so that each side goes on with what it gave out. (The
 //! replay on an index corrects each difference; a space cannot be corrected from outside, since what it gave out would
@@ -88,8 +88,8 @@ impl Ranges {
 struct SideAreas {
     busy: Ranges,
     lazy: Ranges,
-    /// Here: what is in pools. There: what was purged whole, may be in one, and was not handed out since; nothing if the
-    /// trace is of one CPU, where Linux has no pools.
+    /// Here: what is in pools. There: what was purged whole, may be in one, and was not handed out since; nothing if
+    /// the trace is of one CPU, where Linux has no pools.
     pooled: Ranges,
 }
 
@@ -446,8 +446,8 @@ fn same_request(one: &Event, other: &Event) -> bool {
     request_of(one) == request_of(other)
 }
 
-/// Areas that the kernel hands out while the trace holds them busy, and before which event they were freed at the latest:
-/// the last purge that returned something. In the order of the events.
+/// Areas that the kernel hands out while the trace holds them busy, and before which event they were freed at the
+/// latest: the last purge that returned something. In the order of the events.
 fn silent_frees(trace: &Trace, table: &Table) -> Vec<(usize, u64)> {
     let mut busy = Ranges::default();
     let mut began = BTreeMap::new();

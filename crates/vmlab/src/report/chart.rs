@@ -348,7 +348,8 @@ impl Chart<'_> {
         self.lines.iter().enumerate().map(look).collect()
     }
 
-    /// Writes each line's name beside its end. Names that would cover one another are moved apart, and a hair leads to each.
+    /// Writes each line's name beside its end. Names that would cover one another are moved apart, and a hair leads to
+    /// each.
     fn names(&self, svg: &mut String, looks: &[Look], (x, y): (&Axis, &Axis)) {
         let end = |number: usize| self.lines[number].1.last().map(|&(px, py)| (x.at(px), y.at(py)));
         let mut ends: Vec<(usize, f64, f64)> =

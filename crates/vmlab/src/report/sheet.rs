@@ -1,8 +1,8 @@
 //! Measurements as benchmarks write them: CSV with comments before it, or an object a line.
 //!
 //! # Theory
-//! The benchmarks differ in what they measure, not in shape: somebody was measured on something, perhaps with so many nodes or
-//! threads, and out came numbers. So a column's name tells its part, and no benchmark has a reader of its own:
+//! The benchmarks differ in what they measure, not in shape: somebody was measured on something, perhaps with so many
+//! nodes or threads, and out came numbers. So a column's name tells its part, and no benchmark has a reader of its own:
 //!
 //! | part | columns |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | with how many | `nodes`, `threads` |
 //! | numbers | whatever else is a number |
 //!
-//! A file may also have a number a line, with its name in `figure` and itself in `value`; lines that agree in all else are one row then.
-//! What was measured of each worker (`worker3_seconds`) is left out.
+//! A file may also have a number a line, with its name in `figure` and itself in `value`; lines that agree in all else
+//! are one row then. What was measured of each worker (`worker3_seconds`) is left out.
 //!
 //! # Invariants
 //! - **SH1 all-rows** every line is a row, a number of one, or counted as unreadable.

@@ -1,9 +1,9 @@
 //! The body of each test, for one execution.
 //!
 //! # Theory
-//! The tests are the kernel's, act by act: what they allocate, in which order, which byte they write and what makes them fail. The
-//! arrays of pointers that some keep are allocated from the target as there, and kept here. Whoever interrupts the suite is obeyed
-//! between two acts; everything is given back then, and the execution counts nowhere.
+//! The tests are the kernel's, act by act: what they allocate, in which order, which byte they write and what makes
+//! them fail. The arrays of pointers that some keep are allocated from the target as there, and kept here. Whoever
+//! interrupts the suite is obeyed between two acts; everything is given back then, and the execution counts nowhere.
 //!
 //! # Source
 //! Linux `lib/test_vmalloc.c` (6.12, 7.1), for what is done.

@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //! A test that loops a million times hides what a target costs before its caches are warm: its tables, its nodes, the
-//! first search of everything. Here a target is made for one execution of one test, at loop counts from 1 to 10,000, and
-//! the clock starts before it is made. The targets take turns in each round, and the median of the rounds counts.
+//! first search of everything. Here a target is made for one execution of one test, at loop counts from 1 to 10,000,
+//! and the clock starts before it is made. The targets take turns in each round, and the median of the rounds counts.
 
 use super::case::Case;
 use super::driver;
@@ -18,7 +18,8 @@ use std::time::Instant;
 pub const LOOPS: [u32; 5] = [1, 10, 100, 1_000, 10_000];
 /// Rounds.
 pub const ROUNDS: usize = 9;
-/// The targets: ours, and Linux's policies and library. One that walks a list takes minutes for one test, and is left out.
+/// The targets: ours, and Linux's policies and library. One that walks a list takes minutes for one test, and is left
+/// out.
 const TARGETS: [&str; 5] = ["space", "one-lock", "hashed", "nodes", "linux"];
 
 /// Measures those of `entries` that can be made, on the calling thread, and returns one table.

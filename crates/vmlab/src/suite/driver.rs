@@ -1,9 +1,9 @@
 //! Runs the suite on a target: workers, order, counts and times, as the kernel's module does.
 //!
 //! # Theory
-//! All workers are held until the last of them has been created, and then let go at once. Each goes through the selected tests in its
-//! own random order, and executes each as often as it is to be repeated. Workers are not bound to processors; worker `i` stands for
-//! CPU `i`, modulo the CPUs.
+//! All workers are held until the last of them has been created, and then let go at once. Each goes through the
+//! selected tests in its own random order, and executes each as often as it is to be repeated. Workers are not bound to
+//! processors; worker `i` stands for CPU `i`, modulo the CPUs.
 //!
 //! # Source
 //! Linux `lib/test_vmalloc.c` (6.12, 7.1: `do_concurrent_test`, `test_func`, `shuffle_array`).
@@ -69,7 +69,8 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Executions that failed and should not have: those that a suite expects to fail, but has no column for, are left out.
+    /// Executions that failed and should not have: those that a suite expects to fail, but has no column for, are left
+    /// out.
     pub fn failures(&self) -> u64 {
         let of = |found: &Found| -> u64 {
             let unexpected = |case: &Case| self.params.suite.xfails() || !case.may_fail();
@@ -101,7 +102,8 @@ pub fn admit(target: &dyn Target, params: &Params) -> Result<()> {
     }
 }
 
-/// Runs the tests that `params` selects, on `cpus` CPUs; random numbers follow from `seed`. Ends early when `stop` is set.
+/// Runs the tests that `params` selects, on `cpus` CPUs; random numbers follow from `seed`. Ends early when `stop` is
+/// set.
 ///
 /// # Errors
 /// If the target cannot have so many workers, or the system no more threads. Nothing was run then.

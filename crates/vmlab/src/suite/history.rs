@@ -8,11 +8,13 @@
 //! | `hashed` | 6.4 to 6.8 | the same | one lock | a lookup for each CPU |
 //! | `nodes` | 6.9 to 6.12 | the same, behind pools | a node for each CPU | a lookup for each CPU |
 //!
-//! They are policies of our own space, blocks and per-CPU memory, so what differs between two rows is what the table says, and
-//! nothing of the code around it. All free lazily and purge the whole when as many pages are lazy as in Linux.
+//! They are policies of our own space, blocks and per-CPU memory, so what differs between two rows is what the table
+//! says, and nothing of the code around it. All free lazily and purge the whole when as many pages are lazy as in
+//! Linux.
 //!
-//! What is not as it was: until 5.4 one lock guarded both the search and the tree of busy areas; here they are two, as since
-//! 5.5. So `list`, and `one-lock` where it stands for 5.2 to 5.4, wait less than they did. Per-CPU memory is Linux's of 6.12.
+//! What is not as it was: until 5.4 one lock guarded both the search and the tree of busy areas; here they are two, as
+//! since 5.5. So `list`, and `one-lock` where it stands for 5.2 to 5.4, wait less than they did. Per-CPU memory is
+//! Linux's of 6.12.
 
 use super::space::{Manner, SpaceTarget};
 use super::target::{Setup, Target};

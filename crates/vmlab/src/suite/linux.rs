@@ -1,9 +1,10 @@
 //! Linux's own code as a target, from C libraries that the user names.
 //!
 //! # Theory
-//! The libraries export the C functions that [`crate::bench::space::kernel_lib`] and [`crate::bench::percpu::kernel_lib`] state; what they were
-//! built from is the user's affair. There are addresses only. An area is asked for with its guard page, and grows by another area, as
-//! in a kernel. A library has one space, so there is one such target at a time.
+//! The libraries export the C functions that [`crate::bench::space::kernel_lib`] and
+//! [`crate::bench::percpu::kernel_lib`] state; what they were built from is the user's affair. There are addresses
+//! only. An area is asked for with its guard page, and grows by another area, as in a kernel. A library has one space,
+//! so there is one such target at a time.
 
 use super::case::Case;
 use super::space::request;

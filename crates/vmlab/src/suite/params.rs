@@ -31,7 +31,8 @@ pub struct Params {
 
 /// The most workers: a C `unsigned short`.
 const NR_THREADS_MAX: u32 = 65_535;
-/// The most pages, 4 GiB, and the most per-CPU objects: a process must survive what a kernel refuses for want of memory.
+/// The most pages, 4 GiB, and the most per-CPU objects: a process must survive what a kernel refuses for want of
+/// memory.
 const NR_PAGES_MAX: u32 = 1 << 20;
 const NR_PCPU_OBJECTS_MAX: u32 = 1_000_000;
 
@@ -156,8 +157,8 @@ impl Params {
         }
     }
 
-    /// Reads arguments as the script has them: a mode, or any number of `key=value`, of which the last counts. `cpus` is what `stress`
-    /// has workers for.
+    /// Reads arguments as the script has them: a mode, or any number of `key=value`, of which the last counts. `cpus`
+    /// is what `stress` has workers for.
     ///
     /// # Errors
     /// [`ParamError`].

@@ -1,11 +1,13 @@
 //! Our memory of a process as a target: what a kernel's `vmalloc` is to the kernel, `vmalloc` is to this process.
 //!
 //! # Theory
-//! A kernel's `vmalloc` returns with a page of memory behind every page of addresses. So here every page of an allocation is
-//! written to before it is given out: what the system has to supply is supplied within the call, as there.
+//! A kernel's `vmalloc` returns with a page of memory behind every page of addresses. So here every page of an
+//! allocation is written to before it is given out: what the system has to supply is supplied within the call, as
+//! there.
 //!
-//! Pages of `vm_map_ram` are frames of a memory file, and per-CPU objects are those of the crate's `percpu`. Both free themselves; a
-//! worker keeps them, and what it allocated, in tables whose places are their numbers, so that nothing here needs a pointer.
+//! Pages of `vm_map_ram` are frames of a memory file, and per-CPU objects are those of the crate's `percpu`. Both free
+//! themselves; a worker keeps them, and what it allocated, in tables whose places are their numbers, so that nothing
+//! here needs a pointer.
 
 use super::case::Case;
 use super::target::{Ask, Ram, Setup, Target, Unsettled, Worker};

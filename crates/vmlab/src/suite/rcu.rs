@@ -1,9 +1,9 @@
 //! Frees that wait until nobody can still be looking: epochs, as `kvfree_rcu` has grace periods.
 //!
 //! # Theory
-//! Who looks at what others may free opens a *section*, in which he notes the epoch that he saw. The epoch moves on only when every
-//! open section has seen it. What was deferred in epoch `e` may still be looked at from sections that saw `e` or `e - 1`; two moves
-//! later both are closed:
+//! Who looks at what others may free opens a *section*, in which he notes the epoch that he saw. The epoch moves on
+//! only when every open section has seen it. What was deferred in epoch `e` may still be looked at from sections that
+//! saw `e` or `e - 1`; two moves later both are closed:
 //!
 //! ```text
 //!   epoch      e           e + 1           e + 2
@@ -24,8 +24,8 @@
 //! # Locking
 //! None. A section is a store and a fence.
 //! # Source
-//! Fraser, "Practical lock-freedom" (2004), for the epochs; Linux `kernel/rcu/tree.c` (6.12: `kvfree_call_rcu`) for batches and for
-//! what the number of arguments means.
+//! Fraser, "Practical lock-freedom" (2004), for the epochs; Linux `kernel/rcu/tree.c` (6.12: `kvfree_call_rcu`) for
+//! batches and for what the number of arguments means.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -67,8 +67,8 @@ impl Epochs {
     /// Moves the epoch on if every open section has seen it. Returns what it is.
     fn advance(&self) -> u64 {
         let now = self.epoch.0.load(Ordering::Relaxed);
-        // Pairs with the fence of `section`: of a section whose note is not seen here, all reads come after this, so they find
-        // nothing that was out of reach before.
+        // Pairs with the fence of `section`: of a section whose note is not seen here, all reads come after this, so
+        // they find nothing that was out of reach before.
         fence(Ordering::SeqCst);
         let seen = |note: &Note| [0, now << 1 | 1].contains(&note.0.load(Ordering::Relaxed));
         if !self.notes.iter().all(seen) {
@@ -117,16 +117,16 @@ impl Deferred<'_> {
     #[inline]
     pub fn section(&mut self) -> Section<'_> {
         let epoch = self.epochs.epoch.0.load(Ordering::Relaxed);
-        // Release, for the thread's section before: `advance` may see this note in place of the 0 that closed that one, and takes
-        // what was done in it to be over. It pairs with the same acquire.
+        // Release, for the thread's section before: `advance` may see this note in place of the 0 that closed that one,
+        // and takes what was done in it to be over. It pairs with the same acquire.
         self.note.store(epoch << 1 | 1, Ordering::Release);
         // Pairs with the fence of `advance`.
         fence(Ordering::SeqCst);
         Section(self.note)
     }
 
-    /// Has `at` freed after a grace period. Nobody who does not look at it yet can reach it any more. Calls `free` for those whose
-    /// time has come.
+    /// Has `at` freed after a grace period. Nobody who does not look at it yet can reach it any more. Calls `free` for
+    /// those whose time has come.
     #[inline]
     pub fn defer(&mut self, at: u64, caller: Caller, free: &mut dyn FnMut(u64)) {
         self.filling.push(at);

@@ -1,12 +1,14 @@
-//! Our address space as a target: areas from a space, small mappings from its blocks, per-CPU chunks from the same space.
+//! Our address space as a target: areas from a space, small mappings from its blocks, per-CPU chunks from the same
+//! space.
 //!
 //! # Theory
-//! There are addresses only: nothing is mapped or written. An area has the guard page behind it that a kernel's has, so that ranges
-//! are as long as there. Workers of our own ways have a magazine and a lane each; those of Linux's ways have neither.
+//! There are addresses only: nothing is mapped or written. An area has the guard page behind it that a kernel's has, so
+//! that ranges are as long as there. Workers of our own ways have a magazine and a lane each; those of Linux's ways
+//! have neither.
 //!
 //! # Invariants
-//! - **TS1 empty** when all was freed, the busy pages of the space are those of its blocks and per-CPU chunks, and of those mappings
-//!   and objects none is left.
+//! - **TS1 empty** when all was freed, the busy pages of the space are those of its blocks and per-CPU chunks, and of
+//!   those mappings and objects none is left.
 
 use super::case::Case;
 use super::target::{Ask, Ram, Setup, Target, Unsettled, Worker};
@@ -25,7 +27,8 @@ use va_tree::Congruent;
 const WINDOW: (u64, u64) = (0xffff_c900_0000_0000, 0xffff_e8ff_ffff_ffff);
 /// Bytes of a huge page.
 const HUGE: u64 = 2 << 20;
-/// Bytes of a unit of per-CPU memory, of the parts of the first chunk, and what chunks are aligned to: as Linux has them.
+/// Bytes of a unit of per-CPU memory, of the parts of the first chunk, and what chunks are aligned to: as Linux has
+/// them.
 const UNIT: u32 = 256 << 10;
 const PARTS: [u32; 3] = [221_184, 8192, 28_672];
 const ATOM: u32 = 2 << 20;

@@ -1,6 +1,7 @@
 //! One entry of a trace with everything that the kernel printed of it: what is recorded and converted.
 //!
-//! A replay needs less and reads more forms ([`parse`](super::parse)); on what both understand they agree, which a test checks.
+//! A replay needs less and reads more forms ([`parse`](super::parse)); on what both understand they agree, which a test
+//! checks.
 
 use super::line::{Event, Line, field, number, split};
 use super::percpu::PercpuEvent;
@@ -78,7 +79,8 @@ impl Happening<'_> {
 }
 
 impl<'a> Entry<'a> {
-    /// Reads a line of text, whichever tool printed it. `None` if it is no event of ours, or one that is not understood.
+    /// Reads a line of text, whichever tool printed it. `None` if it is no event of ours, or one that is not
+    /// understood.
     pub fn from_text(line: &'a str) -> Option<Self> {
         let line = line.trim();
         if line.starts_with('#') {

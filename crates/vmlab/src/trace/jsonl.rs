@@ -1,10 +1,10 @@
 //! The recording of `vmlab record`: a line of JSON for each thing, described in `docs/formats.md`.
 //!
 //! # Theory
-//! Events stand flat, under the kernel's names of the event and its fields, so that what reads one form reads the other. Everything
-//! else is an object under a name of its own: who recorded, areas and counters at both ends, what was lost. Addresses are
-//! strings in hexadecimal, since many readers of JSON keep 53 bits of a number; either form is read for every number.
-//! Keys that are not known are passed over; a line of which none is known is counted as not ours.
+//! Events stand flat, under the kernel's names of the event and its fields, so that what reads one form reads the
+//! other. Everything else is an object under a name of its own: who recorded, areas and counters at both ends, what was
+//! lost. Addresses are strings in hexadecimal, since many readers of JSON keep 53 bits of a number; either form is read
+//! for every number. Keys that are not known are passed over; a line of which none is known is counted as not ours.
 
 use super::entry::{Entry, Happening, MARK};
 use serde::de::{self, Deserializer, Visitor};
@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 
-/// The version of the form that is written. A reader takes every version: a later one may have keys that it does not know.
+/// The version of the form that is written. A reader takes every version: a later one may have keys that it does not
+/// know.
 pub const VERSION: u64 = 1;
 
 /// One line of a recording.

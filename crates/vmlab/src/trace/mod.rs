@@ -285,8 +285,8 @@ impl Trace {
         }
     }
 
-    /// CPUs that there can be: as many as a recording's head states, or the last that an event names, and one, if that is
-    /// more. Costs a look at each event.
+    /// CPUs that there can be: as many as a recording's head states, or the last that an event names, and one, if that
+    /// is more. Costs a look at each event.
     pub fn cpu_count(&self) -> u32 {
         let last = self.cpus.iter().copied().max().unwrap_or(0);
         let recorded = self.recording.as_ref().map_or(0, |recording| recording.header.cpus.0);
@@ -329,7 +329,8 @@ pub(crate) fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Res
     }
 }
 
-/// The body of the fuzz target `trace_text`: whatever the bytes are, reading and replaying them ends and says something.
+/// The body of the fuzz target `trace_text`: whatever the bytes are, reading and replaying them ends and says
+/// something.
 pub fn fuzz(data: &[u8]) {
     let Ok(input) = decompress(data) else { return };
     // A bomb of a few bytes may stand for gigabytes: bound what a fuzz input may cost.

@@ -1,4 +1,5 @@
-//! The examples at the end of every `--help` are run, each line as it stands, by a shell in a folder that has the files they name.
+//! The examples at the end of every `--help` are run, each line as it stands, by a shell in a folder that has the files
+//! they name.
 
 use super::*;
 use clap::CommandFactory;
@@ -14,12 +15,13 @@ enum How {
     With(&'static str, &'static str),
     /// It takes root and what root may be refused: it may fail, with one line that says why.
     Kernel,
-    /// It takes the preload beside the program, which CI's step `install` puts there and runs it with: here it may fail, with one
-    /// line that names it.
+    /// It takes the preload beside the program, which CI's step `install` puts there and runs it with: here it may
+    /// fail, with one line that names it.
     Installed,
     /// This file is made of somebody else's source: it fails, with one line that names it.
     Needs(&'static str),
-    /// The same, and an allocator of this name that the system may lack: then the example is not run, which is reported.
+    /// The same, and an allocator of this name that the system may lack: then the example is not run, which is
+    /// reported.
     NeedsPeer(&'static str, &'static str),
     /// The step `demo` of CI runs it, as users build it: without optimisation it takes a minute.
     Step,
@@ -90,7 +92,8 @@ fn examples() -> Vec<(String, Vec<String>)> {
     all
 }
 
-/// The command lines of a help text: indented, up to the first empty line, without what is said of them after two blanks.
+/// The command lines of a help text: indented, up to the first empty line, without what is said of them after two
+/// blanks.
 fn lines_of(help: &str) -> Vec<String> {
     let mut lines = help.lines().skip_while(|line| !line.starts_with("Example"));
     lines.next();

@@ -70,7 +70,8 @@ fn the_exact_indexes_give_the_same_address_each_time_and_the_kernels_up_to_page_
         let window = default_window(&trace);
         let run = |kind: IndexKind| kind.visit(kernel_extent(), window, Calls(&trace, window));
         let (btree, differences, count) = run(IndexKind::Btree);
-        // Where an answer is not the kernel's it is given back, and so stands among the calls: equal calls, equal answers.
+        // Where an answer is not the kernel's it is given back, and so stands among the calls: equal calls, equal
+        // answers.
         assert!(btree == run(IndexKind::RbExact).0, "{name}");
         if name.ends_with("smp1") {
             assert_eq!(differences.len() as u64, count, "{name}: all differences are kept");

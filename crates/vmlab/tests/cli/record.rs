@@ -1,4 +1,5 @@
-//! Recordings of the kernel that runs here. They take root and tracefs; where these are not, a test says so and does nothing.
+//! Recordings of the kernel that runs here. They take root and tracefs; where these are not, a test says so and does
+//! nothing.
 
 use super::*;
 use rustix::process::{Pid, Signal, kill_process};

@@ -5,8 +5,8 @@
 //! uint64_t ki_alloc(uint64_t size, uint64_t align, uint64_t vstart, uint64_t vend);      /* 0: nothing fits */
 //! int      ki_free(uint64_t addr, uint64_t size);                        /* 0 */
 //! ```
-//! Everything is in bytes. The library has one space; each workload begins with a fresh one. What it was built from is the
-//! user's affair: nothing of it is part of this project.
+//! Everything is in bytes. The library has one space; each workload begins with a fresh one. What it was built from is
+//! the user's affair: nothing of it is part of this project.
 
 use crate::bench::contender::{Contender, Exactness, Runner, Work};
 use crate::bench::workload::Workload;
@@ -35,7 +35,8 @@ impl Holes for KernelLib {
     #[inline(always)]
     fn alloc(&mut self, size: u64, align_log2: u32, (low, high): (u64, u64)) -> Option<u64> {
         let (low, high) = (BASE + low * PAGE_SIZE, BASE + high * PAGE_SIZE);
-        // SAFETY: the function is loaded (`_library`), takes plain numbers, and by its contract touches only its own space.
+        // SAFETY: the function is loaded (`_library`), takes plain numbers, and by its contract touches only its own
+        // space.
         let at = unsafe { (self.alloc)(size * PAGE_SIZE, PAGE_SIZE << align_log2, low, high) };
         (at != 0).then(|| (at - BASE) / PAGE_SIZE)
     }

@@ -2,11 +2,11 @@
 //!
 //! # Method
 //! This program runs itself again for each allocator, each workload and each round. The peer is loaded before the C
-//! library (`LD_PRELOAD`). Standard is called directly, through `LargeAlloc`, and with several budgets. Rounds alternate between
-//! allocators, so that a disturbance of the machine affects all, and a round has the same seed for all. The child
-//! reports the CPU time of the whole process (background threads are a cost, too), the wall time, page faults and the
-//! 99th percentile. Resident memory is read from outside, every half millisecond, so that the child is not disturbed.
-//! The harness (a loop, a random number) is not subtracted.
+//! library (`LD_PRELOAD`). Standard is called directly, through `LargeAlloc`, and with several budgets. Rounds
+//! alternate between allocators, so that a disturbance of the machine affects all, and a round has the same seed for
+//! all. The child reports the CPU time of the whole process (background threads are a cost, too), the wall time, page
+//! faults and the 99th percentile. Resident memory is read from outside, every half millisecond, so that the child is
+//! not disturbed. The harness (a loop, a random number) is not subtracted.
 //!
 //! Cost alone shows little: an allocator that keeps all memory is fast. So each allocator is a line of points, cost
 //! over mean RSS. A peer is compared with the cheapest point of ours that has no more memory than it (`results.rs`). A

@@ -110,8 +110,8 @@ impl KernelLib {
     /// Begins anew. What was before is gone.
     pub(crate) fn begin(&self, shape: Shape, units: u32) -> Result<Self> {
         let config = KpConfig { units, unit: shape.unit, parts: shape.parts, work: 0 };
-        // SAFETY: the function is loaded, the pointer is to a configuration that outlives the call, and one benchmark at a
-        // time uses the library.
+        // SAFETY: the function is loaded, the pointer is to a configuration that outlives the call, and one benchmark
+        // at a time uses the library.
         if unsafe { (self.init)(&raw const config) } != 0 {
             bail!("kp_init fails with units of {} bytes", shape.unit);
         }

@@ -1,4 +1,5 @@
-//! Measures per-CPU memory: ours under its policies, a C library that stands for a kernel's, and per-CPU data of a process.
+//! Measures per-CPU memory: ours under its policies, a C library that stands for a kernel's, and per-CPU data of a
+//! process.
 
 mod clock;
 pub(crate) mod kernel_lib;
@@ -23,7 +24,8 @@ use workloads::{Round, Workload};
 /// Options of `vmlab bench percpu`.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
-    /// Only workloads whose name contains this; what the hints are worth is called seed, zeroing zero, per-CPU data of a process process
+    /// Only workloads whose name contains this; what the hints are worth is called seed, zeroing zero, per-CPU data of
+    /// a process process
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Rounds, 1 to 1000

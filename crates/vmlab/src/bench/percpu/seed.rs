@@ -13,8 +13,8 @@
 //! other, no hole is left, and a search has nothing to skip. At an alignment of 8, and 16 bytes long, a word is left
 //! behind each action: that is measured, too.
 //!
-//! The seconds of the series hold all that a kernel does for an action; here is only its per-CPU memory. What the rest took,
-//! and how much slower that machine was, follows from two of its figures; the third is then told by ours.
+//! The seconds of the series hold all that a kernel does for an action; here is only its per-CPU memory. What the rest
+//! took, and how much slower that machine was, follows from two of its figures; the third is then told by ours.
 
 use super::clock::Moment;
 use super::kernel_lib::KernelLib;
@@ -24,8 +24,8 @@ use va_percpu::Config;
 use va_percpu::config::SlotBy;
 use va_percpu::scan::{Rules, ScanHints};
 
-/// Chunks by what is free in them, none out of the way; of a page only the longest run, and every search from its first free
-/// bit.
+/// Chunks by what is free in them, none out of the way; of a page only the longest run, and every search from its first
+/// free bit.
 pub(super) struct Bare;
 /// All of the series.
 pub(super) struct Whole;

@@ -54,8 +54,8 @@ pub(crate) trait Subject {
     fn counts(&self) -> Counts;
 }
 
-/// A space with policies `C`, on chunks that are numbers: nothing is mapped or zeroed. Whoever calls does what is due of the
-/// balance, as in Linux's library.
+/// A space with policies `C`, on chunks that are numbers: nothing is mapped or zeroed. Whoever calls does what is due
+/// of the balance, as in Linux's library.
 pub(crate) struct Standard<C: Config>(PercpuSpace<LabMachine<SpinLock>, Numbers, C>);
 
 impl<C: Config> Standard<C> {

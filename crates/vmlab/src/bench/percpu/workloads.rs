@@ -8,7 +8,8 @@ use super::subject::{Counts, Shape, Subject, USUAL};
 use va_sim::op::Rng;
 use va_sim::percpu::netmix;
 
-/// A workload, and how many nanoseconds ours may take: a call to alloc or a pair, and a call to free where that is apart.
+/// A workload, and how many nanoseconds ours may take: a call to alloc or a pair, and a call to free where that is
+/// apart.
 pub(super) struct Workload {
     pub(super) name: &'static str,
     pub(super) about: &'static str,

@@ -47,7 +47,8 @@ impl SpaceContender {
         }
     }
 
-    /// Makes an empty space with locks of make `L`, which a library does not let one choose, and calls `visitor` with it.
+    /// Makes an empty space with locks of make `L`, which a library does not let one choose, and calls `visitor` with
+    /// it.
     pub(in crate::bench) fn visit<L: Watch, V: Visitor>(&self, setup: &Setup, visitor: V) -> Result<V::Out> {
         Ok(match self {
             Self::Standard => visitor.visit(Magazines::<L, Standard>::new(setup)?),

@@ -136,8 +136,8 @@ impl KernelLib {
     pub(crate) fn begin(&self, setup: &Setup) -> Result<Self> {
         let work = u32::from(setup.helper);
         let config = KvConfig { start: 0, end: 0, cpus: setup.cpus, nodes: setup.nodes, work };
-        // SAFETY: the function is loaded, the pointer is to a configuration that outlives the call, and one benchmark at a
-        // time uses the library.
+        // SAFETY: the function is loaded, the pointer is to a configuration that outlives the call, and one benchmark
+        // at a time uses the library.
         if unsafe { (self.init)(&raw const config) } != 0 {
             bail!("kv_init fails with {} nodes", setup.nodes);
         }

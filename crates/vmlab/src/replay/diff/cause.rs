@@ -8,7 +8,8 @@
 //! first rule that holds counts.
 //!
 //! # Invariants
-//! - **DF1 one-cause** every answer that differs has exactly one cause, and what no rule explains is counted as unexplained.
+//! - **DF1 one-cause** every answer that differs has exactly one cause, and what no rule explains is counted as
+//!   unexplained.
 
 use serde::Serialize;
 
@@ -38,10 +39,11 @@ pub enum Cause {
     PoolOrder,
     /// The kernel took it from the pool of another node than that of the event's CPU: the thread moved in between.
     OtherNode,
-    /// The kernel took it from a pool, and whose is not known: it was given out before the trace, or not found where it should
-    /// have been.
+    /// The kernel took it from a pool, and whose is not known: it was given out before the trace, or not found where it
+    /// should have been.
     OwnerUnknown,
-    /// The pool held an area by the events, and the kernel searched: it was emptied without an event, or the thread moved.
+    /// The pool held an area by the events, and the kernel searched: it was emptied without an event, or the thread
+    /// moved.
     PoolMissed,
     /// The kernel took what is lazy by the events: it had been purged, and the event of that comes later or not at all.
     PurgeUnseen,
@@ -51,8 +53,8 @@ pub enum Cause {
     EventOrder,
     /// In the way lies an area that no table told and that is freed later.
     AreaUnknown,
-    /// An aligned request, and a hole shorter than size + align - 1, which Linux's search takes only if it happens to meet it: that
-    /// depends on the shape of its tree.
+    /// An aligned request, and a hole shorter than size + align - 1, which Linux's search takes only if it happens to
+    /// meet it: that depends on the shape of its tree.
     TreeShape,
     /// None of these.
     Unexplained,

@@ -12,12 +12,12 @@
 //! (unless a mark shows that they were emptied), the CPUs that allocated busy areas, and the shape of the tree of
 //! holes.
 //!
-//! With **resynchronising** one difference does not cause the next, so that each stands for itself. Without, each side goes on
-//! with what it gave out, and what follows from an earlier difference is counted as that.
+//! With **resynchronising** one difference does not cause the next, so that each stands for itself. Without, each side
+//! goes on with what it gave out, and what follows from an earlier difference is counted as that.
 //!
 //! # Invariants
-//! - **DF2 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both and
-//!   failed-differs.
+//! - **DF2 one-column** every allocation of the trace is counted as exactly one of equal, lower, higher, failed-both
+//!   and failed-differs.
 
 pub mod cause;
 pub mod ledger;
@@ -454,8 +454,8 @@ impl<'a, C: Config, K: Config> Diff<'a, C, K> {
     }
 }
 
-/// The node of each lazy area: lists follow each other, each in the order of addresses. `None` for the busy, and for all if there
-/// are not as many lists as nodes.
+/// The node of each lazy area: lists follow each other, each in the order of addresses. `None` for the busy, and for
+/// all if there are not as many lists as nodes.
 fn nodes_of_lazy(areas: &[Area], nodes: u32) -> Vec<Option<u32>> {
     let mut node = 0;
     let mut last = 0;

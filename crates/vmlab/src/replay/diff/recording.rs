@@ -1,12 +1,12 @@
 //! A recording with what surrounds it: events with their time and CPU, marks, and the areas that were out at both ends.
 //!
 //! # Forms
-//! Text of tracefs (marks among the events, tables in files beside it) or the lines of JSON that `vmlab record` writes (tables
-//! inside). Reading streams and is bounded as in [`trace`](crate::trace).
+//! Text of tracefs (marks among the events, tables in files beside it) or the lines of JSON that `vmlab record` writes
+//! (tables inside). Reading streams and is bounded as in [`trace`](crate::trace).
 //!
 //! # Marks
-//! `vmallocinfo begin opens` and `closes` bound the time in which the table before was read, `vmallocinfo end ...` the one after;
-//! `pools drained` says that the shrinkers just emptied the kernel's pools.
+//! `vmallocinfo begin opens` and `closes` bound the time in which the table before was read, `vmallocinfo end ...` the
+//! one after; `pools drained` says that the shrinkers just emptied the kernel's pools.
 
 use crate::trace::jsonl::{AreaLine, Item, When};
 use crate::trace::percpu::PercpuEvent;
@@ -55,7 +55,8 @@ pub struct Area {
     pub lazy: bool,
 }
 
-/// The areas of `/proc/vmallocinfo`, in the kernel's order: the busy ones node by node, then the lazy ones node by node.
+/// The areas of `/proc/vmallocinfo`, in the kernel's order: the busy ones node by node, then the lazy ones node by
+/// node.
 #[derive(Clone, Debug, Default)]
 pub struct Areas {
     /// Those that were understood.

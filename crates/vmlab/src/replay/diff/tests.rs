@@ -269,8 +269,8 @@ impl Kernel {
 
 #[test]
 fn align_rule_and_tree_shape() {
-    // Linux asks for seven pages and more, so it passes holes of five, but for those that it meets on its way down. Which those
-    // are depends on the tree: here is one where the lowest is not among them.
+    // Linux asks for seven pages and more, so it passes holes of five, but for those that it meets on its way down.
+    // Which those are depends on the tree: here is one where the lowest is not among them.
     let passes_the_lowest = |count| {
         let mut kernel = Kernel::default();
         kernel.holes(count);
@@ -353,7 +353,8 @@ fn what_happens_while_the_table_is_read_is_left_to_the_events() {
     ]));
     recording.end = Some(areas(&[(4, 2, "g"), (6, 2, "f"), (7, 9, "of another size")]));
     let report = run(&recording, Policy::Linux, options(1)).unwrap();
-    // Zero was busy when the table was opened, two was not there, and eight is lazy until the purge, which gives two back.
+    // Zero was busy when the table was opened, two was not there, and eight is lazy until the purge, which gives two
+    // back.
     let known = report.known;
     assert_eq!((known.busy, known.lazy, known.pools, known.table), (2, 1, true, true));
     assert_eq!((report.allocs, report.equal), (2, 1));

@@ -228,7 +228,8 @@ impl<C: Config, K: Config> Diff<'_, C, K> {
             };
             kind(self.policy.place(at, size)) == kind(self.kernel.place(at, size))
         };
-        // The ledgers differ there, and not because the policies would have it so: a hole is one in both only before any difference.
+        // The ledgers differ there, and not because the policies would have it so: a hole is one in both only before
+        // any difference.
         !self.elsewhere.is_empty() && (busy_here || busy_there) && !(same(kernel) && same(ours))
     }
 

@@ -1,9 +1,9 @@
 //! The address space as a film: what was busy, and by whom, lazy, pooled or free at chosen moments of a trace.
 //!
 //! # Theory
-//! A trace is some hundred thousand small changes; a film of it is some hundred moments. Each moment is the list of areas
-//! after an event. The page carries a whole list for one moment in [`KEY`], and what went and came for those between, so
-//! that any moment is some twenty small steps away:
+//! A trace is some hundred thousand small changes; a film of it is some hundred moments. Each moment is the list of
+//! areas after an event. The page carries a whole list for one moment in [`KEY`], and what went and came for those
+//! between, so that any moment is some twenty small steps away:
 //!
 //! ```text
 //!   events    1 . . . . 40 . . . . 80 . . . . 120 ...
@@ -11,9 +11,9 @@
 //!   carried         whole list   -gone +new  -gone +new ... whole list ...
 //! ```
 //!
-//! Addresses are those of the folded line ([`Fold`]): pages from the begin of the first part, without what is folded away.
-//! Busy and lazy areas are the kernel's own, as the events tell. Pooled ones no event tells: they are those of a space with
-//! Linux's policy that replays the same trace, as far as the kernel has nothing there.
+//! Addresses are those of the folded line ([`Fold`]): pages from the begin of the first part, without what is folded
+//! away. Busy and lazy areas are the kernel's own, as the events tell. Pooled ones no event tells: they are those of a
+//! space with Linux's policy that replays the same trace, as far as the kernel has nothing there.
 //!
 //! # Invariants
 //! - **FM1 replayable** the list that a page comes to by its steps is that of the moment.

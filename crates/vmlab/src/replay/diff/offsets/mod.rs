@@ -11,8 +11,8 @@
 //! once.
 //!
 //! # Invariants
-//! - **DF3 one-place** every allocation in a chunk is counted as exactly one of equal, alone, lower, higher and refused, and each of
-//!   the last three has one cause.
+//! - **DF3 one-place** every allocation in a chunk is counted as exactly one of equal, alone, lower, higher and
+//!   refused, and each of the last three has one cause.
 
 mod before;
 
@@ -47,16 +47,18 @@ const NEAR: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OffsetCause {
-    /// Linux's hints, brought about by the events alone, lead here; by the bits the kernel's place is the lowest. Its hints come from
-    /// before the trace.
+    /// Linux's hints, brought about by the events alone, lead here; by the bits the kernel's place is the lowest. Its
+    /// hints come from before the trace.
     Hints,
     /// The caller could not wait, and which pages are populated no event tells.
     Populated,
     /// The policy's place was freed, or is given out, by a near event of another CPU: the two stand in the other order.
     Order,
-    /// The policy's place is freed later, and nobody was seen to be given it: it was in use, by something that left no event.
+    /// The policy's place is freed later, and nobody was seen to be given it: it was in use, by something that left no
+    /// event.
     Unseen,
-    /// The policy takes the lowest fit, and Linux's hints lead past it: so they do in a model of Linux that saw the same events.
+    /// The policy takes the lowest fit, and Linux's hints lead past it: so they do in a model of Linux that saw the
+    /// same events.
     LowestFit,
     /// The policy's place is free by the events before and after, and the kernel left it. Its own hints lead past it,
     /// and those of a model that knows less of the chunk do not.
@@ -128,7 +130,8 @@ pub struct Offsets {
     pub failed: u64,
     /// Chunks, counted each time that they were made.
     pub chunks: u64,
-    /// Of these, those made in the recording; and allocations in these, and the equal ones and those without another place of them.
+    /// Of these, those made in the recording; and allocations in these, and the equal ones and those without another
+    /// place of them.
     pub chunks_new: u64,
     /// See `chunks_new`.
     pub new_allocs: u64,
@@ -140,7 +143,8 @@ pub struct Offsets {
     pub frees_before: u64,
     /// Frees of objects that no event gave out, where something else stood before: the recording lacks an event.
     pub frees_unseen: u64,
-    /// Places given out while an object stood there by the events: it was freed without one, or by one that stands later.
+    /// Places given out while an object stood there by the events: it was freed without one, or by one that stands
+    /// later.
     pub taken_twice: u64,
     /// Events with numbers that no chunk has, or in more chunks than are compared.
     #[serde(rename = "absurd")]
@@ -157,7 +161,8 @@ impl Offsets {
         self.lower + self.higher + self.failed
     }
 
-    /// Allocations of which nothing can be known: those with no other place, and those with a cause outside the recording.
+    /// Allocations of which nothing can be known: those with no other place, and those with a cause outside the
+    /// recording.
     pub fn unknowable(&self) -> u64 {
         let counts = self.causes.iter().filter(|(cause, _)| cause.kind() == "not knowable");
         self.alone + counts.map(|(_, count)| count).sum::<u64>()
