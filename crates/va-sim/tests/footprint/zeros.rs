@@ -54,42 +54,37 @@ fn an_empty_table_is_all_zeros() {
     assert_eq!(used_by_blocks::<va_block::config::Linux64>(), [""; 0]);
 }
 
+/// Returns true if each byte of a static is zero.
+fn is_zeros<T>(place: &'static T) -> bool {
+    // SAFETY: the static is written by no other thread, and is read byte by byte.
+    let bytes = unsafe { std::slice::from_raw_parts((&raw const *place).cast::<u8>(), size_of::<T>()) };
+    bytes.iter().all(|&byte| byte == 0)
+}
+
 #[test]
 fn a_place_for_a_space_is_all_zeros() {
     static PLACE: EarlySpace<&Arena, Standard> = EarlySpace::new();
-    let at = (&raw const PLACE).cast::<u8>();
-    // SAFETY: a static, which nobody writes to; it is read byte by byte.
-    let bytes = unsafe { std::slice::from_raw_parts(at, size_of_val(&PLACE)) };
-    assert!(bytes.iter().all(|&byte| byte == 0));
+    assert!(is_zeros(&PLACE));
     assert!(PLACE.get().is_err());
 }
 
 #[test]
 fn a_place_for_blocks_is_all_zeros() {
     static PLACE: EarlyBlocks<&Arena, va_block::config::Standard> = EarlyBlocks::new();
-    let at = (&raw const PLACE).cast::<u8>();
-    // SAFETY: a static, which nobody writes to; it is read byte by byte.
-    let bytes = unsafe { std::slice::from_raw_parts(at, size_of_val(&PLACE)) };
-    assert!(bytes.iter().all(|&byte| byte == 0));
+    assert!(is_zeros(&PLACE));
     assert!(PLACE.get().is_err());
 }
 
 #[test]
 fn a_place_for_percpu_memory_is_all_zeros() {
     static PLACE: EarlyPercpu<&Arena, SimChunks, SmallFirst> = EarlyPercpu::new();
-    let at = (&raw const PLACE).cast::<u8>();
-    // SAFETY: a static, which nobody writes to; it is read byte by byte.
-    let bytes = unsafe { std::slice::from_raw_parts(at, size_of_val(&PLACE)) };
-    assert!(bytes.iter().all(|&byte| byte == 0));
+    assert!(is_zeros(&PLACE));
     assert!(PLACE.get().is_err());
 }
 
 #[test]
 fn a_place_for_a_map_is_all_zeros() {
     static PLACE: EarlyMap<&Arena, va_block::config::Standard, Nothing> = EarlyMap::new();
-    let at = (&raw const PLACE).cast::<u8>();
-    // SAFETY: a static, which nobody writes to; it is read byte by byte.
-    let bytes = unsafe { std::slice::from_raw_parts(at, size_of_val(&PLACE)) };
-    assert!(bytes.iter().all(|&byte| byte == 0));
+    assert!(is_zeros(&PLACE));
     assert!(PLACE.get().is_err());
 }

@@ -1,21 +1,11 @@
 //! Callers that may not wait, workers that drain, and flushes that end later.
 
+use crate::{FIRST, ask, space};
 use va_base::{AllocError, Context, LockClass, PAGE_SIZE, Pages, Request, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, SpaceError, VmapSpace};
 use va_tree::Congruent;
-
-const FIRST: u64 = 0xf_ffc9_0000_0000;
-
-fn space<C: Config>(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, C> {
-    let extent = VaRange::from_pages(FIRST, FIRST + size).unwrap();
-    VmapSpace::new(extent, extent, machine).unwrap()
-}
-
-fn ask(size: u64) -> Request {
-    Request::pages(size).unwrap()
-}
 
 fn atomic(size: u64) -> Request {
     ask(size).context(Context::Atomic)

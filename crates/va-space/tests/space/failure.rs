@@ -1,23 +1,10 @@
 //! A machine that allocates nothing: what needs memory fails and changes nothing, what frees needs none.
 
-use va_base::{AllocError, Request, VaRange};
+use crate::{ask, pages, space};
+use va_base::AllocError;
 use va_sim::machine::SimMachine;
 use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Config, Purge, SpaceError, VmapSpace};
-
-const FIRST: u64 = 0xf_ffc9_0000_0000;
-
-fn pages(first: u64, end: u64) -> VaRange {
-    VaRange::from_pages(FIRST + first, FIRST + end).unwrap()
-}
-
-fn space<C: Config>(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, C> {
-    VmapSpace::new(pages(0, size), pages(0, size), machine).unwrap()
-}
-
-fn ask(size: u64) -> Request {
-    Request::pages(size).unwrap()
-}
 
 #[test]
 fn sp3_a_free_and_its_purge_need_nothing_from_the_machine() {

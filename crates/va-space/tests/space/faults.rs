@@ -2,6 +2,7 @@
 //! flushes end later. No error occurs but the right ones, no area is lost, and all memory is freed
 //! at the end. `va_sim::soak` has the driver.
 
+use crate::FIRST;
 use va_base::{Align, AllocError, Context, InvariantViolation, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
 use va_sim::model::ModelIndex;
@@ -12,7 +13,6 @@ use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Area, Config, Magazine, Purge, ReshapeError, SpaceError, State, VmapSpace};
 use va_tree::{Congruent, FreeIndex};
 
-const FIRST: u64 = 0xf_ffc9_0000_0000;
 /// Pages of the space: five tables of the page map and more, so that tables fail, too.
 const PAGES: u64 = 1 << 13;
 const CPUS: u32 = 3;

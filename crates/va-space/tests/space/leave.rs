@@ -1,12 +1,11 @@
 //! The end of a full pass: what leaves is swept or sorted into the index, and does not wait for a batch that it is not
 //! in.
 
+use crate::FIRST;
 use va_base::{Pages, Request, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
 use va_space::config::Standard;
 use va_space::{Area, Purge, VmapSpace};
-
-const FIRST: u64 = 0xf_ffc9_0000_0000;
 
 fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {
     let extent = VaRange::from_pages(FIRST, FIRST + size).unwrap();

@@ -1,20 +1,15 @@
 //! Magazines: what they save, what they hold, and when they give it back.
 
+use crate::{FIRST, ask};
 use std::sync::Mutex;
 use va_base::{Align, Context, LockClass, Pages, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine, lockings};
 use va_space::config::Standard;
 use va_space::{Area, Drained, Magazine, Purge, SpaceError, State, VmapSpace};
 
-const FIRST: u64 = 0xf_ffc9_0000_0000;
-
 fn space(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, Standard> {
     let extent = VaRange::from_pages(FIRST, FIRST + size).unwrap();
     VmapSpace::new(extent, extent, machine).unwrap()
-}
-
-fn ask(size: u64) -> Request {
-    Request::pages(size).unwrap()
 }
 
 /// Locks that this thread took so far, but for those of magazines.

@@ -1,6 +1,10 @@
 //! Spaces against their reference model: scripts, stress, injected faults, contexts, magazines.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+use va_base::{Request, Va, VaRange};
+use va_sim::machine::SimMachine;
+use va_space::{Config, VmapSpace};
+
 mod context;
 mod failure;
 mod faults;
@@ -15,3 +19,24 @@ mod script;
 mod shared;
 mod stress;
 mod supply;
+
+/// The first page of these spaces.
+const FIRST: u64 = 0xf_ffc9_0000_0000;
+
+/// A range of pages, counted from the first page of the space.
+fn pages(first: u64, end: u64) -> VaRange {
+    VaRange::from_pages(FIRST + first, FIRST + end).unwrap()
+}
+
+fn space<C: Config>(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, C> {
+    VmapSpace::new(pages(0, size), pages(0, size), machine).unwrap()
+}
+
+fn ask(size: u64) -> Request {
+    Request::pages(size).unwrap()
+}
+
+/// The address of a page of the space.
+fn at(page: u64) -> Va {
+    Va::from_page(FIRST + page)
+}

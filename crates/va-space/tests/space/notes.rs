@@ -1,12 +1,11 @@
 //! Notes, detached areas, the last byte of every area and the lazy ones, beside maps that are obviously right.
 
+use crate::FIRST;
 use std::collections::{BTreeMap, BTreeSet};
 use va_base::{Context, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::machine::SimMachine;
 use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Config, DetachedArea, Purge, ReleaseError, State, VmapSpace};
-
-const FIRST: u64 = 0xf_ffc9_0000_0000;
 
 fn pages(first: u64, end: u64) -> VaRange {
     VaRange::from_pages(first, end).unwrap()

@@ -1,5 +1,6 @@
 //! Single calls at the limits of a space: failures, epochs, overflow, boot, wrong frees.
 
+use crate::{ask, at, pages, space};
 use std::sync::{Arc, Mutex, PoisonError};
 use va_base::{Align, AllocError, Context, LockClass, PAGE_SIZE, Pages, Request, Va, VaRange};
 use va_sim::bare::{Bare, Watch};
@@ -7,24 +8,6 @@ use va_sim::machine::{Flushing, SimMachine, Violation, lockings};
 use va_space::config::{Linux69, OneLock52, Standard};
 use va_space::{Config, Purge, ReleaseError, SpaceError, State, VmapSpace};
 use va_tree::Congruent;
-
-const FIRST: u64 = 0xf_ffc9_0000_0000;
-
-fn pages(first: u64, end: u64) -> VaRange {
-    VaRange::from_pages(FIRST + first, FIRST + end).unwrap()
-}
-
-fn space<C: Config>(machine: &SimMachine, size: u64) -> VmapSpace<&SimMachine, C> {
-    VmapSpace::new(pages(0, size), pages(0, size), machine).unwrap()
-}
-
-fn ask(size: u64) -> Request {
-    Request::pages(size).unwrap()
-}
-
-fn at(page: u64) -> Va {
-    Va::from_page(FIRST + page)
-}
 
 #[test]
 fn sp2_without_a_flush_the_machine_sees_stale_reuse() {

@@ -1,8 +1,9 @@
 //! Areas that change their shape, beside the reference model of the space: the same answers, the same areas, nothing
 //! lost.
 
+use crate::{at, pages};
 use proptest::prelude::*;
-use va_base::{Pages, Request, Va, VaRange};
+use va_base::{Pages, Request, Va};
 use va_sim::machine::SimMachine;
 use va_sim::model::ModelIndex;
 use va_sim::small::Small;
@@ -13,16 +14,6 @@ use va_tree::FreeIndex;
 
 /// Purges in one slice each, as the model's are: a request that ends one early finds as good an answer, and another.
 type Whole = Small<Standard, 8192, { u64::MAX }>;
-
-const FIRST: u64 = 0xf_ffc9_0000_0000;
-
-fn pages(first: u64, end: u64) -> VaRange {
-    VaRange::from_pages(FIRST + first, FIRST + end).unwrap()
-}
-
-fn at(page: u64) -> Va {
-    Va::from_page(FIRST + page)
-}
 
 /// A call that a test can make. Places are pages of the space, or the nth busy area.
 #[derive(Clone, Debug)]

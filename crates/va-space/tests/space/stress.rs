@@ -9,13 +9,13 @@
 //! the scripts of `space_script`. They run the same kind of calls, magazines, failures and late
 //! flushes on one thread.
 
+use crate::FIRST;
 use std::sync::atomic::{AtomicU64, Ordering};
 use va_base::{Align, Request, Va, VaRange};
 use va_sim::machine::{Flushing, SimMachine};
 use va_space::config::{Linux69, OneLock52, Standard, WithTrees};
 use va_space::{Area, Config, Purge, VmapSpace};
 
-const FIRST: u64 = 0xf_ffc9_0000_0000;
 const PAGES: u64 = 40_000;
 
 fn extent() -> VaRange {

@@ -12,7 +12,7 @@
 use super::advice::{Advisor, discard_one};
 use super::available::available;
 use super::plain::is_plain;
-use super::uffd::{HIGH, Mover, mark};
+use super::uffd::{Mover, close, raise};
 use super::{Entry, Errno, Huge, Os, Room, Span, Stopped, ThreadName, thread};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::with_exposed_provenance_mut;
@@ -312,9 +312,6 @@ pub(super) fn read_text<'t>(path: &CStr, text: &'t mut [u8]) -> Option<&'t [u8]>
 }
 
 /// Opens a file at a number that programs hardly use.
-///
-/// The kernel opens it at the lowest free one, which another thread may expect, or give to a file of its own. So it is
-/// there for the time of one call, and is left alone if another file has the number then.
 fn open_high(path: &CStr) -> Option<c_int> {
     if !has_standard_streams() {
         return None;
@@ -323,22 +320,7 @@ fn open_high(path: &CStr) -> Option<c_int> {
     // SAFETY: a path that ends with 0.
     let low = unsafe { libc::syscall(libc::SYS_openat, place, path.as_ptr(), how) };
     let low = c_int::try_from(low).ok().filter(|&low| low >= 0)?;
-    let high = HIGH.into_iter().find_map(|least| {
-        // SAFETY: makes a descriptor.
-        let high = unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, least) };
-        (high >= 0).then_some(high)
-    });
-    let Some(high) = high else { return Some(low) };
-    if mark(low) == mark(high) {
-        close(low);
-    }
-    Some(high)
-}
-
-/// Closes a descriptor that was opened here.
-fn close(file: c_int) {
-    // SAFETY: the caller's.
-    let _closed = unsafe { libc::syscall(libc::SYS_close, file) };
+    Some(raise(low))
 }
 
 pub(super) fn mmap(at: usize, bytes: usize, access: c_int, flags: c_int) -> Result<usize, Errno> {
@@ -462,6 +444,7 @@ pub(crate) fn abort_with(message: core::fmt::Arguments<'_>) -> ! {
 
 #[cfg(test)]
 mod tests {
+    use super::super::uffd::HIGH;
     use super::*;
 
     #[test]

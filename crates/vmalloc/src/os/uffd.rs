@@ -305,8 +305,7 @@ fn open() -> Result<Opened, Errno> {
         Err(errno) => errno,
         opened => return opened,
     };
-    // SAFETY: opened a moment ago.
-    let _closed = unsafe { libc::close(fd) };
+    close(fd);
     Err(refused)
 }
 
@@ -321,23 +320,33 @@ fn open_device(flags: c_int) -> Result<c_int, Errno> {
     // SAFETY: makes a descriptor.
     let fd = unsafe { libc::ioctl(device, CALL_NEW, flags) };
     let opened = if fd < 0 { Err(errno()) } else { Ok(fd) };
-    // SAFETY: opened a moment ago.
-    let _closed = unsafe { libc::close(device) };
+    close(device);
     opened
 }
 
-/// A copy of a descriptor with a high number in its place; the descriptor itself if there is none.
-fn raise(fd: c_int) -> c_int {
-    for least in HIGH {
+/// Moves a descriptor that was opened a moment ago to a number that programs hardly use, if one is free.
+///
+/// The kernel opens a file at the lowest free number, which another thread may expect, or give to a file of its own. If
+/// another file has the number by now, it is left alone.
+pub(super) fn raise(low: c_int) -> c_int {
+    let high = HIGH.into_iter().find_map(|least| {
         // SAFETY: makes a descriptor.
-        let high = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, least) };
-        if high >= 0 {
-            // SAFETY: opened by the caller a moment ago.
-            let _closed = unsafe { libc::close(fd) };
-            return high;
-        }
+        let high = unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, least) };
+        (high >= 0).then_some(high)
+    });
+    let Some(high) = high else { return low };
+    if mark(low) == mark(high) {
+        close(low);
     }
-    fd
+    high
+}
+
+/// Closes a descriptor that was opened here.
+///
+/// By the number of the call: the C library's function is a cancellation point, and a free is none.
+pub(super) fn close(fd: c_int) {
+    // SAFETY: the caller's.
+    let _closed = unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 
 fn register(fd: c_int, span: Span) -> Result<(), Errno> {
