@@ -196,18 +196,17 @@ fn make() -> Option<&'static Vmalloc> {
     begin_in_children(begin_anew);
     let hardened = HARDENED.load(Ordering::Relaxed);
     let profile = if hardened { Profile::Hardened(Hardened::default()) } else { Profile::Ordinary };
-    let options = Options {
-        decay: Some(DECAY.load(Ordering::Relaxed)).filter(|&ms| ms > 0).map(Duration::from_millis),
-        background_thread: THREAD.load(Ordering::Relaxed),
-        huge_pages: [HugePages::Never, HugePages::Auto, HugePages::Always]
-            .into_iter()
-            .find(|&huge| huge as u8 == HUGE.load(Ordering::Relaxed))
-            .unwrap_or(HugePages::System),
-        profile,
-        cache_bytes_max: KEPT_MAX.load(Ordering::Relaxed),
-        zero_on_free: ZEROES.load(Ordering::Relaxed),
-        ..Options::default()
-    };
+    let huge_pages = [HugePages::Never, HugePages::Auto, HugePages::Always]
+        .into_iter()
+        .find(|&huge| huge as u8 == HUGE.load(Ordering::Relaxed))
+        .unwrap_or(HugePages::System);
+    let options = Options::default()
+        .decay(Some(DECAY.load(Ordering::Relaxed)).filter(|&ms| ms > 0).map(Duration::from_millis))
+        .background_thread(THREAD.load(Ordering::Relaxed))
+        .huge_pages(huge_pages)
+        .profile(profile)
+        .cache_bytes_max(KEPT_MAX.load(Ordering::Relaxed))
+        .zero_on_free(ZEROES.load(Ordering::Relaxed));
     let made = Vmalloc::new(options).ok()?;
     let place = PLACE.0.get().cast::<Vmalloc>();
     // SAFETY: only who set TRIED comes here.

@@ -72,13 +72,13 @@ fn least(memory: &Vmalloc, layout: Layout, touch: Touch) -> Outcome<f64> {
 }
 
 fn hardened(walls: Walls) -> Options {
-    Options { profile: Profile::Hardened(Hardened { walls, ..Hardened::default() }), ..Options::default() }
+    Options::default().profile(Profile::Hardened(Hardened::default().walls(walls)))
 }
 
 fn pairs() -> Outcome<()> {
     println!("| size | touched | ordinary | guards | hardened | by protection | protection / hardened |");
     println!("|---|---|---:|---:|---:|---:|---:|");
-    let guards = Options { guards: true, ..Options::default() };
+    let guards = Options::default().guards(true);
     let memories = [Options::default(), guards, hardened(Walls::Best), hardened(Walls::Protection)];
     let memories = memories.map(Vmalloc::new);
     for (bytes, name) in [(64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (16 << 20, "16 MiB")] {
@@ -110,7 +110,7 @@ fn status(name: &str) -> Outcome<String> {
 }
 
 fn million() -> Outcome<()> {
-    let memory = Vmalloc::new(Options { guards: true, ..Options::default() })?;
+    let memory = Vmalloc::new(Options::default().guards(true))?;
     let before = mappings()?;
     let layout = Layout::from_size_align(PAGE_BYTES, 1)?;
     let mut areas = Vec::with_capacity(AREAS);
@@ -141,7 +141,7 @@ fn main() -> Outcome<()> {
         let options = match which {
             "hardened" => hardened(Walls::Best),
             "protection" => hardened(Walls::Protection),
-            _ => Options { guards, ..Options::default() },
+            _ => Options::default().guards(guards),
         };
         let memory = Vmalloc::new(options)?;
         let bytes = words.get(2).map_or(Ok(1 << 16), |word| word.parse())?;

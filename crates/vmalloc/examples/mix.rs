@@ -122,7 +122,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok("never") => HugePages::Never,
             _ => HugePages::Auto,
         };
-        let memory = Vmalloc::new(Options { cache_bytes_max: kept * MIB, huge_pages, ..Options::default() })?;
+        let memory = Vmalloc::new(Options::default().cache_bytes_max(kept * MIB).huge_pages(huge_pages))?;
         let who = if ours { Who::Standard(&memory) } else { Who::System };
         let results: Vec<_> = std::thread::scope(|scope| {
             let runs: Vec<_> = (0..mix.threads)

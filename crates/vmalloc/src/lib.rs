@@ -90,13 +90,25 @@
 //!
 //! Linux 5.10 and later, with addresses of 64 bits. On x86-64 with glibc 2.35 and later, the CPU is read without a call.
 
-// Tests and the crate `metrics` have the standard library; a shared library of C is smaller without.
-#![cfg_attr(not(any(test, feature = "metrics")), no_std)]
+// A shared library of C is smaller without the standard library.
+#![cfg_attr(not(any(test, feature = "std")), no_std)]
 
 extern crate alloc;
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("an arena is larger than addresses of 32 bits");
+
+/// Setters of public fields, each named like its field.
+macro_rules! setters {
+    ($($field:ident: $type:ty,)+) => { $(
+        #[doc = concat!("Sets [`", stringify!($field), "`](#structfield.", stringify!($field), ").")]
+        #[must_use]
+        pub const fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+    )+ };
+}
 
 #[cfg(feature = "allocator-api2")]
 mod allocator;

@@ -18,9 +18,14 @@ use core::time::Duration;
 
 /// The parameters of an allocator.
 ///
-/// Write `Options { guards: true, ..Options::default() }`, since versions to come may add fields. So it is with [`Hardened`]; the
-/// enums of options may have more variants.
+/// Each field has a setter of the same name:
+///
+/// ```
+/// let memory = vmalloc::Vmalloc::new(vmalloc::Options::default().guards(true).cache_bytes_max(64 << 20))?;
+/// # Ok::<(), vmalloc::CreateError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// Address space that it may reserve, in bytes. It takes what the machine and the limits of the process allow, at most
     /// half of `RLIMIT_AS`, and needs 32 MiB. 1 TiB by default.
@@ -83,6 +88,20 @@ pub enum HugePages {
     Always,
 }
 
+impl Options {
+    setters! {
+        arena_bytes_max: usize,
+        cache_bytes_max: usize,
+        guards: bool,
+        profile: Profile,
+        huge_pages: HugePages,
+        decay: Option<Duration>,
+        background_thread: bool,
+        caller_tags: bool,
+        zero_on_free: bool,
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -110,8 +129,9 @@ pub enum Profile {
     Hardened(Hardened),
 }
 
-/// The numbers of the hardened profile.
+/// The numbers of the hardened profile. Each field has a setter of the same name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Hardened {
     /// Address space in which areas are placed at random, in bytes; more if more than a quarter of it is taken, less where the
     /// system refuses it. 16 GiB by default: a small area is in one of 2^13 tables of 2^9 pages, of which 16 are in use at a time.
@@ -122,6 +142,15 @@ pub struct Hardened {
     pub quarantine_areas_max: usize,
     /// The method by which access is denied.
     pub walls: Walls,
+}
+
+impl Hardened {
+    setters! {
+        window_bytes: usize,
+        quarantine_bytes_max: usize,
+        quarantine_areas_max: usize,
+        walls: Walls,
+    }
 }
 
 impl Default for Hardened {

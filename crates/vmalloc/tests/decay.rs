@@ -43,7 +43,7 @@ fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
 #[test]
 fn a_burst_leaves_little_in_parent_and_child_and_no_thread_when_its_allocator_goes() {
     let before = (resident_bytes(), threads());
-    let memory = Vmalloc::new(Options { cache_bytes_max: 512 * MIB, ..Options::default() }).unwrap();
+    let memory = Vmalloc::new(Options::default().cache_bytes_max(512 * MIB)).unwrap();
     // Below what a thread is started for.
     burst(&memory, MIB, 4);
     assert_eq!(threads(), before.1);
@@ -70,7 +70,7 @@ fn a_burst_leaves_little_in_parent_and_child_and_no_thread_when_its_allocator_go
     drop(memory);
     assert!(wait_until(|| threads() == before.1), "{} threads", threads());
     // None at all, where that is wanted.
-    let memory = Vmalloc::new(Options { decay: None, ..Options::default() }).unwrap();
+    let memory = Vmalloc::new(Options::default().decay(None)).unwrap();
     burst(&memory, 4 * MIB, 16);
     assert_eq!(threads(), before.1);
 }

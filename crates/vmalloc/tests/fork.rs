@@ -56,7 +56,7 @@ fn work(memory: &Vmalloc, rounds: usize, seed: u64) -> bool {
 
 #[test]
 fn a_child_allocates_and_frees_whatever_the_threads_of_its_parent_did() {
-    let memory = Vmalloc::new(Options { cache_bytes_max: 8 << 20, ..Options::default() }).unwrap();
+    let memory = Vmalloc::new(Options::default().cache_bytes_max(8 << 20)).unwrap();
     let mut kept = memory.buffer(100_000).unwrap();
     kept[99_999] = 7;
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));

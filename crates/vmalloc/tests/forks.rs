@@ -32,7 +32,7 @@ fn work(memory: &Vmalloc, rounds: u64, seed: u64, largest: usize) -> bool {
 /// Each child allocates, grows, frees, and gives all back; each of them has two minutes.
 #[test]
 fn a_thousand_children_of_threads_that_allocate_end_well() {
-    let memory = Vmalloc::new(Options { cache_bytes_max: 2 << 20, ..Options::default() }).unwrap();
+    let memory = Vmalloc::new(Options::default().cache_bytes_max(2 << 20)).unwrap();
     let mut kept = memory.buffer(100_000).unwrap();
     kept[99_999] = 7;
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));

@@ -83,7 +83,7 @@ fn small_things_are_elsewhere_and_large_ones_here_and_both_come_and_go() {
 #[test]
 fn no_record_comes_from_the_global_allocator() {
     FORBIDDEN.set(true);
-    let memory = Vmalloc::new(Options { cache_bytes_max: 4 << 20, ..Options::default() }).unwrap();
+    let memory = Vmalloc::new(Options::default().cache_bytes_max(4 << 20)).unwrap();
     let mut areas = [None; 500];
     for round in 0..4000usize {
         let largest = if round % 40 == 0 { 9_000_000 } else { 900_000 };
@@ -140,10 +140,10 @@ fn no_call_whatsoever_comes_to_the_global_allocator() {
     use std::fmt::Write;
     let layout = |bytes, align| Layout::from_size_align(bytes, align).unwrap();
     FORBIDDEN.set(true);
-    let options = Options { arena_bytes_max: 256 << 20, cache_bytes_max: 64 << 20, ..Options::default() };
+    let options = Options::default().arena_bytes_max(256 << 20).cache_bytes_max(64 << 20);
     let memory = Vmalloc::new(options).unwrap();
     let mut text = Page { bytes: [0; 4096], len: 0 };
-    let too_small = Vmalloc::new(Options { arena_bytes_max: 1 << 20, ..Options::default() }).err().unwrap();
+    let too_small = Vmalloc::new(Options::default().arena_bytes_max(1 << 20)).err().unwrap();
     write!(text, "{too_small} {too_small:?}").unwrap();
     let none = memory.alloc(layout(0, 1)).unwrap_err();
     let full = memory.alloc_zeroed(layout(1 << 30, 1 << 30)).unwrap_err();

@@ -14,8 +14,8 @@ const MISTAKE: &str = "VMALLOC_TEST_MISTAKE";
 const WALLS: &str = "VMALLOC_TEST_WALLS";
 
 fn options(walls: Walls) -> Options {
-    let hardened = Hardened { window_bytes: 1 << 30, walls, ..Hardened::default() };
-    Options { profile: Profile::Hardened(hardened), ..Options::default() }
+    let hardened = Hardened::default().window_bytes(1 << 30).walls(walls);
+    Options::default().profile(Profile::Hardened(hardened))
 }
 
 fn layout(bytes: usize, align: usize) -> Layout {

@@ -82,7 +82,7 @@ fn refuse(rules: &[Rule], errno: libc::c_int) -> std::io::Result<()> {
 fn whatever_a_profile_refuses_the_results_are_the_same() {
     const NAME: &str = "whatever_a_profile_refuses_the_results_are_the_same";
     if role().is_some() {
-        let memory = Vmalloc::new(Options { cache_bytes_max: 16 * MIB, ..Options::default() }).unwrap();
+        let memory = Vmalloc::new(Options::default().cache_bytes_max(16 * MIB)).unwrap();
         let sum = work(&memory, 250, 7);
         let others = std::thread::scope(|scope| {
             let threads = [1, 2].map(|seed| {
@@ -170,7 +170,7 @@ fn a_frontier_that_may_not_move_is_an_error_that_passes() {
 fn tg2_who_has_an_area_is_kept_under_a_limit_too() {
     const NAME: &str = "tg2_who_has_an_area_is_kept_under_a_limit_too";
     if role().is_some() {
-        let options = Options { caller_tags: true, arena_bytes_max: 1 << 40, ..Options::default() };
+        let options = Options::default().caller_tags(true).arena_bytes_max(1 << 40);
         let memory = Vmalloc::new(options).unwrap();
         assert_eq!(memory.stats().arena_bytes, 1 << 40);
         // One where small areas are, one where large ones are.
@@ -240,7 +240,7 @@ fn a_control_group_holds_what_is_live_and_the_budget() {
     const NAME: &str = "a_control_group_holds_what_is_live_and_the_budget";
     if role().is_some() {
         // All of it is there before anything is used.
-        let memory = Vmalloc::new(Options { cache_bytes_max: 16 * MIB, ..Options::default() }).unwrap();
+        let memory = Vmalloc::new(Options::default().cache_bytes_max(16 * MIB)).unwrap();
         for round in 0..200usize {
             // Sizes that no freed run fits exactly.
             let bytes = (8 + round * 7 % 23) * MIB + round * 4096;

@@ -17,9 +17,9 @@ const THREADS: u64 = 16;
 fn spaces() -> Vec<Space> {
     let options = [
         Options::default(),
-        Options { index: Index::Cpu, ..Options::default() },
-        Options { index: Index::Cpu, units: Some(1), ..Options::default() },
-        Options { atomics_only: true, units: Some(3), ..Options::default() },
+        Options::default().index(Index::Cpu),
+        Options::default().index(Index::Cpu).units(Some(1)),
+        Options::default().atomics_only(true).units(Some(3)),
     ];
     options.into_iter().map(|options| Space::new(options).unwrap()).collect()
 }
@@ -317,7 +317,7 @@ fn chunks_are_advised_against_huge_pages() {
     if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
         return;
     }
-    let space = Space::new(Options { units: Some(64), ..Options::default() }).unwrap();
+    let space = Space::new(Options::default().units(Some(64))).unwrap();
     let object = space.zeroed::<AtomicU64>().unwrap();
     let at = core::ptr::from_ref(object.get(0).unwrap()).addr();
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -346,7 +346,7 @@ fn values_of_units_are_made_and_dropped_once() {
             self.1.fetch_add(1, Ordering::Relaxed);
         }
     }
-    let space = Space::new(Options { units: Some(5), ..Options::default() }).unwrap();
+    let space = Space::new(Options::default().units(Some(5))).unwrap();
     let drops = AtomicU64::new(0);
     let object = space.with_init(|unit| Counts(unit, &drops)).unwrap();
     assert_eq!(object.iter().map(|counts| counts.0).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
@@ -371,7 +371,7 @@ unsafe impl Zeroable for Pair {}
 
 #[test]
 fn pp1_who_looks_for_a_word_uses_the_copy_he_looks_at() {
-    let space = Space::new(Options { units: Some(3), ..Options::default() }).unwrap();
+    let space = Space::new(Options::default().units(Some(3))).unwrap();
     let mut places = Vec::new();
     for _ in 0..2 {
         let object = space.zeroed::<Pair>().unwrap();
@@ -408,7 +408,7 @@ fn static_data_is_one_object_for_all_threads() {
 
 #[test]
 fn records_are_the_spaces_own() {
-    let space = Space::new(Options { units: Some(2), ..Options::default() }).unwrap();
+    let space = Space::new(Options::default().units(Some(2))).unwrap();
     let before = space.records_bytes();
     let objects: Vec<_> = (0..100_000).map(|_| space.zeroed::<AtomicU64>().unwrap()).collect();
     let chunks = space.counts().1;

@@ -92,7 +92,7 @@ fn a_fork_while_the_space_is_made_leaves_no_lock_behind() {
 /// Other threads are at that moment where they hold the locks of counters and references: a child finds them free.
 #[test]
 fn a_child_sums_and_kills_what_others_summed_and_killed() {
-    let space = Space::new(Options { units: Some(64), ..Options::default() }).unwrap();
+    let space = Space::new(Options::default().units(Some(64))).unwrap();
     let counter = PerCpuCounter::new(&space, 7).unwrap();
     let count = PerCpuRef::new(&space, RefMode::PerCpu, || {}).unwrap();
     let stop = AtomicBool::new(false);
@@ -161,7 +161,7 @@ fn the_space_of_a_process_is_refused_where_addresses_are_few_and_made_when_there
         statm.split(' ').next().unwrap().parse::<libc::rlim_t>().unwrap()
     };
     // Whatever is needed once, as the handlers of forks, is there.
-    drop(Space::new(Options { units: Some(1), ..Options::default() }).unwrap());
+    drop(Space::new(Options::default().units(Some(1))).unwrap());
     let before = pages();
     // A chunk has a unit for each possible CPU and one more, at 256 KiB, and one to align it: not even two fit.
     for _ in 0..3 {

@@ -62,7 +62,7 @@ fn send(threads: &[AtomicI32], most: usize, ends: Instant) {
 
 #[test]
 fn a_handler_that_asks_what_is_where_interrupts_everything_and_stops_nothing() {
-    let memory = Vmalloc::new(Options { cache_bytes_max: 4 << 20, ..Options::default() }).unwrap();
+    let memory = Vmalloc::new(Options::default().cache_bytes_max(4 << 20)).unwrap();
     let layout = |bytes: usize| Layout::from_size_align(bytes, 1).unwrap();
     // SAFETY: all zeros is a set of no flags and no signals.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -20,7 +20,7 @@ fn line(memory: &Vmalloc, pages: usize) -> String {
 
 #[test]
 fn tg1_each_area_tells_who_asked_for_it_last() {
-    let memory = Vmalloc::new(Options { caller_tags: true, ..Options::default() }).unwrap();
+    let memory = Vmalloc::new(Options::default().caller_tags(true)).unwrap();
     let placed = (memory.alloc(layout(3)).unwrap(), line!());
     let tagged = memory.alloc_tagged(layout(5), "frame buffers").unwrap();
     let buffer = (memory.buffer(7 * 4096).unwrap(), line!());

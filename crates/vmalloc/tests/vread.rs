@@ -46,7 +46,7 @@ fn live_bytes_are_read_and_all_others_are_zeros() {
 
 #[test]
 fn reading_what_others_free_does_not_fault() {
-    let memory = Vmalloc::new(Options { cache_bytes_max: 0, ..Options::default() }).unwrap();
+    let memory = Vmalloc::new(Options::default().cache_bytes_max(0)).unwrap();
     let at = filled(&memory, 64 * PAGE, 1).as_ptr().addr();
     let start = filled(&memory, 64 * PAGE, 1).as_ptr();
     let start = start.with_addr(at.min(start.addr()));
@@ -71,8 +71,7 @@ fn reading_what_others_free_does_not_fault() {
 
 #[test]
 fn in_the_hardened_profile_what_was_freed_is_zeros() {
-    let options =
-        Options { profile: vmalloc::Profile::Hardened(vmalloc::Hardened::default()), ..Options::default() };
+    let options = Options::default().profile(vmalloc::Profile::Hardened(vmalloc::Hardened::default()));
     let memory = Vmalloc::new(options).unwrap();
     let area = filled(&memory, 3 * PAGE, 7);
     let start = area.as_ptr();

@@ -25,8 +25,9 @@ pub enum Index {
     Cpu,
 }
 
-/// The options of a space.
+/// The options of a space. Each field has a setter of the same name.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// By what a thread finds its unit.
     pub index: Index,
@@ -34,6 +35,14 @@ pub struct Options {
     pub units: Option<u32>,
     /// Uses atomic operations even where there are restartable sequences.
     pub atomics_only: bool,
+}
+
+impl Options {
+    setters! {
+        index: Index,
+        units: Option<u32>,
+        atomics_only: bool,
+    }
 }
 
 /// A space from which per-CPU objects are allocated.

@@ -139,7 +139,7 @@ fn this_process_is_drawn_by_its_mappings() {
 #[test]
 fn what_an_allocator_of_ours_writes_is_a_table_too() {
     use vmalloc::{Options, Vmalloc};
-    let memory = Vmalloc::new(Options { caller_tags: true, ..Options::default() }).unwrap();
+    let memory = Vmalloc::new(Options::default().caller_tags(true)).unwrap();
     let (mut buffers, at): (Vec<_>, u32) =
         ((1..=20).map(|pages| memory.buffer(pages * 4096).unwrap()).collect(), line!());
     buffers.truncate(15);

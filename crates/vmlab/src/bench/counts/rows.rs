@@ -274,7 +274,7 @@ fn on_percpu(size: u32, align: u32, atomic: bool) -> Result<()> {
 }
 
 fn on_section() -> Result<()> {
-    let space = Space::new(Options { units: Some(64), ..Options::default() })?;
+    let space = Space::new(Options::default().units(Some(64)))?;
     if !space.is_restartable() {
         bail!("there are no sections here: this process has no rseq area");
     }

@@ -123,9 +123,9 @@ pub(super) const ZEROED: &str = "zeroed counter, 64 units of which those used: m
 
 /// Measures all.
 pub(super) fn measure(rounds: usize, calls: u32) -> Result<InProcess> {
-    let wide = Space::new(Options { units: Some(UNITS), ..Options::default() })?;
-    let by_cpu = Space::new(Options { index: Index::Cpu, ..Options::default() })?;
-    let atomics = Space::new(Options { atomics_only: true, ..Options::default() })?;
+    let wide = Space::new(Options::default().units(Some(UNITS)))?;
+    let by_cpu = Space::new(Options::default().index(Index::Cpu))?;
+    let atomics = Space::new(Options::default().atomics_only(true))?;
     let (word, cpu, shard) = (wide.zeroed::<Word>()?, by_cpu.zeroed::<Word>()?, atomics.zeroed::<Word>()?);
     let (word, cpu, shard) = (word.word(), cpu.word(), shard.word());
     let many: Vec<_> = (0..WORDS).map(|_| wide.zeroed::<Word>()).collect::<Result<_, _>>()?;
@@ -214,7 +214,7 @@ const COUNTERS: usize = 100_000;
 
 /// Measures the unused memory in chunks with many counters, with nine of ten freed, and with all freed.
 fn hold() -> Result<Vec<Held>> {
-    let space = Space::new(Options { units: Some(UNITS), ..Options::default() })?;
+    let space = Space::new(Options::default().units(Some(UNITS)))?;
     let mut rng = Rng::new(1);
     let mut held = Vec::new();
     let mut counters = Vec::with_capacity(COUNTERS);
