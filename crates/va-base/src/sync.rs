@@ -25,6 +25,12 @@ pub use core::{hint::spin_loop, sync::atomic};
 #[cfg(not(loom))]
 pub struct AtomicRef<T: 'static>(atomic_ref::AtomicRef<'static, T>);
 
+impl<T> core::fmt::Debug for AtomicRef<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("AtomicRef").finish_non_exhaustive()
+    }
+}
+
 #[cfg(not(loom))]
 impl<T: Send + Sync> AtomicRef<T> {
     /// No reference; all bytes are zero.

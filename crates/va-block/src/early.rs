@@ -38,6 +38,12 @@ pub struct EarlyBlocks<P: Machine + Clone + 'static, C: Config> {
     place: Mutex<P::Lock, Place<Blocks<P, C>>>,
 }
 
+impl<P: Machine + Clone, C: Config> core::fmt::Debug for EarlyBlocks<P, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("EarlyBlocks").finish_non_exhaustive()
+    }
+}
+
 impl<P: Machine + Clone + 'static, C: Config> EarlyBlocks<P, C> {
     va_base::const_fn! {
         /// Creates a place without blocks.

@@ -16,6 +16,7 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 #[cfg(test)]
 extern crate std;

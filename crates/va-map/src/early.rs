@@ -39,6 +39,12 @@ pub struct EarlyMap<P: Machine + Clone + 'static, C: Config + 'static, T: 'stati
     place: Mutex<P::Lock, Place<MapSpace<P, C, T>>>,
 }
 
+impl<P: Machine + Clone, C: Config, T> core::fmt::Debug for EarlyMap<P, C, T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("EarlyMap").finish_non_exhaustive()
+    }
+}
+
 impl<P: Machine + Clone + 'static, C: Config + 'static, T: PageTable + 'static> EarlyMap<P, C, T> {
     va_base::const_fn! {
         /// A place without a map.

@@ -36,6 +36,12 @@ pub struct EarlyPercpu<P: Machine + 'static, B: Backend + 'static, C: Config = L
     place: Mutex<P::Lock, Place<PercpuSpace<P, B, C>>>,
 }
 
+impl<P: Machine, B: Backend, C: Config> core::fmt::Debug for EarlyPercpu<P, B, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("EarlyPercpu").finish_non_exhaustive()
+    }
+}
+
 impl<P: Machine + 'static, B: Backend + 'static, C: Config> EarlyPercpu<P, B, C> {
     va_base::const_fn! {
         /// Creates a place without a space.

@@ -65,6 +65,12 @@ pub struct View<'a, E: HintEngine + ?Sized> {
     pub pages: u32,
 }
 
+impl<E: HintEngine + ?Sized> core::fmt::Debug for View<'_, E> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("View").finish_non_exhaustive()
+    }
+}
+
 impl<E: HintEngine + ?Sized> View<'_, E> {
     /// Bits of the chunk.
     #[inline]

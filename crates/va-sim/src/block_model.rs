@@ -79,6 +79,12 @@ pub struct BlockModel<C: Config, I> {
     config: PhantomData<C>,
 }
 
+impl<C: Config, I> core::fmt::Debug for BlockModel<C, I> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("BlockModel").field("block_pages", &self.block_pages).finish_non_exhaustive()
+    }
+}
+
 impl<C: Config, I: FreeIndex> BlockModel<C, I> {
     /// Blocks of a machine with `cpus` CPUs, in `space`.
     pub fn new(space: SpaceModel<C::Space, I>, cpus: u32) -> Self {

@@ -22,6 +22,7 @@
 //! Functions that run every policy are `#[inline]`: programs that call them compile them, and this library's other
 //! users do not.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 pub mod bare;
 pub mod block_model;

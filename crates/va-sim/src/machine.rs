@@ -97,6 +97,12 @@ pub struct SimMachine {
     settled: Mutex<Vec<VaRange>>,
 }
 
+impl core::fmt::Debug for SimMachine {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SimMachine").field("cpus_possible", &self.cpus_possible).finish_non_exhaustive()
+    }
+}
+
 thread_local! {
     static LOCKINGS: RefCell<[u64; LockClass::COUNT]> = const { RefCell::new([0; LockClass::COUNT]) };
 }

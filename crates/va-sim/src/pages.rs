@@ -107,6 +107,12 @@ pub struct SimPages<'m, L = Short> {
     ladder: PhantomData<L>,
 }
 
+impl<L> core::fmt::Debug for SimPages<'_, L> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SimPages").finish_non_exhaustive()
+    }
+}
+
 impl<'m> SimPages<'m> {
     /// Makes an empty page table, and a source of `frames` pages.
     pub fn new(machine: &'m SimMachine, frames: u64) -> Self {

@@ -28,6 +28,12 @@ pub struct Driver<I> {
     pub out: Vec<(u64, u64)>,
 }
 
+impl<I> core::fmt::Debug for Driver<I> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Driver").field("out", &self.out).finish_non_exhaustive()
+    }
+}
+
 impl<I: FreeIndex> Driver<I> {
     /// Wraps a fresh index.
     pub fn new(index: I) -> Self {

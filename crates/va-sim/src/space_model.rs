@@ -38,6 +38,12 @@ pub struct SpaceModel<C, I> {
     config: PhantomData<C>,
 }
 
+impl<C, I> core::fmt::Debug for SpaceModel<C, I> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SpaceModel").finish_non_exhaustive()
+    }
+}
+
 impl<C: Config, I: FreeIndex> SpaceModel<C, I> {
     /// A space on `index`, all free, of a machine with `cpus` CPUs.
     ///

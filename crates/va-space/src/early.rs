@@ -38,6 +38,12 @@ pub struct EarlySpace<P: Machine + Clone + 'static, C: Config> {
     place: Mutex<P::Lock, Place<VmapSpace<P, C>>>,
 }
 
+impl<P: Machine + Clone, C: Config> core::fmt::Debug for EarlySpace<P, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("EarlySpace").finish_non_exhaustive()
+    }
+}
+
 impl<P: Machine + Clone + 'static, C: Config> EarlySpace<P, C> {
     va_base::const_fn! {
         /// A place without a space.

@@ -164,6 +164,12 @@ pub struct TreeLookup<P: Machine, Z: Zone, W: ScanOrder> {
     policy: PhantomData<fn() -> (Z, W)>,
 }
 
+impl<P: Machine, Z: Zone, W: ScanOrder> core::fmt::Debug for TreeLookup<P, Z, W> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("TreeLookup").finish_non_exhaustive()
+    }
+}
+
 impl<P: Machine, Z: Zone, W: ScanOrder> TreeLookup<P, Z, W> {
     /// The node of a start; `None` if no area was ever admitted that starts there.
     #[inline]

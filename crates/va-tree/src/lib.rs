@@ -12,6 +12,7 @@
 //! Start at [`FreeIndex`]; the head of each module has the theory of its structure.
 #![no_std]
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 #[cfg(test)]
 extern crate std;

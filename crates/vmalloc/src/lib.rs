@@ -92,6 +92,7 @@
 
 // A shared library of C is smaller without the standard library.
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
+#![warn(missing_debug_implementations)]
 
 extern crate alloc;
 

@@ -52,6 +52,12 @@ pub struct OwnerLock {
     other: AtomicU8,
 }
 
+impl core::fmt::Debug for OwnerLock {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("OwnerLock").finish_non_exhaustive()
+    }
+}
+
 impl OwnerLock {
     #[cfg(loom)]
     pub(crate) fn new() -> Self {

@@ -93,6 +93,12 @@ pub struct PagedArray<T: Record> {
     piece_log2: u32,
 }
 
+impl<T: Record> core::fmt::Debug for PagedArray<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("PagedArray").finish_non_exhaustive()
+    }
+}
+
 /// A bucket and a slot in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
@@ -120,6 +126,12 @@ pub struct Supply<T: Record> {
     near: Option<Node<T>>,
     middle: Option<Middle<T>>,
     far: Option<Far<T>>,
+}
+
+impl<T: Record> core::fmt::Debug for Supply<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Supply").finish_non_exhaustive()
+    }
 }
 
 impl<T: Record> PagedArray<T> {

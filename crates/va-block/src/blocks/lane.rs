@@ -102,6 +102,12 @@ pub struct Lane<'b, P: Machine + Clone, C: Config> {
     freed: AtomicU64,
 }
 
+impl<P: Machine + Clone, C: Config> core::fmt::Debug for Lane<'_, P, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Lane").field("cpu", &self.cpu).finish_non_exhaustive()
+    }
+}
+
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Creates a lane for a caller on CPU `cpu`. It has no block yet. The machine is asked for a table for it.
     ///

@@ -132,6 +132,15 @@ pub struct Blocks<P: Machine + Clone, C: Config> {
     config: PhantomData<fn() -> C>,
 }
 
+impl<P: Machine + Clone, C: Config> core::fmt::Debug for Blocks<P, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Blocks")
+            .field("space", &self.space)
+            .field("pages", &self.pages)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Returns the space below.
     pub fn space(&self) -> &VmapSpace<P, C::Space> {

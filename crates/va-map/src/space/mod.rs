@@ -117,6 +117,12 @@ pub struct MapSpace<P: Machine + Clone, C: Config, T> {
     foreign_pages: AtomicU64,
 }
 
+impl<P: Machine + Clone, C: Config, T> core::fmt::Debug for MapSpace<P, C, T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("MapSpace").field("blocks", &self.blocks).finish_non_exhaustive()
+    }
+}
+
 impl<P: Machine + Clone, C: Config, T: PageTable> MapSpace<P, C, T> {
     /// Maps areas of `space` by `table`. The machine is asked for a table for each possible CPU.
     ///

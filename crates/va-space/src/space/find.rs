@@ -112,6 +112,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     }
 }
 
+impl<P: Machine + Clone, C: Config> core::fmt::Debug for VmapSpace<P, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("VmapSpace").field("extent", &self.extent).finish_non_exhaustive()
+    }
+}
+
 /// Areas in address order, looked up one by one.
 ///
 /// **Consistency**: each was there, in the state told, at the moment it was looked up, and starts above the one before.
@@ -121,6 +127,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 pub struct Areas<'a, P: Machine + Clone, C: Config> {
     space: &'a VmapSpace<P, C>,
     page: u64,
+}
+
+impl<P: Machine + Clone, C: Config> core::fmt::Debug for Areas<'_, P, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Areas").field("page", &self.page).finish_non_exhaustive()
+    }
 }
 
 impl<P: Machine + Clone, C: Config> Iterator for Areas<'_, P, C> {

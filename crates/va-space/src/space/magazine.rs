@@ -73,6 +73,12 @@ pub struct Magazine<'s, P: Machine + Clone, C: Config> {
     pub(super) node: u32,
 }
 
+impl<P: Machine + Clone, C: Config> core::fmt::Debug for Magazine<'_, P, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Magazine").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Creates a magazine for callers on CPU `cpu`. There is no limit but the machine's memory, of which each takes
     /// some 26 KiB, for one magazine after another until the space ends.

@@ -17,6 +17,12 @@ use va_base::{AllocError, Platform, Supply};
 /// Memory for one table of a [`BTree`].
 pub struct BTreeSupply<K: Key, const F: usize>(Of<K, F>);
 
+impl<K: Key, const F: usize> core::fmt::Debug for BTreeSupply<K, F> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("BTreeSupply").finish_non_exhaustive()
+    }
+}
+
 enum Of<K: Key, const F: usize> {
     Leaves(Supply<Leaf<K, F>>),
     Inners(Supply<Inner<K, F>>),

@@ -41,6 +41,12 @@ pub struct AreaTree {
     tree: Tree<false>,
 }
 
+impl core::fmt::Debug for AreaTree {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("AreaTree").finish_non_exhaustive()
+    }
+}
+
 impl AreaTree {
     /// Creates a tree without areas. No platform is called yet.
     pub const fn new() -> Self {

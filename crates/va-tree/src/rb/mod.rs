@@ -473,6 +473,7 @@ impl<S: Search, P: Platform> FreeIndex for RbIndex<S, P> {
 }
 
 /// Memory for the holes of an [`RbIndex`].
+#[derive(Debug)]
 pub struct RbSupply(Supply<Hole>);
 
 impl<S: Search, P: Platform> Supplied for RbIndex<S, P> {

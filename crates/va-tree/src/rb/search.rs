@@ -64,6 +64,12 @@ mod sealed {
 #[doc(hidden)]
 pub struct TreeRef<'a>(pub(super) &'a Tree);
 
+impl core::fmt::Debug for TreeRef<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("TreeRef").finish_non_exhaustive()
+    }
+}
+
 /// Linux's search: it returns the addresses of Linux 6.12.
 #[derive(Clone, Copy, Debug)]
 pub struct Linux;
