@@ -1,6 +1,6 @@
-//! Small mappings that come and go all the time, cut from blocks of the CPU that asks.
+//! Short-lived small mappings, cut from the blocks of the CPU that allocates them.
 //!
-//! `cargo run -p va-block --example small` prints how often the space was asked for a block, and how often CPUs were
+//! `cargo run -p va-block --example small` prints how often the space allocated a block, and how often CPUs were
 //! flushed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut most = 0;
     for number in 0..PAIRS {
         let (cpu, pages) = ((number % u64::from(CPUS)) as u32, 1 + number * 5 % 16);
-        // Whoever has one maps pages there, and unmaps them before it goes back.
+        // The caller maps pages there, and unmaps them before it frees the addresses.
         let (a, b) = (blocks.alloc(cpu, pages)?, blocks.alloc(cpu, 1)?);
         if a == b || !window.contains(a) || !window.contains(b) {
             return Err(format!("{a} and {b} are no two places of {window}").into());
@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         2 * PAIRS,
         port.flushes.load(Ordering::Relaxed)
     );
-    // A mistake is an error that changes nothing.
+    // A caller's mistake is an error that changes nothing.
     let at = blocks.alloc(0, 4)?;
     match blocks.free(0, at, 3) {
         Err(why) => println!("four pages, three given back: {why}"),

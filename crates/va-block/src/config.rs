@@ -1,12 +1,12 @@
-//! The policies of blocks, bundled: what differs between Linux's ways and ours is a type or a number here.
+//! The policies of blocks, bundled: each difference between Linux and this crate is a type or a number here.
 //!
 //! | | [`OneMap63`] | [`Linux64`] | [`Standard`] |
 //! |---|---|---|---|
 //! | stands for | Linux up to 6.3: one lookup | Linux 6.4 to 6.12: lookup hashed over CPUs | ours |
 //! | space | [`OneLock52`] | [`Linux69`] | [`va_space::config::Standard`] |
-//! | pages consumed | rounded up to a power of two | the same | exactly those asked for |
+//! | pages consumed | rounded up to a power of two | the same | exactly those requested |
 //! | which block | the first of the CPU that has room | the same | the one used last, then the first that has room |
-//! | dead pages | never reused; the block dies with its last | the same | reused after a flush |
+//! | dead pages | never reused; the block is released with its last | the same | reused after a flush |
 //! | a flush for blocks | by `unmap_aliases` | the same | and when as many pages are dead as may be lazy |
 
 use va_base::Pages;
@@ -39,7 +39,7 @@ pub trait Spread: 'static {
     fn bucket(index: u32, cpus: u32) -> u32;
 }
 
-/// A lock for each possible CPU, by address, since whoever frees knows nothing but the address.
+/// A lock for each possible CPU, chosen by address, since a caller that frees has only the address.
 ///
 /// CPUs are numbered densely here, so every bucket exists (Linux has to skip ids of CPUs that are not possible).
 #[derive(Clone, Copy, Debug)]
@@ -63,18 +63,18 @@ impl Spread for OneMap {
     }
 }
 
-/// A bundle of policies. Constant for a set of blocks; costs nothing at run time.
+/// A bundle of policies, constant for a set of blocks, without cost at run time.
 pub trait Config: 'static {
     /// The policies of the space below.
     type Space: va_space::Config;
     /// The locks of the lookup.
     type Spread: Spread;
 
-    /// True if dead pages are used again once flushed. If not, a block goes back to the space with its last mapping.
+    /// True if dead pages are used again once flushed. If not, a block is released to the space with its last mapping.
     const REUSE: bool;
     /// True if a request uses the next power of two of pages; otherwise it uses the requested pages.
     const ROUND_UP: bool;
-    /// True if each request begins with the oldest block that has room.
+    /// True if each request searches from the oldest block that has room.
     const FIRST_FIT: bool;
     /// Blocks that one slice of a collection handles, at least 1.
     const SLICE_BLOCKS: u32;
@@ -95,7 +95,7 @@ pub trait Config: 'static {
         lazy_max_pages(cpus)
     }
 
-    /// Returns true if an unforced purge takes a block without live pages, of whose `pages` `free` were never used.
+    /// Returns true if an unforced purge releases a block without live pages, of whose `pages` `free` were never used.
     fn is_fragmented(free: u64, pages: u64) -> bool {
         free < pages / 4
     }
@@ -120,7 +120,7 @@ macro_rules! linux {
             const SLICE_BLOCKS: u32 = u32::MAX;
             const REPORT_PAGES: u64 = 256;
 
-            /// As a kernel built for 256 CPUs.
+            /// As in a kernel built for 256 CPUs.
             fn block_pages(_cpus: u32) -> u64 {
                 bbmap_bits(256)
             }

@@ -1,12 +1,12 @@
-//! Blocks before there are any, in a static: a caller that comes too early gets a typed error.
+//! Storage for blocks in a static: a call before they are created gets a typed error.
 //!
-//! A kernel names its blocks in a static long before it knows its memory. [`EarlyBlocks::new`] is a
-//! constant without blocks, all zeros; [`EarlyBlocks::init`] makes them there, over a space of
-//! their own. It is to blocks what [`EarlySpace`](va_space::EarlySpace) is to a space.
+//! A kernel declares its blocks in a static long before its memory is known. [`EarlyBlocks::new`] is a constant without
+//! blocks, all zeros. [`EarlyBlocks::init`] creates them there, over a space of their own, as
+//! [`EarlySpace`](va_space::EarlySpace) does for a space.
 //!
 //! # Locking
-//! One atomic reference, set once. The lock of the place is taken by the first `init` that succeeds
-//! and stays taken.
+//! One atomic reference, set once. The lock of the storage is taken by the first `init` that succeeds and is never
+//! released.
 
 use crate::blocks::Blocks;
 use crate::config::Config;
@@ -15,7 +15,7 @@ use va_base::sync::{Mutex, MutexGuard, OnceRef};
 use va_base::{Machine, Place, VaRange};
 use va_space::SpaceError;
 
-/// A place for blocks, for a static.
+/// Storage for blocks, for a static.
 ///
 /// ```
 /// use va_base::VaRange;
@@ -46,20 +46,20 @@ impl<P: Machine + Clone, C: Config> core::fmt::Debug for EarlyBlocks<P, C> {
 
 impl<P: Machine + Clone + 'static, C: Config> EarlyBlocks<P, C> {
     va_base::const_fn! {
-        /// Creates a place without blocks.
+        /// Creates storage without blocks.
         pub fn new() -> Self {
             Self { blocks: OnceRef::new(), place: Mutex::new(Place::Empty) }
         }
     }
 
-    /// Makes blocks here, for good, in a space over the whole pages of `extent`, of which `busy` is
-    /// allocated already; see [`Blocks::init`].
+    /// Creates blocks here, for good, in a space over the whole pages of `extent`, of which `busy` is allocated
+    /// already; see [`Blocks::init`].
     ///
     /// # Errors
-    /// [`SpaceError::AlreadyReady`] if blocks are there, or are being made; they stay. Else as
-    /// [`Blocks::init`], after which another call may try again.
+    /// [`SpaceError::AlreadyReady`] if there are blocks, or another thread creates them. Else the errors of
+    /// [`Blocks::init`], after which another call may succeed.
     /// # Locks
-    /// The lock of the place, which is only tried. Stack: less than 4 KiB in release builds.
+    /// The lock of the storage, by `try_lock`. Stack: less than 4 KiB in release builds.
     pub fn init(
         &'static self,
         extent: VaRange,
@@ -71,7 +71,7 @@ impl<P: Machine + Clone + 'static, C: Config> EarlyBlocks<P, C> {
         if self.blocks.get().is_some() {
             return Err(there.into());
         }
-        // A constant; machine, space and tables come where it is.
+        // A constant; machine, space and tables are added in place.
         *place = va_base::constant!(Place::Full(Blocks::empty()));
         let blocks = place.get_mut().ok_or(SpaceError::NotReady)?;
         if let Err(error) = blocks.init(extent, machine, busy) {

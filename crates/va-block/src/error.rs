@@ -13,7 +13,7 @@ pub enum BlockError {
     BadRequest(RequestError),
     /// No block has room, and the space below has none for another (or for a request too large for a block).
     Space(SpaceError),
-    /// No room is ready for a caller that may not sleep. A caller that may sleep succeeds, or gets another error.
+    /// No room is available without waiting. A caller that may sleep succeeds, or gets another error.
     WouldBlock,
     /// The machine allocated no table for a block's record or for the lookup.
     NoTable,

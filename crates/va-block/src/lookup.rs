@@ -1,21 +1,20 @@
-//! From an address to the record of its block.
+//! The path from an address to the record of its block.
 //!
 //! # Theory
-//! A caller that frees knows an address and a count, nothing of the CPU that allocated. Blocks are
-//! aligned to their size. So the address divided by the size, counted from the window's first
-//! block, is the **index** of the block. A radix tree of tables, allocated when first needed, leads
-//! from there to the record. Tables and records stay until the blocks are dropped: a lookup takes
-//! no lock and nothing it meets is ever freed under it.
+//! A caller that frees has an address and a count, but not the CPU that allocated. Blocks are aligned to their size. So
+//! the address divided by the size, counted from the window's first block, is the **index** of the block. A radix tree
+//! of tables, allocated when first needed, leads from the index to the record. Tables and records remain until the
+//! blocks are dropped, so a lookup takes no lock, and nothing that it reads is freed.
 //!
-//! To enter and to leave does need a lock. Linux had one for all of the map, the second most
-//! contended of the machine when 64 threads map and unmap a page. Since then it hashes over the
-//! possible CPUs ([`Spread`]). Here the lock guards the number of a bucket's blocks that are
-//! present, changed together with the place of the block. It is taken twice in the life of a block.
+//! To add and to remove a block needs a lock. Linux had one for the whole map, the second most contended lock of the
+//! machine when 64 threads map and unmap a page. Later versions hash over the possible CPUs ([`Spread`]). Here the lock
+//! guards the number of present blocks of a bucket, changed together with the place of the block. It is taken twice in
+//! the life of a block.
 //!
 //! # Invariants
 //! - **VB5 present** each bucket counts the blocks that are present in it.
 //! # Locking
-//! `Lookup`, one for each bucket, around nothing.
+//! `Lookup`, one for each bucket, under which no lock is taken.
 //! # Source
 //! Linux `mm/vmalloc.c` (`vmap_blocks`; 6.4 and later: `addr_to_vb_xa`).
 
@@ -49,7 +48,7 @@ impl Table for Leaf {
     va_base::empty_table!(Self([const { OnceRef::new() }; LEAF]));
 }
 
-/// Tables of consecutive parts of the window.
+/// Tables of consecutive sections of the window.
 struct Branch<T: 'static>([OnceRef<'static, T>; BRANCH]);
 
 impl<T: Send + Sync + 'static> Table for Branch<T> {
@@ -63,7 +62,7 @@ pub(crate) struct Lookup {
     far: OnceRef<'static, Branch<Branch<Leaf>>>,
 }
 
-/// Returns what the cell refers to, from the machine if nothing.
+/// Returns the table that the cell refers to, allocated from the machine if there is none.
 pub(crate) fn ensure<T: Table>(
     cell: &OnceRef<'static, T>,
     machine: &impl Machine,
@@ -85,7 +84,7 @@ impl Lookup {
         Self { near: OnceRef::new(), far: OnceRef::new() }
     }
 
-    /// The record of block `index`, if there ever was one there.
+    /// Returns the record of block `index`, if one was created.
     #[inline(always)]
     pub(crate) fn find(&self, index: u32) -> Option<&'static Block> {
         #[cfg(all(test, not(loom)))]
@@ -102,8 +101,8 @@ impl Lookup {
         self.far.get()?.0.get(high)?.get()?.0.get(middle)?.get()?.0.get(low)?.get()
     }
 
-    /// The same, made now if it was not there; `None` if the machine allocates no table. What was allocated before a
-    /// failure stays.
+    /// Returns the record of block `index`, creating it if there is none; `None` if the machine allocates no table.
+    /// Tables that were allocated before a failure remain.
     pub(crate) fn ensure(&self, index: u32, machine: &impl Machine) -> Option<&'static Block> {
         let (high, middle, low) = split(index);
         let leaf = if (index as usize) < LEAF {
@@ -116,7 +115,7 @@ impl Lookup {
         ensure(leaf.0.get(low)?, machine, |block| block.set_index(index))
     }
 
-    /// Every record, in address order.
+    /// Returns every record, in address order.
     pub(crate) fn each(&self) -> impl Iterator<Item = &'static Block> + '_ {
         self.leaves().flat_map(|leaf| leaf.0.iter().filter_map(OnceRef::get))
     }
@@ -127,7 +126,7 @@ impl Lookup {
         self.near.get().into_iter().chain(leaves)
     }
 
-    /// Hands every table back; the lookup must not be used afterwards.
+    /// Returns every table to the machine; the lookup must not be used afterwards.
     pub(crate) fn release_meta(&self, machine: &impl Machine) {
         for leaf in self.leaves() {
             for block in leaf.0.iter().filter_map(OnceRef::get) {

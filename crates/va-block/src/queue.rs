@@ -1,12 +1,11 @@
 //! The open blocks of a CPU: the lists of its blocks that may have free pages.
 //!
 //! # Theory
-//! An open block is in the list of its **class**: the pages that it can allocate in one piece, at
-//! most [`CLASSES`]. A word says which lists hold a block, so a block with room for a request is
-//! found by one count of zeros, however many blocks are open. The class is exact but for the blocks
-//! that were allocated from since: their room shrank, so they are tried in vain once and then put
-//! where they belong. Where requests begin with the oldest block, as in Linux, all blocks are in
-//! one list, which is walked.
+//! An open block is in the list of its **class**: the contiguous pages that it can allocate, at most [`CLASSES`]. A
+//! word has a bit for each list that is not empty, so a block with room for a request is found by one count of zeros,
+//! however many blocks are open. The class of a block may be too high after an allocation from it: such a block is
+//! tried once in vain, and then moved to the right list. Where requests begin with the oldest block, as in Linux, all
+//! blocks are in one list, which is walked.
 //!
 //! The lists are threaded through the records and guarded by the queue's lock, as is the place of
 //! every block of that CPU. A block that another CPU empties is unlinked under the lock of the CPU
@@ -20,7 +19,7 @@ use va_base::Table;
 use va_base::sync::atomic::AtomicU64;
 use va_base::sync::{Mutex, RawMutex};
 
-/// Most pages that tell two blocks apart: a block with more room serves any request.
+/// The number of lists: a block with more room than this many pages serves any request.
 const CLASSES: usize = ALLOC_PAGES_MAX as usize;
 const _: () = assert!(CLASSES == u64::BITS as usize);
 
@@ -30,7 +29,7 @@ pub(crate) struct Cpu<R> {
     pub(crate) queue: Mutex<R, Queue>,
     /// Present blocks that the lookup hashes to this CPU.
     pub(crate) present: Mutex<R, u64>,
-    /// Pages given back by this CPU and not told yet; two threads with one CPU id may lose a few, so a hint.
+    /// Freed pages of this CPU that are not published yet. Two threads with one CPU id may lose a few, so a hint.
     pub(crate) freed: AtomicU64,
 }
 
@@ -46,15 +45,15 @@ impl<R: RawMutex + Send + Sync + 'static> Table for Cpu<R> {
 
 /// The open blocks of one CPU.
 pub(crate) struct Queue {
-    /// The one used last, if it is in a list.
+    /// The block used last, if it is in a list.
     pub(crate) current: Option<&'static Block>,
     /// The lists that hold a block.
     filled: u64,
-    /// Of blocks with room for 1, 2, .. pages.
+    /// Lists of blocks with room for 1, 2, .. pages.
     lists: [Ring<OPEN>; CLASSES],
 }
 
-/// The list for blocks with `room` pages in one piece, at least 1.
+/// Returns the list for blocks with `room` contiguous pages, at least 1.
 fn class_of<C: Config>(room: u32) -> u32 {
     if C::FIRST_FIT { 0 } else { room.clamp(1, CLASSES as u32) - 1 }
 }
@@ -64,7 +63,7 @@ impl Queue {
         &mut self.lists[class as usize % CLASSES]
     }
 
-    /// Puts a block that is in no list at the end of that of its class.
+    /// Puts a block that is in no list at the end of the list of its class.
     pub(crate) fn push<C: Config>(&mut self, lookup: &Lookup, block: &'static Block) {
         let class = class_of::<C>(block.room());
         block.set_class(class);
@@ -73,7 +72,7 @@ impl Queue {
         block.set_place(Place::Open);
     }
 
-    /// Takes an open block out of its list; it is `to` from now on.
+    /// Removes an open block from its list and sets its place to `to`.
     pub(crate) fn unlink(&mut self, lookup: &Lookup, block: &'static Block, to: Place) {
         if self.is_current(block) {
             self.current = None;
@@ -90,7 +89,7 @@ impl Queue {
         }
     }
 
-    /// Puts an open block into the list of its class, or into none if it has no room.
+    /// Moves an open block into the list of its class, or into none if it has no room.
     pub(crate) fn sort<C: Config>(&mut self, lookup: &Lookup, block: &'static Block, pages: u32) {
         block.measure(pages);
         if block.room() == 0 {
@@ -101,24 +100,25 @@ impl Queue {
         }
     }
 
-    /// Tells whether a block is the one used last.
+    /// Returns whether a block is the current one.
     pub(crate) fn is_current(&self, block: &Block) -> bool {
         self.current.is_some_and(|current| core::ptr::eq(current, block))
     }
 
-    /// Returns the oldest block of the lowest class that has room for `want` pages, as far as known.
+    /// Returns the oldest block of the lowest class that has room for `want` pages, by the class it was sorted into.
     pub(crate) fn fitting(&mut self, lookup: &Lookup, want: u32) -> Option<&'static Block> {
         let above = self.filled & u64::MAX << (want - 1);
         if above == 0 { None } else { self.list(above.trailing_zeros()).first(lookup) }
     }
 
-    /// The open blocks: by class, in each class the oldest first. The lists must not change meanwhile.
+    /// Returns the open blocks: by class, in each class the oldest first. The lists must not change meanwhile.
     pub(crate) fn each<'a>(&self, lookup: &'a Lookup) -> impl Iterator<Item = &'static Block> + use<'a> {
         let lists = self.lists;
         lists.into_iter().flat_map(move |list| list.each(lookup))
     }
 
-    /// The open blocks where all are in one list, the oldest first. The block that was returned last may be unlinked.
+    /// Returns the open blocks where all are in one list, oldest first. The block that was returned last may be
+    /// unlinked.
     pub(crate) fn oldest<'a>(&self, lookup: &'a Lookup) -> impl Iterator<Item = &'static Block> + use<'a> {
         self.lists[0].each(lookup)
     }

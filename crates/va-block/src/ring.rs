@@ -30,9 +30,9 @@ impl Link {
     }
 }
 
-/// A kind of list: of the open blocks of a CPU.
+/// The kind of the lists of a CPU's open blocks.
 pub(crate) const OPEN: usize = 0;
-/// A kind of list: of the blocks that the collection knows.
+/// The kind of the lists of the collection.
 pub(crate) const COLLECTED: usize = 1;
 
 /// A list of kind `KIND`, the oldest block first.
@@ -49,7 +49,7 @@ impl<const KIND: usize> Ring<KIND> {
         self.after_head == 0
     }
 
-    /// The index of the oldest block, or none.
+    /// Returns the index of the oldest block, or `NIL`.
     fn head(self) -> u32 {
         self.after_head.wrapping_sub(1)
     }
@@ -77,7 +77,7 @@ impl<const KIND: usize> Ring<KIND> {
         }
     }
 
-    /// Takes a block out of this list, in which it is.
+    /// Removes a block that is in this list.
     pub(crate) fn remove(&mut self, lookup: &Lookup, block: &Block) {
         let (next, prev) = (block.link(KIND).next(), block.link(KIND).prev());
         if next == block.index() {

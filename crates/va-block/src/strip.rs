@@ -1,23 +1,21 @@
-//! Thirty-two pages of a block: the live and the dead mappings, written by both sides without a
-//! lock.
+//! Thirty-two pages of a block: bits for live and dead mappings, written by owner and freeing callers without a lock.
 //!
 //! # Theory
-//! Two bits tell a mapping: a **head** at its first page, a **tail** at its last. They are written
-//! by the owner of the block alone, with plain stores. A caller that frees a mapping, on any CPU,
-//! writes one bit in another word, **gone**, at the page of the head:
+//! Two bits mark a mapping: a **head** at its first page, a **tail** at its last. Only the owner of the block writes
+//! them, with plain stores. A caller that frees a mapping, on any CPU, writes one bit in another word, **gone**, at the
+//! page of the head:
 //!
 //! ```text
 //!   page     0 1 2 3 4 5 6 7
 //!   heads    1 . . 1 1 . . .      three mappings: [0,3) [3,4) [4,7)
 //!   tails    . . 1 1 . . 1 .
-//!   gone     1 . . . 1 . . .      [0,3) and [4,7) were given back
+//!   gone     1 . . . 1 . . .      [0,3) and [4,7) were freed
 //!   flushed  1 . . . . . . .      a flush covers, or will cover, [0,3)
 //! ```
 //!
-//! So a mapping is freed by one compare-exchange, and of two callers that try one loses. The upper
-//! half of `gone` counts the times that pages of the strip were put back into use. A caller that
-//! has read the marks of a mapping that is recycled meanwhile fails to exchange, even if another
-//! mapping starts at the same page by then.
+//! So a mapping is freed by one compare-exchange, and of two callers that try, one fails. The upper half of `gone`
+//! counts the times that pages of the strip were recycled. A caller may have read the marks of a mapping that is
+//! recycled meanwhile. Its exchange fails, even if another mapping starts at the same page by then.
 
 use va_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -28,11 +26,11 @@ pub(crate) const STRIP_PAGES: u32 = 32;
 pub(crate) struct Strip {
     /// Heads below, tails above. Written by the owner.
     marks: AtomicU64,
-    /// Heads of what was given back below, a generation above.
+    /// Heads of freed mappings in the lower half, a generation in the upper.
     gone: AtomicU64,
     /// Pages that belong to no mapping and not to the open run. Owner only.
     free: AtomicU32,
-    /// Bits of `gone` that a flush covers that has begun. Under the queue lock; see `Block::flush_state`.
+    /// Bits of `gone` that a flush covers, begun or ended. Under the queue lock; see `Block::flush_state`.
     flushed: AtomicU32,
 }
 
@@ -87,7 +85,7 @@ impl Strip {
 
     #[inline(always)]
     pub(crate) fn marks(&self) -> Marks {
-        // Acquire pairs with `mark`: who sees a head sees its tail, in another strip, too.
+        // Acquire pairs with `mark`: a thread that sees a head sees its tail, also in another strip.
         Marks(self.marks.load(Ordering::Acquire))
     }
 
@@ -122,15 +120,16 @@ impl Strip {
         self.gone.compare_exchange(seen.0, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Forgets what was given back at `heads`, whose marks are cleared, and begins a new generation.
+    /// Clears the bits of the freed mappings at `heads`, whose marks are cleared, and begins a new generation.
     pub(crate) fn forget(&self, heads: u32) {
         let next = |gone: u64| Some((gone & !u64::from(heads)).wrapping_add(1 << STRIP_PAGES));
-        // Release: who sees the new generation sees the marks cleared. It cannot fail: `next` always answers.
+        // Release: a thread that sees the new generation sees the marks cleared. It cannot fail: `next` always returns
+        // a value.
         let _done = self.gone.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
     }
 
-    /// Does as [`forget`](Self::forget) for all that was given back, where nothing lives: nobody can give back here, so
-    /// it takes no exchange.
+    /// Clears the bits of all freed mappings as [`forget`](Self::forget) does, where no mapping is live. No caller can
+    /// free here, so it takes no exchange.
     pub(crate) fn forget_all(&self) {
         let generation = self.gone.load(Ordering::Relaxed) >> STRIP_PAGES;
         self.gone.store(generation.wrapping_add(1) << STRIP_PAGES, Ordering::Release);
@@ -171,7 +170,7 @@ mod tests {
         assert!(!strip.mark_freed(seen, 4), "the second");
         strip.unmark(1 << 4, 1 << 6);
         strip.forget(1 << 4);
-        // The bits are as they were when `seen` was read, and yet.
+        // The bits are the same as when `seen` was read, but the generation is not.
         strip.mark(1 << 4, 1 << 4);
         assert_eq!(strip.gone().bits(), seen.bits());
         assert!(!strip.mark_freed(seen, 4));

@@ -1,4 +1,5 @@
-//! Counts steps, for tests of slow paths: how long one takes depends on the machine, how many steps does not.
+//! Counters of steps, for tests of slow paths: the duration of a path depends on the machine, the number of steps does
+//! not.
 
 use core::cell::Cell;
 
@@ -11,7 +12,7 @@ pub(crate) fn look() {
     LOOKS.set(LOOKS.get() + 1);
 }
 
-/// Returns how many blocks `call` looks up.
+/// Returns the number of blocks that `call` looks up.
 pub(crate) fn looks_of<T>(call: impl FnOnce() -> T) -> (u64, T) {
     let before = LOOKS.get();
     let got = call();

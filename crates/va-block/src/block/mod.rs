@@ -1,30 +1,30 @@
-//! One block: how its pages are given out, given back, and put back into use.
+//! One block: its pages are allocated, freed, and reused after a flush.
 //!
 //! # Theory
 //! ```text
 //!   |--mapping--|-gone-|--mapping--|......open run......|-gone-|--free--|
 //!                                  ^ cursor             ^ limit
 //! ```
-//! Pages are given out from the front of the **open run**, a moving cursor and no search. When it is too short for a
-//! request it is closed, and the lowest free run that is long enough is opened. A fresh block is one run, so there the
-//! cursor is Linux's bump pointer.
+//! Pages are allocated from the front of the **open run** by moving a cursor, without a search. When it is too short
+//! for a request it is closed, and the lowest free run that is long enough is opened. A fresh block is one run, so
+//! there the cursor is Linux's bump pointer.
 //!
-//! A block's record stays with its address for good: it lies in the lookup, and when the block goes back to the space
-//! only its contents end. So who looks an address up without a lock never holds a record that became another's.
+//! A block's record belongs to its address for good. It stays in the lookup; when the block is released to the space,
+//! only the record's contents end. So a lookup without a lock never returns a record that was reused for another
+//! address.
 //!
 //! # Invariants
-//! - **VB1 whole** free pages, the open run, mappings that live and mappings given back make up the block, each page
-//!   once.
+//! - **VB1 whole** free pages, the open run, live mappings and freed mappings make up the block, each page once.
 //! - **VB2 marked** each head has its tail before the next head; no tail is without a head.
-//! - **VB3 flushed** what a flush covers was given back, what was given back has a head.
-//! - **VB4 dead** the count of dead pages, where it is kept, is that of the mappings given back.
+//! - **VB3 flushed** a mapping that a flush covers was freed, and a freed mapping has a head.
+//! - **VB4 dead** the count of dead pages, where there is one, is that of the freed mappings.
 //!
 //! # Locking
-//! The **owner** writes marks, free bits and the run: whoever holds the queue lock of the block's CPU, or the lane that
-//! the block was taken into. Giving back takes no lock. Reading is free to all.
+//! The **owner** writes marks, free bits and the run. It is the caller that holds the queue lock of the block's CPU, or
+//! the lane that has the block. To free a mapping takes no lock, and neither does reading.
 //! # Source
-//! Linux `mm/vmalloc.c` (6.12: `struct vmap_block`, `vb_alloc`, `vb_free`), where the lock of the block is taken once
-//! to give out and twice to give back, and where counts are believed.
+//! Linux `mm/vmalloc.c` (6.12: `struct vmap_block`, `vb_alloc`, `vb_free`). There the lock of the block is taken once
+//! to allocate and twice to free, and the caller's count is not checked.
 
 mod reuse;
 
@@ -39,7 +39,7 @@ use va_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub(crate) const STRIPS: usize = 32;
 #[cfg(loom)]
 pub(crate) const STRIPS: usize = 2;
-/// Most pages of a block.
+/// Pages of the largest block.
 pub(crate) const PAGES_MAX: u32 = STRIPS as u32 * STRIP_PAGES;
 
 /// No block.
@@ -49,7 +49,7 @@ pub(crate) const NIL: u32 = u32::MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum Place {
-    /// Nowhere: the addresses are not ours.
+    /// In none: the space has the addresses.
     Absent,
     /// In the list of its CPU.
     Open,
@@ -64,11 +64,11 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum FlushState {
-    /// None, or none that ended unheard of.
+    /// No flush, or one whose end needs no action of a lane.
     None,
-    /// It has begun: the block is in the collection's list of those in flight.
+    /// The flush has begun: the block is in the collection's list of those in flight.
     Begun,
-    /// It has ended, and the lane that has the block is to put the pages back into use.
+    /// The flush has ended. The lane that has the block recycles the pages.
     Completed,
 }
 
@@ -78,9 +78,9 @@ pub(crate) enum FlushState {
 pub(crate) enum List {
     /// None.
     None,
-    /// Of blocks with dead pages that the next flush is to cover.
+    /// Blocks with dead pages that the next flush is to cover.
     Pending,
-    /// Of blocks that the flush under way was begun for.
+    /// Blocks that the flush in progress covers.
     InFlight,
 }
 
@@ -90,9 +90,9 @@ pub(crate) struct Block {
     // Owner.
     cursor: AtomicU32,
     limit: AtomicU32,
-    /// No free run but the open one is longer.
+    /// Upper bound of the free runs other than the open one.
     fit: AtomicU32,
-    /// `fit` is a bound only: a run as long as that was opened since it was measured.
+    /// `fit` may be too high: a run of that length was opened since it was measured.
     is_rough: AtomicBool,
     // Under the queue lock.
     place: AtomicU32,
@@ -110,9 +110,9 @@ pub(crate) struct Block {
     strips: [Strip; STRIPS],
     /// Something was freed here since the block was last examined. Changed under the queue lock.
     touched: AtomicBool,
-    /// The next block of the stack of touched blocks, or of those that the collection took of it.
+    /// The next block of the stack of touched blocks, or of those that the collection took from it.
     pub(crate) touched_next: AtomicU32,
-    /// Dead pages; only where a block dies with its last mapping.
+    /// Dead pages; counted only where a block is freed with its last mapping.
     dead: AtomicU32,
 }
 
@@ -141,18 +141,18 @@ impl Table for Block {
 /// The reason why nothing was freed at a page of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WrongFree {
-    /// No mapping starts there.
+    /// No mapping starts at that page.
     NoHead,
-    /// One does, of so many pages.
+    /// A live mapping of this many pages starts there.
     Size(u32),
-    /// One did, of so many pages, and was given back.
+    /// A mapping of this many pages started there and was freed.
     Twice(u32),
 }
 
 /// Splits a page of a block into its strip and the bit there.
 #[inline(always)]
 fn place_of(page: u32) -> (usize, u32) {
-    // The remainder never changes a page of a block; it tells the compiler so.
+    // The remainder never changes a page of a block; it shows the compiler that the index is in bounds.
     ((page / STRIP_PAGES) as usize % STRIPS, page % STRIP_PAGES)
 }
 
@@ -172,7 +172,7 @@ impl Block {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// Before the record is put into the lookup.
+    /// Sets the index, before the record is put into the lookup.
     pub(crate) fn set_index(&self, index: u32) {
         self.index.store(index, Ordering::Relaxed);
     }
@@ -196,7 +196,7 @@ impl Block {
     }
 
     pub(crate) fn flush_state(&self) -> FlushState {
-        // Acquire pairs with the release in `set_flush_state`: of the lane that recycled, of the collection that
+        // Acquire pairs with the release in `set_flush_state`, by the lane that recycled or the collection that
         // completed.
         match self.flush_state.load(Ordering::Acquire) {
             1 => FlushState::Begun,
@@ -230,19 +230,19 @@ impl Block {
     }
 
     pub(crate) fn link(&self, kind: usize) -> &Link {
-        // There are two kinds; the remainder tells the compiler so.
+        // There are two kinds; the remainder shows the compiler that the index is in bounds.
         &self.links[kind % 2]
     }
 
-    /// An upper bound of the pages that can be had in one piece.
+    /// Returns an upper bound of the contiguous pages that can be allocated.
     #[inline(always)]
     pub(crate) fn room(&self) -> u32 {
         let open = self.limit.load(Ordering::Relaxed) - self.cursor.load(Ordering::Relaxed);
         open.max(self.fit.load(Ordering::Relaxed))
     }
 
-    /// Begins the life of a block of `pages` pages, all in the open run, for `cpu`. Nothing lives here; the caller has
-    /// the area, so nobody else begins it.
+    /// Begins a block of `pages` pages, all in the open run, for `cpu`. No mapping is live. The caller has the area, so
+    /// no other thread begins the block.
     pub(crate) fn begin(&self, cpu: u32, pages: u32) {
         self.cpu.store(cpu, Ordering::Relaxed);
         self.cursor.store(0, Ordering::Relaxed);
@@ -251,7 +251,7 @@ impl Block {
         self.dead.store(0, Ordering::Relaxed);
     }
 
-    /// Ends it: no mapping is known any more. Owner only; nothing lives.
+    /// Ends the block: no mapping is recorded any more. Owner only; no mapping is live.
     pub(crate) fn end(&self) {
         for strip in &self.strips {
             strip.unmark(u32::MAX, u32::MAX);
@@ -266,7 +266,7 @@ impl Block {
         self.set_place(Place::Absent);
     }
 
-    /// Gives out `pages` pages of the open run and uses up `consumed` of it. Owner only.
+    /// Allocates `pages` pages of the open run and uses up `consumed` of it. Owner only.
     #[inline(always)]
     pub(crate) fn carve(&self, pages: u32, consumed: u32) -> Option<u32> {
         let at = self.cursor.load(Ordering::Relaxed);
@@ -286,12 +286,13 @@ impl Block {
 
     fn mark_across(&self, head: u32, tail: u32) {
         let ((first, head), (last, tail)) = (place_of(head), place_of(tail));
-        // The tail first: who sees the head finds it.
+        // The tail first: a thread that sees the head sees the tail.
         self.strips[last].mark(0, 1 << tail);
         self.strips[first].mark(1 << head, 0);
     }
 
-    /// Does as [`carve`](Self::carve), and opens another run if need be. Owner only. `pages` of `block_pages`.
+    /// Allocates as [`carve`](Self::carve) does, and opens another run if need be. Owner only. `pages` of
+    /// `block_pages`.
     pub(crate) fn carve_anywhere(&self, pages: u32, consumed: u32, block_pages: u32) -> Option<u32> {
         let done = self.carve(pages, consumed);
         if done.is_some() || self.fit.load(Ordering::Relaxed) < consumed {
@@ -320,7 +321,7 @@ impl Block {
         false
     }
 
-    /// The free runs but the open one, the lowest first.
+    /// Returns the free runs except the open one, lowest first.
     fn free_runs(&self, block_pages: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
         let mut at = 0;
         core::iter::from_fn(move || {
@@ -341,7 +342,7 @@ impl Block {
         self.is_rough.store(true, Ordering::Relaxed);
     }
 
-    /// Makes [`room`](Self::room) exact. Owner only. Cost: O(strips and runs), or O(1) if it is.
+    /// Makes [`room`](Self::room) exact. Owner only. Cost: O(strips and runs), or O(1) if it is exact already.
     pub(crate) fn measure(&self, block_pages: u32) {
         if self.is_rough.load(Ordering::Relaxed) {
             self.set_fit(self.free_runs(block_pages).map(|(start, end)| end - start).max().unwrap_or(0));
@@ -368,7 +369,7 @@ impl Block {
         }
     }
 
-    /// The lowest page at or above `from` whose free bit is `free`.
+    /// Returns the lowest page at or above `from` whose free bit is `free`.
     fn next_free(&self, from: u32, block_pages: u32, free: bool) -> Option<u32> {
         let mut at = from;
         while at < block_pages {
@@ -384,7 +385,7 @@ impl Block {
         None
     }
 
-    /// Pages from `head` to the first tail at or above it; `None` if there is none within reach of a mapping.
+    /// Returns the pages from `head` to the first tail at or above it; `None` if a mapping cannot reach that far.
     #[inline(always)]
     fn size_from(&self, head: u32) -> Option<u32> {
         let (first, bit) = place_of(head);
@@ -394,7 +395,7 @@ impl Block {
 
     fn size_across(&self, first: usize, bit: u32) -> Option<u32> {
         let mut before = STRIP_PAGES - bit;
-        // A mapping has at most two strips' pages, so it ends in the next but one at the latest.
+        // A mapping has at most two strips' pages, so it ends at most two strips later.
         for strip in self.strips.get(first + 1..)?.iter().take(2) {
             let tails = strip.marks().tails();
             if tails != 0 {
@@ -405,16 +406,16 @@ impl Block {
         None
     }
 
-    /// Frees the mapping of `pages` pages that starts at page `at`. Of two callers that do, one gets an error.
+    /// Frees the mapping of `pages` pages that starts at page `at`. Of two callers that try, one gets an error.
     #[inline(always)]
     pub(crate) fn free(&self, at: u32, pages: u64) -> Result<(), WrongFree> {
         let (index, bit) = place_of(at);
         let strip = &self.strips[index];
         loop {
-            // First: the exchange below fails if anything was recycled after this.
+            // First: the exchange below fails if anything was recycled after this read.
             let gone = strip.gone();
             if let Err(wrong) = self.check(strip, gone, at, bit, pages) {
-                // What was read in between may be of two lives.
+                // If the word changed, the marks may be of two mappings, one after the other.
                 if strip.gone() == gone {
                     return Err(wrong);
                 }
@@ -436,7 +437,7 @@ impl Block {
         if u64::from(size) == pages { Ok(()) } else { Err(WrongFree::Size(size)) }
     }
 
-    /// Tells whether the block is on the stack of touched blocks, or with the collection that took it from there and
+    /// Returns whether the block is on the stack of touched blocks, or with the collection that took it from there and
     /// will examine it after this call.
     #[inline(always)]
     pub(crate) fn is_touched(&self) -> bool {
@@ -444,14 +445,14 @@ impl Block {
         self.touched.load(Ordering::SeqCst)
     }
 
-    /// Sets that after the block was put on the stack, clears it before a collection reads what is gone. Queue lock.
+    /// Sets the flag after the block was pushed, clears it before a collection reads what was freed. Queue lock.
     pub(crate) fn set_touched(&self, touched: bool) {
         self.touched.store(touched, Ordering::SeqCst);
     }
 
     /// Counts dead pages; returns how many there are.
     pub(crate) fn count_dead(&self, pages: u32) -> u32 {
-        // AcqRel: who reaches the last page sees all that the others did before.
+        // AcqRel: the caller that counts the last page sees all that earlier callers did.
         self.dead.fetch_add(pages, Ordering::AcqRel) + pages
     }
 
@@ -459,7 +460,7 @@ impl Block {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// The mapping that lives around page `at`: its first page and its size. No lock.
+    /// Returns the live mapping around page `at`: its first page and its size. No lock.
     pub(crate) fn living_around(&self, at: u32) -> Option<(u32, u32)> {
         let head = self.head_upto(at)?;
         let (index, bit) = place_of(head);
@@ -470,14 +471,14 @@ impl Block {
                 return None;
             }
             let size = self.size_from(head)?;
-            // Unchanged, so it was one life that was read.
+            // Unchanged, so head and tail are of one mapping.
             if strip.gone() == gone {
                 return (at - head < size).then_some((head, size));
             }
         }
     }
 
-    /// The highest head at or below page `at`, if a mapping from there could reach it.
+    /// Returns the highest head at or below page `at`, if a mapping from there could reach it.
     fn head_upto(&self, at: u32) -> Option<u32> {
         let (index, bit) = place_of(at);
         let upto = |index: usize, mask: u32| {
@@ -488,14 +489,14 @@ impl Block {
             .or_else(|| (index.saturating_sub(2)..index).rev().find_map(|index| upto(index, u32::MAX)))
     }
 
-    /// Free pages, those of the open run among them. Exact for the owner.
+    /// Returns the free pages, including those of the open run. Exact for the owner.
     pub(crate) fn free_pages(&self) -> u32 {
-        // Who is not the owner may read the two of different runs.
+        // Other threads may read cursor and limit of different runs.
         let open = self.limit.load(Ordering::Relaxed).saturating_sub(self.cursor.load(Ordering::Relaxed));
         open + self.strips.iter().map(|strip| strip.free().count_ones()).sum::<u32>()
     }
 
-    /// The open run.
+    /// Returns the open run.
     pub(crate) fn run(&self) -> (u32, u32) {
         (self.cursor.load(Ordering::Relaxed), self.limit.load(Ordering::Relaxed))
     }
@@ -519,7 +520,7 @@ mod tests {
         block
     }
 
-    /// A block in which mappings of these sizes lie one after the other.
+    /// Returns a block in which mappings of these sizes are adjacent, and their first pages.
     pub(super) fn filled(sizes: &[u32]) -> (Box<Block>, Vec<u32>) {
         let block = fresh(PAGES_MAX);
         let at = sizes.iter().map(|&size| block.carve(size, size).expect("it fits")).collect();

@@ -1,12 +1,12 @@
-//! From given back to free again: what a flush is to cover is noted, and what it covered is recycled.
+//! The path of pages from freed to reusable: note what a flush will cover, then recycle what it covered.
 //!
 //! # Theory
-//! Noting copies the bits of `gone` that no flush covers yet into `flushed`, before the flush begins; recycling clears
-//! the marks of those alone, after it has ended. What is given back in between has a bit in `gone` and none in
-//! `flushed`: it waits for the next. A block has one flush under way at most, so one word is enough
+//! Noting copies the bits of `gone` that no flush covers yet into `flushed`, before the flush begins. Recycling clears
+//! the marks of those alone, after the flush has ended. A mapping freed in between has a bit in `gone` and none in
+//! `flushed`: it waits for the next flush. A block is in at most one flush at a time, so one word is enough
 //! (docs/decisions/0009-reuse-in-blocks.md).
 //!
-//! A strip is recycled at once: mappings that end in it are found by carries ([`ends_inside`]), only the one that ends
+//! A strip is recycled at once. Carries find the mappings that end in it ([`ends_inside`]); only the one that ends
 //! elsewhere is walked.
 
 use super::{Block, place_of};
@@ -34,8 +34,7 @@ impl Hull {
 }
 
 impl Block {
-    /// Notes that a flush will cover what was given back by now and was not noted before, and adds it to `hull`. Queue
-    /// lock.
+    /// Notes that a flush will cover what was freed by now and not noted before, and adds it to `hull`. Queue lock.
     pub(crate) fn note_flushed(&self, hull: &mut Hull) {
         for (index, strip) in self.strips.iter().enumerate() {
             let flushed = strip.flushed();
@@ -50,7 +49,7 @@ impl Block {
         }
     }
 
-    /// Puts what a flush covered, and that has ended, back into use; returns how many pages. Owner only.
+    /// Recycles what a flush covered that has ended; returns the number of pages. Owner only.
     pub(crate) fn recycle<C: Config>(&self) -> u32 {
         let mut pages = 0;
         for (index, strip) in self.strips.iter().enumerate() {
@@ -92,17 +91,17 @@ impl Block {
         C::consumed(size)
     }
 
-    /// Tells whether every mapping was given back. Exact for the owner.
+    /// Returns whether every mapping was freed. Exact for the owner.
     pub(crate) fn is_dead(&self) -> bool {
         self.strips.iter().all(|strip| strip.marks().heads() & !strip.gone().bits() == 0)
     }
 
-    /// Tells whether pages are dead that no flush covers yet. Exact for the owner.
+    /// Returns whether there are dead pages that no flush covers yet. Exact for the owner.
     pub(crate) fn has_unflushed(&self) -> bool {
         self.strips.iter().any(|strip| strip.gone().bits() & !strip.flushed() != 0)
     }
 
-    /// Tells whether there is no mapping at all, not even a dead one. Exact for the owner.
+    /// Returns whether there is no mapping at all, not even a dead one. Exact for the owner.
     #[cfg(test)]
     #[cfg(not(loom))]
     pub(crate) fn is_empty(&self) -> bool {
@@ -110,12 +109,12 @@ impl Block {
     }
 }
 
-/// The heads among `heads` whose mappings end in the same word, and their tails. `tails` has all
-/// tails of the word.
+/// Returns the heads among `heads` whose mappings end in the same word, and their tails. `tails` has all tails of the
+/// word.
 ///
-/// A one added at a head runs as a carry through the pages that are no tail. It stops at the first
-/// page that is one: a zero among ones, so the carries of several heads do not meet. The carry of a
-/// mapping that ends elsewhere leaves the word.
+/// A one added at a head runs as a carry through the pages that are no tail. It stops at the first page that is one: a
+/// zero among ones, so the carries of several heads do not meet. The carry of a mapping that ends elsewhere leaves the
+/// word.
 fn ends_inside(heads: u32, tails: u32) -> (u32, u32) {
     let sum = u64::from(!tails) + u64::from(heads);
     let ends = sum as u32 & tails;
@@ -124,7 +123,7 @@ fn ends_inside(heads: u32, tails: u32) -> (u32, u32) {
     (heads & !outside, ends)
 }
 
-/// The positions of the ones of a word, lowest first.
+/// Returns the positions of the ones of a word, lowest first.
 pub(crate) fn ones(mut word: u32) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
         if word == 0 {
@@ -169,7 +168,7 @@ mod tests {
             let (all, tails) = words(text);
             assert_eq!(all, heads, "{text}");
             assert_eq!(ends_inside(heads, tails), (heads, tails), "{text}");
-            // Each alone finds its own.
+            // A head alone finds the same tail.
             for head in ones(heads) {
                 let own = tails & (u32::MAX << head);
                 assert_eq!(ends_inside(1 << head, tails), (1 << head, own & own.wrapping_neg()), "{text}");
@@ -190,9 +189,9 @@ mod tests {
         block.free(at[2], sizes[2]).unwrap();
         assert_eq!((hull, block.recycle::<Standard>()), (Hull { low: 30, high: 40 }, 10));
         assert_eq!(block.free(at[2], 30), Err(WrongFree::Twice(30)));
-        // "AAA...BBB" + 11 goes above, + 10 between.
+        // "AAA...BBB" + 11 is allocated above, + 10 between.
         assert_eq!(block.carve_anywhere(11, 11, PAGES_MAX), Some(70));
-        // The open run is the larger part; what is between stays for whoever fits only there.
+        // The open run is the larger part; the gap remains for requests that fit only there.
         assert_eq!(block.carve(PAGES_MAX - 81, PAGES_MAX - 81), Some(81));
         assert_eq!(block.carve_anywhere(10, 10, PAGES_MAX), Some(30));
         assert_eq!(block.free(30, 10), Ok(()));

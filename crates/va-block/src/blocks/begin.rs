@@ -14,8 +14,8 @@ use va_base::{Late, Machine, VaRange};
 use va_space::VmapSpace;
 
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
-    /// Creates blocks in the default window of `space`; there are none yet. The machine is asked for a table for each
-    /// CPU that is online, and for another when an id beyond those is first used.
+    /// Creates blocks in the default window of `space`; no block is present yet. The machine allocates a table for each
+    /// CPU that is online, and another when an id beyond those is first used.
     ///
     /// Stack: up to 32 KiB in release builds, since the values are moved; [`init`](Self::init) takes less than 4 KiB.
     ///
@@ -27,10 +27,11 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Self::with_cpus(space, machine, cpus)
     }
 
-    /// Does as [`new`](Self::new) for `cpus` CPUs, where there are to be more or fewer than the space has nodes.
+    /// Creates blocks as [`new`](Self::new) does, for `cpus` CPUs if their number differs from that of the space's
+    /// nodes.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`new`](Self::new).
     pub fn with_cpus(space: VmapSpace<P, C::Space>, machine: P, cpus: u32) -> Result<Self, BlockError> {
         let mut blocks = va_base::constant!(Self::empty());
         blocks.space = space;
@@ -39,11 +40,11 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     va_base::const_fn! {
-        /// Creates blocks without a space and without a machine: a constant, for a `static` or for memory that the
-        /// caller has. [`init`](Self::init) makes both there.
+        /// Creates blocks without a space and without a machine: a constant, for a `static` or for memory of the
+        /// caller. [`init`](Self::init) supplies both in place.
         ///
-        /// Before that nothing fits, and no mapping is found. A caller that has little stack writes it where it is to
-        /// be as a constant, `const { Blocks::empty() }`.
+        /// Before that nothing fits, and no mapping is found. A caller with little stack writes the value in place as a
+        /// constant, `const { Blocks::empty() }`.
         pub fn empty() -> Self {
             Self {
                 space: VmapSpace::empty(),
@@ -66,25 +67,25 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Gives [`empty`](Self::empty) blocks a machine and a space over the whole pages of `extent`, of which `busy` is
-    /// allocated already, where they are; see [`VmapSpace::init_with_busy`] and [`new`](Self::new). Stack: less than 4
-    /// KiB in release builds.
+    /// Supplies [`empty`](Self::empty) blocks with a machine and, in place, a space over the whole pages of `extent`,
+    /// of which `busy` is allocated already. See [`VmapSpace::init_with_busy`] and [`new`](Self::new). Stack: less than
+    /// 4 KiB in release builds.
     ///
     /// # Errors
-    /// As there, after which the blocks are empty again and another call may try;
+    /// The errors of [`new`](Self::new), after which the blocks are empty again and another call may succeed.
     /// [`SpaceError::AlreadyReady`](va_space::SpaceError::AlreadyReady) if there is a space.
     pub fn init(&mut self, extent: VaRange, machine: P, busy: &[VaRange]) -> Result<(), BlockError> {
         self.space.init_with_busy(extent, extent, machine.clone(), busy)?;
         let cpus = machine.cpus_possible();
         let made = self.begin_cpus(machine, cpus);
         if made.is_err() {
-            // All that was got goes back.
+            // Dropping the old value frees all that was allocated.
             *self = va_base::constant!(Self::empty());
         }
         made
     }
 
-    /// Begins with a machine over a space that is there.
+    /// Begins with a machine, over a space that was created already.
     fn begin_cpus(&mut self, machine: P, cpus: u32) -> Result<(), BlockError> {
         let count = cpus.clamp(1, CPUS_MAX as u32);
         let pages = C::block_pages(cpus).clamp(1, u64::from(PAGES_MAX)).next_power_of_two();
@@ -98,9 +99,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         self.machine = Late::new(machine);
         (self.pages, self.pages_log2, self.first) = (pages as u32, pages_log2, first);
         (self.alloc_max, self.cpu_count) = (ALLOC_PAGES_MAX.min(pages), count);
-        // Those that are not online are made when they first need it.
+        // The state of other CPUs is created when they first need it.
         for cpu in 0..self.machine.cpus_online().clamp(1, count) {
-            // Dropped on an error, the blocks return what they got.
+            // Dropped on an error, the blocks free what was allocated.
             self.cpus.ensure(cpu, &self.machine).ok_or(BlockError::NoTable)?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Each invariant, broken on purpose: `validate` names it, and it alone was broken.
+//! Each invariant, broken on purpose: `validate` names it, and no other was broken.
 
 use super::Balance;
 use super::Blocks;
@@ -11,8 +11,8 @@ use va_space::VmapSpace;
 
 type Held<'m, C> = Blocks<&'m SimMachine, C>;
 
-/// On two CPUs, a block with mappings of 3 and of 40 pages, the second of which was given back; what `change` then
-/// makes of it must break `rule`.
+/// Creates, on two CPUs, a block with mappings of 3 and of 40 pages, the second of which was freed. What `change` then
+/// does to it must break `rule`.
 fn broken<C: Config>(rule: &str, change: impl FnOnce(&Held<'_, C>, &'static Block)) {
     let machine = SimMachine::new(2);
     let window = VaRange::from_pages(0x10_0000, 0x20_0000).unwrap();
@@ -32,7 +32,7 @@ fn broken<C: Config>(rule: &str, change: impl FnOnce(&Held<'_, C>, &'static Bloc
 fn vb1_a_page_in_no_piece_or_in_two_is_found() {
     // Page 60 of the open run is free as well.
     broken::<Standard>("VB1", |_, block| block.strips()[1].set_free(1 << 28));
-    // The mapping of 3 pages is forgotten, its pages are nobody's.
+    // The mapping of 3 pages has no marks, so its pages belong to nothing.
     broken::<Standard>("VB1", |_, block| block.strips()[0].unmark(1, 1 << 2));
     // A page of a mapping is free.
     broken::<Standard>("VB1", |_, block| block.strips()[0].set_free(1 << 1));
@@ -44,7 +44,7 @@ fn vb2_a_head_without_its_tail_and_a_tail_without_a_head_are_found() {
     broken::<Standard>("VB2", |_, block| block.strips()[5].mark(0, 1));
     // Two heads, one tail.
     broken::<Standard>("VB2", |_, block| block.strips()[0].mark(1 << 1, 0));
-    // Without its tail, a mapping reaches into the next.
+    // Without its tail, a mapping extends into the next.
     broken::<Linux64>("VB2", |_, block| block.strips()[0].unmark(0, 1 << 2));
 }
 
@@ -55,7 +55,7 @@ fn vb3_what_a_flush_covers_was_given_back_and_has_a_head() {
         let strip = &block.strips()[0];
         assert!(strip.mark_freed(strip.gone(), 1), "no mapping starts there");
     });
-    // Noted for a flush that no collection knows of is in order; a chain that leads to a block without a flush is not.
+    // Noted for a flush of no collection is valid; a list entry for a block without a flush is not.
     broken::<Standard>("VB3", |blocks, block| {
         let mut hull = Hull::EMPTY;
         block.note_flushed(&mut hull);
@@ -66,14 +66,14 @@ fn vb3_what_a_flush_covers_was_given_back_and_has_a_head() {
         assert_eq!(blocks.validate(), Ok(()));
         block.set_flush_state(FlushState::None);
     });
-    // It says that it is in a list, and is not.
+    // It is marked as listed, and is in no list.
     broken::<Standard>("VB3", |_, block| block.set_list(List::Pending));
 }
 
 #[test]
 fn vb4_the_count_of_dead_pages_is_that_of_the_mappings() {
     broken::<Linux64>("VB4", |_, block| assert_eq!(block.count_dead(1), 65, "40 are rounded up to 64"));
-    // Where it is not kept, it means nothing.
+    // Where dead pages are not counted, the count means nothing.
     broken::<Standard>("VB7", |_, block| {
         block.count_dead(1);
         block.set_place(Place::Full);
@@ -83,7 +83,7 @@ fn vb4_the_count_of_dead_pages_is_that_of_the_mappings() {
 #[test]
 fn vb5_a_bucket_counts_its_blocks() {
     broken::<Standard>("VB5", |blocks, block| *blocks.lock_present(block.index()) += 1);
-    // In the wrong bucket, although the sum is right.
+    // The wrong bucket counts it, although the sum is right.
     broken::<Standard>("VB5", |blocks, block| {
         *blocks.lock_present(block.index()) -= 1;
         *blocks.lock_present(block.index() + 1) += 1;
@@ -123,7 +123,7 @@ fn vb7_a_block_is_listed_exactly_if_it_is_open() {
 
 #[test]
 fn vb8_a_block_that_is_not_touched_holds_a_live_page_and_the_counts_are_right() {
-    // Nothing lives in it, and nobody knows.
+    // No mapping is live in it, and it is not touched.
     broken::<Standard>("VB8", |blocks, block| {
         let live = blocks.va(block, 0);
         blocks.free(0, live, 3).unwrap();

@@ -1,33 +1,33 @@
-//! The collection: blocks in which nothing lives go back to the space, and one flush for the dead pages of all others.
+//! The collection: it releases blocks without live mappings to the space, and flushes the dead pages of all others at
+//! once.
 //!
 //! # Theory
 //! The first free in a block since it was last examined pushes the block on a stack: it is **touched**. So the stack
-//! has every block with something dead that is not known yet, full ones and those in lanes among them. Two things are
-//! done with it:
+//! has every block with a dead mapping that is not noted yet, including full blocks and blocks in lanes. It is used in
+//! two ways:
 //!
-//! - **Reap**: take the stack and examine each block. One in which nothing lives goes back to the space as it is, as in
-//!   Linux: the space flushes it with all that is lazy there. Of the others those with dead pages are put on a list,
+//! - **Reap**: take the stack and examine each block. A block without live mappings is released to the space unflushed,
+//!   as in Linux: the space flushes it with all that is lazy there. Other blocks with dead pages are put on a list,
 //!   **pending**. This needs no flush, so it is done whenever a block may not begin (VB8).
 //! - **Collect**: four steps.
 //!   - Reap.
-//!   - **Note** block by block what is dead, and cover it by a hull.
+//!   - **Note**, block by block, which pages are dead, and compute their hull.
 //!   - **In flight**: one flush over the hull.
-//!   - **Settle**: block by block, what was noted is free again.
+//!   - **Settle**: block by block, the noted pages are free again.
 //!
-//!   `unmap_aliases` has the space begin that flush, so that one covers what is dead in blocks and
-//!   what is lazy in the space. A collection is run when as many pages are dead in blocks as may be
-//!   lazy in a space.
+//!   `unmap_aliases` has the space begin that flush, so that one flush covers the dead pages of blocks and the lazy areas
+//!   of the space. A collection is run when as many pages are dead in blocks as may be lazy in a space.
 //!
-//! A CPU's current block outlasts its mappings while a quarter of it is unused; so does a block in a lane. They stay on
-//! the stack, to be examined again.
+//! A CPU's current block remains without live mappings while a quarter of it is unused; so does a block in a lane. Both
+//! are pushed on the stack again, to be examined later.
 //!
-//! What a lane has is settled by its owner: the block is only told that its flush is completed. Until he looks, what
-//! dies in it afterwards waits for another collection (a flush covers it nevertheless).
+//! The owner of a lane settles its block: the collection only records that the flush is completed. Pages that die in
+//! the block before the owner reads this wait for another collection, although a flush covers them.
 //!
-//! Either is run in slices of [`Config::SLICE_BLOCKS`] blocks, each under one hold of the lock.
+//! Both are run in slices of [`Config::SLICE_BLOCKS`] blocks, each under one hold of the lock.
 //!
-//! Where dead pages are not reused, a block in which nothing lives and little is unused is given up, the dead pages of
-//! others are flushed once and noted.
+//! Where dead pages are not reused, a block without live mappings and with few unused pages is released. The dead pages
+//! of others are flushed once and noted.
 //!
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `purge_fragmented_block`, `_vm_unmap_aliases`, `purge_fragmented_blocks_allcpus`).
@@ -54,12 +54,12 @@ pub struct Collected {
     pub waiting: bool,
 }
 
-/// The extent of a reaping.
+/// The extent of one pass over the touched blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reap {
     /// Until a block may begin.
     UntilBounded,
-    /// Through all touched blocks; those in which nothing lives go back even if they are of use.
+    /// Through all touched blocks. Those without live mappings are released even if they are about to be used.
     All,
 }
 
@@ -69,12 +69,12 @@ enum Stage {
     Reap {
         taken: bool,
     },
-    /// The dead pages of those pending are noted; the hull of those noted, in pages.
+    /// The dead pages of pending blocks are noted; the hull of those noted so far, in pages.
     Note {
         low: u64,
         high: u64,
     },
-    /// All was noted, and the flush is to begin.
+    /// All pages are noted, and the flush is about to begin.
     Noted {
         low: u64,
         high: u64,
@@ -85,12 +85,12 @@ enum Stage {
     Settle,
 }
 
-/// The point at which a slice ends that has budget left.
+/// The state in which a slice ends although it has budget left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Until {
-    /// Until its flush is to begin.
+    /// The flush is about to begin.
     Noted,
-    /// Until a flush has to be waited for.
+    /// The collection has to wait for a flush.
     Waiting,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct Collection<O: 'static, L: 'static> {
     pub(super) flushes: u64,
     /// Blocks released to the space.
     pub(super) released: u64,
-    /// Pages put back into use.
+    /// Pages recycled.
     pub(super) recycled: u64,
 }
 
@@ -137,7 +137,7 @@ impl<O: RawMutex, L: RawMutex> Collection<O, L> {
         matches!(self.stage, Stage::Idle)
     }
 
-    /// The lists of blocks, and what a block in them says of it.
+    /// Returns the lists of blocks, and the mark of the blocks in each.
     pub(super) fn lists(&self) -> [(Ring<COLLECTED>, List); 2] {
         [(self.pending, List::Pending), (self.in_flight, List::InFlight)]
     }
@@ -160,14 +160,14 @@ impl<O: RawMutex, L: RawMutex> Collection<O, L> {
 }
 
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
-    /// Sees to it that no CPU translates any address that was given back before the call, in blocks or in the space.
+    /// Ensures that no CPU translates any address that was freed before the call, in blocks or in the space.
     ///
-    /// Blocks with something dead are all visited, full ones too; those in which nothing lives go back to the space,
-    /// but for one of each CPU at most.
+    /// All blocks with dead mappings are visited, full ones too. Those without live mappings are released to the space,
+    /// except for one of each CPU at most.
     ///
     /// # Locks
     /// `Collect`, then those of a purge of the space.
-    /// Cost: O(blocks in which something was given back since the last time), and the purge.
+    /// Cost: O(blocks in which a mapping was freed since the last collection), and the purge.
     pub fn unmap_aliases(&self) -> Collected {
         let mut purged = None;
         let mut collected = self.collect_whole(|hull| {
@@ -179,8 +179,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         collected
     }
 
-    /// Gives every block back to the space in which nothing lives (`purge_fragmented_blocks_allcpus`), and has lanes
-    /// put theirs back. For a machine that is short of space; the hook [`Machine::reclaim`] may call it.
+    /// Releases every block without live mappings to the space (`purge_fragmented_blocks_allcpus`), including those of
+    /// lanes. For a machine that is short of space; the hook [`Machine::reclaim`] may call it.
     ///
     /// # Locks
     /// `Collect`, and under it the others in turn, slice by slice.
@@ -193,7 +193,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Collected { blocks: self.reap(Reap::All), waiting: false }
     }
 
-    /// Sees to it that another block may begin, as far as other callers let it.
+    /// Makes room for another block (VB8), unless other threads use it up.
     pub(super) fn repay(&self) {
         self.reap(Reap::UntilBounded);
         if !self.balance().has_room(self.cpu_count) && self.drain_dead_lanes() > 0 {
@@ -201,7 +201,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Examines touched blocks, slice by slice; returns how many went back to the space.
+    /// Examines touched blocks, slice by slice; returns how many were released to the space.
     pub(super) fn reap(&self, how: Reap) -> u64 {
         let (mut taken, mut blocks) = (false, 0);
         loop {
@@ -217,7 +217,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Does one slice of a collection if one is under way or due. For workers and idle loops.
+    /// Runs one slice of a collection if one is in progress or due. For workers and idle loops.
     ///
     /// # Locks
     /// `Collect`, for one slice.
@@ -229,13 +229,13 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Collected { blocks: collection.released - before, waiting }
     }
 
-    /// Tells whether many pages are dead, or something was begun. A hint.
+    /// Returns whether many pages are dead, or a collection is in progress. A hint.
     pub(super) fn is_due(&self) -> bool {
         self.freed.0.load(Ordering::Relaxed) >= C::dead_max(self.machine.cpus_online()).get()
             || self.collecting.load(Ordering::Relaxed)
     }
 
-    /// Does one slice, unless somebody else is at it; tells whether more would follow at once.
+    /// Runs one slice, unless another thread runs one; returns whether more would follow at once.
     pub(super) fn collect_some(&self) -> bool {
         self.machine.locking(LockClass::Collect);
         let Some(mut collection) = self.collection.try_lock() else { return false };
@@ -243,9 +243,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         !waiting && !collection.is_idle()
     }
 
-    /// Ends what is under way and runs one collection from its beginning, slice by slice, unless a flush has to be
-    /// waited for. `flush` is called with no lock held for a range that a flush is to cover; it tells whether one did
-    /// and has ended.
+    /// Ends a collection that is in progress and runs one from its beginning, slice by slice, unless it has to wait for
+    /// a flush. `flush` is called without a lock for a range that a flush is to cover. It returns whether one did and
+    /// has ended.
     fn collect_whole(&self, mut flush: impl FnMut(VaRange) -> bool) -> Collected {
         let mut collection = self.lock_collection();
         let target = collection.done + 1 + u64::from(!collection.is_idle());
@@ -261,7 +261,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 _ => None,
             };
             drop(collection);
-            // If another call flushes meanwhile, or ends the collection, that is as good.
+            // If another thread flushes meanwhile, or ends the collection, the result is the same.
             let flushed = noted.filter(|&(low, high, _)| {
                 asked = true;
                 flush(hull_of(low, high))
@@ -281,7 +281,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     /// Runs a whole collection and waits for its flush, for a caller that may sleep.
     pub(super) fn collect_all(&self) {
-        // Two waits at most: for the flush that was under way, and for its own.
+        // Two waits at most: for the flush that was in progress, and for its own.
         for _ in 0..2 {
             if !self.collect_whole(|_| false).waiting {
                 return;
@@ -294,7 +294,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         self.tick();
     }
 
-    /// One slice; begins a collection if none is under way. Tells whether it waits for a flush.
+    /// Runs one slice; begins a collection if none is in progress. Returns whether it waits for a flush.
     fn slice(&self, collection: &mut CollectionOf<P>, until: Until) -> bool {
         let mut budget = C::SLICE_BLOCKS;
         if collection.is_idle() {
@@ -350,7 +350,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Stage::Idle
     }
 
-    /// Examines touched blocks until there is no budget; tells whether all were that were touched when `taken` was set.
+    /// Examines touched blocks while budget is left. Returns whether all were examined that were touched when `taken`
+    /// was set.
     fn reap_slice(
         &self,
         collection: &mut CollectionOf<P>,
@@ -367,7 +368,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 }
                 None if *taken => return true,
                 None => {
-                    // Acquire pairs with the release of those who pushed.
+                    // Acquire pairs with the release of the threads that pushed.
                     collection.rest = self.touched.0.swap(NIL, Ordering::Acquire);
                     *taken = true;
                 }
@@ -376,10 +377,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         false
     }
 
-    /// Gives a touched block back to the space if nothing lives in it; else lists it if pages in it are dead.
+    /// Releases a touched block to the space if no mapping is live in it; else lists it if it has dead pages.
     fn examine(&self, collection: &mut CollectionOf<P>, block: &'static Block, how: Reap) {
         let (mut queue, place) = self.lock_home(block);
-        // First: what is freed after this touches the block again, what was freed before is seen.
+        // First: a later free touches the block again, and the check below sees the earlier ones.
         block.set_touched(false);
         let dead = place != Place::Absent && self.is_dead(block);
         if dead && !self.is_needed(&queue, block, how) {
@@ -389,7 +390,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 drop(queue);
                 self.balance.0.fetch_sub(Balance::PRESENT + Balance::TOUCHED, Ordering::Relaxed);
                 self.note_reaped(self.pages - left);
-                // Whoever reaps may sleep: the space may drain here.
+                // A caller that reaps may sleep: the space may drain here.
                 self.release(Context::Sleeping, block);
                 collection.released += 1;
                 return;
@@ -400,31 +401,31 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         } else {
             self.balance.0.fetch_sub(Balance::TOUCHED, Ordering::Relaxed);
         }
-        // One in flight is listed again when its flush is completed. An absent one was given up by the free of its last
-        // page, and may not have reached the space.
+        // A block in flight is listed again when its flush is completed. An absent one was released by the free of its
+        // last page, and the space may not have received it yet.
         if block.list() == List::None && (block.has_unflushed() || (place == Place::Absent && !C::REUSE)) {
             block.set_list(List::Pending);
             collection.pending.push(&self.lookup, block);
         }
     }
 
-    /// Tells whether nothing lives in a block. Queue lock.
+    /// Returns whether no mapping is live in a block. Queue lock.
     fn is_dead(&self, block: &Block) -> bool {
         if C::REUSE {
             return block.is_dead();
         }
-        // As counted: then nobody who gave back has still to count.
+        // By the count, so that no caller that freed a page has still to count it.
         block.dead_counted() + block.free_pages() == self.pages
     }
 
-    /// Tells whether a block in which nothing lives stays, since it is about to be used. Queue lock.
+    /// Returns whether a block without live mappings is retained, since it is about to be used. Queue lock.
     fn is_needed(&self, queue: &Queue, block: &Block, how: Reap) -> bool {
         how != Reap::All
             && (!C::REUSE || queue.is_current(block))
             && !C::is_fragmented(u64::from(block.free_pages()), u64::from(self.pages))
     }
 
-    /// Takes a block out of the lists of the collection.
+    /// Removes a block from the lists of the collection.
     fn forget(&self, collection: &mut CollectionOf<P>, block: &Block) {
         if let Some(list) = collection.list(block.list()) {
             list.remove(&self.lookup, block);
@@ -432,21 +433,21 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Notes that pages are no longer dead in blocks, though no collection was run.
+    /// Subtracts pages that are no longer dead, although no collection was run.
     fn note_reaped(&self, pages: u32) {
         let less = |freed: u64| Some(freed.saturating_sub(u64::from(pages)));
-        // It cannot fail: `less` always answers.
+        // It cannot fail: `less` always returns a value.
         let _done = self.freed.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Notes what is dead in one block; the next stage.
+    /// Notes the dead pages of one block; returns the next stage.
     fn note(&self, collection: &mut CollectionOf<P>, block: &'static Block, low: u64, high: u64) -> Stage {
         self.forget(collection, block);
         let (_queue, place) = self.lock_home(block);
         let mut hull = Hull::EMPTY;
         let all = Hull { low: 0, high: self.pages };
         if place == Place::Absent {
-            // Its area may be on its way back to the space, which would flush it.
+            // Its area may not have reached the space yet, which would flush it.
             hull = all;
         } else if !C::REUSE {
             block.note_flushed(&mut hull);
@@ -458,7 +459,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 collection.in_flight.push(&self.lookup, block);
             }
         } else {
-            // In a lane that has not looked since its last flush was completed: noted next time, flushed now.
+            // In a lane that has not recycled since its last flush was completed: noted next time, flushed now.
             hull = all;
             if !block.is_touched() {
                 self.balance.0.fetch_add(Balance::TOUCHED, Ordering::Relaxed);
@@ -475,7 +476,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Puts what was noted in one block back into use, or has its lane do it.
+    /// Recycles the noted pages of one block, or leaves that to its lane.
     fn settle(&self, collection: &mut CollectionOf<P>, block: &'static Block) {
         self.forget(collection, block);
         let (mut queue, place) = self.lock_home(block);
@@ -491,7 +492,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 queue.sort::<C>(&self.lookup, block, self.pages);
             }
         }
-        // What was freed during the flush.
+        // Mappings were freed during the flush.
         if block.has_unflushed() {
             block.set_list(List::Pending);
             collection.pending.push(&self.lookup, block);

@@ -1,12 +1,11 @@
-//! The state of each CPU, in groups, made when a CPU first needs it.
+//! The state of each CPU, in groups that are allocated when a CPU first needs them.
 //!
-//! A kernel has up to 4,096 CPU ids, most of which never come up. So the value of the blocks has
-//! room for a few groups, each of which is a table of references. The machine supplies groups and
-//! CPUs; they stay until the blocks are dropped.
+//! A kernel has up to 4,096 CPU ids, most of which never come online. So the blocks have room for a few groups, each of
+//! which is a table of references. The machine allocates groups and CPU states; they remain until the blocks are
+//! dropped.
 //!
 //! # Locking
-//! None: a reference is set once. Of two callers that race to set one, one returns its table to the
-//! machine.
+//! None: a reference is set once. Of two callers that race to set one, one returns its table to the machine.
 
 use super::CPUS_MAX;
 use crate::lookup::ensure;
@@ -19,14 +18,14 @@ const GROUP: usize = if CPUS_MAX < 256 { CPUS_MAX } else { 256 };
 /// Groups of all blocks.
 const GROUPS: usize = CPUS_MAX / GROUP;
 
-/// References to what consecutive CPUs have.
+/// References to the states of consecutive CPUs.
 struct Group<L: 'static>([OnceRef<'static, Cpu<L>>; GROUP]);
 
 impl<L: RawMutex + Send + Sync + 'static> Table for Group<L> {
     va_base::empty_table!(Self([const { OnceRef::new() }; GROUP]));
 }
 
-/// The state of the CPUs that were made.
+/// The states of the CPUs that called so far.
 pub(super) struct Cpus<L: 'static> {
     /// The lowest CPUs, which every machine has.
     near: OnceRef<'static, Group<L>>,
@@ -39,7 +38,7 @@ impl<L: RawMutex + Send + Sync + 'static> Cpus<L> {
         Self { near: OnceRef::new(), far: [const { OnceRef::new() }; GROUPS] }
     }
 
-    /// Returns what a CPU has, if it was made.
+    /// Returns the state of a CPU, if it was created.
     #[inline(always)]
     pub(super) fn get(&self, cpu: u32) -> Option<&'static Cpu<L>> {
         if (cpu as usize) < GROUP {
@@ -53,7 +52,7 @@ impl<L: RawMutex + Send + Sync + 'static> Cpus<L> {
         self.far.get(cpu as usize / GROUP)?.get()?.0[cpu as usize % GROUP].get()
     }
 
-    /// Returns what a CPU has, made now if it was not there; `None` if the machine has no memory.
+    /// Returns the state of a CPU, creating it if there is none; `None` if the machine has no memory.
     pub(super) fn ensure(&self, cpu: u32, machine: &impl Machine) -> Option<&'static Cpu<L>> {
         let group = match cpu as usize / GROUP {
             0 => &self.near,
@@ -68,7 +67,7 @@ impl<L: RawMutex + Send + Sync + 'static> Cpus<L> {
         all.zip(0..).filter_map(|(group, at)| Some((at * GROUP as u32, group.get()?)))
     }
 
-    /// Returns every CPU that was made, with its id, in the order of the ids.
+    /// Returns every CPU state that was created, with its id, in the order of the ids.
     pub(super) fn each(&self) -> impl Iterator<Item = (u32, &'static Cpu<L>)> + '_ {
         self.groups().flat_map(|(first, group)| {
             let cpus = group.0.iter().zip(first..);

@@ -1,18 +1,19 @@
 //! A lane: a block that one owner allocates from, under a lock of its own that other threads only try.
 //!
 //! # Theory
-//! A caller that maps and unmaps all the time (a CPU, a thread) owns a lane and calls it instead of the blocks. The
-//! lane takes an open block out of the list of its CPU and allocates from it with plain stores. Other callers free as
-//! before. When the block has no room, it returns to the list and the lane takes another. A free by the lane itself
-//! finds the lane's block without the lookup.
+//! A caller that maps and unmaps often (a CPU, a thread) owns a lane and calls it instead of the blocks. The lane takes
+//! an open block out of the list of its CPU and allocates from it with plain stores. Other callers free as before. When
+//! the block has no room, it returns to the list and the lane takes another. A free by the lane itself finds the lane's
+//! block without the lookup.
 //!
-//! The block is noted in memory of the machine, under a lock ([`Machine::OwnerLock`]) that the owner takes to allocate.
-//! So another thread takes the block out of a lane whose owner sleeps: a request that lacks room, a shrinker, a CPU
-//! that goes offline. The owner holds the lock while it allocates from the block, and never while it looks for another.
+//! The slot of the lane, in memory of the machine, has the block under a lock ([`Machine::OwnerLock`]) that the owner
+//! takes to allocate. So another thread can take the block out of a lane whose owner sleeps: a request that lacks room,
+//! a shrinker, a CPU that goes offline. The owner holds the lock while it allocates, and never while it looks for
+//! another block.
 //!
 //! # Locking
-//! `Owner` for an alloc from the lane's block, one compare-exchange for a free of any. A drain holds `Collect`, and
-//! takes `Owner` by `try_lock`. Under `Owner` no lock is taken.
+//! `Owner` for an alloc from the lane's block, one compare-exchange for a free in any block. A drain holds `Collect`,
+//! and takes `Owner` by `try_lock`. No lock is taken under `Owner`.
 //! # Source
 //! Our own.
 
@@ -27,7 +28,7 @@ use va_base::{Context, LockClass, Machine, Table, Va};
 /// The state of a lane that other threads can find. In cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Slot<O: 'static, L: 'static> {
-    /// The block of the lane. The owner puts one in, any thread takes it out.
+    /// The block of the lane. The owner stores one, any thread may take it out.
     held: Mutex<O, Option<&'static Block>>,
     cpu: AtomicU64,
     /// The next lane. Under the lock of the collection.
@@ -75,7 +76,7 @@ impl<O: RawMutex, L: RawMutex> Lanes<O, L> {
     }
 }
 
-/// A block in the hands of one caller, who passes the lane by `&mut`; see the module.
+/// A block that one caller allocates from by `&mut`; see the module.
 ///
 /// ```
 /// # use va_base::VaRange;
@@ -95,7 +96,7 @@ pub struct Lane<'b, P: Machine + Clone, C: Config> {
     blocks: &'b Blocks<P, C>,
     slot: &'static Slot<P::OwnerLock, P::Lock>,
     cpu: u32,
-    /// The block that this lane put into its slot last; others may have taken it out.
+    /// The block that this lane stored in its slot last; another thread may have taken it out.
     block: Option<&'static Block>,
     /// First page of the block.
     first: u64,
@@ -109,7 +110,7 @@ impl<P: Machine + Clone, C: Config> core::fmt::Debug for Lane<'_, P, C> {
 }
 
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
-    /// Creates a lane for a caller on CPU `cpu`. It has no block yet. The machine is asked for a table for it.
+    /// Creates a lane, without a block yet, for a caller on CPU `cpu`. The machine allocates a table for it.
     ///
     /// # Errors
     /// [`BlockError::NoTable`] if the machine has none.
@@ -122,10 +123,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Ok(Lane { blocks: self, slot, cpu, block: None, first: 0, freed: AtomicU64::new(0) })
     }
 
-    /// Puts the blocks of lanes back into the lists of their CPUs: of the lanes of `cpu`, or of all. The owners go on
+    /// Returns the blocks of lanes to the lists of their CPUs: of the lanes of `cpu`, or of all. The owners continue
     /// with other blocks. Returns how many. For a CPU that goes offline, and for a machine that is short of space.
     ///
-    /// A lane whose owner is just allocating is passed over.
+    /// A lane whose owner is allocating at the moment is skipped.
     ///
     /// # Locks
     /// `Collect`, and under it `Owner` of each lane by `try_lock`, then `Queue`.
@@ -151,7 +152,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             self.machine.locking(LockClass::Owner);
             let Some(mut held) = slot.held.try_lock() else { continue };
             let Some(block) = held.take_if(|block| is(block)) else { continue };
-            // The collection is locked, so nobody sees the block without an owner.
+            // The collection is locked, so no collection sees the block without an owner.
             drop(held);
             self.park(block);
             drained += 1;
@@ -162,7 +163,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Puts a block that was taken out of a lane into the list of its CPU.
     fn park(&self, block: &'static Block) {
         let mut queue = self.lock_queue(self.cpu(block.cpu()));
-        // Under the lock: a collection that completes does this itself from here on.
+        // Under the lock: from here on, a collection that completes does this itself.
         recycle_completed::<C>(block);
         block.measure(self.pages);
         if block.room() == 0 {
@@ -179,21 +180,21 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 }
 
 impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
-    /// Gives out `pages` pages, as [`Blocks::alloc`] does.
+    /// Allocates `pages` pages, as [`Blocks::alloc`] does.
     ///
     /// # Errors
-    /// As there; before a failure, the lane's block was put back.
+    /// The errors of [`Blocks::alloc`]; before a failure, the lane's block was returned to its list.
     /// # Locks
-    /// `Owner` from the lane's block; else as there.
+    /// `Owner` from the lane's block; else those of [`Blocks::alloc`].
     #[inline]
     pub fn alloc(&mut self, pages: u64) -> Result<Va, BlockError> {
         self.alloc_in(Context::Sleeping, pages)
     }
 
-    /// Does as [`alloc`](Self::alloc) for a caller in `context`, see [`Blocks::alloc_in`].
+    /// Allocates as [`alloc`](Self::alloc) does, for a caller in `context`; see [`Blocks::alloc_in`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Blocks::alloc_in`].
     #[inline]
     pub fn alloc_in(&mut self, context: Context, pages: u64) -> Result<Va, BlockError> {
         if pages.wrapping_sub(1) >= self.blocks.alloc_max {
@@ -215,21 +216,21 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
         self.slot.held.lock()
     }
 
-    /// Takes pages back, as [`Blocks::free`] does; they may come from anywhere.
+    /// Frees pages, as [`Blocks::free`] does; any caller may have allocated them.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Blocks::free`].
     /// # Locks
-    /// As there.
+    /// Those of [`Blocks::free`].
     #[inline]
     pub fn free(&mut self, at: Va, pages: u64) -> Result<(), UnmapError> {
         self.free_in(Context::Sleeping, at, pages)
     }
 
-    /// Does as [`free`](Self::free) for a caller in `context`, see [`Blocks::free_in`].
+    /// Frees as [`free`](Self::free) does, for a caller in `context`; see [`Blocks::free_in`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Blocks::free_in`].
     #[inline]
     pub fn free_in(&mut self, context: Context, at: Va, pages: u64) -> Result<(), UnmapError> {
         let page = at.page_floor().wrapping_sub(self.first);
@@ -245,15 +246,15 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
         self.blocks.free_mapping(context, block, page, at, pages, &self.freed)
     }
 
-    /// Tells whether the lane has a block.
+    /// Returns whether the lane has a block.
     pub fn holds(&self) -> bool {
         self.lock().is_some()
     }
 
-    /// Puts the lane's block back into the list of its CPU.
+    /// Returns the lane's block to the list of its CPU.
     ///
     /// # Locks
-    /// `Owner`, then `Queue` of the CPU; where blocks die with their last mapping, as in [`Blocks::free`].
+    /// `Owner`, then `Queue` of the CPU; where blocks are freed with their last mapping, those of [`Blocks::free`].
     pub fn park(&mut self) {
         self.block = None;
         let held = self.lock().take();
@@ -297,7 +298,7 @@ impl<P: Machine + Clone, C: Config> Lane<'_, P, C> {
     }
 }
 
-/// Puts the dead pages of a block back into use that a flush covered. Owner only.
+/// Recycles the dead pages of a block if their flush is completed. Owner only.
 fn recycle_completed<C: Config>(block: &Block) {
     if block.flush_state() == FlushState::Completed {
         block.recycle::<C>();

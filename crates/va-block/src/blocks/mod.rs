@@ -4,7 +4,7 @@
 //! ```text
 //!   space --a block, aligned--> open list of a CPU --cut--> mapping --freed-------> dead --flush--> free --cut--> ...
 //!     ^                                                                               |               |
-//!     +------------------- nothing lives in it and it is not needed -----------------+---------------+
+//!     +------------------- no live mapping in it, and it is unneeded -----------------+---------------+
 //! ```
 //! A CPU allocates from the block that it used last. If that has no room, the CPU takes the open block that fits best.
 //! Else it collects the dead pages if there are many, and then allocates another block from the space.
@@ -19,7 +19,8 @@
 //! - **VB6 ours** each block that is present is a busy area of the space, of the block's size and aligned to it.
 //! - **VB7 listed** a block is in a list of its CPU exactly if it is open; a full one has no free page.
 //! - **VB8 bounded** where pages are reused, a block begins only while those present, in any state, are fewer than
-//!   twice those that hold a live page and two a CPU. What counts: a block that is not touched holds a live page.
+//!   twice those that hold a live page, plus two for each CPU. A block that is not touched counts as one with a live
+//!   page.
 //!
 //! Those of the space hold here too. SP2: freed pages are allocated again after a flush that covers them, or after the
 //! block was freed to the space, which then flushes. SP3: a free sets a bit. SP4: errors change nothing. SP5: the same
@@ -32,9 +33,9 @@
 //!                        >  Owner of a lane (OwnerLock, by try_lock)
 //!                        >  what the space takes to free, and to purge
 //! ```
-//! The space is never called under `Queue`, `Lookup` or `Owner`, and asked for an area under no
-//! lock. To allocate a mapping takes the CPU's own `Queue`, or `Owner` of a [`Lane`]. To free one
-//! takes no lock, but `Queue` for the first free in a block since it was examined.
+//! The space is never called under `Queue`, `Lookup` or `Owner`, and an area is allocated from it under no lock. To
+//! allocate a mapping takes the CPU's own `Queue`, or `Owner` of a [`Lane`]. To free one takes no lock, except `Queue`
+//! for the first free in a block since it was examined.
 //! # Source
 //! Linux `mm/vmalloc.c` (6.12: `vm_map_ram`, `vm_unmap_ram`, `new_vmap_block`, `vb_alloc`, `vb_free`). Reuse and lanes
 //! are our own.
@@ -123,7 +124,7 @@ pub struct Blocks<P: Machine + Clone, C: Config> {
     touched: CachePadded<AtomicU32>,
     /// Blocks present, and touched blocks above: see [`Balance`].
     balance: CachePadded<AtomicU64>,
-    /// Moves when a block begins, and when one is freed to the space.
+    /// Changes when a block begins, and when one is freed to the space.
     moves: AtomicU64,
     /// Pages freed since the last collection, as far as CPUs have published their counts.
     freed: CachePadded<AtomicU64>,
@@ -152,15 +153,14 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Pages::new(u64::from(self.pages))
     }
 
-    /// Allocates `pages` pages; `cpu` is the CPU that asks, or stands for it. There is no guard
-    /// page.
+    /// Allocates `pages` pages; `cpu` is the CPU of the caller, or an id of its choice. There is no guard page.
     ///
     /// Up to [`ALLOC_PAGES_MAX`](crate::config::ALLOC_PAGES_MAX) pages come from a block, more from the space.
     ///
     /// # Errors
     /// - [`BlockError::BadRequest`] if `pages` is 0 or beyond any space.
-    /// - [`BlockError::Space`] if there is no room, after blocks in which nothing lives went back
-    ///   to the space and all there was purged.
+    /// - [`BlockError::Space`] if there is no room, after blocks without live mappings were released to the space and
+    ///   all there was purged.
     /// - [`BlockError::NoTable`] if the machine allocates no record.
     /// # Locks
     /// `Queue` of the CPU; the others, one after the other, when its blocks have no room.
@@ -170,15 +170,14 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         self.alloc_in(Context::Sleeping, cpu, pages)
     }
 
-    /// Does as [`alloc`](Self::alloc) for a caller in `context`.
+    /// Allocates as [`alloc`](Self::alloc) does, for a caller in `context`.
     ///
-    /// A caller that may not sleep gets pages of its CPU's open blocks, or of a block that the
-    /// space has at hand and that had a record before. On a CPU that came online later and has not
-    /// been allocated on, it gets nothing.
+    /// A caller that may not sleep gets pages of its CPU's open blocks. Else it gets a block whose area the space can
+    /// allocate without waiting, if the block had a record before. On a CPU that came online later and has not
+    /// allocated before, the call fails.
     ///
-    /// # Errors
-    /// As there. Where a caller that may sleep would first flush, wait or release blocks to the
-    /// space, the error is [`BlockError::WouldBlock`], never a lack of space.
+    /// The errors of [`alloc`](Self::alloc). Where a caller that may sleep would first flush, wait or release blocks to
+    /// the space, the error is [`BlockError::WouldBlock`], never a lack of space.
     #[inline]
     pub fn alloc_in(&self, context: Context, cpu: u32, pages: u64) -> Result<Va, BlockError> {
         if pages.wrapping_sub(1) >= self.alloc_max {
@@ -200,33 +199,32 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Ok(self.va(block, page))
     }
 
-    /// Frees the `pages` pages at `at`, which were allocated together; `cpu` is the CPU that calls,
-    /// any one. They are allocated again after a flush.
+    /// Frees the `pages` pages at `at`, which were allocated together, on any CPU; `cpu` is the CPU of the caller. They
+    /// are allocated again after a flush.
     ///
-    /// What is larger than a block's share is an area of the space: any area of exactly that size that starts there.
+    /// A range larger than a block's share is an area of the space: any area of exactly that size that starts there.
     ///
     /// # Errors
-    /// [`UnmapError`] if nothing that is out starts there, or something of another size. Of two calls at a time, one
-    /// gets it.
+    /// [`UnmapError`] if no allocated range starts there, or one of another size. Of two concurrent frees, one fails
+    /// with it.
     /// # Locks
-    /// None, but `Queue` of the block's CPU for the first free in a block since a collection
-    /// examined it. Where blocks die with their last mapping, the free of that one takes `Queue`,
-    /// `Lookup`, and what the space takes to free.
+    /// None, except `Queue` of the block's CPU for the first free in a block since a collection examined it. Where
+    /// blocks are freed with their last mapping, the free of that mapping takes `Queue`, `Lookup`, and the locks of the
+    /// space's free.
     /// Cost: O(1).
     #[inline]
     pub fn free(&self, cpu: u32, at: Va, pages: u64) -> Result<(), UnmapError> {
         self.free_in(Context::Sleeping, cpu, at, pages)
     }
 
-    /// Does as [`free`](Self::free) for a caller in `context`. [`Context::Atomic`] suits an interrupt: the call never
-    /// flushes and never waits.
+    /// Frees as [`free`](Self::free) does, for a caller in `context`. [`Context::Atomic`] suits an interrupt: the call
+    /// never flushes and never waits.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`free`](Self::free).
     /// # Locks
-    /// [`Context::Atomic`]: at most `Queue` of the block's CPU. A mapping larger than a block's
-    /// share takes what the space takes to free in that context; so does a free where blocks die
-    /// with their last mapping. Cost: O(1).
+    /// [`Context::Atomic`]: at most `Queue` of the block's CPU. A mapping larger than a block's share takes the locks
+    /// of the space's free in that context. So does a free where blocks are freed with their last mapping. Cost: O(1).
     #[inline]
     pub fn free_in(&self, context: Context, cpu: u32, at: Va, pages: u64) -> Result<(), UnmapError> {
         let Some((block, page)) = self.block_at(at) else {
@@ -238,7 +236,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Frees on a CPU that has nothing yet.
+    /// Frees on a CPU that has no state yet.
     #[cold]
     fn free_on_new(
         &self,
@@ -253,16 +251,16 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Ok(())
     }
 
-    /// The mapping of a block that `at` is inside, as it was at one moment. No lock; cost: O(1).
+    /// Returns the mapping of a block that encloses `at`, as it was at one moment. No lock; cost: O(1).
     ///
-    /// For whoever reads what is mapped: outside of these, a block has nothing behind it.
+    /// For a reader of mapped memory: outside of these ranges, nothing is mapped in a block.
     pub fn find_enclosing(&self, at: Va) -> Option<VaRange> {
         let (block, page) = self.block_at(Va::from_page(at.page_floor()))?;
         let (head, size) = block.living_around(page)?;
         Some(self.range(block, head, u64::from(size)))
     }
 
-    /// Sets the bit, and tells the collection; `freed` counts for the caller.
+    /// Marks the mapping as freed, and touches its block; `freed` is the count of the caller's CPU.
     #[inline(always)]
     fn free_mapping(
         &self,
@@ -287,7 +285,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Ok(())
     }
 
-    /// Counts freed pages of one CPU and, now and then, for all.
+    /// Counts freed pages of one CPU and, at intervals, adds them to the count of all.
     #[inline(always)]
     fn note_freed(&self, freed: &AtomicU64, pages: u64) {
         let mut now = freed.load(Ordering::Relaxed) + pages;
@@ -298,10 +296,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         freed.store(now, Ordering::Relaxed);
     }
 
-    /// Puts a block on the stack of touched blocks, unless it is there.
+    /// Puts a block on the stack of touched blocks, unless it is on it.
     ///
-    /// Under the lock: a free that finds the block touched relies on its being on the stack. So the
-    /// block is pushed before it is marked as touched, and a second caller waits for the first.
+    /// Under the lock: a free that finds the block touched relies on its presence on the stack. So the block is pushed
+    /// before it is marked as touched, and a second caller waits for the first.
     #[cold]
     fn touch(&self, block: &'static Block) {
         let (_queue, place) = self.lock_home(block);
@@ -327,11 +325,11 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         block.set_touched(true);
     }
 
-    /// Releases a block to the space whose pages all died, unless it is in a lane, which does so itself.
+    /// Releases a block to the space if all its pages are dead, unless it is in a lane, which releases it itself.
     #[cold]
     fn release_dead(&self, context: Context, block: &'static Block) {
         let (mut queue, place) = self.lock_home(block);
-        // Asked under the lock: a purge may have been quicker, and another block may have begun here.
+        // Checked under the lock: a purge may have released it first, and another block may have begun here.
         if block.dead_counted() == self.pages && self.end(&mut queue, block, place) {
             drop(queue);
             // Its touch stays counted until a collection takes the block from the stack.
@@ -340,10 +338,10 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Ends a block in which nothing lives, if it is not in a lane; returns whether it did. Release it next, without
-    /// the lock.
+    /// Ends a block without live mappings, if it is not in a lane; returns whether it did. The caller then releases it,
+    /// without the lock.
     ///
-    /// `place` is what [`lock_home`](Self::lock_home) told: one that was absent then may be anywhere by now.
+    /// `place` is what [`lock_home`](Self::lock_home) returned: a block that was absent then may be anywhere by now.
     fn end(&self, queue: &mut Queue, block: &'static Block, place: Place) -> bool {
         match place {
             Place::Open => queue.unlink(&self.lookup, block, Place::Full),
@@ -373,7 +371,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             }
             done => done?,
         };
-        // Given back by its address.
+        // Freed later by its address.
         Ok(area.start())
     }
 
@@ -400,7 +398,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Returns why a free was rejected; an address whose block is gone may be in an area of the space.
+    /// Returns the reason why a free was rejected; an address outside the present blocks may be in an area of the
+    /// space.
     #[cold]
     fn rejected(
         &self,
@@ -425,7 +424,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         })
     }
 
-    /// Returns what a CPU has, if it was made.
+    /// Returns the state of a CPU, if it was created.
     #[inline(always)]
     fn made(&self, cpu: u32) -> Option<&'static Cpu<P::Lock>> {
         match self.cpus.get(cpu) {
@@ -434,13 +433,13 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Does the same for an id that stands for a lower one, or that has nothing yet.
+    /// Returns the state for an id that may stand for a lower one, if it was created.
     #[cold]
     fn made_as(&self, cpu: u32) -> Option<&'static Cpu<P::Lock>> {
         self.cpus.get(cpu % self.cpu_count)
     }
 
-    /// Returns what a CPU has, made now if `context` lets the machine be asked for a table.
+    /// Returns the state of a CPU; creates it if there is none and `context` allows the machine to allocate a table.
     fn ensure_cpu(&self, context: Context, cpu: u32) -> Result<&'static Cpu<P::Lock>, BlockError> {
         match (self.made(cpu), context) {
             (Some(there), _) => Ok(there),
@@ -451,7 +450,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Returns what a CPU has that a block or a bucket is of: it was made before that began.
+    /// Returns the state of the CPU of a block or a bucket, which was created before either began.
     #[inline(always)]
     fn cpu(&self, cpu: u32) -> &'static Cpu<P::Lock> {
         match self.made(cpu) {
@@ -471,16 +470,16 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         cpu.queue.lock()
     }
 
-    /// Takes the lock that guards where a block is, and tells that.
+    /// Takes the lock that guards the place of a block, and returns the place.
     ///
-    /// A record lives again and again, each time with the CPU that begins it: the CPU is read anew once its lock is
-    /// held. If the block is in that CPU's list or was, it stays so until the lock is dropped.
+    /// A record is reused, each time for the CPU that begins the block. So the CPU is read again once its lock is held.
+    /// If the block is or was in that CPU's list, this does not change until the lock is dropped.
     #[track_caller]
     fn lock_home(&self, block: &'static Block) -> (MutexGuard<'static, P::Lock, Queue>, Place) {
         loop {
             let cpu = block.cpu();
             let queue = self.lock_queue(self.cpu(cpu));
-            // In this order: who sees the place of a later life, which is written last, sees its CPU.
+            // In this order: a thread that sees the place of a later block, which is written last, sees its CPU.
             let place = block.place();
             if block.cpu() == cpu {
                 return (queue, place);
@@ -500,7 +499,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         self.collection.lock()
     }
 
-    /// The record of the block that a page-aligned address is in, and the page there.
+    /// Returns the record of the block that a page-aligned address is in, and the page there.
     #[inline(always)]
     fn block_at(&self, at: Va) -> Option<Found> {
         let page = at.page_floor();

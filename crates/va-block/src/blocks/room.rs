@@ -1,9 +1,9 @@
 //! Room for a request that the current block does not meet: other open blocks, a collection, a block of the space.
 //!
 //! # Theory
-//! The open block that fits best is tried, then the dead are collected if there are many, then a block begins, if one
-//! more may be present (VB8). If none may, the touched blocks are reaped, which needs no flush. If the space has none,
-//! all that blocks can do without goes back to it, and the request is tried again as long as blocks began or went back
+//! The open block that fits best is tried first. Then dead pages are collected if there are many. Then a block begins,
+//! if one more may be present (VB8). If none may, the touched blocks are reaped, which needs no flush. If the space has
+//! none, all unneeded blocks are released to it. The request is tried again as long as blocks began or were released
 //! meanwhile.
 
 use super::{Blocks, Found};
@@ -20,9 +20,9 @@ use va_space::{Area, SpaceError};
 pub(super) struct Ask {
     pub(super) cpu: u32,
     pub(super) pages: u32,
-    /// Pages that it uses up.
+    /// Pages that the request uses up.
     pub(super) consumed: u32,
-    /// The place of the block afterwards: open, or in a lane.
+    /// The place of the block after the allocation: open, or in a lane.
     pub(super) to: Place,
     pub(super) context: Context,
 }
@@ -33,12 +33,12 @@ impl Ask {
     }
 }
 
-/// Blocks that are present, in any state, in the lower half; touched blocks in the upper.
+/// The number of present blocks, in any state, in the lower half; that of touched blocks in the upper.
 ///
-/// A block that is not touched holds a live page: it began with one, or held one when it was last examined, and nothing
-/// was freed in it since. So the difference is a lower bound of the blocks that hold one, exact when every touched
-/// block was just examined. A page lives until the call that frees it has touched its block, and a block that is about
-/// to begin holds the page that it begins for.
+/// A block that is not touched holds a live page: it began with one, or held one when it was last examined, and no page
+/// of it was freed since. So the difference is a lower bound of the blocks that hold one. It is exact when every
+/// touched block was just examined. A page is live until the call that frees it has touched its block, and a block that
+/// is about to begin holds the page that it begins for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Balance(pub(super) u64);
 
@@ -54,7 +54,7 @@ impl Balance {
         self.0 >> 32
     }
 
-    /// Tells whether another block may begin (VB8).
+    /// Returns whether another block may begin (VB8).
     pub(super) fn has_room(self, cpus: u32) -> bool {
         let live = self.present().saturating_sub(self.touched());
         self.present() < 2 * live + 2 * u64::from(cpus)
@@ -62,7 +62,8 @@ impl Balance {
 }
 
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
-    /// Finds room in a block of `ask.cpu`, one of the space if need be; the block is `ask.to` then: open, or in a lane.
+    /// Finds room in a block of `ask.cpu`, one from the space if need be, and puts the block to `ask.to`: open, or in a
+    /// lane.
     #[cold]
     pub(super) fn find_room(&self, ask: Ask) -> Result<Found, BlockError> {
         self.ensure_cpu(ask.context, ask.cpu)?;
@@ -71,7 +72,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             if let Some(found) = self.search(ask) {
                 return Ok(found);
             }
-            // Slice by slice, so that others get at the lock, and until there is room.
+            // Slice by slice, so that other threads can take the lock, and until there is room.
             let mut goes_on = C::REUSE && ask.waits() && self.is_due();
             while goes_on {
                 goes_on = self.collect_some();
@@ -95,7 +96,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             };
             self.balance.0.fetch_sub(Balance::PRESENT, Ordering::Relaxed);
             let BlockError::Space(SpaceError::NoSpace { .. }) = error else { return Err(error) };
-            // All was done, and no block began or went back to the space since.
+            // All was tried, and no block began or was released to the space since.
             if failed == Some(moves) {
                 return Err(error);
             }
@@ -108,7 +109,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         }
     }
 
-    /// Looks through the open blocks of a CPU.
+    /// Searches the open blocks of a CPU.
     fn search(&self, ask: Ask) -> Option<Found> {
         let mut queue = self.lock_queue(self.cpu(ask.cpu));
         let queue = &mut *queue;
@@ -128,7 +129,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             if let Some(found) = self.carve_in(queue, block, ask) {
                 return Some(found);
             }
-            // What was given out from since it was sorted: its class was too high.
+            // Pages were allocated since it was sorted: its class was too high.
             if queue.is_current(block) {
                 queue.current = None;
             }
@@ -138,7 +139,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         None
     }
 
-    /// Gives out from one open block, which is the current one then, or in a lane.
+    /// Allocates from one open block, which becomes the current one or goes into a lane.
     fn carve_in(&self, queue: &mut Queue, block: &'static Block, ask: Ask) -> Option<Found> {
         if block.room() < ask.consumed {
             return None;
@@ -152,7 +153,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     }
 
     pub(super) fn balance(&self) -> Balance {
-        // Relaxed: the counts of one word belong together, and nothing else is read by them.
+        // Relaxed: the two counts are in one word, and order no other memory.
         Balance(self.balance.0.load(Ordering::Relaxed))
     }
 
@@ -161,7 +162,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         self.balance().present()
     }
 
-    /// Counts a block that is about to begin, if one more may be present (VB8); tells whether it may.
+    /// Counts a block that is about to begin, if one more may be present (VB8); returns whether it may.
     fn reserve(&self) -> bool {
         let more = |balance: u64| {
             let fits = !C::REUSE || Balance(balance).has_room(self.cpu_count);
@@ -170,7 +171,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         self.balance.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Asks the space for an area. A request that may not wait gets [`BlockError::WouldBlock`] where there is none.
+    /// Requests an area of the space. A request that may not wait gets [`BlockError::WouldBlock`] where there is none.
     pub(super) fn ask_space(&self, cpu: u32, request: &Request) -> Result<Area, BlockError> {
         self.space.alloc(cpu, request).map_err(|error| match error {
             SpaceError::NoSpace { .. } | SpaceError::WouldBlock { .. } if !request.waits() => {
@@ -180,7 +181,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         })
     }
 
-    /// Gets a block from the space and cuts the first pages from it. The block was counted.
+    /// Allocates a block from the space and cuts the first pages from it. The block was counted.
     fn begin_block(&self, ask: Ask) -> Result<Found, BlockError> {
         let align = Align::from_log2(self.pages_log2 + PAGE_SHIFT).unwrap_or_default();
         let request = Request::pages(u64::from(self.pages))?.aligned(align).context(ask.context);
@@ -190,7 +191,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             self.ensure_cpu(ask.context, C::Spread::bucket(index, self.cpu_count)).ok()?;
             match ask.context {
                 Context::Sleeping => self.lookup.ensure(index, &self.machine),
-                // The machine may sleep when it is asked for a table.
+                // The machine may sleep when it allocates a table.
                 Context::Atomic => self.lookup.find(index),
             }
         };

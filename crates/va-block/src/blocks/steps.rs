@@ -1,4 +1,4 @@
-//! Slow paths, in steps.
+//! Tests that count the steps of slow paths.
 
 use super::Blocks;
 use crate::config::{Config, Standard};
@@ -21,7 +21,7 @@ fn a_request_passes_over_the_blocks_without_room_for_it() {
     let machine = SimMachine::new(1);
     let blocks = blocks::<Standard>(&machine);
     for _ in 0..BLOCKS {
-        // Together a block less a page.
+        // Together a block minus a page.
         for _ in 1..blocks.block_pages().get() / 64 {
             blocks.alloc(0, 64).unwrap();
         }
@@ -31,7 +31,7 @@ fn a_request_passes_over_the_blocks_without_room_for_it() {
     let (looks, _) = looks_of(|| blocks.alloc(0, 2).unwrap());
     assert_eq!(blocks.present(), BLOCKS + 1);
     assert!(looks <= 16, "{looks} blocks looked up");
-    // Who walks the lists looks up each.
+    // The check of the lists looks up each block.
     assert!(looks_of(|| blocks.validate().unwrap()).0 >= BLOCKS);
 }
 

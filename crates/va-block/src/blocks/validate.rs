@@ -1,4 +1,4 @@
-//! Counting everything, and checking that nothing is lost.
+//! Counts of all pages and blocks, and the check of all invariants.
 
 use super::Blocks;
 use crate::block::{Block, List, Place, ones};
@@ -14,17 +14,17 @@ pub struct Stats {
     pub blocks: u64,
     /// Blocks in lanes, among them.
     pub laned: u64,
-    /// Pages that can be given out.
+    /// Pages that can be allocated.
     pub free_pages: Pages,
-    /// Pages of mappings that live, with what was consumed beyond them by rounding.
+    /// Pages of live mappings, including those consumed by rounding up.
     pub live_pages: Pages,
-    /// Pages given back and not yet reusable.
+    /// Pages that were freed and not yet flushed.
     pub dead_pages: Pages,
     /// Collections ended.
     pub collections: u64,
-    /// Flushes that they asked for.
+    /// Flushes that they requested.
     pub flushes: u64,
-    /// Pages that they put back into use (lanes put back more).
+    /// Pages that they recycled (lanes recycled more).
     pub recycled_pages: Pages,
     /// Blocks that they released to the space.
     pub released: u64,
@@ -38,7 +38,7 @@ struct Shares {
 }
 
 impl<P: Machine + Clone, C: Config> Blocks<P, C> {
-    /// Counts. Cost: O(all blocks that there ever were).
+    /// Returns the counts. Cost: O(all blocks that there ever were).
     pub fn stats(&self) -> Stats {
         let collection = self.lock_collection();
         let mut stats = Stats {
@@ -72,7 +72,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
 
     /// Checks VB1 to VB8 with full walks, and the space below.
     ///
-    /// Call it when nobody else calls: what moves during the walk may look broken.
+    /// Call it while no other thread calls: a change during the walk may look like a violation.
     ///
     /// # Errors
     /// [`InvariantViolation`] names the first rule that does not hold.
@@ -131,7 +131,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 block.place() != Place::Absent && C::Spread::bucket(block.index(), self.cpu_count) == bucket
             };
             let got = *cpu.present.lock();
-            // A bucket that counts none is passed over, since the sum is compared below.
+            // A bucket that counts none is skipped, since the sum is compared below.
             let want = if got == 0 { 0 } else { self.lookup.each().filter(is_here).count() as u64 };
             blocks = blocks.saturating_sub(got);
             if got != want {
@@ -176,7 +176,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         self.space().validate()
     }
 
-    /// The lists of the collection end, and their blocks know of it.
+    /// Checks that the lists of the collection end, and that their blocks are marked as listed.
     fn check_lists(&self) -> Result<(), InvariantViolation> {
         let collection = self.lock_collection();
         for (list, name) in collection.lists() {
@@ -202,7 +202,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Ok(())
     }
 
-    /// VB1 to VB4 for one block.
+    /// Checks VB1 to VB4 for one block.
     fn check_block(&self, block: &Block) -> Result<Shares, InvariantViolation> {
         let broken = |rule, page: u32, want: u32, got: u32| {
             Err(InvariantViolation {
@@ -266,7 +266,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Ok(shares)
     }
 
-    /// VB3.
+    /// Checks VB3.
     fn check_bits(&self, block: &Block) -> Result<(), InvariantViolation> {
         for (index, strip) in block.strips().iter().enumerate() {
             let (heads, gone, flushed) = (strip.marks().heads(), strip.gone().bits(), strip.flushed());
@@ -283,7 +283,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         Ok(())
     }
 
-    /// Pages from a head to the first tail.
+    /// Returns the pages from a head to the first tail.
     fn size_at(&self, block: &Block, head: u32) -> Option<u32> {
         (head..self.pages.min(head + 64))
             .find(|page| {

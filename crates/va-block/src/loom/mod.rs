@@ -18,7 +18,7 @@ use va_space::node::HashedZones;
 use va_space::{Purge, VmapSpace};
 use va_tree::BTreeIndex;
 
-/// Remembers which pages are mapped, and which are stale.
+/// Records which pages are mapped, and which are stale.
 #[derive(Default)]
 struct Watcher {
     stale: AtomicU64,
@@ -134,7 +134,7 @@ fn free<C: Config>(blocks: &Tiny<C>, machine: &Watcher, at: Va, pages: u64) {
 /// In machine words.
 const STACK_WORDS: usize = 1 << 17;
 
-/// A thread with room for a space: loom's own have 32 KiB of stack.
+/// Spawns a thread with a stack large enough for a space: loom's own stacks have 32 KiB.
 fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     match thread::Builder::new().stack_size(STACK_WORDS).spawn(body) {
         Ok(handle) => handle,
@@ -147,19 +147,19 @@ fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 20_000;
     let body = Arc::new(body);
-    // Not loom's: it counts over all of them.
+    // Not loom's atomic: this one counts over all interleavings.
     let tried = Arc::new(AtomicU64::new(0));
     let count = tried.clone();
     builder.check(move || {
         count.fetch_add(1, Ordering::Relaxed);
         let body = body.clone();
-        // What it says when it fails was printed by then.
+        // A failure printed its message already.
         assert!(spawn(move || body()).join().is_ok());
     });
     assert!(tried.load(Ordering::Relaxed) > 1, "there was nothing to try");
 }
 
-/// A block in which nothing lives, open: one side gives it up, the other wants pages.
+/// An open block without live mappings: one thread releases it, the other allocates pages.
 fn alloc_against_a_fragmented_purge<C: Config<Space = TinySpace>>() {
     let (blocks, machine) = blocks::<C>();
     let old = alloc(&blocks, machine, 1);
@@ -196,7 +196,7 @@ fn sp2_free_against_unmap_aliases() {
         let flusher = spawn(move || theirs.unmap_aliases());
         free(&blocks, machine, second, 1);
         assert!(flusher.join().is_ok_and(|collected| !collected.waiting));
-        // What came too late for the collection is on the stack for the next.
+        // Pages that were freed too late for this collection are on the stack for the next.
         assert_eq!(blocks.validate(), Ok(()));
         blocks.unmap_aliases();
         let stats = blocks.stats();
@@ -212,7 +212,7 @@ fn sp2_unmap_aliases_beside_another_free_in_the_block() {
         let (first, second) = (alloc(&blocks, machine, 1), alloc(&blocks, machine, 1));
         alloc(&blocks, machine, 2);
         let theirs = blocks.clone();
-        // One of the two frees puts the block on the stack; the other relies on it.
+        // One of the two frees puts the block on the stack; the other relies on that.
         let other = spawn(move || free(&theirs, machine, second, 1));
         free(&blocks, machine, first, 1);
         assert!(!blocks.unmap_aliases().waiting);
@@ -244,7 +244,7 @@ fn vb8_two_requests_for_a_block_where_one_may_begin() {
     model(2, || {
         let (blocks, machine) = blocks::<Reusing>();
         let theirs = blocks.clone();
-        // Nothing of the first block is left: each gets a block, or the other's.
+        // All pages of the first block are dead when the two requests begin.
         let first = alloc(&blocks, machine, 4);
         free(&blocks, machine, first, 4);
         let other = spawn(move || theirs.alloc(0, 3).map(|at| machine.map(at, 3)));
@@ -274,7 +274,8 @@ fn a_lane_against_a_drain() {
     });
 }
 
-/// The last page of a block dies here; there, a purge is quicker, and a block begins at the same place, on another CPU.
+/// One thread frees the last page of a block. The other purges first, and begins a block at the same place on another
+/// CPU.
 fn burial(then: fn(&Tiny<Dying>, &Watcher) -> u64) {
     model(2, move || {
         let (blocks, machine) = blocks::<Dying>();
@@ -329,7 +330,7 @@ fn of_two_frees_one_loses() {
     });
 }
 
-/// A caller's mistake, which may go on while the pages are recycled and given out with another size.
+/// A caller's second free, during which the pages may be recycled and allocated with another size.
 fn late_second_free(neighbour: bool) {
     model(2, move || {
         let (blocks, machine) = blocks::<Reusing>();
@@ -356,7 +357,7 @@ fn late_second_free(neighbour: bool) {
     });
 }
 
-// A strip is recycled in two ways, with something in it that lives and without.
+// A strip is recycled by two paths, with a live mapping in it and without.
 
 #[test]
 fn a_late_second_free_never_hits_another_mapping() {

@@ -1,6 +1,5 @@
-//! Random operations on blocks and lanes while memory fails for a time, then not, and flushes end
-//! later. The right errors alone occur, no page is lost, and all memory is back at the end.
-//! `va_sim::soak` has the driver.
+//! Random operations on blocks and lanes while memory fails for a time and flushes end later. Only the right errors
+//! occur, no page is lost, and all memory is returned at the end. The driver is `va_sim::soak`.
 
 use va_base::{AllocError, Context, InvariantViolation, PAGE_SIZE, Request, Va, VaRange};
 use va_block::{BlockError, Blocks, Config, Lane, UnmapError};
@@ -15,7 +14,7 @@ const FIRST: u64 = 0xf_ffc9_0000_0000;
 const PAGES: u64 = 1 << 13;
 /// Possible CPUs, of which one is online when the blocks are made.
 const CPUS: u32 = 5;
-/// Counts of the errors of one run, and the most mappings that lived at a time.
+/// Counts of the errors of one run, and the largest number of live mappings.
 #[derive(Default, Debug)]
 struct Met {
     no_memory: u64,
@@ -88,7 +87,7 @@ impl<C: Config> Run<'_, '_, C> {
         self.got(context, pages, got, fails);
     }
 
-    /// Unmaps what is out somewhere, to be freed.
+    /// Unmaps a random mapping and returns it, to be freed.
     fn take(&mut self, rng: &mut Rng) -> Option<(Va, u64)> {
         let at = rng.below(self.out.len().max(1) as u64) as usize;
         let (at, pages) = (!self.out.is_empty()).then(|| self.out.swap_remove(at))?;
@@ -99,7 +98,7 @@ impl<C: Config> Run<'_, '_, C> {
     fn free(&mut self, rng: &mut Rng) -> bool {
         let Some((at, pages)) = self.take(rng) else { return false };
         let (context, cpu, lane) = (any_context(rng), any_cpu(rng), rng.below(4) as usize);
-        // A free succeeds whatever memory does (SP3); another one is an error.
+        // A first free succeeds even if memory fails (SP3); a second free is an error.
         for is_first in [true, false] {
             let got = match self.lanes.get_mut(lane) {
                 Some(Some(lane)) => lane.free_in(context, at, pages),
@@ -126,7 +125,7 @@ impl<C: Config> Run<'_, '_, C> {
         }
     }
 
-    /// Returns the weight of allocs against frees: more until many mappings live, then less.
+    /// Returns the weight of allocs against frees: more until many mappings are live, then less.
     fn wave(&self) -> u64 {
         if self.out.len() < 600 { 4 } else { 0 }
     }
@@ -155,7 +154,7 @@ impl<C: Config> Soak for Run<'_, '_, C> {
                 self.blocks.drain_lanes(which);
             }
             12 => self.lane(rng, fails),
-            // In turns, more and less is out.
+            // The number of mappings rises and falls in turns.
             way if way % 100 < 50 + self.wave() => self.alloc(rng, fails),
             _ => return self.free(rng),
         }

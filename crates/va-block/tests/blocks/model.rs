@@ -1,5 +1,5 @@
-//! Blocks beside their reference model on random calls: the same addresses, errors and counts, and a machine that
-//! sees any address that comes back too early.
+//! Blocks beside their reference model on random calls: the same addresses, errors and counts. The machine reports any
+//! address that is used again too early.
 
 use proptest::prelude::*;
 use va_base::PAGE_SIZE;
@@ -43,7 +43,7 @@ proptest! {
         block_run::one_map_beside_model(pages, cpus, &calls);
     }
 
-    /// Two lanes beside calls by CPU, in slices, flushes that end late, a machine that fails.
+    /// Two lanes beside calls by CPU, in slices, with flushes that end late and a machine that fails.
     #[test]
     fn sp2_to_sp4_hold_with_lanes_and_late_flushes_and_refusals(
         (pages, calls) in calls(),

@@ -1,4 +1,4 @@
-//! The guarantees of blocks, point by point: address space, locks, flushes, failures.
+//! The guarantees of blocks, one test each: address space, locks, flushes, failures.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn range(at: Va, pages: u64) -> VaRange {
     VaRange::from_size(at, pages * PAGE_SIZE).unwrap()
 }
 
-/// Pages between the first and the last of 2,000 that last, each followed by 1,023 that come and go.
+/// Returns the pages between the first and the last of 2,000 lasting pages, each followed by 1,023 short-lived ones.
 fn pinned<C: Config>() -> u64 {
     let machine = SimMachine::new(1);
     let blocks = blocks::<C>(&machine, 4_000_000);
@@ -46,7 +46,7 @@ fn lasting_pages_pin_little_address_space() {
     assert_eq!(linux, 1999 * 1024 + 1);
 }
 
-/// Takings of locks by class while `calls` is run.
+/// Returns the number of times that `calls` takes locks, by class.
 fn counted(calls: impl FnOnce()) -> [u64; LockClass::COUNT] {
     let before = lockings();
     calls();
@@ -93,7 +93,7 @@ fn the_lookup_is_locked_twice_in_the_life_of_a_block() {
         });
         locks[LockClass::Lookup as usize]
     }
-    // 5 pages use up 8 there: 128 mappings and two takings a block, but for the last block of each CPU.
+    // There, 5 pages use up 8: 128 mappings and two takings a block, except for the last block of each CPU.
     assert_eq!([taken::<Linux64>(), taken::<OneMap63>()], [2 * 1000; 2]);
     // Here nothing is rounded up: 640,000 pages.
     assert!(taken::<Standard>() <= 2 * 640);
@@ -162,7 +162,7 @@ fn one_flush_covers_what_died_in_all_blocks_and_none_is_asked_for_if_nothing_did
 fn sp2_dead_pages_wait_for_a_flush_that_ends_late() {
     let machine = SimMachine::new(1);
     machine.set_flushing(Flushing::OnRequest);
-    // One block is all there is room for.
+    // There is room for one block only.
     let blocks = blocks::<Standard>(&machine, 1024);
     let out: Vec<Va> = (0..16).map(|_| blocks.alloc(0, 64).unwrap()).collect();
     let again = |at: Va| {
@@ -176,7 +176,7 @@ fn sp2_dead_pages_wait_for_a_flush_that_ends_late() {
     assert_eq!(blocks.alloc_in(Context::Atomic, 0, 1), Err(BlockError::WouldBlock));
     machine.complete_flushes();
     assert!(!blocks.tick().waiting);
-    // What died before the flush began, and not what died after.
+    // Pages that died before the flush began, and none that died after.
     let got = blocks.alloc(0, 64).unwrap();
     assert_eq!((got, machine.map(range(got, 64))), (out[3], Ok(())));
     assert_eq!(blocks.alloc_in(Context::Atomic, 0, 64), Err(BlockError::WouldBlock));
@@ -223,7 +223,7 @@ fn under_linux_policies_blocks_go_back_before_the_purge_and_under_ours_after_it(
     assert_eq!(lazy_when_asked::<Standard>(), [false]);
 }
 
-/// Blocks that their machine asks when a request of the space would fail.
+/// Blocks that their machine calls when a request of the space would fail.
 fn reclaiming(size: u64) -> (Arc<Blocks<&'static SimMachine, Standard>>, &'static SimMachine) {
     let machine: &'static SimMachine = Box::leak(Box::new(SimMachine::new(2)));
     let space = VmapSpace::new(pages(0, size), pages(0, size), machine).unwrap();
@@ -305,12 +305,12 @@ fn vb8_blocks_are_bounded_by_those_that_hold_a_live_page() {
         most = most.max(blocks.present());
         blocks.free(n % 2, at, 1).unwrap();
     }
-    // At most one is live beside the one that begins.
+    // At most one block holds a live page beside the one that begins.
     assert!(most <= 2 + 2 * 2, "{most} blocks");
     let live: Vec<Va> = (0..20 * 1024).map(|n| blocks.alloc(n % 2, 1).unwrap()).collect();
     assert!((20..=24).contains(&blocks.present()), "{}", blocks.present());
     live.into_iter().for_each(|at| blocks.free(0, at, 1).unwrap());
-    // One purge, and no lock of the space was waited for.
+    // One purge, without waiting for a lock of the space.
     blocks.unmap_aliases();
     assert!(blocks.present() <= 2, "{} blocks", blocks.present());
     blocks.shrink();
@@ -381,7 +381,7 @@ fn one_flush_covers_blocks_and_what_is_lazy_in_the_space() {
 fn a_caller_that_may_not_sleep_never_flushes_and_its_debt_is_repaid() {
     let machine = SimMachine::new(1);
     let blocks = blocks::<Standard>(&machine, 1 << 16);
-    // The lowest blocks have records from here on, so that it is the bound that fails them.
+    // The lowest blocks have records from here on, so a failure is due to the bound.
     let all: Vec<Va> = (0..4 * 1024).map(|_| blocks.alloc(0, 1).unwrap()).collect();
     all.into_iter().for_each(|at| blocks.free(0, at, 1).unwrap());
     blocks.shrink();
@@ -404,7 +404,7 @@ fn a_caller_that_may_not_sleep_never_flushes_and_its_debt_is_repaid() {
         (machine.flushes() - flushes, locks[LockClass::Collect as usize], locks[LockClass::Purge as usize]),
         (0, 0, 0)
     );
-    // The next that may sleep repays it; then there is room again.
+    // The next caller that may sleep reaps; then there is room again.
     let at = blocks.alloc(0, 1).unwrap();
     assert!(blocks.present() <= 2);
     assert!(blocks.alloc_in(Context::Atomic, 0, 64).is_ok());
@@ -415,7 +415,7 @@ fn a_caller_that_may_not_sleep_never_flushes_and_its_debt_is_repaid() {
 #[test]
 fn a_caller_that_may_not_sleep_is_never_told_that_there_is_no_space() {
     let machine = SimMachine::new(1);
-    // One block is all there is room for, and all of it is live.
+    // There is room for one block only, and all of it is live.
     let blocks = blocks::<Standard>(&machine, 1024);
     let _live: Vec<Va> = (0..16).map(|_| blocks.alloc(0, 64).unwrap()).collect();
     for pages in [1, 64, 65] {
@@ -466,7 +466,7 @@ fn what_a_cpu_has_is_made_when_it_comes_up() {
     assert_eq!(blocks.alloc_in(Context::Atomic, last, 1), Err(BlockError::WouldBlock));
     let at = blocks.alloc(0, 1).unwrap();
     blocks.free(last, at, 1).unwrap();
-    // Of a lookup and a block of CPU 0, and nothing of the last.
+    // Tables for a lookup, a block and CPU 0, and none for the last CPU.
     assert!(machine.tables() - before <= 5, "{before}");
     machine.fail_after(u64::MAX, 0);
     assert_eq!(blocks.alloc(last, 1), Err(BlockError::NoTable));
@@ -518,11 +518,11 @@ fn sp4_a_refused_record_changes_nothing() {
         match blocks.alloc(0, 1) {
             Ok(_) => break,
             Err(BlockError::NoTable) => failed += 1,
-            // The space needed one of its own.
+            // The space needed a table of its own.
             Err(BlockError::Space(SpaceError::NoTable)) => {}
             Err(error) => panic!("{error}"),
         }
-        // The area that was to be the block is lazy at most.
+        // The area for the block is lazy at most.
         let busy = blocks.space().areas().filter(|seen| seen.state == State::Busy).count();
         assert_eq!((blocks.stats().blocks, busy, blocks.validate()), (0, 0, Ok(())));
     }

@@ -1,10 +1,8 @@
-//! Many threads on one set of blocks. The machine remembers stale translations and now and then
-//! fails to allocate.
+//! Many threads on one set of blocks. The machine records stale translations and sometimes fails to allocate.
 //!
-//! Each thread maps and unmaps pages, through a lane or by CPU, and passes some of its mappings to
-//! others to unmap. It makes wrong calls that must fail, and looks its own mappings up. Now and
-//! then it collects, shrinks, ticks or purges. A failure is printed with the seed; `VA_STRESS_SEED`
-//! runs that seed again.
+//! Each thread maps and unmaps pages, through a lane or by CPU, and passes some of its mappings to others to unmap. It
+//! makes wrong calls that must fail, and looks its own mappings up. Sometimes it collects, shrinks, ticks or purges. A
+//! failure is printed with the seed; `VA_STRESS_SEED` runs that seed again.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +50,7 @@ impl Random {
 }
 
 type Shared<'m, C> = Blocks<&'m SimMachine, C>;
-/// A mapping: where, and how many pages.
+/// A mapping: its address and its pages.
 type Mapping = (Va, u64);
 
 /// The state that all threads share.
@@ -63,7 +61,7 @@ struct World<'m, C: Config> {
     handed: Mutex<Vec<Mapping>>,
     mapped: AtomicU64,
     unmapped: AtomicU64,
-    /// Most mappings that were out at a time.
+    /// The largest number of live mappings.
     blocks_live_max: AtomicU64,
     threads: u64,
     failed: AtomicU64,
@@ -71,7 +69,7 @@ struct World<'m, C: Config> {
 }
 
 impl<C: Config> World<'_, C> {
-    /// Mappings that are out.
+    /// Returns the number of live mappings.
     fn live(&self) -> u64 {
         let unmapped = self.unmapped.load(Ordering::Relaxed);
         self.mapped.load(Ordering::Relaxed).saturating_sub(unmapped)
@@ -119,8 +117,8 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
         }
     }
 
-    /// Checks VB8 as far as it can be seen while others call. A block that began, began below the
-    /// bound, and no more can be live than mappings were out at some time.
+    /// Checks VB8 as far as other threads allow. Each block began below the bound, and at no time did more blocks hold
+    /// a live page than mappings were live.
     fn check_bound(&self) {
         let World { blocks, threads, .. } = self.world;
         if C::REUSE {
@@ -148,7 +146,7 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
         (at < self.own.len()).then(|| self.own.swap_remove(at))
     }
 
-    /// One that lives, freed in every wrong way: all are rejected, and it lives on.
+    /// Frees a live mapping with wrong addresses and counts: all are rejected, and it stays live.
     fn misuse(&mut self) {
         let Some(&(at, pages)) = self.own.last() else { return };
         for wrong in [0, pages - 1, pages + 1, u64::MAX] {
@@ -187,7 +185,7 @@ impl<'w, 'm, C: Config> Life<'w, 'm, C> {
             988..991 => drop(blocks.tick()),
             991..994 => drop(blocks.space().purge(Purge::Drain)),
             994..997 => self.lane.iter_mut().for_each(Lane::park),
-            // The machine allocates a few more and then nothing, for a while.
+            // For a while the machine allocates a few more tables and then none.
             997 => machine.fail_after(self.random.below(3), self.random.below(3)),
             _ => machine.fail_after(u64::MAX, u64::MAX),
         }
@@ -265,7 +263,7 @@ fn stress<C: Config>(threads: u64, calls: u64, flushing: Flushing) {
     assert!(stats.collections > 0 && stats.flushes > 0, "{stats:?}");
 }
 
-/// Counts a thread down however it ends.
+/// Counts a thread down, however it ends.
 struct Stop<'a>(&'a AtomicU64);
 
 impl Drop for Stop<'_> {
@@ -301,7 +299,7 @@ fn sp2_holds_in_blocks_while_flushes_end_late() {
     stress::<Linux64>(4, 4000, Flushing::OnRequest);
 }
 
-/// Threads that each have one page out at most; each with a CPU id of its own, or all with one.
+/// Threads that each have at most one page allocated; each with a CPU id of its own, or all with one.
 fn pairs(threads: u64, one_cpu: bool, window: u64, pairs: u64) {
     let machine = SimMachine::new(8);
     let range = VaRange::from_pages(FIRST, FIRST + window).unwrap();
@@ -314,7 +312,7 @@ fn pairs(threads: u64, one_cpu: bool, window: u64, pairs: u64) {
                 let cpu = if one_cpu { 0 } else { thread };
                 for _ in 0..pairs {
                     let at = blocks.alloc(cpu, 1).unwrap_or_else(|error| panic!("{error}"));
-                    // VB8: a page each is live at most, and a block may be about to begin for each.
+                    // VB8: each thread has at most one live page, and a block may be about to begin for each.
                     let (present, most) = (blocks.present(), 2 * threads + 2 * 8);
                     assert!(present <= most, "VB8: {present} blocks of {most}");
                     assert_eq!(blocks.free(cpu, at, 1), Ok(()));
